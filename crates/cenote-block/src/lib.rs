@@ -1,0 +1,1 @@
+//! From block pointer to bytes: pipeline, cache, gang blocks, keys.

@@ -1,0 +1,1 @@
+//! The verbs: arguments, tables, messages, exit codes.

@@ -1,0 +1,1 @@
+//! Checksums, compression, encryption and parity as pure functions on slices.

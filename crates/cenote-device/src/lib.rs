@@ -1,0 +1,1 @@
+//! Leaf devices: file, block device, memory, fault injector.

@@ -1,0 +1,1 @@
+//! Object sets, dnodes, indirect trees, ZAP, bpobj.

@@ -1,0 +1,1 @@
+//! POSIX files and volumes on a dataset.

@@ -1,0 +1,1 @@
+//! Types and byte codecs of every structure on disk; pure, no I/O.

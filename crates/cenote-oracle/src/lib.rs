@@ -1,0 +1,1 @@
+//! OpenZFS's own tools as judges for tests.

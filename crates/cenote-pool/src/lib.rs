@@ -1,0 +1,1 @@
+//! Import, MOS, datasets, properties, space maps, traversal.

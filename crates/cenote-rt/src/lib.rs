@@ -1,0 +1,1 @@
+//! Clock, tasks, CPU pool, seeded randomness, buffers, errors and tunables.

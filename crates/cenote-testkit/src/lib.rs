@@ -1,0 +1,1 @@
+//! Golden pools, damage, byte-order rewriting, models for tests.

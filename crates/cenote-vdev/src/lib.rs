@@ -1,0 +1,1 @@
+//! The vdev tree: mirror, RAID-Z, dRAID, indirect; labels on devices.

@@ -1,0 +1,3 @@
+//! The `cenote` program: a thin `main` over `cenote_cli`.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! What `./x` does beyond cargo.
+
+fn main() {}
