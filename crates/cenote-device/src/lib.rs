@@ -1,1 +1,9 @@
 //! Leaf devices: file, block device, memory, fault injector.
+//!
+//! One async trait over owned, aligned buffers. A read returns all the bytes asked for or an
+//! error with the device's path and the offset; there are no short reads above this layer.
+//! Devices opened here for reading are opened read-only and can't be written (spec 06 §2).
+
+mod device;
+
+pub use device::{Device, DeviceInfo, OpenMode};

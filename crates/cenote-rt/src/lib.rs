@@ -1,1 +1,23 @@
 //! Clock, tasks, CPU pool, seeded randomness, buffers, errors and tunables.
+//!
+//! This is the floor that every layer stands on, and the only crate that knows which runtime
+//! drives the tasks and whose time it is. The layers above take time, tasks and randomness from
+//! here, so that the same engine can run on a virtual clock (`docs/architecture.md`).
+
+pub mod buf;
+pub mod error;
+pub mod random;
+pub mod task;
+pub mod tunables;
+
+pub use buf::{Buf, BufMut};
+pub use error::{At, Error, Kind, Result};
+pub use random::{Rng, secret_bytes};
+pub use task::{
+    BoxFuture, JoinHandle, Semaphore, block_on, blocking, cpu, monotonic, sleep, spawn, wall_clock,
+};
+
+/// A hash map with a fixed hasher, so that its order is the same in every run.
+pub type FixedMap<K, V> = rustc_hash::FxHashMap<K, V>;
+/// A hash set with a fixed hasher, so that its order is the same in every run.
+pub type FixedSet<K> = rustc_hash::FxHashSet<K>;

@@ -1,0 +1,154 @@
+//! Byte buffers: page-aligned, filled once by one owner, then shared without copying.
+//!
+//!     BufMut --freeze--> Buf --clone/slice--> Buf ...
+//!
+//! A read fills a [`BufMut`]; a cached block is a [`Buf`], immutable and shared (`Arc`), so a
+//! reader never waits for another and never copies. The start is aligned to 4096 bytes by
+//! over-allocating, which direct I/O needs and which costs no `unsafe`.
+
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::Arc;
+
+/// Alignment of the first byte of every buffer, enough for direct I/O on any sector size we open.
+pub const ALIGN: usize = 4096;
+
+/// A buffer with one owner, who may write it.
+#[derive(Debug)]
+pub struct BufMut {
+    storage: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl BufMut {
+    /// `len` zero bytes, aligned to [`ALIGN`] when a sector or longer.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        if len < 512 {
+            return Self { storage: vec![0; len], start: 0, len };
+        }
+        let storage = vec![0; len + ALIGN];
+        let start = storage.as_ptr().align_offset(ALIGN);
+        // align_offset may give usize::MAX in theory; an unaligned buffer is still correct.
+        let start = if start < ALIGN { start } else { 0 };
+        Self { storage, start, len }
+    }
+
+    /// Shares the bytes; nobody can write them from here on.
+    #[must_use]
+    pub fn freeze(self) -> Buf {
+        let range = self.start..self.start + self.len;
+        Buf { storage: Arc::new(self.storage), range }
+    }
+
+    /// Keeps the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
+impl From<Vec<u8>> for BufMut {
+    fn from(storage: Vec<u8>) -> Self {
+        let len = storage.len();
+        Self { storage, start: 0, len }
+    }
+}
+
+impl Deref for BufMut {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.storage[self.start..self.start + self.len]
+    }
+}
+
+impl DerefMut for BufMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.storage[self.start..self.start + self.len]
+    }
+}
+
+/// Immutable bytes, shared by reference count; a slice of it keeps the whole alive.
+#[derive(Clone)]
+pub struct Buf {
+    storage: Arc<Vec<u8>>,
+    range: Range<usize>,
+}
+
+impl Buf {
+    /// No bytes.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self { storage: Arc::new(Vec::new()), range: 0..0 }
+    }
+
+    /// The bytes of `range`, sharing the storage; `None` if the range leaves the buffer.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        let (start, end) =
+            (self.range.start.checked_add(range.start)?, self.range.start.checked_add(range.end)?);
+        (start <= end && end <= self.range.end)
+            .then(|| Self { storage: Arc::clone(&self.storage), range: start..end })
+    }
+
+    /// A private copy that may be written: takes the storage over if nobody else holds it.
+    #[must_use]
+    pub fn into_mut(self) -> BufMut {
+        let (start, len) = (self.range.start, self.range.len());
+        match Arc::try_unwrap(self.storage) {
+            Ok(storage) => BufMut { storage, start, len },
+            Err(shared) => {
+                let mut copy = BufMut::zeroed(len);
+                copy.copy_from_slice(&shared[start..start + len]);
+                copy
+            }
+        }
+    }
+}
+
+impl From<Vec<u8>> for Buf {
+    fn from(bytes: Vec<u8>) -> Self {
+        BufMut::from(bytes).freeze()
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.storage[self.range.clone()]
+    }
+}
+
+impl AsRef<[u8]> for Buf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} bytes)", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sectors_are_aligned() {
+        for len in [512, 4096, 131072] {
+            let buf = BufMut::zeroed(len);
+            assert_eq!((buf.len(), buf.as_ptr() as usize % ALIGN), (len, 0), "len {len}");
+        }
+    }
+
+    #[test]
+    fn slices_share_and_stay_inside() {
+        let buf = Buf::from(vec![1, 2, 3, 4]);
+        let part = buf.slice(1..3).expect("inside");
+        assert_eq!(&part[..], [2, 3]);
+        assert!(part.slice(0..3).is_none());
+        assert!(buf.slice(3..5).is_none());
+        assert_eq!(&part.into_mut()[..], [2, 3]);
+    }
+}

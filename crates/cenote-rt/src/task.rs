@@ -1,0 +1,72 @@
+//! Tasks and time on tokio: spawn, blocking work, CPU work, clocks.
+//!
+//! Dropping a [`JoinHandle`] detaches the task and never aborts it: work that was started on a
+//! device must end before its buffers go away.
+
+#![expect(clippy::disallowed_methods, reason = "this is the module behind the facade")]
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+pub use tokio::sync::Semaphore;
+pub use tokio::task::JoinHandle;
+
+use crate::{Error, Kind, Result};
+
+/// A boxed future, what the object-safe traits of the engine return.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// CPU work above this estimate leaves the task's thread, so that I/O is not held up behind it.
+const INLINE_CPU_NS: u64 = 300_000;
+
+/// Runs `future` to its end on a runtime of `threads` worker threads (0: one per processor).
+pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T> {
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .max_blocking_threads(32)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Kind::Io, error))?;
+    Ok(runtime.block_on(future))
+}
+
+/// Starts a task.
+pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    tokio::spawn(future)
+}
+
+/// Runs something that blocks the thread, away from the tasks.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Error::new(Kind::Io, error))
+}
+
+/// Runs CPU work of about `estimate_ns`: inline if short, on the blocking pool if long.
+pub async fn cpu<T: Send + 'static>(
+    estimate_ns: u64,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    if estimate_ns <= INLINE_CPU_NS { Ok(work()) } else { blocking(work).await }
+}
+
+/// Waits.
+pub async fn sleep(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+/// Time since some fixed moment, never going back.
+#[must_use]
+pub fn monotonic() -> Duration {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    START.get_or_init(std::time::Instant::now).elapsed()
+}
+
+/// Time since 1970-01-01 UTC.
+#[must_use]
+pub fn wall_clock() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
