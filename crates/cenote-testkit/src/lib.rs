@@ -1,1 +1,30 @@
 //! Golden pools, damage, byte-order rewriting, models for tests.
+//!
+//! A test on a whole pool reads like this:
+//!
+//!     let Some(golden) = cenote_testkit::golden("g-basic") else { return };
+//!     let devices = golden.images();                  // shared by all tests, read-only
+//!     let wanted = golden.manifest("lz4@one");        // what OpenZFS's kernel module showed
+//!     compare::assert_entries("lz4@one", &ours, &wanted);
+//!
+//! `golden` says loudly when the pool is nowhere and counts the skip. A test that damages a pool
+//! takes `golden.private_copy()` instead, a seeded generator from [`rng::seeded`], and the tools
+//! of [`damage`].
+//!
+//! This crate is for tests only: it panics, with a message that names the file, on everything
+//! that a test cannot go on from.
+
+pub mod compare;
+pub mod damage;
+pub mod golden;
+pub mod limited;
+pub mod manifest;
+pub mod place;
+pub mod rng;
+pub mod skip;
+pub mod tables;
+pub mod unpack;
+
+pub use golden::{Golden, PrivateCopy, golden, golden_names};
+pub use limited::Limited;
+pub use manifest::{Entry, EntryKind, RawPath, VolumeSum};

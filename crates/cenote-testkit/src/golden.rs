@@ -1,0 +1,266 @@
+//! Golden pools: made by OpenZFS's kernel module, with what it showed of them.
+//!
+//! [`Golden`] is a pool's folder; images are unpacked once and shared read-only
+//! ([`Golden::images`]), a test that writes takes a [`PrivateCopy`], removed when dropped. Text
+//! files may be compressed (`zfs-list.tsv.zst`), as the repository's fixtures are.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::manifest::{self, Entry, VolumeSum};
+use crate::{place, skip, unpack};
+
+/// One golden pool, wherever it was found.
+#[derive(Debug, Clone)]
+pub struct Golden {
+    name: String,
+    folder: PathBuf,
+}
+
+/// The pool called `name`; if it is nowhere, says that the running test skips, and returns none.
+pub fn golden(name: &str) -> Option<Golden> {
+    let found = find(name);
+    if found.is_none() {
+        skip::skip(&skip::current_test(), &format!("golden pool {name} is not here"));
+    }
+    found
+}
+
+/// The pool called `name`, silently.
+pub fn find(name: &str) -> Option<Golden> {
+    let folder = place::golden_folder(name)?;
+    Some(Golden { name: name.to_owned(), folder })
+}
+
+/// The names of all pools in all places, sorted.
+pub fn golden_names() -> Vec<String> {
+    let mut names = Vec::new();
+    for folder in place::golden_folders() {
+        let entries = fs::read_dir(&folder).expect("folder of golden pools");
+        for entry in entries {
+            let path = entry.expect("folder entry").path();
+            if path.is_dir() && !unpack::packed_images(&path).is_empty() {
+                let name = path.file_name().expect("a folder's name");
+                names.push(name.to_string_lossy().into_owned());
+            }
+        }
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// All pools of all places; each test over "every golden pool" loops over this.
+pub fn all() -> Vec<Golden> {
+    golden_names().iter().filter_map(|name| find(name)).collect()
+}
+
+/// A text of the `wording` folder: what OpenZFS's commands print.
+pub fn wording(file: &str) -> Option<String> {
+    let text = place::golden_folder("wording").and_then(|folder| text_in(&folder, file));
+    if text.is_none() {
+        skip::skip(&skip::current_test(), &format!("golden wording {file} is not here"));
+    }
+    text
+}
+
+impl Golden {
+    /// The pool's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The folder with the packed images and the manifests.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The folder with the unpacked images, shared by all tests: never write there.
+    pub fn images(&self) -> PathBuf {
+        unpack::unpacked(&self.name, &self.folder)
+    }
+
+    /// The unpacked images themselves, sorted by their number: `d0.img`, `d1.img`, ...
+    pub fn devices(&self) -> Vec<PathBuf> {
+        images_in(&self.images())
+    }
+
+    /// A copy of the images that the test may write to, removed when dropped.
+    pub fn private_copy(&self) -> PrivateCopy {
+        let folder = PrivateFolder::create(&self.name);
+        for image in self.devices() {
+            let name = image.file_name().expect("an image has a name");
+            unpack::copy_sparse(&image, &folder.path().join(name));
+        }
+        PrivateCopy { folder }
+    }
+
+    /// A text file of the folder, decompressed where needed: `zfs-list.tsv`, `history.txt`, ...
+    pub fn text(&self, file: &str) -> Option<String> {
+        text_in(&self.folder, file)
+    }
+
+    /// The labels of all file-system manifests, sorted: `lz4`, `lz4@one`, `gcm-child`, ...
+    pub fn manifest_labels(&self) -> Vec<String> {
+        self.labels("manifest.", ".jsonl")
+    }
+
+    /// The labels of all volume sums, sorted: `vol`, `v8K`, ...
+    pub fn volume_labels(&self) -> Vec<String> {
+        self.labels("manifest.vol-", ".sha256")
+    }
+
+    /// Every entry of the file system or snapshot `label`, as the kernel showed it.
+    pub fn manifest(&self, label: &str) -> Vec<Entry> {
+        let file = format!("manifest.{label}.jsonl");
+        let text = self.text(&file).unwrap_or_else(|| panic!("{}: no {file}", self.name));
+        manifest::parse(&text, &format!("{}/{file}", self.name))
+    }
+
+    /// Size and checksum of the volume `label`.
+    pub fn volume_sum(&self, label: &str) -> VolumeSum {
+        let file = format!("manifest.vol-{label}.sha256");
+        let text = self.text(&file).unwrap_or_else(|| panic!("{}: no {file}", self.name));
+        VolumeSum::parse(&text, &format!("{}/{file}", self.name))
+    }
+
+    /// A key file of the encrypted pool: `pass`, `hex`, `raw`.
+    pub fn key_file(&self, name: &str) -> PathBuf {
+        self.folder.join("keys").join(name)
+    }
+
+    fn labels(&self, before: &str, after: &str) -> Vec<String> {
+        let entries = fs::read_dir(&self.folder).expect("folder of a golden pool");
+        let mut labels: Vec<String> = entries
+            .filter_map(|entry| {
+                let name = entry.expect("folder entry").file_name().into_string().ok()?;
+                let name = name.strip_suffix(".zst").unwrap_or(&name);
+                Some(name.strip_prefix(before)?.strip_suffix(after)?.to_owned())
+            })
+            .collect();
+        labels.sort();
+        labels
+    }
+}
+
+fn text_in(folder: &Path, file: &str) -> Option<String> {
+    let packed = folder.join(format!("{file}.zst"));
+    if packed.is_file() {
+        return Some(String::from_utf8(unpack::decompress(&packed)).expect("golden text is UTF-8"));
+    }
+    fs::read_to_string(folder.join(file)).ok()
+}
+
+/// The images of a folder, sorted by their number.
+pub fn images_in(folder: &Path) -> Vec<PathBuf> {
+    let entries =
+        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = entries.map(|entry| entry.expect("folder entry").path());
+    let mut images: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|end| end == "img")).collect();
+    images.sort_by_key(|path| {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        (name.len(), name)
+    });
+    images
+}
+
+/// Images that a test owns, removed when dropped.
+#[derive(Debug)]
+pub struct PrivateCopy {
+    folder: PrivateFolder,
+}
+
+impl PrivateCopy {
+    /// The folder with the images.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The images, sorted by their number.
+    pub fn devices(&self) -> Vec<PathBuf> {
+        images_in(self.path())
+    }
+
+    /// The image `dN.img`.
+    pub fn device(&self, index: usize) -> PathBuf {
+        self.path().join(format!("d{index}.img"))
+    }
+}
+
+/// A fresh folder below the target folder, removed when dropped.
+#[derive(Debug)]
+pub struct PrivateFolder {
+    path: PathBuf,
+}
+
+impl PrivateFolder {
+    /// A new folder with `stem` in its name.
+    pub fn create(stem: &str) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{stem}-{}-{number}", std::process::id());
+        let path = place::target().join("test-tmp").join(name);
+        fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Self { path }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        // A test that is failing already must not panic twice.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_unpacked_once_and_read_only() {
+        let Some(golden) = golden("g-grub2") else { return };
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let golden = golden.clone();
+                std::thread::spawn(move || golden.devices())
+            })
+            .collect();
+        for thread in threads {
+            let devices = thread.join().unwrap();
+            assert_eq!(devices.len(), 1);
+            let meta = fs::metadata(&devices[0]).unwrap();
+            assert_eq!(meta.len(), 134_217_728);
+            assert!(meta.permissions().readonly());
+        }
+    }
+
+    #[test]
+    fn a_private_copy_is_writable_and_goes_away() {
+        let Some(golden) = golden("g-grub2") else { return };
+        let copy = golden.private_copy();
+        let path = copy.path().to_path_buf();
+        fs::write(copy.device(0), b"gone").unwrap();
+        drop(copy);
+        assert!(!path.exists());
+        assert_eq!(fs::metadata(&golden.devices()[0]).unwrap().len(), 134_217_728);
+    }
+
+    #[test]
+    fn every_manifest_parses() {
+        for golden in all() {
+            for label in golden.manifest_labels() {
+                assert!(!golden.manifest(&label).is_empty(), "{} {label}", golden.name());
+            }
+            for label in golden.volume_labels() {
+                assert!(golden.volume_sum(&label).size > 0, "{} {label}", golden.name());
+            }
+        }
+    }
+}
