@@ -1,1 +1,15 @@
 //! OpenZFS's own tools as judges for tests.
+//!
+//! `zdb` and `zstream` work without the kernel module. A test asks for one, and goes on without
+//! it, loudly and counted, where it is not installed:
+//!
+//!     let Some(zdb) = cenote_oracle::zdb() else { return };
+//!     let said = zdb.pool("g-basic", &golden.images(), &["-dddd"]);
+//!     assert!(said.is_success(), "{said}");
+//!
+//! A judge must be of the series whose texts we promise ([`SERIES`]): another version prints
+//! other columns, and a difference would then say nothing.
+
+mod tool;
+
+pub use tool::{SERIES, Said, Tool, zdb, zstream};

@@ -1,0 +1,173 @@
+//! Finding OpenZFS's tools, running them, and what they said.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use cenote_testkit::skip;
+
+/// The series of OpenZFS whose wording and columns are the measure.
+pub const SERIES: &str = "2.3.";
+
+/// Where Debian puts the tools, for users whose `PATH` lacks the system's folders.
+const SYSTEM_FOLDERS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
+
+/// One of OpenZFS's programs.
+#[derive(Debug, Clone)]
+pub struct Tool {
+    program: PathBuf,
+}
+
+/// What a tool said, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// The command as one could type it.
+    pub command: String,
+    /// The exit status; none if a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output as text; what is not UTF-8 is replaced.
+    pub stdout: String,
+    /// Standard error as text.
+    pub stderr: String,
+}
+
+/// `zdb`, if it is installed in the right series; else says that the running test skips.
+pub fn zdb() -> Option<Tool> {
+    static FOUND: OnceLock<Result<Tool, String>> = OnceLock::new();
+    found_or_skip(FOUND.get_or_init(|| find("zdb", version_of)))
+}
+
+/// `zstream`, if it is installed; else says that the running test skips.
+pub fn zstream() -> Option<Tool> {
+    static FOUND: OnceLock<Result<Tool, String>> = OnceLock::new();
+    found_or_skip(FOUND.get_or_init(|| find("zstream", |_| Ok(()))))
+}
+
+fn found_or_skip(found: &Result<Tool, String>) -> Option<Tool> {
+    match found {
+        Ok(tool) => Some(tool.clone()),
+        Err(why) => {
+            skip::skip(&skip::current_test(), why);
+            None
+        }
+    }
+}
+
+fn find(name: &str, check: fn(&Tool) -> Result<(), String>) -> Result<Tool, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
+    let mut candidates = folders.map(|folder| folder.join(name));
+    let program = candidates.find(|program| program.is_file());
+    let tool = Tool { program: program.ok_or_else(|| format!("no {name} here to judge"))? };
+    check(&tool).map(|()| tool)
+}
+
+/// `zdb` of another series prints other texts; the version stands in `zdb -V`'s first line or,
+/// where the kernel module is missing and it can't say, in the package's library.
+fn version_of(tool: &Tool) -> Result<(), String> {
+    let output = Command::new(&tool.program).arg("--version").output();
+    let output = output.map_err(|error| format!("{}: {error}", tool.program.display()))?;
+    let text = [output.stdout, output.stderr].concat();
+    judge_version(&String::from_utf8_lossy(&text))
+}
+
+fn judge_version(text: &str) -> Result<(), String> {
+    let versions = text.split_whitespace().filter_map(|word| word.strip_prefix("zfs-"));
+    let version = versions.into_iter().find(|version| version.starts_with(char::is_numeric));
+    match version {
+        Some(version) if !version.starts_with(SERIES) => {
+            Err(format!("zdb is {version}, not of the {SERIES}x series"))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Tool {
+    /// Runs it with `arguments`.
+    pub fn run<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Said {
+        let mut command = Command::new(&self.program);
+        // One zone and one language for everybody, as the golden texts were made in.
+        command.args(arguments).env("TZ", "UTC").env("LC_ALL", "C.UTF-8");
+        let shown = format!("{command:?}");
+        let Output { status, stdout, stderr } =
+            command.output().unwrap_or_else(|error| panic!("{shown}: {error}"));
+        Said {
+            command: shown,
+            code: status.code(),
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        }
+    }
+
+    /// `zdb -e -p DEVICES OPTIONS TARGET`: a pool that is not imported, in a folder of images.
+    ///
+    /// `target` is the pool, or a dataset in it, followed by what the options want.
+    pub fn pool(&self, target: &str, devices: &Path, options: &[&str]) -> Said {
+        self.pool_with(devices, options, &[target])
+    }
+
+    /// As [`Tool::pool`], with several words after the options: a dataset and object numbers.
+    pub fn pool_with(&self, devices: &Path, options: &[&str], targets: &[&str]) -> Said {
+        let folder = devices.to_string_lossy();
+        let fixed = ["-e", "-p", folder.as_ref()];
+        self.run(&[&fixed[..], options, targets].concat())
+    }
+
+    /// `zstream dump -v` of a stream in a file.
+    pub fn dump_stream(&self, stream: &Path) -> Said {
+        self.run(&[OsStr::new("dump"), OsStr::new("-v"), stream.as_os_str()])
+    }
+}
+
+impl Said {
+    /// True if it ended with status 0.
+    pub fn is_success(&self) -> bool {
+        self.code == Some(0)
+    }
+
+    /// True if `zdb -bcc` found nothing wrong: no leak, no double allocation, no bad block.
+    pub fn is_clean(&self) -> bool {
+        let complaints = ["leaked space", "errors encountered", "counts:", "not allocated"];
+        self.is_success()
+            && self.stdout.contains("No leaks (block sum matches space maps exactly)")
+            && !complaints.iter().any(|complaint| self.stdout.contains(complaint))
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} ended with {:?}\n{}{}", self.command, self.code, self.stdout, self.stderr)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_right_series_judges() {
+        for (text, is_fine) in [
+            ("zfs-2.3.2-1~bpo12+1\n", true),
+            ("zfs-2.1.11-1\nzfs-kmod-2.1.11-1\n", false),
+            ("zdb: cannot say", true),
+        ] {
+            assert_eq!(judge_version(text).is_ok(), is_fine, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn zdb_finds_a_golden_pool_clean_and_a_damaged_copy_not() {
+        let (Some(zdb), Some(golden)) = (zdb(), cenote_testkit::golden("g-grub2")) else { return };
+        let said = zdb.pool("g-grub2", &golden.images(), &["-bcc"]);
+        assert!(said.is_clean(), "{said}");
+        let copy = golden.private_copy();
+        let device = copy.device(0);
+        let noise =
+            cenote_testkit::damage::Damage::Noise { offset: 5 << 20, len: 1 << 20, seed: 1 };
+        noise.apply(&device);
+        let said = zdb.pool("g-grub2", copy.path(), &["-bcc"]);
+        assert!(!said.is_clean(), "{said}");
+    }
+}
