@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use cenote_rt::{BoxFuture, BufMut, Result};
+use cenote_rt::{BoxFuture, BufMut, Error, Kind, Result};
 
 /// How a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,4 +38,25 @@ pub trait Device: Send + Sync + Debug {
     /// # Errors
     /// `Kind::Io` with path and offset, also when the range leaves the device.
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>>;
+}
+
+/// A read that leaves the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at {offset:#x} leave the device of {size} bytes")]
+pub struct OutOfRange {
+    /// First byte asked for.
+    pub offset: u64,
+    /// Bytes asked for.
+    pub len: usize,
+    /// Bytes there are.
+    pub size: u64,
+}
+
+/// Refuses a read that leaves the device described by `info`.
+pub(crate) fn check_range(info: &DeviceInfo, offset: u64, len: usize) -> Result<()> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= info.size => Ok(()),
+        _ => Err(Error::new(Kind::Io, OutOfRange { offset, len, size: info.size })
+            .on_device(&info.path, offset)),
+    }
 }

@@ -5,5 +5,13 @@
 //! Devices opened here for reading are opened read-only and can't be written (spec 06 §2).
 
 mod device;
+mod faulty;
+mod file;
+mod memory;
+#[cfg(target_os = "linux")]
+mod ring;
 
-pub use device::{Device, DeviceInfo, OpenMode};
+pub use device::{Device, DeviceInfo, OpenMode, OutOfRange};
+pub use faulty::{Fault, FaultyDevice, InjectedFault};
+pub use file::{FileDevice, OpenError};
+pub use memory::MemoryDevice;

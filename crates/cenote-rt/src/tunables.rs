@@ -110,6 +110,10 @@ tunables! {
         "bytes of decompressed blocks that the cache keeps";
     DEVICE_QUEUE_DEPTH = "zfs_vdev_max_active", 64, (1, 4096),
         "I/Os in flight on one leaf device";
+    IO_URING = "cenote_io_uring", 1, (0, 1),
+        "whether devices are read through io_uring where the kernel allows it";
+    DIRECT_IO = "cenote_direct_io", 0, (0, 1),
+        "whether aligned reads of devices bypass the page cache";
     AGGREGATION_LIMIT = "zfs_vdev_aggregation_limit", MIB, (0, 16 * MIB),
         "bytes up to which neighbouring I/Os are issued as one";
     READ_GAP_LIMIT = "zfs_vdev_read_gap_limit", 32 * KIB, (0, MIB),

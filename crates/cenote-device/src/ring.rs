@@ -1,0 +1,237 @@
+//! The io_uring reactor: one thread, one ring, shared by all devices.
+//!
+//!     task: submit(Request) --queue--> reactor thread --SQE--> kernel
+//!     task: wakes           <--oneshot-- reactor thread <--CQE-- kernel
+//!
+//! The ring belongs to its thread alone, so nothing here is shared with the kernel and with two of
+//! our threads at once, and a task that ends never takes I/O down with it (the kernel cancels what
+//! an exiting thread has submitted). A sleeping reactor is woken through an eventfd, on which a
+//! read is always under way in the ring.
+//!
+//! Invariants
+//! * R1  A buffer that the kernel may write is owned by the slab, from before its SQE is pushed
+//!   until its CQE is reaped. A future that is dropped loses its answer and nothing else.
+//! * R2  The descriptor of an operation is held open by the slab in the same way.
+//! * R3  There are never more operations in the ring than entries in its submission queue, so the
+//!   completion queue (twice as long) cannot overflow.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cenote_rt::BufMut;
+use io_uring::{IoUring, opcode, types};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+/// Length of the submission queue, and so the bound of operations in the kernel.
+const ENTRIES: u32 = 256;
+
+/// `user_data` of the read on the eventfd.
+const WAKE: u64 = u64::MAX;
+
+/// What came of one read: the buffer, and how many bytes of it were filled.
+pub(crate) type Answer = (BufMut, io::Result<usize>);
+
+/// One read, not yet pushed or in the kernel.
+struct Request {
+    file: Arc<File>,
+    offset: u64,
+    buf: BufMut,
+    /// Bytes of `buf` that are filled already.
+    filled: usize,
+    answer: oneshot::Sender<Answer>,
+    /// Counts against the device's queue depth until the kernel is done.
+    permit: Arc<OwnedSemaphorePermit>,
+}
+
+/// What tasks and the reactor share.
+struct Shared {
+    queue: Mutex<VecDeque<Request>>,
+    /// Set by the reactor before it sleeps; whoever clears it writes the eventfd.
+    is_asleep: AtomicBool,
+    wake: OwnedFd,
+}
+
+/// A handle of the reactor.
+#[derive(Clone)]
+pub(crate) struct Ring {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ring")
+    }
+}
+
+/// The ring of this process; `None` if the kernel refuses one (old, or forbidden by a sandbox).
+pub(crate) fn ring() -> Option<&'static Ring> {
+    static RING: OnceLock<Option<Ring>> = OnceLock::new();
+    RING.get_or_init(|| Ring::start().ok()).as_ref()
+}
+
+impl Ring {
+    fn start() -> io::Result<Self> {
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+        let queue = Mutex::new(VecDeque::new());
+        let shared = Arc::new(Shared { queue, is_asleep: AtomicBool::new(false), wake });
+        let reactor_shared = Arc::clone(&shared);
+        let (started, outcome) = std::sync::mpsc::channel();
+        std::thread::Builder::new().name("cenote-uring".to_owned()).spawn(move || {
+            // Made on its own thread: a single-issuer ring belongs to the thread that made it.
+            match make_ring() {
+                Ok(ring) => {
+                    let _ = started.send(Ok(()));
+                    Reactor::new(ring, reactor_shared).run();
+                }
+                Err(error) => {
+                    let _ = started.send(Err(error));
+                }
+            }
+        })?;
+        outcome.recv().map_err(io::Error::other)??;
+        Ok(Self { shared })
+    }
+
+    /// Starts a read into `buf[filled..]`. The answer's count is what the kernel read.
+    pub(crate) fn read(
+        &self,
+        file: &Arc<File>,
+        offset: u64,
+        (buf, filled): (BufMut, usize),
+        permit: &Arc<OwnedSemaphorePermit>,
+    ) -> oneshot::Receiver<Answer> {
+        let (answer, receiver) = oneshot::channel();
+        let (file, permit) = (Arc::clone(file), Arc::clone(permit));
+        let request = Request { file, offset, buf, filled, answer, permit };
+        lock(&self.shared.queue).push_back(request);
+        if self.shared.is_asleep.swap(false, Ordering::SeqCst) {
+            // It fails only if the counter is full, and then a wake-up is pending anyway.
+            let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
+        }
+        receiver
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn make_ring() -> io::Result<IoUring> {
+    // Completions are then worked off by this thread inside its own wait, and never interrupt it.
+    // Kernels before 6.1 do not have it.
+    let mut builder = IoUring::builder();
+    builder.setup_single_issuer().setup_defer_taskrun();
+    builder.build(ENTRIES).or_else(|_| IoUring::new(ENTRIES))
+}
+
+/// The thread's state.
+struct Reactor {
+    ring: IoUring,
+    shared: Arc<Shared>,
+    /// Operations in the kernel, by slot (R1, R2).
+    slab: Vec<Option<Request>>,
+    free_slots: Vec<usize>,
+    /// Where the read on the eventfd puts its counter; boxed so that it does not move.
+    wake_counter: Box<[u8; 8]>,
+    is_wake_armed: bool,
+}
+
+impl Reactor {
+    fn new(ring: IoUring, shared: Arc<Shared>) -> Self {
+        let slots = ENTRIES as usize - 1; // one entry is the eventfd's
+        Self {
+            ring,
+            shared,
+            slab: (0..slots).map(|_| None).collect(),
+            free_slots: (0..slots).rev().collect(),
+            wake_counter: Box::new([0; 8]),
+            is_wake_armed: false,
+        }
+    }
+
+    fn run(mut self) -> ! {
+        loop {
+            self.arm_wake();
+            self.push_requests();
+            self.shared.is_asleep.store(true, Ordering::SeqCst);
+            // A request queued before the store saw no sleeper; look again before sleeping.
+            let has_room = !self.free_slots.is_empty();
+            let want = usize::from(!(has_room && !lock(&self.shared.queue).is_empty()));
+            // An error is EINTR, or EAGAIN/EBUSY under pressure: what was pushed stays pushed and
+            // is submitted in the next round, which completions or the eventfd start.
+            let _ = self.ring.submit_and_wait(want);
+            self.shared.is_asleep.store(false, Ordering::SeqCst);
+            self.reap();
+        }
+    }
+
+    /// Keeps a read on the eventfd in the ring.
+    #[expect(unsafe_code, reason = "the kernel writes the counter behind the compiler's back")]
+    fn arm_wake(&mut self) {
+        if self.is_wake_armed {
+            return;
+        }
+        let fd = types::Fd(self.shared.wake.as_raw_fd());
+        let entry =
+            opcode::Read::new(fd, self.wake_counter.as_mut_ptr(), 8).build().user_data(WAKE);
+        // SAFETY: the counter is a heap allocation of 8 bytes that the reactor owns and never
+        // drops (`run` does not return), and touches only when no read on it is under way.
+        self.is_wake_armed = unsafe { self.ring.submission().push(&entry) }.is_ok();
+    }
+
+    /// Moves requests from the queue into free slots of the ring.
+    #[expect(unsafe_code, reason = "the kernel writes the buffers behind the compiler's back")]
+    fn push_requests(&mut self) {
+        while let Some(slot) = self.free_slots.pop() {
+            let Some(mut request) = lock(&self.shared.queue).pop_front() else {
+                self.free_slots.push(slot);
+                return;
+            };
+            let fd = types::Fd(request.file.as_raw_fd());
+            let rest = &mut request.buf[request.filled..];
+            // A longer read is finished by the next one, as any short read is.
+            let len = u32::try_from(rest.len()).unwrap_or(u32::MAX & !0xfff);
+            let entry = opcode::Read::new(fd, rest.as_mut_ptr(), len)
+                .offset(request.offset + request.filled as u64)
+                .build()
+                .user_data(slot as u64);
+            // R1: moving a buffer does not move its bytes, which are on the heap.
+            self.slab[slot] = Some(request);
+            // SAFETY: pointer and length are a part of the request's buffer, and the request,
+            // with its buffer and its descriptor, stays in the slab until its CQE is reaped.
+            if unsafe { self.ring.submission().push(&entry) }.is_err() {
+                // Cannot be (R3); if it were, the request waits its turn.
+                if let Some(request) = self.slab[slot].take() {
+                    lock(&self.shared.queue).push_front(request);
+                }
+                self.free_slots.push(slot);
+                return;
+            }
+        }
+    }
+
+    /// Answers what the kernel has completed.
+    fn reap(&mut self) {
+        for entry in self.ring.completion() {
+            if entry.user_data() == WAKE {
+                self.is_wake_armed = false;
+                continue;
+            }
+            let slot = entry.user_data() as usize;
+            let Some(request) = self.slab.get_mut(slot).and_then(Option::take) else { continue };
+            self.free_slots.push(slot);
+            let result = match entry.result() {
+                count @ 0.. => Ok(count as usize),
+                errno => Err(io::Error::from_raw_os_error(-errno)),
+            };
+            let Request { buf, answer, permit, .. } = request;
+            drop(permit);
+            // Nobody listens if the task was dropped.
+            let _ = answer.send((buf, result));
+        }
+    }
+}
