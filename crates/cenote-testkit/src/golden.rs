@@ -159,10 +159,7 @@ pub fn images_in(folder: &Path) -> Vec<PathBuf> {
     let paths = entries.map(|entry| entry.expect("folder entry").path());
     let mut images: Vec<_> =
         paths.filter(|path| path.extension().is_some_and(|end| end == "img")).collect();
-    images.sort_by_key(|path| {
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        (name.len(), name)
-    });
+    images.sort_by_key(|path| unpack::number(path));
     images
 }
 

@@ -7,6 +7,9 @@
 //! The signature covers the names, sizes and times of the packed files, so that a replaced
 //! fixture is unpacked again. Images are written without their zeroes: 128 MiB of pool take the
 //! few MiB that the pool uses.
+//!
+//! `dN.img.zst` is an image by itself, `dN.from-dM.img.zst` its difference from image M (zstd's
+//! `--patch-from`): the second half of a mirror then takes a few kilobytes.
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -34,23 +37,36 @@ pub fn unpacked(name: &str, folder: &Path) -> PathBuf {
         // Whatever an interrupted run left.
         let _ = fs::remove_dir_all(&images);
         fs::create_dir_all(&images).expect("folder of the cache");
-        for path in &packed {
-            unpack_image(path, &images);
-        }
+        unpack_all(&packed, &images);
         File::create(images.join("done")).expect("mark of a complete cache");
     }
     images
 }
 
-/// The packed images of a pool's folder, sorted by name.
+/// Unpacks a pool's images into `images`, which exists and is empty.
+pub fn unpack_all(packed: &[PathBuf], images: &Path) {
+    for path in packed {
+        unpack_image(path, images);
+    }
+}
+
+/// The packed images of a pool's folder, sorted by number, so that each follows the one that it
+/// is a difference from.
 pub fn packed_images(folder: &Path) -> Vec<PathBuf> {
     let entries =
         fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let paths = entries.map(|entry| entry.expect("folder entry").path());
     let mut packed: Vec<_> =
         paths.filter(|path| path.to_string_lossy().ends_with(".img.zst")).collect();
-    packed.sort();
+    packed.sort_by_key(|path| number(path));
     packed
+}
+
+/// The number in `dN...`: what images are sorted by.
+pub(crate) fn number(image: &Path) -> u64 {
+    let name = image.file_name().unwrap_or_default().to_string_lossy();
+    let digits = name.trim_start_matches('d').split('.').next().unwrap_or_default();
+    digits.parse().unwrap_or(u64::MAX)
 }
 
 fn signature(packed: &[PathBuf]) -> u64 {
@@ -67,53 +83,59 @@ fn signature(packed: &[PathBuf]) -> u64 {
 
 fn unpack_image(packed: &Path, images: &Path) {
     let name = packed.file_name().expect("an image has a name").to_string_lossy();
-    let image = images.join(name.trim_end_matches(".zst"));
-    let mut output = File::create(&image).expect("image in the cache");
-    let size = decompress_file(packed, |offset, bytes| write_sparse(&mut output, offset, bytes));
+    let stem = name.trim_end_matches(".img.zst");
+    let (stem, before) = match stem.split_once(".from-") {
+        Some((stem, before)) => (stem, read(&images.join(format!("{before}.img")))),
+        None => (stem, Vec::new()),
+    };
+    let mut output = File::create(images.join(format!("{stem}.img"))).expect("image in the cache");
+    let size =
+        decompress_file(packed, &before, |offset, bytes| write_sparse(&mut output, offset, bytes));
     output.set_len(size).expect("size of an image");
     output.set_permissions(Permissions::from_mode(0o444)).expect("mode of an image");
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Decompresses a whole file into memory: manifests and the like.
 pub fn decompress(packed: &Path) -> Vec<u8> {
     let mut whole = Vec::new();
-    decompress_file(packed, |_, bytes| whole.extend_from_slice(bytes));
+    decompress_file(packed, &[], |_, bytes| whole.extend_from_slice(bytes));
     whole
 }
 
 /// Hands the decompressed bytes of `packed` to `sink` piece by piece; returns their number.
-fn decompress_file(packed: &Path, mut sink: impl FnMut(u64, &[u8])) -> u64 {
-    let fail = |what: &dyn std::fmt::Display| -> ! { panic!("{}: {what}", packed.display()) };
-    let mut input = File::open(packed).unwrap_or_else(|error| fail(&error));
+///
+/// `before` is what the file is a difference from, or empty.
+fn decompress_file(packed: &Path, before: &[u8], mut sink: impl FnMut(u64, &[u8])) -> u64 {
+    let check = |result: zstd_safe::SafeResult| {
+        result.unwrap_or_else(|code| {
+            panic!("{}: {}", packed.display(), zstd_safe::get_error_name(code))
+        })
+    };
     let mut context = zstd_safe::DCtx::create();
-    let mut source = vec![0; 1 << 18];
+    check(context.set_parameter(zstd_safe::DParameter::WindowLogMax(31)));
+    if !before.is_empty() {
+        check(context.ref_prefix(before));
+    }
+    let source = read(packed);
+    let mut from = zstd_safe::InBuffer::around(&source);
     let mut plain = vec![0; 1 << 20];
-    let (mut offset, mut filled) = (0_u64, 0);
+    let mut offset = 0;
     loop {
-        let len = input.read(&mut source).unwrap_or_else(|error| fail(&error));
-        if len == 0 {
-            break;
-        }
-        let mut from = zstd_safe::InBuffer::around(&source[..len]);
-        loop {
-            let mut into = zstd_safe::OutBuffer::around_pos(&mut plain[..], filled);
-            if let Err(code) = context.decompress_stream(&mut into, &mut from) {
-                fail(&zstd_safe::get_error_name(code));
-            }
-            filled = into.pos();
-            let is_full = filled == plain.len();
-            if is_full {
-                sink(offset, &plain);
-                offset += filled as u64;
-                filled = 0;
-            }
-            if from.pos() == len && !is_full {
-                break;
-            }
+        let mut into = zstd_safe::OutBuffer::around(&mut plain[..]);
+        let wanted = check(context.decompress_stream(&mut into, &mut from));
+        let len = into.pos();
+        sink(offset, &plain[..len]);
+        offset += len as u64;
+        let at_end = from.pos() == source.len();
+        assert!(!at_end || wanted == 0 || len > 0, "{}: ends too early", packed.display());
+        if at_end && wanted == 0 {
+            return offset;
         }
     }
-    sink(offset, &plain[..filled]);
-    offset + filled as u64
 }
 
 /// Writes `bytes` at `offset`, leaving out pieces that are all zeroes.
