@@ -1,0 +1,95 @@
+//! Deadlists and livelists: bpobjs sorted by the birth of what they hold.
+//!
+//! The object (type 50) is a ZAP whose keys are txgs in hex and whose values are bpobj objects; its
+//! bonus (type 51) sums them up. Sorted keys k0 < k1 < … cut time into half-open pieces: entry ki
+//! holds block pointers with `ki < birth <= k(i+1)`. So the place of a birth is the greatest key
+//! *strictly less* than it, and sums over a range include entries with `min <= key < max`. Pools
+//! made before version 26 have one plain bpobj (type 5) in place of all this (spec 04 §10).
+//!
+//! A livelist has the same form; there each entry's bit 0 of the fill word says whether the block
+//! was born (ALLOC) or killed (FREE), and the bpobj's header counts ALLOC minus FREE (spec 04 §13).
+
+use crate::words;
+
+/// Bytes of the bonus.
+pub const DEADLIST_PHYS_LEN: usize = 320;
+
+/// Bit of an entry's fill word in a livelist: the block was freed.
+pub const LIVELIST_FREE: u64 = 1;
+
+/// A deadlist's bonus is too short to hold its three sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("deadlist: bonus of {len} bytes, expected 320")]
+pub struct CorruptDeadlist {
+    /// Bytes found.
+    pub len: usize,
+}
+
+/// Header of a deadlist (`dsl_deadlist_phys_t`): sums over its bpobjs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeadlistPhys {
+    /// Allocated bytes.
+    pub used: u64,
+    /// Physical bytes.
+    pub comp: u64,
+    /// Logical bytes.
+    pub uncomp: u64,
+}
+
+impl DeadlistPhys {
+    /// Decodes the bonus buffer.
+    pub fn decode(bonus: &[u8]) -> Result<Self, CorruptDeadlist> {
+        let [used, comp, uncomp] =
+            words::exact(bonus).ok_or(CorruptDeadlist { len: bonus.len() })?;
+        Ok(Self { used, comp, uncomp })
+    }
+
+    /// The bonus buffer, 37 words of zero behind the sums.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = words::to_bytes(&[self.used, self.comp, self.uncomp]);
+        bytes.resize(DEADLIST_PHYS_LEN, 0);
+        bytes
+    }
+}
+
+/// Index of the entry that a birth belongs to, among ascending keys; `None` if it is older than
+/// all of them.
+#[must_use]
+pub fn entry_of_birth(keys: &[u64], birth: u64) -> Option<usize> {
+    keys.partition_point(|key| *key < birth).checked_sub(1)
+}
+
+/// Indexes of the entries that make up the range `(min, max]`; both should be keys.
+#[must_use]
+pub fn entries_of_range(keys: &[u64], min: u64, max: u64) -> std::ops::Range<usize> {
+    let start = keys.partition_point(|key| *key < min);
+    start..keys.partition_point(|key| *key < max).max(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn births_and_ranges() {
+        let keys = [0, 1, 0x18, 0x19];
+        for (birth, want) in
+            [(0, None), (1, Some(0)), (2, Some(1)), (0x18, Some(1)), (0x19, Some(2))]
+        {
+            assert_eq!(entry_of_birth(&keys, birth), want, "birth {birth}");
+        }
+        assert_eq!(entry_of_birth(&keys, u64::MAX), Some(3));
+        assert_eq!(entries_of_range(&keys, 1, 0x19), 1..3);
+        assert_eq!(entries_of_range(&keys, 0x19, 1), 3..3);
+        assert_eq!(entries_of_range(&keys, 0, u64::MAX), 0..4);
+    }
+
+    #[test]
+    fn header() {
+        let phys = DeadlistPhys { used: 71_680, comp: 35_840, uncomp: 35_840 };
+        assert_eq!(phys.encode().len(), 320);
+        assert_eq!(DeadlistPhys::decode(&phys.encode()), Ok(phys));
+        assert!(DeadlistPhys::decode(&[0; 23]).is_err());
+    }
+}
