@@ -1,3 +1,40 @@
 //! What `./x` does beyond cargo.
+//!
+//! `xtask tidy` checks the rules of the house that no compiler knows; `xtask spec` prints which
+//! sections of the format's description are cited where.
 
-fn main() {}
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let root = checkout();
+    match std::env::args().nth(1).as_deref() {
+        Some("tidy") => report(&tidy::run(&root)),
+        Some("spec") => {
+            print!("{}", tidy::spec::index(&tidy::sources(&root)));
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("usage: xtask tidy | spec");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn report(findings: &[String]) -> ExitCode {
+    for finding in findings {
+        eprintln!("{finding}");
+    }
+    if findings.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("tidy: {} findings", findings.len());
+    ExitCode::FAILURE
+}
+
+fn checkout() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask lies in the root").to_path_buf()
+}

@@ -159,15 +159,15 @@ mod tests {
 
     #[test]
     fn zdb_finds_a_golden_pool_clean_and_a_damaged_copy_not() {
-        let (Some(zdb), Some(golden)) = (zdb(), cenote_testkit::golden("g-grub2")) else { return };
-        let said = zdb.pool("g-grub2", &golden.images(), &["-bcc"]);
+        let (Some(zdb), Some(golden)) = (zdb(), cenote_testkit::golden("g-quota")) else { return };
+        let said = zdb.pool("g-quota", &golden.images(), &["-bcc"]);
         assert!(said.is_clean(), "{said}");
         let copy = golden.private_copy();
         let device = copy.device(0);
         let noise =
             cenote_testkit::damage::Damage::Noise { offset: 5 << 20, len: 1 << 20, seed: 1 };
         noise.apply(&device);
-        let said = zdb.pool("g-grub2", copy.path(), &["-bcc"]);
+        let said = zdb.pool("g-quota", copy.path(), &["-bcc"]);
         assert!(!said.is_clean(), "{said}");
     }
 }

@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn images_are_unpacked_once_and_read_only() {
-        let Some(golden) = golden("g-grub2") else { return };
+        let Some(golden) = golden("g-quota") else { return };
         let threads: Vec<_> = (0..4)
             .map(|_| {
                 let golden = golden.clone();
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_private_copy_is_writable_and_goes_away() {
-        let Some(golden) = golden("g-grub2") else { return };
+        let Some(golden) = golden("g-quota") else { return };
         let copy = golden.private_copy();
         let path = copy.path().to_path_buf();
         fs::write(copy.device(0), b"gone").unwrap();

@@ -1,0 +1,203 @@
+//! Crates are layers: each uses only those above it in the table; and few packages of others.
+//!
+//! The compiler keeps cycles out; this keeps the directions of `docs/architecture.md`. Both come
+//! from `cargo metadata`, so that what counts is what cargo builds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use serde::Deserialize;
+
+/// Floor first: a crate may use any crate before it, unless [`ALONE`] says less.
+const LAYERS: [&str; 16] = [
+    "cenote-rt",
+    "cenote-ondisk",
+    "cenote-codec",
+    "cenote-device",
+    "cenote-vdev",
+    "cenote-block",
+    "cenote-dmu",
+    "cenote-pool",
+    "cenote-fs",
+    "cenote-stream",
+    "cenote-serve",
+    "cenote-lab",
+    "cenote-cli",
+    "cenote",
+    "cenote-testkit",
+    "cenote-oracle",
+];
+
+/// Crates that may use less than all above them, and what.
+const ALONE: [(&str, &[&str]); 5] = [
+    ("cenote-rt", &[]),
+    ("cenote-ondisk", &[]),
+    ("cenote-codec", &[]),
+    ("cenote-device", &["cenote-rt"]),
+    ("xtask", &[]),
+];
+
+/// Crates that others may use in their tests only.
+const FOR_TESTS: [&str; 3] = ["cenote-testkit", "cenote-oracle", "cenote-fuzz-targets"];
+
+/// The engine, as somebody embeds it, and how many packages of others may be linked into it:
+/// compilers' helpers (macros, build scripts) run on the builder's machine only and don't count.
+const ENGINE: &str = "cenote-fs";
+const ENGINE_PACKAGES_MAX: usize = 60;
+
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    workspace_members: BTreeSet<String>,
+    resolve: Resolve,
+}
+
+#[derive(Debug, Deserialize)]
+struct Package {
+    id: String,
+    name: String,
+    dependencies: Vec<Dependency>,
+    targets: Vec<Target>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    kind: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Dependency {
+    name: String,
+    kind: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Resolve {
+    nodes: Vec<Node>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Node {
+    id: String,
+    deps: Vec<Edge>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Edge {
+    pkg: String,
+    dep_kinds: Vec<EdgeKind>,
+}
+
+#[derive(Debug, Deserialize)]
+struct EdgeKind {
+    kind: Option<String>,
+}
+
+/// Findings on the workspace's crates.
+pub(super) fn check(root: &Path) -> Vec<String> {
+    let metadata = match read(root) {
+        Ok(metadata) => metadata,
+        Err(error) => return vec![format!("cargo metadata: {error}")],
+    };
+    let members = metadata.packages.iter().filter(|p| metadata.workspace_members.contains(&p.id));
+    let mut findings = Vec::new();
+    for package in members {
+        for dependency in &package.dependencies {
+            let is_for_tests = dependency.kind.as_deref() == Some("dev");
+            findings.extend(arrow(&package.name, &dependency.name, is_for_tests));
+        }
+    }
+    findings.extend(budget(&metadata));
+    findings
+}
+
+fn read(root: &Path) -> Result<Metadata, String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    command.current_dir(root).args(["metadata", "--format-version=1", "--offline"]);
+    command.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
+    let output = command.output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+}
+
+/// What is wrong with one crate's use of another.
+fn arrow(from: &str, to: &str, is_for_tests: bool) -> Option<String> {
+    let place = |name: &str| LAYERS.iter().position(|layer| *layer == name);
+    let is_ours = |name: &str| name.starts_with("cenote");
+    if is_ours(from) && place(from).is_none() && !FOR_TESTS.contains(&from) {
+        return Some(format!("{from}: not in the table of layers"));
+    }
+    if !is_ours(to) || is_for_tests && FOR_TESTS.contains(&to) {
+        return None;
+    }
+    if FOR_TESTS.contains(&to) && !FOR_TESTS.contains(&from) {
+        return Some(format!("{from} -> {to}: only tests may use {to}"));
+    }
+    if let Some((_, allowed)) = ALONE.iter().find(|(name, _)| *name == from)
+        && !allowed.contains(&to)
+    {
+        return Some(format!("{from} -> {to}: {from} may use only {allowed:?}"));
+    }
+    match (place(from), place(to)) {
+        (Some(from_place), Some(to_place)) if from_place <= to_place => {
+            Some(format!("{from} -> {to}: points up the table of layers"))
+        }
+        _ => None,
+    }
+}
+
+fn budget(metadata: &Metadata) -> Option<String> {
+    let engine = metadata.packages.iter().find(|package| package.name == ENGINE)?;
+    let edges: BTreeMap<&str, &[Edge]> =
+        metadata.resolve.nodes.iter().map(|node| (&node.id[..], &node.deps[..])).collect();
+    let macros: BTreeSet<&str> =
+        metadata.packages.iter().filter(|p| p.is_macro()).map(|p| &p.id[..]).collect();
+    let mut seen = BTreeSet::new();
+    let mut waiting = vec![&engine.id[..]];
+    while let Some(id) = waiting.pop() {
+        if !macros.contains(id) && seen.insert(id) {
+            let used = edges.get(id).into_iter().flat_map(|edges| edges.iter());
+            let linked = used.filter(|edge| edge.dep_kinds.iter().any(|kind| kind.kind.is_none()));
+            waiting.extend(linked.map(|edge| &edge.pkg[..]));
+        }
+    }
+    let foreign = seen.iter().filter(|id| !metadata.workspace_members.contains(**id)).count();
+    (foreign > ENGINE_PACKAGES_MAX).then(|| {
+        format!("{ENGINE} links {foreign} packages of others, at most {ENGINE_PACKAGES_MAX}")
+    })
+}
+
+impl Package {
+    fn is_macro(&self) -> bool {
+        self.targets.iter().any(|target| target.kind.iter().any(|kind| kind == "proc-macro"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrows_point_down_the_table() {
+        for (from, to, is_for_tests, is_fine) in [
+            ("cenote-vdev", "cenote-device", false, true),
+            ("cenote-device", "cenote-vdev", false, false),
+            ("cenote-ondisk", "cenote-rt", false, false),
+            ("cenote-codec", "cenote-ondisk", false, false),
+            ("cenote-device", "cenote-rt", false, true),
+            ("cenote-pool", "cenote-testkit", true, true),
+            ("cenote-pool", "cenote-testkit", false, false),
+            ("cenote-oracle", "cenote-testkit", false, true),
+            ("cenote-dmu", "cenote-dmu", false, false),
+            ("cenote-vdev", "cenote-block", true, false),
+            ("cenote-helpers", "cenote-rt", false, false),
+            ("cenote-rt", "tokio", false, true),
+        ] {
+            let finding = arrow(from, to, is_for_tests);
+            assert_eq!(finding.is_none(), is_fine, "{from} -> {to}: {finding:?}");
+        }
+    }
+}
