@@ -1,0 +1,87 @@
+//! Keys of a props ZAP: a property's name with a suffix that says what kind of setting it is.
+//!
+//! Values are one u64 (numbers and indexes) or a string with its NUL; what the numbers mean is the
+//! property table's business in the layers above. Entries with an unknown `$suffix` must be
+//! skipped and preserved (spec 04 §7.1).
+
+/// Suffix of a received value.
+pub const RECEIVED_SUFFIX: &str = "$recvd";
+/// Suffix of an explicit "inherit" that hides a received value.
+pub const INHERIT_SUFFIX: &str = "$inherit";
+/// Suffix of the real value behind an old default ("ignore unknown values").
+pub const IUV_SUFFIX: &str = "$iuv";
+/// Key: this dataset has had received properties.
+pub const HAS_RECEIVED: &str = "$hasrecvd";
+
+/// What an entry of a props ZAP sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PropEntry<'a> {
+    /// A local value.
+    Local(&'a str),
+    /// A value that came with a stream.
+    Received(&'a str),
+    /// "Inherited, even if a received value exists".
+    Inherit(&'a str),
+    /// Value of an index property that old software does not know.
+    Iuv(&'a str),
+    /// The marker [`HAS_RECEIVED`].
+    HasReceived,
+    /// A suffix of newer software.
+    Unknown(&'a str),
+}
+
+impl<'a> PropEntry<'a> {
+    /// Classifies a key.
+    #[must_use]
+    pub fn parse(key: &'a str) -> Self {
+        if key == HAS_RECEIVED {
+            return Self::HasReceived;
+        }
+        let Some(at) = key.find('$') else { return Self::Local(key) };
+        let (name, suffix) = key.split_at(at);
+        match suffix {
+            RECEIVED_SUFFIX => Self::Received(name),
+            INHERIT_SUFFIX => Self::Inherit(name),
+            IUV_SUFFIX => Self::Iuv(name),
+            _ => Self::Unknown(key),
+        }
+    }
+}
+
+/// Splits a stored `compression` value into algorithm and level: zstd keeps its level in the bits
+/// from 7 up, `None` is the algorithm's default (spec 04 §7.4).
+#[must_use]
+pub const fn compression_level(value: u64) -> (u8, Option<u32>) {
+    let level = (value >> 7) as u32;
+    ((value & 0x7f) as u8, if level == 0 { None } else { Some(level) })
+}
+
+/// `dedup` and `checksum` values: this bit asks for a byte comparison.
+pub const CHECKSUM_VERIFY: u64 = 0x100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes() {
+        for (key, want) in [
+            ("compression", PropEntry::Local("compression")),
+            ("user:x", PropEntry::Local("user:x")),
+            ("atime$recvd", PropEntry::Received("atime")),
+            ("atime$inherit", PropEntry::Inherit("atime")),
+            ("snapdir$iuv", PropEntry::Iuv("snapdir")),
+            ("$hasrecvd", PropEntry::HasReceived),
+            ("x$later", PropEntry::Unknown("x$later")),
+        ] {
+            assert_eq!(PropEntry::parse(key), want);
+        }
+    }
+
+    #[test]
+    fn compression_numbers() {
+        assert_eq!(compression_level(15), (15, None));
+        assert_eq!(compression_level(2448), (16, Some(19)));
+        assert_eq!(compression_level(13712), (16, Some(107)));
+    }
+}
