@@ -172,14 +172,9 @@ mod tests {
     #[test]
     fn a_real_entry() {
         let mut data = [0; 128];
-        for (word, value) in [
-            (0, 4_u64),
-            (1, 0x1_815d),
-            (2, 4),
-            (3, 0x865a),
-            (6, 0x800a_070f_0003_001f),
-            (10, 0x1c),
-        ] {
+        for (word, value) in
+            [(0, 4_u64), (1, 0x1_815d), (2, 4), (3, 0x865a), (6, 0x800a_070f_0003_001f), (10, 0x1c)]
+        {
             data[word * 8..word * 8 + 8].copy_from_slice(&value.to_le_bytes());
         }
         let all: Vec<_> = entries(&data).collect();

@@ -105,7 +105,8 @@ pub fn counters(data: &[u8], is_swapped: bool) -> Vec<u16> {
     let mut counters = Vec::with_capacity(groups.len().saturating_mul(4));
     for group in groups {
         let word = u64::from_le_bytes(*group);
-        let [a, b, c, d] = [word as u16, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16];
+        let [a, b, c, d] =
+            [word as u16, (word >> 16) as u16, (word >> 32) as u16, (word >> 48) as u16];
         counters.extend(if is_swapped { [d, c, b, a] } else { [a, b, c, d] });
     }
     counters

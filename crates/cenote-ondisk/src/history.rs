@@ -198,9 +198,11 @@ mod tests {
         let phys = HistoryPhys::decode(&words::to_bytes(&words_)).unwrap();
         assert_eq!(phys.live(), [12_664..26_376, 0..0]);
         assert_eq!(phys.encode(), words::to_bytes(&words_));
-        let ring = HistoryPhys { create_len: 10, phys_max_off: 30, bof: 45, eof: 60, records_lost: 1 };
+        let ring =
+            HistoryPhys { create_len: 10, phys_max_off: 30, bof: 45, eof: 60, records_lost: 1 };
         assert_eq!(ring.live(), [25..30, 10..20]);
-        for (create_len, max, bof, eof) in [(20, 10, 20, 20), (0, 10, 5, 4), (0, 10, 0, 11), (5, 10, 4, 5)]
+        for (create_len, max, bof, eof) in
+            [(20, 10, 20, 20), (0, 10, 5, 4), (0, 10, 0, 11), (5, 10, 4, 5)]
         {
             let bytes = words::to_bytes(&[create_len, max, bof, eof, 0]);
             assert!(HistoryPhys::decode(&bytes).is_err(), "{create_len} {max} {bof} {eof}");

@@ -323,7 +323,7 @@ mod tests {
             (12, 1),
             (13, 99),
             (15, 4),
-            (16, 1 << 32 | 1000),
+            (16, (1 << 32) + 1000),
             (17, 1001),
         ] {
             w[word] = value;
@@ -347,7 +347,7 @@ mod tests {
         let entry = DirEntry::decode(0x8000_0000_0000_0002);
         assert_eq!((entry.file_type, entry.object), (8, 2));
         assert_eq!(entry.encode(), 0x8000_0000_0000_0002);
-        assert_eq!(decode_rdev(8 << 20 | 17), (8, 17));
-        assert_eq!(decode_rdev(8 << 32 | 17), (8, 17));
+        assert_eq!(decode_rdev((8 << 20) + 17), (8, 17));
+        assert_eq!(decode_rdev((8 << 32) + 17), (8, 17));
     }
 }

@@ -99,7 +99,8 @@ mod tests {
 
     #[test]
     fn both_lengths() {
-        let v2 = [0x77, 24, 99, 0, 3, 2_025_984, 1_924_096, 4_676_608, 494_592, 431_104, 929_792, 0];
+        let v2 =
+            [0x77, 24, 99, 0, 3, 2_025_984, 1_924_096, 4_676_608, 494_592, 431_104, 929_792, 0];
         let mark = BookmarkPhys::decode(&v2).unwrap();
         assert_eq!(mark.flags, BookmarkFlags::HAS_FBN | BookmarkFlags::SNAPSHOT_EXISTS);
         assert_eq!(mark.freed_before_next[0], 494_592);
@@ -107,9 +108,6 @@ mod tests {
         let short = BookmarkPhys::decode(&v2[..3]).unwrap();
         assert_eq!(short.referenced, [0; 3]);
         assert_eq!(short.encode(), v2[..3]);
-        assert_eq!(
-            BookmarkPhys::decode(&v2[..2]),
-            Err(CorruptDsl::BookmarkLength { count: 2 })
-        );
+        assert_eq!(BookmarkPhys::decode(&v2[..2]), Err(CorruptDsl::BookmarkLength { count: 2 }));
     }
 }

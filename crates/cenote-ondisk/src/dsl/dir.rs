@@ -68,8 +68,7 @@ pub struct DirPhys {
 impl DirPhys {
     /// Decodes the bonus buffer of a dir.
     pub fn decode(bonus: &[u8]) -> Result<Self, CorruptDsl> {
-        let w: [u64; 32] =
-            words::exact(bonus).ok_or(CorruptDsl::DirLength { len: bonus.len() })?;
+        let w: [u64; 32] = words::exact(bonus).ok_or(CorruptDsl::DirLength { len: bonus.len() })?;
         let [.., p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12] = w;
         Ok(Self {
             creation_time: w[0],

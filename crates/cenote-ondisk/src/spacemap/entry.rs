@@ -23,7 +23,20 @@
 //! An all-zero word is a valid entry: ALLOC of one unit at 0.
 
 use super::CorruptSpaceMap;
+use crate::bits::Bits;
 use crate::words;
+
+const CLASS: Bits<62, 2> = Bits;
+const ONE_OFFSET: Bits<16, 47> = Bits;
+const ONE_IS_FREE: Bits<15, 1> = Bits;
+const ONE_RUN_MINUS_1: Bits<0, 15> = Bits;
+const TWO_RUN_MINUS_1: Bits<24, 36> = Bits;
+const TWO_VDEV: Bits<0, 24> = Bits;
+const TWO_IS_FREE: Bits<63, 1> = Bits;
+const TWO_OFFSET: Bits<0, 63> = Bits;
+const DEBUG_IS_FREE: Bits<60, 2> = Bits;
+const DEBUG_PASS: Bits<50, 10> = Bits;
+const DEBUG_TXG: Bits<0, 50> = Bits;
 
 /// Largest run of a one-word entry.
 pub const ONE_WORD_RUN_MAX: u64 = 1 << 15;
@@ -44,8 +57,8 @@ pub enum Action {
 }
 
 impl Action {
-    const fn from_bit(bit: u64) -> Self {
-        if bit & 1 == 0 { Self::Alloc } else { Self::Free }
+    const fn of(is_free: bool) -> Self {
+        if is_free { Self::Free } else { Self::Alloc }
     }
 }
 
@@ -156,20 +169,20 @@ impl<W: Iterator<Item = u64>> Items<'_, W> {
     }
 
     fn decode(&mut self, first: u64, index: u64) -> Result<Item, CorruptSpaceMap> {
-        let (offset, units, action, vdev) = match first >> 62 {
+        let (offset, run_minus_1, is_free, vdev) = match CLASS.get(first) {
             0 | 1 => {
-                let offset = first >> 16 & (ONE_WORD_OFFSET_END - 1);
-                let units = (first & (ONE_WORD_RUN_MAX - 1)) + 1;
-                (offset, units, Action::from_bit(first >> 15), None)
+                let (offset, run) = (ONE_OFFSET.get(first), ONE_RUN_MINUS_1.get(first));
+                (offset, run, ONE_IS_FREE.is_set(first), None)
             }
             2 => return Ok(debug_item(first)),
             _ => {
                 let second = self.take_word().ok_or(CorruptSpaceMap::Straddle { index })?;
-                let units = (first >> 24 & (TWO_WORD_RUN_MAX - 1)) + 1;
-                let vdev = (first & 0xff_ffff) as u32;
-                (second & !(1 << 63), units, Action::from_bit(second >> 63), Some(vdev))
+                let vdev = TWO_VDEV.get(first) as u32;
+                let (offset, run) = (TWO_OFFSET.get(second), TWO_RUN_MINUS_1.get(first));
+                (offset, run, TWO_IS_FREE.is_set(second), Some(vdev))
             }
         };
+        let (units, action) = (run_minus_1 + 1, Action::of(is_free));
         let (offset, size) = self
             .decoder
             .geometry
@@ -180,12 +193,12 @@ impl<W: Iterator<Item = u64>> Items<'_, W> {
 }
 
 fn debug_item(word: u64) -> Item {
-    let txg = word & ((1 << 50) - 1);
+    let txg = DEBUG_TXG.get(word);
     if txg == 0 {
         return Item::Padding;
     }
-    let pass = (word >> 50 & 0x3ff) as u16;
-    Item::Stamp(Stamp { action: Action::from_bit(word >> 60), pass, txg })
+    let pass = DEBUG_PASS.get(word) as u16;
+    Item::Stamp(Stamp { action: Action::of(DEBUG_IS_FREE.is_set(word)), pass, txg })
 }
 
 impl<W: Iterator<Item = u64>> Iterator for Items<'_, W> {

@@ -148,8 +148,8 @@ proptest! {
         for (i, byte) in block.iter_mut().enumerate().skip(HEADER_LEN) {
             *byte = seed[i % seed.len()] % 20;
         }
-        for chunk in 0..chunk_count(9) {
-            put(&mut block, 9, chunk, &[249 + seed[chunk] % 5]);
+        for (chunk, byte) in seed.iter().enumerate().take(chunk_count(9)) {
+            put(&mut block, 9, chunk, &[249 + byte % 5]);
         }
         let len = block.len();
         block[at % len] = seed[0];

@@ -19,11 +19,11 @@
 //!
 //! Invariants that decoding checks, each an error with a name (spec 03 §6.9)
 //! * Z1  A chain link names a chunk of the leaf; array links lead to array chunks, entry links to
-//!       entry chunks.
+//!   entry chunks.
 //! * Z2  No chain is longer than the leaf has chunks, so loops end.
 //! * Z3  A string key has at least its NUL and ends with it.
 //! * Z4  The entries of a leaf together claim no more chunks than it has, which also bounds what
-//!       decoding allocates.
+//!   decoding allocates.
 //!
 //! Sources: spec 03 §1-§7.
 

@@ -81,13 +81,12 @@ pub fn normalize(name: &[u8], flags: NormFlags) -> Cow<'_, [u8]> {
     let mut rest = name;
     while let Some(lead) = rest.first() {
         let (unit, tail) = rest.split_at_checked(unit_len(*lead)).unwrap_or((rest, &[]));
-        match str::from_utf8(unit) {
-            Ok(c) => run.push_str(c),
-            Err(_) => {
-                prepare(&run, flags, &mut prepared);
-                run.clear();
-                prepared.extend_from_slice(unit);
-            }
+        if let Ok(c) = str::from_utf8(unit) {
+            run.push_str(c);
+        } else {
+            prepare(&run, flags, &mut prepared);
+            run.clear();
+            prepared.extend_from_slice(unit);
         }
         rest = tail;
     }
