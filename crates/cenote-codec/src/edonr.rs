@@ -131,8 +131,9 @@ impl State {
 }
 
 fn reversed(vector: &Vector) -> Vector {
-    let [a, b, c, d, e, f, g, h] = *vector;
-    [h, g, f, e, d, c, b, a]
+    let mut reversed = *vector;
+    reversed.reverse();
+    reversed
 }
 
 macro_rules! sum {

@@ -107,6 +107,7 @@ fn words(block: &[u8; BLOCK_BYTES]) -> [u64; 8] {
 
 /// One step of the chain: Threefish-512 of the block under `key` and `tweak`, plus the block.
 #[inline]
+#[expect(clippy::many_single_char_names, reason = "eight words of one state")]
 fn encrypt_and_add(key: &[u64; 8], tweak: [u64; 2], block: &[u64; 8]) -> [u64; 8] {
     let [k0, k1, k2, k3, k4, k5, k6, k7] = *key;
     let k8 = KEY_PARITY ^ k0 ^ k1 ^ k2 ^ k3 ^ k4 ^ k5 ^ k6 ^ k7;
