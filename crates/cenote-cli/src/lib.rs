@@ -1,1 +1,22 @@
-//! The verbs: arguments, tables, messages, exit codes.
+//! The verbs of cenote: arguments, tables, messages, exit codes.
+//!
+//! A library, so that tests call the commands in process. `zpool`, `zfs`, `zdb` have OpenZFS's
+//! options, wording and exit codes (2 for a wrong use, 1 for a failure); the other verbs are
+//! cenote's own. One program holds them all: `cenote zpool …`, or a link named `zpool` to it.
+//! Commands write to an [`Io`] and return how they end; nothing here exits the process.
+
+pub mod getopt;
+pub mod io;
+pub mod nicenum;
+pub mod source;
+pub mod table;
+pub mod usage;
+pub mod verbs;
+pub mod zdb;
+pub mod zfs;
+pub mod zpool;
+
+mod program;
+
+pub use io::{CommandResult, Exit, Io};
+pub use program::run;

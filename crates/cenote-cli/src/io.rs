@@ -1,0 +1,71 @@
+//! Where a command writes, and how it ends.
+//!
+//! A command gets an [`Io`] and returns `Result<(), Exit>`. It writes through the macros `out!`
+//! and `err!`; a reader that went away (`EPIPE`) ends the command quietly, as it ends OpenZFS's
+//! tools through SIGPIPE. Tests call commands in process with buffers for both streams.
+
+use std::io::Write;
+
+/// The two streams of a command.
+pub struct Io<'a> {
+    /// Standard output.
+    pub out: &'a mut (dyn Write + Send),
+    /// Standard error.
+    pub err: &'a mut (dyn Write + Send),
+}
+
+/// How a command ends before its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exit {
+    /// With this status; what there was to say is said.
+    Status(i32),
+    /// With the usage text of the command on standard error, below this message, and status 2.
+    Usage(String),
+    /// With this message on standard error and status 1.
+    Failed(String),
+    /// The reader of the output went away.
+    Pipe,
+}
+
+/// The result of a command.
+pub type CommandResult<T = ()> = Result<T, Exit>;
+
+impl Exit {
+    /// A usage error with its message.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::Usage(message.into())
+    }
+
+    /// A failure with its message.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::Failed(message.into())
+    }
+}
+
+impl From<std::io::Error> for Exit {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::Pipe,
+            _ => Self::Failed(format!("cannot write output: {error}")),
+        }
+    }
+}
+
+impl From<cenote_rt::Error> for Exit {
+    fn from(error: cenote_rt::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Prints a line to standard output of an [`Io`].
+#[macro_export]
+macro_rules! out {
+    ($io:expr) => { writeln!($io.out).map_err($crate::Exit::from) };
+    ($io:expr, $($arg:tt)*) => { writeln!($io.out, $($arg)*).map_err($crate::Exit::from) };
+}
+
+/// Prints a line to standard error of an [`Io`].
+#[macro_export]
+macro_rules! err {
+    ($io:expr, $($arg:tt)*) => { writeln!($io.err, $($arg)*).map_err($crate::Exit::from) };
+}

@@ -1,0 +1,74 @@
+//! Numbers for people, rounded and cut as OpenZFS's `nicenum` does it, because scripts parse them.
+//!
+//! Five characters hold the number: as many decimals as fit, none for exact multiples of a unit.
+
+/// Sizes: 1024 steps, "B" on plain bytes only where [`bytes_b`] is used.
+pub fn bytes(value: u64) -> String {
+    scaled(value, &["", "K", "M", "G", "T", "P", "E"])
+}
+
+/// As [`bytes`], with a "B" on values below one kibibyte.
+pub fn bytes_b(value: u64) -> String {
+    scaled(value, &["B", "K", "M", "G", "T", "P", "E"])
+}
+
+fn scaled(value: u64, units: &[&str]) -> String {
+    let index = (0..units.len() - 1).find(|i| value >> (10 * (i + 1)) == 0);
+    let index = index.unwrap_or(units.len() - 1);
+    let unit = units[index];
+    let shift = 10 * index as u32;
+    let whole = value >> shift;
+    if index == 0 || value & ((1 << shift) - 1) == 0 {
+        return format!("{whole}{unit}");
+    }
+    let scaled = value as f64 / (1u64 << shift) as f64;
+    for precision in [2, 1, 0] {
+        let text = format!("{scaled:.precision$}{unit}");
+        if text.len() <= 5 {
+            return text;
+        }
+    }
+    format!("{whole}{unit}")
+}
+
+/// Time in nanoseconds, as `zpool iostat -l` prints it.
+pub fn time(ns: u64) -> String {
+    const UNITS: [(&str, u64); 4] =
+        [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+    let (unit, scale) =
+        UNITS.iter().rev().find(|(_, scale)| ns >= *scale).copied().unwrap_or(("ns", 1));
+    if ns % scale == 0 || scale == 1 {
+        return format!("{}{unit}", ns / scale);
+    }
+    let scaled = ns as f64 / scale as f64;
+    [2, 1, 0]
+        .iter()
+        .map(|precision| format!("{scaled:.precision$}{unit}"))
+        .find(|text| text.len() <= 5)
+        .unwrap_or_else(|| format!("{}{unit}", ns / scale))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_keep_five_characters() {
+        for (value, want) in [
+            (0, "0"),
+            (512, "512"),
+            (1023, "1023"),
+            (1024, "1K"),
+            (1536, "1.50K"),
+            (117_440_512, "112M"),
+            (161_280, "158K"),
+            (1_048_575, "1024K"),
+            (58_615_398, "55.9M"),
+            (10_737_418_240, "10G"),
+            (u64::MAX, "16.0E"),
+        ] {
+            assert_eq!(bytes(value), want, "{value}");
+        }
+        assert_eq!(bytes_b(24), "24B");
+    }
+}

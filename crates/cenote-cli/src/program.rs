@@ -1,0 +1,108 @@
+//! The entry: which tool, which verb, and how what it returns becomes an exit status.
+
+use crate::io::{CommandResult, Exit, Io};
+use crate::usage::Tool;
+use crate::{err, out, source::Source, verbs, zdb, zfs, zpool};
+
+const HELP: &str = "\
+usage: cenote COMMAND [ARGUMENTS]
+
+Tools with OpenZFS's options and output:
+  zpool [--embedded -d DIR]... VERB     pools: import (listing), list, get, status, history
+  zfs   [--embedded -d DIR]... VERB     datasets: list, get, holds, userspace, ...
+  zdb   [-e -p DIR] [OPTIONS] [POOL]    what is on disk
+
+Commands of cenote:
+  ls     [-lR] [--json] [--checksum] -d DIR POOL/DATASET[@SNAP] [PATH]
+  cat    -d DIR POOL/DATASET[@SNAP] [PATH]
+  cp     -r [--strict] -d DIR POOL/DATASET[@SNAP] [PATH] TARGET
+  verify [--leaks] -d DIR POOL
+
+Each takes --help.
+";
+
+/// Runs the program with `args` (the program's name first) and returns its exit status.
+pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
+    let invoked = args.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
+    let (tool, rest) = match invoked {
+        "zpool" | "zfs" | "zdb" => (invoked, args.get(1..).unwrap_or_default()),
+        _ => match args.get(1) {
+            Some(tool) => (tool.as_str(), args.get(2..).unwrap_or_default()),
+            None => ("", &[][..]),
+        },
+    };
+    let result = match tool {
+        "zpool" => openzfs_tool(Tool::Zpool, rest, io),
+        "zfs" => openzfs_tool(Tool::Zfs, rest, io),
+        "zdb" => zdb::run(rest, io),
+        _ => own_verb(tool, rest, io),
+    };
+    let status = finish(result, io);
+    // A reader that went away before the last flush ends like one that went away earlier.
+    if io.out.flush().is_err() && status == 0 { 141 } else { status }
+}
+
+fn finish(result: CommandResult, io: &mut Io<'_>) -> i32 {
+    match result {
+        Ok(()) => 0,
+        Err(Exit::Status(status)) => status,
+        Err(Exit::Pipe) => 141,
+        Err(Exit::Failed(message)) => {
+            let _ = err!(io, "{message}");
+            1
+        }
+        Err(Exit::Usage(message)) => {
+            let _ = err!(io, "{message}");
+            2
+        }
+    }
+}
+
+fn openzfs_tool(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let (source, rest) = Source::take_leading(args)?;
+    let Some((verb, rest)) = rest.split_first() else {
+        return Err(Exit::Usage(format!("missing command\n{}", tool.usage().trim_end())));
+    };
+    let verb = match verb.as_str() {
+        "-V" | "--version" => "version",
+        "-?" | "--help" => {
+            write!(io.out, "{}", tool.usage())?;
+            return Ok(());
+        }
+        "recv" => "receive",
+        "snap" => "snapshot",
+        "umount" => "unmount",
+        other => other,
+    };
+    if !tool.has_verb(verb) {
+        let usage = tool.usage();
+        let message = format!("unrecognized command '{verb}'\n{}", usage.trim_end_matches('\n'));
+        return Err(Exit::Usage(message));
+    }
+    let result = match tool {
+        Tool::Zpool => zpool::run(verb, &source, rest, io),
+        Tool::Zfs => zfs::run(verb, &source, rest, io),
+    };
+    result.map_err(|exit| match exit {
+        Exit::Usage(message) => {
+            let usage = tool.verb_usage(verb);
+            let separator = if message.is_empty() { "" } else { "\n" };
+            Exit::Usage(format!("{message}{separator}{}", usage.trim_end_matches('\n')))
+        }
+        other => other,
+    })
+}
+
+fn own_verb(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    match verb {
+        "--version" | "version" => {
+            out!(io, "zfs-2.3.2-cenote-{}", env!("CARGO_PKG_VERSION"))?;
+            Ok(())
+        }
+        "" | "help" | "--help" | "-h" => {
+            write!(io.out, "{HELP}")?;
+            if verb.is_empty() { Err(Exit::Status(2)) } else { Ok(()) }
+        }
+        _ => verbs::run(verb, args, io),
+    }
+}

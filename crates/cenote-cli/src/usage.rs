@@ -1,0 +1,119 @@
+//! Usage texts of `zfs` and `zpool`: OpenZFS's own words, since scripts search them.
+//!
+//! The lists in `usage/*.txt` are what the commands print without arguments; the synopsis of one
+//! verb is cut out of the list, so there is one copy of every line.
+
+use std::fmt::Write as _;
+
+/// One of the two tools that have OpenZFS's usage texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// `zfs`
+    Zfs,
+    /// `zpool`
+    Zpool,
+}
+
+impl Tool {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Zfs => "zfs",
+            Self::Zpool => "zpool",
+        }
+    }
+
+    fn list(self) -> &'static str {
+        match self {
+            Self::Zfs => include_str!("usage/zfs.txt"),
+            Self::Zpool => include_str!("usage/zpool.txt"),
+        }
+    }
+
+    fn properties(self) -> &'static str {
+        match self {
+            Self::Zfs => include_str!("usage/zfs-properties.txt"),
+            Self::Zpool => include_str!("usage/zpool-properties.txt"),
+        }
+    }
+
+    fn shows_properties(self, verb: &str) -> bool {
+        match self {
+            Self::Zfs => matches!(verb, "get" | "set" | "list" | "inherit"),
+            Self::Zpool => matches!(verb, "get" | "set" | "list"),
+        }
+    }
+
+    /// Whether the tool has the verb.
+    pub fn has_verb(self, verb: &str) -> bool {
+        self.list().lines().any(|line| starts_verb(line) == Some(verb))
+    }
+
+    /// The usage text of one verb.
+    pub fn verb_usage(self, verb: &str) -> String {
+        let mut text = "usage:\n".to_owned();
+        let mut inside = false;
+        for line in self.list().lines() {
+            match starts_verb(line) {
+                Some(name) => inside = name == verb,
+                None => inside &= line.starts_with("\t    "),
+            }
+            if inside {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+        if self.shows_properties(verb) {
+            text.push('\n');
+            text.push_str(self.properties());
+        } else if self == Self::Zfs {
+            text.push_str(ZFS_TRAILER);
+        }
+        text
+    }
+
+    /// The usage text of the tool: every verb.
+    pub fn usage(self) -> String {
+        let name = self.name();
+        let mut text = format!("usage: {name} command args ...\n");
+        let _ = write!(text, "where 'command' is one of the following:\n\n{}", self.list());
+        match self {
+            Self::Zfs => {
+                text.push_str("\nEach dataset is of the form: pool/[dataset/]*dataset[@name]\n");
+                text.push_str(ZFS_TRAILER);
+            }
+            Self::Zpool => {
+                text.push_str(
+                    "\nFor further help on a command or topic, run: zpool help [<topic>]\n",
+                );
+            }
+        }
+        text
+    }
+}
+
+const ZFS_TRAILER: &str = "\nFor the property list, run: zfs set|get\n\n\
+    For the delegated permission list, run: zfs allow|unallow\n\n\
+    For further help on a command or topic, run: zfs help [<topic>]\n";
+
+/// The verb whose synopsis starts on this line; continuation lines are indented further.
+fn starts_verb(line: &str) -> Option<&str> {
+    let text = line.strip_prefix('\t')?;
+    if text.starts_with(' ') { None } else { text.split(' ').next() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verb_has_its_lines_and_no_others() {
+        assert_eq!(
+            Tool::Zpool.verb_usage("split"),
+            "usage:\n\tsplit [-gLnPl] [-R altroot] [-o mntopts]\n\
+             \t    [-o property=value] <pool> <newpool> [<device> ...]\n"
+        );
+        assert!(Tool::Zfs.verb_usage("list").contains("\nThe following properties are supported:"));
+        assert!(!Tool::Zfs.has_verb("nosuch"));
+    }
+}
