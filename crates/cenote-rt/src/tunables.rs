@@ -120,10 +120,14 @@ tunables! {
         "bytes of gap that an aggregated read may bridge";
     SCAN_MEMORY_BYTES = "zfs_scan_mem_lim_soft_max", 64 * MIB, (MIB, 1 << 40),
         "bytes of block pointers and data that verify holds while it sorts";
+    VERIFY_CHECKSUMS = "cenote_verify_checksums", 1, (0, 1),
+        "whether checksums are verified; 0 exists to show that the tests notice";
     PREFETCH_BYTES = "zfetch_max_distance", 16 * MIB, (0, 1 << 30),
         "bytes read ahead of a sequential reader";
     RECONSTRUCT_ATTEMPTS_MAX = "zfs_reconstruct_indirect_combinations_max", 4096, (1, 1 << 20),
-        "combinations of columns or copies tried before a block counts as lost";
+        "combinations of copies tried before a split block counts as lost";
+    RAIDZ_COMBINATIONS_MAX = "cenote_raidz_combinations_max", 65536, (1, 1 << 32),
+        "sets of children whose bytes RAID-Z leaves out in turn before a block counts as lost";
     SLOP_SHIFT = "spa_slop_shift", 5, (1, 31),
         "the pool keeps 1/2^shift of its space back";
     MULTIHOST_IMPORT_INTERVALS = "zfs_multihost_import_intervals", 20, (1, 1000),

@@ -1,1 +1,25 @@
 //! The vdev tree: mirror, RAID-Z, dRAID, indirect; labels on devices.
+//!
+//! Below this layer there are devices, above it there are addresses. It answers one question:
+//! give me the bytes that were written at this address, of which I can tell you whether they are
+//! the right ones ([`Tree::read`]), and, for a scrub, tell me everything that is wrong with them
+//! wherever they lie ([`Tree::scrub`]).
+
+pub mod draid;
+mod dtl;
+mod leaf;
+pub mod map;
+mod permutation;
+pub mod raidz;
+mod read;
+mod state;
+mod tree;
+mod verdict;
+
+pub use cenote_ondisk::indirect::Mapping as IndirectMap;
+pub use dtl::TxgRanges;
+pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NoDevice};
+pub use read::ReadError;
+pub use state::{VdevAux, VdevState};
+pub use tree::{Place, Tree, Vdev, VdevKind};
+pub use verdict::{BadChild, Cause, LeafRange, LeafReader, Read, ScrubRead, Verify};

@@ -1,0 +1,87 @@
+//! Where the parts of a block lie: rows of columns, for RAID-Z, expanded RAID-Z and dRAID alike.
+//!
+//!     plain RAID-Z: one row, columns as tall as the block     expanded: one row per stripe,
+//!     P  D0 D1 D2                                             columns of one sector
+//!     P  D0 D1 D2                                             P D0 D1 | P D0 D1 | P D0
+//!     P  D0
+//!
+//! A row is the unit of parity: its columns, each extended with zeros to the height of the first,
+//! are what P, Q and R are computed over. Columns below `nparity` are parity, the others data in
+//! the block's order. A column may be absent (the unused tail of the last row of an expanded
+//! block): it then has no place, no bytes, and counts as zeros. A dRAID column may be taller than
+//! its data: the rest is zeros on disk (spec 06 §4.1, §5.3, §6.5).
+
+/// A column of a row: one contiguous stretch of one child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column {
+    /// Index of the child.
+    pub child: usize,
+    /// Byte on the child, relative to its data area; negative only in the boot area (scratch).
+    pub offset: i64,
+    /// Bytes on the child; 0 if absent.
+    pub len: usize,
+    /// First byte in the block, data columns only.
+    pub data_start: usize,
+    /// Bytes of the block in it; 0 for parity.
+    pub data_len: usize,
+}
+
+/// A parity group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// Parity first.
+    pub columns: Vec<Column>,
+}
+
+/// The place of a whole block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Map {
+    /// Parity columns per row.
+    pub nparity: usize,
+    /// Bytes of the block, rounded up to the sector.
+    pub size: usize,
+    /// The parity groups.
+    pub rows: Vec<Row>,
+}
+
+/// A column's place in its map: row and index in the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ColumnId {
+    /// Index of the row.
+    pub row: usize,
+    /// Index of the column.
+    pub column: usize,
+}
+
+impl Map {
+    /// Every column that has a place.
+    pub fn columns(&self) -> impl Iterator<Item = (ColumnId, &Column)> {
+        self.rows.iter().enumerate().flat_map(|(row, r)| {
+            let columns = r.columns.iter().enumerate().filter(|(_, column)| column.len > 0);
+            columns.map(move |(column, c)| (ColumnId { row, column }, c))
+        })
+    }
+
+    /// The column named `id`.
+    pub fn column(&self, id: ColumnId) -> &Column {
+        &self.rows[id.row].columns[id.column]
+    }
+}
+
+/// How `size` bytes are dealt to the columns of one row: `(first byte, length)` by data column.
+///
+/// Column-major: the first column holds the first bytes. `data` columns get `full_rows` sectors
+/// each and the first `longer` of them one more.
+pub(crate) fn deal(
+    data: usize,
+    full_rows: u64,
+    longer: u64,
+    sector: u64,
+) -> impl Iterator<Item = (usize, usize)> {
+    (0..data as u64).scan(0_u64, move |start, index| {
+        let len = (full_rows + u64::from(index < longer)) * sector;
+        let dealt = (*start as usize, len as usize);
+        *start += len;
+        Some(dealt)
+    })
+}

@@ -1,0 +1,199 @@
+//! RAID-Z geometry: allocated size, and the map of a block, also across expansions.
+//!
+//! All arithmetic is in sectors of the top-level vdev's ashift. A block of `s` data sectors at
+//! sector `b` of the row-major space takes the sectors `b .. b + s + parity + pad`; child and
+//! child sector of sector `x` are `x % width` and `x / width`. Widths: a block keeps the logical
+//! width of the time it was born (*physical* birth), while its sectors lie by the physical width,
+//! the number of children now; where the two differ each row has parity of its own (spec 06 §4,
+//! §5).
+//!
+//! Invariants
+//! * Z1  The columns of a map cover its data exactly once, in order.
+//! * Z2  No two columns of a row are on one child.
+
+use crate::map::{Column, Map, Row, deal};
+
+/// Bytes of the boot area, where the first rows of a running expansion are kept (spec 06 §5.4).
+const SCRATCH_BYTES: i64 = 7 << 19;
+
+/// How far an expansion has come, from the uberblock's reflow word (spec 06 §5.1).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reflow {
+    /// Byte of the vdev up to which sectors lie in their place of the new width.
+    pub offset: u64,
+    /// Whether the moved sectors must be read from the boot areas (state `SCRATCH_VALID`).
+    pub is_scratch_valid: bool,
+}
+
+impl Reflow {
+    /// Decodes the uberblock's word: bits 0-54 offset in 512 bytes, bits 55-63 state.
+    pub fn from_word(word: u64) -> Self {
+        Self { offset: (word & ((1 << 55) - 1)) << 9, is_scratch_valid: word >> 55 == 1 }
+    }
+}
+
+/// What the config says of a RAID-Z vdev.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Raidz {
+    /// Sector size, log2.
+    pub ashift: u32,
+    /// Number of children now.
+    pub width: u64,
+    /// Parity columns.
+    pub nparity: u64,
+    /// Physical births from which on each further width counts, ascending.
+    pub expand_txgs: Vec<u64>,
+    /// Whether the last child is still being filled.
+    pub is_expanding: bool,
+}
+
+impl Raidz {
+    /// Whether the numbers make a RAID-Z at all.
+    pub fn is_valid(&self) -> bool {
+        let steps = self.expand_txgs.len() as u64 + u64::from(self.is_expanding);
+        (1..=3).contains(&self.nparity)
+            && self.width <= 255
+            && (9..=16).contains(&self.ashift)
+            && self.expand_txgs.is_sorted()
+            && self.width >= self.nparity + 1 + steps
+    }
+
+    /// Logical width of a block of that physical birth (spec 06 §5.2).
+    pub fn width_at(&self, birth: u64) -> u64 {
+        let later = self.expand_txgs.iter().filter(|txg| **txg > birth).count() as u64;
+        self.width - u64::from(self.is_expanding) - later
+    }
+
+    /// Allocated bytes of `psize` bytes written at physical birth `birth` (spec 06 §4.2).
+    pub fn asize(&self, psize: u64, birth: u64) -> u64 {
+        let sectors = psize.div_ceil(1 << self.ashift);
+        let stripes = sectors.div_ceil(self.width_at(birth) - self.nparity);
+        (sectors + self.nparity * stripes).next_multiple_of(self.nparity + 1) << self.ashift
+    }
+
+    /// The map of `psize` bytes at byte `offset`.
+    pub fn map(&self, offset: u64, psize: u64, birth: u64, reflow: Reflow) -> Map {
+        let logical_width = self.width_at(birth);
+        let shape = Shape::new(self, offset, psize, logical_width);
+        let rows = if logical_width == self.width {
+            vec![self.plain_row(&shape)]
+        } else {
+            (0..shape.total.div_ceil(logical_width))
+                .map(|row| self.expanded_row(&shape, row, reflow))
+                .collect()
+        };
+        let size = (shape.sectors << self.ashift) as usize;
+        Map { nparity: self.nparity as usize, size, rows }
+    }
+
+    /// The one row of a block whose logical width is the physical one.
+    fn plain_row(&self, shape: &Shape) -> Row {
+        let Shape { full_rows, big, first, .. } = *shape;
+        let active = if full_rows == 0 { big } else { self.width };
+        let (sector, data) = (1 << self.ashift, (active - self.nparity) as usize);
+        let longer = big.saturating_sub(self.nparity);
+        let mut dealt = deal(data, full_rows, longer, sector);
+        let columns = (0..active).map(|index| {
+            let len = ((full_rows + u64::from(index < big)) * sector) as usize;
+            let (data_start, data_len) = match index < self.nparity {
+                true => (0, 0),
+                false => dealt.next().unwrap_or_default(),
+            };
+            let (child, offset) = self.place(first + index, self.width);
+            Column { child, offset, len, data_start, data_len }
+        });
+        let mut columns: Vec<_> = columns.collect();
+        swap_parity(shape, &mut columns);
+        Row { columns }
+    }
+
+    /// Row number `row` of a block that lies across more children than it was written for.
+    fn expanded_row(&self, shape: &Shape, row: u64, reflow: Reflow) -> Row {
+        let &Shape { full_rows, rest, big, first, logical_width, total, .. } = shape;
+        let rows = total.div_ceil(logical_width);
+        let cols = total.min(logical_width);
+        let start = first + row * logical_width;
+        let is_in_old_place = self.is_expanding && start + cols > reflow.offset >> self.ashift;
+        let width = self.width - u64::from(is_in_old_place);
+        let shift = match reflow.is_scratch_valid && self.is_expanding && !is_in_old_place {
+            true => SCRATCH_BYTES,
+            false => 0,
+        };
+        let sector = 1_u64 << self.ashift;
+        let is_last = row + 1 == rows && big != 0 && full_rows != 0;
+        let columns = (0..cols).map(|index| {
+            let (child, offset) = self.place(start + index, width);
+            let offset = offset - shift;
+            if is_last && index >= big {
+                return Column { child, offset, len: 0, data_start: 0, data_len: 0 };
+            }
+            let len = sector as usize;
+            let Some(data) = index.checked_sub(self.nparity) else {
+                return Column { child, offset, len, data_start: 0, data_len: 0 };
+            };
+            // Column-major numbering, as if the block had its own width (spec 06 §5.3 step 5).
+            let number = match index < big || rest == 0 {
+                true => data * rows + row,
+                false => rest * rows + (data - rest) * (rows - 1) + row,
+            };
+            Column { child, offset, len, data_start: (number * sector) as usize, data_len: len }
+        });
+        let mut columns: Vec<_> = columns.collect();
+        swap_parity(shape, &mut columns);
+        Row { columns }
+    }
+
+    /// Child and byte on it of a sector of the row-major space.
+    fn place(&self, sector: u64, width: u64) -> (usize, i64) {
+        ((sector % width) as usize, ((sector / width) << self.ashift) as i64)
+    }
+}
+
+/// The numbers of spec 06 §4.1 that plain and expanded maps share.
+struct Shape {
+    logical_width: u64,
+    /// First sector, `b`.
+    first: u64,
+    /// Data sectors, `s`.
+    sectors: u64,
+    /// Full rows, `q`.
+    full_rows: u64,
+    /// Data sectors of the partial row, `r`.
+    rest: u64,
+    /// Columns that are one sector longer, `bc`.
+    big: u64,
+    /// Data and parity sectors, `tot`.
+    total: u64,
+    /// Whether P changes places with the first data column.
+    is_swapped: bool,
+}
+
+impl Shape {
+    fn new(raidz: &Raidz, offset: u64, psize: u64, logical_width: u64) -> Self {
+        let nparity = raidz.nparity;
+        let data = logical_width - nparity;
+        let sectors = psize.div_ceil(1 << raidz.ashift);
+        let (full_rows, rest) = (sectors / data, sectors % data);
+        Self {
+            logical_width,
+            first: offset >> raidz.ashift,
+            sectors,
+            full_rows,
+            rest,
+            big: if rest == 0 { 0 } else { rest + nparity },
+            total: sectors + nparity * (full_rows + u64::from(rest != 0)),
+            is_swapped: nparity == 1 && offset & (1 << 20) != 0,
+        }
+    }
+}
+
+/// RAID-Z1 in every second MiB: columns 0 and 1 change places, not contents (spec 06 §4.1).
+fn swap_parity(shape: &Shape, columns: &mut [Column]) {
+    if let (true, [parity, data, ..]) = (shape.is_swapped, columns) {
+        std::mem::swap(&mut parity.child, &mut data.child);
+        std::mem::swap(&mut parity.offset, &mut data.offset);
+    }
+}
+
+#[cfg(test)]
+mod tests;

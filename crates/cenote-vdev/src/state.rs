@@ -1,0 +1,146 @@
+//! States of vdevs, and how a parent's state follows from its children's.
+//!
+//! A leaf's state comes from its config (offline, faulted, removed, degraded) and from whether a
+//! device was found for it. An interior vdev counts children that are dead (below `Degraded`) and
+//! children that are less than healthy, and is dead itself when more are dead than its redundancy
+//! bears (spec 06 §2.3).
+
+use std::fmt;
+
+/// How well a vdev is, with OpenZFS's numbers: larger is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VdevState {
+    /// Not opened.
+    Closed = 1,
+    /// Taken offline by the administrator.
+    Offline = 2,
+    /// Its device was pulled out.
+    Removed = 3,
+    /// Cannot be used (shown as `UNAVAIL`).
+    CantOpen = 4,
+    /// Kicked out for too many errors, or by the administrator.
+    Faulted = 5,
+    /// Usable, with less redundancy or with errors.
+    Degraded = 6,
+    /// As it should be (shown as `ONLINE`).
+    Healthy = 7,
+}
+
+impl VdevState {
+    /// Whether data can be read from it.
+    pub fn is_readable(self) -> bool {
+        self >= Self::Degraded
+    }
+}
+
+impl fmt::Display for VdevState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Closed | Self::Offline => "OFFLINE",
+            Self::Removed => "REMOVED",
+            Self::CantOpen => "UNAVAIL",
+            Self::Faulted => "FAULTED",
+            Self::Degraded => "DEGRADED",
+            Self::Healthy => "ONLINE",
+        })
+    }
+}
+
+/// Why a vdev is in its state, with OpenZFS's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum VdevAux {
+    /// No reason needed.
+    None = 0,
+    /// No device was found.
+    OpenFailed = 1,
+    /// Its label or data is bad.
+    CorruptData = 2,
+    /// Too few children.
+    NoReplicas = 3,
+    /// The guids do not add up to the uberblock's sum.
+    BadGuidSum = 4,
+    /// The device is smaller than it must be.
+    TooSmall = 5,
+    /// The label is missing or belongs to something else.
+    BadLabel = 6,
+    /// An active hot spare stands in for it.
+    Spared = 10,
+    /// Too many errors.
+    ErrExceeded = 11,
+    /// A log device that cannot be read.
+    BadLog = 13,
+    /// Taken away by an outside decision.
+    External = 14,
+    /// All children were taken offline.
+    ChildrenOffline = 19,
+}
+
+/// What a parent needs to know of a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChildState {
+    pub(crate) state: VdevState,
+    pub(crate) is_log: bool,
+}
+
+/// State of an interior vdev that bears `tolerated` dead children.
+pub(crate) fn of_interior(children: &[ChildState], tolerated: usize) -> (VdevState, VdevAux) {
+    let dead = children.iter().filter(|child| !child.state.is_readable()).count();
+    if dead > tolerated || children.is_empty() {
+        let is_offline = |child: &ChildState| child.state == VdevState::Offline;
+        let aux = match !children.is_empty() && children.iter().all(is_offline) {
+            true => VdevAux::ChildrenOffline,
+            false => VdevAux::NoReplicas,
+        };
+        return (VdevState::CantOpen, aux);
+    }
+    let is_healthy = children.iter().all(|child| child.state == VdevState::Healthy);
+    (if is_healthy { VdevState::Healthy } else { VdevState::Degraded }, VdevAux::None)
+}
+
+/// State of the root: dead with any dead child but a log; `missing_allowed` dead ones are borne.
+pub(crate) fn of_root(tops: &[ChildState], missing_allowed: usize) -> (VdevState, VdevAux) {
+    let dead = |top: &&ChildState| !top.state.is_readable();
+    if tops.iter().filter(dead).filter(|top| !top.is_log).count() > missing_allowed {
+        return (VdevState::CantOpen, VdevAux::NoReplicas);
+    }
+    let aux = match tops.iter().filter(dead).any(|top| top.is_log) {
+        true => VdevAux::BadLog,
+        false => VdevAux::None,
+    };
+    let is_healthy = tops.iter().all(|top| top.state == VdevState::Healthy);
+    (if is_healthy { VdevState::Healthy } else { VdevState::Degraded }, aux)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn children(states: &[VdevState]) -> Vec<ChildState> {
+        states.iter().map(|state| ChildState { state: *state, is_log: false }).collect()
+    }
+
+    #[test]
+    fn parents_follow_children() {
+        use VdevState::{CantOpen, Degraded, Faulted, Healthy, Offline};
+        for (states, tolerated, want) in [
+            (&[Healthy, Healthy][..], 1, (Healthy, VdevAux::None)),
+            (&[Healthy, Degraded], 0, (Degraded, VdevAux::None)),
+            (&[Healthy, CantOpen], 1, (Degraded, VdevAux::None)),
+            (&[Faulted, CantOpen], 1, (CantOpen, VdevAux::NoReplicas)),
+            (&[Offline, Offline], 1, (CantOpen, VdevAux::ChildrenOffline)),
+            (&[], 1, (CantOpen, VdevAux::NoReplicas)),
+        ] {
+            assert_eq!(of_interior(&children(states), tolerated), want, "{states:?}");
+        }
+    }
+
+    #[test]
+    fn the_root_bears_dead_logs_only() {
+        let mut tops = children(&[VdevState::Healthy, VdevState::CantOpen]);
+        assert_eq!(of_root(&tops, 0), (VdevState::CantOpen, VdevAux::NoReplicas));
+        assert_eq!(of_root(&tops, 1), (VdevState::Degraded, VdevAux::None));
+        tops[1].is_log = true;
+        assert_eq!(of_root(&tops, 0), (VdevState::Degraded, VdevAux::BadLog));
+    }
+}

@@ -1,0 +1,325 @@
+//! The tree of vdevs: what it consists of, and what can be asked of it.
+//!
+//!     root -- top-level vdev 0: raidz -- leaf
+//!          |                          |- replacing -- leaf
+//!          |                          |            `- leaf
+//!          |                          `- leaf
+//!          |- top-level vdev 1: hole
+//!          `- top-level vdev 2: leaf
+//!
+//! A tree is immutable once built: vdevs lie in an arena and name each other by index. What the
+//! pool learns only by reading from the tree (mappings of removed vdevs, dirty time logs, how far
+//! an expansion has come) is put in later, behind locks that are never held across I/O. A change
+//! of the pool's shape makes a new tree (spec 06 §1).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cenote_ondisk::blkptr::Dva;
+
+use crate::IndirectMap;
+use crate::draid::Draid;
+use crate::dtl::TxgRanges;
+use crate::leaf::{Freshness, Leaf, LeafId};
+use crate::raidz::{Raidz, Reflow};
+use crate::state::{VdevAux, VdevState};
+
+/// Offsets in vdevs beyond this are refused, so that no arithmetic on them overflows.
+pub(crate) const OFFSET_MAX: u64 = 1 << 58;
+
+/// An address: top-level vdev and byte in its data area. A [`Dva`] is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Id of the top-level vdev.
+    pub vdev: u64,
+    /// Byte in its data area.
+    pub offset: u64,
+}
+
+impl From<Dva> for Place {
+    fn from(dva: Dva) -> Self {
+        Self { vdev: u64::from(dva.vdev), offset: dva.offset }
+    }
+}
+
+impl From<&Dva> for Place {
+    fn from(dva: &Dva) -> Self {
+        Self::from(*dva)
+    }
+}
+
+/// What a vdev is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum VdevKind {
+    /// The root: its children are the top-level vdevs.
+    Root,
+    /// A regular file.
+    File,
+    /// A block device.
+    Disk,
+    /// Copies on all children.
+    Mirror,
+    /// A mirror of an old device and the one that takes its place.
+    Replacing,
+    /// A mirror of a device and the hot spares that stand in for it.
+    Spare,
+    /// Parity, in stripes of the block's own size.
+    Raidz,
+    /// Parity, with declustered groups and distributed spares.
+    Draid,
+    /// A distributed spare of a dRAID.
+    DraidSpare,
+    /// A vdev whose data was moved to others.
+    Indirect,
+    /// The slot of a log device that was removed.
+    Hole,
+    /// A vdev of which nothing is known.
+    Missing,
+}
+
+impl VdevKind {
+    /// Whether it is a mirror by another name.
+    pub fn is_mirror_like(self) -> bool {
+        matches!(self, Self::Mirror | Self::Replacing | Self::Spare)
+    }
+
+    /// Whether it is a leaf.
+    pub fn is_leaf(self) -> bool {
+        matches!(self, Self::File | Self::Disk | Self::DraidSpare)
+    }
+}
+
+/// How a vdev turns an address into addresses on its children.
+#[derive(Debug)]
+pub(crate) enum Layout {
+    Root,
+    Leaf(LeafId),
+    /// The arena index of its dRAID, if that exists, and its number there.
+    DraidSpare(LeafId, Option<usize>, u64),
+    Mirror,
+    Raidz(Raidz),
+    Draid(Draid),
+    Indirect,
+    Absent,
+}
+
+/// One vdev.
+#[derive(Debug)]
+pub struct Vdev {
+    pub(crate) guid: u64,
+    pub(crate) id: u64,
+    pub(crate) kind: VdevKind,
+    pub(crate) state: VdevState,
+    pub(crate) aux: VdevAux,
+    pub(crate) parent: Option<usize>,
+    pub(crate) children: Vec<usize>,
+    pub(crate) ashift: u32,
+    pub(crate) asize: u64,
+    pub(crate) is_log: bool,
+    pub(crate) layout: Layout,
+}
+
+impl Vdev {
+    /// Its guid; 0 for holes and missing vdevs.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// Its number among its parent's children.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> VdevKind {
+        self.kind
+    }
+
+    /// How well it is.
+    pub fn state(&self) -> VdevState {
+        self.state
+    }
+
+    /// Why.
+    pub fn aux(&self) -> VdevAux {
+        self.aux
+    }
+
+    /// Sector size of its top-level vdev, log2.
+    pub fn ashift(&self) -> u32 {
+        self.ashift
+    }
+
+    /// Bytes of its data area as the config has them; top-level vdevs only.
+    pub fn asize(&self) -> u64 {
+        self.asize
+    }
+
+    /// Whether it is a top-level vdev for the intent log only.
+    pub fn is_log(&self) -> bool {
+        self.is_log
+    }
+
+    /// The leaf it is, if it is one.
+    pub fn leaf(&self) -> Option<LeafId> {
+        match self.layout {
+            Layout::Leaf(leaf) | Layout::DraidSpare(leaf, ..) => Some(leaf),
+            _ => None,
+        }
+    }
+
+    /// Parity columns, 0 without parity.
+    pub fn nparity(&self) -> u64 {
+        match &self.layout {
+            Layout::Raidz(raidz) => raidz.nparity,
+            Layout::Draid(draid) => draid.nparity(),
+            _ => 0,
+        }
+    }
+}
+
+/// The vdevs of a pool.
+#[derive(Debug)]
+pub struct Tree {
+    /// The root first, and every parent before its children.
+    pub(crate) vdevs: Vec<Vdev>,
+    pub(crate) leaves: Vec<Leaf>,
+    pub(crate) indirect: RwLock<BTreeMap<u64, Arc<IndirectMap>>>,
+    pub(crate) reflow: RwLock<Reflow>,
+}
+
+impl Tree {
+    /// The root.
+    pub fn root(&self) -> &Vdev {
+        &self.vdevs[0]
+    }
+
+    /// Every vdev, each parent before its children.
+    pub fn vdevs(&self) -> impl Iterator<Item = &Vdev> {
+        self.vdevs.iter()
+    }
+
+    /// The vdev with that guid.
+    pub fn vdev(&self, guid: u64) -> Option<&Vdev> {
+        self.vdevs.iter().find(|vdev| vdev.guid == guid && guid != 0)
+    }
+
+    /// The children of a vdev of this tree.
+    pub fn children<'a>(&'a self, vdev: &'a Vdev) -> impl Iterator<Item = &'a Vdev> {
+        vdev.children.iter().map(|child| &self.vdevs[*child])
+    }
+
+    /// The top-level vdevs, by id.
+    pub fn tops(&self) -> impl Iterator<Item = &Vdev> {
+        self.children(self.root())
+    }
+
+    /// The top-level vdev with that id.
+    pub fn top(&self, id: u64) -> Option<&Vdev> {
+        self.top_index(id).map(|index| &self.vdevs[index])
+    }
+
+    pub(crate) fn top_index(&self, id: u64) -> Option<usize> {
+        self.root().children.get(usize::try_from(id).ok()?).copied()
+    }
+
+    /// The leaf `id` of this tree.
+    pub fn leaf(&self, id: LeafId) -> &Leaf {
+        &self.leaves[id.0]
+    }
+
+    /// All leaves.
+    pub fn leaves(&self) -> impl Iterator<Item = (LeafId, &Leaf)> {
+        self.leaves.iter().enumerate().map(|(index, leaf)| (LeafId(index), leaf))
+    }
+
+    /// Sum of all guids, wrapping, as the uberblock has it (spec 01 §7).
+    pub fn guid_sum(&self) -> u64 {
+        self.vdevs.iter().fold(0, |sum, vdev| sum.wrapping_add(vdev.guid))
+    }
+
+    /// Tells which txgs the leaf with that guid may lack. False if there is no such leaf.
+    pub fn set_dtl(&self, guid: u64, ranges: TxgRanges) -> bool {
+        let leaf = self.leaves.iter().find(|leaf| leaf.guid == guid);
+        leaf.map(|leaf| leaf.set_dtl(ranges)).is_some()
+    }
+
+    /// Tells where the bytes of the removed vdev with that id have gone.
+    pub fn set_indirect(&self, vdev: u64, map: Arc<IndirectMap>) {
+        self.indirect.write().unwrap_or_else(PoisonError::into_inner).insert(vdev, map);
+    }
+
+    /// The mapping of the removed vdev with that id, if it was set.
+    pub fn indirect(&self, vdev: u64) -> Option<Arc<IndirectMap>> {
+        self.indirect.read().unwrap_or_else(PoisonError::into_inner).get(&vdev).cloned()
+    }
+
+    /// Tells how far a running expansion has come: the reflow word of the uberblock in use.
+    pub fn set_reflow(&self, word: u64) {
+        *self.reflow.write().unwrap_or_else(PoisonError::into_inner) = Reflow::from_word(word);
+    }
+
+    pub(crate) fn reflow(&self) -> Reflow {
+        *self.reflow.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Allocated bytes of `psize` bytes of physical birth `birth` on the top-level vdev `vdev`;
+    /// `None` if there is no such vdev.
+    pub fn asize_for(&self, vdev: u64, psize: u64, birth: u64) -> Option<u64> {
+        let top = self.top(vdev)?;
+        if psize > OFFSET_MAX {
+            return None;
+        }
+        match &top.layout {
+            Layout::Raidz(raidz) => Some(raidz.asize(psize, birth)),
+            Layout::Draid(draid) => Some(draid.asize(psize)),
+            Layout::Absent | Layout::Root => None,
+            _ => Some(psize.next_multiple_of(1 << top.ashift)),
+        }
+    }
+
+    /// Accounted bytes for each allocated sector of 512 (spec 06 §2.2): 512 without parity.
+    /// `None` if there is no such vdev.
+    pub fn deflate_ratio(&self, vdev: u64) -> Option<u64> {
+        // Birth 0: an expansion does not change how space is accounted.
+        let sectors = self.asize_for(vdev, 1 << 17, 0)? >> 9;
+        (1_u64 << 17).checked_div(sectors)
+    }
+
+    /// Whether the subtree can be asked for a block of that birth: as its best child for mirrors.
+    pub(crate) fn freshness(&self, vdev: usize, birth: u64) -> Freshness {
+        let vdev = &self.vdevs[vdev];
+        match vdev.layout {
+            Layout::Leaf(leaf) | Layout::DraidSpare(leaf, ..) => {
+                self.leaves[leaf.0].freshness(birth)
+            }
+            Layout::Mirror => {
+                let children = vdev.children.iter().map(|child| self.freshness(*child, birth));
+                children.min().unwrap_or(Freshness::Absent)
+            }
+            Layout::Raidz(_) | Layout::Draid(_) | Layout::Indirect if vdev.state.is_readable() => {
+                Freshness::Fresh
+            }
+            _ => Freshness::Absent,
+        }
+    }
+
+    /// The children of a mirror in the order in which to try them (spec 06 §3.1): those that
+    /// should have the block by load, then those that may not; absent ones not at all.
+    pub(crate) fn mirror_order(&self, vdev: usize, offset: i64, birth: u64) -> Vec<usize> {
+        let children = &self.vdevs[vdev].children;
+        let count = children.len().max(1) as i64;
+        // Regions of 2 MiB stay on one child, so that each child sees sequential reads.
+        let preferred = (offset >> 21).rem_euclid(count);
+        let key = |(index, child): (usize, &usize)| {
+            let freshness = self.freshness(*child, birth);
+            let load = self.vdevs[*child].leaf().map_or(0, |leaf| self.leaves[leaf.0].in_flight());
+            let turn = (index as i64 - preferred).rem_euclid(count);
+            (freshness, load, turn, *child)
+        };
+        let mut order: Vec<_> = children.iter().enumerate().map(key).collect();
+        order.retain(|(freshness, ..)| *freshness != Freshness::Absent);
+        order.sort_unstable();
+        order.into_iter().map(|(.., child)| child).collect()
+    }
+}
