@@ -1,0 +1,102 @@
+//! The configuration of a pool: what labels, the MOS and `zpool.cache` say about it.
+//!
+//! ```text
+//!   label of a leaf   LabelConfig: pool facts, this leaf's guid, and the tree of ITS top-level only
+//!   MOS "config"      PoolConfig:  pool facts, and the tree from the root: the trusted one
+//!   spares, l2cache   VdevConfig of each device; their labels say hardly more than a guid
+//! ```
+//!
+//! Both keep the list that they were decoded from, in order, for zdb's views. Keys unknown here are
+//! ignored, as OpenZFS does. What must be there or in range for anything to be done with a tree is
+//! checked here; what depends on devices or on several labels is for the vdev and pool layers.
+//!
+//! Sources: spec 01 §4-§6, §10.
+
+mod pool;
+#[cfg(test)]
+mod tests;
+mod vdev;
+
+pub use pool::{LabelConfig, MemberConfig, PoolConfig, PoolFacts, PoolState};
+pub use vdev::{Draid, LeafConfig, RaidZ, TopConfig, VdevConfig, VdevKind};
+
+use crate::nvlist::NvList;
+
+/// Deepest tree that is read; OpenZFS makes four levels.
+pub const VDEV_DEPTH_MAX: usize = 16;
+/// Smallest ashift.
+pub const ASHIFT_MIN: u64 = 9;
+/// Largest ashift.
+pub const ASHIFT_MAX: u64 = 16;
+
+/// Every way in which a configuration can be refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CorruptConfig {
+    /// A required key is absent or of another type.
+    #[error("config: no usable {key}")]
+    Missing {
+        /// The key.
+        key: &'static str,
+    },
+    /// A number is out of range.
+    #[error("config: {key} is {value}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// The number found.
+        value: u64,
+    },
+    /// A vdev type that does not exist.
+    #[error("config: vdev type \"{kind}\" is unknown")]
+    VdevType {
+        /// The type found.
+        kind: String,
+    },
+    /// A vdev's id is not its position.
+    #[error("config: child {position} of vdev {parent} has id {id}")]
+    ChildId {
+        /// Guid of the parent.
+        parent: u64,
+        /// Its index in the parent's children.
+        position: usize,
+        /// The id found.
+        id: u64,
+    },
+    /// A vdev has an impossible number of children.
+    #[error("config: vdev {guid} has {count} children, its type needs {needed}")]
+    Children {
+        /// Guid of the vdev.
+        guid: u64,
+        /// Children found.
+        count: usize,
+        /// The least number that works.
+        needed: u64,
+    },
+    /// The tree is deeper than any that is made.
+    #[error("config: vdev tree deeper than {VDEV_DEPTH_MAX} levels")]
+    Depth,
+}
+
+fn need(list: &NvList, key: &'static str) -> Result<u64, CorruptConfig> {
+    list.u64(key).ok_or(CorruptConfig::Missing { key })
+}
+
+/// A number that may be absent, standing for `default`, and is otherwise refused out of range.
+fn ranged(
+    list: &NvList,
+    key: &'static str,
+    default: u64,
+    range: std::ops::RangeInclusive<u64>,
+) -> Result<u64, CorruptConfig> {
+    let value = list.u64(key).unwrap_or(default);
+    if range.contains(&value) { Ok(value) } else { Err(CorruptConfig::Value { key, value }) }
+}
+
+/// A flag that is there and set.
+fn flag(list: &NvList, key: &str) -> bool {
+    list.bool(key).or_else(|| list.u64(key).map(|value| value != 0)).unwrap_or(false)
+}
+
+fn text(list: &NvList, key: &str) -> Option<String> {
+    list.string(key).map(|text| text.to_string_lossy().into_owned())
+}

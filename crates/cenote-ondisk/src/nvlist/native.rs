@@ -1,0 +1,330 @@
+//! The native encoding: the pairs as a 64-bit C program holds them (spec 01 §3.4).
+//!
+//! ```text
+//!   list  := version=0  flags  pair*  0 (4 bytes)
+//!   pair  := size (4)  name_size with NUL (2)  0 (2)  count (4)  type (4)
+//!            name, NUL, zeros up to 8   value, zeros up to 8   [pairs of nested lists]
+//!   head  := version=0 (4)  flags (4)  16 zero bytes             of a nested list, in the value
+//!   lists := 8 zero bytes each, then one head each               value of an array of lists
+//!   texts := 8 zero bytes each, then the strings with their NULs value of an array of strings
+//! ```
+//!
+//! Where C keeps pointers the bytes are zero. The pairs of nested lists follow after the pair that
+//! holds them, outside its size, each ended by 4 zero bytes and without version and flags.
+
+use super::value::count_suits;
+use super::{CorruptNvList, DEPTH_MAX, NVLIST_HEADER_LEN, NvList, NvPair, NvString, NvValue};
+use super::{pair_size, round_up};
+use crate::bytes::Reader;
+use crate::endian::Endian;
+
+type Result<T> = std::result::Result<T, CorruptNvList>;
+
+/// Bytes of a pair in front of its name.
+const PAIR_HEAD_LEN: usize = 16;
+/// Zero bytes where C has pointers and flags of a nested list.
+const LIST_HEAD_PAD: usize = 16;
+
+/// Decodes a list with its header, and tells how many bytes it took.
+pub(super) fn decode(bytes: &[u8], endian: Endian) -> Result<(NvList, usize)> {
+    let mut decoder = Decoder { reader: Reader::new(bytes, endian), endian };
+    decoder.take(NVLIST_HEADER_LEN)?;
+    let at = decoder.reader.position();
+    let (version, flags) = (decoder.u32()?, decoder.u32()?);
+    if version != 0 {
+        return Err(CorruptNvList::Version { version, at });
+    }
+    let list = decoder.pairs(flags, 1)?;
+    Ok((list, decoder.reader.position()))
+}
+
+struct Decoder<'a> {
+    reader: Reader<'a>,
+    endian: Endian,
+}
+
+/// The pair that is being read; its value's bytes, padded.
+struct Head<'a> {
+    at: usize,
+    code: u32,
+    count: u32,
+    value: Reader<'a>,
+}
+
+impl<'a> Head<'a> {
+    fn short(&self) -> CorruptNvList {
+        CorruptNvList::Short { at: self.at }
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        self.value.u32().ok_or(self.short())
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        self.value.u64().ok_or(self.short())
+    }
+
+    fn u16(&mut self) -> Result<u16> {
+        self.value.u16().ok_or(self.short())
+    }
+
+    fn u8(&mut self) -> Result<u8> {
+        self.value.u8().ok_or(self.short())
+    }
+
+    fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
+        self.value.take(len).ok_or(self.short())
+    }
+
+    /// The bytes up to the next NUL.
+    fn string(&mut self) -> Result<NvString> {
+        let bad = CorruptNvList::String { at: self.at };
+        let len = {
+            let mut rest = self.value.clone();
+            let rest = rest.take(rest.remaining()).ok_or(bad)?;
+            rest.iter().position(|byte| *byte == 0).ok_or(bad)?
+        };
+        let text = self.bytes(len)?;
+        let _nul = self.u8()?;
+        NvString::from_bytes(text).ok_or(bad)
+    }
+
+    fn strings(&mut self) -> Result<Vec<NvString>> {
+        self.bytes((self.count as usize).saturating_mul(8))?;
+        (0..self.count).map(|_| self.string()).collect()
+    }
+
+    /// Flags of the nested lists.
+    fn list_heads(&mut self) -> Result<Vec<u32>> {
+        if self.code == 20 {
+            self.bytes((self.count as usize).saturating_mul(8))?;
+        }
+        (0..self.count)
+            .map(|_| {
+                let (version, flags) = (self.u32()?, self.u32()?);
+                self.bytes(LIST_HEAD_PAD)?;
+                match version {
+                    0 => Ok(flags),
+                    _ => Err(CorruptNvList::Version { version, at: self.at }),
+                }
+            })
+            .collect()
+    }
+
+    fn array<T>(&mut self, mut next: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        (0..self.count).map(|_| next(self)).collect()
+    }
+}
+
+impl<'a> Decoder<'a> {
+    fn short(&self) -> CorruptNvList {
+        CorruptNvList::Short { at: self.reader.position() }
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8]> {
+        self.reader.take(len).ok_or(self.short())
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        self.reader.u32().ok_or(self.short())
+    }
+
+    fn u16(&mut self) -> Result<u16> {
+        self.reader.u16().ok_or(self.short())
+    }
+
+    /// The pairs of a list up to their end marker.
+    fn pairs(&mut self, flags: u32, depth: u32) -> Result<NvList> {
+        if depth > DEPTH_MAX {
+            return Err(CorruptNvList::Depth { at: self.reader.position() });
+        }
+        let mut list = NvList { flags, pairs: Vec::new() };
+        while let Some(pair) = self.pair(depth)? {
+            list.pairs.push(pair);
+        }
+        Ok(list)
+    }
+
+    fn pair(&mut self, depth: u32) -> Result<Option<NvPair>> {
+        let at = self.reader.position();
+        let found = self.u32()?;
+        if found == 0 {
+            return Ok(None);
+        }
+        let (name_size, _zero) = (usize::from(self.u16()?), self.u16()?);
+        let (count, code) = (self.u32()?, self.u32()?);
+        let head_len = round_up(PAIR_HEAD_LEN.saturating_add(name_size), 8);
+        let padded_name = self.take(head_len.saturating_sub(PAIR_HEAD_LEN))?;
+        let name = match padded_name.get(..name_size) {
+            Some([text @ .., 0]) => NvString::from_bytes(text).filter(|name| !name.is_empty()),
+            _ => None,
+        };
+        let name = name.ok_or(CorruptNvList::Name { at })?;
+        let value_len = (found as usize).saturating_sub(head_len);
+        let value = Reader::new(self.take(value_len)?, self.endian);
+        let value = self.value(Head { at, code, count, value }, depth)?;
+        let expected = pair_size(name.len(), value.memory_len());
+        if found as usize != expected {
+            return Err(CorruptNvList::PairSize { found, expected, at });
+        }
+        Ok(Some(NvPair { name, value }))
+    }
+
+    fn value(&mut self, mut head: Head<'a>, depth: u32) -> Result<NvValue> {
+        let (at, code, count) = (head.at, head.code, head.count);
+        if !count_suits(code, count) {
+            return Err(if (1..=27).contains(&code) {
+                CorruptNvList::Count { code, count, at }
+            } else {
+                CorruptNvList::Type { code, at }
+            });
+        }
+        let head = &mut head;
+        Ok(match code {
+            1 => NvValue::Boolean,
+            2 => NvValue::Byte(head.u8()?),
+            3 => NvValue::Int16(head.u16()? as i16),
+            4 => NvValue::Uint16(head.u16()?),
+            5 => NvValue::Int32(head.u32()? as i32),
+            6 => NvValue::Uint32(head.u32()?),
+            7 => NvValue::Int64(head.u64()? as i64),
+            8 => NvValue::Uint64(head.u64()?),
+            9 => NvValue::String(head.string()?),
+            10 => NvValue::ByteArray(head.bytes(count as usize)?.to_vec()),
+            11 => NvValue::Int16Array(head.array(|head| Ok(head.u16()? as i16))?),
+            12 => NvValue::Uint16Array(head.array(Head::u16)?),
+            13 => NvValue::Int32Array(head.array(|head| Ok(head.u32()? as i32))?),
+            14 => NvValue::Uint32Array(head.array(Head::u32)?),
+            15 => NvValue::Int64Array(head.array(|head| Ok(head.u64()? as i64))?),
+            16 => NvValue::Uint64Array(head.array(Head::u64)?),
+            17 => NvValue::StringArray(head.strings()?),
+            18 => NvValue::Hrtime(head.u64()? as i64),
+            19 | 20 => return self.lists(head, depth),
+            21 => NvValue::BooleanValue(head.u32()? != 0),
+            22 => NvValue::Int8(head.u8()? as i8),
+            23 => NvValue::Uint8(head.u8()?),
+            24 => NvValue::BooleanArray(head.array(|head| Ok(head.u32()? != 0))?),
+            25 => NvValue::Int8Array(head.array(|head| Ok(head.u8()? as i8))?),
+            26 => NvValue::Uint8Array(head.bytes(count as usize)?.to_vec()),
+            27 => NvValue::Double(f64::from_bits(head.u64()?)),
+            _ => return Err(CorruptNvList::Type { code, at }),
+        })
+    }
+
+    fn lists(&mut self, head: &mut Head<'a>, depth: u32) -> Result<NvValue> {
+        let mut lists = Vec::new();
+        for flags in head.list_heads()? {
+            lists.push(self.pairs(flags, depth.saturating_add(1))?);
+        }
+        Ok(match head.code {
+            20 => NvValue::ListArray(lists),
+            _ => NvValue::List(lists.pop().ok_or(self.short())?),
+        })
+    }
+}
+
+/// The bytes of a list, with its header.
+pub(super) fn encode(list: &NvList, endian: Endian) -> Vec<u8> {
+    let mut encoder = Encoder { bytes: Vec::new(), endian };
+    encoder.bytes.extend([0, u8::from(endian == Endian::Little), 0, 0]);
+    encoder.u32(0);
+    encoder.u32(list.flags);
+    encoder.pairs(list);
+    encoder.bytes
+}
+
+struct Encoder {
+    bytes: Vec<u8>,
+    endian: Endian,
+}
+
+impl Encoder {
+    fn u16(&mut self, value: u16) {
+        self.bytes.extend(self.endian.bytes16(value));
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.bytes.extend(self.endian.bytes32(value));
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.bytes.extend(self.endian.bytes64(value));
+    }
+
+    fn zeros(&mut self, len: usize) {
+        self.bytes.resize(self.bytes.len().saturating_add(len), 0);
+    }
+
+    fn string(&mut self, text: &NvString) {
+        self.bytes.extend(text.as_bytes());
+        self.bytes.push(0);
+    }
+
+    fn pairs(&mut self, list: &NvList) {
+        for pair in &list.pairs {
+            self.pair(pair);
+        }
+        self.u32(0);
+    }
+
+    fn pair(&mut self, pair: &NvPair) {
+        let start = self.bytes.len();
+        let size = pair_size(pair.name.len(), pair.value.memory_len());
+        self.u32(size as u32);
+        self.u16(pair.name.len().saturating_add(1) as u16);
+        self.u16(0);
+        self.u32(pair.value.element_count() as u32);
+        self.u32(pair.value.type_code());
+        self.string(&pair.name);
+        let head_len = round_up(self.bytes.len() - start, 8);
+        self.bytes.resize(start.saturating_add(head_len), 0);
+        self.value(&pair.value);
+        self.bytes.resize(start.saturating_add(size), 0);
+        match &pair.value {
+            NvValue::List(list) => self.pairs(list),
+            NvValue::ListArray(lists) => lists.iter().for_each(|list| self.pairs(list)),
+            _ => {}
+        }
+    }
+
+    fn list_head(&mut self, list: &NvList) {
+        self.u32(0);
+        self.u32(list.flags);
+        self.zeros(LIST_HEAD_PAD);
+    }
+
+    fn value(&mut self, value: &NvValue) {
+        match value {
+            NvValue::Boolean => {}
+            NvValue::Byte(value) | NvValue::Uint8(value) => self.bytes.push(*value),
+            NvValue::Int8(value) => self.bytes.push(*value as u8),
+            NvValue::Int16(value) => self.u16(*value as u16),
+            NvValue::Uint16(value) => self.u16(*value),
+            NvValue::Int32(value) => self.u32(*value as u32),
+            NvValue::Uint32(value) => self.u32(*value),
+            NvValue::BooleanValue(value) => self.u32(u32::from(*value)),
+            NvValue::Int64(value) | NvValue::Hrtime(value) => self.u64(*value as u64),
+            NvValue::Uint64(value) => self.u64(*value),
+            NvValue::Double(value) => self.u64(value.to_bits()),
+            NvValue::String(text) => self.string(text),
+            NvValue::ByteArray(bytes) | NvValue::Uint8Array(bytes) => self.bytes.extend(bytes),
+            NvValue::Int8Array(values) => values.iter().for_each(|v| self.bytes.push(*v as u8)),
+            NvValue::Int16Array(values) => values.iter().for_each(|v| self.u16(*v as u16)),
+            NvValue::Uint16Array(values) => values.iter().for_each(|v| self.u16(*v)),
+            NvValue::Int32Array(values) => values.iter().for_each(|v| self.u32(*v as u32)),
+            NvValue::Uint32Array(values) => values.iter().for_each(|v| self.u32(*v)),
+            NvValue::BooleanArray(values) => values.iter().for_each(|v| self.u32(u32::from(*v))),
+            NvValue::Int64Array(values) => values.iter().for_each(|v| self.u64(*v as u64)),
+            NvValue::Uint64Array(values) => values.iter().for_each(|v| self.u64(*v)),
+            NvValue::StringArray(texts) => {
+                self.zeros(texts.len().saturating_mul(8));
+                texts.iter().for_each(|text| self.string(text));
+            }
+            NvValue::List(list) => self.list_head(list),
+            NvValue::ListArray(lists) => {
+                self.zeros(lists.len().saturating_mul(8));
+                lists.iter().for_each(|list| self.list_head(list));
+            }
+        }
+    }
+}
