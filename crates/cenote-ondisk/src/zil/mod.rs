@@ -19,12 +19,12 @@ pub mod record;
 
 pub use record::{Body, Record, RecordKind};
 
+pub use crate::objset::ZIL_HEADER_LEN;
+
 use crate::blkptr::BlockPtr;
 use crate::words;
 use bitflags::bitflags;
 
-/// Bytes of the header.
-pub const ZIL_HEADER_LEN: usize = 192;
 /// Bytes of the chain structure in each block.
 pub const ZIL_CHAIN_LEN: usize = 184;
 /// Magic of the trailer.
