@@ -8,6 +8,11 @@
 //! The scalar forms are what the vector forms are tested and measured against, and what a machine
 //! without vectors runs. Spec 06 §4.4.
 
+#![expect(
+    clippy::inline_always,
+    reason = "code for one kind of vectors has to end up in the function compiled for them"
+)]
+
 use fearless_simd::{Level, Simd, dispatch, prelude::*, u8x16};
 
 use super::gf::{POLYNOMIAL, Product, double};
@@ -20,7 +25,12 @@ pub(super) trait Kernels: Copy {
     fn horner<const N: usize>(self, columns: &[&[u8]], out: [&mut [u8]; N]);
 
     /// Sets `out` to the sum of `products[k] * syndromes[k]`, all of the same length.
-    fn combine<const M: usize>(self, products: &[Product; M], syndromes: [&[u8]; M], out: &mut [u8]);
+    fn combine<const M: usize>(
+        self,
+        products: &[Product; M],
+        syndromes: [&[u8]; M],
+        out: &mut [u8],
+    );
 }
 
 /// The kernels in vectors of the widest kind that this processor has.

@@ -19,7 +19,7 @@
 //! Invariants
 //! * G1  Parity that [`generate`] made has no [`mismatch`] and [`reconstruct`]s what it was made of.
 //! * G2  A reconstruction whose short columns do not end in zeros is refused: the survivors do not
-//!       belong together.
+//!   belong together.
 //!
 //! Sources: spec 06 §4.4, §4.5.
 
@@ -265,12 +265,12 @@ impl Solution {
         scratch: &[[u8; BLOCK]; PARITY_MAX],
         out: &mut [u8],
     ) {
-        let [a, b, c] = self.used.map(|k| &scratch[k][..out.len()]);
-        let [x, y, z] = self.products[index];
+        let products = &self.products[index];
+        let syndromes @ [first, second, _] = self.used.map(|k| &scratch[k][..out.len()]);
         match self.count {
-            1 => kernels.combine(&[x], [a], out),
-            2 => kernels.combine(&[x, y], [a, b], out),
-            _ => kernels.combine(&[x, y, z], [a, b, c], out),
+            1 => kernels.combine(&[products[0]], [first], out),
+            2 => kernels.combine(&[products[0], products[1]], [first, second], out),
+            _ => kernels.combine(products, syndromes, out),
         }
     }
 }

@@ -1,0 +1,39 @@
+//! What the codecs work on: the same bytes on every machine.
+
+/// Bytes without any order.
+pub(crate) fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    std::iter::repeat_with(|| next(&mut state)).take(len).collect()
+}
+
+/// Lines of a log: words of a small vocabulary, numbers, now and then a run of zeros; like text,
+/// they come down to somewhat less than half.
+pub(crate) fn text(len: usize) -> Vec<u8> {
+    const WORDS: [&str; 16] = [
+        "read", "write", "vdev", "block", "pointer", "checksum", "at", "offset", "of", "the",
+        "dataset", "snapshot", "object", "level", "and", "txg",
+    ];
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut text = Vec::with_capacity(len + 64);
+    while text.len() < len {
+        match next(&mut state) {
+            0..=1 => text.resize(text.len() + 100, 0),
+            2..=80 => {
+                let number = u32::from(next(&mut state)) * u32::from(next(&mut state));
+                text.extend(format!("{number} ").bytes());
+            }
+            81..=95 => text.push(b'\n'),
+            byte => {
+                text.extend(WORDS[usize::from(byte % 16)].bytes());
+                text.push(b' ');
+            }
+        }
+    }
+    text.truncate(len);
+    text
+}
+
+fn next(state: &mut u64) -> u8 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 56) as u8
+}

@@ -1,0 +1,235 @@
+//! LZ4: the length of the block (u32 BE), then an LZ4 block.
+//!
+//! Any LZ4 decoder reads it; a library's does here. The encoder is ours, because what OpenZFS makes
+//! of a block matters beyond its size: dedup and nopwrite compare checksums of compressed bytes, so
+//! a block written by us should equal the same block written there. It chooses as the 2012 variant
+//! of LZ4 does that OpenZFS ships:
+//!
+//! * A table holds the last place of each hash of four bytes: 2^13 slots for blocks below 65,547
+//!   bytes, 2^12 above. All slots begin as place 0.
+//! * A search looks at one place after the other, further and further apart: attempt `i` of it is
+//!   followed by a step of `(67 + i) / 64`. A match has four equal bytes and lies at most 65,535
+//!   back. It grows backwards over the literals, then forwards, but not into the last five bytes.
+//! * No match starts in the last twelve bytes. Behind a match, the place two before its end enters
+//!   the table, and the place at its end is tried at once, before a new search.
+//! * It gives up as soon as the output might not fit, by a bound that is not tight.
+//!
+//! Sources: spec 02 §4.3; equality is checked against libzpool by `tests/lz4_equals_libzpool.rs`.
+
+use super::{DecompressError, complete};
+
+/// Bytes of the length in front.
+const HEADER_LEN: usize = 4;
+
+/// Shortest match.
+const MATCH_MIN: usize = 4;
+
+/// The last bytes of a block are always literals.
+const LAST_LITERALS: usize = 5;
+
+/// No match starts within so many bytes of the end.
+const MATCH_START_LIMIT: usize = 12;
+
+/// Farthest that two bytes reach.
+const DISTANCE_MAX: usize = 65_535;
+
+/// From this size on the table has fewer slots, and distances have to be looked at.
+const LARGE: usize = 65_547;
+
+/// Bits of a slot number for small blocks; one less for large ones.
+const SLOT_BITS: u32 = 13;
+
+/// Attempts before the first step longer than one, counted so that `attempts / 64` is the step.
+const FIRST_ATTEMPT: usize = 67;
+
+/// What a token's four bits can say before more bytes follow.
+const NIBBLE_MAX: usize = 15;
+
+/// Fills `dst` from `src`.
+pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {
+    let no_header = DecompressError::NoHeader { len: src.len() };
+    let (&header, rest) = src.split_first_chunk::<HEADER_LEN>().ok_or(no_header)?;
+    let length = u32::from_be_bytes(header);
+    let too_long = DecompressError::Length { length: length.into(), available: rest.len() };
+    let block = rest.get(..length as usize).ok_or(too_long)?;
+    let broken = DecompressError::Broken { form: "lz4" };
+    let produced = lz4_flex::block::decompress_into(block, dst).map_err(|_| broken)?;
+    complete(produced, dst)
+}
+
+/// Compresses `src` into `dst`, byte for byte as OpenZFS does into as much room; `None` if it does
+/// not fit.
+pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
+    let (header, room) = dst.split_first_chunk_mut::<HEADER_LEN>()?;
+    let length = Encoder::new(src, room).run()?;
+    *header = u32::try_from(length).ok()?.to_be_bytes();
+    Some(HEADER_LEN + length)
+}
+
+struct Encoder<'a> {
+    src: &'a [u8],
+    dst: &'a mut [u8],
+    /// Bytes written.
+    out: usize,
+    /// First byte that is not written yet.
+    anchor: usize,
+    /// Last place of each hash.
+    slots: Box<[u32]>,
+    shift: u32,
+}
+
+/// Two places with equal bytes.
+#[derive(Clone, Copy)]
+struct Match {
+    at: usize,
+    candidate: usize,
+}
+
+impl<'a> Encoder<'a> {
+    fn new(src: &'a [u8], dst: &'a mut [u8]) -> Self {
+        let bits = if src.len() < LARGE { SLOT_BITS } else { SLOT_BITS - 1 };
+        let slots = vec![0; 1 << bits].into_boxed_slice();
+        Self { src, dst, out: 0, anchor: 0, slots, shift: 32 - bits }
+    }
+
+    fn run(mut self) -> Option<usize> {
+        if self.src.len() > MATCH_START_LIMIT {
+            let mut next = self.search(1);
+            while let Some(found) = next {
+                let found = self.extend_backwards(found);
+                let end = self.emit(found)?;
+                next = self.follow(end);
+            }
+        }
+        self.finish()
+    }
+
+    /// Last place where a match may start.
+    fn limit(&self) -> usize {
+        self.src.len() - MATCH_START_LIMIT
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        self.src[at..].first_chunk::<4>().map_or(0, |&bytes| u32::from_le_bytes(bytes))
+    }
+
+    /// Enters `at` into the table and gives the match that was there, if it is one.
+    fn look_up(&mut self, at: usize) -> Option<Match> {
+        let word = self.word(at);
+        let slot = &mut self.slots[(word.wrapping_mul(2_654_435_761) >> self.shift) as usize];
+        let candidate = std::mem::replace(slot, at as u32) as usize;
+        let is_match = at - candidate <= DISTANCE_MAX && self.word(candidate) == word;
+        is_match.then_some(Match { at, candidate })
+    }
+
+    /// The first match from `at` on.
+    fn search(&mut self, mut at: usize) -> Option<Match> {
+        for attempt in FIRST_ATTEMPT.. {
+            let after = at + attempt / 64;
+            if after > self.limit() {
+                break;
+            }
+            let found = self.look_up(at);
+            if found.is_some() {
+                return found;
+            }
+            at = after;
+        }
+        None
+    }
+
+    fn extend_backwards(&self, mut found: Match) -> Match {
+        while found.at > self.anchor
+            && found.candidate > 0
+            && self.src[found.at - 1] == self.src[found.candidate - 1]
+        {
+            found.at -= 1;
+            found.candidate -= 1;
+        }
+        found
+    }
+
+    /// Writes the literals up to a match and the match; gives where it ends.
+    fn emit(&mut self, found: Match) -> Option<usize> {
+        let literals = found.at - self.anchor;
+        let token = self.out;
+        self.out += 1;
+        // Literals, their length, an offset, and the literals that a block ends with.
+        if self.out + literals + literals / 256 + 3 + LAST_LITERALS > self.dst.len() {
+            return None;
+        }
+        self.dst[token] = (literals.min(NIBBLE_MAX) as u8) << 4;
+        self.put_length(literals);
+        self.put_literals(found.at);
+
+        let distance = (found.at - found.candidate) as u16;
+        self.dst[self.out..self.out + 2].copy_from_slice(&distance.to_le_bytes());
+        self.out += 2;
+        let end = self.src.len() - LAST_LITERALS;
+        let (new, old) = (found.at + MATCH_MIN, found.candidate + MATCH_MIN);
+        let more = common_prefix(&self.src[new..end], &self.src[old..]);
+        if self.out + more / 256 + 1 + LAST_LITERALS > self.dst.len() {
+            return None;
+        }
+        self.dst[token] |= more.min(NIBBLE_MAX) as u8;
+        self.put_length(more);
+        self.anchor = new + more;
+        Some(self.anchor)
+    }
+
+    /// The next match after one that ended at `end`: there and then, or by a search. A match that
+    /// starts right there has no literals, so there is nothing for it to grow over.
+    fn follow(&mut self, end: usize) -> Option<Match> {
+        if end > self.limit() {
+            return None;
+        }
+        self.look_up(end - 2);
+        self.look_up(end).or_else(|| self.search(end + 1))
+    }
+
+    /// The literals after the last match.
+    fn finish(mut self) -> Option<usize> {
+        let literals = self.src.len() - self.anchor;
+        let length_bytes = (literals + 255 - NIBBLE_MAX) / 255;
+        if self.out + 1 + length_bytes + literals > self.dst.len() {
+            return None;
+        }
+        self.dst[self.out] = (literals.min(NIBBLE_MAX) as u8) << 4;
+        self.out += 1;
+        self.put_length(literals);
+        self.put_literals(self.src.len());
+        Some(self.out)
+    }
+
+    /// The bytes behind a token for a length that does not fit into it.
+    fn put_length(&mut self, length: usize) {
+        let Some(mut rest) = length.checked_sub(NIBBLE_MAX) else { return };
+        while rest >= 255 {
+            self.dst[self.out] = 255;
+            self.out += 1;
+            rest -= 255;
+        }
+        self.dst[self.out] = rest as u8;
+        self.out += 1;
+    }
+
+    fn put_literals(&mut self, end: usize) {
+        let literals = &self.src[self.anchor..end];
+        self.dst[self.out..self.out + literals.len()].copy_from_slice(literals);
+        self.out += literals.len();
+    }
+}
+
+/// How many bytes both start with.
+fn common_prefix(new: &[u8], old: &[u8]) -> usize {
+    let words = new.as_chunks::<8>().0.iter().zip(old.as_chunks::<8>().0);
+    let mut length = 0;
+    for (&a, &b) in words {
+        let difference = u64::from_le_bytes(a) ^ u64::from_le_bytes(b);
+        if difference != 0 {
+            return length + (difference.trailing_zeros() / 8) as usize;
+        }
+        length += 8;
+    }
+    length + new[length..].iter().zip(&old[length..]).take_while(|(a, b)| a == b).count()
+}

@@ -1,0 +1,122 @@
+//! LZJB: control bytes, each before eight items that are a literal or a two-byte match.
+//!
+//!     control: bit i says what item i is, lowest first
+//!     bit 0    one byte, itself
+//!     bit 1    | length - 3, 6 bits | distance, 10 bits |   3..=66 bytes from 1..=1023 back
+//!
+//! There is no length and no end mark: decoding stops when the output is full, in the middle of a
+//! match if need be.
+//!
+//! Sources: spec 02 §4.2.
+
+use super::DecompressError;
+
+/// Shortest match; shorter ones are literals.
+const MATCH_MIN: usize = 3;
+
+/// Longest match that six bits express.
+const MATCH_MAX: usize = 66;
+
+/// Farthest that ten bits reach.
+const DISTANCE_MAX: usize = 1023;
+
+/// A control byte and eight matches: what the encoder wants to have left before each control byte.
+const GROUP_MAX: usize = 17;
+
+/// Slots of the encoder's table of places where three bytes were seen.
+const SLOTS: usize = 1024;
+
+/// Fills `dst` from `src`.
+pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {
+    let expected = dst.len();
+    let mut input = src.iter();
+    let mut out = 0;
+    let mut items = 0u32;
+    while out < expected {
+        let truncated = DecompressError::Truncated { produced: out, expected };
+        // The marker above the eight bits tells when they are used up.
+        if items <= 1 {
+            items = 0x100 | u32::from(*input.next().ok_or(truncated)?);
+        }
+        let first = *input.next().ok_or(truncated)?;
+        if items & 1 == 0 {
+            if let Some(byte) = dst.get_mut(out) {
+                *byte = first;
+            }
+            out += 1;
+        } else {
+            let second = *input.next().ok_or(truncated)?;
+            let distance = usize::from(first & 3) << 8 | usize::from(second);
+            let length = usize::from(first >> 2) + MATCH_MIN;
+            let length = length.min(expected - out);
+            if distance == 0 || distance > out {
+                return Err(DecompressError::Distance { distance, at: out });
+            }
+            copy_match(dst, out, distance, length);
+            out += length;
+        }
+        items >>= 1;
+    }
+    Ok(())
+}
+
+/// Copies `length` bytes from `distance` before `out` to `out`; both lie in `dst`.
+///
+/// A match that overlaps itself repeats its first `distance` bytes, doubling what is there.
+fn copy_match(dst: &mut [u8], out: usize, distance: usize, length: usize) {
+    let start = out - distance;
+    let mut copied = 0;
+    while copied < length {
+        let run = (distance + copied).min(length - copied);
+        dst.copy_within(start..start + run, out + copied);
+        copied += run;
+    }
+}
+
+/// Compresses `src` into `dst`; `None` if it does not fit.
+pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
+    // A slot holds the place behind the one where its three bytes were seen; zero: nowhere yet.
+    let mut slots = [0u32; SLOTS];
+    let (mut at, mut out) = (0, 0);
+    while at < src.len() {
+        if dst.len() - out < GROUP_MAX {
+            return None;
+        }
+        let control = out;
+        dst[control] = 0;
+        out += 1;
+        for bit in 0..8 {
+            if at >= src.len() {
+                break;
+            }
+            if let Some((distance, length)) = find_match(src, at, &mut slots) {
+                dst[control] |= 1 << bit;
+                dst[out] = ((length - MATCH_MIN) as u8) << 2 | (distance >> 8) as u8;
+                dst[out + 1] = distance as u8;
+                out += 2;
+                at += length;
+            } else {
+                dst[out] = src[at];
+                out += 1;
+                at += 1;
+            }
+        }
+    }
+    Some(out)
+}
+
+/// Distance and length of a match for what starts at `at`, which is entered into the table.
+fn find_match(src: &[u8], at: usize, slots: &mut [u32; SLOTS]) -> Option<(usize, usize)> {
+    let &[a, b, c] = src.get(at..)?.first_chunk::<MATCH_MIN>()?;
+    let key = u32::from_le_bytes([a, b, c, 0]).wrapping_mul(0x9e37_79b1);
+    let slot = &mut slots[(key >> 22) as usize];
+    let before = std::mem::replace(slot, at as u32 + 1);
+    let candidate = before.checked_sub(1)? as usize;
+    let distance = at - candidate;
+    if distance > DISTANCE_MAX {
+        return None;
+    }
+    let pairs = src[at..].iter().zip(&src[candidate..]).take(MATCH_MAX);
+    let length = pairs.take_while(|(new, old)| new == old).count();
+    (length >= MATCH_MIN).then_some((distance, length))
+}
