@@ -38,8 +38,9 @@ const ALONE: [(&str, &[&str]); 5] = [
     ("xtask", &[]),
 ];
 
-/// Crates that others may use in their tests only.
-const FOR_TESTS: [&str; 3] = ["cenote-testkit", "cenote-oracle", "cenote-fuzz-targets"];
+/// Crates that others may use in their tests only, if at all.
+const FOR_TESTS: [&str; 4] =
+    ["cenote-testkit", "cenote-oracle", "cenote-fuzz-targets", "cenote-bench"];
 
 /// The engine, as somebody embeds it, and how many packages of others may be linked into it:
 /// compilers' helpers (macros, build scripts) run on the builder's machine only and don't count.
