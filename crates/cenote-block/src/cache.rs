@@ -1,0 +1,238 @@
+//! The block cache: decompressed, immutable, shared blocks, bounded by bytes.
+//!
+//!     key  (vdev, offset, physical birth, form)  ->  Buf
+//!
+//! A block never changes once its txg is on disk, so its address and the txg in which its bytes
+//! were written name its contents for ever. Clones and dedup references share the physical birth
+//! of the first writer and so share the entry. The form tells decrypted bytes from those that a
+//! reader without keys, or one who wants the stored bytes, gets of the same block.
+//!
+//! Invariants:
+//! 1. The weights of all entries together never pass the capacity (`zfs_arc_max`); a block's weight
+//!    is what its allocation takes, alignment included. Buffers that readers still hold after their
+//!    entry was evicted are theirs to bound.
+//! 2. One filler per block: whoever misses first reads, the others wait for it. If the filler fails
+//!    or is dropped, the next one waiting takes over; a failure is never cached.
+//! 3. Eviction is S3-FIFO with ghosts (quick_cache), so one scan does not push out what is used
+//!    twice.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cenote_rt::{Buf, Result, buf};
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{OptionsBuilder, Weighter};
+
+/// What one shard should hold at least, so that the largest records (16 MiB) can be kept.
+const SHARD_BYTES_MIN: u64 = 64 << 20;
+/// Lock contention ends well before this number of shards on the machines we know.
+const SHARDS_MAX: u64 = 16;
+/// Bytes that an entry takes beside its block: key, map slot, queue links, `Arc`.
+const ENTRY_BYTES: u64 = 160;
+/// Blocks per capacity that the ghost queue is dimensioned for.
+const TYPICAL_BLOCK_BYTES: u64 = 32 << 10;
+
+/// Which bytes of a block an entry holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Form {
+    /// Decrypted, decompressed, little-endian.
+    Plain,
+    /// Decompressed and little-endian, protected parts still encrypted (dnodes read without keys).
+    Locked,
+}
+
+/// Names the contents of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) vdev: u32,
+    pub(crate) form: Form,
+    pub(crate) offset: u64,
+    pub(crate) birth: u64,
+}
+
+/// How the cache is bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheConfig {
+    /// Bytes that all entries together may take.
+    pub capacity_bytes: u64,
+}
+
+impl CacheConfig {
+    /// As the tunable `zfs_arc_max` says.
+    #[must_use]
+    pub fn from_tunables() -> Self {
+        Self { capacity_bytes: cenote_rt::tunables::BLOCK_CACHE_BYTES.get() }
+    }
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self::from_tunables()
+    }
+}
+
+/// What the cache did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    /// Reads answered from memory, waiting for another filler included.
+    pub hits: u64,
+    /// Reads that went to a device.
+    pub misses: u64,
+    /// Entries now.
+    pub blocks: u64,
+    /// Bytes of the entries now.
+    pub bytes: u64,
+    /// The most bytes that entries ever took.
+    pub peak_bytes: u64,
+    /// What they may take.
+    pub capacity_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ByAllocation;
+
+impl Weighter<Key, Buf> for ByAllocation {
+    fn weight(&self, _key: &Key, block: &Buf) -> u64 {
+        block.len() as u64 + buf::ALIGN as u64 + ENTRY_BYTES
+    }
+}
+
+type Hasher = std::hash::BuildHasherDefault<rustc_hash::FxHasher>;
+
+/// A bounded cache of blocks.
+pub(crate) struct BlockCache {
+    entries: Cache<Key, Buf, ByAllocation, Hasher, DefaultLifecycle<Key, Buf>>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    peak_bytes: AtomicU64,
+}
+
+impl BlockCache {
+    pub(crate) fn new(config: CacheConfig) -> Self {
+        let capacity = config.capacity_bytes;
+        let shards = (capacity / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
+        let options = OptionsBuilder::new()
+            .shards(shards as usize)
+            .estimated_items_capacity((capacity / TYPICAL_BLOCK_BYTES).max(64) as usize)
+            .weight_capacity(capacity)
+            .build()
+            .expect("capacity and items are set");
+        Self {
+            entries: Cache::with_options(
+                options,
+                ByAllocation,
+                Hasher::default(),
+                DefaultLifecycle::default(),
+            ),
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+            peak_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The block of `key`; on a miss `fill` reads it, for everyone who asks meanwhile.
+    pub(crate) async fn get_or_fill(
+        &self,
+        key: Key,
+        fill: impl Future<Output = Result<Buf>>,
+    ) -> Result<Buf> {
+        match self.entries.get_value_or_guard_async(&key).await {
+            Ok(block) => {
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                Ok(block)
+            }
+            Err(guard) => {
+                self.misses.fetch_add(1, Ordering::Relaxed);
+                let block = fill.await?;
+                // A placeholder that was removed meanwhile is no reason to withhold the block.
+                let _ = guard.insert(block.clone());
+                self.peak_bytes.fetch_max(self.entries.weight(), Ordering::Relaxed);
+                Ok(block)
+            }
+        }
+    }
+
+    /// The block of `key` if it is in memory.
+    pub(crate) fn get(&self, key: &Key) -> Option<Buf> {
+        let block = self.entries.get(key)?;
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Some(block)
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&self) {
+        self.entries.clear();
+    }
+
+    /// Changes the bound; entries that do not fit go.
+    pub(crate) fn set_capacity(&self, bytes: u64) {
+        self.entries.set_capacity(bytes);
+    }
+
+    pub(crate) fn stats(&self) -> CacheStats {
+        CacheStats {
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            blocks: self.entries.len() as u64,
+            bytes: self.entries.weight(),
+            peak_bytes: self.peak_bytes.load(Ordering::Relaxed),
+            capacity_bytes: self.entries.capacity(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_rt::{Error, Kind};
+
+    fn key(offset: u64) -> Key {
+        Key { vdev: 0, form: Form::Plain, offset, birth: 7 }
+    }
+
+    fn block(len: usize) -> Buf {
+        Buf::from(vec![1; len])
+    }
+
+    #[test]
+    fn the_bound_holds_and_the_peak_is_told() {
+        let cache = BlockCache::new(CacheConfig { capacity_bytes: 4 << 20 });
+        cenote_rt::block_on(1, async {
+            for offset in 0..1000 {
+                let len = [512, 16 << 10, 128 << 10, 1 << 20][offset as usize % 4];
+                cache.get_or_fill(key(offset), async { Ok(block(len)) }).await.unwrap();
+                assert!(cache.stats().bytes <= 4 << 20);
+            }
+            // Larger than the whole cache: delivered, not kept.
+            cache.get_or_fill(key(5000), async { Ok(block(8 << 20)) }).await.unwrap();
+        })
+        .unwrap();
+        let stats = cache.stats();
+        assert!(stats.peak_bytes <= stats.capacity_bytes && stats.peak_bytes > 1 << 20);
+        cache.set_capacity(1 << 20);
+        assert!(cache.stats().bytes <= 1 << 20);
+    }
+
+    #[test]
+    fn one_filler_and_failures_are_not_kept() {
+        let cache = BlockCache::new(CacheConfig { capacity_bytes: 1 << 20 });
+        let fills = AtomicU64::new(0);
+        cenote_rt::block_on(2, async {
+            let fail = cache.get_or_fill(key(1), async { Err(Error::new(Kind::Io, "no")) }).await;
+            assert_eq!(fail.unwrap_err().kind(), Kind::Io);
+            let readers = (0..16).map(|_| {
+                cache.get_or_fill(key(1), async {
+                    fills.fetch_add(1, Ordering::Relaxed);
+                    cenote_rt::sleep(std::time::Duration::from_millis(2)).await;
+                    Ok(block(4096))
+                })
+            });
+            for result in futures_util::future::join_all(readers).await {
+                assert_eq!(result.unwrap().len(), 4096);
+            }
+        })
+        .unwrap();
+        assert_eq!(fills.load(Ordering::Relaxed), 1);
+        assert_eq!((cache.stats().hits, cache.stats().misses), (15, 2));
+    }
+}

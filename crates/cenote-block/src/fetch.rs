@@ -1,0 +1,164 @@
+//! From a block pointer to its stored bytes: copies and gang blocks.
+//!
+//!     for each DVA in order: vdev read (all children, all reconstructions) -> verified? done
+//!     none: the block is lost, and the error names every DVA, device and offset
+//!
+//! A gang block's DVAs address headers; the header's members, read in order and recursively, are
+//! the stored bytes of the leader. The header's own checksum has a verifier made of the leader's
+//! first DVA, whichever copy is read, and its physical birth. Pools with large gang headers still
+//! contain small ones, so the large size is tried first and the small one after a mismatch.
+//!
+//! Bounds: members must add up to the leader's size before any is read, and nesting ends at
+//! [`GANG_DEPTH_MAX`]; so a header that names itself costs a few reads (spec 02 §6).
+
+use cenote_ondisk::blkptr::{BlockPtr, Dva};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
+use cenote_vdev::{VdevKind, Verify};
+use futures_util::future::try_join_all;
+
+use crate::error::{BlockError, CopyFailure};
+use crate::gang::{self, GANG_DEPTH_MAX};
+use crate::store::BlockStore;
+use crate::verify::Verifier;
+
+impl BlockStore {
+    /// The stored bytes of a block that has an address, `psize` of them, verified.
+    pub(crate) async fn fetch(&self, bp: &BlockPtr) -> Result<Buf> {
+        bp.validate().map_err(Error::corrupt)?;
+        self.check_vdevs(bp)?;
+        if bp.is_gang() { self.fetch_gang(bp, 0).await } else { self.fetch_plain(bp).await }
+    }
+
+    fn check_vdevs(&self, bp: &BlockPtr) -> Result<()> {
+        // OpenZFS refuses a pointer when any of its vdevs does not exist; with one good copy left,
+        // reading it is the better answer.
+        let exists = |dva: &Dva| self.tree().top(u64::from(dva.vdev)).is_some();
+        match bp.dvas().next() {
+            None => Err(Error::corrupt(BlockError::NoDva)),
+            Some(_) if bp.dvas().any(|dva| exists(&dva)) => Ok(()),
+            Some(dva) => Err(Error::corrupt(BlockError::Vdev { vdev: dva.vdev })),
+        }
+    }
+
+    async fn fetch_plain(&self, bp: &BlockPtr) -> Result<Buf> {
+        let verifier = self.verifier(bp)?;
+        self.read_copies(bp, bp.psize(), &verifier).await
+    }
+
+    /// Reads `psize` bytes from the first DVA that has them right.
+    async fn read_copies(&self, bp: &BlockPtr, psize: u64, verify: &dyn Verify) -> Result<Buf> {
+        let mut copies = Vec::new();
+        let mut kind = Kind::Io;
+        for (index, dva) in bp.dvas().enumerate() {
+            match self.tree().read(&dva, psize, bp.physical_birth(), verify).await {
+                Ok(read) => {
+                    if !copies.is_empty() || !read.bad.is_empty() {
+                        self.note_recovered();
+                    }
+                    return Ok(read.data);
+                }
+                Err(error) => {
+                    if error.kind() == Kind::Checksum {
+                        kind = Kind::Checksum;
+                    }
+                    copies.push(failure(index, &dva, &error));
+                }
+            }
+        }
+        Err(lost(kind, copies))
+    }
+
+    fn fetch_gang<'a>(&'a self, bp: &'a BlockPtr, depth: u32) -> BoxFuture<'a, Result<Buf>> {
+        Box::pin(async move {
+            if depth >= GANG_DEPTH_MAX {
+                let cause = BlockError::GangDepth { limit: GANG_DEPTH_MAX };
+                return Err(Error::corrupt(cause));
+            }
+            let members = self.gang_members(bp).await?;
+            let parts = try_join_all(members.iter().map(|member| async move {
+                member.validate().map_err(Error::corrupt)?;
+                self.check_vdevs(member)?;
+                if member.is_gang() {
+                    self.fetch_gang(member, depth + 1).await
+                } else {
+                    self.fetch_plain(member).await
+                }
+            }))
+            .await?;
+            let mut data = BufMut::zeroed(bp.psize() as usize);
+            let mut rest = &mut data[..];
+            for part in &parts {
+                let (head, tail) = rest.split_at_mut(part.len().min(rest.len()));
+                head.copy_from_slice(&part[..head.len()]);
+                rest = tail;
+            }
+            // Each member has its own checksum; the leader's covers the order of them.
+            if depth == 0 && !self.verifier(bp)?.verify(&data) {
+                let cause = BlockError::AllCopiesBad { copies: Vec::new() };
+                return Err(Error::new(Kind::Checksum, cause));
+            }
+            Ok(data.freeze())
+        })
+    }
+
+    /// The members of a gang block, whose sizes add up to the leader's.
+    pub(crate) async fn gang_members(&self, bp: &BlockPtr) -> Result<Vec<BlockPtr>> {
+        let header = self.gang_header(bp).await?;
+        gang::members(&header, bp).map_err(Error::corrupt)
+    }
+
+    async fn gang_header(&self, bp: &BlockPtr) -> Result<Buf> {
+        let verifier = Verifier::gang_header(bp, self.verifies());
+        let mut first_error = None;
+        for size in self.gang_header_sizes(bp) {
+            match self.read_copies(bp, size, &verifier).await {
+                Ok(header) => return Ok(header),
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.unwrap_or_else(|| Error::corrupt(BlockError::NoDva)))
+    }
+
+    /// The sizes that the header may have, to be tried in this order.
+    pub(crate) fn gang_header_sizes(&self, bp: &BlockPtr) -> Vec<u64> {
+        let mut sizes = Vec::new();
+        if self.has_large_gang_headers() {
+            let units = bp.dvas().filter_map(|dva| self.allocation_unit(u64::from(dva.vdev)));
+            sizes.extend(units.min().filter(|size| *size > gang::HEADER_SIZE));
+        }
+        sizes.push(gang::HEADER_SIZE);
+        sizes
+    }
+
+    /// The smallest payload that is allocated on a top-level vdev: a sector, or one of each data
+    /// disk of a dRAID.
+    fn allocation_unit(&self, vdev: u64) -> Option<u64> {
+        let top = self.tree().top(vdev)?;
+        let sector = 1_u64.checked_shl(top.ashift())?;
+        if top.kind() != VdevKind::Draid {
+            return Some(sector);
+        }
+        let asize = self.tree().asize_for(vdev, sector, 0)?;
+        asize.checked_sub(top.nparity().checked_mul(sector)?)
+    }
+}
+
+pub(crate) fn failure(index: usize, dva: &Dva, error: &Error) -> CopyFailure {
+    let bad = Vec::new();
+    CopyFailure {
+        dva: index as u8,
+        vdev: dva.vdev,
+        offset: dva.offset,
+        bad,
+        cause: error.to_string(),
+    }
+}
+
+fn lost(kind: Kind, copies: Vec<CopyFailure>) -> Error {
+    let place = copies.iter().flat_map(|copy| &copy.bad).next().map(|bad| (bad.path.clone(), bad.offset));
+    let error = Error::new(kind, BlockError::AllCopiesBad { copies });
+    match place {
+        Some((path, offset)) => error.on_device(&path, offset),
+        None => error,
+    }
+}

@@ -1,0 +1,71 @@
+//! Gang headers: the members of a block that was split for want of contiguous space.
+//!
+//! ```text
+//!      0  member pointers, 128 bytes each; holes after the last
+//!   size-40  magic, checksum (verifier: vdev and offset of DVA 0, physical birth)
+//! ```
+//!
+//! A header has 512 bytes, or one allocation unit of its vdev where the feature
+//! `com.klarasystems:dynamic_gang_header` is active (spec 02 §6.1).
+
+use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
+use cenote_ondisk::endian::Endian;
+
+use crate::error::BlockError;
+
+/// Bytes of a classic header.
+pub(crate) const HEADER_SIZE: u64 = 512;
+/// Bytes of the trailer with magic and checksum.
+pub(crate) const TRAILER_LEN: usize = 40;
+/// Levels of gang blocks within gang blocks that are followed. A split into the three members of a
+/// classic header reaches single sectors after ten.
+pub(crate) const GANG_DEPTH_MAX: u32 = 16;
+
+/// The members in a verified header of `leader`.
+pub(crate) fn members(header: &[u8], leader: &BlockPtr) -> Result<Vec<BlockPtr>, BlockError> {
+    let slots = &header[..header.len().saturating_sub(TRAILER_LEN)];
+    let (slots, _pad) = slots.as_chunks::<BLOCK_PTR_LEN>();
+    let members: Vec<BlockPtr> = slots
+        .iter()
+        .map(|bytes| match leader.endian() {
+            Endian::Little => BlockPtr::from_bytes(bytes),
+            Endian::Big => BlockPtr::from_bytes_in(bytes, Endian::Big),
+        })
+        .filter(|member| !member.is_hole())
+        .collect();
+    let found = members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.psize()));
+    if found != leader.psize() {
+        return Err(BlockError::GangSize { found, expected: leader.psize() });
+    }
+    Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pointer(psize: u64) -> BlockPtr {
+        let mut words = [0; 16];
+        words[0] = 1;
+        words[1] = 8;
+        words[6] = 1 << 63 | 7 << 40 | 2 << 32 | (psize / 512 - 1) << 16 | (psize / 512 - 1);
+        BlockPtr::from_words(words)
+    }
+
+    #[test]
+    fn members_add_up_or_are_refused() {
+        let leader = pointer(1024);
+        let mut header = vec![0; 512];
+        header[..128].copy_from_slice(&pointer(512).to_bytes());
+        let short = members(&header, &leader).unwrap_err();
+        assert!(matches!(short, BlockError::GangSize { found: 512, expected: 1024 }));
+        header[128..256].copy_from_slice(&pointer(512).to_bytes());
+        assert_eq!(members(&header, &leader).unwrap().len(), 2);
+        // The trailer of a large header is not taken for a member.
+        let mut large = header.clone();
+        large.resize(4096, 0);
+        large[4056..].fill(0xff);
+        assert_eq!(members(&large, &leader).unwrap().len(), 2);
+        assert!(members(&[], &leader).is_err());
+    }
+}

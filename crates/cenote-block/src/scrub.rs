@@ -1,0 +1,170 @@
+//! Reading every copy of a block: all DVAs, all children, all parity, all gang members.
+//!
+//! A scrub of a block answers two questions: can it be read at all, and which parts of it are bad,
+//! on which leaf at which offset. Nothing goes through the cache, nothing is decrypted or
+//! decompressed: the stored bytes have their checksum. The bytes may come from extents that the
+//! caller has read in device order before ([`cenote_vdev::LeafReader`]).
+
+use cenote_ondisk::blkptr::{BlockPtr, Dva};
+use cenote_rt::{BoxFuture, Error, Result};
+use cenote_vdev::{BadChild, LeafRange, LeafReader, Verify};
+
+use crate::error::{BlockError, CopyFailure};
+use crate::fetch::failure;
+use crate::gang::{self, GANG_DEPTH_MAX};
+use crate::store::BlockStore;
+use crate::verify::Verifier;
+
+/// A part of a block that is bad.
+#[derive(Debug, Clone)]
+pub struct BadPart {
+    /// Which of the block's DVAs; for a gang member, which of the member's.
+    pub dva: u8,
+    /// Whether it belongs to a gang header.
+    pub is_gang_header: bool,
+    /// Leaf, offset and cause.
+    pub child: BadChild,
+}
+
+/// What a scrub of one block found.
+#[derive(Debug, Clone, Default)]
+pub struct ScrubReport {
+    /// Every bad part.
+    pub bad: Vec<BadPart>,
+    /// DVAs from which the bytes could not be had.
+    pub lost: Vec<CopyFailure>,
+    /// Blocks, gang headers or members of which no DVA has the bytes: data is lost if not 0.
+    pub unreadable: u64,
+    /// Physical bytes looked at, parity included.
+    pub bytes: u64,
+}
+
+impl ScrubReport {
+    /// Whether everything was right.
+    pub fn is_clean(&self) -> bool {
+        self.bad.is_empty() && self.lost.is_empty() && self.unreadable == 0
+    }
+
+    /// Whether the block can be read.
+    pub fn is_readable(&self) -> bool {
+        self.unreadable == 0
+    }
+
+    fn take(&mut self, other: Self) {
+        self.bad.extend(other.bad);
+        self.lost.extend(other.lost);
+        self.unreadable += other.unreadable;
+        self.bytes += other.bytes;
+    }
+}
+
+impl BlockStore {
+    /// Reads every copy of the block behind `bp`. Holes, embedded and redacted pointers are clean.
+    ///
+    /// # Errors
+    /// When the pointer itself makes no sense; everything else is in the report.
+    pub async fn scrub(&self, bp: &BlockPtr) -> Result<ScrubReport> {
+        let tree = std::sync::Arc::clone(self.tree());
+        self.scrub_with(bp, &*tree).await
+    }
+
+    /// The same, with the leaves' bytes from `reader`.
+    pub async fn scrub_with(&self, bp: &BlockPtr, reader: &dyn LeafReader) -> Result<ScrubReport> {
+        if bp.is_hole() || bp.is_embedded() {
+            return Ok(ScrubReport::default());
+        }
+        bp.validate().map_err(Error::corrupt)?;
+        if bp.is_gang() {
+            return self.scrub_gang(bp, reader, 0).await;
+        }
+        let verifier = self.verifier(bp)?;
+        Ok(self.scrub_copies(bp, bp.psize(), &verifier, reader, false).await)
+    }
+
+    /// The stretches of leaves that a scrub of the block reads first: of a gang block, those of its
+    /// header only.
+    pub fn leaf_ranges(&self, bp: &BlockPtr) -> Vec<LeafRange> {
+        if bp.is_hole() || bp.is_embedded() {
+            return Vec::new();
+        }
+        let size = if bp.is_gang() { gang::HEADER_SIZE } else { bp.psize() };
+        let birth = bp.physical_birth();
+        bp.dvas().flat_map(|dva| self.tree().leaf_ranges(&dva, size, birth)).collect()
+    }
+
+    /// Reads `psize` bytes at every DVA.
+    async fn scrub_copies(
+        &self,
+        bp: &BlockPtr,
+        psize: u64,
+        verify: &dyn Verify,
+        reader: &dyn LeafReader,
+        is_gang_header: bool,
+    ) -> ScrubReport {
+        let mut report = ScrubReport::default();
+        let mut is_readable = false;
+        for (index, dva) in bp.dvas().enumerate() {
+            let birth = bp.physical_birth();
+            report.bytes += self.tree().asize_for(dva.vdev.into(), psize, birth).unwrap_or(psize);
+            match self.tree().scrub_with(reader, &dva, psize, birth, verify).await {
+                Ok(read) => {
+                    match read.good {
+                        Some(_) => is_readable = true,
+                        None => report.lost.push(lost_copy(index, &dva, read.bad.clone())),
+                    }
+                    let part = |child| BadPart { dva: index as u8, is_gang_header, child };
+                    report.bad.extend(read.bad.into_iter().map(part));
+                }
+                Err(error) => report.lost.push(failure(index, &dva, &error)),
+            }
+        }
+        report.unreadable = u64::from(!is_readable);
+        report
+    }
+
+    fn scrub_gang<'a>(
+        &'a self,
+        bp: &'a BlockPtr,
+        reader: &'a dyn LeafReader,
+        depth: u32,
+    ) -> BoxFuture<'a, Result<ScrubReport>> {
+        Box::pin(async move {
+            if depth >= GANG_DEPTH_MAX {
+                let cause = BlockError::GangDepth { limit: GANG_DEPTH_MAX };
+                return Err(Error::corrupt(cause));
+            }
+            let mut report = self.scrub_header(bp, reader).await;
+            if !report.is_readable() {
+                return Ok(report);
+            }
+            for member in self.gang_members(bp).await? {
+                let part = if member.is_gang() {
+                    self.scrub_gang(&member, reader, depth + 1).await
+                } else {
+                    self.scrub_with(&member, reader).await
+                };
+                report.take(part?);
+            }
+            Ok(report)
+        })
+    }
+
+    /// Scrubs the header in the size that it has.
+    async fn scrub_header(&self, bp: &BlockPtr, reader: &dyn LeafReader) -> ScrubReport {
+        let verifier = Verifier::gang_header(bp, self.verifies());
+        let mut last = ScrubReport::default();
+        for size in self.gang_header_sizes(bp) {
+            last = self.scrub_copies(bp, size, &verifier, reader, true).await;
+            if last.is_readable() {
+                break;
+            }
+        }
+        last
+    }
+}
+
+fn lost_copy(index: usize, dva: &Dva, bad: Vec<BadChild>) -> CopyFailure {
+    let (vdev, offset) = (dva.vdev, dva.offset);
+    let cause = "no combination of its parts has the right checksum".to_owned();
+    CopyFailure { dva: index as u8, vdev, offset, bad, cause }
+}

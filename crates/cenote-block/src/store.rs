@@ -1,0 +1,275 @@
+//! The block store: what everything above reads blocks through.
+//!
+//!     read(bp):  hole -> zeros     embedded -> from the pointer     redacted -> error
+//!                cache  -- miss -->  fetch: copies, gang members, verified      (`fetch`)
+//!                                    expand: decrypt, decompress, byteswap      (`expand`)
+//!
+//! A block is handed out whole, as its user sees it, little-endian and shared. Every error carries
+//! the place in the object's tree that the caller gave.
+//!
+//! Rules
+//! 1. A block of an encrypted type is never handed out without keys, cached or not.
+//! 2. In an object set known to be encrypted, a pointer without the X bit is refused (spec 08 §6).
+//! 3. What was read for a reader without keys never reaches one with keys, and the reverse.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use cenote_codec::checksum::Salt;
+use cenote_codec::crypto::BlockKeys;
+use cenote_ondisk::blkptr::{BlockPtr, Protection};
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::{Buf, BufMut, Error, Kind, Result, Semaphore, tunables};
+use cenote_vdev::Tree;
+
+use crate::cache::{BlockCache, CacheConfig, CacheStats, Form, Key};
+use crate::error::BlockError;
+use crate::expand::{expand, expand_embedded};
+use crate::verify::Verifier;
+
+/// Reads that prefetching may have under way.
+const PREFETCHES_MAX: usize = 64;
+
+/// For whom, and where in which tree, a block is read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ReadContext<'a> {
+    /// Place of the block, for errors.
+    pub place: Bookmark,
+    /// Keys of the object set, if it is encrypted and they are loaded.
+    pub keys: Option<&'a Arc<BlockKeys>>,
+    /// Whether the object set is known to be encrypted.
+    pub is_encrypted: bool,
+    /// Whether the block is read once only and better not kept in the cache.
+    pub bypass_cache: bool,
+}
+
+/// What the store did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Blocks that were read from devices.
+    pub blocks_read: u64,
+    /// Their stored bytes.
+    pub bytes_read: u64,
+    /// Blocks of which a copy, or a part of one, was bad, and that were read all the same.
+    pub blocks_recovered: u64,
+}
+
+/// Reads the blocks of a pool.
+pub struct BlockStore {
+    tree: Arc<Tree>,
+    cache: BlockCache,
+    salt: RwLock<Option<Arc<Salt>>>,
+    has_large_gang_headers: AtomicBool,
+    prefetches: Arc<Semaphore>,
+    blocks_read: AtomicU64,
+    bytes_read: AtomicU64,
+    blocks_recovered: AtomicU64,
+}
+
+impl BlockStore {
+    /// A store over the vdevs of a pool.
+    pub fn new(tree: Arc<Tree>, config: CacheConfig) -> Arc<Self> {
+        Arc::new(Self {
+            tree,
+            cache: BlockCache::new(config),
+            salt: RwLock::new(None),
+            has_large_gang_headers: AtomicBool::new(false),
+            prefetches: Arc::new(Semaphore::new(PREFETCHES_MAX)),
+            blocks_read: AtomicU64::new(0),
+            bytes_read: AtomicU64::new(0),
+            blocks_recovered: AtomicU64::new(0),
+        })
+    }
+
+    /// The vdevs.
+    pub fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// Makes the pool's salt known, without which skein, edonr and blake3 blocks cannot be read.
+    pub fn set_salt(&self, salt: &[u8; 32]) {
+        let salt = Some(Arc::new(Salt::new(salt)));
+        *self.salt.write().unwrap_or_else(PoisonError::into_inner) = salt;
+    }
+
+    /// Whether gang headers may be larger than 512 bytes (feature
+    /// `com.klarasystems:dynamic_gang_header` is active).
+    pub fn set_large_gang_headers(&self, active: bool) {
+        self.has_large_gang_headers.store(active, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_large_gang_headers(&self) -> bool {
+        self.has_large_gang_headers.load(Ordering::Relaxed)
+    }
+
+    /// What the cache did so far.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+
+    /// What the store did so far.
+    pub fn stats(&self) -> StoreStats {
+        StoreStats {
+            blocks_read: self.blocks_read.load(Ordering::Relaxed),
+            bytes_read: self.bytes_read.load(Ordering::Relaxed),
+            blocks_recovered: self.blocks_recovered.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Forgets all cached blocks.
+    pub fn clear_cache(&self) {
+        self.cache.clear();
+    }
+
+    /// Changes the bound of the cache.
+    pub fn set_cache_capacity(&self, bytes: u64) {
+        self.cache.set_capacity(bytes);
+    }
+
+    /// The block behind `bp`: verified, decrypted, decompressed, little-endian, `lsize` bytes.
+    pub async fn read(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
+        self.read_block(bp, context).await.map_err(|error| located(error, &context.place))
+    }
+
+    async fn read_block(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
+        if bp.is_redacted() {
+            return Err(Error::new(Kind::Io, BlockError::Redacted));
+        }
+        if bp.is_embedded() {
+            return expand_embedded(bp);
+        }
+        if bp.is_hole() {
+            return Ok(BufMut::zeroed(bp.lsize() as usize).freeze());
+        }
+        let form = form_of(bp, context)?;
+        let key = key_of(bp, form);
+        let block = match key {
+            Some(key) if !context.bypass_cache => self.cache.get_or_fill(key, self.fill(bp, context)).await?,
+            Some(key) => match self.cache.get(&key) {
+                Some(block) => block,
+                None => self.fill(bp, context).await?,
+            },
+            None => self.fill(bp, context).await?,
+        };
+        if block.len() as u64 == bp.lsize() {
+            return Ok(block);
+        }
+        // The same address under another size: one of the two pointers is wrong, and the checksum
+        // tells which. Only a damaged pool comes here.
+        self.fill(bp, context).await
+    }
+
+    async fn fill(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
+        let stored = self.fetch(bp).await?;
+        self.note_read(bp.psize());
+        expand(*bp, stored, context.keys.cloned()).await
+    }
+
+    /// The block behind `bp`, if it can be had without waiting.
+    pub fn cached(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Option<Buf> {
+        if bp.is_embedded() || bp.is_hole() {
+            return None;
+        }
+        let key = key_of(bp, form_of(bp, context).ok()?)?;
+        self.cache.get(&key).filter(|block| block.len() as u64 == bp.lsize())
+    }
+
+    /// Starts reading the block behind `bp` into the cache, unless enough of that is going on.
+    pub fn prefetch(self: &Arc<Self>, bp: &BlockPtr, context: &ReadContext<'_>) {
+        if bp.is_embedded() || bp.is_hole() || self.cached(bp, context).is_some() {
+            return;
+        }
+        let Ok(permit) = Arc::clone(&self.prefetches).try_acquire_owned() else { return };
+        let (store, bp, keys) = (Arc::clone(self), *bp, context.keys.cloned());
+        let (place, is_encrypted) = (context.place, context.is_encrypted);
+        cenote_rt::spawn(async move {
+            let keys = keys.as_ref();
+            let context = ReadContext { place, keys, is_encrypted, bypass_cache: false };
+            // Whoever wants the block will see the error.
+            let _ = store.read(&bp, &context).await;
+            drop(permit);
+        });
+    }
+
+    /// The stored bytes behind `bp`, verified: compressed and encrypted as they are on disk.
+    pub async fn read_raw(&self, bp: &BlockPtr) -> Result<Buf> {
+        if bp.is_redacted() {
+            return Err(Error::new(Kind::Io, BlockError::Redacted));
+        }
+        if let Some(payload) = bp.embedded_payload() {
+            return Ok(Buf::from(payload.as_bytes().to_vec()));
+        }
+        if bp.is_hole() || bp.is_embedded() {
+            return Err(Error::corrupt(BlockError::NoDva));
+        }
+        let stored = self.fetch(bp).await?;
+        self.note_read(bp.psize());
+        Ok(stored)
+    }
+
+    /// The verifier of the stored bytes behind `bp`.
+    pub(crate) fn verifier(&self, bp: &BlockPtr) -> Result<Verifier> {
+        let salt = self.salt.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Verifier::of(bp, salt.as_ref(), self.verifies()).map_err(|cause| {
+            let kind = match cause {
+                BlockError::NoSalt { .. } => Kind::Corrupt,
+                _ => Kind::Unsupported,
+            };
+            Error::new(kind, cause)
+        })
+    }
+
+    /// Whether checksums are verified at all; only tests of the tests switch that off.
+    #[expect(clippy::unused_self, reason = "a property of the store for those who ask")]
+    pub(crate) fn verifies(&self) -> bool {
+        tunables::VERIFY_CHECKSUMS.get() != 0
+    }
+
+    fn note_read(&self, bytes: u64) {
+        self.blocks_read.fetch_add(1, Ordering::Relaxed);
+        self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_recovered(&self) {
+        self.blocks_recovered.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for BlockStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BlockStore").field("cache", &self.cache.stats()).finish_non_exhaustive()
+    }
+}
+
+/// In which form the reader gets the block (rules 1 to 3).
+fn form_of(bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Form> {
+    match (bp.protection(), context.keys) {
+        (Protection::Unencrypted, _) if context.is_encrypted => {
+            Err(Error::corrupt(BlockError::Unprotected))
+        }
+        (Protection::Encrypted, None) if bp.object_type() != ObjectType::DNODE => {
+            Err(Error::new(Kind::KeyUnavailable, BlockError::NoKey))
+        }
+        (Protection::Encrypted | Protection::Authenticated, None) => Ok(Form::Locked),
+        _ => Ok(Form::Plain),
+    }
+}
+
+/// What the block is cached under. Log blocks are rewritten in place and never cached.
+fn key_of(bp: &BlockPtr, form: Form) -> Option<Key> {
+    if bp.object_type() == ObjectType::INTENT_LOG {
+        return None;
+    }
+    let dva = bp.dva(0)?;
+    Some(Key { vdev: dva.vdev, form, offset: dva.offset, birth: bp.physical_birth() })
+}
+
+/// Adds the place of the block to an error.
+fn located(error: Error, place: &Bookmark) -> Error {
+    let error = error.in_object(place.objset, place.object);
+    match u8::try_from(place.level) {
+        Ok(level) => error.in_block(level, place.blkid),
+        Err(_) => error,
+    }
+}

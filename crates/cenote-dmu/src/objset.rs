@@ -1,0 +1,211 @@
+//! Object sets: the MOS, file systems, volumes and snapshots of them.
+//!
+//!     root block   meta-dnode | intent log header | type, flags, MACs | accounting dnodes
+//!     meta-dnode   its data are all dnodes: object o is at byte o * 512
+//!
+//! Objects 0, -1, -2 and -3 (the meta-dnode and the accounting by user, group and project) live in
+//! the root block. A dnode takes one or more slots of 512 bytes in one block of the meta-dnode;
+//! interior slots hold bonus bytes and are never taken for dnodes (spec 02 §10).
+
+use std::sync::Arc;
+
+use cenote_block::{BlockKeys, BlockStore, ReadContext};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
+use cenote_ondisk::dnode::{self, DNODE_SLOT_LEN, DnodePhys, OBJECT_MAX, Slot};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::{
+    GROUPUSED_OBJECT, ObjSetPhys, ObjSetType, PROJECTUSED_OBJECT, USERUSED_OBJECT,
+};
+use cenote_rt::{Error, Kind, Result};
+
+use crate::dnode::Dnode;
+use crate::dnodes::Dnodes;
+use crate::error::DmuError;
+
+/// Number of the meta-dnode.
+pub const META_DNODE: u64 = 0;
+
+/// What all objects of a set need for reading.
+#[derive(Debug)]
+pub(crate) struct Set {
+    pub(crate) store: Arc<BlockStore>,
+    pub(crate) keys: Option<Arc<BlockKeys>>,
+    pub(crate) id: u64,
+    pub(crate) is_encrypted: bool,
+}
+
+impl Set {
+    pub(crate) fn is_locked(&self) -> bool {
+        self.is_encrypted && self.keys.is_none()
+    }
+
+    pub(crate) fn context(&self) -> ReadContext<'_> {
+        let place = Bookmark { objset: self.id, ..Bookmark::default() };
+        ReadContext {
+            place,
+            keys: self.keys.as_ref(),
+            is_encrypted: self.is_encrypted,
+            bypass_cache: false,
+        }
+    }
+}
+
+/// An open object set.
+#[derive(Debug)]
+pub struct ObjSet {
+    set: Arc<Set>,
+    root: BlockPtr,
+    phys: ObjSetPhys,
+    meta: Arc<Dnode>,
+}
+
+impl ObjSet {
+    /// Opens the object set behind `root`; `id` is the number of its dataset, 0 for the MOS.
+    ///
+    /// `Kind::NotFound` if the pointer is a hole, as that of `$ORIGIN` is.
+    pub async fn open(
+        store: Arc<BlockStore>,
+        root: &BlockPtr,
+        keys: Option<Arc<BlockKeys>>,
+        id: u64,
+    ) -> Result<Arc<Self>> {
+        let at = |error: Error| error.with_at(|at| at.objset = Some(id));
+        if root.is_hole() {
+            return Err(at(Error::not_found(DmuError::NoRoot)));
+        }
+        if root.object_type() != ObjectType::OBJSET || root.level() != 0 {
+            let (found, level) = (root.object_type().0, root.level());
+            return Err(at(Error::corrupt(DmuError::NotAnObjSet { found, level })));
+        }
+        let is_encrypted = root.is_protected();
+        let keys = keys.filter(|_| is_encrypted);
+        let set = Arc::new(Set { store, keys, id, is_encrypted });
+        let place = Bookmark { objset: id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
+        let block = set.store.read(root, &ReadContext { place, ..set.context() }).await?;
+        let phys = ObjSetPhys::decode(&block).map_err(|error| at(Error::corrupt(error)))?;
+        let meta = Dnode::new(Arc::clone(&set), META_DNODE, phys.meta_dnode.clone());
+        Ok(Arc::new(Self { set, root: *root, phys, meta: Arc::new(meta) }))
+    }
+
+    /// Number of the dataset; 0 for the MOS.
+    pub fn id(&self) -> u64 {
+        self.set.id
+    }
+
+    /// What is in the root block.
+    pub fn phys(&self) -> &ObjSetPhys {
+        &self.phys
+    }
+
+    /// The pointer to the root block.
+    pub fn root(&self) -> &BlockPtr {
+        &self.root
+    }
+
+    /// What the set holds.
+    pub fn kind(&self) -> ObjSetType {
+        self.phys.kind
+    }
+
+    /// Allocated objects, as the root pointer's fill count says.
+    pub fn object_count(&self) -> u64 {
+        self.root.fill()
+    }
+
+    /// Whether the blocks of the set are encrypted or authenticated.
+    pub fn is_encrypted(&self) -> bool {
+        self.set.is_encrypted
+    }
+
+    /// Whether it is encrypted and no key was given.
+    pub fn is_locked(&self) -> bool {
+        self.set.is_locked()
+    }
+
+    /// The keys that were given.
+    pub fn keys(&self) -> Option<&Arc<BlockKeys>> {
+        self.set.keys.as_ref()
+    }
+
+    /// Where the blocks come from.
+    pub fn store(&self) -> &Arc<BlockStore> {
+        &self.set.store
+    }
+
+    /// The object whose data are all dnodes.
+    pub fn meta_dnode(&self) -> &Arc<Dnode> {
+        &self.meta
+    }
+
+    /// Space and objects by user, if that is kept.
+    pub fn user_used(&self) -> Option<Arc<Dnode>> {
+        self.special(USERUSED_OBJECT)
+    }
+
+    /// Space and objects by group, if that is kept.
+    pub fn group_used(&self) -> Option<Arc<Dnode>> {
+        self.special(GROUPUSED_OBJECT)
+    }
+
+    /// Space and objects by project, if that is kept.
+    pub fn project_used(&self) -> Option<Arc<Dnode>> {
+        self.special(PROJECTUSED_OBJECT)
+    }
+
+    fn special(&self, object: u64) -> Option<Arc<Dnode>> {
+        let phys = self.phys.special_dnode(object)?;
+        Some(self.object(object, phys.clone()))
+    }
+
+    fn object(&self, object: u64, phys: DnodePhys) -> Arc<Dnode> {
+        Arc::new(Dnode::new(Arc::clone(&self.set), object, phys))
+    }
+
+    /// The object of that number. `Kind::NotFound` if it is free.
+    pub async fn dnode(&self, object: u64) -> Result<Arc<Dnode>> {
+        let at = |error: Error| error.in_object(self.id(), object);
+        if object >= PROJECTUSED_OBJECT {
+            let cause = DmuError::NoObject { object };
+            return self.special(object).ok_or_else(|| at(Error::not_found(cause)));
+        }
+        if object == 0 || object >= OBJECT_MAX {
+            return Err(at(Error::new(Kind::Invalid, DmuError::ObjectNumber { object })));
+        }
+        let slots = self.slots_per_block();
+        let block = match self.meta.read_block(0, object / slots).await {
+            Ok(Some(block)) => block,
+            Ok(None) => return Err(at(Error::not_found(DmuError::NoObject { object }))),
+            Err(error) => return Err(error),
+        };
+        let slot = (object % slots) as usize;
+        let cause = match dnode::slot(&block, slot) {
+            Slot::Head { slots } => {
+                let start = slot * DNODE_SLOT_LEN;
+                let bytes = block.get(start..start + slots * DNODE_SLOT_LEN).unwrap_or(&[]);
+                let phys = DnodePhys::decode(bytes).map_err(|error| at(Error::corrupt(error)))?;
+                match phys {
+                    Some(phys) => return Ok(self.object(object, phys)),
+                    None => DmuError::NoObject { object },
+                }
+            }
+            Slot::Interior => DmuError::Interior { object },
+            Slot::Free => DmuError::NoObject { object },
+        };
+        Err(at(Error::not_found(cause)))
+    }
+
+    /// The allocated objects from number `from` on, in order.
+    pub fn dnodes(&self, from: u64) -> Dnodes {
+        Dnodes::new(Arc::clone(&self.set), Arc::clone(&self.meta), from..u64::MAX)
+    }
+
+    /// The allocated objects of a range of numbers, in order.
+    pub fn dnodes_in(&self, objects: std::ops::Range<u64>) -> Dnodes {
+        Dnodes::new(Arc::clone(&self.set), Arc::clone(&self.meta), objects)
+    }
+
+    fn slots_per_block(&self) -> u64 {
+        (self.meta.geometry().block_size / DNODE_SLOT_LEN as u64).max(1)
+    }
+}

@@ -1,0 +1,73 @@
+//! Reading space map objects.
+//!
+//! The header is in the bonus; the entries are a stream of words cut into data blocks, of which no
+//! two-word entry straddles one. So the map is decoded block by block as the blocks come in, and
+//! handed out by visits (spec 05 §2).
+
+use std::sync::Arc;
+
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::spacemap::{Decoder, Geometry, Item, SpaceMapPhys};
+use cenote_rt::{Error, Result};
+
+use crate::array::expect_type;
+use crate::dnode::Dnode;
+use crate::objset::ObjSet;
+
+/// An open space map.
+#[derive(Debug, Clone)]
+pub struct SpaceMap {
+    dnode: Arc<Dnode>,
+    phys: SpaceMapPhys,
+}
+
+impl SpaceMap {
+    /// Opens the space map of `object`.
+    pub async fn open(set: &Arc<ObjSet>, object: u64) -> Result<Self> {
+        let dnode = set.dnode(object).await?;
+        expect_type(&dnode, ObjectType::SPACE_MAP, "a space map")?;
+        let phys = SpaceMapPhys::decode(dnode.bonus()?)
+            .and_then(|phys| phys.check_size(dnode.geometry().byte_count()).map(|()| phys))
+            .map_err(|error| dnode.locate(Error::corrupt(error)))?;
+        Ok(Self { dnode, phys })
+    }
+
+    /// The header.
+    pub fn phys(&self) -> &SpaceMapPhys {
+        &self.phys
+    }
+
+    /// The object.
+    pub fn dnode(&self) -> &Arc<Dnode> {
+        &self.dnode
+    }
+
+    /// Shows every item, in stream order, to `visit`, which may end the walk with an error.
+    pub async fn for_each(
+        &self,
+        geometry: Geometry,
+        mut visit: impl FnMut(Item) -> Result<()> + Send,
+    ) -> Result<()> {
+        let mut decoder = Decoder::new(geometry);
+        let mut stream = self.dnode.stream(0..self.phys.length);
+        while let Some(extent) = stream.next().await {
+            let extent = extent?;
+            let Some(data) = extent.data else {
+                // Words of zero are entries, and nobody writes a block of them.
+                let cause = cenote_ondisk::spacemap::CorruptSpaceMap::Length {
+                    length: self.phys.length,
+                    object_size: extent.offset,
+                };
+                return Err(self.dnode.locate(Error::corrupt(cause)));
+            };
+            for item in decoder.block(&data) {
+                let item = item.map_err(|error| {
+                    let blkid = extent.offset / self.dnode.geometry().block_size;
+                    self.dnode.locate(Error::corrupt(error)).in_block(0, blkid)
+                })?;
+                visit(item)?;
+            }
+        }
+        Ok(())
+    }
+}

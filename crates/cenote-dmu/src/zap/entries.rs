@@ -1,0 +1,155 @@
+//! Walking a ZAP in cursor order with bounded memory.
+//!
+//! One leaf is decoded at a time; the leaves that come next are fetched into the block cache
+//! meanwhile. The table's pointers for one leaf are consecutive, so the leaf's own prefix tells
+//! where the next one begins.
+
+use std::collections::VecDeque;
+
+use cenote_ondisk::zap::{Cursor, Entry, FatHeader, MicroZap};
+use cenote_rt::{Error, Result};
+
+use super::{Body, Zap, ZapError};
+
+/// Leaves fetched ahead of the walk.
+const LEAVES_AHEAD: usize = 8;
+/// Damaged leaves after which a walk ends.
+const DAMAGED_LEAVES_MAX: u32 = 64;
+
+/// A walk over the entries of a ZAP.
+#[derive(Debug)]
+pub struct Entries {
+    zap: Zap,
+    /// Entries of the current leaf that are still to come.
+    ready: VecDeque<Entry>,
+    /// Where reading goes on when they are used up; `None` at the end.
+    next_leaf: Option<Cursor>,
+    /// Where a walk would resume after the last entry handed out.
+    place: Option<Cursor>,
+    /// First pointers of the leaves that were fetched ahead.
+    ahead: VecDeque<u64>,
+    /// Last pointer that the prefetcher looked at.
+    scanned: u64,
+    damaged: u32,
+}
+
+impl Entries {
+    pub(super) fn new(zap: Zap, place: Option<Cursor>) -> Self {
+        let (ready, ahead) = (VecDeque::new(), VecDeque::new());
+        Self { zap, ready, next_leaf: place, place, ahead, scanned: 0, damaged: 0 }
+    }
+
+    /// The next entry; `None` at the end.
+    ///
+    /// After an error the walk goes on behind the damaged leaf when called again.
+    pub async fn next(&mut self) -> Result<Option<Entry>> {
+        loop {
+            if let Some(entry) = self.ready.pop_front() {
+                self.place = Some(entry.cursor().next());
+                return Ok(Some(entry));
+            }
+            let Some(from) = self.next_leaf else {
+                self.place = None;
+                return Ok(None);
+            };
+            self.load(from).await?;
+        }
+    }
+
+    /// The cookie from which a later walk goes on behind the last entry handed out.
+    pub fn cookie(&self) -> u64 {
+        self.place.map_or(Cursor::END, |place| place.serialize(self.zap.hash().bits()))
+    }
+
+    /// Makes the entries from `from` on ready, those of one leaf.
+    async fn load(&mut self, from: Cursor) -> Result<()> {
+        let header = match &self.zap.body {
+            Body::Micro(block) => {
+                self.next_leaf = None;
+                let zap = MicroZap::decode(block).map_err(|error| self.zap.corrupt(error, 0))?;
+                self.ready = zap.entries().into();
+                self.drop_before(from);
+                return Ok(());
+            }
+            Body::Fat { header, .. } => *header,
+        };
+        let result = self.load_leaf(&header, from).await;
+        if result.is_err() {
+            self.damaged += 1;
+            if self.damaged >= DAMAGED_LEAVES_MAX {
+                self.next_leaf = None;
+                let cause = ZapError::TooDamaged { count: self.damaged };
+                return Err(self.zap.dnode.locate(Error::corrupt(cause)));
+            }
+        }
+        result
+    }
+
+    async fn load_leaf(&mut self, header: &FatHeader, from: Cursor) -> Result<()> {
+        let index = header.pointer_index(from.hash);
+        // Until the leaf is known, the walk goes on at the next pointer.
+        self.next_leaf = Cursor::next_leaf(from.hash, header.table_shift);
+        let number = self.zap.pointer(header, index).await?;
+        self.prefetch(header, index).await;
+        let block = match self.zap.require_block(number).await {
+            Ok(block) => block,
+            Err(error) => {
+                self.skip_leaf(header, index, number).await;
+                return Err(error);
+            }
+        };
+        let leaf = self.zap.decode_leaf(header, &block, number, from.hash)?;
+        self.next_leaf = Cursor::next_leaf(from.hash, leaf.header().prefix_len.into());
+        self.ready = leaf.entries().map_err(|error| self.zap.corrupt(error, number))?.into();
+        self.drop_before(from);
+        Ok(())
+    }
+
+    fn drop_before(&mut self, from: Cursor) {
+        let first = self.ready.partition_point(|entry| entry.cursor() < from);
+        self.ready.drain(..first);
+    }
+
+    /// Moves behind the consecutive pointers to a leaf that cannot be read, as far as they stand in
+    /// one block of the table.
+    async fn skip_leaf(&mut self, header: &FatHeader, index: u64, number: u64) {
+        let place = header.place(index);
+        let Ok(table) = self.zap.table_block(place.block).await else { return };
+        let mut last = index;
+        while let Some(next) = next_in_block(header, last, place.block) {
+            if header.pointer(&table, next).ok() != Some(number) {
+                break;
+            }
+            last = next;
+        }
+        let hash = last.checked_shl(64_u32.wrapping_sub(header.table_shift)).unwrap_or(0);
+        self.next_leaf = Cursor::next_leaf(hash, header.table_shift);
+    }
+
+    /// Fetches the leaves behind the pointer `index`, as far as its table block tells them.
+    async fn prefetch(&mut self, header: &FatHeader, index: u64) {
+        while self.ahead.front().is_some_and(|first| *first <= index) {
+            self.ahead.pop_front();
+        }
+        let block = header.place(index).block;
+        let Ok(table) = self.zap.table_block(block).await else { return };
+        self.scanned = self.scanned.max(index);
+        let mut last = header.pointer(&table, self.scanned).ok();
+        while self.ahead.len() < LEAVES_AHEAD {
+            let Some(next) = next_in_block(header, self.scanned, block) else { break };
+            let Ok(number) = header.pointer(&table, next) else { break };
+            self.scanned = next;
+            if last != Some(number) {
+                last = Some(number);
+                self.ahead.push_back(next);
+                self.zap.dnode.prefetch_block(0, number).await;
+            }
+        }
+    }
+}
+
+/// The pointer behind `index`, if it stands in table block `block` too.
+fn next_in_block(header: &FatHeader, index: u64, block: u64) -> Option<u64> {
+    let next = index.checked_add(1).filter(|next| *next < header.pointer_count())?;
+    (header.place(next).block == block).then_some(next)
+}

@@ -1,0 +1,368 @@
+//! ZAP objects: names (or arrays of u64) to arrays of integers.
+//!
+//! The blocks of a ZAP are decoded in `cenote-ondisk`; here they are found and read: the header
+//! once at opening, then per lookup one pointer and one leaf, whatever the size of the ZAP. A
+//! pointer table that does not fit the header lies in blocks of its own, which are read (through
+//! the cache) when asked for. Walks go in cursor order, ascending (hash, cd), and hold one leaf.
+//!
+//! Damage ends in errors, not in loops: a pointer must name a block of the object that holds a
+//! leaf owning the hash that led there, so a walk always advances (spec 03 §5.2, §6.9).
+//!
+//! Sources: spec 03 §1-§7.
+
+mod entries;
+mod stats;
+
+use std::sync::Arc;
+
+use cenote_ondisk::zap::hash::high_bits;
+use cenote_ondisk::zap::{
+    CorruptZap, Entry, FatHeader, Key, Leaf, MatchKind, MicroZap, NormFlags, Value, ZapFlags,
+    ZapHash, ZapKind, matches, micro,
+};
+use cenote_rt::{Buf, Error, Kind, Result};
+
+use crate::{Dnode, ObjSet};
+
+pub use entries::Entries;
+pub use stats::{FatStats, HISTOGRAM_LEN, ZapStats};
+
+/// What is wrong with a ZAP beside the bytes of a single block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ZapError {
+    /// The object's type is none that a ZAP has.
+    #[error("object type {object_type:#x} is no ZAP")]
+    NotAZap {
+        /// Type of the object.
+        object_type: u8,
+    },
+    /// A block of the ZAP is a hole.
+    #[error("zap: block {block} is a hole")]
+    Hole {
+        /// Block of the object.
+        block: u64,
+    },
+    /// The external pointer table leaves the object.
+    #[error("zap: pointer table of {count} blocks at {block}, object has {object_blocks}")]
+    TableRange {
+        /// First block of the table.
+        block: u64,
+        /// Its blocks.
+        count: u64,
+        /// Blocks of the object.
+        object_blocks: u64,
+    },
+    /// A pointer leads to a leaf that does not own the hash.
+    #[error("zap: leaf {block} with prefix {prefix:#x}/{prefix_len} is not for hash {hash:#x}")]
+    Leaf {
+        /// Block of the leaf.
+        block: u64,
+        /// Prefix of the leaf.
+        prefix: u64,
+        /// Its bits.
+        prefix_len: u16,
+        /// Hash that led there.
+        hash: u64,
+    },
+    /// So many leaves are damaged that the walk was given up.
+    #[error("zap: gave up after {count} damaged leaves")]
+    TooDamaged {
+        /// Damaged leaves met.
+        count: u32,
+    },
+    /// A search that folds names in a ZAP that does not.
+    #[error("zap: names of this object are not normalized")]
+    NotNormalized,
+    /// The value is not one integer.
+    #[error("zap: value has {count} integers of {size} bytes, expected one of 8")]
+    NotSingle {
+        /// Integers stored.
+        count: usize,
+        /// Bytes of each.
+        size: u8,
+    },
+}
+
+/// An open ZAP.
+#[derive(Debug, Clone)]
+pub struct Zap {
+    dnode: Arc<Dnode>,
+    body: Body,
+}
+
+#[derive(Debug, Clone)]
+enum Body {
+    Micro(Buf),
+    Fat { header: FatHeader, block: Buf },
+}
+
+impl Zap {
+    /// Opens the ZAP of `object`.
+    pub async fn open(set: &Arc<ObjSet>, object: u64) -> Result<Self> {
+        Self::of(set.dnode(object).await?).await
+    }
+
+    /// Opens the ZAP of an object whose dnode is at hand.
+    pub async fn of(dnode: Arc<Dnode>) -> Result<Self> {
+        let object_type = dnode.phys().object_type;
+        if !object_type.is_zap() {
+            let cause = ZapError::NotAZap { object_type: object_type.0 };
+            return Err(dnode.locate(Error::new(Kind::Invalid, cause)));
+        }
+        let block = match dnode.read_block(0, 0).await? {
+            Some(block) => block,
+            None => return Err(dnode.locate(Error::corrupt(ZapError::Hole { block: 0 }))),
+        };
+        let body = Self::decode(&dnode, block).map_err(|error| dnode.locate(error).in_block(0, 0))?;
+        Ok(Self { dnode, body })
+    }
+
+    fn decode(dnode: &Dnode, block: Buf) -> Result<Body> {
+        match ZapKind::of(&block).map_err(Error::corrupt)? {
+            ZapKind::Micro => {
+                MicroZap::decode(&block).map_err(Error::corrupt)?;
+                Ok(Body::Micro(block))
+            }
+            ZapKind::Fat => {
+                let header = FatHeader::decode(&block).map_err(Error::corrupt)?;
+                let object_blocks = dnode.block_count();
+                let (first, count) = (header.table_block, header.table_block_count);
+                if first.checked_add(count).is_none_or(|end| end > object_blocks) {
+                    let cause = ZapError::TableRange { block: first, count, object_blocks };
+                    return Err(Error::corrupt(cause));
+                }
+                Ok(Body::Fat { header, block })
+            }
+        }
+    }
+
+    /// The object.
+    pub fn dnode(&self) -> &Arc<Dnode> {
+        &self.dnode
+    }
+
+    /// Whether the whole ZAP is one block.
+    pub fn is_micro(&self) -> bool {
+        matches!(self.body, Body::Micro(_))
+    }
+
+    /// Salt, normalization and kind of keys.
+    pub fn hash(&self) -> ZapHash {
+        match &self.body {
+            // Checked when it was opened.
+            Body::Micro(block) => MicroZap::decode(block).map_or(
+                ZapHash { salt: 0, normflags: NormFlags::empty(), flags: ZapFlags::empty() },
+                |zap| zap.hash(),
+            ),
+            Body::Fat { header, .. } => header.hash(),
+        }
+    }
+
+    /// The header of a fat ZAP.
+    pub fn fat_header(&self) -> Option<&FatHeader> {
+        match &self.body {
+            Body::Micro(_) => None,
+            Body::Fat { header, .. } => Some(header),
+        }
+    }
+
+    /// Number of entries (of a fat ZAP, as its header says).
+    pub fn entry_count(&self) -> u64 {
+        match &self.body {
+            Body::Micro(block) => {
+                MicroZap::decode(block).map_or(0, |zap| zap.slots().count() as u64)
+            }
+            Body::Fat { header, .. } => header.entry_count,
+        }
+    }
+
+    /// The value of exactly this name.
+    pub async fn lookup(&self, name: impl AsRef<[u8]> + Send) -> Result<Option<Value>> {
+        let name = name.as_ref();
+        match &self.body {
+            Body::Micro(block) => {
+                let zap = MicroZap::decode(block).map_err(|error| self.corrupt(error, 0))?;
+                Ok(zap.get(name).map(|entry| Value::U64(entry.value)))
+            }
+            Body::Fat { header, .. } => {
+                let hash = header.hash().name(name);
+                let (number, leaf) = self.leaf_of(header, hash).await?;
+                let entry = self.decode_leaf(header, &leaf, number, hash)?.get(hash, name);
+                Ok(entry.map_err(|error| self.corrupt(error, number))?.map(|entry| entry.value))
+            }
+        }
+    }
+
+    /// The single integer of exactly this name; a value of another form is an error.
+    pub async fn lookup_u64(&self, name: impl AsRef<[u8]> + Send) -> Result<Option<u64>> {
+        match self.lookup(name).await? {
+            None => Ok(None),
+            Some(value) => self.single(&value).map(Some),
+        }
+    }
+
+    /// The single integer of a name that must be there.
+    pub async fn require_u64(&self, name: &str) -> Result<u64> {
+        match self.lookup_u64(name).await? {
+            Some(value) => Ok(value),
+            None => Err(self.dnode.locate(Error::not_found(format!("zap: no entry '{name}'")))),
+        }
+    }
+
+    fn single(&self, value: &Value) -> Result<u64> {
+        value.single().ok_or_else(|| {
+            let cause = ZapError::NotSingle { count: value.count(), size: value.integer_size() };
+            self.dnode.locate(Error::new(Kind::Invalid, cause))
+        })
+    }
+
+    /// The value of a key of words.
+    pub async fn lookup_words(&self, key: &[u64]) -> Result<Option<Value>> {
+        let Body::Fat { header, .. } = &self.body else { return Ok(None) };
+        let hash = header.hash().words(key);
+        let (number, leaf) = self.leaf_of(header, hash).await?;
+        let entry = self.decode_leaf(header, &leaf, number, hash)?.get_words(hash, key);
+        Ok(entry.map_err(|error| self.corrupt(error, number))?.map(|entry| entry.value))
+    }
+
+    /// The first entry, in cursor order, whose name answers the search by `kind`.
+    ///
+    /// The entry carries the name as it was stored. `Kind::Unsupported` when names are to be folded
+    /// and the ZAP does not fold them.
+    pub async fn lookup_normalized(&self, name: &[u8], kind: MatchKind) -> Result<Option<Entry>> {
+        let hashing = self.hash();
+        let normflags = hashing.normflags;
+        if kind != MatchKind::Exact && normflags.is_empty() {
+            let error = Error::new(Kind::Unsupported, ZapError::NotNormalized);
+            return Err(self.dnode.locate(error));
+        }
+        let hash = hashing.name(name);
+        let answers = |stored: &[u8]| matches(stored, name, kind, normflags);
+        match &self.body {
+            Body::Micro(block) => {
+                let zap = MicroZap::decode(block).map_err(|error| self.corrupt(error, 0))?;
+                let best = zap
+                    .slots()
+                    .filter(|slot| hashing.name(slot.name) == hash && answers(slot.name))
+                    .min_by_key(|slot| slot.cd);
+                Ok(best.map(|slot| micro_entry(hash, &slot)))
+            }
+            Body::Fat { header, .. } => {
+                let (number, leaf) = self.leaf_of(header, hash).await?;
+                let leaf = self.decode_leaf(header, &leaf, number, hash)?;
+                let mut best: Option<Entry> = None;
+                for entry in leaf.with_hash(hash) {
+                    let entry = entry
+                        .and_then(|entry| leaf.entry(&entry))
+                        .map_err(|error| self.corrupt(error, number))?;
+                    let is_better = best.as_ref().is_none_or(|best| entry.cd < best.cd);
+                    if is_better && entry.key.name().is_some_and(answers) {
+                        best = Some(entry);
+                    }
+                }
+                Ok(best)
+            }
+        }
+    }
+
+    /// The name of the first entry whose first integer, masked, is `value`.
+    pub async fn name_of(&self, value: u64, mask: u64) -> Result<Option<Vec<u8>>> {
+        let mut entries = self.entries();
+        while let Some(entry) = entries.next().await? {
+            if entry.value.first().is_some_and(|found| found & mask == value) {
+                if let Key::Name(name) = entry.key {
+                    return Ok(Some(name));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// All entries in cursor order.
+    pub fn entries(&self) -> Entries {
+        Entries::new(self.clone(), Some(Default::default()))
+    }
+
+    /// The entries from the place of a cookie on ([`Entries::cookie`]).
+    pub fn entries_from(&self, cookie: u64) -> Entries {
+        let place = cenote_ondisk::zap::Cursor::deserialize(cookie, self.hash().bits());
+        Entries::new(self.clone(), place)
+    }
+
+    /// All entries at once, for ZAPs that are known to be small.
+    pub async fn to_vec(&self) -> Result<Vec<Entry>> {
+        let mut all = Vec::new();
+        let mut entries = self.entries();
+        while let Some(entry) = entries.next().await? {
+            all.push(entry);
+        }
+        Ok(all)
+    }
+
+    /// The figures that `zdb -dddd` prints.
+    pub async fn stats(&self) -> Result<ZapStats> {
+        stats::gather(self).await
+    }
+
+    /// Number and bytes of the leaf for a hash.
+    async fn leaf_of(&self, header: &FatHeader, hash: u64) -> Result<(u64, Buf)> {
+        let number = self.pointer(header, header.pointer_index(hash)).await?;
+        Ok((number, self.require_block(number).await?))
+    }
+
+    /// The pointer at `index` of the table.
+    async fn pointer(&self, header: &FatHeader, index: u64) -> Result<u64> {
+        let place = header.place(index);
+        let table = self.table_block(place.block).await?;
+        header.pointer(&table, index).map_err(|error| self.corrupt(error, place.block))
+    }
+
+    /// A block of the pointer table; 0 is the header.
+    async fn table_block(&self, number: u64) -> Result<Buf> {
+        match &self.body {
+            Body::Fat { block, .. } if number == 0 => Ok(block.clone()),
+            _ => self.require_block(number).await,
+        }
+    }
+
+    async fn require_block(&self, number: u64) -> Result<Buf> {
+        let block = self.dnode.read_block(0, number).await?;
+        block.ok_or_else(|| {
+            let error = Error::corrupt(ZapError::Hole { block: number });
+            self.dnode.locate(error).in_block(0, number)
+        })
+    }
+
+    /// Decodes a leaf and checks that it is the one for `hash`.
+    fn decode_leaf<'a>(
+        &self,
+        header: &FatHeader,
+        block: &'a Buf,
+        number: u64,
+        hash: u64,
+    ) -> Result<Leaf<'a>> {
+        let has_word_keys = header.flags.contains(ZapFlags::UINT64_KEY);
+        let leaf =
+            Leaf::decode(block, has_word_keys).map_err(|error| self.corrupt(error, number))?;
+        let (prefix, prefix_len) = (leaf.header().prefix, leaf.header().prefix_len);
+        let owns = high_bits(hash, prefix_len.into()) == prefix;
+        if !owns || u32::from(prefix_len) > header.table_shift {
+            let cause = ZapError::Leaf { block: number, prefix, prefix_len, hash };
+            return Err(self.dnode.locate(Error::corrupt(cause)).in_block(0, number));
+        }
+        Ok(leaf)
+    }
+
+    fn corrupt(&self, error: CorruptZap, block: u64) -> Error {
+        self.dnode.locate(Error::corrupt(error)).in_block(0, block)
+    }
+}
+
+fn micro_entry(hash: u64, slot: &micro::MicroEntry<'_>) -> Entry {
+    Entry {
+        hash,
+        cd: slot.cd,
+        key: Key::Name(slot.name.to_vec()),
+        value: Value::U64(slot.value),
+    }
+}
