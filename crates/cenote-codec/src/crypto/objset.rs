@@ -49,6 +49,9 @@ pub(super) struct Objset<'a> {
 
 impl Objset<'_> {
     pub(super) fn verify(&self) -> Result<(), CryptError> {
+        if self.data.len() < V1_BYTES {
+            return Err(CryptError::ObjsetLength { len: self.data.len() });
+        }
         let portable = self.portable_mac()?;
         let local = self.local_mac()?;
         if !bool::from(portable.ct_eq(&self.chunk::<OBJSET_MAC_BYTES>(PORTABLE_MAC)?)) {
