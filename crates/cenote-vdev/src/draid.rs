@@ -204,14 +204,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        let good = DraidConfig {
-            ashift: 12,
-            children: 9,
-            nparity: 2,
-            ndata: 3,
-            nspares: 1,
-            ngroups: 8,
-        };
+        let good =
+            DraidConfig { ashift: 12, children: 9, nparity: 2, ndata: 3, nspares: 1, ngroups: 8 };
         assert!(Draid::new(good).is_some());
         for bad in [
             DraidConfig { nspares: 10, ..good },

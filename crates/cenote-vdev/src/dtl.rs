@@ -52,9 +52,10 @@ mod tests {
         let set = TxgRanges::new([(20, 30), (4, 10), (10, 12), (25, 40), (9, 9)]);
         assert_eq!(set.iter().collect::<Vec<_>>(), [(4, 12), (20, 40)]);
         let inside = |txg| set.contains(txg);
-        assert_eq!([3, 4, 11, 12, 19, 20, 39, 40].map(inside), [
-            false, true, true, false, false, true, true, false
-        ]);
+        assert_eq!(
+            [3, 4, 11, 12, 19, 20, 39, 40].map(inside),
+            [false, true, true, false, false, true, true, false]
+        );
         assert!(TxgRanges::default().is_empty() && !set.is_empty());
     }
 }

@@ -62,15 +62,17 @@ pub struct Leaf {
     pub(crate) is_readable: bool,
     /// Whether it may lack anything, as long as its log was not set.
     pub(crate) is_doubtful: bool,
+    /// Whether it is read only because nothing was to be left out: always as a last resort.
+    pub(crate) is_excluded: bool,
     dtl: RwLock<Option<TxgRanges>>,
     counters: Counters,
 }
 
 impl Leaf {
     pub(crate) fn new(guid: u64, path: String, device: Option<Arc<dyn Device>>) -> Self {
-        let (is_readable, is_doubtful) = (true, false);
+        let (is_readable, is_doubtful, is_excluded) = (true, false, false);
         let (dtl, counters) = (RwLock::default(), Counters::default());
-        Self { guid, path, device, is_readable, is_doubtful, dtl, counters }
+        Self { guid, path, device, is_readable, is_doubtful, is_excluded, dtl, counters }
     }
 
     /// Its guid.
@@ -118,7 +120,8 @@ impl Leaf {
             return Freshness::Absent;
         }
         let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
-        match dtl.as_ref().map_or(self.is_doubtful, |ranges| ranges.contains(birth)) {
+        let may_lack = dtl.as_ref().map_or(self.is_doubtful, |ranges| ranges.contains(birth));
+        match may_lack || self.is_excluded {
             true => Freshness::Stale,
             false => Freshness::Fresh,
         }

@@ -5,8 +5,10 @@
 //! the right ones ([`Tree::read`]), and, for a scrub, tell me everything that is wrong with them
 //! wherever they lie ([`Tree::scrub`]).
 
+mod build;
 pub mod draid;
 mod dtl;
+pub mod labels;
 mod leaf;
 pub mod map;
 mod permutation;
@@ -16,6 +18,7 @@ mod state;
 mod tree;
 mod verdict;
 
+pub use build::{BuildError, BuildOptions};
 pub use cenote_ondisk::indirect::Mapping as IndirectMap;
 pub use dtl::TxgRanges;
 pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NoDevice};

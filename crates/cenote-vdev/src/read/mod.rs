@@ -186,7 +186,8 @@ impl Job<'_> {
     async fn fetch_leaf(&self, id: LeafId, ask: Ask<'_>) -> Fetched {
         let leaf = self.tree.leaf(id);
         let freshness = leaf.freshness(self.birth);
-        let offset = ask.offset.checked_add(DATA_START as i64).and_then(|at| u64::try_from(at).ok());
+        let offset =
+            ask.offset.checked_add(DATA_START as i64).and_then(|at| u64::try_from(at).ok());
         let (Some(offset), true) = (offset, freshness != Freshness::Absent) else {
             return Err(Fail::Absent);
         };
@@ -442,7 +443,9 @@ impl Tree {
         let Place { vdev, offset } = place;
         let error = match fail {
             Fail::Absent => Error::new(Kind::Io, ReadError::Absent { vdev, offset, psize }),
-            Fail::Checksum => Error::new(Kind::Checksum, ReadError::Checksum { vdev, offset, psize }),
+            Fail::Checksum => {
+                Error::new(Kind::Checksum, ReadError::Checksum { vdev, offset, psize })
+            }
             Fail::Unmapped { vdev, offset } => Error::corrupt(ReadError::Unmapped { vdev, offset }),
             Fail::Io(error) => match Arc::try_unwrap(error) {
                 Ok(error) => return error,
@@ -472,8 +475,7 @@ impl Tree {
         }
         let job = Job { tree: self, reader: self, psize: len, birth, bad: Mutex::default() };
         let whole = (offset, len);
-        let ask =
-            Ask { offset, len, check: None, is_scrub: true, is_quiet: true, depth };
+        let ask = Ask { offset, len, check: None, is_scrub: true, is_quiet: true, depth };
         match &node.layout {
             Layout::Leaf(leaf) => {
                 if let Ok(offset) = u64::try_from(offset + DATA_START as i64) {

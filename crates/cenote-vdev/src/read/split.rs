@@ -62,8 +62,9 @@ impl Job<'_> {
             let node = &self.tree.vdevs[stretch.vdev];
             let Layout::Indirect = node.layout else {
                 match found.last_mut() {
-                    Some(last) if last.vdev == stretch.vdev
-                        && last.offset + last.len as i64 == stretch.offset =>
+                    Some(last)
+                        if last.vdev == stretch.vdev
+                            && last.offset + last.len as i64 == stretch.offset =>
                     {
                         last.len += stretch.len;
                     }

@@ -288,7 +288,8 @@ impl<'m> Stripes<'m> {
                 suspects.insert(column.child, is_fresh(column));
             }
         }
-        let mut suspects: Vec<_> = suspects.into_iter().map(|(child, fresh)| (fresh, child)).collect();
+        let mut suspects: Vec<_> =
+            suspects.into_iter().map(|(child, fresh)| (fresh, child)).collect();
         suspects.sort_unstable();
         suspects.into_iter().map(|(_, child)| child).collect()
     }

@@ -1,0 +1,254 @@
+//! Building a tree from a config and devices.
+//!
+//! The config says what there should be, the caller which devices there are. What does not fit
+//! (no device, a geometry that cannot be) becomes a state of the vdev and never an error of the
+//! whole, so that everything that can be read of a damaged pool is read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_device::Device;
+use cenote_ondisk::config::{VdevConfig, VdevKind as ConfigKind};
+use cenote_ondisk::label;
+use cenote_rt::{Error, Result};
+
+use crate::draid::{Draid, DraidConfig};
+use crate::leaf::{Leaf, LeafId};
+use crate::raidz::Raidz;
+use crate::state::{self, ChildState, VdevAux, VdevState};
+use crate::tree::{Layout, Tree, Vdev, VdevKind};
+
+/// How a tree is built.
+#[derive(Debug, Clone, Default)]
+pub struct BuildOptions {
+    /// Dead top-level vdevs with which the root still counts as readable.
+    pub missing_tops_allowed: usize,
+    /// Whether leaves that are offline, faulted or removed are read where nothing else is left.
+    /// Their data may be old: only what verifies is taken.
+    pub uses_excluded_leaves: bool,
+    /// Why there is no device for a leaf, by guid, where it is not just missing.
+    pub leaf_aux: BTreeMap<u64, VdevAux>,
+}
+
+/// Why a config makes no tree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// The outermost vdev is something else.
+    #[error("the config's tree begins with a vdev of type {0}, not with the root")]
+    NotARoot(&'static str),
+}
+
+impl Tree {
+    /// Builds the tree of the config `root`; `open` gives the device of a leaf, if there is one.
+    pub fn build(
+        root: &VdevConfig,
+        open: impl Fn(&VdevConfig) -> Option<Arc<dyn Device>>,
+        options: &BuildOptions,
+    ) -> Result<Arc<Self>> {
+        if root.kind != ConfigKind::Root {
+            return Err(Error::corrupt(BuildError::NotARoot(root.kind.name())));
+        }
+        let mut builder = Builder { open, options, vdevs: Vec::new(), leaves: Vec::new() };
+        builder.add(root, None, 0);
+        builder.link_spares();
+        builder.derive_states();
+        let Builder { vdevs, leaves, .. } = builder;
+        let (indirect, reflow) = Default::default();
+        Ok(Arc::new(Self { vdevs, leaves, indirect, reflow }))
+    }
+}
+
+struct Builder<'a, Open> {
+    open: Open,
+    options: &'a BuildOptions,
+    vdevs: Vec<Vdev>,
+    leaves: Vec<Leaf>,
+}
+
+impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
+    /// Adds `config` and what is below it; returns its index.
+    fn add(&mut self, config: &VdevConfig, parent: Option<usize>, ashift: u32) -> usize {
+        // Everything below a top-level vdev has its ashift.
+        let ashift = match parent {
+            Some(0) => (config.top.ashift as u32).clamp(9, 16),
+            _ => ashift,
+        };
+        let index = self.vdevs.len();
+        let (kind, layout) = self.layout(config, ashift);
+        self.vdevs.push(Vdev {
+            guid: config.guid,
+            id: config.id,
+            kind,
+            state: VdevState::Healthy,
+            aux: VdevAux::None,
+            parent,
+            children: Vec::new(),
+            ashift,
+            asize: config.top.asize,
+            is_log: config.top.is_log,
+            layout,
+        });
+        if let Some(leaf) = self.vdevs[index].leaf() {
+            let (state, aux) = self.leaf_state(config, leaf);
+            (self.vdevs[index].state, self.vdevs[index].aux) = (state, aux);
+        }
+        for child in &config.children {
+            let child = self.add(child, Some(index), ashift);
+            self.vdevs[index].children.push(child);
+        }
+        index
+    }
+
+    fn layout(&mut self, config: &VdevConfig, ashift: u32) -> (VdevKind, Layout) {
+        match &config.kind {
+            ConfigKind::Root => (VdevKind::Root, Layout::Root),
+            ConfigKind::Mirror => (VdevKind::Mirror, Layout::Mirror),
+            ConfigKind::Replacing => (VdevKind::Replacing, Layout::Mirror),
+            ConfigKind::Spare => (VdevKind::Spare, Layout::Mirror),
+            ConfigKind::RaidZ(raidz) => {
+                let raidz = Raidz {
+                    ashift,
+                    width: config.children.len() as u64,
+                    nparity: raidz.nparity,
+                    expand_txgs: raidz.expand_txgs.clone(),
+                    is_expanding: raidz.expanding,
+                };
+                let layout = if raidz.is_valid() { Layout::Raidz(raidz) } else { Layout::Absent };
+                (VdevKind::Raidz, layout)
+            }
+            ConfigKind::Draid(draid) => {
+                let geometry = Draid::new(DraidConfig {
+                    ashift,
+                    children: config.children.len() as u64,
+                    nparity: draid.nparity,
+                    ndata: draid.ndata,
+                    nspares: draid.nspares,
+                    ngroups: draid.ngroups,
+                });
+                // Failure domains deal differently, and are not in any release we know of.
+                let geometry = geometry.filter(|_| draid.nchildren.is_none());
+                (VdevKind::Draid, geometry.map_or(Layout::Absent, Layout::Draid))
+            }
+            ConfigKind::DraidSpare { spare_id, .. } => {
+                let leaf = self.add_leaf(config, None);
+                (VdevKind::DraidSpare, Layout::DraidSpare(leaf, None, *spare_id))
+            }
+            ConfigKind::File => (VdevKind::File, self.open_leaf(config)),
+            ConfigKind::Disk => (VdevKind::Disk, self.open_leaf(config)),
+            ConfigKind::Hole => (VdevKind::Hole, Layout::Absent),
+            ConfigKind::Missing => (VdevKind::Missing, Layout::Absent),
+            ConfigKind::Indirect => (VdevKind::Indirect, Layout::Indirect),
+        }
+    }
+
+    fn open_leaf(&mut self, config: &VdevConfig) -> Layout {
+        let device = (self.open)(config);
+        Layout::Leaf(self.add_leaf(config, device))
+    }
+
+    fn add_leaf(&mut self, config: &VdevConfig, device: Option<Arc<dyn Device>>) -> LeafId {
+        let path = match &device {
+            Some(device) => device.info().path.clone(),
+            None => config
+                .leaf
+                .path
+                .as_ref()
+                .map_or_else(String::new, |path| path.to_string_lossy().into_owned()),
+        };
+        let mut leaf = Leaf::new(config.guid, path, device);
+        // Known to be incomplete before its log can be read.
+        leaf.is_doubtful = config.leaf.resilver_txg.is_some() || config.leaf.rebuild_txg.is_some();
+        self.leaves.push(leaf);
+        LeafId(self.leaves.len() - 1)
+    }
+
+    /// A leaf's state from its config and device (spec 06 §2.3).
+    fn leaf_state(&mut self, config: &VdevConfig, id: LeafId) -> (VdevState, VdevAux) {
+        let leaf = &mut self.leaves[id.0];
+        let told = match config.leaf.aux_state.as_deref() {
+            Some("external") => VdevAux::External,
+            Some("err_exceeded") => VdevAux::ErrExceeded,
+            _ => VdevAux::None,
+        };
+        let is_distributed = matches!(config.kind, ConfigKind::DraidSpare { .. });
+        let size = leaf.device.as_ref().map(|device| device.info().size);
+        let (state, aux) = match size {
+            _ if config.leaf.offline => (VdevState::Offline, VdevAux::None),
+            _ if config.leaf.removed => (VdevState::Removed, VdevAux::None),
+            _ if config.leaf.faulted => (VdevState::Faulted, told),
+            None if !is_distributed => {
+                let aux = self.options.leaf_aux.get(&leaf.guid).copied();
+                (VdevState::CantOpen, aux.unwrap_or(VdevAux::OpenFailed))
+            }
+            Some(size) if label::leaf_asize(size) == 0 => (VdevState::CantOpen, VdevAux::TooSmall),
+            _ if config.leaf.degraded => (VdevState::Degraded, told),
+            _ => (VdevState::Healthy, VdevAux::None),
+        };
+        let is_excluded = !state.is_readable();
+        leaf.is_readable = !is_excluded;
+        let has_room = size.is_some_and(|size| label::leaf_asize(size) > 0);
+        if is_excluded && has_room && self.options.uses_excluded_leaves {
+            leaf.is_readable = true;
+            leaf.is_doubtful = true;
+            leaf.is_excluded = true;
+        }
+        (state, aux)
+    }
+
+    /// Finds the dRAID of each distributed spare.
+    fn link_spares(&mut self) {
+        // A distributed spare lies below its own dRAID: the nearest one above it.
+        for index in 0..self.vdevs.len() {
+            let mut above = self.vdevs[index].parent;
+            while let Some(at) = above {
+                if matches!(self.vdevs[at].layout, Layout::Draid(_)) {
+                    break;
+                }
+                above = self.vdevs[at].parent;
+            }
+            let found = above;
+            let Layout::DraidSpare(leaf, draid, spare) = &mut self.vdevs[index].layout else {
+                continue;
+            };
+            let (leaf, spare) = (*leaf, *spare);
+            *draid = found;
+            let has_place = found.is_some_and(|at| match &self.vdevs[at].layout {
+                Layout::Draid(geometry) => geometry.spare_child(spare, 0).is_some(),
+                _ => false,
+            });
+            if !has_place {
+                self.leaves[leaf.0].is_readable = false;
+                let vdev = &mut self.vdevs[index];
+                (vdev.state, vdev.aux) = (VdevState::CantOpen, VdevAux::OpenFailed);
+            }
+        }
+    }
+
+    /// States of interior vdevs, children first.
+    fn derive_states(&mut self) {
+        for index in (0..self.vdevs.len()).rev() {
+            let vdev = &self.vdevs[index];
+            let child = |child: &usize| {
+                let child = &self.vdevs[*child];
+                ChildState { state: child.state, is_log: child.is_log }
+            };
+            let children: Vec<_> = vdev.children.iter().map(child).collect();
+            let (state, aux) = match (&vdev.layout, vdev.kind) {
+                (Layout::Leaf(_) | Layout::DraidSpare(..), _) => continue,
+                (Layout::Root, _) => state::of_root(&children, self.options.missing_tops_allowed),
+                (Layout::Mirror, _) => {
+                    state::of_interior(&children, children.len().saturating_sub(1))
+                }
+                (Layout::Raidz(_) | Layout::Draid(_), _) => {
+                    state::of_interior(&children, vdev.nparity() as usize)
+                }
+                (Layout::Indirect, _) | (Layout::Absent, VdevKind::Hole) => {
+                    (VdevState::Healthy, VdevAux::None)
+                }
+                (Layout::Absent, VdevKind::Missing) => (VdevState::CantOpen, VdevAux::OpenFailed),
+                (Layout::Absent, _) => (VdevState::CantOpen, VdevAux::CorruptData),
+            };
+            (self.vdevs[index].state, self.vdevs[index].aux) = (state, aux);
+        }
+    }
+}
