@@ -1,1 +1,32 @@
-//! Import, MOS, datasets, properties, space maps, traversal.
+//! The pool: import, the MOS, datasets and snapshots, properties, keys, space figures, status.
+//!
+//!     devices ──[import::scan]──> Candidate ──[Pool::open]──> Pool ──> Dataset ──> ObjSet
+//!                labels                         uberblock      |
+//!                                               MOS            |── props, keys, history, errlog
+//!                                                              `── space, status
+//!
+//! A [`Pool`] is immutable: it is what one uberblock says, and everything that is read from it
+//! agrees. It is shared (`Arc`) by its datasets. Opening never writes.
+//!
+//! Sources: spec 01 (labels, import), 04 (datasets), 05 (space), 08 (keys).
+
+pub mod accounting;
+pub mod dsl;
+pub mod errlog;
+pub mod features;
+pub mod history;
+pub mod import;
+pub mod keys;
+mod mos;
+pub mod pool;
+pub mod props;
+mod resume;
+pub mod status;
+
+pub use accounting::{AllocationClass, Space};
+pub use dsl::{Bookmark, Dataset, DatasetKind, DatasetName, Suffix};
+pub use errlog::DamagedBlock;
+pub use import::{Candidate, Host, ScanOptions};
+pub use keys::{KeyError, KeyStore};
+pub use pool::{OpenError, OpenOptions, Pool};
+pub use status::{PoolStatus, Reason};

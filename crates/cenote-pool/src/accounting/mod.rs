@@ -1,0 +1,216 @@
+//! Space figures of the pool and its vdevs, as `zpool list` and the datasets see them.
+//!
+//!     space map headers + log space maps ──> metaslab ──> vdev ──> class ──> pool
+//!                                                           | deflate
+//!                                                           v
+//!                                        space of datasets, less slop, checkpoint, deferred frees
+//!
+//! Nothing of this is stored; it is recomputed when first asked for and kept with the pool, which
+//! is immutable. OpenZFS's read-only imports leave the logs out; here they are applied, so the
+//! figures are those of the pool in use. Damaged space maps make figures incomplete, never an
+//! error: data can be read without them.
+//!
+//! Sources: spec 05 §3-§6, spec 04 §17.
+
+pub mod deflate;
+pub mod fragmentation;
+mod logs;
+pub mod shared;
+mod vdev;
+
+pub use shared::{CloneStats, DedupStats};
+pub(crate) use vdev::top_zap;
+pub use vdev::{AllocationClass, MetaslabFigures, VdevFigures};
+
+use std::sync::Arc;
+
+use cenote_ondisk::dsl::key;
+use cenote_rt::Result;
+
+use crate::dsl::{Dataset, Dir, SpaceSum, deadlist};
+use crate::{Pool, mos};
+
+/// Figures of the whole pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Every top-level slot, by id.
+    pub vdevs: Vec<VdevFigures>,
+    /// Bytes of all classes but the log.
+    pub size: u64,
+    /// Allocated bytes of the same.
+    pub allocated: u64,
+    /// Percent, of the normal class.
+    pub fragmentation: Option<u64>,
+    /// Bytes that a checkpoint holds; none without a checkpoint.
+    pub checkpoint: Option<u64>,
+    /// Deflated space of the normal class.
+    pub rdspace: u64,
+    /// Space that datasets share, allocated space of other classes and savings included.
+    pub dspace: u64,
+    /// What the pool keeps back.
+    pub slop: u64,
+    /// Frees that wait for the next txg.
+    pub deferred: u64,
+    /// Deduplication.
+    pub dedup: DedupStats,
+    /// Block cloning.
+    pub clones: CloneStats,
+    /// Space of destroyed datasets that is still to be freed.
+    pub freeing: u64,
+    /// Space that could not be freed.
+    pub leaked: u64,
+    /// What could not be read; figures lack it.
+    pub damage: Vec<String>,
+}
+
+impl Space {
+    /// Bytes free.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.size.saturating_sub(self.allocated)
+    }
+
+    /// Percent allocated.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        (u128::from(self.allocated) * 100).checked_div(u128::from(self.size)).unwrap_or(0) as u64
+    }
+
+    /// Space that datasets may use in the end, after what is kept back.
+    #[must_use]
+    pub fn usable(&self) -> u64 {
+        self.dspace
+            .saturating_sub(self.checkpoint.unwrap_or(0))
+            .saturating_sub(self.deferred)
+            .saturating_sub(self.slop)
+    }
+
+    /// Figures of one top-level vdev.
+    #[must_use]
+    pub fn vdev(&self, id: u64) -> Option<&VdevFigures> {
+        self.vdevs.iter().find(|vdev| vdev.id == id)
+    }
+
+    /// Computes the figures.
+    pub(crate) async fn compute(pool: &Pool) -> Result<Self> {
+        let mos = pool.mos();
+        let mut space = Self::default();
+        let is_checkpointed = pool.checkpoint_txg().is_some();
+        for config in &pool.config().vdev_tree.children {
+            let ratio = pool.deflate_ratio(config.id);
+            let vdev = VdevFigures::read(mos, config, ratio, is_checkpointed).await?;
+            space.vdevs.push(vdev);
+        }
+        if let Err(error) = logs::apply(pool, &mut space.vdevs).await {
+            space.damage.push(error.to_string());
+        }
+        let mut held = 0_u64;
+        for vdev in &mut space.vdevs {
+            vdev.sum_up();
+            held = held.wrapping_add(vdev.checkpoint);
+            space.damage.extend(vdev.damage.clone());
+        }
+        space.checkpoint = is_checkpointed.then_some(held);
+        space.read_shared(pool).await;
+        space.sum_up();
+        Ok(space)
+    }
+
+    async fn read_shared(&mut self, pool: &Pool) {
+        let mos = pool.mos();
+        let directory = pool.directory();
+        match shared::dedup(mos, directory).await {
+            Ok(stats) => self.dedup = stats,
+            Err(error) => self.damage.push(error.to_string()),
+        }
+        match shared::clones(mos, directory).await {
+            Ok(stats) => self.clones = stats,
+            Err(error) => self.damage.push(error.to_string()),
+        }
+        let deferred = match pool.directory_object(key::SYNC_BPOBJ) {
+            Some(object) => deadlist::bpobj_sum(mos, object).await,
+            None => Ok(SpaceSum::default()),
+        };
+        match deferred {
+            Ok(sum) => self.deferred = sum.used,
+            Err(error) => self.damage.push(error.to_string()),
+        }
+        self.freeing = internal_used(pool, key::FREE_DIR).await;
+        self.leaked = internal_used(pool, key::LEAK_DIR).await;
+    }
+
+    /// Classes, and the pool as datasets see it.
+    fn sum_up(&mut self) {
+        let mut embedded = 0_u64;
+        let (mut class_size, mut others) = (0_u64, 0_u64);
+        for vdev in &self.vdevs {
+            if vdev.class == AllocationClass::Log {
+                continue;
+            }
+            self.size = self.size.wrapping_add(vdev.size);
+            self.allocated = self.allocated.wrapping_add(vdev.allocated);
+            if vdev.class != AllocationClass::Normal {
+                others = others.wrapping_add(deflate::deflate(vdev.allocated, vdev.ratio));
+                continue;
+            }
+            let log = vdev.embedded_log.map_or(0, |id| vdev.metaslabs[id].size);
+            embedded = embedded.wrapping_add(deflate::deflate(log, vdev.ratio));
+            class_size = class_size.wrapping_add(vdev.size - log);
+            if vdev.is_allocating {
+                let space = deflate::deflate(vdev.size - log, vdev.ratio);
+                self.rdspace = self.rdspace.wrapping_add(space);
+            }
+        }
+        self.slop = deflate::slop(self.rdspace, embedded);
+        self.dspace = self
+            .rdspace
+            .wrapping_add(others)
+            .wrapping_add(self.dedup.saved())
+            .wrapping_add(self.clones.saved);
+        let normal = self.vdevs.iter().filter(|vdev| {
+            vdev.class == AllocationClass::Normal && vdev.is_concrete && vdev.is_allocating
+        });
+        let groups = normal.map(|vdev| {
+            let size = (vdev.metaslabs.len() as u64) << vdev.metaslab_shift;
+            (size, vdev.fragmentation)
+        });
+        self.fragmentation = fragmentation::of_class(groups, class_size);
+    }
+}
+
+/// Used bytes of one of the pool's own dirs, 0 if there is none.
+async fn internal_used(pool: &Pool, name: &str) -> u64 {
+    let mos = pool.mos();
+    let root = pool.root_dir();
+    match mos::u64(mos, root.phys.child_dir_zapobj, name).await {
+        Ok(Some(object)) => Dir::load(mos, object, name).await.map_or(0, |dir| dir.phys.used_bytes),
+        _ => 0,
+    }
+}
+
+/// Free space in a dataset's dir: what is left of the tightest of the quotas above it and of the
+/// pool, with reservations counted to those who hold them (spec 04 §17.5).
+pub(crate) async fn available(dataset: &Dataset, space: &Arc<Space>) -> Result<u64> {
+    let mos = dataset.mos();
+    let mut dirs = vec![Dir::clone(dataset.dir())];
+    while let Some(parent) = dirs.last().and_then(|dir| crate::dsl::name::parent(&dir.name)) {
+        let Some(object) = dirs.last().map(|dir| dir.phys.parent_obj) else { break };
+        let parent = Dir::load(mos, object, parent).await?;
+        dirs.push(parent);
+    }
+    let mut available = u64::MAX;
+    for (depth, dir) in dirs.iter().rev().enumerate() {
+        let phys = &dir.phys;
+        let mut quota = if phys.quota == 0 { u64::MAX } else { phys.quota };
+        if depth == 0 {
+            quota = quota.min(space.usable());
+        } else {
+            available = available.saturating_add(phys.reserved.saturating_sub(phys.used_bytes));
+        }
+        available = match quota.checked_sub(phys.used_bytes) {
+            Some(left) => available.min(left),
+            None => 0,
+        };
+    }
+    Ok(available)
+}

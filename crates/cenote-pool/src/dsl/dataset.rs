@@ -1,0 +1,290 @@
+//! A dataset: the live head of a file system or volume, or one of its snapshots.
+
+use std::sync::Arc;
+
+use cenote_codec::crypto::BlockKeys;
+use cenote_dmu::ObjSet;
+use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, key};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_rt::{Error, Result};
+
+use super::{Bookmark, Deadlist, Dir, DslError, bookmark};
+use crate::keys::KeyError;
+use crate::{Pool, mos};
+
+/// What a dataset holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DatasetKind {
+    /// A file system.
+    Filesystem,
+    /// A volume.
+    Volume,
+    /// Something else, or nothing yet.
+    Other,
+}
+
+/// A hold on a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// Its tag.
+    pub tag: String,
+    /// When it was taken, seconds since 1970.
+    pub time: u64,
+}
+
+/// A head or a snapshot, as the pool's txg has it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Dataset {
+    pool: Arc<Pool>,
+    name: Arc<str>,
+    object: u64,
+    phys: Arc<DatasetPhys>,
+    dir: Arc<Dir>,
+}
+
+impl Dataset {
+    /// Reads the dataset in `object`, which belongs to `dir` and is called `name`.
+    pub(crate) async fn load(
+        pool: &Arc<Pool>,
+        object: u64,
+        dir: Arc<Dir>,
+        name: impl Into<Arc<str>>,
+    ) -> Result<Self> {
+        let phys = Arc::new(load_phys(pool.mos(), object).await?);
+        Ok(Self { pool: Arc::clone(pool), name: name.into(), object, phys, dir })
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The whole name: `pool/a` or `pool/a@s`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The MOS object, which is also the number of its object set.
+    pub fn object(&self) -> u64 {
+        self.object
+    }
+
+    /// What is stored of it.
+    pub fn phys(&self) -> &DatasetPhys {
+        &self.phys
+    }
+
+    /// Its directory; that of the head for a snapshot.
+    pub fn dir(&self) -> &Arc<Dir> {
+        &self.dir
+    }
+
+    /// Whether it is a snapshot.
+    pub fn is_snapshot(&self) -> bool {
+        self.phys.num_children != 0
+    }
+
+    /// The part behind the `@`.
+    pub fn snapshot_name(&self) -> Option<&str> {
+        self.name.rsplit_once('@').map(|(_, short)| short)
+    }
+
+    /// Whether a receive has begun and not ended; its contents mean nothing then.
+    pub fn is_inconsistent(&self) -> bool {
+        self.phys.flags.contains(DatasetFlags::INCONSISTENT)
+    }
+
+    /// Whether it is encrypted.
+    pub async fn is_encrypted(&self) -> Result<bool> {
+        Ok(self.dir.crypto_key_object(self.mos()).await?.is_some())
+    }
+
+    pub(crate) fn mos(&self) -> &Arc<ObjSet> {
+        self.pool.mos()
+    }
+
+    /// What it holds, as the header of its object set says.
+    pub async fn kind(&self) -> Result<DatasetKind> {
+        if self.phys.bp.is_hole() {
+            return Ok(DatasetKind::Other);
+        }
+        let objset = self.open_without_key().await?;
+        Ok(match objset.kind() {
+            ObjSetType::Zfs => DatasetKind::Filesystem,
+            ObjSetType::Zvol => DatasetKind::Volume,
+            _ => DatasetKind::Other,
+        })
+    }
+
+    /// Opens the object set, with its keys if it is encrypted.
+    ///
+    /// # Errors
+    /// `Kind::KeyUnavailable` if it is encrypted and its key has not been loaded.
+    pub async fn open(&self) -> Result<Arc<ObjSet>> {
+        let keys = match self.dir.crypto_key_object(self.mos()).await? {
+            None => None,
+            Some(object) => Some(
+                self.pool
+                    .keys()
+                    .block_keys(object)
+                    .ok_or_else(|| Error::from(KeyError::NotLoaded).in_dataset(&self.name))?,
+            ),
+        };
+        self.open_with(keys).await
+    }
+
+    /// Opens the object set without keys: of an encrypted one only what is not secret is readable.
+    pub async fn open_without_key(&self) -> Result<Arc<ObjSet>> {
+        self.open_with(None).await
+    }
+
+    async fn open_with(&self, keys: Option<Arc<BlockKeys>>) -> Result<Arc<ObjSet>> {
+        ObjSet::open(Arc::clone(self.pool.store()), &self.phys.bp, keys, self.object)
+            .await
+            .map_err(|error| error.in_dataset(&self.name))
+    }
+
+    /// The head that a snapshot belongs to; the dataset itself if it is one.
+    pub async fn head(&self) -> Result<Self> {
+        if !self.is_snapshot() {
+            return Ok(self.clone());
+        }
+        let name = self.dir.name.clone();
+        Self::load(&self.pool, self.dir.phys.head_dataset_obj, Arc::clone(&self.dir), name).await
+    }
+
+    /// Its snapshots, oldest first.
+    pub async fn snapshots(&self) -> Result<Vec<Self>> {
+        let zap = self.phys.snapnames_zapobj;
+        let mut snapshots = Vec::new();
+        if zap != 0 {
+            for (short, value) in mos::entries(self.mos(), zap).await? {
+                if let Some(object) = value.first() {
+                    let name = format!("{}@{short}", self.name);
+                    snapshots
+                        .push(Self::load(&self.pool, object, Arc::clone(&self.dir), name).await?);
+                }
+            }
+        }
+        snapshots
+            .sort_by(|a, b| (a.phys.creation_txg, &a.name).cmp(&(b.phys.creation_txg, &b.name)));
+        Ok(snapshots)
+    }
+
+    /// The snapshot called `short`; its name may differ in case on a case-insensitive dataset.
+    pub async fn snapshot(&self, short: &str) -> Result<Self> {
+        let not_found = || Error::not_found(DslError::NoSnapshot).in_dataset(&self.name);
+        let zap = self.phys.snapnames_zapobj;
+        if zap == 0 {
+            return Err(not_found());
+        }
+        let found = if self.phys.flags.contains(DatasetFlags::CI_DATASET) {
+            let wanted = short.to_uppercase();
+            let entries = mos::entries(self.mos(), zap).await?;
+            let exact = entries.iter().find(|(name, _)| name == short);
+            exact
+                .or_else(|| entries.iter().find(|(name, _)| name.to_uppercase() == wanted))
+                .and_then(|(name, value)| Some((name.clone(), value.first()?)))
+        } else {
+            mos::u64(self.mos(), zap, short).await?.map(|object| (short.to_owned(), object))
+        };
+        let (short, object) = found.ok_or_else(not_found)?;
+        let name = format!("{}@{short}", self.name);
+        Self::load(&self.pool, object, Arc::clone(&self.dir), name).await
+    }
+
+    /// File systems and volumes directly below it, in name order.
+    pub async fn children(&self) -> Result<Vec<Self>> {
+        let mut children = Vec::new();
+        for dir in self.dir.children(self.mos()).await? {
+            if dir.phys.head_dataset_obj != 0 {
+                let (object, name) = (dir.phys.head_dataset_obj, dir.name.clone());
+                children.push(Self::load(&self.pool, object, Arc::new(dir), name).await?);
+            }
+        }
+        Ok(children)
+    }
+
+    /// Its bookmarks, oldest first.
+    pub async fn bookmarks(&self) -> Result<Vec<Bookmark>> {
+        bookmark::all(self.mos(), self.object, &self.name).await
+    }
+
+    /// The bookmark called `short`.
+    pub async fn bookmark(&self, short: &str) -> Result<Bookmark> {
+        let bookmarks = self.bookmarks().await?;
+        bookmarks
+            .into_iter()
+            .find(|bookmark| bookmark.short_name() == short)
+            .ok_or_else(|| Error::not_found(DslError::NoBookmark).in_dataset(&self.name))
+    }
+
+    /// The snapshot that it is a clone of, if it is one.
+    pub async fn origin(&self) -> Result<Option<Self>> {
+        let object = self.dir.phys.origin_obj;
+        if self.is_snapshot() || object == 0 || Some(object) == self.pool.origin_snapshot() {
+            return Ok(None);
+        }
+        self.pool.dataset_by_object(object).await.map(Some)
+    }
+
+    /// Names of the file systems and volumes that are clones of this snapshot, in name order.
+    pub async fn clone_names(&self) -> Result<Vec<String>> {
+        let zap = self.phys.next_clones_obj;
+        let mut names = Vec::new();
+        if zap != 0 {
+            for (_, value) in mos::entries(self.mos(), zap).await? {
+                if let Some(object) = value.first() {
+                    // The set holds the first dataset of each branch, perhaps a snapshot: what
+                    // counts is the dir it belongs to.
+                    let dir = load_phys(self.mos(), object).await?.dir_obj;
+                    names.push(self.pool.dir_name(dir).await?);
+                }
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Holds on this snapshot, by tag.
+    pub async fn holds(&self) -> Result<Vec<Hold>> {
+        if self.phys.userrefs_obj == 0 {
+            return Ok(Vec::new());
+        }
+        let entries = mos::entries(self.mos(), self.phys.userrefs_obj).await?;
+        let mut holds: Vec<_> = entries
+            .into_iter()
+            .map(|(tag, value)| Hold { tag, time: value.first().unwrap_or(0) })
+            .collect();
+        holds.sort_by(|a, b| a.tag.cmp(&b.tag));
+        Ok(holds)
+    }
+
+    /// Its deadlist.
+    pub async fn deadlist(&self) -> Result<Deadlist> {
+        Deadlist::load(self.mos(), self.phys.deadlist_obj).await
+    }
+
+    /// Guids of the snapshots that it was redacted with, if it was received redacted.
+    pub async fn redaction_snapshots(&self) -> Result<Option<Vec<u64>>> {
+        let value = mos::extra(self.mos(), self.object, key::REDACTED_DATASETS).await?;
+        Ok(value.map(|value| value.words()))
+    }
+
+    /// A number among the extra keys of a zapified dataset (spec 04 §4.2).
+    pub async fn extra(&self, key: &str) -> Result<Option<u64>> {
+        mos::extra(self.mos(), self.object, key).await.map(|value| value.and_then(|v| v.first()))
+    }
+}
+
+/// Reads what is stored of the dataset in `object`.
+pub(crate) async fn load_phys(mos: &Arc<ObjSet>, object: u64) -> Result<DatasetPhys> {
+    let (found, bonus) = mos::bonus(mos, object).await?;
+    let expected = ObjectType::DSL_DATASET;
+    if found != expected {
+        let cause = DslError::BonusType { object, found: found.0, expected: expected.0 };
+        return Err(Error::corrupt(cause).in_object(0, object));
+    }
+    DatasetPhys::decode(&bonus).map_err(mos::corrupt(object))
+}

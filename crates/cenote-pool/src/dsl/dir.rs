@@ -1,0 +1,76 @@
+//! A DSL directory: the node of the dataset tree that carries space, limits and properties.
+
+use std::sync::Arc;
+
+use cenote_dmu::ObjSet;
+use cenote_ondisk::dsl::{DirPhys, key};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::{Error, Result};
+
+use super::{DslError, name};
+use crate::mos;
+
+/// A directory, with the name it was reached by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dir {
+    /// Its MOS object.
+    pub object: u64,
+    /// Its name, from the pool's on.
+    pub name: String,
+    /// What is stored.
+    pub phys: DirPhys,
+}
+
+impl Dir {
+    /// Reads the directory in `object`.
+    pub async fn load(mos: &Arc<ObjSet>, object: u64, name: impl Into<String>) -> Result<Self> {
+        let (found, bonus) = mos::bonus(mos, object).await?;
+        let expected = ObjectType::DSL_DIR;
+        if found != expected {
+            let cause = DslError::BonusType { object, found: found.0, expected: expected.0 };
+            return Err(Error::corrupt(cause).in_object(0, object));
+        }
+        let phys = DirPhys::decode(&bonus).map_err(mos::corrupt(object))?;
+        Ok(Self { object, name: name.into(), phys })
+    }
+
+    /// Names and objects of all children, internal ones too, in name order.
+    pub async fn child_entries(&self, mos: &Arc<ObjSet>) -> Result<Vec<(String, u64)>> {
+        let mut children: Vec<_> = mos::entries(mos, self.phys.child_dir_zapobj)
+            .await?
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.first()?)))
+            .collect();
+        children.sort();
+        Ok(children)
+    }
+
+    /// The child called `component`.
+    pub async fn child(&self, mos: &Arc<ObjSet>, component: &str) -> Result<Option<Self>> {
+        let Some(object) = mos::u64(mos, self.phys.child_dir_zapobj, component).await? else {
+            return Ok(None);
+        };
+        Ok(Some(Self::load(mos, object, format!("{}/{component}", self.name)).await?))
+    }
+
+    /// Children that users see, in name order.
+    pub async fn children(&self, mos: &Arc<ObjSet>) -> Result<Vec<Self>> {
+        let mut children = Vec::new();
+        for (component, object) in self.child_entries(mos).await? {
+            if !name::is_internal(&component) {
+                children.push(Self::load(mos, object, format!("{}/{component}", self.name)).await?);
+            }
+        }
+        Ok(children)
+    }
+
+    /// A number among the extra keys of a zapified dir (spec 04 §4.1).
+    pub async fn extra(&self, mos: &Arc<ObjSet>, key: &str) -> Result<Option<u64>> {
+        mos::extra(mos, self.object, key).await.map(|value| value.and_then(|value| value.first()))
+    }
+
+    /// The DSL crypto key object, if the dir is encrypted.
+    pub async fn crypto_key_object(&self, mos: &Arc<ObjSet>) -> Result<Option<u64>> {
+        self.extra(mos, key::CRYPTO_KEY_OBJ).await
+    }
+}

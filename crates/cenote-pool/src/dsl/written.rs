@@ -1,0 +1,104 @@
+//! How much was written since an earlier state (spec 04 §17.3).
+
+use std::sync::Arc;
+
+use cenote_ondisk::dsl::{BookmarkFlags, DatasetPhys};
+use cenote_rt::{Error, Result};
+
+use super::dataset::load_phys;
+use super::{Bookmark, Dataset, Deadlist, DslError};
+use crate::mos;
+
+/// Longer chains of snapshots than this are loops.
+const CHAIN_MAX: u64 = 1 << 24;
+
+impl Dataset {
+    /// Bytes referenced now that the previous snapshot (or the origin) does not reference.
+    pub async fn written(&self) -> Result<u64> {
+        let phys = self.phys();
+        let mut before = 0;
+        if phys.prev_snap_obj != 0 {
+            let prev = load_phys(self.mos(), phys.prev_snap_obj).await?;
+            before = prev.referenced_bytes.wrapping_sub(self.deadlist().await?.total().used);
+        }
+        Ok(phys.referenced_bytes.wrapping_sub(before))
+    }
+
+    /// Bytes referenced now that the earlier snapshot `since` does not reference.
+    pub async fn written_since(&self, since: &Self) -> Result<u64> {
+        let phys = since.phys();
+        let not_ancestor = || DslError::NotAncestor(since.name().to_owned());
+        let last = self.deadlists_back_to(phys.creation_txg, not_ancestor).await?;
+        if last.reached != Some(since.object()) {
+            return Err(Error::not_found(not_ancestor()));
+        }
+        let dead = last.dead.wrapping_add(last.first_deadlist);
+        Ok(self.phys().referenced_bytes.wrapping_sub(phys.referenced_bytes).wrapping_add(dead))
+    }
+
+    /// Bytes referenced now that the earlier snapshot behind a bookmark did not reference.
+    pub async fn written_since_bookmark(&self, since: &Bookmark) -> Result<u64> {
+        if !since.phys.flags.contains(BookmarkFlags::HAS_FBN) {
+            return Err(Error::not_found(DslError::NoFreedSums(since.name.clone())));
+        }
+        let not_ancestor = || DslError::NotAncestor(since.name.clone());
+        let last = self.deadlists_back_to(since.phys.creation_txg, not_ancestor).await?;
+        let dead = last.dead.wrapping_add(since.phys.freed_before_next[0]);
+        Ok(self.phys().referenced_bytes.wrapping_sub(since.phys.referenced[0]).wrapping_add(dead))
+    }
+
+    /// Walks back to the dataset whose previous snapshot was taken in `txg`, or before it.
+    async fn deadlists_back_to(
+        &self,
+        txg: u64,
+        not_ancestor: impl Fn() -> DslError,
+    ) -> Result<Walk> {
+        let mos = self.mos();
+        let mut phys: Arc<DatasetPhys> = Arc::new(self.phys().clone());
+        let mut dead = 0_u64;
+        if phys.creation_txg <= txg && self.is_snapshot() {
+            return Err(Error::not_found(not_ancestor()));
+        }
+        for _ in 0..CHAIN_MAX {
+            let deadlist = Deadlist::load(mos, phys.deadlist_obj).await?;
+            if phys.prev_snap_txg <= txg {
+                let reached = (phys.prev_snap_obj != 0).then_some(phys.prev_snap_obj);
+                return Ok(Walk { dead, first_deadlist: deadlist.total().used, reached });
+            }
+            let older = deadlist.space_range(mos, 0, txg).await?;
+            dead = dead.wrapping_add(older.used);
+            phys = Arc::new(load_phys(mos, phys.prev_snap_obj).await?);
+        }
+        Err(Error::corrupt(DslError::Loop { object: self.object() }))
+    }
+
+    /// Bytes that destroying the snapshots from `self` up to `last`, its line's later one, frees.
+    pub async fn space_of_snapshots(&self, last: &Self) -> Result<u64> {
+        let mos = self.mos();
+        let (first_txg, min) = (self.phys().creation_txg, self.phys().prev_snap_txg);
+        let mut object = last.phys().next_snap_obj;
+        let mut used = 0_u64;
+        for _ in 0..CHAIN_MAX {
+            let phys = load_phys(mos, object).await?;
+            if phys.prev_snap_txg < first_txg {
+                return Ok(used);
+            }
+            let deadlist = Deadlist::load(mos, phys.deadlist_obj).await?;
+            used = used.wrapping_add(deadlist.space_range(mos, min, u64::MAX).await?.used);
+            if phys.prev_snap_txg == first_txg {
+                return Ok(used);
+            }
+            object = phys.prev_snap_obj;
+        }
+        Err(Error::corrupt(DslError::Loop { object: self.object() }))
+    }
+}
+
+struct Walk {
+    /// What died on the way and is older than the start.
+    dead: u64,
+    /// The whole deadlist of the dataset that came right after the start.
+    first_deadlist: u64,
+    /// The snapshot arrived at.
+    reached: Option<u64>,
+}

@@ -1,0 +1,157 @@
+//! A pool that could be opened: what the labels of its devices say together.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_device::Device;
+use cenote_ondisk::config::{MemberConfig, PoolFacts, PoolState, VdevConfig};
+use cenote_ondisk::uberblock::Uberblock;
+
+use super::device::Found;
+use super::mmp::LastUse;
+
+/// A root with more slots than this comes from a damaged label.
+const SLOTS_MAX: u64 = 1 << 16;
+
+/// A pool as its labels have it.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// What the newest label says of the pool.
+    pub facts: PoolFacts,
+    /// The tree: top-level configs of the highest txg, holes, and `missing` where nothing is known.
+    pub root: VdevConfig,
+    /// Its devices, by path.
+    pub devices: Vec<Arc<Found>>,
+    /// Devices that claim to be a leaf for which another one is better.
+    pub duplicates: Vec<Arc<Found>>,
+    /// Idle spares and caches of any pool that were found beside it.
+    pub others: Vec<Arc<Found>>,
+}
+
+impl Candidate {
+    /// Merges devices of one pool.
+    pub(super) fn merge(devices: Vec<Arc<Found>>, others: Vec<Arc<Found>>) -> Option<Self> {
+        let (devices, duplicates) = without_duplicates(devices);
+        let newest = devices.iter().max_by_key(|found| found.config.txg)?;
+        let facts = newest.config.member.as_ref()?.facts.clone();
+        let mut tops: BTreeMap<u64, (u64, &MemberConfig)> = BTreeMap::new();
+        for found in &devices {
+            let Some(member) = &found.config.member else { continue };
+            let (txg, best) = tops.entry(member.top_guid).or_insert((found.config.txg, member));
+            if found.config.txg > *txg {
+                (*txg, *best) = (found.config.txg, member);
+            }
+        }
+        let mut tops: Vec<_> = tops.into_values().collect();
+        // Older configs first, so that newer ones take their slots.
+        tops.sort_by_key(|(txg, member)| (*txg, member.top_guid));
+        let root = root_of(&facts, tops.iter().map(|(_, member)| &member.vdev_tree));
+        let mut candidate = Self { facts, root, devices, duplicates, others };
+        let mut root = candidate.root.clone();
+        candidate.set_paths(&mut root);
+        candidate.root = root;
+        Some(candidate)
+    }
+
+    /// The pool's guid.
+    pub fn guid(&self) -> u64 {
+        self.facts.pool_guid
+    }
+
+    /// The pool's name.
+    pub fn name(&self) -> &str {
+        &self.facts.name
+    }
+
+    /// Whether it was destroyed.
+    pub fn is_destroyed(&self) -> bool {
+        self.facts.state == PoolState::Destroyed
+    }
+
+    /// The host that used it last.
+    pub fn last_use(&self) -> LastUse {
+        let is_released = matches!(self.facts.state, PoolState::Exported | PoolState::Destroyed);
+        LastUse { hostid: self.facts.hostid, is_released }
+    }
+
+    /// Every valid uberblock of any of its devices.
+    pub fn uberblocks(&self) -> Vec<Uberblock> {
+        self.devices.iter().flat_map(|found| found.uberblocks.iter().copied()).collect()
+    }
+
+    /// The device that is the leaf `guid`, or was when it was a top-level vdev of that guid.
+    pub fn found(&self, guid: u64) -> Option<&Arc<Found>> {
+        if guid == 0 {
+            return None;
+        }
+        let as_leaf = self.devices.iter().find(|found| found.guid() == guid);
+        as_leaf.or_else(|| {
+            let is_top = |found: &&Arc<Found>| {
+                found.config.member.as_ref().is_some_and(|member| {
+                    // Only a leaf can stand for its top-level vdev.
+                    member.top_guid == guid && member.vdev_tree.children.is_empty()
+                })
+            };
+            self.devices.iter().find(is_top)
+        })
+    }
+
+    /// The device for a leaf of a config.
+    pub fn device(&self, leaf: &VdevConfig) -> Option<Arc<dyn Device>> {
+        self.found(leaf.guid).map(|found| Arc::clone(&found.device))
+    }
+
+    /// The idle spare or cache with that guid, or a spare in use.
+    pub fn other(&self, guid: u64) -> Option<&Arc<Found>> {
+        self.others.iter().chain(&self.devices).find(|found| found.guid() == guid)
+    }
+
+    /// Puts the paths at which devices were found in place of those that a config has.
+    pub(crate) fn set_paths(&self, config: &mut VdevConfig) {
+        if config.kind.is_leaf()
+            && let Some(found) = self.found(config.guid)
+        {
+            config.leaf.path = Some(found.path.as_str().into());
+            config.leaf.not_present = false;
+        }
+        for child in &mut config.children {
+            self.set_paths(child);
+        }
+    }
+}
+
+/// Of devices with the same guid, keeps the best.
+fn without_duplicates(mut devices: Vec<Arc<Found>>) -> (Vec<Arc<Found>>, Vec<Arc<Found>>) {
+    devices.sort_by(|a, b| b.rank().cmp(&a.rank()).then_with(|| a.path.cmp(&b.path)));
+    let (mut best, mut rest): (Vec<Arc<Found>>, _) = (Vec::new(), Vec::new());
+    for found in devices {
+        let is_known = best.iter().any(|other| other.guid() == found.guid());
+        if is_known { rest.push(found) } else { best.push(found) }
+    }
+    best.sort_by(|a, b| a.path.cmp(&b.path));
+    (best, rest)
+}
+
+/// A root with each top-level config in its slot.
+fn root_of<'a>(facts: &PoolFacts, tops: impl Iterator<Item = &'a VdevConfig>) -> VdevConfig {
+    let mut slots: Vec<Option<VdevConfig>> = Vec::new();
+    let limit = facts.vdev_children.unwrap_or(SLOTS_MAX).min(SLOTS_MAX);
+    for top in tops.filter(|top| top.id < limit) {
+        let slot = top.id as usize;
+        if slots.len() <= slot {
+            slots.resize(slot + 1, None);
+        }
+        slots[slot] = Some(top.clone());
+    }
+    let count = facts.vdev_children.map_or(slots.len(), |count| count.min(SLOTS_MAX) as usize);
+    slots.resize(count.max(1), None);
+    let fill = |(id, slot): (usize, Option<VdevConfig>)| {
+        let id = id as u64;
+        match slot {
+            _ if facts.hole_array.contains(&id) => VdevConfig::hole(id),
+            Some(top) => top,
+            None => VdevConfig::missing(id),
+        }
+    };
+    VdevConfig::root(facts.pool_guid, slots.into_iter().enumerate().map(fill).collect())
+}

@@ -1,0 +1,74 @@
+//! A device that carries a label.
+
+use std::sync::Arc;
+
+use cenote_device::Device;
+use cenote_ondisk::config::{LabelConfig, VdevConfig};
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_vdev::VdevState;
+use cenote_vdev::labels::{self, Label};
+
+/// A device with at least one usable label.
+#[derive(Debug)]
+pub struct Found {
+    /// Where it was found.
+    pub path: String,
+    /// The device, open for reading.
+    pub device: Arc<dyn Device>,
+    /// The config of the highest txg among its labels.
+    pub config: LabelConfig,
+    /// All configs whose labels are good, each txg once.
+    pub configs: Vec<LabelConfig>,
+    /// Labels that are good.
+    pub good_labels: usize,
+    /// Every valid uberblock in any of its labels.
+    pub uberblocks: Vec<Uberblock>,
+}
+
+impl Found {
+    /// Reads the labels of a device; none if it carries none that can be used.
+    pub async fn read(device: Arc<dyn Device>) -> Option<Self> {
+        let labels = labels::read(&*device).await;
+        let good = labels.labels.iter().filter_map(Label::valid_config);
+        let mut configs: Vec<LabelConfig> = good.cloned().collect();
+        let good_labels = configs.len();
+        // A label of txg 0 is that of a device that left, or never became a member.
+        configs.retain(|config| config.member.is_none() || config.txg != 0);
+        configs.sort_by_key(|config| std::cmp::Reverse(config.txg));
+        configs.dedup_by_key(|config| (config.txg, config.guid));
+        let config = configs.first().cloned()?;
+        let uberblocks = labels.uberblocks().map(|found| found.uberblock).collect();
+        let path = device.info().path.clone();
+        Some(Self { path, device, config, configs, good_labels, uberblocks })
+    }
+
+    /// Guid of the leaf that it is.
+    pub fn guid(&self) -> u64 {
+        self.config.guid
+    }
+
+    /// The pool that it belongs to; none for idle spares and caches.
+    pub fn pool_guid(&self) -> Option<u64> {
+        self.config.member.as_ref().map(|member| member.facts.pool_guid)
+    }
+
+    /// Order of trust among devices that claim to be the same leaf.
+    pub(super) fn rank(&self) -> (u64, usize) {
+        (self.config.txg, self.good_labels)
+    }
+}
+
+/// A hot spare or a cache device of a pool.
+#[derive(Debug, Clone)]
+pub struct AuxDevice {
+    /// Its config in the MOS, with the path at which it was found.
+    pub config: VdevConfig,
+    /// Where the MOS says it is.
+    pub recorded_path: Option<String>,
+    /// Bytes of its device, if it was found.
+    pub device_size: Option<u64>,
+    /// Healthy if a device with its guid was found.
+    pub state: VdevState,
+    /// Whether a device with its guid is at the recorded path too.
+    pub is_at_recorded_path: bool,
+}

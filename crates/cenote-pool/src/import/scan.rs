@@ -1,0 +1,143 @@
+//! Reading the labels of all devices in some directories.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_device::{FileDevice, OpenMode};
+use cenote_ondisk::label::DEVICE_SIZE_MIN;
+use cenote_rt::{Error, Kind, Result};
+use futures_util::StreamExt;
+
+use super::candidate::Candidate;
+use super::device::Found;
+
+/// Devices whose labels are read at the same time.
+const CONCURRENT_DEVICES: usize = 16;
+
+/// Where to look for pools.
+#[derive(Debug, Clone, Default)]
+pub struct ScanOptions {
+    /// Directories, of which every file and block device is looked at, and single devices.
+    pub paths: Vec<PathBuf>,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Pools, in the order in which listings have them.
+    pub candidates: Vec<Candidate>,
+    /// Paths that were asked for and cannot be looked at.
+    pub failures: Vec<(PathBuf, Error)>,
+}
+
+/// Why a pool was not found by name or guid.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FindError {
+    /// There is none.
+    #[error("no such pool available")]
+    NotFound,
+    /// There are several.
+    #[error("more than one matching pool")]
+    Ambiguous(Vec<u64>),
+}
+
+impl Scan {
+    /// The pool with that name, or with that guid in decimal. A destroyed pool is found only if
+    /// there is no other, since its name is free again.
+    pub fn find(&self, name: &str) -> Result<&Candidate, FindError> {
+        let matching = |candidate: &&Candidate| {
+            candidate.name() == name || name.parse() == Ok(candidate.guid())
+        };
+        let mut matches: Vec<_> = self.candidates.iter().filter(matching).collect();
+        if matches.len() > 1 {
+            matches.retain(|candidate| !candidate.is_destroyed());
+        }
+        match matches[..] {
+            [] => Err(FindError::NotFound),
+            [only] => Ok(only),
+            _ => Err(FindError::Ambiguous(matches.iter().map(|pool| pool.guid()).collect())),
+        }
+    }
+}
+
+/// Reads labels and groups what was found into pools. What cannot be read is skipped, unless it
+/// was asked for by its own path.
+pub async fn scan(options: &ScanOptions) -> Result<Scan> {
+    let (mut devices, mut failures) = (Vec::new(), Vec::new());
+    for path in &options.paths {
+        match list(path).await {
+            Ok(list) => devices.extend(list),
+            Err(error) => failures.push((path.clone(), error)),
+        }
+    }
+    devices.sort();
+    devices.dedup();
+    let mut found: Vec<Arc<Found>> = futures_util::stream::iter(devices)
+        .map(read)
+        .buffered(CONCURRENT_DEVICES)
+        .filter_map(std::future::ready)
+        .map(Arc::new)
+        .collect()
+        .await;
+    // A file that two directories lead to is one device.
+    found.dedup_by(|a, b| a.path == b.path);
+    Ok(Scan { candidates: group(found), failures })
+}
+
+/// The devices behind a path: itself, or what is in the directory.
+async fn list(path: &Path) -> Result<Vec<PathBuf>> {
+    let path = path.to_owned();
+    cenote_rt::blocking(move || {
+        let failed = |error: std::io::Error| {
+            let kind = match error.kind() {
+                std::io::ErrorKind::NotFound => Kind::NotFound,
+                std::io::ErrorKind::PermissionDenied => Kind::Permission,
+                _ => Kind::Io,
+            };
+            Error::new(kind, error).with_at(|at| at.device = Some(path.display().to_string()))
+        };
+        if !std::fs::metadata(&path).map_err(failed)?.is_dir() {
+            return Ok(vec![path]);
+        }
+        let entries = std::fs::read_dir(&path).map_err(failed)?;
+        Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
+    })
+    .await?
+}
+
+/// The device at `path`, if it carries a label that can be used.
+async fn read(path: PathBuf) -> Option<Found> {
+    let opened = cenote_rt::blocking(move || {
+        use std::os::unix::fs::FileTypeExt;
+        let meta = std::fs::metadata(&path).ok()?;
+        let is_device = meta.is_file() || meta.file_type().is_block_device();
+        if !is_device || (meta.is_file() && meta.len() < DEVICE_SIZE_MIN) {
+            return None;
+        }
+        FileDevice::open(&path, OpenMode::ReadOnly).ok()
+    });
+    let device = opened.await.ok()??;
+    Found::read(device).await
+}
+
+/// Groups devices into pools. Listings have the pool whose first device comes last first, as
+/// OpenZFS's do.
+fn group(found: Vec<Arc<Found>>) -> Vec<Candidate> {
+    let mut order: Vec<u64> = Vec::new();
+    let mut pools: BTreeMap<u64, Vec<Arc<Found>>> = BTreeMap::new();
+    let mut others = Vec::new();
+    for device in found {
+        match device.pool_guid() {
+            None => others.push(device),
+            Some(pool) => {
+                if !pools.contains_key(&pool) {
+                    order.insert(0, pool);
+                }
+                pools.entry(pool).or_default().push(device);
+            }
+        }
+    }
+    let merge = |pool: &u64| Candidate::merge(pools.remove(pool)?, others.clone());
+    order.iter().filter_map(merge).collect()
+}

@@ -1,0 +1,233 @@
+//! Keys of encrypted datasets: from what the user has to what blocks are read with
+//! (spec 08 §2-§4).
+//!
+//!     passphrase/hex/raw ──> wrapping key ──unwraps──> master key, HMAC key ──> BlockKeys
+//!                            of the encryption root    of each dir below it
+//!
+//! Loading a key is done for an encryption root and holds for every dir below it that names that
+//! root. Each key object is unwrapped at once, which proves the key (its tag must match), so a
+//! dataset that the store has keys for is readable. Key material is wiped when it is dropped.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_codec::crypto::{self, BlockKeys, KeyFormat, Pbkdf2, Purpose, WrappedKeys, WrappingKey};
+use cenote_dmu::ObjSet;
+use cenote_ondisk::dsl::crypto as entry;
+use cenote_ondisk::zap::Value;
+use cenote_rt::{Error, Kind, Result};
+
+use crate::dsl::{Dataset, Dir, DslError};
+use crate::{Pool, mos};
+
+/// PBKDF2 costs about this much per iteration.
+const ITERATION_NS: u64 = 1000;
+
+/// Why a key was not loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The dataset is encrypted and nobody has given its key.
+    #[error("encryption key is not loaded")]
+    NotLoaded,
+    /// The dataset is not encrypted.
+    #[error("dataset is not encrypted")]
+    NotEncrypted,
+    /// Its key is that of another dataset.
+    #[error("dataset inherits its key from another")]
+    NotRoot,
+    /// The key is loaded already.
+    #[error("key is already loaded")]
+    AlreadyLoaded,
+    /// The key, or the key object, is not good.
+    #[error(transparent)]
+    Crypto(#[from] crypto::KeyError),
+    /// A field of a key object has the wrong number of bytes.
+    #[error("key object: entry '{0}' has the wrong length")]
+    FieldLength(&'static str),
+}
+
+impl KeyError {
+    fn kind(self) -> Kind {
+        match self {
+            Self::NotLoaded => Kind::KeyUnavailable,
+            Self::NotEncrypted | Self::NotRoot | Self::AlreadyLoaded => Kind::Invalid,
+            Self::Crypto(_) => Kind::WrongKey,
+            Self::FieldLength(_) => Kind::Corrupt,
+        }
+    }
+}
+
+impl From<KeyError> for Error {
+    fn from(error: KeyError) -> Self {
+        Self::new(error.kind(), error)
+    }
+}
+
+/// A DSL crypto key object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyInfo {
+    /// Its MOS object.
+    pub object: u64,
+    /// The keys, wrapped; with suite and id.
+    pub wrapped: WrappedKeys,
+    /// Key format, as stored.
+    pub format_value: u64,
+    /// Salt and rounds of a passphrase.
+    pub pbkdf2: Pbkdf2,
+    /// DSL dir of the encryption root.
+    pub root_dir: u64,
+    /// Dirs that use this object.
+    pub refcount: u64,
+}
+
+impl KeyInfo {
+    /// Reads the key object.
+    pub async fn load(mos: &Arc<ObjSet>, object: u64) -> Result<Self> {
+        let entries: BTreeMap<_, _> = mos::entries(mos, object).await?.into_iter().collect();
+        let number = |key: &str| entries.get(key).and_then(Value::first);
+        let required = |key: &'static str| {
+            number(key).ok_or_else(|| mos::corrupt(object)(DslError::Missing { object, key }))
+        };
+        let iterations = number(entry::PBKDF2_ITERS).unwrap_or(0);
+        Ok(Self {
+            object,
+            wrapped: WrappedKeys {
+                suite: required(entry::SUITE)?,
+                guid: required(entry::GUID)?,
+                version: number(entry::VERSION).unwrap_or(0),
+                iv: field(&entries, object, entry::IV)?,
+                mac: field(&entries, object, entry::MAC)?,
+                master_key: field(&entries, object, entry::MASTER_KEY)?,
+                hmac_key: field(&entries, object, entry::HMAC_KEY)?,
+            },
+            format_value: number(entry::KEYFORMAT).unwrap_or(0),
+            pbkdf2: Pbkdf2 { salt: number(entry::PBKDF2_SALT).unwrap_or(0), iterations },
+            root_dir: required(entry::ROOT_DDOBJ)?,
+            refcount: number(entry::REFCOUNT).unwrap_or(0),
+        })
+    }
+
+    /// How the user's key is written down.
+    pub fn format(&self) -> Result<KeyFormat, KeyError> {
+        Ok(KeyFormat::from_value(self.format_value)?)
+    }
+
+    /// The wrapping key that `material` stands for. Takes a while for a passphrase.
+    pub async fn wrapping_key(&self, material: &[u8]) -> Result<WrappingKey> {
+        let (format, pbkdf2) = (self.format()?, self.pbkdf2);
+        let material = material.to_vec();
+        let estimate_ns = pbkdf2.iterations.saturating_mul(ITERATION_NS);
+        let key = cenote_rt::cpu(estimate_ns, move || {
+            WrappingKey::from_material(format, &material, pbkdf2, Purpose::Load)
+        });
+        Ok(key.await?.map_err(KeyError::from)?)
+    }
+}
+
+fn field<const N: usize>(
+    entries: &BTreeMap<String, Value>,
+    object: u64,
+    key: &'static str,
+) -> Result<[u8; N]> {
+    let bytes = entries.get(key).and_then(Value::as_bytes);
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| mos::corrupt(object)(KeyError::FieldLength(key)))
+}
+
+/// Keys that were loaded, by key object.
+#[derive(Debug, Default)]
+pub struct KeyStore(Mutex<BTreeMap<u64, Arc<BlockKeys>>>);
+
+impl KeyStore {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<BlockKeys>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The keys of the key object, if they were loaded.
+    pub fn block_keys(&self, object: u64) -> Option<Arc<BlockKeys>> {
+        self.lock().get(&object).cloned()
+    }
+
+    /// Whether the keys of the key object were loaded.
+    pub fn is_loaded(&self, object: u64) -> bool {
+        self.lock().contains_key(&object)
+    }
+}
+
+impl Pool {
+    /// Loads the key of an encryption root for it and every dataset below that shares its key;
+    /// gives the number of key objects that were opened.
+    ///
+    /// # Errors
+    /// A [`KeyError`]; `Kind::WrongKey` if `material` is not the key.
+    pub async fn load_key(&self, dataset: &Dataset, material: &[u8]) -> Result<usize> {
+        let info = self.root_key(dataset).await.map_err(|e| e.in_dataset(dataset.name()))?;
+        if self.keys().is_loaded(info.object) {
+            return Err(Error::from(KeyError::AlreadyLoaded).in_dataset(dataset.name()));
+        }
+        let key = info.wrapping_key(material).await.map_err(|e| e.in_dataset(dataset.name()))?;
+        let unwrap = |wrapped: &WrappedKeys| BlockKeys::unwrap(&key, wrapped);
+        let keys = unwrap(&info.wrapped)
+            .map_err(|error| Error::from(KeyError::from(error)).in_dataset(dataset.name()))?;
+        self.keys().lock().insert(info.object, Arc::new(keys));
+        let mut count = 1;
+        let mut pending: Vec<Dir> = dataset.dir().children(self.mos()).await?;
+        while let Some(dir) = pending.pop() {
+            pending.extend(dir.children(self.mos()).await?);
+            let Some(object) = dir.crypto_key_object(self.mos()).await? else { continue };
+            let child = KeyInfo::load(self.mos(), object).await?;
+            if child.root_dir != info.root_dir || self.keys().is_loaded(object) {
+                continue;
+            }
+            // A child whose own key object is damaged does not keep the others locked.
+            if let Ok(keys) = unwrap(&child.wrapped) {
+                self.keys().lock().insert(object, Arc::new(keys));
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Forgets the key of an encryption root, for it and all that share it.
+    pub async fn unload_key(&self, dataset: &Dataset) -> Result<()> {
+        let info = self.root_key(dataset).await.map_err(|e| e.in_dataset(dataset.name()))?;
+        if !self.keys().is_loaded(info.object) {
+            return Err(Error::from(KeyError::NotLoaded).in_dataset(dataset.name()));
+        }
+        let loaded: Vec<u64> = self.keys().lock().keys().copied().collect();
+        for object in loaded {
+            if KeyInfo::load(self.mos(), object).await?.root_dir == info.root_dir {
+                self.keys().lock().remove(&object);
+            }
+        }
+        Ok(())
+    }
+
+    /// The key object of an encryption root.
+    async fn root_key(&self, dataset: &Dataset) -> Result<KeyInfo> {
+        let info = dataset.key_info().await?.ok_or(KeyError::NotEncrypted)?;
+        if info.root_dir != dataset.dir().object || dataset.is_snapshot() {
+            return Err(KeyError::NotRoot.into());
+        }
+        Ok(info)
+    }
+}
+
+impl Dataset {
+    /// The key object of the dataset, if it is encrypted.
+    pub async fn key_info(&self) -> Result<Option<KeyInfo>> {
+        match self.dir().crypto_key_object(self.mos()).await? {
+            Some(object) => KeyInfo::load(self.mos(), object).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The name of the dataset whose key opens this one, if it is encrypted.
+    pub async fn encryption_root(&self) -> Result<Option<String>> {
+        match self.key_info().await? {
+            Some(info) => self.pool().dir_name(info.root_dir).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}

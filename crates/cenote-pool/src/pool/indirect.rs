@@ -1,0 +1,55 @@
+//! Mappings of removed vdevs, read from the MOS and handed to the tree (spec 05 §11).
+//!
+//! An older mapping may itself lie on a vdev that was removed later, so they are loaded from the
+//! newest to the oldest: last removed, then the one before it, and so on.
+
+use std::sync::Arc;
+
+use cenote_dmu::ObjSet;
+use cenote_ondisk::config::{VdevConfig, VdevKind};
+use cenote_ondisk::indirect::{MAPPING_ENTRY_LEN, MappingPhys};
+use cenote_rt::{Error, Result};
+use cenote_vdev::{IndirectMap, Tree};
+
+use crate::mos;
+
+/// Mappings larger than this are refused: ten million entries.
+const MAPPING_BYTES_MAX: u64 = 10_000_000 * MAPPING_ENTRY_LEN as u64;
+
+/// Loads every mapping that the pool has, newest first.
+pub(super) async fn load(mos: &Arc<ObjSet>, tree: &Tree, root: &VdevConfig) -> Result<()> {
+    for vdev in order(root) {
+        let Some(object @ 1..) = vdev.top.indirect_object else { continue };
+        let map = read(mos, object).await?;
+        tree.set_indirect(vdev.id, Arc::new(map));
+    }
+    Ok(())
+}
+
+/// Removed vdevs, the last removed first.
+fn order(root: &VdevConfig) -> Vec<&VdevConfig> {
+    let mut left: Vec<&VdevConfig> =
+        root.children.iter().filter(|vdev| vdev.kind == VdevKind::Indirect).collect();
+    let mut order = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        // The newest is the one that no other names as its predecessor.
+        let is_named = |vdev: &&VdevConfig| {
+            left.iter().any(|other| other.top.prev_indirect_vdev == Some(vdev.id))
+        };
+        let newest = left.iter().position(|vdev| !is_named(vdev)).unwrap_or(0);
+        order.push(left.remove(newest));
+    }
+    order
+}
+
+async fn read(mos: &Arc<ObjSet>, object: u64) -> Result<IndirectMap> {
+    let dnode = mos.dnode(object).await?;
+    let phys = MappingPhys::decode(dnode.bonus()?).map_err(mos::corrupt(object))?;
+    let len = phys.num_entries.saturating_mul(MAPPING_ENTRY_LEN as u64);
+    if len > dnode.geometry().byte_count() || len > MAPPING_BYTES_MAX {
+        let text = format!("mapping of {} entries does not fit its object", phys.num_entries);
+        return Err(Error::corrupt(text).in_object(0, object));
+    }
+    let bytes = dnode.read_at(0, len as usize).await?;
+    IndirectMap::decode(&bytes).map_err(mos::corrupt(object))
+}

@@ -1,0 +1,310 @@
+//! Following one uberblock to a whole pool (spec 01 §16.2).
+//!
+//!     labels' tree ──> MOS ──"config"──> trusted tree ──> MOS again, through it
+//!                                                          |─ features, special dirs, salt
+//!                                                          |─ mappings of removed vdevs
+//!                                                          `─ dirty time logs, spares, caches
+//!
+//! The tree that the labels make up is only good for reaching the MOS; everything after that is
+//! read through the tree that the MOS itself holds. What reading does not need (dirty time logs,
+//! spares, history, space maps) may be damaged: it ends up among the warnings.
+
+use std::sync::{Arc, Mutex};
+
+use cenote_block::{BlockStore, CacheConfig};
+use cenote_dmu::{ObjSet, SpaceMap};
+use cenote_ondisk::config::{PoolConfig, VdevConfig, VdevKind};
+use cenote_ondisk::dsl::key;
+use cenote_ondisk::spacemap::{Geometry, Item};
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_rt::{Error, FixedMap, Kind, Result, tunables};
+use cenote_vdev::{BuildOptions, Tree, TxgRanges, VdevState};
+
+use super::{OpenError, OpenOptions, Pool, indirect};
+use crate::dsl::{Dir, DslError};
+use crate::features::{FeatureEntry, FeatureTable, UnknownFeature, by_guid};
+use crate::import::{AuxDevice, Candidate};
+use crate::keys::KeyStore;
+use crate::{dsl, mos};
+
+/// The last version before feature flags.
+const VERSION_LEGACY_MAX: u64 = 28;
+/// The version with feature flags.
+const VERSION_FEATURES: u64 = 5000;
+/// Pool directory: the config.
+const CONFIG: &str = "config";
+/// Pool directory: secret of salted checksums.
+const CHECKSUM_SALT: &str = "org.illumos:checksum_salt";
+
+/// Opens the pool that `uberblock` is the root of.
+pub(super) async fn load(
+    candidate: &Candidate,
+    uberblock: Uberblock,
+    options: &OpenOptions,
+) -> Result<Pool> {
+    if !(1..=VERSION_LEGACY_MAX).contains(&uberblock.version)
+        && uberblock.version != VERSION_FEATURES
+    {
+        return Err(OpenError::Version { version: uberblock.version }.into());
+    }
+    check_label_features(candidate, &uberblock, options)?;
+    let config = trusted_config(candidate, &uberblock).await?;
+    let (tree, store, mos) = open_mos(candidate, &config.vdev_tree, &uberblock).await?;
+    check_tree(&config.vdev_tree, &tree, &uberblock, options)?;
+    let directory = mos::entries(&mos, mos::DIRECTORY).await.map_err(corrupt)?;
+    let mut pool = Pool {
+        root_dir: root_dir(&mos, &directory, &config.facts.name).await?,
+        features: FeatureTable::load(&mos, &directory).await.map_err(corrupt)?,
+        config,
+        uberblock,
+        tree,
+        store,
+        mos,
+        directory,
+        origin_snapshot: None,
+        spares: Vec::new(),
+        caches: Vec::new(),
+        keys: KeyStore::default(),
+        is_deflated: false,
+        rewound_from: None,
+        warnings: Vec::new(),
+        dir_names: Mutex::new(FixedMap::default()),
+        space: Mutex::new(None),
+        load_guid: load_guid()?,
+    };
+    pool.finish(candidate).await?;
+    Ok(pool)
+}
+
+/// A random number that tells one opening of a pool from another.
+fn load_guid() -> Result<u64> {
+    let mut bytes = [0; 8];
+    cenote_rt::secret_bytes(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn corrupt(error: Error) -> Error {
+    match error.kind() {
+        Kind::Limit => error,
+        _ => OpenError::CorruptMos(error.to_string()).into(),
+    }
+}
+
+/// Refuses features in the labels that are needed to read the MOS and that we do not know.
+fn check_label_features(
+    candidate: &Candidate,
+    uberblock: &Uberblock,
+    options: &OpenOptions,
+) -> Result<()> {
+    let configs = candidate.devices.iter().flat_map(|found| &found.configs);
+    let limit = if options.txg.is_some() { u64::MAX } else { uberblock.txg };
+    let label = configs
+        .filter(|config| config.txg <= limit)
+        .max_by_key(|config| config.txg)
+        .ok_or(OpenError::NoLabel { txg: uberblock.txg })?;
+    let features = label.member.as_ref().and_then(|member| member.facts.features_for_read.as_ref());
+    let entry = FeatureEntry { refcount: 1, is_read_only_compatible: false, enabled_txg: None };
+    let unknown: Vec<_> = features
+        .into_iter()
+        .flatten()
+        .filter(|guid| by_guid(guid).is_none())
+        .map(|guid| UnknownFeature { guid: guid.clone(), description: String::new(), entry })
+        .collect();
+    if unknown.is_empty() { Ok(()) } else { Err(OpenError::UnsupportedFeatures(unknown).into()) }
+}
+
+/// Opens the MOS through a tree of that config.
+async fn open_mos(
+    candidate: &Candidate,
+    root: &VdevConfig,
+    uberblock: &Uberblock,
+) -> Result<(Arc<Tree>, Arc<BlockStore>, Arc<ObjSet>)> {
+    let tree = Tree::build(root, |leaf| candidate.device(leaf), &BuildOptions::default())?;
+    tree.set_reflow(uberblock.raidz_reflow_info);
+    let store = BlockStore::new(Arc::clone(&tree), CacheConfig::default());
+    let mos =
+        ObjSet::open(Arc::clone(&store), &uberblock.rootbp, None, 0).await.map_err(corrupt)?;
+    Ok((tree, store, mos))
+}
+
+/// The config in the MOS, with the paths at which devices were found.
+async fn trusted_config(candidate: &Candidate, uberblock: &Uberblock) -> Result<PoolConfig> {
+    let (tree, _, mos) = open_mos(candidate, &candidate.root, uberblock).await.map_err(
+        |error| match missing_tops(&candidate.root) {
+            missing if missing.is_empty() => error,
+            missing => OpenError::MissingVdevs(missing).into(),
+        },
+    )?;
+    let read = async {
+        let object = mos::u64(&mos, mos::DIRECTORY, CONFIG).await?.ok_or_else(|| {
+            mos::corrupt(mos::DIRECTORY)(DslError::Missing { object: mos::DIRECTORY, key: CONFIG })
+        })?;
+        let list = cenote_dmu::read_nvlist(&mos, object).await?;
+        PoolConfig::decode(list).map_err(mos::corrupt(object))
+    };
+    let mut config = read.await.map_err(corrupt)?;
+    drop(tree);
+    candidate.set_paths(&mut config.vdev_tree);
+    Ok(config)
+}
+
+/// Slots of which no label tells anything. A removed vdev has no devices, so its slot is among
+/// them as long as only the labels are known.
+fn missing_tops(root: &VdevConfig) -> Vec<u64> {
+    root.children.iter().filter(|top| top.kind == VdevKind::Missing).map(|top| top.id).collect()
+}
+
+/// Checks that the trusted tree is whole.
+fn check_tree(
+    root: &VdevConfig,
+    tree: &Tree,
+    uberblock: &Uberblock,
+    options: &OpenOptions,
+) -> Result<()> {
+    let dead: Vec<_> = root
+        .children
+        .iter()
+        .filter(|config| config.kind.is_concrete())
+        .filter(|config| tree.top(config.id).is_none_or(|top| !top.state().is_readable()))
+        .collect();
+    let missing: Vec<u64> =
+        dead.iter().filter(|config| !config.top.is_log).map(|config| config.id).collect();
+    if missing.len() as u64 > tunables::MAX_MISSING_TVDS.get() {
+        return Err(OpenError::MissingVdevs(missing).into());
+    }
+    let is_offline =
+        |config: &VdevConfig| config.leaves().all(|leaf| leaf.leaf.offline || leaf.leaf.faulted);
+    let log = dead.iter().find(|config| config.top.is_log && !is_offline(config));
+    if let (Some(log), false) = (log, options.missing_log_ok) {
+        return Err(OpenError::MissingLog(log.id).into());
+    }
+    let found = root.guid_sum();
+    if found != uberblock.guid_sum {
+        return Err(OpenError::GuidSum { found, expected: uberblock.guid_sum }.into());
+    }
+    Ok(())
+}
+
+async fn root_dir(mos: &Arc<ObjSet>, directory: &mos::Entries, name: &str) -> Result<Arc<Dir>> {
+    let entry = directory.iter().find(|(entry, _)| entry == key::ROOT_DATASET);
+    let object = entry.and_then(|(_, value)| value.first()).ok_or_else(|| {
+        let missing = DslError::Missing { object: mos::DIRECTORY, key: key::ROOT_DATASET };
+        corrupt(mos::corrupt(mos::DIRECTORY)(missing))
+    })?;
+    Ok(Arc::new(Dir::load(mos, object, name).await.map_err(corrupt)?))
+}
+
+impl Pool {
+    /// The rest, once the pool stands.
+    async fn finish(&mut self, candidate: &Candidate) -> Result<()> {
+        let unreadable = self.features.unreadable();
+        if !unreadable.is_empty() {
+            return Err(OpenError::UnsupportedFeatures(unreadable).into());
+        }
+        self.is_deflated =
+            self.directory_value(key::DEFLATE).and_then(|value| value.first()) == Some(1);
+        let salt = self.directory_value(CHECKSUM_SALT).and_then(|value| value.as_bytes());
+        if let Some(salt) = salt.and_then(|salt| salt.try_into().ok()) {
+            self.store.set_salt(salt);
+        }
+        self.store.set_large_gang_headers(self.features.is_active("dynamic_gang_header"));
+        indirect::load(&self.mos, &self.tree, &self.config.vdev_tree).await.map_err(corrupt)?;
+        self.origin_snapshot = match self.find_origin().await {
+            Ok(origin) => origin,
+            Err(error) => return Err(corrupt(error)),
+        };
+        let leaves: Vec<_> = self
+            .config
+            .vdev_tree
+            .leaves()
+            .filter_map(|leaf| Some((leaf.guid, leaf.leaf.dtl_object?)))
+            .collect();
+        for (guid, object) in leaves {
+            match self.dirty_time_log(object).await {
+                Ok(ranges) => {
+                    self.tree.set_dtl(guid, ranges);
+                }
+                Err(error) => self.warnings.push(format!("dirty time log of {guid}: {error}")),
+            }
+        }
+        self.spares = self.aux_devices(candidate, "spares").await;
+        self.caches = self.aux_devices(candidate, "l2cache").await;
+        Ok(())
+    }
+
+    /// The snapshot that ordinary file systems begin with: older pools have none.
+    async fn find_origin(&self) -> Result<Option<u64>> {
+        let root = &self.root_dir;
+        let children = root.phys.child_dir_zapobj;
+        let Some(object) = mos::u64(&self.mos, children, key::ORIGIN_DIR).await? else {
+            return Ok(None);
+        };
+        let dir = Dir::load(&self.mos, object, key::ORIGIN_DIR).await?;
+        let head = dsl::dataset::load_phys(&self.mos, dir.phys.head_dataset_obj).await?;
+        Ok(Some(head.prev_snap_obj).filter(|object| *object != 0))
+    }
+
+    async fn dirty_time_log(&self, object: u64) -> Result<TxgRanges> {
+        let mut ranges = Vec::new();
+        let map = SpaceMap::open(&self.mos, object).await?;
+        map.for_each(Geometry::DTL, |item| {
+            if let Item::Entry(entry) = item {
+                ranges.push((entry.offset, entry.offset.saturating_add(entry.size)));
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(TxgRanges::new(ranges))
+    }
+
+    /// Hot spares or cache devices; what is not readable is left out with a warning.
+    async fn aux_devices(&mut self, candidate: &Candidate, list: &str) -> Vec<AuxDevice> {
+        let Some(object) = self.directory_object(list) else { return Vec::new() };
+        let packed = match cenote_dmu::read_nvlist(&self.mos, object).await {
+            Ok(packed) => packed,
+            Err(error) => {
+                self.warnings.push(format!("{list}: {error}"));
+                return Vec::new();
+            }
+        };
+        let lists = packed.list_array(list).unwrap_or_default();
+        let configs: Vec<_> = lists.iter().map(VdevConfig::decode).collect();
+        let mut devices = Vec::new();
+        for config in configs {
+            match config {
+                Ok(config) => devices.push(self.aux_device(candidate, config)),
+                Err(error) => self.warnings.push(format!("{list}: {error}")),
+            }
+        }
+        devices
+    }
+
+    fn aux_device(&self, candidate: &Candidate, mut config: VdevConfig) -> AuxDevice {
+        let recorded_path = config.leaf.path.as_ref().map(ToString::to_string);
+        if let VdevKind::DraidSpare { top_guid, .. } = config.kind {
+            // It lives and dies with its dRAID.
+            let top = self.tree.vdev(top_guid);
+            let state = top.map_or(VdevState::CantOpen, |top| match top.state().is_readable() {
+                true => VdevState::Healthy,
+                false => VdevState::CantOpen,
+            });
+            let device_size = None;
+            return AuxDevice {
+                config,
+                recorded_path,
+                device_size,
+                state,
+                is_at_recorded_path: true,
+            };
+        }
+        let found = candidate.other(config.guid);
+        let is_at_recorded_path =
+            found.is_some_and(|found| Some(&found.path) == recorded_path.as_ref());
+        let device_size = found.map(|found| found.device.info().size);
+        if let Some(found) = found {
+            config.leaf.path = Some(found.path.as_str().into());
+        }
+        let state = if found.is_some() { VdevState::Healthy } else { VdevState::CantOpen };
+        AuxDevice { config, recorded_path, device_size, state, is_at_recorded_path }
+    }
+}

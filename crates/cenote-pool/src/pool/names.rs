@@ -1,0 +1,145 @@
+//! From names to datasets, and from numbers to names.
+
+use std::sync::{Arc, PoisonError};
+
+use cenote_ondisk::dsl::DirPhys;
+use cenote_rt::{Error, Kind, Result};
+
+use super::Pool;
+use crate::dsl::dataset::load_phys;
+use crate::dsl::{Bookmark, Dataset, DatasetName, Dir, DslError, Suffix, name};
+use crate::mos;
+
+/// Dirs nest no deeper than a name is long.
+const DEPTH_MAX: usize = 256;
+
+impl Pool {
+    /// The dataset called `name`: `pool/a/b` or `pool/a/b@snapshot`.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` with a [`DslError`], `Kind::Invalid` with a
+    /// [`BadName`](crate::dsl::BadName).
+    pub async fn dataset(self: &Arc<Self>, name: &str) -> Result<Dataset> {
+        let parsed = self.parse(name)?;
+        let head = self.head(&parsed).await?;
+        match parsed.suffix {
+            Suffix::None => Ok(head),
+            Suffix::Snapshot(short) => head.snapshot(short).await,
+            Suffix::Bookmark(_) => {
+                Err(Error::new(Kind::Invalid, "a bookmark is no dataset").in_dataset(name))
+            }
+        }
+    }
+
+    /// The bookmark called `name`: `pool/a/b#bookmark`.
+    pub async fn bookmark(self: &Arc<Self>, name: &str) -> Result<Bookmark> {
+        let parsed = self.parse(name)?;
+        let Suffix::Bookmark(short) = parsed.suffix else {
+            return Err(Error::new(Kind::Invalid, "not the name of a bookmark").in_dataset(name));
+        };
+        self.head(&parsed).await?.bookmark(short).await
+    }
+
+    fn parse<'a>(&self, name: &'a str) -> Result<DatasetName<'a>> {
+        let parsed = DatasetName::parse(name)
+            .map_err(|error| Error::new(Kind::Invalid, error).in_dataset(name))?;
+        if parsed.pool != self.name() {
+            let cause = DslError::OtherPool { pool: self.name().to_owned() };
+            return Err(Error::not_found(cause).in_dataset(name));
+        }
+        Ok(parsed)
+    }
+
+    async fn head(self: &Arc<Self>, name: &DatasetName<'_>) -> Result<Dataset> {
+        let missing = || Error::not_found(DslError::NoDataset).in_dataset(name.dataset);
+        let mut dir = Arc::clone(self.root_dir());
+        for component in name.components() {
+            dir = Arc::new(dir.child(self.mos(), component).await?.ok_or_else(missing)?);
+        }
+        self.head_of(dir).await?.ok_or_else(missing)
+    }
+
+    async fn head_of(self: &Arc<Self>, dir: Arc<Dir>) -> Result<Option<Dataset>> {
+        match dir.phys.head_dataset_obj {
+            0 => Ok(None),
+            object => {
+                let name = dir.name.clone();
+                Dataset::load(self, object, dir, name).await.map(Some)
+            }
+        }
+    }
+
+    /// The dataset that every other one is below.
+    pub async fn root_dataset(self: &Arc<Self>) -> Result<Dataset> {
+        let missing = || Error::not_found(DslError::NoDataset).in_dataset(self.name());
+        self.head_of(Arc::clone(self.root_dir())).await?.ok_or_else(missing)
+    }
+
+    /// All file systems and volumes: each before its children, children in name order.
+    pub async fn datasets(self: &Arc<Self>) -> Result<Vec<Dataset>> {
+        let mut datasets = Vec::new();
+        let mut pending = vec![self.root_dataset().await?];
+        while let Some(dataset) = pending.pop() {
+            pending.extend(dataset.children().await?.into_iter().rev());
+            datasets.push(dataset);
+        }
+        Ok(datasets)
+    }
+
+    /// The dataset with this MOS object number, with its name.
+    pub async fn dataset_by_object(self: &Arc<Self>, object: u64) -> Result<Dataset> {
+        let phys = load_phys(self.mos(), object).await?;
+        let dir_name = self.dir_name(phys.dir_obj).await?;
+        let dir = Arc::new(Dir::load(self.mos(), phys.dir_obj, dir_name).await?);
+        let head =
+            Dataset::load(self, dir.phys.head_dataset_obj, Arc::clone(&dir), dir.name.clone());
+        if phys.num_children == 0 {
+            return Dataset::load(self, object, Arc::clone(&dir), dir.name.clone()).await;
+        }
+        let names = mos::entries(self.mos(), head.await?.phys().snapnames_zapobj).await?;
+        let short = names.into_iter().find(|(_, value)| value.first() == Some(object));
+        let (short, _) =
+            short.ok_or_else(|| Error::not_found(DslError::NoSnapshot).in_object(0, object))?;
+        let name = format!("{}@{short}", dir.name);
+        Dataset::load(self, object, dir, name).await
+    }
+
+    /// The name of the directory in a MOS object.
+    pub async fn dir_name(&self, object: u64) -> Result<String> {
+        let cache = || self.dir_names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut below: Vec<String> = Vec::new();
+        let mut dir = object;
+        let top = loop {
+            if dir == self.root_dir().object {
+                break self.name().to_owned();
+            }
+            if let Some(name) = cache().get(&dir).cloned() {
+                break name;
+            }
+            if below.len() >= DEPTH_MAX {
+                return Err(Error::corrupt(DslError::Loop { object }).in_object(0, object));
+            }
+            let parent = self.dir_phys(dir).await?.parent_obj;
+            let children = self.dir_phys(parent).await?.child_dir_zapobj;
+            let entries = mos::entries(self.mos(), children).await?;
+            let entry = entries.into_iter().find(|(_, value)| value.first() == Some(dir));
+            let (component, _) =
+                entry.ok_or_else(|| Error::not_found(DslError::NoDataset).in_object(0, dir))?;
+            below.push(component);
+            dir = parent;
+        };
+        let name =
+            below.into_iter().rev().fold(top, |name, component| format!("{name}/{component}"));
+        cache().insert(object, name.clone());
+        Ok(name)
+    }
+
+    async fn dir_phys(&self, object: u64) -> Result<DirPhys> {
+        Ok(Dir::load(self.mos(), object, "").await?.phys)
+    }
+
+    /// Whether a component is one of the pool's own.
+    pub fn is_internal(component: &str) -> bool {
+        name::is_internal(component)
+    }
+}

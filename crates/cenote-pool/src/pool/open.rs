@@ -1,0 +1,125 @@
+//! Opening a pool: from candidates for the uberblock to one that leads to a whole pool.
+//!
+//! The newest uberblock is tried first. When what it leads to cannot be opened, and a rewind was
+//! asked for, older ones are tried as far as the rewind allows (spec 01 §16.4). What is reported
+//! in the end is why the newest state failed, not the oldest.
+
+use std::sync::Arc;
+
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_rt::{Error, Kind, Result};
+
+use super::choose::{Rewind, best, next_max_txg};
+use super::{OpenError, Pool, load};
+use crate::import::{Candidate, Found, Host, watch_time};
+
+/// What is allowed when opening.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    /// Take the state of this txg, or the last one before it (`-T`).
+    pub txg: Option<u64>,
+    /// Go back when the newest state cannot be opened (`-F`, `-FX`).
+    pub rewind: Rewind,
+    /// Open without log devices that are missing; what they alone hold is not replayed anyway.
+    pub missing_log_ok: bool,
+    /// Open a destroyed pool (`-D`).
+    pub destroyed_ok: bool,
+    /// Check that no other host uses the pool, as an import does. Without it nothing is checked:
+    /// reading harms nobody, and may see a pool that changes.
+    pub host: Option<Host>,
+    /// With `host`: take a pool that another host did not export (`-f`).
+    pub force: bool,
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Self {
+        let kind = match &error {
+            OpenError::NoUberblock { .. } | OpenError::NoLabel { .. } => Kind::NotFound,
+            OpenError::Version { .. }
+            | OpenError::UnsupportedFeatures(_)
+            | OpenError::ReadOnlyFeatures(_)
+            | OpenError::ReflowProgress { .. } => Kind::Unsupported,
+            OpenError::MissingVdevs(_) | OpenError::MissingLog(_) => Kind::Io,
+            OpenError::GuidSum { .. } | OpenError::CorruptMos(_) => Kind::Corrupt,
+            OpenError::ForeignHost { .. } | OpenError::ActiveElsewhere | OpenError::NoHostId => {
+                Kind::Busy
+            }
+            OpenError::Destroyed => Kind::Invalid,
+        };
+        Self::new(kind, error)
+    }
+}
+
+impl Pool {
+    /// Opens a pool for reading.
+    ///
+    /// # Errors
+    /// An [`OpenError`] as the cause, or the error of a device.
+    pub async fn open(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Self>> {
+        if candidate.is_destroyed() && !options.destroyed_ok {
+            return Err(OpenError::Destroyed.into());
+        }
+        let uberblocks = candidate.uberblocks();
+        if let Some(host) = &options.host {
+            check_host(candidate, &uberblocks, host, options.force).await?;
+        }
+        let rewind = if options.txg.is_some() { Rewind::Extreme } else { options.rewind };
+        let mut attempt = best(&uberblocks, options.txg.unwrap_or(u64::MAX))?;
+        let newest = attempt.txg;
+        let mut first_failure = None;
+        loop {
+            match load::load(candidate, attempt, options).await {
+                Ok(mut pool) => {
+                    pool.rewound_from = (attempt.txg != newest).then_some(newest);
+                    return Ok(Arc::new(pool));
+                }
+                Err(error) => first_failure.get_or_insert(error),
+            };
+            let older = next_max_txg(rewind, newest, attempt.txg)
+                .and_then(|max_txg| best(&uberblocks, max_txg).ok());
+            // Below the safe window only as far as was asked for.
+            match older.filter(|older| next_max_txg(rewind, newest, older.txg + 1).is_some()) {
+                Some(older) => attempt = older,
+                None => break,
+            }
+        }
+        Err(first_failure.unwrap_or_else(|| OpenError::NoUberblock { max_txg: newest }.into()))
+    }
+}
+
+/// Refuses a pool that another host uses.
+async fn check_host(
+    candidate: &Candidate,
+    uberblocks: &[Uberblock],
+    host: &Host,
+    force: bool,
+) -> Result<()> {
+    let last = candidate.last_use();
+    if last.is_foreign(host) && !force {
+        return Err(OpenError::ForeignHost {
+            hostid: last.hostid,
+            hostname: candidate.facts.hostname.clone().unwrap_or_default(),
+        }
+        .into());
+    }
+    let Some(newest) = uberblocks.iter().max_by_key(|uberblock| uberblock.rank()) else {
+        return Ok(());
+    };
+    let mmp = newest.mmp();
+    let Some(time) = watch_time(mmp.as_ref(), last, host) else { return Ok(()) };
+    if host.hostid == 0 {
+        return Err(OpenError::NoHostId.into());
+    }
+    let end = cenote_rt::monotonic() + time;
+    while cenote_rt::monotonic() < end {
+        cenote_rt::sleep(std::time::Duration::from_secs(1).min(time)).await;
+        for device in &candidate.devices {
+            let again = Found::read(Arc::clone(&device.device)).await;
+            let uberblocks = again.map(|found| found.uberblocks).unwrap_or_default();
+            if uberblocks.iter().any(|uberblock| uberblock.rank() > newest.rank()) {
+                return Err(OpenError::ActiveElsewhere.into());
+            }
+        }
+    }
+    Ok(())
+}

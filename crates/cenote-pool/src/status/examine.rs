@@ -1,0 +1,92 @@
+//! How a pool that could be imported is: `zpool import` without a name.
+
+use cenote_ondisk::config::VdevKind;
+use cenote_vdev::{VdevAux, VdevState};
+
+use super::{PoolStatus, Reason, report, rules};
+use crate::features::compat;
+use crate::import::{Candidate, Host};
+use crate::pool::{OpenError, OpenOptions, Pool};
+
+/// Opens the pool for reading, and reports what was found: its state, or why it has none.
+pub async fn examine(candidate: &Candidate, host: &Host) -> PoolStatus {
+    let options =
+        OpenOptions { destroyed_ok: true, missing_log_ok: false, ..OpenOptions::default() };
+    let opened = Pool::open(candidate, &options).await;
+    let status = match &opened {
+        Ok(pool) => pool.status().await.ok(),
+        Err(_) => None,
+    };
+    let failure = opened.as_ref().err();
+    let mut status = status.unwrap_or_else(|| of_labels(candidate));
+    status.failure = failure.map(ToString::to_string);
+    // A listing tells what the labels say; the MOS may lag behind them.
+    status.facts.state = candidate.facts.state;
+    let cause = failure.and_then(|error| error.cause::<OpenError>());
+    let unwritable = opened.as_ref().map(|pool| pool.features().unwritable()).unwrap_or_default();
+    let read_only = (!unwritable.is_empty()).then_some(OpenError::ReadOnlyFeatures(unwritable));
+    if failure.is_some() && status.root.state.is_readable() {
+        status.root.state = VdevState::CantOpen;
+        status.root.aux = aux_of(cause);
+    }
+    // An import tells of any feature that is not enabled, whatever `compatibility` says.
+    let features = opened.as_ref().ok().map(|pool| (pool.features(), compat::allowed(None)));
+    status.reason = rules::reason(&rules::Input {
+        status: &status,
+        is_import: true,
+        host,
+        failure: cause.or(read_only.as_ref()),
+        features,
+    });
+    status
+}
+
+fn aux_of(cause: Option<&OpenError>) -> VdevAux {
+    match cause {
+        Some(OpenError::GuidSum { .. }) => VdevAux::BadGuidSum,
+        Some(OpenError::MissingLog(_)) => VdevAux::BadLog,
+        Some(OpenError::MissingVdevs(_)) => VdevAux::NoReplicas,
+        Some(
+            OpenError::CorruptMos(_) | OpenError::NoUberblock { .. } | OpenError::NoLabel { .. },
+        ) => VdevAux::CorruptData,
+        _ => VdevAux::None,
+    }
+}
+
+/// What the labels alone say.
+fn of_labels(candidate: &Candidate) -> PoolStatus {
+    let tree = cenote_vdev::Tree::build(
+        &candidate.root,
+        |leaf| candidate.device(leaf),
+        &cenote_vdev::BuildOptions::default(),
+    )
+    .ok();
+    let mut root = report::report(&candidate.root, &|config, report| {
+        let vdev = match config.kind {
+            VdevKind::Root => tree.as_ref().map(|tree| tree.root()),
+            VdevKind::Hole | VdevKind::Missing => None,
+            _ => tree.as_ref().and_then(|tree| tree.vdev(config.guid)),
+        };
+        if let Some(vdev) = vdev {
+            (report.state, report.aux) = (vdev.state(), vdev.aux());
+            report.is_absent = config.kind.is_leaf() && candidate.found(config.guid).is_none();
+        }
+    });
+    candidate.name().clone_into(&mut root.name);
+    report::name_leaves(&mut root);
+    PoolStatus {
+        facts: candidate.facts.clone(),
+        reason: Reason::Ok,
+        root,
+        spares: Vec::new(),
+        caches: Vec::new(),
+        scan: None,
+        error_scrub: None,
+        removal: None,
+        checkpoint: None,
+        expansions: Vec::new(),
+        error_count: 0,
+        space: None,
+        failure: None,
+    }
+}

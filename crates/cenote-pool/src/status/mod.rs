@@ -1,0 +1,127 @@
+//! What `zpool status`, `zpool list -v` and `zpool import` show of a pool, as facts.
+//!
+//!     config + tree's states + space figures ──> VdevReport (tree)
+//!     scan, removal, checkpoint, expansion   ──> PoolStatus
+//!                                            ──> Reason, the first that applies
+//!
+//! For a pool that is open everything is at hand. A pool that could be imported is opened for
+//! reading to see how it is ([`examine`]); where that fails, the labels and the reason of the
+//! failure make up the report.
+//!
+//! Sources: spec 06 §19.
+
+mod examine;
+mod progress;
+mod reason;
+mod report;
+mod rules;
+
+pub use examine::examine;
+pub use progress::{Checkpoint, Expansion, ExpansionState, Removal};
+pub use reason::Reason;
+pub use report::{AuxReport, VdevReport};
+
+use std::sync::Arc;
+
+use cenote_ondisk::config::PoolFacts;
+use cenote_ondisk::scan::{ErrorScrubPhys, ScanPhys};
+use cenote_rt::Result;
+use cenote_vdev::{VdevAux, VdevState};
+
+use crate::accounting::Space;
+use crate::features::compat;
+use crate::{Pool, import::Host};
+
+/// Everything that a status shows.
+#[derive(Debug, Clone)]
+pub struct PoolStatus {
+    /// What the config says of the pool.
+    pub facts: PoolFacts,
+    /// Why it is not simply fine.
+    pub reason: Reason,
+    /// The vdevs.
+    pub root: VdevReport,
+    /// Hot spares.
+    pub spares: Vec<AuxReport>,
+    /// Cache devices.
+    pub caches: Vec<AuxReport>,
+    /// The last scrub or resilver, or the one that runs; none if there never was one.
+    pub scan: Option<ScanPhys>,
+    /// The last error scrub.
+    pub error_scrub: Option<ErrorScrubPhys>,
+    /// The last device removal.
+    pub removal: Option<Removal>,
+    /// The checkpoint.
+    pub checkpoint: Option<Checkpoint>,
+    /// RAID-Z expansions, by vdev.
+    pub expansions: Vec<Expansion>,
+    /// Damaged blocks in the error log, each object once.
+    pub error_count: u64,
+    /// Space figures; none if the pool could not be opened.
+    pub space: Option<Arc<Space>>,
+    /// Why it could not be opened.
+    pub failure: Option<String>,
+}
+
+impl Pool {
+    /// How the pool is.
+    pub async fn status(&self) -> Result<PoolStatus> {
+        let space = self.space().await?;
+        let root = report::of_pool(self, &space);
+        let aux = |devices: &[crate::import::AuxDevice]| {
+            devices.iter().map(|device| AuxReport::new(self, device)).collect::<Vec<_>>()
+        };
+        let (scan, error_scrub) = progress::scans(self);
+        let errors = self.error_log().await.unwrap_or_default();
+        let mut objects: Vec<_> =
+            errors.iter().map(|block| (block.place.objset, block.place.object)).collect();
+        objects.dedup();
+        let mut status = PoolStatus {
+            facts: self.config().facts.clone(),
+            reason: Reason::Ok,
+            root,
+            spares: aux(self.spares()),
+            caches: aux(self.caches()),
+            scan,
+            error_scrub,
+            removal: progress::removal(self),
+            checkpoint: progress::checkpoint(self, &space),
+            expansions: progress::expansions(self).await,
+            error_count: objects.len() as u64,
+            space: Some(space),
+            failure: None,
+        };
+        let compatibility = status.facts.compatibility.clone();
+        let allowed = compat::allowed(compatibility.as_deref());
+        status.reason = rules::reason(&rules::Input {
+            status: &status,
+            is_import: false,
+            host: &Host::default(),
+            failure: None,
+            features: Some((self.features(), allowed)),
+        });
+        Ok(status)
+    }
+}
+
+impl PoolStatus {
+    /// The pool's state in one word.
+    #[must_use]
+    pub fn health(&self) -> VdevState {
+        self.root.state
+    }
+}
+
+/// The word for a state, as tables show it: some causes have words of their own.
+#[must_use]
+pub fn state_name(state: VdevState, aux: VdevAux) -> &'static str {
+    match (state, aux) {
+        (VdevState::Closed | VdevState::Offline, _) => "OFFLINE",
+        (VdevState::Removed, _) => "REMOVED",
+        (VdevState::CantOpen, VdevAux::CorruptData | VdevAux::BadLog) => "FAULTED",
+        (VdevState::CantOpen, _) => "UNAVAIL",
+        (VdevState::Faulted, _) => "FAULTED",
+        (VdevState::Degraded, _) => "DEGRADED",
+        (VdevState::Healthy, _) => "ONLINE",
+    }
+}

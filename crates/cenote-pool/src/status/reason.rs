@@ -1,0 +1,125 @@
+//! Why a pool is not simply fine: one reason, the first that applies (spec 06 §19.1).
+//!
+//! The commands turn a reason into prose. Listings of pools that could be imported and the status
+//! of open pools share the reasons; a few apply to one of the two only, which the rules in
+//! [`crate::status`] know.
+
+/// The state of a pool in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// A resilver runs.
+    Resilvering,
+    /// A sequential rebuild runs.
+    Rebuilding,
+    /// A sequential rebuild ended after the last scrub.
+    RebuildScrub,
+    /// The pool is imported on another host right now.
+    HostIdActive,
+    /// `multihost` is on and this host has no hostid.
+    HostIdRequired,
+    /// The pool was last used by another host.
+    HostIdMismatch,
+    /// Written by newer software.
+    VersionNewer,
+    /// Has a feature that only writing needs.
+    UnsupportedFeatureWrite,
+    /// Has a feature that reading needs.
+    UnsupportedFeatureRead,
+    /// The vdevs found do not add up.
+    BadGuidSum,
+    /// Suspended; heartbeats were missed.
+    IoFailureMmp,
+    /// Suspended; writes fail, reads go on.
+    IoFailureContinue,
+    /// Suspended; everything waits.
+    IoFailureWait,
+    /// A log device cannot be read.
+    BadLog,
+    /// Faulted devices, and not enough replicas.
+    FaultedNoReplicas,
+    /// Missing devices, and not enough replicas.
+    MissingNoReplicas,
+    /// Unusable labels, and not enough replicas.
+    CorruptLabelNoReplicas,
+    /// The pool's metadata is damaged.
+    CorruptPool,
+    /// Files are damaged.
+    CorruptData,
+    /// Faulted devices, and enough replicas.
+    FaultedReplicated,
+    /// Missing devices, and enough replicas.
+    MissingReplicated,
+    /// Unusable labels, and enough replicas.
+    CorruptLabelReplicated,
+    /// A device has had errors.
+    FailingDevice,
+    /// A device was taken offline.
+    OfflineDevice,
+    /// A device was removed.
+    RemovedDevice,
+    /// A device is used with sectors smaller than its own.
+    NonNativeAshift,
+    /// Damage that a past release did.
+    Errata(u64),
+    /// A version from before feature flags.
+    VersionOlder,
+    /// The `compatibility` property names files that cannot be read.
+    CompatibilityError,
+    /// A feature that could be enabled is not.
+    FeaturesDisabled,
+    /// A feature is enabled that `compatibility` excludes.
+    IncompatibleFeature,
+    /// Nothing to say.
+    Ok,
+}
+
+impl Reason {
+    /// The message id, what stands after `ZFS-8000-`; most of the milder reasons have none.
+    #[must_use]
+    pub fn message_id(self) -> Option<&'static str> {
+        Some(match self {
+            Self::HostIdActive | Self::HostIdRequired | Self::HostIdMismatch => "EY",
+            Self::VersionNewer => "A5",
+            Self::BadGuidSum => "6X",
+            Self::IoFailureMmp => "MM",
+            Self::IoFailureContinue => "JQ",
+            Self::IoFailureWait => "HC",
+            Self::BadLog => "K4",
+            Self::MissingNoReplicas => "3C",
+            Self::CorruptLabelNoReplicas => "5E",
+            Self::CorruptPool => "72",
+            Self::CorruptData => "8A",
+            Self::MissingReplicated => "2Q",
+            Self::CorruptLabelReplicated => "4J",
+            Self::FailingDevice => "9P",
+            Self::Errata(_) => "ER",
+            _ => return None,
+        })
+    }
+
+    /// Whether `zpool status -x` passes over a pool with it.
+    #[must_use]
+    pub fn is_healthy(self) -> bool {
+        matches!(
+            self,
+            Self::Ok
+                | Self::VersionOlder
+                | Self::FeaturesDisabled
+                | Self::CompatibilityError
+                | Self::IncompatibleFeature
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_and_health() {
+        assert_eq!(Reason::MissingReplicated.message_id(), Some("2Q"));
+        assert_eq!(Reason::VersionOlder.message_id(), None);
+        assert!(Reason::VersionOlder.is_healthy());
+        assert!(!Reason::OfflineDevice.is_healthy());
+    }
+}

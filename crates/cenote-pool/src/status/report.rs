@@ -1,0 +1,231 @@
+//! The tree of vdevs as tables show it: names, states, counters, figures.
+
+use cenote_ondisk::config::{VdevConfig, VdevKind};
+use cenote_vdev::{LeafStats, VdevAux, VdevState};
+
+use crate::Pool;
+use crate::accounting::{AllocationClass, Space, VdevFigures};
+use crate::import::AuxDevice;
+
+/// A vdev and what is below it.
+#[derive(Debug, Clone)]
+pub struct VdevReport {
+    /// What it is.
+    pub kind: VdevKind,
+    /// Its place among its parent's children.
+    pub id: u64,
+    /// Its guid.
+    pub guid: u64,
+    /// Its name: the path of a leaf, its guid if the device is not there, else kind and number.
+    pub name: String,
+    /// The path of a leaf; of one that is not there, where it was last.
+    pub path: Option<String>,
+    /// Whether its device was not found.
+    pub is_absent: bool,
+    /// How it is.
+    pub state: VdevState,
+    /// Why.
+    pub aux: VdevAux,
+    /// What it is for, if it is a top-level vdev.
+    pub class: Option<AllocationClass>,
+    /// Reads and errors since the pool was opened.
+    pub stats: LeafStats,
+    /// Sector size in use, log2.
+    pub ashift: u64,
+    /// Sector size of the device, log2.
+    pub physical_ashift: Option<u8>,
+    /// Bytes of the device of a leaf.
+    pub device_size: Option<u64>,
+    /// Space figures of a top-level vdev.
+    pub figures: Option<VdevFigures>,
+    /// Whether it is being removed.
+    pub is_removing: bool,
+    /// Whether new data goes elsewhere.
+    pub is_non_allocating: bool,
+    /// Whether a resilver or rebuild of it is under way.
+    pub is_resilvering: bool,
+    /// Whether its resilver waits for the one that runs.
+    pub is_deferred: bool,
+    /// What is below it.
+    pub children: Vec<Self>,
+}
+
+/// A hot spare or cache device.
+#[derive(Debug, Clone)]
+pub struct AuxReport {
+    /// Its guid.
+    pub guid: u64,
+    /// Its name: path, or that of a distributed spare.
+    pub name: String,
+    /// How it is.
+    pub state: VdevState,
+    /// Whether it stands in for a device of this pool.
+    pub is_in_use: bool,
+    /// Whether it is where the config says.
+    pub is_at_recorded_path: bool,
+    /// Bytes of its device.
+    pub device_size: Option<u64>,
+}
+
+impl AuxReport {
+    pub(super) fn new(pool: &Pool, device: &AuxDevice) -> Self {
+        let guid = device.config.guid;
+        let path = device.config.leaf.path.as_ref().map(ToString::to_string);
+        Self {
+            guid,
+            name: path.unwrap_or_else(|| guid.to_string()),
+            state: device.state,
+            is_in_use: pool.config().vdev_tree.find(guid).is_some(),
+            is_at_recorded_path: device.is_at_recorded_path,
+            device_size: device.device_size,
+        }
+    }
+}
+
+/// The tree of an open pool.
+pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
+    let mut root = report(&pool.config().vdev_tree, &|config, report| {
+        let vdev = match config.kind {
+            VdevKind::Root => Some(pool.tree().root()),
+            VdevKind::Hole | VdevKind::Missing => None,
+            _ => pool.tree().vdev(config.guid),
+        };
+        let Some(vdev) = vdev else { return };
+        (report.state, report.aux) = (vdev.state(), vdev.aux());
+        let Some(leaf) = vdev.leaf().map(|leaf| pool.tree().leaf(leaf)) else { return };
+        report.stats = leaf.stats();
+        report.is_absent = leaf.device().is_none() && config.kind.is_leaf();
+        let info = leaf.device().map(|device| device.info());
+        report.device_size = info.map(|info| info.size);
+        report.physical_ashift = info.map(|info| info.physical_ashift);
+    });
+    root.name = pool.name().to_owned();
+    for top in &mut root.children {
+        top.figures = space.vdev(top.id).cloned();
+        top.class = top.figures.as_ref().map(|figures| figures.class);
+    }
+    name_leaves(&mut root);
+    root
+}
+
+/// The tree of a config, completed by `fill` for each vdev.
+pub(super) fn report(
+    config: &VdevConfig,
+    fill: &dyn Fn(&VdevConfig, &mut VdevReport),
+) -> VdevReport {
+    let leaf = &config.leaf;
+    let mut report = VdevReport {
+        kind: config.kind.clone(),
+        id: config.id,
+        guid: config.guid,
+        name: name(config),
+        path: leaf.path.as_ref().map(ToString::to_string),
+        is_absent: false,
+        state: VdevState::Healthy,
+        aux: VdevAux::None,
+        class: None,
+        stats: LeafStats::default(),
+        ashift: config.top.ashift,
+        physical_ashift: None,
+        device_size: None,
+        figures: None,
+        is_removing: config.top.removing,
+        is_non_allocating: config.top.non_allocating,
+        is_resilvering: leaf.resilver_txg.is_some() || leaf.rebuild_txg.is_some(),
+        is_deferred: leaf.resilver_defer,
+        children: config.children.iter().map(|child| self::report(child, fill)).collect(),
+    };
+    if matches!(config.kind, VdevKind::Missing) {
+        (report.state, report.aux) = (VdevState::CantOpen, VdevAux::OpenFailed);
+    }
+    fill(config, &mut report);
+    report
+}
+
+/// Leaves whose device is not there go by their guid.
+pub(super) fn name_leaves(report: &mut VdevReport) {
+    let is_absent = report.is_absent && !matches!(report.kind, VdevKind::DraidSpare { .. });
+    // One that was taken away on purpose keeps its name.
+    if is_absent && report.state == VdevState::CantOpen {
+        report.name = report.guid.to_string();
+    }
+    report.children.iter_mut().for_each(name_leaves);
+}
+
+/// The name of a vdev: the path of a leaf, else its kind with parameters and its number.
+pub(crate) fn name(config: &VdevConfig) -> String {
+    let id = config.id;
+    match &config.kind {
+        VdevKind::File | VdevKind::Disk | VdevKind::DraidSpare { .. } => {
+            let path = config.leaf.path.as_ref().map(ToString::to_string);
+            path.unwrap_or_else(|| config.guid.to_string())
+        }
+        VdevKind::RaidZ(raidz) => format!("raidz{}-{id}", raidz.nparity),
+        VdevKind::Draid(draid) => {
+            let (parity, data, spares) = (draid.nparity, draid.ndata, draid.nspares);
+            let children = config.children.len();
+            format!("draid{parity}:{data}d:{children}c:{spares}s-{id}")
+        }
+        VdevKind::Root => "root".to_owned(),
+        kind => format!("{}-{id}", kind.name()),
+    }
+}
+
+impl VdevReport {
+    /// This vdev and all below it, parents first.
+    pub fn walk(&self) -> impl Iterator<Item = &Self> {
+        let mut todo = vec![self];
+        std::iter::from_fn(move || {
+            let next = todo.pop()?;
+            todo.extend(next.children.iter().rev());
+            Some(next)
+        })
+    }
+
+    /// Leaves, without those of a replacement under way.
+    pub(super) fn leaves_at_rest(&self) -> Vec<&Self> {
+        match self.kind {
+            VdevKind::Replacing => Vec::new(),
+            _ if self.children.is_empty() => match self.kind {
+                VdevKind::Hole | VdevKind::Indirect | VdevKind::Root => Vec::new(),
+                _ => vec![self],
+            },
+            _ => self.children.iter().flat_map(Self::leaves_at_rest).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_ondisk::config::{Draid, RaidZ};
+
+    #[test]
+    fn names() {
+        let mut config = VdevConfig::missing(3);
+        for (kind, want) in [
+            (VdevKind::Mirror, "mirror-3"),
+            (
+                VdevKind::RaidZ(RaidZ { nparity: 2, expanding: false, expand_txgs: vec![] }),
+                "raidz2-3",
+            ),
+            (
+                VdevKind::Draid(Draid {
+                    nparity: 2,
+                    ndata: 4,
+                    nspares: 1,
+                    ngroups: 3,
+                    nchildren: None,
+                }),
+                "draid2:4d:0c:1s-3",
+            ),
+            (VdevKind::Indirect, "indirect-3"),
+        ] {
+            config.kind = kind;
+            assert_eq!(name(&config), want);
+        }
+        config.kind = VdevKind::Disk;
+        config.leaf.path = Some("/dev/sda1".into());
+        assert_eq!(name(&config), "/dev/sda1");
+    }
+}

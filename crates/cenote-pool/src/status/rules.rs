@@ -1,0 +1,145 @@
+//! The rules by which a reason is found: in order, the first that applies (spec 06 §19.1).
+
+use std::collections::BTreeSet;
+
+use cenote_ondisk::config::PoolState;
+use cenote_ondisk::scan::{ScanFunc, ScanState};
+use cenote_vdev::{VdevAux, VdevState};
+
+use super::{PoolStatus, Reason, VdevReport};
+use crate::features::{self, FeatureState, FeatureTable};
+use crate::import::Host;
+use crate::pool::OpenError;
+
+/// What the rules look at.
+pub(super) struct Input<'a> {
+    pub(super) status: &'a PoolStatus,
+    pub(super) is_import: bool,
+    pub(super) host: &'a Host,
+    pub(super) failure: Option<&'a OpenError>,
+    /// The pool's features, and those that its `compatibility` allows, if that can be told.
+    pub(super) features: Option<(&'a FeatureTable, Option<BTreeSet<&'static str>>)>,
+}
+
+pub(super) fn reason(input: &Input<'_>) -> Reason {
+    let facts = &input.status.facts;
+    if let Some(scan) = &input.status.scan
+        && (scan.func, scan.state) == (ScanFunc::Resilver, ScanState::Scanning)
+    {
+        return Reason::Resilvering;
+    }
+    if input.is_import {
+        match input.failure {
+            Some(OpenError::ActiveElsewhere) => return Reason::HostIdActive,
+            Some(OpenError::NoHostId) => return Reason::HostIdRequired,
+            _ => {}
+        }
+        let is_foreign = facts.hostid != 0 && facts.hostid != input.host.hostid;
+        if is_foreign && facts.state == PoolState::Active {
+            return Reason::HostIdMismatch;
+        }
+    }
+    of_failure(input)
+        .or_else(|| of_devices(input))
+        .or_else(|| of_format(input))
+        .unwrap_or(Reason::Ok)
+}
+
+/// Why the pool as a whole cannot be used.
+fn of_failure(input: &Input<'_>) -> Option<Reason> {
+    match input.failure {
+        Some(OpenError::Version { .. }) => return Some(Reason::VersionNewer),
+        Some(OpenError::ReadOnlyFeatures(_)) => return Some(Reason::UnsupportedFeatureWrite),
+        Some(OpenError::UnsupportedFeatures(_)) => return Some(Reason::UnsupportedFeatureRead),
+        Some(OpenError::GuidSum { .. }) => return Some(Reason::BadGuidSum),
+        Some(OpenError::MissingLog(_)) => return Some(Reason::BadLog),
+        _ => {}
+    }
+    let root = &input.status.root;
+    if root.state != VdevState::CantOpen {
+        return None;
+    }
+    let leaves = leaves(input);
+    Some(match root.aux {
+        VdevAux::BadGuidSum => Reason::BadGuidSum,
+        VdevAux::BadLog => Reason::BadLog,
+        _ if leaves.iter().any(|(state, _)| *state == VdevState::Faulted) => {
+            Reason::FaultedNoReplicas
+        }
+        _ if leaves.contains(&(VdevState::CantOpen, VdevAux::OpenFailed)) => {
+            Reason::MissingNoReplicas
+        }
+        _ if leaves.iter().any(|(state, _)| *state == VdevState::CantOpen) => {
+            Reason::CorruptLabelNoReplicas
+        }
+        _ => Reason::CorruptPool,
+    })
+}
+
+/// States of leaves and of cache devices.
+fn leaves(input: &Input<'_>) -> Vec<(VdevState, VdevAux)> {
+    let leaves = input.status.root.leaves_at_rest();
+    let mut states: Vec<_> = leaves.iter().map(|leaf| (leaf.state, leaf.aux)).collect();
+    // An import looks for cache devices where the config says, and only there.
+    let is_missing = |cache: &&super::AuxReport| {
+        cache.state == VdevState::CantOpen || (input.is_import && !cache.is_at_recorded_path)
+    };
+    let missing = input.status.caches.iter().filter(is_missing);
+    states.extend(missing.map(|_| (VdevState::CantOpen, VdevAux::OpenFailed)));
+    states
+}
+
+/// What is wrong with devices that the pool can do without.
+fn of_devices(input: &Input<'_>) -> Option<Reason> {
+    if !input.is_import && input.status.error_count != 0 {
+        return Some(Reason::CorruptData);
+    }
+    let leaves = leaves(input);
+    let any = |state| leaves.iter().any(|(found, _)| *found == state);
+    if any(VdevState::Faulted) {
+        return Some(Reason::FaultedReplicated);
+    }
+    if leaves.contains(&(VdevState::CantOpen, VdevAux::OpenFailed)) {
+        return Some(Reason::MissingReplicated);
+    }
+    if any(VdevState::CantOpen) {
+        return Some(Reason::CorruptLabelReplicated);
+    }
+    let has_errors = |leaf: &VdevReport| {
+        leaf.state == VdevState::Degraded
+            || leaf.stats.read_errors != 0
+            || leaf.stats.checksum_errors != 0
+    };
+    let at_rest = input.status.root.leaves_at_rest();
+    if !input.is_import && at_rest.iter().any(|leaf| has_errors(leaf)) {
+        return Some(Reason::FailingDevice);
+    }
+    if any(VdevState::Offline) {
+        return Some(Reason::OfflineDevice);
+    }
+    any(VdevState::Removed).then_some(Reason::RemovedDevice)
+}
+
+/// Version, features and defects of the past.
+fn of_format(input: &Input<'_>) -> Option<Reason> {
+    const VERSION_FEATURES: u64 = 5000;
+    let facts = &input.status.facts;
+    if (1..=4).contains(&facts.errata) {
+        return Some(Reason::Errata(facts.errata));
+    }
+    if facts.version < VERSION_FEATURES {
+        let is_meant = facts.compatibility.as_deref() == Some("legacy");
+        return (!is_meant).then_some(Reason::VersionOlder);
+    }
+    let (table, allowed) = input.features.as_ref()?;
+    let Some(allowed) = allowed else { return Some(Reason::CompatibilityError) };
+    for feature in features::identity() {
+        let is_enabled = table.state(feature.name) != FeatureState::Disabled;
+        match (allowed.contains(feature.name), is_enabled) {
+            (true, false) => return Some(Reason::FeaturesDisabled),
+            (false, true) => return Some(Reason::IncompatibleFeature),
+            _ => {}
+        }
+    }
+    None
+}
