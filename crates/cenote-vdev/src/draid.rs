@@ -176,7 +176,7 @@ mod tests {
         let offset = draid.group_bytes() - 2 * draid.stripe_bytes();
         let map = draid.map(offset, 20 << 12);
         let data: Vec<_> =
-            map.rows.iter().map(|row| row.columns.iter().map(|c| c.data_len).sum()).collect();
+            map.rows.iter().map(|row| row.columns.iter().map(|c| c.data_len).sum::<usize>()).collect();
         assert_eq!(data, [8 << 12, 12 << 12_usize]);
         assert_eq!(map.rows[1].columns[1].data_start, 8 << 12);
         assert_eq!(map.size, 20 << 12);

@@ -17,6 +17,8 @@
 
 mod split;
 mod stripes;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
