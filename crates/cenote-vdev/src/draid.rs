@@ -175,8 +175,11 @@ mod tests {
         let draid = draid(1, 4, 10, 0, 2);
         let offset = draid.group_bytes() - 2 * draid.stripe_bytes();
         let map = draid.map(offset, 20 << 12);
-        let data: Vec<_> =
-            map.rows.iter().map(|row| row.columns.iter().map(|c| c.data_len).sum::<usize>()).collect();
+        let data: Vec<_> = map
+            .rows
+            .iter()
+            .map(|row| row.columns.iter().map(|c| c.data_len).sum::<usize>())
+            .collect();
         assert_eq!(data, [8 << 12, 12 << 12_usize]);
         assert_eq!(map.rows[1].columns[1].data_start, 8 << 12);
         assert_eq!(map.size, 20 << 12);

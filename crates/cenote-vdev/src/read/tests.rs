@@ -56,7 +56,8 @@ impl Bench {
             (leaf.guid, Arc::new(memory))
         });
         let devices: BTreeMap<_, _> = devices.collect();
-        let open = |leaf: &VdevConfig| devices.get(&leaf.guid).map(|d| Arc::clone(d) as Arc<dyn Device>);
+        let open =
+            |leaf: &VdevConfig| devices.get(&leaf.guid).map(|d| Arc::clone(d) as Arc<dyn Device>);
         let tree = Tree::build(&config, open, &BuildOptions::default()).expect("root");
         Self { config, devices, tree }
     }
@@ -78,7 +79,8 @@ impl Bench {
     fn put(&self, leaf: LeafId, offset: i64, bytes: &[u8]) {
         let guid = self.tree.leaf(leaf).guid;
         let start = (offset + DATA_START as i64) as usize;
-        self.devices[&guid].edit(|device| device[start..start + bytes.len()].copy_from_slice(bytes));
+        self.devices[&guid]
+            .edit(|device| device[start..start + bytes.len()].copy_from_slice(bytes));
     }
 
     /// Writes a block as OpenZFS would, below any vdev.
@@ -88,7 +90,9 @@ impl Bench {
         let ask = ask(offset, data.len());
         match &node.layout {
             Layout::Leaf(leaf) => self.put(*leaf, offset, data),
-            Layout::Mirror => node.children.iter().for_each(|child| self.write(*child, offset, data)),
+            Layout::Mirror => {
+                node.children.iter().for_each(|child| self.write(*child, offset, data))
+            }
             Layout::DraidSpare(..) => {
                 self.write(job.spare_target(vdev, offset).expect("spare"), offset, data);
             }
@@ -102,7 +106,8 @@ impl Bench {
                     let mut stored: Vec<Vec<u8>> =
                         row.columns.iter().map(|column| vec![0; column.len]).collect();
                     let (parity, rest) = stored.split_at_mut(map.nparity);
-                    let mut parity: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+                    let mut parity: Vec<&mut [u8]> =
+                        parity.iter_mut().map(Vec::as_mut_slice).collect();
                     parity::generate(&mut parity, &parts);
                     for (stored, part) in rest.iter_mut().zip(parts) {
                         stored[..part.len()].copy_from_slice(part);
@@ -198,7 +203,11 @@ fn whole_blocks_read_and_scrub_clean() {
         for (offset, psize) in places(&bench, &mut rng) {
             let data = bench.block(&mut rng, offset, psize);
             let got = read(&bench.tree, offset, &data).expect(name);
-            assert!(got.data[..] == data[..] && got.bad.is_empty(), "{name} {psize}: {:?}", got.bad);
+            assert!(
+                got.data[..] == data[..] && got.bad.is_empty(),
+                "{name} {psize}: {:?}",
+                got.bad
+            );
             let scrubbed = scrub(&bench.tree, offset, &data);
             assert!(scrubbed.bad.is_empty(), "{name} {psize}: {:?}", scrubbed.bad);
             assert!(scrubbed.good.is_some_and(|good| good[..] == data[..]), "{name} {psize}");
@@ -241,7 +250,8 @@ fn up_to_parity_children_may_be_absent_fail_or_lie() {
                 let scrubbed = scrub(&tree, offset, &data);
                 assert!(scrubbed.good.is_some_and(|good| good[..] == data[..]), "{what}");
                 let touched: Vec<u64> = guids_touched(&tree, offset, psize);
-                let mut want: Vec<u64> = faulty.iter().copied().filter(|g| touched.contains(g)).collect();
+                let mut want: Vec<u64> =
+                    faulty.iter().copied().filter(|g| touched.contains(g)).collect();
                 want.sort_unstable();
                 assert_eq!(guids(&scrubbed.bad), want, "{what}");
             }
@@ -282,7 +292,8 @@ fn a_bad_child_is_told_by_leaf_and_place() {
     let (bench, mut rng) = (Bench::new(raidz(9, 3, 1)), Rng::seeded(4));
     // Spec 06 §21.2: parity on child 2 at 0xa5600, data on 1 at 0xa5600 and on 0 at 0xa5800.
     let data = bench.block(&mut rng, 0x1f0400, 0xe00);
-    for (guid, offset, len) in [(102, 0xa5600, 0x800), (101, 0xa5600, 0x800), (100, 0xa5800, 0x600)] {
+    for (guid, offset, len) in [(102, 0xa5600, 0x800), (101, 0xa5600, 0x800), (100, 0xa5800, 0x600)]
+    {
         let at = DATA_START + offset + 0x123;
         let tree = bench.tree_with(&[], &[(guid, (at, at + 1), Fault::Lie)]);
         let bad = scrub(&tree, 0x1f0400, &data).bad;
@@ -303,7 +314,8 @@ fn one_read_for_each_leaf_and_block() {
         let (bench, mut rng) = (Bench::new(config), Rng::seeded(5));
         let width = bench.devices.len() as u64;
         let data = bench.block(&mut rng, 0, 100 << 9);
-        let reads = |tree: &Tree| tree.leaves().map(|(_, leaf)| leaf.stats().reads).collect::<Vec<_>>();
+        let reads =
+            |tree: &Tree| tree.leaves().map(|(_, leaf)| leaf.stats().reads).collect::<Vec<_>>();
         scrub(&bench.tree, 0, &data);
         assert!(reads(&bench.tree).iter().all(|reads| *reads <= 1), "{name}");
         let ranges = bench.tree.leaf_ranges(Place { vdev: 0, offset: 0 }, data.len() as u64, BIRTH);
@@ -346,7 +358,8 @@ fn stale_children_are_asked_last_and_not_blamed() {
         let (_, leaf) = tree.leaves().find(|(_, leaf)| leaf.guid == stale).expect("leaf");
         assert_eq!(leaf.stats().reads, 0);
         // Where there is nothing else it is asked all the same.
-        let absent: Vec<u64> = bench.devices.keys().copied().filter(|guid| *guid != stale).take(1).collect();
+        let absent: Vec<u64> =
+            bench.devices.keys().copied().filter(|guid| *guid != stale).take(1).collect();
         let tree = bench.tree_with(&absent, &[]);
         tree.set_dtl(stale, TxgRanges::new([(0, u64::MAX)]));
         assert_eq!(read(&tree, 0, &data).expect("stale, but right").data[..], data[..]);
@@ -454,7 +467,8 @@ fn removed_vdevs_are_read_where_their_data_went() {
     for (vdev, offset) in [(1, 0), (2, 0x5000)] {
         assert!(get(&tree, vdev, offset).expect("a combination").data[..] == whole[..]);
         let place = Place { vdev, offset };
-        let scrubbed = wait(tree.scrub(place, whole.len() as u64, BIRTH, &verify)).expect("address");
+        let scrubbed =
+            wait(tree.scrub(place, whole.len() as u64, BIRTH, &verify)).expect("address");
         assert_eq!(guids(&scrubbed.bad), [100, 101]);
         assert!(scrubbed.good.is_some());
         assert_eq!(tree.leaf_ranges(place, whole.len() as u64, BIRTH).len(), 4);
@@ -481,10 +495,15 @@ fn impossible_addresses_are_refused() {
         [(1, 0, 512), (0, 512, 512), (0, 1 << 60, 512), (0, 0, 0), (0, 0, 1 << 40)]
     {
         let result = wait(bench.tree.read(Place { vdev, offset }, psize, 0, &|_: &[u8]| true));
-        assert_eq!(result.expect_err("impossible").kind(), Kind::Corrupt, "{vdev} {offset} {psize}");
+        assert_eq!(
+            result.expect_err("impossible").kind(),
+            Kind::Corrupt,
+            "{vdev} {offset} {psize}"
+        );
     }
     // Possible, and beyond the devices.
-    let result = wait(bench.tree.read(Place { vdev: 0, offset: 1 << 50 }, 512, 0, &|_: &[u8]| true));
+    let result =
+        wait(bench.tree.read(Place { vdev: 0, offset: 1 << 50 }, 512, 0, &|_: &[u8]| true));
     assert_eq!(result.expect_err("beyond").kind(), Kind::Io);
 }
 
