@@ -28,6 +28,7 @@ use cenote_ondisk::dsl::key;
 use cenote_rt::Result;
 
 use crate::dsl::{Dataset, Dir, SpaceSum, deadlist};
+use crate::features::FeatureState;
 use crate::{Pool, mos};
 
 /// Figures of the whole pool.
@@ -45,7 +46,8 @@ pub struct Space {
     pub checkpoint: Option<u64>,
     /// Deflated space of the normal class.
     pub rdspace: u64,
-    /// Space that datasets share, allocated space of other classes and savings included.
+    /// Space that datasets share, savings included. (Releases after 2.3 add what special and dedup
+    /// vdevs have allocated, which their datasets are charged for.)
     pub dspace: u64,
     /// What the pool keeps back.
     pub slop: u64,
@@ -96,9 +98,13 @@ impl Space {
         let mos = pool.mos();
         let mut space = Self::default();
         let is_checkpointed = pool.checkpoint_txg().is_some();
+        let has_histograms = pool.features().state("spacemap_histogram") != FeatureState::Disabled;
         for config in &pool.config().vdev_tree.children {
             let ratio = pool.deflate_ratio(config.id);
-            let vdev = VdevFigures::read(mos, config, ratio, is_checkpointed).await?;
+            let mut vdev = VdevFigures::read(mos, config, ratio, is_checkpointed).await?;
+            if !has_histograms {
+                vdev.forget_fragmentation();
+            }
             space.vdevs.push(vdev);
         }
         if let Err(error) = logs::apply(pool, &mut space.vdevs).await {
@@ -142,7 +148,7 @@ impl Space {
     /// Classes, and the pool as datasets see it.
     fn sum_up(&mut self) {
         let mut embedded = 0_u64;
-        let (mut class_size, mut others) = (0_u64, 0_u64);
+        let mut class_size = 0_u64;
         for vdev in &self.vdevs {
             if vdev.class == AllocationClass::Log {
                 continue;
@@ -150,7 +156,6 @@ impl Space {
             self.size = self.size.wrapping_add(vdev.size);
             self.allocated = self.allocated.wrapping_add(vdev.allocated);
             if vdev.class != AllocationClass::Normal {
-                others = others.wrapping_add(deflate::deflate(vdev.allocated, vdev.ratio));
                 continue;
             }
             let log = vdev.embedded_log.map_or(0, |id| vdev.metaslabs[id].size);
@@ -162,11 +167,7 @@ impl Space {
             }
         }
         self.slop = deflate::slop(self.rdspace, embedded);
-        self.dspace = self
-            .rdspace
-            .wrapping_add(others)
-            .wrapping_add(self.dedup.saved())
-            .wrapping_add(self.clones.saved);
+        self.dspace = self.rdspace.wrapping_add(self.dedup.saved()).wrapping_add(self.clones.saved);
         let normal = self.vdevs.iter().filter(|vdev| {
             vdev.class == AllocationClass::Normal && vdev.is_concrete && vdev.is_allocating
         });

@@ -209,6 +209,11 @@ impl VdevFigures {
         };
     }
 
+    /// On a pool whose space maps have no histograms no metaslab has a figure, used or not.
+    pub(crate) fn forget_fragmentation(&mut self) {
+        self.metaslabs.iter_mut().for_each(|metaslab| metaslab.fragmentation = None);
+    }
+
     /// Adds the metaslabs up, once all logs are applied.
     pub(crate) fn sum_up(&mut self) {
         let sum = |figure: fn(&MetaslabFigures) -> u64| {

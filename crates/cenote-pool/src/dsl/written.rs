@@ -7,7 +7,6 @@ use cenote_rt::{Error, Result};
 
 use super::dataset::load_phys;
 use super::{Bookmark, Dataset, Deadlist, DslError};
-use crate::mos;
 
 /// Longer chains of snapshots than this are loops.
 const CHAIN_MAX: u64 = 1 << 24;

@@ -327,11 +327,13 @@ impl DatasetProps {
                 number(if self.dataset.pool().keys().is_loaded(key.object) { 2 } else { 1 })
             }
             ("encryptionroot" | "keyguid" | "keystatus", None) => None,
-            (
-                "volsize" | "volblocksize" | "version" | "utf8only" | "normalization"
-                | "casesensitivity",
-                _,
-            ) => self.zpl.as_ref().and_then(|zpl| zpl.get(property.name)),
+            ("volblocksize", _) => match self.zpl.as_ref().and_then(|zpl| zpl.get(property.name)) {
+                Some((PropValue::Number(value), _)) => stored(value),
+                other => other,
+            },
+            ("volsize" | "version" | "utf8only" | "normalization" | "casesensitivity", _) => {
+                self.zpl.as_ref().and_then(|zpl| zpl.get(property.name))
+            }
             _ => return Ok(Answer::Unknown),
         }))
     }
