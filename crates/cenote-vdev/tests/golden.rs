@@ -317,7 +317,7 @@ fn damage_up_to_parity_is_repaired_and_named() {
         ("g-raidz3", &["d1.img", "d2.img", "d6.img"]),
         ("g-draid", &["d10.img", "d4.img"]),
         ("g-expand", &["d3.img"]),
-        ("g-codecs", &["d0.img"]),
+        ("g-legacy", &["d0.img"]),
     ] {
         let Some((pool, seen)) = walk_with(name, &|file, device| {
             let lies =
