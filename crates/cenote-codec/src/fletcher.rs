@@ -6,11 +6,11 @@
 //! Each step waits for the one before, so the plain loop runs at the speed of an addition. But the
 //! sums are linear in the words: one with `m - 1` words behind it counts C(m,1) times in b,
 //! C(m+1,2) in c and C(m+2,3) in d. So `L` lanes sum every `L`-th word each, side by side, and the
-//! sums of a lane are put together with those weights at the end ([`Weights`]). Two sets of lanes
-//! would hide more latency, but eight 64-bit lanes already fill two AVX2 registers per sum.
+//! sums of a lane are put together with those weights at the end ([`Weights`]).
 //!
-//! The lanes are written as arrays, and the compiler makes vectors of them for each level that
-//! `fearless_simd` dispatches to: it does that as well as hand-written vector types would.
+//! fletcher4 is written with vector types: the compiler does not find the vectors by itself, since
+//! words widen on the way in. fletcher2 is written over arrays, which it does make vectors of for
+//! each level that `fearless_simd` dispatches to.
 //!
 //! Order `B` of the block decides how words are read (spec 02 §2): the plain names read
 //! little-endian words on every host, the `_be` ones big-endian words. Bytes after the last whole
@@ -23,35 +23,34 @@
     reason = "code for one kind of vectors has to end up in the function compiled for them"
 )]
 
-use fearless_simd::{Level, Simd, dispatch};
+use std::ops::AddAssign;
 
-/// Lanes of the vector loops.
+use fearless_simd::{Level, Simd, dispatch, prelude::*, u8x16};
+
+/// Lanes of fletcher2, half of them for each word of a pair.
 const LANES: usize = 8;
-
-/// Bytes that one step of the fletcher4 lanes takes.
-const STEP4: usize = 4 * LANES;
 
 /// Bytes that one step of the fletcher2 lanes takes.
 const STEP2: usize = 8 * LANES;
 
 /// fletcher4 of data written in little-endian order.
 pub fn fletcher4(data: &[u8]) -> [u64; 4] {
-    dispatch!(Level::new(), simd => fletcher4_lanes::<_, false>(simd, data))
+    fletcher4_at::<false>(Level::new(), data)
 }
 
 /// fletcher4 of data written in big-endian order.
 pub fn fletcher4_be(data: &[u8]) -> [u64; 4] {
-    dispatch!(Level::new(), simd => fletcher4_lanes::<_, true>(simd, data))
+    fletcher4_at::<true>(Level::new(), data)
 }
 
 /// fletcher2 of data written in little-endian order.
 pub fn fletcher2(data: &[u8]) -> [u64; 4] {
-    dispatch!(Level::new(), simd => fletcher2_lanes::<_, false>(simd, data))
+    fletcher2_at::<false>(Level::new(), data)
 }
 
 /// fletcher2 of data written in big-endian order.
 pub fn fletcher2_be(data: &[u8]) -> [u64; 4] {
-    dispatch!(Level::new(), simd => fletcher2_lanes::<_, true>(simd, data))
+    fletcher2_at::<true>(Level::new(), data)
 }
 
 /// [`fletcher4`] and [`fletcher4_be`] by definition: slower, same sums. For tests and measurements.
@@ -64,6 +63,14 @@ pub fn fletcher4_scalar(data: &[u8], big_endian: bool) -> [u64; 4] {
 pub fn fletcher2_scalar(data: &[u8], big_endian: bool) -> [u64; 4] {
     let start = [0; 4];
     if big_endian { continue2::<true>(start, data) } else { continue2::<false>(start, data) }
+}
+
+fn fletcher4_at<const BIG: bool>(level: Level, data: &[u8]) -> [u64; 4] {
+    dispatch!(level, simd => fletcher4_lanes::<_, BIG>(simd, data))
+}
+
+fn fletcher2_at<const BIG: bool>(level: Level, data: &[u8]) -> [u64; 4] {
+    dispatch!(level, simd => fletcher2_lanes::<_, BIG>(simd, data))
 }
 
 #[inline(always)]
@@ -103,30 +110,59 @@ fn continue2<const BIG: bool>(sums: [u64; 4], data: &[u8]) -> [u64; 4] {
     [a0, a1, b0, b1]
 }
 
+/// Every 64 bits hold two words, which go into two sets of lanes: masking and shifting them apart
+/// is cheaper than widening, which would move words between the halves of a vector.
 #[inline(always)]
-fn fletcher4_lanes<S: Simd, const BIG: bool>(_: S, data: &[u8]) -> [u64; 4] {
-    let mut sums = [[0u64; LANES]; 4];
-    let (steps, rest) = data.as_chunks::<STEP4>();
-    for step in steps {
-        let [mut a, mut b, mut c, mut d] = sums;
-        for (lane, &bytes) in step.as_chunks::<4>().0.iter().enumerate() {
-            a[lane] = a[lane].wrapping_add(word32::<BIG>(bytes));
-            b[lane] = b[lane].wrapping_add(a[lane]);
-            c[lane] = c[lane].wrapping_add(b[lane]);
-            d[lane] = d[lane].wrapping_add(c[lane]);
+fn fletcher4_lanes<S: Simd, const BIG: bool>(simd: S, data: &[u8]) -> [u64; 4] {
+    let low_half = S::u64s::simd_from(simd, u64::from(u32::MAX));
+    let order = byte_order::<S, BIG>(simd);
+    let zero = S::u64s::simd_from(simd, 0);
+    let (mut even, mut odd) = ([zero; 4], [zero; 4]);
+    let mut steps = data.chunks_exact(S::u8s::LEN);
+    for step in &mut steps {
+        let mut bytes = S::u8s::from_slice(simd, step);
+        if BIG {
+            bytes = bytes.swizzle_dyn_within_blocks(order);
         }
-        sums = [a, b, c, d];
+        let words = bytes.bitcast::<S::u64s>();
+        add_words(&mut even, words & low_half);
+        add_words(&mut odd, words >> 32);
     }
     let mut whole = [0u64; 4];
-    for lane in 0..LANES {
-        let weights = &FLETCHER4_WEIGHTS[lane];
-        for (k, total) in whole.iter_mut().enumerate() {
-            for (sum, weight) in sums.iter().zip(weights[k]) {
-                *total = total.wrapping_add(sum[lane].wrapping_mul(weight));
-            }
+    let weights = fletcher4_weights(2 * S::u64s::LEN);
+    for (lanes, parity) in [(even, 0), (odd, 1)] {
+        for lane in 0..S::u64s::LEN {
+            let sums = lanes.map(|sum| sum.as_slice()[lane]);
+            add_lane(&mut whole, sums, &weights[2 * lane + parity]);
         }
     }
-    continue4::<BIG>(whole, rest)
+    continue4::<BIG>(whole, steps.remainder())
+}
+
+/// Where the bytes of little-endian words are found in words of the other order.
+#[inline(always)]
+fn byte_order<S: Simd, const BIG: bool>(simd: S) -> S::u8s {
+    let reversed = [3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12];
+    let order = if BIG { reversed } else { std::array::from_fn(|i| i as u8) };
+    S::u8s::block_splat(u8x16::load_array(simd, order))
+}
+
+/// One step of fletcher4 in each lane.
+#[inline(always)]
+fn add_words<V: Copy + AddAssign>(sums: &mut [V; 4], words: V) {
+    sums[0] += words;
+    sums[1] += sums[0];
+    sums[2] += sums[1];
+    sums[3] += sums[2];
+}
+
+/// Adds what a lane contributes to the sums of the whole.
+fn add_lane(whole: &mut [u64; 4], lane: [u64; 4], weights: &Weights) {
+    for (total, weights) in whole.iter_mut().zip(weights) {
+        for (sum, &weight) in lane.iter().zip(weights) {
+            *total = total.wrapping_add(sum.wrapping_mul(weight));
+        }
+    }
 }
 
 #[inline(always)]
@@ -158,8 +194,20 @@ fn fletcher2_lanes<S: Simd, const BIG: bool>(_: S, data: &[u8]) -> [u64; 4] {
 /// `[k][i]`: how often sum `i` of a lane counts in sum `k` of the whole; modulo 2^64.
 type Weights = [[u64; 4]; 4];
 
-const FLETCHER4_WEIGHTS: [Weights; LANES] = weights_of_lanes();
-const FLETCHER2_WEIGHTS: [Weights; LANES / 2] = weights_of_lanes();
+/// Weights for as many lanes as a kind of vector has.
+fn fletcher4_weights(lanes: usize) -> &'static [Weights] {
+    static OF_4: [Weights; 4] = weights_of_lanes();
+    static OF_8: [Weights; 8] = weights_of_lanes();
+    static OF_16: [Weights; 16] = weights_of_lanes();
+    match lanes {
+        4 => &OF_4,
+        8 => &OF_8,
+        16 => &OF_16,
+        _ => unreachable!("vectors have 128, 256 or 512 bits"),
+    }
+}
+
+static FLETCHER2_WEIGHTS: [Weights; LANES / 2] = weights_of_lanes();
 
 const fn weights_of_lanes<const COUNT: usize>() -> [Weights; COUNT] {
     let mut table = [[[0; 4]; 4]; COUNT];
@@ -226,10 +274,12 @@ mod tests {
     proptest! {
         #[test]
         fn lanes_equal_the_definition(data in proptest::collection::vec(any::<u8>(), 0..6000)) {
-            prop_assert_eq!(fletcher4(&data), fletcher4_scalar(&data, false));
-            prop_assert_eq!(fletcher4_be(&data), fletcher4_scalar(&data, true));
-            prop_assert_eq!(fletcher2(&data), fletcher2_scalar(&data, false));
-            prop_assert_eq!(fletcher2_be(&data), fletcher2_scalar(&data, true));
+            for level in [Level::new(), Level::baseline()] {
+                prop_assert_eq!(fletcher4_at::<false>(level, &data), fletcher4_scalar(&data, false));
+                prop_assert_eq!(fletcher4_at::<true>(level, &data), fletcher4_scalar(&data, true));
+                prop_assert_eq!(fletcher2_at::<false>(level, &data), fletcher2_scalar(&data, false));
+                prop_assert_eq!(fletcher2_at::<true>(level, &data), fletcher2_scalar(&data, true));
+            }
         }
 
         #[test]
@@ -241,6 +291,21 @@ mod tests {
             prop_assert_eq!(fletcher2(&little), fletcher2_be(&big));
             let big: Vec<u8> = little.as_chunks::<4>().0.iter().flat_map(|&[a, b, c, d]| [d, c, b, a]).collect();
             prop_assert_eq!(fletcher4(&little), fletcher4_be(&big));
+        }
+    }
+
+    /// Vectors wider than this machine's are tested by their weights alone.
+    #[test]
+    fn weights_put_any_number_of_lanes_together() {
+        let data: Vec<u8> = (0..6400u32).map(|i| ((i * i) >> 3) as u8).collect();
+        for lanes in [4, 8, 16] {
+            let mut whole = [0; 4];
+            for (lane, weights) in fletcher4_weights(lanes).iter().enumerate() {
+                let words = data.as_chunks::<4>().0.iter().skip(lane).step_by(lanes);
+                let own: Vec<u8> = words.flatten().copied().collect();
+                add_lane(&mut whole, fletcher4_scalar(&own, false), weights);
+            }
+            assert_eq!(whole, fletcher4(&data), "{lanes} lanes");
         }
     }
 

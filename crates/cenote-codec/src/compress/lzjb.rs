@@ -23,6 +23,9 @@ const DISTANCE_MAX: usize = 1023;
 /// A control byte and eight matches: what the encoder wants to have left before each control byte.
 const GROUP_MAX: usize = 17;
 
+/// Bytes copied at once.
+const CHUNK: usize = 16;
+
 /// Slots of the encoder's table of places where three bytes were seen.
 const SLOTS: usize = 1024;
 
@@ -62,9 +65,22 @@ pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {
 
 /// Copies `length` bytes from `distance` before `out` to `out`; both lie in `dst`.
 ///
-/// A match that overlaps itself repeats its first `distance` bytes, doubling what is there.
+/// Most matches are short and neither overlap themselves nor lie at the end of the output: whole
+/// chunks are copied for these, and what is too much is overwritten by the items that follow. A
+/// match that overlaps itself repeats its first `distance` bytes, doubling what is there.
 fn copy_match(dst: &mut [u8], out: usize, distance: usize, length: usize) {
     let start = out - distance;
+    if distance >= CHUNK && out + length + CHUNK <= dst.len() {
+        for done in (0..length).step_by(CHUNK) {
+            let chunk =
+                dst.get(start + done..).and_then(|rest| rest.first_chunk::<CHUNK>()).copied();
+            let place = dst.get_mut(out + done..).and_then(|rest| rest.first_chunk_mut::<CHUNK>());
+            if let (Some(chunk), Some(place)) = (chunk, place) {
+                *place = chunk;
+            }
+        }
+        return;
+    }
     let mut copied = 0;
     while copied < length {
         let run = (distance + copied).min(length - copied);

@@ -211,3 +211,36 @@ fn horner_bytes<const N: usize>(columns: &[&[u8]], mut out: [&mut [u8]; N], star
 fn combine_byte<const M: usize>(products: &[Product; M], from: [&[u8]; M], at: usize) -> u8 {
     (0..M).fold(0, |sum, k| sum ^ products[k].of(from[k][at]))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Other kinds of vectors than this machine's best, and lengths that are no multiple of them.
+    #[test]
+    fn all_makes_agree() {
+        let column = |seed: usize| (0..1500).map(move |i| ((i * 31 + seed * 97) ^ (i >> 3)) as u8);
+        let columns: Vec<Vec<u8>> = (0..9).map(|seed| column(seed).collect()).collect();
+        let makes = [Vectors(Level::baseline()), Vectors::new()];
+        for len in [0, 1, 15, 16, 31, 64, 129, 512, 1499] {
+            let columns: Vec<&[u8]> = columns.iter().map(|column| &column[..len]).collect();
+            let mut expected = [vec![0; len], vec![0; len], vec![0; len]];
+            Scalar.horner(&columns, expected.each_mut().map(Vec::as_mut_slice));
+            for make in makes {
+                let mut out = [vec![1; len], vec![1; len], vec![1; len]];
+                make.horner(&columns, out.each_mut().map(Vec::as_mut_slice));
+                assert_eq!(out, expected, "{make:?}, {len} bytes");
+            }
+
+            let products = [Product::new(1), Product::new(0x8e), Product::new(0xff)];
+            let from = [columns[0], columns[1], columns[2]];
+            let mut expected = vec![0; len];
+            Scalar.combine(&products, from, &mut expected);
+            for make in makes {
+                let mut out = vec![1; len];
+                make.combine(&products, from, &mut out);
+                assert_eq!(out, expected, "{make:?}, {len} bytes");
+            }
+        }
+    }
+}
