@@ -5,8 +5,8 @@
 //!   0  version, u64 big-endian: 0 = text, 1 = nvlist      8  content up to the trailer
 //! ```
 
+use crate::label::TRAILER_LEN;
 use crate::nvlist::{CorruptNvList, NvList};
-use crate::trailer::TRAILER_LEN;
 
 /// Every way in which a boot environment can be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

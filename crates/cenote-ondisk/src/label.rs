@@ -8,14 +8,13 @@
 //! ```
 //!
 //! `psize` is the device's size rounded down to 256 KiB. Boot environment, config and each slot of
-//! the ring end in a [`Trailer`] whose verifier is the block's byte offset on the device: a copy in
-//! another label, or moved by growing the device, does not pass. One good label is enough to find a
-//! pool; OpenZFS's scanner does not even check the config's trailer, so neither verdict nor content
-//! may be dropped because of the other.
+//! the ring end in a 40-byte trailer, whose SHA-256 covers the block's byte offset on the device: a
+//! copy in another label, or moved by growing the device, does not pass. (The check itself is the
+//! codec crate's.) One good label is enough to find a pool; OpenZFS's scanner does not even check
+//! the config's trailer, so neither verdict nor content may be dropped because of the other.
 //!
 //! Sources: spec 01 §1, §2, §7.1.
 
-use crate::trailer::Trailer;
 use crate::uberblock;
 
 /// Bytes of a label.
@@ -42,6 +41,9 @@ pub const RING: Area = Area { at: 128 << 10, len: uberblock::UBERBLOCK_RING_LEN 
 
 const _: () = assert!(CONFIG.at + CONFIG.len == RING.at && RING.at + RING.len == LABEL_LEN);
 
+/// Bytes of the trailer at the end of each part, and of each slot of the ring.
+pub const TRAILER_LEN: usize = 40;
+
 /// A part of a label.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Area {
@@ -52,11 +54,10 @@ pub struct Area {
 }
 
 impl Area {
-    /// The trailer of this area as a whole (not for the ring, whose slots have their own), in the
-    /// label that starts at `label_offset` of the device.
+    /// Bytes of content, in front of the trailer.
     #[must_use]
-    pub const fn trailer(self, label_offset: u64) -> Trailer {
-        trailer(label_offset.saturating_add(self.at), self.len)
+    pub const fn content_len(self) -> usize {
+        (self.len as usize).saturating_sub(TRAILER_LEN)
     }
 }
 
@@ -88,26 +89,17 @@ pub const fn leaf_asize(device_size: u64) -> u64 {
     usable_size(device_size).saturating_sub(LABEL_START_LEN + LABEL_END_LEN)
 }
 
-/// The trailer of a block of `len` bytes at byte `offset` of the device.
+/// Byte offset on the device of a slot of the ring, in the label that starts at `label_offset`;
+/// `None` beyond the last slot. It is also what the slot's trailer must have been made with.
 #[must_use]
-pub const fn trailer(offset: u64, len: u64) -> Trailer {
-    Trailer::at_end(len as usize, [offset, 0, 0, 0])
-}
-
-/// The trailer of a slot of the ring, in the label that starts at `label_offset` of the device;
-/// `None` beyond the last slot.
-#[must_use]
-pub fn slot_trailer(label_offset: u64, ashift: u64, slot: u64) -> Option<Trailer> {
+pub fn slot_offset(label_offset: u64, ashift: u64, slot: u64) -> Option<u64> {
     let offset = uberblock::slot_offset(ashift, slot)?;
-    let at = label_offset.checked_add(RING.at)?.checked_add(offset)?;
-    Some(trailer(at, uberblock::slot_size(ashift)))
+    label_offset.checked_add(RING.at)?.checked_add(offset)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trailer::{CorruptTrailer, TRAILER_LEN, TRAILER_MAGIC};
-    use crate::words;
 
     #[test]
     fn geometry() {
@@ -123,25 +115,10 @@ mod tests {
         assert_eq!(leaf_asize(0), 0);
     }
 
-    /// Test vector A of spec 01 §2: the boot environment of a fresh label. SHA-256 is known only to
-    /// upper layers; what is checked here is what it gets and what its words are compared with.
     #[test]
-    fn what_is_hashed() {
-        const DIGEST: [u64; 4] =
-            [0x97f48f807f6e2a3f, 0xaf909f1658aacefc, 0xcbd1ea57ff6db48b, 0x6ec692db0d465fab];
-        let mut block = vec![0; BOOT_ENV.len as usize];
-        let tail = words::to_bytes(&[&[TRAILER_MAGIC], &DIGEST[..]].concat());
-        block[BOOT_ENV.len as usize - TRAILER_LEN..].copy_from_slice(&tail);
-        let checksum = |bytes: &[u8], _| {
-            assert_eq!(words::u64_at(bytes, bytes.len() - 32), Some(0x2000));
-            assert!(bytes[bytes.len() - 24..].iter().all(|byte| *byte == 0));
-            DIGEST
-        };
-        assert!(BOOT_ENV.trailer(0).verify(&block, checksum).is_ok());
-        let wrong = BOOT_ENV.trailer(0).verify(&block, |_, _| [0; 4]);
-        assert!(matches!(wrong, Err(CorruptTrailer::Checksum { .. })));
-        let slot = slot_trailer(0x40000, 12, 4).unwrap();
-        assert_eq!((slot.verifier[0], slot.at), (0x64000, 4096 - 40));
-        assert_eq!(slot_trailer(0, 13, 16), None);
+    fn slots() {
+        assert_eq!(slot_offset(0x40000, 12, 4), Some(0x64000));
+        assert_eq!(slot_offset(0, 13, 16), None);
+        assert_eq!((CONFIG.content_len(), BOOT_ENV.content_len()), (114648, 8152));
     }
 }

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Written in the order of its host, told by the magic. Validity is the magic *and* the trailer of
-//! the slot ([`crate::label`]); the best of all valid ones is the greatest by [`Uberblock::rank`].
-//! Nobody may assume in which slot a txg lies: all are read (spec 01 §7).
+//! the slot (see [`crate::label`]); the best of all valid ones is the greatest by
+//! [`Uberblock::rank`]. Nobody may assume in which slot a txg lies: all are read (spec 01 §7).
 
 use crate::bits::Bits;
 use crate::blkptr::{BLOCK_PTR_LEN, BlockPtr, SECTOR_SIZE};

@@ -55,8 +55,7 @@ impl Display for Compact<'_> {
         if self.is_freed {
             f.write_str(" FREE")?;
         }
-        let [a, b, c, d] = bp.checksum();
-        write!(f, " cksum={a:016x}:{b:016x}:{c:016x}:{d:016x}")
+        write!(f, " {}", Checksum(bp.checksum()))
     }
 }
 
@@ -98,8 +97,17 @@ impl Display for Verbose<'_> {
         f.write_str(["zero", "single", "double", "triple"].get(bp.dva_count()).unwrap_or(&""))?;
         let (lsize, psize, fill) = (bp.lsize(), bp.psize(), bp.fill());
         write!(f, " size={lsize:x}L/{psize:x}P birth={birth}L/{}P", bp.physical_birth())?;
-        let [a, b, c, d] = bp.checksum();
-        write!(f, " fill={fill} cksum={a:016x}:{b:016x}:{c:016x}:{d:016x}")
+        write!(f, " fill={fill} {}", Checksum(bp.checksum()))
+    }
+}
+
+/// The checksum's words, as both forms end.
+struct Checksum([u64; 4]);
+
+impl Display for Checksum {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let [first, second, third, fourth] = self.0;
+        write!(f, "cksum={first:016x}:{second:016x}:{third:016x}:{fourth:016x}")
     }
 }
 

@@ -78,29 +78,46 @@ fn kinds() {
 #[test]
 fn the_payload_skips_two_words() {
     let mut words: [u64; 16] = std::array::from_fn(|index| index as u64 * 0x0101_0101_0101_0101);
-    words[6] = 1 << 39 | 2 << 32 | 111 << 25 | 111;
+    words[6] = 1 << 39 | 2 << 32 | 0x6f << 25 | 0x6f;
     let payload = BlockPtr::from_words(words).embedded_payload().unwrap();
     let bytes = [0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 14, 15_u8];
     let expected: Vec<u8> = bytes.into_iter().flat_map(|byte| [byte; 8]).collect();
     assert_eq!(payload.as_bytes(), expected);
 }
 
-/// Words 4, 5 and 11 of a block of dataset gcm in a real pool (spec 08 §18 has its key).
+/// The pointer of a one-byte file in dataset gcm of a real pool (spec 08 §18).
 #[test]
-fn encrypted_pointers_have_two_addresses_and_bytes() {
-    let bp = sample(&[
-        (4, 0x0807_0605_0403_0201),
-        (5, 0x1817_1615_1413_1211),
-        (6, of_type(19) | X),
-        (11, 0x1c1b_1a19_0000_0001),
-        (14, 0x2827_2625_2423_2221),
-        (15, 0x3837_3635_3433_3231),
+fn a_real_encrypted_pointer() {
+    let bp = BlockPtr::from_words([
+        0x0000000100000001,
+        0x507,
+        0,
+        0,
+        0xd86f6dafcf93daea,
+        0x1a18fb9b1c25723a,
+        0xa013070200000000,
+        0,
+        0,
+        0,
+        0x11,
+        0xac8d2ef800000001,
+        0x00027b61e2056774,
+        0x005079a388e9f20f,
+        0x0d2f666ae486d9c7,
+        0xd08c3178ab053b18,
     ]);
     assert!(bp.is_encrypted() && bp.has_short_checksum());
-    assert_eq!((bp.dva_count(), bp.fill()), (2, 1));
-    assert_eq!(bp.salt(), [1, 2, 3, 4, 5, 6, 7, 8]);
-    assert_eq!(bp.iv()[..], (0x11..=0x1c).filter(|b| *b < 0x19 || *b > 0x18).collect::<Vec<u8>>());
-    assert_eq!(bp.mac()[7..9], [0x28, 0x31]);
+    assert_eq!(bp.validate(), Ok(()));
+    assert_eq!((bp.dva_count(), bp.fill(), bp.dva(0).unwrap().vdev), (1, 1, 1));
+    assert_eq!(bp.salt(), [0xea, 0xda, 0x93, 0xcf, 0xaf, 0x6d, 0x6f, 0xd8]);
+    let iv = [0x3a, 0x72, 0x25, 0x1c, 0x9b, 0xfb, 0x18, 0x1a, 0xf8, 0x2e, 0x8d, 0xac];
+    assert_eq!(bp.iv(), iv);
+    assert_eq!(bp.mac()[..8], [0xc7, 0xd9, 0x86, 0xe4, 0x6a, 0x66, 0x2f, 0x0d]);
+    assert_eq!(bp.mac()[8..], [0x18, 0x3b, 0x05, 0xab, 0x78, 0x31, 0x8c, 0xd0]);
+}
+
+#[test]
+fn protection_by_type_and_level() {
     let foreign = sample(&[(4, 0x0102_0304_0506_0708), (6, (of_type(19) | X) & !(1 << 63))]);
     assert_eq!(foreign.salt(), [1, 2, 3, 4, 5, 6, 7, 8]);
     let rows =

@@ -318,12 +318,16 @@ impl Encoder {
             NvValue::Uint64Array(values) => values.iter().for_each(|v| self.u64(*v)),
             NvValue::StringArray(texts) => {
                 self.zeros(texts.len().saturating_mul(8));
-                texts.iter().for_each(|text| self.string(text));
+                for text in texts {
+                    self.string(text);
+                }
             }
             NvValue::List(list) => self.list_head(list),
             NvValue::ListArray(lists) => {
                 self.zeros(lists.len().saturating_mul(8));
-                lists.iter().for_each(|list| self.list_head(list));
+                for list in lists {
+                    self.list_head(list);
+                }
             }
         }
     }

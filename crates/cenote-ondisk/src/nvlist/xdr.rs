@@ -259,14 +259,18 @@ impl Encoder {
         if !values.is_empty() {
             self.u32(values.len() as u32);
         }
-        values.iter().for_each(|value| self.u32(convert(value)));
+        for value in values {
+            self.u32(convert(value));
+        }
     }
 
     fn long_words<T>(&mut self, values: &[T], convert: impl Fn(&T) -> u64) {
         if !values.is_empty() {
             self.u32(values.len() as u32);
         }
-        values.iter().for_each(|value| self.u64(convert(value)));
+        for value in values {
+            self.u64(convert(value));
+        }
     }
 }
 
