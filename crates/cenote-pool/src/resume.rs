@@ -2,6 +2,8 @@
 //!
 //!     1-<checksum>-<length>-<zlib of a packed list, in hex>
 
+use std::fmt::Write;
+
 use cenote_codec::compress::{Compression, ZstdLevel, compress};
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::nvlist::{Encoding, NvList, NvValue};
@@ -78,8 +80,11 @@ fn pack(list: &NvList) -> Option<String> {
     let len = compress(Compression::Gzip(6), level, &packed, &mut zlib)?;
     zlib.truncate(len);
     let checksum = fletcher4_first(&zlib);
-    let hex: String = zlib.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(format!("1-{checksum:x}-{:x}-{hex}", packed.len()))
+    let mut token = format!("1-{checksum:x}-{:x}-", packed.len());
+    for byte in zlib {
+        let _ = write!(token, "{byte:02x}");
+    }
+    Some(token)
 }
 
 /// First word of Fletcher-4 over the whole 32-bit words of `bytes`.

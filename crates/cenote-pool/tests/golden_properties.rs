@@ -84,7 +84,7 @@ fn without_exempt(text: &str, list: &[(&str, &str, &str)], pool: &str) -> String
     let keep = |line: &&str| {
         line.split('\t').nth(1).is_none_or(|property| !is_exempt(list, pool, property))
     };
-    text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
+    text.lines().filter(keep).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Rows of every dataset, snapshot and bookmark, as `zfs get -Hp -t all -r all` orders them.
@@ -105,14 +105,14 @@ async fn dataset_rows(pool: &Arc<Pool>) -> BTreeMap<String, Vec<PropRow>> {
 }
 
 /// Runs a comparison on every golden pool, and tells of all that differ.
-fn on_each_pool(test: impl AsyncFn(&Golden) -> Option<String>) {
+fn on_each_pool(test: &impl AsyncFn(&Golden) -> Option<String>) {
     let mut failures = String::new();
     cenote_rt::block_on(2, async {
         for name in cenote_testkit::golden_names() {
             if let Some(golden) = golden(&name)
                 && let Some(difference) = test(&golden).await
             {
-                failures += &format!("{name}:\n{difference}");
+                failures.extend([&name, ":\n", &difference]);
             }
         }
     })
@@ -122,7 +122,7 @@ fn on_each_pool(test: impl AsyncFn(&Golden) -> Option<String>) {
 
 #[test]
 fn dataset_properties() {
-    on_each_pool(async |golden| {
+    on_each_pool(&async |golden| {
         let wanted = golden.text("zfs-get-all.tsv")?;
         let pool = open(golden).await;
         let rows = dataset_rows(&pool).await;
@@ -147,7 +147,7 @@ fn dataset_properties() {
 
 #[test]
 fn dataset_list() {
-    on_each_pool(async |golden| {
+    on_each_pool(&async |golden| {
         let wanted = golden.text("zfs-list.tsv")?;
         let pool = open(golden).await;
         let rows = dataset_rows(&pool).await;
@@ -160,7 +160,7 @@ fn dataset_list() {
             };
             let columns = ["type", "used", "available", "referenced", "mountpoint", "creation"];
             let columns: Vec<_> = columns.iter().map(|column| value(column)).collect();
-            ours += &format!("{name}\t{}\n", columns.join("\t"));
+            ours.extend([name, "\t", &columns.join("\t"), "\n"]);
         }
         compare::text_difference(&ours, &wanted)
     });
@@ -168,7 +168,7 @@ fn dataset_list() {
 
 #[test]
 fn pool_properties() {
-    on_each_pool(async |golden| {
+    on_each_pool(&async |golden| {
         let wanted = golden.text("zpool-get-all.tsv")?;
         let pool = open(golden).await;
         let rows = pool.props().await.expect("props").all();
@@ -201,7 +201,7 @@ fn figures(
 /// in the first column.
 #[test]
 fn vdev_figures() {
-    on_each_pool(async |golden| {
+    on_each_pool(&async |golden| {
         let wanted = golden.text("zpool-list-v.tsv")?;
         let mut difference = None;
         // What idle txgs rewrite may move between vdevs; the sum does not tell them apart.
@@ -242,8 +242,8 @@ async fn vdev_difference(name: &str, pool: &Pool, wanted: &str) -> Option<String
         if name == "g-scan" {
             continue;
         }
-        ours += &format!("{line}\t{}\n", figures.join("\t"));
-        theirs += &format!("{}\n", [line, size, alloc, free, checkpoint, frag, cap].join("\t"));
+        ours.extend([line, "\t", &figures.join("\t"), "\n"]);
+        theirs.extend([&[line, size, alloc, free, checkpoint, frag, cap].join("\t"), "\n"]);
     }
     assert!(count >= 2, "{wanted}");
     compare::text_difference(&ours, &theirs)

@@ -21,7 +21,7 @@ pub fn of_metaslab(histogram: &[u64; 32], shift: u8) -> u64 {
         let percent = PERCENT[row.min(PERCENT.len() - 1)];
         weighted = weighted.saturating_add(bytes.saturating_mul(u128::from(percent)));
     }
-    if total == 0 { 0 } else { (weighted / total) as u64 }
+    weighted.checked_div(total).unwrap_or(0) as u64
 }
 
 /// Of a vdev, from (free bytes, figure) of each of its metaslabs; invalid unless more than half of

@@ -15,8 +15,10 @@ use cenote_block::{BlockStore, CacheConfig};
 use cenote_dmu::{ObjSet, SpaceMap};
 use cenote_ondisk::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_ondisk::dsl::key;
+use cenote_ondisk::label;
 use cenote_ondisk::spacemap::{Geometry, Item};
 use cenote_ondisk::uberblock::Uberblock;
+use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, FixedMap, Kind, Result, tunables};
 use cenote_vdev::{BuildOptions, Tree, TxgRanges, VdevState};
 
@@ -201,9 +203,8 @@ impl Pool {
         if !unreadable.is_empty() {
             return Err(OpenError::UnsupportedFeatures(unreadable).into());
         }
-        self.is_deflated =
-            self.directory_value(key::DEFLATE).and_then(|value| value.first()) == Some(1);
-        let salt = self.directory_value(CHECKSUM_SALT).and_then(|value| value.as_bytes());
+        self.is_deflated = self.directory_value(key::DEFLATE).and_then(Value::first) == Some(1);
+        let salt = self.directory_value(CHECKSUM_SALT).and_then(Value::as_bytes);
         if let Some(salt) = salt.and_then(|salt| salt.try_into().ok()) {
             self.store.set_salt(salt);
         }
@@ -284,10 +285,8 @@ impl Pool {
         if let VdevKind::DraidSpare { top_guid, .. } = config.kind {
             // It lives and dies with its dRAID.
             let top = self.tree.vdev(top_guid);
-            let state = top.map_or(VdevState::CantOpen, |top| match top.state().is_readable() {
-                true => VdevState::Healthy,
-                false => VdevState::CantOpen,
-            });
+            let is_alive = top.is_some_and(|top| top.state().is_readable());
+            let state = if is_alive { VdevState::Healthy } else { VdevState::CantOpen };
             let device_size = None;
             return AuxDevice {
                 config,
@@ -300,7 +299,7 @@ impl Pool {
         let found = candidate.other(config.guid);
         let is_at_recorded_path =
             found.is_some_and(|found| Some(&found.path) == recorded_path.as_ref());
-        let device_size = found.map(|found| found.device.info().size);
+        let device_size = found.map(|found| label::usable_size(found.device.info().size));
         if let Some(found) = found {
             config.leaf.path = Some(found.path.as_str().into());
         }

@@ -41,11 +41,16 @@ impl Dataset {
     }
 }
 
-fn number(value: u64) -> Option<(PropValue, Source)> {
+/// What a property is and where it comes from; none if the dataset has no such thing.
+type Found = Option<(PropValue, Source)>;
+
+#[expect(clippy::unnecessary_wraps, reason = "one of many answers, most of them optional")]
+fn number(value: u64) -> Found {
     Some((PropValue::Number(value), Source::None))
 }
 
-fn text(value: impl Into<String>) -> Option<(PropValue, Source)> {
+#[expect(clippy::unnecessary_wraps, reason = "one of many answers, most of them optional")]
+fn text(value: impl Into<String>) -> Found {
     Some((PropValue::Text(value.into()), Source::None))
 }
 
@@ -138,9 +143,10 @@ impl DatasetProps {
     ) -> Result<Option<PropRow>> {
         let dataset = &self.dataset;
         let result = if is_bookmark {
-            let mark = match since.contains('#') {
-                true => dataset.pool().bookmark(since).await,
-                false => dataset.head().await?.bookmark(since).await,
+            let mark = if since.contains('#') {
+                dataset.pool().bookmark(since).await
+            } else {
+                dataset.head().await?.bookmark(since).await
             };
             match mos::optional(mark)? {
                 Some(mark) => mos::optional(dataset.written_since_bookmark(&mark).await)?,
@@ -273,7 +279,8 @@ impl DatasetProps {
     }
 
     /// A limit whose value is kept in the dir, and whose source beside the other properties.
-    fn limit(&self, name: &str, value: u64) -> Option<(PropValue, Source)> {
+    #[expect(clippy::unnecessary_wraps, reason = "one of many answers, most of them optional")]
+    fn limit(&self, name: &str, value: u64) -> Found {
         let source = match dataset_property(name).map(|property| self.chain.native(property)) {
             Some((_, Source::Default)) | None if value != 0 => Source::Local,
             Some((_, source)) => source,

@@ -1,5 +1,6 @@
 //! Properties of pools, as `zpool get` has them (spec 01 §12, 05 §6).
 
+use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
 
 use super::lookup;
@@ -178,7 +179,7 @@ impl PoolProps<'_> {
             },
             "readonly" => number(1),
             "last_scrubbed_txg" => {
-                let txg = pool.directory_value(LAST_SCRUBBED_TXG).and_then(|value| value.first());
+                let txg = pool.directory_value(LAST_SCRUBBED_TXG).and_then(Value::first);
                 number(txg.unwrap_or(0))
             }
             "maxblocksize" => number(16 << 20),

@@ -118,9 +118,10 @@ pub fn state_name(state: VdevState, aux: VdevAux) -> &'static str {
     match (state, aux) {
         (VdevState::Closed | VdevState::Offline, _) => "OFFLINE",
         (VdevState::Removed, _) => "REMOVED",
-        (VdevState::CantOpen, VdevAux::CorruptData | VdevAux::BadLog) => "FAULTED",
+        (VdevState::Faulted, _) | (VdevState::CantOpen, VdevAux::CorruptData | VdevAux::BadLog) => {
+            "FAULTED"
+        }
         (VdevState::CantOpen, _) => "UNAVAIL",
-        (VdevState::Faulted, _) => "FAULTED",
         (VdevState::Degraded, _) => "DEGRADED",
         (VdevState::Healthy, _) => "ONLINE",
     }

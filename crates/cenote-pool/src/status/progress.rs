@@ -6,6 +6,7 @@ use cenote_ondisk::scan::{ERROR_SCRUB, ErrorScrubPhys, SCAN, ScanPhys};
 use cenote_ondisk::vdev_zap::{
     RAIDZ_EXPAND_COPIED, RAIDZ_EXPAND_END, RAIDZ_EXPAND_START, RAIDZ_EXPAND_STATE,
 };
+use cenote_ondisk::zap::Value;
 
 use crate::Pool;
 use crate::accounting::{Space, top_zap};
@@ -59,7 +60,7 @@ pub struct Expansion {
 
 /// Scan and error scrub; what is damaged counts as never done.
 pub(super) fn scans(pool: &Pool) -> (Option<ScanPhys>, Option<ErrorScrubPhys>) {
-    let words = |name| pool.directory_value(name).map(|value| value.words());
+    let words = |name| pool.directory_value(name).map(Value::words);
     let scan = words(SCAN).and_then(|words| ScanPhys::decode(&words).ok());
     let error_scrub = words(ERROR_SCRUB).and_then(|words| ErrorScrubPhys::decode(&words).ok());
     (scan, error_scrub)

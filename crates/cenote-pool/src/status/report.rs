@@ -1,6 +1,7 @@
 //! The tree of vdevs as tables show it: names, states, counters, figures.
 
 use cenote_ondisk::config::{VdevConfig, VdevKind};
+use cenote_ondisk::label;
 use cenote_vdev::{LeafStats, VdevAux, VdevState};
 
 use crate::Pool;
@@ -9,6 +10,7 @@ use crate::import::AuxDevice;
 
 /// A vdev and what is below it.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that stand beside each other")]
 pub struct VdevReport {
     /// What it is.
     pub kind: VdevKind,
@@ -95,11 +97,11 @@ pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
         let Some(leaf) = vdev.leaf().map(|leaf| pool.tree().leaf(leaf)) else { return };
         report.stats = leaf.stats();
         report.is_absent = leaf.device().is_none() && config.kind.is_leaf();
-        let info = leaf.device().map(|device| device.info());
-        report.device_size = info.map(|info| info.size);
+        let info = leaf.device().map(|device| device.info().clone());
+        report.device_size = info.as_ref().map(|info| label::usable_size(info.size));
         report.physical_ashift = info.map(|info| info.physical_ashift);
     });
-    root.name = pool.name().to_owned();
+    pool.name().clone_into(&mut root.name);
     for top in &mut root.children {
         top.figures = space.vdev(top.id).cloned();
         top.class = top.figures.as_ref().map(|figures| figures.class);
