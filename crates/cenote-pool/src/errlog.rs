@@ -4,6 +4,7 @@
 //! `head_errlog` an entry names the head dataset and the txg the block was born in, so that the
 //! snapshots and clones that share the block can be told; without, just the object set.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_dmu::ObjSet;
@@ -12,7 +13,8 @@ use cenote_ondisk::dsl::key;
 use cenote_ondisk::errlog::{ERRLOG_LAST, ERRLOG_SCRUB, HeadEntry, parse_plain};
 use cenote_rt::Result;
 
-use crate::mos;
+use crate::dsl::{Dataset, Dir, dataset::load_phys};
+use crate::{Pool, mos};
 
 /// One damaged block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,4 +59,97 @@ pub(crate) async fn all(mos: &Arc<ObjSet>, by_head: bool) -> Result<Vec<DamagedB
     blocks.sort_unstable();
     blocks.dedup();
     Ok(blocks)
+}
+
+/// An object with damage, in a dataset or snapshot that holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DamagedObject {
+    /// Dataset object; 0 is the MOS.
+    pub objset: u64,
+    /// Object in it.
+    pub object: u64,
+}
+
+impl Pool {
+    /// Every object that the error log names, in the heads, snapshots and clones that share the
+    /// damaged block; sorted, each once. A dataset that is gone is listed by number alone.
+    pub async fn damaged_objects(self: &Arc<Self>) -> Result<Vec<DamagedObject>> {
+        let mut objects = BTreeSet::new();
+        for block in self.error_log().await? {
+            let Bookmark { objset, object, .. } = block.place;
+            match block.birth {
+                Some(birth) if objset != 0 => {
+                    let before = objects.len();
+                    if let Ok(head) = self.dataset_by_object(objset).await {
+                        expand(&head, &block, birth, &mut objects).await?;
+                    }
+                    if objects.len() == before {
+                        // Nobody is left who holds it as it was; the log still names it.
+                        objects.insert(DamagedObject { objset, object });
+                    }
+                }
+                _ => {
+                    objects.insert(DamagedObject { objset, object });
+                }
+            }
+        }
+        Ok(objects.into_iter().collect())
+    }
+}
+
+/// Adds the head, its snapshots, and clones of those, as far as they hold the same block.
+async fn expand(
+    head: &Dataset,
+    block: &DamagedBlock,
+    birth: u64,
+    objects: &mut BTreeSet<DamagedObject>,
+) -> Result<()> {
+    let mut pending = vec![head.clone()];
+    let mut seen = BTreeSet::new();
+    while let Some(head) = pending.pop() {
+        if !seen.insert(head.object()) {
+            continue;
+        }
+        let mut line = head.snapshots().await?;
+        line.push(head);
+        for dataset in line {
+            if !holds(&dataset, &block.place, birth).await {
+                continue;
+            }
+            let (objset, object) = (dataset.object(), block.place.object);
+            objects.insert(DamagedObject { objset, object });
+            pending.extend(clones(&dataset).await?);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a dataset has a block of that physical birth at that place.
+async fn holds(dataset: &Dataset, place: &Bookmark, birth: u64) -> bool {
+    let Ok(level) = u8::try_from(place.level) else {
+        // The object set's own block.
+        return dataset.phys().bp.physical_birth() == birth;
+    };
+    let found = async {
+        let dnode = dataset.open_without_key().await.ok()?.dnode(place.object).await.ok()?;
+        dnode.block_pointer(level, place.blkid).await.ok()?
+    };
+    found.await.is_some_and(|pointer| pointer.physical_birth() == birth)
+}
+
+/// Heads of the clones of a snapshot.
+async fn clones(snapshot: &Dataset) -> Result<Vec<Dataset>> {
+    let zap = snapshot.phys().next_clones_obj;
+    let mut heads = Vec::new();
+    if zap == 0 {
+        return Ok(heads);
+    }
+    let pool = snapshot.pool();
+    for (_, value) in mos::entries(pool.mos(), zap).await? {
+        let Some(object) = value.first() else { continue };
+        let dir = load_phys(pool.mos(), object).await?.dir_obj;
+        let head = Dir::load(pool.mos(), dir, "").await?.phys.head_dataset_obj;
+        heads.push(pool.dataset_by_object(head).await?);
+    }
+    Ok(heads)
 }

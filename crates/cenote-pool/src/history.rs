@@ -4,12 +4,15 @@
 
 use cenote_ondisk::history::{HistoryPhys, key, records};
 use cenote_ondisk::nvlist::NvList;
-use cenote_rt::{Error, Result};
+use cenote_rt::{Error, Kind, Result};
 
 use crate::{Pool, mos};
 
 /// Pool directory: the history object.
 const HISTORY: &str = "history";
+
+/// A ring has a thousandth of the pool, at most 1 GiB; one this full has not been seen.
+const HISTORY_BYTES_MAX: u64 = 128 << 20;
 
 /// What a record tells.
 #[derive(Debug, Clone, PartialEq)]
@@ -159,6 +162,11 @@ impl Pool {
         let dnode = self.mos().dnode(object).await?;
         let phys = HistoryPhys::decode(dnode.bonus()?).map_err(mos::corrupt(object))?;
         let size = dnode.geometry().byte_count();
+        let len = phys.create_len.saturating_add(phys.eof.saturating_sub(phys.bof));
+        if len > HISTORY_BYTES_MAX {
+            let text = format!("history of {len} bytes, at most {HISTORY_BYTES_MAX} are read");
+            return Err(Error::new(Kind::Limit, text).in_object(0, object));
+        }
         let [first, second] = phys.live();
         let mut bytes = Vec::new();
         for range in [0..phys.create_len, first, second] {

@@ -25,7 +25,7 @@ pub mod status;
 
 pub use accounting::{AllocationClass, Space};
 pub use dsl::{Bookmark, Dataset, DatasetKind, DatasetName, Suffix};
-pub use errlog::DamagedBlock;
+pub use errlog::{DamagedBlock, DamagedObject};
 pub use import::{Candidate, Host, ScanOptions};
 pub use keys::{KeyError, KeyStore};
 pub use pool::{OpenError, OpenOptions, Pool};

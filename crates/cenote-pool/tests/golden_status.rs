@@ -97,6 +97,22 @@ fn a_removal_and_a_checkpoint() {
 }
 
 #[test]
+fn the_state_of_a_checkpoint() {
+    let Some(golden) = golden("g-removed") else { return };
+    cenote_rt::block_on(2, async {
+        let scan = import::scan(&ScanOptions { paths: vec![golden.images()] }).await.expect("scan");
+        let candidate = scan.find("g-removed").expect("found");
+        let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
+        let pool = Pool::open(candidate, &options).await.expect("opens");
+        let now = open(&golden).await;
+        assert_eq!(Some(pool.txg()), now.checkpoint_txg());
+        assert!(pool.checkpoint_txg().is_none());
+        assert!(pool.dataset("g-removed/a").await.is_ok());
+    })
+    .expect("runtime");
+}
+
+#[test]
 fn a_degraded_pool() {
     on("g-degraded", async |pool, _| {
         let status = pool.status().await.expect("status");

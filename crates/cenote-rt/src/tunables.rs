@@ -136,6 +136,10 @@ tunables! {
         "milliseconds between heartbeats";
     MULTIHOST_FAIL_INTERVALS = "zfs_multihost_fail_intervals", 10, (0, 1 << 16),
         "missed heartbeats after which a pool suspends itself";
+    IMPORT_DEVICES = "cenote_import_devices", 16, (1, 1024),
+        "devices whose labels are read at the same time while looking for pools";
+    EMBEDDED_SLOG_MIN_MS = "zfs_embedded_slog_min_ms", 64, (2, 1 << 16),
+        "metaslabs above which a normal vdev gives one to the intent log";
     MAX_MISSING_TVDS = "zfs_max_missing_tvds", 0, (0, 1 << 16),
         "missing top-level vdevs with which a pool may still be opened";
     USER_INDIRECT_IS_SPECIAL = "zfs_user_indirect_is_special", 1, (0, 1),

@@ -11,13 +11,11 @@ use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::spacemap::{SpaceMapPhys, UNFLUSHED_PHYS_TXGS};
 use cenote_ondisk::vdev_zap::{ALLOCATION_BIAS, AllocationBias, POOL_CHECKPOINT_SM};
 use cenote_ondisk::words;
-use cenote_rt::{Error, Result};
+use cenote_rt::{Error, Result, tunables};
 
 use super::fragmentation;
 use crate::mos;
 
-/// A normal vdev with more metaslabs than this gives one to the intent log.
-const EMBEDDED_LOG_MIN_METASLABS: usize = 64;
 /// More metaslabs than any vdev has: `asize` and `metaslab_shift` do not fit together.
 const METASLABS_MAX: u64 = 1 << 24;
 
@@ -178,7 +176,7 @@ impl VdevFigures {
     /// The emptiest metaslab, first of equals, as each open of the pool picks it.
     fn pick_embedded_log(&self) -> Option<usize> {
         if self.class != AllocationClass::Normal
-            || self.metaslabs.len() <= EMBEDDED_LOG_MIN_METASLABS
+            || self.metaslabs.len() <= tunables::EMBEDDED_SLOG_MIN_MS.get_usize()
         {
             return None;
         }

@@ -56,6 +56,9 @@ impl Dir {
     /// Children that users see, in name order.
     pub async fn children(&self, mos: &Arc<ObjSet>) -> Result<Vec<Self>> {
         let mut children = Vec::new();
+        if self.name.len() >= name::NAME_MAX {
+            return Err(mos::corrupt(self.object)(DslError::Loop { object: self.object }));
+        }
         for (component, object) in self.child_entries(mos).await? {
             if !name::is_internal(&component) {
                 children.push(Self::load(mos, object, format!("{}/{component}", self.name)).await?);

@@ -125,11 +125,11 @@ pub fn parent(dataset: &str) -> Option<&str> {
     dataset.rsplit_once('/').map(|(parent, _)| parent)
 }
 
-/// Whether a component belongs to the pool itself (`$MOS`, `$FREE`, `$ORIGIN`, `$LEAK`) and is
-/// hidden from listings.
+/// Whether a component belongs to the pool itself (`$MOS`, `$FREE`, `$ORIGIN`, `$LEAK`) or to an
+/// operation under way (`%recv`), and is hidden from listings.
 #[must_use]
 pub fn is_internal(component: &str) -> bool {
-    component.starts_with('$')
+    component.contains(['$', '%'])
 }
 
 impl fmt::Display for DatasetName<'_> {

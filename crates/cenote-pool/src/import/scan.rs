@@ -6,14 +6,11 @@ use std::sync::Arc;
 
 use cenote_device::{FileDevice, OpenMode};
 use cenote_ondisk::label::DEVICE_SIZE_MIN;
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{Error, Kind, Result, tunables};
 use futures_util::StreamExt;
 
 use super::candidate::Candidate;
 use super::device::Found;
-
-/// Devices whose labels are read at the same time.
-const CONCURRENT_DEVICES: usize = 16;
 
 /// Where to look for pools.
 #[derive(Debug, Clone, Default)]
@@ -73,9 +70,10 @@ pub async fn scan(options: &ScanOptions) -> Result<Scan> {
     }
     devices.sort();
     devices.dedup();
+    let concurrent = tunables::IMPORT_DEVICES.get_usize();
     let mut found: Vec<Arc<Found>> = futures_util::stream::iter(devices)
         .map(read)
-        .buffered(CONCURRENT_DEVICES)
+        .buffered(concurrent)
         .filter_map(std::future::ready)
         .map(Arc::new)
         .collect()

@@ -11,12 +11,6 @@ pub enum OpenError {
         /// The largest txg that was allowed.
         max_txg: u64,
     },
-    /// All labels are newer than the uberblock.
-    #[error("no label is of txg {txg} or before")]
-    NoLabel {
-        /// The uberblock's txg.
-        txg: u64,
-    },
     /// An expansion went on between the uberblock and the newest one.
     #[error("a RAID-Z expansion went on after txg {txg}: it cannot be rewound")]
     ReflowProgress {
@@ -66,6 +60,9 @@ pub enum OpenError {
     /// `multihost` needs a hostid here.
     #[error("pool has multihost set, and this host has no hostid")]
     NoHostId,
+    /// There is no checkpoint to open.
+    #[error("pool has no checkpoint")]
+    NoCheckpoint,
     /// It was destroyed, which must be asked for.
     #[error("pool was destroyed")]
     Destroyed,

@@ -49,13 +49,13 @@ pub(super) async fn load(
     {
         return Err(OpenError::Version { version: uberblock.version }.into());
     }
-    check_label_features(candidate, &uberblock, options)?;
+    check_label_features(candidate, &uberblock)?;
     let config = trusted_config(candidate, &uberblock).await?;
     let (tree, store, mos) = open_mos(candidate, &config.vdev_tree, &uberblock).await?;
     check_tree(&config.vdev_tree, &tree, &uberblock, options)?;
     let directory = mos::entries(&mos, mos::DIRECTORY).await.map_err(corrupt)?;
     let mut pool = Pool {
-        root_dir: root_dir(&mos, &directory, &config.facts.name).await?,
+        root_dir: root_dir(&mos, &directory, candidate.name()).await?,
         features: FeatureTable::load(&mos, &directory).await.map_err(corrupt)?,
         config,
         uberblock,
@@ -93,18 +93,16 @@ fn corrupt(error: Error) -> Error {
 }
 
 /// Refuses features in the labels that are needed to read the MOS and that we do not know.
-fn check_label_features(
-    candidate: &Candidate,
-    uberblock: &Uberblock,
-    options: &OpenOptions,
-) -> Result<()> {
-    let configs = candidate.devices.iter().flat_map(|found| &found.configs);
-    let limit = if options.txg.is_some() { u64::MAX } else { uberblock.txg };
-    let label = configs
-        .filter(|config| config.txg <= limit)
-        .max_by_key(|config| config.txg)
-        .ok_or(OpenError::NoLabel { txg: uberblock.txg })?;
-    let features = label.member.as_ref().and_then(|member| member.facts.features_for_read.as_ref());
+fn check_label_features(candidate: &Candidate, uberblock: &Uberblock) -> Result<()> {
+    let configs = || candidate.devices.iter().flat_map(|found| &found.configs);
+    let older = configs().filter(|config| config.txg <= uberblock.txg);
+    // After a rewind, or an interrupted update, all labels may be newer. OpenZFS gives up there
+    // unless told to be extreme; the features are in the MOS as well, so reading goes on.
+    let label =
+        older.max_by_key(|config| config.txg).or_else(|| configs().min_by_key(|config| config.txg));
+    let features = label
+        .and_then(|label| label.member.as_ref())
+        .and_then(|member| member.facts.features_for_read.as_ref());
     let entry = FeatureEntry { refcount: 1, is_read_only_compatible: false, enabled_txg: None };
     let unknown: Vec<_> = features
         .into_iter()

@@ -6,18 +6,23 @@
 
 use std::sync::Arc;
 
+use cenote_ondisk::checkpoint::{POOL_CHECKPOINT, uberblock_bytes};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::{Error, Kind, Result};
 
 use super::choose::{Rewind, best, next_max_txg};
 use super::{OpenError, Pool, load};
 use crate::import::{Candidate, Found, Host, watch_time};
+use crate::mos;
 
 /// What is allowed when opening.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 pub struct OpenOptions {
     /// Take the state of this txg, or the last one before it (`-T`).
     pub txg: Option<u64>,
+    /// Take the state of the pool's checkpoint.
+    pub checkpoint: bool,
     /// Go back when the newest state cannot be opened (`-F`, `-FX`).
     pub rewind: Rewind,
     /// Open without log devices that are missing; what they alone hold is not replayed anyway.
@@ -34,7 +39,7 @@ pub struct OpenOptions {
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Self {
         let kind = match &error {
-            OpenError::NoUberblock { .. } | OpenError::NoLabel { .. } => Kind::NotFound,
+            OpenError::NoUberblock { .. } | OpenError::NoCheckpoint => Kind::NotFound,
             OpenError::Version { .. }
             | OpenError::UnsupportedFeatures(_)
             | OpenError::ReadOnlyFeatures(_)
@@ -63,6 +68,9 @@ impl Pool {
         if let Some(host) = &options.host {
             check_host(candidate, &uberblocks, host, options.force).await?;
         }
+        if options.checkpoint {
+            return open_checkpoint(candidate, &uberblocks, options).await;
+        }
         let rewind = if options.txg.is_some() { Rewind::Extreme } else { options.rewind };
         let mut attempt = best(&uberblocks, options.txg.unwrap_or(u64::MAX))?;
         let newest = attempt.txg;
@@ -85,6 +93,22 @@ impl Pool {
         }
         Err(first_failure.unwrap_or_else(|| OpenError::NoUberblock { max_txg: newest }.into()))
     }
+}
+
+/// Opens the state that the checkpoint holds.
+async fn open_checkpoint(
+    candidate: &Candidate,
+    uberblocks: &[Uberblock],
+    options: &OpenOptions,
+) -> Result<Arc<Pool>> {
+    let newest = best(uberblocks, options.txg.unwrap_or(u64::MAX))?;
+    let pool = load::load(candidate, newest, options).await?;
+    let words = pool.directory_value(POOL_CHECKPOINT).ok_or(OpenError::NoCheckpoint)?.words();
+    let bytes = uberblock_bytes(&words).map_err(mos::corrupt(mos::DIRECTORY))?;
+    let uberblock = Uberblock::decode(&bytes).map_err(mos::corrupt(mos::DIRECTORY))?;
+    let mut pool = load::load(candidate, uberblock, options).await?;
+    pool.rewound_from = Some(newest.txg);
+    Ok(Arc::new(pool))
 }
 
 /// Refuses a pool that another host uses.

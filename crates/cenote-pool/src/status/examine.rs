@@ -46,9 +46,7 @@ fn aux_of(cause: Option<&OpenError>) -> VdevAux {
         Some(OpenError::GuidSum { .. }) => VdevAux::BadGuidSum,
         Some(OpenError::MissingLog(_)) => VdevAux::BadLog,
         Some(OpenError::MissingVdevs(_)) => VdevAux::NoReplicas,
-        Some(
-            OpenError::CorruptMos(_) | OpenError::NoUberblock { .. } | OpenError::NoLabel { .. },
-        ) => VdevAux::CorruptData,
+        Some(OpenError::CorruptMos(_) | OpenError::NoUberblock { .. }) => VdevAux::CorruptData,
         _ => VdevAux::None,
     }
 }

@@ -94,6 +94,7 @@ pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
         };
         let Some(vdev) = vdev else { return };
         (report.state, report.aux) = (vdev.state(), vdev.aux());
+        report.ashift = u64::from(vdev.ashift());
         let Some(leaf) = vdev.leaf().map(|leaf| pool.tree().leaf(leaf)) else { return };
         report.stats = leaf.stats();
         report.is_absent = leaf.device().is_none() && config.kind.is_leaf();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cenote_ondisk::config::PoolState;
+use cenote_ondisk::config::{PoolState, VdevKind};
 use cenote_ondisk::scan::{ScanFunc, ScanState};
 use cenote_vdev::{VdevAux, VdevState};
 
@@ -117,7 +117,15 @@ fn of_devices(input: &Input<'_>) -> Option<Reason> {
     if any(VdevState::Offline) {
         return Some(Reason::OfflineDevice);
     }
-    any(VdevState::Removed).then_some(Reason::RemovedDevice)
+    if any(VdevState::Removed) {
+        return Some(Reason::RemovedDevice);
+    }
+    let is_too_small = |leaf: &VdevReport| {
+        leaf.kind == VdevKind::Disk
+            && leaf.physical_ashift.is_some_and(|ashift| leaf.ashift < u64::from(ashift))
+    };
+    (!input.is_import && at_rest.iter().any(|leaf| is_too_small(leaf)))
+        .then_some(Reason::NonNativeAshift)
 }
 
 /// Version, features and defects of the past.
