@@ -5,6 +5,7 @@
 //! cenote's own. One program holds them all: `cenote zpool …`, or a link named `zpool` to it.
 //! Commands write to an [`Io`] and return how they end; nothing here exits the process.
 
+pub mod argument;
 pub mod getopt;
 pub mod io;
 pub mod nicenum;

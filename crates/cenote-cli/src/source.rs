@@ -2,9 +2,31 @@
 //!
 //! `cenote zpool|zfs [--embedded -d DIR]... [-k DATASET=KEYFILE]... VERB …` opens pools in this
 //! process; the own verbs have `-d`, `-p` and `-k` among their options. A source only collects
-//! what was asked for; nothing is opened until a command wants a pool.
+//! what was asked for; nothing is opened until a command wants a pool ([`Source::pool`],
+//! [`Source::dataset`]). Opening is for reading and checks no host: it disturbs nobody.
+//!
+//! What cannot be opened is said in OpenZFS's words, once, in this file; a command only passes the
+//! [`Exit`] on.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cenote_codec::crypto;
+use cenote_pool::dsl::{BadName, DslError};
+use cenote_pool::import::{self, Candidate, FindError, Scan};
+use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, ScanOptions};
+use cenote_rt::{Error, Kind};
+
+use crate::argument;
 use crate::io::Exit;
+
+/// Where devices are looked for when no directory is named.
+const DEFAULT_DIRECTORY: &str = "/dev";
+
+/// Runs the asynchronous part of a command on all processors.
+pub fn run<T>(command: impl Future<Output = Result<T, Exit>>) -> Result<T, Exit> {
+    cenote_rt::block_on(0, command)?
+}
 
 /// What the command line says about where pools are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,6 +77,144 @@ impl Source {
             };
         }
     }
+
+    /// The pools of all directories and devices, opened by nobody yet.
+    pub async fn scan(&self) -> Result<Scan, Exit> {
+        let mut paths: Vec<PathBuf> = self.paths.iter().map(|path| argument::path(path)).collect();
+        if paths.is_empty() {
+            paths.push(PathBuf::from(DEFAULT_DIRECTORY));
+        }
+        let scan = import::scan(&ScanOptions { paths }).await?;
+        match scan.failures.first() {
+            Some((path, error)) if error.kind() == Kind::NotFound => {
+                Err(Exit::failed(format!("cannot resolve path '{}'", path.display())))
+            }
+            Some((path, error)) => {
+                Err(Exit::failed(format!("cannot open '{}': {error}", path.display())))
+            }
+            None => Ok(scan),
+        }
+    }
+
+    /// The pool with that name or guid, opened for reading, with the keys that were given.
+    pub async fn pool(&self, name: &str) -> Result<Arc<Pool>, Exit> {
+        self.pool_with(name, &OpenOptions::default()).await
+    }
+
+    /// The same, with more allowed.
+    pub async fn pool_with(&self, name: &str, options: &OpenOptions) -> Result<Arc<Pool>, Exit> {
+        let scan = self.scan().await?;
+        let candidate = scan.find(name).map_err(|error| find_failure(name, &error))?;
+        self.open(candidate, options).await
+    }
+
+    /// Opens a pool that a scan found, and loads the keys that were given for it.
+    pub async fn open(
+        &self,
+        candidate: &Candidate,
+        options: &OpenOptions,
+    ) -> Result<Arc<Pool>, Exit> {
+        let opened = Pool::open(candidate, options).await;
+        let pool = opened.map_err(|error| open_failure(candidate, &error))?;
+        for (dataset, file) in &self.keys {
+            if dataset.split('/').next() == Some(pool.name()) {
+                load_key(&pool, dataset, file).await?;
+            }
+        }
+        Ok(pool)
+    }
+
+    /// The file system, volume or snapshot of that name; the pool's guid may stand for its name.
+    pub async fn dataset(&self, name: &str) -> Result<Dataset, Exit> {
+        let parsed = DatasetName::parse(name).map_err(|error| bad_name(name, error))?;
+        let scan = self.scan().await?;
+        let candidate = match scan.find(parsed.pool) {
+            Ok(candidate) => candidate,
+            Err(FindError::NotFound) => return Err(no_dataset(name)),
+            Err(error) => return Err(find_failure(parsed.pool, &error)),
+        };
+        let pool = self.open(candidate, &OpenOptions::default()).await?;
+        let below = &name[parsed.pool.len()..];
+        dataset_of(&pool, &format!("{}{below}", pool.name())).await
+    }
+}
+
+/// A dataset of an open pool, or OpenZFS's words for why there is none.
+pub async fn dataset_of(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
+    pool.dataset(name).await.map_err(|error| match error.cause::<BadName>() {
+        Some(cause) => bad_name(name, *cause),
+        None if error.cause::<DslError>().is_some() && error.kind() == Kind::NotFound => {
+            no_dataset(name)
+        }
+        None => Exit::failed(format!("cannot open '{name}': {error}")),
+    })
+}
+
+/// What is said when a dataset's contents are wanted and cannot be had.
+pub fn contents_failure(name: &str, error: &Error) -> Exit {
+    match error.kind() {
+        Kind::KeyUnavailable => {
+            Exit::failed(format!("cannot open '{name}': encryption key not loaded"))
+        }
+        _ => Exit::failed(format!("cannot open '{name}': {error}")),
+    }
+}
+
+fn no_dataset(name: &str) -> Exit {
+    Exit::failed(format!("cannot open '{name}': dataset does not exist"))
+}
+
+fn bad_name(name: &str, error: BadName) -> Exit {
+    Exit::failed(format!("cannot open '{name}': {error}"))
+}
+
+fn find_failure(name: &str, error: &FindError) -> Exit {
+    Exit::failed(match error {
+        FindError::NotFound => format!("cannot open '{name}': no such pool"),
+        FindError::Ambiguous(guids) => {
+            let guids: Vec<String> = guids.iter().map(u64::to_string).collect();
+            let guids = guids.join(", ");
+            format!("cannot open '{name}': more than one matching pool; use a guid: {guids}")
+        }
+    })
+}
+
+/// What is said when a pool that is there cannot be opened.
+pub fn open_failure(candidate: &Candidate, error: &Error) -> Exit {
+    let name = candidate.name();
+    Exit::failed(match error.cause::<OpenError>() {
+        Some(OpenError::Destroyed) => {
+            format!("cannot open '{name}': no such pool (it was destroyed)")
+        }
+        Some(OpenError::MissingVdevs(_)) => {
+            format!("cannot open '{name}': one or more devices is currently unavailable ({error})")
+        }
+        Some(OpenError::Version { .. } | OpenError::UnsupportedFeatures(_)) => {
+            format!("cannot open '{name}': unsupported version or feature ({error})")
+        }
+        _ => format!("cannot open '{name}': {error}"),
+    })
+}
+
+/// Loads the key of one encryption root from a file.
+async fn load_key(pool: &Arc<Pool>, name: &str, file: &str) -> Result<(), Exit> {
+    let dataset = dataset_of(pool, name).await?;
+    let failed = |text: String| Exit::failed(format!("Key load error: {text}"));
+    let material = std::fs::read(argument::path(file))
+        .map_err(|error| failed(format!("Failed to open key material file: {file}: {error}")))?;
+    let Err(error) = pool.load_key(&dataset, &material).await else { return Ok(()) };
+    Err(failed(match error.cause::<KeyError>() {
+        Some(KeyError::NotEncrypted) => format!("'{name}' is not encrypted."),
+        Some(KeyError::NotRoot) => {
+            let root = dataset.encryption_root().await?.unwrap_or_default();
+            format!("Keys must be loaded for encryption root of '{name}' ({root}).")
+        }
+        Some(KeyError::AlreadyLoaded) => format!("Key already loaded for '{name}'."),
+        Some(KeyError::Crypto(crypto::KeyError::WrongKey)) => {
+            format!("Incorrect key provided for '{name}'.")
+        }
+        _ => error.to_string(),
+    }))
 }
 
 #[cfg(test)]

@@ -1,11 +1,23 @@
 //! The `cenote` program: a thin `main` over `cenote_cli`.
 
+use std::os::fd::AsFd;
 use std::process::ExitCode;
+
+/// Larger writes go out at once.
+const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
 
 fn main() -> ExitCode {
     let args: Vec<String> =
-        std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let mut out = std::io::BufWriter::with_capacity(1 << 16, std::io::stdout());
+        std::env::args_os().map(|arg| cenote_cli::argument::from_os(&arg)).collect();
+    // Past the standard library's own buffer, which looks for line ends in all that it is given.
+    let stdout = match std::io::stdout().as_fd().try_clone_to_owned() {
+        Ok(stdout) => std::fs::File::from(stdout),
+        Err(error) => {
+            eprintln!("cannot write output: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut out = std::io::BufWriter::with_capacity(OUTPUT_BUFFER_BYTES, stdout);
     let mut err = std::io::stderr();
     let mut io = cenote_cli::Io { out: &mut out, err: &mut err };
     let status = cenote_cli::run(&args, &mut io);
