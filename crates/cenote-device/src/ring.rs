@@ -160,7 +160,7 @@ impl Reactor {
             self.shared.is_asleep.store(true, Ordering::SeqCst);
             // A request queued before the store saw no sleeper; look again before sleeping.
             let has_room = !self.free_slots.is_empty();
-            let want = usize::from(!(has_room && !lock(&self.shared.queue).is_empty()));
+            let want = usize::from(!has_room || lock(&self.shared.queue).is_empty());
             // An error is EINTR, or EAGAIN/EBUSY under pressure: what was pushed stays pushed and
             // is submitted in the next round, which completions or the eventfd start.
             let _ = self.ring.submit_and_wait(want);
@@ -194,7 +194,7 @@ impl Reactor {
             let fd = types::Fd(request.file.as_raw_fd());
             let rest = &mut request.buf[request.filled..];
             // A longer read is finished by the next one, as any short read is.
-            let len = u32::try_from(rest.len()).unwrap_or(u32::MAX & !0xfff);
+            let len = u32::try_from(rest.len()).unwrap_or(!0xfff);
             let entry = opcode::Read::new(fd, rest.as_mut_ptr(), len)
                 .offset(request.offset + request.filled as u64)
                 .build()

@@ -9,13 +9,15 @@
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
+use crate::recycle::Storage;
+
 /// Alignment of the first byte of every buffer, enough for direct I/O on any sector size we open.
 pub const ALIGN: usize = 4096;
 
 /// A buffer with one owner, who may write it.
 #[derive(Debug)]
 pub struct BufMut {
-    storage: Vec<u8>,
+    storage: Storage,
     start: usize,
     len: usize,
 }
@@ -25,10 +27,24 @@ impl BufMut {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         if len < 512 {
-            return Self { storage: vec![0; len], start: 0, len };
+            return Self { storage: Storage(vec![0; len]), start: 0, len };
         }
-        let storage = vec![0; len + ALIGN];
-        let start = storage.as_ptr().align_offset(ALIGN);
+        Self::aligned(Storage(vec![0; len + ALIGN]), len)
+    }
+
+    /// `len` bytes of any content, aligned like [`zeroed`](Self::zeroed), for who fills them all:
+    /// much cheaper, because the storage of an earlier buffer is used again.
+    #[must_use]
+    pub fn for_filling(len: usize) -> Self {
+        if len < 512 {
+            return Self::zeroed(len);
+        }
+        Self::aligned(Storage::of_any_content(len + ALIGN), len)
+    }
+
+    /// The first `len` bytes of `storage` from an aligned address on.
+    fn aligned(storage: Storage, len: usize) -> Self {
+        let start = storage.0.as_ptr().align_offset(ALIGN);
         // align_offset may give usize::MAX in theory; an unaligned buffer is still correct.
         let start = if start < ALIGN { start } else { 0 };
         Self { storage, start, len }
@@ -50,27 +66,27 @@ impl BufMut {
 impl From<Vec<u8>> for BufMut {
     fn from(storage: Vec<u8>) -> Self {
         let len = storage.len();
-        Self { storage, start: 0, len }
+        Self { storage: Storage(storage), start: 0, len }
     }
 }
 
 impl Deref for BufMut {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.storage[self.start..self.start + self.len]
+        &self.storage.0[self.start..self.start + self.len]
     }
 }
 
 impl DerefMut for BufMut {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.storage[self.start..self.start + self.len]
+        &mut self.storage.0[self.start..self.start + self.len]
     }
 }
 
 /// Immutable bytes, shared by reference count; a slice of it keeps the whole alive.
 #[derive(Clone)]
 pub struct Buf {
-    storage: Arc<Vec<u8>>,
+    storage: Arc<Storage>,
     range: Range<usize>,
 }
 
@@ -78,7 +94,7 @@ impl Buf {
     /// No bytes.
     #[must_use]
     pub fn empty() -> Self {
-        Self { storage: Arc::new(Vec::new()), range: 0..0 }
+        Self { storage: Arc::default(), range: 0..0 }
     }
 
     /// The bytes of `range`, sharing the storage; `None` if the range leaves the buffer.
@@ -98,7 +114,7 @@ impl Buf {
             Ok(storage) => BufMut { storage, start, len },
             Err(shared) => {
                 let mut copy = BufMut::zeroed(len);
-                copy.copy_from_slice(&shared[start..start + len]);
+                copy.copy_from_slice(&shared.0[start..start + len]);
                 copy
             }
         }
@@ -114,7 +130,7 @@ impl From<Vec<u8>> for Buf {
 impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.storage[self.range.clone()]
+        &self.storage.0[self.range.clone()]
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod buf;
 pub mod error;
 pub mod random;
+mod recycle;
 pub mod task;
 pub mod tunables;
 

@@ -115,7 +115,7 @@ impl Draid {
         let (number, index) = (group / ngroups, group % ngroups);
         let first = index * width % disks;
         let slice_row = number * (width * ngroups / disks) + index * width / disks;
-        let stripe = (offset % self.group_bytes() >> ashift) / width;
+        let stripe = ((offset % self.group_bytes()) >> ashift) / width;
         let base = slice_row * ROW_HEIGHT + (stripe << ashift);
         let sectors = piece >> ashift;
         let (full_rows, rest) = (sectors / ndata, sectors % ndata);
@@ -124,10 +124,8 @@ impl Draid {
         let columns = (0..width).map(|column| {
             let child = self.permutation.child(number, ((first + column) % disks) as usize);
             let wrap = if first + column >= disks { ROW_HEIGHT } else { 0 };
-            let (data_start, data_len) = match column < nparity {
-                true => (0, 0),
-                false => dealt.next().unwrap_or_default(),
-            };
+            let (data_start, data_len) =
+                if column < nparity { (0, 0) } else { dealt.next().unwrap_or_default() };
             let data_start = data_start + start as usize;
             Column { child, offset: (base + wrap) as i64, len, data_start, data_len }
         });

@@ -105,7 +105,7 @@ impl DeviceLabels {
 
     /// The best uberblock with a txg up to `txg_max` (spec 01 §7.2).
     pub fn best_uberblock(&self, txg_max: u64) -> Option<&FoundUberblock> {
-        let candidates = self.uberblocks().map(|found| (found.uberblock.clone(), found));
+        let candidates = self.uberblocks().map(|found| (found.uberblock, found));
         uberblock::best(candidates, txg_max).map(|(_, found)| found)
     }
 

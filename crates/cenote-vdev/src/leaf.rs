@@ -121,10 +121,7 @@ impl Leaf {
         }
         let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
         let may_lack = dtl.as_ref().map_or(self.is_doubtful, |ranges| ranges.contains(birth));
-        match may_lack || self.is_excluded {
-            true => Freshness::Stale,
-            false => Freshness::Fresh,
-        }
+        if may_lack || self.is_excluded { Freshness::Stale } else { Freshness::Fresh }
     }
 
     /// Reads from its device; `offset` counts from the device's start.
@@ -134,7 +131,7 @@ impl Leaf {
             return Err(error.on_device(&self.path, offset));
         };
         let _under_way = InFlight::start(&self.counters.in_flight);
-        let result = device.read(offset, BufMut::zeroed(len)).await;
+        let result = device.read(offset, BufMut::for_filling(len)).await;
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         match result {
             Ok(buf) => {

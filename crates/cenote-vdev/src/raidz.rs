@@ -95,10 +95,8 @@ impl Raidz {
         let mut dealt = deal(data, full_rows, longer, sector);
         let columns = (0..active).map(|index| {
             let len = ((full_rows + u64::from(index < big)) * sector) as usize;
-            let (data_start, data_len) = match index < self.nparity {
-                true => (0, 0),
-                false => dealt.next().unwrap_or_default(),
-            };
+            let (data_start, data_len) =
+                if index < self.nparity { (0, 0) } else { dealt.next().unwrap_or_default() };
             let (child, offset) = self.place(first + index, self.width);
             Column { child, offset, len, data_start, data_len }
         });
@@ -115,9 +113,10 @@ impl Raidz {
         let start = first + row * logical_width;
         let is_in_old_place = self.is_expanding && start + cols > reflow.offset >> self.ashift;
         let width = self.width - u64::from(is_in_old_place);
-        let shift = match reflow.is_scratch_valid && self.is_expanding && !is_in_old_place {
-            true => SCRATCH_BYTES,
-            false => 0,
+        let shift = if reflow.is_scratch_valid && self.is_expanding && !is_in_old_place {
+            SCRATCH_BYTES
+        } else {
+            0
         };
         let sector = 1_u64 << self.ashift;
         let is_last = row + 1 == rows && big != 0 && full_rows != 0;
@@ -132,9 +131,10 @@ impl Raidz {
                 return Column { child, offset, len, data_start: 0, data_len: 0 };
             };
             // Column-major numbering, as if the block had its own width (spec 06 §5.3 step 5).
-            let number = match index < big || rest == 0 {
-                true => data * rows + row,
-                false => rest * rows + (data - rest) * (rows - 1) + row,
+            let number = if index < big || rest == 0 {
+                data * rows + row
+            } else {
+                rest * rows + (data - rest) * (rows - 1) + row
             };
             Column { child, offset, len, data_start: (number * sector) as usize, data_len: len }
         });

@@ -88,9 +88,10 @@ pub(crate) fn of_interior(children: &[ChildState], tolerated: usize) -> (VdevSta
     let dead = children.iter().filter(|child| !child.state.is_readable()).count();
     if dead > tolerated || children.is_empty() {
         let is_offline = |child: &ChildState| child.state == VdevState::Offline;
-        let aux = match !children.is_empty() && children.iter().all(is_offline) {
-            true => VdevAux::ChildrenOffline,
-            false => VdevAux::NoReplicas,
+        let aux = if !children.is_empty() && children.iter().all(is_offline) {
+            VdevAux::ChildrenOffline
+        } else {
+            VdevAux::NoReplicas
         };
         return (VdevState::CantOpen, aux);
     }
@@ -104,9 +105,10 @@ pub(crate) fn of_root(tops: &[ChildState], missing_allowed: usize) -> (VdevState
     if tops.iter().filter(dead).filter(|top| !top.is_log).count() > missing_allowed {
         return (VdevState::CantOpen, VdevAux::NoReplicas);
     }
-    let aux = match tops.iter().filter(dead).any(|top| top.is_log) {
-        true => VdevAux::BadLog,
-        false => VdevAux::None,
+    let aux = if tops.iter().filter(dead).any(|top| top.is_log) {
+        VdevAux::BadLog
+    } else {
+        VdevAux::None
     };
     let is_healthy = tops.iter().all(|top| top.state == VdevState::Healthy);
     (if is_healthy { VdevState::Healthy } else { VdevState::Degraded }, aux)

@@ -62,7 +62,7 @@ async fn open(name: &str, wrap: Wrap<'_>) -> Option<OpenPool> {
             tops.insert(id, (config.txg, member.vdev_tree.clone()));
         }
         facts = Some(member.facts.clone());
-        let candidates = found.uberblocks().map(|found| (found.uberblock.clone(), ()));
+        let candidates = found.uberblocks().map(|found| (found.uberblock, ()));
         let candidates = best.into_iter().chain(candidates);
         best = cenote_ondisk::uberblock::best(candidates, u64::MAX);
     }
@@ -88,7 +88,7 @@ async fn open(name: &str, wrap: Wrap<'_>) -> Option<OpenPool> {
 struct Seen {
     copies: usize,
     births: BTreeSet<u64>,
-    seen: BTreeSet<(u32, u64)>,
+    places: BTreeSet<(u32, u64)>,
     bad: Vec<BadChild>,
     removed_copies: usize,
 }
@@ -108,7 +108,7 @@ impl OpenPool {
         };
         let mut bytes = None;
         for dva in bp.dvas().filter(|dva| !dva.gang) {
-            if !seen.seen.insert((dva.vdev, dva.offset)) {
+            if !seen.places.insert((dva.vdev, dva.offset)) {
                 continue;
             }
             let (psize, birth) = (bp.psize(), bp.physical_birth());
@@ -341,4 +341,46 @@ fn a_resilver_that_has_just_begun_hurts_nothing() {
     let Some((_, seen)) = walk("g-scan") else { return };
     assert!(seen.copies > 300, "{} copies", seen.copies);
     assert!(seen.bad.is_empty(), "{:?}", &seen.bad[..seen.bad.len().min(3)]);
+}
+
+#[test]
+fn damaged_labels_are_judged_apart() {
+    let Some(golden) = cenote_testkit::golden("g-raidz1") else { return };
+    let path = golden.devices().swap_remove(0);
+    let device = FileDevice::open(path, OpenMode::ReadOnly).expect("golden image");
+    let read = |device: Arc<dyn Device>| {
+        cenote_rt::block_on(1, async move { labels::read(&*device).await }).expect("runtime")
+    };
+    let whole = read(Arc::clone(&device));
+    let best = whole.best_uberblock(u64::MAX).expect("uberblock");
+    let count = whole.uberblocks().count();
+    assert!(whole.labels.iter().all(|label| label.boot_env.is_some() && label.error.is_none()));
+    assert!(
+        whole
+            .best_uberblock(best.uberblock.txg - 1)
+            .is_some_and(|older| { older.uberblock.txg < best.uberblock.txg })
+    );
+    // A lie in the filler behind L0's list, an error in L1's list, another in L3's ring.
+    let (l1, l3) = (0x40000, whole.labels[3].offset);
+    let damaged = FaultyDevice::new(device, 3)
+        .with_range(0x4000 + 0x1b000..0x4000 + 0x1b001, Fault::Lie)
+        .with_range(l1 + 0x4000..l1 + 0x4200, Fault::Eio)
+        .with_range(l3 + 0x20000..l3 + 0x40000, Fault::Eio);
+    let damaged = read(Arc::new(damaged));
+    let facts: Vec<_> = damaged
+        .labels
+        .iter()
+        .map(|l| (l.config.is_ok(), l.config_trailer.is_ok(), l.error.is_some()))
+        .collect();
+    let good = (true, true, false);
+    assert_eq!(facts, [(true, false, false), (false, false, true), good, (true, true, true)]);
+    assert_eq!(damaged.uberblocks().count(), count / 4 * 3);
+    assert_eq!(damaged.best_uberblock(u64::MAX).map(|found| found.uberblock), Some(best.uberblock));
+    assert_eq!(damaged.owners(), whole.owners());
+    let blank: Arc<dyn Device> =
+        Arc::new(cenote_device::MemoryDevice::new("blank", vec![0; 2 << 20]));
+    let blank = read(blank);
+    assert!(blank.labels.len() == 4 && blank.first_config().is_none());
+    let tiny: Arc<dyn Device> = Arc::new(cenote_device::MemoryDevice::new("tiny", vec![0; 1000]));
+    assert!(read(tiny).labels.is_empty());
 }

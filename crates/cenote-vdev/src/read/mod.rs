@@ -136,7 +136,7 @@ struct Ask<'a> {
     depth: u8,
 }
 
-impl<'a> Ask<'a> {
+impl Ask<'_> {
     /// The request for a part, without a verdict, one level down.
     fn part(self, offset: i64, len: usize) -> Self {
         Self { offset, len, check: None, is_scrub: false, depth: self.depth + 1, ..self }

@@ -41,9 +41,10 @@ impl Job<'_> {
         let mut copies = Vec::with_capacity(stretches.len());
         for &Stretch { vdev, offset, len } in &stretches {
             let part = ask.part(offset, len);
-            copies.push(match ask.is_scrub {
-                true => self.best_copies(vdev, part).await,
-                false => self.copies(vdev, part, true).await,
+            copies.push(if ask.is_scrub {
+                self.best_copies(vdev, part).await
+            } else {
+                self.copies(vdev, part, true).await
             });
         }
         if copies.iter().any(Vec::is_empty) {
@@ -106,10 +107,8 @@ impl Job<'_> {
                 .iter()
                 .map(|choices| {
                     let count = choices.len() as u64;
-                    let index = match combinations > limit {
-                        true => rng.below(count),
-                        false => number % count,
-                    };
+                    let index =
+                        if combinations > limit { rng.below(count) } else { number % count };
                     number /= count;
                     choices[index as usize]
                 })
@@ -149,7 +148,7 @@ fn distinct(pieces: &[Piece]) -> Vec<&Piece> {
 
 /// The pieces one after the other, `len` bytes in all.
 fn join<'a>(pieces: impl Iterator<Item = &'a Piece>, len: usize) -> BufMut {
-    let mut data = BufMut::zeroed(len);
+    let mut data = BufMut::for_filling(len);
     let mut at = 0;
     for piece in pieces {
         let end = at + piece.data.len();

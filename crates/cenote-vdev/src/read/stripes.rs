@@ -306,7 +306,8 @@ impl<'m> Stripes<'m> {
 
     /// The block under a guess; `None` if a row lacks too much, or what is there contradicts it.
     fn solve(&self, guess: &Guess) -> Option<BufMut> {
-        let mut block = BufMut::zeroed(self.map.size);
+        // Every byte of it is filled (Z1).
+        let mut block = BufMut::for_filling(self.map.size);
         for row in 0..self.map.rows.len() {
             self.solve_row(row, guess, &mut block)?;
         }
@@ -330,15 +331,12 @@ impl<'m> Stripes<'m> {
             let (_, tail) = rest.split_at_mut_checked(column.data_start.checked_sub(at)?)?;
             let (part, tail) = tail.split_at_mut_checked(column.data_len)?;
             (rest, at) = (tail, column.data_start + column.data_len);
-            match bytes(index) {
-                Some(bytes) => {
-                    part.copy_from_slice(bytes.get(..column.data_len)?);
-                    data.push(parity::Column::Present(part));
-                }
-                None => {
-                    is_complete = false;
-                    data.push(parity::Column::Missing(part));
-                }
+            if let Some(bytes) = bytes(index) {
+                part.copy_from_slice(bytes.get(..column.data_len)?);
+                data.push(parity::Column::Present(part));
+            } else {
+                is_complete = false;
+                data.push(parity::Column::Missing(part));
             }
         }
         if is_complete {

@@ -35,7 +35,8 @@ fn raidz(ashift: u64, width: u64, nparity: u64) -> VdevConfig {
 
 fn draid(ashift: u64, children: u64, nparity: u64, ndata: u64, nspares: u64) -> VdevConfig {
     let width = nparity + ndata;
-    let ngroups = (1..).find(|n| (n * width).is_multiple_of(children - nspares)).expect("finite");
+    let ngroups =
+        (1..256).find(|n| (n * width).is_multiple_of(children - nspares)).expect("finite");
     let kind = Draid { nparity, ndata, nspares, ngroups, nchildren: None };
     top(vdev(ConfigKind::Draid(kind), 0, 2, leaves(children)), ashift)
 }
@@ -91,7 +92,7 @@ impl Bench {
         match &node.layout {
             Layout::Leaf(leaf) => self.put(*leaf, offset, data),
             Layout::Mirror => {
-                node.children.iter().for_each(|child| self.write(*child, offset, data))
+                node.children.iter().for_each(|child| self.write(*child, offset, data));
             }
             Layout::DraidSpare(..) => {
                 self.write(job.spare_target(vdev, offset).expect("spare"), offset, data);
@@ -410,7 +411,9 @@ fn mirrors_of_raidz_nest() {
     let half = |id: u64| {
         let kind = RaidZ { nparity: 1, expanding: false, expand_txgs: Vec::new() };
         let mut children = leaves(3);
-        children.iter_mut().for_each(|leaf| leaf.guid += 100 * (id + 1));
+        for leaf in &mut children {
+            leaf.guid += 100 * (id + 1);
+        }
         vdev(ConfigKind::RaidZ(kind), id, 10 + id, children)
     };
     let config = top(vdev(ConfigKind::Mirror, 0, 2, vec![half(0), half(1)]), 9);

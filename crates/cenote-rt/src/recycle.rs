@@ -1,0 +1,90 @@
+//! Storage of buffers, used again.
+//!
+//! Fresh memory is not free: the kernel clears each page of it, once more by `vec![0; n]` if the
+//! allocator had it before, and takes it back soon after. For reads of 1 MiB from the page cache
+//! that cost as much as the copying. So storage of buffers goes to a pool when its last user is
+//! done, and the next read of that length takes it from there, with the old bytes in it.
+//!
+//! Invariants
+//! * P1  The pool holds at most [`POOL_BYTES_MAX`]; when it is full it is emptied, so that lengths
+//!   that went out of use do not stay.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::FixedMap;
+
+/// Bytes that wait for another use.
+const POOL_BYTES_MAX: usize = 16 << 20;
+
+/// Shorter storage is left to the allocator, which is good at it.
+const LEN_MIN: usize = 8 << 10;
+
+#[derive(Default)]
+struct Pool {
+    by_len: FixedMap<usize, Vec<Vec<u8>>>,
+    bytes: usize,
+}
+
+static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+
+/// Bytes that go back to the pool when dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Storage(pub(crate) Vec<u8>);
+
+impl Storage {
+    /// `len` bytes of any content.
+    pub(crate) fn of_any_content(len: usize) -> Self {
+        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = pool.as_mut().and_then(|pool| {
+            let found = pool.by_len.get_mut(&len)?.pop()?;
+            pool.bytes -= len;
+            Some(found)
+        });
+        drop(pool);
+        Self(found.unwrap_or_else(|| vec![0; len]))
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.0);
+        let len = bytes.len();
+        // What was cut shorter than its allocation would be found under the wrong length.
+        if !(LEN_MIN..=POOL_BYTES_MAX).contains(&len) || bytes.capacity() != len {
+            return;
+        }
+        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = pool.get_or_insert_with(Pool::default);
+        let emptied = (pool.bytes + len > POOL_BYTES_MAX).then(|| std::mem::take(pool));
+        pool.bytes += len;
+        pool.by_len.entry(len).or_default().push(bytes);
+        // Freed after the new one is in, but under the lock all the same: rare.
+        drop(emptied);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // One test, because the pool is one for all that run at once.
+    #[test]
+    fn storage_comes_back_and_the_pool_is_bounded() {
+        // A length that no other test uses.
+        let len = (1 << 20) + 12345;
+        let mut storage = Storage::of_any_content(len);
+        storage.0[7] = 9;
+        let address = storage.0.as_ptr();
+        drop(storage);
+        let again = Storage::of_any_content(len);
+        assert_eq!((again.0.as_ptr(), again.0.len(), again.0[7]), (address, len, 9));
+        assert_ne!(Storage::of_any_content(len).0.as_ptr(), address);
+        drop(again);
+        let many: Vec<_> = (0..40).map(|i| Storage::of_any_content((1 << 20) + i)).collect();
+        drop(many);
+        let pool = POOL.lock().expect("pool");
+        let held = pool.as_ref().expect("used").by_len.iter();
+        let held: usize = held.map(|(len, list)| len * list.len()).sum();
+        assert!(held <= POOL_BYTES_MAX && pool.as_ref().expect("used").bytes == held);
+    }
+}
