@@ -18,6 +18,7 @@ use cenote_codec::crypto::{
     BlockKeys, BlockKind, ByteOrder, CryptError, Seal, intent_log_mac, verify_indirect,
 };
 use cenote_ondisk::blkptr::{BlockPtr, Protection};
+use cenote_ondisk::byteswap;
 use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
@@ -135,6 +136,6 @@ fn to_little(bp: &BlockPtr, block: Buf) -> Buf {
         return block;
     }
     let mut block = block.into_mut();
-    block.reverse(); // waits for cenote_ondisk::byteswap
+    byteswap::block(&mut block, bp.object_type(), bp.level());
     block.freeze()
 }

@@ -89,7 +89,7 @@ impl BlockStore {
         }
         let size = if bp.is_gang() { gang::HEADER_SIZE } else { bp.psize() };
         let birth = bp.physical_birth();
-        bp.dvas().flat_map(|dva| self.tree().leaf_ranges(&dva, size, birth)).collect()
+        bp.dvas().flat_map(|dva| self.tree().leaf_ranges(dva, size, birth)).collect()
     }
 
     /// Reads `psize` bytes at every DVA.

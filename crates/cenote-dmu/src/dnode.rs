@@ -113,10 +113,10 @@ impl Dnode {
         while let Some(extent) = stream.next().await {
             let extent = extent?;
             let start = (extent.offset - offset) as usize;
-            if let Some(data) = &extent.data {
-                if let Some(target) = all.get_mut(start..start + data.len()) {
-                    target.copy_from_slice(data);
-                }
+            if let Some(data) = &extent.data
+                && let Some(target) = all.get_mut(start..start + data.len())
+            {
+                target.copy_from_slice(data);
             }
         }
         Ok(all.freeze())
@@ -177,10 +177,17 @@ impl Dnode {
 
     /// Starts reading a block into the cache, if it is not there.
     pub async fn prefetch_block(&self, level: u8, blkid: u64) {
-        if let Ok(Some(pointer)) = self.block_pointer(level, blkid).await {
-            if self.check(&pointer, level).is_ok() {
-                self.set.store.prefetch(&pointer, &self.context(level, blkid, false));
-            }
+        if let Ok(Some(pointer)) = self.block_pointer(level, blkid).await
+            && self.check(&pointer, level).is_ok()
+        {
+            self.set.store.prefetch(&pointer, &self.context(level, blkid, false));
+        }
+    }
+
+    /// Starts reading the block behind `pointer` into the cache, if it is not there.
+    pub fn prefetch_pointer(&self, pointer: &BlockPtr, level: u8, blkid: u64) {
+        if self.check(pointer, level).is_ok() {
+            self.set.store.prefetch(pointer, &self.context(level, blkid, false));
         }
     }
 

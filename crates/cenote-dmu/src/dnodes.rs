@@ -27,7 +27,7 @@ pub struct Dnodes {
 }
 
 impl Dnodes {
-    pub(crate) fn new(set: Arc<Set>, meta: Arc<Dnode>, objects: Range<u64>) -> Self {
+    pub(crate) fn new(set: Arc<Set>, meta: &Arc<Dnode>, objects: Range<u64>) -> Self {
         let slot_len = DNODE_SLOT_LEN as u64;
         let block_size = meta.geometry().block_size;
         // From the start of the block, because only from there on slots are told from interiors.

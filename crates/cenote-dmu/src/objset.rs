@@ -197,15 +197,34 @@ impl ObjSet {
 
     /// The allocated objects from number `from` on, in order.
     pub fn dnodes(&self, from: u64) -> Dnodes {
-        Dnodes::new(Arc::clone(&self.set), Arc::clone(&self.meta), from..u64::MAX)
+        Dnodes::new(Arc::clone(&self.set), &self.meta, from..u64::MAX)
     }
 
     /// The allocated objects of a range of numbers, in order.
     pub fn dnodes_in(&self, objects: std::ops::Range<u64>) -> Dnodes {
-        Dnodes::new(Arc::clone(&self.set), Arc::clone(&self.meta), objects)
+        Dnodes::new(Arc::clone(&self.set), &self.meta, objects)
     }
 
-    fn slots_per_block(&self) -> u64 {
+    /// The objects in a block of dnodes that was read already; its first slot is object `first`.
+    pub fn dnodes_of_block<'a>(
+        &'a self,
+        block: &'a [u8],
+        first: u64,
+    ) -> impl Iterator<Item = Result<Arc<Dnode>>> + 'a {
+        dnode::slots(block).filter_map(move |(slot, bytes)| {
+            let object = first.saturating_add(slot as u64);
+            if object == META_DNODE {
+                return None;
+            }
+            match DnodePhys::decode(bytes) {
+                Ok(phys) => phys.map(|phys| Ok(self.object(object, phys))),
+                Err(error) => Some(Err(Error::corrupt(error).in_object(self.id(), object))),
+            }
+        })
+    }
+
+    /// Objects, free or not, that a block of dnodes holds.
+    pub fn slots_per_block(&self) -> u64 {
         (self.meta.geometry().block_size / DNODE_SLOT_LEN as u64).max(1)
     }
 }

@@ -162,10 +162,10 @@ impl BlockStream {
     }
 
     fn start_block(&mut self, blkid: u64, pointer: BlockPtr) -> Step {
-        if let Some(data) = self.dnode.cached(&pointer) {
-            if data.len() as u64 == self.dnode.geometry().block_size {
-                return Step::Ready { blkid, data };
-            }
+        if let Some(data) = self.dnode.cached(&pointer)
+            && data.len() as u64 == self.dnode.geometry().block_size
+        {
+            return Step::Ready { blkid, data };
         }
         let weight = self.dnode.geometry().block_size.max(BLOCK_WEIGHT_MIN);
         self.in_flight += weight;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use cenote_ondisk::zap::hash::high_bits;
 use cenote_ondisk::zap::{
-    CorruptZap, Entry, FatHeader, Key, Leaf, MatchKind, MicroZap, NormFlags, Value, ZapFlags,
+    CorruptZap, Cursor, Entry, FatHeader, Key, Leaf, MatchKind, MicroZap, NormFlags, Value, ZapFlags,
     ZapHash, ZapKind, matches, micro,
 };
 use cenote_rt::{Buf, Error, Kind, Result};
@@ -109,9 +109,8 @@ impl Zap {
             let cause = ZapError::NotAZap { object_type: object_type.0 };
             return Err(dnode.locate(Error::new(Kind::Invalid, cause)));
         }
-        let block = match dnode.read_block(0, 0).await? {
-            Some(block) => block,
-            None => return Err(dnode.locate(Error::corrupt(ZapError::Hole { block: 0 }))),
+        let Some(block) = dnode.read_block(0, 0).await? else {
+            return Err(dnode.locate(Error::corrupt(ZapError::Hole { block: 0 })));
         };
         let body = Self::decode(&dnode, block).map_err(|error| dnode.locate(error).in_block(0, 0))?;
         Ok(Self { dnode, body })
@@ -269,10 +268,10 @@ impl Zap {
     pub async fn name_of(&self, value: u64, mask: u64) -> Result<Option<Vec<u8>>> {
         let mut entries = self.entries();
         while let Some(entry) = entries.next().await? {
-            if entry.value.first().is_some_and(|found| found & mask == value) {
-                if let Key::Name(name) = entry.key {
-                    return Ok(Some(name));
-                }
+            if entry.value.first().is_some_and(|found| found & mask == value)
+                && let Key::Name(name) = entry.key
+            {
+                return Ok(Some(name));
             }
         }
         Ok(None)
@@ -280,12 +279,12 @@ impl Zap {
 
     /// All entries in cursor order.
     pub fn entries(&self) -> Entries {
-        Entries::new(self.clone(), Some(Default::default()))
+        Entries::new(self.clone(), Some(Cursor::default()))
     }
 
     /// The entries from the place of a cookie on ([`Entries::cookie`]).
     pub fn entries_from(&self, cookie: u64) -> Entries {
-        let place = cenote_ondisk::zap::Cursor::deserialize(cookie, self.hash().bits());
+        let place = Cursor::deserialize(cookie, self.hash().bits());
         Entries::new(self.clone(), place)
     }
 

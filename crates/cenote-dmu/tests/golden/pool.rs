@@ -1,0 +1,108 @@
+//! A small importer: the least that opens a golden pool's object sets.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cenote_block::{BlockStore, CacheConfig};
+use cenote_device::{Device, FileDevice, OpenMode};
+use cenote_dmu::{ObjSet, Zap, read_bytes, read_nvlist};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::config::{PoolConfig, VdevConfig, VdevKind};
+use cenote_ondisk::indirect::{MAPPING_ENTRY_LEN, MappingPhys};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_vdev::{BuildOptions, IndirectMap, Tree, labels};
+
+const ROOT_BP_AT: usize = 128;
+
+/// An open pool.
+pub(crate) struct Pool {
+    pub(crate) mos: Arc<ObjSet>,
+    pub(crate) store: Arc<BlockStore>,
+}
+
+impl Pool {
+    /// Opens the pool on these devices at its best uberblock.
+    pub(crate) async fn open(paths: &[PathBuf]) -> Self {
+        let mut devices = BTreeMap::new();
+        let mut tops = BTreeMap::new();
+        let mut found = Vec::new();
+        let mut facts = None;
+        for path in paths {
+            let device = FileDevice::open(path, OpenMode::ReadOnly).unwrap();
+            let labels = labels::read(&*device).await;
+            if let Some(config) = labels.best_config(u64::MAX)
+                && let Some(member) = &config.member
+            {
+                devices.insert(config.guid, Arc::clone(&device));
+                tops.insert(member.vdev_tree.id, (member.facts.txg, member.vdev_tree.clone()));
+                facts = facts.max(Some((member.facts.txg, member.facts.clone().pool_guid)));
+                found.extend(labels.best_uberblock(u64::MAX).map(|found| found.uberblock));
+            }
+        }
+        let best = found.into_iter().max_by_key(|best| (best.txg, best.timestamp)).unwrap();
+        let count = tops.keys().max().unwrap() + 1;
+        let children = (0..count)
+            .map(|id| tops.remove(&id).map_or_else(|| VdevConfig::missing(id), |(_, top)| top))
+            .collect();
+        let root = VdevConfig::root(facts.unwrap().1, children);
+        let store = store_over(&root, &devices);
+        let mos = ObjSet::open(store, &best.rootbp, None, 0).await.unwrap();
+
+        // The labels do not tell of removed vdevs; the MOS does.
+        let directory = Zap::open(&mos, 1).await.unwrap();
+        let config = directory.require_u64("config").await.unwrap();
+        let config = PoolConfig::decode(read_nvlist(&mos, config).await.unwrap()).unwrap();
+        let store = store_over(&config.vdev_tree, &devices);
+        for top in &config.vdev_tree.children {
+            if top.kind == VdevKind::Indirect {
+                let object = top.top.indirect_object.unwrap();
+                store.tree().set_indirect(top.id, Arc::new(mapping(&mos, object).await));
+            }
+        }
+        if let Some(salt) = directory.lookup("org.illumos:checksum_salt").await.unwrap() {
+            store.set_salt(salt.as_bytes().unwrap().try_into().unwrap());
+        }
+        let mos = ObjSet::open(Arc::clone(&store), &best.rootbp, None, 0).await.unwrap();
+        Self { mos, store }
+    }
+
+    /// The root pointers of all datasets, by object, the MOS left out.
+    pub(crate) async fn datasets(&self) -> BTreeMap<u64, BlockPtr> {
+        let mut datasets = BTreeMap::new();
+        let mut objects = self.mos.dnodes(0);
+        while let Some(dnode) = objects.next().await {
+            let dnode = dnode.unwrap();
+            if dnode.phys().bonus_type == ObjectType::DSL_DATASET {
+                let root = BlockPtr::at(dnode.bonus().unwrap(), ROOT_BP_AT).unwrap();
+                if !root.is_hole() {
+                    datasets.insert(dnode.object(), root);
+                }
+            }
+        }
+        datasets
+    }
+
+    /// Every object set by its number, the MOS included.
+    pub(crate) async fn sets(&self) -> BTreeMap<u64, Arc<ObjSet>> {
+        let mut sets = BTreeMap::from([(0, Arc::clone(&self.mos))]);
+        for (object, root) in self.datasets().await {
+            let store = Arc::clone(&self.store);
+            sets.insert(object, ObjSet::open(store, &root, None, object).await.unwrap());
+        }
+        sets
+    }
+}
+
+fn store_over(root: &VdevConfig, devices: &BTreeMap<u64, Arc<dyn Device>>) -> Arc<BlockStore> {
+    let open = |leaf: &VdevConfig| devices.get(&leaf.guid).cloned();
+    let tree = Tree::build(root, open, &BuildOptions::default()).unwrap();
+    BlockStore::new(tree, CacheConfig { capacity_bytes: 16 << 20 })
+}
+
+async fn mapping(mos: &Arc<ObjSet>, object: u64) -> IndirectMap {
+    let dnode = mos.dnode(object).await.unwrap();
+    let phys = MappingPhys::decode(dnode.bonus().unwrap()).unwrap();
+    let len = phys.num_entries * MAPPING_ENTRY_LEN as u64;
+    IndirectMap::decode(&read_bytes(&dnode, len, 1 << 24).await.unwrap()).unwrap()
+}
