@@ -22,6 +22,7 @@ pub mod pool;
 pub mod props;
 mod resume;
 pub mod status;
+pub mod traverse;
 
 pub use accounting::{AllocationClass, Space};
 pub use dsl::{Bookmark, Dataset, DatasetKind, DatasetName, Suffix};

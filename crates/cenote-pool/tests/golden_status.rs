@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cenote_ondisk::scan::{ScanFunc, ScanState};
 use cenote_pool::history::HistoryEvent;
 use cenote_pool::props::PropRow;
-use cenote_pool::status::{ExpansionState, Reason};
+use cenote_pool::status::{ExpansionState, Reason, state_name};
 use cenote_pool::{DatasetKind, KeyError, OpenOptions, Pool, ScanOptions, import};
 use cenote_rt::Kind;
 use cenote_testkit::{Golden, golden};
@@ -54,6 +54,27 @@ fn histories() {
                 count += 1;
             }
             assert!(count > 10, "{name}");
+        }
+    })
+    .expect("runtime");
+}
+
+/// State and message id of every pool, as `zpool status` printed them.
+#[test]
+fn states() {
+    cenote_rt::block_on(2, async {
+        for name in cenote_testkit::golden_names() {
+            let Some(golden) = golden(&name) else { continue };
+            let Some(wanted) = golden.text("zpool-status.txt") else { continue };
+            let status = open(&golden).await.status().await.expect("status");
+            let line =
+                |start: &str| wanted.lines().find_map(|line| line.trim_start().strip_prefix(start));
+            let state = state_name(status.root.state, status.root.aux);
+            assert_eq!(line("state: "), Some(state), "{name}");
+            let id = line("see: ").and_then(|url| url.rsplit('-').next());
+            assert_eq!(status.reason.message_id(), id, "{name}: {:?}", status.reason);
+            let says_something = line("status: ").is_some();
+            assert_eq!(status.reason != Reason::Ok, says_something, "{name}: {:?}", status.reason);
         }
     })
     .expect("runtime");

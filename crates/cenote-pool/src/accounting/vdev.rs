@@ -17,7 +17,7 @@ use super::fragmentation;
 use crate::mos;
 
 /// More metaslabs than any vdev has: `asize` and `metaslab_shift` do not fit together.
-const METASLABS_MAX: u64 = 1 << 24;
+const METASLABS_MAX: u64 = 1 << 18;
 
 /// What a top-level vdev is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -16,14 +16,18 @@ use crate::mos;
 /// Mappings larger than this are refused: ten million entries.
 const MAPPING_BYTES_MAX: u64 = 10_000_000 * MAPPING_ENTRY_LEN as u64;
 
-/// Loads every mapping that the pool has, newest first.
-pub(super) async fn load(mos: &Arc<ObjSet>, tree: &Tree, root: &VdevConfig) -> Result<()> {
+/// Loads every mapping that the pool has, newest first. A mapping that cannot be read makes what
+/// lay on its vdev unreadable, and nothing else: it is told, and the pool opens.
+pub(super) async fn load(mos: &Arc<ObjSet>, tree: &Tree, root: &VdevConfig) -> Vec<String> {
+    let mut warnings = Vec::new();
     for vdev in order(root) {
         let Some(object @ 1..) = vdev.top.indirect_object else { continue };
-        let map = read(mos, object).await?;
-        tree.set_indirect(vdev.id, Arc::new(map));
+        match read(mos, object).await {
+            Ok(map) => tree.set_indirect(vdev.id, Arc::new(map)),
+            Err(error) => warnings.push(format!("mapping of vdev {}: {error}", vdev.id)),
+        }
     }
-    Ok(())
+    warnings
 }
 
 /// Removed vdevs, the last removed first.

@@ -207,7 +207,7 @@ impl Pool {
             self.store.set_salt(salt);
         }
         self.store.set_large_gang_headers(self.features.is_active("dynamic_gang_header"));
-        indirect::load(&self.mos, &self.tree, &self.config.vdev_tree).await.map_err(corrupt)?;
+        self.warnings = indirect::load(&self.mos, &self.tree, &self.config.vdev_tree).await;
         self.origin_snapshot = match self.find_origin().await {
             Ok(origin) => origin,
             Err(error) => return Err(corrupt(error)),

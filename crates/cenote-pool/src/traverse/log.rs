@@ -1,0 +1,115 @@
+//! The chain of an intent log, as far as it belongs to the pool's txg (spec 07 A5, A17).
+//!
+//! A log that nobody has claimed is frozen with the pool: of its blocks those count that were born
+//! in a synced txg; a later one is space that the maps have as free, and ends the walk. A claimed
+//! log counts up to its limit, with the data blocks that its records point at.
+//!
+//! The last block of a chain need not ever have been written. So a block that cannot be read ends
+//! the chain and is no damage, unless a claim says that more follow.
+
+use std::sync::Arc;
+
+use cenote_dmu::ObjSet;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::{Bookmark, LEVEL_ZIL};
+use cenote_ondisk::byteswap;
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::zil::record::records;
+use cenote_ondisk::zil::{Body, LogBlock, ZilHeader, block_seq};
+use cenote_rt::{Error, FixedSet, Result};
+
+use super::walk::Walk;
+use super::{Damage, Flow, Visitor};
+
+impl Walk<'_> {
+    /// Walks the log of a head.
+    pub(super) async fn log<V: Visitor>(
+        &self,
+        set: &Arc<ObjSet>,
+        min_txg: u64,
+        visitor: &mut V,
+    ) -> Result<Flow> {
+        let Ok(header) = ZilHeader::decode(&set.phys().zil_header) else {
+            return Ok(Flow::Continue);
+        };
+        let (limit_block, limit_record) = header.limits();
+        let mut bp = header.log;
+        let mut seen = FixedSet::default();
+        while !bp.is_hole() && bp.validate().is_ok() && block_seq(&bp) <= limit_block {
+            let place = place(set, 0, block_seq(&bp));
+            let is_ours = header.is_claimed() || bp.birth() <= self.pool.txg();
+            if !is_ours || !seen.insert(bp.dva(0)) {
+                break;
+            }
+            if bp.birth() > min_txg && visitor.block(&bp, &place).await? == Flow::Stop {
+                return Ok(Flow::Stop);
+            }
+            if block_seq(&bp) == limit_block {
+                break;
+            }
+            let (next, targets) = match self.block(&bp, &header, limit_record).await {
+                Ok(found) => found,
+                Err(error) => {
+                    if header.is_claimed() {
+                        visitor.damage(Damage { place, bp: Some(bp), error });
+                    }
+                    break;
+                }
+            };
+            for (object, blkid, target) in targets {
+                let place = Bookmark { object, blkid, ..place };
+                if visitor.block(&target, &place).await? == Flow::Stop {
+                    return Ok(Flow::Stop);
+                }
+            }
+            bp = next;
+        }
+        Ok(Flow::Continue)
+    }
+
+    /// Reads a log block: the next pointer, and the data blocks of claimed records as (object,
+    /// number, pointer).
+    async fn block(
+        &self,
+        bp: &BlockPtr,
+        header: &ZilHeader,
+        limit_record: u64,
+    ) -> Result<(BlockPtr, Vec<(u64, u64, BlockPtr)>)> {
+        let mut bytes = self.pool.store().read_raw(bp).await?;
+        if bp.endian() == Endian::Big {
+            let mut swapped = bytes.into_mut();
+            byteswap::block(&mut swapped, bp.object_type(), 0);
+            bytes = swapped.freeze();
+        }
+        let block = LogBlock::decode(&bytes, bp).map_err(Error::corrupt)?;
+        let mut targets = Vec::new();
+        if !header.is_claimed() {
+            return Ok((block.next, targets));
+        }
+        for record in records(block.records) {
+            let Ok(record) = record else { break };
+            if record.seq > limit_record {
+                break;
+            }
+            // Pointers stand in words, which a swap has brought in order.
+            match Body::decode(&record, record.bytes) {
+                Ok(Body::Write { object, offset, bp, data: None, .. })
+                    if bp.birth() >= header.claim_txg =>
+                {
+                    targets.push((object, offset / bp.lsize().max(1), bp));
+                }
+                Ok(Body::CloneRange { object, offset, block_size, bps, .. }) => {
+                    let first = offset / block_size.max(1);
+                    targets.extend((first..).zip(bps).map(|(blkid, bp)| (object, blkid, bp)));
+                }
+                _ => {}
+            }
+        }
+        targets.retain(|(.., bp)| !bp.is_hole() && !bp.is_redacted());
+        Ok((block.next, targets))
+    }
+}
+
+fn place(set: &Arc<ObjSet>, object: u64, blkid: u64) -> Bookmark {
+    Bookmark { objset: set.id(), object, level: LEVEL_ZIL, blkid }
+}
