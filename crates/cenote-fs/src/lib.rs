@@ -1,1 +1,35 @@
 //! POSIX files and volumes on a dataset.
+//!
+//!     Dataset --FileSystem::open--> FileSystem --root, node, walk--> Node
+//!                                   master node,                     attributes, entries, xattrs,
+//!                                   registry, rules of names         ACL, data
+//!     Dataset --Volume::open------> Volume: one range of bytes
+//!
+//! Everything is of the pool's txg and never changes. A [`Node`] is a file, directory or whatever
+//! else has an inode; it holds its dnode and decoded attributes, and is cheap to clone. Names and
+//! paths are bytes throughout. What the kernel module shows of a mounted file system is what these
+//! types say: names of extended attributes with their namespace, device numbers taken apart,
+//! holes as holes.
+//!
+//! Sources: spec 03 §8-§16.
+
+mod directory;
+mod error;
+mod filesystem;
+mod node;
+mod stream;
+mod volume;
+mod walk;
+mod xattr;
+
+pub use cenote_dmu::{Extent, Lost};
+pub use cenote_ondisk::acl::{Ace, Acl, Who};
+pub use cenote_ondisk::znode::{FileAttributes, Fuid, PFlags, Time};
+pub use directory::{Entry, ReadDir};
+pub use error::FsError;
+pub use filesystem::{CaseSensitivity, FileSystem, NameRules};
+pub use node::{FileKind, Node};
+pub use stream::FileStream;
+pub use volume::Volume;
+pub use walk::Follow;
+pub use xattr::{XattrName, XattrPlace};

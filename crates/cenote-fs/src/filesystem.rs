@@ -1,0 +1,192 @@
+//! A file system: its master node, its rules of names, its registry of attributes.
+//!
+//! The master node is a ZAP in object 1. Version 5 file systems name their attributes in a
+//! registry of their own (spec 03 §8.1); older ones have none, and on one that was upgraded both
+//! kinds of inode stand side by side. What reading can do without (the unlinked set, the table of
+//! id domains) may be missing.
+
+use std::sync::Arc;
+
+use cenote_dmu::{ObjSet, Zap};
+use cenote_ondisk::master_node::{
+    CASESENSITIVITY, DELETE_QUEUE, FUID, FUID_DOMAIN, FUID_IDX, FUID_NVP_ARRAY, MASTER_NODE_OBJ,
+    NORMALIZATION, ROOT, SA_ATTRS, UTF8ONLY, VERSION, VERSION_MAX,
+};
+use cenote_ondisk::nvlist::NvList;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::sa::Registry;
+use cenote_ondisk::sa::registry::{LAYOUTS, REGISTRY};
+use cenote_ondisk::words;
+use cenote_ondisk::zap::Value;
+use cenote_pool::Dataset;
+use cenote_rt::{Error, Kind, Result};
+
+use crate::error::FsError;
+
+/// Largest table of id domains that is read.
+const DOMAINS_LEN_MAX: u64 = 16 << 20;
+
+/// How names that differ in case only are told apart (`casesensitivity`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CaseSensitivity {
+    /// They are different names.
+    #[default]
+    Sensitive,
+    /// They are one name.
+    Insensitive,
+    /// They are different names to those who do not ask otherwise.
+    Mixed,
+}
+
+/// What a file system demands of names, and how it compares them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NameRules {
+    /// `casesensitivity`
+    pub case: CaseSensitivity,
+    /// `normalization`, as stored; 0 = none.
+    pub normalization: u64,
+    /// `utf8only`, which any normalization implies.
+    pub is_utf8_only: bool,
+}
+
+/// An open file system or a snapshot of one.
+#[derive(Debug)]
+pub struct FileSystem {
+    name: String,
+    pub(crate) objset: Arc<ObjSet>,
+    pub(crate) registry: Registry,
+    version: u64,
+    root: u64,
+    unlinked: Option<u64>,
+    domains: Option<u64>,
+    rules: NameRules,
+}
+
+impl FileSystem {
+    /// Opens the file system of a dataset.
+    ///
+    /// # Errors
+    /// `Kind::KeyUnavailable` if it is encrypted and its key is not loaded; an [`FsError`] if it is
+    /// no file system, or one that we do not know.
+    pub async fn open(dataset: &Dataset) -> Result<Arc<Self>> {
+        let objset = dataset.open().await?;
+        Self::of(objset, dataset.name()).await.map_err(|error| error.in_dataset(dataset.name()))
+    }
+
+    async fn of(objset: Arc<ObjSet>, name: &str) -> Result<Arc<Self>> {
+        if objset.kind() != ObjSetType::Zfs {
+            return Err(Error::new(Kind::Invalid, FsError::NotAFilesystem));
+        }
+        let master = Zap::open(&objset, MASTER_NODE_OBJ).await?;
+        let version = number(&master, VERSION).await?;
+        let version = version.ok_or_else(|| missing(&master, VERSION))?;
+        if version == 0 || version > VERSION_MAX {
+            return Err(Error::new(Kind::Unsupported, FsError::Version { found: version }));
+        }
+        let root = number(&master, ROOT).await?.ok_or_else(|| missing(&master, ROOT))?;
+        let registry = match number(&master, SA_ATTRS).await? {
+            Some(object) => load_registry(&objset, object).await?,
+            None => Registry::new(),
+        };
+        let case = match number(&master, CASESENSITIVITY).await? {
+            Some(1) => CaseSensitivity::Insensitive,
+            Some(2) => CaseSensitivity::Mixed,
+            _ => CaseSensitivity::Sensitive,
+        };
+        let normalization = number(&master, NORMALIZATION).await?.unwrap_or(0);
+        let is_utf8_only = number(&master, UTF8ONLY).await?.unwrap_or(0) != 0 || normalization != 0;
+        Ok(Arc::new(Self {
+            name: name.to_owned(),
+            registry,
+            version,
+            root,
+            unlinked: number(&master, DELETE_QUEUE).await?,
+            domains: number(&master, FUID).await?,
+            rules: NameRules { case, normalization, is_utf8_only },
+            objset,
+        }))
+    }
+
+    /// The dataset's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The object set.
+    pub fn objset(&self) -> &Arc<ObjSet> {
+        &self.objset
+    }
+
+    /// Version of the file system, 1 to 5.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Object of the root directory.
+    pub fn root_object(&self) -> u64 {
+        self.root
+    }
+
+    /// What it demands of names.
+    pub fn rules(&self) -> NameRules {
+        self.rules
+    }
+
+    /// Attributes and layouts.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Objects that have no name any more and were not freed yet, in ZAP order.
+    pub async fn unlinked(&self) -> Result<Vec<u64>> {
+        let Some(object) = self.unlinked else { return Ok(Vec::new()) };
+        let entries = Zap::open(&self.objset, object).await?.to_vec().await?;
+        Ok(entries.iter().filter_map(|entry| entry.value.first()).collect())
+    }
+
+    /// The id domains of foreign owners by their index, which is in the upper half of an owner.
+    pub async fn domains(&self) -> Result<Vec<(u32, String)>> {
+        let Some(object) = self.domains else { return Ok(Vec::new()) };
+        let dnode = self.objset.dnode(object).await?;
+        let [len] = words::padded(dnode.bonus()?);
+        let bytes = cenote_dmu::read_bytes(&dnode, len, DOMAINS_LEN_MAX).await?;
+        let list = NvList::decode(&bytes).map_err(|error| dnode.locate(Error::corrupt(error)))?;
+        let rows = list.list_array(FUID_NVP_ARRAY).unwrap_or_default();
+        let row =
+            |row: &NvList| Some((row.u64(FUID_IDX)? as u32, row.str(FUID_DOMAIN)?.to_owned()));
+        Ok(rows.iter().filter_map(row).collect())
+    }
+}
+
+/// The first integer of an entry of the master node.
+async fn number(master: &Zap, name: &str) -> Result<Option<u64>> {
+    Ok(master.lookup(name).await?.as_ref().and_then(Value::first))
+}
+
+fn missing(zap: &Zap, name: &'static str) -> Error {
+    zap.dnode().locate(Error::corrupt(FsError::MissingEntry { name }))
+}
+
+/// Reads registry and layouts. They appear with the first attribute, so a file system that never
+/// had a file lacks them.
+async fn load_registry(objset: &Arc<ObjSet>, object: u64) -> Result<Registry> {
+    let master = Zap::open(objset, object).await?;
+    let mut registry = Registry::new();
+    if let Some(object) = number(&master, REGISTRY).await? {
+        let mut entries = Zap::open(objset, object).await?.entries();
+        while let Some(entry) = entries.next().await? {
+            if let (Some(name), Some(value)) = (entry.key.name(), entry.value.first()) {
+                registry.add_attr(name, value);
+            }
+        }
+    }
+    if let Some(object) = number(&master, LAYOUTS).await? {
+        let mut entries = Zap::open(objset, object).await?.entries();
+        while let Some(entry) = entries.next().await? {
+            if let Some(name) = entry.key.name() {
+                registry.add_layout(name, &entry.value.words());
+            }
+        }
+    }
+    Ok(registry)
+}

@@ -1,0 +1,41 @@
+//! The bytes of a file in order: what the object holds, cut at the file's size.
+//!
+//! An object may end before the file does (everything behind its last block is zero), and its last
+//! block goes on behind the file's end (spec 03 §10.3).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_dmu::{BlockStream, Dnode, Extent, Lost};
+
+/// A sequential reader of a file or volume.
+pub struct FileStream {
+    blocks: BlockStream,
+    next: u64,
+    end: u64,
+}
+
+impl FileStream {
+    pub(crate) fn new(dnode: &Arc<Dnode>, bytes: Range<u64>, size: u64) -> Self {
+        let end = bytes.end.min(size);
+        let next = bytes.start.min(end);
+        Self { blocks: dnode.stream(next..end), next, end }
+    }
+
+    /// The next piece; pieces follow one another without gaps, `None` comes behind the last.
+    pub async fn next(&mut self) -> Option<Result<Extent, Lost>> {
+        let piece = self.blocks.next().await;
+        match &piece {
+            Some(Ok(Extent { offset, len, .. }) | Err(Lost { offset, len, .. })) => {
+                self.next = offset.saturating_add(*len);
+                piece
+            }
+            None if self.next < self.end => {
+                let (offset, len) = (self.next, self.end - self.next);
+                self.next = self.end;
+                Some(Ok(Extent { offset, len, data: None }))
+            }
+            None => None,
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A volume: one object whose bytes are a disk (spec 03 §16).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_dmu::{Dnode, Zap};
+use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
+use cenote_ondisk::objset::ObjSetType;
+use cenote_pool::Dataset;
+use cenote_rt::{Buf, Error, Kind, Result};
+
+use crate::error::FsError;
+use crate::stream::FileStream;
+
+/// An open volume or a snapshot of one.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    name: Arc<str>,
+    dnode: Arc<Dnode>,
+    size: u64,
+}
+
+impl Volume {
+    /// Opens the volume of a dataset.
+    ///
+    /// # Errors
+    /// `Kind::KeyUnavailable` if it is encrypted and its key is not loaded;
+    /// [`FsError::NotAVolume`] if it is none.
+    pub async fn open(dataset: &Dataset) -> Result<Self> {
+        let located = |error: Error| error.in_dataset(dataset.name());
+        let objset = dataset.open().await?;
+        if objset.kind() != ObjSetType::Zvol {
+            return Err(located(Error::new(Kind::Invalid, FsError::NotAVolume)));
+        }
+        let dnode = objset.dnode(ZVOL_OBJ).await.map_err(located)?;
+        let facts = Zap::open(&objset, ZVOL_ZAP_OBJ).await.map_err(located)?;
+        let size = facts.require_u64(ZVOL_SIZE).await.map_err(located)?;
+        if size > i64::MAX as u64 {
+            let cause = FsError::VolumeSize { size, block_size: dnode.geometry().block_size };
+            return Err(located(dnode.locate(Error::corrupt(cause))));
+        }
+        Ok(Self { name: dataset.name().into(), dnode, size })
+    }
+
+    /// The dataset's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Size in bytes (`volsize`).
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes of a block (`volblocksize`).
+    pub fn block_size(&self) -> u64 {
+        self.dnode.geometry().block_size
+    }
+
+    /// The object with the data.
+    pub fn dnode(&self) -> &Arc<Dnode> {
+        &self.dnode
+    }
+
+    /// Up to `len` bytes from `offset` on: fewer at the end. `len` is the caller's to bound.
+    pub async fn read_at(&self, offset: u64, len: usize) -> Result<Buf> {
+        let rest = self.size.saturating_sub(offset);
+        let len = usize::try_from(rest).map_or(len, |rest| rest.min(len));
+        if len == 0 {
+            return Ok(Buf::empty());
+        }
+        self.dnode.read_at(offset, len).await
+    }
+
+    /// All bytes from start to end, holes as holes, with the next blocks in flight.
+    pub fn stream(&self) -> FileStream {
+        self.stream_range(0..u64::MAX)
+    }
+
+    /// A part of the bytes.
+    pub fn stream_range(&self, bytes: Range<u64>) -> FileStream {
+        FileStream::new(&self.dnode, bytes, self.size)
+    }
+}

@@ -1,0 +1,146 @@
+//! Extended attributes: the list inside the node, and the directory beside it (spec 03 §11).
+//!
+//!     list       ZPL_DXATTR, a packed nvlist of byte arrays
+//!     directory  ZPL_XATTR, a hidden directory with one regular file per attribute
+//!
+//! A node may have both; the list wins where a name is in both. Names are given as Linux shows
+//! them: with their namespace, which for the attributes that FreeBSD and illumos store without one
+//! is `user.`; FreeBSD's own (`freebsd:`) are not shown.
+
+use cenote_ondisk::acl::{POSIX_ACCESS, POSIX_DEFAULT};
+use cenote_ondisk::nvlist::{NvList, NvValue};
+use cenote_rt::{Buf, Error, Kind, Result};
+
+use crate::error::FsError;
+use crate::node::Node;
+
+/// Longest value that is read. Linux allows 64 KiB; the directory form has no limit of its own.
+const VALUE_LEN_MAX: u64 = 16 << 20;
+/// The namespace of names without one.
+const USER: &[u8] = b"user.";
+/// How FreeBSD marks its own namespaces.
+const FREEBSD: &[u8] = b"freebsd:";
+
+/// Where an extended attribute is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum XattrPlace {
+    /// In the node's list.
+    List,
+    /// In a file of the node's hidden directory.
+    Directory,
+}
+
+/// An extended attribute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct XattrName {
+    /// Its name with its namespace.
+    pub name: Vec<u8>,
+    /// Where it is kept.
+    pub place: XattrPlace,
+}
+
+impl Node {
+    /// Whether there may be any.
+    pub fn has_xattrs(&self) -> bool {
+        self.attributes().dxattr.is_some() || self.attributes().xattr_obj != 0
+    }
+
+    /// The names of all extended attributes: those of the list in its order, then those of the
+    /// directory in ZAP order.
+    pub async fn xattr_names(&self) -> Result<Vec<XattrName>> {
+        let mut names: Vec<XattrName> = Vec::new();
+        for (name, _) in self.xattr_list()? {
+            names.extend(visible(&name, XattrPlace::List));
+        }
+        if let Some(directory) = self.xattr_directory().await? {
+            let mut entries = directory.entries().await?;
+            while let Some(entry) = entries.next().await? {
+                let found = visible(&entry.name, XattrPlace::Directory);
+                names.extend(found.filter(|new| names.iter().all(|old| old.name != new.name)));
+            }
+        }
+        Ok(names)
+    }
+
+    /// The value of an extended attribute.
+    pub async fn xattr(&self, name: &[u8]) -> Result<Option<Buf>> {
+        let bare = name.strip_prefix(USER);
+        for stored in std::iter::once(name).chain(bare) {
+            if let Some((_, value)) = self.xattr_list()?.into_iter().find(|(n, _)| n == stored) {
+                return Ok(Some(Buf::from(value)));
+            }
+        }
+        let Some(directory) = self.xattr_directory().await? else { return Ok(None) };
+        for stored in std::iter::once(name).chain(bare) {
+            match directory.lookup(stored).await {
+                Ok(file) if file.size() > VALUE_LEN_MAX => {
+                    let (len, max) = (file.size(), VALUE_LEN_MAX);
+                    let cause = FsError::XattrLength { len, max };
+                    return Err(self.dnode.locate(Error::new(Kind::Limit, cause)));
+                }
+                Ok(file) => return file.read_at(0, file.size() as usize).await.map(Some),
+                Err(error) if error.cause() == Some(&FsError::NoEntry) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The list in the node, by stored names.
+    fn xattr_list(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let Some(packed) = &self.attributes().dxattr else { return Ok(Vec::new()) };
+        if packed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let list = NvList::decode(packed).map_err(|error| self.corrupt(error.into()))?;
+        let pairs = list.pairs.into_iter().map(|pair| match pair.value {
+            NvValue::ByteArray(value) | NvValue::Uint8Array(value) => {
+                Ok((pair.name.as_bytes().to_vec(), value))
+            }
+            other => {
+                let (name, type_code) = (pair.name.to_string(), other.type_code());
+                Err(self.corrupt(FsError::XattrType { name, type_code }))
+            }
+        });
+        pairs.collect()
+    }
+
+    async fn xattr_directory(&self) -> Result<Option<Self>> {
+        match self.attributes().xattr_obj {
+            0 => Ok(None),
+            object => self.fs.node(object).await.map(Some),
+        }
+    }
+}
+
+/// A stored name as Linux shows it, unless it is hidden.
+fn visible(stored: &[u8], place: XattrPlace) -> Option<XattrName> {
+    let is_named = [USER, b"trusted.", b"security."].iter().any(|space| stored.starts_with(space))
+        || stored == POSIX_ACCESS.as_bytes()
+        || stored == POSIX_DEFAULT.as_bytes();
+    let name = match is_named {
+        true => stored.to_vec(),
+        false if stored.starts_with(FREEBSD) => return None,
+        false => [USER, stored].concat(),
+    };
+    Some(XattrName { name, place })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_as_linux_shows_them() {
+        for (stored, want) in [
+            (&b"user.a"[..], Some(&b"user.a"[..])),
+            (b"security.selinux", Some(b"security.selinux")),
+            (b"system.posix_acl_access", Some(b"system.posix_acl_access")),
+            (b"plain", Some(b"user.plain")),
+            (b"freebsd:system:x", None),
+        ] {
+            let name = visible(stored, XattrPlace::List).map(|found| found.name);
+            assert_eq!(name.as_deref(), want, "{stored:?}");
+        }
+    }
+}
