@@ -96,38 +96,74 @@ impl Damage {
     }
 
     fn apply_to(&self, file: &File) -> std::io::Result<()> {
-        let size = file.metadata()?.len();
+        self.apply_on(&mut &*file)
+    }
+
+    /// Does it to any medium.
+    pub(crate) fn apply_on(&self, medium: &mut impl Medium) -> std::io::Result<()> {
+        let size = medium.size()?;
         match self {
             Self::FlipBit { offset, bit } => {
-                let mut byte = read(file, *offset, 1, size)?;
+                let mut byte = read(medium, *offset, 1, size)?;
                 for byte in &mut byte {
                     *byte ^= 1 << bit;
                 }
-                file.write_all_at(&byte, *offset)
+                medium.write_at(*offset, &byte)
             }
             Self::Zero { offset, len } => {
-                file.write_all_at(&vec![0; cut(*offset, *len, size)], *offset)
+                medium.write_at(*offset, &vec![0; cut(*offset, *len, size)])
             }
             Self::Noise { offset, len, seed } => {
                 let mut noise = vec![0; cut(*offset, *len, size)];
                 Rng::seeded(*seed).fill(&mut noise);
-                file.write_all_at(&noise, *offset)
+                medium.write_at(*offset, &noise)
             }
             Self::Swap { a, b, len } => {
                 let len = (*len).min(size.saturating_sub(*a)).min(size.saturating_sub(*b));
-                let (at_a, at_b) = (read(file, *a, len, size)?, read(file, *b, len, size)?);
-                file.write_all_at(&at_b, *a)?;
-                file.write_all_at(&at_a, *b)
+                let (at_a, at_b) = (read(medium, *a, len, size)?, read(medium, *b, len, size)?);
+                medium.write_at(*a, &at_b)?;
+                medium.write_at(*b, &at_a)
             }
-            Self::Truncate { size } => file.set_len(*size),
+            Self::Truncate { size } => medium.set_size(*size),
             Self::ForeignLabel { source, label } => {
                 let other = File::open(source)?;
                 let other_size = other.metadata()?.len();
-                let bytes =
-                    read(&other, label_offset(other_size, *label), LABEL_BYTES, other_size)?;
-                file.write_all_at(&bytes, label_offset(size, *label))
+                let from = label_offset(other_size, *label);
+                let bytes = read(&&other, from, LABEL_BYTES, other_size)?;
+                let target = label_offset(size, *label);
+                medium.write_at(target, &bytes[..cut(target, LABEL_BYTES, size)])
             }
         }
+    }
+}
+
+/// What damage is done to: a file, or an overlay over one.
+pub(crate) trait Medium {
+    /// Bytes.
+    fn size(&self) -> std::io::Result<u64>;
+    /// Fills `bytes` from `offset`, all inside.
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()>;
+    /// Writes `bytes` at `offset`, all inside.
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<()>;
+    /// Makes it end at `size`.
+    fn set_size(&mut self, size: u64) -> std::io::Result<()>;
+}
+
+impl Medium for &File {
+    fn size(&self) -> std::io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.read_exact_at(bytes, offset)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn set_size(&mut self, size: u64) -> std::io::Result<()> {
+        self.set_len(size)
     }
 }
 
@@ -135,7 +171,8 @@ impl Damage {
 /// whole labels.
 pub fn label_offset(size: u64, label: u8) -> u64 {
     let index = u64::from(label) * LABEL_BYTES;
-    if label < 2 { index } else { size / LABEL_BYTES * LABEL_BYTES - 4 * LABEL_BYTES + index }
+    let end = size / LABEL_BYTES * LABEL_BYTES;
+    if label < 2 { index } else { (end + index).saturating_sub(4 * LABEL_BYTES) }
 }
 
 fn sector_in(rng: &mut Rng, within: &Range<u64>) -> u64 {
@@ -148,9 +185,9 @@ fn cut(offset: u64, len: u64, size: u64) -> usize {
     size.saturating_sub(offset).min(len) as usize
 }
 
-fn read(file: &File, offset: u64, len: u64, size: u64) -> std::io::Result<Vec<u8>> {
+fn read(medium: &impl Medium, offset: u64, len: u64, size: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; cut(offset, len, size)];
-    file.read_exact_at(&mut bytes, offset)?;
+    medium.read_at(offset, &mut bytes)?;
     Ok(bytes)
 }
 

@@ -19,6 +19,7 @@ pub mod damage;
 pub mod golden;
 pub mod limited;
 pub mod manifest;
+pub mod overlay;
 pub mod place;
 pub mod rng;
 pub mod skip;

@@ -22,4 +22,4 @@ mod scan;
 pub use candidate::Candidate;
 pub use device::{AuxDevice, Found};
 pub use mmp::{Host, LastUse, watch_time};
-pub use scan::{FindError, Scan, ScanOptions, scan};
+pub use scan::{FindError, Scan, ScanOptions, scan, scan_devices};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_device::{FileDevice, OpenMode};
+use cenote_device::{Device, FileDevice, OpenMode};
 use cenote_ondisk::label::DEVICE_SIZE_MIN;
 use cenote_rt::{Error, Kind, Result, tunables};
 use futures_util::StreamExt;
@@ -81,6 +81,15 @@ pub async fn scan(options: &ScanOptions) -> Result<Scan> {
     // A file that two directories lead to is one device.
     found.dedup_by(|a, b| a.path == b.path);
     Ok(Scan { candidates: group(found), failures })
+}
+
+/// The same for devices that are open already.
+pub async fn scan_devices(devices: Vec<Arc<dyn Device>>) -> Scan {
+    let mut found = Vec::new();
+    for device in devices {
+        found.extend(Found::read(device).await.map(Arc::new));
+    }
+    Scan { candidates: group(found), failures: Vec::new() }
 }
 
 /// The devices behind a path: itself, or what is in the directory.
