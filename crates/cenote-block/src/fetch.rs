@@ -13,7 +13,7 @@
 
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
-use cenote_vdev::{VdevKind, Verify};
+use cenote_vdev::{BadChild, VdevKind, Verify};
 use futures_util::future::try_join_all;
 
 use crate::error::{BlockError, CopyFailure};
@@ -50,18 +50,20 @@ impl BlockStore {
         let mut copies = Vec::new();
         let mut kind = Kind::Io;
         for (index, dva) in bp.dvas().enumerate() {
-            match self.tree().read(&dva, psize, bp.physical_birth(), verify).await {
-                Ok(read) => {
-                    if !copies.is_empty() || !read.bad.is_empty() {
+            let (tree, birth) = (&**self.tree(), bp.physical_birth());
+            let (result, bad) = tree.read_reporting(tree, &dva, psize, birth, verify).await;
+            match result {
+                Ok(data) => {
+                    if !copies.is_empty() || !bad.is_empty() {
                         self.note_recovered();
                     }
-                    return Ok(read.data);
+                    return Ok(data);
                 }
                 Err(error) => {
                     if error.kind() == Kind::Checksum {
                         kind = Kind::Checksum;
                     }
-                    copies.push(failure(index, &dva, &error));
+                    copies.push(failure(index, &dva, &error, bad));
                 }
             }
         }
@@ -85,7 +87,7 @@ impl BlockStore {
                 }
             }))
             .await?;
-            let mut data = BufMut::zeroed(bp.psize() as usize);
+            let mut data = BufMut::for_filling(bp.psize() as usize);
             let mut rest = &mut data[..];
             for part in &parts {
                 let (head, tail) = rest.split_at_mut(part.len().min(rest.len()));
@@ -102,7 +104,7 @@ impl BlockStore {
     }
 
     /// The members of a gang block, whose sizes add up to the leader's.
-    pub(crate) async fn gang_members(&self, bp: &BlockPtr) -> Result<Vec<BlockPtr>> {
+    pub async fn gang_members(&self, bp: &BlockPtr) -> Result<Vec<BlockPtr>> {
         let header = self.gang_header(bp).await?;
         gang::members(&header, bp).map_err(Error::corrupt)
     }
@@ -143,19 +145,14 @@ impl BlockStore {
     }
 }
 
-pub(crate) fn failure(index: usize, dva: &Dva, error: &Error) -> CopyFailure {
-    let bad = Vec::new();
-    CopyFailure {
-        dva: index as u8,
-        vdev: dva.vdev,
-        offset: dva.offset,
-        bad,
-        cause: error.to_string(),
-    }
+pub(crate) fn failure(index: usize, dva: &Dva, error: &Error, bad: Vec<BadChild>) -> CopyFailure {
+    let (vdev, offset, cause) = (dva.vdev, dva.offset, error.to_string());
+    CopyFailure { dva: index as u8, vdev, offset, bad, cause }
 }
 
 fn lost(kind: Kind, copies: Vec<CopyFailure>) -> Error {
-    let place = copies.iter().flat_map(|copy| &copy.bad).next().map(|bad| (bad.path.clone(), bad.offset));
+    let place =
+        copies.iter().flat_map(|copy| &copy.bad).next().map(|bad| (bad.path.clone(), bad.offset));
     let error = Error::new(kind, BlockError::AllCopiesBad { copies });
     match place {
         Some((path, offset)) => error.on_device(&path, offset),

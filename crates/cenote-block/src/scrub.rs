@@ -81,6 +81,31 @@ impl BlockStore {
         Ok(self.scrub_copies(bp, bp.psize(), &verifier, reader, false).await)
     }
 
+    /// Reads one copy, the one at address `index`, of a block that is no gang block. The report's
+    /// `unreadable` tells of this copy only.
+    pub async fn scrub_copy_with(
+        &self,
+        bp: &BlockPtr,
+        index: usize,
+        reader: &dyn LeafReader,
+    ) -> Result<ScrubReport> {
+        bp.validate().map_err(Error::corrupt)?;
+        let verifier = self.verifier(bp)?;
+        let mut report = ScrubReport::default();
+        if let Some(dva) = bp.dva(index) {
+            let (psize, whose) = (bp.psize(), (index, false));
+            let is_readable =
+                self.scrub_copy(bp, (&dva, psize), &verifier, reader, whose, &mut report).await;
+            report.unreadable = u64::from(!is_readable);
+        }
+        Ok(report)
+    }
+
+    /// The verdict on stored bytes that the caller has read himself; for many blocks in turn.
+    pub fn accepts(&self, bp: &BlockPtr, stored: &[u8]) -> bool {
+        self.verifier(bp).is_ok_and(|verifier| verifier.verify(stored))
+    }
+
     /// The stretches of leaves that a scrub of the block reads first: of a gang block, those of its
     /// header only.
     pub fn leaf_ranges(&self, bp: &BlockPtr) -> Vec<LeafRange> {
@@ -104,22 +129,41 @@ impl BlockStore {
         let mut report = ScrubReport::default();
         let mut is_readable = false;
         for (index, dva) in bp.dvas().enumerate() {
-            let birth = bp.physical_birth();
-            report.bytes += self.tree().asize_for(dva.vdev.into(), psize, birth).unwrap_or(psize);
-            match self.tree().scrub_with(reader, &dva, psize, birth, verify).await {
-                Ok(read) => {
-                    match read.good {
-                        Some(_) => is_readable = true,
-                        None => report.lost.push(lost_copy(index, &dva, read.bad.clone())),
-                    }
-                    let part = |child| BadPart { dva: index as u8, is_gang_header, child };
-                    report.bad.extend(read.bad.into_iter().map(part));
-                }
-                Err(error) => report.lost.push(failure(index, &dva, &error)),
-            }
+            let whose = (index, is_gang_header);
+            is_readable |=
+                self.scrub_copy(bp, (&dva, psize), verify, reader, whose, &mut report).await;
         }
         report.unreadable = u64::from(!is_readable);
         report
+    }
+
+    /// Reads `psize` bytes at one DVA, and tells whether they could be had.
+    async fn scrub_copy(
+        &self,
+        bp: &BlockPtr,
+        (dva, psize): (&Dva, u64),
+        verify: &dyn Verify,
+        reader: &dyn LeafReader,
+        (index, is_gang_header): (usize, bool),
+        report: &mut ScrubReport,
+    ) -> bool {
+        let birth = bp.physical_birth();
+        report.bytes += self.tree().asize_for(dva.vdev.into(), psize, birth).unwrap_or(psize);
+        match self.tree().scrub_with(reader, dva, psize, birth, verify).await {
+            Ok(read) => {
+                let is_readable = read.good.is_some();
+                if !is_readable {
+                    report.lost.push(lost_copy(index, dva, read.bad.clone()));
+                }
+                let part = |child| BadPart { dva: index as u8, is_gang_header, child };
+                report.bad.extend(read.bad.into_iter().map(part));
+                is_readable
+            }
+            Err(error) => {
+                report.lost.push(failure(index, dva, &error, Vec::new()));
+                false
+            }
+        }
     }
 
     fn scrub_gang<'a>(

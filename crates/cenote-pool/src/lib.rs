@@ -23,6 +23,7 @@ pub mod props;
 mod resume;
 pub mod status;
 pub mod traverse;
+pub mod verify;
 
 pub use accounting::{AllocationClass, Space};
 pub use dsl::{Bookmark, Dataset, DatasetKind, DatasetName, Suffix};

@@ -124,6 +124,10 @@ tunables! {
         "whether checksums are verified; 0 exists to show that the tests notice";
     PREFETCH_BYTES = "zfetch_max_distance", 16 * MIB, (0, 1 << 30),
         "bytes read ahead of a sequential reader";
+    VERIFY_BATCH_BYTES = "cenote_verify_batch_bytes", 2 * MIB, (64 * KIB, 1 << 30),
+        "bytes of neighbouring blocks that verify reads and judges in one go";
+    TRAVERSE_PREFETCH_BLOCKS = "cenote_traverse_prefetch_blocks", 16, (0, 4096),
+        "indirect blocks and blocks of dnodes that a traversal reads ahead of their turn";
     RECONSTRUCT_ATTEMPTS_MAX = "zfs_reconstruct_indirect_combinations_max", 4096, (1, 1 << 20),
         "combinations of copies tried before a split block counts as lost";
     RAIDZ_COMBINATIONS_MAX = "cenote_raidz_combinations_max", 65536, (1, 1 << 32),

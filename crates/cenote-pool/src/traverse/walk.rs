@@ -12,6 +12,9 @@ use cenote_rt::{BoxFuture, Buf, Error, Result, tunables};
 use super::{Damage, Flow, Mark, Options, Order, Visitor};
 use crate::Pool;
 
+/// No array of pointers begins with a higher number, so that numbers in it do not overflow.
+const FIRST_MAX: u64 = 1 << 62;
+
 /// The state of a walk.
 pub(super) struct Walk<'p> {
     pub(super) pool: &'p Arc<Pool>,
@@ -211,7 +214,8 @@ impl<'p> Walk<'p> {
         visitor: &mut V,
     ) -> Result<Flow> {
         let level = spot.level - 1;
-        let first = spot.blkid << spot.dnode.geometry().entry_shift();
+        // Saturated only by a dnode of absurd depth, whose blocks are beyond the object anyway.
+        let first = spot.blkid.saturating_mul(spot.dnode.geometry().span(1)).min(FIRST_MAX);
         let last = spot.dnode.geometry().ancestor(spot.dnode.geometry().max_block, 0, level);
         let is_read = level > 0 || spot.is_meta();
         let mut ahead = Ahead::new(block);

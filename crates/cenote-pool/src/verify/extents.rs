@@ -1,0 +1,102 @@
+//! Extents: long reads of leaves, from which the blocks in them take their bytes.
+
+use cenote_rt::{BoxFuture, Buf, BufMut, Result, tunables};
+use cenote_vdev::{LeafId, LeafRange, LeafReader, Tree};
+use futures_util::future::join_all;
+
+/// Bytes of leaves that were read together.
+pub(super) struct Extents<'t> {
+    tree: &'t Tree,
+    /// By leaf and offset, disjoint.
+    extents: Vec<Extent>,
+}
+
+struct Extent {
+    leaf: LeafId,
+    offset: u64,
+    len: u64,
+    /// None if it could not be read as a whole.
+    data: Option<Buf>,
+}
+
+impl Extent {
+    fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+}
+
+impl<'t> Extents<'t> {
+    /// Reads all of `ranges`, near ones together.
+    pub(super) async fn read(tree: &'t Tree, mut ranges: Vec<LeafRange>) -> Self {
+        ranges.sort_unstable();
+        let mut extents = merge(&ranges);
+        let reads = extents.iter().map(|extent| read_extent(tree, extent));
+        let read = join_all(reads).await;
+        for (extent, data) in extents.iter_mut().zip(read) {
+            extent.data = data;
+        }
+        Self { tree, extents }
+    }
+
+    /// The bytes of a range, if they are here.
+    pub(super) fn get(&self, leaf: LeafId, offset: u64, len: u64) -> Option<&[u8]> {
+        let (extent, start) = self.find(leaf, offset, len)?;
+        extent.data.as_deref()?.get(start..start + len as usize)
+    }
+
+    fn find(&self, leaf: LeafId, offset: u64, len: u64) -> Option<(&Extent, usize)> {
+        let after =
+            self.extents.partition_point(|extent| (extent.leaf, extent.offset) <= (leaf, offset));
+        let extent = self.extents.get(after.checked_sub(1)?)?;
+        let is_inside = extent.leaf == leaf && offset.checked_add(len)? <= extent.end();
+        is_inside.then_some((extent, (offset - extent.offset) as usize))
+    }
+}
+
+/// What is not in an extent, or in one that could not be read, is read by itself: so that a sector
+/// that fails takes only its own block with it.
+impl LeafReader for Extents<'_> {
+    fn read_leaf(&self, leaf: LeafId, offset: u64, len: usize) -> BoxFuture<'_, Result<Buf>> {
+        let found = self.find(leaf, offset, len as u64);
+        let part =
+            found.and_then(|(extent, start)| extent.data.as_ref()?.slice(start..start + len));
+        match part {
+            Some(part) => Box::pin(std::future::ready(Ok(part))),
+            None => self.tree.read_leaf(leaf, offset, len),
+        }
+    }
+}
+
+/// Joins sorted ranges of one leaf that are near to each other, up to the limit of one read.
+fn merge(ranges: &[LeafRange]) -> Vec<Extent> {
+    let gap = tunables::READ_GAP_LIMIT.get();
+    let limit = tunables::AGGREGATION_LIMIT.get();
+    let mut extents: Vec<Extent> = Vec::new();
+    for range in ranges {
+        let end = range.offset.saturating_add(range.len);
+        match extents.last_mut() {
+            Some(last)
+                if last.leaf == range.leaf
+                    && (end <= last.end()
+                        || (range.offset <= last.end().saturating_add(gap)
+                            && end - last.offset <= limit.max(range.len))) =>
+            {
+                last.len = last.len.max(end - last.offset);
+            }
+            _ => {
+                let &LeafRange { leaf, offset, len } = range;
+                extents.push(Extent { leaf, offset, len, data: None });
+            }
+        }
+    }
+    extents
+}
+
+async fn read_extent(tree: &Tree, extent: &Extent) -> Option<Buf> {
+    let device = tree.leaf(extent.leaf).device()?;
+    // One length of storage for all, so that it is used again.
+    let len = usize::try_from(extent.len).ok()?;
+    let mut buf = BufMut::for_filling(len.max(tunables::AGGREGATION_LIMIT.get_usize()));
+    buf.truncate(len);
+    device.read(extent.offset, buf).await.ok().map(BufMut::freeze)
+}

@@ -1,0 +1,159 @@
+//! The window: pointers that were met and not read yet, and their order on disk.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_rt::{JoinHandle, Semaphore, tunables};
+
+use super::{Finding, Run, batch, may_be_unwritten};
+
+/// A block to be read.
+pub(super) struct Job {
+    pub(super) bp: BlockPtr,
+    pub(super) place: Bookmark,
+    /// Whether some copy of it is right.
+    is_readable: AtomicBool,
+    /// Whether some copy of it is not.
+    is_doubtful: AtomicBool,
+}
+
+impl Job {
+    /// Takes note of a copy.
+    pub(super) fn note(&self, is_right: bool) {
+        let flag = if is_right { &self.is_readable } else { &self.is_doubtful };
+        flag.store(true, Ordering::Relaxed);
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_doubtful.load(Ordering::Relaxed) && !self.is_readable.load(Ordering::Relaxed)
+    }
+}
+
+/// One address of a job; ordered by where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Copy {
+    pub(super) vdev: u32,
+    pub(super) dva: u8,
+    pub(super) offset: u64,
+    pub(super) asize: u64,
+    pub(super) job: u32,
+}
+
+/// Blocks that are read together.
+pub(super) struct Window {
+    pub(super) jobs: Vec<Job>,
+    /// By address.
+    pub(super) copies: Vec<Copy>,
+}
+
+/// Bytes that a block takes in a window, with two copies.
+const JOB_BYTES: usize = size_of::<Job>() + 2 * size_of::<Copy>();
+
+/// Fills windows and has the full ones read.
+pub(super) struct Collector {
+    pub(super) run: Arc<Run>,
+    jobs: Vec<Job>,
+    capacity: usize,
+    /// The window that is being read.
+    reading: Option<JoinHandle<()>>,
+}
+
+impl Collector {
+    /// With windows of `bytes`, of which two exist at a time.
+    pub(super) fn new(run: Arc<Run>, bytes: usize) -> Self {
+        let capacity = (bytes / JOB_BYTES).max(1);
+        Self { run, jobs: Vec::new(), capacity, reading: None }
+    }
+
+    pub(super) async fn push(&mut self, bp: &BlockPtr, place: &Bookmark) {
+        if self.jobs.len() >= self.capacity {
+            self.flush().await;
+        }
+        let (is_readable, is_doubtful) = (AtomicBool::new(false), AtomicBool::new(false));
+        self.jobs.push(Job { bp: *bp, place: *place, is_readable, is_doubtful });
+    }
+
+    /// Starts reading what was collected, once the window before is done.
+    async fn flush(&mut self) {
+        self.wait().await;
+        let window = Window::of(std::mem::take(&mut self.jobs));
+        let run = Arc::clone(&self.run);
+        self.reading = Some(cenote_rt::spawn(read(run, window)));
+    }
+
+    async fn wait(&mut self) {
+        if let Some(reading) = self.reading.take() {
+            // A task ends otherwise only by a panic, which has been printed.
+            let _ = reading.await;
+        }
+    }
+
+    /// Has everything read.
+    pub(super) async fn finish(&mut self) {
+        self.flush().await;
+        self.wait().await;
+    }
+}
+
+impl Window {
+    fn of(jobs: Vec<Job>) -> Self {
+        let mut copies = Vec::with_capacity(jobs.len() * 2);
+        for (job, Job { bp, .. }) in (0..).zip(&jobs) {
+            if bp.is_gang() || bp.validate().is_err() || bp.dva(0).is_none() {
+                // Read by themselves, where they stand among the others.
+                let (vdev, offset) = bp.dva(0).map_or((0, 0), |dva| (dva.vdev, dva.offset));
+                copies.push(Copy { vdev, dva: batch::WHOLE, offset, asize: bp.psize(), job });
+                continue;
+            }
+            for index in 0..3 {
+                let Some(at) = bp.dva(usize::from(index)) else { continue };
+                let (vdev, offset, asize) = (at.vdev, at.offset, at.asize);
+                copies.push(Copy { vdev, dva: index, offset, asize, job });
+            }
+        }
+        copies.sort_unstable_by_key(|copy| (copy.vdev, copy.offset, copy.job));
+        Self { jobs, copies }
+    }
+
+    /// Cuts the copies into batches of about `bytes`.
+    fn batches(&self, bytes: u64) -> Vec<std::ops::Range<usize>> {
+        let mut batches = Vec::new();
+        let (mut start, mut sum) = (0, 0);
+        for (index, copy) in self.copies.iter().enumerate() {
+            let is_other = index > start && self.copies[index - 1].vdev != copy.vdev;
+            if index > start && (is_other || sum + copy.asize > bytes) {
+                batches.push(start..index);
+                (start, sum) = (index, 0);
+            }
+            sum += copy.asize;
+        }
+        if start < self.copies.len() {
+            batches.push(start..self.copies.len());
+        }
+        batches
+    }
+}
+
+/// Reads a window and reports what is wrong in it.
+async fn read(run: Arc<Run>, window: Window) {
+    let window = Arc::new(window);
+    let batch_bytes = tunables::VERIFY_BATCH_BYTES.get();
+    let in_flight = (tunables::SCAN_MEMORY_BYTES.get() / 4).div_ceil(batch_bytes).clamp(2, 64);
+    let permits = Arc::new(Semaphore::new(in_flight as usize));
+    for copies in window.batches(batch_bytes) {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        let (run, window) = (Arc::clone(&run), Arc::clone(&window));
+        cenote_rt::spawn(async move {
+            batch::read(&run, &window, copies).await;
+            drop(permit);
+        });
+    }
+    let Ok(_all_done) = permits.acquire_many(in_flight as u32).await else { return };
+    for job in window.jobs.iter().filter(|job| job.is_lost() && !may_be_unwritten(&job.bp)) {
+        let copies = batch::failures(&run, job).await;
+        let (place, bp) = (job.place, job.bp);
+        run.report(Finding::Lost { place, bp, copies, cause: None }).await;
+    }
+}
