@@ -124,7 +124,7 @@ fn decompress(bp: &BlockPtr, stored: Buf) -> Result<Buf> {
     if compression == Compression::Off && stored.len() as u64 == lsize {
         return Ok(stored);
     }
-    let mut block = BufMut::zeroed(lsize as usize);
+    let mut block = BufMut::for_filling(lsize as usize);
     compress::decompress(compression, &stored, &mut block)
         .map_err(|cause| Error::corrupt(BlockError::Decompress { lsize, cause }))?;
     Ok(block.freeze())

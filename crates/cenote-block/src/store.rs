@@ -145,7 +145,9 @@ impl BlockStore {
         let form = form_of(bp, context)?;
         let key = key_of(bp, form);
         let block = match key {
-            Some(key) if !context.bypass_cache => self.cache.get_or_fill(key, self.fill(bp, context)).await?,
+            Some(key) if !context.bypass_cache => {
+                self.cache.get_or_fill(key, self.fill(bp, context)).await?
+            }
             Some(key) => match self.cache.get(&key) {
                 Some(block) => block,
                 None => self.fill(bp, context).await?,

@@ -48,11 +48,7 @@ pub async fn read_nvlist(set: &Arc<ObjSet>, object: u64) -> Result<NvList> {
 }
 
 /// An error unless the object has that type.
-pub(crate) fn expect_type(
-    dnode: &Dnode,
-    wanted: ObjectType,
-    expected: &'static str,
-) -> Result<()> {
+pub(crate) fn expect_type(dnode: &Dnode, wanted: ObjectType, expected: &'static str) -> Result<()> {
     let found = dnode.phys().object_type;
     if found == wanted {
         return Ok(());

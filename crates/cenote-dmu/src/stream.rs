@@ -82,7 +82,17 @@ impl BlockStream {
         let next = bytes.start / block_size;
         let end = end.div_ceil(block_size);
         let steps = VecDeque::new();
-        Self { dnode, bytes, next, end, run: None, steps, in_flight: 0, in_flight_max, bypass_cache }
+        Self {
+            dnode,
+            bytes,
+            next,
+            end,
+            run: None,
+            steps,
+            in_flight: 0,
+            in_flight_max,
+            bypass_cache,
+        }
     }
 
     /// The next piece, in order; `None` behind the last.

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use cenote_ondisk::zap::hash::high_bits;
 use cenote_ondisk::zap::{
-    CorruptZap, Cursor, Entry, FatHeader, Key, Leaf, MatchKind, MicroZap, NormFlags, Value, ZapFlags,
-    ZapHash, ZapKind, matches, micro,
+    CorruptZap, Cursor, Entry, FatHeader, Key, Leaf, MatchKind, MicroZap, NormFlags, Value,
+    ZapFlags, ZapHash, ZapKind, matches, micro,
 };
 use cenote_rt::{Buf, Error, Kind, Result};
 
@@ -112,7 +112,8 @@ impl Zap {
         let Some(block) = dnode.read_block(0, 0).await? else {
             return Err(dnode.locate(Error::corrupt(ZapError::Hole { block: 0 })));
         };
-        let body = Self::decode(&dnode, block).map_err(|error| dnode.locate(error).in_block(0, 0))?;
+        let body =
+            Self::decode(&dnode, block).map_err(|error| dnode.locate(error).in_block(0, 0))?;
         Ok(Self { dnode, body })
     }
 
@@ -358,10 +359,5 @@ impl Zap {
 }
 
 fn micro_entry(hash: u64, slot: &micro::MicroEntry<'_>) -> Entry {
-    Entry {
-        hash,
-        cd: slot.cd,
-        key: Key::Name(slot.name.to_vec()),
-        value: Value::U64(slot.value),
-    }
+    Entry { hash, cd: slot.cd, key: Key::Name(slot.name.to_vec()), value: Value::U64(slot.value) }
 }

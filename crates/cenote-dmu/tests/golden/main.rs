@@ -1,5 +1,6 @@
 //! Objects of the golden pools, against what OpenZFS's zdb says of them.
 
+mod blocks;
 mod pool;
 
 use std::collections::BTreeMap;
@@ -53,7 +54,9 @@ fn zdb_facts(zdb: &cenote_oracle::Tool, golden: &Golden) -> Facts {
 fn pools() -> Vec<Golden> {
     let wanted = std::env::var("CENOTE_POOL").ok();
     let all = golden::all();
-    all.into_iter().filter(|pool| wanted.as_deref().is_none_or(|name| name == pool.name())).collect()
+    all.into_iter()
+        .filter(|pool| wanted.as_deref().is_none_or(|name| name == pool.name()))
+        .collect()
 }
 
 async fn our_facts(golden: &Golden) -> Facts {

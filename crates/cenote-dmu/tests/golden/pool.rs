@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cenote_block::{BlockStore, CacheConfig};
+use cenote_block::{BlockKeys, BlockStore, CacheConfig};
+use cenote_codec::crypto::{KeyFormat, Pbkdf2, Purpose, WrappedKeys, WrappingKey};
 use cenote_device::{Device, FileDevice, OpenMode};
 use cenote_dmu::{ObjSet, Zap, read_bytes, read_nvlist};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{PoolConfig, VdevConfig, VdevKind};
+use cenote_ondisk::dsl::crypto;
+use cenote_ondisk::dsl::dataset::DatasetPhys;
 use cenote_ondisk::indirect::{MAPPING_ENTRY_LEN, MappingPhys};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_testkit::golden::Golden;
 use cenote_vdev::{BuildOptions, IndirectMap, Tree, labels};
 
 const ROOT_BP_AT: usize = 128;
@@ -19,6 +23,8 @@ const ROOT_BP_AT: usize = 128;
 pub(crate) struct Pool {
     pub(crate) mos: Arc<ObjSet>,
     pub(crate) store: Arc<BlockStore>,
+    /// Key files by format.
+    key_files: BTreeMap<&'static str, PathBuf>,
 }
 
 impl Pool {
@@ -64,7 +70,14 @@ impl Pool {
             store.set_salt(salt.as_bytes().unwrap().try_into().unwrap());
         }
         let mos = ObjSet::open(Arc::clone(&store), &best.rootbp, None, 0).await.unwrap();
-        Self { mos, store }
+        Self { mos, store, key_files: BTreeMap::new() }
+    }
+
+    /// The pool with the keys of g-crypt.
+    pub(crate) async fn unlocked(golden: &Golden) -> Self {
+        let names = [("raw", "raw"), ("hex", "hex"), ("passphrase", "pass")];
+        let key_files = names.map(|(format, file)| (format, golden.key_file(file))).into();
+        Self { key_files, ..Self::open(&golden.devices()).await }
     }
 
     /// The root pointers of all datasets, by object, the MOS left out.
@@ -87,11 +100,45 @@ impl Pool {
     pub(crate) async fn sets(&self) -> BTreeMap<u64, Arc<ObjSet>> {
         let mut sets = BTreeMap::from([(0, Arc::clone(&self.mos))]);
         for (object, root) in self.datasets().await {
+            let keys = self.keys(object).await;
             let store = Arc::clone(&self.store);
-            sets.insert(object, ObjSet::open(store, &root, None, object).await.unwrap());
+            sets.insert(object, ObjSet::open(store, &root, keys, object).await.unwrap());
         }
         sets
     }
+
+    /// The keys of a dataset, if it is encrypted and one of the files has its wrapping key.
+    async fn keys(&self, dataset: u64) -> Option<Arc<BlockKeys>> {
+        let dataset = self.mos.dnode(dataset).await.unwrap();
+        let dir = DatasetPhys::decode(dataset.bonus().unwrap()).unwrap().dir_obj;
+        let dir = self.mos.dnode(dir).await.unwrap();
+        if !dir.phys().object_type.is_zap() || self.key_files.is_empty() {
+            return None;
+        }
+        let dir = Zap::of(dir).await.unwrap();
+        let object = dir.lookup_u64("com.datto:crypto_key_obj").await.unwrap()?;
+        let zap = Zap::open(&self.mos, object).await.unwrap();
+        let number = async |name: &str| zap.lookup_u64(name).await.unwrap().unwrap_or(0);
+        let wrapped = WrappedKeys {
+            suite: number(crypto::SUITE).await,
+            guid: number(crypto::GUID).await,
+            version: number(crypto::VERSION).await,
+            iv: bytes(&zap, crypto::IV).await,
+            mac: bytes(&zap, crypto::MAC).await,
+            master_key: bytes(&zap, crypto::MASTER_KEY).await,
+            hmac_key: bytes(&zap, crypto::HMAC_KEY).await,
+        };
+        let format = KeyFormat::from_value(number(crypto::KEYFORMAT).await).unwrap();
+        let salt = number(crypto::PBKDF2_SALT).await;
+        let pbkdf2 = Pbkdf2 { salt, iterations: number(crypto::PBKDF2_ITERS).await };
+        let material = std::fs::read(&self.key_files[format.name()]).unwrap();
+        let key = WrappingKey::from_material(format, &material, pbkdf2, Purpose::Load).unwrap();
+        Some(Arc::new(BlockKeys::unwrap(&key, &wrapped).unwrap()))
+    }
+}
+
+async fn bytes<const N: usize>(zap: &Zap, name: &str) -> [u8; N] {
+    zap.lookup(name).await.unwrap().unwrap().as_bytes().unwrap().try_into().unwrap()
 }
 
 fn store_over(root: &VdevConfig, devices: &BTreeMap<u64, Arc<dyn Device>>) -> Arc<BlockStore> {

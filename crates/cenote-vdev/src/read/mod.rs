@@ -362,11 +362,23 @@ impl Tree {
         birth: u64,
         verify: &dyn Verify,
     ) -> Result<Read> {
+        let (result, bad) = self.read_reporting(reader, place, psize, birth, verify).await;
+        result.map(|data| Read { data, bad })
+    }
+
+    /// [`read_with`](Self::read_with), which tells what was found wrong also when nothing was right.
+    pub async fn read_reporting(
+        &self,
+        reader: &dyn LeafReader,
+        place: impl Into<Place>,
+        psize: u64,
+        birth: u64,
+        verify: &dyn Verify,
+    ) -> (Result<Buf>, Vec<BadChild>) {
         let (place, is_scrub) = (place.into(), false);
-        let (result, bad) = self.run(reader, place, (psize, birth), verify, is_scrub).await?;
-        match result {
-            Ok(data) => Ok(Read { data, bad }),
-            Err(fail) => Err(self.error(place, psize, fail)),
+        match self.run(reader, place, (psize, birth), verify, is_scrub).await {
+            Ok((result, bad)) => (result.map_err(|fail| self.error(place, psize, fail)), bad),
+            Err(error) => (Err(error), Vec::new()),
         }
     }
 
