@@ -76,7 +76,7 @@ fn expected(set: &ObjSet) -> Kind {
 }
 
 /// Reads an object block by block, and as a stream from an odd place; at most the first 4 MiB.
-async fn compare_ways(dnode: &Arc<Dnode>) -> Result<u64> {
+pub(crate) async fn compare_ways(dnode: &Arc<Dnode>) -> Result<u64> {
     let size = dnode.geometry().block_size;
     let len = dnode.geometry().byte_count().min(4 << 20);
     let mut whole = Vec::with_capacity(len as usize);
@@ -157,7 +157,8 @@ async fn volume_sums(pool: &Pool) -> BTreeSet<(u64, String)> {
             done += extent.len;
         }
         zero(&mut hash, size - done, &zeros);
-        let sum = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let words = hash.finalize();
+        let sum = words.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
         sums.insert((size, sum));
     }
     sums
@@ -288,7 +289,7 @@ async fn check_deadlist(mos: &Arc<ObjSet>, object: u64) {
 }
 
 /// All pointers of a set's objects, of all levels.
-async fn gather_set(set: &Arc<ObjSet>, all: &mut Vec<BlockPtr>) {
+pub(crate) async fn gather_set(set: &Arc<ObjSet>, all: &mut Vec<BlockPtr>) {
     gather(set.meta_dnode(), all).await;
     for dnode in [set.user_used(), set.group_used(), set.project_used()].into_iter().flatten() {
         gather(&dnode, all).await;

@@ -1,6 +1,9 @@
 //! Objects of the golden pools, against what OpenZFS's zdb says of them.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod blocks;
+mod damage;
 mod pool;
 
 use std::collections::BTreeMap;
@@ -177,10 +180,10 @@ fn their_facts(stdout: &str) -> Facts {
             histogram = Some(Vec::new());
         }
         if let Some(rows) = &mut histogram {
-            if let Some((bucket, count)) = histogram_row(trimmed) {
-                if count > 0 {
-                    rows.push((bucket, count));
-                }
+            if let Some((bucket, count)) = histogram_row(trimmed)
+                && count > 0
+            {
+                rows.push((bucket, count));
             }
             if lines.peek().is_none_or(|next| histogram_row(next.trim()).is_none()) {
                 write!(text, " {rows:?}").unwrap();

@@ -28,19 +28,25 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Opens the pool on these devices at its best uberblock.
+    /// Opens the pool in these files.
     pub(crate) async fn open(paths: &[PathBuf]) -> Self {
+        let open = |path| FileDevice::open(path, OpenMode::ReadOnly).unwrap();
+        let devices: Vec<_> = paths.iter().map(open).collect();
+        Self::over(&devices).await
+    }
+
+    /// Opens the pool on these devices at its best uberblock.
+    pub(crate) async fn over(all: &[Arc<dyn Device>]) -> Self {
         let mut devices = BTreeMap::new();
         let mut tops = BTreeMap::new();
         let mut found = Vec::new();
         let mut facts = None;
-        for path in paths {
-            let device = FileDevice::open(path, OpenMode::ReadOnly).unwrap();
-            let labels = labels::read(&*device).await;
+        for device in all {
+            let labels = labels::read(&**device).await;
             if let Some(config) = labels.best_config(u64::MAX)
                 && let Some(member) = &config.member
             {
-                devices.insert(config.guid, Arc::clone(&device));
+                devices.insert(config.guid, Arc::clone(device));
                 tops.insert(member.vdev_tree.id, (member.facts.txg, member.vdev_tree.clone()));
                 facts = facts.max(Some((member.facts.txg, member.facts.clone().pool_guid)));
                 found.extend(labels.best_uberblock(u64::MAX).map(|found| found.uberblock));
