@@ -8,7 +8,7 @@ pub use cenote_rt::Rng;
 
 /// The generator of `CENOTE_SEED`, else of `seed`. Prints which; a failing test shows it.
 pub fn seeded(test: &str, seed: u64) -> Rng {
-    let seed = std::env::var("CENOTE_SEED").ok().map_or(seed, |text| parse(&text));
+    let seed = number("CENOTE_SEED").unwrap_or(seed);
     println!("{test}: CENOTE_SEED={seed:#x}");
     Rng::seeded(seed)
 }
@@ -20,8 +20,12 @@ pub fn wants_all() -> bool {
 
 /// How many cases to run: `few` normally, `all` under `./x test --all`, or `CENOTE_CASES`.
 pub fn cases(few: u64, all: u64) -> u64 {
-    let named = std::env::var("CENOTE_CASES").ok().map(|text| parse(&text));
-    named.unwrap_or(if wants_all() { all } else { few })
+    number("CENOTE_CASES").unwrap_or(if wants_all() { all } else { few })
+}
+
+/// The number in an environment variable, decimal or 0x hexadecimal.
+pub fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| parse(&text))
 }
 
 fn parse(text: &str) -> u64 {
