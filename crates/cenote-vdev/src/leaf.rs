@@ -110,6 +110,11 @@ impl Leaf {
         self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The txgs that it may lack, as far as that is known.
+    pub fn dtl(&self) -> Option<TxgRanges> {
+        self.dtl.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     pub(crate) fn set_dtl(&self, ranges: TxgRanges) {
         *self.dtl.write().unwrap_or_else(PoisonError::into_inner) = Some(ranges);
     }

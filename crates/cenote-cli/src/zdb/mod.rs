@@ -1,8 +1,128 @@
-//! `zdb`: what is on disk.
+//! `zdb`: what is on disk, in OpenZFS's words.
+//!
+//! ```text
+//!   options ──> -l, -E: no pool needed
+//!           └─> scan ─> open ─> config, uberblock, metaslabs, datasets, blocks, history
+//!                             └> one dataset, objects of it, a path in it, a block
+//! ```
+//!
+//! For `-l -u -C -d -h` the text equals that of OpenZFS 2.3's zdb line by line, after the filter
+//! that `docs/zdb.md` lists; the other options show the same facts. Nothing is ever written. What
+//! cannot be read is told on standard error, the listing goes on, and the status is 1 in the end.
+
+mod bonus;
+mod config;
+mod dataset;
+mod deadlists;
+mod embedded;
+mod features;
+mod history;
+mod intent_log;
+mod label;
+mod object;
+mod options;
+mod outages;
+mod path;
+mod pool;
+mod raw_block;
+mod text;
+mod tree;
+mod uberblock;
+mod zap;
+mod znode;
+
+pub use options::Options;
+
+use cenote_rt::{Error, Kind};
 
 use crate::io::{CommandResult, Exit, Io};
+use crate::{err, out};
+
+/// What the real zdb prints behind a wrong use.
+const USAGE: &str = include_str!("usage.txt");
+/// Threads that decompress and decrypt.
+const THREADS: usize = 2;
 
 /// Runs `zdb`.
-pub fn run(_args: &[String], _io: &mut Io<'_>) -> CommandResult {
-    Err(Exit::failed("zdb is not supported by this version of cenote"))
+pub fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let result = Options::parse(args).and_then(|options| {
+        let command = dispatch(&options, io);
+        cenote_rt::block_on(THREADS, command)?
+    });
+    result.map_err(|exit| match exit {
+        Exit::Usage(message) => {
+            let _ = io.err.write_all(format!("{}{USAGE}", complaint(&message)).as_bytes());
+            Exit::Status(1)
+        }
+        Exit::Failed(message) => {
+            let _ = err!(io, "zdb: {message}");
+            Exit::Status(1)
+        }
+        other => other,
+    })
+}
+
+/// What is wrong with the command line, in the words of C's getopt.
+fn complaint(message: &str) -> String {
+    let quoted = |before: &str| message.strip_prefix(before).map(|rest| rest.trim_matches('\''));
+    if let Some(option) = quoted("invalid option ") {
+        return match option.chars().count() {
+            1 => format!("zdb: invalid option -- '{option}'\n"),
+            _ => format!("zdb: unrecognized option '--{option}'\n"),
+        };
+    }
+    if let Some(option) = quoted("missing argument for ").and_then(|rest| rest.chars().next()) {
+        return format!("zdb: option requires an argument -- '{option}'\n");
+    }
+    if message.is_empty() { String::new() } else { format!("{message}\n") }
+}
+
+async fn dispatch(options: &Options, io: &mut Io<'_>) -> CommandResult {
+    if options.has('E') {
+        return embedded::run(options, io);
+    }
+    if options.has('l') {
+        return label::run(options, io).await;
+    }
+    if options.operands.is_empty() {
+        if options.has('e') || !options.has('C') {
+            return Err(Exit::usage(String::new()));
+        }
+        return cache_file(options, io);
+    }
+    pool::run(options, io).await
+}
+
+/// The cache file's configs.
+fn cache_file(options: &Options, io: &mut Io<'_>) -> CommandResult {
+    let path = options.cache_file.as_deref();
+    let path = path.unwrap_or_else(|| std::path::Path::new(options::CACHE_FILE));
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            out!(io, "cannot open '{}': {}", path.display(), errno_text(&error))?;
+            return Err(Exit::Status(1));
+        }
+    };
+    let list = cenote_ondisk::nvlist::NvList::decode(&bytes)
+        .map_err(|error| Exit::failed(error.to_string()))?;
+    text::nvlist(io, &list, 0)
+}
+
+/// An error of the system as C's `strerror` words it.
+fn errno_text(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+/// The errno that OpenZFS has for an error, in words.
+fn error_text(error: &Error) -> String {
+    let text = match error.kind() {
+        Kind::NotFound => "No such file or directory",
+        Kind::KeyUnavailable => "Permission denied",
+        Kind::Io => "Input/output error",
+        Kind::Checksum => "Invalid exchange",
+        _ => return error.to_string(),
+    };
+    text.to_owned()
 }

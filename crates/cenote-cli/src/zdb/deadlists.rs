@@ -1,0 +1,212 @@
+//! Lists of freed blocks: of datasets, of the pool, of what is being destroyed.
+
+use cenote_dmu::{Bpobj, Deadlist};
+use cenote_ondisk::dsl::{DatasetPhys, key};
+use cenote_pool::Dataset;
+
+use super::pool::Show;
+use crate::io::CommandResult;
+use crate::out;
+
+/// The deadlist, livelist, list of remapped blocks and bookmarks of a dataset.
+pub(super) async fn of_dataset(show: &mut Show<'_, '_>, dataset: &Dataset) -> CommandResult {
+    deadlist(show, dataset.phys().deadlist_obj, "Deadlist").await?;
+    if !dataset.is_snapshot() {
+        let mos = std::sync::Arc::clone(show.pool.mos());
+        if let Some(livelist) = dataset.dir().extra(&mos, key::LIVELIST).await? {
+            deadlist(show, livelist, "Livelist").await?;
+        }
+    }
+    if let Some(object) = dataset.extra(key::REMAP_DEADLIST).await? {
+        out!(show.io, "ds_remap_deadlist:")?;
+        deadlist(show, object, "Deadlist").await?;
+    }
+    if show.options.count('d') >= 4 && !dataset.is_snapshot() {
+        for bookmark in dataset.bookmarks().await? {
+            let phys = &bookmark.phys;
+            out!(
+                show.io,
+                "\t#{}: {{guid: {:x} creation_txg: {} creation_time: {} redaction_obj: {}}}",
+                bookmark.short_name(),
+                phys.guid,
+                phys.creation_txg,
+                phys.creation_time,
+                phys.redaction_obj,
+            )?;
+            if show.options.count('d') >= 5 {
+                redaction_list(show, phys.redaction_obj).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The blocks that a redaction bookmark leaves out.
+async fn redaction_list(show: &mut Show<'_, '_>, object: u64) -> CommandResult {
+    use cenote_ondisk::redaction::{REDACTION_ENTRY_LEN, RedactionPhys, entries};
+    if object == 0 {
+        return Ok(());
+    }
+    let dnode = show.pool.mos().dnode(object).await?;
+    let phys = match dnode.spill().await? {
+        Some(spill) => RedactionPhys::decode(&spill),
+        None => RedactionPhys::decode(dnode.bonus()?),
+    };
+    let phys = phys.map_err(|error| crate::Exit::failed(error.to_string()))?;
+    out!(show.io, "\tRedacted:")?;
+    if phys.is_complete() {
+        out!(show.io, "\t\tProgress: complete")?;
+    } else {
+        out!(show.io, "\t\tProgress: {} {} (incomplete)", phys.last_object, phys.last_blkid)?;
+    }
+    let guids: Vec<String> = phys.guids.iter().map(|guid| format!("{guid:x}")).collect();
+    out!(show.io, "\t\tSnapshots: [{}]", guids.join(", "))?;
+    out!(show.io, "\t\tLength: {}", phys.num_entries)?;
+    let len = phys.num_entries.saturating_mul(REDACTION_ENTRY_LEN as u64);
+    let mut offset = 0;
+    while offset < len {
+        // A piece is a whole number of entries.
+        let piece = (len - offset).min(1 << 17);
+        let bytes = dnode.read_at(offset, piece as usize).await?;
+        for entry in entries(&bytes) {
+            out!(
+                show.io,
+                "\t\t{{object: {:x}, offset: {:x}, blksz: {:x}, count: {:x}}}",
+                entry.object,
+                entry.blkid,
+                entry.block_size,
+                entry.block_count,
+            )?;
+        }
+        offset += piece;
+    }
+    Ok(())
+}
+
+async fn deadlist(show: &mut Show<'_, '_>, object: u64, name: &str) -> CommandResult {
+    if object == 0 {
+        return Ok(());
+    }
+    let list = Deadlist::open(show.pool.mos(), object).await?;
+    let Some(entries) = list.entries() else {
+        let bpobj = Bpobj::open(show.pool.mos(), object).await?;
+        return full_bpobj(show, &bpobj, "old-format deadlist", 0).await;
+    };
+    let sums = list.sums();
+    let size = |bytes| show.options.size(bytes);
+    let (used, comp, uncomp) = (size(sums.used), size(sums.comp), size(sums.uncomp));
+    let count = size(entries.len() as u64);
+    out!(show.io, "\n    {name}: {used} ({comp}/{uncomp} comp), {count} entries")?;
+    if show.options.count('d') < 4 {
+        return Ok(());
+    }
+    out!(show.io)?;
+    for (txg, object) in entries {
+        out!(show.io, "mintxg {txg} -> obj {object}")?;
+        if show.options.count('d') >= 5 {
+            let bpobj = Bpobj::open(show.pool.mos(), *object).await?;
+            full_bpobj(show, &bpobj, "", 0).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A list of block pointers with its sums; its sub-lists further right; its entries with `-ddddd`.
+async fn full_bpobj(
+    show: &mut Show<'_, '_>,
+    bpobj: &Bpobj,
+    name: &str,
+    indent: usize,
+) -> CommandResult {
+    let phys = *bpobj.phys();
+    let object = bpobj.dnode().object();
+    let size = |bytes| show.options.size(bytes);
+    let (bytes, comp, uncomp) = (size(phys.bytes), size(phys.comp), size(phys.uncomp));
+    let count = phys.num_blkptrs;
+    let freed =
+        if phys.num_freed == 0 { String::new() } else { format!(" {} freed,", phys.num_freed) };
+    let subobjs = bpobj.subobjs().await?;
+    let columns = indent * 8;
+    if phys.subobjs != 0 {
+        out!(
+            show.io,
+            "    {name:>columns$}: object {object}, {count} local blkptrs,{freed} {} subobjs in \
+             object {}, {bytes} ({comp}/{uncomp} comp)",
+            phys.num_subobjs,
+            phys.subobjs,
+        )?;
+        let mos = std::sync::Arc::clone(show.pool.mos());
+        for subobj in subobjs {
+            match Bpobj::open(&mos, subobj).await {
+                Ok(inner) => Box::pin(full_bpobj(show, &inner, "subobj", indent + 1)).await?,
+                Err(error) => {
+                    out!(show.io, "ERROR {error} while trying to open subobj id {subobj}")?;
+                }
+            }
+        }
+    } else {
+        out!(show.io, "    {name:>columns$}: object {object}, {count} blkptrs,{freed} {bytes}")?;
+    }
+    if show.options.count('d') < 5 {
+        return Ok(());
+    }
+    let mut lines = Vec::new();
+    bpobj
+        .for_each_own(&mut |pointer| {
+            lines.push(format!("\t{}", pointer.compact(false)));
+            Ok(())
+        })
+        .await?;
+    for line in &lines {
+        out!(show.io, "{line}")?;
+    }
+    Ok(())
+}
+
+impl Show<'_, '_> {
+    /// The pool's own lists.
+    pub(super) async fn pool_lists(&mut self) -> CommandResult {
+        let lists = [
+            (key::SYNC_BPOBJ, "Deferred frees"),
+            (key::FREE_BPOBJ, "Pool snapshot frees"),
+            (key::OBSOLETE_BPOBJ, "Pool obsolete blocks"),
+        ];
+        for (entry, name) in lists {
+            let Some(object) = self.pool.directory_object(entry) else { continue };
+            let bpobj = Bpobj::open(self.pool.mos(), object).await?;
+            full_bpobj(self, &bpobj, name, 0).await?;
+        }
+        if let Some(object) = self.pool.directory_object(key::BPTREE_OBJ) {
+            let tree = cenote_dmu::Bptree::open(self.pool.mos(), object).await?;
+            let phys = tree.phys();
+            let count = phys.end.saturating_sub(phys.begin);
+            let size = self.options.size(phys.bytes);
+            out!(self.io, "\n    Pool frees: {count} datasets, {size}")?;
+        }
+        Ok(())
+    }
+
+    /// The deadlists of the hidden dataset that all file systems begin with.
+    pub(super) async fn origin_deadlists(&mut self) -> CommandResult {
+        let mos = std::sync::Arc::clone(self.pool.mos());
+        let Some(dir) = self.pool.root_dir().child(&mos, key::ORIGIN_DIR).await? else {
+            return Ok(());
+        };
+        let mut object = dir.phys.head_dataset_obj;
+        // The head, then the one snapshot that it has.
+        for _ in 0..2 {
+            if object == 0 {
+                break;
+            }
+            let dnode = mos.dnode(object).await?;
+            let phys = DatasetPhys::decode(dnode.bonus()?)
+                .map_err(|error| crate::Exit::failed(error.to_string()))?;
+            deadlist(self, phys.deadlist_obj, "Deadlist").await?;
+            object = phys.prev_snap_obj;
+        }
+        if self.options.count('d') >= 3 {
+            out!(self.io)?;
+        }
+        Ok(())
+    }
+}

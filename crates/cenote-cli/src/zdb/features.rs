@@ -1,0 +1,117 @@
+//! Counting what uses a feature, and comparing it with the count that the pool keeps.
+
+use std::collections::BTreeMap;
+
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::dsl::{BookmarkFlags, key};
+use cenote_ondisk::feature::{FEATURES, Feature, by_name};
+use cenote_ondisk::indirect::MappingPhys;
+use cenote_ondisk::zap::Key;
+use cenote_pool::Dataset;
+
+use super::pool::Show;
+use crate::io::CommandResult;
+use crate::out;
+
+/// Features that are counted by datasets and bookmarks, in the order of the table.
+fn counted() -> impl Iterator<Item = &'static Feature> {
+    let by_other = ["redaction_bookmarks", "bookmark_written", "livelist", "redaction_list_spill"];
+    FEATURES
+        .iter()
+        .filter(move |feature| feature.is_per_dataset() || by_other.contains(&feature.name))
+}
+
+/// Prints whether the counts of features are right.
+pub(super) async fn run(show: &mut Show<'_, '_>, datasets: &[Dataset]) -> CommandResult {
+    let mut counts = BTreeMap::new();
+    for dataset in datasets {
+        count_dataset(show, dataset, &mut counts).await?;
+    }
+    for feature in counted() {
+        let Some(entry) = show.pool.features().entry(feature.guid) else { continue };
+        let (found, kept) = (counts.get(feature.name).copied().unwrap_or(0), entry.refcount);
+        verdict(show, feature.name, found, kept)?;
+    }
+    indirect(show).await
+}
+
+fn verdict(show: &mut Show<'_, '_>, name: &str, found: u64, kept: u64) -> CommandResult {
+    if found == kept {
+        return out!(show.io, "Verified {name} feature refcount of {kept} is correct");
+    }
+    out!(show.io, "{name} feature refcount mismatch: {found} consumers != {kept} refcount")
+}
+
+async fn count_dataset(
+    show: &Show<'_, '_>,
+    dataset: &Dataset,
+    counts: &mut BTreeMap<&'static str, u64>,
+) -> CommandResult {
+    let mos = show.pool.mos();
+    let mut add = |name: &'static str| *counts.entry(name).or_insert(0) += 1;
+    let dnode = mos.dnode(dataset.object()).await?;
+    if dnode.phys().object_type.is_zap() {
+        for entry in cenote_dmu::Zap::of(dnode).await?.to_vec().await? {
+            let Key::Name(name) = &entry.key else { continue };
+            let feature = FEATURES.iter().find(|feature| feature.guid.as_bytes() == name);
+            if let Some(feature) = feature.filter(|feature| feature.is_per_dataset()) {
+                add(feature.name);
+            }
+        }
+    }
+    if dataset.is_snapshot() {
+        return Ok(());
+    }
+    if dataset.dir().extra(mos, key::LIVELIST).await?.is_some() {
+        add("livelist");
+    }
+    for bookmark in dataset.bookmarks().await? {
+        if bookmark.phys.redaction_obj != 0 {
+            add("redaction_bookmarks");
+            let list = mos.dnode(bookmark.phys.redaction_obj).await?;
+            if list.phys().spill().is_some_and(|pointer| *pointer != BlockPtr::HOLE) {
+                add("redaction_list_spill");
+            }
+        }
+        if bookmark.phys.flags.contains(BookmarkFlags::HAS_FBN) {
+            add("bookmark_written");
+        }
+    }
+    Ok(())
+}
+
+/// Removed devices, and those of their mappings that count what became obsolete.
+async fn indirect(show: &mut Show<'_, '_>) -> CommandResult {
+    let (mut vdevs, mut counts) = (0, 0);
+    let tops = show.pool.config().vdev_tree.children.clone();
+    for object in tops.iter().filter_map(|top| top.top.indirect_object) {
+        vdevs += 1;
+        let dnode = show.pool.mos().dnode(object).await?;
+        let phys = MappingPhys::decode(dnode.bonus()?)
+            .map_err(|error| crate::Exit::failed(error.to_string()))?;
+        if phys.counts_obj.is_some_and(|object| object != 0) {
+            counts += 1;
+        }
+    }
+    let kept = |show: &Show<'_, '_>, name: &str| {
+        let entry = by_name(name).and_then(|feature| show.pool.features().entry(feature.guid));
+        entry.map_or(0, |entry| entry.refcount)
+    };
+    let removal = kept(show, "device_removal");
+    if vdevs == removal {
+        verdict(show, "device_removal", vdevs, removal)?;
+    } else {
+        out!(
+            show.io,
+            "Number of indirect vdevs ({vdevs}) does not match feature count ({removal})"
+        )?;
+    }
+    let obsolete = kept(show, "obsolete_counts");
+    if counts == obsolete {
+        return verdict(show, "indirect_refcount", counts, obsolete);
+    }
+    out!(
+        show.io,
+        "Number of obsolete counts objects ({counts}) does not match feature count ({obsolete})"
+    )
+}

@@ -1,0 +1,258 @@
+//! `zdb -l`: the four labels of a device, each different config and uberblock once.
+//!
+//! Labels that say the same are shown once, with the numbers of those that say it. With `-u` the
+//! uberblocks of the rings follow, with `-ll` how full the config area is.
+
+use cenote_device::{Device, FileDevice, OpenMode};
+use cenote_ondisk::label::{CONFIG, LABEL_COUNT, LABEL_START_LEN, TRAILER_LEN};
+use cenote_ondisk::nvlist::{Encoding, NvList, NvPair, NvValue};
+use cenote_ondisk::{uberblock, words};
+use cenote_rt::{BufMut, Error};
+use cenote_vdev::labels::{DeviceLabels, Label};
+
+use super::{Options, text};
+use crate::io::{CommandResult, Exit, Io};
+use crate::out;
+
+/// First word of what a cache device begins with, behind its labels.
+const CACHE_MAGIC: u64 = 0x5a46_5343_4143_4845;
+/// State of a cache device's label.
+const STATE_CACHE: u64 = 4;
+const RULE: &str = "------------------------------------";
+
+/// Shows the labels of the device that the first operand names.
+pub(super) async fn run(options: &Options, io: &mut Io<'_>) -> CommandResult {
+    let Some(path) = options.operands.first() else {
+        return Err(Exit::usage(String::new()));
+    };
+    let device = match open(path) {
+        Ok(device) => device,
+        Err(why) => {
+            out!(io, "cannot open '{path}': {why}")?;
+            return Err(Exit::Status(1));
+        }
+    };
+    let labels = cenote_vdev::labels::read(&*device).await;
+    let is_usable = show(&labels, options, io)?;
+    if let Some(config) = labels.first_config()
+        && config.raw.u64("state") == Some(STATE_CACHE)
+        && options.count('l') >= 2
+    {
+        cache_header(&*device, io).await?;
+    }
+    if is_usable { Ok(()) } else { Err(Exit::Status(2)) }
+}
+
+fn open(path: &str) -> Result<std::sync::Arc<dyn Device>, String> {
+    let found = std::fs::metadata(path)
+        .or_else(|error| std::fs::metadata(format!("/dev/{path}")).map_err(|_| error));
+    if let Err(error) = found {
+        return Err(super::errno_text(&error));
+    }
+    FileDevice::open(path, OpenMode::ReadOnly).map_err(|error: Error| error.to_string())
+}
+
+/// Prints all labels; false if there is no config in any.
+fn show(labels: &DeviceLabels, options: &Options, io: &mut Io<'_>) -> CommandResult<bool> {
+    let mut is_usable = false;
+    for index in 0..LABEL_COUNT {
+        let Some(label) = labels.labels.get(index) else {
+            out!(io, "failed to read label {index}")?;
+            continue;
+        };
+        let mut has_header = false;
+        if !options.has('q') {
+            match &label.config {
+                Ok(config) => {
+                    is_usable = true;
+                    let same = same_configs(labels, &config.raw);
+                    if same.first() == Some(&index) || options.count('l') > 2 {
+                        header(io, label, &mut has_header)?;
+                        text::nvlist(io, &config.raw, 4)?;
+                        numbers(io, "    ", &same)?;
+                        if options.count('l') >= 2 {
+                            statistics(io, &config.raw, options.count('l') > 2)?;
+                        }
+                    }
+                }
+                Err(_) => out!(io, "failed to unpack label {index}")?,
+            }
+        } else if label.config.is_ok() {
+            is_usable = true;
+        }
+        if options.has('u') {
+            ring(labels, label, options, &mut has_header, io)?;
+        }
+    }
+    Ok(is_usable)
+}
+
+fn header(io: &mut Io<'_>, label: &Label, done: &mut bool) -> CommandResult {
+    if !std::mem::replace(done, true) {
+        let verdict = if label.config_trailer.is_ok() { "" } else { "(Bad label cksum)" };
+        out!(io, "{RULE}\nLABEL {} {verdict}\n{RULE}", label.index)?;
+    }
+    Ok(())
+}
+
+fn numbers(io: &mut Io<'_>, indent: &str, labels: &[usize]) -> CommandResult {
+    let list: String = labels.iter().map(|label| format!("{label} ")).collect();
+    out!(io, "{indent}labels = {list}")
+}
+
+fn same_configs(labels: &DeviceLabels, config: &NvList) -> Vec<usize> {
+    let is_same = |label: &&Label| label.config.as_ref().is_ok_and(|other| other.raw == *config);
+    labels.labels.iter().filter(is_same).map(|label| label.index).collect()
+}
+
+/// The uberblocks of one ring that no earlier label showed.
+fn ring(
+    labels: &DeviceLabels,
+    label: &Label,
+    options: &Options,
+    has_header: &mut bool,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let ashift = labels.first_config().map_or(0, |config| config.ashift);
+    for slot in 0..uberblock::slot_count(ashift) {
+        let find = |label: &Label| {
+            label.uberblocks.iter().find(|found| found.slot == slot).map(|found| found.uberblock)
+        };
+        let Some(uberblock) = find(label) else {
+            if options.count('u') >= 2 {
+                header(io, label, has_header)?;
+                out!(io, "    Uberblock[{slot}] invalid")?;
+            }
+            continue;
+        };
+        let same: Vec<usize> = labels
+            .labels
+            .iter()
+            .filter(|other| find(other) == Some(uberblock))
+            .map(|other| other.index)
+            .collect();
+        if same.first() != Some(&label.index) && options.count('l') <= 2 {
+            continue;
+        }
+        header(io, label, has_header)?;
+        out!(io, "    Uberblock[{slot}]")?;
+        super::uberblock::print(io, &uberblock)?;
+        numbers(io, "        ", &same)?;
+    }
+    Ok(())
+}
+
+/// What the pairs of a config take in its area, by kind.
+#[derive(Default)]
+struct Usage {
+    list_count: usize,
+    integers: Vec<NvPair>,
+    strings: Vec<NvPair>,
+    booleans: Vec<NvPair>,
+    leaves: Vec<usize>,
+}
+
+impl Usage {
+    fn add(&mut self, list: &NvList) {
+        self.list_count += 1;
+        for pair in &list.pairs {
+            match &pair.value {
+                NvValue::Uint64(_) => self.integers.push(pair.clone()),
+                NvValue::String(_) => self.strings.push(pair.clone()),
+                NvValue::Boolean => self.booleans.push(pair.clone()),
+                NvValue::List(inner) => self.add(inner),
+                NvValue::ListArray(lists) => {
+                    if pair.name == "children" {
+                        self.leaves.extend(lists.iter().filter(|vdev| is_leaf(vdev)).map(xdr_len));
+                    }
+                    lists.iter().for_each(|inner| self.add(inner));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn is_leaf(vdev: &NvList) -> bool {
+    vdev.list_array("children").is_none()
+}
+
+fn xdr_len(list: &NvList) -> usize {
+    list.encode(Encoding::Xdr).len()
+}
+
+/// Bytes that pairs take, without the list around them.
+fn pairs_len(pairs: Vec<NvPair>) -> usize {
+    let list = NvList { flags: 0, pairs };
+    xdr_len(&list).saturating_sub(xdr_len(&NvList::default()))
+}
+
+fn statistics(io: &mut Io<'_>, config: &NvList, is_long: bool) -> CommandResult {
+    let mut usage = Usage::default();
+    usage.add(config);
+    let total = xdr_len(config);
+    let area = CONFIG.len as usize - TRAILER_LEN;
+    let free = area.saturating_sub(total);
+    let percent = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
+    out!(io, "\n\nZFS Label NVList Config Stats:")?;
+    let used = percent(total, area);
+    out!(io, "  {total} bytes used, {free} bytes free (using {used:4.1}%)\n")?;
+    let counts = (usage.integers.len(), usage.strings.len(), usage.booleans.len());
+    let integers = pairs_len(usage.integers);
+    let strings = pairs_len(usage.strings);
+    let booleans = pairs_len(usage.booleans);
+    let lists = total.saturating_sub(integers + strings + booleans);
+    for (name, count, len) in [
+        ("integers:", counts.0, integers),
+        ("strings:", counts.1, strings),
+        ("booleans:", counts.2, booleans),
+        ("nvlists:", usage.list_count, lists),
+    ] {
+        out!(io, "{name:>12} {count:4} {len:6} bytes ({:5.2}%)", percent(len, total))?;
+    }
+    out!(io)?;
+    if let Some(largest) = usage.leaves.iter().max() {
+        let average = usage.leaves.iter().sum::<usize>() / usage.leaves.len();
+        out!(io, "{:>12} {:4} {average:6} bytes average", "leaf vdevs:", usage.leaves.len())?;
+        out!(io, "{largest:24} bytes largest")?;
+        if is_long {
+            out!(io, "  space for {} additional leaf vdevs", free / average.max(1))?;
+        }
+    }
+    out!(io)
+}
+
+/// What a cache device says of its log, which readers can do without.
+async fn cache_header(device: &dyn Device, io: &mut Io<'_>) -> CommandResult {
+    let block = device.read(LABEL_START_LEN, BufMut::zeroed(512)).await?;
+    let word = |index: usize| words::u64_at(&block, index * 8).unwrap_or(0);
+    if word(0) != CACHE_MAGIC {
+        return out!(io, "L2ARC device header not found");
+    }
+    out!(io, "{RULE}\nL2ARC device header\n{RULE}")?;
+    // Words of the header that are shown, with their names. Three block pointers of 64 bytes
+    // stand in words 10 to 25.
+    for (name, index) in [
+        ("magic", 0),
+        ("version", 1),
+        ("pool_guid", 2),
+        ("flags", 6),
+        ("start_lbps[0]", 10),
+        ("start_lbps[1]", 18),
+        ("log_blk_ent", 4),
+        ("start", 7),
+        ("end", 8),
+        ("evict", 5),
+        ("lb_asize_refcount", 26),
+        ("lb_count_refcount", 27),
+        ("trim_action_time", 28),
+        ("trim_state", 29),
+    ] {
+        let value = if index == 1 { word(1) & 0xffff_ffff } else { word(index) };
+        out!(io, "    {name}: {value}")?;
+    }
+    if word(10) == 0 {
+        out!(io, "\n{RULE}\nL2ARC device log blocks\n{RULE}\nNo log blocks to read\n")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! What the command line of `zdb` asks for.
+//!
+//! Letters count: `-dddd` is `-d` four times, and every `-v` adds one to each letter given.
+//! Without a letter that asks for output all of them are on, one step more than given alone.
+
+use std::path::PathBuf;
+
+use crate::getopt::{self, Long, Parsed};
+use crate::io::{CommandResult, Exit};
+use crate::nicenum;
+
+/// The short options, as getopt has them.
+const SHORT: &str = "AbBcCdDeEFGhiI:k:K:lLmMNo:Op:PqrRsSt:TuU:vVx:XYyZ";
+/// Letters that ask for output; without any of them everything is shown.
+const OUTPUT: &str = "bBcCdDEhiklmMOrRsSTuyZ";
+/// Letters that are on when nothing was asked for.
+const DEFAULT: &str = "bcCdDGhimMsTu";
+
+const LONG: &[Long] = &[
+    Long::flag("ignore-assertions", 'A'),
+    Long::flag("block-stats", 'b'),
+    Long::flag("backup", 'B'),
+    Long::flag("checksum", 'c'),
+    Long::flag("config", 'C'),
+    Long::flag("datasets", 'd'),
+    Long::flag("dedup-stats", 'D'),
+    Long::flag("exported", 'e'),
+    Long::flag("embedded-block-pointer", 'E'),
+    Long::flag("automatic-rewind", 'F'),
+    Long::flag("dump-debug-msg", 'G'),
+    Long::flag("history", 'h'),
+    Long::flag("intent-logs", 'i'),
+    Long::with_argument("inflight", 'I'),
+    Long::flag("checkpointed-state", 'k'),
+    Long::with_argument("key", 'K'),
+    Long::flag("label", 'l'),
+    Long::flag("disable-leak-tracking", 'L'),
+    Long::flag("metaslabs", 'm'),
+    Long::flag("metaslab-groups", 'M'),
+    Long::flag("numeric", 'N'),
+    Long::with_argument("option", 'o'),
+    Long::flag("object-lookups", 'O'),
+    Long::with_argument("path", 'p'),
+    Long::flag("parseable", 'P'),
+    Long::flag("skip-label", 'q'),
+    Long::flag("copy-object", 'r'),
+    Long::flag("read-block", 'R'),
+    Long::flag("io-stats", 's'),
+    Long::flag("simulate-dedup", 'S'),
+    Long::with_argument("txg", 't'),
+    Long::flag("brt-stats", 'T'),
+    Long::flag("uberblock", 'u'),
+    Long::with_argument("cachefile", 'U'),
+    Long::flag("verbose", 'v'),
+    Long::flag("verbatim", 'V'),
+    Long::with_argument("dump-blocks", 'x'),
+    Long::flag("extreme-rewind", 'X'),
+    Long::flag("all-reconstruction", 'Y'),
+    Long::flag("livelist", 'y'),
+    Long::flag("zstd-headers", 'Z'),
+];
+
+/// The cache file that names pools when `-e` is not given.
+pub(super) const CACHE_FILE: &str = "/etc/zfs/zpool.cache";
+
+/// The command line, read.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    counts: std::collections::BTreeMap<char, usize>,
+    /// Nothing that asks for output was given.
+    pub is_default: bool,
+    /// `-v`.
+    pub verbose: usize,
+    /// `-p`: where devices are.
+    pub paths: Vec<PathBuf>,
+    /// `-U`: the cache file.
+    pub cache_file: Option<PathBuf>,
+    /// `-t`: the txg to show, or the last before it.
+    pub txg: Option<u64>,
+    /// `-K`: the key, as text.
+    pub key: Option<String>,
+    /// What is not an option: pool or dataset first.
+    pub operands: Vec<String>,
+}
+
+impl Options {
+    /// Reads the arguments; `Exit::Usage` says what is wrong with them.
+    pub fn parse(args: &[String]) -> CommandResult<Self> {
+        let parsed = getopt::parse(args, &SHORT.replace("k:", "k"), LONG)?;
+        let verbose = parsed.count('v');
+        let is_default = !parsed.options.iter().any(|(letter, _)| OUTPUT.contains(*letter));
+        let verbose_or_one = if is_default { verbose.max(1) } else { verbose };
+        let mut counts = std::collections::BTreeMap::new();
+        for (letter, value) in &parsed.options {
+            if value.is_none() && *letter != 'v' {
+                *counts.entry(*letter).or_insert(0) += 1;
+            }
+        }
+        if is_default {
+            counts.extend(DEFAULT.chars().map(|letter| (letter, 1)));
+        }
+        for count in counts.values_mut() {
+            *count += verbose_or_one;
+        }
+        let options = Self {
+            counts,
+            is_default,
+            verbose,
+            paths: parsed.values('p').map(PathBuf::from).collect(),
+            cache_file: parsed.value('U').map(PathBuf::from),
+            txg: txg(&parsed)?,
+            key: parsed.value('K').map(str::to_owned),
+            operands: parsed.operands.clone(),
+        };
+        options.check(&parsed)?;
+        Ok(options)
+    }
+
+    fn check(&self, parsed: &Parsed) -> CommandResult {
+        if !self.paths.is_empty() && !self.has('e') {
+            return Err(Exit::usage("-p option requires use of -e"));
+        }
+        if let Some(path) = &self.cache_file
+            && !path.is_absolute()
+        {
+            return Err(Exit::usage(
+                "cachefile must be an absolute path (i.e. start with a slash)",
+            ));
+        }
+        for setting in parsed.values('o') {
+            let number = setting.split_once('=').map(|(_, value)| number(value));
+            if !matches!(number, Some(Some(_))) {
+                return Err(Exit::usage(String::new()));
+            }
+        }
+        Ok(())
+    }
+
+    /// How much a letter asks for; 0: nothing.
+    #[must_use]
+    pub fn count(&self, letter: char) -> usize {
+        self.counts.get(&letter).copied().unwrap_or(0)
+    }
+
+    /// Whether a letter was given, or is on by default.
+    #[must_use]
+    pub fn has(&self, letter: char) -> bool {
+        self.count(letter) != 0
+    }
+
+    /// Bytes as a short size, or in digits with `-P`.
+    #[must_use]
+    pub fn size(&self, bytes: u64) -> String {
+        if self.has('P') { bytes.to_string() } else { nicenum::bytes(bytes) }
+    }
+
+    /// The first operand up to the first of `/`, `@`, `#`: the pool.
+    #[must_use]
+    pub fn pool_name(&self) -> Option<&str> {
+        let target = self.operands.first()?;
+        Some(target.split(['/', '@', '#']).next().unwrap_or(target))
+    }
+}
+
+fn txg(parsed: &Parsed) -> CommandResult<Option<u64>> {
+    let Some(text) = parsed.value('t') else { return Ok(None) };
+    match number(text).filter(|txg| *txg >= TXG_INITIAL) {
+        Some(txg) => Ok(Some(txg)),
+        None => Err(Exit::usage(format!("incorrect txg specified: {text}"))),
+    }
+}
+
+/// The first txg that a pool can have on disk.
+const TXG_INITIAL: u64 = 4;
+
+/// A number as C's `strtoull` takes it with base 0: decimal, `0x` hexadecimal, `0` octal.
+#[must_use]
+pub(super) fn number(text: &str) -> Option<u64> {
+    if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return u64::from_str_radix(digits, 16).ok();
+    }
+    match text.strip_prefix('0') {
+        Some(digits) if !digits.is_empty() => u64::from_str_radix(digits, 8).ok(),
+        _ => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Options {
+        let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Options::parse(&args).expect("valid")
+    }
+
+    #[test]
+    fn letters_count_and_v_adds_to_each() {
+        let options = parse("-e -p /d -dddd -Pv pool/fs@s 1 2");
+        assert_eq!((options.count('d'), options.count('h')), (5, 0));
+        assert_eq!(options.pool_name(), Some("pool"));
+        assert_eq!(options.operands.len(), 3);
+        assert_eq!(options.size(4096), "4096");
+    }
+
+    #[test]
+    fn nothing_asked_for_is_everything_twice() {
+        let options = parse("-e pool");
+        assert_eq!((options.count('d'), options.count('C'), options.count('k')), (2, 2, 0));
+    }
+
+    #[test]
+    fn numbers_have_three_bases() {
+        for (text, want) in [("10", Some(10)), ("0x10", Some(16)), ("010", Some(8)), ("x", None)] {
+            assert_eq!(number(text), want, "{text}");
+        }
+    }
+}

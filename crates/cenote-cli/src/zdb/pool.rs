@@ -1,0 +1,256 @@
+//! Opening the pool that the operands name, and what is shown of it, in zdb's order.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cenote_ondisk::checkpoint::{POOL_CHECKPOINT, uberblock_bytes};
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_pool::import::{Scan, scan};
+use cenote_pool::pool::Rewind;
+use cenote_pool::{Dataset, OpenOptions, Pool, ScanOptions};
+
+use super::dataset::Target;
+use super::{Options, config, dataset, features, history, outages, path, raw_block, uberblock};
+use crate::io::{CommandResult, Exit, Io};
+use crate::{err, out};
+
+/// Where devices are looked for without `-p`.
+const DEFAULT_DIRECTORY: &str = "/dev";
+
+/// Everything that showing a pool needs.
+pub(super) struct Show<'a, 'io> {
+    pub(super) pool: Arc<Pool>,
+    pub(super) options: &'a Options,
+    pub(super) io: &'a mut Io<'io>,
+    /// Whether something could not be read.
+    pub(super) has_failed: bool,
+}
+
+impl Show<'_, '_> {
+    /// Tells what could not be read, and lets the listing go on; the end of the output ends it.
+    pub(super) fn tolerate(&mut self, result: CommandResult) -> CommandResult {
+        match result {
+            Err(Exit::Failed(message)) => {
+                self.has_failed = true;
+                err!(self.io, "zdb: {message}")
+            }
+            other => other,
+        }
+    }
+}
+
+/// Shows the pool, dataset or objects that the operands name.
+pub(super) async fn run(options: &Options, io: &mut Io<'_>) -> CommandResult {
+    check_operands(options)?;
+    let name = options.operands.first().map_or("", String::as_str);
+    let pool_name = options.pool_name().unwrap_or(name);
+    let scan = find(options).await?;
+    let Ok(candidate) = scan.find(pool_name) else {
+        err!(io, "zdb: can't open '{name}': No such file or directory")?;
+        return Err(Exit::Status(1));
+    };
+    if options.count('C') > 1 {
+        config::for_import(candidate, options, io)?;
+    }
+    let pool = match Pool::open(candidate, &open_options(options)).await {
+        Ok(pool) => pool,
+        Err(error) => {
+            err!(io, "zdb: can't open '{name}': {error}")?;
+            return Err(Exit::Status(1));
+        }
+    };
+    let mut show = Show { pool, options, io, has_failed: false };
+    show.run(name).await?;
+    if show.has_failed { Err(Exit::Status(1)) } else { Ok(()) }
+}
+
+fn check_operands(options: &Options) -> CommandResult {
+    let count = options.operands.len();
+    let wanted = match () {
+        () if options.has('r') => 3,
+        () if options.has('O') => 2,
+        () if options.has('R') => 2,
+        () => return Ok(()),
+    };
+    let is_right = if options.has('R') { count >= wanted } else { count == wanted };
+    if is_right { Ok(()) } else { Err(Exit::usage(String::new())) }
+}
+
+async fn find(options: &Options) -> CommandResult<Scan> {
+    let mut paths = options.paths.clone();
+    if paths.is_empty() && options.has('e') {
+        paths.push(PathBuf::from(DEFAULT_DIRECTORY));
+    }
+    Ok(scan(&ScanOptions { paths }).await?)
+}
+
+fn open_options(options: &Options) -> OpenOptions {
+    let rewind = match (options.has('X'), options.has('F')) {
+        (true, _) => Rewind::Extreme,
+        (_, true) => Rewind::Safe,
+        _ => Rewind::default(),
+    };
+    OpenOptions {
+        txg: options.txg,
+        rewind,
+        missing_log_ok: true,
+        destroyed_ok: true,
+        ..OpenOptions::default()
+    }
+}
+
+impl Show<'_, '_> {
+    async fn run(&mut self, name: &str) -> CommandResult {
+        let options = self.options;
+        if options.has('k') {
+            return self.checkpointed().await;
+        }
+        if options.has('R') {
+            return raw_block::run(self).await;
+        }
+        let is_pool = !name.contains(['/', '@']);
+        if options.has('O') || options.has('r') {
+            let dataset = self.dataset(name).await?;
+            return path::run(self, &dataset).await;
+        }
+        let objects = dataset::parse_ranges(options.operands.get(1..).unwrap_or_default())?;
+        if !is_pool {
+            let dataset = self.dataset(name).await?;
+            return self.objset(&Target::Dataset(&dataset), &objects).await;
+        }
+        if !objects.is_empty() && !options.has('m') {
+            return self.objset(&Target::Mos, &objects).await;
+        }
+        self.whole().await
+    }
+
+    /// The dataset of that name, or of that number behind the pool's name, with its key loaded.
+    async fn dataset(&mut self, name: &str) -> CommandResult<Dataset> {
+        let number = name.split_once('/').and_then(|(_, rest)| rest.parse().ok());
+        let found = match self.pool.dataset(name).await {
+            Err(error) => match number {
+                Some(number) => self.pool.dataset_by_object(number).await,
+                None => Err(error),
+            },
+            found => found,
+        };
+        let dataset = match found {
+            Ok(dataset) => dataset,
+            Err(error) => {
+                let text = super::error_text(&error);
+                err!(self.io, "failed to hold dataset '{name}': {text}")?;
+                err!(self.io, "zdb: can't open '{name}': {text}")?;
+                return Err(Exit::Status(1));
+            }
+        };
+        if let Some(key) = &self.options.key
+            && dataset.is_encrypted().await?
+        {
+            let head = dataset.head().await?;
+            let root = head.encryption_root().await?;
+            let root = root.unwrap_or_else(|| head.name().to_owned());
+            let root = self.pool.dataset(&root).await?;
+            if let Err(error) = self.pool.load_key(&root, key.as_bytes()).await {
+                err!(self.io, "couldn't load encryption key for {name}: {error}")?;
+                return Err(Exit::Status(1));
+            }
+            err!(self.io, "Unlocked encryption root: {}", root.name())?;
+        }
+        Ok(dataset)
+    }
+
+    /// Everything that the options ask for of the whole pool.
+    async fn whole(&mut self) -> CommandResult {
+        let options = self.options;
+        if options.has('C') {
+            let result = config::run(&self.pool, self.io).await;
+            self.tolerate(result)?;
+        }
+        if options.has('u') {
+            out!(self.io, "\nUberblock:")?;
+            uberblock::print(self.io, self.pool.uberblock())?;
+            out!(self.io)?;
+        }
+        if options.has('d') || options.has('i') {
+            self.datasets().await?;
+        }
+        if options.has('h') {
+            let result = history::run(&self.pool, options, self.io).await;
+            self.tolerate(result)?;
+        }
+        self.checkpoint().await
+    }
+
+    /// The MOS, all datasets, and what counts over them.
+    async fn datasets(&mut self) -> CommandResult {
+        let result = self.objset(&Target::Mos, &[]).await;
+        self.tolerate(result)?;
+        if self.options.count('d') >= 3 {
+            let result = self.pool_lists().await;
+            self.tolerate(result)?;
+            outages::run(self)?;
+        }
+        let root = self.pool.root_dataset().await?;
+        let mut all = Vec::new();
+        dataset::in_order(&self.pool, &root, &mut all).await?;
+        for dataset in &all {
+            let result = self.objset(&Target::Dataset(dataset), &[]).await;
+            self.tolerate(result)?;
+        }
+        if self.options.has('d') {
+            if self.options.count('d') >= 3 {
+                let result = self.origin_deadlists().await;
+                self.tolerate(result)?;
+            }
+            let result = features::run(self, &all).await;
+            self.tolerate(result)?;
+        }
+        Ok(())
+    }
+
+    /// The uberblock of the checkpoint, if there is one.
+    async fn checkpoint(&mut self) -> CommandResult {
+        if let Some(uberblock) = self.checkpoint_uberblock() {
+            out!(self.io, "\nCheckpointed uberblock found:")?;
+            uberblock::print(self.io, &uberblock)?;
+            out!(self.io)?;
+        }
+        Ok(())
+    }
+}
+
+impl Show<'_, '_> {
+    fn checkpoint_uberblock(&self) -> Option<Uberblock> {
+        let words = self.pool.directory_value(POOL_CHECKPOINT)?.words();
+        Uberblock::decode(&uberblock_bytes(&words).ok()?).ok()
+    }
+
+    /// What can be said of the pool at its checkpoint (`-k`).
+    async fn checkpointed(&mut self) -> CommandResult {
+        let name = self.pool.name().to_owned();
+        let Some(uberblock) = self.checkpoint_uberblock() else {
+            return Err(Exit::failed(format!("pool \"{name}\" has no checkpoint")));
+        };
+        out!(self.io, "\nCheckpointed uberblock found:")?;
+        uberblock::print(self.io, &uberblock)?;
+        out!(self.io)?;
+        let store = Arc::clone(self.pool.store());
+        let mos = cenote_dmu::ObjSet::open(store, &uberblock.rootbp, None, 0).await?;
+        out!(self.io, "Dataset mos [META], ID 0, cr_txg 4, {} objects", mos.object_count())?;
+        if self.options.has('C') {
+            let directory = cenote_dmu::Zap::open(&mos, 1).await?;
+            let config = directory.require_u64("config").await?;
+            out!(self.io, "\nMOS Configuration:")?;
+            super::text::nvlist(self.io, &cenote_dmu::read_nvlist(&mos, config).await?, 8)?;
+        }
+        let mut dnodes = mos.dnodes(1);
+        while let Some(dnode) = dnodes.next().await {
+            let dnode = dnode?;
+            if self.options.count('d') >= 2 {
+                let kind = dnode.phys().object_type;
+                out!(self.io, "{:10}  {kind}", dnode.object())?;
+            }
+        }
+        Ok(())
+    }
+}
