@@ -9,7 +9,7 @@ use super::VdevFigures;
 use crate::{Pool, mos};
 
 /// Logs of the pool: (txg, space map object), oldest first.
-pub(crate) async fn list(pool: &Pool) -> Result<Vec<(u64, u64)>> {
+pub async fn list(pool: &Pool) -> Result<Vec<(u64, u64)>> {
     let Some(zap) = pool.directory_object(LOG_SPACEMAP_ZAP) else { return Ok(Vec::new()) };
     let mut logs: Vec<_> = mos::entries(pool.mos(), zap)
         .await?

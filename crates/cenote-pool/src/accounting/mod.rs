@@ -14,9 +14,9 @@
 
 pub mod deflate;
 pub mod fragmentation;
-mod logs;
+pub(crate) mod logs;
 pub mod shared;
-mod vdev;
+pub(crate) mod vdev;
 
 pub use shared::{CloneStats, DedupStats};
 pub(crate) use vdev::top_zap;

@@ -5,7 +5,8 @@
 //! log counts up to its limit, with the data blocks that its records point at.
 //!
 //! The last block of a chain need not ever have been written. So a block that cannot be read ends
-//! the chain and is no damage, unless a claim says that more follow.
+//! the chain and is no damage, unless a claim says that more follow. What snapshots hold does not
+//! matter here: no snapshot has a log.
 
 use std::sync::Arc;
 
@@ -23,12 +24,7 @@ use super::{Damage, Flow, Visitor};
 
 impl Walk<'_> {
     /// Walks the log of a head.
-    pub(super) async fn log<V: Visitor>(
-        &self,
-        set: &Arc<ObjSet>,
-        min_txg: u64,
-        visitor: &mut V,
-    ) -> Result<Flow> {
+    pub(super) async fn log<V: Visitor>(&self, set: &Arc<ObjSet>, visitor: &mut V) -> Result<Flow> {
         let Ok(header) = ZilHeader::decode(&set.phys().zil_header) else {
             return Ok(Flow::Continue);
         };
@@ -41,7 +37,8 @@ impl Walk<'_> {
             if !is_ours || !seen.insert(bp.dva(0)) {
                 break;
             }
-            if bp.birth() > min_txg && visitor.block(&bp, &place).await? == Flow::Stop {
+            if bp.birth() > self.options.min_txg && visitor.block(&bp, &place).await? == Flow::Stop
+            {
                 return Ok(Flow::Stop);
             }
             if block_seq(&bp) == limit_block {

@@ -74,7 +74,9 @@ impl<'p> Walk<'p> {
         is_head: bool,
         visitor: &mut V,
     ) -> Result<Flow> {
-        if root.is_hole() || root.allocation_birth() <= min_txg {
+        // A log belongs to the head alone, also where the root block that names it is a snapshot's.
+        let is_new = root.allocation_birth() > min_txg;
+        if root.is_hole() || !(is_new || is_head) {
             return Ok(Flow::Continue);
         }
         self.start = match self.options.start {
@@ -83,7 +85,7 @@ impl<'p> Walk<'p> {
         };
         let place = Bookmark { objset: id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
         let is_whole = self.start == (0, 0);
-        if self.options.order == Order::Down && is_whole {
+        if self.options.order == Order::Down && is_whole && is_new {
             match visitor.block(root, &place).await? {
                 Flow::Continue => {}
                 Flow::Skip => return Ok(Flow::Continue),
@@ -92,14 +94,17 @@ impl<'p> Walk<'p> {
         }
         match ObjSet::open(Arc::clone(self.pool.store()), root, None, id).await {
             Ok(set) => {
-                if is_head && is_whole && self.log(&set, min_txg, visitor).await? == Flow::Stop {
+                if is_head && is_whole && self.log(&set, visitor).await? == Flow::Stop {
                     return Ok(Flow::Stop);
                 }
-                if self.objects_of(&set, min_txg, visitor).await? == Flow::Stop {
+                if is_new && self.objects_of(&set, min_txg, visitor).await? == Flow::Stop {
                     return Ok(Flow::Stop);
                 }
             }
             Err(error) => visitor.damage(Damage { place, bp: Some(*root), error }),
+        }
+        if !is_new {
+            return Ok(Flow::Continue);
         }
         if self.options.order == Order::Up {
             return Ok(visitor.block(root, &place).await?.past());

@@ -1,0 +1,329 @@
+//! `cenote verify`: reads and checks every copy and all parity of everything, and writes nothing.
+//!
+//! Findings come as lines on standard output while the pool is read, each with the dataset and the
+//! file, and with the device and the byte on it; sums by device and by dataset follow. Progress
+//! goes to standard error where that is a terminal. With `--leaks` the reachable space is compared
+//! with the space maps afterwards. Status 1 if anything is wrong.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cenote_fs::FileSystem;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET, LEVEL_ZIL};
+use cenote_pool::dsl::DatasetKind;
+use cenote_pool::traverse::MOS;
+use cenote_pool::verify::{self, Finding, Observer, Progress, Summary};
+use cenote_pool::{Pool, leaks};
+use cenote_rt::{BoxFuture, Semaphore};
+use futures_util::future::{Either, select};
+
+use crate::getopt::Long;
+use crate::io::{CommandResult, Exit, Io};
+use crate::nicenum::bytes_b;
+use crate::source;
+use crate::{err, out};
+
+/// The usage text.
+const USAGE: &str = "\
+usage: cenote verify [--leaks] [-v] [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL
+  Reads every copy and all parity of every block and compares it with its checksum.
+  --leaks  also compares the space that is reachable with the space maps
+  -v       shows progress also where standard error is no terminal
+Status: 0 nothing wrong, 1 something is, 2 wrong use.
+";
+
+/// Findings that wait to be printed before the reading waits.
+const WAITING_MAX: usize = 4096;
+/// File systems kept open for the names of their files.
+const OPEN_MAX: usize = 16;
+/// Time between two looks at what was found.
+const TICK: Duration = Duration::from_millis(200);
+/// Time between two lines of progress.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// Runs the verb.
+pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let options = ("v", &[Long::flag("leaks", 'L')][..]);
+    let Some((parsed, source)) = super::parse(args, options, USAGE, io)? else { return Ok(()) };
+    let [name] = &parsed.operands[..] else {
+        let is_missing = parsed.operands.is_empty();
+        let message = if is_missing { "missing pool name" } else { "too many arguments" };
+        return Err(super::wrong_use(message, USAGE));
+    };
+    let shows_progress = parsed.has('v') || std::io::stderr().is_terminal();
+    source::run(async {
+        let pool = source.pool(name).await?;
+        let mut report = Report::new(&pool, shows_progress);
+        let summary = report.verify(io).await?;
+        report.sums(&summary, io)?;
+        let mut is_clean = summary.is_clean();
+        if parsed.has('L') {
+            is_clean &= report.leaks(io).await?;
+        }
+        if let Some(peak) = peak_memory() {
+            out!(io, "peak memory: {}", bytes_b(peak))?;
+        }
+        if is_clean { Ok(()) } else { Err(Exit::Status(1)) }
+    })
+}
+
+/// Most memory that the process had resident, where the host tells.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Findings on their way to the printer.
+struct Queue {
+    waiting: Mutex<VecDeque<Finding>>,
+    room: Semaphore,
+}
+
+impl Queue {
+    fn take(&self) -> VecDeque<Finding> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = std::mem::take(&mut *waiting);
+        self.room.add_permits(taken.len());
+        taken
+    }
+}
+
+impl Observer for Queue {
+    fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Ok(permit) = self.room.acquire().await {
+                permit.forget();
+            }
+            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(finding);
+        })
+    }
+}
+
+/// Errors of one device or dataset.
+#[derive(Debug, Default, Clone, Copy)]
+struct Errors {
+    parts: u64,
+    lost: u64,
+}
+
+/// What is printed, and the names for it.
+struct Report<'p> {
+    pool: &'p Arc<Pool>,
+    shows_progress: bool,
+    names: BTreeMap<u64, Named>,
+    by_device: BTreeMap<String, Errors>,
+    by_dataset: BTreeMap<String, Errors>,
+    started: Duration,
+}
+
+/// A dataset whose blocks are spoken of.
+#[derive(Clone)]
+struct Named {
+    name: String,
+    kind: DatasetKind,
+    fs: Option<Arc<FileSystem>>,
+}
+
+impl<'p> Report<'p> {
+    fn new(pool: &'p Arc<Pool>, shows_progress: bool) -> Self {
+        let (names, by_device, by_dataset) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let started = cenote_rt::monotonic();
+        Self { pool, shows_progress, names, by_device, by_dataset, started }
+    }
+
+    async fn verify(&mut self, io: &mut Io<'_>) -> Result<Summary, Exit> {
+        let (waiting, room) = (Mutex::default(), Semaphore::new(WAITING_MAX));
+        let queue = Arc::new(Queue { waiting, room });
+        let progress = Arc::new(Progress::default());
+        let expected = match self.shows_progress {
+            true => verify::expected_bytes(self.pool).await.unwrap_or(0),
+            false => 0,
+        };
+        let work = {
+            let (pool, progress) = (Arc::clone(self.pool), Arc::clone(&progress));
+            let observer: Arc<dyn Observer> = Arc::clone(&queue) as Arc<dyn Observer>;
+            cenote_rt::spawn(async move { verify::pool(&pool, observer, progress).await })
+        };
+        let mut work = work;
+        let mut shown = cenote_rt::monotonic();
+        loop {
+            let tick = Box::pin(cenote_rt::sleep(TICK));
+            let ended = match select(work, tick).await {
+                Either::Left((ended, _)) => Some(ended),
+                Either::Right(((), still)) => {
+                    work = still;
+                    for finding in queue.take() {
+                        self.print(&finding, io).await?;
+                    }
+                    if self.shows_progress && cenote_rt::monotonic() - shown >= PROGRESS {
+                        shown = cenote_rt::monotonic();
+                        self.print_progress(&progress.summary(), expected, io)?;
+                    }
+                    continue;
+                }
+            };
+            for finding in queue.take() {
+                self.print(&finding, io).await?;
+            }
+            return match ended {
+                Some(Ok(summary)) => Ok(summary?),
+                Some(Err(error)) => Err(Exit::failed(format!("verify: {error}"))),
+                None => continue,
+            };
+        }
+    }
+
+    fn print_progress(&self, now: &Summary, expected: u64, io: &mut Io<'_>) -> CommandResult {
+        let seconds = self.seconds();
+        let rate = (now.bytes as f64 / seconds) as u64;
+        let percent = now.bytes.min(expected) * 100 / expected.max(1);
+        let left = expected.saturating_sub(now.bytes).checked_div(rate).unwrap_or(0);
+        err!(
+            io,
+            "{percent}% done, {} of {} at {}/s, {:02}:{:02}:{:02} to go, {} errors",
+            bytes_b(now.bytes),
+            bytes_b(expected),
+            bytes_b(rate),
+            left / 3600,
+            left / 60 % 60,
+            left % 60,
+            now.parts + now.lost + now.unreachable
+        )
+    }
+
+    fn seconds(&self) -> f64 {
+        (cenote_rt::monotonic() - self.started).as_secs_f64().max(0.001)
+    }
+
+    async fn print(&mut self, finding: &Finding, io: &mut Io<'_>) -> CommandResult {
+        match finding {
+            Finding::Part { place, bp, part } => {
+                let (dataset, spot) = self.spot(place, Some(bp)).await;
+                let child = &part.child;
+                self.by_device.entry(child.path.clone()).or_default().parts += 1;
+                self.by_dataset.entry(dataset.clone()).or_default().parts += 1;
+                let header = if part.is_gang_header { " (gang header)" } else { "" };
+                out!(
+                    io,
+                    "{dataset} {spot}: copy {}{header} on {} at {:#x}, {} bytes: {}",
+                    part.dva,
+                    child.path,
+                    child.offset,
+                    child.len,
+                    child.cause
+                )
+            }
+            Finding::Lost { place, bp, copies, cause } => {
+                let (dataset, spot) = self.spot(place, Some(bp)).await;
+                self.by_dataset.entry(dataset.clone()).or_default().lost += 1;
+                let copies: Vec<String> = copies.iter().map(ToString::to_string).collect();
+                let cause = cause.as_ref().map(ToString::to_string);
+                let why: Vec<String> = cause.into_iter().chain(copies).collect();
+                out!(io, "{dataset} {spot}: LOST: {}", why.join("; "))
+            }
+            Finding::Unreachable(damage) => {
+                let (dataset, spot) = self.spot(&damage.place, damage.bp.as_ref()).await;
+                self.by_dataset.entry(dataset.clone()).or_default().lost += 1;
+                out!(io, "{dataset} {spot}: not looked at below: {}", damage.error)
+            }
+        }
+    }
+
+    /// Dataset, and the place in it: with the file's path where there is one.
+    async fn spot(&mut self, place: &Bookmark, bp: Option<&BlockPtr>) -> (String, String) {
+        let named = self.named(place.objset).await;
+        let offset = bp.map_or(0, |bp| place.blkid.saturating_mul(bp.lsize()));
+        let spot = match (place.level, place.object) {
+            (LEVEL_OBJSET, _) => "object set".to_owned(),
+            (LEVEL_ZIL, _) => format!("intent log block {}", place.blkid),
+            (level, 0) => format!("dnodes, level {level} block {}", place.blkid),
+            (level, object) => {
+                let path = match &named.fs {
+                    Some(fs) => fs.path_of(object).await.ok().flatten(),
+                    None => None,
+                };
+                let what = match path {
+                    Some(path) => printable(&path),
+                    None if named.kind == DatasetKind::Volume && object == 1 => "data".to_owned(),
+                    None => format!("object {object}"),
+                };
+                match level {
+                    0 => format!("{what} offset {offset:#x}"),
+                    _ => format!("{what} level {level} block {}", place.blkid),
+                }
+            }
+        };
+        (named.name, spot)
+    }
+
+    async fn named(&mut self, objset: u64) -> Named {
+        if let Some(named) = self.names.get(&objset) {
+            return named.clone();
+        }
+        let named = match self.pool.dataset_by_object(objset).await {
+            _ if objset == MOS => {
+                Named { name: "<metadata>".to_owned(), kind: DatasetKind::Other, fs: None }
+            }
+            Ok(dataset) => {
+                let kind = dataset.kind().await.unwrap_or(DatasetKind::Other);
+                let fs = match kind {
+                    DatasetKind::Filesystem => FileSystem::open(&dataset).await.ok(),
+                    _ => None,
+                };
+                Named { name: dataset.name().to_owned(), kind, fs }
+            }
+            Err(_) => {
+                let name = format!("<dataset {objset}>");
+                Named { name, kind: DatasetKind::Other, fs: None }
+            }
+        };
+        if self.names.len() >= OPEN_MAX {
+            self.names.pop_first();
+        }
+        self.names.insert(objset, named.clone());
+        named
+    }
+
+    fn sums(&self, summary: &Summary, io: &mut Io<'_>) -> CommandResult {
+        let seconds = self.seconds();
+        let rate = (summary.bytes as f64 / seconds) as u64;
+        let (copies, bytes) = (summary.copies, bytes_b(summary.bytes));
+        let name = self.pool.name();
+        out!(io, "{name}: {copies} copies, {bytes} in {seconds:.2}s ({}/s)", bytes_b(rate))?;
+        for (device, errors) in &self.by_device {
+            out!(io, "  {device}: {} parts of blocks wrong", errors.parts)?;
+        }
+        for (dataset, errors) in &self.by_dataset {
+            out!(io, "  {dataset}: {} parts wrong, {} blocks lost", errors.parts, errors.lost)?;
+        }
+        if summary.is_clean() {
+            return out!(io, "{name}: no errors");
+        }
+        let &Summary { parts, lost, unreachable, .. } = summary;
+        out!(io, "{name}: {parts} parts wrong, {lost} blocks lost, {unreachable} trees cut off")
+    }
+
+    async fn leaks(&self, io: &mut Io<'_>) -> CommandResult<bool> {
+        let report = leaks::check(self.pool).await?;
+        for line in report.lines() {
+            out!(io, "{line}")?;
+        }
+        Ok(report.is_clean())
+    }
+}
+
+/// A path as it is, with what would disturb a terminal escaped.
+fn printable(path: &[u8]) -> String {
+    let text = String::from_utf8_lossy(path);
+    let path = text.chars().flat_map(|c| match c.is_control() {
+        true => c.escape_default().collect::<Vec<_>>(),
+        false => vec![c],
+    });
+    path.collect()
+}

@@ -1,0 +1,250 @@
+//! Claiming: everything that holds space, told to [`Claims`] address by address.
+
+use std::sync::Arc;
+
+use cenote_dmu::{Bpobj, Bptree, Deadlist, SpaceMap};
+use cenote_ondisk::blkptr::{BlockPtr, Dva};
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::dsl::key;
+use cenote_ondisk::spacemap::{Geometry, Item};
+use cenote_ondisk::vdev_zap::POOL_CHECKPOINT_SM;
+use cenote_rt::{BoxFuture, FixedMap, Result};
+
+use super::segments::Claims;
+use super::shared::{Leftover, Meeting, Shared};
+use super::{Census, Origin, Sighting};
+use crate::accounting::top_zap;
+use crate::traverse::{self, Damage, Flow, Options, Visitor};
+use crate::{Pool, mos};
+
+/// Bytes of a gang header that count for its space (spec 05 §5.6).
+const GANG_HEADER: u64 = 512;
+/// Gang blocks within gang blocks that are followed.
+const GANG_DEPTH_MAX: u32 = 16;
+/// Removed vdevs on removed vdevs that are followed.
+const REMAP_DEPTH_MAX: u32 = 64;
+
+/// What one pass found beside the segments.
+#[derive(Debug, Default)]
+pub(super) struct Pass {
+    /// Bytes of all addresses met.
+    pub(super) bytes: u64,
+    /// The part of it that belongs to repeated references.
+    pub(super) shared_bytes: u64,
+    /// Bytes that only the checkpoint holds.
+    pub(super) checkpoint_bytes: u64,
+    pub(super) leftovers: Vec<Leftover>,
+    pub(super) damage: Vec<String>,
+}
+
+/// One pass.
+pub(super) struct Claimer<'a, C> {
+    pool: &'a Arc<Pool>,
+    claims: Claims,
+    census: &'a mut C,
+    counts: bool,
+    shared: Shared,
+    pass: Pass,
+    origin: Origin,
+}
+
+impl<'a, C: Census> Claimer<'a, C> {
+    pub(super) async fn new(
+        pool: &'a Arc<Pool>,
+        claims: Claims,
+        census: &'a mut C,
+        counts: bool,
+    ) -> Result<Self> {
+        let mut pass = Pass::default();
+        let shared = Shared::load(pool).await.unwrap_or_else(|error| {
+            pass.damage.push(format!("tables of shared blocks: {error}"));
+            Shared::default()
+        });
+        Ok(Self { pool, claims, census, counts, shared, pass, origin: Origin::Tree })
+    }
+
+    pub(super) fn into_parts(mut self) -> (Claims, Pass) {
+        self.pass.leftovers = self.shared.leftovers();
+        (self.claims, self.pass)
+    }
+
+    /// Claims everything there is. Damage is noted, and what is beside it claimed.
+    pub(super) async fn claim_all(&mut self) -> Result<()> {
+        let pool = Arc::clone(self.pool);
+        self.origin = Origin::FreeQueue;
+        for name in [key::SYNC_BPOBJ, key::FREE_BPOBJ] {
+            if let Some(object) = pool.directory_object(name)
+                && let Err(error) = self.claim_bpobj(object).await
+            {
+                self.pass.damage.push(format!("{name}: {error}"));
+            }
+        }
+        if let Err(error) = self.claim_destroyed().await {
+            self.pass.damage.push(format!("destroyed datasets: {error}"));
+        }
+        self.origin = Origin::Tree;
+        traverse::pool(&pool, Options::default(), self).await?;
+        if pool.checkpoint_txg().is_some()
+            && let Err(error) = self.claim_checkpoint().await
+        {
+            self.pass.damage.push(format!("checkpoint: {error}"));
+        }
+        Ok(())
+    }
+
+    async fn claim_bpobj(&mut self, object: u64) -> Result<()> {
+        let mut batch = Vec::new();
+        Bpobj::open(self.pool.mos(), object)
+            .await?
+            .for_each(|bp| {
+                batch.push(*bp);
+                Ok(())
+            })
+            .await?;
+        for bp in batch {
+            self.meet(&bp, &Bookmark::default()).await;
+        }
+        Ok(())
+    }
+
+    /// Object sets and clones whose blocks wait to be freed.
+    async fn claim_destroyed(&mut self) -> Result<()> {
+        let pool = Arc::clone(self.pool);
+        if let Some(object) = pool.directory_object(key::BPTREE_OBJ) {
+            let tree = Bptree::open(pool.mos(), object).await?;
+            for index in tree.phys().begin..tree.phys().end {
+                let entry = tree.entry(index).await?;
+                // Finished out of order: nothing of it is left.
+                if entry.birth_txg == u64::MAX {
+                    continue;
+                }
+                let options = Options { min_txg: entry.birth_txg, ..Options::default() };
+                traverse::tree(&pool, &entry.bp, u64::MAX, options, self).await?;
+            }
+        }
+        let Some(object) = pool.directory_object(key::DELETED_CLONES) else { return Ok(()) };
+        for (_, value) in mos::entries(pool.mos(), object).await? {
+            let Some(object) = value.first() else { continue };
+            let mut left: FixedMap<Option<Dva>, BlockPtr> = FixedMap::default();
+            let mut freed: FixedMap<Option<Dva>, u64> = FixedMap::default();
+            Deadlist::open(pool.mos(), object)
+                .await?
+                .for_each(|bp| {
+                    // Backwards, so that a FREE comes before its ALLOC.
+                    let is_free = bp.words()[FILL_WORD] & 1 == 1;
+                    let waiting = freed.entry(bp.dva(0)).or_default();
+                    match (is_free, *waiting) {
+                        (true, _) => *waiting += 1,
+                        (false, 0) => drop(left.insert(bp.dva(0), *bp)),
+                        (false, _) => *waiting -= 1,
+                    }
+                    Ok(())
+                })
+                .await?;
+            for bp in left.into_values() {
+                self.meet(&bp, &Bookmark::default()).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Space that is freed in the pool and held by the checkpoint.
+    async fn claim_checkpoint(&mut self) -> Result<()> {
+        let pool = Arc::clone(self.pool);
+        for vdev in &pool.config().vdev_tree.children {
+            let Some(object) = top_zap(pool.mos(), vdev, POOL_CHECKPOINT_SM).await? else {
+                continue;
+            };
+            let geometry =
+                Geometry { start: 0, size: vdev.top.asize, shift: vdev.top.ashift as u8 };
+            let mut ranges = Vec::new();
+            SpaceMap::open(pool.mos(), object)
+                .await?
+                .for_each(geometry, |item| {
+                    if let Item::Entry(entry) = item {
+                        ranges.push((entry.offset, entry.size));
+                    }
+                    Ok(())
+                })
+                .await?;
+            for (offset, size) in ranges {
+                self.pass.checkpoint_bytes += size;
+                self.claims.claim(vdev.id, offset, size);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of a block: counts it, and claims its space when it is met first.
+    async fn meet(&mut self, bp: &BlockPtr, place: &Bookmark) {
+        if bp.is_hole() || bp.is_redacted() {
+            return;
+        }
+        let sighting = match self.shared.meet(bp) {
+            _ if bp.is_embedded() => Sighting::First,
+            Meeting::First => Sighting::First,
+            Meeting::Again(table) => Sighting::Again(table),
+        };
+        if self.counts {
+            self.census.count(bp, place, self.origin, sighting);
+        }
+        let bytes = bp.asize_total();
+        self.pass.bytes += bytes;
+        match sighting {
+            Sighting::First if !bp.is_embedded() => {
+                if let Err(error) = self.claim(bp, 0).await {
+                    self.pass.damage.push(format!("gang block {place:?}: {error}"));
+                }
+            }
+            Sighting::First => {}
+            Sighting::Again(_) => self.pass.shared_bytes += bytes,
+        }
+    }
+
+    fn claim<'b>(&'b mut self, bp: &'b BlockPtr, depth: u32) -> BoxFuture<'b, Result<()>> {
+        Box::pin(async move {
+            for dva in bp.dvas() {
+                let (vdev, offset) = (u64::from(dva.vdev), dva.offset);
+                let asize = match dva.gang {
+                    true => {
+                        let tree = self.pool.tree();
+                        tree.asize_for(vdev, GANG_HEADER, bp.physical_birth()).unwrap_or(dva.asize)
+                    }
+                    false => dva.asize,
+                };
+                self.claim_range(vdev, offset, asize, 0);
+            }
+            if bp.is_gang() && depth < GANG_DEPTH_MAX {
+                for member in self.pool.store().gang_members(bp).await? {
+                    self.claim(&member, depth + 1).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Claims a range, on a removed vdev also where it has gone.
+    fn claim_range(&mut self, vdev: u64, offset: u64, size: u64, depth: u32) {
+        self.claims.claim(vdev, offset, size);
+        let Some(map) = self.pool.tree().indirect(vdev) else { return };
+        for piece in map.pieces(offset, size).unwrap_or_default() {
+            if depth < REMAP_DEPTH_MAX {
+                self.claim_range(u64::from(piece.vdev), piece.vdev_offset, piece.size, depth + 1);
+            }
+        }
+    }
+}
+
+/// Word of a pointer in a livelist whose lowest bit says that the block was freed.
+const FILL_WORD: usize = 11;
+
+impl<C: Census> Visitor for Claimer<'_, C> {
+    async fn block(&mut self, bp: &BlockPtr, place: &Bookmark) -> Result<Flow> {
+        self.meet(bp, place).await;
+        Ok(Flow::Continue)
+    }
+
+    fn damage(&mut self, damage: Damage) {
+        self.pass.damage.push(format!("{:?}: {}", damage.place, damage.error));
+    }
+}

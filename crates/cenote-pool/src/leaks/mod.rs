@@ -1,0 +1,159 @@
+//! The leak check: what is reachable against what the space maps have as allocated.
+//!
+//!     reachable:  traversal + free queues + checkpointed frees      (each block claims its space)
+//!     allocated:  space maps + logs that were not taken over yet
+//!
+//! Allocated and not claimed: leaked. Claimed and not allocated: a block in free space. Claimed
+//! twice: two blocks in one place, unless a dedup or clone table counts the references, of which
+//! none may be left over (spec 05 §5.7, §10, §11; spec 04 §12; spec 08 §26, §28).
+//!
+//! Addresses on a removed vdev claim the space that they were moved to, and, on the removed vdev
+//! itself, what the mapping still has to serve. A gang block claims its headers and its members.
+//!
+//! Memory is bounded by [`tunables::SCAN_MEMORY_BYTES`] for segments; what does not fit costs
+//! another pass over the pool ([`segments`]). The tables of shared blocks are held whole.
+
+mod claims;
+mod report;
+mod segments;
+mod shared;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_rt::{Result, tunables};
+
+use crate::Pool;
+use crate::accounting::VdevFigures;
+use crate::spacemaps::{self, RangeSet, Unflushed};
+use claims::Claimer;
+pub use report::LeakReport;
+use segments::Claims;
+pub use segments::Segment;
+pub use shared::{Leftover, Table};
+
+/// Problems of one kind that are listed; more are counted only.
+pub const LISTED_MAX: usize = 10_000;
+
+/// Where a counted block comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// A tree.
+    Tree,
+    /// A queue of blocks to be freed.
+    FreeQueue,
+}
+
+/// One more look at a block whose space is claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sighting {
+    /// The block claims its space.
+    First,
+    /// Its space is claimed already, and the table counts one reference more.
+    Again(Table),
+}
+
+/// Who is shown each block once, while the check goes on.
+pub trait Census: Send {
+    /// Shows a block.
+    fn count(&mut self, bp: &BlockPtr, place: &Bookmark, origin: Origin, sighting: Sighting);
+}
+
+/// Counts nothing.
+impl Census for () {
+    fn count(&mut self, _: &BlockPtr, _: &Bookmark, _: Origin, _: Sighting) {}
+}
+
+/// Checks a pool.
+pub async fn check(pool: &Arc<Pool>) -> Result<LeakReport> {
+    check_with(pool, &mut ()).await
+}
+
+/// The same, with every block shown to `census`.
+pub async fn check_with(pool: &Arc<Pool>, census: &mut impl Census) -> Result<LeakReport> {
+    let space = pool.space().await?;
+    let mut report = LeakReport::default();
+    let limit = tunables::SCAN_MEMORY_BYTES.get_usize() / 3 / size_of::<Segment>();
+    let mut start = (0, 0);
+    loop {
+        let is_first = start == (0, 0);
+        let claims = Claims::new(start, limit);
+        let mut claimer = Claimer::new(pool, claims, &mut *census, is_first).await?;
+        claimer.claim_all().await?;
+        let (mut claims, pass) = claimer.into_parts();
+        if is_first {
+            report.claimed = pass.bytes;
+            report.shared = pass.shared_bytes;
+            report.leftovers = pass.leftovers;
+            report.damage = pass.damage;
+            report.checkpoint = pass.checkpoint_bytes;
+        }
+        claims.finish();
+        report.note_doubles(&claims.doubles);
+        let end = claims.end();
+        compare(pool, &space.vdevs, &mut claims, &mut report).await;
+        if is_first {
+            report.sum_up(pool, &space.vdevs).await;
+        }
+        if end == (u64::MAX, u64::MAX) {
+            return Ok(report);
+        }
+        start = end;
+    }
+}
+
+/// Compares what was claimed in a window with the maps.
+async fn compare(
+    pool: &Arc<Pool>,
+    vdevs: &[VdevFigures],
+    claims: &mut Claims,
+    report: &mut LeakReport,
+) {
+    let unflushed = match Unflushed::load(pool, vdevs, |_, _| true).await {
+        Ok(unflushed) => unflushed,
+        Err(error) => {
+            report.damage.push(format!("log space maps: {error}"));
+            Unflushed::default()
+        }
+    };
+    claims.finish();
+    for vdev in vdevs {
+        if !vdev.is_concrete {
+            report.note_referenced(vdev.id, claims.within(vdev.id, 0..u64::MAX).bytes());
+            continue;
+        }
+        for (number, metaslab) in (0..).zip(&vdev.metaslabs) {
+            let range = metaslab.start..metaslab.start.saturating_add(metaslab.size);
+            let whole = Segment { vdev: vdev.id, start: range.start, end: range.end };
+            if claims.clip(whole).is_none() {
+                continue;
+            }
+            match spacemaps::allocated(pool, vdev, number, &unflushed).await {
+                Ok((allocated, faults)) => {
+                    report.faults.extend(faults);
+                    let claimed = claims.within(vdev.id, range);
+                    let clip = |range: Range<u64>| {
+                        let (start, end) = (range.start, range.end);
+                        claims.clip(Segment { vdev: vdev.id, start, end })
+                    };
+                    report.note_leaked(without(&allocated, &claimed).iter().filter_map(clip));
+                    report.note_unallocated(without(&claimed, &allocated).iter().filter_map(clip));
+                }
+                Err(error) => {
+                    report.damage.push(format!("vdev {} metaslab {number}: {error}", vdev.id));
+                }
+            }
+        }
+    }
+}
+
+/// What is in one set and not in the other.
+fn without(one: &RangeSet, other: &RangeSet) -> RangeSet {
+    let mut rest = one.clone();
+    for range in other.iter() {
+        rest.remove(range);
+    }
+    rest
+}

@@ -1,0 +1,200 @@
+//! What the leak check found.
+
+use std::sync::Arc;
+
+use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::indirect::{MappingPhys, counts};
+use cenote_ondisk::vdev_zap::{OBSOLETE_COUNTS_PRECISE, OBSOLETE_SM};
+use cenote_rt::Result;
+
+use super::LISTED_MAX;
+use super::segments::Segment;
+use super::shared::{Leftover, Table};
+use crate::accounting::{VdevFigures, top_zap, vdev};
+use crate::spacemaps::Fault;
+use crate::{Pool, mos};
+
+/// A list of segments, cut off, with exact sums.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Segments {
+    /// The first ones.
+    pub listed: Vec<Segment>,
+    /// Bytes of all.
+    pub bytes: u64,
+    /// Number of all.
+    pub count: u64,
+}
+
+impl Segments {
+    fn add(&mut self, segment: Segment) {
+        self.bytes += segment.end - segment.start;
+        self.count += 1;
+        if self.listed.len() < LISTED_MAX {
+            self.listed.push(segment);
+        }
+    }
+}
+
+/// A removed vdev whose obsolete bytes do not add up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObsoleteMismatch {
+    /// The vdev.
+    pub vdev: u64,
+    /// Mapped bytes that nothing refers to.
+    pub found: u64,
+    /// Obsolete bytes as recorded.
+    pub recorded: u64,
+}
+
+/// The findings.
+#[derive(Debug, Clone, Default)]
+pub struct LeakReport {
+    /// Bytes of all addresses met, repeated references included.
+    pub claimed: u64,
+    /// The part that repeated references claim.
+    pub shared: u64,
+    /// Bytes that only the checkpoint holds.
+    pub checkpoint: u64,
+    /// Allocated bytes as the headers of space maps and the logs have it.
+    pub allocated: u64,
+    /// Allocated, and claimed by nothing.
+    pub leaked: Segments,
+    /// Claimed, and not allocated.
+    pub unallocated: Segments,
+    /// Claimed by two blocks.
+    pub doubles: Segments,
+    /// References that tables count and nothing has.
+    pub leftovers: Vec<Leftover>,
+    /// Space maps that contradict themselves.
+    pub faults: Vec<Fault>,
+    /// Removed vdevs whose counts are wrong.
+    pub obsolete: Vec<ObsoleteMismatch>,
+    /// What could not be read: space below it counts as leaked.
+    pub damage: Vec<String>,
+    /// Referenced bytes of removed vdevs.
+    referenced: Vec<(u64, u64)>,
+}
+
+impl LeakReport {
+    /// Bytes met, each once.
+    #[must_use]
+    pub fn found(&self) -> u64 {
+        self.claimed.wrapping_sub(self.shared).wrapping_add(self.checkpoint)
+    }
+
+    /// Whether everything agrees.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.leaked.count == 0
+            && self.unallocated.count == 0
+            && self.doubles.count == 0
+            && self.leftovers.is_empty()
+            && self.faults.is_empty()
+            && self.obsolete.is_empty()
+            && self.damage.is_empty()
+    }
+
+    /// The findings as lines of text.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines: Vec<String> =
+            self.damage.iter().map(|damage| format!("not looked at: {damage}")).collect();
+        lines.extend(self.faults.iter().map(|fault| format!("space maps: {fault}")));
+        let kinds = [
+            ("leaked space", &self.leaked),
+            ("block in free space", &self.unallocated),
+            ("space of two blocks", &self.doubles),
+        ];
+        for (what, segments) in kinds {
+            lines.extend(segments.listed.iter().map(|segment| {
+                let &Segment { vdev, start, end } = segment;
+                format!("{what}: vdev {vdev}, offset {start:#x}, size {}", end - start)
+            }));
+            if segments.count > segments.listed.len() as u64 {
+                lines.push(format!("{what}: {} segments in all", segments.count));
+            }
+        }
+        for leftover in &self.leftovers {
+            let &Leftover { table, vdev, offset, references } = leftover;
+            let what = match table {
+                Table::Dedup => "DDT leak",
+                Table::Clones => "BRT leak",
+            };
+            lines.push(format!("{what}: vdev {vdev}, offset {offset:#x}, {references} references"));
+        }
+        for mismatch in &self.obsolete {
+            let &ObsoleteMismatch { vdev, found, recorded } = mismatch;
+            lines.push(format!(
+                "obsolete indirect mapping count mismatch: vdev {vdev}, found {found}, recorded {recorded}"
+            ));
+        }
+        lines.push(if self.is_clean() {
+            format!("no leaks: {} bytes, as the space maps have it", self.found())
+        } else {
+            let (found, allocated) = (self.found(), self.allocated);
+            format!("{found} bytes found, {allocated} allocated, {} leaked", self.leaked.bytes)
+        });
+        lines
+    }
+
+    pub(super) fn note_leaked(&mut self, segments: impl Iterator<Item = Segment>) {
+        segments.for_each(|segment| self.leaked.add(segment));
+    }
+
+    pub(super) fn note_unallocated(&mut self, segments: impl Iterator<Item = Segment>) {
+        segments.for_each(|segment| self.unallocated.add(segment));
+    }
+
+    pub(super) fn note_doubles(&mut self, segments: &[Segment]) {
+        segments.iter().for_each(|segment| self.doubles.add(*segment));
+    }
+
+    /// Takes note of what is still asked for on a removed vdev.
+    pub(super) fn note_referenced(&mut self, vdev: u64, bytes: u64) {
+        self.referenced.push((vdev, bytes));
+    }
+
+    /// Sums of the maps, and the counts of removed vdevs.
+    pub(super) async fn sum_up(&mut self, pool: &Arc<Pool>, vdevs: &[VdevFigures]) {
+        self.allocated = vdevs.iter().fold(0, |sum, vdev| sum.wrapping_add(vdev.allocated));
+        for config in &pool.config().vdev_tree.children {
+            let of_vdev = self.referenced.iter().filter(|(id, _)| *id == config.id);
+            let referenced = of_vdev.map(|(_, bytes)| *bytes).sum();
+            match check_obsolete(pool, config, referenced).await {
+                Ok(mismatch) => self.obsolete.extend(mismatch),
+                Err(error) => self.damage.push(format!("vdev {}: {error}", config.id)),
+            }
+        }
+    }
+}
+
+/// Compares the bytes of a removed vdev that nothing refers to with its records, where those claim
+/// to be exact.
+async fn check_obsolete(
+    pool: &Arc<Pool>,
+    config: &VdevConfig,
+    referenced: u64,
+) -> Result<Option<ObsoleteMismatch>> {
+    let mos = pool.mos();
+    let Some(object @ 1..) = config.top.indirect_object else { return Ok(None) };
+    let is_precise = top_zap(mos, config, OBSOLETE_COUNTS_PRECISE).await?.unwrap_or(0) != 0;
+    let is_moving = pool.directory_object(cenote_ondisk::dsl::key::OBSOLETE_BPOBJ).is_some()
+        || pool.directory_value(cenote_ondisk::indirect::CONDENSING_INDIRECT).is_some();
+    if !is_precise || is_moving {
+        return Ok(None);
+    }
+    let (_, bonus) = mos::bonus(mos, object).await?;
+    let mapping = MappingPhys::decode(&bonus).map_err(mos::corrupt(object))?;
+    let mut recorded = 0;
+    if let Some(object @ 1..) = mapping.counts_obj {
+        let dnode = mos.dnode(object).await?;
+        let bytes = cenote_dmu::read_bytes(&dnode, mapping.num_entries * 4, u64::MAX).await?;
+        recorded += counts(&bytes).map(u64::from).sum::<u64>();
+    }
+    if let Some(object) = top_zap(mos, config, OBSOLETE_SM).await? {
+        recorded += vdev::header(mos, object).await?.allocated.max(0) as u64;
+    }
+    let found = mapping.bytes_mapped.saturating_sub(referenced);
+    let vdev = config.id;
+    Ok((found != recorded).then_some(ObsoleteMismatch { vdev, found, recorded }))
+}
