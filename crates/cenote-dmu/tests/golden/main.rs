@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use cenote_dmu::{Dnode, ObjSet, Zap, ZapStats};
+use cenote_ondisk::zap::{Cursor, Entry, Key, MatchKind, NormFlags};
 use cenote_rt::Kind;
 use cenote_testkit::golden::{self, Golden};
 
@@ -105,8 +106,14 @@ async fn facts(set: &ObjSet, dnode: &Arc<Dnode>) -> String {
         while let Some(entry) = entries.next().await.unwrap() {
             assert!(before.is_none_or(|before| before < entry.cursor()), "order of entries");
             before = Some(entry.cursor());
+            check_lookup(&zap, &entry).await;
+            if count % 7 == 3 {
+                let rest = zap.entries_from(entries.cookie()).next().await.unwrap();
+                assert!(rest.is_none_or(|next| next.cursor() > entry.cursor()), "cookie");
+            }
             count += 1;
         }
+        assert_eq!(entries.cookie(), Cursor::END);
         assert_eq!(count, zap.entry_count());
         match zap.stats().await.unwrap() {
             ZapStats::Micro { block_size, entry_count } => {
@@ -130,6 +137,29 @@ async fn facts(set: &ObjSet, dnode: &Arc<Dnode>) -> String {
         }
     }
     text
+}
+
+/// Finds an entry by its key, and by its name in other letters where the ZAP folds them.
+async fn check_lookup(zap: &Zap, entry: &Entry) {
+    let value = match &entry.key {
+        Key::Name(name) => zap.lookup(name).await.unwrap(),
+        Key::Words(words) => zap.lookup_words(words).await.unwrap(),
+    };
+    assert_eq!(value.as_ref(), Some(&entry.value), "{:?}", entry.key);
+    let (Key::Name(name), normflags) = (&entry.key, zap.hash().normflags) else { return };
+    let found = zap.lookup_normalized(name, MatchKind::Normalized).await;
+    if normflags.is_empty() {
+        assert_eq!(found.unwrap_err().kind(), Kind::Unsupported);
+        return;
+    }
+    assert_eq!(found.unwrap().as_ref(), Some(entry));
+    if normflags.contains(NormFlags::TOUPPER) {
+        let other = name.to_ascii_uppercase();
+        let found = zap.lookup_normalized(&other, MatchKind::Normalized).await.unwrap();
+        assert_eq!(found.as_ref(), Some(entry));
+        let by_case = zap.lookup_normalized(&other, MatchKind::NormalizedCase).await.unwrap();
+        assert_eq!(by_case.is_some(), &other == name);
+    }
 }
 
 /// Reads what zdb printed. Objects of a set follow its line; the numbers of the three objects that
