@@ -58,8 +58,8 @@ pub struct Options {
 /// What was rewritten.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Level-0 blocks by class, embedded ones counted.
-    pub blocks: BTreeMap<Class, u64>,
+    /// Level-0 blocks, embedded ones too, and bonus buffers by class.
+    pub contents: BTreeMap<Class, u64>,
     /// Blocks of pointers.
     pub indirect: u64,
     /// Dnodes in use.

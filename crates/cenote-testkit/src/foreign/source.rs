@@ -12,7 +12,7 @@ use cenote_codec::checksum::embedded::{self, Embedded};
 use cenote_codec::checksum::{self, ChecksumAlgorithm, Salt};
 use cenote_codec::compress::{self, Compression};
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::config::{LabelConfig, VdevKind};
+use cenote_ondisk::config::{LabelConfig, VdevConfig, VdevKind};
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::label::{self, LABEL_COUNT, LABEL_LEN, LABEL_START_LEN};
 use cenote_ondisk::nvlist::NvList;
@@ -26,8 +26,8 @@ pub(super) struct Device {
     pub(super) path: PathBuf,
     file: File,
     pub(super) size: u64,
-    /// Its top-level vdev.
-    pub(super) top: u64,
+    /// Its top-level vdev; none for a spare or a cache device.
+    pub(super) top: Option<u64>,
     pub(super) ashift: u64,
     /// The four labels as they are.
     pub(super) labels: Vec<Vec<u8>>,
@@ -56,13 +56,12 @@ impl Device {
             .collect();
         let config = NvList::decode_prefix(&labels[0][label::CONFIG.at as usize..]).expect("list");
         let config = LabelConfig::decode(config.0).expect("config");
-        let member = config.member.expect("a device with data");
-        let kinds = [&member.vdev_tree].into_iter().chain(&member.vdev_tree.children);
-        for vdev in kinds {
+        let tree = config.member.as_ref().map(|member| &member.vdev_tree);
+        for vdev in tree.into_iter().flat_map(VdevConfig::walk) {
             let kind = &vdev.kind;
             assert!(matches!(kind, VdevKind::File | VdevKind::Disk | VdevKind::Mirror), "{kind:?}");
         }
-        let (top, ashift) = (member.vdev_tree.id, config.ashift);
+        let (top, ashift) = (tree.map(|tree| tree.id), config.ashift);
         Self { path: path.to_path_buf(), file, size, top, ashift, labels }
     }
 
@@ -92,7 +91,9 @@ impl Source {
         let devices: Vec<_> = images.iter().map(|path| Device::open(path)).collect();
         let mut tops: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for (index, device) in devices.iter().enumerate() {
-            tops.entry(device.top).or_default().push(index);
+            if let Some(top) = device.top {
+                tops.entry(top).or_default().push(index);
+            }
         }
         let found = devices.iter().flat_map(|device| {
             (0..LABEL_COUNT).flat_map(|label| device.uberblocks(label)).collect::<Vec<_>>()

@@ -18,6 +18,7 @@ use cenote_ondisk::label::{BOOT_ENV, CONFIG, LABEL_COUNT, LABEL_LEN, LABEL_START
 use cenote_ondisk::uberblock;
 
 use super::source::{Device, Source};
+use crate::unpack;
 
 /// Magic of the trailers in labels.
 const TRAILER_MAGIC: u64 = 0x0210_da7a_b10c_7a11;
@@ -38,11 +39,16 @@ struct Top {
 }
 
 impl Target {
-    /// Empty images beside each other in `folder`, with the names and sizes of the source's.
+    /// Empty images beside each other in `folder`, with the names and sizes of the source's. What
+    /// is in a cache device is kept.
     pub(super) fn create(source: &Source, folder: &Path) -> Self {
         let create = |device: &Device| {
             let path = Self::path(folder, device);
-            let file = OpenOptions::new().create_new(true).write(true).open(&path);
+            match device.top {
+                Some(_) => drop(File::create_new(&path).expect("a new image")),
+                None => unpack::copy_sparse(&device.path, &path),
+            }
+            let file = OpenOptions::new().write(true).open(&path);
             let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             file.set_len(device.size).expect("size of an image");
             file

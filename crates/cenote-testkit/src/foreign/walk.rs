@@ -92,7 +92,7 @@ impl<'a> Walk<'a> {
         }
         let object_type = bp.object_type().0;
         let class = Class::of(object_type);
-        *self.report.blocks.entry(class).or_default() += 1;
+        *self.report.contents.entry(class).or_default() += 1;
         if self.options.forget == Some(class) && !matches!(class, Class::Dnodes | Class::ObjSet) {
             return little.to_vec();
         }
@@ -121,7 +121,8 @@ impl<'a> Walk<'a> {
     }
 
     fn objset(&mut self, bp: &BlockPtr, little: &[u8]) -> Vec<u8> {
-        let layouts = Layouts::load(self.source, bp);
+        let has_files = number(&little[704..712]) == 2;
+        let layouts = if has_files { Layouts::load(self.source, bp) } else { Layouts::default() };
         let outer = std::mem::replace(&mut self.layouts, layouts);
         let mut big = vec![0; little.len()];
         for start in [0, 1024, 1536, 2048] {
@@ -174,7 +175,11 @@ impl<'a> Walk<'a> {
 
     fn bonus(&mut self, object_type: u8, area: &mut [u8], len: usize) {
         let class = Class::of(object_type);
-        if len == 0 || self.options.forget == Some(class) {
+        if len == 0 {
+            return;
+        }
+        *self.report.contents.entry(class).or_default() += 1;
+        if self.options.forget == Some(class) {
             return;
         }
         let root = BlockPtr::at(area, 128).filter(|_| object_type == DSL_DATASET);
