@@ -141,8 +141,13 @@ impl Space {
             Ok(sum) => self.deferred = sum.used,
             Err(error) => self.damage.push(error.to_string()),
         }
-        self.freeing = internal_used(pool, key::FREE_DIR).await;
-        self.leaked = internal_used(pool, key::LEAK_DIR).await;
+        for (figure, dir) in [(&mut self.freeing, key::FREE_DIR), (&mut self.leaked, key::LEAK_DIR)]
+        {
+            match internal_used(pool, dir).await {
+                Ok(used) => *figure = used,
+                Err(error) => self.damage.push(error.to_string()),
+            }
+        }
     }
 
     /// Classes, and the pool as datasets see it.
@@ -180,12 +185,11 @@ impl Space {
 }
 
 /// Used bytes of one of the pool's own dirs, 0 if there is none.
-async fn internal_used(pool: &Pool, name: &str) -> u64 {
+async fn internal_used(pool: &Pool, name: &str) -> Result<u64> {
     let mos = pool.mos();
-    let root = pool.root_dir();
-    match mos::u64(mos, root.phys.child_dir_zapobj, name).await {
-        Ok(Some(object)) => Dir::load(mos, object, name).await.map_or(0, |dir| dir.phys.used_bytes),
-        _ => 0,
+    match mos::u64(mos, pool.root_dir().phys.child_dir_zapobj, name).await? {
+        Some(object) => Ok(Dir::load(mos, object, name).await?.phys.used_bytes),
+        None => Ok(0),
     }
 }
 

@@ -74,6 +74,7 @@ pub struct UnknownFeature {
 pub struct FeatureTable {
     entries: BTreeMap<String, FeatureEntry>,
     descriptions: BTreeMap<String, String>,
+    damage: Vec<String>,
 }
 
 impl FeatureTable {
@@ -97,18 +98,32 @@ impl FeatureTable {
         }
         // The rest is for people, or for writing: damage there does not keep anybody from reading.
         if let Some(zap) = object(ENABLED_TXG) {
-            for (guid, value) in mos::entries(mos, zap).await.unwrap_or_default() {
+            for (guid, value) in table.spare_entries(mos, zap).await {
                 if let Some(entry) = table.entries.get_mut(&guid) {
                     entry.enabled_txg = value.first();
                 }
             }
         }
         if let Some(zap) = object(DESCRIPTIONS) {
-            for (guid, value) in mos::entries(mos, zap).await.unwrap_or_default() {
+            for (guid, value) in table.spare_entries(mos, zap).await {
                 table.descriptions.extend(value.as_str().map(|text| (guid, text.to_owned())));
             }
         }
         Ok(table)
+    }
+
+    /// Entries that can be done without.
+    async fn spare_entries(&mut self, mos: &Arc<ObjSet>, zap: u64) -> mos::Entries {
+        mos::entries(mos, zap).await.unwrap_or_else(|error| {
+            self.damage.push(format!("features: {error}"));
+            Vec::new()
+        })
+    }
+
+    /// What could not be read and can be done without: texts, and when a feature was enabled.
+    #[must_use]
+    pub fn damage(&self) -> &[String] {
+        &self.damage
     }
 
     /// The entry of the feature with this name on disk.

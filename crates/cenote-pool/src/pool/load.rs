@@ -85,11 +85,13 @@ fn load_guid() -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
+/// The same error as one of opening; the place stays what it was.
 fn corrupt(error: Error) -> Error {
-    match error.kind() {
-        Kind::Limit => error,
-        _ => OpenError::CorruptMos(error.to_string()).into(),
+    if error.kind() == Kind::Limit || error.cause::<OpenError>().is_some() {
+        return error;
     }
+    let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+    Error::from(OpenError::CorruptMos(cause)).with_at(|at| at.clone_from(error.at()))
 }
 
 /// Refuses features in the labels that are needed to read the MOS and that we do not know.
@@ -206,8 +208,10 @@ impl Pool {
         if let Some(salt) = salt.and_then(|salt| salt.try_into().ok()) {
             self.store.set_salt(salt);
         }
+        self.warnings.extend(self.features.damage().iter().cloned());
         self.store.set_large_gang_headers(self.features.is_active("dynamic_gang_header"));
-        self.warnings = indirect::load(&self.mos, &self.tree, &self.config.vdev_tree).await;
+        let lost = indirect::load(&self.mos, &self.tree, &self.config.vdev_tree).await;
+        self.warnings.extend(lost);
         self.origin_snapshot = match self.find_origin().await {
             Ok(origin) => origin,
             Err(error) => return Err(corrupt(error)),

@@ -21,6 +21,7 @@ use crate::mos;
 pub struct DatasetProps {
     dataset: Dataset,
     kind: DatasetKind,
+    is_kind_known: bool,
     chain: PropChain,
     key: Option<KeyInfo>,
     zpl: Option<zpl::Facts>,
@@ -30,14 +31,16 @@ impl Dataset {
     /// Prepares to answer for properties of this dataset.
     pub async fn props(&self) -> Result<DatasetProps> {
         // A damaged object set still has a name, space and settings.
-        let kind = self.kind().await.unwrap_or(DatasetKind::Other);
+        let kind = self.kind().await;
+        let is_kind_known = kind.is_ok();
+        let kind = kind.unwrap_or(DatasetKind::Other);
         let chain = PropChain::load(self).await?;
         let key = match self.dir().crypto_key_object(self.mos()).await? {
             Some(object) => Some(KeyInfo::load(self.mos(), object).await?),
             None => None,
         };
         let zpl = zpl::Facts::read(self, kind).await;
-        Ok(DatasetProps { dataset: self.clone(), kind, chain, key, zpl })
+        Ok(DatasetProps { dataset: self.clone(), kind, is_kind_known, chain, key, zpl })
     }
 }
 
@@ -78,16 +81,19 @@ impl DatasetProps {
     /// Whether a dataset of this kind has the property; a snapshot has those that its head's kind
     /// has as well.
     pub fn is_valid(&self, property: &Property) -> bool {
-        let of_kind = match self.kind {
-            DatasetKind::Filesystem | DatasetKind::Other => 'f',
-            DatasetKind::Volume => 'v',
+        let is_of_kind = match self.kind {
+            DatasetKind::Other if !self.is_kind_known => {
+                property.types.contains('f') && property.types.contains('v')
+            }
+            DatasetKind::Filesystem | DatasetKind::Other => property.types.contains('f'),
+            DatasetKind::Volume => property.types.contains('v'),
         };
         if !self.dataset.is_snapshot() {
-            return property.types.contains(of_kind);
+            return is_of_kind;
         }
         // Statistics of snapshots only have no head to ask.
         let only_snapshots = !property.types.contains(['f', 'v']);
-        property.types.contains('s') && (only_snapshots || property.types.contains(of_kind))
+        property.types.contains('s') && (only_snapshots || is_of_kind)
     }
 
     /// All properties that the dataset has, in the table's order, then user properties by name.
@@ -196,6 +202,7 @@ impl DatasetProps {
     async fn identity(&self, name: &str) -> Result<Answer> {
         let (dataset, phys) = (&self.dataset, self.dataset.phys());
         Ok(Answer::Known(match name {
+            "type" if !dataset.is_snapshot() && !self.is_kind_known => None,
             "type" => text(match (dataset.is_snapshot(), self.kind) {
                 (true, _) => "snapshot",
                 (false, DatasetKind::Volume) => "volume",
@@ -254,7 +261,7 @@ impl DatasetProps {
         let is_snapshot = dataset.is_snapshot();
         Ok(Answer::Known(match name {
             "used" => number(if is_snapshot { phys.unique_bytes } else { dir.used_bytes }),
-            "available" => number(self.available().await?),
+            "available" => self.available().await?.and_then(number),
             "referenced" => number(phys.referenced_bytes),
             "logicalreferenced" => number(phys.uncompressed_bytes),
             "logicalused" => number(dir.uncompressed_bytes),
@@ -289,8 +296,9 @@ impl DatasetProps {
         Some((PropValue::Number(value), source))
     }
 
-    /// Free space for this dataset: its own limits, those above it, and the pool's.
-    async fn available(&self) -> Result<u64> {
+    /// Free space for this dataset: its own limits, those above it, and the pool's; unknown if
+    /// some of the figures behind it cannot be read.
+    async fn available(&self) -> Result<Option<u64>> {
         let dataset = &self.dataset;
         let limit = |name| match dataset_property(name).map(|property| self.chain.native(property))
         {
@@ -298,6 +306,9 @@ impl DatasetProps {
             _ => 0,
         };
         let space = dataset.pool().space().await?;
+        if !space.damage.is_empty() {
+            return Ok(None);
+        }
         let mut available = crate::accounting::available(dataset, &space).await?;
         let phys = dataset.phys();
         available =
@@ -305,7 +316,7 @@ impl DatasetProps {
         if let quota @ 1.. = limit("refquota") {
             available = available.min(quota.saturating_sub(phys.referenced_bytes));
         }
-        Ok(available)
+        Ok(Some(available))
     }
 
     /// Encryption, and what is kept in the object set itself.

@@ -137,6 +137,26 @@ impl PoolProps<'_> {
     fn space_figure(&self, name: &str) -> Option<(PropValue, Source)> {
         let space = &self.space;
         let absent = || (PropValue::Absent, Source::None);
+        const SUMS: [&str; 14] = [
+            "size",
+            "allocated",
+            "free",
+            "capacity",
+            "fragmentation",
+            "checkpoint",
+            "freeing",
+            "leaked",
+            "dedupratio",
+            "dedup_table_size",
+            "bcloneused",
+            "bclonesaved",
+            "bcloneratio",
+            "dedupcached",
+        ];
+        if !space.damage.is_empty() && SUMS.contains(&name) {
+            // What cannot be read is missing in the sums: no figure is better than a wrong one.
+            return Some(absent());
+        }
         Some(match name {
             "size" => number(space.size),
             "allocated" => number(space.allocated),

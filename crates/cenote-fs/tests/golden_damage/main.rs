@@ -1,0 +1,109 @@
+//! Bad input: golden pools with random damage give the right bytes or an error that says where.
+//!
+//!     a test ──one process per pool──> worker: reads the pool undamaged, then case after case
+//!                                      (1 GiB of address space, 20 s a case)
+//!
+//! A case is damage made from a seed: bits, sectors, swapped sectors, cut devices, labels of other
+//! pools, half of it aimed by the block map at the MOS, indirect blocks, dnodes and ZAPs, and space
+//! maps. It is an overlay over the images, which nobody writes to. Never accepted: a wrong fact, a
+//! panic in any thread, a case of more than 20 s, memory beyond the limit, and an error that does
+//! not name device, offset and object.
+//!
+//! A failing case prints how to repeat it alone: `CENOTE_CASE=g-basic:17`, with the seed.
+//!
+//! The suite is tested itself: with checksums switched off it must find wrong bytes; and since the
+//! decoders then see all the damage, that run must still be free of panics and within its bounds.
+
+mod case;
+mod facts;
+mod map;
+mod observe;
+mod worker;
+
+use std::sync::Mutex;
+
+use cenote_testkit::golden::{self, Golden};
+use cenote_testkit::rng;
+
+use worker::{Report, Run};
+
+/// Seed of the cases when none is given.
+const SEED: u64 = 0x0dab_a6ed_0000_0001;
+
+/// Cases of each pool: in short, and so that all golden pools have 5,000 at least.
+const FEW: u64 = 14;
+const ALL: u64 = 280;
+
+/// What the child processes are started as; does nothing of itself.
+#[test]
+fn worker() {
+    worker::main();
+}
+
+#[test]
+fn damage_never_gives_wrong_bytes() {
+    let seed = rng::number("CENOTE_SEED").unwrap_or(SEED);
+    if let Some((pool, case)) = one_case() {
+        let Some(golden) = cenote_testkit::golden(&pool) else { return };
+        let run = Run { seed, cases: case..case + 1, is_verified: true };
+        let report = run.of(&golden);
+        println!("{report}");
+        assert!(report.failures.is_empty(), "{report}");
+        return;
+    }
+    let cases = rng::cases(FEW, ALL);
+    let total = over_all(&Run { seed, cases: 0..cases, is_verified: true });
+    println!("damage, seed {seed:#x}: {total}");
+    assert!(total.failures.is_empty(), "seed {seed:#x}: {total}");
+    assert!(total.right > 0 && total.lost > 0, "damage of both kinds: {total}");
+}
+
+#[test]
+fn without_checksums_wrong_bytes_are_found_and_nothing_panics() {
+    let seed = rng::number("CENOTE_SEED").unwrap_or(SEED ^ 1);
+    if one_case().is_some() {
+        return;
+    }
+    let cases = rng::cases(FEW, ALL / 4);
+    let total = over_all(&Run { seed, cases: 0..cases, is_verified: false });
+    println!("damage without checksums, seed {seed:#x}: {total}");
+    if total.cases() > 0 {
+        let wrong = total.failures.iter().filter(|text| text.contains("wrong bytes")).count();
+        assert!(wrong > 10, "the suite sees wrong bytes: {total}");
+    }
+    let fatal: Vec<_> = total.failures.iter().filter(|text| worker::is_fatal(text)).collect();
+    assert!(fatal.is_empty(), "seed {seed:#x}: {fatal:#?}");
+}
+
+/// The case that was asked for: `POOL:NUMBER`.
+fn one_case() -> Option<(String, u64)> {
+    let text = std::env::var("CENOTE_CASE").ok()?;
+    let (pool, case) = text.split_once(':').expect("CENOTE_CASE is POOL:NUMBER");
+    Some((pool.to_owned(), case.parse().expect("CENOTE_CASE is POOL:NUMBER")))
+}
+
+/// Runs the cases on every pool, as many at a time as there are processors.
+fn over_all(run: &Run) -> Report {
+    let mut pools = golden::all();
+    if pools.is_empty() {
+        cenote_testkit::skip::skip("golden_damage", "no golden pool is here");
+    }
+    if let Ok(name) = std::env::var("CENOTE_POOL") {
+        pools.retain(|pool| pool.name() == name);
+    }
+    let (queue, total) = (Mutex::new(pools), Mutex::new(Report::default()));
+    let next = || -> Option<Golden> { queue.lock().unwrap().pop() };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(golden) = next() {
+                    let report = run.of(&golden);
+                    println!("{}: {report}", golden.name());
+                    total.lock().unwrap().add(report);
+                }
+            });
+        }
+    });
+    total.into_inner().unwrap()
+}

@@ -1,0 +1,279 @@
+//! Reading a pool as its users do, noting every fact and every error.
+//!
+//! The whole of an undamaged pool is the reference. Of a damaged one everything that is cheap is
+//! looked at (labels, MOS, figures, history, names), and of the rest what the damage touches and a
+//! few others by chance.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cenote_device::Device;
+use cenote_dmu::{Dnode, ObjSet, Zap};
+use cenote_pool::import::scan_devices;
+use cenote_pool::props::PropValue;
+use cenote_pool::{Dataset, OpenOptions, Pool};
+use cenote_rt::{Error, Result, Rng};
+
+use crate::facts::{Facts, Place};
+
+/// Bytes read of one object at one place.
+const PIECE_LEN: u64 = 2 << 20;
+/// Datasets and objects looked at beside those that the damage touches.
+const DATASETS_BY_CHANCE: u64 = 2;
+const OBJECTS_BY_CHANCE: u64 = 6;
+
+/// What to look at.
+#[derive(Debug)]
+pub(crate) enum Scope {
+    /// Everything, whole.
+    All,
+    /// What is touched, by object with the bytes where, and some more.
+    Some { touched: BTreeMap<Place, BTreeSet<u64>>, names: Vec<String>, rng: Rng },
+}
+
+/// What came of opening a pool.
+pub(crate) enum Opened {
+    /// It stands.
+    Pool(Arc<Pool>),
+    /// Its labels do not show it.
+    NotFound,
+    /// It cannot be opened.
+    Failed(Error),
+}
+
+/// Finds and opens the pool called `name` on these devices.
+pub(crate) async fn open(devices: &[Arc<dyn Device>], name: &str) -> Opened {
+    let scan = scan_devices(devices.to_vec()).await;
+    let Ok(candidate) = scan.find(name) else { return Opened::NotFound };
+    match Pool::open(candidate, &OpenOptions::default()).await {
+        Ok(pool) => Opened::Pool(pool),
+        Err(error) => Opened::Failed(error),
+    }
+}
+
+/// Every dataset and snapshot, with its number.
+pub(crate) async fn all_datasets(pool: &Arc<Pool>) -> Result<Vec<Dataset>> {
+    let mut all = Vec::new();
+    for dataset in pool.datasets().await? {
+        let snapshots = dataset.snapshots().await?;
+        all.push(dataset);
+        all.extend(snapshots);
+    }
+    Ok(all)
+}
+
+/// Looks at `scope` of an open pool.
+pub(crate) async fn observe(pool: &Arc<Pool>, mut scope: Scope) -> Facts {
+    let mut facts = Facts::default();
+    whole_pool(&mut facts, pool).await;
+    objset(&mut facts, pool.mos(), &mut scope).await;
+    let names = names(&mut facts, pool).await;
+    let wanted: Vec<String> = match &mut scope {
+        Scope::All => names,
+        Scope::Some { names, rng, .. } => {
+            let mut wanted: BTreeSet<String> = BTreeSet::new();
+            while wanted.len() < names.len() && (wanted.len() as u64) < DATASETS_BY_CHANCE {
+                wanted.insert(names[rng.below(names.len() as u64) as usize].clone());
+            }
+            wanted.into_iter().collect()
+        }
+    };
+    let mut done = BTreeSet::new();
+    for name in &wanted {
+        let found = pool.dataset(name).await;
+        if let Some(found) = facts.take(format!("dataset {name}"), found) {
+            done.insert(found.object());
+            dataset(&mut facts, &found, &mut scope).await;
+        }
+    }
+    let numbers: BTreeSet<u64> = match &scope {
+        Scope::All => BTreeSet::new(),
+        Scope::Some { touched, .. } => touched.keys().map(|(objset, _)| *objset).collect(),
+    };
+    for number in numbers.into_iter().filter(|number| *number != 0 && !done.contains(number)) {
+        let found = pool.dataset_by_object(number).await;
+        if let Some(found) = facts.take(format!("dataset {number}"), found) {
+            dataset(&mut facts, &found, &mut scope).await;
+        }
+    }
+    facts
+}
+
+/// What belongs to no dataset.
+async fn whole_pool(facts: &mut Facts, pool: &Arc<Pool>) {
+    facts.see("uberblock", Ok(pool.uberblock()));
+    facts.see("directory", Ok(pool.directory()));
+    facts.see("config guid", Ok(pool.guid()));
+    if pool.warnings().is_empty() {
+        facts.see("features", Ok(pool.features()));
+    }
+    if let Some(history) = facts.take("history", pool.history().await)
+        && history.damage.is_none()
+    {
+        facts.see("history", Ok(history.records));
+    }
+    facts.see("error log", pool.error_log().await);
+    facts.see("damaged objects", pool.damaged_objects().await);
+    if let Some(space) = facts.take("space", pool.space().await)
+        && space.damage.is_empty()
+    {
+        facts.see("space", Ok(space));
+    }
+    // The state of devices is a matter of the damage; that it can be told is not.
+    facts.take("status", pool.status().await);
+    let props = pool.props().await;
+    if let Some(props) = facts.take("pool properties", props) {
+        for row in props.all() {
+            // Devices may be found worse than they were; a sum that lacks something is left out.
+            if row.value != PropValue::Absent && !["health", "load_guid"].contains(&&*row.name) {
+                facts.see(format!("pool property {}", row.name), Ok(row));
+            }
+        }
+    }
+}
+
+/// The names of all datasets; what is there without the damaged ones.
+async fn names(facts: &mut Facts, pool: &Arc<Pool>) -> Vec<String> {
+    let listed = all_datasets(pool).await;
+    let named = listed.map(|all| all.iter().map(|one| one.name().to_owned()).collect::<Vec<_>>());
+    facts.see("names", named).unwrap_or_default()
+}
+
+async fn dataset(facts: &mut Facts, dataset: &Dataset, scope: &mut Scope) {
+    let name = dataset.name();
+    facts.see(format!("phys of {name}"), Ok(dataset.phys()));
+    facts.see(format!("dir of {name}"), Ok(&dataset.dir().phys));
+    facts.see(format!("kind of {name}"), dataset.kind().await);
+    facts.see(format!("written of {name}"), dataset.written().await);
+    facts.see(format!("holds of {name}"), dataset.holds().await);
+    facts.see(format!("clones of {name}"), dataset.clone_names().await);
+    facts.see(format!("bookmarks of {name}"), dataset.bookmarks().await);
+    let origin = dataset.origin().await;
+    facts.see(format!("origin of {name}"), origin.map(|one| one.map(|one| one.object())));
+    if let Some(props) = facts.take(format!("properties of {name}"), dataset.props().await)
+        && let Some(rows) = facts.take(format!("properties of {name}"), props.all().await)
+    {
+        for row in rows {
+            facts.see(format!("property {} of {name}", row.name), Ok(row));
+        }
+    }
+    let opened = dataset.open().await;
+    if let Some(set) = facts.take(format!("object set of {name}"), opened) {
+        objset(facts, &set, scope).await;
+    }
+}
+
+async fn objset(facts: &mut Facts, set: &Arc<ObjSet>, scope: &mut Scope) {
+    let id = set.id();
+    facts.see(format!("object set {id}"), Ok((set.root(), set.phys())));
+    let special = [set.user_used(), set.group_used(), set.project_used()];
+    let mut dnodes: Vec<Arc<Dnode>> = special.into_iter().flatten().collect();
+    let (mut is_whole, mut count) = (true, 0_u64);
+    let mut walk = set.dnodes(0);
+    while let Some(dnode) = walk.next().await {
+        match dnode {
+            Ok(dnode) => {
+                count += 1;
+                facts.entry((id, dnode.object()), dnode.phys());
+                dnodes.push(dnode);
+            }
+            Err(error) => {
+                is_whole = false;
+                facts.fail(format!("objects of {id}"), error);
+            }
+        }
+    }
+    if is_whole {
+        facts.see(format!("number of objects of {id}"), Ok(count));
+    }
+    for (index, starts) in chosen(id, &dnodes, scope) {
+        object(facts, set, &dnodes[index], &starts).await;
+    }
+}
+
+/// Which objects are read, and from which bytes on; none means all.
+fn chosen(id: u64, dnodes: &[Arc<Dnode>], scope: &mut Scope) -> Vec<(usize, Vec<u64>)> {
+    let all = || (0..dnodes.len()).map(|index| (index, Vec::new())).collect();
+    match scope {
+        Scope::All => all(),
+        // Of the MOS everything, since everything hangs on it.
+        Scope::Some { .. } if id == 0 => all(),
+        Scope::Some { touched, rng, .. } => {
+            let mut chosen = Vec::new();
+            let by_chance: BTreeSet<u64> =
+                (0..OBJECTS_BY_CHANCE).map(|_| rng.below(dnodes.len() as u64)).collect();
+            for (index, dnode) in dnodes.iter().enumerate() {
+                if let Some(starts) = touched.get(&(id, dnode.object())) {
+                    chosen.push((index, starts.iter().take(4).copied().collect()));
+                } else if by_chance.contains(&(index as u64)) {
+                    chosen.push((index, vec![0]));
+                }
+            }
+            chosen
+        }
+    }
+}
+
+async fn object(facts: &mut Facts, set: &Arc<ObjSet>, dnode: &Arc<Dnode>, starts: &[u64]) {
+    let place = (set.id(), dnode.object());
+    if let Some(spill) = facts.take(format!("spill of {place:?}"), dnode.spill().await) {
+        facts.see(format!("spill of {place:?}"), Ok(spill.as_deref()));
+    }
+    if starts.is_empty() {
+        bytes(facts, place, dnode, 0..u64::MAX).await;
+    }
+    for start in starts {
+        let size = dnode.geometry().block_size;
+        let start = start / size * size;
+        bytes(facts, place, dnode, start..start.saturating_add(PIECE_LEN.max(size) / size * size))
+            .await;
+    }
+    if dnode.phys().object_type.is_zap() {
+        zap(facts, place, dnode).await;
+    }
+}
+
+async fn bytes(facts: &mut Facts, place: Place, dnode: &Arc<Dnode>, range: std::ops::Range<u64>) {
+    let mut stream = dnode.stream(range);
+    while let Some(extent) = stream.next().await {
+        match extent {
+            Ok(extent) => match &extent.data {
+                Some(data) => facts.block(place, extent.offset, data),
+                None => facts.hole(place, extent.offset, extent.len),
+            },
+            Err(lost) => facts.fail(format!("{place:?} at {:#x}", lost.offset), lost.error),
+        }
+    }
+}
+
+async fn zap(facts: &mut Facts, place: Place, dnode: &Arc<Dnode>) {
+    let name = format!("ZAP {place:?}");
+    let Some(zap) = facts.take(&*name, Zap::of(Arc::clone(dnode)).await) else { return };
+    let (mut is_whole, mut count) = (true, 0_u64);
+    let mut entries = zap.entries();
+    loop {
+        match entries.next().await {
+            Ok(Some(entry)) => {
+                facts.entry(place, &entry);
+                count += 1;
+                if count.is_multiple_of(16)
+                    && let Some(key) = entry.key.name()
+                {
+                    // The damage stands still, so what was listed is found as it was listed.
+                    match zap.lookup(key).await {
+                        Ok(found) if found.as_ref() == Some(&entry.value) => {}
+                        other => drop(facts.see(format!("{name}: lookup of {key:?}"), other)),
+                    }
+                }
+            }
+            Ok(None) => break,
+            Err(error) => {
+                is_whole = false;
+                facts.fail(&*name, error);
+            }
+        }
+    }
+    if is_whole {
+        facts.see(name, Ok(count));
+    }
+}
