@@ -23,6 +23,8 @@ pub enum Exit {
     Usage(String),
     /// With this message on standard error and status 1.
     Failed(String),
+    /// The same with another status.
+    FailedWith(String, i32),
     /// The reader of the output went away.
     Pipe,
 }

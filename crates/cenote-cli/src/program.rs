@@ -51,6 +51,10 @@ fn finish(result: CommandResult, io: &mut Io<'_>) -> i32 {
             let _ = err!(io, "{message}");
             1
         }
+        Err(Exit::FailedWith(message, status)) => {
+            let _ = err!(io, "{message}");
+            status
+        }
         Err(Exit::Usage(message)) => {
             let _ = err!(io, "{message}");
             2

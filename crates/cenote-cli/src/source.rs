@@ -37,6 +37,8 @@ pub struct Source {
     pub keys: Vec<(String, String)>,
     /// Whether pools are opened in this process.
     pub embedded: bool,
+    /// The txg as of which pools are opened (`-T`), where that is asked for.
+    pub txg: Option<u64>,
 }
 
 impl Source {
@@ -49,7 +51,7 @@ impl Source {
         Ok(())
     }
 
-    /// Takes the leading `--embedded`, `-d` and `-k` off the arguments of `zpool` or `zfs`.
+    /// Takes the leading `--embedded`, `-d`, `-k` and `-T` off the arguments of `zpool` or `zfs`.
     pub fn take_leading(args: &[String]) -> Result<(Self, &[String]), Exit> {
         let mut source = Self::default();
         let mut rest = args;
@@ -67,7 +69,13 @@ impl Source {
                     source.add_key(value)?;
                     tail
                 }
-                [flag] if source.embedded && (flag == "-d" || flag == "-k") => {
+                [flag, value, tail @ ..] if source.embedded && flag == "-T" => {
+                    let txg = value.parse();
+                    source.txg =
+                        Some(txg.map_err(|_| Exit::usage(format!("invalid txg '{value}'")))?);
+                    tail
+                }
+                [flag] if source.embedded && matches!(flag.as_str(), "-d" | "-k" | "-T") => {
                     return Err(Exit::usage(format!(
                         "missing argument for '{}' option",
                         &flag[1..]
@@ -114,7 +122,9 @@ impl Source {
         candidate: &Candidate,
         options: &OpenOptions,
     ) -> Result<Arc<Pool>, Exit> {
-        let opened = Pool::open(candidate, options).await;
+        let mut options = options.clone();
+        options.txg = options.txg.or(self.txg);
+        let opened = Pool::open(candidate, &options).await;
         let pool = opened.map_err(|error| open_failure(candidate, &error))?;
         for (dataset, file) in &self.keys {
             if dataset.split('/').next() == Some(pool.name()) {

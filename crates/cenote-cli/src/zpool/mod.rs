@@ -1,9 +1,221 @@
 //! `zpool`: OpenZFS's command of that name.
+//!
+//! The verbs that read work on pools that are opened in this process (`--embedded -d DIR`); without
+//! that no pool is imported, and the answer is OpenZFS's for a system without pools. The verbs
+//! that change a pool check their arguments as far as that needs no pool, and refuse.
+//!
+//! Sources: spec 06 §19, spec 05 §6.6, the manual pages.
 
+mod config_table;
+mod dump;
+mod get;
+mod history;
+mod import;
+mod import_text;
+pub(crate) mod json;
+mod list;
+mod list_vdevs;
+mod names;
+mod refuse;
+mod scan;
+mod status;
+mod status_json;
+mod status_text;
+
+use std::sync::Arc;
+
+use cenote_pool::import::FindError;
+use cenote_pool::{OpenOptions, Pool};
+
+use crate::err;
+use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
+use crate::usage::Tool;
 
 /// Runs one verb.
-pub fn run(verb: &str, _source: &Source, _args: &[String], _io: &mut Io<'_>) -> CommandResult {
-    Err(Exit::failed(format!("cannot run 'zpool {verb}': not supported by this version of cenote")))
+pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    match verb {
+        "import" => import::run(source, args, io),
+        "list" => list::run(source, args, io),
+        "get" => get::run(source, args, io),
+        "status" => status::run(source, args, io),
+        "history" => history::run(source, args, io),
+        "version" => version(Tool::Zpool, args, io),
+        "help" => help(Tool::Zpool, args, io),
+        _ => refuse::run(verb, source, args, io),
+    }
+}
+
+/// Runs `work` to its end.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Exit>>) -> Result<T, Exit> {
+    cenote_rt::block_on(0, work)?
+}
+
+/// `help [VERB]`: the usage text.
+pub(crate) fn help(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    match args.first() {
+        Some(verb) if tool.has_verb(verb) => write!(io.out, "{}", tool.verb_usage(verb))?,
+        _ => write!(io.out, "{}", tool.usage())?,
+    }
+    Ok(())
+}
+
+/// `version [-j]`: there is no kernel module, so the engine stands for it.
+pub(crate) fn version(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "j", &[Long::flag("json", 'j')])?;
+    let engine = format!("zfs-2.3.2-cenote-{}", env!("CARGO_PKG_VERSION"));
+    if parsed.has('j') {
+        let mut document = json::document(&format!("{} version", tool.name()));
+        let mut versions = serde_json::Map::new();
+        versions.insert("userland".into(), engine.clone().into());
+        versions.insert("kernel".into(), engine.into());
+        document.insert("zfs_version".into(), versions.into());
+        return json::print(document, io);
+    }
+    write!(io.out, "{engine}\n{engine}\n")?;
+    Ok(())
+}
+
+/// The pools asked for by name, or all; what cannot be opened is told, and makes the command fail.
+pub(crate) struct Pools {
+    /// In order of the arguments, or of their names.
+    pub(crate) open: Vec<Arc<Pool>>,
+    /// Whether there was something that is not among them.
+    pub(crate) is_incomplete: bool,
+}
+
+impl Pools {
+    /// Status 1 if something could not be opened.
+    pub(crate) fn finish(&self) -> CommandResult {
+        if self.is_incomplete { Err(Exit::Status(1)) } else { Ok(()) }
+    }
+}
+
+/// How the absence of a pool is told.
+pub(crate) fn no_such_pool(name: &str) -> String {
+    format!("cannot open '{name}': no such pool")
+}
+
+/// Opens pools; `missing` words the absence of one.
+pub(crate) async fn pools(
+    source: &Source,
+    names: &[String],
+    missing: impl Fn(&str) -> String,
+    io: &mut Io<'_>,
+) -> Result<Pools, Exit> {
+    let mut pools = Pools { open: Vec::new(), is_incomplete: false };
+    if !source.embedded {
+        for name in names {
+            err!(io, "{}", missing(name))?;
+            pools.is_incomplete = true;
+        }
+        return Ok(pools);
+    }
+    let scan = source.scan().await?;
+    let mut wanted = Vec::new();
+    if names.is_empty() {
+        wanted.extend(scan.candidates.iter().filter(|candidate| !candidate.is_destroyed()));
+        wanted.sort_by(|a, b| a.name().cmp(b.name()));
+    }
+    for name in names {
+        match scan.find(name) {
+            Ok(candidate) if !candidate.is_destroyed() => wanted.push(candidate),
+            Err(error @ FindError::Ambiguous(_)) => {
+                err!(io, "cannot open '{name}': {error}")?;
+                pools.is_incomplete = true;
+            }
+            _ => {
+                err!(io, "{}", missing(name))?;
+                pools.is_incomplete = true;
+            }
+        }
+    }
+    for candidate in wanted {
+        match source.open(candidate, &OpenOptions::default()).await {
+            Ok(pool) => pools.open.push(pool),
+            Err(Exit::Failed(message)) => {
+                err!(io, "{message}")?;
+                pools.is_incomplete = true;
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(pools)
+}
+
+/// `[interval [count]]` at the end of the operands.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Repeat {
+    /// Between two prints; none prints once.
+    pub(crate) interval: Option<std::time::Duration>,
+    /// How often; none is for ever.
+    pub(crate) count: Option<u64>,
+}
+
+impl Repeat {
+    /// Takes the numbers off the end of the operands.
+    pub(crate) fn take(operands: &mut Vec<String>) -> Result<Self, Exit> {
+        let number = |text: Option<&String>| {
+            text.and_then(|text| text.parse::<f64>().ok()).filter(|number| *number >= 0.0)
+        };
+        let mut repeat = Self { interval: None, count: None };
+        let Some(last) = number(operands.last()) else { return Ok(repeat) };
+        operands.pop();
+        let interval = match number(operands.last()) {
+            Some(first) => {
+                operands.pop();
+                repeat.count = Some(last as u64);
+                first
+            }
+            None => last,
+        };
+        if interval == 0.0 {
+            return Err(Exit::usage("interval cannot be zero"));
+        }
+        repeat.interval = std::time::Duration::try_from_secs_f64(interval).ok();
+        Ok(repeat)
+    }
+
+    /// Waits for the next round; false when there is none.
+    pub(crate) async fn next(self, done: u64) -> bool {
+        let Some(interval) = self.interval else { return false };
+        if self.count.is_some_and(|count| done >= count) {
+            return false;
+        }
+        cenote_rt::sleep(interval).await;
+        true
+    }
+}
+
+/// `-T u|d`: the time above each round.
+pub(crate) fn timestamp(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
+    let now = cenote_rt::wall_clock().as_secs();
+    match parsed.value('T') {
+        None => Ok(()),
+        Some("u") => Ok(writeln!(io.out, "{now}")?),
+        Some("d") => Ok(writeln!(io.out, "{}", crate::zfs::value::date(now, "%c"))?),
+        Some(_) => Err(Exit::usage("")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_come_off_the_end() {
+        let take = |line: &str| {
+            let mut operands: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            (Repeat::take(&mut operands), operands.join(" "))
+        };
+        let seconds = |s| Some(std::time::Duration::from_secs(s));
+        assert_eq!(take("p q"), (Ok(Repeat { interval: None, count: None }), "p q".into()));
+        assert_eq!(take("p 2"), (Ok(Repeat { interval: seconds(2), count: None }), "p".into()));
+        assert_eq!(
+            take("p 2 3"),
+            (Ok(Repeat { interval: seconds(2), count: Some(3) }), "p".into())
+        );
+        assert_eq!(take("p 0").0, Err(Exit::usage("interval cannot be zero")));
+    }
 }

@@ -1,0 +1,231 @@
+//! Property lists: what `-o` and the first argument of `get` name, and how wide columns become.
+//!
+//! A column is at least as wide as its heading; one of numbers has five places, one of names the
+//! longest of them; texts, dates, and with `-p` everything, widen with the values (observed).
+
+use cenote_pool::props::userspace;
+use cenote_pool::props::{DATASET_PROPERTIES, Form, PropType, Property};
+
+use crate::io::Exit;
+
+/// What `-o space` stands for.
+const SPACE: &str = "name,available,used,usedbysnapshots,usedbydataset,usedbyrefreservation,\
+                     usedbychildren";
+
+/// Narrowest column of numbers.
+const NUMBER_WIDTH: usize = 5;
+
+/// Heading of a pool's health is wide enough for its longest value.
+const HEALTH_WIDTH: usize = 8;
+
+/// A property as a column or a row of `get`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Column {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its table entry, if it is a native one.
+    pub(crate) property: Option<&'static Property>,
+    /// Whether it stands for one of `all`, where absence is passed over.
+    pub(crate) is_of_all: bool,
+    /// What else it must have room for.
+    pub(crate) width_min: usize,
+}
+
+impl Column {
+    /// A native property.
+    pub(crate) fn native(property: &'static Property, is_of_all: bool) -> Self {
+        Self { name: property.name.to_owned(), property: Some(property), is_of_all, width_min: 0 }
+    }
+
+    /// A property outside the tables.
+    pub(crate) fn other(name: &str, is_of_all: bool) -> Self {
+        Self { name: name.to_owned(), property: None, is_of_all, width_min: 0 }
+    }
+
+    /// The txg of creation, which JSON output has of every dataset.
+    pub(super) fn of_create_txg() -> Self {
+        let property = lookup(DATASET_PROPERTIES, "createtxg");
+        Self { name: "createtxg".to_owned(), property, is_of_all: false, width_min: 0 }
+    }
+
+    /// The heading in `list`.
+    pub(crate) fn heading(&self) -> String {
+        match self.property {
+            Some(property) => property.column.to_owned(),
+            None => self.name.to_uppercase(),
+        }
+    }
+
+    /// Whether the heading stands on the right.
+    pub(crate) fn heading_is_right(&self) -> bool {
+        self.property.is_some_and(|property| property.align_right)
+    }
+
+    /// Whether values stand on the right.
+    pub(crate) fn is_right(&self) -> bool {
+        let is_figure = || userspace::parse(&self.name).is_some() || is_written(&self.name);
+        self.property.map_or_else(is_figure, |property| property.align_right)
+    }
+
+    /// Its width before there are values.
+    pub(crate) fn width(&self) -> usize {
+        let Some(property) = self.property else { return self.name.len().max(self.width_min) };
+        let heading = property.column.len().max(self.width_min);
+        match property.value_type {
+            _ if property.name == "health" => heading.max(HEALTH_WIDTH),
+            PropType::Number(_) => heading.max(NUMBER_WIDTH),
+            PropType::Index(names) => {
+                names.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(heading)
+            }
+            PropType::Text => heading,
+        }
+    }
+
+    /// Whether values widen it.
+    pub(crate) fn widens(&self, is_literal: bool) -> bool {
+        match self.property.map(|property| property.value_type) {
+            Some(PropType::Number(Form::Date) | PropType::Text) => true,
+            Some(_) => is_literal,
+            None => userspace::parse(&self.name).is_none() && !is_written(&self.name),
+        }
+    }
+}
+
+fn is_written(name: &str) -> bool {
+    name.starts_with("written@") || name.starts_with("written#")
+}
+
+/// The property that a name or the heading of a column names.
+pub(crate) fn lookup(table: &'static [Property], name: &str) -> Option<&'static Property> {
+    let is_heading = |property: &&Property| property.column.to_ascii_lowercase() == name;
+    table.iter().find(|property| property.name == name).or_else(|| table.iter().find(is_heading))
+}
+
+/// What a wrong name in a list says.
+pub(crate) fn bad_property(name: &str) -> Exit {
+    Exit::usage(format!("bad property list: invalid property '{name}'"))
+}
+
+/// A column of datasets by name.
+pub(super) fn dataset_column(name: &str) -> Option<Column> {
+    if let Some(property) = lookup(DATASET_PROPERTIES, name) {
+        return Some(Column::native(property, false));
+    }
+    let is_user = name.contains(':');
+    let is_known = is_user || userspace::parse(name).is_some() || is_written(name);
+    is_known.then(|| Column::other(name, false))
+}
+
+/// All columns that a comma-separated list names.
+pub(super) fn dataset_columns(list: &str) -> Result<Vec<Column>, Exit> {
+    let list = if list == "space" { SPACE } else { list };
+    if list == "all" {
+        let shown = DATASET_PROPERTIES.iter().filter(|property| !property.is_hidden());
+        return Ok(shown.map(|property| Column::native(property, true)).collect());
+    }
+    list.split(',').map(|name| dataset_column(name).ok_or_else(|| bad_property(name))).collect()
+}
+
+/// The fields of `get`, by the names that `-o` has for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Field {
+    /// The dataset or pool.
+    Name,
+    /// The property.
+    Property,
+    /// The effective value.
+    Value,
+    /// The received value.
+    Received,
+    /// Where the value comes from.
+    Source,
+}
+
+impl Field {
+    /// Its heading.
+    pub(crate) fn heading(self) -> &'static str {
+        match self {
+            Self::Name => "NAME",
+            Self::Property => "PROPERTY",
+            Self::Value => "VALUE",
+            Self::Received => "RECEIVED",
+            Self::Source => "SOURCE",
+        }
+    }
+}
+
+/// Takes the list of `-o` of a `get`; pools have no received values.
+pub(crate) fn fields(list: Option<&str>, has_received: bool) -> Result<Vec<Field>, Exit> {
+    let Some(list) = list else {
+        return Ok(vec![Field::Name, Field::Property, Field::Value, Field::Source]);
+    };
+    let mut fields = Vec::new();
+    for name in list.split(',') {
+        if fields.len() == if has_received { 5 } else { 4 } {
+            return Err(Exit::usage("too many fields given to -o option"));
+        }
+        fields.push(match name {
+            "name" => Field::Name,
+            "property" => Field::Property,
+            "value" => Field::Value,
+            "received" if has_received => Field::Received,
+            "source" => Field::Source,
+            "all" if !fields.is_empty() => {
+                let message = "\"all\" conflicts with specific fields given to -o option";
+                return Err(Exit::usage(message));
+            }
+            "all" if has_received => {
+                use Field::{Name, Property, Received, Source, Value};
+                fields.extend([Name, Property, Value, Received, Source]);
+                continue;
+            }
+            "all" => {
+                fields.extend([Field::Name, Field::Property, Field::Value, Field::Source]);
+                continue;
+            }
+            _ => return Err(Exit::usage(format!("invalid column name '{name}'"))),
+        });
+    }
+    Ok(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_headings_and_families_are_columns() {
+        let names = |list| {
+            dataset_columns(list).map(|all| all.into_iter().map(|c| c.name).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            names("avail,refer,a:b"),
+            Ok(vec!["available".into(), "referenced".into(), "a:b".into()])
+        );
+        assert_eq!(names("space").map(|names| names.len()), Ok(7));
+        assert_eq!(names("userused@5,written@x").map(|names| names.len()), Ok(2));
+        assert_eq!(names("used,nosuch"), Err(bad_property("nosuch")));
+    }
+
+    #[test]
+    fn widths_before_values() {
+        let width = |name| dataset_column(name).expect("column").width();
+        assert_eq!(["used", "refreservation", "compression", "a:b"].map(width), [5, 9, 14, 3]);
+        let widens = |name| dataset_column(name).expect("column").widens(false);
+        assert_eq!(["used", "name", "creation", "a:b"].map(widens), [false, true, true, true]);
+    }
+
+    #[test]
+    fn fields_of_get() {
+        use Field::*;
+        assert_eq!(fields(Some("value,name"), true), Ok(vec![Value, Name]));
+        assert_eq!(fields(Some("all"), false), Ok(vec![Name, Property, Value, Source]));
+        for (list, want) in [
+            ("x", "invalid column name 'x'"),
+            ("name,all", "\"all\" conflicts with specific fields given to -o option"),
+            ("received", "invalid column name 'received'"),
+        ] {
+            assert_eq!(fields(Some(list), false), Err(Exit::usage(want)));
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `zfs get`.
+
+use cenote_pool::props::{PropRow, PropValue, Source as Origin};
+use serde_json::Map;
+
+use super::columns::{self, Column, Field};
+use super::select::{self, Item, Selection, Types};
+use super::{json, value};
+use crate::err;
+use crate::getopt;
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::Source;
+use crate::zpool::json as pool_json;
+use crate::zpool::{block_on, json::Form};
+
+/// One line of `get`.
+pub(crate) struct Row {
+    /// The dataset or pool.
+    pub(crate) name: String,
+    /// The property.
+    pub(crate) property: String,
+    /// The effective value, as shown.
+    pub(crate) value: String,
+    /// The received value, as shown.
+    pub(crate) received: String,
+    /// Where the value comes from.
+    pub(crate) source: Origin,
+}
+
+/// Sources that `-s` takes.
+struct Sources(Vec<&'static str>);
+
+const SOURCES: [&str; 6] = ["local", "default", "inherited", "received", "temporary", "none"];
+
+impl Sources {
+    fn parse(list: Option<&str>) -> Result<Self, Exit> {
+        let Some(list) = list else { return Ok(Self(SOURCES.to_vec())) };
+        let one = |name: &str| {
+            SOURCES
+                .iter()
+                .copied()
+                .find(|source| *source == name)
+                .ok_or_else(|| Exit::usage(format!("invalid source '{name}'")))
+        };
+        list.split(',').map(one).collect::<Result<_, _>>().map(Self)
+    }
+
+    fn contains(&self, source: &Origin) -> bool {
+        let name = match source {
+            Origin::None => "none",
+            Origin::Default => "default",
+            Origin::Local => "local",
+            Origin::Inherited(_) => "inherited",
+            Origin::Received => "received",
+            Origin::Temporary => "temporary",
+        };
+        self.0.contains(&name)
+    }
+}
+
+/// Runs `zfs get`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, ":d:o:s:jrt:Hp", &pool_json::DATASET_LONGS)?;
+    let form = Form::of(&parsed)?;
+    let depth = select::parse_depth(parsed.value('d'))?;
+    let fields = columns::fields(parsed.value('o'), true)?;
+    let sources = Sources::parse(parsed.value('s'))?;
+    let types = Types::parse(parsed.values('t'))?;
+    let [list, names @ ..] = &parsed.operands[..] else {
+        return Err(Exit::usage("missing property argument"));
+    };
+    let columns = columns::dataset_columns(list)?;
+    let selection = Selection {
+        // All snapshots below are meant, whether the pool lists them or not.
+        types: Some(types.unwrap_or(Types::ALL)),
+        default_types: Types::ALL,
+        is_recursive: parsed.has('r'),
+        depth,
+        order: Vec::new(),
+        names: names.to_vec(),
+    };
+    let is_literal = parsed.has('p') || form.has_numbers;
+    block_on(async {
+        let selected = select::select(source, &selection, io).await?;
+        let mut datasets = Map::new();
+        let mut rows = Vec::new();
+        let mut width = 0;
+        for item in &selected.items {
+            let mut of_item = Vec::new();
+            let user = if list == "all" { item.user() } else { Vec::new() };
+            let user_columns: Vec<Column> =
+                user.iter().map(|row| Column::other(&row.name, true)).collect();
+            for column in columns.iter().chain(&user_columns) {
+                let found = item.get(column).await?;
+                let Some(row) = row(item, column, found, is_literal) else { continue };
+                let widened = if column.widens(is_literal) { row.value.chars().count() } else { 0 };
+                width = width.max(widened);
+                if sources.contains(&row.source) {
+                    of_item.push(row);
+                }
+            }
+            if form.is_wanted {
+                let create_txg = item.get(&Column::of_create_txg()).await?;
+                let mut map = json::dataset(form, item, create_txg.as_ref());
+                let properties: Map<_, _> = of_item
+                    .iter()
+                    .map(|row| {
+                        (row.property.clone(), json::property(form, &row.value, &row.source))
+                    })
+                    .collect();
+                if !properties.is_empty() {
+                    map.insert("properties".into(), properties.into());
+                    datasets.insert(item.name().to_owned(), map.into());
+                }
+            } else {
+                width = user_columns.iter().map(Column::width).max().unwrap_or(0).max(width);
+                rows.extend(of_item);
+            }
+        }
+        if form.is_wanted {
+            let mut document = pool_json::document("zfs get");
+            document.insert("datasets".into(), datasets.into());
+            pool_json::print(document, io)?;
+        } else {
+            width = columns.iter().map(Column::width).max().unwrap_or(0).max(width);
+            let names = selected.items.iter().map(|item| item.name().chars().count());
+            let names = names.max().unwrap_or(0);
+            write!(io.out, "{}", render(&rows, &fields, parsed.has('H'), names, width))?;
+        }
+        if selected.items.is_empty() && !selected.is_incomplete && names.is_empty() {
+            err!(io, "no datasets available")?;
+        }
+        if selected.is_incomplete { Err(Exit::Status(1)) } else { Ok(()) }
+    })
+}
+
+/// The line for a property; none if it is one of all and the dataset has no such thing.
+fn row(item: &Item, column: &Column, found: Option<PropRow>, is_literal: bool) -> Option<Row> {
+    let (value, received, source) = match found {
+        None if column.is_of_all => return None,
+        None => ("-".to_owned(), "-".to_owned(), Origin::None),
+        Some(row) => {
+            let received = match &row.received {
+                None | Some(PropValue::Absent) => "-".to_owned(),
+                Some(value) => {
+                    value::shown(&PropRow { value: value.clone(), ..row.clone() }, is_literal)
+                }
+            };
+            (value::shown(&row, is_literal), received, row.source)
+        }
+    };
+    let property = column.name.clone();
+    Some(Row { name: item.name().to_owned(), property, value, received, source })
+}
+
+/// The table of a `get`, whose values are as wide as `width` at least.
+pub(crate) fn render(
+    rows: &[Row],
+    fields: &[Field],
+    is_scripted: bool,
+    name_width: usize,
+    width: usize,
+) -> String {
+    let mut text = String::new();
+    let properties = rows.iter().map(|row| row.property.chars().count());
+    let property_width = properties.max().unwrap_or(0);
+    let widths: Vec<usize> = fields
+        .iter()
+        .map(|field| {
+            let content = match field {
+                Field::Name => name_width,
+                Field::Property => property_width,
+                Field::Value => width,
+                Field::Received => {
+                    rows.iter().map(|row| row.received.chars().count()).max().unwrap_or(0)
+                }
+                Field::Source => name_width + "inherited from".len(),
+            };
+            content.max(field.heading().len())
+        })
+        .collect();
+    let mut line = |cells: Vec<String>| {
+        for (index, (cell, width)) in cells.iter().zip(&widths).enumerate() {
+            let is_last = index + 1 == cells.len();
+            text.push_str(cell);
+            match (is_last, is_scripted) {
+                (true, _) => text.push('\n'),
+                (false, true) => text.push('\t'),
+                (false, false) => {
+                    let pad = width.saturating_sub(cell.chars().count()) + 2;
+                    text.push_str(&" ".repeat(pad));
+                }
+            }
+        }
+    };
+    if !is_scripted && !rows.is_empty() {
+        line(fields.iter().map(|field| field.heading().to_owned()).collect());
+    }
+    for row in rows {
+        line(
+            fields
+                .iter()
+                .map(|field| match field {
+                    Field::Name => row.name.clone(),
+                    Field::Property => row.property.clone(),
+                    Field::Value => row.value.clone(),
+                    Field::Received => row.received.clone(),
+                    Field::Source => row.source.to_string(),
+                })
+                .collect(),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_as_openzfs_prints_it() {
+        let row = Row {
+            name: "t/a".into(),
+            property: "user:prop".into(),
+            value: "hello".into(),
+            received: "-".into(),
+            source: Origin::Local,
+        };
+        let fields = columns::fields(None, true).expect("fields");
+        let rows = [row];
+        assert_eq!(
+            render(&rows, &fields, false, 3, 9),
+            "NAME  PROPERTY   VALUE      SOURCE\nt/a   user:prop  hello      local\n"
+        );
+        assert_eq!(render(&rows, &fields, true, 3, 9), "t/a\tuser:prop\thello\tlocal\n");
+    }
+}

@@ -1,0 +1,47 @@
+//! Datasets and their properties for programs.
+
+use cenote_pool::props::{PropRow, Source};
+use serde_json::{Map, Value};
+
+use super::select::Item;
+use crate::zpool::json::Form;
+
+/// Where a value comes from: type, and the ancestor it is inherited from.
+pub(crate) fn source(source: &Source) -> Value {
+    let (kind, data) = match source {
+        Source::None => ("NONE", "-"),
+        Source::Default => ("DEFAULT", "-"),
+        Source::Local => ("LOCAL", "-"),
+        Source::Inherited(from) => ("INHERITED", from.as_str()),
+        Source::Received => ("RECEIVED", "-"),
+        Source::Temporary => ("TEMPORARY", "-"),
+    };
+    let mut map = Map::new();
+    map.insert("type".into(), kind.into());
+    map.insert("data".into(), data.into());
+    map.into()
+}
+
+/// A property: its value as it is shown, and its source.
+pub(crate) fn property(form: Form, shown: &str, row_source: &Source) -> Value {
+    let mut map = Map::new();
+    map.insert("value".into(), form.value(shown));
+    map.insert("source".into(), source(row_source));
+    map.into()
+}
+
+/// The start of a dataset: what it is.
+pub(super) fn dataset(form: Form, item: &Item, create_txg: Option<&PropRow>) -> Map<String, Value> {
+    let name = item.name();
+    let mut map = Map::new();
+    map.insert("name".into(), name.into());
+    map.insert("type".into(), item.kind().to_uppercase().into());
+    map.insert("pool".into(), name.split(['/', '@', '#']).next().unwrap_or(name).into());
+    if let Some((head, short)) = name.split_once('@') {
+        map.insert("dataset".into(), head.into());
+        map.insert("snapshot_name".into(), short.into());
+    }
+    let create_txg = create_txg.map_or_else(|| "0".to_owned(), PropRow::literal);
+    map.insert("createtxg".into(), form.value(&create_txg));
+    map
+}

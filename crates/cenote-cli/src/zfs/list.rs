@@ -1,0 +1,156 @@
+//! `zfs list`.
+
+use serde_json::Map;
+
+use super::columns::{self, Column};
+use super::select::{self, Item, Selection, Types};
+use super::{json, value};
+use crate::err;
+use crate::getopt;
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::Source;
+use crate::zpool::json as pool_json;
+use crate::zpool::{block_on, json::Form};
+
+/// Columns without `-o`.
+const DEFAULT_COLUMNS: &str = "name,used,available,referenced,mountpoint";
+
+/// Runs `zfs list`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "jHS:d:o:prs:t:", &pool_json::DATASET_LONGS)?;
+    let form = Form::of(&parsed)?;
+    let depth = select::parse_depth(parsed.value('d'))?;
+    let mut order = Vec::new();
+    for (letter, name) in &parsed.options {
+        if let ('s' | 'S', Some(name)) = (letter, name) {
+            let column = columns::dataset_column(name)
+                .ok_or_else(|| Exit::usage(format!("invalid property '{name}'")))?;
+            order.push((column, *letter == 'S'));
+        }
+    }
+    let types = Types::parse(parsed.values('t'))?;
+    let list = parsed.value('o').unwrap_or(DEFAULT_COLUMNS);
+    let columns = columns::dataset_columns(list)?;
+    let is_of_space = list == "space" && types.is_none();
+    let default_types = Types { snapshot: !is_of_space, ..Types::DATASETS };
+    let selection = Selection {
+        types,
+        default_types,
+        is_recursive: parsed.has('r'),
+        depth,
+        order,
+        names: parsed.operands.clone(),
+    };
+    let is_literal = parsed.has('p') || form.has_numbers;
+    block_on(async {
+        let selected = select::select(source, &selection, io).await?;
+        if form.is_wanted {
+            print_json(&selected.items, &columns, form, is_literal, io).await?;
+        } else {
+            let rows = rows(&selected.items, &columns, is_literal).await?;
+            write!(io.out, "{}", render(&columns, &rows, parsed.has('H'), is_literal))?;
+        }
+        if selected.items.is_empty() && !selected.is_incomplete && selection.names.is_empty() {
+            err!(io, "no datasets available")?;
+        }
+        if selected.is_incomplete { Err(Exit::Status(1)) } else { Ok(()) }
+    })
+}
+
+async fn rows(
+    items: &[Item],
+    columns: &[Column],
+    is_literal: bool,
+) -> Result<Vec<Vec<String>>, Exit> {
+    let mut rows = Vec::with_capacity(items.len());
+    for item in items {
+        let mut row = Vec::with_capacity(columns.len());
+        for column in columns {
+            let shown = match item.get(column).await? {
+                _ if column.name == "name" => item.name().to_owned(),
+                Some(found) => value::shown(&found, is_literal),
+                None => "-".to_owned(),
+            };
+            row.push(shown);
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// The table; nothing at all without rows.
+pub(crate) fn render(
+    columns: &[Column],
+    rows: &[Vec<String>],
+    is_scripted: bool,
+    is_literal: bool,
+) -> String {
+    let mut text = String::new();
+    if is_scripted {
+        for row in rows {
+            text.extend([&row.join("\t"), "\n"]);
+        }
+        return text;
+    }
+    let widths: Vec<usize> = columns
+        .iter()
+        .enumerate()
+        .map(|(index, column)| {
+            let cells = rows.iter().filter_map(|row| row.get(index));
+            let cells = cells.filter(|_| column.widens(is_literal));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0).max(column.width())
+        })
+        .collect();
+    if !rows.is_empty() {
+        let cells = columns.iter().map(|column| (column.heading(), column.heading_is_right()));
+        line(cells, &widths, &mut text);
+    }
+    for row in rows {
+        let cells = row.iter().cloned().zip(columns.iter().map(Column::is_right));
+        line(cells, &widths, &mut text);
+    }
+    text
+}
+
+/// One line; the last column is not padded on its right.
+fn line(cells: impl Iterator<Item = (String, bool)>, widths: &[usize], text: &mut String) {
+    for (index, ((cell, is_right), width)) in cells.zip(widths).enumerate() {
+        let pad = " ".repeat(width.saturating_sub(cell.chars().count()));
+        if index != 0 {
+            text.push_str("  ");
+        }
+        match is_right {
+            true => text.extend([&*pad, &cell]),
+            false if index + 1 == widths.len() => text.push_str(&cell),
+            false => text.extend([&*cell, &pad]),
+        }
+    }
+    text.push('\n');
+}
+
+async fn print_json(
+    items: &[Item],
+    columns: &[Column],
+    form: Form,
+    is_literal: bool,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let mut datasets = Map::new();
+    for item in items {
+        let create_txg = item.get(&Column::of_create_txg()).await?;
+        let mut map = json::dataset(form, item, create_txg.as_ref());
+        let mut properties = Map::new();
+        for column in columns.iter().filter(|column| column.name != "name") {
+            let (shown, source) = match item.get(column).await? {
+                Some(row) => (value::shown(&row, is_literal), row.source),
+                None => ("-".to_owned(), cenote_pool::props::Source::None),
+            };
+            properties.insert(column.name.clone(), json::property(form, &shown, &source));
+        }
+        map.insert("properties".into(), properties.into());
+        datasets.insert(item.name().to_owned(), map.into());
+    }
+    let mut document = pool_json::document("zfs list");
+    document.insert("datasets".into(), datasets.into());
+    pool_json::print(document, io)
+}

@@ -1,0 +1,392 @@
+//! Which datasets a command is about: arguments, types, recursion and depth, order.
+//!
+//! Rules observed of OpenZFS:
+//! * Without arguments every pool is an argument, and everything below is taken.
+//! * A dataset's snapshots and bookmarks are one level below it, as its children are.
+//! * Asking for snapshots (or bookmarks) only, of datasets by name, means those one level below.
+//! * Without a type, snapshots are taken when named, and below when the pool has `listsnapshots`.
+//! * Order is by name, a dataset before its snapshots, those by age; bookmarks follow.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use cenote_pool::dsl::BadName;
+use cenote_pool::props::dataset::DatasetProps;
+use cenote_pool::props::{PropRow, PropType, PropValue};
+use cenote_pool::{Bookmark, Dataset, DatasetKind, DatasetName, Pool, Suffix};
+
+use super::columns::Column;
+use super::value;
+use crate::err;
+use crate::io::{Exit, Io};
+use crate::source::{Source, dataset_of};
+use crate::zpool;
+
+/// Kinds of datasets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "a set of four kinds")]
+pub(super) struct Types {
+    pub(super) filesystem: bool,
+    pub(super) volume: bool,
+    pub(super) snapshot: bool,
+    pub(super) bookmark: bool,
+}
+
+impl Types {
+    /// None.
+    const NONE: Self = Self { filesystem: false, volume: false, snapshot: false, bookmark: false };
+    /// File systems, volumes and snapshots.
+    pub(super) const DATASETS: Self =
+        Self { filesystem: true, volume: true, snapshot: true, bookmark: false };
+    /// All four.
+    pub(super) const ALL: Self = Self { bookmark: true, ..Self::DATASETS };
+
+    /// Takes the lists of `-t`.
+    pub(super) fn parse<'a>(lists: impl Iterator<Item = &'a str>) -> Result<Option<Self>, Exit> {
+        let mut types = None;
+        for name in lists.flat_map(|list| list.split(',')) {
+            let types = types.get_or_insert(Self::NONE);
+            match name {
+                "filesystem" | "fs" => types.filesystem = true,
+                "volume" | "vol" => types.volume = true,
+                "snapshot" | "snap" => types.snapshot = true,
+                "bookmark" => types.bookmark = true,
+                "all" => *types = Self::ALL,
+                _ => return Err(Exit::usage(format!("invalid type '{name}'"))),
+            }
+        }
+        Ok(types)
+    }
+
+    /// Whether only what hangs on datasets is wanted: snapshots, or bookmarks.
+    fn is_of_suffixes(self) -> bool {
+        !self.filesystem && !self.volume && self.snapshot != self.bookmark
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub(super) struct Selection {
+    /// `-t`
+    pub(super) types: Option<Types>,
+    /// Types without `-t`.
+    pub(super) default_types: Types,
+    /// `-r`
+    pub(super) is_recursive: bool,
+    /// `-d`
+    pub(super) depth: Option<u64>,
+    /// Columns to sort by, each with whether it goes downwards.
+    pub(super) order: Vec<(Column, bool)>,
+    /// Names; none means everything.
+    pub(super) names: Vec<String>,
+}
+
+/// Takes the number of `-d`.
+pub(super) fn parse_depth(text: Option<&str>) -> Result<Option<u64>, Exit> {
+    let Some(text) = text else { return Ok(None) };
+    match text.parse::<i64>() {
+        Err(_) => Err(Exit::usage(format!("{text} is not an integer"))),
+        Ok(depth) => match u64::try_from(depth) {
+            Ok(depth) => Ok(Some(depth)),
+            Err(_) => Err(Exit::usage("Depth can not be negative.")),
+        },
+    }
+}
+
+/// A dataset or bookmark with what its properties need.
+pub(super) enum Item {
+    /// A file system, volume or snapshot.
+    Dataset(Box<DatasetProps>),
+    /// A bookmark.
+    Bookmark(Bookmark, Arc<Pool>),
+}
+
+impl Item {
+    /// The whole name.
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Dataset(props) => props.dataset().name(),
+            Self::Bookmark(bookmark, _) => &bookmark.name,
+        }
+    }
+
+    /// Its kind in one word.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Bookmark(..) => "bookmark",
+            Self::Dataset(props) if props.dataset().is_snapshot() => "snapshot",
+            Self::Dataset(props) if props.kind() == DatasetKind::Volume => "volume",
+            Self::Dataset(_) => "filesystem",
+        }
+    }
+
+    /// A property; none if it has no such thing.
+    pub(super) async fn get(&self, column: &Column) -> Result<Option<PropRow>, Exit> {
+        let row = match (self, column.property) {
+            (Self::Dataset(props), Some(property)) => props.native(property).await,
+            (Self::Dataset(props), None) => props.get(&column.name).await,
+            (Self::Bookmark(bookmark, pool), Some(property)) => bookmark.prop(pool, property).await,
+            (Self::Bookmark(..), None) => Ok(None),
+        };
+        // What cannot be read (a locked dataset's quota, a damaged object) is shown as absent.
+        Ok(row.unwrap_or_default())
+    }
+
+    /// User properties, by name.
+    pub(super) fn user(&self) -> Vec<PropRow> {
+        match self {
+            Self::Dataset(props) => props.user(),
+            Self::Bookmark(..) => Vec::new(),
+        }
+    }
+
+    fn create_txg(&self) -> u64 {
+        match self {
+            Self::Dataset(props) => props.dataset().phys().creation_txg,
+            Self::Bookmark(bookmark, _) => bookmark.phys.creation_txg,
+        }
+    }
+}
+
+/// What was found, in order.
+pub(super) struct Selected {
+    pub(super) items: Vec<Item>,
+    /// Whether some argument could not be opened.
+    pub(super) is_incomplete: bool,
+}
+
+struct Walk {
+    types: Types,
+    lists_snapshots: bool,
+    depth: u64,
+    items: Vec<Item>,
+}
+
+/// Finds all that is asked for.
+pub(super) async fn select(
+    source: &Source,
+    selection: &Selection,
+    io: &mut Io<'_>,
+) -> Result<Selected, Exit> {
+    let types = selection.types.unwrap_or(selection.default_types);
+    let has_names = !selection.names.is_empty();
+    let depth = match (selection.depth, selection.is_recursive, has_names) {
+        (Some(depth), ..) => depth,
+        (None, true, _) | (None, _, false) => u64::MAX,
+        (None, false, true) if types.is_of_suffixes() => 1,
+        (None, false, true) => 0,
+    };
+    let is_walking = depth > 0;
+    let mut walk = Walk { types, lists_snapshots: true, depth, items: Vec::new() };
+    let mut is_incomplete = false;
+    if has_names {
+        for name in &selection.names {
+            match start(source, name, types, is_walking).await {
+                Ok(item) => walk.from(item, selection.types.is_none()).await?,
+                Err(Exit::Failed(message)) => {
+                    err!(io, "{message}")?;
+                    is_incomplete = true;
+                }
+                Err(other) => return Err(other),
+            }
+        }
+    } else {
+        let pools = zpool::pools(source, &[], zpool::no_such_pool, io).await?;
+        is_incomplete = pools.is_incomplete;
+        for pool in pools.open {
+            let root = pool.root_dataset().await?;
+            let item = Item::Dataset(Box::new(root.props().await?));
+            walk.from(item, selection.types.is_none()).await?;
+        }
+    }
+    let items = sorted(walk.items, &selection.order).await?;
+    Ok(Selected { items, is_incomplete })
+}
+
+impl Walk {
+    /// Takes an argument and what is below it.
+    async fn from(&mut self, item: Item, is_untyped: bool) -> Result<(), Exit> {
+        if is_untyped {
+            let pool = match &item {
+                Item::Dataset(props) => props.dataset().pool(),
+                Item::Bookmark(_, pool) => pool,
+            };
+            let is_set = pool.props().await?.get("listsnapshots");
+            self.lists_snapshots = is_set.is_some_and(|row| row.value == PropValue::Number(1));
+        }
+        let mut todo = vec![(item, 0)];
+        while let Some((item, depth)) = todo.pop() {
+            if let Item::Dataset(props) = &item
+                && depth < self.depth
+                && !props.dataset().is_snapshot()
+            {
+                let dataset = props.dataset().clone();
+                // At the last level only what is shown is worth reading.
+                let reads_children =
+                    depth + 1 < self.depth || self.types.filesystem || self.types.volume;
+                if reads_children {
+                    for child in dataset.children().await? {
+                        todo.push((Item::Dataset(Box::new(child.props().await?)), depth + 1));
+                    }
+                }
+                self.suffixes(&dataset).await?;
+            }
+            self.keep(item);
+        }
+        Ok(())
+    }
+
+    async fn suffixes(&mut self, dataset: &Dataset) -> Result<(), Exit> {
+        if self.types.snapshot && self.lists_snapshots {
+            for snapshot in dataset.snapshots().await? {
+                self.items.push(Item::Dataset(Box::new(snapshot.props().await?)));
+            }
+        }
+        if self.types.bookmark {
+            for bookmark in dataset.bookmarks().await? {
+                self.items.push(Item::Bookmark(bookmark, Arc::clone(dataset.pool())));
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, item: Item) {
+        let types = self.types;
+        let is_wanted = match item.kind() {
+            "filesystem" => types.filesystem,
+            "volume" => types.volume,
+            "snapshot" => types.snapshot,
+            _ => types.bookmark,
+        };
+        if is_wanted && !self.items.iter().any(|other| other.name() == item.name()) {
+            self.items.push(item);
+        }
+    }
+}
+
+/// Opens an argument; it must be of a wanted type, unless what is below is wanted.
+async fn start(source: &Source, name: &str, types: Types, is_walking: bool) -> Result<Item, Exit> {
+    let cannot = |why: &str| Exit::failed(format!("cannot open '{name}': {why}"));
+    let parsed = DatasetName::parse(name).map_err(|error: BadName| cannot(&error.to_string()))?;
+    match parsed.suffix {
+        Suffix::Snapshot(_) if !types.snapshot => {
+            return Err(cannot("snapshot delimiter '@' is not expected here"));
+        }
+        Suffix::Bookmark(_) if !types.bookmark => {
+            return Err(cannot("bookmark delimiter '#' is not expected here"));
+        }
+        Suffix::None if !is_walking && !types.filesystem && !types.volume => {
+            return Err(cannot(if types.bookmark && !types.snapshot {
+                "missing '#' delimiter in bookmark name"
+            } else {
+                "missing '@' delimiter in snapshot name"
+            }));
+        }
+        _ => {}
+    }
+    if !source.embedded {
+        return Err(cannot("dataset does not exist"));
+    }
+    let head = source.dataset(parsed.dataset).await?;
+    let pool = Arc::clone(head.pool());
+    let item = match parsed.suffix {
+        Suffix::None => Item::Dataset(Box::new(head.props().await?)),
+        Suffix::Snapshot(short) => {
+            let whole = format!("{}@{short}", head.name());
+            Item::Dataset(Box::new(dataset_of(&pool, &whole).await?.props().await?))
+        }
+        Suffix::Bookmark(short) => match head.bookmark(short).await {
+            Ok(bookmark) => Item::Bookmark(bookmark, pool),
+            Err(_) => return Err(cannot("dataset does not exist")),
+        },
+    };
+    let is_refused = match item.kind() {
+        "filesystem" => !types.filesystem,
+        "volume" => !types.volume,
+        _ => false,
+    };
+    if is_refused && !is_walking {
+        return Err(cannot("operation not applicable to datasets of this type"));
+    }
+    Ok(item)
+}
+
+/// What an item is sorted by: nothing sorts to the end in either direction.
+enum Key {
+    Number(u64),
+    Text(String),
+    Absent,
+}
+
+async fn sorted(items: Vec<Item>, order: &[(Column, bool)]) -> Result<Vec<Item>, Exit> {
+    let mut keyed = Vec::with_capacity(items.len());
+    for item in items {
+        let mut keys = Vec::with_capacity(order.len());
+        for (column, _) in order {
+            keys.push(key(&item, column).await?);
+        }
+        keyed.push((keys, item));
+    }
+    keyed.sort_by(|(a_keys, a), (b_keys, b)| {
+        let by_key = a_keys.iter().zip(b_keys).zip(order).map(|((a, b), (_, is_down))| {
+            let turn = |order: Ordering| if *is_down { order.reverse() } else { order };
+            match (a, b) {
+                (Key::Absent, Key::Absent) => Ordering::Equal,
+                (Key::Absent, _) => Ordering::Greater,
+                (_, Key::Absent) => Ordering::Less,
+                (Key::Number(a), Key::Number(b)) => turn(a.cmp(b)),
+                (Key::Text(a), Key::Text(b)) => turn(a.cmp(b)),
+                (Key::Number(_), Key::Text(_)) => Ordering::Less,
+                (Key::Text(_), Key::Number(_)) => Ordering::Greater,
+            }
+        });
+        by_key.fold(Ordering::Equal, Ordering::then).then_with(|| by_name(a, b))
+    });
+    Ok(keyed.into_iter().map(|(_, item)| item).collect())
+}
+
+async fn key(item: &Item, column: &Column) -> Result<Key, Exit> {
+    if column.name == "name" {
+        return Ok(Key::Text(item.name().to_owned()));
+    }
+    let Some(row) = item.get(column).await? else { return Ok(Key::Absent) };
+    let is_number = matches!(column.property.map(|p| p.value_type), Some(PropType::Number(_)));
+    Ok(match row.value {
+        PropValue::Absent => Key::Absent,
+        PropValue::Number(number) if is_number => Key::Number(number),
+        _ => Key::Text(value::shown(&row, false)),
+    })
+}
+
+/// A dataset, then its snapshots by age, then its bookmarks.
+fn by_name(a: &Item, b: &Item) -> Ordering {
+    let split = |item: &Item| {
+        let name = item.name();
+        let (head, short) = name.split_once('@').map_or((name, None), |(h, s)| (h, Some(s)));
+        (head.to_owned(), short.map(|short| (item.create_txg(), short.to_owned())))
+    };
+    split(a).cmp(&split(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_add_up() {
+        let parse = |lists: &[&'static str]| Types::parse(lists.iter().copied());
+        assert_eq!(parse(&[]), Ok(None));
+        assert_eq!(parse(&["all"]), Ok(Some(Types::ALL)));
+        let both = Types { filesystem: true, snapshot: true, ..Types::NONE };
+        assert_eq!(parse(&["fs", "snap"]), Ok(Some(both)));
+        assert_eq!(parse(&["fs,snapshot"]), Ok(Some(both)));
+        assert_eq!(parse(&["nosuch"]), Err(Exit::usage("invalid type 'nosuch'")));
+    }
+
+    #[test]
+    fn depths() {
+        assert_eq!(parse_depth(Some("2")), Ok(Some(2)));
+        assert_eq!(parse_depth(Some("x")), Err(Exit::usage("x is not an integer")));
+        assert_eq!(parse_depth(Some("-1")), Err(Exit::usage("Depth can not be negative.")));
+    }
+}

@@ -1,0 +1,279 @@
+//! The table below `config:`, in import listings and in the status of an open pool.
+//!
+//!     <TAB>NAME          STATE     READ WRITE CKSUM        (status only)
+//!     <TAB>pool          ONLINE       0     0     0
+//!     <TAB>  mirror-0    ONLINE       0     0     0
+//!     <TAB>logs
+//!     <TAB>  /dev/sdc    ONLINE       0     0     0
+//!
+//! Depth grows by two; the name column is as wide as the widest indented name of all sections, and
+//! at least ten. Layout: spec 06 §19.2.
+
+use cenote_ondisk::config::VdevKind;
+use cenote_pool::AllocationClass;
+use cenote_pool::status::{AuxReport, PoolStatus, VdevReport, state_name};
+use cenote_vdev::{VdevAux, VdevState};
+
+use super::names::Names;
+use crate::nicenum;
+
+/// Sections after the main one, with their titles.
+pub(super) const SECTIONS: [(AllocationClass, &str); 3] = [
+    (AllocationClass::Dedup, "dedup"),
+    (AllocationClass::Special, "special"),
+    (AllocationClass::Log, "logs"),
+];
+
+/// Narrowest name column.
+const NAME_WIDTH_MIN: usize = 10;
+
+/// What a table shows.
+#[derive(Debug, Clone)]
+pub(super) struct Options {
+    /// How vdevs are called.
+    pub(super) names: Names,
+    /// Of a pool that could be imported: no counters, indirect vdevs too.
+    pub(super) is_import: bool,
+    /// `-p`: counters in full.
+    pub(super) is_literal: bool,
+    /// `-s`: a column of slow reads.
+    pub(super) has_slow: bool,
+    /// `-D`-like columns of direct reads (`-d`).
+    pub(super) has_direct: bool,
+    /// `-e`: vdevs that are well are left out.
+    pub(super) only_bad: bool,
+}
+
+struct Table<'a> {
+    options: &'a Options,
+    width: usize,
+    text: String,
+}
+
+/// The class of a top-level vdev that has a section of its own.
+pub(super) fn class_of(vdev: &VdevReport) -> AllocationClass {
+    vdev.class.unwrap_or(AllocationClass::Normal)
+}
+
+/// The top-level vdevs of one section, holes left out.
+pub(super) fn section(root: &VdevReport, class: AllocationClass) -> Vec<&VdevReport> {
+    let is_shown = |vdev: &&VdevReport| {
+        !matches!(vdev.kind, VdevKind::Hole | VdevKind::Missing) && class_of(vdev) == class
+    };
+    root.children.iter().filter(is_shown).collect()
+}
+
+/// The whole table.
+pub(super) fn render(status: &PoolStatus, options: &Options) -> String {
+    let mut table = Table { options, width: width(status, options), text: String::new() };
+    if !options.is_import {
+        table.header();
+    }
+    let root = &status.root;
+    if !options.only_bad || is_bad(root) {
+        table.vdev(root, 0, false);
+    }
+    for vdev in section(root, AllocationClass::Normal) {
+        table.below(vdev, 2);
+    }
+    // OpenZFS has these two at different places in its two tables.
+    if options.is_import {
+        table.aux("cache", &status.caches);
+        table.aux("spares", &status.spares);
+    }
+    for (class, title) in SECTIONS {
+        let vdevs = section(root, class);
+        if vdevs.iter().any(|vdev| !options.only_bad || has_bad(vdev)) {
+            table.line(&format!("{title}\t"));
+            vdevs.iter().for_each(|vdev| table.below(vdev, 2));
+        }
+    }
+    if !options.is_import {
+        table.aux("cache", &status.caches);
+        table.aux("spares", &status.spares);
+    }
+    table.text
+}
+
+/// Columns of the widest indented name.
+pub(super) fn width(status: &PoolStatus, options: &Options) -> usize {
+    let aux = status.caches.iter().chain(&status.spares).map(|aux| {
+        let name = options.names.device(&aux.name, false, false);
+        name.chars().count() + 2
+    });
+    let widest = aux.max().unwrap_or(0);
+    widest.max(vdev_width(&status.root, 0, &options.names)).max(NAME_WIDTH_MIN)
+}
+
+/// The same of a vdev and what is below it.
+pub(super) fn vdev_width(vdev: &VdevReport, depth: usize, names: &Names) -> usize {
+    let own = names.vdev(vdev).chars().count() + depth;
+    let children = vdev.children.iter().filter(|child| child.kind != VdevKind::Hole);
+    children.map(|child| vdev_width(child, depth + 2, names)).max().unwrap_or(0).max(own)
+}
+
+/// Whether `-e` shows it.
+fn is_bad(vdev: &VdevReport) -> bool {
+    vdev.state != VdevState::Healthy
+        || vdev.stats.read_errors != 0
+        || vdev.stats.checksum_errors != 0
+}
+
+fn has_bad(vdev: &VdevReport) -> bool {
+    is_bad(vdev) || vdev.children.iter().any(has_bad)
+}
+
+impl Table<'_> {
+    fn line(&mut self, text: &str) {
+        self.text.extend(["\t", text, "\n"]);
+    }
+
+    fn header(&mut self) {
+        let width = self.width;
+        let mut line =
+            format!("{:width$}  {:8} {:>5} {:>5} {:>5}", "NAME", "STATE", "READ", "WRITE", "CKSUM");
+        if self.options.has_slow {
+            line.push_str("  SLOW");
+        }
+        if self.options.has_direct {
+            line.push_str("   DIO");
+        }
+        self.line(&line);
+    }
+
+    /// A vdev and what is below it, as far as the options show it.
+    fn below(&mut self, vdev: &VdevReport, depth: usize) {
+        if vdev.kind == VdevKind::Indirect && !self.options.is_import {
+            return;
+        }
+        if self.options.only_bad && !has_bad(vdev) {
+            return;
+        }
+        if !self.options.only_bad || is_bad(vdev) || !vdev.children.is_empty() {
+            self.vdev(vdev, depth, false);
+        }
+        for child in &vdev.children {
+            self.below(child, depth + 2);
+        }
+    }
+
+    fn vdev(&mut self, vdev: &VdevReport, depth: usize, is_spare: bool) {
+        let name = self.options.names.vdev(vdev);
+        let width = self.width - depth;
+        let state = state_name(vdev.state, vdev.aux);
+        let indent = " ".repeat(depth);
+        if self.options.is_import {
+            let mut line = format!("{indent}{name:width$}  {state}");
+            if vdev.aux != VdevAux::None {
+                line.push_str("  ");
+                line.push_str(import_cause(vdev.aux));
+            }
+            return self.line(&line);
+        }
+        let mut line = format!("{indent}{name:width$}  {state:8}");
+        if !is_spare {
+            self.counters(vdev, &mut line);
+        }
+        line.push_str(&self.note(vdev));
+        self.line(&line);
+    }
+
+    fn counters(&self, vdev: &VdevReport, line: &mut String) {
+        let is_leaf = vdev.children.is_empty();
+        let shown = |number: u64| {
+            if self.options.is_literal { number.to_string() } else { nicenum::bytes(number) }
+        };
+        for number in [vdev.stats.read_errors, 0, vdev.stats.checksum_errors] {
+            line.push_str(&format!(" {:>5}", shown(number)));
+        }
+        // Slow and direct reads are not counted while nothing is written.
+        for _ in [self.options.has_slow, self.options.has_direct].iter().filter(|has| **has) {
+            line.push_str(if is_leaf { "     0" } else { "     -" });
+        }
+    }
+
+    /// What stands behind the counters.
+    fn note(&self, vdev: &VdevReport) -> String {
+        let mut note = String::new();
+        if vdev.is_absent && vdev.state == VdevState::CantOpen {
+            note = format!("  was {}", vdev.path.as_deref().unwrap_or_default());
+        } else if vdev.aux != VdevAux::None {
+            note = format!("  {}", status_cause(vdev.aux));
+        } else if let Some(native) = vdev.physical_ashift
+            && vdev.children.is_empty()
+            && vdev.ashift != 0
+            && vdev.ashift < u64::from(native)
+        {
+            let (configured, native) = (1u64 << vdev.ashift, 1u64 << native);
+            note = format!("  block size: {configured}B configured, {native}B native");
+        }
+        if vdev.is_removing {
+            note.push_str("  (removing)");
+        } else if vdev.is_non_allocating {
+            note.push_str("  (non-allocating)");
+        }
+        if vdev.is_deferred {
+            note.push_str("  (awaiting resilver)");
+        }
+        note
+    }
+
+    fn aux(&mut self, title: &str, devices: &[AuxReport]) {
+        if devices.is_empty() || (self.options.only_bad && devices.iter().all(is_well)) {
+            return;
+        }
+        self.line(title);
+        for device in devices {
+            let name = if self.options.names.by_guid {
+                device.guid.to_string()
+            } else {
+                self.options.names.device(&device.name, false, false)
+            };
+            let width = self.width - 2;
+            let state = aux_state(title == "spares", device);
+            let line = match (self.options.is_import, title == "spares") {
+                (true, _) => format!("  {name}"),
+                (false, true) => format!("  {name:width$}  {state:8}"),
+                (false, false) => format!("  {name:width$}  {state:8} {0:>5} {0:>5} {0:>5}", 0),
+            };
+            let is_missing = !self.options.is_import && device.state == VdevState::CantOpen;
+            self.line(&(line + if is_missing { "  cannot open" } else { "" }));
+        }
+    }
+}
+
+fn is_well(device: &AuxReport) -> bool {
+    device.state == VdevState::Healthy
+}
+
+/// The state of a spare or cache device.
+pub(super) fn aux_state(is_spare: bool, device: &AuxReport) -> &'static str {
+    match device.state {
+        VdevState::Healthy if is_spare && device.is_in_use => "INUSE",
+        VdevState::Healthy if is_spare => "AVAIL",
+        state => state_name(state, VdevAux::None),
+    }
+}
+
+/// Why a vdev of a pool that could be imported is not well.
+fn import_cause(aux: VdevAux) -> &'static str {
+    match aux {
+        VdevAux::OpenFailed => "cannot open",
+        VdevAux::BadGuidSum => "missing device",
+        VdevAux::NoReplicas => "insufficient replicas",
+        VdevAux::ErrExceeded => "too many errors",
+        VdevAux::ChildrenOffline => "all children offline",
+        VdevAux::BadLabel => "invalid label",
+        _ => "corrupted data",
+    }
+}
+
+/// The same for an open pool.
+fn status_cause(aux: VdevAux) -> &'static str {
+    match aux {
+        VdevAux::Spared => "currently in use",
+        VdevAux::BadLog => "bad intent log",
+        VdevAux::External => "external device fault",
+        other => import_cause(other),
+    }
+}

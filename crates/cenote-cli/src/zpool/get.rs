@@ -1,0 +1,90 @@
+//! `zpool get`.
+
+use serde_json::Map;
+
+use super::json::{self, Form};
+use super::list::{self, pool_json, pool_key};
+use super::{block_on, pools};
+use crate::getopt;
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::Source;
+use crate::zfs::columns::{self, Column};
+use crate::zfs::get::{Row, render};
+use crate::zfs::json as zfs_json;
+
+/// Runs `zpool get`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, ":jHpo:", &json::POOL_LONGS[..3])?;
+    let form = Form::of(&parsed)?;
+    let fields = columns::fields(parsed.value('o'), false)?;
+    let [wanted, names @ ..] = &parsed.operands[..] else {
+        return Err(Exit::usage("missing property argument"));
+    };
+    // Only a pool tells what `all` is.
+    let wanted = match wanted.as_str() {
+        "all" => None,
+        list => Some(list::pool_columns(list)?),
+    };
+    let is_literal = parsed.has('p') || form.has_numbers;
+    let missing = |name: &str| {
+        if let Some((pool, _)) = names.split_first()
+            && pool != name
+        {
+            return format!(
+                "cannot get properties of '{name}': not a pool; properties of vdevs are not \
+                 supported by this version of cenote"
+            );
+        }
+        format!("Cannot get properties of {name}: no such pool available.")
+    };
+    block_on(async {
+        let pools = pools(source, names, missing, io).await?;
+        let (mut rows, mut all, mut width, mut name_width) = (Vec::new(), Map::new(), 0, 0);
+        for pool in &pools.open {
+            let props = pool.props().await?;
+            let found: Vec<(Column, _)> = match &wanted {
+                Some(columns) => columns.iter().map(|c| (c.clone(), props.get(&c.name))).collect(),
+                None => props
+                    .all()
+                    .into_iter()
+                    .map(|row| {
+                        let column = match row.property {
+                            Some(property) => Column::native(property, true),
+                            None => Column::other(&row.name, true),
+                        };
+                        (column, Some(row))
+                    })
+                    .collect(),
+            };
+            let mut properties = Map::new();
+            name_width = name_width.max(pool.name().len());
+            for (column, row) in found {
+                let source =
+                    row.as_ref().map_or(cenote_pool::props::Source::None, |row| row.source.clone());
+                let shown = row.map_or_else(|| "-".into(), |row| list::shown(&row, is_literal));
+                let widened = if column.widens(is_literal) { shown.chars().count() } else { 0 };
+                width = width.max(column.width()).max(widened);
+                properties.insert(column.name.clone(), zfs_json::property(form, &shown, &source));
+                rows.push(Row {
+                    name: pool.name().to_owned(),
+                    property: column.name,
+                    value: shown,
+                    received: String::new(),
+                    source,
+                });
+            }
+            let mut map = pool_json(pool, form, true);
+            map.insert("properties".into(), properties.into());
+            all.insert(pool_key(pool, form), map.into());
+        }
+        if form.is_wanted {
+            let mut document = json::document("zpool get");
+            document.insert("pools".into(), all.into());
+            json::print(document, io)?;
+        } else {
+            let text = render(&rows, &fields, parsed.has('H'), name_width, width);
+            write!(io.out, "{text}")?;
+        }
+        pools.finish()
+    })
+}

@@ -1,0 +1,292 @@
+//! `zpool import`: what could be imported.
+//!
+//! A listing opens each pool that it finds for reading, to see how it is. Importing for good needs
+//! somebody who keeps the pool open after the command has ended, so a pool that is named is checked
+//! as an import checks it, and refused in the end.
+
+use cenote_ondisk::config::PoolState;
+use cenote_pool::features::UnknownFeature;
+use cenote_pool::import::{FindError, Host, Scan};
+use cenote_pool::pool::Rewind;
+use cenote_pool::status::{PoolStatus, examine, state_name};
+use cenote_pool::{Candidate, OpenError, OpenOptions, Pool, Reason};
+use cenote_vdev::{VdevAux, VdevState};
+
+use super::names::Names;
+use super::{block_on, config_table, import_text};
+use crate::getopt::{self, Long, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::Source;
+use crate::zfs::value;
+use crate::{err, out};
+
+/// Letter of `--rewind-to-checkpoint`.
+const CHECKPOINT: char = '\u{1}';
+
+/// Runs `zpool import`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let longs = [Long::flag("rewind-to-checkpoint", CHECKPOINT)];
+    let parsed = getopt::parse(args, ":aCc:d:DEfFlmnNo:R:stT:VX", &longs)?;
+    check(&parsed)?;
+    let mut source = source.clone();
+    source.paths.extend(parsed.values('d').map(str::to_owned));
+    block_on(async {
+        let scan = match source.scan().await {
+            // A directory that is not there holds no pools.
+            Err(Exit::Failed(_)) => Scan::default(),
+            scan => scan?,
+        };
+        match (&parsed.operands[..], parsed.has('a')) {
+            ([], false) => list(&scan, &parsed, io).await,
+            ([], true) => import_all(&scan, &parsed).await,
+            ([name, ..], _) => import_one(&scan, name, &parsed, io).await,
+        }
+    })
+}
+
+/// Options that exclude each other.
+fn check(parsed: &Parsed) -> CommandResult {
+    let rewinds = parsed.has('F');
+    if (parsed.has('n') || parsed.has('X')) && !rewinds {
+        return Err(Exit::usage("-n or -X only meaningful with -F"));
+    }
+    if parsed.has('c') && parsed.has('d') {
+        return Err(Exit::usage("-c is incompatible with -d"));
+    }
+    if parsed.has('c') && parsed.has('s') {
+        return Err(Exit::usage("-c is incompatible with -s"));
+    }
+    if parsed.has('l') && parsed.has('N') {
+        return Err(Exit::usage("-l is incompatible with -N"));
+    }
+    if parsed.has('l') && !parsed.has('a') && parsed.operands.is_empty() {
+        return Err(Exit::usage("-l is only meaningful during an import"));
+    }
+    if parsed.operands.len() > if parsed.has('a') { 0 } else { 2 } {
+        return Err(Exit::usage("too many arguments"));
+    }
+    for property in parsed.values('o') {
+        if !property.contains('=') && property.split(',').any(str::is_empty) {
+            return Err(Exit::usage("missing '=' for -o option"));
+        }
+    }
+    if parsed.value('T').is_some_and(|txg| txg.parse::<u64>().is_err()) {
+        return Err(Exit::usage("invalid txg value"));
+    }
+    match parsed.value('c') {
+        Some(file) => Err(Exit::failed(format!(
+            "cannot import: cache file '{file}': cache files are not supported by this version of \
+             cenote; use -d"
+        ))),
+        None => Ok(()),
+    }
+}
+
+async fn list(scan: &Scan, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
+    let host = Host::current();
+    let mut is_first = true;
+    for candidate in &scan.candidates {
+        if candidate.is_destroyed() != parsed.has('D') {
+            continue;
+        }
+        if !is_first {
+            out!(io)?;
+        }
+        is_first = false;
+        show(candidate, &examine(candidate, &host).await, io).await?;
+    }
+    if is_first {
+        err!(io, "no pools available to import")?;
+    }
+    Ok(())
+}
+
+/// One pool of a listing.
+async fn show(candidate: &Candidate, status: &PoolStatus, io: &mut Io<'_>) -> CommandResult {
+    let facts = &status.facts;
+    // With a comment there is one more title of the longest kind.
+    let indent = if facts.comment.is_some() { " " } else { "" };
+    let break_line = |text: &str| text.replace('|', &format!("\n\t{indent}"));
+    out!(io, "{indent}  pool: {}", facts.name)?;
+    out!(io, "{indent}    id: {}", facts.pool_guid)?;
+    let health = state_name(status.root.state, status.root.aux);
+    let is_destroyed = facts.state == PoolState::Destroyed;
+    out!(io, "{indent} state: {health}{}", if is_destroyed { " (DESTROYED)" } else { "" })?;
+    if let Some(text) = import_text::status(status.reason) {
+        out!(io, "{indent}status: {}", break_line(&text))?;
+        for feature in unsupported(candidate, status.reason).await {
+            match feature.description.as_str() {
+                "" => out!(io, "\t{}", feature.guid)?,
+                description => out!(io, "\t{} ({description})", feature.guid)?,
+            }
+        }
+    }
+    let host = (facts.hostname.as_deref().unwrap_or("<unknown>"), facts.hostid);
+    let action = import_text::action(status.reason, status.root.state, host);
+    out!(io, "{indent}action: {}", break_line(&action))?;
+    if status.root.state == VdevState::CantOpen && status.root.aux == VdevAux::CorruptData {
+        if is_destroyed {
+            let text = "The pool was destroyed, but can be imported using the '-Df' flags.";
+            out!(io, "\t{indent}{text}")?;
+        } else if facts.state != PoolState::Exported {
+            let text = "The pool may be active on another system, but can be imported using|\
+                        the '-f' flag.";
+            out!(io, "\t{indent}{}", break_line(text))?;
+        }
+    }
+    if let Some(id) = status.reason.message_id() {
+        let url = "https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-";
+        out!(io, "{indent}   see: {url}{id}")?;
+    }
+    if let Some(comment) = &facts.comment {
+        out!(io, "comment: {comment}")?;
+    }
+    out!(io, "{indent}config:\n")?;
+    let options = config_table::Options {
+        names: Names::default().within(&candidate.root),
+        is_import: true,
+        is_literal: false,
+        has_slow: false,
+        has_direct: false,
+        only_bad: false,
+    };
+    write!(io.out, "{}", config_table::render(status, &options))?;
+    if status.reason == Reason::BadGuidSum {
+        let text = "Additional devices are known to be part of this pool, though their|\
+                    exact configuration cannot be determined.";
+        out!(io, "\n\t{indent}{}", break_line(text))?;
+    }
+    Ok(())
+}
+
+/// The features that a status names.
+async fn unsupported(candidate: &Candidate, reason: Reason) -> Vec<UnknownFeature> {
+    if !matches!(reason, Reason::UnsupportedFeatureRead | Reason::UnsupportedFeatureWrite) {
+        return Vec::new();
+    }
+    let options = OpenOptions { destroyed_ok: true, ..OpenOptions::default() };
+    match Pool::open(candidate, &options).await {
+        Ok(pool) => pool.features().unwritable(),
+        Err(error) => match error.cause::<OpenError>() {
+            Some(
+                OpenError::UnsupportedFeatures(features) | OpenError::ReadOnlyFeatures(features),
+            ) => features.clone(),
+            _ => Vec::new(),
+        },
+    }
+}
+
+/// Whether the options ask for an import that never writes.
+fn is_read_only(parsed: &Parsed) -> bool {
+    let mut properties = parsed.values('o').flat_map(|value| value.split(','));
+    properties.any(|property| property == "readonly=on" || property == "ro")
+}
+
+async fn import_all(scan: &Scan, parsed: &Parsed) -> CommandResult {
+    let mut wanted =
+        scan.candidates.iter().filter(|candidate| candidate.is_destroyed() == parsed.has('D'));
+    match wanted.next() {
+        None => Err(Exit::failed("no pools available to import")),
+        Some(candidate) => Err(refusal(candidate.name())),
+    }
+}
+
+async fn import_one(scan: &Scan, name: &str, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
+    let absent = || Exit::failed(format!("cannot import '{name}': no such pool available"));
+    let candidate = match scan.find(name) {
+        Ok(candidate) if candidate.is_destroyed() && !parsed.has('D') => return Err(absent()),
+        Ok(candidate) => candidate,
+        Err(FindError::NotFound) => return Err(absent()),
+        Err(FindError::Ambiguous(_)) => {
+            err!(io, "cannot import '{name}': more than one matching pool")?;
+            return Err(Exit::failed("import by numeric ID instead"));
+        }
+    };
+    if let Some(new_name) = parsed.operands.get(1)
+        && cenote_pool::DatasetName::parse(new_name)
+            .is_ok_and(|parsed| parsed.dataset.contains('/'))
+    {
+        return Err(Exit::failed(format!("invalid pool name '{new_name}'")));
+    }
+    let options = OpenOptions {
+        txg: parsed.value('T').and_then(|txg| txg.parse().ok()),
+        rewind: match (parsed.has('F'), parsed.has('X')) {
+            (false, _) => Rewind::default(),
+            (true, false) => Rewind::Safe,
+            (true, true) => Rewind::Extreme,
+        },
+        missing_log_ok: parsed.has('m'),
+        destroyed_ok: parsed.has('D'),
+        host: Some(Host::current()),
+        force: parsed.has('f'),
+        checkpoint: parsed.has(CHECKPOINT),
+    };
+    let pool = Pool::open(candidate, &options)
+        .await
+        .map_err(|error| failure(candidate, error.cause::<OpenError>(), &error.to_string()))?;
+    let unwritable = pool.features().unwritable();
+    if !is_read_only(parsed) && !unwritable.is_empty() {
+        let error = OpenError::ReadOnlyFeatures(unwritable);
+        return Err(failure(candidate, Some(&error), ""));
+    }
+    if parsed.has('n') {
+        return Ok(());
+    }
+    Err(refusal(name))
+}
+
+/// Why a pool that could be imported is not.
+fn refusal(name: &str) -> Exit {
+    Exit::failed(format!(
+        "cannot import '{name}': an import that lasts is not supported by this version of cenote\n\
+         \tUse 'zpool --embedded -d DIR VERB' and 'zfs --embedded -d DIR VERB' to read the pool."
+    ))
+}
+
+/// What an import that fails says.
+fn failure(candidate: &Candidate, cause: Option<&OpenError>, text: &str) -> Exit {
+    let name = candidate.name();
+    let facts = &candidate.facts;
+    Exit::failed(match cause {
+        Some(OpenError::Version { .. }) => {
+            format!("cannot import '{name}': pool is formatted using an unsupported ZFS version")
+        }
+        Some(OpenError::ForeignHost { hostid, hostname }) => {
+            let time =
+                candidate.uberblocks().iter().max_by_key(|ub| ub.rank()).map(|ub| ub.timestamp);
+            let time = value::date(time.unwrap_or(0), "%a %b %e %H:%M:%S %Y");
+            let hostname = if hostname.is_empty() { "<unknown>" } else { hostname };
+            format!(
+                "cannot import '{name}': pool was previously in use from another system.\n\
+                 Last accessed by {hostname} (hostid={hostid:x}) at {time}\n\
+                 The pool can be imported, use 'zpool import -f' to import the pool."
+            )
+        }
+        Some(OpenError::ActiveElsewhere) => format!(
+            "cannot import '{name}': pool is imported on {} (hostid: 0x{:x})\n\
+             Export the pool on the other system, then run 'zpool import'.",
+            facts.hostname.as_deref().unwrap_or("<unknown>"),
+            facts.hostid
+        ),
+        Some(OpenError::NoHostId) => format!(
+            "Cannot import '{name}': pool has the multihost property on and the\n\
+             system's hostid is not set. Set a unique hostid with the zgenhostid(8) command."
+        ),
+        Some(OpenError::UnsupportedFeatures(features)) => {
+            format!("cannot import '{name}': unsupported version or feature{}", listed(features))
+        }
+        Some(OpenError::ReadOnlyFeatures(features)) => format!(
+            "cannot import '{name}': unsupported version or feature{}\n\
+             The pool can be imported using '-o readonly=on'.",
+            listed(features)
+        ),
+        Some(OpenError::MissingVdevs(_) | OpenError::MissingLog(_) | OpenError::GuidSum { .. }) => {
+            format!("cannot import '{name}': one or more devices is currently unavailable")
+        }
+        _ => format!("cannot import '{name}': I/O error ({text})"),
+    })
+}
+
+fn listed(features: &[UnknownFeature]) -> String {
+    features.iter().map(|feature| format!("\n\t{}", feature.guid)).collect()
+}

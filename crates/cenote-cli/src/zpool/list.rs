@@ -1,0 +1,192 @@
+//! `zpool list`.
+
+use std::sync::Arc;
+
+use cenote_pool::Pool;
+use cenote_pool::props::{POOL_PROPERTIES, PropRow, Source as Origin};
+use cenote_pool::status::state_name;
+use serde_json::{Map, Value};
+
+use super::json::{self, Form};
+use super::list_vdevs::{self, Options};
+use super::names::Names;
+use super::{Repeat, block_on, no_such_pool, pools, timestamp};
+use crate::getopt;
+use crate::io::{CommandResult, Exit, Io};
+use crate::out;
+use crate::source::Source;
+use crate::zfs::columns::{self, Column};
+use crate::zfs::{json as zfs_json, list as zfs_list, value};
+
+/// Columns without `-o`.
+const DEFAULT_COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,\
+                               capacity,dedupratio,health,altroot";
+
+/// Version of file systems that new ones get.
+const ZPL_VERSION: u64 = 5;
+
+/// Runs `zpool list`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, ":gjHLo:pPT:v", &json::POOL_LONGS[..3])?;
+    let form = Form::of(&parsed)?;
+    let mut operands = parsed.operands.clone();
+    let repeat = Repeat::take(&mut operands)?;
+    let columns = pool_columns(parsed.value('o').unwrap_or(DEFAULT_COLUMNS))?;
+    let is_literal = parsed.has('p') || form.has_numbers;
+    block_on(async {
+        let mut round = 0;
+        loop {
+            let pools = pools(source, &operands, no_such_pool, io).await?;
+            if pools.open.is_empty() && operands.is_empty() && !pools.is_incomplete {
+                out!(io, "no pools available")?;
+                return Ok(());
+            }
+            timestamp(&parsed, io)?;
+            if form.is_wanted {
+                print_json(&pools.open, &columns, form, is_literal, parsed.has('v'), io).await?;
+            } else {
+                let options = Options {
+                    names: Names::of(&parsed),
+                    is_scripted: parsed.has('H'),
+                    is_literal,
+                    has_vdevs: parsed.has('v'),
+                };
+                write!(io.out, "{}", table(&pools.open, &columns, &options).await?)?;
+            }
+            io.out.flush()?;
+            round += 1;
+            if !repeat.next(round).await {
+                return pools.finish();
+            }
+        }
+    })
+}
+
+/// The columns that a list names; `all` is none of them here.
+pub(super) fn pool_columns(list: &str) -> Result<Vec<Column>, Exit> {
+    let column = |name: &str| {
+        let native = columns::lookup(POOL_PROPERTIES, name);
+        let is_other = name.starts_with("feature@")
+            && cenote_pool::features::FEATURES.iter().any(|f| name[8..] == *f.name)
+            || name.starts_with("unsupported@")
+            || name.contains(':');
+        match native {
+            Some(property) => Ok(Column::native(property, false)),
+            None if is_other => Ok(Column::other(name, false)),
+            None => Err(columns::bad_property(name)),
+        }
+    };
+    list.split(',').map(column).collect()
+}
+
+/// What a pool says of a column.
+async fn cells(
+    pool: &Arc<Pool>,
+    columns: &[Column],
+    is_literal: bool,
+) -> Result<Vec<(String, Origin)>, Exit> {
+    let props = pool.props().await?;
+    let cell = |column: &Column| match props.get(&column.name) {
+        Some(row) => (shown(&row, is_literal), row.source),
+        None => ("-".to_owned(), Origin::None),
+    };
+    Ok(columns.iter().map(cell).collect())
+}
+
+/// A pool's property as shown.
+pub(super) fn shown(row: &PropRow, is_literal: bool) -> String {
+    value::shown(row, is_literal)
+}
+
+async fn table(pools: &[Arc<Pool>], columns: &[Column], options: &Options) -> Result<String, Exit> {
+    let (mut rows, mut vdevs, mut name_width) = (Vec::new(), Vec::new(), 0);
+    for pool in pools {
+        let cells = cells(pool, columns, options.is_literal).await?;
+        rows.push(cells.into_iter().map(|(cell, _)| cell).collect::<Vec<_>>());
+        if options.has_vdevs {
+            let status = pool.status().await?;
+            let names = options.names.clone().within(&pool.config().vdev_tree);
+            name_width = name_width.max(list_vdevs::width(&status, &names));
+            vdevs.push((status, names));
+        }
+    }
+    // With vdevs below, the column of names is as wide as theirs.
+    let text = {
+        let mut columns = columns.to_vec();
+        if let Some(first) = columns.first_mut()
+            && options.has_vdevs
+        {
+            first.width_min = name_width;
+        }
+        zfs_list::render(&columns, &rows, options.is_scripted, options.is_literal)
+    };
+    if !options.has_vdevs {
+        return Ok(text);
+    }
+    let mut lines = text.lines();
+    let mut text = String::new();
+    if !options.is_scripted
+        && let Some(header) = lines.next()
+    {
+        text.extend([header, "\n"]);
+    }
+    for (line, (status, names)) in lines.zip(vdevs) {
+        text.extend([line, "\n"]);
+        let options = Options { names, ..options.clone() };
+        text.push_str(&list_vdevs::rows(&status, name_width, &options));
+    }
+    Ok(text)
+}
+
+/// The start of a pool in JSON output.
+pub(super) fn pool_json(pool: &Pool, form: Form, is_typed: bool) -> Map<String, Value> {
+    let root = pool.tree().root();
+    let mut map = Map::new();
+    map.insert("name".into(), pool.name().into());
+    if is_typed {
+        map.insert("type".into(), "POOL".into());
+    }
+    map.insert("state".into(), state_name(root.state(), root.aux()).into());
+    map.insert("pool_guid".into(), form.number(pool.guid()));
+    map.insert("txg".into(), form.number(pool.config().facts.txg));
+    map.insert("spa_version".into(), form.number(pool.version()));
+    map.insert("zpl_version".into(), form.number(ZPL_VERSION));
+    map
+}
+
+/// The key of a pool in JSON output.
+pub(super) fn pool_key(pool: &Pool, form: Form) -> String {
+    if form.is_keyed_by_guid { pool.guid().to_string() } else { pool.name().to_owned() }
+}
+
+async fn print_json(
+    pools: &[Arc<Pool>],
+    columns: &[Column],
+    form: Form,
+    is_literal: bool,
+    has_vdevs: bool,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let mut all = Map::new();
+    for pool in pools {
+        let mut map = pool_json(pool, form, true);
+        let cells = cells(pool, columns, is_literal).await?;
+        let properties: Map<_, _> = columns
+            .iter()
+            .zip(&cells)
+            .filter(|(column, _)| column.name != "name")
+            .map(|(column, (cell, source))| {
+                (column.name.clone(), zfs_json::property(form, cell, source))
+            })
+            .collect();
+        map.insert("properties".into(), properties.into());
+        if has_vdevs {
+            let status = pool.status().await?;
+            map.insert("vdevs".into(), list_vdevs::json(&status, form, is_literal).into());
+        }
+        all.insert(pool_key(pool, form), map.into());
+    }
+    let mut document = json::document("zpool list");
+    document.insert("pools".into(), all.into());
+    json::print(document, io)
+}

@@ -1,0 +1,265 @@
+//! The verbs that change pools, or need one that is in use: arguments checked, then refused.
+//!
+//! What is wrong with the arguments is told first, in OpenZFS's words and with its status; a call
+//! that OpenZFS would carry out ends with a refusal that says why, and status 1.
+
+use cenote_pool::props::{Access, POOL_PROPERTIES};
+
+use super::{block_on, list};
+use crate::getopt::{self, Long, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::out;
+use crate::source::Source;
+
+/// What is known of a verb.
+struct Verb {
+    name: &'static str,
+    options: &'static str,
+    /// Messages for each operand that is missing, in order.
+    missing: &'static [&'static str],
+    /// Which operand is the pool that must be there.
+    pool: Option<usize>,
+    /// What it does, as in "cannot ... 'x'".
+    deed: &'static str,
+}
+
+const fn verb(
+    name: &'static str,
+    options: &'static str,
+    missing: &'static [&'static str],
+    pool: Option<usize>,
+    deed: &'static str,
+) -> Verb {
+    Verb { name, options, missing, pool, deed }
+}
+
+const NAME: &str = "missing pool name argument";
+const DEVICE: &str = "missing device name";
+
+#[rustfmt::skip]
+const VERBS: &[Verb] = &[
+    verb("create", ":fndR:m:o:O:t:", &[NAME, "missing vdev specification"], None, "create"),
+    verb("destroy", "f", &["missing pool argument"], Some(0), "destroy"),
+    verb("add", "fgLno:P", &[NAME, "missing vdev specification"], Some(0), "add to"),
+    verb("remove", "npsw", &[NAME, "missing device"], Some(0), "remove from"),
+    verb("labelclear", "f", &["missing vdev name"], None, "clear label of"),
+    verb("checkpoint", "dw", &["missing pool argument"], Some(0), "checkpoint"),
+    verb("prefetch", "t:", &[NAME], Some(0), "prefetch for"),
+    verb("iostat", "c::gLPT:vyhplqrwnH", &[], Some(0), "show I/O statistics of"),
+    verb("online", "e", &["missing pool name", DEVICE], Some(0), "online devices of"),
+    verb("offline", "tf", &["missing pool name", DEVICE], Some(0), "offline devices of"),
+    verb("clear", "nFX", &["missing pool name"], Some(0), "clear errors for"),
+    verb("reopen", "n", &[], Some(0), "reopen"),
+    verb("attach", "fo:sw", &[NAME, "missing <device> specification", "missing <new_device> specification"], Some(0), "attach to"),
+    verb("detach", "", &[NAME, "missing <device> specification"], Some(0), "detach from"),
+    verb("replace", "fo:sw", &[NAME, "missing <device> specification"], Some(0), "replace in"),
+    verb("split", ":gLR:lno:P", &["Missing pool name", "Missing new pool name"], Some(0), "split"),
+    verb("initialize", "csuw", &[NAME], Some(0), "initialize"),
+    verb("resilver", "", &[NAME], Some(0), "resilver"),
+    verb("scrub", "spweC", &[NAME], Some(0), "scrub"),
+    verb("trim", "csdr:w", &[NAME], Some(0), "trim"),
+    verb("export", "aF:f", &["missing pool argument"], Some(0), "export"),
+    verb("upgrade", ":avV:", &[], Some(0), "upgrade"),
+    verb("reguid", "g:", &["missing pool name"], Some(0), "reguid"),
+    verb("events", "vHfc", &[], None, "show events"),
+    verb("set", "", &["missing property=value argument", "missing pool name"], Some(1), "set property for"),
+    verb("sync", "f", &[], Some(0), "sync"),
+    verb("wait", "HpT:t:", &["missing 'pool' argument"], Some(0), "wait for"),
+    verb("ddtprune", "d:p:", &[NAME], Some(0), "prune"),
+];
+
+/// Names that no pool may have.
+const RESERVED: [&str; 8] =
+    ["mirror", "raidz", "draid", "spare", "log", "cache", "special", "dedup"];
+
+/// Runs one verb as far as it goes.
+pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
+        return Err(Exit::failed(format!(
+            "cannot {name}: not supported by this version of cenote"
+        )));
+    };
+    let longs = [
+        Long::flag("power", 'p'),
+        Long::flag("discard", 'd'),
+        Long::flag("wait", 'w'),
+        Long::flag("rewind", 'F'),
+        Long::flag("secure", 's'),
+        Long::with_argument("rate", 'r'),
+    ];
+    let parsed = getopt::parse(args, verb.options, &longs)?;
+    let goes_without = parsed.has('a');
+    if let Some(message) = verb.missing.get(parsed.operands.len()).filter(|_| !goes_without) {
+        return Err(Exit::usage(*message));
+    }
+    if name == "upgrade" && parsed.operands.is_empty() && !parsed.has('a') {
+        return upgrade(&parsed, io);
+    }
+    block_on(check(verb, source, &parsed))
+}
+
+/// Looks whether the arguments name what is there, then refuses.
+async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
+    let operands = &parsed.operands;
+    if verb.name == "create" {
+        check_create(source, operands).await?;
+    }
+    let Some(index) = verb.pool else {
+        let subject = operands.first().map_or_else(String::new, |name| format!(" '{name}'"));
+        return Err(Exit::failed(format!("cannot {}{subject}: {}", verb.deed, why(verb))));
+    };
+    let Some(name) = operands.get(index) else {
+        return Err(Exit::failed(format!("cannot {} pools: {}", verb.deed, why(verb))));
+    };
+    if name.contains('/') && matches!(verb.name, "destroy" | "checkpoint") {
+        return Err(Exit::failed(format!(
+            "cannot open '{name}': invalid character '/' in pool name"
+        )));
+    }
+    if source.embedded {
+        source.pool(name).await?;
+    } else {
+        return Err(Exit::failed(super::no_such_pool(name)));
+    }
+    if verb.name == "set" {
+        check_property(&operands[0], name)?;
+    }
+    Err(Exit::failed(format!("cannot {} '{name}': {}", verb.deed, why(verb))))
+}
+
+/// Why a verb that is used rightly is refused.
+fn why(verb: &Verb) -> &'static str {
+    match verb.name {
+        "create" | "iostat" | "events" | "wait" | "prefetch" | "labelclear" => {
+            "not supported by this version of cenote"
+        }
+        _ => "pool is read-only",
+    }
+}
+
+async fn check_create(source: &Source, operands: &[String]) -> CommandResult {
+    let name = &operands[0];
+    let cannot = |why: &str| {
+        Err(Exit::failed(format!("cannot create '{name}': {why}\npool name may have been omitted")))
+    };
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return cannot("name must begin with a letter");
+    }
+    if RESERVED.contains(&name.as_str()) || name.starts_with("raidz") || name.starts_with("draid") {
+        return cannot("name is reserved");
+    }
+    if name.contains('/') {
+        let text = format!("cannot create '{name}': invalid character '/' in pool name");
+        return Err(Exit::failed(format!("{text}\nuse 'zfs create' to create a dataset")));
+    }
+    let paths = operands[1..].iter().filter(|operand| operand.starts_with('/'));
+    for path in paths {
+        if !crate::argument::path(path).exists() {
+            return Err(Exit::failed(format!("cannot resolve path '{path}'")));
+        }
+    }
+    if source.embedded && source.pool(name).await.is_ok() {
+        return Err(Exit::failed(format!("cannot create '{name}': pool already exists")));
+    }
+    Ok(())
+}
+
+/// `set`: the property must be there and settable.
+fn check_property(setting: &str, pool: &str) -> CommandResult {
+    let Some((property, _)) = setting.split_once('=') else {
+        return Err(Exit::usage("missing value in property=value argument"));
+    };
+    let cannot =
+        |why: String| Err(Exit::failed(format!("cannot set property for '{pool}': {why}")));
+    if list::pool_columns(property).is_err() {
+        return cannot(format!("invalid property '{property}'"));
+    }
+    let native = POOL_PROPERTIES.iter().find(|native| native.name == property);
+    if native.is_some_and(|native| native.access == Access::ReadOnly) {
+        return cannot(format!("'{property}' is readonly"));
+    }
+    Ok(())
+}
+
+/// `upgrade [-v]`: what there is to know without a pool.
+fn upgrade(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
+    out!(io, "This system supports ZFS pool feature flags.\n")?;
+    if !parsed.has('v') {
+        out!(io, "All pools are formatted using feature flags.\n")?;
+        let text = "Every feature flags pool has all supported and requested features enabled.";
+        return out!(io, "{text}");
+    }
+    out!(io, "The following features are supported:\n")?;
+    out!(io, "FEAT DESCRIPTION")?;
+    out!(io, "-------------------------------------------------------------")?;
+    for feature in cenote_pool::features::FEATURES {
+        let note = if feature.is_read_only_compatible() { " (read-only compatible)" } else { "" };
+        out!(io, "{:<37}{note}", feature.name)?;
+        out!(io, "     {}", feature.description)?;
+    }
+    out!(io, "\nThe following legacy versions are also supported:\n")?;
+    out!(io, "VER  DESCRIPTION")?;
+    out!(io, "---  --------------------------------------------------------")?;
+    for (number, text) in (1..).zip(VERSIONS) {
+        out!(io, " {number:<3} {text}")?;
+    }
+    let text = "For more information on a particular version, including supported releases,\n\
+                see the ZFS Administration Guide.\n";
+    out!(io, "\n{text}")
+}
+
+/// Versions from before feature flags.
+const VERSIONS: [&str; 28] = [
+    "Initial ZFS version",
+    "Ditto blocks (replicated metadata)",
+    "Hot spares and double parity RAID-Z",
+    "zpool history",
+    "Compression using the gzip algorithm",
+    "bootfs pool property",
+    "Separate intent log devices",
+    "Delegated administration",
+    "refquota and refreservation properties",
+    "Cache devices",
+    "Improved scrub performance",
+    "Snapshot properties",
+    "snapused property",
+    "passthrough-x aclinherit",
+    "user/group space accounting",
+    "stmf property support",
+    "Triple-parity RAID-Z",
+    "Snapshot user holds",
+    "Log device removal",
+    "Compression using zle (zero-length encoding)",
+    "Deduplication",
+    "Received properties",
+    "Slim ZIL",
+    "System attributes",
+    "Improved scrub stats",
+    "Improved snapshot deletion performance",
+    "Improved snapshot creation performance",
+    "Multiple vdev replacements",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::usage::Tool;
+
+    #[test]
+    fn every_verb_is_one_of_the_usage_text() {
+        for verb in VERBS {
+            assert!(Tool::Zpool.has_verb(verb.name), "{}", verb.name);
+        }
+    }
+
+    #[test]
+    fn properties_that_are_set() {
+        assert_eq!(check_property("comment=x", "t"), Ok(()));
+        for (setting, want) in [
+            ("nosuch=1", "cannot set property for 't': invalid property 'nosuch'"),
+            ("size=1", "cannot set property for 't': 'size' is readonly"),
+        ] {
+            assert_eq!(check_property(setting, "t"), Err(Exit::failed(want)));
+        }
+    }
+}

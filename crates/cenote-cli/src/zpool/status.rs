@@ -1,0 +1,204 @@
+//! `zpool status`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use cenote_fs::FileSystem;
+use cenote_pool::Pool;
+use cenote_pool::status::{PoolStatus, state_name};
+use serde_json::Map;
+
+use super::config_table::{self, Options};
+use super::json::{self, Form};
+use super::list::pool_key;
+use super::names::Names;
+use super::{Repeat, block_on, no_such_pool, pools, scan, status_json, status_text, timestamp};
+use crate::getopt::{self, Long, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::nicenum;
+use crate::source::Source;
+use crate::{err, out};
+
+/// Letter of `--power`.
+const POWER: char = '\u{4}';
+
+/// Where message ids lead.
+pub(super) const MESSAGE_URL: &str = "https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-";
+
+/// Runs `zpool status`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let mut longs = json::POOL_LONGS.to_vec();
+    longs.push(Long::flag("power", POWER));
+    let parsed = getopt::parse(args, "jc::dDegiLpPstT:vx", &longs)?;
+    let form = Form::of(&parsed)?;
+    if parsed.has('c') {
+        let message = "cannot run '-c': scripts are not supported by this version of cenote";
+        return Err(Exit::failed(message));
+    }
+    if parsed.has(POWER) {
+        return Err(Exit::failed("cannot show '--power': Power control not supported"));
+    }
+    let mut operands = parsed.operands.clone();
+    let repeat = Repeat::take(&mut operands)?;
+    block_on(async {
+        let mut round = 0;
+        loop {
+            timestamp(&parsed, io)?;
+            let pools = pools(source, &operands, no_such_pool, io).await?;
+            if pools.open.is_empty() && operands.is_empty() && !pools.is_incomplete {
+                err!(io, "no pools available")?;
+                return Ok(());
+            }
+            if form.is_wanted {
+                print_json(&pools.open, &parsed, form, io).await?;
+            } else {
+                print(&pools.open, &parsed, operands.is_empty(), io).await?;
+            }
+            io.out.flush()?;
+            round += 1;
+            if !repeat.next(round).await {
+                return pools.finish();
+            }
+        }
+    })
+}
+
+async fn print(
+    pools: &[Arc<Pool>],
+    parsed: &Parsed,
+    is_of_all: bool,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let mut is_first = true;
+    for pool in pools {
+        let status = pool.status().await?;
+        if parsed.has('x') && status.reason.is_healthy() {
+            if !is_of_all {
+                out!(io, "pool '{}' is healthy", pool.name())?;
+            }
+            continue;
+        }
+        if !is_first {
+            out!(io)?;
+        }
+        is_first = false;
+        write!(io.out, "{}", one(pool, &status, parsed).await?)?;
+    }
+    if is_first && parsed.has('x') && is_of_all {
+        out!(io, "all pools are healthy")?;
+    }
+    Ok(())
+}
+
+/// One pool.
+async fn one(pool: &Arc<Pool>, status: &PoolStatus, parsed: &Parsed) -> Result<String, Exit> {
+    let state = state_name(status.root.state, status.root.aux);
+    let mut text = format!("  pool: {}\n state: {state}\n", pool.name());
+    if let Some((status, action)) = status_text::texts(status.reason) {
+        let break_line = |text: &str| text.replace('|', "\n\t");
+        let _ = writeln!(text, "status: {}", break_line(status));
+        let _ = writeln!(text, "action: {}", break_line(action));
+    }
+    if let Some(id) = status.reason.message_id() {
+        let _ = writeln!(text, "   see: {MESSAGE_URL}{id}");
+    }
+    text.push_str(&scan::lines(status));
+    text.push_str("config:\n\n");
+    let options = Options {
+        names: Names::of(parsed).within(&pool.config().vdev_tree),
+        is_import: false,
+        is_literal: parsed.has('p'),
+        has_slow: parsed.has('s'),
+        has_direct: parsed.has('d'),
+        only_bad: parsed.has('e'),
+    };
+    text.push_str(&config_table::render(status, &options));
+    if parsed.has('D') {
+        text.push_str(&dedup(status));
+    }
+    text.push('\n');
+    match status.error_count {
+        0 => text.push_str("errors: No known data errors\n"),
+        count if !parsed.has('v') => {
+            let _ = writeln!(text, "errors: {count} data errors, use '-v' for a list");
+        }
+        _ => {
+            text.push_str(
+                "errors: Permanent errors have been detected in the following files:\n\n",
+            );
+            for name in damaged(pool).await? {
+                let _ = writeln!(text, "        {name}");
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// `-D`: what deduplication holds.
+fn dedup(status: &PoolStatus) -> String {
+    let Some(space) = &status.space else { return String::new() };
+    match space.dedup.total.blocks {
+        0 => "\n dedup: no DDT entries\n".to_owned(),
+        blocks => {
+            let size = nicenum::bytes_b(space.dedup.table_bytes);
+            format!("\n dedup: DDT entries {blocks}, size {size} on disk, 0B in core\n")
+        }
+    }
+}
+
+/// Names of what is damaged, each object once.
+pub(super) async fn damaged(pool: &Arc<Pool>) -> Result<Vec<String>, Exit> {
+    let mut places: Vec<(u64, u64)> = pool
+        .error_log()
+        .await?
+        .iter()
+        .map(|block| (block.place.objset, block.place.object))
+        .collect();
+    places.dedup();
+    let mut names = Vec::with_capacity(places.len());
+    for (objset, object) in places {
+        if objset == 0 {
+            names.push(format!("<metadata>:<0x{object:x}>"));
+            continue;
+        }
+        let Ok(dataset) = pool.dataset_by_object(objset).await else {
+            names.push(format!("<0x{objset:x}>:<0x{object:x}>"));
+            continue;
+        };
+        let path = match FileSystem::open(&dataset).await {
+            Ok(fs) => fs.path_of(object).await.ok().flatten(),
+            Err(_) => None,
+        };
+        let name = dataset.name();
+        names.push(match path {
+            Some(path) => {
+                let path = String::from_utf8_lossy(&path).into_owned();
+                format!("{name}:/{}", path.trim_start_matches('/'))
+            }
+            None => format!("{name}:<0x{object:x}>"),
+        });
+    }
+    Ok(names)
+}
+
+async fn print_json(
+    pools: &[Arc<Pool>],
+    parsed: &Parsed,
+    form: Form,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let mut all = Map::new();
+    for pool in pools {
+        let status = pool.status().await?;
+        if parsed.has('x') && status.reason.is_healthy() {
+            continue;
+        }
+        let names = Names::of(parsed).within(&pool.config().vdev_tree);
+        let errors = if parsed.has('v') { damaged(pool).await? } else { Vec::new() };
+        let map = status_json::pool(pool, &status, &names, &errors, form);
+        all.insert(pool_key(pool, form), map.into());
+    }
+    let mut document = json::document("zpool status");
+    document.insert("pools".into(), all.into());
+    json::print(document, io)
+}

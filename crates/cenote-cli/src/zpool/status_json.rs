@@ -1,0 +1,267 @@
+//! The status of a pool for programs: keys and order as OpenZFS 2.3 prints them.
+
+use cenote_ondisk::config::VdevKind;
+use cenote_ondisk::scan::{ScanFunc, ScanPhys, ScanState};
+use cenote_pool::status::{AuxReport, ExpansionState, PoolStatus, VdevReport, state_name};
+use cenote_pool::{AllocationClass, Pool};
+use serde_json::{Map, Value};
+
+use super::config_table::{SECTIONS, aux_state, section};
+use super::json::Form;
+use super::list::pool_json;
+use super::names::Names;
+use super::status::MESSAGE_URL;
+use super::status_text;
+use crate::nicenum;
+use crate::zfs::value;
+
+struct Writer<'a> {
+    form: Form,
+    names: &'a Names,
+    status: &'a PoolStatus,
+}
+
+/// One pool.
+pub(super) fn pool(
+    pool: &Pool,
+    status: &PoolStatus,
+    names: &Names,
+    errors: &[String],
+    form: Form,
+) -> Map<String, Value> {
+    let writer = Writer { form, names, status };
+    let mut map = pool_json(pool, form, false);
+    if let Some((text, action)) = status_text::texts(status.reason) {
+        let one_line = |text: &str| text.replace('|', " ");
+        map.insert("status".into(), one_line(text).into());
+        map.insert("action".into(), one_line(action).into());
+    }
+    if let Some(id) = status.reason.message_id() {
+        map.insert("msgid".into(), format!("ZFS-8000-{id}").into());
+        map.insert("moreinfo".into(), format!("{MESSAGE_URL}{id}").into());
+    }
+    writer.progress(&mut map);
+    writer.vdevs(&mut map);
+    map.insert("error_count".into(), form.number(status.error_count));
+    if !errors.is_empty() {
+        map.insert("errlist".into(), errors.to_vec().into());
+    }
+    map
+}
+
+fn class_name(vdev: &VdevReport) -> &'static str {
+    match vdev.class {
+        Some(AllocationClass::Special) => "special",
+        Some(AllocationClass::Dedup) => "dedup",
+        Some(AllocationClass::Log) => "log",
+        _ => "normal",
+    }
+}
+
+impl Writer<'_> {
+    /// Bytes as shown: numbers where they are asked for.
+    fn bytes(&self, bytes: u64) -> Value {
+        if self.form.has_numbers { bytes.into() } else { nicenum::bytes(bytes).into() }
+    }
+
+    fn time(&self, seconds: u64) -> Value {
+        match self.form.has_numbers {
+            true => seconds.into(),
+            false => value::date(seconds, "%a %b %e %H:%M:%S %Y").into(),
+        }
+    }
+
+    /// Scan, removal, checkpoint, expansion.
+    fn progress(&self, map: &mut Map<String, Value>) {
+        if let Some(scan) = self.status.scan.as_ref().and_then(|scan| self.scan(scan)) {
+            map.insert("scan_stats".into(), scan.into());
+        }
+        if let Some(removal) = &self.status.removal {
+            let phys = &removal.phys;
+            let state = ["NONE", "SCANNING", "FINISHED", "CANCELED"];
+            let state = state.get(phys.state as usize).copied().unwrap_or("NONE");
+            let mut part = Map::new();
+            part.insert("state".into(), state.into());
+            part.insert("removing_vdev".into(), self.form.number(phys.removing_vdev));
+            part.insert("start_time".into(), self.time(phys.start_time));
+            part.insert("end_time".into(), self.time(phys.end_time));
+            part.insert("to_copy".into(), self.bytes(phys.to_copy));
+            part.insert("copied".into(), self.bytes(phys.copied));
+            part.insert("mapping_memory".into(), self.bytes(removal.mapping_bytes));
+            map.insert("removal_stats".into(), part.into());
+        }
+        if let Some(checkpoint) = &self.status.checkpoint {
+            let mut part = Map::new();
+            part.insert("state".into(), "EXISTS".into());
+            part.insert("start_time".into(), self.time(checkpoint.time));
+            part.insert("space".into(), self.bytes(checkpoint.bytes));
+            map.insert("checkpoint_stats".into(), part.into());
+        }
+        for expansion in &self.status.expansions {
+            let vdev = self.status.root.children.iter().find(|vdev| vdev.id == expansion.vdev);
+            let state = match expansion.state {
+                ExpansionState::Running => "SCANNING",
+                ExpansionState::Finished => "FINISHED",
+            };
+            let mut part = Map::new();
+            part.insert("name".into(), vdev.map_or("", |vdev| &vdev.name).into());
+            part.insert("state".into(), state.into());
+            part.insert("expanding_vdev".into(), self.form.number(expansion.vdev));
+            part.insert("start_time".into(), self.time(expansion.start_time));
+            part.insert("end_time".into(), self.time(expansion.end_time));
+            part.insert("to_reflow".into(), self.bytes(expansion.to_copy));
+            part.insert("reflowed".into(), self.bytes(expansion.copied));
+            map.insert("raidz_expand_stats".into(), part.into());
+        }
+    }
+
+    fn scan(&self, scan: &ScanPhys) -> Option<Map<String, Value>> {
+        let function = match scan.func {
+            ScanFunc::Scrub => "SCRUB",
+            ScanFunc::Resilver => "RESILVER",
+            _ => return None,
+        };
+        let state = match scan.state {
+            ScanState::Scanning => "SCANNING",
+            ScanState::Finished => "FINISHED",
+            ScanState::Canceled => "CANCELED",
+            _ => "NONE",
+        };
+        let mut part = Map::new();
+        part.insert("function".into(), function.into());
+        part.insert("state".into(), state.into());
+        part.insert("start_time".into(), self.time(scan.start_time));
+        part.insert("end_time".into(), self.time(scan.end_time));
+        part.insert("to_examine".into(), self.bytes(scan.to_examine));
+        part.insert("examined".into(), self.bytes(scan.examined));
+        part.insert("skipped".into(), self.bytes(scan.skipped));
+        part.insert("processed".into(), self.bytes(scan.processed));
+        part.insert("errors".into(), self.form.number(scan.errors));
+        Some(part)
+    }
+
+    /// The main tree and the sections.
+    fn vdevs(&self, map: &mut Map<String, Value>) {
+        let root = &self.status.root;
+        let mut top = self.vdev(root);
+        let mut below = Map::new();
+        let mut flat = Map::new();
+        for vdev in section(root, AllocationClass::Normal) {
+            if vdev.kind != VdevKind::Indirect {
+                self.add(vdev, &root.name, &mut below, &mut flat);
+            }
+        }
+        let mut all = Map::new();
+        if !below.is_empty() {
+            top.insert("vdevs".into(), below.into());
+        }
+        all.insert(root.name.clone(), top.into());
+        all.extend(flat);
+        map.insert("vdevs".into(), all.into());
+        for (class, title) in SECTIONS {
+            let (mut below, mut flat) = (Map::new(), Map::new());
+            for vdev in section(root, class) {
+                self.add(vdev, &root.name, &mut below, &mut flat);
+            }
+            below.extend(flat);
+            if !below.is_empty() {
+                map.insert(title.into(), below.into());
+            }
+        }
+        for (title, devices) in [("l2cache", &self.status.caches), ("spares", &self.status.spares)]
+        {
+            if !devices.is_empty() {
+                let devices = devices.iter().map(|device| {
+                    (device.name.clone(), self.aux(device, title == "spares").into())
+                });
+                map.insert(title.into(), devices.collect::<Map<_, _>>().into());
+            }
+        }
+    }
+
+    /// Adds a vdev and what is below it: nested, or beside it with the parent's name.
+    fn add(
+        &self,
+        vdev: &VdevReport,
+        parent: &str,
+        nested: &mut Map<String, Value>,
+        flat: &mut Map<String, Value>,
+    ) {
+        let name = self.names.vdev(vdev);
+        let mut map = self.vdev(vdev);
+        if self.form.is_flat {
+            map.insert("parent".into(), parent.into());
+            flat.insert(name.clone(), map.into());
+            for child in &vdev.children {
+                self.add(child, &name, nested, flat);
+            }
+            return;
+        }
+        let mut below = Map::new();
+        for child in &vdev.children {
+            self.add(child, &name, &mut below, flat);
+        }
+        if !below.is_empty() {
+            map.insert("vdevs".into(), below.into());
+        }
+        nested.insert(name, map.into());
+    }
+
+    fn vdev(&self, vdev: &VdevReport) -> Map<String, Value> {
+        let mut map = Map::new();
+        let is_root = vdev.kind == VdevKind::Root;
+        let is_leaf = vdev.children.is_empty() && !is_root;
+        map.insert("name".into(), self.names.vdev(vdev).into());
+        map.insert("vdev_type".into(), vdev.kind.name().into());
+        map.insert("guid".into(), self.form.number(vdev.guid));
+        if let Some(path) = vdev.path.as_ref().filter(|_| is_leaf) {
+            map.insert("path".into(), path.clone().into());
+        }
+        map.insert("class".into(), class_name(vdev).into());
+        map.insert("state".into(), state_name(vdev.state, vdev.aux).into());
+        let mut size = |key: &str, bytes: u64| {
+            if bytes != 0 {
+                map.insert(key.into(), self.bytes(bytes));
+            }
+        };
+        if let (true, Some(space)) = (is_root, &self.status.space) {
+            size("alloc_space", space.allocated);
+            size("total_space", space.size);
+            size("def_space", space.rdspace);
+        }
+        if let Some(figures) = &vdev.figures {
+            size("alloc_space", figures.allocated);
+            size("total_space", figures.size);
+            size("def_space", (figures.size >> 9) * figures.ratio);
+            if !is_leaf {
+                size("rep_dev_size", figures.size);
+            }
+        }
+        if let Some(bytes) = vdev.device_size {
+            size("rep_dev_size", bytes);
+            size("phys_space", bytes);
+        }
+        map.insert("read_errors".into(), self.form.number(vdev.stats.read_errors));
+        map.insert("write_errors".into(), self.form.number(0));
+        map.insert("checksum_errors".into(), self.form.number(vdev.stats.checksum_errors));
+        if is_leaf {
+            map.insert("slow_ios".into(), self.form.number(0));
+        }
+        if let (true, Some(path)) = (vdev.is_absent, &vdev.path) {
+            map.insert("not_present".into(), self.form.number(1));
+            map.insert("was".into(), path.clone().into());
+        }
+        map
+    }
+
+    fn aux(&self, device: &AuxReport, is_spare: bool) -> Map<String, Value> {
+        let mut map = Map::new();
+        map.insert("name".into(), device.name.clone().into());
+        map.insert("guid".into(), self.form.number(device.guid));
+        map.insert("state".into(), aux_state(is_spare, device).into());
+        if let Some(bytes) = device.device_size {
+            map.insert("phys_space".into(), self.bytes(bytes));
+        }
+        map
+    }
+}

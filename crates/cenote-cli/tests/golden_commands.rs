@@ -1,0 +1,515 @@
+//! What `zpool` and `zfs` print of the golden pools, against what OpenZFS printed.
+//!
+//! A pool is reached through links that have names as long as those it had when the tables were
+//! made, so that not even widths of columns differ. Tables are those of the txg just before the
+//! export, which writes to the pool itself: `-T` opens that.
+
+use std::path::{Path, PathBuf};
+
+use cenote_cli::Io;
+use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
+use cenote_testkit::{Golden, compare, golden, tables};
+
+/// Values that need not match, each with the reason: (pool or "*", property, reason).
+const EXEMPT_DATASET: &[(&str, &str, &str)] = &[
+    ("*", "mounted", "whether it is mounted is a fact of the host"),
+    ("g-legacy", "snapshots_changed", "kept in memory only on pools without extensible_dataset"),
+];
+
+/// The same for properties of pools.
+const EXEMPT_POOL: &[(&str, &str, &str)] = &[
+    ("*", "load_guid", "a random number of each import"),
+    ("*", "readonly", "how the pool was imported"),
+    ("g-classes", "dedup_table_size", "kept in memory until a table changes, logs emptied or not"),
+    ("g-scan", "allocated", "counts what was freed in the last two txgs, a fact of memory"),
+    ("g-scan", "free", "the same"),
+];
+
+/// Lines of tables that need not match: (pool, start of the line, reason).
+const EXEMPT_LINES: &[(&str, &str, &str)] = &[
+    ("g-classes", "\t/dev/shm/v/d6\t", "what is in a cache device is known once it is in use"),
+    ("g-scan", "g-scan\t", "counts what was freed in the last two txgs, a fact of memory"),
+    ("g-scan", "\traidz1-0\t", "the same"),
+    ("g-degraded", "\t    /dev/shm/v/d3 ", "errors are counted from the import on"),
+];
+
+/// Runs the program as a shell would.
+fn cenote(args: &[&str]) -> (String, String, i32) {
+    let args: Vec<String> =
+        std::iter::once("cenote").chain(args.iter().copied()).map(str::to_owned).collect();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let status = cenote_cli::run(&args, &mut Io { out: &mut out, err: &mut err });
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (text(out), text(err), status)
+}
+
+/// The same for a command that must succeed and say nothing on standard error.
+fn succeeds(args: &[&str]) -> String {
+    let (out, err, status) = cenote(args);
+    assert_eq!((status, err.as_str()), (0, ""), "{args:?}");
+    out
+}
+
+/// A directory whose name is ten bytes long, with links `d0`, `d1`, ... to the images in `below`.
+struct Links {
+    root: PathBuf,
+}
+
+impl Links {
+    fn new(golden: &Golden, below: &str) -> Self {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let root = loop {
+            let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let name = (std::process::id() * 64 + number) % 100_000;
+            let root = PathBuf::from(format!("/tmp/{name:05}"));
+            if std::fs::create_dir(&root).is_ok() {
+                break root;
+            }
+        };
+        let folder = root.join(below);
+        std::fs::create_dir_all(&folder).expect("folder of links");
+        for device in golden.devices() {
+            let name = device.file_stem().expect("an image has a name");
+            std::os::unix::fs::symlink(&device, folder.join(name)).expect("link");
+        }
+        Self { root }
+    }
+
+    fn path(&self) -> &str {
+        self.root.to_str().expect("UTF-8")
+    }
+
+    /// The text as if the pool were in `place`, which is as long.
+    fn as_if_in(&self, place: &str, text: &str) -> String {
+        assert_eq!(self.path().len(), place.len());
+        text.replace(self.path(), place)
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+/// The txgs at which as much was in use as the tables say, newest first.
+fn matching_txgs(golden: &Golden) -> Vec<u64> {
+    let list = golden.text("zfs-list.tsv").unwrap_or_default();
+    let used = list.lines().next().and_then(|line| line.split('\t').nth(2)?.parse::<u64>().ok());
+    let scan = async {
+        let options = ScanOptions { paths: vec![golden.images()] };
+        let scan = import::scan(&options).await.expect("scan");
+        let candidate = scan.find(golden.name()).expect("the pool is found");
+        let mut txgs: Vec<u64> = candidate.uberblocks().iter().map(|ub| ub.txg).collect();
+        txgs.sort_unstable();
+        txgs.dedup();
+        let mut matching = Vec::new();
+        for txg in txgs.into_iter().rev() {
+            let options = OpenOptions { txg: Some(txg), ..OpenOptions::default() };
+            let Ok(pool) = Pool::open(candidate, &options).await else { break };
+            if Some(pool.root_dir().phys.used_bytes) == used {
+                matching.push(txg);
+            } else if !matching.is_empty() {
+                break;
+            }
+        }
+        matching
+    };
+    cenote_rt::block_on(2, scan).expect("runtime")
+}
+
+/// Keys, as arguments.
+fn keys(golden: &Golden, folder: &Path) -> Vec<String> {
+    let key =
+        |dataset: &str, file: PathBuf| ["-k".to_owned(), format!("{dataset}={}", file.display())];
+    match golden.name() {
+        "g-crypt" => [("gcm", "pass"), ("ccm", "hex"), ("raw", "raw")]
+            .into_iter()
+            .flat_map(|(name, file)| key(&format!("g-crypt/{name}"), golden.key_file(file)))
+            .collect(),
+        "g-send" => {
+            let file = folder.join("key");
+            std::fs::write(&file, "secretsecret\n").expect("key");
+            key("g-send/e", file).to_vec()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Runs a comparison on every golden pool, and tells of all that differ.
+fn on_each_pool(test: impl Fn(&Golden) -> Option<String>) {
+    let mut failures = String::new();
+    for name in cenote_testkit::golden_names() {
+        if let Some(golden) = golden(&name)
+            && let Some(difference) = test(&golden)
+        {
+            failures.extend([&name, ":\n", &difference]);
+        }
+    }
+    assert!(failures.is_empty(), "{failures}");
+}
+
+/// What `tool args...` prints of the pool as it was when the tables were made; with several such
+/// txgs what `same` accepts, or the oldest's.
+fn at_tables(
+    golden: &Golden,
+    args: &[&str],
+    same: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
+    let links = Links::new(golden, "");
+    let folder = cenote_testkit::golden::PrivateFolder::create("keys");
+    let keys = keys(golden, folder.path());
+    let mut difference = Some("no txg at which the tables were printed".to_owned());
+    for txg in matching_txgs(golden) {
+        let txg = txg.to_string();
+        let mut line = vec![args[0], "--embedded", "-d", links.path(), "-T", &txg];
+        line.extend(keys.iter().map(String::as_str));
+        line.extend(&args[1..]);
+        difference = same(&links.as_if_in("/dev/shm/v", &succeeds(&line)));
+        if difference.is_none() {
+            break;
+        }
+    }
+    difference
+}
+
+fn without_lines(text: &str, pool: &str) -> String {
+    let is_exempt = |line: &str| {
+        EXEMPT_LINES.iter().any(|(on, start, _)| *on == pool && line.starts_with(start))
+    };
+    text.lines().filter(|line| !is_exempt(line)).flat_map(|line| [line, "\n"]).collect()
+}
+
+fn without_properties(text: &str, list: &[(&str, &str, &str)], pool: &str) -> String {
+    let is_exempt = |property: &str| {
+        list.iter().any(|(on, name, _)| (*on == "*" || *on == pool) && *name == property)
+    };
+    let keep = |line: &&str| line.split('\t').nth(1).is_none_or(|property| !is_exempt(property));
+    text.lines().filter(keep).flat_map(|line| [line, "\n"]).collect()
+}
+
+#[test]
+fn import_listings() {
+    let Some(text) = cenote_testkit::golden::wording("import-listings.txt") else { return };
+    on_each_pool(|golden| {
+        let title = format!("## {}\n", golden.name());
+        let part = text.split(&title).nth(1).expect("the pool is listed");
+        let part = part.split("\nexit 0").next().expect("its end");
+        let wanted = part.split_once('\n').expect("a command line").1.to_owned() + "\n";
+        // Not exported: another host than the one it was used on is told so.
+        let foreign = "status: The pool was last accessed by another system.\n\
+                       action: The pool can be imported using its name or numeric identifier and\n\
+                       \tthe '-f' flag.\n   \
+                       see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-EY\n";
+        let own = "action: The pool can be imported using its name or numeric identifier.\n";
+        let links = Links::new(golden, golden.name());
+        let folder = format!("{}/{}", links.path(), golden.name());
+        let ours = succeeds(&["zpool", "import", "-d", &folder]);
+        let ours = if golden.name() == "g-zil" { ours.replace(foreign, own) } else { ours };
+        compare::text_difference(&links.as_if_in("/dev/shm/g", &ours), &wanted)
+    });
+}
+
+#[test]
+fn dataset_lists() {
+    on_each_pool(|golden| {
+        let wanted = golden.text("zfs-list.tsv")?;
+        let columns = "name,type,used,available,referenced,mountpoint,creation";
+        let args = ["zfs", "list", "-Hp", "-t", "all", "-r", "-o", columns];
+        at_tables(golden, &args, |ours| compare::text_difference(ours, &wanted))
+    });
+}
+
+#[test]
+fn dataset_properties() {
+    on_each_pool(|golden| {
+        let wanted = golden.text("zfs-get-all.tsv")?;
+        let kept = |text: &str| without_properties(text, EXEMPT_DATASET, golden.name());
+        at_tables(golden, &["zfs", "get", "-Hp", "-t", "all", "-r", "all", golden.name()], |ours| {
+            compare::text_difference(&kept(ours), &kept(&wanted))
+        })
+    });
+}
+
+#[test]
+fn pool_properties() {
+    on_each_pool(|golden| {
+        let wanted = golden.text("zpool-get-all.tsv")?;
+        let kept = |text: &str| without_properties(text, EXEMPT_POOL, golden.name());
+        at_tables(golden, &["zpool", "get", "-Hp", "all"], |ours| {
+            compare::text_difference(&kept(ours), &kept(&wanted))
+        })
+    });
+}
+
+#[test]
+fn pool_lists() {
+    on_each_pool(|golden| {
+        let wanted = golden.text("zpool-list-v.tsv")?;
+        let kept = |text: &str| without_lines(text, golden.name());
+        at_tables(golden, &["zpool", "list", "-Hpv"], |ours| {
+            compare::text_difference(&kept(ours), &kept(&wanted))
+        })
+    });
+}
+
+#[test]
+fn pool_statuses() {
+    on_each_pool(|golden| {
+        let wanted = golden.text("zpool-status.txt")?;
+        let kept = |text: &str| without_lines(text, golden.name());
+        at_tables(golden, &["zpool", "status", "-v"], |ours| {
+            compare::text_difference(&kept(ours), &kept(&wanted))
+        })
+    });
+}
+
+/// The history goes on after it was printed: with the export, if with anything.
+#[test]
+fn histories() {
+    on_each_pool(|golden| {
+        let wanted = golden.text("history.txt")?;
+        let images = golden.images();
+        let images = images.to_str().expect("UTF-8");
+        let ours = succeeds(&["zpool", "--embedded", "-d", images, "history", "-il"]);
+        let wanted = wanted.strip_suffix('\n').expect("an empty line at its end");
+        let ours = ours.get(..wanted.len()).unwrap_or(&ours);
+        compare::text_difference(ours, wanted)
+    });
+}
+
+#[test]
+fn space_of_users_groups_projects() {
+    let Some(golden) = golden("g-quota") else { return };
+    let Some(wanted) = golden.text("userspace.tsv") else { return };
+    let images = golden.images();
+    let images = images.to_str().expect("UTF-8");
+    let mut ours = String::new();
+    for verb in ["userspace", "groupspace", "projectspace"] {
+        let args = ["zfs", "--embedded", "-d", images, verb, "-Hp", "g-quota/a"];
+        ours.push_str(&succeeds(&args));
+    }
+    // Names of users, and the order that follows from them, are the host's business.
+    let without_names = |text: &str| {
+        let rows = tables::rows(text).into_iter();
+        let mut rows: Vec<String> =
+            rows.map(|row| [&row[..1], &row[2..]].concat().join("\t")).collect();
+        rows.sort();
+        rows.join("\n")
+    };
+    compare::assert_text("userspace", &without_names(&ours), &without_names(&wanted));
+}
+
+/// A command in a file of wordings: its arguments, output and status.
+struct Wording {
+    command: String,
+    out: String,
+    err: String,
+    status: i32,
+}
+
+fn wordings(text: &str) -> Vec<Wording> {
+    let mut wordings: Vec<Wording> = Vec::new();
+    for line in text.lines() {
+        if let Some(command) = line.strip_prefix("$ ") {
+            let (out, err) = (String::new(), String::new());
+            wordings.push(Wording { command: command.to_owned(), out, err, status: -1 });
+            continue;
+        }
+        let Some(wording) = wordings.last_mut().filter(|wording| wording.status == -1) else {
+            continue;
+        };
+        if let Some(line) = line.strip_prefix("stderr: ") {
+            wording.err.extend([line, "\n"]);
+        } else if line == "stderr:" {
+            wording.err.push('\n');
+        } else if let Some(status) = line.strip_prefix("exit ") {
+            wording.status = status.parse().expect("a status");
+        } else {
+            wording.out.extend([line, "\n"]);
+        }
+    }
+    wordings
+}
+
+/// Every verb with `-?`.
+#[test]
+fn usage_texts() {
+    let mut count = 0;
+    for file in ["usage-zfs.txt", "usage-zpool.txt"] {
+        let Some(text) = cenote_testkit::golden::wording(file) else { return };
+        for wording in wordings(&text) {
+            let args: Vec<&str> = wording.command.split(' ').collect();
+            let (out, err, status) = cenote(&args);
+            compare::assert_text(&wording.command, &err, &wording.err);
+            assert_eq!((out.as_str(), status), ("", wording.status), "{}", wording.command);
+            count += 1;
+        }
+    }
+    assert!(count > 70, "{count}");
+}
+
+/// Commands of the wordings that say the same of a pool that is only read. There the pool is `t`,
+/// with a file system `t/a`; here it is g-basic with g-basic/lz4, whose first snapshot is `one`.
+const SAME: &[&str] = &[
+    "zpool list nope",
+    "zfs list nope",
+    "zfs list nope/x",
+    "zfs get all nope",
+    "zpool status nope",
+    "zpool get all nope",
+    "zpool create",
+    "zpool create t",
+    "zpool create t /dev/shm/v/none",
+    "zpool create mirror /dev/shm/v/a /dev/shm/v/b",
+    "zpool create 9t /dev/shm/v/a",
+    "zpool create -Z t /dev/shm/v/a",
+    "zfs create t/a",
+    "zfs create t/x/y",
+    "zfs create t/bad@name",
+    "zfs set nosuch=1 t/a",
+    "zfs set compression=lz4 t/nope",
+    "zfs inherit used t/a",
+    "zfs set used=1 t/a",
+    "zfs get",
+    "zfs get nosuch t/a",
+    "zfs get -t nosuch all t/a",
+    "zfs snapshot t/nope@s",
+    "zfs snapshot t/a",
+    "zfs clone t/a@nope t/d",
+    "zfs destroy t/nope",
+    "zfs destroy t/nope@x",
+    "zfs destroy t/a@%r",
+    "zfs promote t/a",
+    "zfs list -t nosuch",
+    "zfs list -o nosuch",
+    "zfs mount t/nope",
+    "zfs send t/cc@nope",
+    "zfs receive",
+    "zfs receive -A t/a",
+    "zfs upgrade",
+    "zpool upgrade",
+    "zfs",
+    "zpool",
+    "zfs nosuch",
+    "zpool nosuch",
+    "zfs list -Z",
+    "zpool get nosuch t",
+    "zpool set nosuch=1 t",
+    "zpool export nope",
+    "zpool import -d /dev/shm/none",
+];
+
+#[test]
+fn wordings_on_a_pool() {
+    let Some(text) = cenote_testkit::golden::wording("wording.txt") else { return };
+    let Some(golden) = golden("g-basic") else { return };
+    let images = golden.images();
+    let images = images.to_str().expect("UTF-8");
+    let wordings = wordings(&text);
+    let ours = |word: &str| match word {
+        "t" => "g-basic".to_owned(),
+        word => word
+            .replace("t/cc", "g-basic/lz4")
+            .replace("t/a", "g-basic/lz4")
+            .replace("t/", "g-basic/"),
+    };
+    for command in SAME {
+        let wording = wordings
+            .iter()
+            .rev()
+            .find(|wording| wording.command == *command && !wording.err.is_empty());
+        let wording = wording.or_else(|| wordings.iter().find(|w| w.command == *command));
+        let wording = wording.unwrap_or_else(|| panic!("{command} is not there"));
+        let words: Vec<String> = match command.contains("nope") {
+            true => command.split(' ').map(|w| w.replace("t/", "g-basic/")).collect(),
+            false => command.split(' ').map(&ours).collect(),
+        };
+        let words: Vec<String> = words
+            .into_iter()
+            .map(|word| {
+                word.replace("g-basic/cc", "g-basic/lz4").replace("g-basic/a@", "g-basic/lz4@")
+            })
+            .collect();
+        let mut args = vec![words[0].as_str(), "--embedded", "-d", images];
+        args.extend(words[1..].iter().map(String::as_str));
+        let (out, err, status) = cenote(&args);
+        let theirs = |text: &str| {
+            text.replace(
+                "g-basic/lz4@nope",
+                if command.contains("cc") { "t/cc@nope" } else { "t/a@nope" },
+            )
+            .replace("g-basic/lz4", "t/a")
+            .replace("g-basic/", "t/")
+            .replace("'g-basic'", "'t'")
+        };
+        compare::assert_text(command, &theirs(&err), &wording.err);
+        compare::assert_text(command, &theirs(&out), &wording.out);
+        assert_eq!(status, wording.status, "{command}");
+    }
+}
+
+/// Without a pool, OpenZFS's words for a system that has none.
+#[test]
+fn wordings_without_pools() {
+    let Some(text) = cenote_testkit::golden::wording("wording.txt") else { return };
+    let mut count = 0;
+    for wording in wordings(&text).iter().take(9) {
+        let args: Vec<&str> = wording.command.split(' ').collect();
+        let (out, err, status) = cenote(&args);
+        let ours = (out.as_str(), err.as_str(), status);
+        let wanted = (wording.out.as_str(), wording.err.as_str(), wording.status);
+        assert_eq!(ours, wanted, "{}", wording.command);
+        count += 1;
+    }
+    assert_eq!(count, 9);
+}
+
+/// The keys of a document, by path, in order.
+fn json_keys(value: &serde_json::Value, at: &str, rename: &dyn Fn(&str) -> String) -> Vec<String> {
+    let Some(map) = value.as_object() else { return Vec::new() };
+    let mut keys = Vec::new();
+    for (key, value) in map {
+        let path = format!("{at}/{}", rename(key));
+        keys.push(path.clone());
+        keys.extend(json_keys(value, &path, rename));
+    }
+    keys
+}
+
+/// Keys and their order; the pool there is a mirror, as g-codecs is.
+#[test]
+fn json_documents() {
+    let Some(text) = cenote_testkit::golden::wording("wording.txt") else { return };
+    let Some(golden) = golden("g-codecs") else { return };
+    let links = Links::new(&golden, "");
+    let wordings = wordings(&text);
+    for (command, limit) in [
+        ("zpool status -j t", ""),
+        ("zfs list -j", "g-codecs"),
+        ("zpool list -j", ""),
+        ("zfs get -j used,compression t", ""),
+    ] {
+        let wording = wordings.iter().find(|wording| wording.command == command).expect("there");
+        let mut args: Vec<&str> = command.split(' ').collect();
+        args.splice(1..1, ["--embedded", "-d", links.path()]);
+        if args.last() == Some(&"t") {
+            args.pop();
+            args.push("g-codecs");
+        }
+        if !limit.is_empty() {
+            args.push(limit);
+        }
+        let out = succeeds(&args);
+        assert_eq!(out.lines().count(), 1);
+        let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        let rename = |key: &str| {
+            let key = links.as_if_in("/dev/shm/v", key);
+            let key = if key == "g-codecs" { "t".to_owned() } else { key };
+            key.replace("v/d0", "v/a").replace("v/d1", "v/b")
+        };
+        let ours = json_keys(&parse(&out), "", &rename).join("\n");
+        let wanted = json_keys(&parse(&wording.out), "", &str::to_owned).join("\n");
+        compare::assert_text(command, &ours, &wanted);
+    }
+}
