@@ -7,7 +7,7 @@ mod show;
 
 use std::path::Path;
 
-use cenote_testkit::foreign::{Class, Options, Packing, Report, rewrite};
+use cenote_testkit::foreign::{Class, Options, Order, Packing, Report, rewrite};
 use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::{Golden, compare, golden};
 
@@ -20,16 +20,17 @@ fn rewritten(golden: &Golden, options: Options) -> (PrivateFolder, Report) {
 
 /// Compares what is shown of a pool before and after; its blocks and bonus buffers must be of all
 /// of `classes`, and zdb must agree but for `zdb_fails_on`.
-fn assert_same(name: &str, packing: Packing, classes: &[Class], zdb_fails_on: Option<&str>) {
+fn assert_same(name: &str, options: Options, classes: &[Class], zdb_fails_on: Option<&str>) {
     let Some(golden) = golden(name) else { return };
-    let (folder, report) = rewritten(&golden, Options { packing, ..Options::default() });
+    let (folder, report) = rewritten(&golden, options);
+    assert_eq!(report.little > 0, options.order != Order::Big, "{name}: {report:?}");
     for class in classes {
         assert!(report.contents.contains_key(class), "{name}: {class:?} in {report:?}");
     }
     zdb_agrees(&golden, folder.path(), zdb_fails_on);
     let wanted = show::pool(name, &golden.images());
     let ours = show::pool(name, folder.path());
-    compare::assert_text(&format!("{name} {packing:?}"), &ours.text, &wanted.text);
+    compare::assert_text(&format!("{name} {options:?}"), &ours.text, &wanted.text);
     assert!(wanted.errors == 0 && wanted.records > 10, "{name}: {}", wanted.records);
     println!("{name}: {} nodes, {} ACL entries, {report:?}", wanted.nodes, wanted.aces);
 }
@@ -58,39 +59,64 @@ fn zdb_agrees(golden: &Golden, rewritten: &Path, fails_on: Option<&str>) {
 #[test]
 fn basic() {
     let classes = [Class::Words, Class::Zap, Class::Dnodes, Class::ObjSet, Class::Attributes];
-    assert_same("g-basic", Packing::AsBefore, &classes, None);
+    assert_same("g-basic", Options::default(), &classes, None);
 }
 
 #[test]
 fn basic_uncompressed() {
-    assert_same("g-basic", Packing::Stored, &[Class::Words], None);
+    let options = Options { packing: Packing::Stored, ..Options::default() };
+    assert_same("g-basic", options, &[Class::Words], None);
+}
+
+/// Blocks of both orders, as in a pool that moved between hosts.
+fn assert_same_mixed(name: &str, classes: &[Class], seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let options = Options { order: Order::Mixed(seed), ..Options::default() };
+        assert_same(name, options, classes, None);
+    }
+}
+
+#[test]
+fn basic_of_both_orders() {
+    let classes = [Class::Words, Class::Zap, Class::Dnodes, Class::ObjSet, Class::Attributes];
+    assert_same_mixed("g-basic", &classes, 1..2);
+}
+
+#[test]
+fn legacy_znodes_of_both_orders() {
+    assert_same_mixed("g-legacy", &[Class::Znode, Class::Zap], 1..4);
+}
+
+#[test]
+fn quotas_of_both_orders() {
+    assert_same_mixed("g-quota", &[Class::Zap, Class::Attributes], 1..4);
 }
 
 /// OpenZFS cannot verify a foreign edonr block: its function hashes a buffer that it never filled
 /// (spec 02 §3.2). We can.
 #[test]
 fn every_checksum_and_compression() {
-    assert_same("g-codecs", Packing::AsBefore, &[Class::Zap], Some("g-codecs/k-edonr"));
+    assert_same("g-codecs", Options::default(), &[Class::Zap], Some("g-codecs/k-edonr"));
 }
 
 #[test]
 fn legacy_znodes() {
-    assert_same("g-legacy", Packing::AsBefore, &[Class::Znode, Class::Attributes], None);
+    assert_same("g-legacy", Options::default(), &[Class::Znode, Class::Attributes], None);
 }
 
 #[test]
 fn quotas_and_long_names() {
-    assert_same("g-quota", Packing::AsBefore, &[Class::Zap], None);
+    assert_same("g-quota", Options::default(), &[Class::Zap], None);
 }
 
 #[test]
 fn volumes_on_two_devices() {
-    assert_same("g-zvol", Packing::AsBefore, &[Class::Zap], None);
+    assert_same("g-zvol", Options::default(), &[Class::Zap], None);
 }
 
 #[test]
 fn classes_of_vdevs_and_dedup() {
-    assert_same("g-classes", Packing::AsBefore, &[Class::Zap], None);
+    assert_same("g-classes", Options::default(), &[Class::Zap], None);
 }
 
 /// A swap that is left out is noticed. (That of attributes is not: they tell their order.)

@@ -18,7 +18,8 @@
 //! is turned but still has the old addresses: the result is for reading, not for checking space.
 //! Pools of disks and mirrors without gang blocks and encryption can be rewritten.
 //!
-//! To see that a test would notice, [`Options::forget`] leaves one class of content as it was.
+//! A pool that has moved between hosts has blocks of both orders, anywhere; [`Order::Mixed`] makes
+//! such a one. To see that a test would notice, [`Options::forget`] leaves one class of content as it was.
 
 mod attributes;
 mod history;
@@ -46,9 +47,21 @@ pub enum Packing {
     Stored,
 }
 
+/// Which blocks become big-endian. Labels and uberblocks do always.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// All.
+    #[default]
+    Big,
+    /// About half of them, chosen by a seed: a pool that has moved between hosts.
+    Mixed(u64),
+}
+
 /// What to do.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
+    /// Which blocks become big-endian.
+    pub order: Order,
     /// How blocks are stored.
     pub packing: Packing,
     /// A class that is left as it was: a bug that a test must notice.
@@ -58,9 +71,11 @@ pub struct Options {
 /// What was rewritten.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Level-0 blocks, embedded ones too, and bonus buffers by class.
+    /// Level-0 blocks, embedded ones too, and bonus buffers that were turned, by class.
     pub contents: BTreeMap<Class, u64>,
-    /// Blocks of pointers.
+    /// Blocks that stayed little-endian.
+    pub little: u64,
+    /// Blocks of pointers that were turned.
     pub indirect: u64,
     /// Dnodes in use.
     pub dnodes: u64,

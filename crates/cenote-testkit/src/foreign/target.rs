@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use cenote_codec::checksum::{self, ChecksumAlgorithm, Salt};
+use cenote_ondisk::endian::Endian;
 use cenote_ondisk::label::{BOOT_ENV, CONFIG, LABEL_COUNT, LABEL_LEN, LABEL_START_LEN};
 use cenote_ondisk::uberblock;
 
@@ -119,7 +120,7 @@ impl Target {
                     if uberblock.txg == source.uberblock.txg {
                         old[5..21].copy_from_slice(root);
                     }
-                    put_words(slot, &old);
+                    put_words(Endian::Big, slot, &old);
                     seal(slot, offset + at);
                 }
                 file.write_all_at(&bytes, offset).expect("a label is written");
@@ -128,35 +129,32 @@ impl Target {
     }
 }
 
-/// Writes big-endian words to the start of `bytes`.
-pub(super) fn put_words(bytes: &mut [u8], words: &[u64]) {
+/// Writes words to the start of `bytes`.
+pub(super) fn put_words(order: Endian, bytes: &mut [u8], words: &[u64]) {
     for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_be_bytes());
+        place.copy_from_slice(&order.bytes64(*word));
     }
 }
 
 /// Gives a part of a label, `offset` bytes from the device's start, its trailer.
 fn seal(block: &mut [u8], offset: u64) {
     let at = block.len() - 40;
-    put_words(&mut block[at..], &[TRAILER_MAGIC, offset, 0, 0, 0]);
+    put_words(Endian::Big, &mut block[at..], &[TRAILER_MAGIC, offset, 0, 0, 0]);
     let words = checksum::compute(ChecksumAlgorithm::Sha256, block, false, None).expect("no salt");
-    put_words(&mut block[at + 8..], &words);
+    put_words(Endian::Big, &mut block[at + 8..], &words);
 }
 
-/// The words that a big-endian host stores as the checksum of a block.
-pub(super) fn checksum(id: u8, bytes: &[u8], salt: Option<&Salt>) -> [u64; 4] {
+/// The words that a host of this order stores as the checksum of a block.
+pub(super) fn checksum(id: u8, order: Endian, bytes: &[u8], salt: Option<&Salt>) -> [u64; 4] {
     let algorithm = ChecksumAlgorithm::from_id(id).expect("a checksum");
+    let little = || checksum::compute(algorithm, bytes, false, salt).expect("the salt");
     match algorithm {
+        _ if order == Endian::Little => little(),
         ChecksumAlgorithm::Fletcher2 => fletcher2(bytes),
         ChecksumAlgorithm::Fletcher4 => fletcher4(bytes),
         ChecksumAlgorithm::Off | ChecksumAlgorithm::NoParity => [0; 4],
-        ChecksumAlgorithm::Sha256 => {
-            checksum::compute(algorithm, bytes, false, salt).expect("no salt")
-        }
-        _ => {
-            let words = checksum::compute(algorithm, bytes, false, salt).expect("the salt");
-            words.map(u64::swap_bytes)
-        }
+        ChecksumAlgorithm::Sha256 => little(),
+        _ => little().map(u64::swap_bytes),
     }
 }
 

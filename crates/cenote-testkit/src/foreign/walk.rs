@@ -12,13 +12,14 @@ use std::collections::BTreeMap;
 
 use cenote_codec::compress::{self, Compression, zstd::ZstdLevel};
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::endian::Endian;
 
 use super::attributes::Layouts;
 use super::history;
 use super::source::Source;
 use super::swap::{self, Class, number};
 use super::target::{self, Target};
-use super::{Options, Packing, Report};
+use super::{Options, Order, Packing, Report};
 
 /// Bit 63 of a property word: the block is little-endian.
 const LITTLE: u64 = 1 << 63;
@@ -43,10 +44,13 @@ pub(super) struct Walk<'a> {
     known: BTreeMap<[u64; 4], [u64; 16]>,
     /// Attributes of the object set that is being walked.
     layouts: Layouts,
+    /// Order of the block that is being made.
+    order: Endian,
 }
 
 /// Content in its new form, ready to be put.
 struct Packed {
+    order: Endian,
     compression: u8,
     bytes: Vec<u8>,
 }
@@ -54,7 +58,8 @@ struct Packed {
 impl<'a> Walk<'a> {
     pub(super) fn new(source: &'a Source, target: Target, options: Options) -> Self {
         let (report, known, layouts) = (Report::default(), BTreeMap::new(), Layouts::default());
-        Self { source, target, options, report, known, layouts }
+        let order = Endian::Big;
+        Self { source, target, options, report, known, layouts, order }
     }
 
     /// Rewrites the block behind a pointer, and all below it; gives the pointer's new words.
@@ -75,8 +80,11 @@ impl<'a> Walk<'a> {
         }
         let stored = self.source.stored(bp);
         let little = Source::expand(bp, &stored);
-        let big = self.content(bp, &little);
-        let packed = self.pack(bp, stored, &little, big);
+        let order = self.order_of(&words);
+        let outer = std::mem::replace(&mut self.order, order);
+        let content = self.content(bp, &little);
+        self.order = outer;
+        let packed = self.pack(bp, order, stored, &little, content);
         if bp.is_embedded() {
             return self.put_embedded(bp, packed);
         }
@@ -85,14 +93,25 @@ impl<'a> Walk<'a> {
         new
     }
 
+    /// The order that a block gets, which depends on its pointer and the seed only.
+    fn order_of(&self, words: &[u64; 16]) -> Endian {
+        let Order::Mixed(seed) = self.options.order else { return Endian::Big };
+        let mixed = words.iter().fold(seed, |mixed, word| {
+            (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        });
+        if mixed.count_ones() % 2 == 0 { Endian::Little } else { Endian::Big }
+    }
+
     fn content(&mut self, bp: &BlockPtr, little: &[u8]) -> Vec<u8> {
+        let is_big = self.order == Endian::Big;
+        self.report.little += u64::from(!is_big);
         if bp.level() > 0 {
-            self.report.indirect += 1;
+            self.report.indirect += u64::from(is_big);
             return self.pointers(little);
         }
         let object_type = bp.object_type().0;
         let class = Class::of(object_type);
-        *self.report.contents.entry(class).or_default() += 1;
+        *self.report.contents.entry(class).or_default() += u64::from(is_big);
         if self.options.forget == Some(class) && !matches!(class, Class::Dnodes | Class::ObjSet) {
             return little.to_vec();
         }
@@ -103,6 +122,7 @@ impl<'a> Walk<'a> {
         }
         let mut big = little.to_vec();
         match object_type {
+            _ if !is_big => {}
             PACKED_NVLIST | FUID if big[..4] == [1, 1, 0, 0] => big[1] = 0,
             HISTORY => history::swap(&mut big),
             _ if class == Class::Attributes => self.layouts.swap(&mut big),
@@ -115,7 +135,8 @@ impl<'a> Walk<'a> {
     fn pointers(&mut self, little: &[u8]) -> Vec<u8> {
         let mut big = vec![0; little.len()];
         for (new, bp) in big.chunks_exact_mut(128).zip(BlockPtr::all_in(little)) {
-            target::put_words(new, &self.block(&bp));
+            let words = self.block(&bp);
+            target::put_words(self.order, new, &words);
         }
         big
     }
@@ -132,7 +153,7 @@ impl<'a> Walk<'a> {
         }
         // The intent log is left behind: its header stays zero. Behind type and flags are bytes.
         let mut tail = little[704..1024].to_vec();
-        if self.options.forget != Some(Class::ObjSet) {
+        if self.turns(Class::ObjSet) {
             swap::units(&mut tail[..16], 8);
         }
         big[704..1024].copy_from_slice(&tail);
@@ -166,7 +187,7 @@ impl<'a> Walk<'a> {
         }
         let bonus_len = number(&little[10..12]) as usize;
         self.bonus(little[4], &mut big[pointers_end..bonus_end], bonus_len);
-        if self.options.forget != Some(Class::Dnodes) {
+        if self.turns(Class::Dnodes) {
             swap::units(&mut big[8..12], 2);
             swap::units(&mut big[16..32], 8);
         }
@@ -178,39 +199,53 @@ impl<'a> Walk<'a> {
         if len == 0 {
             return;
         }
-        *self.report.contents.entry(class).or_default() += 1;
+        *self.report.contents.entry(class).or_default() += u64::from(self.order == Endian::Big);
         if self.options.forget == Some(class) {
             return;
         }
         let root = BlockPtr::at(area, 128).filter(|_| object_type == DSL_DATASET);
         match class {
             Class::Attributes => self.layouts.swap(&mut area[..len]),
-            _ => swap::content(area, class),
+            _ if self.turns(class) => swap::content(area, class),
+            _ => {}
         }
         if let Some(root) = root {
-            target::put_words(&mut area[128..256], &self.block(&root));
+            let words = self.block(&root);
+            target::put_words(self.order, &mut area[128..256], &words);
         }
     }
 
+    /// Whether content of this class is turned in the block that is being made.
+    fn turns(&self, class: Class) -> bool {
+        self.order == Endian::Big && self.options.forget != Some(class)
+    }
+
     /// Compresses content as the old one was, unless all is to be stored as it is.
-    fn pack(&self, bp: &BlockPtr, stored: Vec<u8>, little: &[u8], big: Vec<u8>) -> Packed {
+    fn pack(
+        &self,
+        bp: &BlockPtr,
+        order: Endian,
+        stored: Vec<u8>,
+        little: &[u8],
+        content: Vec<u8>,
+    ) -> Packed {
         let off = Compression::Off.id();
         let compression = bp.compression_id();
         if self.options.packing == Packing::Stored || compression == off {
-            return Packed { compression: off, bytes: big };
+            return Packed { order, compression: off, bytes: content };
         }
-        if little == big {
-            return Packed { compression, bytes: stored };
+        if little == content {
+            return Packed { order, compression, bytes: stored };
         }
         let function = Compression::from_id(compression).expect("a compression");
         let level = ZstdLevel::from_id(3).expect("a level");
-        let mut bytes = vec![0; big.len()];
-        match compress::compress(function, level, &big, &mut bytes) {
+        let mut bytes = vec![0; content.len()];
+        match compress::compress(function, level, &content, &mut bytes) {
             Some(len) => {
                 bytes.truncate(len);
-                Packed { compression, bytes }
+                Packed { order, compression, bytes }
             }
-            None => Packed { compression: off, bytes: big },
+            None => Packed { order, compression: off, bytes: content },
         }
     }
 
@@ -220,7 +255,7 @@ impl<'a> Walk<'a> {
         let tops: Vec<u64> = bp.dvas().map(|dva| u64::from(dva.vdev)).collect();
         let tops = if tops.is_empty() { vec![self.target.any_top()] } else { tops };
         let ashift = tops.iter().map(|top| self.target.ashift(*top)).max().unwrap_or(9);
-        let Packed { compression, mut bytes } = packed;
+        let Packed { order, compression, mut bytes } = packed;
         if compression != off {
             bytes.resize(bytes.len().next_multiple_of(1 << ashift), 0);
         }
@@ -230,9 +265,9 @@ impl<'a> Walk<'a> {
         }
         let sectors = bytes.len() as u64 / 512 - 1;
         words[6] &= !(LITTLE | 0xffff << 16 | 0x7f << 32);
-        words[6] |= sectors << 16 | u64::from(compression) << 32;
+        words[6] |= sectors << 16 | u64::from(compression) << 32 | order_bit(order);
         let id = (words[6] >> 40) as u8;
-        let checksum = target::checksum(id, &bytes, self.source.salt.as_ref());
+        let checksum = target::checksum(id, order, &bytes, self.source.salt.as_ref());
         words[12..].copy_from_slice(&checksum);
         self.report.bytes += bytes.len() as u64 * tops.len() as u64;
         words
@@ -252,10 +287,14 @@ impl<'a> Walk<'a> {
         self.report.embedded += 1;
         let psize = packed.bytes.len() as u64;
         words[6] = kind | 1 << 39 | u64::from(packed.compression) << 32;
-        words[6] |= (psize - 1) << 25 | (lsize - 1);
+        words[6] |= (psize - 1) << 25 | (lsize - 1) | order_bit(packed.order);
         for (index, bytes) in PAYLOAD_WORDS.iter().zip(packed.bytes.chunks(8)) {
             words[*index] = number(bytes);
         }
         words
     }
+}
+
+fn order_bit(order: Endian) -> u64 {
+    if order == Endian::Little { LITTLE } else { 0 }
 }
