@@ -107,8 +107,12 @@ fn matching_txgs(golden: &Golden) -> Vec<u64> {
         for txg in txgs.into_iter().rev() {
             let options = OpenOptions { txg: Some(txg), ..OpenOptions::default() };
             let Ok(pool) = Pool::open(candidate, &options).await else { break };
-            if Some(pool.root_dir().phys.used_bytes) == used {
+            // Without tables there is nothing to choose by: the last state.
+            if used.is_none_or(|used| pool.root_dir().phys.used_bytes == used) {
                 matching.push(txg);
+                if used.is_none() {
+                    break;
+                }
             } else if !matching.is_empty() {
                 break;
             }

@@ -62,15 +62,26 @@ pub fn watch_time(mmp: Option<&Mmp>, last: LastUse, host: &Host) -> Option<Durat
 }
 
 impl Host {
-    /// The host we run on: `/etc/hostid` and the kernel's node name, as OpenZFS reads them.
+    /// The host we run on: `/etc/hostid`, unless `ZFS_HOSTID` is set, and the kernel's node name, as
+    /// OpenZFS reads them.
     #[must_use]
     pub fn current() -> Self {
-        let hostid = std::fs::read("/etc/hostid")
-            .ok()
-            .and_then(|bytes| Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?)))
-            .map_or(0, u64::from);
+        let of_file = || {
+            let bytes = std::fs::read("/etc/hostid").ok()?;
+            Some(u64::from(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?)))
+        };
+        let set = std::env::var("ZFS_HOSTID").ok();
+        let hostid = set.and_then(|text| parse_hostid(&text)).or_else(of_file).unwrap_or(0);
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self { hostid, hostname: hostname.trim_end().to_owned() }
+    }
+}
+
+/// A hostid in decimal, or in hex behind `0x`.
+fn parse_hostid(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
     }
 }
 
@@ -99,6 +110,11 @@ mod tests {
             let got = watch_time(beat.as_ref(), last, &host);
             assert_eq!(got, want.map(Duration::from_millis), "{beat:?}");
         }
+    }
+
+    #[test]
+    fn hostids() {
+        assert_eq!((parse_hostid("0xff"), parse_hostid("12"), parse_hostid("x")), (Some(255), Some(12), None));
     }
 
     #[test]
