@@ -251,12 +251,12 @@ impl Show<'_, '_> {
         if !objects.is_empty() {
             return object::ranges(self, &set, objects).await;
         }
-        if self.options.has('i') || verbosity >= 2 {
+        // What stands in a snapshot's header is not its log.
+        let is_snapshot = matches!(target, Target::Dataset(dataset) if dataset.is_snapshot());
+        if !is_snapshot && (self.options.has('i') || verbosity >= 2) {
             intent_log::run(self, &set.objset).await?;
         }
-        if let Target::Dataset(dataset) = target
-            && verbosity >= 3
-        {
+        if let Target::Dataset(dataset) = target {
             deadlists::of_dataset(self, dataset).await?;
         }
         if verbosity < 2 {

@@ -10,16 +10,22 @@ use crate::out;
 
 /// The deadlist, livelist, list of remapped blocks and bookmarks of a dataset.
 pub(super) async fn of_dataset(show: &mut Show<'_, '_>, dataset: &Dataset) -> CommandResult {
-    deadlist(show, dataset.phys().deadlist_obj, "Deadlist").await?;
-    if !dataset.is_snapshot() {
+    let is_listed = show.options.count('d') >= 3;
+    if is_listed {
+        deadlist(show, dataset.phys().deadlist_obj, "Deadlist").await?;
+    }
+    if is_listed && !dataset.is_snapshot() {
         let mos = std::sync::Arc::clone(show.pool.mos());
         if let Some(livelist) = dataset.dir().extra(&mos, key::LIVELIST).await? {
             deadlist(show, livelist, "Livelist").await?;
         }
     }
     if let Some(object) = dataset.extra(key::REMAP_DEADLIST).await? {
+        // The heading is there even where the list is not.
         out!(show.io, "ds_remap_deadlist:")?;
-        deadlist(show, object, "Deadlist").await?;
+        if is_listed {
+            deadlist(show, object, "Deadlist").await?;
+        }
     }
     if show.options.count('d') >= 4 && !dataset.is_snapshot() {
         for bookmark in dataset.bookmarks().await? {
@@ -203,9 +209,6 @@ impl Show<'_, '_> {
                 .map_err(|error| crate::Exit::failed(error.to_string()))?;
             deadlist(self, phys.deadlist_obj, "Deadlist").await?;
             object = phys.prev_snap_obj;
-        }
-        if self.options.count('d') >= 3 {
-            out!(self.io)?;
         }
         Ok(())
     }

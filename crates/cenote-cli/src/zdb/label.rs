@@ -4,9 +4,10 @@
 //! uberblocks of the rings follow, with `-ll` how full the config area is.
 
 use cenote_device::{Device, FileDevice, OpenMode};
-use cenote_ondisk::label::{CONFIG, LABEL_COUNT, LABEL_START_LEN, TRAILER_LEN};
+use cenote_ondisk::label::{CONFIG, LABEL_COUNT, LABEL_START_LEN, RING, TRAILER_LEN};
 use cenote_ondisk::nvlist::{Encoding, NvList, NvPair, NvValue};
-use cenote_ondisk::{uberblock, words};
+use cenote_ondisk::uberblock::{self, Uberblock};
+use cenote_ondisk::words;
 use cenote_rt::{BufMut, Error};
 use cenote_vdev::labels::{DeviceLabels, Label};
 
@@ -33,10 +34,13 @@ pub(super) async fn run(options: &Options, io: &mut Io<'_>) -> CommandResult {
         }
     };
     let labels = cenote_vdev::labels::read(&*device).await;
-    let is_usable = show(&labels, options, io)?;
+    let rings = match options.has('u') {
+        true => read_rings(&*device, &labels).await?,
+        false => Vec::new(),
+    };
+    let is_usable = show(&labels, &rings, options, io)?;
     if let Some(config) = labels.first_config()
         && config.raw.u64("state") == Some(STATE_CACHE)
-        && options.count('l') >= 2
     {
         cache_header(&*device, io).await?;
     }
@@ -53,7 +57,12 @@ fn open(path: &str) -> Result<std::sync::Arc<dyn Device>, String> {
 }
 
 /// Prints all labels; false if there is no config in any.
-fn show(labels: &DeviceLabels, options: &Options, io: &mut Io<'_>) -> CommandResult<bool> {
+fn show(
+    labels: &DeviceLabels,
+    rings: &[Slots],
+    options: &Options,
+    io: &mut Io<'_>,
+) -> CommandResult<bool> {
     let mut is_usable = false;
     for index in 0..LABEL_COUNT {
         let Some(label) = labels.labels.get(index) else {
@@ -81,7 +90,7 @@ fn show(labels: &DeviceLabels, options: &Options, io: &mut Io<'_>) -> CommandRes
             is_usable = true;
         }
         if options.has('u') {
-            ring(labels, label, options, &mut has_header, io)?;
+            ring(rings, label, options, &mut has_header, io)?;
         }
     }
     Ok(is_usable)
@@ -105,38 +114,49 @@ fn same_configs(labels: &DeviceLabels, config: &NvList) -> Vec<usize> {
     labels.labels.iter().filter(is_same).map(|label| label.index).collect()
 }
 
+/// The slots of each label's ring, whatever their trailers say: a device that is no member of a
+/// pool has an uberblock of txg 0.
+async fn read_rings(device: &dyn Device, labels: &DeviceLabels) -> CommandResult<Vec<Slots>> {
+    let ashift = labels.first_config().map_or(0, |config| config.ashift);
+    let size = uberblock::slot_size(ashift) as usize;
+    let mut rings = Vec::new();
+    for label in &labels.labels {
+        let ring = BufMut::zeroed(RING.len as usize);
+        let ring = device.read(label.offset + RING.at, ring).await?;
+        rings.push(ring.chunks_exact(size).map(|slot| Uberblock::decode(slot).ok()).collect());
+    }
+    Ok(rings)
+}
+
+/// The uberblocks of one ring, by slot.
+type Slots = Vec<Option<Uberblock>>;
+
 /// The uberblocks of one ring that no earlier label showed.
 fn ring(
-    labels: &DeviceLabels,
+    rings: &[Slots],
     label: &Label,
     options: &Options,
     has_header: &mut bool,
     io: &mut Io<'_>,
 ) -> CommandResult {
-    let ashift = labels.first_config().map_or(0, |config| config.ashift);
-    for slot in 0..uberblock::slot_count(ashift) {
-        let find = |label: &Label| {
-            label.uberblocks.iter().find(|found| found.slot == slot).map(|found| found.uberblock)
-        };
-        let Some(uberblock) = find(label) else {
+    let Some(slots) = rings.get(label.index) else { return Ok(()) };
+    for (slot, uberblock) in slots.iter().enumerate() {
+        let Some(uberblock) = uberblock else {
             if options.count('u') >= 2 {
                 header(io, label, has_header)?;
                 out!(io, "    Uberblock[{slot}] invalid")?;
             }
             continue;
         };
-        let same: Vec<usize> = labels
-            .labels
-            .iter()
-            .filter(|other| find(other) == Some(uberblock))
-            .map(|other| other.index)
-            .collect();
+        let is_same = |ring: &Slots| ring.get(slot) == Some(&Some(*uberblock));
+        let same: Vec<usize> =
+            (0..rings.len()).filter(|index| rings.get(*index).is_some_and(is_same)).collect();
         if same.first() != Some(&label.index) && options.count('l') <= 2 {
             continue;
         }
         header(io, label, has_header)?;
         out!(io, "    Uberblock[{slot}]")?;
-        super::uberblock::print(io, &uberblock)?;
+        super::uberblock::print(io, uberblock)?;
         numbers(io, "        ", &same)?;
     }
     Ok(())
@@ -150,6 +170,8 @@ struct Usage {
     strings: Vec<NvPair>,
     booleans: Vec<NvPair>,
     leaves: Vec<usize>,
+    /// Types of pairs that are not counted.
+    skipped: Vec<u32>,
 }
 
 impl Usage {
@@ -163,18 +185,14 @@ impl Usage {
                 NvValue::List(inner) => self.add(inner),
                 NvValue::ListArray(lists) => {
                     if pair.name == "children" {
-                        self.leaves.extend(lists.iter().filter(|vdev| is_leaf(vdev)).map(xdr_len));
+                        self.leaves.extend(lists.iter().map(xdr_len));
                     }
                     lists.iter().for_each(|inner| self.add(inner));
                 }
-                _ => {}
+                other => self.skipped.push(other.type_code()),
             }
         }
     }
-}
-
-fn is_leaf(vdev: &NvList) -> bool {
-    vdev.list_array("children").is_none()
 }
 
 fn xdr_len(list: &NvList) -> usize {
@@ -197,6 +215,9 @@ fn statistics(io: &mut Io<'_>, config: &NvList, is_long: bool) -> CommandResult 
     out!(io, "\n\nZFS Label NVList Config Stats:")?;
     let used = percent(total, area);
     out!(io, "  {total} bytes used, {free} bytes free (using {used:4.1}%)\n")?;
+    for code in &usage.skipped {
+        out!(io, "skip type {code}!")?;
+    }
     let counts = (usage.integers.len(), usage.strings.len(), usage.booleans.len());
     let integers = pairs_len(usage.integers);
     let strings = pairs_len(usage.strings);

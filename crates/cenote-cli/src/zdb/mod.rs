@@ -10,6 +10,7 @@
 //! that `docs/zdb.md` lists; the other options show the same facts. Nothing is ever written. What
 //! cannot be read is told on standard error, the listing goes on, and the status is 1 in the end.
 
+mod blocks;
 mod bonus;
 mod config;
 mod dataset;
@@ -19,6 +20,7 @@ mod features;
 mod history;
 mod intent_log;
 mod label;
+mod metaslabs;
 mod object;
 mod options;
 mod outages;

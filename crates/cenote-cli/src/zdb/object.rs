@@ -222,6 +222,9 @@ async fn contents(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>) -> Com
             super::text::nvlist(show.io, &list, 8)
         }
         kind if kind.is_zap() => zap::print(show, set, dnode).await,
+        kind if !kind.is_valid() || kind == ObjectType::UINT32_METADATA => {
+            out!(show.io, "\tUNKNOWN OBJECT TYPE")
+        }
         _ => Ok(()),
     }
 }

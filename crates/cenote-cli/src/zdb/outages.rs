@@ -26,16 +26,10 @@ pub(super) fn run(show: &mut Show<'_, '_>) -> CommandResult {
     let root = &pool.config().vdev_tree;
     out!(show.io, "\nDirty time logs:\n")?;
     out!(show.io, "\t{} [DTL-required]", pool.name())?;
-    let logs = Logs { tree: pool.tree(), removed: None };
-    print(show, &logs, root, 2, &Ranges::new(), &outage_of_root(&logs, root))?;
     for top in &root.children {
         one(show, pool.tree(), top, top, 4)?;
     }
     Ok(())
-}
-
-fn outage_of_root(logs: &Logs<'_>, root: &VdevConfig) -> Ranges {
-    root.children.iter().flat_map(|top| logs.outage(top)).collect()
 }
 
 fn one(

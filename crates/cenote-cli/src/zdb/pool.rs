@@ -10,7 +10,10 @@ use cenote_pool::pool::Rewind;
 use cenote_pool::{Dataset, OpenOptions, Pool, ScanOptions};
 
 use super::dataset::Target;
-use super::{Options, config, dataset, features, history, outages, path, raw_block, uberblock};
+use super::{
+    Options, blocks, config, dataset, features, history, metaslabs, outages, path, raw_block,
+    uberblock,
+};
 use crate::io::{CommandResult, Exit, Io};
 use crate::{err, out};
 
@@ -171,8 +174,20 @@ impl Show<'_, '_> {
             uberblock::print(self.io, self.pool.uberblock())?;
             out!(self.io)?;
         }
+        if options.has('m') {
+            let result = metaslabs::run(&self.pool, options, self.io).await;
+            self.tolerate(result)?;
+        }
+        if options.has('M') {
+            let result = metaslabs::run_groups(&self.pool, options, self.io).await;
+            self.tolerate(result)?;
+        }
         if options.has('d') || options.has('i') {
             self.datasets().await?;
+        }
+        if options.has('b') || options.has('c') {
+            let result = blocks::run(&self.pool, options, self.io).await;
+            self.tolerate(result)?;
         }
         if options.has('h') {
             let result = history::run(&self.pool, options, self.io).await;

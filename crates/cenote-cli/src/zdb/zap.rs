@@ -51,6 +51,10 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
         }
         ZapStats::Fat(stats) => fat(show, &stats)?,
     }
+    if kind == ObjectType::DDT_ZAP {
+        // Shown with `-D`.
+        return Ok(());
+    }
     let mut entries = zap.entries();
     while let Some(entry) = entries.next().await? {
         let line = line(kind, set.is_mos, &entry.key, &entry.value);

@@ -60,7 +60,8 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
         let path = path.unwrap_or_else(|| format!("???<object#{}>", dnode.object()));
         out!(show.io, "\tpath\t{path}")?;
     }
-    if let Some(target) = &attributes.symlink {
+    let is_old = dnode.phys().bonus_type == ObjectType::ZNODE;
+    if let (Some(target), false) = (&attributes.symlink, is_old) {
         show.io.out.write_all(b"\ttarget\t")?;
         show.io.out.write_all(target)?;
         out!(show.io)?;
@@ -86,7 +87,6 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
         out!(show.io, "\tprojid\t{}", attributes.projid.unwrap_or(0))?;
     }
     // An old znode always has the two fields; among system attributes they come and go.
-    let is_old = dnode.phys().bonus_type == ObjectType::ZNODE;
     if is_old || attributes.xattr_obj != 0 {
         out!(show.io, "\txattr\t{}", attributes.xattr_obj)?;
     }
