@@ -26,6 +26,9 @@ use crate::error::FsError;
 /// Largest table of id domains that is read.
 const DOMAINS_LEN_MAX: u64 = 16 << 20;
 
+/// Roots of snapshots count down from here by the number of their dataset.
+const SNAPSHOT_INODES_END: u64 = 0xffff_ffff_fffc;
+
 /// How names that differ in case only are told apart (`casesensitivity`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CaseSensitivity {
@@ -60,6 +63,7 @@ pub struct FileSystem {
     unlinked: Option<u64>,
     domains: Option<u64>,
     rules: NameRules,
+    is_snapshot: bool,
 }
 
 impl FileSystem {
@@ -70,10 +74,10 @@ impl FileSystem {
     /// no file system, or one that we do not know.
     pub async fn open(dataset: &Dataset) -> Result<Arc<Self>> {
         let objset = dataset.open().await?;
-        Self::of(objset, dataset.name()).await.map_err(|error| error.in_dataset(dataset.name()))
+        Self::of(objset, dataset).await.map_err(|error| error.in_dataset(dataset.name()))
     }
 
-    async fn of(objset: Arc<ObjSet>, name: &str) -> Result<Arc<Self>> {
+    async fn of(objset: Arc<ObjSet>, dataset: &Dataset) -> Result<Arc<Self>> {
         if objset.kind() != ObjSetType::Zfs {
             return Err(Error::new(Kind::Invalid, FsError::NotAFilesystem));
         }
@@ -96,7 +100,8 @@ impl FileSystem {
         let normalization = number(&master, NORMALIZATION).await?.unwrap_or(0);
         let is_utf8_only = number(&master, UTF8ONLY).await?.unwrap_or(0) != 0 || normalization != 0;
         Ok(Arc::new(Self {
-            name: name.to_owned(),
+            name: dataset.name().to_owned(),
+            is_snapshot: dataset.is_snapshot(),
             registry,
             version,
             root,
@@ -125,6 +130,16 @@ impl FileSystem {
     /// Object of the root directory.
     pub fn root_object(&self) -> u64 {
         self.root
+    }
+
+    /// The inode number under which `object` is seen: the object, but for the root of a snapshot,
+    /// which is an entry of `.zfs/snapshot` (spec 03 §15).
+    pub fn inode(&self, object: u64) -> u64 {
+        if self.is_snapshot && object == self.root {
+            SNAPSHOT_INODES_END.saturating_sub(self.objset.id())
+        } else {
+            object
+        }
     }
 
     /// What it demands of names.

@@ -110,9 +110,14 @@ impl Node {
         &self.fs
     }
 
-    /// The object, which is the inode number too.
+    /// The object.
     pub fn object(&self) -> u64 {
         self.dnode.object()
+    }
+
+    /// The inode number under which it is seen.
+    pub fn inode(&self) -> u64 {
+        self.fs.inode(self.object())
     }
 
     /// The object's dnode.

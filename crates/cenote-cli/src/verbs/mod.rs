@@ -1,8 +1,104 @@
-//! The verbs that are cenote's own.
+//! The verbs that are cenote's own: they read files, volumes and whole pools in this process.
+//!
+//! A source is two arguments, `POOL/DATASET[@SNAP]` and a path in it, since `:` may be part of a
+//! dataset's name. Directories and devices come with `-d` or `-p`, keys with `-k`.
 
+mod cat;
+mod json;
+mod ls;
+mod progress;
+mod verify;
+mod walk;
+
+use std::sync::Arc;
+
+use cenote_fs::{FileSystem, FsError, Volume};
+use cenote_pool::{Dataset, DatasetKind};
+use cenote_rt::{Error, Kind};
+
+use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
+use crate::source::{Source, contents_failure};
+
+pub use progress::Progress;
 
 /// Runs one verb.
-pub fn run(verb: &str, _args: &[String], _io: &mut Io<'_>) -> CommandResult {
-    Err(Exit::usage(format!("unrecognized command '{verb}'; run 'cenote help'")))
+pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    match verb {
+        "ls" => ls::run(args, io),
+        "cat" => cat::run(args, io),
+        "verify" => verify::run(args, io),
+        _ => Err(Exit::usage(format!("unrecognized command '{verb}'; run 'cenote help'"))),
+    }
+}
+
+/// The letter that [`parse`] reports `--help` as.
+const HELP: char = '?';
+
+/// Parses the arguments of a verb: `letters` and `longs` besides `-d`, `-p`, `-k` and `--help`.
+///
+/// `None` if help was asked for and has been given.
+fn parse(
+    args: &[String],
+    (letters, longs): (&str, &[Long]),
+    usage: &str,
+    io: &mut Io<'_>,
+) -> CommandResult<Option<(Parsed, Source)>> {
+    let mut all = vec![Long::flag("help", HELP)];
+    all.extend_from_slice(longs);
+    let with_usage = |exit: Exit| match exit {
+        Exit::Usage(message) => Exit::Usage(format!("{message}\n{}", usage.trim_end())),
+        other => other,
+    };
+    let parsed = getopt::parse(args, &format!("{letters}d:p:k:"), &all).map_err(with_usage)?;
+    if parsed.has(HELP) {
+        write!(io.out, "{usage}")?;
+        return Ok(None);
+    }
+    let mut source = Source::default();
+    source.paths.extend(parsed.values('d').chain(parsed.values('p')).map(str::to_owned));
+    for key in parsed.values('k') {
+        source.add_key(key).map_err(with_usage)?;
+    }
+    Ok(Some((parsed, source)))
+}
+
+/// A usage error of a verb.
+fn wrong_use(message: &str, usage: &str) -> Exit {
+    Exit::Usage(format!("{message}\n{}", usage.trim_end()))
+}
+
+/// What a dataset holds.
+enum Contents {
+    Files(Arc<FileSystem>),
+    Volume(Volume),
+}
+
+/// Opens what a dataset holds.
+async fn open(dataset: &Dataset) -> CommandResult<Contents> {
+    let name = dataset.name();
+    let failed = |error: Error| contents_failure(name, &error);
+    match dataset.kind().await.map_err(failed)? {
+        DatasetKind::Filesystem => {
+            Ok(Contents::Files(FileSystem::open(dataset).await.map_err(failed)?))
+        }
+        DatasetKind::Volume => Ok(Contents::Volume(Volume::open(dataset).await.map_err(failed)?)),
+        DatasetKind::Other => Err(Exit::failed(format!(
+            "cannot open '{name}': dataset holds neither files nor a volume"
+        ))),
+    }
+}
+
+/// What to say of an error about a path: the words of the system where it has some, else all that
+/// is known.
+fn describe(error: &Error) -> String {
+    match error.cause::<FsError>() {
+        Some(cause) if matches!(error.kind(), Kind::NotFound | Kind::Invalid) => cause.to_string(),
+        _ => error.to_string(),
+    }
+}
+
+/// A path for messages.
+fn shown(path: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(path)
 }
