@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use cenote_dmu::SpaceMap;
+use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::spacemap::{Action, Entry, Geometry, Item};
 use cenote_rt::{FixedMap, Result};
 
 use crate::Pool;
-use crate::accounting::{MetaslabFigures, VdevFigures};
+use crate::accounting::{MetaslabFigures, VdevFigures, top_zap};
 
 pub use crate::accounting::logs::list as logs;
 
@@ -188,6 +189,11 @@ pub async fn allocated(
         apply(entry, Some(*txg));
     }
     Ok((ranges, faults))
+}
+
+/// An object that the ZAP of a top-level vdev names, if it does.
+pub async fn vdev_zap(pool: &Pool, config: &VdevConfig, key: &str) -> Result<Option<u64>> {
+    Ok(top_zap(pool.mos(), config, key).await?.filter(|object| *object != 0))
 }
 
 /// Where the map of a metaslab lies and in which units.

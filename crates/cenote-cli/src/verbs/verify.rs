@@ -145,37 +145,28 @@ impl<'p> Report<'p> {
             true => verify::expected_bytes(self.pool).await.unwrap_or(0),
             false => 0,
         };
-        let work = {
+        let mut work = {
             let (pool, progress) = (Arc::clone(self.pool), Arc::clone(&progress));
             let observer: Arc<dyn Observer> = Arc::clone(&queue) as Arc<dyn Observer>;
             cenote_rt::spawn(async move { verify::pool(&pool, observer, progress).await })
         };
-        let mut work = work;
         let mut shown = cenote_rt::monotonic();
         loop {
             let tick = Box::pin(cenote_rt::sleep(TICK));
-            let ended = match select(work, tick).await {
+            let ended = match select(&mut work, tick).await {
                 Either::Left((ended, _)) => Some(ended),
-                Either::Right(((), still)) => {
-                    work = still;
-                    for finding in queue.take() {
-                        self.print(&finding, io).await?;
-                    }
-                    if self.shows_progress && cenote_rt::monotonic() - shown >= PROGRESS {
-                        shown = cenote_rt::monotonic();
-                        self.print_progress(&progress.summary(), expected, io)?;
-                    }
-                    continue;
-                }
+                Either::Right(((), _)) => None,
             };
             for finding in queue.take() {
                 self.print(&finding, io).await?;
             }
-            return match ended {
-                Some(Ok(summary)) => Ok(summary?),
-                Some(Err(error)) => Err(Exit::failed(format!("verify: {error}"))),
-                None => continue,
-            };
+            if let Some(ended) = ended {
+                return Ok(ended.map_err(|error| Exit::failed(format!("verify: {error}")))??);
+            }
+            if self.shows_progress && cenote_rt::monotonic() - shown >= PROGRESS {
+                shown = cenote_rt::monotonic();
+                self.print_progress(&progress.summary(), expected, io)?;
+            }
         }
     }
 
