@@ -17,6 +17,9 @@ use crate::error::DmuError;
 use crate::objset::ObjSet;
 use crate::zap::Zap;
 
+/// Accounting ratios are in bytes for each sector of 512.
+const SECTOR_SHIFT: u32 = 9;
+
 /// An open deadlist.
 #[derive(Debug, Clone)]
 pub struct Deadlist {
@@ -93,7 +96,7 @@ impl Deadlist {
                 bpobj
                     .for_each(|bp| {
                         if bp.allocation_birth() > min && bp.allocation_birth() <= max {
-                            sums.used = sums.used.wrapping_add(bp.asize_total());
+                            sums.used = sums.used.wrapping_add(self.charged(bp));
                             sums.comp = sums.comp.wrapping_add(bp.psize());
                             sums.uncomp = sums.uncomp.wrapping_add(bp.lsize());
                         }
@@ -103,6 +106,15 @@ impl Deadlist {
             }
         }
         Ok(sums)
+    }
+
+    /// Bytes that a block was charged for: its allocation without what parity takes.
+    fn charged(&self, bp: &BlockPtr) -> u64 {
+        let tree = self.set.store().tree();
+        bp.dvas().fold(0, |sum, dva| {
+            let ratio = tree.deflate_ratio(dva.vdev.into()).unwrap_or(1 << SECTOR_SHIFT);
+            sum.wrapping_add((dva.asize >> SECTOR_SHIFT).wrapping_mul(ratio))
+        })
     }
 
     /// Shows every entry to `visit`, by ascending key.

@@ -3,8 +3,8 @@
 //! A stream plans ahead of its reader: it walks the tree, starts a task for every block, and hands
 //! the blocks out in order. `zfetch_max_distance` bounds the bytes in flight; a block counts as at
 //! least 32 KiB, so that small blocks do not become thousands of tasks. Holes of any size are one
-//! extent each and cost nothing but the walk. Long streams pass by the block cache, which they
-//! would only wash out.
+//! extent each and cost nothing but the walk. Two blocks are in flight however large they are.
+//! Long streams pass by the block cache, which they would only wash out.
 //!
 //! A block or an indirect block that cannot be read is an error for the range it covers; the
 //! stream goes on behind it.
@@ -77,7 +77,7 @@ impl BlockStream {
         let block_size = dnode.geometry().block_size;
         let end = bytes.end.min(dnode.geometry().byte_count()).max(bytes.start);
         let bytes = bytes.start..end;
-        let in_flight_max = tunables::PREFETCH_BYTES.get();
+        let in_flight_max = tunables::PREFETCH_BYTES.get().max(2 * block_size);
         let bypass_cache = end - bytes.start > tunables::BLOCK_CACHE_BYTES.get() / 8;
         let next = bytes.start / block_size;
         let end = end.div_ceil(block_size);

@@ -92,12 +92,16 @@ async fn garbage_ends_in_errors(pool: &Pool, disks: &[Arc<MemoryDevice>]) {
     let mut errors = 0;
     for _ in 0..400 {
         let bp = &pointers[rng.below(pointers.len() as u64) as usize];
-        let bits: Vec<u64> = (0..1 + rng.below(4)).map(|_| rng.below(bp.psize() * 8)).collect();
+        let bits: Vec<u64> = (0..=rng.below(4)).map(|_| rng.below(bp.psize() * 8)).collect();
         // The first copy is the one that is read where everything passes.
-        bits.iter().for_each(|bit| flip(pool, disks, bp, 0, *bit));
+        for bit in &bits {
+            flip(pool, disks, bp, 0, *bit);
+        }
         pool.store.clear_cache();
         errors += read_everything(pool).await;
-        bits.iter().for_each(|bit| flip(pool, disks, bp, 0, *bit));
+        for bit in &bits {
+            flip(pool, disks, bp, 0, *bit);
+        }
     }
     assert!(errors > 100, "{errors} errors");
 }
@@ -137,7 +141,7 @@ async fn read_object(mos: &Arc<ObjSet>, dnode: &Arc<Dnode>) -> Result<()> {
                 match entries.next().await {
                     Ok(None) => break,
                     Ok(Some(entry)) => {
-                        drop(zap.lookup_words(entry.key.words().unwrap_or(&[1])).await)
+                        drop(zap.lookup_words(entry.key.words().unwrap_or(&[1])).await);
                     }
                     Err(error) => first_error = Some(error),
                 }

@@ -4,6 +4,7 @@
 
 mod blocks;
 mod damage;
+mod foreign;
 mod pool;
 
 use std::collections::BTreeMap;
@@ -64,7 +65,10 @@ fn pools() -> Vec<Golden> {
 }
 
 async fn our_facts(golden: &Golden) -> Facts {
-    let pool = Pool::open(&golden.devices()).await;
+    facts_of(&Pool::open(&golden.devices()).await, golden.name()).await
+}
+
+async fn facts_of(pool: &Pool, name: &str) -> Facts {
     let mut all = Facts::new();
     for (id, set) in pool.sets().await {
         let mut count = 0;
@@ -74,7 +78,7 @@ async fn our_facts(golden: &Golden) -> Facts {
             all.insert((id, dnode.object()), facts(&set, &dnode).await);
             count += 1;
         }
-        assert_eq!(count, set.object_count(), "{} set {id}", golden.name());
+        assert_eq!(count, set.object_count(), "{name} set {id}");
         let special = [set.user_used(), set.group_used(), set.project_used()];
         for dnode in special.into_iter().flatten() {
             all.insert((id, dnode.object()), facts(&set, &dnode).await);

@@ -366,7 +366,7 @@ impl Tree {
         result.map(|data| Read { data, bad })
     }
 
-    /// [`read_with`](Self::read_with), which tells what was found wrong also when nothing was right.
+    /// [`read_with`](Self::read_with), which tells what was found wrong also if nothing was right.
     pub async fn read_reporting(
         &self,
         reader: &dyn LeafReader,
