@@ -11,6 +11,7 @@ Tools with OpenZFS's options and output:
   zpool [--embedded -d DIR]... VERB     pools: import (listing), list, get, status, history
   zfs   [--embedded -d DIR]... VERB     datasets: list, get, holds, userspace, ...
   zdb   [-e -p DIR] [OPTIONS] [POOL]    what is on disk
+  Further options before VERB: -k DATASET=KEYFILE loads a key, -T TXG shows the pool as of a txg.
 
 Commands of cenote:
   ls     [-lR] [--json] [--checksum] -d DIR POOL/DATASET[@SNAP] [PATH]

@@ -1,5 +1,7 @@
 //! `zfs holds`.
 
+use std::fmt::Write as _;
+
 use cenote_pool::{Dataset, DatasetName, Suffix};
 
 use super::value;
@@ -84,10 +86,11 @@ fn render(rows: &[(String, String, u64)], is_scripted: bool, is_literal: bool) -
     }
     for (name, tag, time) in rows {
         let time = if is_literal { time.to_string() } else { value::date(*time, TIME) };
-        text.push_str(&match is_scripted {
-            true => format!("{name}\t{tag}\t{time}\n"),
-            false => format!("{name:name_width$}  {tag:tag_width$}  {time}\n"),
-        });
+        let _ = if is_scripted {
+            writeln!(text, "{name}\t{tag}\t{time}")
+        } else {
+            writeln!(text, "{name:name_width$}  {tag:tag_width$}  {time}")
+        };
     }
     text
 }

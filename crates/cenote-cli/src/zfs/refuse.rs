@@ -3,6 +3,8 @@
 //! What is wrong with the arguments is told first, in OpenZFS's words and with its status; a call
 //! that OpenZFS would carry out ends with a refusal that says why, and status 1.
 
+use std::fmt::Write as _;
+
 use cenote_pool::props::{Access, DATASET_PROPERTIES};
 use cenote_pool::{Dataset, DatasetName, Suffix};
 
@@ -216,10 +218,7 @@ async fn check_new_name(source: &Source, name: &str) -> CommandResult {
         }
         Suffix::None => {}
     }
-    let pool = match source.embedded {
-        true => source.pool(parsed.pool).await.ok(),
-        false => None,
-    };
+    let pool = if source.embedded { source.pool(parsed.pool).await.ok() } else { None };
     let Some(pool) = pool else { return cannot(format!("no such pool '{}'", parsed.pool)) };
     if dataset_of(&pool, name).await.is_ok() {
         return cannot("dataset already exists".to_owned());
@@ -272,7 +271,7 @@ fn check_inheritable(name: &str) -> CommandResult {
             let name = property.name;
             let mut text = format!("'{name}' property cannot be inherited");
             if matches!(name, "quota" | "reservation" | "refquota" | "refreservation") {
-                text.push_str(&format!("\nuse 'zfs set {name}=none' to clear"));
+                let _ = write!(text, "\nuse 'zfs set {name}=none' to clear");
             }
             Err(Exit::failed(text))
         }

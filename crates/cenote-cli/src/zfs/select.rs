@@ -8,6 +8,7 @@
 //! * Order is by name, a dataset before its snapshots, those by age; bookmarks follow.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_pool::dsl::BadName;
@@ -160,6 +161,7 @@ struct Walk {
     lists_snapshots: bool,
     depth: u64,
     items: Vec<Item>,
+    names: BTreeSet<String>,
 }
 
 /// Finds all that is asked for.
@@ -177,7 +179,8 @@ pub(super) async fn select(
         (None, false, true) => 0,
     };
     let is_walking = depth > 0;
-    let mut walk = Walk { types, lists_snapshots: true, depth, items: Vec::new() };
+    let mut walk =
+        Walk { types, lists_snapshots: true, depth, items: Vec::new(), names: BTreeSet::new() };
     let mut is_incomplete = false;
     if has_names {
         for name in &selection.names {
@@ -239,12 +242,12 @@ impl Walk {
     async fn suffixes(&mut self, dataset: &Dataset) -> Result<(), Exit> {
         if self.types.snapshot && self.lists_snapshots {
             for snapshot in dataset.snapshots().await? {
-                self.items.push(Item::Dataset(Box::new(snapshot.props().await?)));
+                self.keep(Item::Dataset(Box::new(snapshot.props().await?)));
             }
         }
         if self.types.bookmark {
             for bookmark in dataset.bookmarks().await? {
-                self.items.push(Item::Bookmark(bookmark, Arc::clone(dataset.pool())));
+                self.keep(Item::Bookmark(bookmark, Arc::clone(dataset.pool())));
             }
         }
         Ok(())
@@ -258,7 +261,8 @@ impl Walk {
             "snapshot" => types.snapshot,
             _ => types.bookmark,
         };
-        if is_wanted && !self.items.iter().any(|other| other.name() == item.name()) {
+        // Arguments may overlap.
+        if is_wanted && self.names.insert(item.name().to_owned()) {
             self.items.push(item);
         }
     }
@@ -332,12 +336,10 @@ async fn sorted(items: Vec<Item>, order: &[(Column, bool)]) -> Result<Vec<Item>,
             let turn = |order: Ordering| if *is_down { order.reverse() } else { order };
             match (a, b) {
                 (Key::Absent, Key::Absent) => Ordering::Equal,
-                (Key::Absent, _) => Ordering::Greater,
-                (_, Key::Absent) => Ordering::Less,
+                (Key::Absent, _) | (Key::Text(_), Key::Number(_)) => Ordering::Greater,
+                (_, Key::Absent) | (Key::Number(_), Key::Text(_)) => Ordering::Less,
                 (Key::Number(a), Key::Number(b)) => turn(a.cmp(b)),
                 (Key::Text(a), Key::Text(b)) => turn(a.cmp(b)),
-                (Key::Number(_), Key::Text(_)) => Ordering::Less,
-                (Key::Text(_), Key::Number(_)) => Ordering::Greater,
             }
         });
         by_key.fold(Ordering::Equal, Ordering::then).then_with(|| by_name(a, b))

@@ -9,6 +9,8 @@
 //! Depth grows by two; the name column is as wide as the widest indented name of all sections, and
 //! at least ten. Layout: spec 06 §19.2.
 
+use std::fmt::Write as _;
+
 use cenote_ondisk::config::VdevKind;
 use cenote_pool::AllocationClass;
 use cenote_pool::status::{AuxReport, PoolStatus, VdevReport, state_name};
@@ -29,6 +31,7 @@ const NAME_WIDTH_MIN: usize = 10;
 
 /// What a table shows.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 pub(super) struct Options {
     /// How vdevs are called.
     pub(super) names: Names,
@@ -85,7 +88,9 @@ pub(super) fn render(status: &PoolStatus, options: &Options) -> String {
         let vdevs = section(root, class);
         if vdevs.iter().any(|vdev| !options.only_bad || has_bad(vdev)) {
             table.line(&format!("{title}\t"));
-            vdevs.iter().for_each(|vdev| table.below(vdev, 2));
+            for vdev in vdevs {
+                table.below(vdev, 2);
+            }
         }
     }
     if !options.is_import {
@@ -174,7 +179,7 @@ impl Table<'_> {
         if !is_spare {
             self.counters(vdev, &mut line);
         }
-        line.push_str(&self.note(vdev));
+        line.push_str(&note(vdev));
         self.line(&line);
     }
 
@@ -184,38 +189,12 @@ impl Table<'_> {
             if self.options.is_literal { number.to_string() } else { nicenum::bytes(number) }
         };
         for number in [vdev.stats.read_errors, 0, vdev.stats.checksum_errors] {
-            line.push_str(&format!(" {:>5}", shown(number)));
+            let _ = write!(line, " {:>5}", shown(number));
         }
         // Slow and direct reads are not counted while nothing is written.
         for _ in [self.options.has_slow, self.options.has_direct].iter().filter(|has| **has) {
             line.push_str(if is_leaf { "     0" } else { "     -" });
         }
-    }
-
-    /// What stands behind the counters.
-    fn note(&self, vdev: &VdevReport) -> String {
-        let mut note = String::new();
-        if vdev.is_absent && vdev.state == VdevState::CantOpen {
-            note = format!("  was {}", vdev.path.as_deref().unwrap_or_default());
-        } else if vdev.aux != VdevAux::None {
-            note = format!("  {}", status_cause(vdev.aux));
-        } else if let Some(native) = vdev.physical_ashift
-            && vdev.children.is_empty()
-            && vdev.ashift != 0
-            && vdev.ashift < u64::from(native)
-        {
-            let (configured, native) = (1u64 << vdev.ashift, 1u64 << native);
-            note = format!("  block size: {configured}B configured, {native}B native");
-        }
-        if vdev.is_removing {
-            note.push_str("  (removing)");
-        } else if vdev.is_non_allocating {
-            note.push_str("  (non-allocating)");
-        }
-        if vdev.is_deferred {
-            note.push_str("  (awaiting resilver)");
-        }
-        note
     }
 
     fn aux(&mut self, title: &str, devices: &[AuxReport]) {
@@ -240,6 +219,32 @@ impl Table<'_> {
             self.line(&(line + if is_missing { "  cannot open" } else { "" }));
         }
     }
+}
+
+/// What stands behind the counters.
+fn note(vdev: &VdevReport) -> String {
+    let mut note = String::new();
+    if vdev.is_absent && vdev.state == VdevState::CantOpen {
+        note = format!("  was {}", vdev.path.as_deref().unwrap_or_default());
+    } else if vdev.aux != VdevAux::None {
+        note = format!("  {}", status_cause(vdev.aux));
+    } else if let Some(native) = vdev.physical_ashift
+        && vdev.children.is_empty()
+        && vdev.ashift != 0
+        && vdev.ashift < u64::from(native)
+    {
+        let (configured, native) = (1u64 << vdev.ashift, 1u64 << native);
+        note = format!("  block size: {configured}B configured, {native}B native");
+    }
+    if vdev.is_removing {
+        note.push_str("  (removing)");
+    } else if vdev.is_non_allocating {
+        note.push_str("  (non-allocating)");
+    }
+    if vdev.is_deferred {
+        note.push_str("  (awaiting resilver)");
+    }
+    note
 }
 
 fn is_well(device: &AuxReport) -> bool {

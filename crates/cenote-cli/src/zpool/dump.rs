@@ -1,5 +1,7 @@
 //! Name/value lists as `zpool history -il` shows them: a pair a line, lists indented by four.
 
+use std::fmt::Write as _;
+
 use cenote_ondisk::nvlist::{NvList, NvValue};
 
 /// Appends the pairs of `list`, each behind `indent` blanks.
@@ -7,7 +9,7 @@ pub(super) fn list(list: &NvList, indent: usize, text: &mut String) {
     for (name, value) in list.iter() {
         let name = name.to_string_lossy();
         let mut line = |value: &str| {
-            text.push_str(&format!("{:indent$}{name}{value}\n", ""));
+            let _ = writeln!(text, "{:indent$}{name}{value}", "");
         };
         match value {
             NvValue::Boolean => line(""),
@@ -17,14 +19,14 @@ pub(super) fn list(list: &NvList, indent: usize, text: &mut String) {
             }
             NvValue::ListArray(lists) => {
                 for (index, below) in lists.iter().enumerate() {
-                    text.push_str(&format!("{:indent$}{name}[{index}]:\n", ""));
+                    let _ = writeln!(text, "{:indent$}{name}[{index}]:", "");
                     self::list(below, indent + 4, text);
                 }
             }
             other => match elements(other) {
                 Some(elements) => {
                     for (index, element) in elements.iter().enumerate() {
-                        text.push_str(&format!("{:indent$}{name}[{index}]: {element}\n", ""));
+                        let _ = writeln!(text, "{:indent$}{name}[{index}]: {element}", "");
                     }
                 }
                 None => line(&format!(": {}", scalar(other))),
@@ -35,9 +37,8 @@ pub(super) fn list(list: &NvList, indent: usize, text: &mut String) {
 
 fn scalar(value: &NvValue) -> String {
     match value {
-        NvValue::Byte(number) => number.to_string(),
+        NvValue::Byte(number) | NvValue::Uint8(number) => number.to_string(),
         NvValue::Int8(number) => number.to_string(),
-        NvValue::Uint8(number) => number.to_string(),
         NvValue::Int16(number) => number.to_string(),
         NvValue::Uint16(number) => number.to_string(),
         NvValue::Int32(number) => number.to_string(),

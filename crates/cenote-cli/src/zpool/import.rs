@@ -18,7 +18,7 @@ use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::zfs::value;
-use crate::{err, out};
+use crate::{argument, err, out};
 
 /// Letter of `--rewind-to-checkpoint`.
 const CHECKPOINT: char = '\u{1}';
@@ -29,16 +29,21 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let parsed = getopt::parse(args, ":aCc:d:DEfFlmnNo:R:stT:VX", &longs)?;
     check(&parsed)?;
     let mut source = source.clone();
-    source.paths.extend(parsed.values('d').map(str::to_owned));
+    if parsed.has('d') {
+        source.paths = parsed.values('d').map(str::to_owned).collect();
+    }
+    // A directory that is not there holds no pools.
+    let is_elsewhere = !source.paths.is_empty();
+    source.paths.retain(|path| argument::path(path).exists());
     block_on(async {
-        let scan = match source.scan().await {
-            // A directory that is not there holds no pools.
-            Err(Exit::Failed(_)) => Scan::default(),
-            scan => scan?,
+        let scan = if is_elsewhere && source.paths.is_empty() {
+            Scan::default()
+        } else {
+            source.scan().await?
         };
         match (&parsed.operands[..], parsed.has('a')) {
             ([], false) => list(&scan, &parsed, io).await,
-            ([], true) => import_all(&scan, &parsed).await,
+            ([], true) => import_all(&scan, &parsed),
             ([name, ..], _) => import_one(&scan, name, &parsed, io).await,
         }
     })
@@ -182,7 +187,7 @@ fn is_read_only(parsed: &Parsed) -> bool {
     properties.any(|property| property == "readonly=on" || property == "ro")
 }
 
-async fn import_all(scan: &Scan, parsed: &Parsed) -> CommandResult {
+fn import_all(scan: &Scan, parsed: &Parsed) -> CommandResult {
     let mut wanted =
         scan.candidates.iter().filter(|candidate| candidate.is_destroyed() == parsed.has('D'));
     match wanted.next() {
@@ -288,5 +293,6 @@ fn failure(candidate: &Candidate, cause: Option<&OpenError>, text: &str) -> Exit
 }
 
 fn listed(features: &[UnknownFeature]) -> String {
-    features.iter().map(|feature| format!("\n\t{}", feature.guid)).collect()
+    let guids = features.iter().flat_map(|feature| ["\n\t", &feature.guid]);
+    guids.collect()
 }

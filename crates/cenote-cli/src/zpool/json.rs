@@ -26,6 +26,7 @@ pub(crate) const DATASET_LONGS: [Long; 2] = [Long::flag("json", 'j'), Long::flag
 
 /// What the options say of the form.
 #[derive(Debug, Clone, Copy, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 pub(crate) struct Form {
     /// `-j`
     pub(crate) is_wanted: bool,

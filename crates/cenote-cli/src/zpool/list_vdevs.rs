@@ -3,6 +3,8 @@
 //! Figures belong to top-level vdevs; a device below one has its size and state only. Sections and
 //! their order are those of the status, with other titles for spares. Columns: spec 05 §6.6.
 
+use std::fmt::Write as _;
+
 use cenote_ondisk::config::VdevKind;
 use cenote_pool::AllocationClass;
 use cenote_pool::status::{AuxReport, PoolStatus, VdevReport, state_name};
@@ -56,16 +58,19 @@ pub(super) fn rows(status: &PoolStatus, width: usize, options: &Options) -> Stri
         if !vdevs.is_empty() {
             text.push_str(&heading(title, width));
         }
-        vdevs.iter().for_each(|vdev| below(vdev, 2, width, options, &mut text));
+        for vdev in vdevs {
+            below(vdev, 2, width, options, &mut text);
+        }
     }
     for (title, devices) in [("cache", &status.caches), ("spare", &status.spares)] {
         if !devices.is_empty() {
             text.push_str(&heading(title, width));
         }
         for device in devices {
-            let name = match options.names.by_guid {
-                true => device.guid.to_string(),
-                false => options.names.device(&device.name, false, false),
+            let name = if options.names.by_guid {
+                device.guid.to_string()
+            } else {
+                options.names.device(&device.name, false, false)
             };
             let cells = aux_cells(device, title == "spare", options.is_literal);
             text.push_str(&line(&name, 2, width, &cells, options));
@@ -93,7 +98,7 @@ fn line(name: &str, depth: usize, width: usize, cells: &[String; 9], options: &O
     }
     let mut text = format!("{:depth$}{name:1$}", "", width.saturating_sub(depth));
     for (cell, (_, width)) in cells.iter().zip(COLUMNS) {
-        text.push_str(&format!("  {cell:>width$}"));
+        let _ = write!(text, "  {cell:>width$}");
     }
     text + "\n"
 }
@@ -121,7 +126,8 @@ fn percent(part: u64, whole: u64, is_literal: bool) -> String {
 
 fn cells(vdev: &VdevReport, is_literal: bool) -> [String; 9] {
     let mut cells: [String; 9] = std::array::from_fn(|_| dash());
-    cells[8] = state_name(vdev.state, vdev.aux).to_owned();
+    cells[8].clear();
+    cells[8].push_str(state_name(vdev.state, vdev.aux));
     if let Some(size) = vdev.device_size {
         cells[0] = number(size, is_literal);
     }
@@ -146,7 +152,8 @@ fn cells(vdev: &VdevReport, is_literal: bool) -> [String; 9] {
 /// A cache device is filled anew after an import: nothing is in it while nobody writes.
 fn aux_cells(device: &AuxReport, is_spare: bool, is_literal: bool) -> [String; 9] {
     let mut cells: [String; 9] = std::array::from_fn(|_| dash());
-    cells[8] = aux_state(is_spare, device).to_owned();
+    cells[8].clear();
+    cells[8].push_str(aux_state(is_spare, device));
     let Some(size) = device.device_size else { return cells };
     cells[0] = number(size, is_literal);
     if !is_spare {

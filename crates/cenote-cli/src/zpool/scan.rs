@@ -3,6 +3,8 @@
 //! Rates and times to go need counters of a running pool; a pool that is only read has none, so
 //! what runs is shown as OpenZFS shows it right after an import.
 
+use std::fmt::Write as _;
+
 use cenote_ondisk::scan::{ScanFlags, ScanFunc, ScanPhys, ScanState};
 use cenote_pool::status::{Checkpoint, Expansion, ExpansionState, PoolStatus, Removal};
 
@@ -34,7 +36,7 @@ fn duration(seconds: u64) -> String {
 pub(super) fn lines(status: &PoolStatus) -> String {
     let mut text = String::new();
     if let Some(scan) = status.scan.as_ref().and_then(scan) {
-        text.push_str(&format!("  scan: {scan}\n"));
+        let _ = writeln!(text, "  scan: {scan}");
     }
     if let Some(removal) = &status.removal {
         text.push_str(&removal_lines(removal));
@@ -79,23 +81,25 @@ fn scan(scan: &ScanPhys) -> Option<String> {
 fn running(scan: &ScanPhys, name: &str, is_resilver: bool) -> String {
     let since = ctime(scan.start_time);
     let is_paused = scan.flags.contains(ScanFlags::PAUSED);
-    let mut text = match is_paused {
-        // When it was paused is not stored; when it began is.
-        true => format!("{name} paused since {since}\n\t{name} started on {since}\n"),
-        false => format!("{name} in progress since {since}\n"),
+    // When it was paused is not stored; when it began is.
+    let mut text = if is_paused {
+        format!("{name} paused since {since}\n\t{name} started on {since}\n")
+    } else {
+        format!("{name} in progress since {since}\n")
     };
     let total = scan.to_examine.saturating_sub(scan.skipped);
     let issued = scan.examined.min(total);
-    text.push_str(&format!(
-        "\t{} / {} scanned, {} / {} issued\n",
+    let _ = writeln!(
+        text,
+        "\t{} / {} scanned, {} / {} issued",
         bytes_b(scan.examined),
         bytes_b(scan.to_examine),
         bytes_b(issued),
         bytes_b(total)
-    ));
+    );
     let did = if is_resilver { "resilvered" } else { "repaired" };
     let done = if total == 0 { 0.0 } else { issued as f64 * 100.0 / total as f64 };
-    text.push_str(&format!("\t{} {did}, {done:.2}% done", bytes_b(scan.processed)));
+    let _ = write!(text, "\t{} {did}, {done:.2}% done", bytes_b(scan.processed));
     if !is_paused {
         text.push_str(", no estimated completion time");
     }
@@ -135,7 +139,7 @@ fn removal_lines(removal: &Removal) -> String {
     };
     if removal.mapping_bytes != 0 {
         let memory = bytes(removal.mapping_bytes);
-        text.push_str(&format!("\t{memory} memory used for removed device mappings\n"));
+        let _ = writeln!(text, "\t{memory} memory used for removed device mappings");
     }
     text
 }

@@ -65,10 +65,10 @@ impl Writer<'_> {
     }
 
     fn time(&self, seconds: u64) -> Value {
-        match self.form.has_numbers {
-            true => seconds.into(),
-            false => value::date(seconds, "%a %b %e %H:%M:%S %Y").into(),
+        if self.form.has_numbers {
+            return seconds.into();
         }
+        value::date(seconds, "%a %b %e %H:%M:%S %Y").into()
     }
 
     /// Scan, removal, checkpoint, expansion.
