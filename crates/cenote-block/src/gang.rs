@@ -7,7 +7,11 @@
 //!
 //! A header has 512 bytes, or one allocation unit of its vdev where the feature
 //! `com.klarasystems:dynamic_gang_header` is active (spec 02 §6.1).
+//!
+//! The magic tells the header's order. The leader's byte-order bit is about the data, and differs
+//! where a raw stream from a host of the other order was received.
 
+use cenote_codec::checksum::embedded::MAGIC;
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::endian::Endian;
 
@@ -23,14 +27,14 @@ pub(crate) const GANG_DEPTH_MAX: u32 = 16;
 
 /// The members in a verified header of `leader`.
 pub(crate) fn members(header: &[u8], leader: &BlockPtr) -> Result<Vec<BlockPtr>, BlockError> {
-    let slots = &header[..header.len().saturating_sub(TRAILER_LEN)];
+    let (slots, trailer) = header.split_at(header.len().saturating_sub(TRAILER_LEN));
+    // Only where verification is switched off can there be no magic.
+    let magic = trailer.first_chunk().and_then(|magic| Endian::of_magic(*magic, MAGIC));
+    let order = magic.unwrap_or(leader.endian());
     let (slots, _pad) = slots.as_chunks::<BLOCK_PTR_LEN>();
     let members: Vec<BlockPtr> = slots
         .iter()
-        .map(|bytes| match leader.endian() {
-            Endian::Little => BlockPtr::from_bytes(bytes),
-            Endian::Big => BlockPtr::from_bytes_in(bytes, Endian::Big),
-        })
+        .map(|bytes| BlockPtr::from_bytes_in(bytes, order))
         .filter(|member| !member.is_hole())
         .collect();
     let found = members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.psize()));
@@ -67,5 +71,17 @@ mod tests {
         large[4056..].fill(0xff);
         assert_eq!(members(&large, &leader).unwrap().len(), 2);
         assert!(members(&[], &leader).is_err());
+    }
+
+    #[test]
+    fn the_magic_tells_the_order() {
+        let leader = pointer(512);
+        let mut header = vec![0; 512];
+        for (place, word) in header.chunks_exact_mut(8).zip(pointer(512).words()) {
+            place.copy_from_slice(&word.to_be_bytes());
+        }
+        assert!(members(&header, &leader).is_err());
+        header[472..480].copy_from_slice(&MAGIC.to_be_bytes());
+        assert_eq!(members(&header, &leader).unwrap(), [pointer(512)]);
     }
 }

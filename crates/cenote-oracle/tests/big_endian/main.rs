@@ -68,6 +68,14 @@ fn basic_uncompressed() {
     assert_same("g-basic", options, &[Class::Words], None);
 }
 
+#[test]
+fn gang_blocks() {
+    let options = Options { gangs: true, ..Options::default() };
+    assert_same("g-quota", options, &[Class::Zap], None);
+    let options = Options { order: Order::Mixed(7), ..options };
+    assert_same("g-quota", options, &[Class::Zap], None);
+}
+
 /// Blocks of both orders, as in a pool that moved between hosts.
 fn assert_same_mixed(name: &str, classes: &[Class], seeds: std::ops::Range<u64>) {
     for seed in seeds {

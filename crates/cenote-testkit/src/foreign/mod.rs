@@ -22,6 +22,7 @@
 //! such a one. To see that a test would notice, [`Options::forget`] leaves one class of content as it was.
 
 mod attributes;
+mod gang;
 mod history;
 mod source;
 mod swap;
@@ -64,6 +65,8 @@ pub struct Options {
     pub order: Order,
     /// How blocks are stored.
     pub packing: Packing,
+    /// Whether blocks of more than a sector are split into gang blocks.
+    pub gangs: bool,
     /// A class that is left as it was: a bug that a test must notice.
     pub forget: Option<Class>,
 }
@@ -85,6 +88,8 @@ pub struct Report {
     pub embedded: u64,
     /// Pointers whose data became a block.
     pub disembedded: u64,
+    /// Blocks that were split.
+    pub gangs: u64,
     /// Bytes written, all copies counted.
     pub bytes: u64,
 }

@@ -71,16 +71,27 @@ impl Target {
 
     /// Puts a block onto a top-level vdev; gives the two words of its address.
     pub(super) fn put(&mut self, top: u64, bytes: &[u8]) -> [u64; 2] {
+        let (offset, asize) = self.allocate(top, bytes.len());
+        self.write(top, offset, bytes);
+        [(asize / 512) | (top << 32), offset / 512]
+    }
+
+    /// Takes room for `len` bytes on a top-level vdev; gives its offset and size.
+    pub(super) fn allocate(&mut self, top: u64, len: usize) -> (u64, u64) {
         let vdev = self.tops.get_mut(&top).expect("a top-level vdev");
-        let asize = (bytes.len() as u64).next_multiple_of(1 << vdev.ashift);
+        let asize = (len as u64).next_multiple_of(1 << vdev.ashift);
         let offset = vdev.next;
         vdev.next += asize;
         assert!(vdev.next <= vdev.end, "the rewritten pool does not fit");
-        for device in &vdev.devices {
+        (offset, asize)
+    }
+
+    /// Writes to all devices of a top-level vdev.
+    pub(super) fn write(&mut self, top: u64, offset: u64, bytes: &[u8]) {
+        for device in &self.tops[&top].devices {
             let at = offset + LABEL_START_LEN;
             self.files[*device].write_all_at(bytes, at).expect("a block is written");
         }
-        [(asize / 512) | (top << 32), offset / 512]
     }
 
     /// Log2 of the sector of a top-level vdev.
@@ -108,7 +119,7 @@ impl Target {
                     if block[..4] == [1, 1, 0, 0] {
                         block[1] = 0;
                     }
-                    seal(block, offset + area.at);
+                    seal(Endian::Big, block, [offset + area.at, 0, 0, 0]);
                 }
                 for (at, uberblock) in device.uberblocks(index) {
                     let len = uberblock::slot_size(device.ashift);
@@ -121,7 +132,7 @@ impl Target {
                         old[5..21].copy_from_slice(root);
                     }
                     put_words(Endian::Big, slot, &old);
-                    seal(slot, offset + at);
+                    seal(Endian::Big, slot, [offset + at, 0, 0, 0]);
                 }
                 file.write_all_at(&bytes, offset).expect("a label is written");
             }
@@ -136,12 +147,14 @@ pub(super) fn put_words(order: Endian, bytes: &mut [u8], words: &[u64]) {
     }
 }
 
-/// Gives a part of a label, `offset` bytes from the device's start, its trailer.
-fn seal(block: &mut [u8], offset: u64) {
+/// Gives a block its trailer; `verifier` is what stands for the checksum while it is computed:
+/// of a label, the byte on the device.
+pub(super) fn seal(order: Endian, block: &mut [u8], verifier: [u64; 4]) {
     let at = block.len() - 40;
-    put_words(Endian::Big, &mut block[at..], &[TRAILER_MAGIC, offset, 0, 0, 0]);
+    put_words(order, &mut block[at..], &[TRAILER_MAGIC]);
+    put_words(order, &mut block[at + 8..], &verifier);
     let words = checksum::compute(ChecksumAlgorithm::Sha256, block, false, None).expect("no salt");
-    put_words(Endian::Big, &mut block[at + 8..], &words);
+    put_words(order, &mut block[at + 8..], &words);
 }
 
 /// The words that a host of this order stores as the checksum of a block.

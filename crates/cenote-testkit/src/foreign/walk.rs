@@ -254,14 +254,18 @@ impl<'a> Walk<'a> {
         let off = Compression::Off.id();
         let tops: Vec<u64> = bp.dvas().map(|dva| u64::from(dva.vdev)).collect();
         let tops = if tops.is_empty() { vec![self.target.any_top()] } else { tops };
-        let ashift = tops.iter().map(|top| self.target.ashift(*top)).max().unwrap_or(9);
+        let sector = self.sector_len(&tops);
         let Packed { order, compression, mut bytes } = packed;
         if compression != off {
-            bytes.resize(bytes.len().next_multiple_of(1 << ashift), 0);
+            bytes.resize(bytes.len().next_multiple_of(sector), 0);
         }
         words[..6].fill(0);
-        for (index, top) in tops.iter().enumerate() {
-            words[2 * index..2 * index + 2].copy_from_slice(&self.target.put(*top, &bytes));
+        if self.options.gangs && bytes.len() > sector {
+            self.put_gang(order, &tops, &mut words, &bytes);
+        } else {
+            for (index, top) in tops.iter().enumerate() {
+                words[2 * index..2 * index + 2].copy_from_slice(&self.target.put(*top, &bytes));
+            }
         }
         let sectors = bytes.len() as u64 / 512 - 1;
         words[6] &= !(LITTLE | 0xffff << 16 | 0x7f << 32);
@@ -271,6 +275,11 @@ impl<'a> Walk<'a> {
         words[12..].copy_from_slice(&checksum);
         self.report.bytes += bytes.len() as u64 * tops.len() as u64;
         words
+    }
+
+    /// Bytes of a sector of these top-level vdevs.
+    pub(super) fn sector_len(&self, tops: &[u64]) -> usize {
+        1 << tops.iter().map(|top| self.target.ashift(*top)).max().unwrap_or(9)
     }
 
     /// Puts data into the pointer again, or beside it if it has become too long.
@@ -295,6 +304,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn order_bit(order: Endian) -> u64 {
+/// The bit of a property word that tells the order.
+pub(super) fn order_bit(order: Endian) -> u64 {
     if order == Endian::Little { LITTLE } else { 0 }
 }
