@@ -114,7 +114,10 @@ mod tests {
 
     #[test]
     fn hostids() {
-        assert_eq!((parse_hostid("0xff"), parse_hostid("12"), parse_hostid("x")), (Some(255), Some(12), None));
+        assert_eq!(
+            (parse_hostid("0xff"), parse_hostid("12"), parse_hostid("x")),
+            (Some(255), Some(12), None)
+        );
     }
 
     #[test]

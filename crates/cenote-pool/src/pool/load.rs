@@ -292,8 +292,7 @@ impl Pool {
             // Its space is spread over the devices of the dRAID, as much as the smallest has.
             let devices = candidate.root.find(top_guid).map(|top| top.leaves());
             let sizes = devices.into_iter().flatten().filter_map(|leaf| candidate.found(leaf.guid));
-            let device_size =
-                sizes.map(|found| label::usable_size(found.device.info().size)).min();
+            let device_size = sizes.map(|found| label::usable_size(found.device.info().size)).min();
             return AuxDevice {
                 config,
                 recorded_path,
