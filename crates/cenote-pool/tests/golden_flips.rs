@@ -1,0 +1,170 @@
+//! Single bits flipped on mirror, RAID-Z and dRAID pools: verify finds each one that hits an
+//! allocated copy, a data or a parity column, names leaf and byte, and finds nothing else.
+//!
+//! What is hit is told from the traversal and the vdevs' geometry. Half of the flips are aimed at
+//! allocated space, since pools are mostly empty. Two things may be found or not: the filler behind
+//! a block in the last sector of a mirror's copy, and blocks of intent logs, which may never have
+//! been written.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_pool::import::{self, ScanOptions};
+use cenote_pool::traverse::{self, Damage as Unreachable, Flow, Options, Visitor};
+use cenote_pool::verify::{self, Finding, Observer, Progress};
+use cenote_pool::{OpenOptions, Pool};
+use cenote_rt::{BoxFuture, Result};
+use cenote_testkit::damage::{Damage, SECTOR_BYTES};
+use cenote_testkit::{golden, rng};
+
+const POOLS: [&str; 6] = ["g-codecs", "g-raidz1", "g-raidz2", "g-raidz3", "g-draid", "g-expand"];
+
+/// Start and end of the data area of a leaf.
+const DATA_START: u64 = 4 << 20;
+const TAIL: u64 = 512 << 10;
+
+#[derive(Default)]
+struct Collected(Mutex<Vec<Finding>>);
+
+impl Observer for Collected {
+    fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
+        self.0.lock().unwrap().push(finding);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A stretch of a leaf.
+#[derive(Debug, Clone)]
+struct Stretch {
+    path: String,
+    start: u64,
+    end: u64,
+    /// Whether a flip in it must be found; else it may be.
+    is_certain: bool,
+}
+
+/// Everything that blocks have on leaves.
+struct Stretches {
+    pool: Arc<Pool>,
+    all: Vec<Stretch>,
+}
+
+impl Visitor for Stretches {
+    async fn block(&mut self, bp: &BlockPtr, _place: &Bookmark) -> Result<Flow> {
+        let tree = self.pool.tree();
+        for dva in bp.dvas() {
+            assert!(!dva.gang, "no pool here has gang blocks");
+            let is_striped = tree.top(dva.vdev.into()).unwrap().nparity() > 0;
+            let is_certain = bp.object_type() != ObjectType::INTENT_LOG;
+            for range in tree.leaf_ranges(dva, bp.psize(), bp.physical_birth()) {
+                let path = tree.leaf(range.leaf).path().to_owned();
+                let end = range.offset + range.len;
+                let certain_end = if is_striped { end } else { range.offset + bp.psize() };
+                let start = range.offset;
+                self.all.push(Stretch { path: path.clone(), start, end: certain_end, is_certain });
+                if certain_end < end {
+                    self.all.push(Stretch { path, start: certain_end, end, is_certain: false });
+                }
+            }
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn damage(&mut self, damage: Unreachable) {
+        panic!("{damage:?}");
+    }
+}
+
+async fn open(folder: &Path, name: &str) -> Arc<Pool> {
+    let scan = import::scan(&ScanOptions { paths: vec![folder.to_path_buf()] }).await.unwrap();
+    Pool::open(scan.find(name).unwrap(), &OpenOptions::default()).await.unwrap()
+}
+
+async fn findings(pool: &Arc<Pool>) -> Vec<Finding> {
+    let found = Arc::new(Collected::default());
+    let observer: Arc<dyn Observer> = Arc::clone(&found) as Arc<dyn Observer>;
+    pool.store().clear_cache();
+    verify::pool(pool, observer, Arc::new(Progress::default())).await.unwrap();
+    std::mem::take(&mut *found.0.lock().unwrap())
+}
+
+/// Whether a finding names the byte.
+fn names(finding: &Finding, path: &str, offset: u64) -> bool {
+    match finding {
+        Finding::Part { part, .. } => {
+            let child = &part.child;
+            child.path == path && (child.offset..child.offset + child.len).contains(&offset)
+        }
+        _ => false,
+    }
+}
+
+async fn check(stretches: &Stretches, path: &Path, offset: u64, bit: u8) -> bool {
+    let name = path.to_string_lossy();
+    let hit = stretches
+        .all
+        .iter()
+        .filter(|stretch| stretch.path == name && (stretch.start..stretch.end).contains(&offset));
+    let (mut must, mut may) = (false, false);
+    for stretch in hit {
+        must |= stretch.is_certain;
+        may |= !stretch.is_certain;
+    }
+    let damage = Damage::FlipBit { offset, bit };
+    damage.apply(path);
+    let found = findings(&stretches.pool).await;
+    // A second flip of the same bit is the way back.
+    damage.apply(path);
+    if must {
+        assert!(!found.is_empty(), "{name}: {damage}: not found");
+        assert!(
+            found.iter().all(|finding| names(finding, &name, offset)),
+            "{name}: {damage}: {found:#?}"
+        );
+    } else if !may {
+        assert!(found.is_empty(), "{name}: {damage}: in free space, and found: {found:#?}");
+    }
+    must
+}
+
+#[test]
+fn verify_finds_every_flip_that_hits_and_no_other() {
+    let mut rng = rng::seeded("flips", 0x5eed_f11b);
+    let cases = rng::cases(60, 1000);
+    let pools: Vec<_> = POOLS.iter().filter_map(|name| golden(name)).collect();
+    let (mut hits, mut all) = (0, 0);
+    for (index, golden) in pools.iter().enumerate() {
+        let count = pools.len() as u64;
+        let own = cases / count + u64::from((index as u64) < cases % count);
+        let copy = golden.private_copy();
+        let devices: Vec<PathBuf> = copy.devices();
+        cenote_rt::block_on(2, async {
+            let pool = open(copy.path(), golden.name()).await;
+            let mut stretches = Stretches { pool: Arc::clone(&pool), all: Vec::new() };
+            traverse::pool(&pool, Options::default(), &mut stretches).await.unwrap();
+            assert!(findings(&pool).await.is_empty(), "{}", golden.name());
+            for _ in 0..own {
+                let (path, offset) = if rng.below(2) == 0 {
+                    let device = &devices[rng.below(devices.len() as u64) as usize];
+                    let size = std::fs::metadata(device).unwrap().len();
+                    let sectors = (size - TAIL - DATA_START) / SECTOR_BYTES;
+                    (device.clone(), DATA_START + rng.below(sectors) * SECTOR_BYTES)
+                } else {
+                    let stretch = &stretches.all[rng.below(stretches.all.len() as u64) as usize];
+                    let sectors = (stretch.end - stretch.start).div_ceil(SECTOR_BYTES);
+                    let sector = stretch.start + rng.below(sectors) * SECTOR_BYTES;
+                    (PathBuf::from(&stretch.path), sector)
+                };
+                let offset = offset + rng.below(SECTOR_BYTES);
+                hits += u64::from(check(&stretches, &path, offset, rng.below(8) as u8).await);
+                all += 1;
+            }
+        })
+        .unwrap();
+    }
+    println!("{all} flips, {hits} in allocated space");
+    assert!(pools.is_empty() || hits > all / 3);
+}
