@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dsl::{BookmarkFlags, key};
 use cenote_ondisk::feature::{FEATURES, Feature, by_name};
-use cenote_ondisk::indirect::MappingPhys;
+use cenote_ondisk::indirect::{CONDENSING_INDIRECT, MappingPhys};
+use cenote_ondisk::vdev_zap::{OBSOLETE_COUNTS_PRECISE, OBSOLETE_SM};
 use cenote_ondisk::zap::Key;
 use cenote_pool::Dataset;
 
@@ -32,7 +33,7 @@ pub(super) async fn run(show: &mut Show<'_, '_>, datasets: &[Dataset]) -> Comman
         let (found, kept) = (counts.get(feature.name).copied().unwrap_or(0), entry.refcount);
         verdict(show, feature.name, found, kept)?;
     }
-    indirect(show).await
+    indirect(show, datasets).await
 }
 
 fn verdict(show: &mut Show<'_, '_>, name: &str, found: u64, kept: u64) -> CommandResult {
@@ -80,24 +81,40 @@ async fn count_dataset(
     Ok(())
 }
 
-/// Removed devices, and those of their mappings that count what became obsolete.
-async fn indirect(show: &mut Show<'_, '_>) -> CommandResult {
-    let (mut vdevs, mut counts) = (0, 0);
-    let tops = show.pool.config().vdev_tree.children.clone();
-    for object in tops.iter().filter_map(|top| top.top.indirect_object) {
-        vdevs += 1;
-        let dnode = show.pool.mos().dnode(object).await?;
-        let phys = MappingPhys::decode(dnode.bonus()?)
-            .map_err(|error| crate::Exit::failed(error.to_string()))?;
-        if phys.counts_obj.is_some_and(|object| object != 0) {
-            counts += 1;
+/// Removed devices, and what keeps count of the obsolete parts of their mappings.
+async fn indirect(show: &mut Show<'_, '_>, datasets: &[Dataset]) -> CommandResult {
+    let pool = std::sync::Arc::clone(&show.pool);
+    let tops = &pool.config().vdev_tree.children;
+    let (mut vdevs, mut users) = (0, 0);
+    for top in tops {
+        if let Some(object) = top.top.indirect_object {
+            vdevs += 1;
+            let dnode = pool.mos().dnode(object).await?;
+            let phys = MappingPhys::decode(dnode.bonus()?)
+                .map_err(|error| crate::Exit::failed(error.to_string()))?;
+            users += u64::from(phys.counts_obj.is_some_and(|object| object != 0));
+        }
+        if let Some(zap) = top.top.zap_top {
+            let zap = cenote_dmu::Zap::open(pool.mos(), zap).await?;
+            for key in [OBSOLETE_SM, OBSOLETE_COUNTS_PRECISE] {
+                users += u64::from(zap.lookup(key).await?.is_some());
+            }
         }
     }
-    let kept = |show: &Show<'_, '_>, name: &str| {
-        let entry = by_name(name).and_then(|feature| show.pool.features().entry(feature.guid));
+    users += u64::from(pool.directory_object(key::OBSOLETE_BPOBJ).is_some());
+    if let Some(condensing) = pool.directory_value(CONDENSING_INDIRECT) {
+        // Vdev, old space map, new mapping: the last two are objects.
+        let objects = condensing.words().into_iter().skip(1);
+        users += objects.filter(|object| *object != 0).count() as u64;
+    }
+    for dataset in datasets {
+        users += u64::from(dataset.extra(key::REMAP_DEADLIST).await?.is_some());
+    }
+    let kept = |name: &str| {
+        let entry = by_name(name).and_then(|feature| pool.features().entry(feature.guid));
         entry.map_or(0, |entry| entry.refcount)
     };
-    let removal = kept(show, "device_removal");
+    let removal = kept("device_removal");
     if vdevs == removal {
         verdict(show, "device_removal", vdevs, removal)?;
     } else {
@@ -106,12 +123,12 @@ async fn indirect(show: &mut Show<'_, '_>) -> CommandResult {
             "Number of indirect vdevs ({vdevs}) does not match feature count ({removal})"
         )?;
     }
-    let obsolete = kept(show, "obsolete_counts");
-    if counts == obsolete {
-        return verdict(show, "indirect_refcount", counts, obsolete);
+    let obsolete = kept("obsolete_counts");
+    if users == obsolete {
+        return verdict(show, "indirect_refcount", users, obsolete);
     }
     out!(
         show.io,
-        "Number of obsolete counts objects ({counts}) does not match feature count ({obsolete})"
+        "Number of obsolete counts objects ({users}) does not match feature count ({obsolete})"
     )
 }

@@ -51,7 +51,7 @@ pub(super) async fn run(show: &mut Show<'_, '_>, objset: &Arc<ObjSet>) -> Comman
             out!(show.io, "\t\tTotal {total:>18}")?;
         }
     }
-    out!(show.io)
+    if verbosity >= 2 { out!(show.io) } else { Ok(()) }
 }
 
 fn record_name(kind: u64) -> &'static str {

@@ -151,7 +151,7 @@ fn ring(
         let is_same = |ring: &Slots| ring.get(slot) == Some(&Some(*uberblock));
         let same: Vec<usize> =
             (0..rings.len()).filter(|index| rings.get(*index).is_some_and(is_same)).collect();
-        if same.first() != Some(&label.index) && options.count('l') <= 2 {
+        if same.first() != Some(&label.index) && options.count('l') <= 2 && options.count('u') <= 2 {
             continue;
         }
         header(io, label, has_header)?;

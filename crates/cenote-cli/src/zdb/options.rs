@@ -12,7 +12,7 @@ use crate::nicenum;
 /// The short options, as getopt has them.
 const SHORT: &str = "AbBcCdDeEFGhiI:k:K:lLmMNo:Op:PqrRsSt:TuU:vVx:XYyZ";
 /// Letters that ask for output; without any of them everything is shown.
-const OUTPUT: &str = "bBcCdDEhiklmMOrRsSTuyZ";
+const OUTPUT: &str = "bBcCdDEhilmMOrRsSTuyZ";
 /// Letters that are on when nothing was asked for.
 const DEFAULT: &str = "bcCdDGhimMsTu";
 

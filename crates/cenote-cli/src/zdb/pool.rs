@@ -95,6 +95,7 @@ fn open_options(options: &Options) -> OpenOptions {
     };
     OpenOptions {
         txg: options.txg,
+        checkpoint: options.has('k'),
         rewind,
         missing_log_ok: true,
         destroyed_ok: true,
@@ -105,9 +106,6 @@ fn open_options(options: &Options) -> OpenOptions {
 impl Show<'_, '_> {
     async fn run(&mut self, name: &str) -> CommandResult {
         let options = self.options;
-        if options.has('k') {
-            return self.checkpointed().await;
-        }
         if options.has('R') {
             return raw_block::run(self).await;
         }
@@ -174,7 +172,7 @@ impl Show<'_, '_> {
             uberblock::print(self.io, self.pool.uberblock())?;
             out!(self.io)?;
         }
-        if options.has('m') {
+        if options.count('d') > 2 || options.has('m') {
             let result = metaslabs::run(&self.pool, options, self.io).await;
             self.tolerate(result)?;
         }
@@ -212,15 +210,12 @@ impl Show<'_, '_> {
             let result = self.objset(&Target::Dataset(dataset), &[]).await;
             self.tolerate(result)?;
         }
-        if self.options.has('d') {
-            if self.options.count('d') >= 3 {
-                let result = self.origin_deadlists().await;
-                self.tolerate(result)?;
-            }
-            let result = features::run(self, &all).await;
+        if self.options.count('d') >= 3 {
+            let result = self.origin_deadlists().await;
             self.tolerate(result)?;
         }
-        Ok(())
+        let result = features::run(self, &all).await;
+        self.tolerate(result)
     }
 
     /// The uberblock of the checkpoint, if there is one.
@@ -238,34 +233,5 @@ impl Show<'_, '_> {
     fn checkpoint_uberblock(&self) -> Option<Uberblock> {
         let words = self.pool.directory_value(POOL_CHECKPOINT)?.words();
         Uberblock::decode(&uberblock_bytes(&words).ok()?).ok()
-    }
-
-    /// What can be said of the pool at its checkpoint (`-k`).
-    async fn checkpointed(&mut self) -> CommandResult {
-        let name = self.pool.name().to_owned();
-        let Some(uberblock) = self.checkpoint_uberblock() else {
-            return Err(Exit::failed(format!("pool \"{name}\" has no checkpoint")));
-        };
-        out!(self.io, "\nCheckpointed uberblock found:")?;
-        uberblock::print(self.io, &uberblock)?;
-        out!(self.io)?;
-        let store = Arc::clone(self.pool.store());
-        let mos = cenote_dmu::ObjSet::open(store, &uberblock.rootbp, None, 0).await?;
-        out!(self.io, "Dataset mos [META], ID 0, cr_txg 4, {} objects", mos.object_count())?;
-        if self.options.has('C') {
-            let directory = cenote_dmu::Zap::open(&mos, 1).await?;
-            let config = directory.require_u64("config").await?;
-            out!(self.io, "\nMOS Configuration:")?;
-            super::text::nvlist(self.io, &cenote_dmu::read_nvlist(&mos, config).await?, 8)?;
-        }
-        let mut dnodes = mos.dnodes(1);
-        while let Some(dnode) = dnodes.next().await {
-            let dnode = dnode?;
-            if self.options.count('d') >= 2 {
-                let kind = dnode.phys().object_type;
-                out!(self.io, "{:10}  {kind}", dnode.object())?;
-            }
-        }
-        Ok(())
     }
 }

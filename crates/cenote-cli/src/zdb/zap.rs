@@ -52,8 +52,11 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
         ZapStats::Fat(stats) => fat(show, &stats)?,
     }
     if kind == ObjectType::DDT_ZAP {
-        // Shown with `-D`.
+        // Its entries are no text.
         return Ok(());
+    }
+    if !zap.is_micro() {
+        out!(show.io)?;
     }
     let mut entries = zap.entries();
     while let Some(entry) = entries.next().await? {
@@ -92,7 +95,7 @@ fn fat(show: &mut Show<'_, '_>, stats: &FatStats) -> CommandResult {
         out!(show.io, "\t\t{title}:")?;
         histogram(show.io, buckets, 0)?;
     }
-    out!(show.io)
+    Ok(())
 }
 
 /// The line of an entry; names are bytes.
