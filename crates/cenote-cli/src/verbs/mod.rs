@@ -4,6 +4,7 @@
 //! dataset's name. Directories and devices come with `-d` or `-p`, keys with `-k`.
 
 mod cat;
+mod cp;
 mod json;
 mod ls;
 mod progress;
@@ -27,6 +28,7 @@ pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
     match verb {
         "ls" => ls::run(args, io),
         "cat" => cat::run(args, io),
+        "cp" => cp::run(args, io),
         "verify" => verify::run(args, io),
         _ => Err(Exit::usage(format!("unrecognized command '{verb}'; run 'cenote help'"))),
     }

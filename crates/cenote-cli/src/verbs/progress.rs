@@ -21,6 +21,7 @@ const RATE_WINDOW: Duration = Duration::from_secs(5);
 /// Tells how far a command is.
 #[derive(Debug)]
 pub struct Progress {
+    is_wanted: bool,
     is_shown: bool,
     is_terminal: bool,
     total: Option<u64>,
@@ -37,6 +38,7 @@ impl Progress {
         let is_terminal = std::io::stderr().is_terminal();
         let now = cenote_rt::monotonic();
         Self {
+            is_wanted,
             is_shown: is_wanted || is_terminal,
             is_terminal,
             total,
@@ -45,6 +47,11 @@ impl Progress {
             samples: VecDeque::from([(now, 0)]),
             line_len: 0,
         }
+    }
+
+    /// Whether it was asked for.
+    pub fn is_wanted(&self) -> bool {
+        self.is_wanted
     }
 
     /// Bytes done so far.

@@ -1,0 +1,404 @@
+//! `cenote cp`: extracts files, trees and volumes.
+//!
+//!     walk (object order) --> queue: small contents, xattrs --> this task: writes, one at a time
+//!
+//! Reading runs ahead on all processors; writing is done in order by the one task that the command
+//! is. A block that is lost becomes a hole, told with file, offset and cause; the copy goes on, and
+//! the status is 1 in the end. `--strict` stops instead.
+
+mod contents;
+mod report;
+mod target;
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use cenote_fs::{Extent, FileKind, FileStream, FileSystem, Follow, Lost, Node, Volume};
+use cenote_pool::Dataset;
+use cenote_rt::{Error, FixedMap};
+use rustix::fs::{AtFlags, CWD, OFlags};
+use rustix::io::Errno;
+
+use self::contents::{Contents as Read, Item, Queue};
+use self::report::Report;
+use self::target::{Place, Target, open_directory};
+use super::walk::{Order, Step, Walk};
+use super::{Contents, Progress, describe, parse, shown, wrong_use};
+use crate::getopt::Long;
+use crate::io::{CommandResult, Exit, Io};
+use crate::{argument, source};
+
+const USAGE: &str = "\
+usage: cenote cp [-r] [--strict] [--progress] [-d DIR|DEVICE]... [-k DATASET=KEYFILE]...
+                 POOL/DATASET[@SNAP] [PATH] TARGET
+
+Copies a file, a directory with all that is in it, a whole file system, or a volume out
+of a pool. Holes stay holes; modes, times, extended attributes and hard links are kept,
+owners and devices too when run as root. If TARGET is a directory, what PATH names goes
+into it; without PATH, what is in the file system does.
+
+  -r                  directories with all that is in them
+  --strict            stop at the first damage, instead of leaving a hole and going on
+  --progress          tell the progress even if standard error is no terminal
+  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
+  -k DATASET=KEYFILE  file with the key of an encryption root
+
+What is damaged is told with file, offset and cause; the status is 1 then.
+";
+
+const STRICT: char = 's';
+const PROGRESS: char = 'P';
+
+/// Runs the verb.
+pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let longs = [Long::flag("strict", STRICT), Long::flag("progress", PROGRESS)];
+    let Some((parsed, source)) = parse(args, ("r", &longs), USAGE, io)? else { return Ok(()) };
+    let (name, path, to) = match &parsed.operands[..] {
+        [name, to] => (name, None, to),
+        [name, path, to] => (name, Some(argument::bytes(path)), to),
+        [] => return Err(wrong_use("missing dataset argument", USAGE)),
+        [_] => return Err(wrong_use("missing target argument", USAGE)),
+        _ => return Err(wrong_use("too many arguments", USAGE)),
+    };
+    let to = argument::path(to);
+    source::run(async {
+        let dataset = source.dataset(name).await?;
+        let contents = super::open(&dataset).await?;
+        let mut copy = Copy::new(parsed.has(STRICT), Progress::new(parsed.has(PROGRESS), None));
+        let result = match contents {
+            Contents::Volume(_) if path.is_some() => {
+                Err(Exit::failed(format!("cp: '{name}' is a volume and has no files")))
+            }
+            Contents::Volume(volume) => copy.volume(&volume, &to, io).await,
+            Contents::Files(fs) => {
+                let path = path.unwrap_or_else(|| b"/".to_vec());
+                copy.files(&dataset, &fs, (&path, parsed.has('r')), &to, io).await
+            }
+        };
+        let Copy { report, mut progress, target, .. } = copy;
+        if result.is_err() {
+            progress.clear(io.err)?;
+        }
+        result?;
+        report.finish(&target.omitted, &mut progress, io)
+    })
+}
+
+/// A directory being filled.
+struct Open {
+    directory: OwnedFd,
+    read: Read,
+}
+
+/// A copy in progress.
+struct Copy {
+    target: Target,
+    report: Report,
+    progress: Progress,
+    /// Directories from the start down to where we are; none where one could not be made.
+    open: Vec<Option<Open>>,
+    /// The first of them again, which names of links are relative to.
+    base: Option<OwnedFd>,
+    /// The first path of each object that has several.
+    links: FixedMap<u64, Vec<u8>>,
+}
+
+impl Copy {
+    fn new(is_strict: bool, progress: Progress) -> Self {
+        let (target, report) = (Target::new(), Report::new(is_strict));
+        let (open, base, links) = (Vec::new(), None, FixedMap::default());
+        Self { target, report, progress, open, base, links }
+    }
+
+    async fn volume(&mut self, volume: &Volume, to: &Path, io: &mut Io<'_>) -> CommandResult {
+        let short = volume.name().rsplit('/').next().unwrap_or_default();
+        let (parent, name) = place_of(to, short.as_bytes())?;
+        self.progress = Progress::new(self.progress.is_wanted(), Some(volume.size()));
+        let failed = |error| cannot("create", to.as_os_str().as_bytes(), error);
+        let file = self.target.file(parent.as_fd(), &name).map_err(failed)?;
+        let shown_name = volume.name().as_bytes();
+        self.stream(&file, (volume.stream(), volume.size()), shown_name, io).await
+    }
+
+    async fn files(
+        &mut self,
+        dataset: &Dataset,
+        fs: &std::sync::Arc<FileSystem>,
+        (path, is_recursive): (&[u8], bool),
+        to: &Path,
+        io: &mut Io<'_>,
+    ) -> CommandResult {
+        let node = fs.walk(path, Follow::No).await.map_err(|error| {
+            Exit::failed(format!("cp: cannot open '{}': {}", shown(path), describe(&error)))
+        })?;
+        let name = path.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty());
+        let name = name.filter(|name| *name != b"." && *name != b"..").unwrap_or_default();
+        if node.is_directory() && !is_recursive {
+            let path = shown(path);
+            return Err(Exit::failed(format!("cp: -r not specified; omitting directory '{path}'")));
+        }
+        let (parent, name) = place_of(to, name)?;
+        if !node.is_directory() {
+            self.progress = Progress::new(self.progress.is_wanted(), Some(node.size()));
+            let read = Read::read(path.to_vec(), node).await;
+            return self.entry(read, (parent.as_fd(), &name), io).await;
+        }
+        if node.object() == fs.root_object() {
+            let total = dataset.phys().uncompressed_bytes;
+            self.progress = Progress::new(self.progress.is_wanted(), Some(total));
+        }
+        let failed = |error| cannot("create directory", to.as_os_str().as_bytes(), error);
+        let directory = match &name[..] {
+            b"" => open_directory(parent.as_fd(), b"", OFlags::empty()),
+            name => self.target.directory(parent.as_fd(), name),
+        };
+        self.tree(node, path, directory.map_err(failed)?, io).await
+    }
+
+    /// Copies what is in `start` into `directory`.
+    async fn tree(
+        &mut self,
+        start: Node,
+        path: &[u8],
+        directory: OwnedFd,
+        io: &mut Io<'_>,
+    ) -> CommandResult {
+        let mut walk = Walk::new(&start, Vec::new(), Order::Object).await;
+        let read = Read::read(path.to_vec(), start).await;
+        self.base = directory.try_clone().ok();
+        self.open.push(Some(Open { directory, read }));
+        let mut queue = Queue::default();
+        let mut is_walking = true;
+        loop {
+            while is_walking && !queue.is_full() {
+                match walk.next().await {
+                    Some(Step::Node { path, node }) => queue.push(path, node),
+                    Some(Step::Leave) => queue.push_item(Item::Leave),
+                    Some(Step::Failed { path, error }) => {
+                        queue.push_item(Item::Failed(path, error));
+                    }
+                    None => is_walking = false,
+                }
+            }
+            match queue.pop().await {
+                Some(item) => self.item(item, io).await?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn item(&mut self, item: Item, io: &mut Io<'_>) -> CommandResult {
+        match item {
+            Item::Failed(path, error) => self.unreadable(&path, &error, io),
+            Item::Leave => self.leave(io),
+            Item::Entry(read) if read.node.is_directory() => self.enter(*read, io),
+            Item::Entry(read) => {
+                // The directory is borrowed from here while the rest of us works.
+                let Some(open) = self.open.pop() else { return Ok(()) };
+                let result = match &open {
+                    Some(Open { directory, .. }) => {
+                        let name = last_name(&read.path).to_vec();
+                        self.entry(*read, (directory.as_fd(), &name), io).await
+                    }
+                    None => Ok(()),
+                };
+                self.open.push(open);
+                result
+            }
+        }
+    }
+
+    /// Makes a directory and goes into it. Its attributes are set when it is left.
+    fn enter(&mut self, read: Read, io: &mut Io<'_>) -> CommandResult {
+        let Some(Some(Open { directory, .. })) = self.open.last() else {
+            self.open.push(None);
+            return Ok(());
+        };
+        match self.target.directory(directory.as_fd(), last_name(&read.path)) {
+            Ok(directory) => self.open.push(Some(Open { directory, read })),
+            Err(error) => {
+                self.open.push(None);
+                self.outcome(&read.path, "cannot create directory", Err(error), io)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, io: &mut Io<'_>) -> CommandResult {
+        let Some(Some(Open { directory, read })) = self.open.pop() else { return Ok(()) };
+        self.attributes(Place::Open(directory.as_fd()), &read, io)
+    }
+
+    /// Copies anything but a directory.
+    async fn entry(
+        &mut self,
+        mut read: Read,
+        (parent, name): (BorrowedFd<'_>, &[u8]),
+        io: &mut Io<'_>,
+    ) -> CommandResult {
+        let node = read.node.clone();
+        if node.attributes().links > 1
+            && let Some(base) = &self.base
+        {
+            if let Some(first) = self.links.get(&node.object()) {
+                let linked = self.target.link((base.as_fd(), first), (parent, name));
+                return self.outcome(&read.path, "cannot create link", linked, io);
+            }
+            self.links.insert(node.object(), read.path.clone());
+        }
+        let made = match node.kind() {
+            FileKind::Regular => return self.file(read, (parent, name), io).await,
+            FileKind::Symlink => match read.target.take() {
+                Some(Ok(target)) => self.target.symlink(&target, parent, name).map(|()| true),
+                Some(Err(error)) => return self.unreadable(&read.path, &error, io),
+                None => Ok(false),
+            },
+            kind => self.target.special(kind, node.device(), parent, name),
+        };
+        match made {
+            Ok(true) => self.attributes(Place::Name(parent, name), &read, io),
+            Ok(false) => Ok(()),
+            Err(error) => self.outcome(&read.path, "cannot create", Err(error), io),
+        }
+    }
+
+    async fn file(
+        &mut self,
+        mut read: Read,
+        (parent, name): (BorrowedFd<'_>, &[u8]),
+        io: &mut Io<'_>,
+    ) -> CommandResult {
+        let size = read.node.size();
+        let file = match self.target.file(parent, name) {
+            Ok(file) => file,
+            Err(error) => return self.outcome(&read.path, "cannot create", Err(error), io),
+        };
+        let copied = match read.pieces.take() {
+            Some(pieces) => {
+                let mut pieces = pieces.into_iter();
+                self.fill(&file, size, async || pieces.next(), &read.path, io).await
+            }
+            None => match read.node.stream() {
+                Ok(stream) => self.stream(&file, (stream, size), &read.path, io).await,
+                Err(error) => self.unreadable(&read.path, &error, io),
+            },
+        };
+        if copied.is_err() {
+            // Whatever ends the command leaves no file that only looks whole.
+            let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
+            return copied;
+        }
+        self.attributes(Place::Open(file.as_fd()), &read, io)
+    }
+
+    async fn stream(
+        &mut self,
+        file: &File,
+        (mut stream, size): (FileStream, u64),
+        path: &[u8],
+        io: &mut Io<'_>,
+    ) -> CommandResult {
+        self.fill(file, size, async || stream.next().await, path, io).await
+    }
+
+    /// Writes the pieces of a file where they belong. What is not written is a hole.
+    async fn fill(
+        &mut self,
+        file: &File,
+        size: u64,
+        mut next: impl AsyncFnMut() -> Option<std::result::Result<Extent, Lost>>,
+        path: &[u8],
+        io: &mut Io<'_>,
+    ) -> CommandResult {
+        let written = |result: std::io::Result<()>| {
+            let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            result.map_err(errno)
+        };
+        if let Err(error) = written(file.set_len(size)) {
+            return self.outcome(path, "cannot set the size", Err(error), io);
+        }
+        while let Some(piece) = next().await {
+            match piece {
+                Ok(Extent { offset, len, data }) => {
+                    if let Some(data) = data
+                        && let Err(error) = written(file.write_all_at(&data, offset))
+                    {
+                        return self.outcome(path, "cannot write", Err(error), io);
+                    }
+                    self.progress.add(len, io.err)?;
+                }
+                Err(lost) => {
+                    self.progress.clear(io.err)?;
+                    self.report.lost(path, &lost, io)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives an entry its attributes, and tells those that cannot be read.
+    fn attributes(&mut self, place: Place<'_>, read: &Read, io: &mut Io<'_>) -> CommandResult {
+        for (name, error) in &read.lost_xattrs {
+            self.progress.clear(io.err)?;
+            let what = format!("extended attribute '{}': {}", shown(name), describe(error));
+            self.report.failed(&read.path, &what, io)?;
+        }
+        let set = self.target.attributes(place, read.node.attributes(), &read.xattrs);
+        self.outcome(&read.path, "cannot set attributes", set, io)
+    }
+
+    fn unreadable(&mut self, path: &[u8], error: &Error, io: &mut Io<'_>) -> CommandResult {
+        self.progress.clear(io.err)?;
+        self.report.unreadable(path, error, io)
+    }
+
+    /// Tells what this machine refused. Ends the command if it would refuse everything else too.
+    fn outcome(
+        &mut self,
+        path: &[u8],
+        what: &str,
+        result: target::Result<()>,
+        io: &mut Io<'_>,
+    ) -> CommandResult {
+        let Err(error) = result else { return Ok(()) };
+        if matches!(error, Errno::NOSPC | Errno::DQUOT | Errno::ROFS) {
+            return Err(cannot(what.trim_start_matches("cannot "), path, error));
+        }
+        self.progress.clear(io.err)?;
+        self.report.failed(path, &format!("{what}: {}", words(error)), io)
+    }
+}
+
+/// Where something called `name` is to be made: in `to` if that is a directory, else as `to`.
+fn place_of(to: &Path, name: &[u8]) -> CommandResult<(OwnedFd, Vec<u8>)> {
+    let text = to.as_os_str().as_bytes();
+    let failed = |error| cannot("open", text, error);
+    let open = |path: &[u8]| open_directory(CWD, path, OFlags::empty());
+    match open(text) {
+        Ok(directory) => Ok((directory, name.to_vec())),
+        Err(Errno::NOENT | Errno::NOTDIR) => {
+            let last = to.file_name().ok_or_else(|| failed(Errno::NOENT))?;
+            let parent = to.parent().map(|parent| parent.as_os_str().as_bytes());
+            let parent = open(parent.unwrap_or_default()).map_err(failed)?;
+            Ok((parent, last.as_bytes().to_vec()))
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn cannot(what: &str, path: &[u8], error: Errno) -> Exit {
+    Exit::failed(format!("cp: cannot {what} '{}': {}", shown(path), words(error)))
+}
+
+/// The system's words for an error, without its number.
+fn words(error: Errno) -> String {
+    let text = std::io::Error::from(error).to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+fn last_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
