@@ -96,7 +96,10 @@ pub fn set(name: &str, text: &str) -> Result<(), TunableError> {
 
 macro_rules! tunables {
     ($($ident:ident = $name:literal, $default:expr, $range:expr, $help:literal;)*) => {
-        $(#[doc = $help] pub static $ident: Tunable = Tunable::new($name, $default, $range, $help);)*
+        $(
+            #[doc = $help]
+            pub static $ident: Tunable = Tunable::new($name, $default, $range, $help);
+        )*
         /// Every tunable, in the order of this file.
         pub static ALL: &[&Tunable] = &[$(&$ident),*];
     };

@@ -14,7 +14,8 @@ const LEVELS: usize = 9;
 
 thread_local! {
     static INFLATE: RefCell<Decompress> = RefCell::new(Decompress::new(true));
-    static DEFLATE: RefCell<[Option<Compress>; LEVELS]> = const { RefCell::new([const { None }; LEVELS]) };
+    static DEFLATE: RefCell<[Option<Compress>; LEVELS]> =
+        const { RefCell::new([const { None }; LEVELS]) };
 }
 
 pub(super) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {

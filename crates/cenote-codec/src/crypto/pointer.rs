@@ -56,7 +56,10 @@ pub const fn is_encrypted_type(object_type: u8) -> bool {
     if object_type & NEW_STYLE != 0 {
         return object_type & NEW_STYLE_ENCRYPTED != 0;
     }
-    matches!(object_type, 9 | 10 | 18 | 19 | 20 | 22 | 23 | 25 | 26 | 33..=35 | 39 | 40 | 44..=47 | 49)
+    matches!(
+        object_type,
+        9 | 10 | 18 | 19 | 20 | 22 | 23 | 25 | 26 | 33..=35 | 39 | 40 | 44..=47 | 49
+    )
 }
 
 /// The sixteen words of a pointer that lies in a block of the given order.

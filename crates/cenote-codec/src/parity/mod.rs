@@ -17,7 +17,7 @@
 //! the same.
 //!
 //! Invariants
-//! * G1  Parity that [`generate`] made has no [`mismatch`] and [`reconstruct`]s what it was made of.
+//! * G1  Parity that [`generate`] made has no [`mismatch`] and [`reconstruct`]s what it came from.
 //! * G2  A reconstruction whose short columns do not end in zeros is refused: the survivors do not
 //!   belong together.
 //!

@@ -25,7 +25,7 @@ const IS_GANG: Bits<63, 1> = Bits;
 pub struct Dva {
     /// Id of the top-level vdev.
     pub vdev: u32,
-    /// Byte offset in its data area; saturated if the stored sectors are more than 64 bits of bytes.
+    /// Byte offset in its data area; saturated if the stored sectors exceed 64 bits of bytes.
     pub offset: u64,
     /// Bytes allocated there, parity and padding included.
     pub asize: u64,

@@ -1,7 +1,7 @@
 //! The configuration of a pool: what labels, the MOS and `zpool.cache` say about it.
 //!
 //! ```text
-//!   label of a leaf   LabelConfig: pool facts, this leaf's guid, and the tree of ITS top-level only
+//!   label of a leaf   LabelConfig: pool facts, this leaf's guid, and the tree of its top-level
 //!   MOS "config"      PoolConfig:  pool facts, and the tree from the root: the trusted one
 //!   spares, l2cache   VdevConfig of each device; their labels say hardly more than a guid
 //! ```

@@ -1,4 +1,4 @@
-//! The DSL crypto key object: names of its ZAP entries, cipher suites, key formats (spec 08 §1, §2).
+//! The DSL crypto key object: names of its ZAP entries, suites, key formats (spec 08 §1, §2).
 
 /// Cipher suite, u64.
 pub const SUITE: &str = "DSL_CRYPTO_SUITE";

@@ -9,8 +9,8 @@
 //!
 //! The chain ends at the first block that does not verify, which is normal: the next block is
 //! chosen before it is written. The checksum words of a log block's pointer are an identity, not a
-//! checksum: (id, id, objset, seq), and the next block must carry seq + 1. The checksum proper is in
-//! the trailer; verifying it belongs to the layer that reads the block.
+//! checksum: (id, id, objset, seq), and the next block must carry seq + 1. The checksum proper is
+//! in the trailer; verifying it belongs to the layer that reads the block.
 //!
 //! A foreign block arrives swapped as u64 from end to end, names and file data included; see
 //! [`Body::decode`] for how those are read.
