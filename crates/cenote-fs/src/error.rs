@@ -48,6 +48,9 @@ pub enum FsError {
     /// Symbolic links lead in circles, or deeper than anybody follows them.
     #[error("Too many levels of symbolic links")]
     TooManyLinks,
+    /// Following parents leads back to where it began, and not to the root.
+    #[error("the chain of parents does not end")]
+    ParentLoop,
     /// A symbolic link starts at the root of the machine it was made on.
     #[error("symbolic link leads out of the file system, to '{target}'")]
     AbsoluteLink {

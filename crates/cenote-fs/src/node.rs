@@ -11,7 +11,7 @@ use cenote_dmu::Dnode;
 use cenote_ondisk::acl::Acl;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::znode::{FileAttributes, decode_rdev};
+use cenote_ondisk::znode::{FileAttributes, PFlags, decode_rdev};
 use cenote_rt::{Buf, Error, Kind, Result};
 
 use crate::error::FsError;
@@ -133,6 +133,12 @@ impl Node {
     /// What it is.
     pub fn kind(&self) -> FileKind {
         FileKind::from_bits(self.attributes.file_type())
+    }
+
+    /// Whether it is the hidden directory of another node's extended attributes.
+    pub fn is_xattr_directory(&self) -> bool {
+        let flags = PFlags::from_bits_retain(self.attributes.flags);
+        self.is_directory() && flags.contains(PFlags::XATTR)
     }
 
     /// Whether it is a directory.

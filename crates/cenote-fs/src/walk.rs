@@ -4,7 +4,7 @@
 //! Symbolic links on the way are followed inside of the file system; where an absolute one leads is
 //! only known on the machine that it was made on, so it is refused. `..` at the root stays there.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use cenote_rt::{Error, Result};
@@ -69,28 +69,33 @@ impl FileSystem {
     }
 
     /// The path of a node, made of the names of its parents; `None` if it is not where its parent
-    /// says, as happens to files with several links.
+    /// says, as happens to files with several links. The hidden directory of a node's extended
+    /// attributes stands in the path as `<xattrdir>`, as OpenZFS writes it.
     pub async fn path_of(self: &Arc<Self>, object: u64) -> Result<Option<Vec<u8>>> {
         let mut path: Vec<u8> = Vec::new();
         let mut node = self.node(object).await?;
-        for _ in 0..DEPTH_MAX {
+        let mut seen = BTreeSet::new();
+        while seen.insert(node.object()) {
             if node.object() == self.root_object() {
                 return Ok(Some(if path.is_empty() { b"/".to_vec() } else { path }));
             }
             let parent = node.parent().await?;
-            let zap = cenote_dmu::Zap::of(parent.dnode.clone()).await?;
-            let Some(name) = zap.name_of(node.object(), OBJECT_MASK).await? else {
-                return Ok(None);
+            let name = if node.is_xattr_directory() {
+                Some(XATTR_DIRECTORY.to_vec())
+            } else {
+                let zap = cenote_dmu::Zap::of(parent.dnode.clone()).await?;
+                zap.name_of(node.object(), OBJECT_MASK).await?
             };
+            let Some(name) = name else { return Ok(None) };
             path.splice(0..0, [b"/", &name[..]].concat());
             node = parent;
         }
-        Err(Error::corrupt(FsError::TooManyLinks).in_object(self.objset.id(), object))
+        Err(Error::corrupt(FsError::ParentLoop).in_object(self.objset.id(), object))
     }
 }
 
-/// Directories nested deeper than this are damage.
-const DEPTH_MAX: u32 = 1 << 16;
+/// What OpenZFS calls the directory of a node's extended attributes in paths.
+const XATTR_DIRECTORY: &[u8] = b"<xattrdir>";
 /// Bits of a directory entry that are the object.
 const OBJECT_MASK: u64 = (1 << 48) - 1;
 

@@ -46,6 +46,8 @@ pub(crate) enum Outcome {
     Older,
     /// The pool cannot be opened, and the error says why.
     Closed,
+    /// So much of its labels is gone that the pool is not found, or not with all its devices.
+    Unlabelled,
 }
 
 impl Subject {
@@ -179,9 +181,10 @@ impl Subject {
         }
         let pool = match observe::open(&devices, &self.name).await {
             Opened::Pool(pool) => pool,
-            Opened::NotFound => return Ok(Outcome::Closed),
+            Opened::NotFound => return Ok(Outcome::Unlabelled),
+            Opened::Failed(error) if is_about_labels(&error) => return Ok(Outcome::Unlabelled),
             Opened::Failed(error) => {
-                return match vagueness(&error).filter(|_| !is_about_labels(&error)) {
+                return match vagueness(&error) {
                     None => Ok(Outcome::Closed),
                     Some(lack) => Err(vec![format!("{lack}: opening: {error:?}")]),
                 };
@@ -203,7 +206,10 @@ impl Subject {
         failures.extend(key_errors.vague(false));
         let is_older = pool.txg() < self.txg;
         if !is_older {
-            failures.extend(facts.wrong(&self.reference));
+            let is_locked = !key_errors.errors().is_empty();
+            let wrong = facts.wrong(&self.reference);
+            let told = |text: &String| !(is_locked && text.contains("property keystatus of"));
+            failures.extend(wrong.into_iter().filter(told));
         }
         if !failures.is_empty() {
             failures.truncate(TOLD_MAX);

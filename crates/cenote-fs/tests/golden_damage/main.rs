@@ -16,6 +16,7 @@
 
 mod case;
 mod facts;
+mod files;
 mod map;
 mod observe;
 mod worker;

@@ -5,22 +5,27 @@
 //! few others by chance.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cenote_device::Device;
 use cenote_dmu::{Dnode, ObjSet, Zap};
+use cenote_ondisk::object_type::ObjectType;
 use cenote_pool::import::scan_devices;
 use cenote_pool::props::PropValue;
+use cenote_pool::verify::{Finding, Observer};
 use cenote_pool::{Dataset, OpenOptions, Pool};
-use cenote_rt::{Error, Result, Rng};
+use cenote_rt::{BoxFuture, Error, Result, Rng};
 
 use crate::facts::{Facts, Place};
+use crate::files;
 
 /// Bytes read of one object at one place.
 const PIECE_LEN: u64 = 2 << 20;
 /// Datasets and objects looked at beside those that the damage touches.
 const DATASETS_BY_CHANCE: u64 = 2;
 const OBJECTS_BY_CHANCE: u64 = 6;
+/// One case in so many verifies the pool.
+const VERIFY_EVERY: u64 = 12;
 
 /// What to look at.
 #[derive(Debug)]
@@ -67,6 +72,11 @@ pub(crate) async fn observe(pool: &Arc<Pool>, mut scope: Scope) -> Facts {
     let mut facts = Facts::default();
     whole_pool(&mut facts, pool).await;
     objset(&mut facts, pool.mos(), &mut scope).await;
+    if let Scope::Some { rng, .. } = &mut scope
+        && rng.below(VERIFY_EVERY) == 0
+    {
+        verify(&mut facts, pool).await;
+    }
     let names = names(&mut facts, pool).await;
     let wanted: Vec<String> = match &mut scope {
         Scope::All => names,
@@ -132,6 +142,33 @@ async fn whole_pool(facts: &mut Facts, pool: &Arc<Pool>) {
     }
 }
 
+/// Verifies everything: what is found is told with its place.
+async fn verify(facts: &mut Facts, pool: &Arc<Pool>) {
+    let findings = Arc::new(Findings::default());
+    let observer: Arc<dyn Observer> = findings.clone();
+    let summary = cenote_pool::verify::pool(pool, observer, Arc::default()).await;
+    facts.take("verify", summary);
+    let findings = std::mem::take(&mut *findings.0.lock().unwrap());
+    for finding in findings {
+        match finding {
+            Finding::Part { part, .. } => assert!(!part.child.path.is_empty()),
+            Finding::Lost { cause: Some(error), .. } => facts.fail("verify: lost", error),
+            Finding::Lost { .. } => {}
+            Finding::Unreachable(damage) => facts.fail("verify: unreachable", damage.error),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Findings(Mutex<Vec<Finding>>);
+
+impl Observer for Findings {
+    fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
+        self.0.lock().unwrap().push(finding);
+        Box::pin(std::future::ready(()))
+    }
+}
+
 /// The names of all datasets; what is there without the damaged ones.
 async fn names(facts: &mut Facts, pool: &Arc<Pool>) -> Vec<String> {
     let listed = all_datasets(pool).await;
@@ -159,11 +196,13 @@ async fn dataset(facts: &mut Facts, dataset: &Dataset, scope: &mut Scope) {
     }
     let opened = dataset.open().await;
     if let Some(set) = facts.take(format!("object set of {name}"), opened) {
-        objset(facts, &set, scope).await;
+        let objects = objset(facts, &set, scope).await;
+        files::dataset(facts, dataset, &objects).await;
     }
 }
 
-async fn objset(facts: &mut Facts, set: &Arc<ObjSet>, scope: &mut Scope) {
+/// Looks at objects; returns which, with the types of their bonus.
+async fn objset(facts: &mut Facts, set: &Arc<ObjSet>, scope: &mut Scope) -> Vec<(u64, ObjectType)> {
     let id = set.id();
     facts.see(format!("object set {id}"), Ok((set.root(), set.phys())));
     let special = [set.user_used(), set.group_used(), set.project_used()];
@@ -186,9 +225,13 @@ async fn objset(facts: &mut Facts, set: &Arc<ObjSet>, scope: &mut Scope) {
     if is_whole {
         facts.see(format!("number of objects of {id}"), Ok(count));
     }
+    let mut seen = Vec::new();
     for (index, starts) in chosen(id, &dnodes, scope) {
-        object(facts, set, &dnodes[index], &starts).await;
+        let dnode = &dnodes[index];
+        object(facts, set, dnode, &starts).await;
+        seen.push((dnode.object(), dnode.phys().bonus_type));
     }
+    seen
 }
 
 /// Which objects are read, and from which bytes on; none means all.

@@ -45,6 +45,7 @@ pub(crate) struct Report {
     pub(crate) lost: u64,
     pub(crate) older: u64,
     pub(crate) closed: u64,
+    pub(crate) unlabelled: u64,
     pub(crate) failures: Vec<String>,
 }
 
@@ -81,14 +82,15 @@ impl Run {
             .env(ORDER, order)
             // Each arena reserves address space that the limit would count.
             .env("MALLOC_ARENA_MAX", "2")
+            .env("RUST_BACKTRACE", "0")
             .run();
         let output = String::from_utf8_lossy(&ended.stdout).into_owned();
-        let mut at = from;
+        let (mut at, mut has_begun) = (from, false);
         let mut is_done = false;
         for line in output.lines() {
             let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
             match word {
-                "BEGIN" => at = rest.parse().expect("a case"),
+                "BEGIN" => (at, has_begun) = (rest.parse().expect("a case"), true),
                 "FAIL" => report.failures.push(format!("{}:{at}: {rest}", golden.name())),
                 "END" => report.count(rest),
                 "DONE" => is_done = true,
@@ -102,7 +104,8 @@ impl Run {
         let tail = tail.into_iter().rev().collect::<Vec<_>>().join(" | ");
         let code = ended.code;
         report.failures.push(format!("{}:{at}: died ({code:?}): {tail}", golden.name()));
-        Some(at)
+        // What dies of the undamaged pool does so again.
+        Some(if has_begun { at } else { cases.end })
     }
 }
 
@@ -113,6 +116,7 @@ impl Report {
             "Lost" => self.lost += 1,
             "Older" => self.older += 1,
             "Closed" => self.closed += 1,
+            "Unlabelled" => self.unlabelled += 1,
             _ => {}
         }
     }
@@ -120,7 +124,8 @@ impl Report {
     pub(crate) fn cases(&self) -> u64 {
         let failed: std::collections::BTreeSet<_> =
             self.failures.iter().map(|text| text.split(": ").next()).collect();
-        self.right + self.lost + self.older + self.closed + failed.len() as u64
+        let opened = self.right + self.lost + self.older;
+        opened + self.closed + self.unlabelled + failed.len() as u64
     }
 
     pub(crate) fn add(&mut self, other: Self) {
@@ -128,15 +133,20 @@ impl Report {
         self.lost += other.lost;
         self.older += other.older;
         self.closed += other.closed;
+        self.unlabelled += other.unlabelled;
         self.failures.extend(other.failures);
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { right, lost, older, closed, failures } = self;
+        let Self { right, lost, older, closed, unlabelled, failures } = self;
         write!(f, "{} cases: {right} read in full, {lost} with losses, ", self.cases())?;
-        write!(f, "{older} at an older txg, {closed} not opened, {} failures", failures.len())?;
+        write!(
+            f,
+            "{older} at an older txg, {closed} not opened, {unlabelled} without labels, {} failures",
+            failures.len()
+        )?;
         for failure in failures.iter().take(40) {
             write!(f, "\n  CENOTE_CASE={failure}")?;
         }
@@ -193,6 +203,7 @@ fn name_of(outcome: Outcome) -> &'static str {
         Outcome::Lost => "Lost",
         Outcome::Older => "Older",
         Outcome::Closed => "Closed",
+        Outcome::Unlabelled => "Unlabelled",
     }
 }
 

@@ -49,7 +49,8 @@ impl<'t> Extents<'t> {
             self.extents.partition_point(|extent| (extent.leaf, extent.offset) <= (leaf, offset));
         let extent = self.extents.get(after.checked_sub(1)?)?;
         let is_inside = extent.leaf == leaf && offset.checked_add(len)? <= extent.end();
-        is_inside.then_some((extent, (offset - extent.offset) as usize))
+        // Of another leaf it may begin behind the range.
+        is_inside.then(|| (extent, (offset - extent.offset) as usize))
     }
 }
 
