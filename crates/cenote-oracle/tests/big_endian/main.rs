@@ -7,14 +7,15 @@ mod show;
 
 use std::path::Path;
 
-use cenote_testkit::foreign::{Class, Options, Order, Packing, Report, rewrite};
+use cenote_testkit::foreign::{Class, Options, Order, Packing, Report, rewrite_with_keys};
 use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::{Golden, compare, golden};
 
 /// Rewrites a pool into a folder of its own.
 fn rewritten(golden: &Golden, options: Options) -> (PrivateFolder, Report) {
     let folder = PrivateFolder::create(&format!("{}-big", golden.name()));
-    let report = rewrite(&golden.devices(), folder.path(), options);
+    let keys: Vec<_> = show::keys(golden).into_iter().map(|(_, key)| key).collect();
+    let report = rewrite_with_keys(&golden.devices(), folder.path(), options, &keys);
     (folder, report)
 }
 
@@ -28,8 +29,8 @@ fn assert_same(name: &str, options: Options, classes: &[Class], zdb_fails_on: Op
         assert!(report.contents.contains_key(class), "{name}: {class:?} in {report:?}");
     }
     zdb_agrees(&golden, folder.path(), zdb_fails_on);
-    let wanted = show::pool(name, &golden.images());
-    let ours = show::pool(name, folder.path());
+    let wanted = show::pool(&golden, &golden.images());
+    let ours = show::pool(&golden, folder.path());
     compare::assert_text(&format!("{name} {options:?}"), &ours.text, &wanted.text);
     assert!(wanted.errors == 0 && wanted.records > 10, "{name}: {}", wanted.records);
     println!("{name}: {} nodes, {} ACL entries, {report:?}", wanted.nodes, wanted.aces);
@@ -38,8 +39,8 @@ fn assert_same(name: &str, options: Options, classes: &[Class], zdb_fails_on: Op
 /// zdb shows the same of both pools, but for addresses, checksums and intent logs.
 fn zdb_agrees(golden: &Golden, rewritten: &Path, fails_on: Option<&str>) {
     let Some(zdb) = cenote_oracle::zdb() else { return };
-    let dump = |folder: &Path| {
-        let said = zdb.pool(golden.name(), folder, &["-dddd"]);
+    let dump = |folder: &Path, options: &[&str], target: &str| {
+        let said = zdb.pool(target, folder, options);
         let text = format!("{}{}", said.stdout, said.stderr);
         let text = text.replace(&*folder.to_string_lossy(), "DIR");
         let left_out = ["DVA[", "ZIL header:", "Block seqno"];
@@ -47,13 +48,27 @@ fn zdb_agrees(golden: &Golden, rewritten: &Path, fails_on: Option<&str>) {
         let lines = text.lines().filter(|line| !line.is_empty() && !is_left_out(line));
         lines.collect::<Vec<_>>().join("\n")
     };
-    let ours = dump(rewritten);
+    let ours = dump(rewritten, &["-dddd"], golden.name());
     if let Some(dataset) = fails_on {
         let complaint = format!("failed to hold dataset '{dataset}'");
         assert!(ours.contains(&complaint), "{ours}");
         return;
     }
-    compare::assert_text(&format!("zdb of {}", golden.name()), &ours, &dump(&golden.images()));
+    compare::assert_text(
+        &format!("zdb of {}", golden.name()),
+        &ours,
+        &dump(&golden.images(), &["-dddd"], golden.name()),
+    );
+    // zdb takes no raw keys.
+    for (dataset, key) in show::keys(golden).into_iter().filter(|(name, _)| *name != "g-crypt/raw")
+    {
+        let key = String::from_utf8(key).expect("a passphrase or digits");
+        let options = ["-K", key.trim_end(), "-dddd"];
+        let (ours, wanted) =
+            (dump(rewritten, &options, dataset), dump(&golden.images(), &options, dataset));
+        assert!(wanted.contains("Unlocked encryption root"), "{wanted}");
+        compare::assert_text(&format!("zdb of {dataset}"), &ours, &wanted);
+    }
 }
 
 #[test]
@@ -66,6 +81,16 @@ fn basic() {
 fn basic_uncompressed() {
     let options = Options { packing: Packing::Stored, ..Options::default() };
     assert_same("g-basic", options, &[Class::Words], None);
+}
+
+#[test]
+fn encrypted() {
+    assert_same("g-crypt", Options::default(), &[Class::Zap, Class::Attributes], None);
+}
+
+#[test]
+fn encrypted_of_both_orders() {
+    assert_same_mixed("g-crypt", &[Class::Zap, Class::Attributes], 1..3);
 }
 
 #[test]
@@ -139,8 +164,8 @@ fn a_forgotten_swap_is_noticed() {
     ] {
         let Some(golden) = golden(name) else { return };
         let (folder, _) = rewritten(&golden, Options { forget: Some(class), ..Options::default() });
-        let wanted = show::pool(name, &golden.images());
-        let ours = show::pool(name, folder.path());
+        let wanted = show::pool(&golden, &golden.images());
+        let ours = show::pool(&golden, folder.path());
         assert!(ours.text != wanted.text, "{name}: {class:?} may be forgotten");
     }
 }

@@ -11,6 +11,7 @@ use cenote_pool::props::{PropRow, SpaceOwner};
 use cenote_pool::status::VdevReport;
 use cenote_pool::{Dataset, DatasetKind, OpenOptions, Pool, ScanOptions, import};
 use cenote_rt::{Error, Result};
+use cenote_testkit::Golden;
 use cenote_vdev::LeafStats;
 
 /// What is shown of a pool, and for each kind of things how many there were.
@@ -54,10 +55,13 @@ impl Shown {
 }
 
 /// Shows the pool in a folder of images.
-pub(crate) fn pool(name: &str, folder: &Path) -> Shown {
+pub(crate) fn pool(golden: &Golden, folder: &Path) -> Shown {
     let mut shown = Shown::default();
     let result = cenote_rt::block_on(2, async {
-        let pool = open(name, folder).await?;
+        let pool = open(golden.name(), folder).await?;
+        for (dataset, key) in keys(golden) {
+            pool.load_key(&pool.dataset(dataset).await?, &key).await?;
+        }
         facts(&pool, &mut shown).await?;
         for dataset in all_datasets(&pool).await? {
             self::dataset(&dataset, &mut shown).await?;
@@ -69,6 +73,16 @@ pub(crate) fn pool(name: &str, folder: &Path) -> Shown {
     }
     shown.text = shown.text.replace(&*folder.to_string_lossy(), "DIR");
     shown
+}
+
+/// Encryption roots with what their key files hold.
+pub(crate) fn keys(golden: &Golden) -> Vec<(&'static str, Vec<u8>)> {
+    let roots = [("g-crypt/gcm", "pass"), ("g-crypt/ccm", "hex"), ("g-crypt/raw", "raw")];
+    let mut keys = Vec::new();
+    for (dataset, file) in roots.into_iter().filter(|_| golden.name() == "g-crypt") {
+        keys.push((dataset, std::fs::read(golden.key_file(file)).expect("a key file")));
+    }
+    keys
 }
 
 async fn open(name: &str, folder: &Path) -> Result<Arc<Pool>> {

@@ -11,12 +11,14 @@
 //! | embedded data | the same in the pointer's payload, or a block if it does not fit any more |
 //! | system attributes, history | turned too, though they tell their order themselves |
 //! | packed nvlists | XDR as before; the writer's byte in front says big-endian |
+//! | blocks under encryption | sealed anew, MACs and what goes with them in the pointers |
 //! | intent logs | left behind, their headers empty |
 //! | labels | trailers in words of that order, all uberblocks turned |
 //!
 //! What refers to blocks without leading to them, such as deadlists, space maps and dedup tables,
 //! is turned but still has the old addresses: the result is for reading, not for checking space.
-//! Pools of disks and mirrors without gang blocks and encryption can be rewritten.
+//! Pools of disks and mirrors without gang blocks can be rewritten, encrypted datasets with their
+//! keys.
 //!
 //! A pool that has moved between hosts has blocks of both orders, anywhere; [`Order::Mixed`] makes
 //! such a one. To see that a test would notice, [`Options::forget`] leaves one class of content as it was.
@@ -24,6 +26,7 @@
 mod attributes;
 mod gang;
 mod history;
+mod seal;
 mod source;
 mod swap;
 mod target;
@@ -34,6 +37,7 @@ use std::path::{Path, PathBuf};
 
 pub use swap::Class;
 
+use seal::KeyRing;
 use source::Source;
 use target::Target;
 use walk::Walk;
@@ -97,7 +101,17 @@ pub struct Report {
 /// Writes the pool in `images` as a big-endian host would have, to images of the same names in
 /// `folder`.
 pub fn rewrite(images: &[PathBuf], folder: &Path, options: Options) -> Report {
-    let source = Source::open(images);
+    rewrite_with_keys(images, folder, options, &[])
+}
+
+/// The same for a pool with encrypted datasets: `keys` are the contents of the key files.
+pub fn rewrite_with_keys(
+    images: &[PathBuf],
+    folder: &Path,
+    options: Options,
+    keys: &[Vec<u8>],
+) -> Report {
+    let source = Source::open(images, KeyRing::new(keys));
     let target = Target::create(&source, folder);
     let mut walk = Walk::new(&source, target, options);
     let root = walk.block(&source.uberblock.rootbp);

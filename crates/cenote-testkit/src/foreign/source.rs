@@ -20,6 +20,8 @@ use cenote_ondisk::objset::ObjSetPhys;
 use cenote_ondisk::uberblock::{self, Uberblock};
 use cenote_ondisk::zap::{Entry, Leaf, MicroZap, ZapKind};
 
+use super::seal::KeyRing;
+
 /// A device of the pool.
 #[derive(Debug)]
 pub(super) struct Device {
@@ -40,6 +42,7 @@ pub(super) struct Source {
     pub(super) tops: BTreeMap<u64, Vec<usize>>,
     pub(super) uberblock: Uberblock,
     pub(super) salt: Option<Salt>,
+    pub(super) keys: KeyRing,
 }
 
 impl Device {
@@ -87,7 +90,7 @@ impl Device {
 }
 
 impl Source {
-    pub(super) fn open(images: &[PathBuf]) -> Self {
+    pub(super) fn open(images: &[PathBuf], keys: KeyRing) -> Self {
         let devices: Vec<_> = images.iter().map(|path| Device::open(path)).collect();
         let mut tops: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for (index, device) in devices.iter().enumerate() {
@@ -100,7 +103,7 @@ impl Source {
         });
         let found = found.map(|(_, uberblock)| (uberblock, ()));
         let uberblock = uberblock::best(found, u64::MAX).expect("an uberblock").0;
-        let mut source = Self { devices, tops, uberblock, salt: None };
+        let mut source = Self { devices, tops, uberblock, salt: None, keys };
         source.salt = source.read_salt();
         source
     }
@@ -111,13 +114,12 @@ impl Source {
         Some(Salt::new(value.value.as_bytes()?.try_into().ok()?))
     }
 
-    /// The stored bytes behind a pointer.
+    /// The stored bytes behind a pointer, decrypted.
     pub(super) fn stored(&self, bp: &BlockPtr) -> Vec<u8> {
         if let Some(payload) = bp.embedded_payload() {
             return payload.as_bytes().to_vec();
         }
         assert!(!bp.is_gang(), "gang block: {}", bp.verbose());
-        assert!(!bp.is_protected(), "block under encryption: {}", bp.verbose());
         let algorithm = ChecksumAlgorithm::from_id(bp.checksum_id()).expect("a checksum");
         let mut bytes = vec![0; bp.psize() as usize];
         for dva in bp.dvas() {
@@ -126,7 +128,9 @@ impl Source {
                 let at = dva.offset + LABEL_START_LEN;
                 file.read_exact_at(&mut bytes, at).expect("a block");
                 let words = checksum::compute(algorithm, &bytes, false, self.salt.as_ref());
-                if words.is_ok_and(|words| words == bp.checksum()) {
+                let is_folded = bp.has_short_checksum();
+                if words.is_ok_and(|words| algorithm.matches(words, bp.checksum(), is_folded)) {
+                    self.keys.open(bp, &mut bytes);
                     return bytes;
                 }
             }

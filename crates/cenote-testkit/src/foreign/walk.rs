@@ -16,6 +16,7 @@ use cenote_ondisk::endian::Endian;
 
 use super::attributes::Layouts;
 use super::history;
+use super::seal;
 use super::source::Source;
 use super::swap::{self, Class, number};
 use super::target::{self, Target};
@@ -53,6 +54,8 @@ struct Packed {
     order: Endian,
     compression: u8,
     bytes: Vec<u8>,
+    /// Over the MACs in a block of pointers.
+    mac: Option<[u8; 16]>,
 }
 
 impl<'a> Walk<'a> {
@@ -76,6 +79,9 @@ impl<'a> Walk<'a> {
             for index in [0, 1, 2, 3, 4, 5, 6, 12, 13, 14, 15] {
                 words[index] = known[index];
             }
+            if bp.is_encrypted() {
+                words[11] = known[11];
+            }
             return words;
         }
         let stored = self.source.stored(bp);
@@ -84,7 +90,10 @@ impl<'a> Walk<'a> {
         let outer = std::mem::replace(&mut self.order, order);
         let content = self.content(bp, &little);
         self.order = outer;
-        let packed = self.pack(bp, order, stored, &little, content);
+        let has_mac = bp.is_protected() && bp.level() > 0;
+        let mac = has_mac.then(|| seal::indirect_mac(&content, order));
+        let mut packed = self.pack(bp, order, stored, &little, content);
+        packed.mac = mac;
         if bp.is_embedded() {
             return self.put_embedded(bp, packed);
         }
@@ -158,6 +167,9 @@ impl<'a> Walk<'a> {
         }
         big[704..1024].copy_from_slice(&tail);
         self.layouts = outer;
+        if bp.is_protected() {
+            self.source.keys.seal_objset(self.order, &mut big);
+        }
         big
     }
 
@@ -204,13 +216,16 @@ impl<'a> Walk<'a> {
             return;
         }
         let root = BlockPtr::at(area, 128).filter(|_| object_type == DSL_DATASET);
+        let dir = number(&area[..8]);
         match class {
             Class::Attributes => self.layouts.swap(&mut area[..len]),
             _ if self.turns(class) => swap::content(area, class),
             _ => {}
         }
         if let Some(root) = root {
+            let outer = self.source.keys.enter(self.source, dir);
             let words = self.block(&root);
+            self.source.keys.leave(outer);
             target::put_words(self.order, &mut area[128..256], &words);
         }
     }
@@ -232,10 +247,10 @@ impl<'a> Walk<'a> {
         let off = Compression::Off.id();
         let compression = bp.compression_id();
         if self.options.packing == Packing::Stored || compression == off {
-            return Packed { order, compression: off, bytes: content };
+            return Packed { order, compression: off, bytes: content, mac: None };
         }
         if little == content {
-            return Packed { order, compression, bytes: stored };
+            return Packed { order, compression, bytes: stored, mac: None };
         }
         let function = Compression::from_id(compression).expect("a compression");
         let level = ZstdLevel::from_id(3).expect("a level");
@@ -243,9 +258,9 @@ impl<'a> Walk<'a> {
         match compress::compress(function, level, &content, &mut bytes) {
             Some(len) => {
                 bytes.truncate(len);
-                Packed { order, compression, bytes }
+                Packed { order, compression, bytes, mac: None }
             }
-            None => Packed { order, compression: off, bytes: content },
+            None => Packed { order, compression: off, bytes: content, mac: None },
         }
     }
 
@@ -255,12 +270,13 @@ impl<'a> Walk<'a> {
         let tops: Vec<u64> = bp.dvas().map(|dva| u64::from(dva.vdev)).collect();
         let tops = if tops.is_empty() { vec![self.target.any_top()] } else { tops };
         let sector = self.sector_len(&tops);
-        let Packed { order, compression, mut bytes } = packed;
+        let Packed { order, compression, mut bytes, mac } = packed;
         if compression != off {
             bytes.resize(bytes.len().next_multiple_of(sector), 0);
         }
+        let mac = mac.or_else(|| self.source.keys.seal(bp, order, &mut bytes));
         words[..6].fill(0);
-        if self.options.gangs && bytes.len() > sector {
+        if self.options.gangs && !bp.is_protected() && bytes.len() > sector {
             self.put_gang(order, &tops, &mut words, &bytes);
         } else {
             for (index, top) in tops.iter().enumerate() {
@@ -272,7 +288,7 @@ impl<'a> Walk<'a> {
         words[6] |= sectors << 16 | u64::from(compression) << 32 | order_bit(order);
         let id = (words[6] >> 40) as u8;
         let checksum = target::checksum(id, order, &bytes, self.source.salt.as_ref());
-        words[12..].copy_from_slice(&checksum);
+        seal::put_into(&mut words, bp, order, checksum, mac);
         self.report.bytes += bytes.len() as u64 * tops.len() as u64;
         words
     }
