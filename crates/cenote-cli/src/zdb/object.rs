@@ -57,7 +57,7 @@ pub(super) async fn ranges(
             }
         }
     }
-    Ok(())
+    out!(show.io)
 }
 
 /// Shows all objects, then how full the table of dnodes is.

@@ -1,0 +1,80 @@
+//! Running `zdb`, ours in this process and the real one, and what their texts pass through
+//! before they are compared line by line. Every rule is in `docs/zdb.md` with its reason.
+
+use std::path::Path;
+
+use cenote_cli::Io;
+
+/// What a text is put through: what is looked for, what takes its place, and when.
+///
+/// In patterns `9` stands for a digit, `_` for a digit or blank, `A` for a letter; all else for
+/// itself.
+pub struct Rule {
+    /// What is looked for.
+    pub pattern: &'static str,
+    /// What takes its place.
+    pub replacement: &'static str,
+    /// Only where the local time is not UTC, in which the real one is run.
+    pub is_zoned: bool,
+}
+
+/// The filter.
+pub const RULES: &[Rule] = &[
+    Rule { pattern: "AAA AAA _9 99:99:99 9999", replacement: "<time>", is_zoned: true },
+    Rule { pattern: "9999-99-99.99:99:99", replacement: "<time>", is_zoned: true },
+    Rule { pattern: "9 UTC = <time>", replacement: "9 <zone> = <time>", is_zoned: true },
+];
+
+/// What stands for the folder with the devices, whose name is not the same everywhere.
+const DEVICES: &str = "<devices>";
+
+fn matches(pattern: u8, byte: u8) -> bool {
+    match pattern {
+        b'9' => byte.is_ascii_digit(),
+        b'_' => byte.is_ascii_digit() || byte == b' ',
+        b'A' => byte.is_ascii_alphabetic(),
+        other => other == byte,
+    }
+}
+
+fn replace(line: &str, rule: &Rule) -> String {
+    let pattern = rule.pattern.as_bytes();
+    let mut rest = line;
+    let mut done = String::new();
+    while let Some(start) = (0..rest.len()).find(|start| {
+        let window = rest.as_bytes().get(*start..start + pattern.len());
+        window.is_some_and(|window| window.iter().zip(pattern).all(|(b, p)| matches(*p, *b)))
+    }) {
+        done.push_str(&rest[..start]);
+        done.push_str(rule.replacement);
+        rest = &rest[start + pattern.len()..];
+    }
+    done + rest
+}
+
+fn is_utc() -> bool {
+    let local = jiff::Timestamp::UNIX_EPOCH.to_zoned(jiff::tz::TimeZone::system());
+    local.strftime("%Z").to_string() == "UTC"
+}
+
+/// Puts a text through the filter.
+pub fn filter(text: &str, devices: &Path) -> String {
+    let mut text = text.replace(&*devices.to_string_lossy(), DEVICES);
+    if !is_utc() {
+        for rule in RULES.iter().filter(|rule| rule.is_zoned) {
+            let lines: Vec<String> = text.split('\n').map(|line| replace(line, rule)).collect();
+            text = lines.join("\n");
+        }
+    }
+    text
+}
+
+/// Runs our `zdb` in this process: standard output, standard error, status.
+pub fn cenote(args: &[&str]) -> (String, String, i32) {
+    let args: Vec<String> =
+        ["cenote", "zdb"].into_iter().chain(args.iter().copied()).map(str::to_owned).collect();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let status = cenote_cli::run(&args, &mut Io { out: &mut out, err: &mut err });
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (text(out), text(err), status)
+}
