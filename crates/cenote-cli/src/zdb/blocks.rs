@@ -362,7 +362,7 @@ impl<'p> Tally<'p> {
     fn print_types(&self, detail: usize, io: &mut Io<'_>) -> CommandResult {
         out!(io, "\nBlocks\tLSIZE\tPSIZE\tASIZE\t  avg\t comp\t%Total\tType")?;
         let total = self.total();
-        let mut metadata = Sum::default();
+        let (mut metadata, mut by_level) = (Sum::default(), BTreeMap::new());
         for (kind, levels) in self.by_kind.iter().enumerate() {
             let name = match kind {
                 DEFERRED => "deferred free",
@@ -371,7 +371,10 @@ impl<'p> Tally<'p> {
                 number => ObjectType(number as u8).name(),
             };
             let mut sum = Sum::default();
-            levels.values().for_each(|level| sum.join(level));
+            for (level, part) in levels {
+                sum.join(part);
+                by_level.entry(*level).or_insert_with(Sum::default).join(part);
+            }
             if sum.asize == 0 {
                 out!(
                     io,
@@ -381,19 +384,20 @@ impl<'p> Tally<'p> {
                 )?;
                 continue;
             }
-            for (level, part) in levels.iter().rev() {
+            for (level, part) in levels {
                 // Types without a number are not known as metadata, whatever they are.
                 let is_metadata = *level > 0 || ObjectType(kind as u8).is_metadata();
                 if kind < DEFERRED && is_metadata && part.asize != 0 {
                     metadata.join(part);
                 }
-                // A type with leaves only is one row.
-                let is_all = *level == 0 && part.asize == sum.asize;
-                if detail >= 3 && part.asize != 0 && !is_all {
-                    print_row(part, total.asize, &format!("    L{level} {name}"), io)?;
-                }
+            }
+            if detail >= 3 {
+                print_levels(levels, &sum, (name, total.asize), io)?;
             }
             print_row(&sum, total.asize, name, io)?;
+        }
+        if detail >= 3 {
+            print_levels(&by_level, &total, ("Total", total.asize), io)?;
         }
         print_row(&total, total.asize, "Total", io)?;
         print_row(&metadata, total.asize, "Metadata Total", io)
@@ -427,6 +431,22 @@ fn print_class(name: &str, allocated: u64, size: u64, io: &mut Io<'_>) -> Comman
         _ => format!("{:5.2}", 100.0 * ratio(allocated, size)),
     };
     out!(io, "\t{name:<16} {allocated:14}     used: {percent}%")
+}
+
+/// A row for each level, the root first; none if there are only leaves.
+fn print_levels(
+    levels: &BTreeMap<u8, Sum>,
+    sum: &Sum,
+    (name, all): (&str, u64),
+    io: &mut Io<'_>,
+) -> CommandResult {
+    for (level, part) in levels.iter().rev().filter(|(_, part)| part.asize != 0) {
+        let is_all = *level == 0 && part.asize == sum.asize;
+        if !is_all {
+            print_row(part, all, &format!("    L{level} {name}"), io)?;
+        }
+    }
+    Ok(())
 }
 
 fn print_row(sum: &Sum, all: u64, name: &str, io: &mut Io<'_>) -> CommandResult {

@@ -182,7 +182,7 @@ async fn print_segments(
         (sizes().max().unwrap_or(0), (free.bytes() * 100).checked_div(metaslab.size).unwrap_or(0));
     out!(
         io,
-        "\t {:>25} {segments:10}   maxsize {:>6}   freepct {percent:4}%",
+        "\t {:>25} {segments:10}   maxsize {:>7}   freepct {percent:4}%",
         "segments",
         bytes(largest)
     )?;
@@ -293,7 +293,7 @@ pub(super) async fn run_groups(
     let mut all = [0_u64; 64];
     let percent = |figure: Option<u64>| match figure {
         Some(figure) => format!("{figure:3}%"),
-        None => "-".to_owned(),
+        None => "  -".to_owned(),
     };
     for vdev in &space.vdevs {
         let is_shown = match vdev.class {
@@ -315,7 +315,7 @@ pub(super) async fn run_groups(
         }
         let (id, count) = (vdev.id, vdev.metaslabs.len());
         let figure = percent(vdev.fragmentation);
-        out!(io, "\tvdev {id:10}\t\tmetaslabs{count:5}\t\tfragmentation {figure}")?;
+        out!(io, "\tvdev {id:10}\t\tmetaslabs{count:5}\t\tfragmentation{figure}")?;
         text::histogram(io, &own, 0)?;
         if vdev.class == AllocationClass::Normal {
             all.iter_mut().zip(own).for_each(|(sum, count)| *sum += count);
