@@ -21,7 +21,8 @@
 //! keys.
 //!
 //! A pool that has moved between hosts has blocks of both orders, anywhere; [`Order::Mixed`] makes
-//! such a one. To see that a test would notice, [`Options::forget`] leaves one class of content as it was.
+//! such a one. To see that a test would notice, [`Options::forget`] leaves one class of content as
+//! it was.
 
 mod attributes;
 mod gang;
