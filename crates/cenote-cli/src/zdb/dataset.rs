@@ -38,6 +38,7 @@ pub(super) struct ObjectRange {
 
 /// Kinds of objects, as the letters behind a range have them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "a letter each")]
 struct Kinds {
     all: bool,
     directories: bool,

@@ -34,10 +34,7 @@ pub(super) async fn run(options: &Options, io: &mut Io<'_>) -> CommandResult {
         }
     };
     let labels = cenote_vdev::labels::read(&*device).await;
-    let rings = match options.has('u') {
-        true => read_rings(&*device, &labels).await?,
-        false => Vec::new(),
-    };
+    let rings = if options.has('u') { read_rings(&*device, &labels).await? } else { Vec::new() };
     let is_usable = show(&labels, &rings, options, io)?;
     if let Some(config) = labels.first_config()
         && config.raw.u64("state") == Some(STATE_CACHE)
@@ -105,8 +102,11 @@ fn header(io: &mut Io<'_>, label: &Label, done: &mut bool) -> CommandResult {
 }
 
 fn numbers(io: &mut Io<'_>, indent: &str, labels: &[usize]) -> CommandResult {
-    let list: String = labels.iter().map(|label| format!("{label} ")).collect();
-    out!(io, "{indent}labels = {list}")
+    write!(io.out, "{indent}labels = ")?;
+    for label in labels {
+        write!(io.out, "{label} ")?;
+    }
+    out!(io)
 }
 
 fn same_configs(labels: &DeviceLabels, config: &NvList) -> Vec<usize> {
@@ -151,7 +151,8 @@ fn ring(
         let is_same = |ring: &Slots| ring.get(slot) == Some(&Some(*uberblock));
         let same: Vec<usize> =
             (0..rings.len()).filter(|index| rings.get(*index).is_some_and(is_same)).collect();
-        if same.first() != Some(&label.index) && options.count('l') <= 2 && options.count('u') <= 2 {
+        if same.first() != Some(&label.index) && options.count('l') <= 2 && options.count('u') <= 2
+        {
             continue;
         }
         header(io, label, has_header)?;
@@ -187,7 +188,9 @@ impl Usage {
                     if pair.name == "children" {
                         self.leaves.extend(lists.iter().map(xdr_len));
                     }
-                    lists.iter().for_each(|inner| self.add(inner));
+                    for inner in lists {
+                        self.add(inner);
+                    }
                 }
                 other => self.skipped.push(other.type_code()),
             }

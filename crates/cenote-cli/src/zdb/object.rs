@@ -1,5 +1,6 @@
 //! Objects: the table, and with `-dddd` what each holds.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use cenote_dmu::Dnode;
@@ -188,11 +189,11 @@ fn settings(checksum: u8, compress: u8, verbosity: usize) -> String {
     let mut text = String::new();
     if checksum != ChecksumType::Inherit.id() || verbosity >= 6 {
         let name = ChecksumType::from_id(checksum).map_or("unknown", ChecksumType::name);
-        text.push_str(&format!(" (K={name})"));
+        let _ = write!(text, " (K={name})");
     }
     if compress != CompressionType::Inherit.id() || verbosity >= 6 {
         let name = CompressionType::from_id(compress).map_or("unknown", CompressionType::name);
-        text.push_str(&format!(" (Z={name})"));
+        let _ = write!(text, " (Z={name})");
     }
     text
 }

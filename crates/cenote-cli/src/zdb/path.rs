@@ -18,8 +18,10 @@ use crate::{err, out};
 const DEPTH_MAX: usize = 4096;
 /// Object of the master node.
 const MASTER_NODE: u64 = 1;
-/// Owner read, write and nothing for others.
+/// Mode of a copy.
 const COPY_MODE: u32 = 0o644;
+/// What stands for a hole in a copy.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// Shows or copies the object at the path in the second operand.
 pub(super) async fn run(show: &mut Show<'_, '_>, dataset: &Dataset) -> CommandResult {
@@ -96,17 +98,15 @@ async fn copy(
             ))
         })?;
         let len = (size - extent.offset.min(size)).min(extent.len) as usize;
-        match &extent.data {
-            Some(data) => file.write_all(data.get(..len).unwrap_or(data)).map_err(failed)?,
-            None => {
-                let zeros = vec![0; 1 << 16];
-                let mut left = len;
-                while left > 0 {
-                    let piece = left.min(zeros.len());
-                    file.write_all(zeros.get(..piece).unwrap_or(&zeros)).map_err(failed)?;
-                    left -= piece;
-                }
-            }
+        if let Some(data) = &extent.data {
+            file.write_all(data.get(..len).unwrap_or(data)).map_err(failed)?;
+            continue;
+        }
+        let mut left = len;
+        while left > 0 {
+            let piece = left.min(ZEROS.len());
+            file.write_all(ZEROS.get(..piece).unwrap_or(&ZEROS)).map_err(failed)?;
+            left -= piece;
         }
     }
     if show.options.verbose > 0 {
@@ -124,7 +124,10 @@ pub(super) async fn of_object(set: &Set, object: u64) -> Option<String> {
     let mut current = object;
     for _ in 0..DEPTH_MAX {
         if current == root {
-            let path: String = names.iter().rev().map(|name| format!("/{name}")).collect();
+            // The root itself has no name.
+            names.push(String::new());
+            names.reverse();
+            let path = names.join("/");
             return Some(if path.is_empty() { "/".to_owned() } else { path });
         }
         let dnode = objset.dnode(current).await.ok()?;

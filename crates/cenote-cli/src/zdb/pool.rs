@@ -191,7 +191,7 @@ impl Show<'_, '_> {
             let result = history::run(&self.pool, options, self.io).await;
             self.tolerate(result)?;
         }
-        self.checkpoint().await
+        self.checkpoint()
     }
 
     /// The MOS, all datasets, and what counts over them.
@@ -219,7 +219,7 @@ impl Show<'_, '_> {
     }
 
     /// The uberblock of the checkpoint, if there is one.
-    async fn checkpoint(&mut self) -> CommandResult {
+    fn checkpoint(&mut self) -> CommandResult {
         if let Some(uberblock) = self.checkpoint_uberblock() {
             out!(self.io, "\nCheckpointed uberblock found:")?;
             uberblock::print(self.io, &uberblock)?;

@@ -57,7 +57,7 @@ fn parse(text: &str) -> Result<Spec<'_>, &'static str> {
         psize: hex(psize).ok_or("invalid physical size")?,
         flags: parts.next().unwrap_or(""),
     };
-    let is_aligned = |size: u64| size % SECTOR_SIZE == 0;
+    let is_aligned = |size: u64| size.is_multiple_of(SECTOR_SIZE);
     match () {
         () if !is_aligned(spec.offset) => Err("offset must be a multiple of sector size"),
         () if spec.psize == 0 || spec.lsize == 0 => Err("size must not be zero"),

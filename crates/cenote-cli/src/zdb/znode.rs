@@ -31,7 +31,7 @@ pub(super) async fn load_domains(objset: &Arc<ObjSet>) -> cenote_rt::Result<Vec<
         // An index far behind the number of entries is no index.
         if index <= bytes.len() {
             domains.resize(domains.len().max(index + 1), String::new());
-            domains[index] = entry.str("fuid_domain").unwrap_or_default().to_owned();
+            domains[index] = entry.str("fuid_domain").unwrap_or_default().into();
         }
     }
     Ok(domains)
@@ -116,11 +116,15 @@ fn xattrs(show: &mut Show<'_, '_>, packed: &[u8]) -> CommandResult {
     out!(show.io, "\tSA xattrs: {} bytes, {} entries\n", packed.len(), list.len())?;
     for (name, value) in list.iter() {
         let (NvValue::ByteArray(bytes) | NvValue::Uint8Array(bytes)) = value else { continue };
-        let value = match bytes.iter().all(|byte| (b' '..=b'~').contains(byte)) {
-            true => String::from_utf8_lossy(bytes).into_owned(),
-            false => bytes.iter().map(|byte| format!("\\{byte:03o}")).collect(),
-        };
-        out!(show.io, "\t\t{name} = {value}")?;
+        write!(show.io.out, "\t\t{name} = ")?;
+        if bytes.iter().all(|byte| (b' '..=b'~').contains(byte)) {
+            show.io.out.write_all(bytes)?;
+        } else {
+            for byte in bytes {
+                write!(show.io.out, "\\{byte:03o}")?;
+            }
+        }
+        out!(show.io)?;
     }
     Ok(())
 }

@@ -9,17 +9,17 @@ use cenote_cli::Io;
 ///
 /// In patterns `9` stands for a digit, `_` for a digit or blank, `A` for a letter; all else for
 /// itself.
-pub struct Rule {
+pub(crate) struct Rule {
     /// What is looked for.
-    pub pattern: &'static str,
+    pub(crate) pattern: &'static str,
     /// What takes its place.
-    pub replacement: &'static str,
+    pub(crate) replacement: &'static str,
     /// Only where the local time is not UTC, in which the real one is run.
-    pub is_zoned: bool,
+    pub(crate) is_zoned: bool,
 }
 
 /// The filter.
-pub const RULES: &[Rule] = &[
+pub(crate) const RULES: &[Rule] = &[
     Rule { pattern: "AAA AAA _9 99:99:99 9999", replacement: "<time>", is_zoned: true },
     Rule { pattern: "9999-99-99.99:99:99", replacement: "<time>", is_zoned: true },
     Rule { pattern: "9 UTC = <time>", replacement: "9 <zone> = <time>", is_zoned: true },
@@ -58,7 +58,7 @@ fn is_utc() -> bool {
 }
 
 /// Puts a text through the filter.
-pub fn filter(text: &str, devices: &Path) -> String {
+pub(crate) fn filter(text: &str, devices: &Path) -> String {
     let mut text = text.replace(&*devices.to_string_lossy(), DEVICES);
     if !is_utc() {
         for rule in RULES.iter().filter(|rule| rule.is_zoned) {
@@ -70,7 +70,7 @@ pub fn filter(text: &str, devices: &Path) -> String {
 }
 
 /// Runs our `zdb` in this process: standard output, standard error, status.
-pub fn cenote(args: &[&str]) -> (String, String, i32) {
+pub(crate) fn cenote(args: &[&str]) -> (String, String, i32) {
     let args: Vec<String> =
         ["cenote", "zdb"].into_iter().chain(args.iter().copied()).map(str::to_owned).collect();
     let (mut out, mut err) = (Vec::new(), Vec::new());
