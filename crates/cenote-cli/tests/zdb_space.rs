@@ -3,6 +3,8 @@
 //! The real zdb is asked where it is installed; everywhere else, and beside it, stored texts of a
 //! few pools count. Of the filter that both texts pass (docs/zdb.md) these options need one rule.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
 use cenote_cli::Io;
 use cenote_testkit::{golden, rng};
 
@@ -50,9 +52,10 @@ fn assert_same(what: &str, ours: &str, theirs: &str) {
 #[test]
 fn blocks_and_metaslabs_are_those_of_zdb() {
     let Some(zdb) = cenote_oracle::zdb() else { return };
-    let options: &[&str] = match rng::wants_all() {
-        true => &["-b", "-bb", "-bbb", "-m", "-mm", "-mmm"],
-        false => &["-bb", "-mm"],
+    let options: &[&str] = if rng::wants_all() {
+        &["-b", "-bb", "-bbb", "-m", "-mm", "-mmm"]
+    } else {
+        &["-bb", "-mm"]
     };
     for pool in golden::all() {
         for option in options {

@@ -6,6 +6,8 @@
 //! a block in the last sector of a mirror's copy, and blocks of intent logs, which may never have
 //! been written.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 

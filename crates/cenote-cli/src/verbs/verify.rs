@@ -141,9 +141,10 @@ impl<'p> Report<'p> {
         let (waiting, room) = (Mutex::default(), Semaphore::new(WAITING_MAX));
         let queue = Arc::new(Queue { waiting, room });
         let progress = Arc::new(Progress::default());
-        let expected = match self.shows_progress {
-            true => verify::expected_bytes(self.pool).await.unwrap_or(0),
-            false => 0,
+        let expected = if self.shows_progress {
+            verify::expected_bytes(self.pool).await.unwrap_or(0)
+        } else {
+            0
         };
         let mut work = {
             let (pool, progress) = (Arc::clone(self.pool), Arc::clone(&progress));
@@ -163,7 +164,7 @@ impl<'p> Report<'p> {
             if let Some(ended) = ended {
                 return Ok(ended.map_err(|error| Exit::failed(format!("verify: {error}")))??);
             }
-            if self.shows_progress && cenote_rt::monotonic() - shown >= PROGRESS {
+            if self.shows_progress && cenote_rt::monotonic().saturating_sub(shown) >= PROGRESS {
                 shown = cenote_rt::monotonic();
                 self.print_progress(&progress.summary(), expected, io)?;
             }
@@ -189,7 +190,7 @@ impl<'p> Report<'p> {
     }
 
     fn seconds(&self) -> f64 {
-        (cenote_rt::monotonic() - self.started).as_secs_f64().max(0.001)
+        cenote_rt::monotonic().saturating_sub(self.started).as_secs_f64().max(0.001)
     }
 
     async fn print(&mut self, finding: &Finding, io: &mut Io<'_>) -> CommandResult {
@@ -312,9 +313,13 @@ impl<'p> Report<'p> {
 /// A path as it is, with what would disturb a terminal escaped.
 fn printable(path: &[u8]) -> String {
     let text = String::from_utf8_lossy(path);
-    let path = text.chars().flat_map(|c| match c.is_control() {
-        true => c.escape_default().collect::<Vec<_>>(),
-        false => vec![c],
-    });
-    path.collect()
+    let mut path = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_control() {
+            path.extend(character.escape_default());
+        } else {
+            path.push(character);
+        }
+    }
+    path
 }

@@ -1,5 +1,5 @@
-//! `zdb -b`, `-bb`, `-bbb`, `-c`, `-cc`, `-L`: every block counted, by type, level and size, and the
-//! space of all compared with the space maps.
+//! `zdb -b`, `-bb`, `-bbb`, `-c`, `-cc`, `-L`: every block counted, by type, level and size, and
+//! the space of all compared with the space maps.
 //!
 //! A block is counted at each place where it is met, with all that its addresses have allocated;
 //! blocks whose data lies in the pointer count as blocks without size. Repeated references to
@@ -316,9 +316,10 @@ impl<'p> Tally<'p> {
             for (number, metaslab) in vdev.metaslabs.iter().enumerate() {
                 let header = metaslab.header.as_ref();
                 let allocated = header.map_or(0, |header| header.allocated.max(0) as u64);
-                let (sum, size) = match vdev.embedded_log == Some(number) {
-                    true => (&mut embedded.0, &mut embedded.1),
-                    false => (&mut classes[class].1, &mut classes[class].2),
+                let (sum, size) = if vdev.embedded_log == Some(number) {
+                    (&mut embedded.0, &mut embedded.1)
+                } else {
+                    (&mut classes[class].1, &mut classes[class].2)
                 };
                 (*sum, *size) = (*sum + allocated, *size + metaslab.size);
             }
@@ -416,7 +417,8 @@ impl<'p> Tally<'p> {
             {
                 let (count, size) = table[log as usize];
                 *sum += size;
-                row += &format!(" {:>6} {:>6} {:>6}", bytes(count), bytes(size), bytes(*sum));
+                let [count, size, sum] = [bytes(count), bytes(size), bytes(*sum)];
+                row.extend([format!(" {count:>6} {size:>6} {sum:>6}")]);
             }
             out!(io, "{row}")?;
         }

@@ -174,7 +174,9 @@ async fn print_segments(
     let (allocated, _) = spacemaps::allocated(pool, vdev, number as u64, &none).await?;
     let mut free = RangeSet::default();
     free.add(metaslab.start..metaslab.start + metaslab.size);
-    allocated.iter().for_each(|range| drop(free.remove(range)));
+    for range in allocated.iter() {
+        free.remove(range);
+    }
     let sizes = || free.iter().map(|range| range.end - range.start);
     let large = sizes().filter(|size| *size >= BY_SIZE_MIN).count();
     let segments = if large == 0 { free.len() } else { large };

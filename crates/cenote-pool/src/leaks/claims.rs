@@ -205,12 +205,11 @@ impl<'a, C: Census> Claimer<'a, C> {
         Box::pin(async move {
             for dva in bp.dvas() {
                 let (vdev, offset) = (u64::from(dva.vdev), dva.offset);
-                let asize = match dva.gang {
-                    true => {
-                        let tree = self.pool.tree();
-                        tree.asize_for(vdev, GANG_HEADER, bp.physical_birth()).unwrap_or(dva.asize)
-                    }
-                    false => dva.asize,
+                let asize = if dva.gang {
+                    let tree = self.pool.tree();
+                    tree.asize_for(vdev, GANG_HEADER, bp.physical_birth()).unwrap_or(dva.asize)
+                } else {
+                    dva.asize
                 };
                 self.claim_range(vdev, offset, asize, 0);
             }

@@ -146,7 +146,9 @@ impl LeakReport {
     }
 
     pub(super) fn note_doubles(&mut self, segments: &[Segment]) {
-        segments.iter().for_each(|segment| self.doubles.add(*segment));
+        for segment in segments {
+            self.doubles.add(*segment);
+        }
     }
 
     /// Takes note of what is still asked for on a removed vdev.

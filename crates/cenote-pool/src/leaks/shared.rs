@@ -208,9 +208,10 @@ impl Shared {
         let Some(Dva { vdev, offset, .. }) = bp.dva(0) else { return Meeting::First };
         let at = (vdev, offset);
         let can_be_cloned = bp.level() == 0 && !bp.object_type().is_metadata();
-        let by_dedup = match bp.is_dedup() {
-            true => self.dedup.get_mut(&at).filter(|c| c.birth == bp.physical_birth()),
-            false => None,
+        let by_dedup = if bp.is_dedup() {
+            self.dedup.get_mut(&at).filter(|counted| counted.birth == bp.physical_birth())
+        } else {
+            None
         };
         let counted = match by_dedup {
             Some(counted) => Some(counted),

@@ -1,4 +1,4 @@
-//! Verify: every copy and all parity of every block, read and compared; a scrub that writes nothing.
+//! Verify: all copies and all parity of all blocks, read and compared; a scrub that writes nothing.
 //!
 //!     traversal ──> window of pointers ──sorted by address──> batches ──> extents ──> verdicts
 //!                   bounded                                   several under way at once
