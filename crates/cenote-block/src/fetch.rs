@@ -67,7 +67,25 @@ impl BlockStore {
                 }
             }
         }
-        Err(lost(kind, copies))
+        Err(self.lost(kind, copies))
+    }
+
+    /// The error for a block of which every copy was tried. It names the first device that gave
+    /// something wrong, or the vdev if none gave anything.
+    fn lost(&self, kind: Kind, copies: Vec<CopyFailure>) -> Error {
+        let bad = copies.iter().flat_map(|copy| &copy.bad).next();
+        let device = bad.map(|bad| (bad.path.clone(), bad.offset));
+        let vdev = copies
+            .first()
+            .and_then(|copy| Some((self.tree().top(u64::from(copy.vdev))?.guid(), copy.offset)));
+        let error = Error::new(kind, BlockError::AllCopiesBad { copies });
+        match (device, vdev) {
+            (Some((path, offset)), _) => error.on_device(&path, offset),
+            (None, Some((guid, offset))) => {
+                error.with_at(|at| (at.vdev, at.offset) = (Some(guid), Some(offset)))
+            }
+            (None, None) => error,
+        }
     }
 
     fn fetch_gang<'a>(&'a self, bp: &'a BlockPtr, depth: u32) -> BoxFuture<'a, Result<Buf>> {
@@ -148,14 +166,4 @@ impl BlockStore {
 pub(crate) fn failure(index: usize, dva: &Dva, error: &Error, bad: Vec<BadChild>) -> CopyFailure {
     let (vdev, offset, cause) = (dva.vdev, dva.offset, error.to_string());
     CopyFailure { dva: index as u8, vdev, offset, bad, cause }
-}
-
-fn lost(kind: Kind, copies: Vec<CopyFailure>) -> Error {
-    let place =
-        copies.iter().flat_map(|copy| &copy.bad).next().map(|bad| (bad.path.clone(), bad.offset));
-    let error = Error::new(kind, BlockError::AllCopiesBad { copies });
-    match place {
-        Some((path, offset)) => error.on_device(&path, offset),
-        None => error,
-    }
 }

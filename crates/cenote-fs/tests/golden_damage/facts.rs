@@ -123,6 +123,9 @@ pub(crate) fn vagueness(error: &Error) -> Option<&'static str> {
         Some("error without text")
     } else if at.object.is_none() || at.objset.is_none() {
         Some("error without object")
+    } else if error.kind() == Kind::Io && at.device.is_none() && at.vdev.is_some() {
+        // No device answered: the vdev is all there is to name.
+        at.offset.is_none().then_some("error without offset")
     } else if is_of_device && at.device.is_none() {
         Some("error without device")
     } else if is_of_device && at.offset.is_none() {

@@ -21,9 +21,12 @@ mod map;
 mod observe;
 mod worker;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use cenote_device::{Device, FileDevice, OpenMode};
+use cenote_testkit::damage::Damage;
 use cenote_testkit::golden::{self, Golden};
+use cenote_testkit::overlay::{Overlay, OverlayDevice};
 use cenote_testkit::rng;
 
 use worker::{Report, Run};
@@ -76,6 +79,21 @@ fn without_checksums_wrong_bytes_are_found_and_nothing_panics() {
     assert!(fatal.is_empty(), "seed {seed:#x}: {fatal:#?}");
 }
 
+#[test]
+fn one_foreign_label_of_four_hides_nothing() {
+    let Some(golden) = cenote_testkit::golden("g-basic") else { return };
+    let Some(other) = cenote_testkit::golden("g-codecs") else { return };
+    let (image, source) = (golden.devices().remove(0), other.devices().remove(0));
+    for label in 0..4 {
+        let damage = Damage::ForeignLabel { source: source.clone(), label };
+        let inner = FileDevice::open(&image, OpenMode::ReadOnly).expect("image");
+        let overlay = Overlay::new(&image, std::slice::from_ref(&damage));
+        let device: Arc<dyn Device> = Arc::new(OverlayDevice::new(inner, overlay));
+        let opened = cenote_rt::block_on(1, observe::open(&[device], "g-basic")).expect("runtime");
+        assert!(matches!(opened, observe::Opened::Pool(_)), "{damage}");
+    }
+}
+
 /// The case that was asked for: `POOL:NUMBER`.
 fn one_case() -> Option<(String, u64)> {
     let text = std::env::var("CENOTE_CASE").ok()?;
@@ -93,7 +111,7 @@ fn over_all(run: &Run) -> Report {
         pools.retain(|pool| pool.name() == name);
     }
     let (queue, total) = (Mutex::new(pools), Mutex::new(Report::default()));
-    let next = || -> Option<Golden> { queue.lock().unwrap().pop() };
+    let next = || -> Option<Golden> { queue.lock().expect("no panic").pop() };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -101,10 +119,10 @@ fn over_all(run: &Run) -> Report {
                 while let Some(golden) = next() {
                     let report = run.of(&golden);
                     println!("{}: {report}", golden.name());
-                    total.lock().unwrap().add(report);
+                    total.lock().expect("no panic").add(report);
                 }
             });
         }
     });
-    total.into_inner().unwrap()
+    total.into_inner().expect("no panic")
 }

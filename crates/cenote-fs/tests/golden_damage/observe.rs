@@ -148,7 +148,7 @@ async fn verify(facts: &mut Facts, pool: &Arc<Pool>) {
     let observer: Arc<dyn Observer> = findings.clone();
     let summary = cenote_pool::verify::pool(pool, observer, Arc::default()).await;
     facts.take("verify", summary);
-    let findings = std::mem::take(&mut *findings.0.lock().unwrap());
+    let findings = std::mem::take(&mut *findings.0.lock().expect("no panic"));
     for finding in findings {
         match finding {
             Finding::Part { part, .. } => assert!(!part.child.path.is_empty()),
@@ -164,7 +164,7 @@ struct Findings(Mutex<Vec<Finding>>);
 
 impl Observer for Findings {
     fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
-        self.0.lock().unwrap().push(finding);
+        self.0.lock().expect("no panic").push(finding);
         Box::pin(std::future::ready(()))
     }
 }

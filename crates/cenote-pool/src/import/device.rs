@@ -1,5 +1,6 @@
 //! A device that carries a label.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_device::Device;
@@ -28,16 +29,19 @@ pub struct Found {
 impl Found {
     /// Reads the labels of a device; none if it carries none that can be used.
     pub async fn read(device: Arc<dyn Device>) -> Option<Self> {
-        let labels = labels::read(&*device).await;
-        let good = labels.labels.iter().filter_map(Label::valid_config);
+        let labels = labels::read(&*device).await.labels;
+        let owner = owner(&labels)?;
+        let is_own =
+            |label: &&Label| label.valid_config().is_none_or(|config| owner_of(config) == owner);
+        let good = labels.iter().filter(is_own).filter_map(Label::valid_config);
         let mut configs: Vec<LabelConfig> = good.cloned().collect();
         let good_labels = configs.len();
-        // A label of txg 0 is that of a device that left, or never became a member.
-        configs.retain(|config| config.member.is_none() || config.txg != 0);
+        configs.retain(is_in_use);
         configs.sort_by_key(|config| std::cmp::Reverse(config.txg));
         configs.dedup_by_key(|config| (config.txg, config.guid));
         let config = configs.first().cloned()?;
-        let uberblocks = labels.uberblocks().map(|found| found.uberblock).collect();
+        let uberblocks = labels.iter().filter(is_own).flat_map(|label| &label.uberblocks);
+        let uberblocks = uberblocks.map(|found| found.uberblock).collect();
         let path = device.info().path.clone();
         Some(Self { path, device, config, configs, good_labels, uberblocks })
     }
@@ -56,6 +60,28 @@ impl Found {
     pub(super) fn rank(&self) -> (u64, usize) {
         (self.config.txg, self.good_labels)
     }
+}
+
+/// A label of txg 0 is that of a device that left, or never became a member.
+fn is_in_use(config: &LabelConfig) -> bool {
+    config.member.is_none() || config.txg != 0
+}
+
+/// Pool and leaf that a label names; spares and cache devices have no pool.
+fn owner_of(config: &LabelConfig) -> (Option<u64>, u64) {
+    (config.member.as_ref().map(|member| member.facts.pool_guid), config.guid)
+}
+
+/// Whose device it is: his who has most of its labels, then the highest txg. So one label of
+/// another pool, left from earlier or written by mistake, does not take the device away.
+fn owner(labels: &[Label]) -> Option<(Option<u64>, u64)> {
+    let mut votes: BTreeMap<_, (usize, u64)> = BTreeMap::new();
+    let in_use = labels.iter().filter_map(Label::valid_config).filter(|config| is_in_use(config));
+    for config in in_use {
+        let vote = votes.entry(owner_of(config)).or_default();
+        *vote = (vote.0 + 1, vote.1.max(config.txg));
+    }
+    votes.into_iter().max_by_key(|(_, vote)| *vote).map(|(owner, _)| owner)
 }
 
 /// A hot spare or a cache device of a pool.

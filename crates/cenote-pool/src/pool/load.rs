@@ -133,7 +133,8 @@ async fn open_mos(
 async fn trusted_config(candidate: &Candidate, uberblock: &Uberblock) -> Result<PoolConfig> {
     let (tree, _, mos) = open_mos(candidate, &candidate.root, uberblock).await.map_err(
         |error| match missing_tops(&candidate.root) {
-            missing if missing.is_empty() => error,
+            // A device that answered is no missing one: there is damage.
+            missing if missing.is_empty() || error.at().device.is_some() => error,
             missing => OpenError::MissingVdevs(missing).into(),
         },
     )?;
