@@ -291,7 +291,7 @@ impl Pool {
             let is_alive = top.is_some_and(|top| top.state().is_readable());
             let state = if is_alive { VdevState::Healthy } else { VdevState::CantOpen };
             // Its space is spread over the devices of the dRAID, as much as the smallest has.
-            let devices = candidate.root.find(top_guid).map(|top| top.leaves());
+            let devices = candidate.root.find(top_guid).map(VdevConfig::leaves);
             let sizes = devices.into_iter().flatten().filter_map(|leaf| candidate.found(leaf.guid));
             let device_size = sizes.map(|found| label::usable_size(found.device.info().size)).min();
             return AuxDevice {

@@ -56,6 +56,24 @@ fn set_text(value: Option<&str>) -> (PropValue, Source) {
     }
 }
 
+/// Figures that are sums over everything there is.
+const SUMS: [&str; 14] = [
+    "size",
+    "allocated",
+    "free",
+    "capacity",
+    "fragmentation",
+    "checkpoint",
+    "freeing",
+    "leaked",
+    "dedupratio",
+    "dedup_table_size",
+    "bcloneused",
+    "bclonesaved",
+    "bcloneratio",
+    "dedupcached",
+];
+
 impl PoolProps<'_> {
     /// All properties in the table's order, then features, then user properties.
     pub fn all(&self) -> Vec<PropRow> {
@@ -137,22 +155,6 @@ impl PoolProps<'_> {
     fn space_figure(&self, name: &str) -> Option<(PropValue, Source)> {
         let space = &self.space;
         let absent = || (PropValue::Absent, Source::None);
-        const SUMS: [&str; 14] = [
-            "size",
-            "allocated",
-            "free",
-            "capacity",
-            "fragmentation",
-            "checkpoint",
-            "freeing",
-            "leaked",
-            "dedupratio",
-            "dedup_table_size",
-            "bcloneused",
-            "bclonesaved",
-            "bcloneratio",
-            "dedupcached",
-        ];
         if !space.damage.is_empty() && SUMS.contains(&name) {
             // What cannot be read is missing in the sums: no figure is better than a wrong one.
             return Some(absent());
