@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use cenote_dmu::Dnode;
-use cenote_ondisk::bpobj::BpobjPhys;
+use cenote_ondisk::blkptr::{BlockPtr, Compact};
+use cenote_ondisk::bpobj::{BPOBJ_ENTRY_LEN, BpobjPhys};
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys};
 use cenote_ondisk::history::HistoryPhys;
 use cenote_ondisk::object_type::ObjectType;
@@ -24,7 +25,11 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
     match dnode.phys().bonus_type {
         ObjectType::DSL_DIR => dir(show, &DirPhys::decode(bytes).map_err(corrupt)?),
         ObjectType::DSL_DATASET => dataset(show, &DatasetPhys::decode(bytes).map_err(corrupt)?),
-        ObjectType::BPOBJ_HDR => bpobj(show, &BpobjPhys::decode(bytes).map_err(corrupt)?),
+        ObjectType::BPOBJ_HDR => {
+            let phys = BpobjPhys::decode(bytes).map_err(corrupt)?;
+            bpobj(show, &phys)?;
+            if show.options.count('d') >= 5 { entries(show, dnode, &phys).await } else { Ok(()) }
+        }
         ObjectType::SPA_HISTORY_OFFSETS => {
             history(show, &HistoryPhys::decode(bytes).map_err(corrupt)?)
         }
@@ -101,6 +106,23 @@ fn bpobj(show: &mut Show<'_, '_>, phys: &BpobjPhys) -> CommandResult {
         ("num_freed", phys.num_freed.to_string()),
     ];
     print_lines(show, &lines)
+}
+
+/// The block pointers on a list, first to last.
+async fn entries(show: &mut Show<'_, '_>, dnode: &Arc<Dnode>, phys: &BpobjPhys) -> CommandResult {
+    let end = phys.num_blkptrs.saturating_mul(BPOBJ_ENTRY_LEN as u64);
+    let end = end.min(dnode.geometry().byte_count());
+    let mut offset = 0;
+    while offset < end {
+        let len = (end - offset).min(dnode.geometry().block_size);
+        let block = dnode.read_at(offset, len as usize).await?;
+        for pointer in BlockPtr::all_in(&block) {
+            let entry = Compact { is_freed: pointer.fill() == 1, ..pointer.compact(false) };
+            out!(show.io, "\t{entry}")?;
+        }
+        offset += len;
+    }
+    Ok(())
 }
 
 fn history(show: &mut Show<'_, '_>, phys: &HistoryPhys) -> CommandResult {

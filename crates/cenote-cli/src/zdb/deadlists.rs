@@ -1,12 +1,16 @@
 //! Lists of freed blocks: of datasets, of the pool, of what is being destroyed.
 
 use cenote_dmu::{Bpobj, Deadlist};
+use cenote_ondisk::blkptr::Compact;
 use cenote_ondisk::dsl::{DatasetPhys, key};
 use cenote_pool::Dataset;
 
 use super::pool::Show;
 use crate::io::CommandResult;
 use crate::out;
+
+/// Bytes of the header of a list that counts what was freed again.
+const COUNTS_FREED_LEN: u16 = 56;
 
 /// The deadlist, livelist, list of remapped blocks and bookmarks of a dataset.
 pub(super) async fn of_dataset(show: &mut Show<'_, '_>, dataset: &Dataset) -> CommandResult {
@@ -108,10 +112,13 @@ async fn deadlist(show: &mut Show<'_, '_>, object: u64, name: &str) -> CommandRe
     }
     out!(show.io)?;
     for (txg, object) in entries {
-        out!(show.io, "mintxg {txg} -> obj {object}")?;
+        let line = format!("mintxg {txg} -> obj {object}");
         if show.options.count('d') >= 5 {
             let bpobj = Bpobj::open(show.pool.mos(), *object).await?;
-            full_bpobj(show, &bpobj, "", 0).await?;
+            full_bpobj(show, &bpobj, &line, 0).await?;
+            out!(show.io)?;
+        } else {
+            out!(show.io, "{line}")?;
         }
     }
     Ok(())
@@ -129,8 +136,9 @@ async fn full_bpobj(
     let size = |bytes| show.options.size(bytes);
     let (bytes, comp, uncomp) = (size(phys.bytes), size(phys.comp), size(phys.uncomp));
     let count = phys.num_blkptrs;
-    let freed =
-        if phys.num_freed == 0 { String::new() } else { format!(" {} freed,", phys.num_freed) };
+    // Only the newest form counts what was freed again.
+    let counts_freed = bpobj.dnode().phys().bonus_len >= COUNTS_FREED_LEN;
+    let freed = if counts_freed { format!(" {} freed,", phys.num_freed) } else { String::new() };
     let subobjs = bpobj.subobjs().await?;
     let columns = indent * 8;
     if phys.subobjs != 0 {
@@ -159,7 +167,9 @@ async fn full_bpobj(
     let mut lines = Vec::new();
     bpobj
         .for_each_own(&mut |pointer| {
-            lines.push(format!("\t{}", pointer.compact(false)));
+            // Livelists have frees among their entries, told by the fill count.
+            let entry = Compact { is_freed: pointer.fill() == 1, ..pointer.compact(false) };
+            lines.push(format!("\t{entry}"));
             Ok(())
         })
         .await?;

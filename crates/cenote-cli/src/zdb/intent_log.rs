@@ -83,11 +83,8 @@ async fn chain(
             } else {
                 "will claim"
             };
-            let address = if verbosity >= 5 {
-                format!(", {}", pointer.compact(false))
-            } else {
-                String::new()
-            };
+            let address =
+                if verbosity >= 5 { format!(", {}", pointer.verbose()) } else { String::new() };
             out!(show.io, "\n\tBlock seqno {seq}, {claimed}{address}")?;
         }
         let place = Bookmark { objset: objset.id(), object: 0, level: LEVEL_ZIL, blkid: seq };

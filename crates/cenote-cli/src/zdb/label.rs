@@ -155,7 +155,9 @@ fn ring(
         {
             continue;
         }
-        header(io, label, has_header)?;
+        if !options.has('q') {
+            header(io, label, has_header)?;
+        }
         out!(io, "    Uberblock[{slot}]")?;
         super::uberblock::print(io, uberblock)?;
         numbers(io, "        ", &same)?;

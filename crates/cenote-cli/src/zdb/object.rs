@@ -151,7 +151,7 @@ async fn one(
         contents(show, set, dnode).await?;
     }
     if verbosity >= 5 {
-        tree::print(show, dnode).await?;
+        tree::print(show, set, dnode).await?;
     }
     *has_header = false;
     Ok(())

@@ -18,6 +18,8 @@ use crate::{err, out};
 const DEPTH_MAX: usize = 4096;
 /// Object of the master node.
 const MASTER_NODE: u64 = 1;
+/// Status for a path that leads nowhere: the system's number for that.
+const ENOENT: i32 = 2;
 /// Mode of a copy.
 const COPY_MODE: u32 = 0o644;
 /// What stands for a hole in a copy.
@@ -32,16 +34,13 @@ pub(super) async fn run(show: &mut Show<'_, '_>, dataset: &Dataset) -> CommandRe
         Ok(Some(object)) => object,
         Ok(None) => {
             err!(show.io, "failed to lookup {path}: No such file or directory")?;
-            return Err(Exit::Status(1));
+            return Err(Exit::Status(ENOENT));
         }
         Err(error) => return Err(Exit::failed(format!("failed to lookup {path}: {error}"))),
     };
     if options.has('r') {
         let target = options.operands.get(2).map_or("", String::as_str);
         return copy(show, &objset, object, target).await;
-    }
-    if options.verbose > 0 {
-        out!(show.io, "obj={object} dataset={} path={path}", dataset.name())?;
     }
     let ranges = dataset::parse_ranges(&[object.to_string()])?;
     show.found(dataset, &ranges).await
@@ -88,6 +87,8 @@ async fn copy(
             Exit::failed(format!("Failed to open {target}: {}", super::errno_text(&error)))
         })?
     };
+    out!(show.io, "Copying object {object} to file {target}")?;
+    out!(show.io, "Object {object} is {size} bytes")?;
     let failed = |error: std::io::Error| Exit::failed(format!("Write to {target} failed: {error}"));
     let mut stream = dnode.stream(0..size);
     while let Some(extent) = stream.next().await {
@@ -108,9 +109,6 @@ async fn copy(
             file.write_all(ZEROS.get(..piece).unwrap_or(&ZEROS)).map_err(failed)?;
             left -= piece;
         }
-    }
-    if show.options.verbose > 0 {
-        out!(show.io, "Copying object {object} to file {target}")?;
     }
     Ok(())
 }

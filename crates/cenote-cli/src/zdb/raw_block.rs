@@ -16,12 +16,11 @@ use crate::{err, out};
 /// Bytes of a gang header.
 const GANG_LEN: u64 = 512;
 /// Compressions in the order in which they are tried.
-const TRIED: [(&str, Compression); 5] = [
+const TRIED: [(&str, Compression); 4] = [
     ("lz4", Compression::Lz4),
     ("lzjb", Compression::Lzjb),
     ("gzip-1", Compression::Gzip(1)),
     ("zstd", Compression::Zstd),
-    ("zle", Compression::Zle),
 ];
 
 /// A block as the operand names it.
@@ -164,17 +163,19 @@ fn expand(
 
 /// Bytes as words in hexadecimal and as text, sixteen to a line.
 pub(super) fn dump(io: &mut Io<'_>, label: &str, bytes: &[u8]) -> CommandResult {
-    out!(io, "\n{label}\n{:6}   0 1 2 3 4 5 6 7   8 9 a b c d e f  0123456789abcdef", "")?;
+    out!(io, "\n{label}\n{:6}    0 1 2 3 4 5 6 7   8 9 a b c d e f  0123456789abcdef", "")?;
     for (line, chunk) in bytes.chunks(16).enumerate() {
         let mut words = [0_u64; 2];
         for (word, piece) in words.iter_mut().zip(chunk.chunks(8)) {
             let mut whole = [0; 8];
             whole[..piece.len()].copy_from_slice(piece);
-            *word = u64::from_le_bytes(whole);
+            *word = u64::from_be_bytes(whole);
         }
-        let text: String = chunk
+        // In the order on disk, as the words are written too.
+        let text: String = words
             .iter()
-            .map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { *byte as char } else { '.' })
+            .flat_map(|word| word.to_be_bytes())
+            .map(|byte| if byte.is_ascii_graphic() || byte == b' ' { byte as char } else { '.' })
             .collect();
         out!(io, "{:06x}:  {:016x}  {:016x}  {text}", line * 16, words[0], words[1])?;
     }

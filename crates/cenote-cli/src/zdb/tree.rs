@@ -4,47 +4,59 @@ use std::sync::Arc;
 
 use cenote_dmu::Dnode;
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::dnode::DNODE_SLOT_LEN;
 
+use super::dataset::Set;
 use super::pool::Show;
 use crate::io::CommandResult;
 use crate::out;
 
 /// Prints the block pointers depth first, and then the ranges that are no holes.
-pub(super) async fn print(show: &mut Show<'_, '_>, dnode: &Arc<Dnode>) -> CommandResult {
+pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>) -> CommandResult {
     out!(show.io, "Indirect blocks:")?;
-    let levels = dnode.geometry().levels;
-    let top = levels.saturating_sub(1);
-    // Blocks that wait, the next one last.
-    let count = dnode.phys().blkptrs.len() as u64;
-    let mut pending: Vec<(u8, u64)> = (0..count).rev().map(|number| (top, number)).collect();
-    while let Some((level, number)) = pending.pop() {
-        let pointer = match dnode.block_pointer(level, number).await {
-            Ok(Some(pointer)) => pointer,
-            Ok(None) => continue,
-            Err(error) => {
-                show.tolerate(Err(error.into()))?;
-                continue;
-            }
-        };
-        if pointer.is_hole() && pointer.birth() == 0 {
+    let top = dnode.geometry().levels.saturating_sub(1);
+    // Pointers that wait, the next one last.
+    let mut pending: Vec<(u8, u64, BlockPtr)> = Vec::new();
+    push(&mut pending, top, 0, dnode.pointers());
+    while let Some((level, number, pointer)) = pending.pop() {
+        line(show, dnode, &pointer, level, number)?;
+        let Some(below) = level.checked_sub(1) else { continue };
+        if pointer.is_hole() {
             continue;
         }
-        line(show, dnode, &pointer, level, number)?;
-        if level > 0 && !pointer.is_hole() {
-            let per_block = 1_u64 << dnode.geometry().entry_shift();
-            let start = number.saturating_mul(per_block);
-            pending.extend(
-                (start..start.saturating_add(per_block)).rev().map(|below| (level - 1, below)),
-            );
+        match dnode.read_pointer(&pointer, level, number, false).await {
+            Ok(block) => {
+                let first = number << dnode.geometry().entry_shift();
+                push(&mut pending, below, first, BlockPtr::all_in(&block));
+            }
+            Err(error) => show.tolerate(Err(error.into()))?,
         }
     }
+    out!(show.io)?;
     if let Some(spill) = dnode.phys().spill()
         && !spill.is_hole()
     {
         out!(show.io, "Spill block: {}", spill.compact(false))?;
     }
-    out!(show.io)?;
-    segments(show, dnode).await
+    let result = match dnode.object() {
+        0 => slots(show, set).await,
+        _ => segments(show, dnode).await,
+    };
+    show.tolerate(result)
+}
+
+/// Adds the pointers of a block, in reverse, but for holes that were never anything else.
+fn push(
+    pending: &mut Vec<(u8, u64, BlockPtr)>,
+    level: u8,
+    first: u64,
+    pointers: impl Iterator<Item = BlockPtr>,
+) {
+    let start = pending.len();
+    let is_shown = |pointer: &BlockPtr| !pointer.is_hole() || pointer.birth() != 0;
+    let numbered = (first..).zip(pointers).filter(|(_, pointer)| is_shown(pointer));
+    pending.extend(numbered.map(|(number, pointer)| (level, number, pointer)));
+    pending.get_mut(start..).unwrap_or_default().reverse();
 }
 
 fn line(
@@ -64,17 +76,48 @@ fn line(
             write!(show.io.out, " ")?;
         }
     }
+    if pointer.is_hole() {
+        let size = pointer.lsize();
+        return out!(show.io, " 0:0:0 {size:x}L B={}", pointer.birth());
+    }
     let all = show.options.count('d') > 5;
     out!(show.io, " {}", pointer.compact(all))
+}
+
+fn segment(show: &mut Show<'_, '_>, start: u64, end: u64) -> CommandResult {
+    let size = show.options.size(end - start);
+    out!(show.io, "\t\tsegment [{start:016x}, {end:016x}) size {size:>5}")
 }
 
 async fn segments(show: &mut Show<'_, '_>, dnode: &Arc<Dnode>) -> CommandResult {
     let mut from = 0;
     while let Some(start) = dnode.next_data(from).await? {
         let Some(end) = dnode.next_hole(start).await? else { break };
-        let size = show.options.size(end - start);
-        out!(show.io, "\t\tsegment [{start:016x}, {end:016x}) size {size:>5}")?;
+        segment(show, start, end)?;
         from = end;
     }
     Ok(())
+}
+
+/// Of the object that holds all dnodes: runs of slots in use.
+async fn slots(show: &mut Show<'_, '_>, set: &Set) -> CommandResult {
+    let mut run: Option<(u64, u64)> = None;
+    let mut dnodes = set.objset.dnodes(1);
+    while let Some(dnode) = dnodes.next().await {
+        let dnode = dnode?;
+        let start = dnode.object() * DNODE_SLOT_LEN as u64;
+        let end = start + dnode.phys().len() as u64;
+        run = match run {
+            Some((first, last)) if last == start => Some((first, end)),
+            Some((first, last)) => {
+                segment(show, first, last)?;
+                Some((start, end))
+            }
+            None => Some((start, end)),
+        };
+    }
+    match run {
+        Some((first, last)) => segment(show, first, last),
+        None => Ok(()),
+    }
 }
