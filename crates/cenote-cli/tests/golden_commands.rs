@@ -304,6 +304,77 @@ fn space_of_users_groups_projects() {
     compare::assert_text("userspace", &without_names(&ours), &without_names(&wanted));
 }
 
+/// Which datasets are taken: arguments, types, depth, order.
+#[test]
+fn selections() {
+    let Some(golden) = golden("g-basic") else { return };
+    let images = golden.images();
+    let images = images.to_str().expect("UTF-8");
+    for (line, want) in [
+        ("-d 0", "g-basic"),
+        ("-d 1 -t snapshot g-basic", "g-basic@rec"),
+        ("-t snapshot g-basic/lz4", "g-basic/lz4@one g-basic/lz4@two g-basic/lz4@rec"),
+        ("-t bookmark -r g-basic", "g-basic/lz4#mark"),
+        ("-t bookmark g-basic/lz4", "g-basic/lz4#mark"),
+        ("g-basic/lz4@one g-basic/lz4", "g-basic/lz4 g-basic/lz4@one"),
+        (
+            "-t all -d 1 g-basic/lz4",
+            "g-basic/lz4 g-basic/lz4@one g-basic/lz4@two g-basic/lz4@rec g-basic/lz4#mark",
+        ),
+        ("-r g-basic", "g-basic g-basic/acl g-basic/clone g-basic/lz4 g-basic/plain"),
+        ("-S name -d 1", "g-basic/plain g-basic/lz4 g-basic/clone g-basic/acl g-basic"),
+        ("-s used -t snapshot g-basic/lz4", "g-basic/lz4@two g-basic/lz4@rec g-basic/lz4@one"),
+        ("-s origin", "g-basic/clone g-basic g-basic/acl g-basic/lz4 g-basic/plain"),
+        ("-S origin", "g-basic/clone g-basic g-basic/acl g-basic/lz4 g-basic/plain"),
+        ("-t volume", ""),
+    ] {
+        let mut args = vec!["zfs", "--embedded", "-d", images, "list", "-H", "-o", "name"];
+        args.extend(line.split(' '));
+        let (out, _, status) = cenote(&args);
+        assert_eq!((out.trim_end().replace('\n', " "), status), (want.to_owned(), 0), "{line}");
+    }
+}
+
+#[test]
+fn holds() {
+    let Some(golden) = golden("g-basic") else { return };
+    let images = golden.images();
+    let images = images.to_str().expect("UTF-8");
+    let holds = |args: &[&str]| {
+        succeeds(&[&["zfs", "--embedded", "-d", images, "holds", "-Hp"], args].concat())
+    };
+    let held = holds(&["g-basic/lz4@two"]);
+    assert_eq!(held, "g-basic/lz4@two\tkeep\t1795226803\n");
+    assert_eq!(holds(&["-r", "g-basic@two"]), held);
+    assert_eq!(holds(&["g-basic/lz4@one"]), "");
+    let (_, err, status) =
+        cenote(&["zfs", "--embedded", "-d", images, "holds", "g-basic/lz4@nope"]);
+    assert_eq!(err, "cannot open 'g-basic/lz4@nope': dataset does not exist\n");
+    assert_eq!(status, 1);
+}
+
+/// A pool that is named is checked as an import checks it.
+#[test]
+fn imports_are_refused() {
+    let Some(golden) = golden("g-basic") else { return };
+    let images = golden.images();
+    let images = images.to_str().expect("UTF-8");
+    for (args, want, status) in [
+        (&["nope"][..], "cannot import 'nope': no such pool available", 1),
+        (&["g-basic"], "cannot import 'g-basic': an import that lasts is not supported", 1),
+        (&["15274282956942670383"], "cannot import '15274282956942670383': an import", 1),
+        (&["-D"], "no pools available to import", 0),
+        (&["-n", "g-basic"], "-n or -X only meaningful with -F", 2),
+        (&["-T", "x", "g-basic"], "invalid txg value", 2),
+        (&["-T", "1", "g-basic"], "cannot import 'g-basic': I/O error", 1),
+        (&["a", "b", "c"], "too many arguments", 2),
+    ] {
+        let (out, err, found) = cenote(&[&["zpool", "import", "-d", images], args].concat());
+        assert!(err.starts_with(want), "{args:?}: {err}");
+        assert_eq!((out.as_str(), found), ("", status), "{args:?}");
+    }
+}
+
 /// A command in a file of wordings: its arguments, output and status.
 struct Wording {
     command: String,
@@ -423,7 +494,7 @@ fn wordings_on_a_pool() {
         // Some stand there twice, before and after they are carried out.
         let mut same = wordings.iter().filter(|wording| wording.command == *command);
         let first = same.next().unwrap_or_else(|| panic!("{command} is not there"));
-        let wording = if first.err.is_empty() { same.last().unwrap_or(first) } else { first };
+        let wording = if first.err.is_empty() { same.next_back().unwrap_or(first) } else { first };
         let words: Vec<String> = command
             .split(' ')
             .map(|word| here(&format!("'{word}'")).trim_matches('\'').to_owned())

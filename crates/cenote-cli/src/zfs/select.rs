@@ -162,6 +162,8 @@ struct Walk {
     depth: u64,
     items: Vec<Item>,
     names: BTreeSet<String>,
+    /// What could not be read.
+    failures: Vec<String>,
 }
 
 /// Finds all that is asked for.
@@ -179,8 +181,14 @@ pub(super) async fn select(
         (None, false, true) => 0,
     };
     let is_walking = depth > 0;
-    let mut walk =
-        Walk { types, lists_snapshots: true, depth, items: Vec::new(), names: BTreeSet::new() };
+    let mut walk = Walk {
+        types,
+        lists_snapshots: true,
+        depth,
+        items: Vec::new(),
+        names: BTreeSet::new(),
+        failures: Vec::new(),
+    };
     let mut is_incomplete = false;
     if has_names {
         for name in &selection.names {
@@ -202,6 +210,10 @@ pub(super) async fn select(
             walk.from(item, selection.types.is_none()).await?;
         }
     }
+    for failure in &walk.failures {
+        err!(io, "{failure}")?;
+        is_incomplete = true;
+    }
     let items = sorted(walk.items, &selection.order).await?;
     Ok(Selected { items, is_incomplete })
 }
@@ -209,7 +221,7 @@ pub(super) async fn select(
 impl Walk {
     /// Takes an argument and what is below it.
     async fn from(&mut self, item: Item, is_untyped: bool) -> Result<(), Exit> {
-        if is_untyped {
+        if is_untyped && self.depth > 0 {
             let pool = match &item {
                 Item::Dataset(props) => props.dataset().pool(),
                 Item::Bookmark(_, pool) => pool,
@@ -228,29 +240,45 @@ impl Walk {
                 let reads_children =
                     depth + 1 < self.depth || self.types.filesystem || self.types.volume;
                 if reads_children {
-                    for child in dataset.children().await? {
-                        todo.push((Item::Dataset(Box::new(child.props().await?)), depth + 1));
+                    let children = dataset.children().await;
+                    for child in self.noted(dataset.name(), children) {
+                        let props = child.props().await.map(|props| vec![props]);
+                        for props in self.noted(child.name(), props) {
+                            todo.push((Item::Dataset(Box::new(props)), depth + 1));
+                        }
                     }
                 }
-                self.suffixes(&dataset).await?;
+                self.suffixes(&dataset).await;
             }
             self.keep(item);
         }
         Ok(())
     }
 
-    async fn suffixes(&mut self, dataset: &Dataset) -> Result<(), Exit> {
+    async fn suffixes(&mut self, dataset: &Dataset) {
         if self.types.snapshot && self.lists_snapshots {
-            for snapshot in dataset.snapshots().await? {
-                self.keep(Item::Dataset(Box::new(snapshot.props().await?)));
+            let snapshots = dataset.snapshots().await;
+            for snapshot in self.noted(dataset.name(), snapshots) {
+                let props = snapshot.props().await.map(|props| vec![props]);
+                for props in self.noted(snapshot.name(), props) {
+                    self.keep(Item::Dataset(Box::new(props)));
+                }
             }
         }
         if self.types.bookmark {
-            for bookmark in dataset.bookmarks().await? {
+            let bookmarks = dataset.bookmarks().await;
+            for bookmark in self.noted(dataset.name(), bookmarks) {
                 self.keep(Item::Bookmark(bookmark, Arc::clone(dataset.pool())));
             }
         }
-        Ok(())
+    }
+
+    /// What was read; damage costs what it hit, and is told at the end.
+    fn noted<T>(&mut self, name: &str, result: cenote_rt::Result<Vec<T>>) -> Vec<T> {
+        result.unwrap_or_else(|error| {
+            self.failures.push(format!("cannot open '{name}': {error}"));
+            Vec::new()
+        })
     }
 
     fn keep(&mut self, item: Item) {

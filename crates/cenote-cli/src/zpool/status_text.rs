@@ -156,7 +156,7 @@ fn format(reason: Reason) -> Option<(&'static str, &'static str)> {
         ),
         Reason::Errata(1) => ("Errata #1 detected.", "To correct the issue run 'zpool scrub'."),
         Reason::Errata(3) => (
-            "Errata #3 detected.|Existing encrypted datasets contain an on-disk incompatibility|\
+            "Errata #3 detected.|Existing encrypted datasets contain an on-disk incompatibility| \
              which needs to be corrected.",
             "To correct the issue backup existing encrypted datasets to new|\
              encrypted datasets and destroy the old ones. 'zfs mount -o ro' can|\
