@@ -60,6 +60,9 @@ const LONG: &[Long] = &[
     Long::flag("zstd-headers", 'Z'),
 ];
 
+/// Options whose output cenote does not have: refused, so that nobody takes silence for an answer.
+const REFUSED: &str = "BDSTZ";
+
 /// The cache file that names pools when `-e` is not given.
 pub(super) const CACHE_FILE: &str = "/etc/zfs/zpool.cache";
 
@@ -126,6 +129,10 @@ impl Options {
             return Err(Exit::usage(
                 "cachefile must be an absolute path (i.e. start with a slash)",
             ));
+        }
+        let refused = parsed.options.iter().find(|(letter, _)| REFUSED.contains(*letter));
+        if let Some((letter, _)) = refused {
+            return Err(Exit::failed(format!("zdb: -{letter} is not supported by cenote")));
         }
         for setting in parsed.values('o') {
             let number = setting.split_once('=').map(|(_, value)| number(value));
@@ -201,6 +208,14 @@ mod tests {
         assert_eq!(options.pool_name(), Some("pool"));
         assert_eq!(options.operands.len(), 3);
         assert_eq!(options.size(4096), "4096");
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused() {
+        for letter in REFUSED.chars() {
+            let args = [format!("-e{letter}"), "pool".to_owned()];
+            assert!(matches!(Options::parse(&args), Err(Exit::Failed(_))), "-{letter}");
+        }
     }
 
     #[test]
