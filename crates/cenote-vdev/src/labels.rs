@@ -140,7 +140,9 @@ pub async fn read(device: &dyn Device) -> DeviceLabels {
         .map(|config| config.ashift)
         .filter(|ashift| *ashift != 0);
     for (label, (_, _, bytes, _)) in labels.iter_mut().zip(&raw) {
-        label.uberblocks = find_uberblocks(label, bytes, ashift);
+        // Another owner's label among them must not tell for all.
+        let own = label.valid_config().map(|config| config.ashift).filter(|ashift| *ashift != 0);
+        label.uberblocks = find_uberblocks(label, bytes, own.or(ashift));
     }
     DeviceLabels { labels }
 }
