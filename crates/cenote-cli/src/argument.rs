@@ -1,8 +1,8 @@
 //! Arguments of the command line as text that loses nothing.
 //!
 //! Commands take their arguments as `String`, and names on Unix are bytes. A byte that is not part
-//! of valid UTF-8 becomes a character of a private area, U+F700 + byte, and [`bytes`] turns it back;
-//! so do the bytes of those characters themselves, which makes the way back exact.
+//! of valid UTF-8 becomes a character of a private area, U+F700 + byte, and [`bytes`] turns it
+//! back; so do the bytes of those characters themselves, which makes the way back exact.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

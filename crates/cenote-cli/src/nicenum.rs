@@ -37,7 +37,7 @@ pub fn time(ns: u64) -> String {
         [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
     let (unit, scale) =
         UNITS.iter().rev().find(|(_, scale)| ns >= *scale).copied().unwrap_or(("ns", 1));
-    if ns % scale == 0 || scale == 1 {
+    if ns.is_multiple_of(scale) || scale == 1 {
         return format!("{}{unit}", ns / scale);
     }
     let scaled = ns as f64 / scale as f64;

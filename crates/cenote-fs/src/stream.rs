@@ -22,6 +22,11 @@ impl FileStream {
         Self { blocks: dnode.stream(next..end), next, end }
     }
 
+    /// All blocks of an object of any kind.
+    pub fn of_object(dnode: &Arc<Dnode>) -> Self {
+        Self::new(dnode, 0..u64::MAX, dnode.geometry().byte_count())
+    }
+
     /// The next piece; pieces follow one another without gaps, `None` comes behind the last.
     pub async fn next(&mut self) -> Option<Result<Extent, Lost>> {
         let piece = self.blocks.next().await;

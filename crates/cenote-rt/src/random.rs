@@ -20,15 +20,15 @@ impl Rng {
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        let [a, b, c, d] = &mut self.0;
-        let result = b.wrapping_mul(5).rotate_left(7).wrapping_mul(9);
-        let t = *b << 17;
-        *c ^= *a;
-        *d ^= *b;
-        *b ^= *c;
-        *a ^= *d;
-        *c ^= t;
-        *d = d.rotate_left(45);
+        let state = &mut self.0;
+        let result = state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
+        let shifted = state[1] << 17;
+        state[2] ^= state[0];
+        state[3] ^= state[1];
+        state[1] ^= state[2];
+        state[0] ^= state[3];
+        state[2] ^= shifted;
+        state[3] = state[3].rotate_left(45);
         result
     }
 

@@ -19,6 +19,9 @@ usage: cenote cat [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL/DATASET[@SNAP]
 Writes the contents of files, or of a whole volume, to standard output. Stops with
 status 1 where data is lost: what was written up to there is right.
 
+In a dataset that is neither (other programs than OpenZFS's modules make such), PATH is
+the number of an object.
+
   -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
   -k DATASET=KEYFILE  file with the key of an encryption root
 ";
@@ -41,6 +44,18 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
             Contents::Volume(volume) => write(volume.stream(), name, io).await,
             Contents::Files(_) if paths.is_empty() => {
                 Err(Exit::failed(format!("cat: '{name}' is a file system: a path is needed")))
+            }
+            Contents::Objects(objects) => {
+                for object in paths {
+                    let failed =
+                        |error| Exit::failed(format!("cat: {object}: {}", describe(&error)));
+                    let number = object.parse().map_err(|_| {
+                        Exit::failed(format!("cat: '{object}' is not the number of an object"))
+                    })?;
+                    let dnode = objects.dnode(number).await.map_err(failed)?;
+                    write(FileStream::of_object(&dnode), object, io).await?;
+                }
+                Ok(())
             }
             Contents::Files(fs) => {
                 for path in paths {

@@ -13,6 +13,7 @@ mod walk;
 
 use std::sync::Arc;
 
+use cenote_dmu::ObjSet;
 use cenote_fs::{FileSystem, FsError, Volume};
 use cenote_pool::{Dataset, DatasetKind};
 use cenote_rt::{Error, Kind};
@@ -74,6 +75,8 @@ fn wrong_use(message: &str, usage: &str) -> Exit {
 enum Contents {
     Files(Arc<FileSystem>),
     Volume(Volume),
+    /// Objects that have numbers and no names.
+    Objects(Arc<ObjSet>),
 }
 
 /// Opens what a dataset holds.
@@ -85,9 +88,7 @@ async fn open(dataset: &Dataset) -> CommandResult<Contents> {
             Ok(Contents::Files(FileSystem::open(dataset).await.map_err(failed)?))
         }
         DatasetKind::Volume => Ok(Contents::Volume(Volume::open(dataset).await.map_err(failed)?)),
-        DatasetKind::Other => Err(Exit::failed(format!(
-            "cannot open '{name}': dataset holds neither files nor a volume"
-        ))),
+        DatasetKind::Other => Ok(Contents::Objects(dataset.open().await.map_err(failed)?)),
     }
 }
 

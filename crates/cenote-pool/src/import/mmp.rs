@@ -62,8 +62,8 @@ pub fn watch_time(mmp: Option<&Mmp>, last: LastUse, host: &Host) -> Option<Durat
 }
 
 impl Host {
-    /// The host we run on: `/etc/hostid`, unless `ZFS_HOSTID` is set, and the kernel's node name, as
-    /// OpenZFS reads them.
+    /// The host we run on: `/etc/hostid`, unless `ZFS_HOSTID` is set, and the kernel's node name,
+    /// as OpenZFS reads them.
     #[must_use]
     pub fn current() -> Self {
         let of_file = || {

@@ -72,6 +72,9 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
             Contents::Volume(_) if path.is_some() => {
                 Err(Exit::failed(format!("cp: '{name}' is a volume and has no files")))
             }
+            Contents::Objects(_) => {
+                Err(Exit::failed(format!("cp: '{name}' holds neither files nor a volume")))
+            }
             Contents::Volume(volume) => copy.volume(&volume, &to, io).await,
             Contents::Files(fs) => {
                 let path = path.unwrap_or_else(|| b"/".to_vec());
