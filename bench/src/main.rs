@@ -3,9 +3,9 @@
 //!     cargo run --release -p cenote-bench [-- FILTER]
 //!
 //! Each figure is the best of several runs, each long enough for the clock and short enough to pass
-//! between two interruptions. Where a kernel has a vector and a scalar form, both are shown. Data lies
-//! in the second-level cache, as a block does that has just been read; parity counts data columns
-//! only.
+//! between two interruptions. Where a kernel has a vector and a scalar form, both are shown. Data
+//! lies in the second-level cache, as a block does that has just been read; parity counts data
+//! columns only.
 
 mod data;
 mod measure;

@@ -8,7 +8,8 @@
 //!
 //! Generated: `KNOWN` lists the ranges whose `DerivedAge` is at most 5.0. Upper case is the
 //! *simple* mapping of UnicodeData. The standard library has the full one, which differs for 27
-//! Greek letters with iota subscript and wherever one letter becomes several (these stay as they are).
+//! Greek letters with iota subscript and wherever one letter becomes several (these stay as they
+//! are).
 
 /// Whether Unicode 5.0 had assigned this character.
 #[must_use]
