@@ -59,16 +59,15 @@ async fn sum_of_file(node: &Node) -> Result<String> {
     let mut stream = node.stream()?;
     while let Some(piece) = stream.next().await {
         let piece = piece?;
-        match piece.data {
-            Some(data) => hash.update(&data),
-            None => {
-                let mut rest = piece.len;
-                while rest > 0 {
-                    let part = rest.min(ZEROS.len() as u64);
-                    hash.update(&ZEROS[..part as usize]);
-                    rest -= part;
-                }
-            }
+        if let Some(data) = piece.data {
+            hash.update(&data);
+            continue;
+        }
+        let mut rest = piece.len;
+        while rest > 0 {
+            let part = rest.min(ZEROS.len() as u64);
+            hash.update(&ZEROS[..part as usize]);
+            rest -= part;
         }
     }
     Ok(hex(&hash.finalize()))

@@ -46,6 +46,7 @@ const READERS: usize = 4;
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 struct Options {
     is_long: bool,
     is_recursive: bool,

@@ -72,7 +72,7 @@ impl Progress {
         }
         self.last_line = now;
         self.samples.push_back((now, self.done));
-        while self.samples.len() > 2 && now - self.samples[0].0 > RATE_WINDOW {
+        while self.samples.len() > 2 && now.saturating_sub(self.samples[0].0) > RATE_WINDOW {
             self.samples.pop_front();
         }
         let line = line(self.done, self.total, self.rate());

@@ -152,7 +152,7 @@ impl Walk {
             items.push(Item { name, object, is_contents: false });
         }
         match self.order {
-            Order::Path => items.sort_by(|a, b| by_path(a, b)),
+            Order::Path => items.sort_by(by_path),
             Order::Object => items.sort_by_key(|item| item.object),
         }
         self.push_frame(path, items);
@@ -278,7 +278,7 @@ mod tests {
     fn contents_of_a_directory_sort_behind_names_that_extend_its_own() {
         let item = |name: &[u8], is_contents| Item { name: name.to_vec(), object: 0, is_contents };
         let mut items =
-            vec![item(b"a", true), item(b"a0", false), item(b"a-b", false), item(b"a", false)];
+            [item(b"a", true), item(b"a0", false), item(b"a-b", false), item(b"a", false)];
         items.sort_by(by_path);
         let order: Vec<_> = items.iter().map(|item| (&item.name[..], item.is_contents)).collect();
         assert_eq!(order, [(&b"a"[..], false), (b"a-b", false), (b"a", true), (b"a0", false)]);

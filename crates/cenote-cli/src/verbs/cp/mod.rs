@@ -121,7 +121,7 @@ impl Copy {
         let (parent, name) = place_of(to, short.as_bytes())?;
         self.progress = Progress::new(self.progress.is_wanted(), Some(volume.size()));
         let failed = |error| cannot("create", to.as_os_str().as_bytes(), error);
-        let file = self.target.file(parent.as_fd(), &name).map_err(failed)?;
+        let file = Target::file(parent.as_fd(), &name).map_err(failed)?;
         let shown_name = volume.name().as_bytes();
         self.stream(&file, (volume.stream(), volume.size()), shown_name, io).await
     }
@@ -156,7 +156,7 @@ impl Copy {
         let failed = |error| cannot("create directory", to.as_os_str().as_bytes(), error);
         let directory = match &name[..] {
             b"" => open_directory(parent.as_fd(), b"", OFlags::empty()),
-            name => self.target.directory(parent.as_fd(), name),
+            name => Target::directory(parent.as_fd(), name),
         };
         self.tree(node, path, directory.map_err(failed)?, io).await
     }
@@ -220,7 +220,7 @@ impl Copy {
             self.open.push(None);
             return Ok(());
         };
-        match self.target.directory(directory.as_fd(), last_name(&read.path)) {
+        match Target::directory(directory.as_fd(), last_name(&read.path)) {
             Ok(directory) => self.open.push(Some(Open { directory, read })),
             Err(error) => {
                 self.open.push(None);
@@ -247,7 +247,7 @@ impl Copy {
             && let Some(base) = &self.base
         {
             if let Some(first) = self.links.get(&node.object()) {
-                let linked = self.target.link((base.as_fd(), first), (parent, name));
+                let linked = Target::link((base.as_fd(), first), (parent, name));
                 return self.outcome(&read.path, "cannot create link", linked, io);
             }
             self.links.insert(node.object(), read.path.clone());
@@ -255,7 +255,7 @@ impl Copy {
         let made = match node.kind() {
             FileKind::Regular => return self.file(read, (parent, name), io).await,
             FileKind::Symlink => match read.target.take() {
-                Some(Ok(target)) => self.target.symlink(&target, parent, name).map(|()| true),
+                Some(Ok(target)) => Target::symlink(&target, parent, name).map(|()| true),
                 Some(Err(error)) => return self.unreadable(&read.path, &error, io),
                 None => Ok(false),
             },
@@ -275,7 +275,7 @@ impl Copy {
         io: &mut Io<'_>,
     ) -> CommandResult {
         let size = read.node.size();
-        let file = match self.target.file(parent, name) {
+        let file = match Target::file(parent, name) {
             Ok(file) => file,
             Err(error) => return self.outcome(&read.path, "cannot create", Err(error), io),
         };

@@ -61,7 +61,7 @@ impl Target {
     }
 
     /// Makes a directory, or takes the one that is there.
-    pub(super) fn directory(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+    pub(super) fn directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
         match fs::mkdirat(parent, name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(error),
@@ -70,7 +70,7 @@ impl Target {
     }
 
     /// Makes an empty file in place of what has its name.
-    pub(super) fn file(&self, parent: BorrowedFd<'_>, name: &[u8]) -> Result<File> {
+    pub(super) fn file(parent: BorrowedFd<'_>, name: &[u8]) -> Result<File> {
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
@@ -79,7 +79,6 @@ impl Target {
 
     /// Makes a second name for what has the path `of` below `base`.
     pub(super) fn link(
-        &self,
         (base, of): (BorrowedFd<'_>, &[u8]),
         (parent, name): (BorrowedFd<'_>, &[u8]),
     ) -> Result<()> {
@@ -87,7 +86,7 @@ impl Target {
     }
 
     /// Makes a symbolic link.
-    pub(super) fn symlink(&self, target: &[u8], parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
+    pub(super) fn symlink(target: &[u8], parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
         in_place(parent, name, || fs::symlinkat(target, parent, name))
     }
 
