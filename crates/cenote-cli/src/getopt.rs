@@ -131,13 +131,13 @@ fn parse_cluster(
             }
             Some(Takes::OptionalArgument) => (!attached.is_empty()).then(|| attached.to_owned()),
             Some(Takes::Argument) if !attached.is_empty() => Some(attached.to_owned()),
-            Some(Takes::Argument) => match rest.next() {
-                Some(next) => Some(next.clone()),
-                None => {
+            Some(Takes::Argument) => {
+                let Some(next) = rest.next() else {
                     let message = format!("missing argument for '{letter}' option");
                     return Err(Exit::usage(message));
-                }
-            },
+                };
+                Some(next.clone())
+            }
         };
         parsed.options.push((letter, argument));
         return Ok(());
