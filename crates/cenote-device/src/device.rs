@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use cenote_rt::{BoxFuture, BufMut, Error, Kind, Result};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
 
 /// How a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,48 @@ pub trait Device: Send + Sync + Debug {
     /// # Errors
     /// `Kind::Io` with path and offset, also when the range leaves the device.
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>>;
+
+    /// Writes `parts` one after the other from `offset` on: all of them or an error. What was
+    /// written is durable only after a [`Device::flush`] that began later.
+    ///
+    /// # Errors
+    /// `Kind::ReadOnly` on a device opened for reading; else as for `read`.
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        Box::pin(async move {
+            check_range(self.info(), offset, len)?;
+            Err(Error::new(Kind::ReadOnly, ReadOnly).on_device(&self.info().path, offset))
+        })
+    }
+
+    /// Makes every write that has returned durable.
+    ///
+    /// # Errors
+    /// `Kind::Io` with the path.
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Tells the device that a range holds nothing of value. Reading it gives anything.
+    ///
+    /// # Errors
+    /// `Kind::Unsupported` where the device has no such request.
+    fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
+        let _ = len;
+        let error = Error::new(Kind::Unsupported, NoDiscard);
+        Box::pin(async move { Err(error.on_device(&self.info().path, offset)) })
+    }
 }
+
+/// A write to a device that was opened for reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the device is open for reading only")]
+pub struct ReadOnly;
+
+/// A discard on a device that has none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the device has no discard")]
+pub struct NoDiscard;
 
 /// A read that leaves the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -11,7 +11,7 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod ring;
 
-pub use device::{Device, DeviceInfo, OpenMode, OutOfRange};
+pub use device::{Device, DeviceInfo, NoDiscard, OpenMode, OutOfRange, ReadOnly};
 pub use faulty::{Fault, FaultyDevice, InjectedFault};
 pub use file::{FileDevice, OpenError};
 pub use memory::MemoryDevice;

@@ -35,6 +35,14 @@ pub enum Kind {
     ReadOnly,
     /// A bound that protects memory or time was reached.
     Limit,
+    /// What was to be made is there already.
+    Exists,
+    /// The space is used up.
+    NoSpace,
+    /// A quota is used up.
+    Quota,
+    /// Something that must hold does not: the pool must not be written any more.
+    Invariant,
 }
 
 /// Where it happened. Every layer fills in what it knows and nobody else has filled in.
