@@ -112,3 +112,11 @@ impl BlockPtr {
         }
     }
 }
+
+/// The part of a property word that tells the sizes; `None` if they do not fit.
+pub(super) fn sizes(lsize: u64, psize: u64) -> Option<u64> {
+    if psize > EMBEDDED_MAX as u64 {
+        return None;
+    }
+    PSIZE_BYTES.with(LSIZE_BYTES.with(0, lsize.checked_sub(1)?)?, psize.checked_sub(1)?)
+}

@@ -34,12 +34,14 @@
 //!
 //! Sources: spec 02 §1, §14; spec 08 §6.
 
+mod build;
 mod display;
 mod dva;
 mod embedded;
 #[cfg(test)]
 mod tests;
 
+pub use build::NewBlock;
 pub use display::{Compact, Verbose};
 pub use dva::Dva;
 pub use embedded::{EMBEDDED_MAX, EmbeddedPayload, EmbeddedType};

@@ -1,0 +1,218 @@
+//! Making block pointers: of a block just written, of data embedded in its pointer, of a hole
+//! (spec 02 §1).
+//!
+//! Everything that this program writes is little-endian, unencrypted and not deduplicated, so B is
+//! set (but in holes) and X, D and R are not. Each constructor gives `None` when a value does not
+//! fit its field: a size that is not whole sectors, more than three addresses, an object type above
+//! eight bits. Words that nothing is said of are zero.
+
+use crate::blkptr::{
+    BlockPtr, CHECKSUM, COMPRESSION, DVAS_PER_BLOCK_PTR, Dva, EMBEDDED_MAX, IS_EMBEDDED,
+    IS_LITTLE_ENDIAN, LEVEL, LSIZE, PSIZE, SECTOR_SIZE, TYPE, embedded,
+};
+use crate::object_type::ObjectType;
+
+/// Word of the property field.
+const PROPERTY_WORD: usize = 6;
+/// Word of the logical birth.
+const BIRTH_WORD: usize = 10;
+/// Word of the fill count.
+const FILL_WORD: usize = 11;
+
+/// A block with an address, as it is to be pointed to.
+#[derive(Debug, Clone, Copy)]
+pub struct NewBlock<'a> {
+    /// Bytes as its user sees it.
+    pub lsize: u64,
+    /// Bytes as stored.
+    pub psize: u64,
+    /// Type of its object.
+    pub object_type: ObjectType,
+    /// Level in the tree of its object.
+    pub level: u8,
+    /// Number of the compression function.
+    pub compression: u8,
+    /// Number of the checksum function.
+    pub checksum_type: u8,
+    /// Checksum words.
+    pub checksum: [u64; 4],
+    /// Where it lies, one to three addresses.
+    pub dvas: &'a [Dva],
+    /// Txg in which it is written.
+    pub birth: u64,
+    /// Blocks or dnodes below.
+    pub fill: u64,
+}
+
+impl NewBlock<'_> {
+    /// Its pointer.
+    #[must_use]
+    pub fn to_block_ptr(&self) -> Option<BlockPtr> {
+        let mut words = [0; 16];
+        if self.dvas.is_empty() || self.dvas.len() > DVAS_PER_BLOCK_PTR {
+            return None;
+        }
+        for (pair, dva) in words.as_chunks_mut::<2>().0.iter_mut().zip(self.dvas) {
+            *pair = dva.to_words()?;
+        }
+        let mut property = LSIZE.with(0, sectors_biased(self.lsize)?)?;
+        property = PSIZE.with(property, sectors_biased(self.psize)?)?;
+        property = COMPRESSION.with(property, self.compression.into())?;
+        property = CHECKSUM.with(property, self.checksum_type.into())?;
+        property = TYPE.with(property, self.object_type.0.into())?;
+        property = LEVEL.with(property, self.level.into())?;
+        let [.., w6, _, _, _, w10, w11, c0, c1, c2, c3] = &mut words;
+        *w6 = IS_LITTLE_ENDIAN.with(property, 1)?;
+        (*w10, *w11) = (self.birth, self.fill);
+        [*c0, *c1, *c2, *c3] = self.checksum;
+        Some(BlockPtr::from_words(words))
+    }
+}
+
+impl BlockPtr {
+    /// A hole that tells when it was punched; `birth` 0 gives one that was never written.
+    #[must_use]
+    pub fn punched(lsize: u64, object_type: ObjectType, level: u8, birth: u64) -> Option<Self> {
+        if birth == 0 {
+            return Some(Self::HOLE);
+        }
+        let mut property = LSIZE.with(0, sectors_biased(lsize)?)?;
+        property = TYPE.with(property, object_type.0.into())?;
+        property = LEVEL.with(property, level.into())?;
+        Some(Self::HOLE.with_word(PROPERTY_WORD, property).with_word(BIRTH_WORD, birth))
+    }
+
+    /// A pointer that carries its level-0 block as `payload`, compressed by function
+    /// `compression`.
+    #[must_use]
+    pub fn embedding(
+        payload: &[u8],
+        lsize: u64,
+        compression: u8,
+        object_type: ObjectType,
+        birth: u64,
+    ) -> Option<Self> {
+        let mut bytes = [0; EMBEDDED_MAX];
+        bytes.get_mut(..payload.len())?.copy_from_slice(payload);
+        let mut words = [0; 16];
+        let carriers = words.iter_mut().enumerate();
+        let carriers = carriers.filter(|(index, _)| !matches!(*index, PROPERTY_WORD | BIRTH_WORD));
+        for ((_, word), chunk) in carriers.zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*chunk);
+        }
+        let psize = u64::try_from(payload.len()).ok()?;
+        let mut property = embedded::sizes(lsize, psize)?;
+        property = COMPRESSION.with(property, compression.into())?;
+        property = IS_EMBEDDED.with(property, 1)?;
+        property = TYPE.with(property, object_type.0.into())?;
+        property = IS_LITTLE_ENDIAN.with(property, 1)?;
+        let block = Self::from_words(words);
+        Some(block.with_word(PROPERTY_WORD, property).with_word(BIRTH_WORD, birth))
+    }
+
+    /// The same with another fill count. Embedded pointers and holes store none and stay as they
+    /// are; of encrypted ones only the lower half is the count.
+    #[must_use]
+    pub fn with_fill(self, fill: u64) -> Self {
+        if self.is_embedded() || self.is_hole() {
+            return self;
+        }
+        let old = self.words.get(FILL_WORD).copied().unwrap_or_default();
+        let word = if self.is_encrypted() { old & !0xffff_ffff | fill & 0xffff_ffff } else { fill };
+        self.with_word(FILL_WORD, word)
+    }
+
+    /// The same with other checksum words.
+    #[must_use]
+    pub fn with_checksum(mut self, checksum: [u64; 4]) -> Self {
+        let [.., a, b, c, d] = &mut self.words;
+        [*a, *b, *c, *d] = checksum;
+        self
+    }
+
+    fn with_word(mut self, index: usize, value: u64) -> Self {
+        if let Some(word) = self.words.get_mut(index) {
+            *word = value;
+        }
+        self
+    }
+}
+
+/// A size in whole sectors, less one, as the property word has it.
+fn sectors_biased(size: u64) -> Option<u64> {
+    if !size.is_multiple_of(SECTOR_SIZE) {
+        return None;
+    }
+    (size / SECTOR_SIZE).checked_sub(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The root pointer of spec 02 §1.8.
+    #[test]
+    fn a_real_pointer_is_made_again() {
+        let words = [
+            1,
+            0x12_c75c,
+            1,
+            0x14_bf5d,
+            1,
+            0x36db,
+            0x800b_070f_0000_0007,
+            0,
+            0,
+            0,
+            0x112,
+            0x87,
+            0x9_faa0_9717,
+            0x41a_690a_8468,
+            0xdbf9_5d95_8062,
+            0x1f_481d_f99f_0158,
+        ];
+        let real = BlockPtr::from_words(words);
+        let dvas: Vec<Dva> = real.dvas().collect();
+        let new = NewBlock {
+            lsize: 4096,
+            psize: 512,
+            object_type: ObjectType::OBJSET,
+            level: 0,
+            compression: 15,
+            checksum_type: 7,
+            checksum: real.checksum(),
+            dvas: &dvas,
+            birth: 0x112,
+            fill: 0,
+        };
+        assert_eq!(new.to_block_ptr().map(|bp| bp.with_fill(0x87)), Some(real));
+        assert_eq!(NewBlock { lsize: 4097, ..new }.to_block_ptr(), None);
+        assert_eq!(NewBlock { psize: 0, ..new }.to_block_ptr(), None);
+        assert_eq!(NewBlock { dvas: &[], ..new }.to_block_ptr(), None);
+    }
+
+    #[test]
+    fn embedded_data_comes_back() {
+        for len in [1, 8, 28, 111, 112] {
+            let payload: Vec<u8> = (1..=len).collect();
+            let bp = BlockPtr::embedding(&payload, 512, 15, ObjectType::DSL_DIR_CHILD_MAP, 6)
+                .expect("it fits");
+            assert_eq!(bp.embedded_payload().expect("embedded").as_bytes(), payload);
+            assert_eq!((bp.lsize(), bp.birth(), bp.physical_birth(), bp.fill()), (512, 6, 0, 1));
+            assert_eq!(bp.validate(), Ok(()));
+            assert_eq!(bp.with_fill(9), bp);
+        }
+        let property = BlockPtr::embedding(&[0; 28], 512, 15, ObjectType::DSL_DIR_CHILD_MAP, 6);
+        assert_eq!(property.expect("it fits").words()[6], 0x800d_008f_3600_01ff);
+        assert_eq!(BlockPtr::embedding(&[0; 113], 512, 15, ObjectType::NONE, 6), None);
+    }
+
+    #[test]
+    fn holes_tell_their_birth() {
+        let hole = BlockPtr::punched(131_072, ObjectType::PLAIN_FILE_CONTENTS, 1, 9).expect("fits");
+        assert!(hole.is_hole());
+        let (lsize, level, birth) = (hole.lsize(), hole.level(), hole.birth());
+        assert_eq!((lsize, level, birth, hole.words()[6] >> 63), (131_072, 1, 9, 0));
+        assert_eq!(BlockPtr::punched(512, ObjectType::SA, 0, 0), Some(BlockPtr::HOLE));
+    }
+}
