@@ -4,11 +4,6 @@
 //!
 //! Entries apply strictly in stream order. An ALLOC of what is allocated, or a FREE of what is
 //! free, is a fault of the maps: it is told, and the rest of the entry counts (spec 05 §2.5, §4).
-//!
-//! A [`RangeSet`] holds disjoint ranges that never touch, by start.
-
-use std::collections::BTreeMap;
-use std::ops::Range;
 
 use cenote_dmu::SpaceMap;
 use cenote_ondisk::config::VdevConfig;
@@ -19,74 +14,7 @@ use crate::Pool;
 use crate::accounting::{MetaslabFigures, VdevFigures, top_zap};
 
 pub use crate::accounting::logs::list as logs;
-
-/// Disjoint ranges of bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RangeSet {
-    ends: BTreeMap<u64, u64>,
-}
-
-impl RangeSet {
-    /// The ranges, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.ends.iter().map(|(start, end)| *start..*end)
-    }
-
-    /// Number of ranges.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
-
-    /// Bytes in all ranges.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.iter().map(|range| range.end - range.start).sum()
-    }
-
-    /// Adds a range; true if none of it was there.
-    pub fn add(&mut self, range: Range<u64>) -> bool {
-        let Range { mut start, mut end } = range;
-        let mut is_new = true;
-        // Everything that touches it becomes part of it.
-        while let Some((&other, &other_end)) = self.ends.range(..=end).next_back() {
-            if other_end < start {
-                break;
-            }
-            is_new &= other_end == start || other == end;
-            start = start.min(other);
-            end = end.max(other_end);
-            self.ends.remove(&other);
-        }
-        self.ends.insert(start, end);
-        is_new
-    }
-
-    /// Takes a range away; true if all of it was there.
-    pub fn remove(&mut self, range: Range<u64>) -> bool {
-        let mut found = 0;
-        while let Some((&other, &other_end)) = self.ends.range(..range.end).next_back() {
-            if other_end <= range.start {
-                break;
-            }
-            self.ends.remove(&other);
-            if other_end > range.end {
-                self.ends.insert(range.end, other_end);
-            }
-            if other < range.start {
-                self.ends.insert(other, range.start);
-            }
-            found += other_end.min(range.end) - other.max(range.start);
-        }
-        found == range.end - range.start
-    }
-}
+pub use cenote_ranges::RangeSet;
 
 /// An entry that does not fit what came before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,35 +128,4 @@ pub async fn vdev_zap(pool: &Pool, config: &VdevConfig, key: &str) -> Result<Opt
 pub fn geometry(pool: &Pool, vdev: &VdevFigures, metaslab: &MetaslabFigures) -> Geometry {
     let ashift = pool.tree().top(vdev.id).map_or(9, cenote_vdev::Vdev::ashift);
     Geometry { start: metaslab.start, size: metaslab.size, shift: ashift as u8 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use cenote_rt::Rng;
-
-    #[test]
-    fn ranges_agree_with_a_bitmap() {
-        let mut rng = Rng::seeded(11);
-        let mut set = RangeSet::default();
-        let mut bits = [false; 200];
-        for _ in 0..4000 {
-            let start = rng.below(199);
-            let end = start + 1 + rng.below(200 - start - 1).min(12);
-            let part = &mut bits[start as usize..end as usize];
-            if rng.below(2) == 0 {
-                assert_eq!(set.add(start..end), part.iter().all(|bit| !bit));
-                part.fill(true);
-            } else {
-                assert_eq!(set.remove(start..end), part.iter().all(|bit| *bit));
-                part.fill(false);
-            }
-            let mut again = [false; 200];
-            for range in set.iter() {
-                again[range.start as usize..range.end as usize].fill(true);
-            }
-            assert_eq!(again, bits);
-            assert!(set.iter().zip(set.iter().skip(1)).all(|(a, b)| a.end < b.start));
-        }
-    }
 }

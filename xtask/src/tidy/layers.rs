@@ -10,8 +10,9 @@ use std::process::Command;
 use serde::Deserialize;
 
 /// Floor first: a crate may use any crate before it, unless [`ALONE`] says less.
-const LAYERS: [&str; 16] = [
+const LAYERS: [&str; 17] = [
     "cenote-rt",
+    "cenote-ranges",
     "cenote-ondisk",
     "cenote-codec",
     "cenote-device",
@@ -30,8 +31,9 @@ const LAYERS: [&str; 16] = [
 ];
 
 /// Crates that may use less than all above them, and what.
-const ALONE: [(&str, &[&str]); 5] = [
+const ALONE: [(&str, &[&str]); 6] = [
     ("cenote-rt", &[]),
+    ("cenote-ranges", &[]),
     ("cenote-ondisk", &[]),
     ("cenote-codec", &[]),
     ("cenote-device", &["cenote-rt"]),
