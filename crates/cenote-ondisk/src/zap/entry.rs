@@ -4,6 +4,8 @@
 //! leaf's arrays are most significant byte first whatever the byte order of the pool, so an array
 //! is kept as those bytes and widened on demand, without sign extension (spec 03 §1, §4.3).
 
+use std::borrow::Cow;
+
 /// A key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
@@ -29,6 +31,83 @@ impl Key {
         match self {
             Self::Name(_) => None,
             Self::Words(words) => Some(words),
+        }
+    }
+}
+
+/// A key that somebody looks for or stores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyRef<'a> {
+    /// A name, without NUL.
+    Name(&'a [u8]),
+    /// Words.
+    Words(&'a [u64]),
+}
+
+impl KeyRef<'_> {
+    /// The bytes as a leaf keeps them: a name with its NUL, words most significant byte first.
+    #[must_use]
+    pub fn stored(&self) -> Vec<u8> {
+        match self {
+            Self::Name(name) => name.iter().copied().chain([0]).collect(),
+            Self::Words(words) => words.iter().flat_map(|word| word.to_be_bytes()).collect(),
+        }
+    }
+
+    /// Bytes of [`Self::stored`].
+    #[must_use]
+    pub const fn stored_len(&self) -> usize {
+        match self {
+            Self::Name(name) => name.len().saturating_add(1),
+            Self::Words(words) => words.len().saturating_mul(8),
+        }
+    }
+
+    /// Length as an entry counts it: bytes with NUL, or words.
+    #[must_use]
+    pub const fn integer_count(&self) -> usize {
+        match self {
+            Self::Name(name) => name.len().saturating_add(1),
+            Self::Words(words) => words.len(),
+        }
+    }
+}
+
+impl<'a> From<&'a str> for KeyRef<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Name(name.as_bytes())
+    }
+}
+
+impl<'a> From<&'a String> for KeyRef<'a> {
+    fn from(name: &'a String) -> Self {
+        Self::Name(name.as_bytes())
+    }
+}
+
+impl<'a> From<&'a [u8]> for KeyRef<'a> {
+    fn from(name: &'a [u8]) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for KeyRef<'a> {
+    fn from(name: &'a Vec<u8>) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl<'a> From<&'a [u64]> for KeyRef<'a> {
+    fn from(words: &'a [u64]) -> Self {
+        Self::Words(words)
+    }
+}
+
+impl<'a> From<&'a Key> for KeyRef<'a> {
+    fn from(key: &'a Key) -> Self {
+        match key {
+            Key::Name(name) => Self::Name(name),
+            Key::Words(words) => Self::Words(words),
         }
     }
 }
@@ -86,6 +165,34 @@ impl Value {
         }
     }
 
+    /// The bytes as a leaf keeps them: integers most significant byte first.
+    #[must_use]
+    pub fn stored(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::U64(word) => Cow::Owned(word.to_be_bytes().to_vec()),
+            Self::Array { bytes, .. } => Cow::Borrowed(bytes),
+        }
+    }
+
+    /// Whether the integers have a size that there is and the bytes are whole integers.
+    #[must_use]
+    pub fn is_well_formed(&self) -> bool {
+        match self {
+            Self::U64(_) => true,
+            Self::Array { integer_size, bytes } => {
+                matches!(integer_size, 1 | 2 | 4 | 8)
+                    && bytes.len().is_multiple_of(usize::from(*integer_size))
+            }
+        }
+    }
+
+    /// A string with its NUL.
+    #[must_use]
+    pub fn text(text: &str) -> Self {
+        let bytes = text.bytes().chain([0]).collect();
+        Self::Array { integer_size: 1, bytes }
+    }
+
     /// The integers, widened.
     #[must_use]
     pub fn words(&self) -> Vec<u64> {
@@ -128,6 +235,12 @@ impl Value {
     pub fn as_str(&self) -> Option<&str> {
         let text = self.as_bytes()?.split(|byte| *byte == 0).next()?;
         std::str::from_utf8(text).ok()
+    }
+}
+
+impl From<u64> for Value {
+    fn from(word: u64) -> Self {
+        Self::U64(word)
     }
 }
 

@@ -4,7 +4,7 @@
 //! which the *high* 28 or 48 bits are kept. Words of a u64 key are hashed low byte first, although
 //! they are stored high byte first.
 
-use super::{NormFlags, ZapFlags, normalize};
+use super::{KeyRef, NormFlags, ZapFlags, normalize};
 
 /// Polynomial of the CRC, reflected.
 pub const CRC64_POLY: u64 = 0xc96c_5795_d787_0f42;
@@ -78,6 +78,15 @@ impl ZapHash {
     #[must_use]
     pub fn name(&self, name: &[u8]) -> u64 {
         self.bits().mask(crc64(self.salt, &normalize(name, self.normflags)))
+    }
+
+    /// Hash of a key of either kind.
+    #[must_use]
+    pub fn key(&self, key: &KeyRef<'_>) -> u64 {
+        match key {
+            KeyRef::Name(name) => self.name(name),
+            KeyRef::Words(words) => self.words(words),
+        }
     }
 
     /// Hash of a u64 key.

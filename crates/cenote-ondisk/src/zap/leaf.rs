@@ -16,7 +16,7 @@
 
 use super::fat::block_shift;
 use super::hash::high_bits;
-use super::{BLOCK_LEAF, CorruptZap, Entry, Key, Value};
+use super::{BLOCK_LEAF, CorruptZap, Entry, Key, KeyRef, Value};
 use crate::words;
 
 /// Magic of a leaf.
@@ -34,7 +34,8 @@ pub const CHUNK_ENTRY: u8 = 252;
 /// Type byte of a free chunk.
 pub const CHUNK_FREE: u8 = 253;
 
-const HEADER_LEN: usize = 48;
+/// Bytes of the header.
+pub const HEADER_LEN: usize = 48;
 
 /// Header of a leaf (`zap_leaf_header`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,6 +171,19 @@ impl<'a> Leaf<'a> {
         Ok(None)
     }
 
+    /// Finds the entry of exactly this key; its chunk tells where it stands.
+    pub fn find(&self, hash: u64, key: &KeyRef<'_>) -> Result<Option<LeafEntry>, CorruptZap> {
+        for entry in self.with_hash(hash) {
+            let entry = entry?;
+            if usize::from(entry.key_len) == key.integer_count()
+                && KeyRef::from(&self.key(&entry)?) == *key
+            {
+                return Ok(Some(entry));
+            }
+        }
+        Ok(None)
+    }
+
     /// All entries that the hash table leads to, in cursor order, without keys and values.
     pub fn entry_chunks(&self) -> Result<Vec<LeafEntry>, CorruptZap> {
         let mut entries =
@@ -251,7 +265,7 @@ impl<'a> Leaf<'a> {
 
     /// Gathers an array of `len` bytes from its chunks; each is used once, so a loop ends with the
     /// length, which is bounded by what the leaf can hold.
-    fn array(&self, first: u16, len: usize) -> Result<Vec<u8>, CorruptZap> {
+    pub(super) fn array(&self, first: u16, len: usize) -> Result<Vec<u8>, CorruptZap> {
         if len > self.chunks.len().saturating_mul(ARRAY_LEN) {
             return Err(CorruptZap::ArrayLength { len, found: 0 });
         }
@@ -269,7 +283,11 @@ impl<'a> Leaf<'a> {
         Ok(bytes)
     }
 
-    fn chunk(&self, number: u16, expected: u8) -> Result<&'a [u8; CHUNK_LEN], CorruptZap> {
+    pub(super) fn chunk(
+        &self,
+        number: u16,
+        expected: u8,
+    ) -> Result<&'a [u8; CHUNK_LEN], CorruptZap> {
         let Some(chunk) = self.chunks.get(usize::from(number)) else {
             return Err(CorruptZap::ChunkNumber { chunk: number, count: self.chunk_count() });
         };
@@ -280,7 +298,7 @@ impl<'a> Leaf<'a> {
         Ok(chunk)
     }
 
-    fn entry_chunk(&self, number: u16) -> Result<LeafEntry, CorruptZap> {
+    pub(super) fn entry_chunk(&self, number: u16) -> Result<LeafEntry, CorruptZap> {
         let [_, integer_size, n0, n1, k0, k1, l0, l1, v0, v1, w0, w1, c0, c1, c2, c3, hash @ ..] =
             *self.chunk(number, CHUNK_ENTRY)?;
         Ok(LeafEntry {
@@ -297,7 +315,61 @@ impl<'a> Leaf<'a> {
     }
 }
 
+impl LeafEntry {
+    /// The bytes of the chunk.
+    pub(super) fn encode(&self) -> [u8; CHUNK_LEN] {
+        let [n0, n1] = self.next.to_le_bytes();
+        let [k0, k1] = self.key_chunk.to_le_bytes();
+        let [l0, l1] = self.key_len.to_le_bytes();
+        let [v0, v1] = self.value_chunk.to_le_bytes();
+        let [w0, w1] = self.value_len.to_le_bytes();
+        let [c0, c1, c2, c3] = self.cd.to_le_bytes();
+        let [h0, h1, h2, h3, h4, h5, h6, h7] = self.hash.to_le_bytes();
+        let size = self.integer_size;
+        [
+            CHUNK_ENTRY,
+            size,
+            n0,
+            n1,
+            k0,
+            k1,
+            l0,
+            l1,
+            v0,
+            v1,
+            w0,
+            w1,
+            c0,
+            c1,
+            c2,
+            c3,
+            h0,
+            h1,
+            h2,
+            h3,
+            h4,
+            h5,
+            h6,
+            h7,
+        ]
+    }
+}
+
 impl LeafHeader {
+    /// The bytes of the header.
+    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        let head = words::to_bytes(&[BLOCK_LEAF, 0, self.prefix]);
+        let shorts = [self.free_count, self.entry_count, self.prefix_len, self.free_list];
+        let fields = head
+            .into_iter()
+            .chain(LEAF_MAGIC.to_le_bytes())
+            .chain(shorts.into_iter().flat_map(u16::to_le_bytes))
+            .chain([self.flags]);
+        bytes.iter_mut().zip(fields).for_each(|(byte, field)| *byte = field);
+        bytes
+    }
+
     fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, CorruptZap> {
         let [kind, _zero, prefix] = words::padded(bytes);
         if kind != BLOCK_LEAF {

@@ -14,6 +14,10 @@
 //! normalized with the ZAP's flags ([`normalize`]), so that all spellings of one name meet in one
 //! chain.
 //!
+//! Changes are made to one block at a time too: [`LeafMut`], `fat_edit` and `micro_edit` turn the
+//! bytes of a block into those after the change, and leave to the object's owner which blocks are
+//! read and written.
+//!
 //! Order: entries are visited by ascending (hash, cd), in micro and fat ZAPs alike ([`Cursor`]).
 //! The collision differentiator (cd) tells entries with the same truncated hash apart.
 //!
@@ -30,15 +34,19 @@
 pub mod case;
 pub mod entry;
 pub mod fat;
+pub mod fat_edit;
 pub mod hash;
 pub mod leaf;
+pub mod leaf_edit;
 pub mod micro;
+pub mod micro_edit;
 pub mod normalize;
 
-pub use entry::{Entry, Key, Value};
+pub use entry::{Entry, Key, KeyRef, Value};
 pub use fat::{FatHeader, PointerPlace};
 pub use hash::{Cursor, HashBits, ZapHash};
 pub use leaf::Leaf;
+pub use leaf_edit::LeafMut;
 pub use micro::{MicroEntry, MicroZap};
 pub use normalize::{MatchKind, NormFlags, matches, normalize};
 
@@ -56,6 +64,8 @@ pub const BLOCK_LEAF: u64 = 1 << 63;
 pub const KEY_LEN_MAX: usize = 256;
 /// Bytes of a key in a directory with long names.
 pub const LONG_KEY_LEN_MAX: usize = 1024;
+/// Words of a key.
+pub const KEY_WORDS_MAX: usize = 32;
 /// Bytes of a value.
 pub const VALUE_LEN_MAX: usize = 8192;
 
