@@ -14,9 +14,6 @@ pub enum Endian {
 }
 
 impl Endian {
-    /// The order of the machine that this runs on.
-    pub const NATIVE: Self = if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
-
     /// A u16 in this order.
     #[must_use]
     pub const fn u16(self, bytes: [u8; 2]) -> u16 {

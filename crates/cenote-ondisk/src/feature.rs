@@ -218,28 +218,6 @@ pub fn by_name(name: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|feature| feature.name == name)
 }
 
-/// What unknown features in use leave possible.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Openable {
-    /// Everything.
-    ReadWrite,
-    /// Reading: a feature that only writing needs is unknown.
-    ReadOnly,
-    /// Nothing: a feature that reading needs is unknown.
-    No,
-}
-
-/// What an entry of one of the two ZAPs (or of the label, as `for_read` with a count of 1) leaves
-/// possible. The pool's answer is the maximum over all entries.
-#[must_use]
-pub fn openable(guid: &str, count: u64, for_read: bool) -> Openable {
-    match (count, by_guid(guid), for_read) {
-        (0, _, _) | (_, Some(_), _) => Openable::ReadWrite,
-        (_, None, false) => Openable::ReadOnly,
-        (_, None, true) => Openable::No,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,19 +238,5 @@ mod tests {
         assert_eq!((of((2, 1)), of((2, 2)), of((2, 3))), (34, 39, 44));
         let in_label = FEATURES.iter().filter(|feature| feature.is_in_label()).count();
         assert_eq!(in_label, 8);
-    }
-
-    #[test]
-    fn what_unknown_features_leave() {
-        let rows = [
-            ("com.delphix:hole_birth", 1, true, Openable::ReadWrite),
-            ("org.example:new", 0, true, Openable::ReadWrite),
-            ("org.example:new", 1, false, Openable::ReadOnly),
-            ("org.example:new", 2, true, Openable::No),
-        ];
-        for (guid, count, for_read, expected) in rows {
-            assert_eq!(openable(guid, count, for_read), expected);
-        }
-        assert!(Openable::No > Openable::ReadOnly);
     }
 }

@@ -15,7 +15,7 @@ pub const SA_ATTRS: &str = "SA_ATTRS";
 pub const FUID: &str = "FUID";
 /// Directory of shares (illumos, FreeBSD).
 pub const SHARES: &str = "SHARES";
-/// Unicode form of names; see [`normalization_name`].
+/// Unicode form of names: [`crate::zap::NormFlags`].
 pub const NORMALIZATION: &str = "normalization";
 /// 1 = names must be UTF-8.
 pub const UTF8ONLY: &str = "utf8only";
@@ -61,27 +61,3 @@ pub const ZVOL_OBJ: u64 = 1;
 pub const ZVOL_ZAP_OBJ: u64 = 2;
 /// Key of a volume's size in bytes.
 pub const ZVOL_SIZE: &str = "size";
-
-/// Property value of a stored `normalization`.
-#[must_use]
-pub const fn normalization_name(value: u64) -> Option<&'static str> {
-    Some(match value {
-        0 => "none",
-        0x10 => "formD",
-        0x20 => "formKD",
-        0x50 => "formC",
-        0x60 => "formKC",
-        _ => return None,
-    })
-}
-
-/// Property value of a stored `casesensitivity`.
-#[must_use]
-pub const fn casesensitivity_name(value: u64) -> Option<&'static str> {
-    Some(match value {
-        0 => "sensitive",
-        1 => "insensitive",
-        2 => "mixed",
-        _ => return None,
-    })
-}

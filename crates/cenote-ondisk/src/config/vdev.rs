@@ -1,7 +1,9 @@
 //! One vdev of the tree, and those below it (spec 01 §5).
 
 use super::{ASHIFT_MAX, ASHIFT_MIN, CorruptConfig, VDEV_DEPTH_MAX, flag, need, ranged, text};
+use crate::indirect::{CONFIG_BIRTHS, CONFIG_MAPPING, CONFIG_PREV};
 use crate::nvlist::{NvList, NvString};
+use crate::vdev_zap::{CONFIG_LEAF, CONFIG_ROOT, CONFIG_TOP};
 
 /// RAID-Z parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -268,7 +270,7 @@ impl VdevConfig {
             create_txg: list.u64("create_txg").unwrap_or(0),
             top,
             leaf,
-            zap_root: list.u64("com.klarasystems:vdev_zap_root"),
+            zap_root: list.u64(CONFIG_ROOT),
             children,
             kind,
         })
@@ -367,10 +369,10 @@ impl TopConfig {
             is_log: flag(list, "is_log"),
             non_allocating: flag(list, "non_allocating"),
             removing: flag(list, "removing"),
-            indirect_object: list.u64("com.delphix:indirect_object"),
-            indirect_births: list.u64("com.delphix:indirect_births"),
-            prev_indirect_vdev: list.u64("com.delphix:prev_indirect_vdev"),
-            zap_top: list.u64("com.delphix:vdev_zap_top"),
+            indirect_object: list.u64(CONFIG_MAPPING),
+            indirect_births: list.u64(CONFIG_BIRTHS),
+            prev_indirect_vdev: list.u64(CONFIG_PREV),
+            zap_top: list.u64(CONFIG_TOP),
         })
     }
 }
@@ -397,7 +399,7 @@ impl LeafConfig {
             rebuild_txg: list.u64("rebuild_txg"),
             resilver_defer: flag(list, "com.datto:resilver_defer"),
             orig_guid: list.u64("orig_guid"),
-            zap_leaf: list.u64("com.delphix:vdev_zap_leaf"),
+            zap_leaf: list.u64(CONFIG_LEAF),
         }
     }
 }

@@ -22,7 +22,6 @@ pub mod key;
 pub mod props;
 
 pub use bookmark::{BookmarkFlags, BookmarkPhys};
-pub use crypto::{KeyFormat, Suite};
 pub use dataset::{DatasetFlags, DatasetPhys};
 pub use dir::{DirPhys, SpaceUse};
 

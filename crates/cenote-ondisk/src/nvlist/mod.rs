@@ -15,6 +15,7 @@
 //!
 //! Sources: spec 01 §3.
 
+mod cursor;
 mod native;
 mod value;
 mod xdr;

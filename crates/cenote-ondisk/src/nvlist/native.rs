@@ -12,10 +12,10 @@
 //! Where C keeps pointers the bytes are zero. The pairs of nested lists follow after the pair that
 //! holds them, outside its size, each ended by 4 zero bytes and without version and flags.
 
-use super::value::count_suits;
+use super::cursor::Cursor;
+use super::value::check_count;
 use super::{CorruptNvList, DEPTH_MAX, NVLIST_HEADER_LEN, NvList, NvPair, NvString, NvValue};
 use super::{pair_size, round_up};
-use crate::bytes::Reader;
 use crate::endian::Endian;
 
 type Result<T> = std::result::Result<T, CorruptNvList>;
@@ -27,20 +27,14 @@ const LIST_HEAD_PAD: usize = 16;
 
 /// Decodes a list with its header, and tells how many bytes it took.
 pub(super) fn decode(bytes: &[u8], endian: Endian) -> Result<(NvList, usize)> {
-    let mut decoder = Decoder { reader: Reader::new(bytes, endian), endian };
-    decoder.take(NVLIST_HEADER_LEN)?;
-    let at = decoder.reader.position();
-    let (version, flags) = (decoder.u32()?, decoder.u32()?);
+    let mut list = Cursor::new(bytes, endian);
+    list.take(NVLIST_HEADER_LEN)?;
+    let at = list.position();
+    let (version, flags) = (list.u32()?, list.u32()?);
     if version != 0 {
         return Err(CorruptNvList::Version { version, at });
     }
-    let list = decoder.pairs(flags, 1)?;
-    Ok((list, decoder.reader.position()))
-}
-
-struct Decoder<'a> {
-    reader: Reader<'a>,
-    endian: Endian,
+    Ok((pairs(&mut list, flags, 1)?, list.position()))
 }
 
 /// The pair that is being read; its value's bytes, padded.
@@ -48,61 +42,38 @@ struct Head<'a> {
     at: usize,
     code: u32,
     count: u32,
-    value: Reader<'a>,
+    value: Cursor<'a>,
 }
 
 impl<'a> Head<'a> {
-    fn short(&self) -> CorruptNvList {
-        CorruptNvList::Short { at: self.at }
-    }
-
-    fn u32(&mut self) -> Result<u32> {
-        self.value.u32().ok_or(self.short())
-    }
-
-    fn u64(&mut self) -> Result<u64> {
-        self.value.u64().ok_or(self.short())
-    }
-
-    fn u16(&mut self) -> Result<u16> {
-        self.value.u16().ok_or(self.short())
-    }
-
-    fn u8(&mut self) -> Result<u8> {
-        self.value.u8().ok_or(self.short())
-    }
-
-    fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
-        self.value.take(len).ok_or(self.short())
-    }
-
-    /// The bytes up to the next NUL.
     fn string(&mut self) -> Result<NvString> {
-        let bad = CorruptNvList::String { at: self.at };
-        let len = {
-            let mut rest = self.value.clone();
-            let rest = rest.take(rest.remaining()).ok_or(bad)?;
-            rest.iter().position(|byte| *byte == 0).ok_or(bad)?
-        };
-        let text = self.bytes(len)?;
-        let _nul = self.u8()?;
-        NvString::from_bytes(text).ok_or(bad)
+        let text = self.value.until_nul().and_then(NvString::from_bytes);
+        text.ok_or(CorruptNvList::String { at: self.at })
+    }
+
+    fn bytes(&mut self) -> Result<Vec<u8>> {
+        self.value.take(self.count as usize).map(<[u8]>::to_vec)
+    }
+
+    /// Passes over the pointers in front of an array's elements.
+    fn pointers(&mut self) -> Result<()> {
+        self.value.take((self.count as usize).saturating_mul(8)).map(|_| ())
     }
 
     fn strings(&mut self) -> Result<Vec<NvString>> {
-        self.bytes((self.count as usize).saturating_mul(8))?;
+        self.pointers()?;
         (0..self.count).map(|_| self.string()).collect()
     }
 
     /// Flags of the nested lists.
     fn list_heads(&mut self) -> Result<Vec<u32>> {
         if self.code == 20 {
-            self.bytes((self.count as usize).saturating_mul(8))?;
+            self.pointers()?;
         }
         (0..self.count)
             .map(|_| {
-                let (version, flags) = (self.u32()?, self.u32()?);
-                self.bytes(LIST_HEAD_PAD)?;
+                let (version, flags) = (self.value.u32()?, self.value.u32()?);
+                self.value.take(LIST_HEAD_PAD)?;
                 match version {
                     0 => Ok(flags),
                     _ => Err(CorruptNvList::Version { version, at: self.at }),
@@ -111,116 +82,93 @@ impl<'a> Head<'a> {
             .collect()
     }
 
-    fn array<T>(&mut self, mut next: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
-        (0..self.count).map(|_| next(self)).collect()
+    fn array<T>(&mut self, mut next: impl FnMut(&mut Cursor<'a>) -> Result<T>) -> Result<Vec<T>> {
+        (0..self.count).map(|_| next(&mut self.value)).collect()
     }
 }
 
-impl<'a> Decoder<'a> {
-    fn short(&self) -> CorruptNvList {
-        CorruptNvList::Short { at: self.reader.position() }
+/// The pairs of a list up to their end marker.
+fn pairs(rest: &mut Cursor<'_>, flags: u32, depth: u32) -> Result<NvList> {
+    if depth > DEPTH_MAX {
+        return Err(CorruptNvList::Depth { at: rest.position() });
     }
+    let mut list = NvList { flags, pairs: Vec::new() };
+    while let Some(pair) = pair(rest, depth)? {
+        list.pairs.push(pair);
+    }
+    Ok(list)
+}
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8]> {
-        self.reader.take(len).ok_or(self.short())
+fn pair(rest: &mut Cursor<'_>, depth: u32) -> Result<Option<NvPair>> {
+    let at = rest.position();
+    let found = rest.u32()?;
+    if found == 0 {
+        return Ok(None);
     }
+    let (name_size, _zero) = (usize::from(rest.u16()?), rest.u16()?);
+    let (count, code) = (rest.u32()?, rest.u32()?);
+    let head_len = round_up(PAIR_HEAD_LEN.saturating_add(name_size), 8);
+    let padded_name = rest.take(head_len.saturating_sub(PAIR_HEAD_LEN))?;
+    let name = match padded_name.get(..name_size) {
+        Some([text @ .., 0]) => NvString::from_bytes(text).filter(|name| !name.is_empty()),
+        _ => None,
+    };
+    let name = name.ok_or(CorruptNvList::Name { at })?;
+    let head =
+        Head { at, code, count, value: rest.part((found as usize).saturating_sub(head_len))? };
+    let value = value(rest, head, depth)?;
+    let expected = pair_size(name.len(), value.memory_len());
+    if found as usize != expected {
+        return Err(CorruptNvList::PairSize { found, expected, at });
+    }
+    Ok(Some(NvPair { name, value }))
+}
 
-    fn u32(&mut self) -> Result<u32> {
-        self.reader.u32().ok_or(self.short())
-    }
+fn value(rest: &mut Cursor<'_>, mut head: Head<'_>, depth: u32) -> Result<NvValue> {
+    let Head { at, code, count, .. } = head;
+    check_count(code, count, at)?;
+    let value = &mut head.value;
+    Ok(match code {
+        1 => NvValue::Boolean,
+        2 => NvValue::Byte(value.u8()?),
+        3 => NvValue::Int16(value.u16()? as i16),
+        4 => NvValue::Uint16(value.u16()?),
+        5 => NvValue::Int32(value.u32()? as i32),
+        6 => NvValue::Uint32(value.u32()?),
+        7 => NvValue::Int64(value.u64()? as i64),
+        8 => NvValue::Uint64(value.u64()?),
+        9 => NvValue::String(head.string()?),
+        10 => NvValue::ByteArray(head.bytes()?),
+        11 => NvValue::Int16Array(head.array(|value| Ok(value.u16()? as i16))?),
+        12 => NvValue::Uint16Array(head.array(Cursor::u16)?),
+        13 => NvValue::Int32Array(head.array(|value| Ok(value.u32()? as i32))?),
+        14 => NvValue::Uint32Array(head.array(Cursor::u32)?),
+        15 => NvValue::Int64Array(head.array(|value| Ok(value.u64()? as i64))?),
+        16 => NvValue::Uint64Array(head.array(Cursor::u64)?),
+        17 => NvValue::StringArray(head.strings()?),
+        18 => NvValue::Hrtime(value.u64()? as i64),
+        19 | 20 => return lists(rest, &mut head, depth),
+        21 => NvValue::BooleanValue(value.u32()? != 0),
+        22 => NvValue::Int8(value.u8()? as i8),
+        23 => NvValue::Uint8(value.u8()?),
+        24 => NvValue::BooleanArray(head.array(|value| Ok(value.u32()? != 0))?),
+        25 => NvValue::Int8Array(head.array(|value| Ok(value.u8()? as i8))?),
+        26 => NvValue::Uint8Array(head.bytes()?),
+        27 => NvValue::Double(f64::from_bits(value.u64()?)),
+        _ => return Err(CorruptNvList::Type { code, at }),
+    })
+}
 
-    fn u16(&mut self) -> Result<u16> {
-        self.reader.u16().ok_or(self.short())
+/// Nested lists: heads in the value, pairs behind it.
+fn lists(rest: &mut Cursor<'_>, head: &mut Head<'_>, depth: u32) -> Result<NvValue> {
+    let mut lists = Vec::new();
+    for flags in head.list_heads()? {
+        lists.push(pairs(rest, flags, depth.saturating_add(1))?);
     }
-
-    /// The pairs of a list up to their end marker.
-    fn pairs(&mut self, flags: u32, depth: u32) -> Result<NvList> {
-        if depth > DEPTH_MAX {
-            return Err(CorruptNvList::Depth { at: self.reader.position() });
-        }
-        let mut list = NvList { flags, pairs: Vec::new() };
-        while let Some(pair) = self.pair(depth)? {
-            list.pairs.push(pair);
-        }
-        Ok(list)
-    }
-
-    fn pair(&mut self, depth: u32) -> Result<Option<NvPair>> {
-        let at = self.reader.position();
-        let found = self.u32()?;
-        if found == 0 {
-            return Ok(None);
-        }
-        let (name_size, _zero) = (usize::from(self.u16()?), self.u16()?);
-        let (count, code) = (self.u32()?, self.u32()?);
-        let head_len = round_up(PAIR_HEAD_LEN.saturating_add(name_size), 8);
-        let padded_name = self.take(head_len.saturating_sub(PAIR_HEAD_LEN))?;
-        let name = match padded_name.get(..name_size) {
-            Some([text @ .., 0]) => NvString::from_bytes(text).filter(|name| !name.is_empty()),
-            _ => None,
-        };
-        let name = name.ok_or(CorruptNvList::Name { at })?;
-        let value_len = (found as usize).saturating_sub(head_len);
-        let value = Reader::new(self.take(value_len)?, self.endian);
-        let value = self.value(Head { at, code, count, value }, depth)?;
-        let expected = pair_size(name.len(), value.memory_len());
-        if found as usize != expected {
-            return Err(CorruptNvList::PairSize { found, expected, at });
-        }
-        Ok(Some(NvPair { name, value }))
-    }
-
-    fn value(&mut self, mut head: Head<'a>, depth: u32) -> Result<NvValue> {
-        let (at, code, count) = (head.at, head.code, head.count);
-        if !count_suits(code, count) {
-            return Err(if (1..=27).contains(&code) {
-                CorruptNvList::Count { code, count, at }
-            } else {
-                CorruptNvList::Type { code, at }
-            });
-        }
-        let head = &mut head;
-        Ok(match code {
-            1 => NvValue::Boolean,
-            2 => NvValue::Byte(head.u8()?),
-            3 => NvValue::Int16(head.u16()? as i16),
-            4 => NvValue::Uint16(head.u16()?),
-            5 => NvValue::Int32(head.u32()? as i32),
-            6 => NvValue::Uint32(head.u32()?),
-            7 => NvValue::Int64(head.u64()? as i64),
-            8 => NvValue::Uint64(head.u64()?),
-            9 => NvValue::String(head.string()?),
-            10 => NvValue::ByteArray(head.bytes(count as usize)?.to_vec()),
-            11 => NvValue::Int16Array(head.array(|head| Ok(head.u16()? as i16))?),
-            12 => NvValue::Uint16Array(head.array(Head::u16)?),
-            13 => NvValue::Int32Array(head.array(|head| Ok(head.u32()? as i32))?),
-            14 => NvValue::Uint32Array(head.array(Head::u32)?),
-            15 => NvValue::Int64Array(head.array(|head| Ok(head.u64()? as i64))?),
-            16 => NvValue::Uint64Array(head.array(Head::u64)?),
-            17 => NvValue::StringArray(head.strings()?),
-            18 => NvValue::Hrtime(head.u64()? as i64),
-            19 | 20 => return self.lists(head, depth),
-            21 => NvValue::BooleanValue(head.u32()? != 0),
-            22 => NvValue::Int8(head.u8()? as i8),
-            23 => NvValue::Uint8(head.u8()?),
-            24 => NvValue::BooleanArray(head.array(|head| Ok(head.u32()? != 0))?),
-            25 => NvValue::Int8Array(head.array(|head| Ok(head.u8()? as i8))?),
-            26 => NvValue::Uint8Array(head.bytes(count as usize)?.to_vec()),
-            27 => NvValue::Double(f64::from_bits(head.u64()?)),
-            _ => return Err(CorruptNvList::Type { code, at }),
-        })
-    }
-
-    fn lists(&mut self, head: &mut Head<'a>, depth: u32) -> Result<NvValue> {
-        let mut lists = Vec::new();
-        for flags in head.list_heads()? {
-            lists.push(self.pairs(flags, depth.saturating_add(1))?);
-        }
-        Ok(match head.code {
-            20 => NvValue::ListArray(lists),
-            _ => NvValue::List(lists.pop().ok_or(self.short())?),
-        })
-    }
+    Ok(match head.code {
+        20 => NvValue::ListArray(lists),
+        _ => NvValue::List(lists.pop().ok_or(rest.short())?),
+    })
 }
 
 /// The bytes of a list, with its header.

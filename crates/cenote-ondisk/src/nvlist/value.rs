@@ -1,6 +1,6 @@
 //! The 27 types of value, and the strings in them.
 
-use super::NvList;
+use super::{CorruptNvList, NvList};
 
 /// A name or string: bytes without NUL, mostly UTF-8.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -208,12 +208,12 @@ impl NvValue {
     }
 }
 
-/// Whether a pair of this type may have this many elements.
-pub(super) const fn count_suits(code: u32, count: u32) -> bool {
-    match code {
-        1 => count == 0,
-        10..=17 | 20 | 24..=26 => true,
-        _ => count == 1,
+/// Checks that the pair at `at` is of a known type, and may have this many elements.
+pub(super) const fn check_count(code: u32, count: u32, at: usize) -> Result<(), CorruptNvList> {
+    match (code, count) {
+        (1, 0) | (10..=17 | 20 | 24..=26, _) | (2..=9 | 18 | 19 | 21..=23 | 27, 1) => Ok(()),
+        (1..=27, _) => Err(CorruptNvList::Count { code, count, at }),
+        _ => Err(CorruptNvList::Type { code, at }),
     }
 }
 

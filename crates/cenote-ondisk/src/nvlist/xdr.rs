@@ -10,24 +10,24 @@
 //! not. `encoded_size` covers nested lists; OpenZFS never checks it, so neither do we, but boot
 //! loaders skip pairs by it. `decoded_size` is checked exactly, as OpenZFS does.
 
-use super::value::count_suits;
+use super::cursor::Cursor;
+use super::value::check_count;
 use super::{CorruptNvList, DEPTH_MAX, NVLIST_HEADER_LEN, NvList, NvPair, NvString, NvValue};
 use super::{pair_size, round_up};
-use crate::bytes::Reader;
 use crate::endian::Endian;
 
 type Result<T> = std::result::Result<T, CorruptNvList>;
 
 /// Decodes a list with its header, and tells how many bytes it took.
 pub(super) fn decode(bytes: &[u8]) -> Result<(NvList, usize)> {
-    let mut decoder = Decoder { reader: Reader::new(bytes, Endian::Big) };
-    decoder.take(NVLIST_HEADER_LEN)?;
+    let mut decoder = Decoder { rest: Cursor::new(bytes, Endian::Big) };
+    decoder.rest.take(NVLIST_HEADER_LEN)?;
     let list = decoder.list(1)?;
-    Ok((list, decoder.reader.position()))
+    Ok((list, decoder.rest.position()))
 }
 
 struct Decoder<'a> {
-    reader: Reader<'a>,
+    rest: Cursor<'a>,
 }
 
 /// The pair that is being read.
@@ -39,30 +39,14 @@ struct Head {
 }
 
 impl<'a> Decoder<'a> {
-    fn short(&self) -> CorruptNvList {
-        CorruptNvList::Short { at: self.reader.position() }
-    }
-
-    fn take(&mut self, len: usize) -> Result<&'a [u8]> {
-        self.reader.take(len).ok_or(self.short())
-    }
-
-    fn u32(&mut self) -> Result<u32> {
-        self.reader.u32().ok_or(self.short())
-    }
-
-    fn u64(&mut self) -> Result<u64> {
-        self.reader.u64().ok_or(self.short())
-    }
-
     /// Bytes with their padding.
     fn opaque(&mut self, len: usize) -> Result<&'a [u8]> {
-        let padded = self.take(round_up(len, 4))?;
-        padded.get(..len).ok_or(self.short())
+        let padded = self.rest.take(round_up(len, 4))?;
+        padded.get(..len).ok_or(self.rest.short())
     }
 
     fn text(&mut self) -> Result<&'a [u8]> {
-        let len = self.u32()?;
+        let len = self.rest.u32()?;
         self.opaque(len as usize)
     }
 
@@ -72,11 +56,11 @@ impl<'a> Decoder<'a> {
     }
 
     fn list(&mut self, depth: u32) -> Result<NvList> {
-        let at = self.reader.position();
+        let at = self.rest.position();
         if depth > DEPTH_MAX {
             return Err(CorruptNvList::Depth { at });
         }
-        let (version, flags) = (self.u32()?, self.u32()?);
+        let (version, flags) = (self.rest.u32()?, self.rest.u32()?);
         if version != 0 {
             return Err(CorruptNvList::Version { version, at });
         }
@@ -89,15 +73,15 @@ impl<'a> Decoder<'a> {
 
     /// The next pair, or none at the end marker.
     fn pair(&mut self, depth: u32) -> Result<Option<NvPair>> {
-        let at = self.reader.position();
-        let (_encoded, found) = (self.u32()?, self.u32()?);
+        let at = self.rest.position();
+        let (_encoded, found) = (self.rest.u32()?, self.rest.u32()?);
         if found == 0 {
             return Ok(None);
         }
         let name = NvString::from_bytes(self.text()?)
             .filter(|name| !name.is_empty())
             .ok_or(CorruptNvList::Name { at })?;
-        let head = Head { at, code: self.u32()?, count: self.u32()? };
+        let head = Head { at, code: self.rest.u32()?, count: self.rest.u32()? };
         let value = self.value(head, depth)?;
         let expected = pair_size(name.len(), value.memory_len());
         if found as usize != expected {
@@ -108,22 +92,16 @@ impl<'a> Decoder<'a> {
 
     fn value(&mut self, head: Head, depth: u32) -> Result<NvValue> {
         let Head { at, code, count } = head;
-        if !count_suits(code, count) {
-            return Err(if (1..=27).contains(&code) {
-                CorruptNvList::Count { code, count, at }
-            } else {
-                CorruptNvList::Type { code, at }
-            });
-        }
+        check_count(code, count, at)?;
         Ok(match code {
             1 => NvValue::Boolean,
-            2 => NvValue::Byte(self.u32()? as u8),
-            3 => NvValue::Int16(self.u32()? as i16),
-            4 => NvValue::Uint16(self.u32()? as u16),
-            5 => NvValue::Int32(self.u32()? as i32),
-            6 => NvValue::Uint32(self.u32()?),
-            7 => NvValue::Int64(self.u64()? as i64),
-            8 => NvValue::Uint64(self.u64()?),
+            2 => NvValue::Byte(self.rest.u32()? as u8),
+            3 => NvValue::Int16(self.rest.u32()? as i16),
+            4 => NvValue::Uint16(self.rest.u32()? as u16),
+            5 => NvValue::Int32(self.rest.u32()? as i32),
+            6 => NvValue::Uint32(self.rest.u32()?),
+            7 => NvValue::Int64(self.rest.u64()? as i64),
+            8 => NvValue::Uint64(self.rest.u64()?),
             9 => NvValue::String(self.string(head)?),
             10 => NvValue::ByteArray(self.opaque(count as usize)?.to_vec()),
             11 => NvValue::Int16Array(self.words(head, |word| word as i16)?),
@@ -135,18 +113,18 @@ impl<'a> Decoder<'a> {
             17 => {
                 NvValue::StringArray((0..count).map(|_| self.string(head)).collect::<Result<_>>()?)
             }
-            18 => NvValue::Hrtime(self.u64()? as i64),
+            18 => NvValue::Hrtime(self.rest.u64()? as i64),
             19 => NvValue::List(self.list(depth.saturating_add(1))?),
             20 => NvValue::ListArray(
                 (0..count).map(|_| self.list(depth.saturating_add(1))).collect::<Result<_>>()?,
             ),
-            21 => NvValue::BooleanValue(self.u32()? != 0),
-            22 => NvValue::Int8(self.u32()? as i8),
-            23 => NvValue::Uint8(self.u32()? as u8),
+            21 => NvValue::BooleanValue(self.rest.u32()? != 0),
+            22 => NvValue::Int8(self.rest.u32()? as i8),
+            23 => NvValue::Uint8(self.rest.u32()? as u8),
             24 => NvValue::BooleanArray(self.words(head, |word| word != 0)?),
             25 => NvValue::Int8Array(self.words(head, |word| word as i8)?),
             26 => NvValue::Uint8Array(self.words(head, |word| word as u8)?),
-            27 => NvValue::Double(f64::from_bits(self.u64()?)),
+            27 => NvValue::Double(f64::from_bits(self.rest.u64()?)),
             _ => return Err(CorruptNvList::Type { code, at }),
         })
     }
@@ -156,19 +134,19 @@ impl<'a> Decoder<'a> {
         let Head { at, code, count } = head;
         match count {
             0 => Ok(()),
-            _ if self.u32()? == count => Ok(()),
+            _ if self.rest.u32()? == count => Ok(()),
             _ => Err(CorruptNvList::Count { code, count, at }),
         }
     }
 
     fn words<T>(&mut self, head: Head, convert: impl Fn(u32) -> T) -> Result<Vec<T>> {
         self.repeated_count(head)?;
-        (0..head.count).map(|_| self.u32().map(&convert)).collect()
+        (0..head.count).map(|_| self.rest.u32().map(&convert)).collect()
     }
 
     fn long_words<T>(&mut self, head: Head, convert: impl Fn(u64) -> T) -> Result<Vec<T>> {
         self.repeated_count(head)?;
-        (0..head.count).map(|_| self.u64().map(&convert)).collect()
+        (0..head.count).map(|_| self.rest.u64().map(&convert)).collect()
     }
 }
 

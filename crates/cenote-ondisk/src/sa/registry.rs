@@ -221,12 +221,6 @@ impl Registry {
         self.zpl.get(attr as usize).copied().flatten()
     }
 
-    /// Number of an attribute by name.
-    #[must_use]
-    pub fn number_of_name(&self, name: &[u8]) -> Option<u16> {
-        self.names.get(name).copied()
-    }
-
     /// A layout by number.
     #[must_use]
     pub fn layout(&self, number: u16) -> Option<&[u16]> {
