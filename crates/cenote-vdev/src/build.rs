@@ -26,6 +26,8 @@ pub struct BuildOptions {
     /// Whether leaves that are offline, faulted or removed are read where nothing else is left.
     /// Their data may be old: only what verifies is taken.
     pub uses_excluded_leaves: bool,
+    /// Whether the tree may be written. Everything that writes is refused on one that may not.
+    pub is_writable: bool,
     /// Why there is no device for a leaf, by guid, where it is not just missing.
     pub leaf_aux: BTreeMap<u64, VdevAux>,
 }
@@ -54,7 +56,8 @@ impl Tree {
         builder.derive_states();
         let Builder { vdevs, leaves, .. } = builder;
         let (indirect, reflow) = Default::default();
-        Ok(Arc::new(Self { vdevs, leaves, indirect, reflow }))
+        let is_writable = options.is_writable;
+        Ok(Arc::new(Self { vdevs, leaves, is_writable, indirect, reflow }))
     }
 }
 
@@ -186,6 +189,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
         };
         let is_excluded = !state.is_readable();
         leaf.is_readable = !is_excluded;
+        leaf.is_writable = !is_excluded && self.options.is_writable;
         let has_room = size.is_some_and(|size| label::leaf_asize(size) > 0);
         if is_excluded && has_room && self.options.uses_excluded_leaves {
             leaf.is_readable = true;
@@ -218,6 +222,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
             });
             if !has_place {
                 self.leaves[leaf.0].is_readable = false;
+                self.leaves[leaf.0].is_writable = false;
                 let vdev = &mut self.vdevs[index];
                 (vdev.state, vdev.aux) = (VdevState::CantOpen, VdevAux::OpenFailed);
             }

@@ -132,6 +132,24 @@ impl Draid {
         Row { columns: columns.collect() }
     }
 
+    /// All sectors of the whole stripes in a range, as child, byte on it and length (spec 06 §6.7).
+    pub fn stretches(&self, offset: u64, len: u64) -> Vec<(usize, i64, u64)> {
+        let stripe = self.stripe_bytes();
+        let mut at = offset.next_multiple_of(stripe);
+        let end = (offset + len) / stripe * stripe;
+        let mut found = Vec::new();
+        while at < end {
+            let group_end = (at / self.group_bytes() + 1) * self.group_bytes();
+            let piece = group_end.min(end) - at;
+            let rows = (piece / stripe).max(1);
+            let data = rows * (self.config.ndata << self.config.ashift);
+            let columns = self.row(at, data, 0).columns;
+            found.extend(columns.iter().map(|c| (c.child, c.offset, c.len as u64)));
+            at += piece;
+        }
+        found
+    }
+
     /// The child on which distributed spare `spare` has byte `offset` (spec 06 §6.6).
     pub fn spare_child(&self, spare: u64, offset: u64) -> Option<usize> {
         let column = self.config.children.checked_sub(spare.checked_add(1)?)?;

@@ -2,14 +2,23 @@
 //!
 //! A leaf adds the 4 MiB of labels and boot area to an offset, counts what it does, and knows
 //! which txgs it may lack. A distributed spare is a leaf too, with no device of its own: the tree
-//! sends its reads on to a child of its dRAID (spec 06 §2, §6.6).
+//! sends its I/O on to a child of its dRAID (spec 06 §2, §6.6).
+//!
+//! A write that returned is not durable yet. The leaf remembers of which txgs it has such writes;
+//! if the flush that should make them durable fails, all of those txgs may be lacking.
+//!
+//! Concurrency: the dirty time log and the unflushed txgs have a lock each, neither is held
+//! across I/O or while the other is taken.
+//! Durability: a txg is entered as unflushed when its write has returned, before the caller
+//! learns of it, so a flush that begins after that covers it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_device::Device;
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
+use crate::IoClass;
 use crate::dtl::TxgRanges;
 
 /// Byte of a device at which its data area starts.
@@ -30,6 +39,18 @@ pub struct LeafStats {
     pub read_errors: u64,
     /// Blocks of which this leaf gave wrong bytes.
     pub checksum_errors: u64,
+    /// Writes that ended.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Writes and flushes that failed.
+    pub write_errors: u64,
+    /// Flushes that succeeded.
+    pub flushes: u64,
+    /// Parts of blocks that were wrong and were written again.
+    pub repairs: u64,
+    /// Bytes of them.
+    pub repaired_bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +60,58 @@ struct Counters {
     bytes: AtomicU64,
     read_errors: AtomicU64,
     checksum_errors: AtomicU64,
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+    write_errors: AtomicU64,
+    flushes: AtomicU64,
+    repairs: AtomicU64,
+    repaired_bytes: AtomicU64,
+}
+
+/// What a leaf may lack.
+#[derive(Debug, Default)]
+struct Dtl {
+    missing: TxgRanges,
+    scrub: TxgRanges,
+    /// Whether `missing` was told, or is only what failed since.
+    is_known: bool,
+    is_changed: bool,
+}
+
+/// Writes that returned and may still be in a cache of the device.
+#[derive(Debug, Default)]
+struct Unflushed {
+    is_any: bool,
+    txgs: TxgRanges,
+}
+
+/// A stretch of a device to be written.
+#[derive(Debug, Clone)]
+pub(crate) struct Part {
+    /// Byte on the device, labels included.
+    pub(crate) offset: u64,
+    pub(crate) content: Content,
+}
+
+/// What is written there.
+#[derive(Debug, Clone)]
+pub(crate) enum Content {
+    Data(Buf),
+    /// So many bytes that hold nothing: written only where that makes one write of two.
+    Pad(u64),
+}
+
+impl Part {
+    pub(crate) fn len(&self) -> u64 {
+        match &self.content {
+            Content::Data(data) => data.len() as u64,
+            Content::Pad(len) => *len,
+        }
+    }
+
+    pub(crate) fn is_pad(&self) -> bool {
+        matches!(self.content, Content::Pad(_))
+    }
 }
 
 /// Whether a leaf can be asked for a block.
@@ -64,15 +137,27 @@ pub struct Leaf {
     pub(crate) is_doubtful: bool,
     /// Whether it is read only because nothing was to be left out: always as a last resort.
     pub(crate) is_excluded: bool,
-    dtl: RwLock<Option<TxgRanges>>,
+    /// Whether its state, and the tree, let data be written to it.
+    pub(crate) is_writable: bool,
+    dtl: RwLock<Dtl>,
+    unflushed: Mutex<Unflushed>,
     counters: Counters,
 }
 
 impl Leaf {
     pub(crate) fn new(guid: u64, path: String, device: Option<Arc<dyn Device>>) -> Self {
-        let (is_readable, is_doubtful, is_excluded) = (true, false, false);
-        let (dtl, counters) = (RwLock::default(), Counters::default());
-        Self { guid, path, device, is_readable, is_doubtful, is_excluded, dtl, counters }
+        Self {
+            guid,
+            path,
+            device,
+            is_readable: true,
+            is_doubtful: false,
+            is_excluded: false,
+            is_writable: false,
+            dtl: RwLock::default(),
+            unflushed: Mutex::default(),
+            counters: Counters::default(),
+        }
     }
 
     /// Its guid.
@@ -98,10 +183,16 @@ impl Leaf {
             bytes: get(&self.counters.bytes),
             read_errors: get(&self.counters.read_errors),
             checksum_errors: get(&self.counters.checksum_errors),
+            writes: get(&self.counters.writes),
+            write_bytes: get(&self.counters.write_bytes),
+            write_errors: get(&self.counters.write_errors),
+            flushes: get(&self.counters.flushes),
+            repairs: get(&self.counters.repairs),
+            repaired_bytes: get(&self.counters.repaired_bytes),
         }
     }
 
-    /// Reads under way.
+    /// Reads and writes under way.
     pub(crate) fn in_flight(&self) -> u64 {
         self.counters.in_flight.load(Ordering::Relaxed)
     }
@@ -110,13 +201,66 @@ impl Leaf {
         self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The txgs that it may lack, as far as that is known.
-    pub fn dtl(&self) -> Option<TxgRanges> {
-        self.dtl.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn count_repair(&self, len: u64) {
+        self.counters.repairs.fetch_add(1, Ordering::Relaxed);
+        self.counters.repaired_bytes.fetch_add(len, Ordering::Relaxed);
     }
 
+    /// Whether it is written to.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
+    /// The txgs that it may lack, as far as that is known.
+    pub fn dtl(&self) -> Option<TxgRanges> {
+        let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
+        (dtl.is_known || !dtl.missing.is_empty()).then(|| dtl.missing.clone())
+    }
+
+    /// The txgs that a scan found it to lack and could not repair.
+    pub fn scrub_dtl(&self) -> TxgRanges {
+        self.dtl.read().unwrap_or_else(PoisonError::into_inner).scrub.clone()
+    }
+
+    /// Sets the stored log. What failed since the leaf was opened stays in it.
     pub(crate) fn set_dtl(&self, ranges: TxgRanges) {
-        *self.dtl.write().unwrap_or_else(PoisonError::into_inner) = Some(ranges);
+        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        dtl.missing = if dtl.is_changed { dtl.missing.union(&ranges) } else { ranges };
+        dtl.is_known = true;
+    }
+
+    /// Adds txgs to the log.
+    pub(crate) fn note_missing(&self, txgs: &TxgRanges) {
+        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let missing = dtl.missing.union(txgs);
+        if missing != dtl.missing {
+            dtl.missing = missing;
+            dtl.is_changed = true;
+        }
+    }
+
+    /// Adds a txg that a scan could not repair.
+    pub(crate) fn note_unrepaired(&self, txg: u64) {
+        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        dtl.scrub.insert(txg);
+        dtl.is_changed |= !dtl.missing.contains(txg);
+        dtl.missing.insert(txg);
+    }
+
+    /// A scan has repaired all born before `scan_txg` but what it noted (spec 06 §8).
+    pub(crate) fn excise(&self, scan_txg: u64) {
+        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let kept = dtl.missing.subtract(&TxgRanges::new([(0, scan_txg)]));
+        let missing = kept.union(&std::mem::take(&mut dtl.scrub));
+        dtl.is_changed |= missing != dtl.missing;
+        dtl.missing = missing;
+        dtl.is_known = true;
+    }
+
+    /// The whole log, if it changed since the last time.
+    pub(crate) fn take_changed_dtl(&self) -> Option<TxgRanges> {
+        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut dtl.is_changed).then(|| dtl.missing.clone())
     }
 
     /// Whether it can be asked for a block of that physical birth.
@@ -125,15 +269,74 @@ impl Leaf {
             return Freshness::Absent;
         }
         let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
-        let may_lack = dtl.as_ref().map_or(self.is_doubtful, |ranges| ranges.contains(birth));
+        let may_lack = dtl.missing.contains(birth) || (!dtl.is_known && self.is_doubtful);
         if may_lack || self.is_excluded { Freshness::Stale } else { Freshness::Fresh }
+    }
+
+    fn no_device(&self, offset: u64) -> Error {
+        Error::new(Kind::Io, NoDevice { guid: self.guid }).on_device(&self.path, offset)
+    }
+
+    /// Writes `parts`, which are in ascending order and do not overlap, as part of `txg` (`None`:
+    /// outside of any, like labels). A write that fails is tried once more, since what it costs to
+    /// give up a leaf is a resilver.
+    pub(crate) async fn write(
+        &self,
+        parts: Vec<Part>,
+        txg: Option<u64>,
+        class: IoClass,
+    ) -> Result<()> {
+        let first = parts.first().map_or(0, |part| part.offset);
+        let device = self.device.as_ref().filter(|_| self.is_writable);
+        let Some(device) = device else { return Err(self.no_device(first)) };
+        let len: u64 = parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum();
+        let _under_way = InFlight::start(&self.counters.in_flight);
+        let mut result = issue(device, parts.clone(), class).await;
+        if result.as_ref().is_err_and(|error| error.kind() == Kind::Io) {
+            result = issue(device, parts, class).await;
+        }
+        // Also after a failure: some of it may have been written.
+        {
+            let mut unflushed = self.unflushed.lock().unwrap_or_else(PoisonError::into_inner);
+            unflushed.is_any = true;
+            if let Some(txg) = txg {
+                unflushed.txgs.insert(txg);
+            }
+        }
+        self.counters.writes.fetch_add(1, Ordering::Relaxed);
+        match &result {
+            Ok(()) => self.counters.write_bytes.fetch_add(len, Ordering::Relaxed),
+            Err(_) => self.counters.write_errors.fetch_add(1, Ordering::Relaxed),
+        };
+        result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid)))
+    }
+
+    /// Makes durable what was written since the last flush. On an error, tells the txgs that may
+    /// be lost, which are in its log already.
+    pub(crate) async fn flush(&self) -> std::result::Result<(), (TxgRanges, Error)> {
+        let Some(device) = &self.device else { return Ok(()) };
+        let unflushed = {
+            let mut unflushed = self.unflushed.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *unflushed)
+        };
+        if !unflushed.is_any {
+            return Ok(());
+        }
+        let Err(error) = device.flush().await else {
+            self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        };
+        self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+        // Nobody can tell what of them reached the device, now or at a later flush.
+        self.note_missing(&unflushed.txgs);
+        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner).is_any = true;
+        Err((unflushed.txgs, error.with_at(|at| at.vdev = Some(self.guid))))
     }
 
     /// Reads from its device; `offset` counts from the device's start.
     pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Buf> {
         let Some(device) = &self.device else {
-            let error = Error::new(Kind::Io, NoDevice { guid: self.guid });
-            return Err(error.on_device(&self.path, offset));
+            return Err(self.no_device(offset));
         };
         let _under_way = InFlight::start(&self.counters.in_flight);
         let result = device.read(offset, BufMut::for_filling(len)).await;
@@ -151,7 +354,26 @@ impl Leaf {
     }
 }
 
-/// A read of a leaf that has no device.
+/// Sends the parts to the device.
+async fn issue(device: &Arc<dyn Device>, parts: Vec<Part>, class: IoClass) -> Result<()> {
+    let _ = class;
+    let mut runs: Vec<(u64, u64, Vec<Buf>)> = Vec::new();
+    for part in parts {
+        let (offset, len) = (part.offset, part.len());
+        let Content::Data(data) = part.content else { continue };
+        match runs.last_mut() {
+            Some((start, run_len, buffers)) if *start + *run_len == offset => {
+                *run_len += len;
+                buffers.push(data);
+            }
+            _ => runs.push((offset, len, vec![data])),
+        }
+    }
+    let writes = runs.into_iter().map(|(offset, _, buffers)| device.write(offset, buffers));
+    futures_util::future::join_all(writes).await.into_iter().collect()
+}
+
+/// I/O to a leaf that has no device, or is not to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("vdev {guid} has no device")]
 pub struct NoDevice {
@@ -159,7 +381,7 @@ pub struct NoDevice {
     pub guid: u64,
 }
 
-/// Counts a read until it ends or its task is dropped.
+/// Counts an I/O until it ends or its task is dropped.
 struct InFlight<'a>(&'a AtomicU64);
 
 impl<'a> InFlight<'a> {

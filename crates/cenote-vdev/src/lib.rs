@@ -3,11 +3,13 @@
 //! Below this layer there are devices, above it there are addresses. It answers one question:
 //! give me the bytes that were written at this address, of which I can tell you whether they are
 //! the right ones ([`Tree::read`]), and, for a scrub, tell me everything that is wrong with them
-//! wherever they lie ([`Tree::scrub`]).
+//! wherever they lie ([`Tree::scrub`]). And it puts bytes there ([`Tree::write`]), such that what
+//! can be read without some devices is told, and what these devices then lack is remembered.
 
 mod build;
 pub mod draid;
 mod dtl;
+mod io_class;
 pub mod labels;
 mod leaf;
 pub mod map;
@@ -17,12 +19,15 @@ mod read;
 mod state;
 mod tree;
 mod verdict;
+mod write;
 
 pub use build::{BuildError, BuildOptions};
 pub use cenote_ondisk::indirect::Mapping as IndirectMap;
-pub use dtl::TxgRanges;
+pub use dtl::{DtlKind, TxgRanges};
+pub use io_class::IoClass;
 pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NoDevice};
 pub use read::ReadError;
 pub use state::{VdevAux, VdevState};
 pub use tree::{Place, Tree, Vdev, VdevKind};
 pub use verdict::{BadChild, Cause, LeafRange, LeafReader, Read, ScrubRead, Verify};
+pub use write::{FailedWrite, FlushError, FlushOutcome, RepairOutcome, WriteError, WriteOutcome};

@@ -11,7 +11,7 @@
 //! * Z1  The columns of a map cover its data exactly once, in order.
 //! * Z2  No two columns of a row are on one child.
 
-use crate::map::{Column, Map, Row, deal};
+use crate::map::{Column, ColumnId, Map, Row, deal};
 
 /// Bytes of the boot area, where the first rows of a running expansion are kept (spec 06 §5.4).
 const SCRATCH_BYTES: i64 = 7 << 19;
@@ -84,6 +84,63 @@ impl Raidz {
         };
         let size = (shape.sectors << self.ashift) as usize;
         Map { nparity: self.nparity as usize, size, rows }
+    }
+
+    /// The sectors that are allocated with a block and hold nothing, as child and byte on it
+    /// (spec 06 §4.3). None while an expansion runs: they may lie in a row that is being moved.
+    pub fn pads(&self, offset: u64, psize: u64, birth: u64) -> Vec<(usize, i64)> {
+        if self.is_expanding {
+            return Vec::new();
+        }
+        let shape = Shape::new(self, offset, psize, self.width_at(birth));
+        let end = shape.total.next_multiple_of(self.nparity + 1);
+        (shape.total..end).map(|sector| self.place(shape.first + sector, self.width)).collect()
+    }
+
+    /// All sectors of a range, as child, byte on it and length; none while an expansion runs
+    /// (spec 06 §4.9). The range's ends are whole sectors.
+    pub fn stretches(&self, offset: u64, len: u64) -> Vec<(usize, i64, u64)> {
+        if self.is_expanding {
+            return Vec::new();
+        }
+        let (start, end) = (offset >> self.ashift, (offset + len) >> self.ashift);
+        // Sectors below `sector` that lie on `child`.
+        let below =
+            |sector: u64, child: u64| (sector + self.width).saturating_sub(child + 1) / self.width;
+        let stretches = (0..self.width).map(|child| {
+            let (from, to) = (below(start, child), below(end, child));
+            (child as usize, (from << self.ashift) as i64, (to - from) << self.ashift)
+        });
+        stretches.filter(|(.., len)| *len > 0).collect()
+    }
+
+    /// Where else columns must be written while an expansion runs, as child and byte on it: sectors
+    /// that were copied to their new place already, of rows that are still read from the old one.
+    /// The expansion does not come by there again (spec 06 §5.3).
+    pub fn shadows(
+        &self,
+        offset: u64,
+        psize: u64,
+        birth: u64,
+        reflow: Reflow,
+    ) -> Vec<(ColumnId, usize, i64)> {
+        if !self.is_expanding {
+            return Vec::new();
+        }
+        let now = self.map(offset, psize, birth, reflow);
+        let at_the_end = Reflow { offset: u64::MAX, is_scratch_valid: false };
+        let then = self.map(offset, psize, birth, at_the_end);
+        let pairs = now.columns().zip(then.columns());
+        let moved = pairs.filter_map(|((id, now), (_, then))| {
+            let sector = (then.offset as u64 >> self.ashift) * self.width + then.child as u64;
+            let is_moved = (now.child, now.offset) != (then.child, then.offset);
+            (is_moved && sector < reflow.offset >> self.ashift).then_some((
+                id,
+                then.child,
+                then.offset,
+            ))
+        });
+        moved.collect()
     }
 
     /// The one row of a block whose logical width is the physical one.

@@ -19,7 +19,7 @@ use cenote_ondisk::blkptr::Dva;
 
 use crate::IndirectMap;
 use crate::draid::Draid;
-use crate::dtl::TxgRanges;
+use crate::dtl::{DtlKind, TxgRanges};
 use crate::leaf::{Freshness, Leaf, LeafId};
 use crate::raidz::{Raidz, Reflow};
 use crate::state::{VdevAux, VdevState};
@@ -184,6 +184,7 @@ pub struct Tree {
     /// The root first, and every parent before its children.
     pub(crate) vdevs: Vec<Vdev>,
     pub(crate) leaves: Vec<Leaf>,
+    pub(crate) is_writable: bool,
     pub(crate) indirect: RwLock<BTreeMap<u64, Arc<IndirectMap>>>,
     pub(crate) reflow: RwLock<Reflow>,
 }
@@ -223,6 +224,11 @@ impl Tree {
         self.root().children.get(usize::try_from(id).ok()?).copied()
     }
 
+    /// Whether it was built to be written.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
+    }
+
     /// The leaf `id` of this tree.
     pub fn leaf(&self, id: LeafId) -> &Leaf {
         &self.leaves[id.0]
@@ -242,6 +248,97 @@ impl Tree {
     pub fn set_dtl(&self, guid: u64, ranges: TxgRanges) -> bool {
         let leaf = self.leaves.iter().find(|leaf| leaf.guid == guid);
         leaf.map(|leaf| leaf.set_dtl(ranges)).is_some()
+    }
+
+    /// The leaves whose logs changed since the last call, by guid, each with all of its log: what
+    /// has to be stored in the txg being synced.
+    pub fn changed_dtls(&self) -> Vec<(u64, TxgRanges)> {
+        let changed = |leaf: &Leaf| Some((leaf.guid, leaf.take_changed_dtl()?));
+        self.leaves.iter().filter_map(changed).collect()
+    }
+
+    /// Adds a txg to a leaf's log: a write of it failed that the tree did not see, such as a claim.
+    pub fn note_missing(&self, leaf: LeafId, txg: u64) {
+        self.leaf(leaf).note_missing(&TxgRanges::of(txg));
+    }
+
+    /// Tells that a scan could not repair a block born in `txg` on a leaf.
+    pub fn note_unrepaired(&self, leaf: LeafId, txg: u64) {
+        self.leaf(leaf).note_unrepaired(txg);
+    }
+
+    /// Takes what a scan has repaired out of the log of the leaf with that guid: all before
+    /// `scan_txg` but what was noted as not repaired. False if there is no such leaf.
+    pub fn excise_dtl(&self, guid: u64, scan_txg: u64) -> bool {
+        let leaf = self.leaves.iter().find(|leaf| leaf.guid == guid);
+        leaf.map(|leaf| leaf.excise(scan_txg)).is_some()
+    }
+
+    /// A log of the vdev with that guid, computed from those of the leaves below (spec 06 §8).
+    pub fn dtl(&self, guid: u64, kind: DtlKind) -> Option<TxgRanges> {
+        let index = self.vdevs.iter().position(|vdev| vdev.guid == guid)?;
+        Some(self.dtl_at(index, kind))
+    }
+
+    pub(crate) fn dtl_at(&self, index: usize, kind: DtlKind) -> TxgRanges {
+        self.dtl_without(index, kind, None)
+    }
+
+    /// The log as it would be with one leaf unreadable.
+    fn dtl_without(&self, index: usize, kind: DtlKind, without: Option<usize>) -> TxgRanges {
+        let vdev = &self.vdevs[index];
+        if let Some(leaf) = vdev.leaf() {
+            let leaf = self.leaf(leaf);
+            let is_away = !leaf.is_readable || leaf.is_excluded || without == Some(index);
+            return match kind {
+                DtlKind::Outage if is_away => TxgRanges::all(),
+                DtlKind::Scrub => leaf.scrub_dtl(),
+                _ => leaf.dtl().unwrap_or_default(),
+            };
+        }
+        let of_children = |kind| -> Vec<TxgRanges> {
+            vdev.children.iter().map(|child| self.dtl_without(*child, kind, without)).collect()
+        };
+        let needed = match &vdev.layout {
+            Layout::Mirror => vdev.children.len().max(1),
+            Layout::Raidz(_) | Layout::Draid(_) => vdev.nparity() as usize + 1,
+            Layout::Indirect => return TxgRanges::default(),
+            Layout::Absent if vdev.kind == VdevKind::Hole => return TxgRanges::default(),
+            Layout::Absent => return TxgRanges::all(),
+            _ => 1,
+        };
+        match kind {
+            DtlKind::Scrub => TxgRanges::default(),
+            DtlKind::Partial => TxgRanges::in_at_least(1, &of_children(kind)),
+            _ => TxgRanges::in_at_least(needed, &of_children(DtlKind::Outage)),
+        }
+    }
+
+    /// Whether some data is on the leaf with that guid only, so that the pool cannot do without.
+    pub fn is_dtl_required(&self, guid: u64) -> bool {
+        let Some(index) = self.vdevs.iter().position(|vdev| vdev.guid == guid) else {
+            return false;
+        };
+        let Some(top) = self.top_above(index) else { return false };
+        !self.dtl_without(top, DtlKind::Outage, Some(index)).is_empty()
+    }
+
+    /// The top-level vdev over a vdev.
+    fn top_above(&self, mut index: usize) -> Option<usize> {
+        while let Some(parent) = self.vdevs[index].parent {
+            if parent == 0 {
+                return Some(index);
+            }
+            index = parent;
+        }
+        None
+    }
+
+    /// The leaves at and below a vdev.
+    pub(crate) fn leaves_below(&self, index: usize) -> Vec<LeafId> {
+        let vdev = &self.vdevs[index];
+        let below = vdev.children.iter().flat_map(|child| self.leaves_below(*child));
+        vdev.leaf().into_iter().chain(below).collect()
     }
 
     /// Tells where the bytes of the removed vdev with that id have gone.

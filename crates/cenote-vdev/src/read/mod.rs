@@ -33,8 +33,8 @@ use crate::verdict::{BadChild, Cause, LeafRange, LeafReader, Read, ScrubRead, Ve
 /// Longest block that is read, above the format's own bound of 16 MiB.
 const PSIZE_MAX: u64 = 32 << 20;
 
-/// How deep vdevs may nest before a read gives up: distributed spares of spares can go round.
-const DEPTH_MAX: u8 = 16;
+/// How deep vdevs may nest before an I/O gives up: distributed spares of spares can go round.
+pub(crate) const DEPTH_MAX: u8 = 16;
 
 /// Why a block was not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -283,25 +283,12 @@ impl Job<'_> {
         if copies.is_empty() { self.copies(vdev, ask, true).await } else { copies }
     }
 
-    /// The vdev on which a distributed spare has byte `offset`.
     fn spare_target(&self, vdev: usize, offset: i64) -> Option<usize> {
-        let Layout::DraidSpare(_, Some(draid), spare) = &self.tree.vdevs[vdev].layout else {
-            return None;
-        };
-        let parent = &self.tree.vdevs[*draid];
-        let Layout::Draid(geometry) = &parent.layout else { return None };
-        let child = geometry.spare_child(*spare, u64::try_from(offset).ok()?)?;
-        parent.children.get(child).copied()
+        self.tree.spare_target(vdev, offset)
     }
 
-    /// The map of a block on a RAID-Z or dRAID.
     fn map(&self, vdev: usize, ask: Ask<'_>) -> Option<Map> {
-        let (offset, len) = (u64::try_from(ask.offset).ok()?, ask.len as u64);
-        match &self.tree.vdevs[vdev].layout {
-            Layout::Raidz(raidz) => Some(raidz.map(offset, len, self.birth, self.tree.reflow())),
-            Layout::Draid(draid) => Some(draid.map(offset, len)),
-            _ => None,
-        }
+        self.tree.map(vdev, ask.offset, ask.len, self.birth)
     }
 
     /// Reports a part of the block as bad, unless its leaf does not have to have it (J2).
@@ -328,6 +315,44 @@ fn better(one: Fetched, other: Fetched) -> Fetched {
     match (one, other) {
         (Ok(piece), _) | (Err(_), Ok(piece)) => Ok(piece),
         (Err(fail), Err(other)) => Err(fail.or_worse(other)),
+    }
+}
+
+impl Tree {
+    /// The vdev on which a distributed spare has byte `offset`.
+    pub(crate) fn spare_target(&self, vdev: usize, offset: i64) -> Option<usize> {
+        let Layout::DraidSpare(_, Some(draid), spare) = &self.vdevs[vdev].layout else {
+            return None;
+        };
+        let parent = &self.vdevs[*draid];
+        let Layout::Draid(geometry) = &parent.layout else { return None };
+        let child = geometry.spare_child(*spare, u64::try_from(offset).ok()?)?;
+        parent.children.get(child).copied()
+    }
+
+    /// The map of a block on a RAID-Z or dRAID.
+    pub(crate) fn map(&self, vdev: usize, offset: i64, len: usize, birth: u64) -> Option<Map> {
+        let (offset, len) = (u64::try_from(offset).ok()?, len as u64);
+        match &self.vdevs[vdev].layout {
+            Layout::Raidz(raidz) => Some(raidz.map(offset, len, birth, self.reflow())),
+            Layout::Draid(draid) => Some(draid.map(offset, len)),
+            _ => None,
+        }
+    }
+
+    /// Where the bytes of a removed vdev are, as vdev, byte in it and length.
+    pub(crate) fn mapped(
+        &self,
+        vdev: usize,
+        offset: i64,
+        len: usize,
+    ) -> Option<Vec<(usize, i64, usize)>> {
+        let (psize, birth, bad) = (len, 0, Mutex::default());
+        let job = Job { tree: self, reader: self, psize, birth, bad };
+        let (is_scrub, is_quiet) = (false, true);
+        let ask = Ask { offset, len, check: None, is_scrub, is_quiet, depth: 0 };
+        let stretches = job.stretches(vdev, ask).ok()?;
+        Some(stretches.into_iter().map(|s| (s.vdev, s.offset, s.len)).collect())
     }
 }
 

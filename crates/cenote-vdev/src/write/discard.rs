@@ -1,0 +1,90 @@
+//! Whole ranges of a vdev as ranges of its leaves, and telling devices that one holds nothing.
+//!
+//! What is translated here is space and not blocks: all sectors of it, whichever role they would
+//! play in a block (spec 06 §4.9, §6.7). RAID-Z gives nothing while it expands, because sectors are
+//! on their way then.
+
+use cenote_rt::{Kind, Result};
+use futures_util::future::join_all;
+
+use super::device_offset;
+use crate::LeafRange;
+use crate::read::DEPTH_MAX;
+use crate::tree::{Layout, OFFSET_MAX, Place, Tree};
+
+impl Tree {
+    /// The stretches of leaves that hold the `asize` bytes at `place`; of those that can be
+    /// written only. Removed vdevs have none, and of a dRAID only whole stripes count.
+    pub fn translate(&self, place: impl Into<Place>, asize: u64) -> Vec<LeafRange> {
+        let Place { vdev, offset } = place.into();
+        let mut ranges = Vec::new();
+        if let Some(top) = self.top_index(vdev).filter(|_| offset.max(asize) <= OFFSET_MAX) {
+            self.add_translated(top, (offset as i64, asize), 0, &mut ranges);
+        }
+        ranges
+    }
+
+    /// Tells the devices that the `asize` bytes at `place` hold nothing any more. Devices that
+    /// cannot be told are left alone.
+    ///
+    /// # Errors
+    /// `Kind::ReadOnly` if the tree was not built for writing, or the first device's error.
+    pub async fn discard(&self, place: impl Into<Place>, asize: u64) -> Result<()> {
+        self.check_writable()?;
+        let ranges = self.translate(place, asize);
+        let discards = ranges.iter().filter_map(|range| {
+            let device = self.leaf(range.leaf).device.as_ref()?;
+            Some(device.discard(range.offset, range.len))
+        });
+        let mut results = join_all(discards).await.into_iter();
+        let is_real = |error: &cenote_rt::Error| error.kind() != Kind::Unsupported;
+        match results.find_map(|result| result.err().filter(is_real)) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn add_translated(
+        &self,
+        vdev: usize,
+        (offset, len): (i64, u64),
+        depth: u8,
+        ranges: &mut Vec<LeafRange>,
+    ) {
+        let node = &self.vdevs[vdev];
+        if depth > DEPTH_MAX || len == 0 {
+            return;
+        }
+        match &node.layout {
+            Layout::Leaf(id) => {
+                let leaf = self.leaf(*id);
+                if let (Some(offset), true) = (device_offset(offset), leaf.is_writable) {
+                    ranges.push(LeafRange { leaf: *id, offset, len });
+                }
+            }
+            Layout::DraidSpare(..) => {
+                if let Some(target) = self.spare_target(vdev, offset) {
+                    self.add_translated(target, (offset, len), depth + 1, ranges);
+                }
+            }
+            Layout::Mirror => {
+                for child in &node.children {
+                    self.add_translated(*child, (offset, len), depth + 1, ranges);
+                }
+            }
+            Layout::Raidz(_) | Layout::Draid(_) => {
+                let Ok(start) = u64::try_from(offset) else { return };
+                let parts = match &node.layout {
+                    Layout::Raidz(raidz) => raidz.stretches(start, len),
+                    Layout::Draid(draid) => draid.stretches(start, len),
+                    _ => Vec::new(),
+                };
+                for (child, offset, len) in parts {
+                    let Some(child) = node.children.get(child) else { continue };
+                    self.add_translated(*child, (offset, len), depth + 1, ranges);
+                }
+            }
+            Layout::Indirect | Layout::Root | Layout::Absent => {}
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Making durable what was written.
+//!
+//! A flush is asked of those leaves only that were written since their last one, all at once. If
+//! one fails, everything that it was given since may be lost: those txgs are in its dirty time log
+//! when the flush returns. The flush as a whole fails if a top-level vdev thereby may lack one of
+//! them; the logs cannot tell blocks apart, so two leaves of a mirror that failed at different
+//! blocks of one txg count as loss.
+
+use std::sync::Arc;
+
+use cenote_rt::{Error, Kind, Result};
+use futures_util::future::join_all;
+
+use super::FailedWrite;
+use crate::LeafId;
+use crate::dtl::{DtlKind, TxgRanges};
+use crate::tree::Tree;
+
+/// Why a flush counts as failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("vdev {vdev} may have lost writes of txgs up to {txg}: {cause}")]
+pub struct FlushError {
+    /// Id of the top-level vdev.
+    pub vdev: u64,
+    /// Highest txg concerned.
+    pub txg: u64,
+    /// What the first device that failed said.
+    pub cause: String,
+}
+
+/// A flush after which everything written can be read back after a power cut.
+#[derive(Debug, Clone, Default)]
+pub struct FlushOutcome {
+    /// Leaves that failed. Their logs have the txgs concerned.
+    pub failed: Vec<FailedWrite>,
+}
+
+impl Tree {
+    /// Flushes every leaf that was written since its last flush.
+    ///
+    /// # Errors
+    /// `Kind::Io` if a top-level vdev may have lost something; the cause is a [`FlushError`].
+    pub async fn flush(&self) -> Result<FlushOutcome> {
+        self.flush_indices(&self.root().children).await
+    }
+
+    /// [`flush`](Self::flush) of some top-level vdevs.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn flush_tops(&self, ids: &[u64]) -> Result<FlushOutcome> {
+        let tops: Vec<usize> = ids.iter().filter_map(|id| self.top_index(*id)).collect();
+        self.flush_indices(&tops).await
+    }
+
+    async fn flush_indices(&self, tops: &[usize]) -> Result<FlushOutcome> {
+        let leaves: Vec<(usize, LeafId)> = tops
+            .iter()
+            .flat_map(|top| self.leaves_below(*top).into_iter().map(|leaf| (*top, leaf)))
+            .collect();
+        let flushes = leaves.iter().map(|(_, leaf)| self.leaf(*leaf).flush());
+        let mut outcome = FlushOutcome::default();
+        let mut lost = Vec::new();
+        for ((top, id), result) in leaves.iter().zip(join_all(flushes).await) {
+            let Err((txgs, error)) = result else { continue };
+            let leaf = self.leaf(*id);
+            let (guid, path, error) = (leaf.guid, leaf.path.clone(), Arc::new(error));
+            outcome.failed.push(FailedWrite { leaf: *id, guid, path, offset: 0, error });
+            lost.push((*top, txgs));
+        }
+        // Only now: all logs have what failed.
+        for (top, txgs) in lost {
+            self.check_loss(top, &txgs, &outcome)?;
+        }
+        Ok(outcome)
+    }
+
+    fn check_loss(&self, top: usize, txgs: &TxgRanges, outcome: &FlushOutcome) -> Result<()> {
+        let outage = self.dtl_at(top, DtlKind::Outage);
+        if !outage.intersects(txgs) {
+            return Ok(());
+        }
+        let node = &self.vdevs[top];
+        let cause = outcome.failed.first().map_or_else(String::new, |f| f.error.to_string());
+        let error = FlushError { vdev: node.id, txg: txgs.max().unwrap_or(0), cause };
+        Err(Error::new(Kind::Io, error).with_at(|at| at.vdev = Some(node.guid)))
+    }
+}

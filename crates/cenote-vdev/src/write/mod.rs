@@ -1,0 +1,323 @@
+//! Writing a block: from an address on a top-level vdev to writes of leaves.
+//!
+//!     Tree::write -> Plan (pure) -> one batch per leaf, all at once -> verdict, dirty time logs
+//!                      |- leaf:    the bytes
+//!                      |- mirror:  the same to every child
+//!                      `- raidz:   columns, parity, pads
+//!
+//! Every block is a complete stripe, so nothing is ever read to write it (spec 06 §4.7). A block
+//! counts as written when it can be read back with what is there: one child of a mirror, all but
+//! `nparity` columns of each row. Whatever leaf did not take its part, for whichever reason, gets
+//! the txg into its dirty time log before the caller learns the outcome, and is read last for it
+//! from then on (spec 06 §8).
+//!
+//! The same plan serves self-healing: the parts of it that lie where a leaf was found wrong are
+//! written again, and nothing else.
+//!
+//! Invariants
+//! * W1  What is written in each column is what the map of a later read expects there, byte for
+//!   byte, the filler of the last sector and of short dRAID columns being zeros.
+//! * W2  A leaf that lacks a part of a block written in txg T has T in its log when the write
+//!   returns.
+//! * W3  Nothing is written outside of the data area, or by a tree that was not built for it.
+
+mod discard;
+mod flush;
+mod plan;
+
+use std::sync::Arc;
+
+use cenote_rt::{Buf, BufMut, Error, Kind, Result};
+use futures_util::future::join_all;
+
+pub use flush::{FlushError, FlushOutcome};
+use plan::{Builder, LeafWrite};
+
+use crate::dtl::TxgRanges;
+use crate::leaf::{Content, DATA_START, Part};
+use crate::tree::{Layout, OFFSET_MAX, Place, Tree, VdevKind};
+use crate::{BadChild, IoClass, LeafId, LeafRange};
+
+/// Longest block that is written: the format's bound.
+const PSIZE_MAX: u64 = 16 << 20;
+
+/// Why a block was not written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The tree was built for reading.
+    #[error("the pool's devices are open for reading only")]
+    ReadOnly,
+    /// The address names no vdev.
+    #[error("there is no top-level vdev {0}")]
+    NoSuchVdev(u64),
+    /// The vdev has no data of its own.
+    #[error("vdev {vdev} is of kind {kind:?} and cannot be written")]
+    NotConcrete {
+        /// Id of the top-level vdev.
+        vdev: u64,
+        /// What it is.
+        kind: VdevKind,
+    },
+    /// The address or length cannot be.
+    #[error("{psize} bytes at {offset:#x} of vdev {vdev}, which has {asize}, cannot be written")]
+    Range {
+        /// Id of the top-level vdev.
+        vdev: u64,
+        /// Byte in it.
+        offset: u64,
+        /// Length given.
+        psize: u64,
+        /// Bytes of its data area.
+        asize: u64,
+    },
+    /// The start of an expanding vdev lies in the boot areas: it must be put back first.
+    #[error("vdev {0} is expanding, and its scratch area was not copied back")]
+    Scratch(u64),
+    /// Too many devices failed or are absent.
+    #[error("{psize} bytes at {offset:#x} of vdev {vdev} were not written where they can be read")]
+    Lost {
+        /// Id of the top-level vdev.
+        vdev: u64,
+        /// Byte in it.
+        offset: u64,
+        /// Length given.
+        psize: u64,
+        /// What the first device that failed said; none if all are absent.
+        cause: Option<String>,
+    },
+}
+
+/// A write or flush that a leaf refused.
+#[derive(Debug, Clone)]
+pub struct FailedWrite {
+    /// The leaf.
+    pub leaf: LeafId,
+    /// Guid of the leaf.
+    pub guid: u64,
+    /// Path of the leaf.
+    pub path: String,
+    /// First byte on the device, labels included; 0 for a flush.
+    pub offset: u64,
+    /// What the device said.
+    pub error: Arc<Error>,
+}
+
+/// A block that was written, and can be read back.
+#[derive(Debug, Clone, Default)]
+pub struct WriteOutcome {
+    /// Leaves that failed. Their logs have the txg.
+    pub failed: Vec<FailedWrite>,
+    /// Whether a copy or a column is missing: by a failure, or since a leaf is absent.
+    pub is_degraded: bool,
+}
+
+/// What became of the bad parts of a block.
+#[derive(Debug, Clone, Default)]
+pub struct RepairOutcome {
+    /// Parts that were written again.
+    pub repaired: Vec<LeafRange>,
+    /// Leaves that failed.
+    pub failed: Vec<FailedWrite>,
+}
+
+impl Tree {
+    /// Writes a block of `data.len()` bytes, of physical birth `txg`, at `place`.
+    ///
+    /// # Errors
+    /// `Kind::Io` if it cannot be read back from what was written, `Kind::ReadOnly` if the tree was
+    /// not built for writing, `Kind::Invariant` if the address is none that an allocator may give.
+    /// The cause is a [`WriteError`].
+    pub async fn write(
+        &self,
+        place: impl Into<Place>,
+        data: Buf,
+        txg: u64,
+        class: IoClass,
+    ) -> Result<WriteOutcome> {
+        let place = place.into();
+        let psize = data.len() as u64;
+        let top = self.check_write(place, psize, txg)?;
+        let mut builder = Builder::new(self, txg);
+        let plan = builder.add(top, place.offset as i64, filled(data, self.vdevs[top].ashift), 0);
+        let (writes, absent) = builder.into_writes();
+        for leaf in absent {
+            self.leaf(leaf).note_missing(&TxgRanges::of(txg));
+        }
+        let results = self.send(&writes, Some(txg), class).await;
+        let failed: Vec<bool> = results.iter().map(Option::is_some).collect();
+        for (write, _) in writes.iter().zip(&failed).filter(|(_, failed)| **failed) {
+            self.leaf(write.leaf).note_missing(&TxgRanges::of(txg));
+        }
+        let mut verdict = plan.judge(&failed);
+        for leaf in std::mem::take(&mut verdict.lacking) {
+            self.leaf(leaf).note_missing(&TxgRanges::of(txg));
+        }
+        let failed: Vec<FailedWrite> = results.into_iter().flatten().collect();
+        if verdict.is_readable {
+            return Ok(WriteOutcome { failed, is_degraded: !verdict.is_whole });
+        }
+        let Place { vdev, offset } = place;
+        let cause = failed.first().map(|failed| failed.error.to_string());
+        let error = Error::new(Kind::Io, WriteError::Lost { vdev, offset, psize, cause });
+        Err(error.with_at(|at| {
+            at.vdev = Some(self.vdevs[top].guid);
+            at.offset = Some(offset);
+            at.txg = Some(txg);
+        }))
+    }
+
+    /// Writes the bad parts of a block again, whose bytes `data` are known to be right. Does
+    /// nothing in a tree that was not built for writing.
+    ///
+    /// # Errors
+    /// `Kind::Invariant` if the address cannot be; what devices do is in the result.
+    pub async fn repair(
+        &self,
+        place: impl Into<Place>,
+        data: &Buf,
+        birth: u64,
+        bad: &[BadChild],
+    ) -> Result<RepairOutcome> {
+        if !self.is_writable || bad.is_empty() {
+            return Ok(RepairOutcome::default());
+        }
+        let place = place.into();
+        let top = self.check_place(place, data.len() as u64)?;
+        let mut builder = Builder::new(self, birth);
+        let data = filled(data.clone(), self.vdevs[top].ashift);
+        // What a read found wrong is always where a read looks, so its verdict is not needed.
+        let _plan = builder.add(top, place.offset as i64, data, 0);
+        let (writes, _) = builder.into_writes();
+        let writes: Vec<LeafWrite> = writes
+            .into_iter()
+            .map(|write| {
+                let guid = self.leaf(write.leaf).guid;
+                let bad = bad.iter().filter(|bad| bad.leaf == write.leaf && bad.guid == guid);
+                let ranges: Vec<_> = bad.map(|bad| (bad.offset, bad.offset + bad.len)).collect();
+                let parts = write.parts.iter().filter_map(|part| cut(part, &ranges)).collect();
+                LeafWrite { leaf: write.leaf, parts }
+            })
+            .filter(|write| !write.parts.is_empty())
+            .collect();
+        let results = self.send(&writes, None, IoClass::AsyncWrite).await;
+        let mut outcome = RepairOutcome::default();
+        for (write, failed) in writes.iter().zip(results) {
+            if let Some(failed) = failed {
+                outcome.failed.push(failed);
+                continue;
+            }
+            for part in &write.parts {
+                self.leaf(write.leaf).count_repair(part.len());
+                let (leaf, offset, len) = (write.leaf, part.offset, part.len());
+                outcome.repaired.push(LeafRange { leaf, offset, len });
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Writes to a leaf by its own addresses, labels included: what is no block.
+    ///
+    /// # Errors
+    /// The device's, or `Kind::ReadOnly` if the tree was not built for writing.
+    pub async fn write_leaf(
+        &self,
+        leaf: LeafId,
+        offset: u64,
+        data: Buf,
+        class: IoClass,
+    ) -> Result<()> {
+        self.check_writable()?;
+        let part = Part { offset, content: Content::Data(data) };
+        self.leaf(leaf).write(vec![part], None, class).await
+    }
+
+    /// Sends all at once; tells which failed.
+    async fn send(
+        &self,
+        writes: &[LeafWrite],
+        txg: Option<u64>,
+        class: IoClass,
+    ) -> Vec<Option<FailedWrite>> {
+        let sent = writes.iter().map(|write| async move {
+            let leaf = self.leaf(write.leaf);
+            let error = leaf.write(write.parts.clone(), txg, class).await.err()?;
+            let offset = write.parts.first().map_or(0, |part| part.offset);
+            let (guid, path) = (leaf.guid, leaf.path.clone());
+            Some(FailedWrite { leaf: write.leaf, guid, path, offset, error: Arc::new(error) })
+        });
+        join_all(sent).await
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.is_writable {
+            return Ok(());
+        }
+        Err(Error::new(Kind::ReadOnly, WriteError::ReadOnly))
+    }
+
+    /// Arena index of the top-level vdev, if the address can be.
+    fn check_place(&self, place: Place, psize: u64) -> Result<usize> {
+        let Place { vdev, offset } = place;
+        let top = self.top_index(vdev);
+        let top = top.ok_or_else(|| Error::new(Kind::Invariant, WriteError::NoSuchVdev(vdev)))?;
+        let (ashift, asize) = (self.vdevs[top].ashift, self.vdevs[top].asize);
+        let is_aligned = offset.is_multiple_of(1 << ashift.clamp(9, 16));
+        if offset > OFFSET_MAX || !is_aligned || psize == 0 || psize > PSIZE_MAX {
+            let error = WriteError::Range { vdev, offset, psize, asize };
+            return Err(Error::new(Kind::Invariant, error));
+        }
+        Ok(top)
+    }
+
+    /// The same, and whether a new block may be put there (W3).
+    fn check_write(&self, place: Place, psize: u64, txg: u64) -> Result<usize> {
+        self.check_writable()?;
+        let top = self.check_place(place, psize)?;
+        let Place { vdev, offset } = place;
+        let node = &self.vdevs[top];
+        let broken = |error| Err(Error::new(Kind::Invariant, error));
+        match &node.layout {
+            Layout::Leaf(_) | Layout::Mirror | Layout::Draid(_) => {}
+            Layout::Raidz(raidz) if raidz.is_expanding && self.reflow().is_scratch_valid => {
+                return broken(WriteError::Scratch(vdev));
+            }
+            Layout::Raidz(_) => {}
+            _ => return broken(WriteError::NotConcrete { vdev, kind: node.kind }),
+        }
+        let asize = self.asize_for(vdev, psize, txg).unwrap_or(u64::MAX);
+        // Trees of tests, and of configs of pools that never had a size written, have none.
+        if node.asize != 0 && offset.checked_add(asize).is_none_or(|end| end > node.asize) {
+            return broken(WriteError::Range { vdev, offset, psize, asize: node.asize });
+        }
+        Ok(top)
+    }
+}
+
+/// `data` with zeros up to the sector's end.
+fn filled(data: Buf, ashift: u32) -> Buf {
+    let len = data.len().next_multiple_of(1 << ashift);
+    if len == data.len() {
+        return data;
+    }
+    let mut whole = BufMut::for_filling(len);
+    let (head, tail) = whole.split_at_mut(data.len());
+    head.copy_from_slice(&data);
+    tail.fill(0);
+    whole.freeze()
+}
+
+/// The stretch of a part that `ranges` of the same leaf touch, if they do.
+fn cut(part: &Part, ranges: &[(u64, u64)]) -> Option<Part> {
+    let Content::Data(data) = &part.content else { return None };
+    let (start, end) = (part.offset, part.offset + part.len());
+    let touching = ranges.iter().filter(|(from, to)| *from < end && start < *to);
+    let touched = touching.map(|(from, to)| (start.max(*from), end.min(*to)));
+    let (from, to) = touched.reduce(|one, two| (one.0.min(two.0), one.1.max(two.1)))?;
+    let data = data.slice((from - start) as usize..(to - start) as usize)?;
+    Some(Part { offset: from, content: Content::Data(data) })
+}
+
+/// Byte on the device of byte `offset` of a leaf's data area; none in front of it (W3).
+fn device_offset(offset: i64) -> Option<u64> {
+    u64::try_from(offset).ok()?.checked_add(DATA_START)
+}

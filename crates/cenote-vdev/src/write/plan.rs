@@ -1,0 +1,308 @@
+//! What writing a block means for each leaf, and whether what came of it can be read back.
+//!
+//! Making a plan touches no device. It gives one write per leaf, whose parts ascend, and a tree
+//! that tells from the failed ones whether the block is there: [`Plan::judge`].
+
+use std::collections::BTreeMap;
+
+use cenote_codec::parity;
+use cenote_rt::{Buf, BufMut};
+
+use super::device_offset;
+use crate::LeafId;
+use crate::leaf::{Content, Part};
+use crate::map::{Map, Row};
+use crate::read::DEPTH_MAX;
+use crate::tree::{Layout, Tree};
+
+/// The parts of a block that one leaf gets.
+#[derive(Debug)]
+pub(super) struct LeafWrite {
+    pub(super) leaf: LeafId,
+    pub(super) parts: Vec<Part>,
+}
+
+/// How the writes of leaves make up a block.
+#[derive(Debug)]
+pub(super) enum Plan {
+    /// The write with that number.
+    Leaf(usize),
+    /// A leaf, or what should be a vdev, that is not written.
+    Absent,
+    /// A distributed spare, by way of a child of its dRAID.
+    Spare(LeafId, Box<Self>),
+    /// Any of them.
+    Mirror(Vec<Self>),
+    /// In each row all but `nparity`; each child with the rows in which it has a column.
+    Stripes { nparity: usize, rows: usize, children: Vec<(Self, Vec<usize>)> },
+    /// All of them.
+    Joined(Vec<Self>),
+}
+
+/// What can be said of a block once its writes have ended.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    /// Whether it can be read back.
+    pub(super) is_readable: bool,
+    /// Whether every copy and all parity is there.
+    pub(super) is_whole: bool,
+    /// Distributed spares that lack it.
+    pub(super) lacking: Vec<LeafId>,
+}
+
+impl Plan {
+    /// The verdict, where `failed` tells of each write whether it failed.
+    pub(super) fn judge(&self, failed: &[bool]) -> Verdict {
+        match self {
+            Self::Absent => Verdict::default(),
+            Self::Leaf(number) => {
+                let is_there = failed.get(*number) == Some(&false);
+                Verdict { is_readable: is_there, is_whole: is_there, lacking: Vec::new() }
+            }
+            Self::Spare(leaf, target) => {
+                let mut verdict = target.judge(failed);
+                if !verdict.is_whole {
+                    verdict.lacking.push(*leaf);
+                }
+                verdict
+            }
+            Self::Mirror(children) => {
+                let verdicts = || children.iter().map(|child| child.judge(failed));
+                Verdict {
+                    is_readable: verdicts().any(|verdict| verdict.is_readable),
+                    is_whole: verdicts().all(|verdict| verdict.is_whole),
+                    lacking: verdicts().flat_map(|verdict| verdict.lacking).collect(),
+                }
+            }
+            Self::Joined(parts) => {
+                let verdicts = || parts.iter().map(|part| part.judge(failed));
+                Verdict {
+                    is_readable: verdicts().all(|verdict| verdict.is_readable),
+                    is_whole: verdicts().all(|verdict| verdict.is_whole),
+                    lacking: verdicts().flat_map(|verdict| verdict.lacking).collect(),
+                }
+            }
+            Self::Stripes { nparity, rows, children } => {
+                let mut lost = vec![0_usize; *rows];
+                let mut whole = Verdict { is_readable: true, is_whole: true, lacking: Vec::new() };
+                for (child, rows) in children {
+                    let verdict = child.judge(failed);
+                    whole.is_whole &= verdict.is_whole;
+                    whole.lacking.extend(verdict.lacking);
+                    if !verdict.is_readable {
+                        rows.iter().for_each(|row| lost[*row] += 1);
+                    }
+                }
+                whole.is_readable = lost.iter().all(|lost| lost <= nparity);
+                whole
+            }
+        }
+    }
+}
+
+/// Bytes for a child, by its own addresses.
+struct Piece {
+    offset: i64,
+    content: Content,
+}
+
+/// Makes a plan.
+pub(super) struct Builder<'a> {
+    tree: &'a Tree,
+    /// Physical birth.
+    birth: u64,
+    writes: Vec<LeafWrite>,
+    absent: Vec<LeafId>,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(tree: &'a Tree, birth: u64) -> Self {
+        Self { tree, birth, writes: Vec::new(), absent: Vec::new() }
+    }
+
+    /// The writes, and the leaves that should have had one and are not written.
+    pub(super) fn into_writes(self) -> (Vec<LeafWrite>, Vec<LeafId>) {
+        (self.writes, self.absent)
+    }
+
+    /// Plans `data`, whole sectors, at byte `offset` of the subtree `vdev`.
+    pub(super) fn add(&mut self, vdev: usize, offset: i64, data: Buf, depth: u8) -> Plan {
+        self.add_pieces(vdev, vec![Piece { offset, content: Content::Data(data) }], depth)
+    }
+
+    /// Plans pieces, ascending by offset, on the subtree `vdev`.
+    fn add_pieces(&mut self, vdev: usize, pieces: Vec<Piece>, depth: u8) -> Plan {
+        let tree = self.tree;
+        let node = &tree.vdevs[vdev];
+        if depth > DEPTH_MAX {
+            return Plan::Absent;
+        }
+        match &node.layout {
+            Layout::Leaf(leaf) => self.add_leaf(*leaf, &pieces),
+            Layout::DraidSpare(leaf, ..) => {
+                let first = pieces.first().map_or(0, |piece| piece.offset);
+                let target = tree.spare_target(vdev, first);
+                let Some(target) = target.filter(|_| tree.leaf(*leaf).is_writable) else {
+                    self.absent.push(*leaf);
+                    return Plan::Absent;
+                };
+                Plan::Spare(*leaf, Box::new(self.add_pieces(target, pieces, depth + 1)))
+            }
+            Layout::Mirror => {
+                let children = node.children.iter().map(|child| {
+                    let copy = pieces.iter().map(|piece| Piece {
+                        offset: piece.offset,
+                        content: piece.content.clone(),
+                    });
+                    self.add_pieces(*child, copy.collect(), depth + 1)
+                });
+                Plan::Mirror(children.collect())
+            }
+            Layout::Raidz(_) | Layout::Draid(_) => {
+                let plans = pieces.into_iter().filter_map(|piece| match piece.content {
+                    Content::Data(data) => Some(self.add_stripes(vdev, piece.offset, &data, depth)),
+                    // What holds nothing cannot be spread.
+                    Content::Pad(_) => None,
+                });
+                Plan::Joined(plans.collect())
+            }
+            Layout::Indirect => {
+                let plans = pieces.into_iter().filter_map(|piece| match piece.content {
+                    Content::Data(data) => Some(self.add_mapped(vdev, piece.offset, &data, depth)),
+                    Content::Pad(_) => None,
+                });
+                Plan::Joined(plans.collect())
+            }
+            Layout::Root | Layout::Absent => Plan::Absent,
+        }
+    }
+
+    fn add_leaf(&mut self, id: LeafId, pieces: &[Piece]) -> Plan {
+        let parts: Option<Vec<Part>> = pieces
+            .iter()
+            .map(|piece| {
+                let offset = device_offset(piece.offset)?;
+                Some(Part { offset, content: piece.content.clone() })
+            })
+            .collect();
+        let leaf = self.tree.leaf(id);
+        match parts.filter(|_| leaf.is_writable && leaf.device.is_some()) {
+            Some(parts) => {
+                self.writes.push(LeafWrite { leaf: id, parts });
+                Plan::Leaf(self.writes.len() - 1)
+            }
+            None => {
+                self.absent.push(id);
+                Plan::Absent
+            }
+        }
+    }
+
+    /// Plans data at a removed vdev: where its mapping says.
+    fn add_mapped(&mut self, vdev: usize, offset: i64, data: &Buf, depth: u8) -> Plan {
+        let Some(stretches) = self.tree.mapped(vdev, offset, data.len()) else {
+            return Plan::Absent;
+        };
+        let mut start = 0;
+        let plans = stretches.into_iter().map(|(target, offset, len)| {
+            let part = data.slice(start..start + len).unwrap_or_else(Buf::empty);
+            start += len;
+            self.add(target, offset, part, depth + 1)
+        });
+        Plan::Joined(plans.collect())
+    }
+
+    /// Plans data on a RAID-Z or dRAID: all columns of a child in one write.
+    fn add_stripes(&mut self, vdev: usize, offset: i64, data: &Buf, depth: u8) -> Plan {
+        let tree = self.tree;
+        let node = &tree.vdevs[vdev];
+        let (Ok(start), len) = (u64::try_from(offset), data.len() as u64) else {
+            return Plan::Absent;
+        };
+        let Some(map) = tree.map(vdev, offset, data.len(), self.birth) else {
+            return Plan::Absent;
+        };
+        let mut by_child: BTreeMap<usize, (Vec<Piece>, Vec<usize>)> = BTreeMap::new();
+        let mut shadows = Vec::new();
+        if let Layout::Raidz(raidz) = &node.layout {
+            shadows = raidz.shadows(start, len, self.birth, tree.reflow());
+            for (child, offset) in raidz.pads(start, len, self.birth) {
+                let content = Content::Pad(1 << node.ashift);
+                by_child.entry(child).or_default().0.push(Piece { offset, content });
+            }
+        }
+        for (number, row) in map.rows.iter().enumerate() {
+            for (index, contents) in columns(&map, row, data).into_iter().enumerate() {
+                let column = &row.columns[index];
+                let shadow = shadows.iter().find(|(id, ..)| (id.row, id.column) == (number, index));
+                let shadow = shadow.map(|(_, child, offset)| (*child, *offset, None));
+                let places = [Some((column.child, column.offset, Some(number))), shadow];
+                for (child, mut offset, row) in places.into_iter().flatten() {
+                    let (pieces, rows) = by_child.entry(child).or_default();
+                    for data in contents.iter().filter(|data| !data.is_empty()) {
+                        let content = Content::Data(data.clone());
+                        pieces.push(Piece { offset, content });
+                        offset += data.len() as i64;
+                    }
+                    rows.extend(row.filter(|_| column.len > 0));
+                }
+            }
+        }
+        let mut children = Vec::with_capacity(by_child.len());
+        for (child, (mut pieces, rows)) in by_child {
+            pieces.sort_by_key(|piece| piece.offset);
+            let Some(&target) = node.children.get(child) else {
+                children.push((Plan::Absent, rows));
+                continue;
+            };
+            // A pad alone on its child is nothing that could be lacking.
+            let plan = if rows.is_empty() && pieces.iter().all(Piece::is_pad) {
+                self.add_pads(target, pieces, depth)
+            } else {
+                Some(self.add_pieces(target, pieces, depth + 1))
+            };
+            children.extend(plan.map(|plan| (plan, rows)));
+        }
+        Plan::Stripes { nparity: map.nparity, rows: map.rows.len(), children }
+    }
+
+    /// Pads on a child that has no column: their leaves need no verdict.
+    fn add_pads(&mut self, vdev: usize, pieces: Vec<Piece>, depth: u8) -> Option<Plan> {
+        let before = self.absent.len();
+        let plan = self.add_pieces(vdev, pieces, depth + 1);
+        self.absent.truncate(before);
+        (!matches!(plan, Plan::Absent)).then_some(plan)
+    }
+}
+
+impl Piece {
+    fn is_pad(&self) -> bool {
+        matches!(self.content, Content::Pad(_))
+    }
+}
+
+/// What is written in each column of a row, parity first: slices of `data`, fresh parity, zeros.
+fn columns(map: &Map, row: &Row, data: &Buf) -> Vec<Vec<Buf>> {
+    let nparity = map.nparity.min(row.columns.len());
+    let parts: Vec<Buf> = row.columns[nparity..]
+        .iter()
+        .map(|column| {
+            let range = column.data_start..column.data_start + column.data_len;
+            data.slice(range).unwrap_or_else(Buf::empty)
+        })
+        .collect();
+    let mut stored: Vec<BufMut> =
+        row.columns[..nparity].iter().map(|column| BufMut::for_filling(column.len)).collect();
+    let mut rows: Vec<&mut [u8]> = stored.iter_mut().map(|buf| &mut **buf).collect();
+    parity::generate(&mut rows, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>());
+    let mut contents: Vec<Vec<Buf>> = stored.into_iter().map(|buf| vec![buf.freeze()]).collect();
+    for (column, part) in row.columns[nparity..].iter().zip(parts) {
+        let filler = column.len.saturating_sub(part.len());
+        contents.push(match filler {
+            0 => vec![part],
+            // Short dRAID columns end in zeros that scrub verifies (spec 06 §6.5).
+            _ => vec![part, BufMut::zeroed(filler).freeze()],
+        });
+    }
+    contents
+}
