@@ -10,6 +10,7 @@
 //!
 //! Sources: spec 02 §1-§6, spec 08 §5-§11.
 
+pub mod alloc;
 mod cache;
 mod error;
 mod expand;

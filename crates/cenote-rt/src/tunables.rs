@@ -147,6 +147,76 @@ tunables! {
         "devices whose labels are read at the same time while looking for pools";
     EMBEDDED_SLOG_MIN_MS = "zfs_embedded_slog_min_ms", 64, (2, 1 << 16),
         "metaslabs above which a normal vdev gives one to the intent log";
+    DDT_DATA_IS_SPECIAL = "zfs_ddt_data_is_special", 1, (0, 1),
+        "whether dedup tables may go to the special class";
+    ALLOCATOR = "cenote_allocator", 0, (0, 1),
+        "which free ranges are taken: 0 as OpenZFS does today, 1 as it did in 2013";
+    DF_ALLOC_THRESHOLD = "metaslab_df_alloc_threshold", 128 * KIB, (0, 1 << 40),
+        "bytes of the largest free segment below which a metaslab goes over to best fit";
+    DF_FREE_PCT = "metaslab_df_free_pct", 4, (0, 100),
+        "percent free below which a metaslab goes over to best fit";
+    DF_MAX_SEARCH = "metaslab_df_max_search", 16 * MIB, (0, 1 << 62),
+        "bytes beyond the first candidate after which first fit gives up";
+    DF_USE_LARGEST_SEGMENT = "metaslab_df_use_largest_segment", 0, (0, 1),
+        "whether the largest segment is taken where first fit has given up";
+    MIN_SEARCH_COUNT = "metaslab_min_search_count", 100, (0, 1 << 32),
+        "segments that first fit looks at in any case";
+    BY_SIZE_MIN = "cenote_metaslab_by_size_min", 16 * KIB, (0, 1 << 40),
+        "bytes of the smallest segment that a metaslab's order by size holds at first";
+    ALIQUOT = "metaslab_aliquot", MIB, (512, 1 << 40),
+        "bytes per data disk that go to a top-level vdev before it is the next one's turn";
+    BIAS_ENABLED = "metaslab_bias_enabled", 1, (0, 1),
+        "whether emptier vdevs get longer turns";
+    LBA_WEIGHTING_ENABLED = "metaslab_lba_weighting_enabled", 1, (0, 1),
+        "whether weights by space prefer the start of the disk";
+    SEGMENT_WEIGHT_ENABLED = "zfs_metaslab_segment_weight_enabled", 1, (0, 1),
+        "whether metaslabs are weighed by their largest segments";
+    SWITCH_THRESHOLD = "zfs_metaslab_switch_threshold", 2, (1, 63),
+        "powers of two by which the largest segments shrink before a metaslab is left";
+    MG_NOALLOC_THRESHOLD = "zfs_mg_noalloc_threshold", 0, (0, 100),
+        "percent free at or below which a vdev is passed over while others have more";
+    MG_FRAGMENTATION_THRESHOLD = "zfs_mg_fragmentation_threshold", 95, (0, 100),
+        "percent fragmentation above which a vdev is passed over while others have less";
+    FIND_MAX_TRIES = "zfs_metaslab_find_max_tries", 100, (1, 1 << 32),
+        "metaslabs of a vdev that are tried before another vdev is";
+    CONDENSE_PCT = "zfs_metaslab_condense_pct", 200, (101, 1 << 20),
+        "percent of its best size at which a space map is rewritten";
+    METASLAB_UNLOAD_DELAY = "metaslab_unload_delay", 32, (0, 1 << 32),
+        "txgs without use after which a metaslab leaves memory";
+    METASLAB_UNLOAD_DELAY_MS = "metaslab_unload_delay_ms", 600_000, (0, 1 << 40),
+        "milliseconds without use after which a metaslab leaves memory";
+    METASLAB_PRELOAD_ENABLED = "metaslab_preload_enabled", 1, (0, 1),
+        "whether good metaslabs are loaded ahead of need";
+    METASLAB_PRELOAD_LIMIT = "metaslab_preload_limit", 10, (0, 1 << 16),
+        "metaslabs per vdev that are loaded ahead of need";
+    METASLAB_MEM_LIMIT = "zfs_metaslab_mem_limit", 25, (1, 100),
+        "percent of memory that loaded metaslabs may take";
+    FORCE_GANGING = "metaslab_force_ganging", 16 * MIB + 1, (512, 1 << 40),
+        "bytes from which on some blocks are made to gang, for tests";
+    FORCE_GANGING_PCT = "metaslab_force_ganging_pct", 3, (0, 100),
+        "percent of those blocks that are made to gang";
+    NUM_ALLOCATORS = "spa_num_allocators", 4, (1, 256),
+        "streams of allocations per class, at most";
+    CPUS_PER_ALLOCATOR = "spa_cpus_per_allocator", 4, (1, 1024),
+        "processors for each stream of allocations";
+    SPECIAL_METADATA_RESERVE_PCT = "zfs_special_class_metadata_reserve_pct", 25, (0, 100),
+        "percent of the special class that small file blocks leave to metadata";
+    UNFLUSHED_MAX_MEM_AMT = "zfs_unflushed_max_mem_amt", 1 << 30, (0, 1 << 40),
+        "bytes of unflushed changes of metaslabs beyond which they are flushed at once";
+    UNFLUSHED_MAX_MEM_PPM = "zfs_unflushed_max_mem_ppm", 1000, (0, 1_000_000),
+        "the same in millionths of memory";
+    UNFLUSHED_LOG_BLOCK_MAX = "zfs_unflushed_log_block_max", 131_072, (1, 1 << 40),
+        "blocks that all log space maps may have, at most";
+    UNFLUSHED_LOG_BLOCK_MIN = "zfs_unflushed_log_block_min", 1000, (1, 1 << 40),
+        "blocks that all log space maps may have in any case";
+    UNFLUSHED_LOG_BLOCK_PCT = "zfs_unflushed_log_block_pct", 400, (1, 1 << 20),
+        "blocks of log space maps for each 100 metaslabs with unflushed changes";
+    UNFLUSHED_LOG_TXG_MAX = "zfs_unflushed_log_txg_max", 1000, (1, 1 << 32),
+        "log space maps that there may be";
+    MIN_METASLABS_TO_FLUSH = "zfs_min_metaslabs_to_flush", 1, (1, 1 << 32),
+        "metaslabs flushed in a txg, at least";
+    MAX_LOG_WALKING = "zfs_max_log_walking", 5, (1, 1 << 16),
+        "finished log space maps whose mean size foretells the next ones";
     MAX_MISSING_TVDS = "zfs_max_missing_tvds", 0, (0, 1 << 16),
         "missing top-level vdevs with which a pool may still be opened";
     USER_INDIRECT_IS_SPECIAL = "zfs_user_indirect_is_special", 1, (0, 1),

@@ -1,0 +1,66 @@
+//! The policy of 2013, before histograms (spec 05 §12).
+//!
+//! The emptiest metaslab first, those at the start of the disk preferred; within one, first fit
+//! from the cursor on and around, and best fit over all segments once the largest is below a
+//! threshold or little is free. A metaslab is left when it cannot serve.
+
+use cenote_rt::tunables;
+
+use super::{Field, Policy, Standing, Want, best_fit};
+use crate::alloc::weight::Weight;
+
+/// What went to a vdev in one turn, per child.
+const ALIQUOT: u64 = 512 << 10;
+
+/// illumos's policy of 2013.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Historic;
+
+impl Policy for Historic {
+    fn name(&self) -> &'static str {
+        "historic"
+    }
+
+    fn size_floor(&self) -> u64 {
+        0
+    }
+
+    fn weigh(&self, standing: &Standing) -> Weight {
+        let (free, count) = (u128::from(standing.free), u128::from(standing.count.max(1)));
+        let mut weight = free;
+        if tunables::LBA_WEIGHTING_ENABLED.get() != 0 {
+            // Outer tracks are twice as fast as inner ones.
+            weight = 2 * free - u128::from(standing.metaslab) * free / count;
+        }
+        Weight::of_space(weight as u64)
+    }
+
+    fn pick(&self, field: &mut Field<'_>, want: Want) -> Option<u64> {
+        let largest = field.free.largest();
+        if largest < want.size {
+            return None;
+        }
+        let percent = field.free.bytes().saturating_mul(100) / field.size.max(1);
+        if largest < tunables::DF_ALLOC_THRESHOLD.get() || percent < tunables::DF_FREE_PCT.get() {
+            return best_fit(field.free, want);
+        }
+        let cursor = field.cursors.of(want.size);
+        let ahead = field.free.from(*cursor).find_map(|segment| want.fit(&segment));
+        let found =
+            ahead.or_else(|| field.free.ranges().iter().find_map(|segment| want.fit(&segment)))?;
+        *cursor = found + want.size;
+        Some(found)
+    }
+
+    fn should_leave(&self, _: Weight, _: Weight, _: u64, _: u64) -> bool {
+        false
+    }
+
+    fn aliquot(&self, width: u64, _: u64) -> u64 {
+        ALIQUOT * width.max(1)
+    }
+
+    fn fragmentation_limit(&self) -> u64 {
+        100
+    }
+}

@@ -1,0 +1,90 @@
+//! Rows: what each policy picks.
+
+use cenote_ranges::RangeSet;
+use cenote_rt::Rng;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn pick(policy: &dyn Policy, ranges: &[Range<u64>], cursor: u64, size: u64) -> Option<u64> {
+    let free: RangeSet = ranges.iter().cloned().collect();
+    let mut free = FreeTree::new(free, policy.size_floor());
+    let mut cursors = Cursors::new(0);
+    *cursors.of(size) = cursor;
+    let mut field = Field { free: &mut free, cursors: &mut cursors, start: 0, size: 16 * MIB };
+    policy.pick(&mut field, Want { size, align: 512 })
+}
+
+#[test]
+fn first_fit_from_the_cursor_while_much_is_free() {
+    let segments = [0..MIB, 2 * MIB..4 * MIB];
+    for policy in [&Dynamic as &dyn Policy, &Historic] {
+        assert_eq!(pick(policy, &segments, 0, 4096), Some(0));
+        assert_eq!(pick(policy, &segments, MIB / 2, 4096), Some(MIB / 2));
+        assert_eq!(pick(policy, &segments, 3 * MIB, MIB), Some(3 * MIB));
+    }
+    // Behind the last fitting segment: best fit today, around in 2013.
+    assert_eq!(pick(&Dynamic, &segments, 3 * MIB + 512, MIB), Some(0));
+    assert_eq!(pick(&Historic, &segments, 3 * MIB + 512, MIB), Some(0));
+}
+
+#[test]
+fn best_fit_when_nothing_large_is_left() {
+    // 16 KiB and more are found by size; below that only once nothing else is there.
+    let segments = [0..65536, 131_072..131_072 + 16384, 262_144..262_144 + 8192];
+    assert_eq!(pick(&Dynamic, &segments, 0, 8192), Some(131_072));
+    assert_eq!(pick(&Historic, &segments, 0, 8192), Some(262_144));
+    assert_eq!(pick(&Dynamic, &segments[2..], 0, 8192), Some(262_144));
+    assert_eq!(pick(&Dynamic, &segments, 0, 131_072), None);
+}
+
+#[test]
+fn starts_are_aligned_and_a_fit_is_always_found() {
+    let mut rng = Rng::seeded(4);
+    for _ in 0..2000 {
+        let ranges: Vec<_> = (0..rng.below(30))
+            .map(|_| {
+                let start = rng.below(2048) * 512;
+                start..start + (1 + rng.below(40)) * 512
+            })
+            .collect();
+        let want = Want { size: 1536 * (1 + rng.below(4)), align: 1536 };
+        let free: RangeSet = ranges.into_iter().collect();
+        let fits = free.iter().any(|segment| want.fit(&segment).is_some());
+        for policy in [&Dynamic as &dyn Policy, &Historic] {
+            let mut tree = FreeTree::new(free.clone(), policy.size_floor());
+            let mut cursors = Cursors::new(0);
+            *cursors.of(want.size) = rng.below(2048) * 512;
+            let mut field =
+                Field { free: &mut tree, cursors: &mut cursors, start: 0, size: 2 * MIB };
+            let found = policy.pick(&mut field, want);
+            assert_eq!(found.is_some(), fits, "{}", policy.name());
+            if let Some(start) = found {
+                assert!(start.is_multiple_of(1536) && free.contains(&(start..start + want.size)));
+            }
+        }
+    }
+}
+
+#[test]
+fn metaslabs_are_weighed_and_left() {
+    let mut standing = Standing {
+        metaslab: 0,
+        count: 10,
+        free: MIB,
+        fragmentation: Some(50),
+        by_segments: Some(Weight::of_segments(18, 2)),
+    };
+    assert_eq!(Dynamic.weigh(&standing), Weight::of_segments(18, 2));
+    assert_eq!(Historic.weigh(&standing), Weight::of_space(2 * MIB));
+    standing.by_segments = None;
+    standing.metaslab = 5;
+    assert_eq!(Dynamic.weigh(&standing), Weight::of_space(MIB * 51 / 100));
+    assert_eq!(Historic.weigh(&standing), Weight::of_space(MIB * 3 / 2));
+    let (high, low) = (Weight::of_segments(20, 1), Weight::of_segments(18, 1));
+    assert!(Dynamic.should_leave(high, low, MIB, MIB / 4));
+    assert!(!Dynamic.should_leave(high, low, MIB, MIB - 512));
+    assert!(!Dynamic.should_leave(high, Weight::of_segments(19, 1), MIB, MIB / 4));
+    assert!(!Historic.should_leave(high, low, MIB, MIB / 4));
+}

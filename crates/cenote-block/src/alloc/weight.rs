@@ -1,0 +1,136 @@
+//! How good a metaslab is to allocate from, in one comparable number (spec 05 §8.4).
+//!
+//! ```text
+//!   63       62         61     60    59      54 53                     0
+//!  +-------+---------+------+------+-----------+------------------------+
+//!  | 0     | 0       | 0    | 0    |   index   |   segments of that     | by segments
+//!  +-------+---------+------+------+-----------+------------------------+
+//!  | prim. | second. | claim| 1    |               free bytes           | by space
+//!  +-------+---------+------+------+------------------------------------+
+//! ```
+//!
+//! `index` is the logarithm of the largest size there is a segment of. Bits 63 to 61 say how the
+//! metaslab is in use; here that stands beside the weight, and the bits are made for display.
+
+use cenote_ondisk::spacemap::HISTOGRAM_BUCKETS;
+
+const BY_SPACE: u64 = 1 << 60;
+const INDEX_SHIFT: u32 = 54;
+const COUNT_MAX: u64 = (1 << INDEX_SHIFT) - 1;
+
+/// A metaslab's weight; the larger the better, 0 for one that has nothing to give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Weight(u64);
+
+impl Weight {
+    /// Nothing to give.
+    pub const ZERO: Self = Self(0);
+
+    /// By its largest segments: `count` of `2^index` bytes and more.
+    #[must_use]
+    pub fn of_segments(index: u32, count: u64) -> Self {
+        Self(u64::from(index.min(63)) << INDEX_SHIFT | count.min(COUNT_MAX))
+    }
+
+    /// By free bytes, which are worth less the more they are in pieces.
+    #[must_use]
+    pub fn of_space(bytes: u64) -> Self {
+        if bytes < 512 { Self::ZERO } else { Self(BY_SPACE | bytes.min(BY_SPACE - 1)) }
+    }
+
+    /// From an in-core histogram, by log2 of bytes. Segments beyond the stored histogram's last
+    /// bucket count as several of that size.
+    #[must_use]
+    pub fn of_free(histogram: &[u64; 64], shift: u8) -> Self {
+        let last = (HISTOGRAM_BUCKETS - 1 + usize::from(shift)).min(63);
+        let mut folded = 0_u64;
+        for log2 in (0..64).rev() {
+            let count = histogram[log2];
+            if log2 >= last {
+                folded = folded.saturating_add(count << (log2 - last));
+                if log2 == last && folded > 0 {
+                    return Self::of_segments(last as u32, folded);
+                }
+            } else if count > 0 {
+                return Self::of_segments(log2 as u32, count);
+            }
+        }
+        Self::ZERO
+    }
+
+    /// From a stored histogram, less the segments that cannot be used yet.
+    #[must_use]
+    pub fn of_stored(
+        stored: &[u64; HISTOGRAM_BUCKETS],
+        unusable: &[u64; HISTOGRAM_BUCKETS],
+        shift: u8,
+    ) -> Self {
+        let counts = stored.iter().zip(unusable).map(|(all, not)| all.saturating_sub(*not));
+        let found = counts.enumerate().filter(|(_, count)| *count > 0).last();
+        found.map_or(Self::ZERO, |(bucket, count)| {
+            Self::of_segments(bucket as u32 + u32::from(shift), count)
+        })
+    }
+
+    /// The number itself.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Log2 of the largest segments, if it weighs segments.
+    #[must_use]
+    pub const fn index(self) -> Option<u32> {
+        if self.0 == 0 || self.0 & BY_SPACE != 0 {
+            return None;
+        }
+        Some((self.0 >> INDEX_SHIFT) as u32)
+    }
+
+    /// Whether a request of `size` bytes may find its place there.
+    #[must_use]
+    pub const fn may_satisfy(self, size: u64) -> bool {
+        if self.0 == 0 {
+            return false;
+        }
+        match self.index() {
+            Some(index) => index >= 63 || size < 2 << index,
+            None => size <= self.0 & !BY_SPACE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_the_format() {
+        // Largest segment of 8 to 16 MiB, one of them (spec 05 §8.4).
+        let mut histogram = [0; 64];
+        histogram[23] = 1;
+        histogram[12] = 900;
+        let weight = Weight::of_free(&histogram, 9);
+        assert_eq!(weight.bits(), 0x05c0_0000_0000_0001);
+        assert!(weight.may_satisfy((16 << 20) - 1) && !weight.may_satisfy(16 << 20));
+        let mut stored = [0; 32];
+        stored[14] = 3;
+        let mut unusable = [0; 32];
+        unusable[14] = 2;
+        assert_eq!(Weight::of_stored(&stored, &unusable, 9), weight);
+    }
+
+    #[test]
+    fn space_and_segments() {
+        let space = Weight::of_space(1 << 20);
+        assert!(space.may_satisfy(1 << 20) && !space.may_satisfy((1 << 20) + 1));
+        assert_eq!((space.index(), Weight::of_space(511)), (None, Weight::ZERO));
+        assert!(Weight::of_segments(20, 1) > Weight::of_segments(19, 50));
+        assert!(!Weight::ZERO.may_satisfy(512));
+        // Beyond the last bucket a segment doubles with each step.
+        let mut histogram = [0; 64];
+        histogram[42] = 1;
+        assert_eq!(Weight::of_free(&histogram, 9), Weight::of_segments(40, 4));
+        assert_eq!(Weight::of_free(&[0; 64], 9), Weight::ZERO);
+    }
+}
