@@ -26,6 +26,22 @@ pub struct DeviceInfo {
     pub physical_ashift: u8,
     /// Whether it is a block device (`disk`) and not a regular file (`file`).
     pub is_block_device: bool,
+    /// Whether it has to move a head to get somewhere else.
+    pub is_rotational: bool,
+}
+
+impl DeviceInfo {
+    /// A device in memory, with sectors of 512 bytes.
+    pub(crate) fn of_memory(path: impl Into<String>, size: u64) -> Self {
+        Self {
+            path: path.into(),
+            size,
+            logical_ashift: 9,
+            physical_ashift: 9,
+            is_block_device: false,
+            is_rotational: false,
+        }
+    }
 }
 
 /// A leaf device. Offsets are bytes from its start, labels included.
@@ -81,7 +97,7 @@ pub struct ReadOnly;
 #[error("the device has no discard")]
 pub struct NoDiscard;
 
-/// A read that leaves the device.
+/// An I/O that leaves the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at {offset:#x} leave the device of {size} bytes")]
 pub struct OutOfRange {
@@ -93,11 +109,27 @@ pub struct OutOfRange {
     pub size: u64,
 }
 
-/// Refuses a read that leaves the device described by `info`.
+/// Refuses an I/O that leaves the device described by `info`.
 pub(crate) fn check_range(info: &DeviceInfo, offset: u64, len: usize) -> Result<()> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= info.size => Ok(()),
         _ => Err(Error::new(Kind::Io, OutOfRange { offset, len, size: info.size })
             .on_device(&info.path, offset)),
     }
+}
+
+/// The same for a range that is in no buffer.
+pub(crate) fn check_span(info: &DeviceInfo, offset: u64, len: u64) -> Result<()> {
+    check_range(info, offset, usize::try_from(len).unwrap_or(usize::MAX))
+}
+
+/// The bytes of `parts` in one buffer.
+pub(crate) fn joined(parts: &[Buf]) -> BufMut {
+    let mut whole = BufMut::for_filling(parts.iter().map(|part| part.len()).sum());
+    let mut at = 0;
+    for part in parts {
+        whole[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    whole
 }

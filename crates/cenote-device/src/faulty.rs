@@ -1,14 +1,15 @@
 //! A device that fails as told: errors and lies, in ranges or strewn by a seed.
 //!
-//! What goes wrong depends on the sector and the seed only, never on the order of reads, so a
-//! test that failed once fails again.
+//! What goes wrong depends on the sector and the seed only, never on the order of I/Os, so a test
+//! that failed once fails again.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cenote_rt::{BoxFuture, BufMut, Error, Kind, Result};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
 
+use crate::device::joined;
 use crate::{Device, DeviceInfo};
 
 const SECTOR: u64 = 512;
@@ -22,55 +23,42 @@ pub enum Fault {
     Lie,
 }
 
+/// How a write goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteFault {
+    /// The write fails, and nothing is written.
+    Eio,
+    /// The write succeeds, and nothing is written.
+    Lost,
+    /// The write succeeds, and only its first sectors are written: how many, by the seed.
+    Torn,
+}
+
 /// The cause of an injected error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("injected I/O error in {len} bytes at {offset:#x}")]
 pub struct InjectedFault {
-    /// First byte of the read.
+    /// First byte of the I/O.
     pub offset: u64,
-    /// Length of the read.
+    /// Length of the I/O.
     pub len: usize,
 }
 
-/// A device with faults.
+/// Faults of one kind of I/O: in ranges of bytes, and strewn over sectors.
 #[derive(Debug)]
-pub struct FaultyDevice {
-    inner: Arc<dyn Device>,
+struct Faults<F> {
     seed: u64,
-    ranges: Vec<(Range<u64>, Fault)>,
-    strewn: Vec<(u64, Fault)>,
-    reads: AtomicU64,
-    bytes: AtomicU64,
+    ranges: Vec<(Range<u64>, F)>,
+    strewn: Vec<(u64, F)>,
 }
 
-impl FaultyDevice {
-    /// `inner`, without faults so far.
-    pub fn new(inner: Arc<dyn Device>, seed: u64) -> Self {
-        let (ranges, strewn) = (Vec::new(), Vec::new());
-        Self { inner, seed, ranges, strewn, reads: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+impl<F: Copy> Faults<F> {
+    fn new(seed: u64) -> Self {
+        Self { seed, ranges: Vec::new(), strewn: Vec::new() }
     }
 
-    /// Adds a fault in a range of bytes.
-    #[must_use]
-    pub fn with_range(mut self, range: Range<u64>, fault: Fault) -> Self {
-        self.ranges.push((range, fault));
-        self
-    }
-
-    /// Adds a fault in about `per_million` of a million sectors of 512 bytes, chosen by the seed.
-    #[must_use]
-    pub fn with_strewn(mut self, per_million: u64, fault: Fault) -> Self {
-        self.strewn.push((per_million, fault));
-        self
-    }
-
-    /// Reads and bytes asked for so far.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.reads.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
-    }
-
-    /// The faults that touch the read of `len` bytes at `offset`, clipped to it.
-    fn faults(&self, offset: u64, len: u64) -> Vec<(Range<u64>, Fault)> {
+    /// The faults that touch the I/O of `len` bytes at `offset`, clipped to it.
+    fn touching(&self, offset: u64, len: u64) -> Vec<(Range<u64>, F)> {
         let end = offset.saturating_add(len);
         let clip = |range: &Range<u64>| range.start.max(offset)..range.end.min(end);
         let mut faults: Vec<_> = self.ranges.iter().map(|(r, fault)| (clip(r), *fault)).collect();
@@ -83,6 +71,82 @@ impl FaultyDevice {
         }
         faults.retain(|(range, _)| range.start < range.end);
         faults
+    }
+}
+
+/// A device with faults.
+#[derive(Debug)]
+pub struct FaultyDevice {
+    inner: Arc<dyn Device>,
+    seed: u64,
+    reads: Faults<Fault>,
+    writes: Faults<WriteFault>,
+    is_offline: AtomicBool,
+    read_count: AtomicU64,
+    read_bytes: AtomicU64,
+}
+
+impl FaultyDevice {
+    /// `inner`, without faults so far.
+    pub fn new(inner: Arc<dyn Device>, seed: u64) -> Self {
+        Self {
+            inner,
+            seed,
+            reads: Faults::new(seed),
+            // Other sectors than those of reads.
+            writes: Faults::new(mix(!seed)),
+            is_offline: AtomicBool::new(false),
+            read_count: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Adds a fault of reads in a range of bytes.
+    #[must_use]
+    pub fn with_range(mut self, range: Range<u64>, fault: Fault) -> Self {
+        self.reads.ranges.push((range, fault));
+        self
+    }
+
+    /// Adds a fault of reads in about `per_million` of a million sectors of 512 bytes, chosen by
+    /// the seed.
+    #[must_use]
+    pub fn with_strewn(mut self, per_million: u64, fault: Fault) -> Self {
+        self.reads.strewn.push((per_million, fault));
+        self
+    }
+
+    /// Adds a fault of writes that touch a range of bytes.
+    #[must_use]
+    pub fn with_write_range(mut self, range: Range<u64>, fault: WriteFault) -> Self {
+        self.writes.ranges.push((range, fault));
+        self
+    }
+
+    /// Adds a fault of writes that touch one of about `per_million` of a million sectors.
+    #[must_use]
+    pub fn with_strewn_writes(mut self, per_million: u64, fault: WriteFault) -> Self {
+        self.writes.strewn.push((per_million, fault));
+        self
+    }
+
+    /// Takes the device away, or gives it back: until then every request fails.
+    pub fn set_offline(&self, is_offline: bool) {
+        self.is_offline.store(is_offline, Ordering::SeqCst);
+    }
+
+    /// Reads and bytes asked for so far.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.read_count.load(Ordering::Relaxed), self.read_bytes.load(Ordering::Relaxed))
+    }
+
+    fn fail<T>(&self, offset: u64, len: usize) -> Result<T> {
+        let error = Error::new(Kind::Io, InjectedFault { offset, len });
+        Err(error.on_device(&self.info().path, offset))
+    }
+
+    fn is_offline(&self) -> bool {
+        self.is_offline.load(Ordering::SeqCst)
     }
 }
 
@@ -102,12 +166,11 @@ impl Device for FaultyDevice {
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
         Box::pin(async move {
             let len = buf.len();
-            self.reads.fetch_add(1, Ordering::Relaxed);
-            self.bytes.fetch_add(len as u64, Ordering::Relaxed);
-            let faults = self.faults(offset, len as u64);
-            if faults.iter().any(|(_, fault)| *fault == Fault::Eio) {
-                return Err(Error::new(Kind::Io, InjectedFault { offset, len })
-                    .on_device(&self.info().path, offset));
+            self.read_count.fetch_add(1, Ordering::Relaxed);
+            self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
+            let faults = self.reads.touching(offset, len as u64);
+            if self.is_offline() || faults.iter().any(|(_, fault)| *fault == Fault::Eio) {
+                return self.fail(offset, len);
             }
             let mut buf = self.inner.read(offset, buf).await?;
             for at in faults.into_iter().flat_map(|(range, _)| range) {
@@ -116,6 +179,41 @@ impl Device for FaultyDevice {
             }
             Ok(buf)
         })
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let len = parts.iter().map(|part| part.len()).sum();
+            let faults = self.writes.touching(offset, len as u64);
+            let has = |wanted| faults.iter().any(|(_, fault)| *fault == wanted);
+            if self.is_offline() || has(WriteFault::Eio) {
+                return self.fail(offset, len);
+            }
+            if has(WriteFault::Lost) {
+                return Ok(());
+            }
+            if !has(WriteFault::Torn) {
+                return self.inner.write(offset, parts).await;
+            }
+            let sectors = (len as u64).div_ceil(SECTOR).max(1);
+            let mut whole = joined(&parts);
+            whole.truncate((mix(self.seed ^ offset) % sectors * SECTOR) as usize);
+            self.inner.write(offset, vec![whole.freeze()]).await
+        })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        if self.is_offline() {
+            return Box::pin(async { self.fail(0, 0) });
+        }
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
+        if self.is_offline() {
+            return Box::pin(async move { self.fail(offset, 0) });
+        }
+        self.inner.discard(offset, len)
     }
 }
 
@@ -156,5 +254,33 @@ mod tests {
         assert!((120..300).contains(&count), "{count} of 2048");
         assert_eq!(bad(1), bad(1));
         assert_ne!(bad(1), bad(2));
+    }
+
+    #[test]
+    fn writes_fail_get_lost_or_tear() {
+        let memory = Arc::new(MemoryDevice::new("mem", vec![0; 8192]));
+        let device = FaultyDevice::new(memory.clone(), 7)
+            .with_write_range(0..1, WriteFault::Eio)
+            .with_write_range(2048..2049, WriteFault::Lost)
+            .with_write_range(4096..4097, WriteFault::Torn);
+        let write = |offset, len| {
+            let parts = vec![Buf::from(vec![1; len])];
+            cenote_rt::block_on(1, device.write(offset, parts)).expect("runtime")
+        };
+        let error = write(0, 512).expect_err("touches the bad byte");
+        assert_eq!(error.cause(), Some(&InjectedFault { offset: 0, len: 512 }));
+        write(1024, 2048).expect("says so");
+        write(512, 512).expect("no fault");
+        write(4096, 4096).expect("says so");
+        device.set_offline(true);
+        write(512, 512).expect_err("away");
+        cenote_rt::block_on(1, device.flush()).expect("runtime").expect_err("away");
+        device.set_offline(false);
+        memory.edit(|bytes| {
+            let written: Vec<usize> = (0..16).filter(|sector| bytes[sector * 512] == 1).collect();
+            assert_eq!(written[0], 1);
+            let torn = written.len() - 1;
+            assert!(written[1..].iter().copied().eq(8..8 + torn) && torn < 8, "{written:?}");
+        });
     }
 }

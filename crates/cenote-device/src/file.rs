@@ -195,6 +195,7 @@ fn describe(file: &File, path: String, is_block_device: bool) -> rustix::io::Res
             logical_ashift: 9,
             physical_ashift: 9,
             is_block_device,
+            is_rotational: false,
         });
     }
     let size = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?;
@@ -206,7 +207,18 @@ fn describe(file: &File, path: String, is_block_device: bool) -> rustix::io::Res
     );
     #[cfg(not(target_os = "linux"))]
     let (logical_ashift, physical_ashift) = (ashift(512), ashift(512));
-    Ok(DeviceInfo { path, size, logical_ashift, physical_ashift, is_block_device })
+    let is_rotational = is_rotational(file);
+    Ok(DeviceInfo { path, size, logical_ashift, physical_ashift, is_block_device, is_rotational })
+}
+
+/// What the kernel knows about the head of a block device; partitions have it in their parent.
+fn is_rotational(file: &File) -> bool {
+    let Ok(stat) = rustix::fs::fstat(file) else { return false };
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    ["queue/rotational", "../queue/rotational"].iter().any(|name| {
+        let text = std::fs::read(format!("/sys/dev/block/{major}:{minor}/{name}"));
+        text.is_ok_and(|text| text.starts_with(b"1"))
+    })
 }
 
 /// Reads `buf[filled..]` to its end. The outer error means that the buffer is lost.

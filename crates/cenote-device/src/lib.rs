@@ -1,17 +1,28 @@
-//! Leaf devices: file, block device, memory, fault injector.
+//! Leaf devices: file, block device, memory, simulated disk, recorder, fault injector.
 //!
 //! One async trait over owned, aligned buffers. A read returns all the bytes asked for or an
 //! error with the device's path and the offset; there are no short reads above this layer.
-//! Devices opened here for reading are opened read-only and can't be written (spec 06 §2).
+//! Devices opened here for reading are opened read-only and can't be written (spec 06 §2). A write
+//! is durable after a flush that began when it had returned; every device that tests use keeps to
+//! that contract and to nothing stronger.
 
 mod device;
 mod faulty;
 mod file;
+mod image;
 mod memory;
+pub mod pattern;
+mod recorder;
+mod replay;
 #[cfg(target_os = "linux")]
 mod ring;
+mod simulated;
 
 pub use device::{Device, DeviceInfo, NoDiscard, OpenMode, OutOfRange, ReadOnly};
-pub use faulty::{Fault, FaultyDevice, InjectedFault};
+pub use faulty::{Fault, FaultyDevice, InjectedFault, WriteFault};
 pub use file::{FileDevice, OpenError};
+pub use image::{Image, ImageDevice};
 pub use memory::MemoryDevice;
+pub use recorder::{Event, Log, Recorder};
+pub use replay::{Pending, Replay, TEAR_GRAIN};
+pub use simulated::{PartOfSector, SimulatedDisk, SimulatedUse};

@@ -2,9 +2,9 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use cenote_rt::{BoxFuture, BufMut, Result};
+use cenote_rt::{BoxFuture, Buf, BufMut, Result};
 
-use crate::device::check_range;
+use crate::device::{check_range, check_span};
 use crate::{Device, DeviceInfo};
 
 /// A device in memory. Answers at once and never fails inside its range.
@@ -17,17 +17,11 @@ pub struct MemoryDevice {
 impl MemoryDevice {
     /// A device of `bytes` that calls itself `path`, with sectors of 512 bytes.
     pub fn new(path: impl Into<String>, bytes: Vec<u8>) -> Self {
-        let info = DeviceInfo {
-            path: path.into(),
-            size: bytes.len() as u64,
-            logical_ashift: 9,
-            physical_ashift: 9,
-            is_block_device: false,
-        };
+        let info = DeviceInfo::of_memory(path, bytes.len() as u64);
         Self { info, bytes: RwLock::new(bytes) }
     }
 
-    /// Changes its bytes in place, as no [`Device`] can: the size stays.
+    /// Changes its bytes in place, whatever the device's own requests are: the size stays.
     pub fn edit(&self, change: impl FnOnce(&mut [u8])) {
         change(&mut self.bytes.write().unwrap_or_else(PoisonError::into_inner));
     }
@@ -46,6 +40,28 @@ impl Device for MemoryDevice {
             let end = start + buf.len();
             buf.copy_from_slice(&bytes[start..end]);
             Ok(buf)
+        })
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            check_range(&self.info, offset, parts.iter().map(|part| part.len()).sum())?;
+            let mut bytes = self.bytes.write().unwrap_or_else(PoisonError::into_inner);
+            let mut start = offset as usize;
+            for part in parts {
+                bytes[start..start + part.len()].copy_from_slice(&part);
+                start += part.len();
+            }
+            Ok(())
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            check_span(&self.info, offset, len)?;
+            let mut bytes = self.bytes.write().unwrap_or_else(PoisonError::into_inner);
+            bytes[offset as usize..(offset + len) as usize].fill(0);
+            Ok(())
         })
     }
 }
@@ -67,5 +83,20 @@ mod tests {
             let error = read(offset, len).expect_err("outside");
             assert_eq!(error.cause(), Some(&OutOfRange { offset, len, size: 256 }));
         }
+    }
+
+    #[test]
+    fn parts_are_written_one_after_the_other_or_not_at_all() {
+        let device = MemoryDevice::new("mem", vec![9; 8]);
+        let run = |work| cenote_rt::block_on(1, work).expect("runtime");
+        let parts = |texts: &[&str]| -> Vec<Buf> {
+            texts.iter().map(|text| Buf::from(text.as_bytes().to_vec())).collect()
+        };
+        run(device.write(2, parts(&["ab", "", "c"]))).expect("inside");
+        run(device.write(6, parts(&["xy", "z"]))).expect_err("one byte too long");
+        run(device.discard(7, 1)).expect("inside");
+        run(device.discard(7, 2)).expect_err("outside");
+        run(device.flush()).expect("nothing to do");
+        device.edit(|bytes| assert_eq!(bytes, [9, 9, b'a', b'b', b'c', 9, 9, 0]));
     }
 }

@@ -1,0 +1,297 @@
+//! What devices may hold after a crash at any point of a recorded log.
+//!
+//!     durable[device]   everything that a flush covers, in order
+//!     pending           writes that began and are not covered: each sector of each may be there
+//!
+//! A replay walks the log once, forwards, and keeps both. At each point it makes contents for a
+//! choice: which sectors of which pending writes have reached the medium. Choices are the
+//! caller's: all, none, all but one, a seeded subset, a seeded tear. A sector is whole or
+//! untouched, as devices promise; writes are not ordered against one another.
+//!
+//! Invariants
+//! * R1  Pending writes that overlap are applied in the order in which they began. A pending write
+//!   may go over one that began later and is covered: then it had not returned when the other
+//!   was under way, and the program left their order open.
+
+use crate::image::Image;
+use crate::recorder::{Event, Log};
+
+/// Smallest part of a write that is there or not as a whole.
+pub const TEAR_GRAIN: u64 = 512;
+
+/// A write or discard that no flush covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pending {
+    /// Index of its event in the log.
+    pub event: usize,
+    /// Number of the device.
+    pub device: usize,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Index of the event that says it has returned, if it has.
+    pub done: Option<usize>,
+}
+
+impl Pending {
+    /// Sectors of [`TEAR_GRAIN`] that it touches.
+    pub fn sectors(&self) -> u64 {
+        (self.offset + self.len).div_ceil(TEAR_GRAIN) - self.offset / TEAR_GRAIN
+    }
+}
+
+/// A walk through a log.
+#[derive(Debug, Clone)]
+pub struct Replay<'a> {
+    log: &'a Log,
+    at: usize,
+    durable: Vec<Image>,
+    pending: Vec<Pending>,
+}
+
+impl<'a> Replay<'a> {
+    /// Before the first event.
+    pub fn new(log: &'a Log) -> Self {
+        Self { log, at: 0, durable: log.bases.clone(), pending: Vec::new() }
+    }
+
+    /// Events behind it.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// The last mark behind it.
+    pub fn mark(&self) -> Option<u64> {
+        self.log.events[..self.at].iter().rev().find_map(|event| match event {
+            Event::Mark(mark) => Some(*mark),
+            _ => None,
+        })
+    }
+
+    /// What is uncertain here, in the order in which it began.
+    pub fn pending(&self) -> &[Pending] {
+        &self.pending
+    }
+
+    /// Goes on until `events` events are behind it, or to the end of the log. Never goes back.
+    pub fn advance(&mut self, events: usize) {
+        while self.at < events.min(self.log.events.len()) {
+            self.take(self.at);
+            self.at += 1;
+        }
+    }
+
+    /// Goes on to just before the next flush, then just after it at the call that follows. False
+    /// at the end of the log.
+    pub fn next_boundary(&mut self) -> bool {
+        let events = &self.log.events;
+        let is_flush = |index: usize| matches!(events.get(index), Some(Event::Flush { .. }));
+        if self.at >= events.len() {
+            return false;
+        }
+        let mut target = self.at + 1;
+        while target < events.len() && !is_flush(target) && !is_flush(target - 1) {
+            target += 1;
+        }
+        self.advance(target);
+        true
+    }
+
+    fn take(&mut self, event: usize) {
+        match &self.log.events[event] {
+            Event::Write { device, offset, parts } => {
+                let len = parts.iter().map(|part| part.len() as u64).sum();
+                self.begin(event, *device, *offset, len);
+            }
+            Event::Discard { device, offset, len } => self.begin(event, *device, *offset, *len),
+            Event::Done { of } => {
+                let found = self.pending.iter_mut().rev().find(|pending| pending.event == *of);
+                if let Some(pending) = found {
+                    pending.done = Some(event);
+                }
+            }
+            Event::Flush { device, since } => self.cover(*device, *since),
+            Event::Mark(_) => {}
+        }
+    }
+
+    fn begin(&mut self, event: usize, device: usize, offset: u64, len: u64) {
+        self.pending.push(Pending { event, device, offset, len, done: None });
+    }
+
+    /// Makes durable what a flush of `device` that began at `since` covers.
+    fn cover(&mut self, device: usize, since: usize) {
+        let is_covered = |pending: &mut Pending| {
+            pending.device == device && pending.done.is_some_and(|done| done < since)
+        };
+        let covered: Vec<Pending> = self.pending.extract_if(.., is_covered).collect();
+        for write in covered {
+            self.apply(&write, None, device);
+        }
+    }
+
+    /// Puts the sectors of `write` that `keep` wants onto the durable contents.
+    fn apply(&mut self, write: &Pending, keep: Option<&mut dyn FnMut(u64) -> bool>, device: usize) {
+        put(self.log, write, keep, &mut self.durable[device]);
+    }
+
+    /// The contents of all devices, by number, if exactly those sectors of pending writes have
+    /// reached the medium for which `keep(write, sector)` says so; `write` is an index into
+    /// [`pending`](Self::pending), `sector` counts from the write's first.
+    pub fn images(&self, mut keep: impl FnMut(usize, u64) -> bool) -> Vec<Image> {
+        let mut images = self.durable.clone();
+        for (index, write) in self.pending.iter().enumerate() {
+            let mut keep = |sector| keep(index, sector);
+            put(self.log, write, Some(&mut keep), &mut images[write.device]);
+        }
+        images
+    }
+}
+
+/// Writes the sectors of `write` that `keep` wants (`None`: all) into `image`.
+fn put(
+    log: &Log,
+    write: &Pending,
+    mut keep: Option<&mut dyn FnMut(u64) -> bool>,
+    image: &mut Image,
+) {
+    let zeros;
+    let (offset, parts): (u64, Vec<&[u8]>) = match &log.events[write.event] {
+        Event::Write { offset, parts, .. } => (*offset, parts.iter().map(|part| &**part).collect()),
+        Event::Discard { offset, len, .. } => {
+            zeros = vec![0; *len as usize];
+            (*offset, vec![&zeros])
+        }
+        _ => return,
+    };
+    let Some(keep) = &mut keep else {
+        let mut at = offset;
+        for part in parts {
+            image.write_at(at, part);
+            at += part.len() as u64;
+        }
+        return;
+    };
+    // Parts need not end where sectors do; the verdict on a sector is asked for once.
+    let (mut at, mut verdict) = (offset, (u64::MAX, false));
+    for mut part in parts {
+        while !part.is_empty() {
+            let room = TEAR_GRAIN - at % TEAR_GRAIN;
+            let (piece, rest) = part.split_at(part.len().min(room as usize));
+            let sector = at / TEAR_GRAIN - offset / TEAR_GRAIN;
+            if verdict.0 != sector {
+                verdict = (sector, keep(sector));
+            }
+            if verdict.1 {
+                image.write_at(at, piece);
+            }
+            at += piece.len() as u64;
+            part = rest;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cenote_rt::Buf;
+
+    use super::*;
+    use crate::{Device, ImageDevice, Recorder};
+
+    fn run<T>(work: impl Future<Output = cenote_rt::Result<T>>) -> T {
+        cenote_rt::block_on(1, work).expect("runtime").expect("no error")
+    }
+
+    fn sector(byte: u8) -> Vec<Buf> {
+        vec![Buf::from(vec![byte; 200]), Buf::from(vec![byte; 312])]
+    }
+
+    fn byte(image: &Image, sector: u64) -> u8 {
+        let mut bytes = [0; 512];
+        image.read_at(sector * 512, &mut bytes);
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a sector is whole");
+        bytes[0]
+    }
+
+    fn two_devices() -> (Arc<Recorder>, [Arc<dyn Device>; 2]) {
+        let recorder = Recorder::new();
+        let image = Image::zeroed(1 << 20);
+        let devices = ["a", "b"].map(|name| {
+            recorder.wrap(Arc::new(ImageDevice::new(name, image.clone())), image.clone())
+        });
+        (recorder, devices)
+    }
+
+    #[test]
+    fn only_what_a_flush_covers_is_certain() {
+        let (recorder, [a, b]) = two_devices();
+        run(a.write(0, sector(1)));
+        run(b.write(0, sector(2)));
+        run(a.flush());
+        recorder.mark(7);
+        run(a.write(0, sector(3)));
+        run(a.write(512, vec![Buf::from(vec![4; 1024])]));
+        let log = recorder.log();
+        let mut replay = Replay::new(&log);
+        replay.advance(4);
+        assert_eq!((replay.pending().len(), replay.mark()), (2, None));
+        replay.advance(5);
+        assert_eq!(replay.pending().len(), 1, "the flush of one device says nothing of another");
+        replay.advance(usize::MAX);
+        assert_eq!((replay.pending().len(), replay.mark()), (3, Some(7)));
+        let none = replay.images(|_, _| false);
+        assert_eq!((byte(&none[0], 0), byte(&none[0], 1), byte(&none[1], 0)), (1, 0, 0));
+        let all = replay.images(|_, _| true);
+        assert_eq!((byte(&all[0], 0), byte(&all[0], 1), byte(&all[1], 0)), (3, 4, 2));
+        let torn = replay.images(|write, sector| write == 2 && sector == 1);
+        assert_eq!([0, 1, 2].map(|sector| byte(&torn[0], sector)), [1, 0, 4]);
+        assert_eq!(replay.pending()[2].sectors(), 2);
+    }
+
+    #[test]
+    fn a_write_that_returns_during_a_flush_stays_uncertain() {
+        let write = |byte| Event::Write { device: 0, offset: 0, parts: sector(byte) };
+        let log = Log {
+            bases: vec![Image::zeroed(4096)],
+            events: vec![
+                write(1),
+                Event::Done { of: 0 },
+                write(2),
+                Event::Done { of: 2 },
+                // It began before the second write returned.
+                Event::Flush { device: 0, since: 3 },
+            ],
+        };
+        let mut replay = Replay::new(&log);
+        replay.advance(5);
+        assert_eq!(replay.pending().len(), 1);
+        assert_eq!(byte(&replay.images(|_, _| false)[0], 0), 1);
+    }
+
+    #[test]
+    fn boundaries_are_before_and_after_each_flush() {
+        let (recorder, [a, _]) = two_devices();
+        for value in 0..3 {
+            run(a.write(0, sector(value)));
+            run(a.flush());
+        }
+        let log = recorder.log();
+        let mut replay = Replay::new(&log);
+        let mut stops = Vec::new();
+        while replay.next_boundary() {
+            stops.push(replay.position());
+        }
+        assert_eq!(stops, [2, 3, 5, 6, 8, 9]);
+        let (other, [a, _]) = two_devices();
+        for value in 0..3 {
+            run(a.write(0, sector(value)));
+            run(a.flush());
+        }
+        assert_eq!(other.log().hash(), log.hash());
+        run(a.flush());
+        assert_ne!(other.log().hash(), log.hash());
+    }
+}
