@@ -1,0 +1,192 @@
+//! Changes in memory: of an object, and of all objects in one txg (or one pass of it).
+//!
+//! An object that is touched at all has its dnode here as it is to become. Of that dnode the fields
+//! that only writing determines (pointers, levels, space, the accounting flags) are those of the
+//! tree that was synced last, and are taken from there again when it is synced.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_ondisk::dnode::DnodePhys;
+use cenote_ondisk::objset::{ObjSetFlags, ZIL_HEADER_LEN};
+use cenote_ranges::RangeSet;
+use cenote_rt::Buf;
+
+/// What a changed object counts beside its blocks.
+const OBJECT_BYTES: u64 = 512;
+
+/// What an object is at the end of a layer.
+#[derive(Debug, Clone)]
+pub(super) enum Head {
+    /// Allocated.
+    Alive(Arc<DnodePhys>),
+    /// Free; it had so many slots.
+    Freed {
+        /// Slots that it took.
+        slots: usize,
+    },
+}
+
+/// What happened to the spill block.
+#[derive(Debug, Clone, Default)]
+pub(super) enum SpillChange {
+    /// Nothing.
+    #[default]
+    Unchanged,
+    /// It has this content.
+    Set(Buf),
+    /// It is gone.
+    Removed,
+}
+
+/// The changes of an object.
+#[derive(Debug, Clone)]
+pub(super) struct ObjectLayer {
+    /// What it is at the end.
+    pub(super) head: Head,
+    /// Whether it was allocated in this layer: nothing older shows through.
+    pub(super) is_fresh: bool,
+    /// Numbers of blocks that were freed before the writes.
+    pub(super) frees: RangeSet,
+    /// Blocks as they are to become.
+    pub(super) blocks: BTreeMap<u64, Buf>,
+    /// The spill block.
+    pub(super) spill: SpillChange,
+    /// Bytes of `blocks`.
+    block_bytes: u64,
+}
+
+/// Changes of an object set.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Layer {
+    /// By object number.
+    pub(super) objects: BTreeMap<u64, ObjectLayer>,
+    /// The header of the intent log.
+    pub(super) zil_header: Option<[u8; ZIL_HEADER_LEN]>,
+    /// The flags of the set.
+    pub(super) flags: Option<ObjSetFlags>,
+    /// Objects allocated less objects freed.
+    pub(super) count_delta: i64,
+    /// Bytes that it keeps in memory.
+    pub(super) dirty_bytes: u64,
+}
+
+impl ObjectLayer {
+    /// An object that was not changed yet.
+    pub(super) fn of(head: Arc<DnodePhys>) -> Self {
+        Self {
+            head: Head::Alive(head),
+            is_fresh: false,
+            frees: RangeSet::new(),
+            blocks: BTreeMap::new(),
+            spill: SpillChange::Unchanged,
+            block_bytes: 0,
+        }
+    }
+
+    /// An object that is allocated here.
+    pub(super) fn fresh(head: Arc<DnodePhys>) -> Self {
+        Self { is_fresh: true, ..Self::of(head) }
+    }
+
+    /// A block as it is to become.
+    pub(super) fn put_block(&mut self, blkid: u64, block: Buf) {
+        self.block_bytes += block.len() as u64;
+        if let Some(before) = self.blocks.insert(blkid, block) {
+            self.block_bytes -= before.len() as u64;
+        }
+    }
+
+    /// The dnode, if the object is allocated.
+    pub(super) fn alive(&self) -> Option<&Arc<DnodePhys>> {
+        match &self.head {
+            Head::Alive(head) => Some(head),
+            Head::Freed { .. } => None,
+        }
+    }
+
+    /// Slots that the object takes or took.
+    pub(super) fn slots(&self) -> usize {
+        match &self.head {
+            Head::Alive(head) => head.slots(),
+            Head::Freed { slots } => *slots,
+        }
+    }
+
+    /// Forgets changed blocks of a range, and frees what is below.
+    pub(super) fn free(&mut self, blocks: std::ops::Range<u64>) {
+        let freed: Vec<u64> = self.blocks.range(blocks.clone()).map(|(blkid, _)| *blkid).collect();
+        for blkid in freed {
+            if let Some(before) = self.blocks.remove(&blkid) {
+                self.block_bytes -= before.len() as u64;
+            }
+        }
+        self.frees.add(blocks);
+    }
+
+    /// The object is freed.
+    pub(super) fn set_freed(&mut self) {
+        self.head = Head::Freed { slots: self.slots() };
+        self.frees.clear();
+        self.blocks.clear();
+        self.block_bytes = 0;
+        self.spill = SpillChange::Unchanged;
+    }
+
+    fn bytes(&self) -> u64 {
+        let spill = match &self.spill {
+            SpillChange::Set(block) => block.len() as u64,
+            SpillChange::Unchanged | SpillChange::Removed => 0,
+        };
+        OBJECT_BYTES + spill + self.block_bytes
+    }
+
+    /// Puts later changes of the same object on top.
+    fn merge(&mut self, later: Self) {
+        if later.is_fresh {
+            *self = later;
+            return;
+        }
+        if let Head::Freed { .. } = later.head {
+            self.set_freed();
+            return;
+        }
+        self.head = later.head;
+        for range in later.frees.iter() {
+            self.free(range);
+        }
+        for (blkid, block) in later.blocks {
+            self.put_block(blkid, block);
+        }
+        if !matches!(later.spill, SpillChange::Unchanged) {
+            self.spill = later.spill;
+        }
+    }
+}
+
+impl Layer {
+    /// Whether nothing was changed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.zil_header.is_none() && self.flags.is_none()
+    }
+
+    /// Puts later changes on top.
+    pub(super) fn merge(&mut self, later: Self) {
+        for (object, changes) in later.objects {
+            match self.objects.entry(object) {
+                std::collections::btree_map::Entry::Vacant(entry) => {
+                    self.dirty_bytes += changes.bytes();
+                    entry.insert(changes);
+                }
+                std::collections::btree_map::Entry::Occupied(mut entry) => {
+                    let before = entry.get().bytes();
+                    entry.get_mut().merge(changes);
+                    self.dirty_bytes = self.dirty_bytes + entry.get().bytes() - before;
+                }
+            }
+        }
+        self.zil_header = later.zil_header.or(self.zil_header);
+        self.flags = later.flags.or(self.flags);
+        self.count_delta += later.count_delta;
+    }
+}

@@ -1,0 +1,203 @@
+//! Allocating and freeing objects, and what is in their dnodes: types, bonus, spill.
+
+use std::sync::Arc;
+
+use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BLOCK_SIZE_MAX, BlockPtr, SECTOR_SIZE};
+use cenote_ondisk::dnode::{
+    DNODE_CORE_LEN, DNODE_SLOT_LEN, DNODE_SLOTS_MAX, DnodeFlags, DnodePhys,
+};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::BufMut;
+
+use super::error::LiveError;
+use super::layer::{ObjectLayer, SpillChange};
+use super::step::{ObjectSpec, TxResult};
+use super::tx::Tx;
+
+/// Log2 of the bytes of an indirect block, unless said otherwise (`zfs_default_ibs`).
+const INDIRECT_SHIFT: u8 = 17;
+/// Largest spill block.
+const SPILL_LEN_MAX: usize = 128 << 10;
+
+impl Tx<'_> {
+    /// Allocates an object: under the number asked for, or any.
+    pub fn allocate(&mut self, spec: &ObjectSpec) -> TxResult<u64> {
+        let slots = spec.slots.max(1);
+        let head = match new_dnode(spec, slots) {
+            Ok(head) => head,
+            Err(cause) => return Err(self.refuse(spec.number.unwrap_or(0), cause)),
+        };
+        let object = match spec.number {
+            Some(number) => self.claim_number(number, slots)?,
+            None => self.find_number(slots)?,
+        };
+        self.overlay.objects.insert(object, ObjectLayer::fresh(Arc::new(head)));
+        self.overlay.count_delta += 1;
+        Ok(object)
+    }
+
+    /// Frees an object and all that it holds.
+    pub fn free(&mut self, object: u64) -> TxResult<()> {
+        self.touch(object)?.set_freed();
+        self.overlay.count_delta -= 1;
+        Ok(())
+    }
+
+    /// Changes the bonus; its length becomes that of `bytes`.
+    pub fn set_bonus(&mut self, object: u64, bytes: &[u8]) -> TxResult<()> {
+        let capacity = self.dnode(object)?.bonus_area.len();
+        if bytes.len() > capacity {
+            return Err(self.refuse(object, LiveError::BonusLength { len: bytes.len(), capacity }));
+        }
+        let head = self.head_mut(object)?;
+        head.bonus_area.fill(0);
+        if let Some(target) = head.bonus_area.get_mut(..bytes.len()) {
+            target.copy_from_slice(bytes);
+        }
+        head.bonus_len = bytes.len() as u16;
+        Ok(())
+    }
+
+    /// Changes the type of an object, as giving a directory object a ZAP does.
+    pub fn set_object_type(&mut self, object: u64, object_type: ObjectType) -> TxResult<()> {
+        if !object_type.is_valid() || object_type == ObjectType::NONE {
+            return Err(self.refuse(object, LiveError::ObjectType(object_type.0)));
+        }
+        self.head_mut(object)?.object_type = object_type;
+        Ok(())
+    }
+
+    /// Changes the type of the bonus.
+    pub fn set_bonus_type(&mut self, object: u64, bonus_type: ObjectType) -> TxResult<()> {
+        if !bonus_type.is_valid() {
+            return Err(self.refuse(object, LiveError::ObjectType(bonus_type.0)));
+        }
+        self.head_mut(object)?.bonus_type = bonus_type;
+        Ok(())
+    }
+
+    /// Sets the checksum function of the object's data; 0: as the dataset says.
+    pub fn set_checksum(&mut self, object: u64, checksum: u8) -> TxResult<()> {
+        self.head_mut(object)?.checksum = checksum;
+        Ok(())
+    }
+
+    /// Sets the compression function of the object's data; 0: as the dataset says.
+    pub fn set_compress(&mut self, object: u64, compress: u8) -> TxResult<()> {
+        self.head_mut(object)?.compress = compress;
+        Ok(())
+    }
+
+    /// Sets or removes the spill block. With one, the bonus has 128 bytes less room.
+    pub fn set_spill(&mut self, object: u64, spill: Option<&[u8]>) -> TxResult<()> {
+        let Some(bytes) = spill else {
+            let head = self.head_mut(object)?;
+            if head.spill.take().is_some() {
+                head.flags.remove(DnodeFlags::SPILL_BLKPTR);
+                head.bonus_area.resize(head.bonus_area.len() + BLOCK_PTR_LEN, 0);
+                self.touch(object)?.spill = SpillChange::Removed;
+            }
+            return Ok(());
+        };
+        let len = bytes.len();
+        if len == 0 || len > SPILL_LEN_MAX || !len.is_multiple_of(SECTOR_SIZE as usize) {
+            return Err(self.refuse(object, LiveError::SpillLength { len }));
+        }
+        let head = self.dnode(object)?;
+        if head.spill.is_none() {
+            let (len, area) = (usize::from(head.bonus_len), head.bonus_area.len());
+            let Some(capacity) = area.checked_sub(BLOCK_PTR_LEN).filter(|room| *room >= len) else {
+                let capacity = area.saturating_sub(BLOCK_PTR_LEN);
+                return Err(self.refuse(object, LiveError::BonusLength { len, capacity }));
+            };
+            let head = self.head_mut(object)?;
+            // What is behind the bonus could be taken for an old pointer (spec 02 §7.6).
+            head.bonus_area.truncate(capacity);
+            head.spill = Some(BlockPtr::HOLE);
+            head.flags.insert(DnodeFlags::SPILL_BLKPTR);
+        }
+        let mut block = BufMut::for_filling(len);
+        block.copy_from_slice(bytes);
+        self.touch(object)?.spill = SpillChange::Set(block.freeze());
+        Ok(())
+    }
+
+    /// Makes one of the accounting objects, which have no slots in the meta-dnode.
+    pub(super) fn make_special(&mut self, object: u64) -> TxResult<()> {
+        if self.find(object)?.is_none() {
+            let spec = ObjectSpec::new(ObjectType::USERGROUP_USED, SECTOR_SIZE);
+            let head = new_dnode(&spec, 1).map_err(|cause| self.refuse(object, cause))?;
+            self.overlay.objects.insert(object, ObjectLayer::fresh(Arc::new(head)));
+        }
+        Ok(())
+    }
+
+}
+
+/// Number of block pointers of a new dnode (spec 02 §7.4).
+pub(super) fn pointer_count(bonus_type: ObjectType, bonus_len: usize, slots: usize) -> usize {
+    let capacity = slots * DNODE_SLOT_LEN - DNODE_CORE_LEN - BLOCK_PTR_LEN;
+    if bonus_type == ObjectType::SA {
+        return 1;
+    }
+    (1 + capacity.saturating_sub(bonus_len) / BLOCK_PTR_LEN).min(3)
+}
+
+/// The dnode of an object without blocks.
+pub(super) fn new_dnode(spec: &ObjectSpec, slots: usize) -> Result<DnodePhys, LiveError> {
+    if slots > DNODE_SLOTS_MAX {
+        return Err(LiveError::Slots { object: 0, slots });
+    }
+    if !spec.object_type.is_valid() || spec.object_type == ObjectType::NONE {
+        return Err(LiveError::ObjectType(spec.object_type.0));
+    }
+    if !spec.bonus_type.is_valid() {
+        return Err(LiveError::ObjectType(spec.bonus_type.0));
+    }
+    let block_size = spec.block_size.max(1).next_multiple_of(SECTOR_SIZE);
+    if block_size > BLOCK_SIZE_MAX {
+        return Err(LiveError::BlockSize { size: spec.block_size });
+    }
+    let capacity = slots * DNODE_SLOT_LEN - DNODE_CORE_LEN - BLOCK_PTR_LEN;
+    if spec.bonus_len > capacity {
+        return Err(LiveError::BonusLength { len: spec.bonus_len, capacity });
+    }
+    let indblkshift = match spec.indirect_shift {
+        0 => INDIRECT_SHIFT,
+        shift => shift.clamp(12, 17),
+    };
+    let pointers = pointer_count(spec.bonus_type, spec.bonus_len, slots);
+    let area = slots * DNODE_SLOT_LEN - DNODE_CORE_LEN - pointers * BLOCK_PTR_LEN;
+    Ok(DnodePhys {
+        object_type: spec.object_type,
+        indblkshift,
+        nlevels: 1,
+        bonus_type: spec.bonus_type,
+        checksum: 0,
+        compress: 0,
+        flags: DnodeFlags::empty(),
+        data_block_sectors: (block_size / SECTOR_SIZE) as u16,
+        bonus_len: spec.bonus_len as u16,
+        extra_slots: (slots - 1) as u8,
+        maxblkid: 0,
+        used: 0,
+        reserved: [0; 35],
+        blkptrs: vec![BlockPtr::HOLE; pointers],
+        bonus_area: vec![0; area],
+        spill: None,
+    })
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn pointers_by_bonus() {
+        let rows = [(0, 1, 3), (64, 1, 3), (65, 1, 2), (192, 1, 2), (193, 1, 1), (320, 1, 1)];
+        for (bonus_len, slots, expected) in rows {
+            assert_eq!(pointer_count(ObjectType::DSL_DIR, bonus_len, slots), expected);
+        }
+        assert_eq!(pointer_count(ObjectType::SA, 0, 2), 1);
+    }
+}

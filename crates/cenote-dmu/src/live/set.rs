@@ -1,0 +1,354 @@
+//! The writable object set.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::dnode::DNODE_BLOCK_LEN;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::{
+    OBJSET_V3_LEN, ObjSetFlags, ObjSetPhys, ObjSetType, ZIL_HEADER_LEN,
+};
+use cenote_rt::{Error, Kind, Result};
+
+use super::alloc::Cursor;
+use super::blocks::Blocks;
+use super::context::{SyncContext, Synced};
+use super::error::LiveError;
+use super::layer::Layer;
+use super::object::new_dnode;
+use super::step::{ObjectSpec, Step, TxResult};
+use super::tx::{Below, Source, Tx};
+use super::view::{Fetched, Tree};
+use crate::objset::ObjSet;
+
+/// Object numbers need as many levels of the meta-dnode as it takes to have so many.
+const OBJECTS_SHIFT: u32 = 48;
+/// How often an apply starts over because the tree under it was replaced.
+const REPLACED_MAX: usize = 8;
+
+/// A layer and what it belongs to.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) txg: u64,
+    /// It is being synced, or was: it takes no more changes.
+    pub(super) is_sealed: bool,
+    pub(super) layer: Arc<Layer>,
+}
+
+/// What a set is, under its mutex.
+#[derive(Debug)]
+pub(super) struct State {
+    /// The committed tree, from which reads are answered (V4).
+    pub(super) base: Tree,
+    /// The tree that the last pass of syncing left.
+    pub(super) synced: Tree,
+    /// Txg of that tree, unless it is the committed one.
+    pub(super) synced_txg: Option<u64>,
+    /// Whether a pass is under way.
+    pub(super) is_syncing: bool,
+    /// From the oldest to the newest.
+    pub(super) layers: VecDeque<Entry>,
+    pub(super) cursor: Cursor,
+    /// Counts the changes of `base`.
+    pub(super) generation: u64,
+}
+
+/// A writable object set.
+pub struct Live {
+    pub(super) blocks: Arc<dyn Blocks>,
+    pub(super) id: u64,
+    pub(super) state: Mutex<State>,
+}
+
+/// What a run of a closure came to.
+enum Attempt<T> {
+    Done(T),
+    Need(Box<super::Missing>, u64),
+}
+
+impl Live {
+    /// A new set of that kind, which gets on disk with its first sync. `id` is the number of its
+    /// dataset, 0 for the MOS.
+    pub fn create(blocks: Arc<dyn Blocks>, id: u64, kind: ObjSetType) -> Arc<Self> {
+        let phys = new_root(kind);
+        let base = Tree { root: BlockPtr::HOLE, phys: Arc::new(phys) };
+        Self::over(blocks, id, base, Cursor::of_new_set())
+    }
+
+    /// The set that was opened for reading.
+    pub fn open(blocks: Arc<dyn Blocks>, set: &ObjSet) -> Result<Arc<Self>> {
+        if set.is_encrypted() {
+            let error = Error::new(Kind::Unsupported, LiveError::Encrypted);
+            return Err(error.with_at(|at| at.objset = Some(set.id())));
+        }
+        let base = Tree { root: *set.root(), phys: Arc::new(set.phys().clone()) };
+        Ok(Self::over(blocks, set.id(), base, Cursor::default()))
+    }
+
+    fn over(blocks: Arc<dyn Blocks>, id: u64, base: Tree, cursor: Cursor) -> Arc<Self> {
+        let state = State {
+            synced: base.clone(),
+            base,
+            synced_txg: None,
+            is_syncing: false,
+            layers: VecDeque::new(),
+            cursor,
+            generation: 0,
+        };
+        Arc::new(Self { blocks, id, state: Mutex::new(state) })
+    }
+
+    /// Number of the dataset; 0 for the MOS.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What the set holds.
+    pub fn kind(&self) -> ObjSetType {
+        self.lock().base.phys.kind
+    }
+
+    /// Where the blocks are.
+    pub fn blocks(&self) -> &Arc<dyn Blocks> {
+        &self.blocks
+    }
+
+    /// The pointer to the committed root block; a hole before the first commit.
+    pub fn root(&self) -> BlockPtr {
+        self.lock().base.root
+    }
+
+    /// The pointer that the last pass of syncing gave, committed or not.
+    pub fn synced_root(&self) -> BlockPtr {
+        self.lock().synced.root
+    }
+
+    /// Bytes that the changes of a txg keep in memory.
+    pub fn dirty_bytes(&self, txg: u64) -> u64 {
+        let state = self.lock();
+        let layers = state.layers.iter().filter(|entry| entry.txg == txg);
+        layers.map(|entry| entry.layer.dirty_bytes).sum()
+    }
+
+    /// Whether a sync of that txg has something to write.
+    pub fn is_dirty(&self, txg: u64) -> bool {
+        let state = self.lock();
+        let is_new = state.synced.root.is_hole();
+        let mut layers = state.layers.iter().filter(|entry| entry.txg == txg && !entry.is_sealed);
+        is_new || layers.any(|entry| !entry.layer.is_empty())
+    }
+
+    /// Changes the set in `txg`: runs `change` until it has all the blocks that it needs. Either
+    /// all of its changes are made or, if it fails, none. The caller keeps `txg` from closing
+    /// until this returns.
+    ///
+    /// # Errors
+    /// Those of the closure; `Kind::Busy` with [`LiveError::TxgPassed`] if a later txg changed the
+    /// set before, which the caller answers by taking a later txg.
+    pub async fn apply<T>(
+        &self,
+        txg: u64,
+        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<T> {
+        self.run(Some(txg), &mut change).await
+    }
+
+    /// Looks at the set as it is now. Whatever the closure changes is forgotten.
+    pub async fn inspect<T>(
+        &self,
+        mut look: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<T> {
+        self.run(None, &mut look).await
+    }
+
+    async fn run<T>(
+        &self,
+        txg: Option<u64>,
+        change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<T> {
+        let mut fetched = Fetched::default();
+        let mut replaced = 0;
+        loop {
+            let (missing, generation) = match self.attempt(txg, &fetched, change)? {
+                Attempt::Done(value) => return Ok(value),
+                Attempt::Need(missing, generation) => (missing, generation),
+            };
+            match self.blocks.read(missing.pointer, missing.place).await {
+                Ok(block) => {
+                    fetched.insert(missing.pointer, block);
+                }
+                // The tree was replaced meanwhile, and the space of the block may have been too.
+                Err(_)
+                    if replaced < REPLACED_MAX && self.lock().generation != generation =>
+                {
+                    replaced += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Runs a closure once.
+    fn attempt<T>(
+        &self,
+        txg: Option<u64>,
+        fetched: &Fetched,
+        change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<Attempt<T>> {
+        let mut state = self.lock();
+        if let (Some(txg), Some(newest)) = (txg, state.layers.back().map(|entry| entry.txg))
+            && newest > txg
+        {
+            return Err(self.locate(Error::new(Kind::Busy, LiveError::TxgPassed { txg, newest })));
+        }
+        let below = state.layers.iter();
+        let below = below.map(|entry| Below { txg: entry.txg, layer: &entry.layer }).collect();
+        let (blocks, base) = (&*self.blocks, &state.base);
+        let source = Source { blocks, id: self.id, below, base, fetched };
+        let mut tx = Tx::new(txg.unwrap_or(u64::MAX), source, state.cursor);
+        let result = change(&mut tx);
+        let (overlay, cursor) = (tx.overlay, tx.cursor);
+        match result {
+            Ok(value) => {
+                if let Some(txg) = txg {
+                    state.cursor = cursor;
+                    self.merge(&mut state, txg, overlay)?;
+                }
+                Ok(Attempt::Done(value))
+            }
+            Err(Step::Need(missing)) => Ok(Attempt::Need(missing, state.generation)),
+            Err(Step::Fail(error)) => Err(error),
+        }
+    }
+
+    /// Puts an overlay on top of the layer of its txg.
+    fn merge(&self, state: &mut State, txg: u64, overlay: Layer) -> Result<()> {
+        if overlay.is_empty() {
+            return Ok(());
+        }
+        let is_open = state.layers.back().is_some_and(|e| e.txg == txg && !e.is_sealed);
+        if !is_open {
+            let layer = Arc::new(Layer::default());
+            state.layers.push_back(Entry { txg, is_sealed: false, layer });
+        }
+        let layer = state.layers.back_mut().and_then(|entry| Arc::get_mut(&mut entry.layer));
+        // V1: an unsealed layer is nobody else's.
+        let layer = layer.ok_or_else(|| self.broken(LiveError::Layer("layer is shared")))?;
+        layer.merge(overlay);
+        Ok(())
+    }
+
+    /// Sets the header of the intent log from `txg` on; unlike other changes this may go into a
+    /// txg that later changes have passed.
+    pub fn set_zil_header(&self, txg: u64, header: [u8; ZIL_HEADER_LEN]) -> Result<()> {
+        self.change_root(txg, |layer| layer.zil_header = Some(header))
+    }
+
+    /// The newest header of the intent log.
+    pub fn zil_header(&self) -> [u8; ZIL_HEADER_LEN] {
+        let state = self.lock();
+        let newest = state.layers.iter().rev().find_map(|entry| entry.layer.zil_header);
+        newest.unwrap_or(state.base.phys.zil_header)
+    }
+
+    /// Sets the flags of the set from `txg` on.
+    pub fn set_flags(&self, txg: u64, flags: ObjSetFlags) -> Result<()> {
+        self.change_root(txg, |layer| layer.flags = Some(flags))
+    }
+
+    /// The newest flags.
+    pub fn flags(&self) -> ObjSetFlags {
+        let state = self.lock();
+        let newest = state.layers.iter().rev().find_map(|entry| entry.layer.flags);
+        newest.unwrap_or(state.base.phys.flags)
+    }
+
+    fn change_root(&self, txg: u64, change: impl FnOnce(&mut Layer)) -> Result<()> {
+        let mut state = self.lock();
+        let behind = state.layers.iter().take_while(|entry| entry.txg <= txg).count();
+        let open = behind.checked_sub(1).and_then(|index| state.layers.get(index));
+        if !open.is_some_and(|entry| entry.txg == txg && !entry.is_sealed) {
+            let layer = Arc::new(Layer::default());
+            state.layers.insert(behind, Entry { txg, is_sealed: false, layer });
+        }
+        let entries = &mut state.layers;
+        let newest = entries.iter_mut().rev().find(|entry| entry.txg == txg && !entry.is_sealed);
+        let layer = newest.and_then(|entry| Arc::get_mut(&mut entry.layer));
+        change(layer.ok_or_else(|| self.broken(LiveError::Layer("layer is shared")))?);
+        Ok(())
+    }
+
+    /// Writes what changed in the syncing txg since the pass before, and gives the new root. No
+    /// change may be made in that txg while this runs.
+    pub async fn sync(&self, context: &SyncContext<'_>) -> Result<Synced> {
+        super::sync::run(self, context).await
+    }
+
+    /// The uberblock of `txg` is on disk: drops its changes, which are in the tree now.
+    pub fn committed(&self, txg: u64) -> Result<()> {
+        let mut state = self.lock();
+        let unsynced = state.layers.iter().any(|entry| entry.txg <= txg && !entry.is_sealed);
+        let found = match state.synced_txg {
+            _ if unsynced => Some("changes are not synced"),
+            _ if state.is_syncing => Some("a pass is under way"),
+            Some(synced) if synced > txg => Some("a later txg was synced"),
+            _ => None,
+        };
+        if let Some(found) = found {
+            return Err(self.broken(LiveError::SyncOrder { txg, found }));
+        }
+        if state.synced_txg.take().is_some() {
+            state.base = state.synced.clone();
+            state.generation += 1;
+        }
+        state.layers.retain(|entry| entry.txg > txg);
+        Ok(())
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A broken invariant.
+    pub(super) fn broken(&self, cause: LiveError) -> Error {
+        self.locate(Error::new(Kind::Invariant, cause))
+    }
+
+    fn locate(&self, error: Error) -> Error {
+        error.with_at(|at| at.objset = Some(self.id))
+    }
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Live").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// The root block of a set without objects.
+fn new_root(kind: ObjSetType) -> ObjSetPhys {
+    let spec = ObjectSpec::new(ObjectType::DNODE, DNODE_BLOCK_LEN as u64);
+    let mut meta_dnode = new_dnode(&spec, 1).expect("the parameters are constants that can be");
+    if kind != ObjSetType::Meta {
+        // OpenZFS never raises the levels of a dataset's meta-dnode (spec 02 §10.2).
+        let objects_per_block = OBJECTS_SHIFT - 5;
+        let shift = meta_dnode.indirect_ptrs_shift();
+        let pointers = meta_dnode.blkptrs.len() as u64;
+        while pointers << (shift * u32::from(meta_dnode.nlevels - 1)) < 1 << objects_per_block {
+            meta_dnode.nlevels += 1;
+        }
+    }
+    ObjSetPhys {
+        meta_dnode,
+        zil_header: [0; ZIL_HEADER_LEN],
+        kind,
+        flags: ObjSetFlags::empty(),
+        portable_mac: [0; 32],
+        local_mac: [0; 32],
+        userused_dnode: None,
+        groupused_dnode: None,
+        projectused_dnode: None,
+        len: OBJSET_V3_LEN,
+    }
+}

@@ -1,0 +1,207 @@
+//! Reading an object set with its changes on top, without ever waiting.
+//!
+//! A block is looked for in the layers from the newest to the oldest, then in the committed tree,
+//! of which everything must be in memory: in the store's cache, or in what was read for this very
+//! closure. What is not ends the closure with [`Step::Need`]. Blocks read for a closure are kept
+//! until it succeeds, so that the cache's bound cannot make it run for ever.
+
+use std::sync::Arc;
+
+use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::dnode::{self, DNODE_SLOT_LEN, DnodePhys, OBJECT_MAX, Slot};
+use cenote_ondisk::objset::{ObjSetPhys, PROJECTUSED_OBJECT};
+use cenote_rt::{Buf, Error, FixedMap, Kind};
+
+use super::blocks::Blocks;
+use super::layer::Layer;
+use super::step::{Missing, Step, TxResult};
+use crate::dnode::SPILL_BLKID;
+use crate::error::DmuError;
+use crate::geometry::Geometry;
+use crate::objset::META_DNODE;
+
+/// Blocks that were read for a closure.
+pub(super) type Fetched = FixedMap<BlockPtr, Buf>;
+
+/// A tree on disk: the root block and the pointer to it.
+#[derive(Debug, Clone)]
+pub(super) struct Tree {
+    pub(super) root: BlockPtr,
+    pub(super) phys: Arc<ObjSetPhys>,
+}
+
+/// The shape of the block tree of an object.
+pub(super) fn geometry_of(phys: &DnodePhys) -> Geometry {
+    Geometry {
+        levels: phys.nlevels,
+        pointer_count: phys.blkptrs.len() as u8,
+        indirect_shift: u32::from(phys.indblkshift),
+        block_size: phys.data_block_size(),
+        max_block: phys.maxblkid,
+    }
+}
+
+/// Where reads look.
+pub(super) struct View<'a> {
+    pub(super) blocks: &'a dyn Blocks,
+    pub(super) id: u64,
+    /// From the oldest to the newest.
+    pub(super) layers: Vec<&'a Layer>,
+    pub(super) base: &'a Tree,
+    pub(super) fetched: &'a Fetched,
+}
+
+impl View<'_> {
+    /// The block behind `pointer`.
+    fn fetch(&self, pointer: &BlockPtr, object: u64, level: u8, blkid: u64) -> TxResult<Buf> {
+        if let Some(block) = self.fetched.get(pointer) {
+            return Ok(block.clone());
+        }
+        let place = Bookmark { objset: self.id, object, level: level.into(), blkid };
+        match self.blocks.cached(pointer, &place) {
+            Some(block) => Ok(block),
+            None => Err(Step::Need(Box::new(Missing { pointer: *pointer, place }))),
+        }
+    }
+
+    /// The pointer to a block in the tree of `phys`; an empty one below holes and outside.
+    pub(super) fn pointer(
+        &self,
+        object: u64,
+        phys: &DnodePhys,
+        level: u8,
+        blkid: u64,
+    ) -> TxResult<BlockPtr> {
+        let tree = geometry_of(phys);
+        let top = tree.levels.saturating_sub(1);
+        if level > top || blkid > tree.ancestor(tree.max_block, 0, level) {
+            return Ok(BlockPtr::HOLE);
+        }
+        let root = tree.ancestor(blkid, level, top) as usize;
+        let mut pointer = phys.blkptrs.get(root).copied().unwrap_or(BlockPtr::HOLE);
+        for at in (level + 1..=top).rev() {
+            if pointer.is_hole() {
+                return Ok(BlockPtr::HOLE);
+            }
+            let number = tree.ancestor(blkid, level, at);
+            let block = self.fetch_checked(&pointer, object, &tree, at, number)?;
+            let index = tree.index_in_parent(tree.ancestor(blkid, level, at - 1));
+            pointer = BlockPtr::at(&block, index * BLOCK_PTR_LEN).ok_or_else(|| {
+                self.corrupt(object, DmuError::Index { index, len: block.len() })
+            })?;
+        }
+        Ok(pointer)
+    }
+
+    fn fetch_checked(
+        &self,
+        pointer: &BlockPtr,
+        object: u64,
+        tree: &Geometry,
+        level: u8,
+        blkid: u64,
+    ) -> TxResult<Buf> {
+        check(pointer, tree, level).map_err(|cause| self.corrupt(object, cause))?;
+        self.fetch(pointer, object, level, blkid)
+    }
+
+    /// The dnode in the committed tree.
+    pub(super) fn base_dnode(&self, object: u64) -> TxResult<Option<Arc<DnodePhys>>> {
+        if object >= PROJECTUSED_OBJECT || object == META_DNODE {
+            return Ok(self.base.phys.special_dnode(object).cloned().map(Arc::new));
+        }
+        let Some((block, slot)) = self.meta_block(object)? else { return Ok(None) };
+        if !matches!(dnode::slot(&block, slot), Slot::Head { .. }) {
+            return Ok(None);
+        }
+        let bytes = block.get(slot * DNODE_SLOT_LEN..).unwrap_or(&[]);
+        match DnodePhys::decode(bytes) {
+            Ok(phys) => Ok(phys.map(Arc::new)),
+            Err(error) => Err(Step::Fail(Error::corrupt(error).in_object(self.id, object))),
+        }
+    }
+
+    /// The committed block of dnodes in which `object` stands, and its slot there.
+    pub(super) fn meta_block(&self, object: u64) -> TxResult<Option<(Buf, usize)>> {
+        let meta = &self.base.phys.meta_dnode;
+        let slots = (meta.data_block_size() / DNODE_SLOT_LEN as u64).max(1);
+        let pointer = self.pointer(META_DNODE, meta, 0, object / slots)?;
+        if pointer.is_hole() {
+            return Ok(None);
+        }
+        let tree = geometry_of(meta);
+        let block = self.fetch_checked(&pointer, META_DNODE, &tree, 0, object / slots)?;
+        Ok(Some((block, (object % slots) as usize)))
+    }
+
+    /// The dnode as it is now; `None` if it is free.
+    pub(super) fn find(&self, object: u64) -> TxResult<Option<Arc<DnodePhys>>> {
+        let is_special = object >= PROJECTUSED_OBJECT;
+        if object == META_DNODE || object >= OBJECT_MAX && !is_special {
+            let cause = DmuError::ObjectNumber { object };
+            return Err(Error::new(Kind::Invalid, cause).in_object(self.id, object).into());
+        }
+        for layer in self.layers.iter().rev() {
+            if let Some(changes) = layer.objects.get(&object) {
+                return Ok(changes.alive().cloned());
+            }
+        }
+        self.base_dnode(object)
+    }
+
+    /// A data block as it is now; `None` if it is a hole or outside. The object is allocated.
+    pub(super) fn block(&self, object: u64, blkid: u64) -> TxResult<Option<Buf>> {
+        for layer in self.layers.iter().rev() {
+            let Some(changes) = layer.objects.get(&object) else { continue };
+            if let Some(block) = changes.blocks.get(&blkid) {
+                return Ok(Some(block.clone()));
+            }
+            if changes.is_fresh || changes.frees.find(blkid).is_some() {
+                return Ok(None);
+            }
+        }
+        let Some(phys) = self.base_dnode(object)? else { return Ok(None) };
+        let pointer = self.pointer(object, &phys, 0, blkid)?;
+        if pointer.is_hole() {
+            return Ok(None);
+        }
+        self.fetch_checked(&pointer, object, &geometry_of(&phys), 0, blkid).map(Some)
+    }
+
+    /// The spill block as it is now.
+    pub(super) fn spill(&self, object: u64) -> TxResult<Option<Buf>> {
+        use super::layer::SpillChange;
+        for layer in self.layers.iter().rev() {
+            let Some(changes) = layer.objects.get(&object) else { continue };
+            match &changes.spill {
+                SpillChange::Set(block) => return Ok(Some(block.clone())),
+                SpillChange::Removed => return Ok(None),
+                SpillChange::Unchanged if changes.is_fresh => return Ok(None),
+                SpillChange::Unchanged => {}
+            }
+        }
+        match self.base_dnode(object)?.and_then(|phys| phys.spill) {
+            Some(pointer) if !pointer.is_hole() => {
+                self.fetch(&pointer, object, 0, SPILL_BLKID).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn corrupt(&self, object: u64, cause: DmuError) -> Step {
+        Error::corrupt(cause).in_object(self.id, object).into()
+    }
+}
+
+/// Whether a pointer fits its place.
+pub(super) fn check(pointer: &BlockPtr, tree: &Geometry, level: u8) -> Result<(), DmuError> {
+    if pointer.level() != level {
+        return Err(DmuError::Level { found: pointer.level(), expected: level });
+    }
+    let (found, expected) = (pointer.lsize(), tree.size_at(level));
+    if found != expected && !pointer.is_redacted() {
+        return Err(DmuError::BlockSize { found, expected });
+    }
+    Ok(())
+}

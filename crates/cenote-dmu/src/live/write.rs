@@ -1,0 +1,175 @@
+//! Changing the bytes of an object: writing, freeing ranges, block sizes.
+
+use std::sync::Arc;
+
+use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, SECTOR_SIZE};
+use cenote_ondisk::dnode::DnodePhys;
+use cenote_rt::{Buf, BufMut, Error, Kind};
+
+use super::error::LiveError;
+use super::step::{Step, TxResult};
+use super::tx::Tx;
+
+impl Tx<'_> {
+    /// Writes bytes. Blocks that are covered whole are not read first.
+    pub fn write(&mut self, object: u64, offset: u64, bytes: &[u8]) -> TxResult<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let head = self.dnode(object)?;
+        let size = head.data_block_size();
+        let last = (bytes.len() as u64 - 1).checked_add(offset);
+        self.check_end(&head, object, offset, last.map(|last| last / size))?;
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let (blkid, within) = (at / size, (at % size) as usize);
+            let count = rest.len().min(size as usize - within);
+            let (part, behind) = rest.split_at(count);
+            let block = if count as u64 == size {
+                let mut block = BufMut::for_filling(count);
+                block.copy_from_slice(part);
+                block
+            } else {
+                let mut block = self.block_to_change(object, blkid, size)?;
+                if let Some(target) = block.get_mut(within..within + count) {
+                    target.copy_from_slice(part);
+                }
+                block
+            };
+            self.put(object, blkid, block.freeze())?;
+            (at, rest) = (at + count as u64, behind);
+        }
+        Ok(())
+    }
+
+    /// Writes data block `blkid` whole.
+    pub fn write_block(&mut self, object: u64, blkid: u64, block: Buf) -> TxResult<()> {
+        let head = self.dnode(object)?;
+        let expected = head.data_block_size();
+        if block.len() as u64 != expected {
+            return Err(self.refuse(object, LiveError::BlockLength { len: block.len(), expected }));
+        }
+        self.check_end(&head, object, blkid.saturating_mul(expected), Some(blkid))?;
+        self.put(object, blkid, block)
+    }
+
+    /// Frees `len` bytes from `offset` on, or everything from there on, which also lowers the
+    /// highest block. Blocks that are freed in part are zeroed there, if they exist.
+    pub fn free_range(&mut self, object: u64, offset: u64, len: Option<u64>) -> TxResult<()> {
+        let head = self.dnode(object)?;
+        let (size, block_count) = (head.data_block_size(), head.maxblkid.saturating_add(1));
+        let object_end = block_count.saturating_mul(size);
+        let end = len.map_or(object_end, |len| offset.saturating_add(len)).min(object_end);
+        if offset >= end && (len.is_some() || offset > 0) {
+            return Ok(());
+        }
+        let (start_block, end_block) = (offset.div_ceil(size), end / size);
+        if offset / size == end / size && !end.is_multiple_of(size) {
+            return self.zero(object, offset, end, size);
+        }
+        self.zero(object, offset, (start_block * size).min(end), size)?;
+        self.zero(object, end_block * size, end, size)?;
+        if start_block < end_block {
+            self.touch(object)?.free(start_block..end_block);
+        }
+        if len.is_none() {
+            self.head_mut(object)?.maxblkid = start_block.saturating_sub(1);
+        }
+        Ok(())
+    }
+
+    /// Changes the size of data blocks, rounded up to sectors; only while there is one block.
+    pub fn set_block_size(&mut self, object: u64, size: u64) -> TxResult<()> {
+        let head = self.dnode(object)?;
+        let size = size.max(1).next_multiple_of(SECTOR_SIZE);
+        if size > BLOCK_SIZE_MAX {
+            return Err(self.refuse(object, LiveError::BlockSize { size }));
+        }
+        if size == head.data_block_size() {
+            return Ok(());
+        }
+        if head.maxblkid != 0 {
+            let blocks = head.maxblkid.saturating_add(1);
+            return Err(self.refuse(object, LiveError::FixedBlockSize { blocks }));
+        }
+        let block = self.block(object, 0)?;
+        self.head_mut(object)?.data_block_sectors = (size / SECTOR_SIZE) as u16;
+        if let Some(block) = block {
+            let mut resized = BufMut::zeroed(size as usize);
+            let len = block.len().min(resized.len());
+            if let (Some(target), Some(source)) = (resized.get_mut(..len), block.get(..len)) {
+                target.copy_from_slice(source);
+            }
+            self.put(object, 0, resized.freeze())?;
+        }
+        Ok(())
+    }
+
+    /// Changes the size of indirect blocks; only while there are none.
+    pub fn set_indirect_shift(&mut self, object: u64, shift: u8) -> TxResult<()> {
+        let head = self.dnode(object)?;
+        if shift == head.indblkshift {
+            return Ok(());
+        }
+        if !(12..=17).contains(&shift) || head.nlevels > 1 || head.maxblkid != 0 {
+            return Err(self.refuse(object, LiveError::IndirectShift { shift }));
+        }
+        self.head_mut(object)?.indblkshift = shift;
+        Ok(())
+    }
+
+    /// A block's bytes, zeros if it is a hole.
+    fn block_to_change(&self, object: u64, blkid: u64, size: u64) -> TxResult<BufMut> {
+        let block = self.block(object, blkid)?;
+        Ok(block.map_or_else(|| BufMut::zeroed(size as usize), Buf::into_mut))
+    }
+
+    /// Zeroes bytes within one block, if it exists.
+    fn zero(&mut self, object: u64, start: u64, end: u64, size: u64) -> TxResult<()> {
+        if start >= end {
+            return Ok(());
+        }
+        let blkid = start / size;
+        let Some(block) = self.block(object, blkid)? else { return Ok(()) };
+        let inside = (start % size) as usize..(end - blkid * size) as usize;
+        if block.get(inside.clone()).is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0)) {
+            return Ok(());
+        }
+        let mut block = block.into_mut();
+        if let Some(bytes) = block.get_mut(inside) {
+            bytes.fill(0);
+        }
+        self.put(object, blkid, block.freeze())
+    }
+
+    fn put(&mut self, object: u64, blkid: u64, block: Buf) -> TxResult<()> {
+        if self.dnode(object)?.maxblkid < blkid {
+            self.head_mut(object)?.maxblkid = blkid;
+        }
+        self.touch(object)?.put_block(blkid, block);
+        Ok(())
+    }
+
+    /// Refuses a last block that the object cannot have: a block size that is no power of two goes
+    /// with one block only, and a tree has an end.
+    fn check_end(
+        &self,
+        head: &Arc<DnodePhys>,
+        object: u64,
+        offset: u64,
+        last: Option<u64>,
+    ) -> TxResult<()> {
+        let size = head.data_block_size();
+        let end = last.and_then(|last| last.checked_add(1)?.checked_mul(size));
+        let is_single = !size.is_power_of_two();
+        match (end, last) {
+            (Some(_), Some(last)) if last == 0 || !is_single => Ok(()),
+            _ => Err(self.refuse(object, LiveError::Offset { offset })),
+        }
+    }
+
+    /// A refusal of something that the caller asked for.
+    pub(super) fn refuse(&self, object: u64, cause: LiveError) -> Step {
+        Error::new(Kind::Invalid, cause).in_object(self.source.id, object).into()
+    }
+}
