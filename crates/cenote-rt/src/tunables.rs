@@ -217,6 +217,28 @@ tunables! {
         "metaslabs flushed in a txg, at least";
     MAX_LOG_WALKING = "zfs_max_log_walking", 5, (1, 1 << 16),
         "finished log space maps whose mean size foretells the next ones";
+    SYNC_PASS_REWRITE = "zfs_sync_pass_rewrite", 2, (1, 1 << 16),
+        "sync pass from which on blocks of the same txg are rewritten in place";
+    SYNC_PASS_DONT_COMPRESS = "zfs_sync_pass_dont_compress", 8, (1, 1 << 16),
+        "sync pass from which on rewritten blocks are not compressed";
+    NOPWRITE_ENABLED = "zfs_nopwrite_enabled", 1, (0, 1),
+        "whether data that is there already is not written again";
+    WRITE_ATTEMPTS = "cenote_write_attempts", 3, (1, 64),
+        "places at which a block is tried when devices fail";
+    METASLAB_DEFAULT_SHIFT = "zfs_vdev_default_ms_shift", 29, (24, 40),
+        "log2 of the size of a metaslab where the number of them does not matter";
+    METASLAB_MAX_SHIFT = "zfs_vdev_max_ms_shift", 34, (24, 50),
+        "log2 of the largest metaslab";
+    METASLAB_DEFAULT_COUNT = "zfs_vdev_default_ms_count", 200, (1, 1 << 20),
+        "metaslabs that a large new vdev is cut into, at most";
+    METASLAB_MIN_COUNT = "zfs_vdev_min_ms_count", 16, (1, 1 << 20),
+        "metaslabs that a small new vdev is cut into, about";
+    METASLAB_COUNT_LIMIT = "zfs_vdev_ms_count_limit", 1 << 17, (16, 1 << 30),
+        "metaslabs above which they grow beyond the largest size";
+    MIN_AUTO_ASHIFT = "zfs_vdev_min_auto_ashift", 9, (9, 16),
+        "smallest ashift chosen for a new vdev";
+    MAX_AUTO_ASHIFT = "zfs_vdev_max_auto_ashift", 14, (9, 16),
+        "largest physical sector, log2, that raises the ashift of a new vdev";
     MAX_MISSING_TVDS = "zfs_max_missing_tvds", 0, (0, 1 << 16),
         "missing top-level vdevs with which a pool may still be opened";
     USER_INDIRECT_IS_SPECIAL = "zfs_user_indirect_is_special", 1, (0, 1),

@@ -15,7 +15,7 @@ use crate::map::{Column, Map, Row, deal};
 use crate::permutation::Permutation;
 
 /// Height of a slice of a child, bytes.
-const ROW_HEIGHT: u64 = 16 << 20;
+pub(crate) const ROW_HEIGHT: u64 = 16 << 20;
 
 /// What the config says of a dRAID vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,12 +61,13 @@ impl Draid {
         self.config.ndata + self.config.nparity
     }
 
-    fn disks(&self) -> u64 {
+    /// Children that hold data and parity at any place: all but as many as there are spares.
+    pub fn disks(&self) -> u64 {
         self.config.children - self.config.nspares
     }
 
     /// Bytes of a group, parity included.
-    fn group_bytes(&self) -> u64 {
+    pub fn group_bytes(&self) -> u64 {
         self.group_width() * ROW_HEIGHT
     }
 

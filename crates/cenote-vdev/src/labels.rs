@@ -1,4 +1,4 @@
-//! The labels of a device, read and judged.
+//! The labels of a device, read and judged; and written ([`write_config`] and its neighbours).
 //!
 //!     | L0 | L1 | boot | data ............................ | L2 | L3 |
 //!
@@ -7,6 +7,8 @@
 //! its trailer, apart from each other, since OpenZFS's scanner takes a config whose trailer is
 //! bad and its opening does not (spec 01 §1, §2, §7). Every slot of every ring is looked at;
 //! nobody may assume in which slot a txg is.
+
+mod write;
 
 use std::collections::BTreeSet;
 
@@ -18,6 +20,11 @@ use cenote_ondisk::label::{self, Area, LABEL_COUNT, LABEL_LEN};
 use cenote_ondisk::nvlist::{CorruptNvList, NvList};
 use cenote_ondisk::uberblock::{self, Uberblock};
 use cenote_rt::{BufMut, Error};
+
+pub use write::{
+    LabelWriteError, Pair, aux_config, clear, heartbeat_slot, slot_of, write_aux, write_config,
+    write_initial, write_uberblock,
+};
 
 /// Pieces in which a label is read when it cannot be read at once.
 const PIECE_LEN: usize = 8 << 10;

@@ -11,6 +11,7 @@ pub mod draid;
 mod dtl;
 mod io_class;
 pub mod labels;
+pub mod layout;
 mod leaf;
 pub mod map;
 mod permutation;

@@ -1,0 +1,304 @@
+//! Writing labels.
+//!
+//! The order in which labels and uberblocks are written is what makes a commit atomic, and it is
+//! the pool's (spec 01 §14): configs into the even labels, flush, the uberblock into its slot of
+//! all four, flush, configs into the odd labels, flush. Never may all four labels of a device be
+//! newer than every uberblock on it: such a device is refused by OpenZFS though its data is
+//! intact. So nothing here writes more than one pair of configs, but the first labels of a new
+//! member, which carry txg 0 and no uberblock.
+//!
+//! Every trailer is made with the byte offset *on the device*, so the copies differ.
+//!
+//! Invariants
+//! * L1  A write to a label goes to all of its places (two or four); it counts as done if at least
+//!   one of them was written, since a reader takes what is valid.
+//! * L2  The slot of an uberblock is that of its top-level vdev's ashift.
+
+use std::sync::Arc;
+
+use cenote_codec::checksum::embedded::{self, Embedded};
+use cenote_device::Device;
+use cenote_ondisk::config::PoolState;
+use cenote_ondisk::label::{self, Area, LABEL_COUNT};
+use cenote_ondisk::nvlist::{Encoding, NvList, NvString};
+use cenote_ondisk::uberblock::{self, Uberblock};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result};
+use futures_util::future::join_all;
+
+use crate::leaf::{Content, Part};
+use crate::tree::Tree;
+use crate::{IoClass, LeafId};
+
+/// The pool version that labels of spares and cache devices carry.
+const VERSION: u64 = 5000;
+
+/// Bytes at the start of a cache device's data area that say what it holds.
+const CACHE_HEADER_LEN: u64 = 4096;
+
+/// Labels that are written together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pair {
+    /// The first of the front and of the back: before the uberblock.
+    Even,
+    /// The second ones: after the uberblock.
+    Odd,
+}
+
+impl Pair {
+    /// Their numbers.
+    pub const fn labels(self) -> [usize; 2] {
+        match self {
+            Self::Even => [0, 2],
+            Self::Odd => [1, 3],
+        }
+    }
+}
+
+/// Why a label was not written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LabelWriteError {
+    /// The list is too long.
+    #[error("a config of {len} bytes does not fit into a label, which takes {max}")]
+    TooLong {
+        /// Bytes of the encoded list.
+        len: usize,
+        /// Bytes there are.
+        max: usize,
+    },
+    /// There is no room for four labels.
+    #[error("a device of {size} bytes has no room for labels")]
+    TooSmall {
+        /// Bytes of the device.
+        size: u64,
+    },
+    /// There is no such slot.
+    #[error("a ring of slots of {slot_size} bytes has no slot {slot}")]
+    Slot {
+        /// Number given.
+        slot: u64,
+        /// Bytes of a slot.
+        slot_size: u64,
+    },
+}
+
+/// A stretch to be written, with where it goes.
+type Stretch = (u64, Buf);
+
+/// The slot of the uberblock of `txg` (spec 01 §7.1). `is_multihost` keeps the last slot for
+/// heartbeats.
+pub fn slot_of(txg: u64, ashift: u64, is_multihost: bool) -> u64 {
+    txg % (uberblock::slot_count(ashift) - u64::from(is_multihost))
+}
+
+/// The slot of heartbeats, when the pool is watched by several hosts.
+pub fn heartbeat_slot(ashift: u64) -> u64 {
+    uberblock::slot_count(ashift) - 1
+}
+
+/// Gives a device its first labels: `config` (of txg 0) in all four, an empty boot environment and
+/// no uberblock, so that nothing of an earlier owner is left (spec 01 §18.1).
+///
+/// # Errors
+/// The device's, if any of the four cannot be written; a [`LabelWriteError`] of `Kind::Invalid`.
+pub async fn write_initial(device: &dyn Device, config: &NvList) -> Result<()> {
+    let content = encode(config)?;
+    let mut stretches = Vec::new();
+    for index in 0..LABEL_COUNT {
+        let offset = offset_of(device, index)?;
+        stretches.push(sealed(offset, label::BOOT_ENV, &[]));
+        stretches.push(sealed(offset, label::CONFIG, &content));
+        stretches.push(empty_ring(offset));
+    }
+    write_all(device, stretches).await.into_iter().collect()
+}
+
+/// Labels a hot spare or a cache device (spec 01 §6). `ashift` is that of a cache device; 0 for
+/// spares.
+///
+/// # Errors
+/// As [`write_initial`].
+pub async fn write_aux(
+    device: &dyn Device,
+    state: PoolState,
+    guid: u64,
+    path: &NvString,
+    ashift: u64,
+) -> Result<()> {
+    write_initial(device, &aux_config(state, guid, path, ashift)).await
+}
+
+/// The config of a hot spare or a cache device.
+pub fn aux_config(state: PoolState, guid: u64, path: &NvString, ashift: u64) -> NvList {
+    let mut list = NvList::new();
+    list.insert("version", VERSION);
+    list.insert("state", state.id());
+    list.insert("guid", guid);
+    if state == PoolState::L2Cache {
+        list.insert("ashift", ashift);
+    }
+    list.insert("path", path.clone());
+    list
+}
+
+/// Writes a config into a pair of labels.
+///
+/// # Errors
+/// The device's if neither was written (L1); a [`LabelWriteError`] of `Kind::Invalid`.
+pub async fn write_config(device: &dyn Device, pair: Pair, config: &NvList) -> Result<()> {
+    let stretches = config_stretches(device, pair, config)?;
+    any_of(write_all(device, stretches).await)
+}
+
+/// Writes an uberblock into a slot of all four labels.
+///
+/// # Errors
+/// The device's if none was written (L1); a [`LabelWriteError`] of `Kind::Invalid`.
+pub async fn write_uberblock(
+    device: &dyn Device,
+    uberblock: &Uberblock,
+    ashift: u64,
+    slot: u64,
+) -> Result<()> {
+    let stretches = uberblock_stretches(device, uberblock, ashift, slot)?;
+    any_of(write_all(device, stretches).await)
+}
+
+/// Makes a device nobody's: all four labels become zeros, up to the room that ZFS leaves for a
+/// partition table at their beginning. A cache device loses its header too, so that what it
+/// cached is never taken for something.
+///
+/// # Errors
+/// The device's, if any of it cannot be written.
+pub async fn clear(device: &dyn Device) -> Result<()> {
+    let is_cache =
+        super::read(device).await.labels.iter().any(|label| {
+            label.config.as_ref().is_ok_and(|config| config.state == PoolState::L2Cache)
+        });
+    let start = label::BOOT_ENV.at;
+    let zeros = BufMut::zeroed((label::LABEL_LEN - start) as usize).freeze();
+    let mut stretches = (0..LABEL_COUNT)
+        .map(|index| Ok((offset_of(device, index)? + start, zeros.clone())))
+        .collect::<Result<Vec<_>>>()?;
+    if is_cache && label::leaf_asize(device.info().size) >= CACHE_HEADER_LEN {
+        let header = BufMut::zeroed(CACHE_HEADER_LEN as usize).freeze();
+        stretches.push((label::LABEL_START_LEN, header));
+    }
+    write_all(device, stretches).await.into_iter().collect::<Result<()>>()?;
+    device.flush().await
+}
+
+impl Tree {
+    /// [`write_config`] on a leaf, which counts what fails and is flushed next time.
+    ///
+    /// # Errors
+    /// As there, and `Kind::ReadOnly` if the tree was not built for writing.
+    pub async fn write_label_config(&self, id: LeafId, pair: Pair, config: &NvList) -> Result<()> {
+        let device = self.label_device(id)?;
+        let stretches = config_stretches(&*device, pair, config)?;
+        self.write_stretches(id, stretches).await
+    }
+
+    /// [`write_uberblock`] on a leaf, which counts what fails and is flushed next time.
+    ///
+    /// # Errors
+    /// As there, and `Kind::ReadOnly` if the tree was not built for writing.
+    pub async fn write_uberblock(
+        &self,
+        id: LeafId,
+        uberblock: &Uberblock,
+        slot: u64,
+    ) -> Result<()> {
+        let device = self.label_device(id)?;
+        // The ashift of all vdevs below a top-level vdev is that one's (L2).
+        let vdev = self.vdevs().find(|vdev| vdev.leaf() == Some(id));
+        let ashift = u64::from(vdev.map_or(0, |vdev| vdev.ashift()));
+        let stretches = uberblock_stretches(&*device, uberblock, ashift, slot)?;
+        self.write_stretches(id, stretches).await
+    }
+
+    fn label_device(&self, id: LeafId) -> Result<Arc<dyn Device>> {
+        self.check_writable()?;
+        let leaf = self.leaf(id);
+        let device = leaf.device.as_ref().filter(|_| leaf.is_writable());
+        let absent = || Error::new(Kind::Io, crate::NoDevice { guid: leaf.guid() });
+        device.cloned().ok_or_else(absent)
+    }
+
+    /// Each place by itself: one that is broken must not keep the others from being written.
+    async fn write_stretches(&self, id: LeafId, stretches: Vec<Stretch>) -> Result<()> {
+        let writes = stretches.into_iter().map(|(offset, data)| {
+            let part = Part { offset, content: Content::Data(data) };
+            self.leaf(id).write(vec![part], None, IoClass::SyncWrite)
+        });
+        any_of(join_all(writes).await)
+    }
+}
+
+fn config_stretches(device: &dyn Device, pair: Pair, config: &NvList) -> Result<Vec<Stretch>> {
+    let content = encode(config)?;
+    let stretch = |index| Ok(sealed(offset_of(device, index)?, label::CONFIG, &content));
+    pair.labels().into_iter().map(stretch).collect()
+}
+
+fn uberblock_stretches(
+    device: &dyn Device,
+    uberblock: &Uberblock,
+    ashift: u64,
+    slot: u64,
+) -> Result<Vec<Stretch>> {
+    let slot_size = uberblock::slot_size(ashift);
+    let no_slot = || Error::new(Kind::Invalid, LabelWriteError::Slot { slot, slot_size });
+    let at = uberblock::slot_offset(ashift, slot).ok_or_else(no_slot)?;
+    let area = Area { at: label::RING.at + at, len: slot_size };
+    let content = uberblock.encode();
+    let stretch = |index| Ok(sealed(offset_of(device, index)?, area, &content));
+    (0..LABEL_COUNT).map(stretch).collect()
+}
+
+/// The bytes of a config, if they fit.
+fn encode(config: &NvList) -> Result<Vec<u8>> {
+    let content = config.encode(Encoding::Xdr);
+    let (len, max) = (content.len(), label::CONFIG.content_len());
+    if len > max {
+        return Err(Error::new(Kind::Invalid, LabelWriteError::TooLong { len, max }));
+    }
+    Ok(content)
+}
+
+fn offset_of(device: &dyn Device, index: usize) -> Result<u64> {
+    let size = device.info().size;
+    let offset = label::label_offset(size, index);
+    offset.ok_or_else(|| Error::new(Kind::Invalid, LabelWriteError::TooSmall { size }))
+}
+
+/// An area of the label at `label_offset`: `content`, zeros, and the trailer for that place.
+fn sealed(label_offset: u64, area: Area, content: &[u8]) -> Stretch {
+    let offset = label_offset + area.at;
+    let mut block = BufMut::zeroed(area.len as usize);
+    block[..content.len()].copy_from_slice(content);
+    embedded::seal(Embedded::Label { offset }, &mut block, false)
+        .expect("every area has room for a trailer");
+    (offset, block.freeze())
+}
+
+/// The ring of a label without an uberblock.
+fn empty_ring(label_offset: u64) -> Stretch {
+    (label_offset + label::RING.at, BufMut::zeroed(label::RING.len as usize).freeze())
+}
+
+async fn write_all(device: &dyn Device, stretches: Vec<Stretch>) -> Vec<Result<()>> {
+    let writes = stretches.into_iter().map(|(offset, data)| device.write(offset, vec![data]));
+    join_all(writes).await
+}
+
+/// Success if any succeeded, else the first failure.
+fn any_of(results: Vec<Result<()>>) -> Result<()> {
+    let mut first = Ok(());
+    for result in results {
+        match result {
+            Ok(()) => return Ok(()),
+            Err(error) => first = first.and(Err(error)),
+        }
+    }
+    first
+}
