@@ -1,10 +1,13 @@
 //! The block cache: decompressed, immutable, shared blocks, bounded by bytes.
 //!
-//!     key  (vdev, offset, physical birth, form)  ->  Buf
+//!     key  (vdev, offset, physical birth, checksum, form)  ->  Buf
 //!
 //! A block never changes once its txg is on disk, so its address and the txg in which its bytes
-//! were written name its contents for ever. Clones and dedup references share the physical birth
-//! of the first writer and so share the entry. The form tells decrypted bytes from those that a
+//! were written name its contents for ever. Within the txg it may be written again in place, which
+//! gives it another checksum: with the checksum in the key, a reader who took the old pointer and
+//! is late with his bytes puts them under the old key, where nobody with the new pointer looks.
+//! Clones and dedup references share physical birth and checksum of the first writer and so share
+//! the entry. The form tells decrypted bytes from those that a
 //! reader without keys, or one who wants the stored bytes, gets of the same block.
 //!
 //! Invariants:
@@ -28,7 +31,7 @@ const SHARD_BYTES_MIN: u64 = 64 << 20;
 /// Lock contention ends well before this number of shards on the machines we know.
 const SHARDS_MAX: u64 = 16;
 /// Bytes that an entry takes beside its block: key, map slot, queue links, `Arc`.
-const ENTRY_BYTES: u64 = 160;
+const ENTRY_BYTES: u64 = 192;
 /// Blocks per capacity that the ghost queue is dimensioned for.
 const TYPICAL_BLOCK_BYTES: u64 = 32 << 10;
 
@@ -48,6 +51,7 @@ pub(crate) struct Key {
     pub(crate) form: Form,
     pub(crate) offset: u64,
     pub(crate) birth: u64,
+    pub(crate) checksum: [u64; 4],
 }
 
 /// How the cache is bounded.
@@ -159,6 +163,17 @@ impl BlockCache {
         Some(block)
     }
 
+    /// Puts a block there that was just written.
+    pub(crate) fn insert(&self, key: Key, block: Buf) {
+        self.entries.insert(key, block);
+        self.peak_bytes.fetch_max(self.entries.weight(), Ordering::Relaxed);
+    }
+
+    /// Forgets a block.
+    pub(crate) fn remove(&self, key: &Key) {
+        self.entries.remove(key);
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&self) {
         self.entries.clear();
@@ -187,7 +202,7 @@ mod tests {
     use cenote_rt::{Error, Kind};
 
     fn key(offset: u64) -> Key {
-        Key { vdev: 0, form: Form::Plain, offset, birth: 7 }
+        Key { vdev: 0, form: Form::Plain, offset, birth: 7, checksum: [1; 4] }
     }
 
     fn block(len: usize) -> Buf {

@@ -1,4 +1,4 @@
-//! Why a block could not be read.
+//! Why a block could not be read or written.
 
 use std::fmt;
 
@@ -122,6 +122,54 @@ pub enum BlockError {
         /// Bytes the pointer says.
         expected: u64,
     },
+}
+
+/// Every way in which writing or freeing a block fails above the vdevs and the allocator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The store was opened for reading: nobody gives it space.
+    #[error("the pool is not open for writing")]
+    NoAllocator,
+    /// Not a size that a block can have.
+    #[error("a block of {size} bytes cannot be written")]
+    Size {
+        /// Bytes.
+        size: u64,
+    },
+    /// Blocks under encryption are read only.
+    #[error("blocks under encryption can be read, not written or freed")]
+    Encrypted,
+    /// Blocks of the dedup table are read only.
+    #[error("deduplicated blocks can be read, not written or freed")]
+    Dedup,
+    /// A reference to another's block.
+    #[error("cloned blocks can be read, not freed")]
+    Cloned,
+    /// The block's address is on a vdev that was removed.
+    #[error("block on removed vdev {vdev} cannot be freed")]
+    RemovedVdev {
+        /// Top-level vdev id.
+        vdev: u32,
+    },
+    /// The block to be replaced is younger than the txg that replaces it.
+    #[error("block born in txg {birth} would be replaced in txg {txg}")]
+    FromTheFuture {
+        /// Its birth.
+        birth: u64,
+        /// The txg that writes.
+        txg: u64,
+    },
+    /// A block of another txg would be written over.
+    #[error("block born in txg {birth} would be written over in txg {txg}")]
+    RewriteOfAnotherTxg {
+        /// Its physical birth.
+        birth: u64,
+        /// The txg that writes.
+        txg: u64,
+    },
+    /// The allocator gave an address, or the caller a level, that no pointer can hold.
+    #[error("the block cannot be pointed to")]
+    Unrepresentable,
 }
 
 fn join(copies: &[CopyFailure]) -> String {

@@ -13,12 +13,12 @@
 
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
-use cenote_vdev::{BadChild, VdevKind, Verify};
+use cenote_vdev::{BadChild, Verify};
 use futures_util::future::try_join_all;
 
 use crate::error::{BlockError, CopyFailure};
 use crate::gang::{self, GANG_DEPTH_MAX};
-use crate::store::BlockStore;
+use crate::store::{BlockStore, allocation_unit};
 use crate::verify::Verifier;
 
 impl BlockStore {
@@ -56,6 +56,7 @@ impl BlockStore {
                 Ok(data) => {
                     if !copies.is_empty() || !bad.is_empty() {
                         self.note_recovered();
+                        self.heal(bp, &data, (&dva, bad), copies).await;
                     }
                     return Ok(data);
                 }
@@ -143,23 +144,12 @@ impl BlockStore {
     pub(crate) fn gang_header_sizes(&self, bp: &BlockPtr) -> Vec<u64> {
         let mut sizes = Vec::new();
         if self.has_large_gang_headers() {
-            let units = bp.dvas().filter_map(|dva| self.allocation_unit(u64::from(dva.vdev)));
+            let unit = |dva: Dva| allocation_unit(self.tree(), u64::from(dva.vdev));
+            let units = bp.dvas().filter_map(unit);
             sizes.extend(units.min().filter(|size| *size > gang::HEADER_SIZE));
         }
         sizes.push(gang::HEADER_SIZE);
         sizes
-    }
-
-    /// The smallest payload that is allocated on a top-level vdev: a sector, or one of each data
-    /// disk of a dRAID.
-    fn allocation_unit(&self, vdev: u64) -> Option<u64> {
-        let top = self.tree().top(vdev)?;
-        let sector = 1_u64.checked_shl(top.ashift())?;
-        if top.kind() != VdevKind::Draid {
-            return Some(sector);
-        }
-        let asize = self.tree().asize_for(vdev, sector, 0)?;
-        asize.checked_sub(top.nparity().checked_mul(sector)?)
     }
 }
 

@@ -3,8 +3,12 @@
 //!     BlockStore::read      cache, copies, gang blocks, verify, decrypt, decompress, byteswap
 //!     BlockStore::read_raw  the stored bytes, verified
 //!     BlockStore::scrub     every copy and all parity, with a report of what is bad
+//!     BlockStore::write     zeros, compress, embed, checksum, nopwrite, in place, allocate, gang
+//!     BlockStore::free      the space of a block, gang members included
+//!     BlockStore::alloc_log, write_log      blocks of the intent log
+//!     WritePolicy::of       how a block is to be written, from the settings above
 //!
-//! One readable async function per step (`store`, `fetch`, `expand`, `scrub`), no state machine.
+//! One readable async function per step, no state machine.
 //! The vdev layer below gets the verdict on bytes injected (`verify`); this layer knows block
 //! pointers, checksums, keys and nothing of objects.
 //!
@@ -16,12 +20,21 @@ mod error;
 mod expand;
 mod fetch;
 mod gang;
+mod heal;
+mod log;
+pub mod policy;
+mod release;
 mod scrub;
 mod store;
 mod verify;
+mod write;
 
 pub use cache::{CacheConfig, CacheStats};
 pub use cenote_codec::crypto::BlockKeys;
-pub use error::{BlockError, CopyFailure};
+pub use error::{BlockError, CopyFailure, WriteError};
+pub use heal::Reporter;
+pub use log::LOG_BLOCK_ALIGN;
+pub use policy::WritePolicy;
 pub use scrub::{BadPart, ScrubReport};
 pub use store::{BlockStore, ReadContext, StoreStats};
+pub use write::{How, WriteContext, Written};

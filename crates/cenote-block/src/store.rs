@@ -1,4 +1,4 @@
-//! The block store: what everything above reads blocks through.
+//! The block store: what everything above reads and writes blocks through.
 //!
 //!     read(bp):  hole -> zeros     embedded -> from the pointer     redacted -> error
 //!                cache  -- miss -->  fetch: copies, gang members, verified      (`fetch`)
@@ -13,20 +13,23 @@
 //! 3. What was read for a reader without keys never reaches one with keys, and the reverse.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use cenote_codec::checksum::Salt;
 use cenote_codec::crypto::BlockKeys;
-use cenote_ondisk::blkptr::{BlockPtr, Protection};
+use cenote_ondisk::blkptr::{BlockPtr, Protection, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, Semaphore, tunables};
-use cenote_vdev::Tree;
+use cenote_vdev::{Tree, VdevKind};
 
+use crate::alloc::SpaceAllocator;
 use crate::cache::{BlockCache, CacheConfig, CacheStats, Form, Key};
 use crate::error::BlockError;
 use crate::expand::{expand, expand_embedded};
+use crate::heal::Reporter;
 use crate::verify::Verifier;
+use crate::write::Units;
 
 /// Reads that prefetching may have under way.
 const PREFETCHES_MAX: usize = 64;
@@ -53,9 +56,15 @@ pub struct StoreStats {
     pub bytes_read: u64,
     /// Blocks of which a copy, or a part of one, was bad, and that were read all the same.
     pub blocks_recovered: u64,
+    /// Bad parts of such blocks that were written anew.
+    pub parts_repaired: u64,
+    /// Blocks that were written, gang blocks once.
+    pub blocks_written: u64,
+    /// Bytes written for them: all copies and gang headers, no parity.
+    pub bytes_written: u64,
 }
 
-/// Reads the blocks of a pool.
+/// Reads and writes the blocks of a pool.
 pub struct BlockStore {
     tree: Arc<Tree>,
     cache: BlockCache,
@@ -65,13 +74,26 @@ pub struct BlockStore {
     blocks_read: AtomicU64,
     bytes_read: AtomicU64,
     blocks_recovered: AtomicU64,
+    parts_repaired: AtomicU64,
+    blocks_written: AtomicU64,
+    bytes_written: AtomicU64,
+    units: Units,
+    allocator: OnceLock<Arc<SpaceAllocator>>,
+    reporter: OnceLock<Arc<dyn Reporter>>,
 }
 
 impl BlockStore {
     /// A store over the vdevs of a pool.
     pub fn new(tree: Arc<Tree>, config: CacheConfig) -> Arc<Self> {
+        let units = units(&tree);
         Arc::new(Self {
             tree,
+            units,
+            allocator: OnceLock::new(),
+            reporter: OnceLock::new(),
+            parts_repaired: AtomicU64::new(0),
+            blocks_written: AtomicU64::new(0),
+            bytes_written: AtomicU64::new(0),
             cache: BlockCache::new(config),
             salt: RwLock::new(None),
             has_large_gang_headers: AtomicBool::new(false),
@@ -85,6 +107,34 @@ impl BlockStore {
     /// The vdevs.
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
+    }
+
+    /// Makes the store writable: from here on space comes from `allocator`, and goes back to it.
+    /// True the first time only; another allocator is not taken.
+    pub fn set_allocator(&self, allocator: Arc<SpaceAllocator>) -> bool {
+        self.allocator.set(allocator).is_ok()
+    }
+
+    /// The allocator, if the store is writable.
+    pub fn allocator(&self) -> Option<&Arc<SpaceAllocator>> {
+        self.allocator.get()
+    }
+
+    /// Who is told of damage. True the first time only.
+    pub fn set_reporter(&self, reporter: Arc<dyn Reporter>) -> bool {
+        self.reporter.set(reporter).is_ok()
+    }
+
+    pub(crate) fn reporter(&self) -> Option<&dyn Reporter> {
+        self.reporter.get().map(|reporter| &**reporter)
+    }
+
+    pub(crate) fn cache(&self) -> &BlockCache {
+        &self.cache
+    }
+
+    pub(crate) fn units(&self) -> Units {
+        self.units
     }
 
     /// Makes the pool's salt known, without which skein, edonr and blake3 blocks cannot be read.
@@ -114,6 +164,9 @@ impl BlockStore {
             blocks_read: self.blocks_read.load(Ordering::Relaxed),
             bytes_read: self.bytes_read.load(Ordering::Relaxed),
             blocks_recovered: self.blocks_recovered.load(Ordering::Relaxed),
+            parts_repaired: self.parts_repaired.load(Ordering::Relaxed),
+            blocks_written: self.blocks_written.load(Ordering::Relaxed),
+            bytes_written: self.bytes_written.load(Ordering::Relaxed),
         }
     }
 
@@ -129,7 +182,11 @@ impl BlockStore {
 
     /// The block behind `bp`: verified, decrypted, decompressed, little-endian, `lsize` bytes.
     pub async fn read(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
-        self.read_block(bp, context).await.map_err(|error| located(error, &context.place))
+        self.read_block(bp, context).await.map_err(|error| {
+            let error = located(error, &context.place);
+            self.report(&context.place, bp, &error);
+            error
+        })
     }
 
     async fn read_block(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
@@ -189,7 +246,7 @@ impl BlockStore {
             let keys = keys.as_ref();
             let context = ReadContext { place, keys, is_encrypted, bypass_cache: false };
             // Whoever wants the block will see the error.
-            let _ = store.read(&bp, &context).await;
+            let _ = store.read_block(&bp, &context).await;
             drop(permit);
         });
     }
@@ -210,9 +267,13 @@ impl BlockStore {
         Ok(stored)
     }
 
+    pub(crate) fn salt(&self) -> Option<Arc<Salt>> {
+        self.salt.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The verifier of the stored bytes behind `bp`.
     pub(crate) fn verifier(&self, bp: &BlockPtr) -> Result<Verifier> {
-        let salt = self.salt.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let salt = self.salt();
         Verifier::of(bp, salt.as_ref(), self.verifies()).map_err(|cause| {
             let kind = match cause {
                 BlockError::NoSalt { .. } => Kind::Corrupt,
@@ -235,6 +296,15 @@ impl BlockStore {
 
     pub(crate) fn note_recovered(&self) {
         self.blocks_recovered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_repaired(&self, parts: u64) {
+        self.parts_repaired.fetch_add(parts, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_written(&self, bytes: u64) {
+        self.blocks_written.fetch_add(1, Ordering::Relaxed);
+        self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
@@ -259,19 +329,51 @@ fn form_of(bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Form> {
 }
 
 /// What the block is cached under. Log blocks are rewritten in place and never cached.
-fn key_of(bp: &BlockPtr, form: Form) -> Option<Key> {
+pub(crate) fn key_of(bp: &BlockPtr, form: Form) -> Option<Key> {
     if bp.object_type() == ObjectType::INTENT_LOG {
         return None;
     }
     let dva = bp.dva(0)?;
-    Some(Key { vdev: dva.vdev, form, offset: dva.offset, birth: bp.physical_birth() })
+    let (vdev, offset) = (dva.vdev, dva.offset);
+    Some(Key { vdev, form, offset, birth: bp.physical_birth(), checksum: bp.checksum() })
 }
 
 /// Adds the place of the block to an error.
-fn located(error: Error, place: &Bookmark) -> Error {
+pub(crate) fn located(error: Error, place: &Bookmark) -> Error {
     let error = error.in_object(place.objset, place.object);
     match u8::try_from(place.level) {
         Ok(level) => error.in_block(level, place.blkid),
         Err(_) => error,
     }
+}
+
+/// The sizes that stored blocks are rounded to: of all vdevs but those for the log alone.
+fn units(tree: &Tree) -> Units {
+    let takes_blocks = |kind| !matches!(kind, VdevKind::Hole | VdevKind::Missing);
+    let tops = tree.tops().filter(|top| !top.is_log() && takes_blocks(top.kind()));
+    let sizes = tops.filter_map(|top| allocation_unit(tree, top.id()));
+    let units = sizes.fold(None, |units: Option<Units>, size| {
+        let Units { min, gcd } = units.unwrap_or(Units { min: size, gcd: size });
+        Some(Units { min: min.min(size), gcd: greatest_divisor(gcd, size) })
+    });
+    units.unwrap_or(Units { min: SECTOR_SIZE, gcd: SECTOR_SIZE })
+}
+
+/// The smallest payload that is allocated on a top-level vdev: a sector, or one of each data disk
+/// of a dRAID.
+pub(crate) fn allocation_unit(tree: &Tree, vdev: u64) -> Option<u64> {
+    let top = tree.top(vdev)?;
+    let sector = 1_u64.checked_shl(top.ashift())?;
+    if top.kind() != VdevKind::Draid {
+        return Some(sector);
+    }
+    let asize = tree.asize_for(vdev, sector, 0)?;
+    asize.checked_sub(top.nparity().checked_mul(sector)?)
+}
+
+fn greatest_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }

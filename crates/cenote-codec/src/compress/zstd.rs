@@ -35,11 +35,14 @@ pub struct ZstdLevel(u8);
 impl Default for ZstdLevel {
     /// Level 3.
     fn default() -> Self {
-        Self(3)
+        Self::DEFAULT
     }
 }
 
 impl ZstdLevel {
+    /// Level 3.
+    pub const DEFAULT: Self = Self(3);
+
     /// The level with this number; `None` for numbers that OpenZFS does not know.
     pub fn from_id(id: u8) -> Option<Self> {
         matches!(id, 1..=19 | 103..=123).then_some(Self(id))

@@ -1,0 +1,321 @@
+//! Where the bytes of a block go: at one place in one or more copies, or split over a gang.
+//!
+//!     Whole [dva, dva]                      Gang  header [dva, dva, dva]
+//!                                                 |- 0..4096      Whole [dva, dva]
+//!                                                 |- 4096..8192   Gang ...
+//!                                                 `- 8192..9216   Whole [dva, dva]
+//!
+//! Space for everything is taken before anything is written, so that a split that runs out of
+//! space half way costs no I/O. From the finished layout follow, bottom up, the members' pointers
+//! with their own checksums, the headers with their trailers, and the leader's addresses, which
+//! count the space of the whole gang. The same is done with the layout of an old gang, read back
+//! from its headers, when the block is rewritten in place.
+//!
+//! Headers are of the classic size, three members each, whatever the pool's features allow: a
+//! reader always has to know them (spec 02 §6.3).
+//!
+//! Sources: spec 02 §6.
+
+use std::ops::Range;
+
+use cenote_codec::checksum::embedded::{self, Embedded};
+use cenote_codec::checksum::{self};
+use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr, Dva, NewBlock};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
+use futures_util::future::join_all;
+
+use super::Job;
+use crate::alloc::{Class, Request, SpaceAllocator};
+use crate::error::WriteError;
+use crate::gang::{GANG_DEPTH_MAX, HEADER_SIZE};
+use crate::store::BlockStore;
+
+/// Members of a classic header.
+const MEMBERS_MAX: u64 = 3;
+/// Compression number of members: their bytes are as they are.
+const COMPRESSION_OFF: u8 = 2;
+
+/// Addresses of a block or of a part of one.
+#[derive(Debug)]
+pub(super) enum Layout {
+    Whole {
+        dvas: Vec<Dva>,
+    },
+    Gang {
+        /// Of the header only.
+        header: Vec<Dva>,
+        members: Vec<Member>,
+    },
+}
+
+/// A part of a block.
+#[derive(Debug)]
+pub(super) struct Member {
+    /// Its bytes among those of the block that the whole layout is of.
+    range: Range<usize>,
+    layout: Layout,
+}
+
+/// A write to one address.
+#[derive(Debug)]
+pub(super) struct Write {
+    dva: Dva,
+    data: Buf,
+}
+
+/// What all parts of a block have in common.
+struct Wish {
+    class: Class,
+    copies: u8,
+    gang_copies: u8,
+    txg: u64,
+    stream: u64,
+    units: super::Units,
+}
+
+impl Wish {
+    fn request(&self, psize: u64, copies: u8) -> Request {
+        let Self { class, txg, stream, .. } = *self;
+        Request { class, psize, copies, txg, stream, near: None, is_gang_part: false }
+    }
+
+    fn gang_request(&self, psize: u64, copies: u8, near: Option<u64>) -> Request {
+        Request { near, is_gang_part: true, ..self.request(psize, copies) }
+    }
+
+    /// Takes space for `range`, split if it has to be; all of it or none.
+    fn place<'a>(
+        &'a self,
+        space: &'a SpaceAllocator,
+        range: Range<usize>,
+        near: Option<Option<u64>>,
+        depth: u32,
+    ) -> BoxFuture<'a, Result<Layout>> {
+        Box::pin(async move {
+            let psize = range.len() as u64;
+            let request = match near {
+                None => self.request(psize, self.copies),
+                Some(near) => self.gang_request(psize, self.copies, near),
+            };
+            match space.allocate(&request).await {
+                Ok(dvas) => Ok(Layout::Whole { dvas }),
+                Err(error) if error.kind() != Kind::NoSpace => Err(error),
+                Err(error) if psize <= self.units.min || depth >= GANG_DEPTH_MAX => Err(error),
+                Err(_) => self.split(space, range, near.flatten(), depth).await,
+            }
+        })
+    }
+
+    async fn split(
+        &self,
+        space: &SpaceAllocator,
+        range: Range<usize>,
+        near: Option<u64>,
+        depth: u32,
+    ) -> Result<Layout> {
+        let header = self.place_header(space, near).await?;
+        let near = header.first().map(|dva| u64::from(dva.vdev));
+        let mut members = Vec::new();
+        let mut start = range.start;
+        for slots in (1..=MEMBERS_MAX).rev() {
+            let left = (range.end - start) as u64;
+            if left == 0 {
+                break;
+            }
+            let share = self.units.round_up(left.div_ceil(slots)).min(left);
+            let part = start..start + share as usize;
+            match self.place(space, part.clone(), Some(near), depth + 1).await {
+                Ok(layout) => members.push(Member { range: part.clone(), layout }),
+                Err(error) => {
+                    Layout::Gang { header, members }.undo(space, self.txg)?;
+                    return Err(error);
+                }
+            }
+            start = part.end;
+        }
+        Ok(Layout::Gang { header, members })
+    }
+
+    /// More copies of the header than of its members are welcome, not needed.
+    async fn place_header(&self, space: &SpaceAllocator, near: Option<u64>) -> Result<Vec<Dva>> {
+        let mut copies = self.gang_copies.max(self.copies);
+        loop {
+            match space.allocate(&self.gang_request(HEADER_SIZE, copies, near)).await {
+                Err(error) if error.kind() == Kind::NoSpace && copies > self.copies => copies -= 1,
+                result => return result,
+            }
+        }
+    }
+}
+
+impl Layout {
+    /// The layout of a block that exists.
+    pub(super) async fn of(store: &BlockStore, bp: &BlockPtr) -> Result<Self> {
+        Self::read(store, bp, 0, 0).await
+    }
+
+    fn read<'a>(
+        store: &'a BlockStore,
+        bp: &'a BlockPtr,
+        start: usize,
+        depth: u32,
+    ) -> BoxFuture<'a, Result<Self>> {
+        Box::pin(async move {
+            if !bp.is_gang() {
+                return Ok(Self::Whole { dvas: bp.dvas().collect() });
+            }
+            if depth >= GANG_DEPTH_MAX {
+                let cause = crate::BlockError::GangDepth { limit: GANG_DEPTH_MAX };
+                return Err(Error::corrupt(cause));
+            }
+            let birth = bp.physical_birth();
+            let header = bp.dvas().map(|dva| store.header_of(dva, birth)).collect::<Result<_>>()?;
+            let mut members = Vec::new();
+            let mut start = start;
+            for member in store.gang_members(bp).await? {
+                let range = start..start + member.psize() as usize;
+                start = range.end;
+                let layout = Self::read(store, &member, range.start, depth + 1).await?;
+                members.push(Member { range, layout });
+            }
+            Ok(Self::Gang { header, members })
+        })
+    }
+
+    /// Gives the space back, of a block that was never written.
+    pub(super) fn undo(&self, space: &SpaceAllocator, txg: u64) -> Result<()> {
+        let mut dvas = Vec::new();
+        self.addresses(&mut dvas);
+        dvas.iter().try_for_each(|dva| space.unallocate(dva, txg))
+    }
+
+    /// Every address with the space that it takes itself.
+    pub(super) fn addresses(&self, into: &mut Vec<Dva>) {
+        match self {
+            Self::Whole { dvas } => into.extend(dvas),
+            Self::Gang { header, members } => {
+                into.extend(header);
+                members.iter().for_each(|member| member.layout.addresses(into));
+            }
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Takes space for the block.
+    pub(super) async fn lay_out(&self, space: &SpaceAllocator) -> Result<Layout> {
+        let place = self.context.place;
+        let wish = Wish {
+            class: space.preferred_class(&self.placement()),
+            copies: self.policy.copies,
+            gang_copies: self.policy.gang_copies,
+            txg: self.context.txg,
+            stream: place.objset.rotate_left(32) ^ place.object,
+            units: self.store.units(),
+        };
+        wish.place(space, 0..self.stored.data.len(), None, 0).await
+    }
+
+    /// The addresses for the pointer, and everything that has to be written for it.
+    pub(super) fn assemble(&self, layout: &Layout) -> Result<(Vec<Dva>, Vec<Write>)> {
+        let mut writes = Vec::new();
+        let dvas = self.assemble_part(layout, &self.stored.data, 0, &mut writes)?;
+        Ok((dvas, writes))
+    }
+
+    /// `data` are the bytes of this part, which start at `start` of the block.
+    fn assemble_part(
+        &self,
+        layout: &Layout,
+        data: &Buf,
+        start: usize,
+        writes: &mut Vec<Write>,
+    ) -> Result<Vec<Dva>> {
+        let (header, members) = match layout {
+            Layout::Whole { dvas } => {
+                writes.extend(dvas.iter().map(|&dva| Write { dva, data: data.clone() }));
+                return Ok(dvas.clone());
+            }
+            Layout::Gang { header, members } => (header, members),
+        };
+        let mut leader: Vec<Dva> = header.iter().map(|dva| Dva { gang: true, ..*dva }).collect();
+        let mut block = BufMut::zeroed(HEADER_SIZE as usize);
+        let slots = block.as_chunks_mut::<BLOCK_PTR_LEN>().0;
+        for (member, slot) in members.iter().zip(slots) {
+            let bp = self.member(member, data, start, writes)?;
+            for (whole, part) in leader.iter_mut().zip(bp.dvas()) {
+                whole.asize += part.asize;
+            }
+            *slot = bp.to_bytes();
+        }
+        let first = header.first().ok_or_else(super::unrepresentable)?;
+        let (vdev, offset, birth) = (u64::from(first.vdev), first.offset, self.context.txg);
+        let kind = Embedded::GangHeader { vdev, offset, birth };
+        embedded::seal(kind, &mut block, false)
+            .map_err(|error| Error::new(Kind::Invariant, error))?;
+        let block = block.freeze();
+        writes.extend(header.iter().map(|&dva| Write { dva, data: block.clone() }));
+        Ok(leader)
+    }
+
+    /// The pointer to a member: plain bytes, type 0, with the leader's checksum function.
+    fn member(
+        &self,
+        member: &Member,
+        data: &Buf,
+        start: usize,
+        writes: &mut Vec<Write>,
+    ) -> Result<BlockPtr> {
+        let Range { start: from, end: to } = member.range;
+        let part = from.checked_sub(start).zip(to.checked_sub(start));
+        let part = part.and_then(|(from, to)| data.slice(from..to));
+        let part = part.ok_or_else(super::unrepresentable)?;
+        let dvas = self.assemble_part(&member.layout, &part, from, writes)?;
+        let algorithm = self.policy.checksum;
+        let checksum = checksum::compute(algorithm, &part, false, self.salt.as_deref())
+            .map_err(Error::corrupt)?;
+        let new = NewBlock {
+            lsize: part.len() as u64,
+            psize: part.len() as u64,
+            object_type: ObjectType::NONE,
+            level: 0,
+            compression: COMPRESSION_OFF,
+            checksum_type: algorithm.id(),
+            checksum,
+            dvas: &dvas,
+            birth: self.context.txg,
+            fill: 0,
+        };
+        new.to_block_ptr().ok_or_else(super::unrepresentable)
+    }
+
+    /// Writes everything, all of it at the same time. The first failure is the error; every write
+    /// has ended by then.
+    pub(super) async fn issue(&self, writes: Vec<Write>) -> Result<()> {
+        let (tree, txg, class) = (self.store.tree(), self.context.txg, self.context.class);
+        let bytes = writes.iter().map(|write| write.data.len() as u64).sum();
+        let all = writes.into_iter().map(|Write { dva, data }| tree.write(dva, data, txg, class));
+        for result in join_all(all).await {
+            // Leaves that missed their part of a block that can be read were noted by the tree.
+            result?;
+        }
+        self.store.note_written(bytes);
+        Ok(())
+    }
+}
+
+impl BlockStore {
+    /// The address of a gang header itself, of that of a whole gang.
+    pub(crate) fn header_of(&self, dva: Dva, birth: u64) -> Result<Dva> {
+        let asize = self.tree().asize_for(u64::from(dva.vdev), HEADER_SIZE, birth);
+        let cause = crate::BlockError::Vdev { vdev: dva.vdev };
+        let asize = asize.ok_or_else(|| Error::corrupt(cause))?;
+        Ok(Dva { asize, gang: false, ..dva })
+    }
+
+    /// The allocator, if the pool may be written.
+    pub(crate) fn space(&self) -> Result<&SpaceAllocator> {
+        self.allocator().map(|space| &**space).ok_or_else(|| Error::new(Kind::ReadOnly, WriteError::NoAllocator))
+    }
+}

@@ -1,0 +1,147 @@
+//! The CPU work on a block to be written: is it zeros, does compression pay, what is its checksum.
+//!
+//! Pure: bytes and sizes in, decision out. When compression pays is spec 02 §5.2: an eighth of the
+//! block, or, where sectors are so large that an eighth is none, what fits into a pointer.
+
+use std::sync::Arc;
+
+use cenote_codec::checksum::{self, ChecksumAlgorithm, Salt};
+use cenote_codec::compress::{self, Compression, ZstdLevel};
+use cenote_ondisk::blkptr::EMBEDDED_MAX;
+use cenote_rt::{Buf, BufMut, Error, Result};
+
+use super::Units;
+use crate::policy::CompressionPolicy;
+
+/// A block and what is to be done with it.
+pub(super) struct Work {
+    pub(super) data: Buf,
+    pub(super) compression: CompressionPolicy,
+    pub(super) checksum: ChecksumAlgorithm,
+    pub(super) salt: Option<Arc<Salt>>,
+    pub(super) units: Units,
+    pub(super) may_embed: bool,
+}
+
+/// What is to be stored.
+#[derive(Debug)]
+pub(super) enum Prepared {
+    /// Nothing.
+    Zeros,
+    /// This, in the pointer.
+    Embedded { payload: Vec<u8>, compression: u8 },
+    /// This, at an address.
+    Stored(Stored),
+}
+
+/// The bytes that go to the devices.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) data: Buf,
+    /// Number of the compression function.
+    pub(super) compression: u8,
+    pub(super) checksum: [u64; 4],
+}
+
+/// What compression made of a block.
+enum Compressed {
+    Embedded(Vec<u8>),
+    Stored(Buf),
+    /// It does not pay.
+    No,
+}
+
+impl Work {
+    /// Time that it takes, from measurements of a core that makes LZ4 at 0.7 GB/s; coarse on
+    /// purpose.
+    pub(super) fn estimate_ns(&self) -> u64 {
+        let compression = match self.compression {
+            CompressionPolicy::Off => 0,
+            CompressionPolicy::Empty | CompressionPolicy::With(Compression::Off, _) => 30,
+            CompressionPolicy::With(function, level) => per_kib_ns(function, level),
+        };
+        let checksum = match self.checksum {
+            ChecksumAlgorithm::Sha256 | ChecksumAlgorithm::Sha512 => 2_000,
+            ChecksumAlgorithm::Skein | ChecksumAlgorithm::EdonR => 1_700,
+            ChecksumAlgorithm::Blake3 => 500,
+            _ => 50,
+        };
+        (self.data.len() as u64).div_ceil(1024) * (compression + checksum)
+    }
+
+    /// Decides.
+    pub(super) fn run(self) -> Result<Prepared> {
+        if self.compression != CompressionPolicy::Off && is_zero(&self.data) {
+            return Ok(Prepared::Zeros);
+        }
+        let (data, compression) = match self.compression {
+            CompressionPolicy::With(function, level) if function != Compression::Off => {
+                match self.compress(function, level) {
+                    Compressed::Embedded(payload) => {
+                        return Ok(Prepared::Embedded { payload, compression: function.id() });
+                    }
+                    Compressed::Stored(data) => (data, function),
+                    Compressed::No => (self.data, Compression::Off),
+                }
+            }
+            _ => (self.data, Compression::Off),
+        };
+        let checksum = checksum::compute(self.checksum, &data, false, self.salt.as_deref())
+            .map_err(Error::corrupt)?;
+        Ok(Prepared::Stored(Stored { data, compression: compression.id(), checksum }))
+    }
+
+    fn compress(&self, function: Compression, level: ZstdLevel) -> Compressed {
+        let lsize = self.data.len();
+        let limit = self.limit(function);
+        let mut packed = BufMut::for_filling(lsize);
+        let room = packed.get_mut(..limit).unwrap_or_default();
+        let len = match compress::compress(function, level, &self.data, room) {
+            Some(len) if len < lsize => len,
+            _ => return Compressed::No,
+        };
+        if len <= EMBEDDED_MAX && self.may_embed {
+            return Compressed::Embedded(packed[..len].to_vec());
+        }
+        let psize = self.units.round_up(len as u64) as usize;
+        if psize >= lsize {
+            return Compressed::No;
+        }
+        packed[len..psize].fill(0);
+        packed.truncate(psize);
+        Compressed::Stored(packed.freeze())
+    }
+
+    /// The most bytes that the compressed block may have (spec 02 §5.2).
+    fn limit(&self, function: Compression) -> usize {
+        let lsize = self.data.len();
+        let limit = lsize - lsize / 8;
+        if function == Compression::Zle {
+            return limit;
+        }
+        let aligned = limit - limit % self.units.gcd as usize;
+        if (aligned as u64) < self.units.min { EMBEDDED_MAX.min(limit) } else { aligned }
+    }
+}
+
+fn per_kib_ns(function: Compression, level: ZstdLevel) -> u64 {
+    match function {
+        Compression::Off => 0,
+        Compression::Lz4 => 1_500,
+        Compression::Zle => 2_000,
+        Compression::Lzjb => 5_000,
+        Compression::Gzip(level) => 10_000 + 5_000 * u64::from(level),
+        Compression::Zstd => match level.level() {
+            ..=0 => 2_000,
+            level @ 1..=9 => 2_000 * level.unsigned_abs() as u64,
+            level => 20_000 * level.unsigned_abs() as u64,
+        },
+    }
+}
+
+/// Whether all bytes are zero.
+fn is_zero(data: &[u8]) -> bool {
+    let (words, rest) = data.as_chunks::<64>();
+    words.iter().all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
+        && rest.iter().all(|&byte| byte == 0)
+}
