@@ -169,11 +169,10 @@ const fn feature(
     since: (u8, u8),
     description: &'static str,
 ) -> Feature {
-    let letters = letters.as_bytes();
+    let mut letters = letters.as_bytes();
     let mut flags = FeatureFlags::empty();
-    let mut index = 0;
-    while index < letters.len() {
-        flags = flags.union(match letters[index] {
+    while let [letter, rest @ ..] = letters {
+        flags = flags.union(match *letter {
             b'W' => FeatureFlags::READ_ONLY_COMPATIBLE,
             b'M' => FeatureFlags::IN_LABEL,
             b'A' => FeatureFlags::ACTIVE_ON_ENABLE,
@@ -181,7 +180,7 @@ const fn feature(
             b'N' => FeatureFlags::NO_UPGRADE,
             _ => panic!("unknown letter"),
         });
-        index += 1;
+        letters = rest;
     }
     Feature { name, guid, description, flags, needs, since }
 }

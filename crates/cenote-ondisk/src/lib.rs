@@ -1,4 +1,8 @@
 //! Types and byte codecs of every structure on disk; pure, no I/O.
+//!
+//! Bytes from disk are hostile: no decoder indexes into them, so that none can panic.
+
+#![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 pub mod acl;
 pub mod bits;

@@ -22,25 +22,6 @@ pub const UTF8ONLY: &str = "utf8only";
 /// 0 sensitive, 1 insensitive, 2 mixed.
 pub const CASESENSITIVITY: &str = "casesensitivity";
 
-/// Quota ZAPs: users, groups, projects; bytes, then objects.
-pub const QUOTAS: [&str; 6] = [
-    "userquota@",
-    "groupquota@",
-    "projectquota@",
-    "userobjquota@",
-    "groupobjquota@",
-    "projectobjquota@",
-];
-/// Limits for ids without an entry of their own (2.4), in the same order; 0 = none.
-pub const DEFAULT_QUOTAS: [&str; 6] = [
-    "defaultuserquota",
-    "defaultgroupquota",
-    "defaultprojectquota",
-    "defaultuserobjquota",
-    "defaultgroupobjquota",
-    "defaultprojectobjquota",
-];
-
 /// Highest version of a file system.
 pub const VERSION_MAX: u64 = 5;
 /// First version with system attributes.

@@ -84,11 +84,11 @@ macro_rules! numbered {
             &[$(($name, Byteswap::$swap, $metadata == 1, $encrypted == 1)),*];
 
         const _: () = {
-            let numbers = [$($number),*];
-            let mut index = 0;
-            while index < numbers.len() {
-                assert!(numbers[index] == index);
-                index += 1;
+            let numbers: &[usize] = &[$($number),*];
+            let (mut rest, mut index) = (numbers, 0);
+            while let [number, behind @ ..] = rest {
+                assert!(*number == index);
+                (rest, index) = (behind, index + 1);
             }
         };
     };
