@@ -20,7 +20,7 @@ mod simulated;
 
 pub use device::{Device, DeviceInfo, NoDiscard, OpenMode, OutOfRange, ReadOnly};
 pub use faulty::{Fault, FaultyDevice, InjectedFault, WriteFault};
-pub use file::{FileDevice, OpenError};
+pub use file::{FileDevice, OpenError, create_file};
 pub use image::{Image, ImageDevice};
 pub use memory::MemoryDevice;
 pub use recorder::{Event, Log, Recorder};

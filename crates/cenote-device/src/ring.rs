@@ -9,20 +9,20 @@
 //! read is always under way in the ring.
 //!
 //! Invariants
-//! * R1  A buffer that the kernel may write is owned by the slab, from before its SQE is pushed
-//!   until its CQE is reaped. A future that is dropped loses its answer and nothing else.
+//! * R1  A buffer that the kernel may read or write is owned by the slab, from before its SQE is
+//!   pushed until its CQE is reaped. A future that is dropped loses its answer and nothing else.
 //! * R2  The descriptor of an operation is held open by the slab in the same way.
 //! * R3  There are never more operations in the ring than entries in its submission queue, so the
 //!   completion queue (twice as long) cannot overflow.
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use cenote_rt::BufMut;
+use cenote_rt::{Buf, BufMut};
 use io_uring::{IoUring, opcode, types};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -32,16 +32,29 @@ const ENTRIES: u32 = 256;
 /// `user_data` of the read on the eventfd.
 const WAKE: u64 = u64::MAX;
 
-/// What came of one read: the buffer, and how many bytes of it were filled.
-pub(crate) type Answer = (BufMut, io::Result<usize>);
+/// What the kernel is asked to do.
+pub(crate) enum Work {
+    /// To fill a buffer from the given byte of it on.
+    Read(BufMut, usize),
+    /// To write parts one after the other, at most [`PARTS_MAX`].
+    Write(Vec<Buf>),
+    /// To make durable what was written.
+    Sync,
+}
 
-/// One read, not yet pushed or in the kernel.
+/// Parts of a write that the kernel takes at once (`IOV_MAX`).
+pub(crate) const PARTS_MAX: usize = 1024;
+
+/// What came of it: the work with its buffers, and how many bytes were read or written.
+pub(crate) type Answer = (Work, io::Result<usize>);
+
+/// One operation, not yet pushed or in the kernel.
 struct Request {
     file: Arc<File>,
     offset: u64,
-    buf: BufMut,
-    /// Bytes of `buf` that are filled already.
-    filled: usize,
+    work: Work,
+    /// Where the kernel finds the parts of a write; empty before it is pushed.
+    slices: Vec<IoSlice<'static>>,
     answer: oneshot::Sender<Answer>,
     /// Counts against the device's queue depth until the kernel is done.
     permit: Arc<OwnedSemaphorePermit>,
@@ -96,17 +109,17 @@ impl Ring {
         Ok(Self { shared })
     }
 
-    /// Starts a read into `buf[filled..]`. The answer's count is what the kernel read.
-    pub(crate) fn read(
+    /// Starts `work` at `offset` of `file`. The answer's count is what the kernel did of it.
+    pub(crate) fn start_work(
         &self,
         file: &Arc<File>,
         offset: u64,
-        (buf, filled): (BufMut, usize),
+        work: Work,
         permit: &Arc<OwnedSemaphorePermit>,
     ) -> oneshot::Receiver<Answer> {
         let (answer, receiver) = oneshot::channel();
         let (file, permit) = (Arc::clone(file), Arc::clone(permit));
-        let request = Request { file, offset, buf, filled, answer, permit };
+        let request = Request { file, offset, work, slices: Vec::new(), answer, permit };
         lock(&self.shared.queue).push_back(request);
         if self.shared.is_asleep.swap(false, Ordering::SeqCst) {
             // It fails only if the counter is full, and then a wake-up is pending anyway.
@@ -126,6 +139,42 @@ fn make_ring() -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.setup_single_issuer().setup_defer_taskrun();
     builder.build(ENTRIES).or_else(|_| IoUring::new(ENTRIES))
+}
+
+/// The entry that asks for the request's work. Its pointers are good as long as the request is
+/// neither dropped nor changed; moving it does not move what they point to, which is on the heap.
+fn prepare(request: &mut Request) -> io_uring::squeue::Entry {
+    let fd = types::Fd(request.file.as_raw_fd());
+    // A longer one is finished by the next, as any short read or write is.
+    let bounded = |len: usize| u32::try_from(len).unwrap_or(!0xfff);
+    match &mut request.work {
+        Work::Read(buf, filled) => {
+            let rest = &mut buf[*filled..];
+            opcode::Read::new(fd, rest.as_mut_ptr(), bounded(rest.len()))
+                .offset(request.offset + *filled as u64)
+                .build()
+        }
+        Work::Write(parts) => match &parts[..] {
+            [part] => opcode::Write::new(fd, part.as_ptr(), bounded(part.len()))
+                .offset(request.offset)
+                .build(),
+            parts => {
+                request.slices = parts.iter().map(as_static).collect();
+                // A slice has the layout of the kernel's `iovec` (documented by std).
+                let vector = request.slices.as_ptr().cast();
+                opcode::Writev::new(fd, vector, bounded(parts.len())).offset(request.offset).build()
+            }
+        },
+        Work::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+    }
+}
+
+/// A part as the kernel wants it. It lies in a request, which holds the part as well.
+#[expect(unsafe_code, reason = "the request refers to itself")]
+fn as_static(part: &Buf) -> IoSlice<'static> {
+    // SAFETY: the bytes are on the heap and immutable while any `Buf` shares them; the request
+    // that holds the slice holds this one, and drops its slices before or with its parts.
+    IoSlice::new(unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) })
 }
 
 /// The thread's state.
@@ -191,18 +240,12 @@ impl Reactor {
                 self.free_slots.push(slot);
                 return;
             };
-            let fd = types::Fd(request.file.as_raw_fd());
-            let rest = &mut request.buf[request.filled..];
-            // A longer read is finished by the next one, as any short read is.
-            let len = u32::try_from(rest.len()).unwrap_or(!0xfff);
-            let entry = opcode::Read::new(fd, rest.as_mut_ptr(), len)
-                .offset(request.offset + request.filled as u64)
-                .build()
-                .user_data(slot as u64);
+            let entry = prepare(&mut request).user_data(slot as u64);
             // R1: moving a buffer does not move its bytes, which are on the heap.
             self.slab[slot] = Some(request);
-            // SAFETY: pointer and length are a part of the request's buffer, and the request,
-            // with its buffer and its descriptor, stays in the slab until its CQE is reaped.
+            // SAFETY: every pointer in the entry is into buffers of the request, or into the heap
+            // allocation of its slices, and the request, with its descriptor, stays untouched in
+            // the slab until its CQE is reaped.
             if unsafe { self.ring.submission().push(&entry) }.is_err() {
                 // Cannot be (R3); if it were, the request waits its turn.
                 if let Some(request) = self.slab[slot].take() {
@@ -228,10 +271,10 @@ impl Reactor {
                 count @ 0.. => Ok(count as usize),
                 errno => Err(io::Error::from_raw_os_error(-errno)),
             };
-            let Request { buf, answer, permit, .. } = request;
-            drop(permit);
+            let Request { work, answer, permit, slices, .. } = request;
+            drop((permit, slices));
             // Nobody listens if the task was dropped.
-            let _ = answer.send((buf, result));
+            let _ = answer.send((work, result));
         }
     }
 }

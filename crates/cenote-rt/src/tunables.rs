@@ -111,12 +111,12 @@ const MIB: u64 = 1 << 20;
 tunables! {
     BLOCK_CACHE_BYTES = "zfs_arc_max", 64 * MIB, (MIB, 1 << 46),
         "bytes of decompressed blocks that the cache keeps";
-    DEVICE_QUEUE_DEPTH = "zfs_vdev_max_active", 64, (1, 4096),
-        "I/Os in flight on one leaf device";
+    DEVICE_QUEUE_DEPTH = "cenote_device_queue_depth", 64, (1, 4096),
+        "I/Os in the kernel for one file or block device";
     IO_URING = "cenote_io_uring", 1, (0, 1),
-        "whether devices are read through io_uring where the kernel allows it";
-    DIRECT_IO = "cenote_direct_io", 0, (0, 1),
-        "whether aligned reads of devices bypass the page cache";
+        "whether devices are read and written through io_uring where the kernel allows it";
+    DIRECT_IO = "cenote_direct_io", 2, (0, 2),
+        "aligned I/O that bypasses the page cache: 0 none, 1 all, 2 of disks open for writing";
     AGGREGATION_LIMIT = "zfs_vdev_aggregation_limit", MIB, (0, 16 * MIB),
         "bytes up to which neighbouring I/Os are issued as one";
     READ_GAP_LIMIT = "zfs_vdev_read_gap_limit", 32 * KIB, (0, MIB),

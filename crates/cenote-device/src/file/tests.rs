@@ -1,3 +1,4 @@
+use super::ways::fill_by_pread;
 use super::*;
 
 /// A file of 1 MiB + 100 bytes whose bytes tell their offset, removed when dropped.
@@ -119,4 +120,118 @@ fn opening_says_why_not() {
     let second = FileDevice::open(&sample.0, OpenMode::Exclusive).expect_err("second");
     assert_eq!(second.kind(), Kind::Busy);
     FileDevice::open(&sample.0, OpenMode::ReadOnly).expect("readers take no lock");
+}
+
+/// A device of that many zeros, removed when the sample is dropped.
+fn fresh(name: &str, size: u64) -> (Sample, FileDevice) {
+    let path = std::env::temp_dir().join(format!("cenote-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    create_file(&path, size).expect("new");
+    assert_eq!(create_file(&path, size).expect_err("is there").kind(), Kind::Exists);
+    let device = FileDevice::open_file(&path, OpenMode::Exclusive).expect("open");
+    (Sample(path), device)
+}
+
+#[test]
+fn every_way_of_writing_leaves_the_same_bytes() {
+    let (_sample, mut device) = fresh("write", 1 << 20);
+    let mut rng = cenote_rt::Rng::seeded(4);
+    let mut model = vec![0; 1 << 20];
+    for step in 0..60 {
+        // Whole sectors half of the time, so that a direct descriptor is used.
+        let grain = if step % 2 == 0 { 4096 } else { 1 };
+        let offset = rng.below((1 << 20) / grain) * grain;
+        let room = ((1 << 20) - offset).min(100_000) / grain + 1;
+        let len = (rng.below(room) * grain) as usize;
+        let mut parts = Vec::new();
+        let mut at = offset as usize;
+        while at < offset as usize + len {
+            let part = (rng.below(20_000) as usize + 1).min(offset as usize + len - at);
+            let mut bytes = BufMut::zeroed(part);
+            rng.fill(&mut bytes);
+            model[at..at + part].copy_from_slice(&bytes);
+            at += part;
+            parts.push(bytes.freeze());
+        }
+        if step == 30 {
+            let flags = OFlags::RDWR | OFlags::DIRECT;
+            let direct = rustix::fs::open(&device.info.path, flags, Mode::empty());
+            device.direct = direct.ok().map(|file| Arc::new(File::from(file)));
+        }
+        cenote_rt::block_on(1, async {
+            if step % 3 == 0 {
+                let permit = Arc::clone(&device.depth).acquire_owned().await.expect("open");
+                let permit = Arc::new(permit);
+                ways::store_by_pwrite(&device.file, offset, parts, &permit).await.expect("room");
+            } else {
+                device.write(offset, parts).await.expect("room");
+            }
+            device.flush().await.expect("a file");
+            let read = device.read(0, BufMut::zeroed(1 << 20)).await.expect("inside");
+            assert!(read[..] == model[..], "step {step}");
+        })
+        .expect("runtime");
+    }
+}
+
+#[test]
+fn writes_of_more_parts_than_the_kernel_takes() {
+    let (_sample, device) = fresh("parts", 4096);
+    let parts: Vec<Buf> = (0..3000_u32).map(|i| Buf::from(vec![pattern(i)])).collect();
+    cenote_rt::block_on(1, async {
+        device.write(7, parts).await.expect("inside");
+        let read = device.read(7, BufMut::zeroed(3000)).await.expect("inside");
+        assert!(read.iter().enumerate().all(|(i, byte)| *byte == pattern(i as u32)));
+        let error = device.write(4000, vec![Buf::from(vec![0; 97])]).await.expect_err("outside");
+        assert!(error.cause::<crate::OutOfRange>().is_some(), "{error}");
+    })
+    .expect("runtime");
+}
+
+#[test]
+fn a_discarded_range_of_a_file_is_zeros() {
+    let (_sample, device) = fresh("discard", 1 << 20);
+    cenote_rt::block_on(1, async {
+        device.write(0, vec![Buf::from(vec![1; 1 << 20])]).await.expect("inside");
+        match device.discard(4096, 65536).await {
+            Ok(()) => {
+                let read = device.read(0, BufMut::zeroed(1 << 20)).await.expect("inside");
+                let zeros = read.iter().filter(|byte| **byte == 0).count();
+                assert_eq!((zeros, read[4095], read[4096], read[69632]), (65536, 1, 0, 1));
+            }
+            Err(error) => assert_eq!(error.kind(), Kind::Unsupported),
+        }
+        device.discard(1 << 20, 1).await.expect_err("outside");
+    })
+    .expect("runtime");
+}
+
+#[test]
+fn what_is_open_for_reading_cannot_be_written() {
+    let sample = Sample::new("readonly");
+    let device = FileDevice::open(&sample.0, OpenMode::ReadOnly).expect("open");
+    cenote_rt::block_on(1, async {
+        let write = device.write(0, vec![Buf::from(vec![1])]).await.expect_err("read-only");
+        let discard = device.discard(0, 1).await.expect_err("read-only");
+        assert_eq!((write.kind(), discard.kind()), (Kind::ReadOnly, Kind::ReadOnly));
+    })
+    .expect("runtime");
+}
+
+#[test]
+fn a_write_whose_future_is_dropped_is_written_whole() {
+    let (_sample, device) = fresh("dropped", 1 << 20);
+    cenote_rt::block_on(1, async {
+        let mut write = device.write(0, vec![Buf::from(vec![5; 1 << 20])]);
+        let _ = futures_poll(&mut write);
+        drop(write);
+        // It counts against the depth until the kernel is done.
+        let all = tunables::DEVICE_QUEUE_DEPTH.get() as u32;
+        let _done = device.depth.acquire_many(all).await.expect("open");
+        let read = device.file.as_ref();
+        let mut bytes = vec![0; 1 << 20];
+        std::os::unix::fs::FileExt::read_exact_at(read, &mut bytes, 0).expect("whole");
+        assert!(bytes.iter().all(|byte| *byte == 5));
+    })
+    .expect("runtime");
 }

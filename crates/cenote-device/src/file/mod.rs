@@ -1,0 +1,359 @@
+//! Files and block devices.
+//!
+//! A read takes the first way that works:
+//! 1. From the page cache, on the caller's thread (`preadv2` with `RWF_NOWAIT`): a cached sector
+//!    costs one system call and no hop to another thread.
+//! 2. Through io_uring ([`ring`](crate::ring)).
+//! 3. By `pread` on the blocking pool, where io_uring is refused or switched off (tunable
+//!    `cenote_io_uring`, or `CENOTE_IO_URING=0` in the environment).
+//!
+//! Images are read through the page cache, because they are often read again by the next command,
+//! and since readahead makes a sequential scan as fast as `dd`; and they are written through it,
+//! so that many small writes become few. A block device that is open for writing is a member of a
+//! pool in use, whose blocks the engine caches itself: its I/O bypasses the page cache
+//! (`cenote_direct_io`). What is not aligned in memory is then written from an aligned copy, and
+//! what is not made of whole sectors, or what the host refuses, goes through the cache, which the
+//! kernel keeps coherent.
+//!
+//! Durability: a write is in the page cache, or in the volatile cache of the device, when it
+//! returns. `flush` is `fdatasync`, which waits for both.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, Semaphore, tunables};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::device::{NoDiscard, ReadOnly, check_range, check_span, joined};
+use crate::{Device, DeviceInfo, OpenMode};
+
+mod ways;
+
+use ways::{fill, store, sync};
+
+/// Alignment of offset, length and memory from which on a direct read is tried.
+const DIRECT_ALIGN: usize = 4096;
+
+/// Why a path was not opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// Neither a regular file nor a block device.
+    #[error("'{0}' is neither a regular file nor a block device")]
+    NotADevice(String),
+    /// Another process holds it.
+    #[error("'{0}' is in use by another process")]
+    InUse(String),
+}
+
+/// A regular file or a block device.
+#[derive(Debug)]
+pub struct FileDevice {
+    info: DeviceInfo,
+    mode: OpenMode,
+    file: Arc<File>,
+    /// The same, opened with `O_DIRECT`.
+    direct: Option<Arc<File>>,
+    /// Bounds the I/Os in flight.
+    depth: Arc<Semaphore>,
+    /// Whether the page cache can be asked without waiting.
+    has_nowait: std::sync::atomic::AtomicBool,
+}
+
+impl FileDevice {
+    /// Opens `path`. Read-only opening takes no lock and cannot write.
+    pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Arc<dyn Device>> {
+        Ok(Arc::new(Self::open_file(path.as_ref(), mode)?))
+    }
+
+    fn open_file(path: &Path, mode: OpenMode) -> Result<Self> {
+        let name = path.to_string_lossy().into_owned();
+        let failed = |error: Errno| {
+            let kind = match error {
+                Errno::NOENT => Kind::NotFound,
+                Errno::ACCESS | Errno::PERM => Kind::Permission,
+                _ => Kind::Io,
+            };
+            Error::new(kind, io::Error::from(error)).with_at(|at| at.device = Some(name.clone()))
+        };
+        // Not a block: a FIFO among the candidates of a scan must not hang it.
+        let is_block = |path: &Path| {
+            let stat = rustix::fs::stat(path)?;
+            Ok(match FileType::from_raw_mode(stat.st_mode) {
+                FileType::BlockDevice => Some(true),
+                FileType::RegularFile => Some(false),
+                _ => None,
+            })
+        };
+        let Some(is_block_device) = is_block(path).map_err(failed)? else {
+            return Err(Error::new(Kind::Invalid, OpenError::NotADevice(name)));
+        };
+        let flags = OFlags::CLOEXEC
+            | match mode {
+                OpenMode::ReadOnly => OFlags::RDONLY,
+                // On a block device O_EXCL without O_CREAT asks for the exclusive claim.
+                OpenMode::Exclusive if is_block_device => OFlags::RDWR | OFlags::EXCL,
+                OpenMode::Exclusive => OFlags::RDWR,
+            };
+        let in_use = || Error::new(Kind::Busy, OpenError::InUse(name.clone()));
+        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+            Errno::BUSY => in_use(),
+            error => failed(error),
+        })?;
+        let file = File::from(file);
+        if mode == OpenMode::Exclusive {
+            let lock = FlockOperation::NonBlockingLockExclusive;
+            rustix::fs::flock(&file, lock).map_err(|error| match error {
+                Errno::WOULDBLOCK => in_use(),
+                error => failed(error),
+            })?;
+        }
+        let info = describe(&file, name.clone(), is_block_device).map_err(failed)?;
+        let is_direct = match tunables::DIRECT_IO.get() {
+            0 => false,
+            1 => true,
+            _ => is_block_device && mode == OpenMode::Exclusive,
+        };
+        // Without O_EXCL: the claim is held by the first descriptor, and is one of the process.
+        let access = if mode == OpenMode::Exclusive { OFlags::RDWR } else { OFlags::RDONLY };
+        let flags = access | OFlags::CLOEXEC | OFlags::DIRECT;
+        let direct = is_direct.then(|| rustix::fs::open(path, flags, Mode::empty()).ok()).flatten();
+        let direct = direct.map(|file| Arc::new(File::from(file)));
+        Ok(Self {
+            info,
+            mode,
+            file: Arc::new(file),
+            direct,
+            depth: Arc::new(Semaphore::new(tunables::DEVICE_QUEUE_DEPTH.get_usize())),
+            has_nowait: std::sync::atomic::AtomicBool::new(true),
+        })
+    }
+
+    /// What the page cache holds of the read, without waiting: bytes from the start on.
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> usize {
+        use std::sync::atomic::Ordering::Relaxed;
+        if !self.has_nowait.load(Relaxed) {
+            return 0;
+        }
+        let mut parts = [io::IoSliceMut::new(buf)];
+        match rustix::io::preadv2(&self.file, &mut parts, offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) => count,
+            Err(Errno::AGAIN | Errno::INTR) => 0,
+            Err(_) => {
+                // File systems without RWF_NOWAIT refuse it each time.
+                self.has_nowait.store(false, Relaxed);
+                0
+            }
+        }
+    }
+
+    /// Whether the read can bypass the page cache.
+    fn direct_for(&self, offset: u64, buf: &BufMut) -> Option<&Arc<File>> {
+        let align = DIRECT_ALIGN as u64;
+        let is_aligned = offset.is_multiple_of(align)
+            && (buf.len() as u64).is_multiple_of(align)
+            && (buf.as_ptr() as u64).is_multiple_of(align);
+        self.direct.as_ref().filter(|_| is_aligned)
+    }
+
+    async fn read_all(&self, offset: u64, mut buf: BufMut) -> io::Result<BufMut> {
+        let direct = self.direct_for(offset, &buf);
+        let filled = match direct {
+            Some(_) => 0,
+            None => self.read_cached(offset, &mut buf),
+        };
+        if filled == buf.len() {
+            return Ok(buf);
+        }
+        let permit = Arc::clone(&self.depth).acquire_owned().await.map_err(io::Error::other)?;
+        let permit = Arc::new(permit);
+        let rest = (buf, filled);
+        if let Some(direct) = direct {
+            let (buf, result) = fill(direct, offset, rest, &permit).await?;
+            // A refusal (the host wants a larger alignment) is no error of the device.
+            return match result {
+                Err(error) if is_refusal(&error) => {
+                    let (buf, result) = fill(&self.file, offset, (buf, 0), &permit).await?;
+                    result.map(|()| buf)
+                }
+                result => result.map(|()| buf),
+            };
+        }
+        let (buf, result) = fill(&self.file, offset, rest, &permit).await?;
+        result.map(|()| buf)
+    }
+
+    async fn write_all(&self, offset: u64, parts: Vec<Buf>) -> io::Result<()> {
+        let permit = Arc::clone(&self.depth).acquire_owned().await.map_err(io::Error::other)?;
+        let permit = Arc::new(permit);
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let is_whole =
+            |at: usize| at.is_multiple_of(DIRECT_ALIGN.min(1 << self.info.logical_ashift.max(9)));
+        let direct = self.direct.as_ref().filter(|_| is_whole(offset as usize) && is_whole(len));
+        let Some(direct) = direct else {
+            return store(&self.file, offset, parts, &permit).await;
+        };
+        let is_aligned = |part: &Buf| {
+            (part.as_ptr() as usize).is_multiple_of(DIRECT_ALIGN) && is_whole(part.len())
+        };
+        let parts =
+            if parts.iter().all(is_aligned) { parts } else { vec![joined(&parts).freeze()] };
+        match store(direct, offset, parts.clone(), &permit).await {
+            Err(error) if is_refusal(&error) => store(&self.file, offset, parts, &permit).await,
+            result => result,
+        }
+    }
+
+    /// Refuses to change what was opened for reading.
+    fn check_writable(&self, offset: u64) -> Result<()> {
+        match self.mode {
+            OpenMode::Exclusive => Ok(()),
+            OpenMode::ReadOnly => {
+                Err(Error::new(Kind::ReadOnly, ReadOnly).on_device(&self.info.path, offset))
+            }
+        }
+    }
+}
+
+/// Whether the host did not like the form of a direct I/O.
+fn is_refusal(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
+}
+
+impl Device for FileDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        Box::pin(async move {
+            check_range(&self.info, offset, buf.len())?;
+            self.read_all(offset, buf)
+                .await
+                .map_err(|error| Error::new(Kind::Io, error).on_device(&self.info.path, offset))
+        })
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            check_range(&self.info, offset, parts.iter().map(|part| part.len()).sum())?;
+            self.check_writable(offset)?;
+            self.write_all(offset, parts)
+                .await
+                .map_err(|error| Error::new(Kind::Io, error).on_device(&self.info.path, offset))
+        })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let failed = |error| Error::new(Kind::Io, error).on_device(&self.info.path, 0);
+            let permit = Arc::clone(&self.depth).acquire_owned().await;
+            let permit = Arc::new(permit.map_err(|error| failed(io::Error::other(error)))?);
+            sync(&self.file, &permit).await.map_err(failed)
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            check_span(&self.info, offset, len)?;
+            self.check_writable(offset)?;
+            let (file, is_block_device) = (Arc::clone(&self.file), self.info.is_block_device);
+            let result =
+                cenote_rt::blocking(move || discard(&file, offset, len, is_block_device)).await?;
+            result.map_err(|error| {
+                let error = match error {
+                    Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => {
+                        Error::new(Kind::Unsupported, NoDiscard)
+                    }
+                    error => Error::new(Kind::Io, io::Error::from(error)),
+                };
+                error.on_device(&self.info.path, offset)
+            })
+        })
+    }
+}
+
+/// Gives back what a range of a file or block device occupies.
+fn discard(file: &File, offset: u64, len: u64, is_block_device: bool) -> rustix::io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    #[cfg(target_os = "linux")]
+    if is_block_device {
+        return discard_blocks(file, offset, len);
+    }
+    let _ = is_block_device;
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, mode, offset, len)
+}
+
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "rustix has no name for this request")]
+fn discard_blocks(file: &File, offset: u64, len: u64) -> rustix::io::Result<()> {
+    /// `BLKDISCARD` of linux/fs.h.
+    const REQUEST: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);
+    // SAFETY: the request reads two words, offset and length, and writes nothing back.
+    unsafe {
+        let request = rustix::ioctl::Setter::<REQUEST, [u64; 2]>::new([offset, len]);
+        rustix::ioctl::ioctl(file, request)
+    }
+}
+
+/// Makes a sparse file of `size` bytes at `path`.
+///
+/// # Errors
+/// `Kind::Exists` if something is there already.
+pub fn create_file(path: impl AsRef<Path>, size: u64) -> Result<()> {
+    let path = path.as_ref();
+    let create = || File::options().write(true).create_new(true).open(path)?.set_len(size);
+    create().map_err(|error| {
+        let kind = match error.kind() {
+            io::ErrorKind::AlreadyExists => Kind::Exists,
+            io::ErrorKind::PermissionDenied => Kind::Permission,
+            io::ErrorKind::NotFound => Kind::NotFound,
+            _ => Kind::Io,
+        };
+        Error::new(kind, error).with_at(|at| at.device = Some(path.to_string_lossy().into_owned()))
+    })
+}
+
+/// Size and sectors of an open file or block device.
+fn describe(file: &File, path: String, is_block_device: bool) -> rustix::io::Result<DeviceInfo> {
+    if !is_block_device {
+        let size = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
+        return Ok(DeviceInfo {
+            path,
+            size,
+            logical_ashift: 9,
+            physical_ashift: 9,
+            is_block_device,
+            is_rotational: false,
+        });
+    }
+    let size = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?;
+    let ashift = |bytes: u32| bytes.max(512).ilog2() as u8;
+    #[cfg(target_os = "linux")]
+    let (logical_ashift, physical_ashift) = (
+        rustix::fs::ioctl_blksszget(file).map_or(9, ashift),
+        rustix::fs::ioctl_blkpbszget(file).map_or(9, ashift),
+    );
+    #[cfg(not(target_os = "linux"))]
+    let (logical_ashift, physical_ashift) = (ashift(512), ashift(512));
+    let is_rotational = is_rotational(file);
+    Ok(DeviceInfo { path, size, logical_ashift, physical_ashift, is_block_device, is_rotational })
+}
+
+/// What the kernel knows about the head of a block device; partitions have it in their parent.
+fn is_rotational(file: &File) -> bool {
+    let Ok(stat) = rustix::fs::fstat(file) else { return false };
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    ["queue/rotational", "../queue/rotational"].iter().any(|name| {
+        let text = std::fs::read(format!("/sys/dev/block/{major}:{minor}/{name}"));
+        text.is_ok_and(|text| text.starts_with(b"1"))
+    })
+}
+
+#[cfg(test)]
+mod tests;
