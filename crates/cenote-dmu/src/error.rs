@@ -86,6 +86,9 @@ pub enum DmuError {
         /// The object.
         object: u64,
     },
+    /// A key that should be a number in hex is none, or its value is not one integer.
+    #[error("zap: key is not a number")]
+    NumberKey,
     /// A key of a deadlist is not a txg.
     #[error("deadlist: key is not a txg")]
     DeadlistKey,

@@ -10,6 +10,7 @@
 //!
 //! Sources: spec 03 §1-§7.
 
+pub mod edit;
 mod entries;
 mod stats;
 
@@ -28,7 +29,7 @@ pub use entries::Entries;
 pub use stats::{FatStats, HISTOGRAM_LEN, ZapStats};
 
 /// What is wrong with a ZAP beside the bytes of a single block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ZapError {
     /// The object's type is none that a ZAP has.
     #[error("object type {object_type:#x} is no ZAP")]
@@ -69,6 +70,54 @@ pub enum ZapError {
     TooDamaged {
         /// Damaged leaves met.
         count: u32,
+    },
+    /// The key is there already.
+    #[error("zap: '{key}' exists")]
+    Exists {
+        /// The key.
+        key: String,
+    },
+    /// The key is not there.
+    #[error("zap: no entry '{key}'")]
+    NoEntry {
+        /// The key.
+        key: String,
+    },
+    /// The key is empty, too long, holds a NUL, or is of the kind that this ZAP does not have.
+    #[error("zap: key of {len} bytes cannot be (keys of words: {has_words})")]
+    Key {
+        /// Bytes of the key, with NUL.
+        len: usize,
+        /// Whether the ZAP has keys of words.
+        has_words: bool,
+    },
+    /// The value is too long, or its integers have an impossible size.
+    #[error("zap: value of {len} bytes, integers of {size}")]
+    Value {
+        /// Bytes of the value.
+        len: usize,
+        /// Bytes of an integer.
+        size: u8,
+    },
+    /// The entry is larger than a leaf.
+    #[error("zap: entry takes {cost} chunks, a leaf has {count}")]
+    EntryCost {
+        /// Chunks needed.
+        cost: usize,
+        /// Chunks of a leaf.
+        count: usize,
+    },
+    /// The pointer table cannot grow any more: too many keys have nearly the same hash.
+    #[error("zap: pointer table of 2^{shift} entries is at its limit")]
+    TableFull {
+        /// Log2 of its entries.
+        shift: u32,
+    },
+    /// A fat ZAP cannot have such blocks.
+    #[error("zap: blocks of {size} bytes")]
+    BlockSize {
+        /// Bytes of a block.
+        size: u64,
     },
     /// A search that folds names in a ZAP that does not.
     #[error("zap: names of this object are not normalized")]

@@ -1,0 +1,223 @@
+//! Objects in memory, for tests: maps of blocks, with checks of what a caller may ask for.
+//!
+//! With [`Model::with_misses`] any access to a block may fail with `Need`, as if it were not in
+//! memory; [`Model::apply`] then forgets what the closure did and runs it again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::dnode::{DnodeFlags, DnodePhys};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::{Buf, Error, Kind, Result};
+
+use super::Objects;
+use crate::error::DmuError;
+use crate::live::{Missing, ObjectSpec, Step, TxResult};
+
+#[derive(Debug, Clone)]
+struct Object {
+    dnode: DnodePhys,
+    blocks: BTreeMap<u64, Buf>,
+}
+
+/// A set of objects.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Model {
+    objects: BTreeMap<u64, Object>,
+    next: u64,
+    misses: bool,
+    present: BTreeSet<(u64, u64)>,
+}
+
+impl Model {
+    /// In which every block that was not written or read before is missing.
+    pub(crate) fn with_misses() -> Self {
+        Self { misses: true, ..Self::default() }
+    }
+
+    /// Forgets which blocks are in memory.
+    pub(crate) fn evict(&mut self) {
+        self.present.clear();
+    }
+
+    /// Runs a closure as a transaction.
+    pub(crate) fn apply<T>(
+        &mut self,
+        mut change: impl FnMut(&mut dyn Objects) -> TxResult<T>,
+    ) -> Result<T> {
+        loop {
+            let mut overlay = self.clone();
+            match change(&mut overlay) {
+                Ok(done) => {
+                    *self = overlay;
+                    return Ok(done);
+                }
+                Err(Step::Fail(error)) => return Err(error),
+                Err(Step::Need(missing)) => {
+                    let fresh = self.present.insert((missing.place.object, missing.place.blkid));
+                    assert!(fresh, "a block that is there was asked for: {missing:?}");
+                }
+            }
+        }
+    }
+
+    pub(crate) fn object_numbers(&self) -> Vec<u64> {
+        self.objects.keys().copied().collect()
+    }
+
+    /// Numbers of the blocks of an object that are no holes.
+    pub(crate) fn block_numbers(&self, object: u64) -> Vec<u64> {
+        self.objects[&object].blocks.keys().copied().collect()
+    }
+
+    fn get(&mut self, object: u64) -> TxResult<&mut Object> {
+        self.objects
+            .get_mut(&object)
+            .ok_or_else(|| Step::Fail(Error::not_found(DmuError::NoObject { object })))
+    }
+
+    fn need(&self, object: u64, blkid: u64) -> TxResult<()> {
+        if !self.misses || self.present.contains(&(object, blkid)) {
+            return Ok(());
+        }
+        let place = Bookmark { objset: 0, object, level: 0, blkid };
+        Err(Step::Need(Box::new(Missing { pointer: BlockPtr::HOLE, place })))
+    }
+}
+
+impl Objects for Model {
+    fn dnode(&mut self, object: u64) -> TxResult<Arc<DnodePhys>> {
+        self.get(object).map(|found| Arc::new(found.dnode.clone()))
+    }
+
+    fn read(&mut self, object: u64, offset: u64, len: usize) -> TxResult<Vec<u8>> {
+        let size = self.get(object)?.dnode.data_block_size();
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            let at = offset + bytes.len() as u64;
+            let (blkid, within) = (at / size, (at % size) as usize);
+            let run = (len - bytes.len()).min(size as usize - within);
+            match self.block(object, blkid)? {
+                Some(block) => bytes.extend_from_slice(&block[within..within + run]),
+                None => bytes.resize(bytes.len() + run, 0),
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn block(&mut self, object: u64, blkid: u64) -> TxResult<Option<Buf>> {
+        let Some(block) = self.get(object)?.blocks.get(&blkid).cloned() else { return Ok(None) };
+        self.need(object, blkid)?;
+        Ok(Some(block))
+    }
+
+    fn write(&mut self, object: u64, offset: u64, bytes: &[u8]) -> TxResult<()> {
+        let size = self.get(object)?.dnode.data_block_size();
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let (blkid, within) = (at / size, (at % size) as usize);
+            let run = (bytes.len() - done).min(size as usize - within);
+            let mut block = match self.block(object, blkid)? {
+                Some(block) => block.to_vec(),
+                None => vec![0; size as usize],
+            };
+            block[within..within + run].copy_from_slice(&bytes[done..done + run]);
+            self.write_block(object, blkid, block.into())?;
+            done += run;
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self, object: u64, blkid: u64, data: Buf) -> TxResult<()> {
+        let found = self.get(object)?;
+        assert_eq!(data.len() as u64, found.dnode.data_block_size());
+        assert!(blkid == 0 || data.len().is_power_of_two(), "several blocks of odd size");
+        found.dnode.maxblkid = found.dnode.maxblkid.max(blkid);
+        found.blocks.insert(blkid, data);
+        self.present.insert((object, blkid));
+        Ok(())
+    }
+
+    fn free_range(&mut self, object: u64, offset: u64, len: Option<u64>) -> TxResult<()> {
+        let size = self.get(object)?.dnode.data_block_size();
+        let end = len.map_or(u64::MAX, |len| offset + len);
+        let touched: Vec<u64> = self.get(object)?.blocks.keys().copied().collect();
+        for blkid in touched {
+            let block = blkid * size..(blkid + 1) * size;
+            if offset <= block.start && block.end <= end {
+                self.get(object)?.blocks.remove(&blkid);
+            } else if offset < block.end && block.start < end {
+                let from = offset.max(block.start);
+                let zeros = vec![0; (end.min(block.end) - from) as usize];
+                self.write(object, from, &zeros)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self, spec: &ObjectSpec) -> TxResult<u64> {
+        let object = spec.number.unwrap_or(self.next + 1);
+        self.next = self.next.max(object);
+        let dnode = DnodePhys {
+            object_type: spec.object_type,
+            indblkshift: if spec.indirect_shift == 0 { 17 } else { spec.indirect_shift },
+            nlevels: 1,
+            bonus_type: spec.bonus_type,
+            checksum: 0,
+            compress: 0,
+            flags: DnodeFlags::USED_BYTES,
+            data_block_sectors: spec.block_size.div_ceil(512).max(1) as u16,
+            bonus_len: spec.bonus_len as u16,
+            extra_slots: 0,
+            maxblkid: 0,
+            used: 0,
+            reserved: [0; 35],
+            blkptrs: vec![BlockPtr::HOLE],
+            bonus_area: vec![0; 320],
+            spill: None,
+        };
+        let fresh = Object { dnode, blocks: BTreeMap::new() };
+        assert!(self.objects.insert(object, fresh).is_none(), "number in use");
+        Ok(object)
+    }
+
+    fn free(&mut self, object: u64) -> TxResult<()> {
+        self.get(object)?;
+        self.objects.remove(&object);
+        Ok(())
+    }
+
+    fn bonus(&mut self, object: u64) -> TxResult<Vec<u8>> {
+        Ok(self.get(object)?.dnode.bonus().to_vec())
+    }
+
+    fn set_bonus(&mut self, object: u64, bytes: &[u8]) -> TxResult<()> {
+        let dnode = &mut self.get(object)?.dnode;
+        if bytes.len() > dnode.bonus_area.len() {
+            return Err(Step::Fail(Error::new(Kind::Invalid, "bonus too long")));
+        }
+        dnode.bonus_len = bytes.len() as u16;
+        dnode.bonus_area[..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn set_object_type(&mut self, object: u64, object_type: ObjectType) -> TxResult<()> {
+        self.get(object)?.dnode.object_type = object_type;
+        Ok(())
+    }
+
+    fn set_block_size(&mut self, object: u64, size: u64) -> TxResult<()> {
+        let found = self.get(object)?;
+        assert_eq!(found.dnode.maxblkid, 0);
+        found.dnode.data_block_sectors = (size / 512) as u16;
+        if let Some(block) = found.blocks.get_mut(&0) {
+            let mut bytes = block.to_vec();
+            bytes.resize(size as usize, 0);
+            *block = bytes.into();
+        }
+        Ok(())
+    }
+}

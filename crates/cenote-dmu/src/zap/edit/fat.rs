@@ -1,0 +1,395 @@
+//! Fat ZAPs: finding the leaf of a hash, and changing, splitting and joining leaves.
+//!
+//!     header.table[hash >> (64 - shift)] = block of the leaf
+//!
+//! The blocks that an edit touches are held here and written in one go by [`Fat::finish`]; an edit
+//! that fails writes none. Splitting repeats until the entry fits; when a leaf has as many prefix
+//! bits as the table, the table doubles first (spec 03 §5.4-§5.6).
+//!
+//! A half-doubled table that OpenZFS left is finished before any pointer changes, so pointers are
+//! only ever written to one table.
+
+use std::collections::BTreeMap;
+
+use cenote_ondisk::zap::fat_edit::{doubled_block, doubled_embedded, fill_span};
+use cenote_ondisk::zap::leaf::LeafEntry;
+use cenote_ondisk::zap::leaf_edit::entry_cost;
+use cenote_ondisk::zap::{
+    CorruptZap, Cursor, Entry, FatHeader, KeyRef, Leaf, LeafMut, Value, ZapFlags, ZapHash,
+};
+use cenote_rt::{Buf, BufMut, Kind};
+
+use super::{Present, exists};
+use crate::live::{Step, TxResult};
+use crate::objects::{Objects, corrupt, fail};
+use crate::zap::ZapError;
+
+/// A block of the ZAP: as it is, or changed.
+enum Block {
+    Clean(Buf),
+    Dirty(BufMut),
+}
+
+impl Block {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Clean(block) => block,
+            Self::Dirty(block) => block,
+        }
+    }
+}
+
+/// A fat ZAP that is being read or changed.
+pub(super) struct Fat<'t> {
+    tx: &'t mut dyn Objects,
+    object: u64,
+    header: FatHeader,
+    /// The header as it is in block 0.
+    stored: FatHeader,
+    blocks: BTreeMap<u64, Block>,
+}
+
+impl<'t> Fat<'t> {
+    /// From its header block.
+    pub(super) fn open(tx: &'t mut dyn Objects, object: u64, block: Buf) -> TxResult<Self> {
+        let header = FatHeader::decode(&block).map_err(|error| corrupt(object, error))?;
+        let object_blocks = tx.dnode(object)?.maxblkid.saturating_add(1);
+        let (first, count) = (header.table_block, header.table_block_count);
+        if first.checked_add(count).is_none_or(|end| end > object_blocks) {
+            let cause = ZapError::TableRange { block: first, count, object_blocks };
+            return Err(corrupt(object, cause));
+        }
+        let blocks = BTreeMap::from([(0, Block::Clean(block))]);
+        Ok(Self { tx, object, header, stored: header, blocks })
+    }
+
+    /// A new one, with one leaf.
+    pub(super) fn fresh(
+        tx: &'t mut dyn Objects,
+        object: u64,
+        header: FatHeader,
+        leaf: Vec<u8>,
+    ) -> Self {
+        let head = Block::Dirty(header.fresh_block().into());
+        let blocks = BTreeMap::from([(0, head), (1, Block::Dirty(leaf.into()))]);
+        Self { tx, object, header, stored: header, blocks }
+    }
+
+    /// Salt, normalization and kind of keys.
+    pub(super) fn hash(&self) -> ZapHash {
+        self.header.hash()
+    }
+
+    /// Number of entries, as the header says.
+    pub(super) fn entry_count(&self) -> u64 {
+        self.header.entry_count
+    }
+
+    /// The value of exactly this key.
+    pub(super) fn lookup(&mut self, key: &KeyRef<'_>) -> TxResult<Option<Value>> {
+        let hash = self.hash().key(key);
+        let number = self.leaf_of(hash)?;
+        let object = self.object;
+        let leaf = self.leaf(number)?;
+        let found = leaf.find(hash, key).and_then(|entry| match entry {
+            Some(entry) => leaf.value(&entry).map(Some),
+            None => Ok(None),
+        });
+        found.map_err(|error| corrupt(object, error))
+    }
+
+    /// The entries of a hash, in cursor order.
+    pub(super) fn with_hash(&mut self, hash: u64) -> TxResult<Vec<Entry>> {
+        let number = self.leaf_of(hash)?;
+        let object = self.object;
+        let leaf = self.leaf(number)?;
+        let entries: Result<Vec<Entry>, CorruptZap> =
+            leaf.with_hash(hash).map(|entry| leaf.entry(&entry?)).collect();
+        let mut entries = entries.map_err(|error| corrupt(object, error))?;
+        entries.sort_by_key(Entry::cursor);
+        Ok(entries)
+    }
+
+    /// The entries of the leaf that a place falls into, and where the next leaf begins.
+    pub(super) fn leaf_entries(&mut self, from: Cursor) -> TxResult<(Vec<Entry>, Option<Cursor>)> {
+        let number = self.leaf_of(from.hash)?;
+        let object = self.object;
+        let leaf = self.leaf(number)?;
+        let next = Cursor::next_leaf(from.hash, leaf.header().prefix_len.into());
+        let entries = leaf.entries().map_err(|error| corrupt(object, error))?;
+        Ok((entries, next))
+    }
+
+    /// Adds an entry, or changes the value of the one that is there.
+    pub(super) fn put(
+        &mut self,
+        key: &KeyRef<'_>,
+        value: &Value,
+        present: Present,
+    ) -> TxResult<()> {
+        let cost = entry_cost(key.stored_len(), value.stored().len());
+        let hash = self.hash().key(key);
+        loop {
+            let number = self.leaf_of(hash)?;
+            let (found, count) = self.find(number, hash, key)?;
+            if cost > count {
+                let cause = ZapError::EntryCost { cost, count };
+                return fail(Kind::Invalid, self.object, cause);
+            }
+            match (&found, present) {
+                (Some(_), Present::Refuse) => return Err(exists(self.object, key)),
+                (Some(entry), Present::Replace) => {
+                    if self.edit_leaf(number, |leaf| leaf.update(entry, value))? {
+                        return Ok(());
+                    }
+                }
+                (None, _) => {
+                    if self.has_room(number, cost)? {
+                        self.edit_leaf(number, |leaf| leaf.insert(hash, None, key, value))?;
+                        self.header.entry_count = self.header.entry_count.wrapping_add(1);
+                        return Ok(());
+                    }
+                }
+            }
+            self.split(number)?;
+        }
+    }
+
+    /// Adds an entry with the differentiator that it has.
+    pub(super) fn restore(&mut self, entry: &Entry) -> TxResult<()> {
+        let key = KeyRef::from(&entry.key);
+        let cost = entry_cost(key.stored_len(), entry.value.stored().len());
+        loop {
+            let number = self.leaf_of(entry.hash)?;
+            if self.has_room(number, cost)? {
+                let Entry { hash, cd, value, .. } = entry;
+                self.edit_leaf(number, |leaf| leaf.insert(*hash, Some(*cd), &key, value))?;
+                self.header.entry_count = self.header.entry_count.wrapping_add(1);
+                return Ok(());
+            }
+            self.split(number)?;
+        }
+    }
+
+    /// Removes an entry if it is there.
+    pub(super) fn remove(&mut self, key: &KeyRef<'_>) -> TxResult<Option<Value>> {
+        let hash = self.hash().key(key);
+        let number = self.leaf_of(hash)?;
+        let (Some(entry), _) = self.find(number, hash, key)? else { return Ok(None) };
+        let value = self.edit_leaf(number, |leaf| {
+            let value = leaf.view()?.value(&entry)?;
+            leaf.remove(&entry)?;
+            Ok(value)
+        })?;
+        self.header.entry_count = self.header.entry_count.saturating_sub(1);
+        self.join(number)?;
+        Ok(Some(value))
+    }
+
+    /// Writes what has changed.
+    pub(super) fn finish(mut self) -> TxResult<()> {
+        if self.header != self.stored || matches!(self.blocks.get(&0), Some(Block::Dirty(_))) {
+            if let Some(Block::Dirty(block)) = self.blocks.get_mut(&0) {
+                self.header.store(block);
+            } else {
+                self.tx.write(self.object, 0, &self.header.encode())?;
+            }
+        }
+        for (number, block) in self.blocks {
+            if let Block::Dirty(block) = block {
+                self.tx.write_block(self.object, number, block.freeze())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the leaf one more bit of prefix, and a sibling.
+    fn split(&mut self, number: u64) -> TxResult<()> {
+        let prefix_len = self.leaf(number)?.header().prefix_len;
+        while self.header.next_table_block != 0
+            || u32::from(prefix_len) >= self.header.table_shift
+        {
+            self.double_table()?;
+        }
+        let sibling_number = self.header.free_block;
+        let Some(free_block) = sibling_number.checked_add(1) else {
+            return Err(self.full());
+        };
+        let sibling = self.edit_leaf(number, |leaf| leaf.split())?;
+        self.header.free_block = free_block;
+        self.header.leaf_count = self.header.leaf_count.wrapping_add(1);
+        self.blocks.insert(sibling_number, Block::Dirty(sibling.into()));
+        let own = *self.leaf(sibling_number)?.header();
+        self.point(own.prefix, own.prefix_len, sibling_number)
+    }
+
+    /// Lets all pointers of a prefix lead to a leaf.
+    fn point(&mut self, prefix: u64, prefix_len: u16, leaf: u64) -> TxResult<()> {
+        let pointers = self.header.pointers_of(prefix, prefix_len.into());
+        for span in self.header.spans(pointers) {
+            fill_span(self.block_mut(span.block)?, &span, leaf);
+        }
+        Ok(())
+    }
+
+    /// Doubles the pointer table; the blocks of the old one become holes.
+    fn double_table(&mut self) -> TxResult<()> {
+        let Some(doubling) = self.header.double() else { return Err(self.full()) };
+        if doubling.old_count == 0 {
+            let table = doubled_embedded(self.block(0)?);
+            self.blocks.insert(doubling.new_block, Block::Dirty(table.into()));
+        }
+        for index in 0..doubling.old_count {
+            let old = doubling.old_block.wrapping_add(index);
+            let [low, high] = doubled_block(self.block(old)?);
+            let new = doubling.new_block.wrapping_add(index.wrapping_mul(2));
+            self.blocks.insert(new, Block::Dirty(low.into()));
+            self.blocks.insert(new.wrapping_add(1), Block::Dirty(high.into()));
+        }
+        if doubling.old_count != 0 {
+            self.free_blocks(doubling.old_block, Some(doubling.old_count))?;
+        }
+        self.header = doubling.header;
+        Ok(())
+    }
+
+    /// Joins an empty leaf with its sibling, as long as both are empty.
+    fn join(&mut self, number: u64) -> TxResult<()> {
+        let mut number = number;
+        while self.header.next_table_block == 0 {
+            let own = *self.leaf(number)?.header();
+            let (prefix, len) = (own.prefix ^ 1, own.prefix_len);
+            if own.entry_count != 0 || len == 0 {
+                return Ok(());
+            }
+            let sibling_number = self.pointer(self.header.pointers_of(prefix, len.into()).start)?;
+            let sibling = *self.leaf(sibling_number)?.header();
+            let is_pair = (sibling.prefix, sibling.prefix_len) == (prefix, len);
+            if !is_pair || sibling.entry_count != 0 || sibling_number == number {
+                return Ok(());
+            }
+            let upper = (own.prefix | 1, len);
+            let (kept, freed) =
+                if own.prefix & 1 == 0 { (number, sibling_number) } else { (sibling_number, number) };
+            self.point(upper.0, upper.1, kept)?;
+            self.edit_leaf(kept, |leaf| {
+                leaf.set_prefix(own.prefix >> 1, len.saturating_sub(1));
+                Ok(())
+            })?;
+            self.header.leaf_count = self.header.leaf_count.saturating_sub(1);
+            self.free_blocks(freed, Some(1))?;
+            if freed.checked_add(1) == Some(self.header.free_block) {
+                self.trim()?;
+            }
+            number = kept;
+        }
+        Ok(())
+    }
+
+    /// Lowers the first unused block to behind the last one in use.
+    fn trim(&mut self) -> TxResult<()> {
+        let header = self.header;
+        let mut last = header.table_block.saturating_add(header.table_block_count.saturating_sub(1));
+        for index in 0..header.pointer_count() {
+            last = last.max(self.pointer(index)?);
+        }
+        self.header.free_block = last.saturating_add(1);
+        self.free_blocks(self.header.free_block, None)
+    }
+
+    /// Makes holes of blocks.
+    fn free_blocks(&mut self, first: u64, count: Option<u64>) -> TxResult<()> {
+        let end = count.map_or(u64::MAX, |count| first.saturating_add(count));
+        self.blocks.retain(|number, _| !(first..end).contains(number));
+        let shift = self.header.block_shift;
+        let len = count.map(|count| count << shift);
+        self.tx.free_range(self.object, first << shift, len)
+    }
+
+    /// The block of the leaf for a hash; the leaf is checked to own it.
+    fn leaf_of(&mut self, hash: u64) -> TxResult<u64> {
+        let number = self.pointer(self.header.pointer_index(hash))?;
+        let (object, table_shift) = (self.object, self.header.table_shift);
+        let leaf = self.leaf(number)?;
+        let (prefix, prefix_len) = (leaf.header().prefix, leaf.header().prefix_len);
+        if !leaf.owns(hash) || u32::from(prefix_len) > table_shift {
+            let cause = ZapError::Leaf { block: number, prefix, prefix_len, hash };
+            return Err(corrupt(object, cause));
+        }
+        Ok(number)
+    }
+
+    fn pointer(&mut self, index: u64) -> TxResult<u64> {
+        let (object, header) = (self.object, self.header);
+        let table = self.block(header.place(index).block)?;
+        header.pointer(table, index).map_err(|error| corrupt(object, error))
+    }
+
+    /// The entry of a key in its leaf, and how many chunks a leaf has.
+    fn find(
+        &mut self,
+        number: u64,
+        hash: u64,
+        key: &KeyRef<'_>,
+    ) -> TxResult<(Option<LeafEntry>, usize)> {
+        let object = self.object;
+        let leaf = self.leaf(number)?;
+        let found = leaf.find(hash, key).map_err(|error| corrupt(object, error))?;
+        Ok((found, leaf.chunk_count().into()))
+    }
+
+    fn has_room(&mut self, number: u64, cost: usize) -> TxResult<bool> {
+        Ok(cost <= usize::from(self.leaf(number)?.header().free_count))
+    }
+
+    fn leaf(&mut self, number: u64) -> TxResult<Leaf<'_>> {
+        let (object, words) = (self.object, self.has_word_keys());
+        Leaf::decode(self.block(number)?, words).map_err(|error| corrupt(object, error))
+    }
+
+    fn edit_leaf<T>(
+        &mut self,
+        number: u64,
+        edit: impl FnOnce(&mut LeafMut<'_>) -> Result<T, CorruptZap>,
+    ) -> TxResult<T> {
+        let (object, words) = (self.object, self.has_word_keys());
+        LeafMut::open(self.block_mut(number)?, words)
+            .and_then(|mut leaf| edit(&mut leaf))
+            .map_err(|error| corrupt(object, error))
+    }
+
+    fn has_word_keys(&self) -> bool {
+        self.header.flags.contains(ZapFlags::UINT64_KEY)
+    }
+
+    fn block(&mut self, number: u64) -> TxResult<&[u8]> {
+        Ok(self.load(number)?.bytes())
+    }
+
+    fn block_mut(&mut self, number: u64) -> TxResult<&mut [u8]> {
+        let block = self.load(number)?;
+        if let Block::Clean(clean) = block {
+            *block = Block::Dirty(clean.clone().into_mut());
+        }
+        match block {
+            Block::Dirty(block) => Ok(block),
+            Block::Clean(_) => Ok(&mut []),
+        }
+    }
+
+    fn load(&mut self, number: u64) -> TxResult<&mut Block> {
+        use std::collections::btree_map::Entry as Slot;
+        match self.blocks.entry(number) {
+            Slot::Occupied(slot) => Ok(slot.into_mut()),
+            Slot::Vacant(slot) => match self.tx.block(self.object, number)? {
+                Some(block) => Ok(slot.insert(Block::Clean(block))),
+                None => Err(corrupt(self.object, ZapError::Hole { block: number })),
+            },
+        }
+    }
+
+    fn full(&self) -> Step {
+        let shift = self.header.table_shift;
+        crate::objects::failure(Kind::NoSpace, self.object, ZapError::TableFull { shift })
+    }
+}

@@ -1,0 +1,99 @@
+//! Micro ZAPs: one slot per change, and what becomes of a full one (spec 03 §2, §6.1).
+
+use cenote_ondisk::zap::micro::MicroEntry;
+use cenote_ondisk::zap::micro_edit::{
+    CONVERTED_SHIFT, MICRO_LEN_MAX, MICRO_STEP, Room, slot_bytes, slot_offset,
+};
+use cenote_ondisk::zap::{Entry, FatHeader, Key, KeyRef, MicroZap, Value, leaf_edit};
+use cenote_rt::Buf;
+
+use super::fat::Fat;
+use super::{Body, Present, decode_micro, exists, open};
+use crate::live::TxResult;
+use crate::objects::Objects;
+
+/// Stores an entry that fits a slot; false if the ZAP has to become a fat one.
+pub(super) fn put(
+    tx: &mut dyn Objects,
+    object: u64,
+    block: Buf,
+    key: &KeyRef<'_>,
+    value: &Value,
+    present: Present,
+) -> TxResult<bool> {
+    let (KeyRef::Name(name), Some(value)) = (key, value.single()) else { return Ok(false) };
+    let zap = decode_micro(object, &block)?;
+    let (slot, cd) = match zap.room_for(name) {
+        Room::Slot { slot, cd } => (slot, cd),
+        Room::Convert => return Ok(false),
+        Room::Taken if present == Present::Refuse => return Err(exists(object, key)),
+        Room::Taken => {
+            let Some(found) = zap.get(name) else { return Ok(false) };
+            let offset = slot_offset(found.slot) as u64;
+            tx.write(object, offset, &value.to_le_bytes())?;
+            return Ok(true);
+        }
+        Room::Grow => {
+            let size = block.len().saturating_add(MICRO_STEP);
+            if size > MICRO_LEN_MAX {
+                return Ok(false);
+            }
+            let mut grown = block.to_vec();
+            grown.resize(size, 0);
+            return put_grown(tx, object, grown, name, value);
+        }
+    };
+    let entry = MicroEntry { slot, name, value, cd };
+    tx.write(object, slot_offset(slot) as u64, &slot_bytes(Some(&entry)))?;
+    Ok(true)
+}
+
+/// Stores an entry into a block that got new slots.
+fn put_grown(
+    tx: &mut dyn Objects,
+    object: u64,
+    mut block: Vec<u8>,
+    name: &[u8],
+    value: u64,
+) -> TxResult<bool> {
+    let room = MicroZap::decode(&block).map(|zap| zap.room_for(name));
+    let Ok(Room::Slot { slot, cd }) = room else { return Ok(false) };
+    let bytes = slot_bytes(Some(&MicroEntry { slot, name, value, cd }));
+    let room = block.get_mut(slot_offset(slot)..).unwrap_or(&mut []);
+    room.iter_mut().zip(bytes).for_each(|(byte, new)| *byte = new);
+    tx.set_block_size(object, block.len() as u64)?;
+    tx.write_block(object, 0, block.into())?;
+    Ok(true)
+}
+
+/// Empties the slot of a name.
+pub(super) fn remove(
+    tx: &mut dyn Objects,
+    object: u64,
+    block: &Buf,
+    key: &KeyRef<'_>,
+) -> TxResult<Option<Value>> {
+    let KeyRef::Name(name) = key else { return Ok(None) };
+    let Some(found) = decode_micro(object, block)?.get(name) else { return Ok(None) };
+    tx.write(object, slot_offset(found.slot) as u64, &slot_bytes(None))?;
+    Ok(Some(Value::U64(found.value)))
+}
+
+/// Makes a fat ZAP of a micro one. Hashes and differentiators stay, and so cursors stay valid.
+pub(super) fn convert(tx: &mut dyn Objects, object: u64) -> TxResult<Fat<'_>> {
+    let block = match open(tx, object)? {
+        Body::Micro(block) => block,
+        Body::Fat(block) => return Fat::open(tx, object, block),
+    };
+    let zap = decode_micro(object, &block)?;
+    let hash = zap.hash();
+    tx.set_block_size(object, 1 << CONVERTED_SHIFT)?;
+    let header = FatHeader::fresh(CONVERTED_SHIFT, hash);
+    let leaf = leaf_edit::format(CONVERTED_SHIFT, 0, 0, !hash.normflags.is_empty());
+    let mut fat = Fat::fresh(tx, object, header, leaf);
+    for slot in zap.slots() {
+        let (hash, key) = (hash.name(slot.name), Key::Name(slot.name.to_vec()));
+        fat.restore(&Entry { hash, cd: slot.cd, key, value: Value::U64(slot.value) })?;
+    }
+    Ok(fat)
+}
