@@ -63,6 +63,7 @@ impl Tx<'_> {
             if let Some(slot) = free {
                 let object = block * SLOTS + slot;
                 self.cursor.next = object + slots as u64;
+                self.has_found_number = true;
                 return Ok(object);
             }
             self.cursor.next = (block + 1) * SLOTS;

@@ -1,7 +1,7 @@
 //! What a writable object set needs of the block store: a trait, so that tests can have their own.
 
-use super::standin::{WriteContext, WritePolicy, Written};
-use cenote_ondisk::blkptr::BlockPtr;
+use cenote_block::{BlockStore, ReadContext, WriteContext, WritePolicy, Written};
+use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{BoxFuture, Buf, Result};
 
@@ -13,16 +13,45 @@ pub trait Blocks: Send + Sync {
     /// The block behind `pointer`.
     fn read(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>>;
 
-    /// Writes a block; `old` is the pointer that the new one will replace.
-    fn write(
-        &self,
+    /// Writes a block; `old` is the pointer that the new one will replace, a hole included.
+    fn write<'a>(
+        &'a self,
         data: Buf,
-        policy: WritePolicy,
-        old: BlockPtr,
-        context: WriteContext,
-    ) -> BoxFuture<'_, Result<Written>>;
+        policy: &'a WritePolicy,
+        old: &'a BlockPtr,
+        context: &'a WriteContext,
+    ) -> BoxFuture<'a, Result<Written>>;
 
     /// Bytes that the block is charged: its allocated sectors times the deflate ratio of their vdev
     /// (spec 04 §9.1).
     fn dsize(&self, pointer: &BlockPtr) -> u64;
+}
+
+impl Blocks for BlockStore {
+    fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
+        Self::cached(self, pointer, &ReadContext { place: *place, ..ReadContext::default() })
+    }
+
+    fn read(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
+        let context = ReadContext { place, ..ReadContext::default() };
+        Box::pin(async move { Self::read(self, &pointer, &context).await })
+    }
+
+    fn write<'a>(
+        &'a self,
+        data: Buf,
+        policy: &'a WritePolicy,
+        old: &'a BlockPtr,
+        context: &'a WriteContext,
+    ) -> BoxFuture<'a, Result<Written>> {
+        Box::pin(Self::write(self, data, policy, Some(old), context))
+    }
+
+    fn dsize(&self, pointer: &BlockPtr) -> u64 {
+        let charge = |dva: cenote_ondisk::blkptr::Dva| {
+            let ratio = self.tree().deflate_ratio(dva.vdev.into()).unwrap_or(SECTOR_SIZE);
+            (dva.asize / SECTOR_SIZE).saturating_mul(ratio)
+        };
+        pointer.dvas().map(charge).sum()
+    }
 }

@@ -4,9 +4,15 @@
 //! blocks are to be written ([`PolicySource`], its properties), who owns an object ([`OwnerProbe`],
 //! the file system).
 
-use super::standin::{BlockSpec, WritePolicy};
+use cenote_block::WritePolicy;
+use cenote_block::policy::BlockSpec;
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::dnode::DnodePhys;
+use cenote_rt::Result;
+
+/// Largest block without feature `large_blocks`.
+const SMALL_BLOCK_MAX: u64 = 128 << 10;
 
 /// One pass of syncing one object set.
 #[derive(Clone, Copy)]
@@ -14,7 +20,7 @@ pub struct SyncContext<'a> {
     /// The syncing txg.
     pub txg: u64,
     /// Its pass, from 1.
-    pub pass: u32,
+    pub pass: u64,
     /// Is told of every block that comes and goes.
     pub sink: &'a dyn BlockSink,
     /// Says how blocks are written.
@@ -35,8 +41,8 @@ pub trait BlockSink: Send + Sync {
 
 /// How the blocks of a set are written.
 pub trait PolicySource: Send + Sync {
-    /// The policy for blocks of that kind.
-    fn policy(&self, block: &BlockSpec) -> WritePolicy;
+    /// The policy for blocks of that kind; an error if the object's own settings mean nothing.
+    fn policy(&self, block: &BlockSpec) -> Result<WritePolicy>;
 
     /// Whether holes get births (feature `hole_birth`).
     fn has_hole_births(&self) -> bool {
@@ -117,6 +123,20 @@ impl Facts {
     #[must_use]
     pub const fn has_checksum(&self, id: u8) -> bool {
         id < 32 && self.checksums & 1 << id != 0
+    }
+
+    /// Those of a block.
+    pub(super) fn of_block(block: &BlockPtr) -> Self {
+        let checksum = match block.checksum_type() {
+            Some(checksum) => 1 << checksum.id(),
+            None => 0,
+        };
+        Self {
+            has_large_block: block.lsize() > SMALL_BLOCK_MAX,
+            has_large_dnode: false,
+            has_zstd: block.compression() == Some(CompressionType::Zstd),
+            checksums: checksum,
+        }
     }
 }
 

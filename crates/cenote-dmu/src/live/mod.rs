@@ -38,7 +38,6 @@ mod error;
 mod layer;
 mod object;
 mod set;
-mod standin;
 mod step;
 mod sync;
 #[cfg(test)]

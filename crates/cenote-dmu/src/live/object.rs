@@ -40,6 +40,7 @@ impl Tx<'_> {
     pub fn free(&mut self, object: u64) -> TxResult<()> {
         self.touch(object)?.set_freed();
         self.overlay.count_delta -= 1;
+        self.cursor.freed += 1;
         Ok(())
     }
 

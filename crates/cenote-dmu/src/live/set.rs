@@ -208,7 +208,7 @@ impl Live {
         let source = Source { blocks, id: self.id, below, base, fetched };
         let mut tx = Tx::new(txg.unwrap_or(u64::MAX), source, state.cursor);
         let result = change(&mut tx);
-        let (overlay, cursor) = (tx.overlay, tx.cursor);
+        let (overlay, cursor, has_found) = (tx.overlay, tx.cursor, tx.has_found_number);
         match result {
             Ok(value) => {
                 if let Some(txg) = txg {
@@ -217,7 +217,13 @@ impl Live {
                 }
                 Ok(Attempt::Done(value))
             }
-            Err(Step::Need(missing)) => Ok(Attempt::Need(missing, state.generation)),
+            Err(Step::Need(missing)) => {
+                if !has_found {
+                    // What was found taken need not be looked at again.
+                    state.cursor.next = cursor.next;
+                }
+                Ok(Attempt::Need(missing, state.generation))
+            }
             Err(Step::Fail(error)) => Err(error),
         }
     }

@@ -26,6 +26,8 @@ pub struct Tx<'a> {
     pub(super) source: Source<'a>,
     pub(super) overlay: Layer,
     pub(super) cursor: Cursor,
+    /// Whether the cursor is behind a number that was given out here.
+    pub(super) has_found_number: bool,
 }
 
 /// What is below the overlay.
@@ -39,7 +41,7 @@ pub(super) struct Source<'a> {
 
 impl<'a> Tx<'a> {
     pub(super) fn new(txg: u64, source: Source<'a>, cursor: Cursor) -> Self {
-        Self { txg, source, overlay: Layer::default(), cursor }
+        Self { txg, source, overlay: Layer::default(), cursor, has_found_number: false }
     }
 
     pub(super) fn view(&self) -> View<'_> {

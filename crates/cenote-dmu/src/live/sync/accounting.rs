@@ -1,0 +1,201 @@
+//! Space and objects by user, group and project.
+//!
+//!     object -1 users, -2 groups, -3 projects:   "1f4" -> bytes,   "obj-1f4" -> objects
+//!
+//! For every object of a file system that is written, what it was accounted with before is taken
+//! away and what it is now is added: 512 bytes and what its dnode is charged, for each of its three
+//! owners. Whether it was accounted at all, its flags tell. The owner before is asked for before
+//! anything is written, because a spill block written in this txg may be written over in place.
+//!
+//! The accounting objects have their dnodes in the root block. They are made with the first object
+//! that is accounted, and are changed by nobody else, through a transaction on the tree that was
+//! synced last (spec 02 §13).
+
+use std::collections::BTreeMap;
+
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::dnode::{DNODE_SLOT_LEN, DnodeFlags, DnodePhys};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::{
+    GROUPUSED_OBJECT, ObjSetFlags, ObjSetPhys, ObjSetType, PROJECTUSED_OBJECT, USERUSED_OBJECT,
+};
+use cenote_rt::{Buf, Result};
+
+use super::{Change, Job, special_mut};
+use crate::dnode::SPILL_BLKID;
+use crate::live::alloc::Cursor;
+use crate::live::context::{Owned, Owner, OwnerProbe};
+use crate::live::layer::{Layer, SpillChange};
+use crate::live::step::{Step, TxResult};
+use crate::live::tx::{Source, Tx};
+use crate::live::view::{Fetched, Tree};
+use crate::zap::edit;
+
+/// What is to be added: by accounting object and key.
+type Deltas = BTreeMap<(u64, String), i64>;
+
+/// Where the spill block of an object is, for who asks for its owner.
+pub(super) enum SpillAt<'a> {
+    /// Where its dnode points.
+    OnDisk,
+    /// Perhaps in memory.
+    Changed(&'a SpillChange),
+}
+
+impl Job<'_> {
+    /// Who accounts objects here.
+    pub(super) fn probe(&self) -> Option<&dyn OwnerProbe> {
+        self.context.probe.filter(|_| self.kind == ObjSetType::Zfs)
+    }
+
+    /// The owner of an object.
+    pub(super) async fn owner_of(
+        &self,
+        object: u64,
+        dnode: &DnodePhys,
+        spill: SpillAt<'_>,
+    ) -> Result<Option<Owner>> {
+        let has_owner = matches!(dnode.bonus_type, ObjectType::SA | ObjectType::ZNODE);
+        let Some(probe) = self.probe().filter(|_| has_owner && object < PROJECTUSED_OBJECT) else {
+            return Ok(None);
+        };
+        match probe.owner(dnode, None) {
+            Owned::No => return Ok(None),
+            Owned::By(owner) => return Ok(Some(owner)),
+            Owned::InSpill => {}
+        }
+        let block = match spill {
+            SpillAt::Changed(SpillChange::Set(block)) => Some(block.clone()),
+            SpillAt::Changed(SpillChange::Removed) => None,
+            SpillAt::OnDisk | SpillAt::Changed(SpillChange::Unchanged) => {
+                self.read_spill(object, dnode).await?
+            }
+        };
+        match block.map(|block| probe.owner(dnode, Some(&block))) {
+            Some(Owned::By(owner)) => Ok(Some(owner)),
+            _ => Ok(None),
+        }
+    }
+
+    async fn read_spill(&self, object: u64, dnode: &DnodePhys) -> Result<Option<Buf>> {
+        match dnode.spill {
+            Some(pointer) if !pointer.is_hole() => {
+                let place =
+                    Bookmark { objset: self.id, object, level: 0, blkid: SPILL_BLKID };
+                self.blocks.read(pointer, place).await.map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Sets the flags by which a dnode tells that it is accounted.
+    pub(super) fn mark_accounted(&self, object: u64, dnode: &mut DnodePhys) {
+        if object >= PROJECTUSED_OBJECT {
+            return;
+        }
+        if let Some(probe) = self.probe() {
+            dnode.flags.insert(DnodeFlags::USERUSED_ACCOUNTED);
+            if probe.counts_objects() {
+                dnode.flags.insert(DnodeFlags::USEROBJUSED_ACCOUNTED);
+            }
+        }
+    }
+
+    /// Accounts for what was written: the accounting objects in `phys`.
+    pub(super) async fn account(
+        &self,
+        tree: &Tree,
+        phys: &mut ObjSetPhys,
+        changes: &[Change],
+    ) -> Result<()> {
+        let Some(probe) = self.probe() else { return Ok(()) };
+        if tree.root.is_hole() {
+            phys.flags.insert(ObjSetFlags::USERACCOUNTING_COMPLETE);
+            phys.flags.set(ObjSetFlags::USEROBJACCOUNTING_COMPLETE, probe.counts_objects());
+            phys.flags.set(ObjSetFlags::PROJECTQUOTA_COMPLETE, probe.counts_projects());
+        }
+        let deltas = deltas(changes, probe);
+        if deltas.is_empty() {
+            return Ok(());
+        }
+        let layer = self.edit_special(tree, |tx| apply(tx, &deltas)).await?;
+        for (object, changes) in &layer.objects {
+            let before = tree.phys.special_dnode(*object).cloned();
+            let change = self.write_object(*object, changes, before).await?;
+            if let Some(slot) = special_mut(phys, *object) {
+                *slot = change.after;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a closure on the synced tree until it has all blocks; gives its changes.
+    async fn edit_special(
+        &self,
+        tree: &Tree,
+        edit: impl Fn(&mut Tx<'_>) -> TxResult<()>,
+    ) -> Result<Layer> {
+        let mut fetched = Fetched::default();
+        loop {
+            let missing = {
+                let (blocks, id) = (self.blocks, self.id);
+                let below = Vec::new();
+                let source = Source { blocks, id, below, base: tree, fetched: &fetched };
+                let mut tx = Tx::new(self.context.txg, source, Cursor::default());
+                match edit(&mut tx) {
+                    Ok(()) => return Ok(tx.overlay),
+                    Err(Step::Fail(error)) => return Err(error),
+                    Err(Step::Need(missing)) => missing,
+                }
+            };
+            let block = self.blocks.read(missing.pointer, missing.place).await?;
+            fetched.insert(missing.pointer, block);
+        }
+    }
+}
+
+fn apply(tx: &mut Tx<'_>, deltas: &Deltas) -> TxResult<()> {
+    for ((object, key), delta) in deltas {
+        if tx.find(*object)?.is_none() {
+            tx.make_special(*object)?;
+            edit::format(tx, *object, edit::ZapOptions::default())?;
+        }
+        edit::increment(tx, *object, key.as_str(), *delta)?;
+    }
+    Ok(())
+}
+
+/// What all changes come to, by key; nothing that is zero.
+fn deltas(changes: &[Change], probe: &dyn OwnerProbe) -> Deltas {
+    let mut deltas = Deltas::new();
+    for change in changes {
+        if let (Some(before), Some(owner)) = (&change.before, change.owner_before) {
+            add(&mut deltas, probe, before, owner, -1);
+        }
+        if let (Some(after), Some(owner)) = (&change.after, change.owner_after) {
+            add(&mut deltas, probe, after, owner, 1);
+        }
+    }
+    deltas.retain(|_, delta| *delta != 0);
+    deltas
+}
+
+fn add(deltas: &mut Deltas, probe: &dyn OwnerProbe, dnode: &DnodePhys, owner: Owner, sign: i64) {
+    let space = DNODE_SLOT_LEN as u64 + dnode.used_bytes();
+    let owners = [
+        (USERUSED_OBJECT, owner.uid),
+        (GROUPUSED_OBJECT, owner.gid),
+        (PROJECTUSED_OBJECT, owner.project),
+    ];
+    for (object, id) in owners {
+        if object == PROJECTUSED_OBJECT && !probe.counts_projects() {
+            continue;
+        }
+        if dnode.flags.contains(DnodeFlags::USERUSED_ACCOUNTED) {
+            *deltas.entry((object, format!("{id:x}"))).or_default() += sign * space as i64;
+        }
+        if dnode.flags.contains(DnodeFlags::USEROBJUSED_ACCOUNTED) {
+            *deltas.entry((object, format!("obj-{id:x}"))).or_default() += sign;
+        }
+    }
+}

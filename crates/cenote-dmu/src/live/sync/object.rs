@@ -1,0 +1,160 @@
+//! Writing the changes of one object.
+
+use cenote_block::policy::BlockSpec;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::dnode::{DnodeFlags, DnodePhys};
+use cenote_rt::Result;
+
+use super::accounting::SpillAt;
+use super::tree::TreeChange;
+use super::{Block, Change, Job};
+use crate::dnode::SPILL_BLKID;
+use crate::live::context::Facts;
+use crate::live::error::LiveError;
+use crate::live::layer::{Head, ObjectLayer, SpillChange};
+
+/// Flags that only writing determines.
+const WRITTEN_FLAGS: DnodeFlags = DnodeFlags::USED_BYTES
+    .union(DnodeFlags::USERUSED_ACCOUNTED)
+    .union(DnodeFlags::USEROBJUSED_ACCOUNTED);
+
+/// Takes the fields that only writing determines from the dnode as it was written.
+pub(super) fn take_written(head: &mut DnodePhys, written: &DnodePhys) {
+    head.blkptrs.clone_from(&written.blkptrs);
+    head.nlevels = written.nlevels;
+    head.used = written.used;
+    head.flags = head.flags - WRITTEN_FLAGS | written.flags & WRITTEN_FLAGS;
+    if let (Some(spill), Some(written)) = (&mut head.spill, &written.spill) {
+        *spill = *written;
+    }
+}
+
+impl Job<'_> {
+    /// Writes an object's changes over what it was, and gives both states.
+    pub(super) async fn write_object(
+        &self,
+        object: u64,
+        layer: &ObjectLayer,
+        before: Option<DnodePhys>,
+    ) -> Result<Change> {
+        let place = self.place(object, 0, 0);
+        let found = match (&before, &layer.head, layer.is_fresh) {
+            (Some(_), _, true) => Some("an object is allocated twice"),
+            (None, _, false) => Some("a free object is changed"),
+            _ => None,
+        };
+        if let Some(found) = found {
+            return Err(self.broken(&place, LiveError::Layer(found)));
+        }
+        let owner_before = match &before {
+            Some(before) => self.owner_of(object, before, SpillAt::OnDisk).await?,
+            None => None,
+        };
+        let after = match &layer.head {
+            Head::Freed { .. } => {
+                if let Some(before) = &before {
+                    self.free_object(object, before).await?;
+                }
+                None
+            }
+            Head::Alive(head) => {
+                let after = self.write_alive(object, head, layer, before.as_ref()).await?;
+                Some(after)
+            }
+        };
+        let owner_after = match &after {
+            Some(after) => self.owner_of(object, after, SpillAt::Changed(&layer.spill)).await?,
+            None => None,
+        };
+        Ok(Change { object, before, after, owner_before, owner_after })
+    }
+
+    async fn write_alive(
+        &self,
+        object: u64,
+        head: &DnodePhys,
+        layer: &ObjectLayer,
+        before: Option<&DnodePhys>,
+    ) -> Result<DnodePhys> {
+        let mut after = head.clone();
+        let mut old_spill = None;
+        if let Some(before) = before {
+            take_written(&mut after, before);
+            old_spill = before.spill;
+        }
+        let spilled = self.write_spill(object, &mut after, &layer.spill, old_spill).await?;
+        let change = TreeChange {
+            object,
+            head: &after,
+            frees: &layer.frees,
+            blocks: &layer.blocks,
+            old_max: before.map_or(0, |before| before.maxblkid),
+        };
+        let written = self.write_tree(&change).await?;
+        (after.blkptrs, after.nlevels) = (written.blkptrs, written.nlevels);
+        self.charge(object, &mut after, spilled + written.charged)?;
+        self.mark_accounted(object, &mut after);
+        if after.extra_slots > 0 {
+            self.note(Facts { has_large_dnode: true, ..Facts::default() });
+        }
+        Ok(after)
+    }
+
+    /// Adds to what a dnode is charged (D2).
+    pub(super) fn charge(&self, object: u64, dnode: &mut DnodePhys, delta: i64) -> Result<()> {
+        if delta == 0 {
+            return Ok(());
+        }
+        let used = dnode.used_bytes();
+        let Some(sum) = used.checked_add_signed(delta) else {
+            let place = self.place(object, 0, 0);
+            return Err(self.broken(&place, LiveError::SpaceNegative { used, delta }));
+        };
+        dnode.used = sum;
+        dnode.flags.insert(DnodeFlags::USED_BYTES);
+        Ok(())
+    }
+
+    /// Writes or frees the spill block; gives the bytes that are charged on top.
+    async fn write_spill(
+        &self,
+        object: u64,
+        after: &mut DnodePhys,
+        change: &SpillChange,
+        old: Option<BlockPtr>,
+    ) -> Result<i64> {
+        let old = old.unwrap_or(BlockPtr::HOLE);
+        match change {
+            SpillChange::Unchanged => Ok(0),
+            SpillChange::Removed => Ok(-self.kill(&old)),
+            SpillChange::Set(data) => {
+                let spec = BlockSpec {
+                    is_spill: true,
+                    dnode_checksum: after.checksum,
+                    dnode_compression: after.compress,
+                    ..BlockSpec::new(after.bonus_type, 0)
+                };
+                let place = self.place(object, 0, SPILL_BLKID);
+                let block = Block { data: data.clone(), place, spec, fill: 1 };
+                let (new, charged) = self.write_block(block, &old).await?;
+                after.spill = Some(new);
+                Ok(charged)
+            }
+        }
+    }
+
+    /// Frees everything that an object has (D1).
+    async fn free_object(&self, object: u64, before: &DnodePhys) -> Result<()> {
+        let mut found = before.spill.map_or(0, |spill| self.kill(&spill));
+        let top = before.nlevels.saturating_sub(1);
+        for (number, pointer) in before.blkptrs.iter().enumerate() {
+            found += self.free_subtree(object, before, top, number as u64, *pointer).await?;
+        }
+        let used = before.used_bytes();
+        if found == used as i64 {
+            return Ok(());
+        }
+        let cause = LiveError::SpaceLeft { used, found: found as u64 };
+        Err(self.broken(&self.place(object, 0, 0), cause))
+    }
+}

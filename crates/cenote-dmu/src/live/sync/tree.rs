@@ -1,0 +1,361 @@
+//! Writing the block tree of an object, from the changed blocks up to the pointers of the dnode.
+//!
+//! A node is asked for its new pointer: a data block is written or freed; an indirect block gets
+//! the new pointers of its changed children, and is written if one of them is another than before.
+//!
+//! * Freeing (spec 02 §9.5): a freed block leaves a hole that tells the txg; a hole stays as old as
+//!   it is. An indirect block all of whose entries are holes becomes a hole itself, whose birth
+//!   stands for all of them.
+//! * Materialising: where an indirect block must come into being in the place of a hole with a
+//!   birth, all of its entries start as holes of that birth. Else incremental streams would miss
+//!   them.
+//! * Growth (§9.2): all old pointers of the dnode move together into one block of the first new
+//!   level, at whose place there was nothing; each further level has its first entry only.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_block::policy::BlockSpec;
+use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
+use cenote_ondisk::dnode::{self, DnodePhys};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ranges::RangeSet;
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Result};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::{Block, Job};
+use crate::geometry::Geometry;
+use crate::live::view::{check, geometry_of};
+
+/// Children of one block that are in work at a time.
+const CHILDREN_MAX: usize = 32;
+
+/// What is to become of a tree.
+pub(super) struct TreeChange<'a> {
+    pub(super) object: u64,
+    /// The dnode as it will be, with pointers and levels as they are.
+    pub(super) head: &'a DnodePhys,
+    /// Numbers of freed data blocks.
+    pub(super) frees: &'a RangeSet,
+    /// Data blocks to be written.
+    pub(super) blocks: &'a BTreeMap<u64, Buf>,
+    /// Highest data block that may be there.
+    pub(super) old_max: u64,
+}
+
+/// A tree as it was written.
+pub(super) struct WrittenTree {
+    pub(super) blkptrs: Vec<BlockPtr>,
+    pub(super) nlevels: u8,
+    /// Bytes charged on top.
+    pub(super) charged: i64,
+}
+
+/// A node of a tree that is being written.
+#[derive(Clone, Copy)]
+struct Node {
+    level: u8,
+    number: u64,
+    old: BlockPtr,
+}
+
+/// A job on one tree.
+struct TreeJob<'a> {
+    job: &'a Job<'a>,
+    change: &'a TreeChange<'a>,
+    /// Shape with the levels that it will have.
+    shape: Geometry,
+    old_levels: u8,
+}
+
+impl Job<'_> {
+    /// Writes the changes of a tree.
+    pub(super) async fn write_tree(&self, change: &TreeChange<'_>) -> Result<WrittenTree> {
+        let head = change.head;
+        let mut shape = geometry_of(head);
+        let pointers = u64::from(shape.pointer_count);
+        while shape.span(shape.levels - 1).saturating_mul(pointers) <= head.maxblkid {
+            shape.levels += 1;
+        }
+        let tree = TreeJob { job: self, change, shape, old_levels: head.nlevels };
+        let top = shape.levels - 1;
+        let grown = shape.levels > head.nlevels;
+        let mut blkptrs = head.blkptrs.clone();
+        if grown {
+            blkptrs.fill(BlockPtr::HOLE);
+        }
+        let mut numbers = tree.changed(top, 0..shape.span(top).saturating_mul(pointers));
+        if grown {
+            numbers.insert(0);
+        }
+        let mut charged = 0;
+        for number in numbers {
+            // Beyond the pointers there is nothing that could be freed.
+            let Some(pointer) = blkptrs.get_mut(number as usize) else { continue };
+            let node = Node { level: top, number, old: *pointer };
+            let (new, more) = tree.write_node(node).await?;
+            *pointer = new;
+            charged += more;
+        }
+        Ok(WrittenTree { blkptrs, nlevels: shape.levels, charged })
+    }
+
+    /// A data block of the tree of `phys`; `None` if it is a hole or outside.
+    pub(super) async fn read_tree_block(
+        &self,
+        object: u64,
+        phys: &DnodePhys,
+        blkid: u64,
+    ) -> Result<Option<Buf>> {
+        let shape = geometry_of(phys);
+        let top = shape.levels.saturating_sub(1);
+        if blkid > shape.max_block {
+            return Ok(None);
+        }
+        let root = shape.ancestor(blkid, 0, top) as usize;
+        let mut pointer = phys.blkptrs.get(root).copied().unwrap_or(BlockPtr::HOLE);
+        for level in (1..=top).rev() {
+            let number = shape.ancestor(blkid, 0, level);
+            if pointer.is_hole() {
+                return Ok(None);
+            }
+            let block = self.read_node(object, &shape, level, number, &pointer).await?;
+            let index = shape.index_in_parent(shape.ancestor(blkid, 0, level - 1));
+            pointer = BlockPtr::at(&block, index * BLOCK_PTR_LEN).unwrap_or(BlockPtr::HOLE);
+        }
+        if pointer.is_hole() {
+            return Ok(None);
+        }
+        self.read_node(object, &shape, 0, blkid, &pointer).await.map(Some)
+    }
+
+    async fn read_node(
+        &self,
+        object: u64,
+        shape: &Geometry,
+        level: u8,
+        number: u64,
+        pointer: &BlockPtr,
+    ) -> Result<Buf> {
+        let place = self.place(object, level, number);
+        check(pointer, shape, level).map_err(|cause| {
+            Error::corrupt(cause).in_object(self.id, object).in_block(level, number)
+        })?;
+        self.blocks.read(*pointer, place).await
+    }
+
+    /// Frees a block and all below it; gives the bytes that they were charged.
+    pub(super) fn free_subtree<'b>(
+        &'b self,
+        object: u64,
+        phys: &'b DnodePhys,
+        level: u8,
+        number: u64,
+        pointer: BlockPtr,
+    ) -> BoxFuture<'b, Result<i64>> {
+        Box::pin(async move {
+            if pointer.is_hole() {
+                return Ok(0);
+            }
+            let mut freed = 0;
+            if level > 0 {
+                let shape = geometry_of(phys);
+                let block = self.read_node(object, &shape, level, number, &pointer).await?;
+                let first = number << shape.entry_shift();
+                let mut work = FuturesUnordered::new();
+                let children = BlockPtr::all_in(&block).enumerate();
+                for (index, child) in children.filter(|(_, child)| !child.is_hole()) {
+                    if level == 1 {
+                        freed += self.kill(&child);
+                        continue;
+                    }
+                    if work.len() >= CHILDREN_MAX {
+                        freed += work.next().await.unwrap_or(Ok(0))?;
+                    }
+                    let number = first + index as u64;
+                    work.push(self.free_subtree(object, phys, level - 1, number, child));
+                }
+                while let Some(result) = work.next().await {
+                    freed += result?;
+                }
+            }
+            Ok(freed + self.kill(&pointer))
+        })
+    }
+}
+
+impl TreeJob<'_> {
+    /// Nodes of `level` with changes below, of those above data blocks `span`.
+    fn changed(&self, level: u8, span: std::ops::Range<u64>) -> BTreeSet<u64> {
+        let mut numbers = BTreeSet::new();
+        let shift = self.shape.entry_shift() * u32::from(level);
+        let number_of = |blkid: u64| blkid.checked_shr(shift).unwrap_or(0);
+        let mut at = span.start;
+        while let Some((blkid, _)) = self.change.blocks.range(at..span.end.max(at)).next() {
+            let number = number_of(*blkid);
+            numbers.insert(number);
+            at = (number + 1).saturating_mul(self.shape.span(level));
+        }
+        // Beyond the old end there is nothing to free, and the tree may have no place for it.
+        let there = span.start..span.end.min(self.change.old_max.saturating_add(1));
+        for freed in self.change.frees.within(&there) {
+            numbers.extend(number_of(freed.start)..=number_of(freed.end - 1));
+        }
+        numbers
+    }
+
+    /// Data blocks under a node.
+    fn span_of(&self, level: u8, number: u64) -> std::ops::Range<u64> {
+        let span = self.shape.span(level);
+        let start = number.saturating_mul(span);
+        start..start.saturating_add(span)
+    }
+
+    fn write_node(&self, node: Node) -> BoxFuture<'_, Result<(BlockPtr, i64)>> {
+        Box::pin(async move {
+            let span = self.span_of(node.level, node.number);
+            let is_new_level = node.level >= self.old_levels && node.number == 0;
+            let has_writes = self.change.blocks.range(span.clone()).next().is_some();
+            if node.level == 0 {
+                return self.write_data(node).await;
+            }
+            if !has_writes && !is_new_level {
+                if node.old.is_hole() {
+                    return Ok((node.old, 0));
+                }
+                let there = span.start..span.end.min(self.change.old_max.saturating_add(1));
+                if there.is_empty() || self.change.frees.contains(&there) {
+                    return self.punch(node).await;
+                }
+            }
+            self.write_indirect(node, is_new_level).await
+        })
+    }
+
+    async fn write_data(&self, node: Node) -> Result<(BlockPtr, i64)> {
+        let TreeChange { object, head, blocks, .. } = self.change;
+        let Some(data) = blocks.get(&node.number) else { return self.punch(node).await };
+        let is_meta = head.object_type == ObjectType::DNODE;
+        if is_meta && data.iter().all(|byte| *byte == 0) {
+            return self.punch(node).await;
+        }
+        let fill = if is_meta { dnode::slots(data).count() as u64 } else { 1 };
+        let place = self.job.place(*object, 0, node.number);
+        let block = Block { data: data.clone(), place, spec: self.spec(0), fill };
+        self.job.write_block(block, &node.old).await
+    }
+
+    /// Frees a block and all below it, and leaves a hole.
+    async fn punch(&self, node: Node) -> Result<(BlockPtr, i64)> {
+        if node.old.is_hole() {
+            return Ok((node.old, 0));
+        }
+        let TreeChange { object, head, .. } = *self.change;
+        let Node { level, number, old } = node;
+        let freed = self.job.free_subtree(object, head, level, number, old).await?;
+        Ok((self.hole(level, self.job.hole_birth())?, -freed))
+    }
+
+    /// A hole in the place of a node of `level`.
+    fn hole(&self, level: u8, birth: u64) -> Result<BlockPtr> {
+        let lsize = self.shape.size_at(level);
+        BlockPtr::punched(lsize, self.change.head.object_type, level, birth).ok_or_else(|| {
+            let place = self.job.place(self.change.object, level, 0);
+            self.job.broken(&place, crate::live::LiveError::BlockSize { size: lsize })
+        })
+    }
+
+    fn spec(&self, level: u8) -> BlockSpec {
+        let head = self.change.head;
+        BlockSpec {
+            dnode_compression: head.compress,
+            dnode_checksum: head.checksum,
+            ..BlockSpec::new(head.object_type, level)
+        }
+    }
+
+    async fn write_indirect(&self, node: Node, is_new_level: bool) -> Result<(BlockPtr, i64)> {
+        let Node { level, number, old } = node;
+        let mut entries = self.load(node, is_new_level).await?;
+        let mut children = self.changed(level - 1, self.span_of(level, number));
+        if is_new_level && level > self.old_levels {
+            children.insert(0);
+        }
+        let (charged, is_changed) = self.write_children(&mut entries, level, children).await?;
+        if !is_changed && !is_new_level {
+            return Ok((old, charged));
+        }
+        if entries.iter().all(BlockPtr::is_hole) {
+            // One hole for all of them, punched now if any of them, or the block, had a birth.
+            let had_birth = old.birth() != 0 || is_new_level && entries.iter().any(has_birth);
+            let birth = if had_birth { self.job.hole_birth() } else { 0 };
+            return Ok((self.hole(level, birth)?, charged - self.job.kill(&old)));
+        }
+        let mut data = BufMut::for_filling(entries.len() * BLOCK_PTR_LEN);
+        let (targets, _none) = data.as_chunks_mut::<BLOCK_PTR_LEN>();
+        for (target, entry) in targets.iter_mut().zip(&entries) {
+            *target = entry.to_bytes();
+        }
+        let fill = entries.iter().map(BlockPtr::fill).sum();
+        let place = self.job.place(self.change.object, level, number);
+        let block = Block { data: data.freeze(), place, spec: self.spec(level), fill };
+        let (new, more) = self.job.write_block(block, &old).await?;
+        Ok((new, charged + more))
+    }
+
+    /// The entries of an indirect block as they are.
+    async fn load(&self, node: Node, is_new_level: bool) -> Result<Vec<BlockPtr>> {
+        let Node { level, number, old } = node;
+        let count = 1 << self.shape.entry_shift();
+        if is_new_level {
+            let mut entries = vec![BlockPtr::HOLE; count];
+            if level == self.old_levels {
+                entries.iter_mut().zip(&self.change.head.blkptrs).for_each(|(e, old)| *e = *old);
+            }
+            return Ok(entries);
+        }
+        if old.is_hole() {
+            let entry = match old.birth() {
+                0 => BlockPtr::HOLE,
+                birth => self.hole(level - 1, birth)?,
+            };
+            return Ok(vec![entry; count]);
+        }
+        let object = self.change.object;
+        let block = self.job.read_node(object, &self.shape, level, number, &old).await?;
+        Ok(BlockPtr::all_in(&block).collect())
+    }
+
+    /// Writes children and puts their new pointers into `entries`; tells the bytes charged on top,
+    /// and whether any pointer is another.
+    async fn write_children(
+        &self,
+        entries: &mut [BlockPtr],
+        level: u8,
+        children: BTreeSet<u64>,
+    ) -> Result<(i64, bool)> {
+        let (mut charged, mut is_changed) = (0, false);
+        let mut work = FuturesUnordered::new();
+        let mut children = children.into_iter();
+        loop {
+            while work.len() < CHILDREN_MAX {
+                let Some(number) = children.next() else { break };
+                let index = self.shape.index_in_parent(number);
+                let old = entries.get(index).copied().unwrap_or(BlockPtr::HOLE);
+                let child = self.write_node(Node { level: level - 1, number, old });
+                work.push(async move { child.await.map(|written| (index, written)) });
+            }
+            let Some(result) = work.next().await else { break };
+            let (index, (new, more)) = result?;
+            charged += more;
+            if let Some(entry) = entries.get_mut(index) {
+                is_changed |= *entry != new;
+                *entry = new;
+            }
+        }
+        Ok((charged, is_changed))
+    }
+}
+
+fn has_birth(pointer: &BlockPtr) -> bool {
+    pointer.birth() != 0
+}
