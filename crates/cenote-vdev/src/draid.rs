@@ -133,6 +133,14 @@ impl Draid {
         Row { columns: columns.collect() }
     }
 
+    /// First byte and length of metaslab `index` of `1 << shift` bytes: cut to whole stripes
+    /// (spec 05 §3.3).
+    pub fn metaslab(&self, index: u64, shift: u32) -> (u64, u64) {
+        let stripe = self.stripe_bytes();
+        let start = (index << shift).next_multiple_of(stripe);
+        (start, (((index + 1) << shift) - start) / stripe * stripe)
+    }
+
     /// All sectors of the whole stripes in a range, as child, byte on it and length (spec 06 §6.7).
     pub fn stretches(&self, offset: u64, len: u64) -> Vec<(usize, i64, u64)> {
         let stripe = self.stripe_bytes();

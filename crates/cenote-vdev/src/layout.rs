@@ -9,6 +9,9 @@ use cenote_rt::tunables;
 
 use crate::draid::{Draid, DraidConfig, ROW_HEIGHT};
 
+/// The least that a top-level vdev must hold: what the smallest device does (spec 01 §1).
+pub const ASIZE_MIN: u64 = label::leaf_asize(label::DEVICE_SIZE_MIN);
+
 /// Bytes of each child that a dRAID keeps back.
 const DRAID_RESERVE: u64 = 32 << 20;
 
@@ -132,9 +135,8 @@ pub fn metaslab_count(asize: u64, shift: u32) -> u64 {
     asize.checked_shr(shift).unwrap_or(0)
 }
 
-/// First byte and length of a metaslab, for vdevs without alignment of their own; dRAID:
-/// [`Draid::metaslab`].
-pub fn metaslab_range(index: u64, shift: u32) -> (u64, u64) {
+/// First byte and length of a metaslab of all vdevs but dRAID.
+pub(crate) fn metaslab_range(index: u64, shift: u32) -> (u64, u64) {
     (index << shift, 1 << shift)
 }
 

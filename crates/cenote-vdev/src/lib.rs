@@ -7,6 +7,7 @@
 //! can be read without some devices is told, and what these devices then lack is remembered.
 
 mod build;
+pub mod create;
 pub mod draid;
 mod dtl;
 mod io_class;

@@ -20,6 +20,7 @@ use cenote_ondisk::blkptr::Dva;
 use crate::IndirectMap;
 use crate::draid::Draid;
 use crate::dtl::{DtlKind, TxgRanges};
+use crate::layout;
 use crate::leaf::{Freshness, Leaf, LeafId};
 use crate::raidz::{Raidz, Reflow};
 use crate::state::{VdevAux, VdevState};
@@ -373,6 +374,20 @@ impl Tree {
             Layout::Absent | Layout::Root => None,
             _ => Some(psize.next_multiple_of(1 << top.ashift)),
         }
+    }
+
+    /// First byte and length of metaslab `index` of the top-level vdev `vdev`, cut into ones of
+    /// `1 << shift` bytes; `None` if there is no such vdev, or none so far out.
+    pub fn metaslab_range(&self, vdev: u64, index: u64, shift: u32) -> Option<(u64, u64)> {
+        let top = self.top(vdev)?;
+        let end = index.checked_add(1)?.checked_mul(1_u64.checked_shl(shift)?)?;
+        if end > OFFSET_MAX {
+            return None;
+        }
+        Some(match &top.layout {
+            Layout::Draid(draid) => draid.metaslab(index, shift),
+            _ => layout::metaslab_range(index, shift),
+        })
     }
 
     /// Accounted bytes for each allocated sector of 512 (spec 06 §2.2): 512 without parity.

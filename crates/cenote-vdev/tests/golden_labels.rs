@@ -8,11 +8,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use cenote_codec::checksum::embedded::{self, Embedded};
-use cenote_ondisk::config::{LabelConfig, PoolState};
+use cenote_ondisk::config::{LabelConfig, PoolState, label_list};
 use cenote_ondisk::label::{self, Area, CONFIG, LABEL_COUNT, RING};
-use cenote_ondisk::nvlist::{Encoding, NvList};
+use cenote_ondisk::nvlist::{Encoding, NvList, NvPair, NvValue};
 use cenote_ondisk::uberblock::{self, UBERBLOCK_LEN, Uberblock};
 use cenote_testkit::golden;
+use cenote_vdev::labels;
 
 struct Device {
     file: File,
@@ -38,7 +39,7 @@ impl Device {
 }
 
 /// The labels of a device whose config passes its trailer.
-fn labels(device: &Device) -> Vec<(u64, LabelConfig)> {
+fn configs(device: &Device) -> Vec<(u64, LabelConfig)> {
     let mut found = Vec::new();
     for index in 0..LABEL_COUNT {
         let at = label::label_offset(device.size, index).unwrap();
@@ -57,6 +58,22 @@ fn labels(device: &Device) -> Vec<(u64, LabelConfig)> {
         found.push((at, LabelConfig::decode(list).unwrap()));
     }
     found
+}
+
+/// A list without what only tells of the past, and is not kept.
+fn known(list: &NvList) -> NvList {
+    let mut known = NvList { flags: list.flags, pairs: Vec::new() };
+    for (name, value) in list.iter().filter(|(name, _)| **name != "expansion_time") {
+        let value = match value {
+            NvValue::List(inner) => NvValue::List(self::known(inner)),
+            NvValue::ListArray(inner) => {
+                NvValue::ListArray(inner.iter().map(self::known).collect())
+            }
+            other => other.clone(),
+        };
+        known.pairs.push(NvPair { name: name.clone(), value });
+    }
+    known
 }
 
 /// All valid uberblocks of a label's ring.
@@ -87,12 +104,19 @@ fn labels_and_uberblocks_of_all_pools() {
         let (mut label_count, mut uberblock_count) = (0, 0);
         for path in pool.devices() {
             let device = Device::open(&path);
-            for (at, config) in labels(&device) {
+            for (at, config) in configs(&device) {
                 label_count += 1;
                 let Some(member) = &config.member else {
                     assert!(matches!(config.state, PoolState::Spare | PoolState::L2Cache));
+                    let path = config.raw.string("path").unwrap();
+                    let again = labels::aux_config(config.state, config.guid, path, config.ashift);
+                    assert_eq!(again, config.raw);
                     continue;
                 };
+                if config.txg != 0 {
+                    let again = label_list(&member.facts, &member.vdev_tree, config.guid);
+                    assert_eq!(again, known(&config.raw), "{}", path.display());
+                }
                 assert_eq!(member.facts.name, pool.name());
                 // A removed device (txg 0) names the indirect vdev that took its place, and itself
                 // nowhere.

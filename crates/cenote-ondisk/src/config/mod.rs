@@ -12,11 +12,13 @@
 //!
 //! Sources: spec 01 §4-§6, §10.
 
+mod encode;
 mod pool;
 #[cfg(test)]
 mod tests;
 mod vdev;
 
+pub use encode::{Audience, label_list, pool_list};
 pub use pool::{LabelConfig, MemberConfig, PoolConfig, PoolFacts, PoolState};
 pub use vdev::{Draid, LeafConfig, RaidZ, TopConfig, VdevConfig, VdevKind};
 

@@ -1,0 +1,131 @@
+//! How much of what a leaf does at once: a snapshot of the tunables, and the pool's load.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cenote_rt::tunables::{self, Tunable};
+
+use super::CLASSES;
+
+/// Longest I/O that aggregation makes, whatever the limit (the format's largest block).
+pub(super) const SPAN_MAX: u64 = 16 << 20;
+
+/// What the queues of a pool have to know of it: how much waits to be written.
+#[derive(Debug, Default)]
+pub struct Load {
+    dirty_bytes: AtomicU64,
+    dirty_max: AtomicU64,
+    has_sync_task: AtomicBool,
+}
+
+impl Load {
+    /// Bytes of dirty data, and the most there may be (`zfs_dirty_data_max`).
+    pub fn set_dirty(&self, bytes: u64, max: u64) {
+        self.dirty_bytes.store(bytes, Ordering::Relaxed);
+        self.dirty_max.store(max, Ordering::Relaxed);
+    }
+
+    /// Whether an administrative change waits for the transaction group.
+    pub fn set_sync_task(&self, is_pending: bool) {
+        self.has_sync_task.store(is_pending, Ordering::Relaxed);
+    }
+
+    /// Async writes under way at most (spec 06 §11.3): the minimum while little is dirty, so that
+    /// they disturb reads little, and from there in a line to the maximum.
+    fn async_writes(&self, min: u64, max: u64) -> u64 {
+        let dirty = u128::from(self.dirty_bytes.load(Ordering::Relaxed));
+        let limit = u128::from(self.dirty_max.load(Ordering::Relaxed));
+        let from = limit * u128::from(tunables::ASYNC_WRITE_MIN_DIRTY.get()) / 100;
+        let to = limit * u128::from(tunables::ASYNC_WRITE_MAX_DIRTY.get()) / 100;
+        // Without a limit nothing is known of the pool.
+        if self.has_sync_task.load(Ordering::Relaxed) || dirty > to {
+            max
+        } else if dirty < from || from >= to {
+            min
+        } else {
+            let more = (dirty - from) * u128::from(max.saturating_sub(min)) / (to - from);
+            min + more as u64
+        }
+    }
+}
+
+/// The limits in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// I/Os under way, of all classes.
+    pub(super) max_active: u64,
+    /// By class: how many are let through before other classes get more than that.
+    pub(super) min: [u64; CLASSES],
+    /// By class: how many are let through.
+    pub(super) max: [u64; CLASSES],
+    pub(super) nia_credit: u64,
+    pub(super) nia_delay: u64,
+    /// Bytes of an aggregate; 0: none are made.
+    pub(super) aggregation: u64,
+    pub(super) read_gap: u64,
+    pub(super) write_gap: u64,
+    /// Whether optional I/Os count against the limit, as they did before illumos #8005.
+    pub(super) is_optional_limited: bool,
+}
+
+impl Limits {
+    /// The tunables as they are now.
+    pub(super) fn now(load: &Load, is_rotational: bool) -> Self {
+        let table: [(&Tunable, &Tunable); CLASSES] = [
+            (&tunables::SYNC_READ_MIN_ACTIVE, &tunables::SYNC_READ_MAX_ACTIVE),
+            (&tunables::SYNC_WRITE_MIN_ACTIVE, &tunables::SYNC_WRITE_MAX_ACTIVE),
+            (&tunables::ASYNC_READ_MIN_ACTIVE, &tunables::ASYNC_READ_MAX_ACTIVE),
+            (&tunables::ASYNC_WRITE_MIN_ACTIVE, &tunables::ASYNC_WRITE_MAX_ACTIVE),
+            (&tunables::SCRUB_MIN_ACTIVE, &tunables::SCRUB_MAX_ACTIVE),
+            (&tunables::REMOVAL_MIN_ACTIVE, &tunables::REMOVAL_MAX_ACTIVE),
+            (&tunables::INITIALIZING_MIN_ACTIVE, &tunables::INITIALIZING_MAX_ACTIVE),
+            (&tunables::TRIM_MIN_ACTIVE, &tunables::TRIM_MAX_ACTIVE),
+            (&tunables::REBUILD_MIN_ACTIVE, &tunables::REBUILD_MAX_ACTIVE),
+        ];
+        let min = table.map(|(min, _)| min.get());
+        let mut max = table.map(|(_, max)| max.get());
+        let writes = super::IoClass::AsyncWrite as usize;
+        max[writes] = load.async_writes(min[writes], max[writes]);
+        let aggregation = if is_rotational {
+            &tunables::AGGREGATION_LIMIT
+        } else {
+            &tunables::AGGREGATION_LIMIT_NON_ROTATING
+        };
+        Self {
+            max_active: tunables::VDEV_MAX_ACTIVE.get(),
+            min,
+            max,
+            nia_credit: tunables::NONINTERACTIVE_CREDIT.get(),
+            nia_delay: tunables::NONINTERACTIVE_DELAY.get(),
+            aggregation: aggregation.get().min(SPAN_MAX),
+            read_gap: tunables::READ_GAP_LIMIT.get(),
+            write_gap: tunables::WRITE_GAP_LIMIT.get(),
+            is_optional_limited: tunables::OPTIONAL_IS_LIMITED.get() == 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn async_writes_follow_the_dirty_data() {
+        let load = Load::default();
+        for (dirty, has_task, want) in [
+            (0, false, 2),
+            (299, false, 2),
+            (300, false, 2),
+            (375, false, 4),
+            (450, false, 6),
+            (599, false, 9),
+            (600, false, 10),
+            (601, false, 10),
+            (0, true, 10),
+        ] {
+            load.set_dirty(dirty, 1000);
+            load.set_sync_task(has_task);
+            assert_eq!(load.async_writes(2, 10), want, "{dirty} {has_task}");
+        }
+        assert_eq!(Load::default().async_writes(2, 10), 2);
+    }
+}

@@ -1,0 +1,377 @@
+//! What a leaf does next: a pure state machine, without time, tasks or bytes of its own.
+//!
+//!     push(request) --> by class, in order --pick--> a request of the chosen class
+//!                  \--> by offset -------aggregate--> with its neighbours: an Issue
+//!     finish(class) <-- when the device has answered
+//!
+//! The class is chosen in two rounds (spec 06 §11.2): first every class gets its minimum, going
+//! round; then classes in order get up to their maximum. In a class, requests of reads and writes
+//! that somebody waits for go by age. The others go by offset from the last place issued on, in
+//! slices of half a second of age, so that none starves behind a stream of better placed ones.
+//!
+//! Scrub, removal, initializing and rebuild are not interactive: while somebody else uses the
+//! leaf they live on a credit that each interactive completion renews, and on an idle leaf they
+//! are let loose only after some single I/Os (spec 06 §11.4).
+//!
+//! Invariants
+//! * Q1  A request is in the tree of its class, and in that of its direction unless it is a
+//!   discard, from push until it is in an issue or dropped; then in none.
+//! * Q2  Every request that has data comes in exactly one issue; one without comes in one issue
+//!   or is dropped once.
+//! * Q3  No more of a class is under way than its maximum when it was issued, and of all classes
+//!   no more than `max_active`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_rt::FixedMap;
+
+use super::limits::{Limits, SPAN_MAX};
+use super::{CLASSES, IoClass};
+
+/// Requests of one age in this many nanoseconds, log2, are served in the order of their offsets.
+const SLICE_SHIFT: u32 = 29;
+
+/// What is done to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// Bytes come from it.
+    Read,
+    /// Bytes go to it.
+    Write,
+    /// A range of it is given back.
+    Discard,
+}
+
+/// One request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) direction: Direction,
+    pub(super) class: IoClass,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    /// A pad: zeros that are written only where they join two writes.
+    pub(super) is_pad: bool,
+}
+
+impl Request {
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Queued {
+    request: Request,
+    /// Age of the queue when it came, nanoseconds.
+    since_ns: u64,
+    /// A pad that may be left out, and cannot be the last of an aggregate.
+    is_optional: bool,
+}
+
+/// Something for the device to do: one request, or several that lie next to one another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Issue {
+    pub(super) direction: Direction,
+    pub(super) class: IoClass,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    /// The requests in it by ascending offset. Only reads have gaps between them.
+    pub(super) parts: Vec<(u64, Request)>,
+}
+
+/// What comes next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing, until something comes or ends.
+    Wait,
+    /// This goes to the device.
+    Issue(Issue),
+    /// This pad joins nothing, and is done.
+    Drop(u64),
+}
+
+/// The queue of a leaf.
+#[derive(Debug, Default)]
+pub(super) struct Scheduler {
+    queued: FixedMap<u64, Queued>,
+    /// By class: (slice of age, offset, id), or (0, 0, id) where only age counts.
+    by_class: [BTreeSet<(u64, u64, u64)>; CLASSES],
+    reads: BTreeMap<(u64, u64), ()>,
+    writes: BTreeMap<(u64, u64), ()>,
+    active: [u64; CLASSES],
+    next_id: u64,
+    last_class: usize,
+    last_offset: u64,
+    interactive_active: u64,
+    credit: u64,
+}
+
+/// Whether somebody may wait for an I/O of that class.
+fn is_interactive(class: usize) -> bool {
+    const OTHERS: [IoClass; 4] =
+        [IoClass::Scrub, IoClass::Removal, IoClass::Initializing, IoClass::Rebuild];
+    OTHERS.iter().all(|other| *other as usize != class)
+}
+
+/// Whether requests of that class go by age alone.
+fn goes_by_age(class: IoClass) -> bool {
+    matches!(class, IoClass::SyncRead | IoClass::SyncWrite | IoClass::Trim)
+}
+
+/// Which requests may be in one aggregate: interactive ones of any class, others among their own.
+fn kin(class: IoClass) -> usize {
+    if is_interactive(class as usize) { CLASSES } else { class as usize }
+}
+
+impl Scheduler {
+    /// Requests that wait, by class.
+    pub(super) fn queued(&self) -> [u64; CLASSES] {
+        std::array::from_fn(|class| self.by_class[class].len() as u64)
+    }
+
+    /// I/Os under way, by class.
+    pub(super) fn active(&self) -> [u64; CLASSES] {
+        self.active
+    }
+
+    /// Takes a request in, and names it.
+    pub(super) fn push(&mut self, request: Request, now_ns: u64) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let queued = Queued { request, since_ns: now_ns, is_optional: request.is_pad };
+        self.by_class[request.class as usize].insert(class_key(id, &queued));
+        if let Some(tree) = self.by_offset(request.direction) {
+            tree.insert((request.offset, id), ());
+        }
+        self.queued.insert(id, queued);
+        id
+    }
+
+    fn by_offset(&mut self, direction: Direction) -> Option<&mut BTreeMap<(u64, u64), ()>> {
+        match direction {
+            Direction::Read => Some(&mut self.reads),
+            Direction::Write => Some(&mut self.writes),
+            Direction::Discard => None,
+        }
+    }
+
+    /// Takes a request out: Q1.
+    fn take(&mut self, id: u64) -> Option<Request> {
+        let queued = self.queued.remove(&id)?;
+        let request = queued.request;
+        self.by_class[request.class as usize].remove(&class_key(id, &queued));
+        if let Some(tree) = self.by_offset(request.direction) {
+            tree.remove(&(request.offset, id));
+        }
+        Some(request)
+    }
+
+    /// What to do now. Called again and again until it says to wait.
+    pub(super) fn next(&mut self, limits: &Limits) -> Next {
+        let Some(class) = self.choose_class(limits) else { return Next::Wait };
+        let Some(picked) = self.pick(class) else { return Next::Wait };
+        let ids = self.aggregate(picked, limits);
+        let mut parts = Vec::with_capacity(ids.len());
+        for id in ids {
+            parts.extend(self.take(id).map(|request| (id, request)));
+        }
+        let (Some((_, first)), Some((_, last))) = (parts.first(), parts.last()) else {
+            return Next::Wait;
+        };
+        let (offset, len) = (first.offset, last.end() - first.offset);
+        // Alone, a pad joins nothing.
+        if parts.len() == 1 && first.is_pad {
+            return Next::Drop(picked);
+        }
+        let direction = first.direction;
+        let class = IoClass::ALL[class];
+        self.last_class = class as usize;
+        self.last_offset = offset + len;
+        self.begin(class as usize);
+        Next::Issue(Issue { direction, class, offset, len, parts })
+    }
+
+    /// An issue of that class has ended.
+    pub(super) fn finish(&mut self, class: IoClass, limits: &Limits) {
+        let class = class as usize;
+        self.active[class] = self.active[class].saturating_sub(1);
+        if is_interactive(class) {
+            self.interactive_active = self.interactive_active.saturating_sub(1);
+            self.credit = if self.interactive_active == 0 { 0 } else { limits.nia_credit };
+        } else if self.interactive_active == 0 {
+            self.credit += 1;
+        }
+    }
+
+    fn begin(&mut self, class: usize) {
+        self.active[class] += 1;
+        if is_interactive(class) {
+            self.interactive_active += 1;
+            if self.interactive_active == 1 {
+                self.credit = 1;
+            }
+        } else if self.interactive_active > 0 {
+            self.credit = self.credit.saturating_sub(1);
+        }
+    }
+
+    /// The bounds of a class in the first and the second round.
+    fn bounds(&self, class: usize, limits: &Limits) -> (u64, u64) {
+        let (min, max) = (limits.min[class], limits.max[class].max(limits.min[class]));
+        if is_interactive(class) {
+            (min, max)
+        } else if self.interactive_active > 0 {
+            let bound = self.credit.min(min);
+            (bound, bound)
+        } else if self.credit < limits.nia_delay {
+            (0, min.max(1))
+        } else {
+            (0, max)
+        }
+    }
+
+    fn choose_class(&self, limits: &Limits) -> Option<usize> {
+        if self.active.iter().sum::<u64>() >= limits.max_active {
+            return None;
+        }
+        let has_queued = |class: &usize| !self.by_class[*class].is_empty();
+        let in_turn = (1..=CLASSES).map(|step| (self.last_class + step) % CLASSES);
+        let below_min = |class: &usize| self.active[*class] < self.bounds(*class, limits).0;
+        let below_max = |class: &usize| self.active[*class] < self.bounds(*class, limits).1;
+        in_turn
+            .filter(has_queued)
+            .find(below_min)
+            .or_else(|| (0..CLASSES).filter(has_queued).find(below_max))
+    }
+
+    /// The request of a class whose turn it is.
+    fn pick(&self, class: usize) -> Option<u64> {
+        let tree = &self.by_class[class];
+        let &(slice, offset, id) = tree.first()?;
+        if goes_by_age(IoClass::ALL[class]) || offset >= self.last_offset {
+            return Some(id);
+        }
+        let onward = tree.range((slice, self.last_offset, 0)..).next();
+        Some(onward.filter(|next| next.0 == slice).map_or(id, |next| next.2))
+    }
+
+    /// The requests that go to the device together with `picked`, by ascending offset.
+    fn aggregate(&mut self, picked: u64, limits: &Limits) -> Vec<u64> {
+        let request = self.queued[&picked].request;
+        if request.direction == Direction::Discard || limits.aggregation == 0 {
+            return vec![picked];
+        }
+        let (tree, max_gap) = match request.direction {
+            Direction::Read => (&self.reads, limits.read_gap),
+            _ => (&self.writes, 0),
+        };
+        let key = (request.offset, picked);
+        let search = Search { queued: &self.queued, request, max_gap, limits };
+        let mut ids = search.backwards(tree.range(..key).rev().map(|(key, ())| key.1));
+        ids.reverse();
+        // A range does not begin with what may be left out.
+        let is_optional = |id: &u64| search.queued[id].is_optional;
+        let leading = ids.iter().take_while(|id| is_optional(id)).count();
+        ids.drain(..leading);
+        ids.push(picked);
+        let after: Vec<u64> = search.forwards(&ids, tree.range(key..).skip(1).map(|(k, ())| k.1));
+        ids.extend(after);
+        let required = ids.iter().rposition(|id| !is_optional(id));
+        let Some(last) = ids.last().map(|id| (search.queued[id].request.offset, *id)) else {
+            return ids;
+        };
+        let mut stretch = None;
+        if let (Direction::Write, Some(required)) = (request.direction, required) {
+            let beyond = tree.range(last..).skip(1).map(|(key, ())| key.1);
+            stretch = search.stretch(ids[required], last.1, beyond);
+        }
+        if let Some(next) = stretch {
+            // What follows begins a range, then: it cannot be left out as leading.
+            if let Some(next) = self.queued.get_mut(&next) {
+                next.is_optional = false;
+            }
+        } else {
+            ids.truncate(required.map_or(1, |required| required + 1));
+        }
+        // Trimmed to before the picked one, which is a pad then: it is dropped.
+        if ids.contains(&picked) { ids } else { vec![picked] }
+    }
+}
+
+/// Place of a request in the tree of its class.
+fn class_key(id: u64, queued: &Queued) -> (u64, u64, u64) {
+    if goes_by_age(queued.request.class) {
+        return (0, 0, id);
+    }
+    (queued.since_ns >> SLICE_SHIFT, queued.request.offset, id)
+}
+
+/// The search for neighbours of one request (spec 06 §11.5).
+struct Search<'a> {
+    queued: &'a FixedMap<u64, Queued>,
+    request: Request,
+    max_gap: u64,
+    limits: &'a Limits,
+}
+
+impl Search<'_> {
+    /// Whether `lower` may be directly before `upper`. Overlapping requests are never joined:
+    /// which of them is to win only their callers know.
+    fn joins(&self, lower: &Request, upper: &Request) -> bool {
+        kin(lower.class) == kin(self.request.class)
+            && kin(upper.class) == kin(self.request.class)
+            && upper.offset.checked_sub(lower.end()).is_some_and(|gap| gap <= self.max_gap)
+    }
+
+    /// Requests before the picked one, nearest first.
+    fn backwards(&self, before: impl Iterator<Item = u64>) -> Vec<u64> {
+        let mut first = self.request;
+        let fits = |id: &u64| {
+            let request = self.queued[id].request;
+            let span = self.request.end() - request.offset.min(self.request.end());
+            let fits = self.joins(&request, &first) && span <= self.limits.aggregation;
+            first = request;
+            fits
+        };
+        before.take_while(fits).collect()
+    }
+
+    /// Requests after the picked one, which is the last of `ids`.
+    fn forwards(&self, ids: &[u64], after: impl Iterator<Item = u64>) -> Vec<u64> {
+        let start = ids.first().map_or(0, |id| self.queued[id].request.offset);
+        let mut last = self.request;
+        let fits = |id: &u64| {
+            let Queued { request, is_optional, .. } = self.queued[id];
+            let span = request.end().saturating_sub(start);
+            // illumos #8005: a pad is a sector that makes one write of two. Were it left out
+            // because the limit is reached, every such block would leave a gap on the medium.
+            let is_limited = !is_optional || self.limits.is_optional_limited;
+            let limit = if is_limited { self.limits.aggregation } else { SPAN_MAX };
+            let fits = self.joins(&last, &request) && span <= limit;
+            last = request;
+            fits
+        };
+        after.take_while(fits).collect()
+    }
+
+    /// The request after `last`, if pads lead from the last required one of an aggregate without a
+    /// gap to the next required one, near enough: then they are worth writing.
+    fn stretch(&self, required: u64, last: u64, beyond: impl Iterator<Item = u64>) -> Option<u64> {
+        let required = self.queued[&required].request;
+        let mut previous = self.queued[&last].request;
+        let mut next = None;
+        for id in beyond {
+            let Queued { request, is_optional, .. } = self.queued[&id];
+            let gap = request.offset.saturating_sub(required.end());
+            if request.offset != previous.end() || gap > self.limits.write_gap {
+                return None;
+            }
+            next = next.or(Some(id));
+            if !is_optional {
+                return next;
+            }
+            previous = request;
+        }
+        None
+    }
+}
