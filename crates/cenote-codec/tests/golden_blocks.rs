@@ -11,7 +11,7 @@ use cenote_codec::{
         ChecksumAlgorithm, Salt, compute,
         embedded::{ByteOrder, Embedded, EmbeddedError, verify},
     },
-    compress::{Compression, decompress},
+    compress::{Compression, ZstdLevel, compress, decompress},
 };
 use cenote_testkit::golden;
 use sha2::{Digest, Sha256};
@@ -141,4 +141,51 @@ fn labels_of_a_real_pool_verify_where_they_are() {
             assert!(matches!(elsewhere, Err(EmbeddedError::Mismatch { .. })), "{elsewhere:?}");
         }
     }
+}
+
+/// What our encoders make of the blocks, beside what OpenZFS's have made of them. Equal bytes
+/// matter to nopwrite and dedup, which compare checksums of compressed blocks.
+#[test]
+fn encoders_make_the_same_bytes() {
+    const SECTOR: usize = 4096;
+    let Some(golden) = golden("g-codecs") else { return };
+    let image = File::open(&golden.devices()[0]).expect("an image");
+    let (_salt, blocks) = table();
+    // By form: blocks, equal ones, and bytes of both.
+    let mut tally: BTreeMap<String, [usize; 4]> = BTreeMap::new();
+    for block in blocks.iter().filter(|block| block.compression != "uncompressed") {
+        let form = compression(&block.compression);
+        let mut stored = vec![0; block.psize];
+        image.read_exact_at(&mut stored, LEAF_START + block.at).expect("inside the image");
+        let mut plain = vec![0; block.lsize];
+        decompress(form, &stored, &mut plain).expect("a good block");
+        let level = match form {
+            Compression::Zstd => ZstdLevel::from_id(stored[4]),
+            _ => None,
+        };
+        let limit = block.lsize - block.lsize / 8;
+        let limit = if form == Compression::Zle { limit } else { limit - limit % SECTOR };
+        let mut packed = vec![0; limit];
+        let len = compress(form, level.unwrap_or_default(), &plain, &mut packed);
+        let len = len.unwrap_or_else(|| panic!("{}: does not compress", block.dataset));
+        packed.resize(len.next_multiple_of(SECTOR), 0);
+        let name = match level {
+            Some(level) => format!("zstd level {}", level.level()),
+            None => block.compression.clone(),
+        };
+        let row = tally.entry(name).or_default();
+        row[0] += 1;
+        row[1] += usize::from(packed == stored);
+        row[2] += packed.len();
+        row[3] += stored.len();
+    }
+    for (name, [count, equal, ours, theirs]) in &tally {
+        eprintln!("{name}: {equal} of {count} blocks equal, {ours} bytes, OpenZFS {theirs}");
+        if matches!(name.as_str(), "lz4" | "lzjb" | "zle") {
+            assert_eq!(equal, count, "{name}");
+        }
+        // The libraries are not of OpenZFS's versions: as good, not the same.
+        assert!(*ours <= theirs + theirs / 4, "{name}: {ours} bytes, OpenZFS has {theirs}");
+    }
+    assert!(tally["lz4"][0] > 30 && tally.contains_key("lzjb") && tally.contains_key("zle"));
 }

@@ -7,6 +7,9 @@
 //! There is no length and no end mark: decoding stops when the output is full, in the middle of a
 //! match if need be.
 //!
+//! The encoder chooses as OpenZFS's does, so that equal blocks have equal checksums; the test on
+//! real blocks in `tests/golden_blocks.rs` compares.
+//!
 //! Sources: spec 02 §4.2.
 
 use super::DecompressError;
@@ -91,8 +94,7 @@ fn copy_match(dst: &mut [u8], out: usize, distance: usize, length: usize) {
 
 /// Compresses `src` into `dst`; `None` if it does not fit.
 pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
-    // A slot holds the place behind the one where its three bytes were seen; zero: nowhere yet.
-    let mut slots = [0u32; SLOTS];
+    let mut slots = [0; SLOTS];
     let (mut at, mut out) = (0, 0);
     while at < src.len() {
         if dst.len() - out < GROUP_MAX {
@@ -122,16 +124,23 @@ pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
 }
 
 /// Distance and length of a match for what starts at `at`, which is entered into the table.
-fn find_match(src: &[u8], at: usize, slots: &mut [u32; SLOTS]) -> Option<(usize, usize)> {
+///
+/// A slot tells the low sixteen bits of a place and only ten of them count, so what was forgotten
+/// long ago, and a slot never used, lead to some place within reach too; whether the bytes there
+/// are equal is looked at in any case.
+fn find_match(src: &[u8], at: usize, slots: &mut [u16; SLOTS]) -> Option<(usize, usize)> {
     let &[a, b, c] = src.get(at..)?.first_chunk::<MATCH_MIN>()?;
-    let key = u32::from_le_bytes([a, b, c, 0]).wrapping_mul(0x9e37_79b1);
-    let slot = &mut slots[(key >> 22) as usize];
-    let before = std::mem::replace(slot, at as u32 + 1);
-    let candidate = before.checked_sub(1)? as usize;
-    let distance = at - candidate;
-    if distance > DISTANCE_MAX {
+    // No match begins where a longest one would leave the block.
+    if at + MATCH_MAX > src.len() {
         return None;
     }
+    let mut key = u32::from_be_bytes([0, a, b, c]);
+    key += key >> 9;
+    key += key >> 5;
+    let slot = &mut slots[key as usize % SLOTS];
+    let before = std::mem::replace(slot, at as u16);
+    let distance = usize::from((at as u16).wrapping_sub(before)) & DISTANCE_MAX;
+    let candidate = at.checked_sub(distance).filter(|_| distance > 0)?;
     let pairs = src[at..].iter().zip(&src[candidate..]).take(MATCH_MAX);
     let length = pairs.take_while(|(new, old)| new == old).count();
     (length >= MATCH_MIN).then_some((distance, length))
