@@ -121,6 +121,59 @@ tunables! {
         "bytes up to which neighbouring I/Os are issued as one";
     READ_GAP_LIMIT = "zfs_vdev_read_gap_limit", 32 * KIB, (0, MIB),
         "bytes of gap that an aggregated read may bridge";
+    VDEV_MAX_ACTIVE = "zfs_vdev_max_active", 1000, (1, 1 << 16),
+        "I/Os under way on one leaf";
+    SYNC_READ_MIN_ACTIVE = "zfs_vdev_sync_read_min_active", 10, (1, 1 << 16),
+        "reads that somebody waits for that a leaf has under way before other classes get more";
+    SYNC_READ_MAX_ACTIVE = "zfs_vdev_sync_read_max_active", 10, (1, 1 << 16),
+        "reads that somebody waits for that a leaf has under way at most";
+    SYNC_WRITE_MIN_ACTIVE = "zfs_vdev_sync_write_min_active", 10, (1, 1 << 16),
+        "writes that somebody waits for that a leaf has under way before other classes get more";
+    SYNC_WRITE_MAX_ACTIVE = "zfs_vdev_sync_write_max_active", 10, (1, 1 << 16),
+        "writes that somebody waits for that a leaf has under way at most";
+    ASYNC_READ_MIN_ACTIVE = "zfs_vdev_async_read_min_active", 1, (1, 1 << 16),
+        "reads ahead that a leaf has under way before other classes get more";
+    ASYNC_READ_MAX_ACTIVE = "zfs_vdev_async_read_max_active", 3, (1, 1 << 16),
+        "reads ahead that a leaf has under way at most";
+    ASYNC_WRITE_MIN_ACTIVE = "zfs_vdev_async_write_min_active", 2, (1, 1 << 16),
+        "writes of transaction groups that a leaf has under way before other classes get more";
+    ASYNC_WRITE_MAX_ACTIVE = "zfs_vdev_async_write_max_active", 10, (1, 1 << 16),
+        "writes of transaction groups that a leaf has under way at most";
+    SCRUB_MIN_ACTIVE = "zfs_vdev_scrub_min_active", 1, (1, 1 << 16),
+        "reads of scrub and resilver that a leaf has under way before other classes get more";
+    SCRUB_MAX_ACTIVE = "zfs_vdev_scrub_max_active", 3, (1, 1 << 16),
+        "reads of scrub and resilver that a leaf has under way at most";
+    REMOVAL_MIN_ACTIVE = "zfs_vdev_removal_min_active", 1, (1, 1 << 16),
+        "I/Os of a removal that a leaf has under way before other classes get more";
+    REMOVAL_MAX_ACTIVE = "zfs_vdev_removal_max_active", 2, (1, 1 << 16),
+        "I/Os of a removal that a leaf has under way at most";
+    INITIALIZING_MIN_ACTIVE = "zfs_vdev_initializing_min_active", 1, (1, 1 << 16),
+        "writes that initialize that a leaf has under way before other classes get more";
+    INITIALIZING_MAX_ACTIVE = "zfs_vdev_initializing_max_active", 1, (1, 1 << 16),
+        "writes that initialize that a leaf has under way at most";
+    TRIM_MIN_ACTIVE = "zfs_vdev_trim_min_active", 1, (1, 1 << 16),
+        "discards that a leaf has under way before other classes get more";
+    TRIM_MAX_ACTIVE = "zfs_vdev_trim_max_active", 2, (1, 1 << 16),
+        "discards that a leaf has under way at most";
+    REBUILD_MIN_ACTIVE = "zfs_vdev_rebuild_min_active", 1, (1, 1 << 16),
+        "I/Os of a rebuild that a leaf has under way before other classes get more";
+    REBUILD_MAX_ACTIVE = "zfs_vdev_rebuild_max_active", 3, (1, 1 << 16),
+        "I/Os of a rebuild that a leaf has under way at most";
+    ASYNC_WRITE_MIN_DIRTY = "zfs_vdev_async_write_active_min_dirty_percent", 30, (0, 100),
+        "percent of the dirty data limit from which on more async writes are under way";
+    ASYNC_WRITE_MAX_DIRTY = "zfs_vdev_async_write_active_max_dirty_percent", 60, (0, 100),
+        "percent of the dirty data limit at which the most async writes are under way";
+    NONINTERACTIVE_CREDIT = "zfs_vdev_nia_credit", 5, (0, 1 << 16),
+        "I/Os of scrub and the like that each interactive I/O of a busy leaf lets pass";
+    NONINTERACTIVE_DELAY = "zfs_vdev_nia_delay", 5, (0, 1 << 16),
+        "I/Os of scrub and the like one by one before they have an idle leaf for themselves";
+    AGGREGATION_LIMIT_NON_ROTATING = "zfs_vdev_aggregation_limit_non_rotating", 128 * KIB,
+        (0, 16 * MIB),
+        "bytes up to which neighbouring I/Os are issued as one, where no head moves";
+    WRITE_GAP_LIMIT = "zfs_vdev_write_gap_limit", 4 * KIB, (0, MIB),
+        "bytes of optional writes that may bridge the gap to the next write";
+    OPTIONAL_IS_LIMITED = "cenote_optional_io_is_limited", 0, (0, 1),
+        "whether optional writes count against the aggregation limit, as before illumos #8005";
     SCAN_MEMORY_BYTES = "zfs_scan_mem_lim_soft_max", 64 * MIB, (MIB, 1 << 40),
         "bytes of block pointers and data that verify holds while it sorts";
     VERIFY_CHECKSUMS = "cenote_verify_checksums", 1, (0, 1),

@@ -22,3 +22,18 @@ pub enum IoClass {
     /// Sequential resilver.
     Rebuild,
 }
+
+impl IoClass {
+    /// Every class, by number.
+    pub const ALL: [Self; 9] = [
+        Self::SyncRead,
+        Self::SyncWrite,
+        Self::AsyncRead,
+        Self::AsyncWrite,
+        Self::Scrub,
+        Self::Removal,
+        Self::Initializing,
+        Self::Trim,
+        Self::Rebuild,
+    ];
+}

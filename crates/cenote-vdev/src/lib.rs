@@ -16,6 +16,7 @@ pub mod layout;
 mod leaf;
 pub mod map;
 mod permutation;
+pub mod queue;
 pub mod raidz;
 mod read;
 mod state;

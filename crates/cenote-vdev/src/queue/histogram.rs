@@ -1,0 +1,67 @@
+//! Counts by powers of two.
+
+/// Number of buckets: the last begins at 2^47, which is more than a day in nanoseconds.
+const BUCKETS: usize = 48;
+
+/// How many values were in `2^i .. 2^(i+1)`, for each `i`; zeros count as ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Histogram {
+    counts: [u64; BUCKETS],
+    sum: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: [0; BUCKETS], sum: 0 }
+    }
+}
+
+impl Histogram {
+    /// Counts a value.
+    pub fn add(&mut self, value: u64) {
+        let bucket = value.max(1).ilog2() as usize;
+        self.counts[bucket.min(BUCKETS - 1)] += 1;
+        self.sum = self.sum.saturating_add(value);
+    }
+
+    /// Counts by bucket.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// Values counted.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Sum of the values.
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// Adds all that another one has counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+        self.sum = self.sum.saturating_add(other.sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_powers_of_two() {
+        let mut histogram = Histogram::default();
+        for value in [0, 1, 2, 3, 4, 511, 512, u64::MAX] {
+            histogram.add(value);
+        }
+        let filled: Vec<_> = histogram.counts().iter().enumerate().filter(|(_, n)| **n > 0).collect();
+        assert_eq!(filled, [(0, &2), (1, &2), (2, &1), (8, &1), (9, &1), (47, &1)]);
+        let mut twice = histogram;
+        twice.merge(&histogram);
+        assert_eq!((histogram.count(), twice.count()), (8, 16));
+    }
+}

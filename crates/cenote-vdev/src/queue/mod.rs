@@ -1,0 +1,411 @@
+//! The queue of a leaf: what goes to its device when, and joined with what.
+//!
+//!     read, write, discard --> Scheduler --> a task per issue --> Device
+//!                              (pure)        owns its buffers     (flush goes past the queue)
+//!
+//! A device serves some I/Os at once and not too many, near places before far ones, and one long
+//! I/O faster than many short ones. The queue sees to all three: classes with a minimum and a
+//! maximum under way, the order of offsets within a class, and aggregation of neighbours, pads of
+//! RAID-Z included (spec 06 §11, §12). What it decides is in [`schedule`], which knows neither time nor
+//! tasks; this module carries it out.
+//!
+//! Everything is submitted when the function is called; the future that it returns only waits, and
+//! may be dropped. A write that was submitted will be done, whoever waits for it. The requests of
+//! one write enter the queue together, so that aggregation sees them together. Async writes are
+//! issued a moment later, by a task: what other tasks are about to submit goes with them.
+//!
+//! When an aggregate fails, its parts are done one by one: a bad sector costs only the block that
+//! has it, and each caller gets an error of its own.
+//!
+//! Invariants
+//! * Q4  Buffers of an issue are owned by its task until the device has answered.
+//! * Q5  Every issue is counted as ended exactly once, also when its task is dropped ([`Active`]).
+//!
+//! Concurrency: one mutex per queue, held for bookkeeping only, never across I/O.
+//! Durability: `flush` covers what has returned before it was called, as the device's does. It
+//! does not wait for what is queued.
+
+mod histogram;
+mod limits;
+mod schedule;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod ticket;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_device::Device;
+use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Result, oneshot};
+
+use crate::IoClass;
+pub use histogram::Histogram;
+pub use limits::Load;
+use limits::Limits;
+use schedule::{Issue, Next, Request, Scheduler};
+pub use schedule::Direction;
+use stats::Recorded;
+pub use stats::{ClassStats, DirectionStats, QueueStats};
+use ticket::{Answer, Batch};
+
+/// Number of classes.
+pub const CLASSES: usize = IoClass::ALL.len();
+
+/// What is written somewhere.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// These bytes.
+    Data(Buf),
+    /// So many zeros, but only where they make one write of two.
+    Pad(u64),
+}
+
+/// A stretch of a device to be written.
+#[derive(Debug, Clone)]
+pub struct WritePart {
+    /// Byte on the device, labels included.
+    pub offset: u64,
+    /// What is written there.
+    pub content: Content,
+}
+
+impl WritePart {
+    /// Bytes to be written.
+    pub fn data(offset: u64, data: Buf) -> Self {
+        Self { offset, content: Content::Data(data) }
+    }
+
+    /// Zeros to be written only if that joins two writes.
+    pub fn pad(offset: u64, len: u64) -> Self {
+        Self { offset, content: Content::Pad(len) }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        match &self.content {
+            Content::Data(data) => data.len() as u64,
+            Content::Pad(len) => *len,
+        }
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it may be left out.
+    pub fn is_pad(&self) -> bool {
+        matches!(self.content, Content::Pad(_))
+    }
+}
+
+/// What belongs to a request that waits.
+#[derive(Debug)]
+struct Waiting {
+    /// What is written; `None` for reads and discards.
+    content: Option<Content>,
+    answer: Answer,
+    since_ns: u64,
+}
+
+/// A request in an issue.
+#[derive(Debug)]
+struct Part {
+    request: Request,
+    waiting: Waiting,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    scheduler: Scheduler,
+    waiting: FixedMap<u64, Waiting>,
+    recorded: Recorded,
+    holds: usize,
+    is_pump_due: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    device: Arc<dyn Device>,
+    load: Arc<Load>,
+    state: Mutex<State>,
+}
+
+/// The queue of one leaf. A clone is the same queue.
+#[derive(Debug, Clone)]
+pub struct Queue {
+    shared: Arc<Shared>,
+}
+
+/// Holds a queue back: see [`Queue::hold`].
+#[derive(Debug)]
+pub struct Hold {
+    shared: Arc<Shared>,
+}
+
+impl Queue {
+    /// A queue in front of `device`, of a pool with that load.
+    pub fn new(device: Arc<dyn Device>, load: Arc<Load>) -> Self {
+        Self { shared: Arc::new(Shared { device, load, state: Mutex::default() }) }
+    }
+
+    /// The device behind it.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.shared.device
+    }
+
+    /// Reads `len` bytes at `offset`.
+    pub fn read(
+        &self,
+        offset: u64,
+        len: usize,
+        class: IoClass,
+    ) -> impl Future<Output = Result<Buf>> + Send + 'static {
+        let (sender, receiver) = oneshot::channel();
+        let direction = Direction::Read;
+        let request = Request { direction, class, offset, len: len as u64, is_pad: false };
+        self.submit([(request, None, Answer::Read(sender))]);
+        ticket::wait(receiver)
+    }
+
+    /// Writes `parts`, which neither overlap one another nor anything that is being written. It
+    /// has succeeded when all that are not pads are written.
+    pub fn write(
+        &self,
+        class: IoClass,
+        parts: Vec<WritePart>,
+    ) -> impl Future<Output = Result<()>> + Send + 'static {
+        let (sender, receiver) = oneshot::channel();
+        let batch = Batch::new(parts.len(), sender);
+        let requests = parts.into_iter().map(|part| {
+            let (offset, len, is_pad) = (part.offset, part.len(), part.is_pad());
+            let request = Request { direction: Direction::Write, class, offset, len, is_pad };
+            (request, Some(part.content), Answer::Done(Arc::clone(&batch)))
+        });
+        self.submit(requests.collect::<Vec<_>>());
+        ticket::wait(receiver)
+    }
+
+    /// Tells the device that a range holds nothing of value.
+    pub fn discard(
+        &self,
+        offset: u64,
+        len: u64,
+    ) -> impl Future<Output = Result<()>> + Send + 'static {
+        let (sender, receiver) = oneshot::channel();
+        let (direction, class) = (Direction::Discard, IoClass::Trim);
+        let request = Request { direction, class, offset, len, is_pad: false };
+        self.submit([(request, None, Answer::Done(Batch::new(1, sender)))]);
+        ticket::wait(receiver)
+    }
+
+    /// Makes durable every write that has returned.
+    pub fn flush(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        let device = Arc::clone(&self.shared.device);
+        let task = cenote_rt::spawn(async move { device.flush().await });
+        async move { task.await.map_err(|error| Error::new(Kind::Io, error))? }
+    }
+
+    /// Keeps everything that is submitted in the queue until the hold is dropped, as a device does
+    /// that is busy: what comes meanwhile is seen together. For experiments and tests; whoever
+    /// holds a queue must not wait for what is in it.
+    pub fn hold(&self) -> Hold {
+        self.shared.lock().holds += 1;
+        Hold { shared: Arc::clone(&self.shared) }
+    }
+
+    /// What it has done, and what it has to do.
+    pub fn stats(&self) -> QueueStats {
+        let state = self.shared.lock();
+        state.recorded.stats(state.scheduler.queued(), state.scheduler.active())
+    }
+
+    fn submit(&self, requests: impl IntoIterator<Item = (Request, Option<Content>, Answer)>) {
+        let now = now_ns();
+        let mut is_urgent = false;
+        let mut state = self.shared.lock();
+        for (request, content, answer) in requests {
+            is_urgent |= request.class != IoClass::AsyncWrite;
+            state.recorded.individual(&request);
+            let id = state.scheduler.push(request, now);
+            state.waiting.insert(id, Waiting { content, answer, since_ns: now });
+        }
+        if is_urgent {
+            drop(state);
+            return Shared::pump(&self.shared);
+        }
+        if !std::mem::replace(&mut state.is_pump_due, true) {
+            drop(state);
+            let shared = Arc::clone(&self.shared);
+            drop(cenote_rt::spawn(async move {
+                shared.lock().is_pump_due = false;
+                Shared::pump(&shared);
+            }));
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.shared.lock().holds -= 1;
+        Shared::pump(&self.shared);
+    }
+}
+
+fn now_ns() -> u64 {
+    cenote_rt::monotonic().as_nanos() as u64
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::now(&self.load, self.device.info().is_rotational)
+    }
+
+    /// Starts everything that may start now.
+    fn pump(self: &Arc<Self>) {
+        while let Some((active, parts)) = self.next() {
+            drop(cenote_rt::spawn(active.run(parts)));
+        }
+    }
+
+    /// The next issue, if one may start now.
+    fn next(self: &Arc<Self>) -> Option<(Active, Vec<Part>)> {
+        let limits = self.limits();
+        let mut state = self.lock();
+        if state.holds > 0 {
+            return None;
+        }
+        loop {
+            match state.scheduler.next(&limits) {
+                Next::Wait => return None,
+                Next::Drop(id) => {
+                    let dropped = state.waiting.remove(&id);
+                    state.recorded.dropped_pads += 1;
+                    if let Some(waiting) = dropped {
+                        waiting.answer.done(Ok(()));
+                    }
+                }
+                Next::Issue(issue) => {
+                    let now = now_ns();
+                    let mut parts = Vec::with_capacity(issue.parts.len());
+                    for (id, request) in &issue.parts {
+                        let Some(waiting) = state.waiting.remove(id) else { continue };
+                        state.recorded.waited(request.class, now.saturating_sub(waiting.since_ns));
+                        parts.push(Part { request: *request, waiting });
+                    }
+                    state.recorded.issued(&issue);
+                    let shared = Arc::clone(self);
+                    return Some((Active { shared, issue, since_ns: now, is_ended: false }, parts));
+                }
+            }
+        }
+    }
+}
+
+/// An issue under way: Q5.
+#[derive(Debug)]
+struct Active {
+    shared: Arc<Shared>,
+    issue: Issue,
+    since_ns: u64,
+    is_ended: bool,
+}
+
+impl Active {
+    /// Does it, answers whoever waits, and goes on with what comes next: the task is there already.
+    async fn run(mut self, mut parts: Vec<Part>) {
+        loop {
+            self.transfer(parts).await;
+            let shared = Arc::clone(&self.shared);
+            drop(self);
+            let Some(next) = shared.next() else { return };
+            // More may start at once now: its end may have raised a limit.
+            Shared::pump(&shared);
+            (self, parts) = next;
+        }
+    }
+
+    async fn transfer(&mut self, mut parts: Vec<Part>) {
+        let device = Arc::clone(&self.shared.device);
+        let result = match self.issue.direction {
+            Direction::Discard => device.discard(self.issue.offset, self.issue.len).await.map(|()| None),
+            Direction::Write => {
+                let bytes = parts.iter().flat_map(|part| part.waiting.bytes()).collect();
+                device.write(self.issue.offset, bytes).await.map(|()| None)
+            }
+            Direction::Read => {
+                let buf = BufMut::for_filling(self.issue.len as usize);
+                device.read(self.issue.offset, buf).await.map(|buf| Some(buf.freeze()))
+            }
+        };
+        self.end(&parts);
+        match result {
+            Ok(read) => {
+                let is_alone = parts.len() == 1;
+                for part in parts {
+                    let start = (part.request.offset - self.issue.offset) as usize;
+                    part.waiting.answer.give(read.as_ref(), start, part.request.len, is_alone);
+                }
+            }
+            Err(error) if parts.len() == 1 => {
+                if let Some(part) = parts.pop() {
+                    part.waiting.answer.fail(error);
+                }
+            }
+            Err(_) => one_by_one(&device, parts).await,
+        }
+    }
+
+    /// The device has answered.
+    fn end(&mut self, parts: &[Part]) {
+        if std::mem::replace(&mut self.is_ended, true) {
+            return;
+        }
+        let now = now_ns();
+        let limits = self.shared.limits();
+        let mut state = self.shared.lock();
+        state.scheduler.finish(self.issue.class, &limits);
+        let service = now.saturating_sub(self.since_ns);
+        let total = parts.iter().map(|part| now.saturating_sub(part.waiting.since_ns));
+        state.recorded.served(&self.issue, service, total);
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.end(&[]);
+    }
+}
+
+/// Does the parts of an aggregate that failed. What is left out of a pad does no harm.
+async fn one_by_one(device: &Arc<dyn Device>, parts: Vec<Part>) {
+    for part in parts {
+        let Request { direction, offset, len, is_pad, .. } = part.request;
+        let result = match direction {
+            Direction::Read => {
+                let buf = BufMut::for_filling(len as usize);
+                device.read(offset, buf).await.map(|buf| Some(buf.freeze()))
+            }
+            _ if is_pad => Ok(None),
+            _ => device.write(offset, part.waiting.bytes().into_iter().collect()).await.map(|()| None),
+        };
+        match result {
+            Ok(read) => part.waiting.answer.give(read.as_ref(), 0, len, true),
+            Err(error) => part.waiting.answer.fail(error),
+        }
+    }
+}
+
+impl Waiting {
+    /// What is to be written.
+    fn bytes(&self) -> Option<Buf> {
+        match self.content.as_ref()? {
+            Content::Data(data) => Some(data.clone()),
+            Content::Pad(len) => Some(BufMut::zeroed(*len as usize).freeze()),
+        }
+    }
+}
