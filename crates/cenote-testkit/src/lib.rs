@@ -16,6 +16,7 @@
 
 pub mod compare;
 pub mod damage;
+pub mod edit;
 pub mod foreign;
 pub mod golden;
 pub mod limited;

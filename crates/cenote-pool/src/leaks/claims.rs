@@ -14,7 +14,7 @@ use super::segments::Claims;
 use super::shared::{Leftover, Meeting, Shared};
 use super::{Census, Origin, Sighting};
 use crate::accounting::top_zap;
-use crate::traverse::{self, Damage, Flow, Options, Visitor};
+use crate::traverse::{self, Damage, Flow, Mark, Options, Order, Visitor};
 use crate::{Pool, mos};
 
 /// Bytes of a gang header that count for its space (spec 05 §5.6).
@@ -118,8 +118,10 @@ impl<'a, C: Census> Claimer<'a, C> {
                 if entry.birth_txg == u64::MAX {
                     continue;
                 }
-                let options = Options { min_txg: entry.birth_txg, ..Options::default() };
-                traverse::tree(&pool, &entry.bp, u64::MAX, options, self).await?;
+                // Freeing goes parents last, and stopped there.
+                let start = resume_mark(&entry.resume, DNODES_PER_BLOCK);
+                let options = Options { min_txg: entry.birth_txg, order: Order::Up, start };
+                traverse::tree(&pool, &entry.bp, DESTROYED, options, self).await?;
             }
         }
         let Some(object) = pool.directory_object(key::DELETED_CLONES) else { return Ok(()) };
@@ -231,6 +233,28 @@ impl<'a, C: Census> Claimer<'a, C> {
                 self.claim_range(u64::from(piece.vdev), piece.vdev_offset, piece.size, depth + 1);
             }
         }
+    }
+}
+
+/// Number that stands for a destroyed object set.
+const DESTROYED: u64 = u64::MAX;
+/// Objects that a block of dnodes has room for.
+const DNODES_PER_BLOCK: u64 = 32;
+
+/// Where a walk goes on that stopped before the block in `resume`, everything below it done.
+fn resume_mark(resume: &Bookmark, slots: u64) -> Option<Mark> {
+    let &Bookmark { objset, object, level, blkid } = resume;
+    if (objset, object, level, blkid) == (0, 0, 0, 0) {
+        return None;
+    }
+    let mark = |object, blkid| Some(Mark { objset: DESTROYED, object, blkid });
+    match (object, level) {
+        // The last position in the block of dnodes: it is met, and none of its objects.
+        (0, 0) => mark(blkid.saturating_add(1).saturating_mul(slots) - 1, u64::MAX),
+        (_, 0) => mark(object, blkid),
+        // Only damage stops a walk elsewhere: what is below is left out, and so leaks.
+        (0, _) => mark(u64::MAX, u64::MAX),
+        _ => mark(object, u64::MAX),
     }
 }
 

@@ -27,10 +27,10 @@
 mod attributes;
 mod gang;
 mod history;
-mod seal;
-mod source;
+pub(crate) mod seal;
+pub(crate) mod source;
 mod swap;
-mod target;
+pub(crate) mod target;
 mod walk;
 
 use std::collections::BTreeMap;

@@ -26,7 +26,7 @@ use super::swap::Class;
 
 /// Keys by DSL directory, as they are asked for.
 #[derive(Default)]
-pub(super) struct KeyRing {
+pub(crate) struct KeyRing {
     /// What users know: passphrases and the like.
     materials: Vec<Vec<u8>>,
     wrapping: RefCell<BTreeMap<(u64, u64, u64), Vec<WrappingKey>>>,
@@ -35,7 +35,7 @@ pub(super) struct KeyRing {
 }
 
 impl KeyRing {
-    pub(super) fn new(materials: &[Vec<u8>]) -> Self {
+    pub(crate) fn new(materials: &[Vec<u8>]) -> Self {
         Self { materials: materials.to_vec(), ..Self::default() }
     }
 

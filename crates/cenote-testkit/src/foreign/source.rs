@@ -24,24 +24,24 @@ use super::seal::KeyRing;
 
 /// A device of the pool.
 #[derive(Debug)]
-pub(super) struct Device {
-    pub(super) path: PathBuf,
+pub(crate) struct Device {
+    pub(crate) path: PathBuf,
     file: File,
     pub(super) size: u64,
     /// Its top-level vdev; none for a spare or a cache device.
-    pub(super) top: Option<u64>,
-    pub(super) ashift: u64,
+    pub(crate) top: Option<u64>,
+    pub(crate) ashift: u64,
     /// The four labels as they are.
-    pub(super) labels: Vec<Vec<u8>>,
+    pub(crate) labels: Vec<Vec<u8>>,
 }
 
 /// The pool.
-pub(super) struct Source {
-    pub(super) devices: Vec<Device>,
+pub(crate) struct Source {
+    pub(crate) devices: Vec<Device>,
     /// Devices by top-level vdev.
-    pub(super) tops: BTreeMap<u64, Vec<usize>>,
-    pub(super) uberblock: Uberblock,
-    pub(super) salt: Option<Salt>,
+    pub(crate) tops: BTreeMap<u64, Vec<usize>>,
+    pub(crate) uberblock: Uberblock,
+    pub(crate) salt: Option<Salt>,
     pub(super) keys: KeyRing,
 }
 
@@ -69,12 +69,12 @@ impl Device {
     }
 
     /// Byte of label `index` on the device.
-    pub(super) fn label_offset(&self, index: usize) -> u64 {
+    pub(crate) fn label_offset(&self, index: usize) -> u64 {
         label::label_offset(self.size, index).expect("room for labels")
     }
 
     /// Bytes and place of each valid uberblock of a label, the place from the label's start.
-    pub(super) fn uberblocks(&self, label: usize) -> Vec<(u64, Uberblock)> {
+    pub(crate) fn uberblocks(&self, label: usize) -> Vec<(u64, Uberblock)> {
         (0..uberblock::slot_count(self.ashift))
             .filter_map(|slot| {
                 let at = label::slot_offset(0, self.ashift, slot)?;
@@ -90,7 +90,7 @@ impl Device {
 }
 
 impl Source {
-    pub(super) fn open(images: &[PathBuf], keys: KeyRing) -> Self {
+    pub(crate) fn open(images: &[PathBuf], keys: KeyRing) -> Self {
         let devices: Vec<_> = images.iter().map(|path| Device::open(path)).collect();
         let mut tops: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
         for (index, device) in devices.iter().enumerate() {
@@ -115,7 +115,7 @@ impl Source {
     }
 
     /// The stored bytes behind a pointer, decrypted.
-    pub(super) fn stored(&self, bp: &BlockPtr) -> Vec<u8> {
+    pub(crate) fn stored(&self, bp: &BlockPtr) -> Vec<u8> {
         if let Some(payload) = bp.embedded_payload() {
             return payload.as_bytes().to_vec();
         }
@@ -139,7 +139,7 @@ impl Source {
     }
 
     /// What the stored bytes decompress to.
-    pub(super) fn expand(bp: &BlockPtr, stored: &[u8]) -> Vec<u8> {
+    pub(crate) fn expand(bp: &BlockPtr, stored: &[u8]) -> Vec<u8> {
         let compression = Compression::from_id(bp.compression_id()).expect("a compression");
         let mut block = vec![0; bp.lsize() as usize];
         compress::decompress(compression, stored, &mut block).expect("a block decompresses");

@@ -149,7 +149,7 @@ pub(super) fn put_words(order: Endian, bytes: &mut [u8], words: &[u64]) {
 
 /// Gives a block its trailer; `verifier` is what stands for the checksum while it is computed:
 /// of a label, the byte on the device.
-pub(super) fn seal(order: Endian, block: &mut [u8], verifier: [u64; 4]) {
+pub(crate) fn seal(order: Endian, block: &mut [u8], verifier: [u64; 4]) {
     let at = block.len() - 40;
     put_words(order, &mut block[at..], &[TRAILER_MAGIC]);
     put_words(order, &mut block[at + 8..], &verifier);
