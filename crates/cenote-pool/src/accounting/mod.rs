@@ -13,7 +13,7 @@
 //! Sources: spec 05 §3-§6, spec 04 §17.
 
 pub mod deflate;
-pub mod fragmentation;
+pub use cenote_block::alloc::fragmentation;
 pub(crate) mod logs;
 pub mod shared;
 pub(crate) mod vdev;

@@ -13,7 +13,7 @@ use cenote_ondisk::vdev_zap::{ALLOCATION_BIAS, AllocationBias, POOL_CHECKPOINT_S
 use cenote_ondisk::words;
 use cenote_rt::{Error, Result, tunables};
 
-use super::fragmentation;
+use cenote_block::alloc::fragmentation;
 use crate::mos;
 
 /// More metaslabs than any vdev has: `asize` and `metaslab_shift` do not fit together.
@@ -232,12 +232,6 @@ impl VdevFigures {
     #[must_use]
     pub fn free(&self) -> u64 {
         self.size.saturating_sub(self.allocated)
-    }
-
-    /// Percent allocated.
-    #[must_use]
-    pub fn capacity(&self) -> u64 {
-        (u128::from(self.allocated) * 100).checked_div(u128::from(self.size)).unwrap_or(0) as u64
     }
 }
 

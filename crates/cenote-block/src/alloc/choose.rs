@@ -1,0 +1,358 @@
+//! Choosing where a block goes: class, vdev, metaslab, range (spec 05 §8.2-8.7).
+//!
+//!     class, then those it falls back to
+//!       usual, then trying hard
+//!         for each copy: vdevs round the ring, those without a copy first
+//!           the open metaslab, else the best of those that may serve, else the next
+//!
+//! An attempt runs under the lock from begin to end. If it comes to a metaslab that is not in
+//! memory it undoes itself and names it; the caller loads it without the lock and tries again.
+//! Trying hard looks at every metaslab that could serve, so there is no space exactly when nothing
+//! fits.
+
+use std::cmp::Reverse;
+use std::ops::Bound;
+
+use cenote_ondisk::blkptr::Dva;
+use cenote_rt::tunables;
+
+use super::class::Class;
+use super::error::{AllocError, Violation};
+use super::group::{Vdev, percent};
+use super::policy::{Field, Policy, Want};
+use super::request::{Request, VdevHealth};
+use super::state::{Rotor, State};
+use super::weight::Weight;
+
+/// What an attempt came to.
+#[derive(Debug)]
+pub(super) enum Attempt {
+    /// Space for all copies.
+    Found(Vec<Dva>),
+    /// This metaslab must be loaded first.
+    Load(u64, usize),
+    /// Nothing fits.
+    NoSpace,
+}
+
+/// How far to go for space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effort {
+    /// Healthy vdevs that are not worn out, a bounded number of metaslabs, copies far apart.
+    Usual,
+    /// Anything.
+    Hard,
+}
+
+/// What a search within a class came to.
+enum Step<T> {
+    Found(T),
+    Load(u64, usize),
+    Nothing,
+}
+
+impl State {
+    /// Whether a request is to gang for the sake of tests.
+    pub(super) fn forced_gang(&mut self, request: &Request) -> Option<AllocError> {
+        let psize = request.psize;
+        let is_large = psize >= tunables::FORCE_GANGING.get() && !request.is_gang_part;
+        let is_chosen = is_large && self.rng.below(100) < tunables::FORCE_GANGING_PCT.get();
+        is_chosen.then_some(AllocError::ForcedGang { psize })
+    }
+
+    /// Finds space for all copies, or tells what is missing.
+    pub(super) fn attempt(&mut self, request: &Request) -> Result<Attempt, Violation> {
+        self.check_open("allocation", request.txg)?;
+        let mut class = Some(request.class);
+        while let Some(current) = class {
+            for effort in [Effort::Usual, Effort::Hard] {
+                match self.all_copies(current, request, effort)? {
+                    Step::Found(dvas) => return Ok(Attempt::Found(dvas)),
+                    Step::Load(vdev, id) => return Ok(Attempt::Load(vdev, id)),
+                    Step::Nothing => {}
+                }
+            }
+            class = current.fallback();
+        }
+        Ok(Attempt::NoSpace)
+    }
+
+    fn all_copies(
+        &mut self,
+        class: Class,
+        request: &Request,
+        effort: Effort,
+    ) -> Result<Step<Vec<Dva>>, Violation> {
+        let rotor = self.rotors.get(&(class, self.stream(request))).copied();
+        let mut dvas = Vec::with_capacity(usize::from(request.copies));
+        for _ in 0..request.copies {
+            let failed = match self.one_copy(class, request, effort, &dvas)? {
+                Step::Found(dva) => {
+                    dvas.push(dva);
+                    continue;
+                }
+                Step::Load(vdev, id) => Step::Load(vdev, id),
+                Step::Nothing => Step::Nothing,
+            };
+            for dva in &dvas {
+                let (id, range) = self.locate_dva(dva, request.txg)?;
+                if let Some(metaslab) = self.metaslab(u64::from(dva.vdev), id) {
+                    metaslab.give_back(range, request.txg)?;
+                }
+            }
+            match (rotor, (class, self.stream(request))) {
+                (Some(rotor), key) => self.rotors.insert(key, rotor),
+                (None, key) => self.rotors.remove(&key),
+            };
+            return Ok(failed);
+        }
+        Ok(Step::Found(dvas))
+    }
+
+    /// The slot of a request's stream.
+    fn stream(&self, request: &Request) -> usize {
+        (request.stream % self.streams.max(1) as u64) as usize
+    }
+
+    /// The vdevs of a class in the order in which to try them for the next copy.
+    fn ring_from(&self, class: Class, request: &Request, dvas: &[Dva]) -> Vec<u64> {
+        let ring = self.rings.get(&class).map_or(&[][..], Vec::as_slice);
+        let after = |vdev: u64| ring.iter().position(|id| *id > vdev).unwrap_or(0);
+        let at = |vdev: u64| ring.iter().position(|id| *id >= vdev).unwrap_or(0);
+        let first = match (dvas.last(), request.near) {
+            (Some(last), _) => after(u64::from(last.vdev)),
+            (None, Some(near)) => at(near),
+            (None, None) => {
+                at(self.rotors.get(&(class, self.stream(request))).map_or(0, |rotor| rotor.vdev))
+            }
+        };
+        let mut order: Vec<_> = ring[first..].iter().chain(&ring[..first]).copied().collect();
+        // Copies go to vdevs that have none, as long as there are such.
+        order.sort_by_key(|id| dvas.iter().any(|dva| u64::from(dva.vdev) == *id));
+        order
+    }
+
+    fn one_copy(
+        &mut self,
+        class: Class,
+        request: &Request,
+        effort: Effort,
+        dvas: &[Dva],
+    ) -> Result<Step<Dva>, Violation> {
+        for vdev in self.ring_from(class, request, dvas) {
+            if !self.is_eligible(class, vdev, request, effort, dvas.is_empty()) {
+                continue;
+            }
+            let asize = self.geometry.asize_for(vdev, request.psize, request.txg);
+            let Some(asize) = asize.filter(|asize| *asize > 0) else { continue };
+            match self.in_group(class, vdev, asize, request, effort, dvas)? {
+                Step::Found(offset) => {
+                    self.advance(class, vdev, asize, request);
+                    let dva = Dva { vdev: vdev as u32, offset, asize, gang: false };
+                    return Ok(Step::Found(dva));
+                }
+                Step::Load(vdev, id) => return Ok(Step::Load(vdev, id)),
+                Step::Nothing => {}
+            }
+        }
+        Ok(Step::Nothing)
+    }
+
+    fn is_eligible(
+        &self,
+        class: Class,
+        id: u64,
+        request: &Request,
+        effort: Effort,
+        is_first: bool,
+    ) -> bool {
+        let Some(vdev) = self.vdevs.get(&id) else { return false };
+        let health = self.geometry.health(id);
+        if health == VdevHealth::Unwritable || !vdev.spec.is_allocating {
+            return false;
+        }
+        if effort == Effort::Hard || request.is_gang_part {
+            return true;
+        }
+        if is_first && health == VdevHealth::Poor {
+            return false;
+        }
+        let limit = self.policy.fragmentation_limit();
+        let is_worn = |vdev: &Vdev| {
+            vdev.group_for(class).is_none_or(|group| {
+                let group = &vdev.groups[group];
+                group.free_percent() <= tunables::MG_NOALLOC_THRESHOLD.get()
+                    || group.fragmentation.is_some_and(|percent| percent > limit)
+            })
+        };
+        !is_worn(vdev) || self.groups(class).all(|(other, _)| is_worn(other))
+    }
+
+    /// The rotor stays on a vdev for its turn. Log blocks, copies of which follow each other
+    /// closely, go round with each.
+    fn advance(&mut self, class: Class, vdev: u64, asize: u64, request: &Request) {
+        if request.near.is_some() {
+            return;
+        }
+        let stream = self.stream(request);
+        let (space, allocated) = self.class_space(class);
+        let class_free = percent(space.saturating_sub(allocated), space);
+        let Some(found) = self.vdevs.get(&vdev) else { return };
+        let turn = found
+            .group_for(class)
+            .map_or(0, |group| found.turn(group, class_free, self.policy.as_ref()));
+        let rotor = self.rotors.entry((class, stream)).or_default();
+        if rotor.vdev != vdev {
+            *rotor = Rotor { vdev, used: 0 };
+        }
+        rotor.used += asize;
+        if class.is_log() || rotor.used >= turn {
+            // The ring wraps by itself: beyond the last vdev the first follows.
+            *rotor = Rotor { vdev: vdev + 1, used: 0 };
+        }
+    }
+
+    fn in_group(
+        &mut self,
+        class: Class,
+        vdev_id: u64,
+        asize: u64,
+        request: &Request,
+        effort: Effort,
+        dvas: &[Dva],
+    ) -> Result<Step<u64>, Violation> {
+        let stream = self.stream(request);
+        let policy = self.policy.clone();
+        let is_recording = self.recording_txg.is_some();
+        let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(Step::Nothing) };
+        let Some(group) = vdev.group_for(class) else { return Ok(Step::Nothing) };
+        let want = Want { size: asize, align: vdev.spec.align };
+        if !asize.is_multiple_of(want.align) && vdev.spec.align > 1 << vdev.spec.ashift {
+            return Err(Violation::Place { vdev: vdev_id, offset: 0, asize });
+        }
+        // Few metaslabs do not serve many streams.
+        let slot = if stream < vdev.groups[group].order.len() / 3 { stream } else { 0 };
+        let shift = vdev.spec.metaslab_shift;
+        let own = dvas.iter().filter(|dva| u64::from(dva.vdev) == vdev_id);
+        let search = Search {
+            group,
+            slot,
+            is_secondary: !dvas.is_empty(),
+            asize,
+            effort,
+            taken: own.map(|dva| (dva.offset >> shift) as usize).collect(),
+        };
+        let mut tried = Vec::new();
+        while let Some(id) = vdev.next_candidate(&search, &tried) {
+            if vdev.metaslabs[id].loaded.is_none() {
+                return Ok(Step::Load(vdev_id, id));
+            }
+            let Some(offset) = vdev.pick(id, want, policy.as_ref()) else {
+                tried.push(id);
+                vdev.passivate(id, policy.as_ref());
+                continue;
+            };
+            let metaslab = &mut vdev.metaslabs[id];
+            metaslab.take(offset..offset + asize, request.txg)?;
+            metaslab.used = (request.txg, cenote_rt::monotonic());
+            vdev.settle(id, &search, is_recording, policy.as_ref());
+            self.mark(request.txg, vdev_id, id);
+            return Ok(Step::Found(offset));
+        }
+        Ok(Step::Nothing)
+    }
+}
+
+/// What is looked for in a group.
+struct Search {
+    group: usize,
+    slot: usize,
+    is_secondary: bool,
+    asize: u64,
+    effort: Effort,
+    /// Metaslabs of this vdev that have a copy already.
+    taken: Vec<usize>,
+}
+
+impl Vdev {
+    /// The next metaslab to try: the stream's own, else by weight.
+    fn next_candidate(&mut self, search: &Search, tried: &[usize]) -> Option<usize> {
+        let own = *self.groups[search.group].open[search.slot].of(search.is_secondary);
+        if let Some(id) = own
+            && !tried.contains(&id)
+            && self.may_serve(id, search)
+        {
+            return Some(id);
+        }
+        let is_hard = search.effort == Effort::Hard;
+        let limit = if is_hard { usize::MAX } else { tunables::FIND_MAX_TRIES.get_usize() };
+        let mut last = None;
+        for _ in 0..limit {
+            let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+            let order = &self.groups[search.group].order;
+            let entry = *order.range((from, Bound::Unbounded)).next()?;
+            let (Reverse(weight), id) = entry;
+            last = Some(entry);
+            if !is_hard && weight == Weight::ZERO {
+                return None;
+            }
+            let is_open = self.metaslabs[id].activation.is_some();
+            if (is_hard || !is_open) && !tried.contains(&id) && self.may_serve(id, search) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn may_serve(&mut self, id: usize, search: &Search) -> bool {
+        let metaslab = &mut self.metaslabs[id];
+        if metaslab.group != search.group
+            || metaslab.disabled > 0
+            || metaslab.is_broken
+            || metaslab.new_in.is_some()
+            || metaslab.largest_bound() < search.asize
+        {
+            return false;
+        }
+        let is_known = metaslab.loaded.is_some();
+        search.effort == Effort::Hard
+            || !search.taken.contains(&id)
+                && (is_known || metaslab.weight.may_satisfy(search.asize))
+    }
+
+    fn pick(&mut self, id: usize, want: Want, policy: &dyn Policy) -> Option<u64> {
+        let metaslab = &mut self.metaslabs[id];
+        let loaded = metaslab.loaded.as_mut()?;
+        let mut field = Field {
+            free: &mut loaded.free,
+            cursors: &mut loaded.cursors,
+            start: metaslab.start,
+            size: metaslab.size,
+        };
+        policy.pick(&mut field, want)
+    }
+
+    /// After an allocation: the stream takes the metaslab up, or leaves it if it got worse.
+    fn settle(&mut self, id: usize, search: &Search, is_recording: bool, policy: &dyn Policy) {
+        let count = self.metaslabs.len() as u64;
+        let metaslab = &mut self.metaslabs[id];
+        let Some(activation) = metaslab.activation else {
+            // What trying hard finds is not taken up.
+            if search.effort == Effort::Usual {
+                let open = *self.groups[search.group].open[search.slot].of(search.is_secondary);
+                if let Some(before) = open {
+                    self.passivate(before, policy);
+                }
+                self.activate(id, search.slot, search.is_secondary);
+            }
+            return;
+        };
+        let Some(loaded) = &mut metaslab.loaded else { return };
+        let (free, largest) = (loaded.free.bytes(), loaded.free.largest());
+        let now = metaslab.weigh(policy, count);
+        // In later passes the txg's last blocks should not open one metaslab after the other.
+        if !is_recording && policy.should_leave(activation.weight, now, free, largest) {
+            self.passivate(id, policy);
+        }
+    }
+}

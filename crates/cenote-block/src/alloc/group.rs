@@ -1,0 +1,143 @@
+//! Groups of metaslabs of one vdev and class, and the vdevs themselves.
+//!
+//!     vdev 3 -- group 0: its own class         metaslabs by weight; each stream's open metaslabs
+//!            `- group 1: embedded log          one metaslab, on large normal vdevs
+//!
+//! A group orders its metaslabs by weight and remembers which of them a stream of allocations has
+//! taken up: a primary one, and a secondary one for further copies (spec 05 §8.5).
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use cenote_rt::tunables;
+
+use super::class::Class;
+use super::fragmentation;
+use super::metaslab::{Activation, Metaslab};
+use super::policy::Policy;
+use super::request::VdevSpec;
+use super::weight::Weight;
+
+/// The metaslabs that one stream has taken up.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Open {
+    pub(super) primary: Option<usize>,
+    pub(super) secondary: Option<usize>,
+}
+
+impl Open {
+    pub(super) fn of(&mut self, is_secondary: bool) -> &mut Option<usize> {
+        if is_secondary { &mut self.secondary } else { &mut self.primary }
+    }
+}
+
+/// Metaslabs of one vdev that serve one class.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// Best first.
+    pub(super) order: BTreeSet<(Reverse<Weight>, usize)>,
+    pub(super) open: Vec<Open>,
+    /// Percent, if enough metaslabs have a figure.
+    pub(super) fragmentation: Option<u64>,
+    /// Sum of the metaslabs, bytes.
+    pub(super) space: u64,
+    /// Of it allocated or deferred, as of the last commit.
+    pub(super) allocated: u64,
+    /// Of it deferred.
+    pub(super) deferred: u64,
+}
+
+impl Group {
+    /// Percent free.
+    pub(super) fn free_percent(&self) -> u64 {
+        percent(self.space.saturating_sub(self.allocated), self.space)
+    }
+}
+
+/// `part` of `whole` in percent, 0 of nothing.
+pub(super) fn percent(part: u64, whole: u64) -> u64 {
+    (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0) as u64
+}
+
+/// A top-level vdev.
+#[derive(Debug)]
+pub(super) struct Vdev {
+    pub(super) spec: VdevSpec,
+    pub(super) metaslabs: Vec<Metaslab>,
+    pub(super) groups: [Group; 2],
+    pub(super) embedded_log: Option<usize>,
+    /// Nothing is deferred: the vdev is being removed or expanded.
+    pub(super) is_changing: bool,
+}
+
+impl Vdev {
+    /// The group that serves a class, if one does.
+    pub(super) fn group_for(&self, class: Class) -> Option<usize> {
+        match class {
+            Class::EmbeddedLog => self.embedded_log.map(|_| 1),
+            class => (class == self.spec.class).then_some(0),
+        }
+    }
+
+    /// Picks the emptiest metaslab for the log, if the vdev is large enough to give one
+    /// (spec 05 §7).
+    pub(super) fn choose_embedded_log(&mut self) {
+        let least = tunables::EMBEDDED_SLOG_MIN_MS.get_usize();
+        if self.spec.class != Class::Normal || self.metaslabs.len() <= least {
+            return;
+        }
+        self.embedded_log =
+            (0..self.metaslabs.len()).min_by_key(|id| self.metaslabs[*id].allocated);
+        if let Some(id) = self.embedded_log {
+            self.metaslabs[id].group = 1;
+        }
+    }
+
+    /// Recomputes a metaslab's weight and its place in the order.
+    pub(super) fn reweigh(&mut self, id: usize, policy: &dyn Policy) {
+        let count = self.metaslabs.len() as u64;
+        let metaslab = &mut self.metaslabs[id];
+        let order = &mut self.groups[metaslab.group].order;
+        order.remove(&(Reverse(metaslab.weight), id));
+        metaslab.weight = metaslab.weigh(policy, count);
+        order.insert((Reverse(metaslab.weight), id));
+    }
+
+    /// A stream takes a metaslab up.
+    pub(super) fn activate(&mut self, id: usize, slot: usize, is_secondary: bool) {
+        let metaslab = &mut self.metaslabs[id];
+        metaslab.activation = Some(Activation { slot, is_secondary, weight: metaslab.weight });
+        *self.groups[metaslab.group].open[slot].of(is_secondary) = Some(id);
+    }
+
+    /// The stream that has it leaves it.
+    pub(super) fn passivate(&mut self, id: usize, policy: &dyn Policy) {
+        let metaslab = &mut self.metaslabs[id];
+        if let Some(activation) = metaslab.activation.take() {
+            let open = &mut self.groups[metaslab.group].open[activation.slot];
+            *open.of(activation.is_secondary) = None;
+        }
+        self.reweigh(id, policy);
+    }
+
+    /// Recomputes fragmentation of the groups.
+    pub(super) fn update_fragmentation(&mut self) {
+        for (index, group) in self.groups.iter_mut().enumerate() {
+            let own = self.metaslabs.iter().filter(|metaslab| metaslab.group == index);
+            let figures = own.map(|m| (m.size.saturating_sub(m.allocated), m.fragmentation));
+            group.fragmentation = fragmentation::of_group(figures);
+        }
+    }
+
+    /// Bytes that go to a group before it is the next one's turn: more for one that is emptier
+    /// than its class.
+    pub(super) fn turn(&self, group: usize, class_free_percent: u64, policy: &dyn Policy) -> u64 {
+        let aliquot = policy.aliquot(self.spec.width, self.spec.nparity);
+        if tunables::BIAS_ENABLED.get() == 0 {
+            return aliquot;
+        }
+        let own = self.groups[group].free_percent();
+        (u128::from(aliquot) * u128::from((100 + own).saturating_sub(class_free_percent)) / 100)
+            as u64
+    }
+}

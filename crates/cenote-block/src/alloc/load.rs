@@ -1,0 +1,222 @@
+//! Bringing metaslabs into memory and letting them go (spec 05 §4.5, §8.5).
+//!
+//! A metaslab comes in when an allocation or a claim needs it, or ahead of need; it goes when it
+//! was not used for long, or when loaded metaslabs take more memory than they may. What only
+//! memory knows (txgs that are not committed) keeps it there.
+//!
+//! Reading runs without the lock, while txgs commit. The store says as of which commit it has read
+//! the metaslab's own map; if the map was written since, what was read is thrown away and read
+//! again. Everything else that happened meanwhile is in the small sets and is applied when the
+//! tree is put in place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_rt::{Error, Kind, Result, Semaphore, tunables};
+
+use super::SpaceAllocator;
+use super::metaslab::SEGMENT_BYTES;
+use super::request::StoredSpace;
+use super::state::State;
+
+/// How long to wait for a commit that is just being finished.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// What became of a tree that was read.
+enum Installed {
+    Done,
+    /// The map was written meanwhile.
+    Stale,
+}
+
+impl State {
+    /// Whether a metaslab must be read before it can be used.
+    fn needs_load(&self, vdev: u64, id: usize) -> bool {
+        let metaslab = self.vdevs.get(&vdev).and_then(|vdev| vdev.metaslabs.get(id));
+        metaslab.is_some_and(|metaslab| metaslab.loaded.is_none())
+    }
+
+    /// A metaslab that nothing was ever recorded of is free and need not be read.
+    fn install_empty(&mut self, vdev: u64, id: usize) -> Result<bool> {
+        let txg = self.committed;
+        let Some(metaslab) = self.metaslab(vdev, id) else { return Ok(true) };
+        if metaslab.has_map {
+            return Ok(false);
+        }
+        let free = metaslab.range().into();
+        self.install(vdev, id, StoredSpace { free, txg })?;
+        Ok(true)
+    }
+
+    fn install(&mut self, vdev: u64, id: usize, stored: StoredSpace) -> Result<Installed> {
+        let (floor, txg) = (self.policy.size_floor(), self.committed);
+        let policy = self.policy.clone();
+        let Some(found) = self.vdevs.get_mut(&vdev) else { return Ok(Installed::Done) };
+        let Some(metaslab) = found.metaslabs.get_mut(id) else { return Ok(Installed::Done) };
+        let is_ahead = metaslab.map_pending.is_some_and(|pending| pending <= stored.txg);
+        if metaslab.map_txg > stored.txg || is_ahead {
+            return Ok(Installed::Stale);
+        }
+        if let Err(violation) = metaslab.install(stored.free, floor) {
+            // Its map contradicts itself or the logs. It is not used, and the pool goes on.
+            metaslab.is_broken = true;
+            found.passivate(id, policy.as_ref());
+            return Err(Error::new(Kind::Corrupt, violation));
+        }
+        metaslab.used = (txg, cenote_rt::monotonic());
+        found.reweigh(id, policy.as_ref());
+        self.recount_loaded(vdev, id);
+        self.unload_for_memory(Some((vdev, id)));
+        Ok(Installed::Done)
+    }
+
+    /// Counts a metaslab's segments anew.
+    pub(super) fn recount_loaded(&mut self, vdev: u64, id: usize) {
+        let segments = match self.metaslab(vdev, id) {
+            Some(metaslab) if metaslab.loaded.is_some() => Some(metaslab.loaded_segments()),
+            _ => None,
+        };
+        match segments {
+            Some(segments) => self.loaded.insert((vdev, id), segments),
+            None => self.loaded.remove(&(vdev, id)),
+        };
+    }
+
+    fn unload(&mut self, vdev: u64, id: usize) {
+        let policy = self.policy.clone();
+        if let Some(found) = self.vdevs.get_mut(&vdev) {
+            found.metaslabs[id].unload();
+            found.passivate(id, policy.as_ref());
+        }
+        self.loaded.remove(&(vdev, id));
+    }
+
+    /// Lets go what was not used for long.
+    pub(super) fn unload_idle(&mut self, txg: u64) {
+        let now = cenote_rt::monotonic();
+        let delay = Duration::from_millis(tunables::METASLAB_UNLOAD_DELAY_MS.get());
+        let txgs = tunables::METASLAB_UNLOAD_DELAY.get();
+        let is_idle = |(vdev, id): &&(u64, usize)| {
+            let metaslab = self.vdevs.get(vdev).and_then(|vdev| vdev.metaslabs.get(*id));
+            metaslab.is_some_and(|metaslab| {
+                let (used_txg, used_at) = metaslab.used;
+                metaslab.can_unload()
+                    && txg > used_txg.saturating_add(txgs)
+                    && now > used_at.saturating_add(delay)
+            })
+        };
+        let idle: Vec<_> = self.loaded.keys().filter(is_idle).copied().collect();
+        for (vdev, id) in idle {
+            self.unload(vdev, id);
+        }
+        self.unload_for_memory(None);
+    }
+
+    /// Lets the longest unused go until the rest takes no more memory than it may; `keep` stays.
+    fn unload_for_memory(&mut self, keep: Option<(u64, usize)>) {
+        let percent = tunables::METASLAB_MEM_LIMIT.get();
+        let limit = (u128::from(self.memory_bytes) * u128::from(percent) / 100) as u64;
+        let mut segments: u64 = self.loaded.values().sum();
+        if segments.saturating_mul(SEGMENT_BYTES) <= limit {
+            return;
+        }
+        let mut by_use: Vec<_> = self
+            .loaded
+            .iter()
+            .filter(|(key, _)| Some(**key) != keep)
+            .filter_map(|(key, segments)| {
+                let metaslab = self.vdevs.get(&key.0)?.metaslabs.get(key.1)?;
+                metaslab.can_unload().then_some((metaslab.used, *key, *segments))
+            })
+            .collect();
+        by_use.sort_unstable();
+        for (_, (vdev, id), count) in by_use {
+            if segments.saturating_mul(SEGMENT_BYTES) <= limit {
+                return;
+            }
+            self.unload(vdev, id);
+            segments -= count;
+        }
+    }
+
+    /// Metaslabs that are likely to be wanted soon and are not in memory.
+    fn wanted_soon(&self) -> Vec<(u64, usize)> {
+        if tunables::METASLAB_PRELOAD_ENABLED.get() == 0 {
+            return Vec::new();
+        }
+        let limit = tunables::METASLAB_PRELOAD_LIMIT.get_usize();
+        let groups = self.vdevs.iter().flat_map(|(id, vdev)| {
+            vdev.groups.iter().flat_map(move |group| {
+                let best = group.order.iter().take(limit).filter(|(weight, _)| weight.0.bits() > 0);
+                best.map(move |(_, metaslab)| (*id, *metaslab))
+            })
+        });
+        groups.filter(|(vdev, id)| self.needs_load(*vdev, *id)).collect()
+    }
+}
+
+impl SpaceAllocator {
+    /// Brings a metaslab into memory.
+    pub(super) async fn load(&self, vdev: u64, id: usize) -> Result<()> {
+        let gate = {
+            // LOCK state: short, nothing else is taken inside, never across an await.
+            let mut state = self.lock();
+            if !state.needs_load(vdev, id) {
+                return Ok(());
+            }
+            let gate = state.gates.entry((vdev, id));
+            gate.or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
+        };
+        // One reader at a time; the others find it loaded. Held across the read: it guards no data,
+        // and a reader needs no other gate.
+        let _permit = gate.acquire().await.map_err(|error| Error::new(Kind::Invariant, error))?;
+        let result = self.load_alone(vdev, id).await;
+        // LOCK state: as above.
+        self.lock().gates.remove(&(vdev, id));
+        result
+    }
+
+    async fn load_alone(&self, vdev: u64, id: usize) -> Result<()> {
+        loop {
+            {
+                // LOCK state: short.
+                let mut state = self.lock();
+                if !state.needs_load(vdev, id) || state.install_empty(vdev, id)? {
+                    return Ok(());
+                }
+            }
+            let stored = match self.store.load(vdev, id as u64).await {
+                Ok(stored) => stored,
+                Err(error) => {
+                    self.lock().mark_broken(vdev, id);
+                    return Err(error);
+                }
+            };
+            // LOCK state: the check against commits and the installation are one step.
+            let installed = self.lock().install(vdev, id, stored)?;
+            match installed {
+                Installed::Done => return Ok(()),
+                Installed::Stale => cenote_rt::sleep(RETRY).await,
+            }
+        }
+    }
+
+    /// Loads the metaslabs that are likely to be wanted next; for after a commit.
+    pub async fn preload(&self) {
+        let wanted = self.lock().wanted_soon();
+        for (vdev, id) in wanted {
+            // One that cannot be read is passed over from now on.
+            let _ = self.load(vdev, id).await;
+        }
+    }
+}
+
+impl State {
+    fn mark_broken(&mut self, vdev: u64, id: usize) {
+        let policy = self.policy.clone();
+        if let Some(found) = self.vdevs.get_mut(&vdev) {
+            found.metaslabs[id].is_broken = true;
+            found.passivate(id, policy.as_ref());
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! One metaslab: its sets of ranges, and the steps a range takes through them (spec 05 §5).
+//!
+//!              allocate                take_changes             sync_done
+//!   free ────────────────> allocating[txg] ──────> recorded ───────────> (allocated)
+//!    ^                                                                        |
+//!    |  sync_done(t+2)             sync_done(t)        take_changes      free |
+//!    +──────────────── defer[t%2] <──────────── freed <──────────── freeing <─+
+//!
+//! `free` exists only while the metaslab is loaded; all others are small and always there. The
+//! unflushed changes are what the logs say beyond the metaslab's own map, as of the last commit.
+//!
+//! Invariants (each checked in every build, when a set changes or a txg ends)
+//! * M1  A range is in at most one of free, allocating, defer, freed; what is in `freeing` or
+//!   `freed` was allocated.
+//! * M2  While loaded: size - allocated = free + allocating + freed + defer, in bytes.
+//! * M3  What is freed in txg t is free again after sync_done(t+2) at the earliest, so that going
+//!   back by one or two uberblocks finds every block in place (deferral allowed).
+//! * M4  Unflushed allocations and unflushed frees share nothing.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use cenote_ondisk::spacemap::{HISTOGRAM_BUCKETS, histogram};
+use cenote_ranges::{RangeError, RangeSet};
+
+use super::error::Violation;
+use super::fragmentation;
+use super::policy::{Cursors, Policy, Standing};
+use super::request::MetaslabSpec;
+use super::tree::FreeTree;
+use super::weight::Weight;
+
+/// Bytes of memory that a range takes in a tree by offset and one by size.
+pub(super) const SEGMENT_BYTES: u64 = 64;
+
+/// What a loaded metaslab has in memory.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) free: FreeTree,
+    pub(super) cursors: Cursors,
+}
+
+/// That a stream of allocations has taken up a metaslab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Activation {
+    /// The stream's slot in the group.
+    pub(super) slot: usize,
+    /// For second and third copies.
+    pub(super) is_secondary: bool,
+    /// What it weighed then.
+    pub(super) weight: Weight,
+}
+
+/// Changes that only the logs hold.
+#[derive(Debug, Default)]
+pub(super) struct Unflushed {
+    pub(super) allocs: RangeSet,
+    pub(super) frees: RangeSet,
+}
+
+impl Unflushed {
+    /// Memory estimate.
+    pub(super) fn segments(&self) -> u64 {
+        (self.allocs.len() + self.frees.len()) as u64
+    }
+
+    /// An allocation first undoes a free, and the other way round (spec 05 §4.3).
+    pub(super) fn fold(&mut self, range: Range<u64>, is_alloc: bool) -> Result<(), RangeError> {
+        let (same, other) = if is_alloc {
+            (&mut self.allocs, &mut self.frees)
+        } else {
+            (&mut self.frees, &mut self.allocs)
+        };
+        let undone: RangeSet = other.within(&range).collect();
+        other.subtract(&undone);
+        let mut rest = RangeSet::from(range);
+        rest.subtract(&undone);
+        same.try_union(&rest)
+    }
+}
+
+/// A metaslab.
+#[derive(Debug)]
+pub(super) struct Metaslab {
+    pub(super) vdev: u64,
+    pub(super) id: u64,
+    pub(super) start: u64,
+    pub(super) size: u64,
+    pub(super) ashift: u8,
+    /// Index of its group in the vdev.
+    pub(super) group: usize,
+
+    pub(super) loaded: Option<Box<Loaded>>,
+    pub(super) allocating: [RangeSet; 4],
+    /// Allocated in earlier passes of the syncing txg.
+    pub(super) recorded: RangeSet,
+    pub(super) freeing: RangeSet,
+    pub(super) freed: RangeSet,
+    pub(super) defer: [RangeSet; 2],
+    /// Freed in this pass and kept by the checkpoint.
+    pub(super) held: RangeSet,
+    pub(super) unflushed: Unflushed,
+
+    /// Bytes allocated as its map and the logs have them, passes of the syncing txg included.
+    pub(super) allocated: u64,
+    /// As its map's header has it.
+    pub(super) histogram: [u64; HISTOGRAM_BUCKETS],
+    pub(super) has_histogram: bool,
+    pub(super) has_map: bool,
+    /// From which txg on the logs apply; 0 if never logged.
+    pub(super) unflushed_txg: u64,
+    /// Whether the logs hold anything from then on.
+    pub(super) is_dirty: bool,
+    /// Txg of the last commit in which its own map was written, if since import.
+    pub(super) map_txg: u64,
+    /// Its own map is written in this txg, which is syncing.
+    pub(super) map_pending: Option<u64>,
+
+    pub(super) weight: Weight,
+    pub(super) fragmentation: Option<u64>,
+    pub(super) activation: Option<Activation>,
+    /// Not allocated from while above 0.
+    pub(super) disabled: u32,
+    /// Not allocated from before this txg is committed.
+    pub(super) new_in: Option<u64>,
+    /// Its map could not be read.
+    pub(super) is_broken: bool,
+    /// No free segment is larger; exact only where known.
+    pub(super) largest_max: u64,
+    /// When it was last allocated from or loaded.
+    pub(super) used: (u64, Duration),
+}
+
+impl Metaslab {
+    pub(super) fn new(vdev: u64, id: u64, ashift: u8, spec: &MetaslabSpec) -> Self {
+        let has_histogram = spec.histogram.is_some();
+        Self {
+            vdev,
+            id,
+            start: spec.start,
+            size: spec.size,
+            ashift,
+            group: 0,
+            loaded: None,
+            allocating: Default::default(),
+            recorded: RangeSet::new(),
+            freeing: RangeSet::new(),
+            freed: RangeSet::new(),
+            defer: Default::default(),
+            held: RangeSet::new(),
+            unflushed: Unflushed::default(),
+            allocated: spec.allocated,
+            histogram: spec.histogram.unwrap_or_default(),
+            has_histogram,
+            has_map: spec.has_map,
+            unflushed_txg: spec.unflushed_txg,
+            is_dirty: false,
+            map_txg: 0,
+            map_pending: None,
+            weight: Weight::ZERO,
+            fragmentation: None,
+            activation: None,
+            disabled: 0,
+            new_in: None,
+            is_broken: false,
+            largest_max: spec.size.saturating_sub(spec.allocated),
+            used: (0, Duration::ZERO),
+        }
+    }
+
+    pub(super) fn range(&self) -> Range<u64> {
+        self.start..self.start + self.size
+    }
+
+    /// The violation of a set operation here.
+    pub(super) fn set_error(
+        &self,
+        what: &'static str,
+    ) -> impl FnOnce(RangeError) -> Violation + use<> {
+        let (vdev, metaslab) = (self.vdev, self.id);
+        move |cause| Violation::Set { vdev, metaslab, what, cause }
+    }
+
+    fn sum_error(&self, what: &'static str, found: u64, expected: u64) -> Violation {
+        Violation::Sum { vdev: self.vdev, metaslab: self.id, what, found, expected }
+    }
+
+    /// Bytes that are freed and wait.
+    pub(super) fn deferred(&self) -> u64 {
+        self.defer.iter().map(RangeSet::bytes).sum()
+    }
+
+    /// Bytes taken and not recorded yet.
+    pub(super) fn allocating_bytes(&self) -> u64 {
+        self.allocating.iter().map(RangeSet::bytes).sum()
+    }
+
+    /// Bytes that can be taken now.
+    pub(super) fn usable(&self) -> u64 {
+        let taken = self.allocated + self.allocating_bytes() + self.deferred() + self.freed.bytes();
+        self.size.saturating_sub(taken)
+    }
+
+    /// Checks that a range is in none of the sets of what is free, or about to be: it can be freed.
+    fn check_allocated(
+        &self,
+        range: &Range<u64>,
+        txg: u64,
+        what: &'static str,
+    ) -> Result<(), Violation> {
+        let free = self.loaded.as_ref().map(|loaded| loaded.free.ranges());
+        let sets = [&self.freeing, &self.freed, &self.held].into_iter().chain(&self.defer);
+        // What a later txg has taken cannot be freed in this one.
+        let later = (1..4).map(|ahead| &self.allocating[((txg + ahead) & 3) as usize]);
+        for set in sets.chain(later).chain(free) {
+            if let Some(other) = set.overlap(range) {
+                let cause = RangeError::Overlap { range: range.clone(), other };
+                return Err(self.set_error(what)(cause));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a free range for `txg`.
+    pub(super) fn take(&mut self, range: Range<u64>, txg: u64) -> Result<(), Violation> {
+        let (error, again) = (self.set_error("allocation of what is not free"), range.clone());
+        let Some(loaded) = &mut self.loaded else {
+            return Err(error(RangeError::Missing { range }));
+        };
+        loaded.free.try_remove(range).map_err(error)?;
+        let error = self.set_error("double allocation");
+        self.allocating[(txg & 3) as usize].try_add(again).map_err(error)
+    }
+
+    /// Gives back what was taken for `txg`, if no pass has recorded it; false if one has.
+    pub(super) fn give_back(&mut self, range: Range<u64>, txg: u64) -> Result<bool, Violation> {
+        let allocating = &mut self.allocating[(txg & 3) as usize];
+        if allocating.try_remove(range.clone()).is_err() {
+            return Ok(false);
+        }
+        let error = self.set_error("undone allocation is free");
+        // It was loaded when the range was taken, and stays so while something is allocating.
+        let Some(loaded) = &mut self.loaded else {
+            return Err(error(RangeError::Missing { range }));
+        };
+        loaded.free.try_add(range).map_err(error)?;
+        Ok(true)
+    }
+
+    /// Frees a range in `txg`, which is syncing.
+    pub(super) fn free(&mut self, range: Range<u64>, txg: u64) -> Result<(), Violation> {
+        self.check_allocated(&range, txg, "free of what is free")?;
+        let error = self.set_error("double free");
+        self.freeing.try_add(range).map_err(error)
+    }
+
+    /// Frees a range that the checkpoint keeps.
+    pub(super) fn hold(&mut self, range: Range<u64>, txg: u64) -> Result<(), Violation> {
+        self.check_allocated(&range, txg, "held free of what is free")?;
+        let error = self.set_error("double free");
+        self.held.try_add(range).map_err(error)
+    }
+
+    /// Moves what this pass records: allocations of `txg`, then frees.
+    pub(super) fn record(&mut self, txg: u64) -> Result<(RangeSet, RangeSet), Violation> {
+        let allocs = self.allocating[(txg & 3) as usize].take();
+        let frees = self.freeing.take();
+        let error = self.set_error("allocated in two passes");
+        self.recorded.try_union(&allocs).map_err(error)?;
+        let error = self.set_error("freed in two passes");
+        self.freed.try_union(&frees).map_err(error)?;
+        let allocated = self.allocated + allocs.bytes();
+        if allocated > self.size || frees.bytes() > allocated {
+            return Err(self.sum_error("allocated, less frees", allocated, frees.bytes()));
+        }
+        self.allocated = allocated - frees.bytes();
+        Ok((allocs, frees))
+    }
+
+    /// The histogram for the map's header after a pass in which `frees` were recorded.
+    pub(super) fn update_histogram(&mut self, frees: &RangeSet) {
+        let mut counts = self.histogram;
+        if let Some(loaded) = &self.loaded {
+            counts = stored_counts(loaded.free.histogram(), self.ashift);
+            for set in [&self.freed, &self.defer[0], &self.defer[1]] {
+                add_counts(&mut counts, &stored_counts(&set.histogram(), self.ashift));
+            }
+        } else {
+            if !self.has_histogram && !self.has_map {
+                // Nothing was ever recorded here: all of it was free, in one piece.
+                counts = stored_counts(&RangeSet::from(self.range()).histogram(), self.ashift);
+            }
+            add_counts(&mut counts, &stored_counts(&frees.histogram(), self.ashift));
+        }
+        self.histogram = counts;
+        self.has_histogram = true;
+    }
+
+    /// Ends `txg`, which is committed: what was freed waits, what has waited long enough is free.
+    /// Returns what has become free.
+    pub(super) fn finish(&mut self, txg: u64, may_defer: bool) -> Result<RangeSet, Violation> {
+        let waiting = &mut self.defer[(txg % 2) as usize];
+        let mut mature = waiting.take();
+        let freed = self.freed.take();
+        if may_defer {
+            *waiting = freed;
+        } else {
+            let error = self.set_error("deferred twice");
+            mature.try_union(&freed).map_err(error)?;
+        }
+        self.recorded.clear();
+        let error = self.set_error("deferred range is free");
+        if let Some(loaded) = &mut self.loaded {
+            mature.iter().try_for_each(|range| loaded.free.try_add(range)).map_err(error)?;
+        } else if !mature.is_empty() {
+            self.largest_max = self.usable();
+        }
+        self.check_sums()?;
+        Ok(mature)
+    }
+
+    /// Brings the unflushed changes to the state after `txg`, whose changes are given.
+    pub(super) fn fold(
+        &mut self,
+        txg: u64,
+        is_logged: bool,
+        (allocs, frees): (&RangeSet, &RangeSet),
+    ) -> Result<(), Violation> {
+        if self.map_pending.take_if(|pending| *pending == txg).is_some() {
+            self.map_txg = txg;
+            self.unflushed = Unflushed::default();
+        }
+        if !is_logged {
+            return Ok(());
+        }
+        for (set, is_alloc) in [(allocs, true), (frees, false)] {
+            for range in set.iter() {
+                let error = self.set_error("unflushed change");
+                self.unflushed.fold(range, is_alloc).map_err(error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// M2.
+    pub(super) fn check_sums(&self) -> Result<(), Violation> {
+        let Some(loaded) = &self.loaded else { return Ok(()) };
+        let found =
+            loaded.free.bytes() + self.allocating_bytes() + self.freed.bytes() + self.deferred();
+        let expected = self.size.saturating_sub(self.allocated);
+        if found == expected {
+            return Ok(());
+        }
+        Err(self.sum_error("free, allocating, freed and deferred", found, expected))
+    }
+
+    /// Makes the free tree from what the metaslab's own map leaves free.
+    pub(super) fn install(&mut self, mut free: RangeSet, floor: u64) -> Result<(), Violation> {
+        let steps = [
+            ("unflushed allocation is not free", &self.unflushed.allocs, false),
+            ("unflushed free is free", &self.unflushed.frees, true),
+            ("deferred range is not free", &self.defer[0], false),
+            ("deferred range is not free", &self.defer[1], false),
+            ("recorded range is not free", &self.recorded, false),
+        ];
+        let allocating = self.allocating.iter();
+        let taken = allocating.map(|set| ("range being allocated is not free", set, false));
+        for (what, set, is_free) in steps.into_iter().chain(taken) {
+            let result = if is_free { free.try_union(set) } else { free.try_subtract(set) };
+            result.map_err(self.set_error(what))?;
+        }
+        for set in [&self.freeing, &self.freed, &self.held] {
+            if let Some(range) = set.iter().find(|range| free.overlap(range).is_some()) {
+                let cause = RangeError::Overlap { other: range.clone(), range };
+                return Err(self.set_error("freed range is free already")(cause));
+            }
+        }
+        let outside = free.bytes() - free.bytes_within(&self.range());
+        if outside != 0 {
+            return Err(self.sum_error("free space outside", outside, 0));
+        }
+        let loaded = Loaded { free: FreeTree::new(free, floor), cursors: Cursors::new(self.start) };
+        self.loaded = Some(Box::new(loaded));
+        let result = self.check_sums();
+        if result.is_err() {
+            self.loaded = None;
+        }
+        result
+    }
+
+    /// Whether it can leave memory: nothing is in it that only memory knows.
+    pub(super) fn can_unload(&self) -> bool {
+        self.loaded.is_some()
+            && self.disabled == 0
+            && self.recorded.is_empty()
+            && self.allocating.iter().all(RangeSet::is_empty)
+    }
+
+    /// Leaves memory.
+    pub(super) fn unload(&mut self) {
+        if let Some(mut loaded) = self.loaded.take() {
+            self.largest_max = loaded.free.largest();
+        }
+    }
+
+    /// No free segment is larger than this.
+    pub(super) fn largest_bound(&mut self) -> u64 {
+        match &mut self.loaded {
+            Some(loaded) => loaded.free.largest(),
+            None => self.largest_max,
+        }
+    }
+
+    /// Segments in memory.
+    pub(super) fn loaded_segments(&self) -> u64 {
+        self.loaded.as_ref().map_or(0, |loaded| loaded.free.ranges().len() as u64)
+    }
+
+    /// Weight by segments, where they are known.
+    fn segment_weight(&self) -> Option<Weight> {
+        if let Some(loaded) = &self.loaded {
+            return Some(Weight::of_free(loaded.free.histogram(), self.ashift));
+        }
+        if self.usable() == self.size {
+            return Some(Weight::of_segments(self.size.max(1).ilog2(), 1));
+        }
+        if !self.has_histogram {
+            return None;
+        }
+        let mut unusable = [0; HISTOGRAM_BUCKETS];
+        for set in [&self.freed, &self.defer[0], &self.defer[1]] {
+            add_counts(&mut unusable, &stored_counts(&set.histogram(), self.ashift));
+        }
+        Some(Weight::of_stored(&self.histogram, &unusable, self.ashift))
+    }
+
+    /// Its weight as it is now.
+    pub(super) fn weigh(&self, policy: &dyn Policy, count: u64) -> Weight {
+        if self.is_broken || self.usable() == 0 {
+            return Weight::ZERO;
+        }
+        policy.weigh(&Standing {
+            metaslab: self.id,
+            count,
+            free: self.usable(),
+            fragmentation: self.fragmentation,
+            by_segments: self.segment_weight(),
+        })
+    }
+
+    /// Recomputes the figure from the stored histogram.
+    pub(super) fn update_fragmentation(&mut self) {
+        self.fragmentation = match (self.has_map, self.has_histogram) {
+            (false, _) => Some(0),
+            (true, true) => Some(fragmentation::of_metaslab(&self.histogram, self.ashift)),
+            (true, false) => None,
+        };
+    }
+}
+
+/// A histogram by log2 of bytes in the form of a map's header (spec 05 §2.8).
+pub(super) fn stored_counts(counts: &[u64; 64], ashift: u8) -> [u64; HISTOGRAM_BUCKETS] {
+    let mut stored = [0_u64; HISTOGRAM_BUCKETS];
+    for (log2, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+        if let Some((bucket, times)) = histogram::bucket(1 << log2, ashift) {
+            stored[bucket] = stored[bucket].saturating_add(count.saturating_mul(times));
+        }
+    }
+    stored
+}
+
+fn add_counts(sum: &mut [u64; HISTOGRAM_BUCKETS], more: &[u64; HISTOGRAM_BUCKETS]) {
+    for (sum, more) in sum.iter_mut().zip(more) {
+        *sum = sum.saturating_add(*more);
+    }
+}

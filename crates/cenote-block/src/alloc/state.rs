@@ -1,0 +1,142 @@
+//! What is behind the allocator's lock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_ondisk::blkptr::Dva;
+use cenote_rt::{FixedMap, Rng, Semaphore};
+
+use super::class::Class;
+use super::error::Violation;
+use super::flush::FlushState;
+use super::group::{Group, Vdev};
+use super::metaslab::Metaslab;
+use super::policy::Policy;
+use super::request::SpaceGeometry;
+
+/// Whose turn it is, for one class and stream.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Rotor {
+    pub(super) vdev: u64,
+    /// Bytes of this turn that are gone.
+    pub(super) used: u64,
+}
+
+/// Everything that the allocator knows.
+pub(super) struct State {
+    pub(super) policy: Arc<dyn Policy>,
+    pub(super) geometry: Arc<dyn SpaceGeometry>,
+    pub(super) vdevs: BTreeMap<u64, Vdev>,
+    /// Vdevs of each class, ascending.
+    pub(super) rings: BTreeMap<Class, Vec<u64>>,
+    pub(super) rotors: BTreeMap<(Class, usize), Rotor>,
+    pub(super) streams: usize,
+    pub(super) has_logs: bool,
+    /// Last committed txg.
+    pub(super) committed: u64,
+    /// The txg that frees are collected for, once there is one.
+    pub(super) freeing_txg: Option<u64>,
+    /// The txg that a pass was recorded for.
+    pub(super) recording_txg: Option<u64>,
+    /// Metaslabs with something to record or to finish, by txg.
+    pub(super) dirty: BTreeMap<u64, BTreeSet<(u64, usize)>>,
+    /// Metaslabs with deferred ranges.
+    pub(super) deferring: BTreeSet<(u64, usize)>,
+    pub(super) flush: FlushState,
+    /// Metaslabs that are in memory, and their segments when last counted.
+    pub(super) loaded: BTreeMap<(u64, usize), u64>,
+    /// One at a time loads a metaslab; the others wait.
+    pub(super) gates: FixedMap<(u64, usize), Arc<Semaphore>>,
+    pub(super) memory_bytes: u64,
+    pub(super) rng: Rng,
+}
+
+impl State {
+    /// The metaslab that wholly contains a range of whole sectors.
+    pub(super) fn locate(
+        &self,
+        vdev: u64,
+        offset: u64,
+        asize: u64,
+    ) -> Result<(usize, Range<u64>), Violation> {
+        let error = Violation::Place { vdev, offset, asize };
+        let Some(found) = self.vdevs.get(&vdev) else { return Err(error) };
+        let id = offset.checked_shr(found.spec.metaslab_shift).unwrap_or(0) as usize;
+        let (Some(metaslab), Some(end)) = (found.metaslabs.get(id), offset.checked_add(asize))
+        else {
+            return Err(error);
+        };
+        let sector = 1_u64 << found.spec.ashift;
+        let own = metaslab.range();
+        let fits = offset >= own.start
+            && end <= own.end
+            && asize > 0
+            && offset.is_multiple_of(sector)
+            && asize.is_multiple_of(sector);
+        if fits { Ok((id, offset..end)) } else { Err(error) }
+    }
+
+    /// The same for an address; that of a gang block covers its header only (spec 05 §5.6).
+    pub(super) fn locate_dva(&self, dva: &Dva, txg: u64) -> Result<(usize, Range<u64>), Violation> {
+        let vdev = u64::from(dva.vdev);
+        let asize = if dva.gang {
+            self.geometry.asize_for(vdev, GANG_HEADER_BYTES, txg).unwrap_or(0)
+        } else {
+            dva.asize
+        };
+        self.locate(vdev, dva.offset, asize)
+    }
+
+    pub(super) fn metaslab(&mut self, vdev: u64, id: usize) -> Option<&mut Metaslab> {
+        self.vdevs.get_mut(&vdev)?.metaslabs.get_mut(id)
+    }
+
+    /// Notes that a metaslab takes part in `txg`.
+    pub(super) fn mark(&mut self, txg: u64, vdev: u64, id: usize) {
+        self.dirty.entry(txg).or_default().insert((vdev, id));
+    }
+
+    /// Checks that `txg` is still to be committed, and one of three that can be under way.
+    pub(super) fn check_open(&self, what: &'static str, txg: u64) -> Result<(), Violation> {
+        // Two txgs that far apart would share a set.
+        let clash = self.dirty.keys().any(|other| *other != txg && (other ^ txg) & 3 == 0);
+        if txg <= self.committed || clash {
+            return Err(Violation::Order { what, txg, committed: self.committed });
+        }
+        Ok(())
+    }
+
+    /// Frees and recording belong to one txg at a time, the syncing one.
+    pub(super) fn check_syncing(&mut self, what: &'static str, txg: u64) -> Result<(), Violation> {
+        self.check_open(what, txg)?;
+        match self.freeing_txg {
+            Some(syncing) if syncing != txg => {
+                Err(Violation::Order { what, txg, committed: self.committed })
+            }
+            _ => {
+                self.freeing_txg = Some(txg);
+                Ok(())
+            }
+        }
+    }
+
+    /// The groups that serve a class.
+    pub(super) fn groups(&self, class: Class) -> impl Iterator<Item = (&Vdev, &Group)> {
+        let ring = self.rings.get(&class).into_iter().flatten();
+        ring.filter_map(move |id| {
+            let vdev = self.vdevs.get(id)?;
+            Some((vdev, &vdev.groups[vdev.group_for(class)?]))
+        })
+    }
+
+    /// (space, allocated and deferred) of a class.
+    pub(super) fn class_space(&self, class: Class) -> (u64, u64) {
+        self.groups(class).fold((0, 0), |(space, allocated), (_, group)| {
+            (space + group.space, allocated + group.allocated)
+        })
+    }
+}
+
+/// Size of a classic gang header.
+const GANG_HEADER_BYTES: u64 = 512;

@@ -1,0 +1,184 @@
+//! The syncing txg's side: what each pass records, and what a commit changes (spec 05 §5.2-5.4).
+
+use std::collections::BTreeSet;
+
+use cenote_ondisk::spacemap::HISTOGRAM_BUCKETS;
+use cenote_ranges::RangeSet;
+
+use super::class::Class;
+use super::error::Violation;
+use super::state::State;
+
+/// What a pass records of one metaslab: ALLOC of `allocs`, then FREE of `frees`, in the log of the
+/// txg, or in its own map on a pool without logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetaslabChange {
+    /// Top-level vdev.
+    pub vdev: u64,
+    /// Metaslab.
+    pub metaslab: u64,
+    /// Taken.
+    pub allocs: RangeSet,
+    /// Freed.
+    pub frees: RangeSet,
+    /// Freed, but kept by the checkpoint: FREE in the vdev's checkpoint map and nowhere else.
+    pub held: RangeSet,
+    /// Goes into the vdev's array of unflushed txgs.
+    pub unflushed_txg: Option<u64>,
+    /// For the header of its own map.
+    pub histogram: [u64; HISTOGRAM_BUCKETS],
+    /// It has no space map yet: make one, and store it in the vdev's array.
+    pub needs_map: bool,
+}
+
+impl State {
+    /// Moves everything that is to be recorded for `txg` out of its sets.
+    pub(super) fn take_changes(&mut self, txg: u64) -> Result<Vec<MetaslabChange>, Violation> {
+        self.check_syncing("recording", txg)?;
+        self.recording_txg = Some(txg);
+        let marked: Vec<_> = self.dirty.get(&txg).into_iter().flatten().copied().collect();
+        let mut changes = Vec::new();
+        for (vdev, id) in marked {
+            changes.extend(self.take_change(txg, vdev, id)?);
+        }
+        Ok(changes)
+    }
+
+    fn take_change(
+        &mut self,
+        txg: u64,
+        vdev: u64,
+        id: usize,
+    ) -> Result<Option<MetaslabChange>, Violation> {
+        let has_logs = self.has_logs;
+        let Some(metaslab) = self.metaslab(vdev, id) else { return Ok(None) };
+        let (allocs, frees) = metaslab.record(txg)?;
+        let held = metaslab.held.take();
+        let is_changed = !(allocs.is_empty() && frees.is_empty());
+        if !is_changed && held.is_empty() {
+            return Ok(None);
+        }
+        let needs_map = !metaslab.has_map && is_changed;
+        let mut unflushed_txg = None;
+        if is_changed {
+            metaslab.update_histogram(&frees);
+            metaslab.has_map = true;
+            if has_logs && !metaslab.is_dirty {
+                // Its map is complete up to this txg (spec 05 §4.3).
+                metaslab.is_dirty = true;
+                unflushed_txg = Some(txg);
+            } else if !has_logs {
+                metaslab.map_pending = Some(txg);
+            }
+        }
+        let histogram = metaslab.histogram;
+        if let Some(txg) = unflushed_txg {
+            self.set_unflushed(vdev, id, txg);
+        }
+        Ok(Some(MetaslabChange {
+            vdev,
+            metaslab: id as u64,
+            allocs,
+            frees,
+            held,
+            unflushed_txg,
+            histogram,
+            needs_map,
+        }))
+    }
+
+    /// `txg` is on disk. Ranges freed two txgs ago become free, those freed now wait.
+    pub(super) fn sync_done(&mut self, txg: u64, slop: u64) -> Result<Vec<Mature>, Violation> {
+        if txg <= self.committed || self.freeing_txg.is_some_and(|syncing| syncing != txg) {
+            let committed = self.committed;
+            return Err(Violation::Order { what: "commit", txg, committed });
+        }
+        let (space, allocated) = self.class_space(Class::Normal);
+        // With so little left, what waits is needed (spec 05 §5.4).
+        let may_defer = space.saturating_sub(allocated) > slop;
+        let mut touched = self.dirty.remove(&txg).unwrap_or_default();
+        touched.extend(self.deferring.iter().copied());
+        let mut mature = Vec::new();
+        for (vdev, id) in &touched {
+            let ranges = self.finish(txg, *vdev, *id, may_defer)?;
+            if !ranges.is_empty() {
+                mature.push(Mature { vdev: *vdev, metaslab: *id as u64, ranges });
+            }
+        }
+        self.settle_new(txg);
+        self.committed = txg;
+        self.freeing_txg = None;
+        self.recording_txg = None;
+        let vdevs: BTreeSet<_> = touched.iter().map(|(vdev, _)| *vdev).collect();
+        for vdev in vdevs {
+            if let Some(vdev) = self.vdevs.get_mut(&vdev) {
+                vdev.update_fragmentation();
+            }
+        }
+        self.unload_idle(txg);
+        Ok(mature)
+    }
+
+    fn finish(
+        &mut self,
+        txg: u64,
+        vdev_id: u64,
+        id: usize,
+        may_defer: bool,
+    ) -> Result<RangeSet, Violation> {
+        let (has_logs, policy) = (self.has_logs, self.policy.clone());
+        let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(RangeSet::new()) };
+        let may_defer = may_defer && !vdev.is_changing;
+        let Some(metaslab) = vdev.metaslabs.get_mut(id) else { return Ok(RangeSet::new()) };
+        let pending = &metaslab.allocating[(txg & 3) as usize];
+        if !(pending.is_empty() && metaslab.freeing.is_empty() && metaslab.held.is_empty()) {
+            // The maps just committed lack something.
+            let committed = self.committed;
+            return Err(Violation::Order { what: "commit before recording", txg, committed });
+        }
+        let was_pending = metaslab.map_pending == Some(txg);
+        let segments = if was_pending { 0 } else { metaslab.unflushed.segments() };
+        let (recorded, freed) = (metaslab.recorded.take(), metaslab.freed.clone());
+        metaslab.fold(txg, has_logs, (&recorded, &freed))?;
+        let now = metaslab.unflushed.segments();
+        let deferred = metaslab.deferred();
+        let mature = metaslab.finish(txg, may_defer)?;
+        metaslab.update_fragmentation();
+        let (after, group) = (metaslab.deferred(), metaslab.group);
+        let group = &mut vdev.groups[group];
+        group.allocated =
+            (group.allocated + recorded.bytes() + after).saturating_sub(freed.bytes() + deferred);
+        group.deferred = (group.deferred + after).saturating_sub(deferred);
+        vdev.reweigh(id, policy.as_ref());
+        self.flush.segments = (self.flush.segments + now).saturating_sub(segments);
+        if after > 0 {
+            self.deferring.insert((vdev_id, id));
+        } else {
+            self.deferring.remove(&(vdev_id, id));
+        }
+        self.recount_loaded(vdev_id, id);
+        Ok(mature)
+    }
+
+    /// Metaslabs that came with `txg` can be used from now on.
+    fn settle_new(&mut self, txg: u64) {
+        for vdev in self.vdevs.values_mut() {
+            for metaslab in &mut vdev.metaslabs {
+                if metaslab.new_in.take_if(|new_in| *new_in <= txg).is_some() {
+                    vdev.groups[metaslab.group].space += metaslab.size;
+                }
+            }
+        }
+    }
+}
+
+/// Ranges that can be used again: what autotrim may discard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mature {
+    /// Top-level vdev.
+    pub vdev: u64,
+    /// Metaslab.
+    pub metaslab: u64,
+    /// What has become free.
+    pub ranges: RangeSet,
+}
