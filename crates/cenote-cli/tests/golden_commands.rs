@@ -4,26 +4,13 @@
 //! made, so that not even widths of columns differ. Tables are those of the txg just before the
 //! export, which writes to the pool itself: `-T` opens that.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use cenote_cli::Io;
 use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
+use cenote_testkit::golden::{PrivateFolder, on_each, wording};
+use cenote_testkit::tables::{EXEMPT_DATASET, EXEMPT_POOL, without_exempt};
 use cenote_testkit::{Golden, compare, golden, tables};
-
-/// Values that need not match, each with the reason: (pool or "*", property, reason).
-const EXEMPT_DATASET: &[(&str, &str, &str)] = &[
-    ("*", "mounted", "whether it is mounted is a fact of the host"),
-    ("g-legacy", "snapshots_changed", "kept in memory only on pools without extensible_dataset"),
-];
-
-/// The same for properties of pools.
-const EXEMPT_POOL: &[(&str, &str, &str)] = &[
-    ("*", "load_guid", "a random number of each import"),
-    ("*", "readonly", "how the pool was imported"),
-    ("g-classes", "dedup_table_size", "kept in memory until a table changes, logs emptied or not"),
-    ("g-scan", "allocated", "counts what was freed in the last two txgs, a fact of memory"),
-    ("g-scan", "free", "the same"),
-];
 
 /// Lines of tables that need not match: (pool, start of the line, reason).
 const EXEMPT_LINES: &[(&str, &str, &str)] = &[
@@ -94,63 +81,19 @@ impl Drop for Links {
 
 /// The txgs at which as much was in use as the tables say, newest first.
 fn matching_txgs(golden: &Golden) -> Vec<u64> {
-    let list = golden.text("zfs-list.tsv").unwrap_or_default();
-    let used = list.lines().next().and_then(|line| line.split('\t').nth(2)?.parse::<u64>().ok());
-    let scan = async {
+    let matching = async {
         let options = ScanOptions { paths: vec![golden.images()] };
         let scan = import::scan(&options).await.expect("scan");
         let candidate = scan.find(golden.name()).expect("the pool is found");
-        let mut txgs: Vec<u64> = candidate.uberblocks().iter().map(|ub| ub.txg).collect();
-        txgs.sort_unstable();
-        txgs.dedup();
-        let mut matching = Vec::new();
-        for txg in txgs.into_iter().rev() {
+        let txgs = candidate.uberblocks().into_iter().map(|uberblock| uberblock.txg);
+        tables::at_listing(golden, txgs, async |txg| {
             let options = OpenOptions { txg: Some(txg), ..OpenOptions::default() };
-            let Ok(pool) = Pool::open(candidate, &options).await else { break };
-            // Without tables there is nothing to choose by: the last state.
-            if used.is_none_or(|used| pool.root_dir().phys.used_bytes == used) {
-                matching.push(txg);
-                if used.is_none() {
-                    break;
-                }
-            } else if !matching.is_empty() {
-                break;
-            }
-        }
-        matching
+            let pool = Pool::open(candidate, &options).await.ok()?;
+            Some((txg, pool.root_dir().phys.used_bytes))
+        })
+        .await
     };
-    cenote_rt::block_on(2, scan).expect("runtime")
-}
-
-/// Keys, as arguments.
-fn keys(golden: &Golden, folder: &Path) -> Vec<String> {
-    let key =
-        |dataset: &str, file: PathBuf| ["-k".to_owned(), format!("{dataset}={}", file.display())];
-    match golden.name() {
-        "g-crypt" => [("gcm", "pass"), ("ccm", "hex"), ("raw", "raw")]
-            .into_iter()
-            .flat_map(|(name, file)| key(&format!("g-crypt/{name}"), golden.key_file(file)))
-            .collect(),
-        "g-send" => {
-            let file = folder.join("key");
-            std::fs::write(&file, "secretsecret\n").expect("key");
-            key("g-send/e", file).to_vec()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// Runs a comparison on every golden pool, and tells of all that differ.
-fn on_each_pool(test: impl Fn(&Golden) -> Option<String>) {
-    let mut failures = String::new();
-    for name in cenote_testkit::golden_names() {
-        if let Some(golden) = golden(&name)
-            && let Some(difference) = test(&golden)
-        {
-            failures.extend([&name, ":\n", &difference]);
-        }
-    }
-    assert!(failures.is_empty(), "{failures}");
+    cenote_rt::block_on(2, matching).expect("runtime")
 }
 
 /// What `tool args...` prints of the pool as it was when the tables were made; with several such
@@ -161,8 +104,8 @@ fn at_tables(
     same: impl Fn(&str) -> Option<String>,
 ) -> Option<String> {
     let links = Links::new(golden, "");
-    let folder = cenote_testkit::golden::PrivateFolder::create("keys");
-    let keys = keys(golden, folder.path());
+    let folder = PrivateFolder::create("keys");
+    let keys = golden.key_options(&folder);
     let mut difference = Some("no txg at which the tables were printed".to_owned());
     for txg in matching_txgs(golden) {
         let txg = txg.to_string();
@@ -184,18 +127,10 @@ fn without_lines(text: &str, pool: &str) -> String {
     text.lines().filter(|line| !is_exempt(line)).flat_map(|line| [line, "\n"]).collect()
 }
 
-fn without_properties(text: &str, list: &[(&str, &str, &str)], pool: &str) -> String {
-    let is_exempt = |property: &str| {
-        list.iter().any(|(on, name, _)| (*on == "*" || *on == pool) && *name == property)
-    };
-    let keep = |line: &&str| line.split('\t').nth(1).is_none_or(|property| !is_exempt(property));
-    text.lines().filter(keep).flat_map(|line| [line, "\n"]).collect()
-}
-
 #[test]
 fn import_listings() {
-    let Some(text) = cenote_testkit::golden::wording("import-listings.txt") else { return };
-    on_each_pool(|golden| {
+    let Some(text) = wording("import-listings.txt") else { return };
+    on_each(|golden| {
         let title = format!("## {}\n", golden.name());
         let part = text.split(&title).nth(1).expect("the pool is listed");
         let part = part.split("\nexit 0").next().expect("its end");
@@ -216,7 +151,7 @@ fn import_listings() {
 
 #[test]
 fn dataset_lists() {
-    on_each_pool(|golden| {
+    on_each(|golden| {
         let wanted = golden.text("zfs-list.tsv")?;
         let columns = "name,type,used,available,referenced,mountpoint,creation";
         let args = ["zfs", "list", "-Hp", "-t", "all", "-r", "-o", columns];
@@ -226,9 +161,9 @@ fn dataset_lists() {
 
 #[test]
 fn dataset_properties() {
-    on_each_pool(|golden| {
+    on_each(|golden| {
         let wanted = golden.text("zfs-get-all.tsv")?;
-        let kept = |text: &str| without_properties(text, EXEMPT_DATASET, golden.name());
+        let kept = |text: &str| without_exempt(text, EXEMPT_DATASET, golden.name());
         at_tables(golden, &["zfs", "get", "-Hp", "-t", "all", "-r", "all", golden.name()], |ours| {
             compare::text_difference(&kept(ours), &kept(&wanted))
         })
@@ -237,9 +172,9 @@ fn dataset_properties() {
 
 #[test]
 fn pool_properties() {
-    on_each_pool(|golden| {
+    on_each(|golden| {
         let wanted = golden.text("zpool-get-all.tsv")?;
-        let kept = |text: &str| without_properties(text, EXEMPT_POOL, golden.name());
+        let kept = |text: &str| without_exempt(text, EXEMPT_POOL, golden.name());
         at_tables(golden, &["zpool", "get", "-Hp", "all"], |ours| {
             compare::text_difference(&kept(ours), &kept(&wanted))
         })
@@ -248,7 +183,7 @@ fn pool_properties() {
 
 #[test]
 fn pool_lists() {
-    on_each_pool(|golden| {
+    on_each(|golden| {
         let wanted = golden.text("zpool-list-v.tsv")?;
         let kept = |text: &str| without_lines(text, golden.name());
         at_tables(golden, &["zpool", "list", "-Hpv"], |ours| {
@@ -259,7 +194,7 @@ fn pool_lists() {
 
 #[test]
 fn pool_statuses() {
-    on_each_pool(|golden| {
+    on_each(|golden| {
         let wanted = golden.text("zpool-status.txt")?;
         let kept = |text: &str| without_lines(text, golden.name());
         at_tables(golden, &["zpool", "status", "-v"], |ours| {
@@ -271,7 +206,7 @@ fn pool_statuses() {
 /// The history goes on after it was printed: with the export, if with anything.
 #[test]
 fn histories() {
-    on_each_pool(|golden| {
+    on_each(|golden| {
         let wanted = golden.text("history.txt")?;
         let images = golden.images();
         let images = images.to_str().expect("UTF-8");

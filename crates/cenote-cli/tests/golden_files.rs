@@ -10,7 +10,6 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::PathBuf;
 
 use cenote_cli::Io;
 use cenote_testkit::golden::{self, PrivateFolder};
@@ -47,25 +46,8 @@ struct Opened {
 impl Opened {
     fn new(golden: Golden) -> Self {
         let keys = PrivateFolder::create("keys");
-        let name = golden.name().to_owned();
         let mut options = vec!["-d".to_owned(), golden.images().display().to_string()];
-        let mut add = |dataset: &str, file: PathBuf| {
-            options.push("-k".to_owned());
-            options.push(format!("{name}/{dataset}={}", file.display()));
-        };
-        match golden.name() {
-            "g-crypt" => {
-                for (dataset, file) in [("gcm", "pass"), ("ccm", "hex"), ("raw", "raw")] {
-                    add(dataset, golden.key_file(file));
-                }
-            }
-            "g-send" => {
-                let file = keys.path().join("e");
-                std::fs::write(&file, "secretsecret").unwrap();
-                add("e", file);
-            }
-            _ => {}
-        }
+        options.extend(golden.key_options(&keys));
         Self { golden, options, _keys: keys }
     }
 

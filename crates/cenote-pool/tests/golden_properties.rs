@@ -5,22 +5,9 @@ use std::sync::Arc;
 
 use cenote_pool::props::PropRow;
 use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
+use cenote_testkit::golden::on_each;
+use cenote_testkit::tables::{EXEMPT_DATASET, EXEMPT_POOL, without_exempt};
 use cenote_testkit::{Golden, compare, golden, tables};
-
-/// Values that need not match, each with the reason: (pool or "*", property, reason).
-const EXEMPT_DATASET: &[(&str, &str, &str)] = &[
-    ("*", "mounted", "whether it is mounted is a fact of the host"),
-    ("g-legacy", "snapshots_changed", "kept in memory only on pools without extensible_dataset"),
-];
-
-/// The same for properties of pools.
-const EXEMPT_POOL: &[(&str, &str, &str)] = &[
-    ("*", "load_guid", "a random number of each import"),
-    ("*", "readonly", "how the pool was imported"),
-    ("g-classes", "dedup_table_size", "kept in memory until a table changes, logs emptied or not"),
-    ("g-scan", "allocated", "counts what was freed in the last two txgs, a fact of memory"),
-    ("g-scan", "free", "the same"),
-];
 
 /// Opens the pool at the txg at which the tables were printed: just before the export, which
 /// itself writes to the MOS and changes what is allocated and available. Of several such txgs the
@@ -34,57 +21,26 @@ async fn matching(golden: &Golden) -> Vec<Arc<Pool>> {
     let options = ScanOptions { paths: vec![golden.images()] };
     let scan = import::scan(&options).await.expect("scan");
     let candidate = scan.find(golden.name()).expect("the pool is found");
-    let list = golden.text("zfs-list.tsv").unwrap_or_default();
-    let used = list.lines().next().and_then(|line| line.split('\t').nth(2)?.parse::<u64>().ok());
-    let mut txgs: Vec<u64> = candidate.uberblocks().iter().map(|ub| ub.txg).collect();
-    txgs.sort_unstable();
-    txgs.dedup();
-    let mut matching = Vec::new();
-    for txg in txgs.into_iter().rev() {
+    let txgs = candidate.uberblocks().into_iter().map(|uberblock| uberblock.txg);
+    let pools = tables::at_listing(golden, txgs, async |txg| {
         let options = OpenOptions { txg: Some(txg), ..OpenOptions::default() };
-        let Ok(pool) = Pool::open(candidate, &options).await else { break };
-        if Some(pool.root_dir().phys.used_bytes) == used {
-            assert_eq!(pool.warnings(), &[] as &[String]);
-            for (dataset, key) in keys(golden) {
-                let dataset = pool.dataset(dataset).await.expect("encryption root");
-                pool.load_key(&dataset, &key).await.expect("key");
-            }
-            matching.push(pool);
-        } else if !matching.is_empty() {
-            break;
+        let pool = Pool::open(candidate, &options).await.ok()?;
+        let used = pool.root_dir().phys.used_bytes;
+        Some((pool, used))
+    })
+    .await;
+    for pool in &pools {
+        assert_eq!(pool.warnings(), &[] as &[String]);
+        for (dataset, key) in golden.keys() {
+            let dataset = pool.dataset(dataset).await.expect("encryption root");
+            pool.load_key(&dataset, &key).await.expect("key");
         }
     }
-    matching
-}
-
-fn keys(golden: &Golden) -> Vec<(&'static str, Vec<u8>)> {
-    let file = |name: &str| std::fs::read(golden.key_file(name)).expect("key file");
-    match golden.name() {
-        "g-crypt" => {
-            vec![
-                ("g-crypt/gcm", file("pass")),
-                ("g-crypt/ccm", file("hex")),
-                ("g-crypt/raw", file("raw")),
-            ]
-        }
-        "g-send" => vec![("g-send/e", b"secretsecret\n".to_vec())],
-        _ => Vec::new(),
-    }
-}
-
-fn is_exempt(list: &[(&str, &str, &str)], pool: &str, property: &str) -> bool {
-    list.iter().any(|(on, name, _)| (*on == "*" || *on == pool) && *name == property)
+    pools
 }
 
 fn line(name: &str, row: &PropRow) -> String {
     format!("{name}\t{}\t{}\t{}", row.name, row.literal(), row.source)
-}
-
-fn without_exempt(text: &str, list: &[(&str, &str, &str)], pool: &str) -> String {
-    let keep = |line: &&str| {
-        line.split('\t').nth(1).is_none_or(|property| !is_exempt(list, pool, property))
-    };
-    text.lines().filter(keep).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Rows of every dataset, snapshot and bookmark, as `zfs get -Hp -t all -r all` orders them.
@@ -106,18 +62,7 @@ async fn dataset_rows(pool: &Arc<Pool>) -> BTreeMap<String, Vec<PropRow>> {
 
 /// Runs a comparison on every golden pool, and tells of all that differ.
 fn on_each_pool(test: &impl AsyncFn(&Golden) -> Option<String>) {
-    let mut failures = String::new();
-    cenote_rt::block_on(2, async {
-        for name in cenote_testkit::golden_names() {
-            if let Some(golden) = golden(&name)
-                && let Some(difference) = test(&golden).await
-            {
-                failures.extend([&name, ":\n", &difference]);
-            }
-        }
-    })
-    .expect("runtime");
-    assert!(failures.is_empty(), "{failures}");
+    on_each(|golden| cenote_rt::block_on(2, test(golden)).expect("runtime"));
 }
 
 #[test]

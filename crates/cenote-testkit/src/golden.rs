@@ -56,6 +56,17 @@ pub fn all() -> Vec<Golden> {
     golden_names().iter().filter_map(|name| find(name)).collect()
 }
 
+/// Runs a comparison on every golden pool, and tells of all that differ.
+pub fn on_each(mut difference: impl FnMut(&Golden) -> Option<String>) {
+    let mut failures = String::new();
+    for golden in all() {
+        if let Some(difference) = difference(&golden) {
+            failures.extend([golden.name(), ":\n", &difference]);
+        }
+    }
+    assert!(failures.is_empty(), "{failures}");
+}
+
 /// A text of the `wording` folder: what OpenZFS's commands print.
 pub fn wording(file: &str) -> Option<String> {
     let text = place::golden_folder("wording").and_then(|folder| text_in(&folder, file));
@@ -128,6 +139,31 @@ impl Golden {
     /// A key file of the encrypted pool: `pass`, `hex`, `raw`.
     pub fn key_file(&self, name: &str) -> PathBuf {
         self.folder.join("keys").join(name)
+    }
+
+    /// The encryption roots, each with what its key file holds.
+    pub fn keys(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let file = |name| fs::read(self.key_file(name)).expect("key file");
+        match self.name() {
+            "g-crypt" => vec![
+                ("g-crypt/gcm", file("pass")),
+                ("g-crypt/ccm", file("hex")),
+                ("g-crypt/raw", file("raw")),
+            ],
+            "g-send" => vec![("g-send/e", b"secretsecret\n".to_vec())],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The same as options of a command line: `-k`, `dataset=file`, ..., with files in `folder`.
+    pub fn key_options(&self, folder: &PrivateFolder) -> Vec<String> {
+        let mut options = Vec::new();
+        for (number, (dataset, key)) in self.keys().into_iter().enumerate() {
+            let file = folder.path().join(number.to_string());
+            fs::write(&file, key).expect("key file");
+            options.extend(["-k".to_owned(), format!("{dataset}={}", file.display())]);
+        }
+        options
     }
 
     fn labels(&self, before: &str, after: &str) -> Vec<String> {

@@ -58,7 +58,7 @@ impl Subject {
         let devices: Vec<_> = images.iter().map(open).collect();
         let sizes = devices.iter().map(|device| device.info().size).collect();
         let paths: Vec<_> = devices.iter().map(|device| device.info().path.clone()).collect();
-        let keys = keys(golden);
+        let keys = golden.keys();
         let Opened::Pool(pool) = observe::open(&devices, golden.name()).await else {
             panic!("{} opens undamaged", golden.name());
         };
@@ -252,17 +252,4 @@ async fn load_keys(pool: &Arc<Pool>, keys: &[(&'static str, Vec<u8>)]) -> Facts 
         facts.take(format!("key of {name}"), pool.load_key(&dataset, key).await);
     }
     facts
-}
-
-fn keys(golden: &Golden) -> Vec<(&'static str, Vec<u8>)> {
-    let file = |name: &str| std::fs::read(golden.key_file(name)).expect("key file");
-    match golden.name() {
-        "g-crypt" => vec![
-            ("g-crypt/gcm", file("pass")),
-            ("g-crypt/ccm", file("hex")),
-            ("g-crypt/raw", file("raw")),
-        ],
-        "g-send" => vec![("g-send/e", b"secretsecret\n".to_vec())],
-        _ => Vec::new(),
-    }
 }

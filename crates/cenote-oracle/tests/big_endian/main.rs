@@ -14,7 +14,7 @@ use cenote_testkit::{Golden, compare, golden};
 /// Rewrites a pool into a folder of its own.
 fn rewritten(golden: &Golden, options: Options) -> (PrivateFolder, Report) {
     let folder = PrivateFolder::create(&format!("{}-big", golden.name()));
-    let keys: Vec<_> = show::keys(golden).into_iter().map(|(_, key)| key).collect();
+    let keys: Vec<_> = golden.keys().into_iter().map(|(_, key)| key).collect();
     let report = rewrite_with_keys(&golden.devices(), folder.path(), options, &keys);
     (folder, report)
 }
@@ -60,8 +60,7 @@ fn zdb_agrees(golden: &Golden, rewritten: &Path, fails_on: Option<&str>) {
         &dump(&golden.images(), &["-dddd"], golden.name()),
     );
     // zdb takes no raw keys.
-    for (dataset, key) in show::keys(golden).into_iter().filter(|(name, _)| *name != "g-crypt/raw")
-    {
+    for (dataset, key) in golden.keys().into_iter().filter(|(name, _)| *name != "g-crypt/raw") {
         let key = String::from_utf8(key).expect("a passphrase or digits");
         let options = ["-K", key.trim_end(), "-dddd"];
         let (ours, wanted) =

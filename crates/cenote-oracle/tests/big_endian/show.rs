@@ -59,7 +59,7 @@ pub(crate) fn pool(golden: &Golden, folder: &Path) -> Shown {
     let mut shown = Shown::default();
     let result = cenote_rt::block_on(2, async {
         let pool = open(golden.name(), folder).await?;
-        for (dataset, key) in keys(golden) {
+        for (dataset, key) in golden.keys() {
             pool.load_key(&pool.dataset(dataset).await?, &key).await?;
         }
         facts(&pool, &mut shown).await?;
@@ -73,16 +73,6 @@ pub(crate) fn pool(golden: &Golden, folder: &Path) -> Shown {
     }
     shown.text = shown.text.replace(&*folder.to_string_lossy(), "DIR");
     shown
-}
-
-/// Encryption roots with what their key files hold.
-pub(crate) fn keys(golden: &Golden) -> Vec<(&'static str, Vec<u8>)> {
-    let roots = [("g-crypt/gcm", "pass"), ("g-crypt/ccm", "hex"), ("g-crypt/raw", "raw")];
-    let mut keys = Vec::new();
-    for (dataset, file) in roots.into_iter().filter(|_| golden.name() == "g-crypt") {
-        keys.push((dataset, std::fs::read(golden.key_file(file)).expect("a key file")));
-    }
-    keys
 }
 
 async fn open(name: &str, folder: &Path) -> Result<Arc<Pool>> {

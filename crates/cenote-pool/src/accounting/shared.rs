@@ -69,7 +69,7 @@ pub(crate) async fn dedup(mos: &Arc<ObjSet>, directory: &[(String, Value)]) -> R
     for (name, value) in directory.iter().filter(|(name, _)| name.starts_with(DDT_PREFIX)) {
         let Some(object @ 1..) = value.first() else { continue };
         if name != DDT_STATISTICS {
-            stats.table_bytes += table_bytes(mos, object).await?;
+            stats.table_bytes = stats.table_bytes.wrapping_add(table_bytes(mos, object).await?);
             continue;
         }
         for (_, histogram) in mos::entries(mos, object).await? {
@@ -87,10 +87,10 @@ async fn table_bytes(mos: &Arc<ObjSet>, object: u64) -> Result<u64> {
     if dnode.phys().object_type == ObjectType::DDT_ZAP {
         return Ok(dnode.phys().used_bytes());
     }
-    let mut bytes = 0;
+    let mut bytes = 0_u64;
     for (name, value) in mos::entries(mos, object).await? {
         if let (true, Some(store)) = (name.starts_with(DDT_PREFIX), value.first()) {
-            bytes += mos.dnode(store).await?.phys().used_bytes();
+            bytes = bytes.wrapping_add(mos.dnode(store).await?.phys().used_bytes());
         }
     }
     Ok(bytes)

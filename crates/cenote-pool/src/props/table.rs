@@ -235,20 +235,19 @@ const DEDUP_TEXT: &str = "on | off | verify | sha256[,verify] | sha512[,verify] 
 const ENCRYPTION_TEXT: &str = "on | off | aes-128-ccm | aes-192-ccm | aes-256-ccm | \
     aes-128-gcm | aes-192-gcm | aes-256-gcm";
 
-/// A number or index; the column is on the right for numbers.
+/// Any row; the column is on the right for numbers.
 #[expect(clippy::too_many_arguments, reason = "rows of a table")]
-const fn row(
+const fn property(
     name: &'static str,
     value_type: PropType,
     types: &'static str,
     access: Access,
     is_inheritable: bool,
-    default: u64,
+    default: PropDefault,
     column: &'static str,
     values: Option<&'static str>,
 ) -> Property {
     let align_right = matches!(value_type, Number(_));
-    let default = PropDefault::Number(default);
     Property {
         name,
         value_type,
@@ -260,6 +259,22 @@ const fn row(
         align_right,
         values,
     }
+}
+
+/// A number or index.
+#[expect(clippy::too_many_arguments, reason = "rows of a table")]
+const fn row(
+    name: &'static str,
+    value_type: PropType,
+    types: &'static str,
+    access: Access,
+    is_inheritable: bool,
+    default: u64,
+    column: &'static str,
+    values: Option<&'static str>,
+) -> Property {
+    let default = PropDefault::Number(default);
+    property(name, value_type, types, access, is_inheritable, default, column, values)
 }
 
 /// A text.
@@ -276,18 +291,7 @@ const fn text(
         Some(text) => PropDefault::Text(text),
         None => PropDefault::None,
     };
-    let (value_type, align_right) = (Text, false);
-    Property {
-        name,
-        value_type,
-        types,
-        access,
-        is_inheritable,
-        default,
-        column,
-        align_right,
-        values,
-    }
+    property(name, Text, types, access, is_inheritable, default, column, values)
 }
 
 /// A date, the one kind of number whose column stays on the left.

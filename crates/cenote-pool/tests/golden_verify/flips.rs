@@ -6,37 +6,26 @@
 //! a block in the last sector of a mirror's copy, and blocks of intent logs, which may never have
 //! been written.
 
-#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
-
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_pool::import::{self, ScanOptions};
+use cenote_pool::Pool;
 use cenote_pool::traverse::{self, Damage as Unreachable, Flow, Options, Visitor};
-use cenote_pool::verify::{self, Finding, Observer, Progress};
-use cenote_pool::{OpenOptions, Pool};
-use cenote_rt::{BoxFuture, Result};
+use cenote_pool::verify::Finding;
+use cenote_rt::Result;
 use cenote_testkit::damage::{Damage, SECTOR_BYTES};
 use cenote_testkit::{golden, rng};
+
+use super::{open, verify};
 
 const POOLS: [&str; 6] = ["g-codecs", "g-raidz1", "g-raidz2", "g-raidz3", "g-draid", "g-expand"];
 
 /// Start and end of the data area of a leaf.
 const DATA_START: u64 = 4 << 20;
 const TAIL: u64 = 512 << 10;
-
-#[derive(Default)]
-struct Collected(Mutex<Vec<Finding>>);
-
-impl Observer for Collected {
-    fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
-        self.0.lock().unwrap().push(finding);
-        Box::pin(std::future::ready(()))
-    }
-}
 
 /// A stretch of a leaf.
 #[derive(Debug, Clone)]
@@ -80,17 +69,9 @@ impl Visitor for Stretches {
     }
 }
 
-async fn open(folder: &Path, name: &str) -> Arc<Pool> {
-    let scan = import::scan(&ScanOptions { paths: vec![folder.to_path_buf()] }).await.unwrap();
-    Pool::open(scan.find(name).unwrap(), &OpenOptions::default()).await.unwrap()
-}
-
 async fn findings(pool: &Arc<Pool>) -> Vec<Finding> {
-    let found = Arc::new(Collected::default());
-    let observer: Arc<dyn Observer> = Arc::clone(&found) as Arc<dyn Observer>;
     pool.store().clear_cache();
-    verify::pool(pool, observer, Arc::new(Progress::default())).await.unwrap();
-    std::mem::take(&mut *found.0.lock().unwrap())
+    verify(pool).await.1
 }
 
 /// Whether a finding names the byte.

@@ -1,40 +1,11 @@
 //! Verify and leak check on every golden pool: what OpenZFS made has neither errors nor leaks,
 //! but for the damage that two of the pools were given.
 
-#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
-
-use std::path::Path;
-use std::sync::{Arc, Mutex};
-
-use cenote_pool::import::{self, ScanOptions};
-use cenote_pool::verify::{self, Finding, Observer, Progress};
-use cenote_pool::{OpenOptions, Pool, leaks};
-use cenote_rt::BoxFuture;
+use cenote_pool::leaks;
+use cenote_pool::verify::Finding;
 use cenote_testkit::golden;
 
-#[derive(Default)]
-struct Collected(Mutex<Vec<Finding>>);
-
-impl Observer for Collected {
-    fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
-        self.0.lock().unwrap().push(finding);
-        Box::pin(std::future::ready(()))
-    }
-}
-
-async fn open(folder: &Path, name: &str) -> Arc<Pool> {
-    let scan = import::scan(&ScanOptions { paths: vec![folder.to_path_buf()] }).await.unwrap();
-    let candidate = scan.find(name).unwrap();
-    Pool::open(candidate, &OpenOptions::default()).await.unwrap()
-}
-
-async fn verify(pool: &Arc<Pool>) -> (verify::Summary, Vec<Finding>) {
-    let found = Arc::new(Collected::default());
-    let observer: Arc<dyn Observer> = Arc::clone(&found) as Arc<dyn Observer>;
-    let summary = verify::pool(pool, observer, Arc::new(Progress::default())).await.unwrap();
-    let findings = std::mem::take(&mut *found.0.lock().unwrap());
-    (summary, findings)
-}
+use super::{open, verify};
 
 #[test]
 fn sound_pools_have_no_errors_and_no_leaks() {
