@@ -89,6 +89,52 @@ pub enum DmuError {
     /// A key that should be a number in hex is none, or its value is not one integer.
     #[error("zap: key is not a number")]
     NumberKey,
+    /// A bpobj of a pool before version 26 cannot have sub-lists.
+    #[error("bpobj: header of {len} bytes has no room for sub-lists")]
+    FlatBpobj {
+        /// Bytes of the header.
+        len: usize,
+    },
+    /// The shared empty bpobj has fewer users than places that name it.
+    #[error("bpobj: the shared empty one is given back more often than it was taken")]
+    EmptyBpobjCount,
+    /// The deadlist has the form of pools before version 26.
+    #[error("deadlist: one bpobj without keys")]
+    OldDeadlist,
+    /// No key of a deadlist is low enough for a birth, or the key is not there.
+    #[error("deadlist: no key for txg {txg}")]
+    DeadlistRange {
+        /// The birth or key.
+        txg: u64,
+    },
+    /// An entry of a bptree is not in its queue.
+    #[error("bptree: entry {index} is not the first of {begin}..{end}")]
+    BptreeIndex {
+        /// The entry.
+        index: u64,
+        /// First in the queue.
+        begin: u64,
+        /// Past the last.
+        end: u64,
+    },
+    /// A range does not lie in the space map or is not of whole units.
+    #[error("space map: range {start:#x}..{end:#x} does not fit units of 2^{shift}")]
+    Range {
+        /// First byte.
+        start: u64,
+        /// Past the last.
+        end: u64,
+        /// Log2 of the unit.
+        shift: u8,
+    },
+    /// A record is larger than the history.
+    #[error("history: record of {len} bytes, the ring has {ring}")]
+    HistoryRecord {
+        /// Bytes of the record.
+        len: usize,
+        /// Bytes of the ring.
+        ring: u64,
+    },
     /// A key of a deadlist is not a txg.
     #[error("deadlist: key is not a txg")]
     DeadlistKey,

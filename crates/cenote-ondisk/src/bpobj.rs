@@ -130,6 +130,28 @@ pub fn entries(data: &[u8]) -> impl DoubleEndedIterator<Item = BlockPtr> + Exact
     entries.iter().map(BlockPtr::from_bytes)
 }
 
+/// The form in which a block pointer is stored: good for freeing and accounting only (spec 04
+/// §11.1). Bit 0 of the fill word tells FREE entries of a livelist.
+#[must_use]
+pub fn normalized(bp: &BlockPtr, is_free: bool) -> BlockPtr {
+    let mut words = *bp.words();
+    for (index, word) in words.iter_mut().enumerate() {
+        let is_kept = match index {
+            6 | 10 => true,
+            11 => false,
+            12..=15 => bp.is_dedup() && !bp.is_embedded(),
+            _ => !bp.is_embedded(),
+        };
+        if !is_kept {
+            *word = 0;
+        }
+        if index == 11 {
+            *word = u64::from(is_free);
+        }
+    }
+    BlockPtr::from_words(words)
+}
+
 /// The object numbers in a piece of a sub-object list.
 pub fn subobjs(data: &[u8]) -> impl ExactSizeIterator<Item = u64> + Clone + '_ {
     words::iter(data)
@@ -180,5 +202,22 @@ mod tests {
         let all: Vec<_> = entries(&data).collect();
         assert_eq!(all.len(), 1);
         assert_eq!(all[0].birth(), 28);
+        assert_eq!(normalized(&all[0], false), all[0]);
+    }
+
+    #[test]
+    fn what_is_stored_of_a_pointer() {
+        let mut words = [7_u64; 16];
+        let stored = |words, is_free| *normalized(&BlockPtr::from_words(words), is_free).words();
+        words[6] = 1 << 63;
+        let plain = stored(words, true);
+        assert_eq!(plain[..6], [7; 6]);
+        assert_eq!(plain[9..], [7, 7, 1, 0, 0, 0, 0]);
+        words[6] = 1 << 62;
+        assert_eq!(stored(words, false)[9..], [7, 7, 0, 7, 7, 7, 7]);
+        words[6] = 1 << 39 | 1 << 62;
+        let mut embedded = [0; 16];
+        (embedded[6], embedded[10]) = (words[6], 7);
+        assert_eq!(stored(words, false), embedded);
     }
 }

@@ -3,6 +3,8 @@
 //! How many bytes count is told by the bonus or by the user; the object only says how many there
 //! can be. Nothing is allocated before the length was checked against the object and the bound.
 
+pub mod edit;
+
 use std::sync::Arc;
 
 use cenote_ondisk::nvlist::NvList;

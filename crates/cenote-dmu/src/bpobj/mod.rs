@@ -7,6 +7,11 @@
 //! Sub-lists form a tree on sound pools. Here every object is visited at most once, which bounds
 //! the walk on any bytes; a second visit is an error (spec 04 §11).
 
+pub mod edit;
+mod empty;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

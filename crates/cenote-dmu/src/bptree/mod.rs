@@ -1,5 +1,7 @@
 //! The queue of destroyed object sets that wait to be freed (spec 04 §12).
 
+pub mod edit;
+
 use std::sync::Arc;
 
 use cenote_ondisk::bptree::{BPTREE_ENTRY_LEN, BptreeEntry, BptreePhys};

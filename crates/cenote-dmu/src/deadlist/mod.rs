@@ -3,6 +3,10 @@
 //! A deadlist is either a ZAP of txg to bpobj with the sums in its bonus, or, in pools older than
 //! version 26, one bpobj. A livelist has the first form (spec 04 §10, §13).
 
+pub mod edit;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

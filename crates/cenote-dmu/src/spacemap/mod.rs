@@ -4,6 +4,8 @@
 //! two-word entry straddles one. So the map is decoded block by block as the blocks come in, and
 //! handed out by visits (spec 05 §2).
 
+pub mod edit;
+
 use std::sync::Arc;
 
 use cenote_ondisk::object_type::ObjectType;

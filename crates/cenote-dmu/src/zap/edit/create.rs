@@ -2,9 +2,7 @@
 
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::zap::fat::{BLOCK_SHIFT_MAX, BLOCK_SHIFT_MIN};
-use cenote_ondisk::zap::{
-    FatHeader, NormFlags, ZapFlags, ZapHash, leaf_edit, micro_edit,
-};
+use cenote_ondisk::zap::{FatHeader, NormFlags, ZapFlags, ZapHash, leaf_edit, micro_edit};
 use cenote_rt::Kind;
 
 use crate::live::{ObjectSpec, TxResult};

@@ -30,12 +30,7 @@ pub fn entries(tx: &mut dyn Objects, object: u64) -> TxResult<Vec<Entry>> {
 }
 
 /// At most `max` entries from the place of a cookie on, 0 for the start.
-pub fn entries_from(
-    tx: &mut dyn Objects,
-    object: u64,
-    cookie: u64,
-    max: usize,
-) -> TxResult<Page> {
+pub fn entries_from(tx: &mut dyn Objects, object: u64, cookie: u64, max: usize) -> TxResult<Page> {
     let mut found = Vec::new();
     let bits = match open(tx, object)? {
         Body::Micro(block) => {

@@ -206,8 +206,7 @@ impl<'t> Fat<'t> {
     /// Gives the leaf one more bit of prefix, and a sibling.
     fn split(&mut self, number: u64) -> TxResult<()> {
         let prefix_len = self.leaf(number)?.header().prefix_len;
-        while self.header.next_table_block != 0
-            || u32::from(prefix_len) >= self.header.table_shift
+        while self.header.next_table_block != 0 || u32::from(prefix_len) >= self.header.table_shift
         {
             self.double_table()?;
         }
@@ -269,8 +268,11 @@ impl<'t> Fat<'t> {
                 return Ok(());
             }
             let upper = (own.prefix | 1, len);
-            let (kept, freed) =
-                if own.prefix & 1 == 0 { (number, sibling_number) } else { (sibling_number, number) };
+            let (kept, freed) = if own.prefix & 1 == 0 {
+                (number, sibling_number)
+            } else {
+                (sibling_number, number)
+            };
             self.point(upper.0, upper.1, kept)?;
             self.edit_leaf(kept, |leaf| {
                 leaf.set_prefix(own.prefix >> 1, len.saturating_sub(1));
@@ -289,7 +291,8 @@ impl<'t> Fat<'t> {
     /// Lowers the first unused block to behind the last one in use.
     fn trim(&mut self) -> TxResult<()> {
         let header = self.header;
-        let mut last = header.table_block.saturating_add(header.table_block_count.saturating_sub(1));
+        let mut last =
+            header.table_block.saturating_add(header.table_block_count.saturating_sub(1));
         for index in 0..header.pointer_count() {
             last = last.max(self.pointer(index)?);
         }

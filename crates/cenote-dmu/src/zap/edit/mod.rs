@@ -159,11 +159,7 @@ pub fn update<'k>(
 }
 
 /// Removes an entry; `Kind::NotFound` if the key is not there.
-pub fn remove<'k>(
-    tx: &mut dyn Objects,
-    object: u64,
-    key: impl Into<KeyRef<'k>>,
-) -> TxResult<()> {
+pub fn remove<'k>(tx: &mut dyn Objects, object: u64, key: impl Into<KeyRef<'k>>) -> TxResult<()> {
     let key = key.into();
     if take(tx, object, key)?.is_none() {
         return Err(missing(object, &key));

@@ -1,0 +1,124 @@
+//! Changing the queue of destroyed object sets (spec 04 §12).
+//!
+//!     add ──> end ... begin ──> advance, step by step: subtract what was freed, note where to
+//!             resume; at the end of an entry begin moves on and the entry becomes zeros
+//!
+//! What is freed is found by whoever walks the trees; here is the bookkeeping only. An entry with
+//! damage stays first; those behind it that are finished are marked and go when it goes.
+
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::bptree::{BPTREE_ENTRY_LEN, BPTREE_PHYS_LEN, BptreeEntry, BptreePhys};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::Kind;
+
+use crate::error::DmuError;
+use crate::live::{ObjectSpec, TxResult};
+use crate::objects::{Objects, corrupt, expect_type, fail};
+use crate::space::Space;
+
+const BLOCK_SIZE: u64 = 128 << 10;
+const ENTRY_LEN: u64 = BPTREE_ENTRY_LEN as u64;
+/// Birth of an entry of which no block is left to free.
+pub const DONE: u64 = u64::MAX;
+
+/// Makes an empty queue.
+pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
+    let spec = ObjectSpec::new(ObjectType::UINT64_METADATA, BLOCK_SIZE);
+    tx.allocate(&spec.with_bonus(ObjectType::UINT64_METADATA, BPTREE_PHYS_LEN))
+}
+
+/// The header.
+pub fn header(tx: &mut dyn Objects, object: u64) -> TxResult<BptreePhys> {
+    expect_type(tx, object, ObjectType::UINT64_METADATA, "a bptree")?;
+    BptreePhys::decode(&tx.bonus(object)?).map_err(|error| corrupt(object, error))
+}
+
+/// Whether nothing waits.
+pub fn is_empty(tx: &mut dyn Objects, object: u64) -> TxResult<bool> {
+    header(tx, object).map(|phys| phys.begin == phys.end)
+}
+
+/// Adds the root of an object set, of which blocks born after `birth_txg` are to be freed; `space`
+/// is what they are charged.
+pub fn add(
+    tx: &mut dyn Objects,
+    object: u64,
+    root: &BlockPtr,
+    birth_txg: u64,
+    space: Space,
+) -> TxResult<()> {
+    let mut phys = header(tx, object)?;
+    let entry = BptreeEntry { bp: *root, birth_txg, resume: Bookmark::default() };
+    tx.write(object, phys.end * ENTRY_LEN, &entry.encode())?;
+    phys.end += 1;
+    phys.bytes = phys.bytes.wrapping_add(space.used);
+    phys.comp = phys.comp.wrapping_add(space.comp);
+    phys.uncomp = phys.uncomp.wrapping_add(space.uncomp);
+    tx.set_bonus(object, &phys.encode())
+}
+
+/// An entry of the queue.
+pub fn entry(tx: &mut dyn Objects, object: u64, index: u64) -> TxResult<BptreeEntry> {
+    let bytes = tx.read(object, index.saturating_mul(ENTRY_LEN), BPTREE_ENTRY_LEN)?;
+    BptreeEntry::decode(&bytes).map_err(|error| corrupt(object, error))
+}
+
+/// The entry to work on; `None` if nothing waits.
+pub fn first(tx: &mut dyn Objects, object: u64) -> TxResult<Option<(u64, BptreeEntry)>> {
+    let phys = header(tx, object)?;
+    for index in phys.begin..phys.end {
+        let entry = entry(tx, object, index)?;
+        if entry.birth_txg != DONE {
+            return Ok(Some((index, entry)));
+        }
+    }
+    Ok(None)
+}
+
+/// Takes what was freed off the sums.
+pub fn subtract(tx: &mut dyn Objects, object: u64, freed: Space) -> TxResult<()> {
+    let mut phys = header(tx, object)?;
+    let sums = Space { used: phys.bytes, comp: phys.comp, uncomp: phys.uncomp };
+    let rest = sums.saturating_sub(freed);
+    (phys.bytes, phys.comp, phys.uncomp) = (rest.used, rest.comp, rest.uncomp);
+    tx.set_bonus(object, &phys.encode())
+}
+
+/// Notes where the walk of an entry goes on.
+pub fn suspend(tx: &mut dyn Objects, object: u64, index: u64, resume: Bookmark) -> TxResult<()> {
+    let entry = BptreeEntry { resume, ..entry(tx, object, index)? };
+    tx.write(object, index * ENTRY_LEN, &entry.encode())
+}
+
+/// Removes an entry of which everything is freed: the first one goes, with those behind it that
+/// were skipped; a later one is marked.
+pub fn finish(tx: &mut dyn Objects, object: u64, index: u64) -> TxResult<()> {
+    let mut phys = header(tx, object)?;
+    if !(phys.begin..phys.end).contains(&index) {
+        let (begin, end) = (phys.begin, phys.end);
+        return fail(Kind::Invariant, object, DmuError::BptreeIndex { index, begin, end });
+    }
+    if index > phys.begin {
+        let done = BptreeEntry { birth_txg: DONE, ..entry(tx, object, index)? };
+        return tx.write(object, index * ENTRY_LEN, &done.encode());
+    }
+    loop {
+        tx.free_range(object, phys.begin * ENTRY_LEN, Some(ENTRY_LEN))?;
+        phys.begin += 1;
+        if phys.begin == phys.end || entry(tx, object, phys.begin)?.birth_txg != DONE {
+            break;
+        }
+    }
+    tx.set_bonus(object, &phys.encode())
+}
+
+/// Frees the queue, which must be empty.
+pub fn free(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
+    let phys = header(tx, object)?;
+    if phys.begin != phys.end {
+        let (index, begin, end) = (phys.end, phys.begin, phys.end);
+        return fail(Kind::Invariant, object, DmuError::BptreeIndex { index, begin, end });
+    }
+    tx.free(object)
+}

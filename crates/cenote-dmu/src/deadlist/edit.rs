@@ -1,0 +1,243 @@
+//! Changing deadlists and livelists (spec 04 §10).
+//!
+//!     key k0 < k1 < ... < kn    entry ki: a bpobj of the blocks with ki < birth <= k(i+1)
+//!     bonus                     sums over all of them
+//!
+//! Places without blocks name the shared empty bpobj; the first block makes a bpobj of their own.
+//! A deadlist of the form before pool version 26 is one bpobj: it can be appended to, merged from
+//! and freed.
+
+use std::collections::BTreeMap;
+
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::deadlist::{DEADLIST_PHYS_LEN, DeadlistPhys};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::Kind;
+
+use crate::bpobj::edit as bpobj;
+use crate::bpobj::edit::BpobjEntry;
+use crate::error::DmuError;
+use crate::live::{ObjectSpec, TxResult};
+use crate::objects::{Objects, corrupt, fail};
+use crate::space::Space;
+use crate::zap::edit::{self as zap, ZapOptions, hex_key};
+
+/// Makes a deadlist without keys.
+pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
+    let spec = ObjectSpec::new(ObjectType::DEADLIST, 0)
+        .with_bonus(ObjectType::DEADLIST_HDR, DEADLIST_PHYS_LEN);
+    zap::create(tx, &spec, ZapOptions::default())
+}
+
+/// Makes a deadlist with the keys of `source` that are less than `max_txg`, and no blocks.
+///
+/// A source of the old form has no keys: `Kind::Unsupported`, see [`create_with`].
+pub fn clone_keys(tx: &mut dyn Objects, source: u64, max_txg: u64) -> TxResult<u64> {
+    let Some(keys) = keys(tx, source)? else {
+        return fail(Kind::Unsupported, source, DmuError::OldDeadlist);
+    };
+    create_with(tx, keys.into_keys().filter(|key| *key < max_txg))
+}
+
+/// Makes a deadlist with these keys, and no blocks.
+pub fn create_with(tx: &mut dyn Objects, keys: impl IntoIterator<Item = u64>) -> TxResult<u64> {
+    let object = create(tx)?;
+    for key in keys {
+        add_key(tx, object, key)?;
+    }
+    Ok(object)
+}
+
+/// The bpobjs by the txg after which their blocks were born; `None` for the old form.
+pub fn keys(tx: &mut dyn Objects, object: u64) -> TxResult<Option<BTreeMap<u64, u64>>> {
+    match tx.dnode(object)?.object_type {
+        ObjectType::BPOBJ => Ok(None),
+        ObjectType::DEADLIST => zap::numbers(tx, object).map(|all| Some(all.into_iter().collect())),
+        found => {
+            let cause = DmuError::ObjectType { found: found.0, expected: "a deadlist" };
+            Err(corrupt(object, cause))
+        }
+    }
+}
+
+/// The sums over everything in it.
+pub fn space(tx: &mut dyn Objects, object: u64) -> TxResult<Space> {
+    if tx.dnode(object)?.object_type == ObjectType::BPOBJ {
+        return bpobj::space(tx, object);
+    }
+    let phys = DeadlistPhys::decode(&tx.bonus(object)?).map_err(|error| corrupt(object, error))?;
+    Ok(Space { used: phys.used, comp: phys.comp, uncomp: phys.uncomp })
+}
+
+/// The sums over the blocks born in `(min, max]`; both are keys, `max` may be `u64::MAX`.
+///
+/// `Kind::Unsupported` for the old form, which must be walked.
+pub fn space_range(tx: &mut dyn Objects, object: u64, min: u64, max: u64) -> TxResult<Space> {
+    let Some(keys) = keys(tx, object)? else {
+        return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
+    };
+    let mut sum = Space::default();
+    for (_, list) in keys.into_iter().filter(|(key, _)| (min..max).contains(key)) {
+        sum += bpobj::space(tx, list)?;
+    }
+    Ok(sum)
+}
+
+/// Shows every block to `visit`, by ascending key.
+pub fn for_each(
+    tx: &mut dyn Objects,
+    object: u64,
+    visit: &mut dyn FnMut(&BlockPtr),
+) -> TxResult<()> {
+    let Some(keys) = keys(tx, object)? else {
+        return bpobj::for_each(tx, object, visit);
+    };
+    keys.into_values().try_for_each(|list| bpobj::for_each(tx, list, visit))
+}
+
+/// Adds a block.
+pub fn insert(tx: &mut dyn Objects, object: u64, bp: &BlockPtr, dsize: u64) -> TxResult<()> {
+    insert_all(tx, object, &[BpobjEntry::new(*bp, dsize)])
+}
+
+/// Adds blocks, each to the entry of the greatest key less than its birth.
+pub fn insert_all(tx: &mut dyn Objects, object: u64, blocks: &[BpobjEntry]) -> TxResult<()> {
+    if blocks.is_empty() {
+        return Ok(());
+    }
+    let Some(keys) = keys(tx, object)? else {
+        return bpobj::append(tx, object, blocks);
+    };
+    let mut by_key: BTreeMap<u64, Vec<BpobjEntry>> = BTreeMap::new();
+    let mut sum = space(tx, object)?;
+    for block in blocks {
+        let birth = block.bp.allocation_birth();
+        let Some((key, _)) = keys.range(..birth).next_back() else {
+            return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: birth });
+        };
+        by_key.entry(*key).or_default().push(*block);
+        sum += block.space();
+    }
+    for (key, blocks) in by_key {
+        let list = own_list(tx, object, &keys, key)?;
+        bpobj::append(tx, list, &blocks)?;
+    }
+    set_space(tx, object, sum)
+}
+
+/// Adds a key without blocks; in practice the greatest.
+pub fn add_key(tx: &mut dyn Objects, object: u64, key: u64) -> TxResult<()> {
+    let list = bpobj::acquire_empty(tx)?;
+    zap::insert(tx, object, &hex_key(key), list)
+}
+
+/// Removes a key; its blocks go to the next lower one.
+pub fn remove_key(tx: &mut dyn Objects, object: u64, key: u64) -> TxResult<()> {
+    let Some(mut keys) = keys(tx, object)? else {
+        return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
+    };
+    let lower = keys.range(..key).next_back().map(|(lower, _)| *lower);
+    let (Some(list), Some(lower)) = (keys.remove(&key), lower) else {
+        return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: key });
+    };
+    zap::remove(tx, object, &hex_key(key))?;
+    add_list(tx, object, &keys, lower, list)
+}
+
+/// Moves the blocks of all keys from `min` on to a bpobj, and removes the keys.
+pub fn move_to(tx: &mut dyn Objects, object: u64, target: u64, min: u64) -> TxResult<Space> {
+    let Some(keys) = keys(tx, object)? else {
+        return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
+    };
+    let mut moved = Space::default();
+    for (key, list) in keys.into_iter().filter(|(key, _)| *key >= min) {
+        moved += bpobj::space(tx, list)?;
+        bpobj::append_all(tx, target, list)?;
+        zap::remove(tx, object, &hex_key(key))?;
+    }
+    let mut sum = space(tx, object)?;
+    sum -= moved;
+    set_space(tx, object, sum)?;
+    Ok(moved)
+}
+
+/// Moves everything in `other` here; `other` stays without keys. `dsize` is asked for blocks of an
+/// `other` of the old form, which is emptied.
+pub fn merge(
+    tx: &mut dyn Objects,
+    object: u64,
+    other: u64,
+    dsize: &dyn Fn(&BlockPtr) -> u64,
+) -> TxResult<()> {
+    let Some(theirs) = keys(tx, other)? else {
+        let taken = bpobj::take(tx, other, usize::MAX, dsize)?;
+        let blocks: Vec<BpobjEntry> =
+            taken.blocks.iter().map(|bp| BpobjEntry::new(*bp, dsize(bp))).collect();
+        return insert_all(tx, object, &blocks);
+    };
+    let mut sum = space(tx, object)?;
+    for (key, list) in theirs {
+        let Some(ours) = keys(tx, object)? else {
+            return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
+        };
+        let Some((target, _)) = ours.range(..=key).next_back() else {
+            return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: key });
+        };
+        sum += bpobj::space(tx, list)?;
+        add_list(tx, object, &ours, *target, list)?;
+        zap::remove(tx, other, &hex_key(key))?;
+    }
+    set_space(tx, other, Space::default())?;
+    set_space(tx, object, sum)
+}
+
+/// Frees a deadlist; the blocks it tells of are not freed.
+pub fn free(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
+    let Some(keys) = keys(tx, object)? else {
+        return bpobj::free(tx, object);
+    };
+    for list in keys.into_values() {
+        bpobj::release(tx, list)?;
+    }
+    zap::destroy(tx, object)
+}
+
+/// The bpobj of a key, a new one if it was the shared empty one.
+fn own_list(
+    tx: &mut dyn Objects,
+    object: u64,
+    keys: &BTreeMap<u64, u64>,
+    key: u64,
+) -> TxResult<u64> {
+    let Some(list) = keys.get(&key) else {
+        return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: key });
+    };
+    let (list, is_new) = bpobj::own(tx, *list)?;
+    if is_new {
+        zap::update(tx, object, &hex_key(key), list)?;
+    }
+    Ok(list)
+}
+
+/// Adds a whole bpobj to a key. Where the key has none of its own, it takes this one.
+fn add_list(
+    tx: &mut dyn Objects,
+    object: u64,
+    keys: &BTreeMap<u64, u64>,
+    key: u64,
+    list: u64,
+) -> TxResult<()> {
+    let Some(current) = keys.get(&key) else {
+        return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: key });
+    };
+    if bpobj::is_shared(tx, *current)? {
+        bpobj::release_empty(tx)?;
+        return zap::update(tx, object, &hex_key(key), list);
+    }
+    bpobj::append_all(tx, *current, list)
+}
+
+fn set_space(tx: &mut dyn Objects, object: u64, space: Space) -> TxResult<()> {
+    let phys = DeadlistPhys { used: space.used, comp: space.comp, uncomp: space.uncomp };
+    tx.set_bonus(object, &phys.encode())
+}

@@ -1,0 +1,42 @@
+//! Objects that hold one packed nvlist: the pool's config, its spares and cache devices.
+//!
+//! The bonus is the exact length; data are whole blocks of 16 KiB, zeros behind the list (spec 01
+//! §10). They are read by [`read_nvlist`](crate::read_nvlist).
+
+use cenote_ondisk::nvlist::{Encoding, NvList};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::words;
+
+use crate::live::{ObjectSpec, TxResult};
+use crate::objects::{Objects, corrupt, expect_type};
+
+/// Bytes of a data block.
+pub const BLOCK_SIZE: u64 = 16 << 10;
+
+/// Makes an object for a list; it holds none until [`write`].
+pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
+    let spec = ObjectSpec::new(ObjectType::PACKED_NVLIST, BLOCK_SIZE);
+    tx.allocate(&spec.with_bonus(ObjectType::PACKED_NVLIST_SIZE, 8))
+}
+
+/// Replaces the list, in XDR.
+pub fn write(tx: &mut dyn Objects, object: u64, list: &NvList) -> TxResult<()> {
+    let dnode = expect_type(tx, object, ObjectType::PACKED_NVLIST, "a packed nvlist")?;
+    let mut bytes = list.encode(Encoding::Xdr);
+    let len = bytes.len() as u64;
+    let whole = bytes.len().next_multiple_of(dnode.data_block_size() as usize);
+    bytes.resize(whole, 0);
+    tx.write(object, 0, &bytes)?;
+    if dnode.data_len_max() > whole as u64 {
+        tx.free_range(object, whole as u64, None)?;
+    }
+    tx.set_bonus(object, &len.to_le_bytes())
+}
+
+/// The list in its newest state.
+pub fn read(tx: &mut dyn Objects, object: u64) -> TxResult<NvList> {
+    let dnode = expect_type(tx, object, ObjectType::PACKED_NVLIST, "a packed nvlist")?;
+    let [len] = words::padded(dnode.bonus());
+    let bytes = tx.read(object, 0, len.min(dnode.data_len_max()) as usize)?;
+    NvList::decode(&bytes).map_err(|error| corrupt(object, error))
+}

@@ -1,0 +1,57 @@
+//! What blocks take: the three sums that bpobjs, deadlists, bptrees and datasets keep.
+//!
+//! Sources: spec 04 §9.1.
+
+use std::ops::{AddAssign, SubAssign};
+
+use cenote_ondisk::blkptr::BlockPtr;
+
+/// Sums over blocks. They wrap, as those on disk do: FREE entries of a livelist are subtracted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Allocated bytes without what parity takes (`dsize`).
+    pub used: u64,
+    /// Physical bytes.
+    pub comp: u64,
+    /// Logical bytes; of metadata the physical ones.
+    pub uncomp: u64,
+}
+
+impl Space {
+    /// What one block counts for; `dsize` depends on the vdevs it lies on.
+    #[must_use]
+    pub fn of(bp: &BlockPtr, dsize: u64) -> Self {
+        if bp.is_hole() || bp.is_redacted() {
+            return Self::default();
+        }
+        let is_metadata = bp.level() > 0 || bp.object_type().is_metadata();
+        let uncomp = if is_metadata { bp.psize() } else { bp.lsize() };
+        Self { used: dsize, comp: bp.psize(), uncomp }
+    }
+
+    /// Less `other`, but not below nothing.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self {
+            used: self.used.saturating_sub(other.used),
+            comp: self.comp.saturating_sub(other.comp),
+            uncomp: self.uncomp.saturating_sub(other.uncomp),
+        }
+    }
+}
+
+impl AddAssign for Space {
+    fn add_assign(&mut self, other: Self) {
+        self.used = self.used.wrapping_add(other.used);
+        self.comp = self.comp.wrapping_add(other.comp);
+        self.uncomp = self.uncomp.wrapping_add(other.uncomp);
+    }
+}
+
+impl SubAssign for Space {
+    fn sub_assign(&mut self, other: Self) {
+        self.used = self.used.wrapping_sub(other.used);
+        self.comp = self.comp.wrapping_sub(other.comp);
+        self.uncomp = self.uncomp.wrapping_sub(other.uncomp);
+    }
+}

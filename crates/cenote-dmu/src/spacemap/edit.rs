@@ -1,0 +1,171 @@
+//! Changing space maps: make, append, truncate, histogram (spec 05 §2.6-§2.8).
+//!
+//! What a map's ranges mean, and when it is condensed, is its owner's business; here words go to
+//! the end of the stream and the header follows.
+
+use std::ops::Range;
+
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::spacemap::{
+    Action, Entry, Geometry, HISTOGRAM_BUCKETS, SPACE_MAP_PHYS_LEN, SPACE_MAP_V0_LEN, SpaceMapPhys,
+    Writer, entry,
+};
+use cenote_ondisk::words;
+use cenote_rt::Kind;
+
+use crate::error::DmuError;
+use crate::live::{ObjectSpec, TxResult};
+use crate::objects::{Objects, corrupt, expect_type, fail};
+
+/// Log2 of the bytes of an indirect block of a space map.
+const INDIRECT_SHIFT: u8 = 14;
+
+/// How the object of a space map is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    /// Bytes of a data block.
+    pub block_size: u64,
+    /// Whether the header has a histogram (feature spacemap_histogram; the owner counts it).
+    pub has_histogram: bool,
+}
+
+impl Form {
+    const fn header_len(self) -> usize {
+        if self.has_histogram { SPACE_MAP_PHYS_LEN } else { SPACE_MAP_V0_LEN }
+    }
+}
+
+/// When entries were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Txg.
+    pub txg: u64,
+    /// Sync pass.
+    pub pass: u32,
+}
+
+/// How ranges are turned into words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Words {
+    /// Where the map lies and in which units.
+    pub geometry: Geometry,
+    /// Whether two-word entries may be used (feature spacemap_v2).
+    pub has_v2: bool,
+    /// The vdev, in log maps.
+    pub vdev: Option<u32>,
+}
+
+/// Makes an empty map.
+pub fn create(tx: &mut dyn Objects, form: &Form) -> TxResult<u64> {
+    let spec = ObjectSpec {
+        indirect_shift: INDIRECT_SHIFT,
+        ..ObjectSpec::new(ObjectType::SPACE_MAP, form.block_size)
+    };
+    tx.allocate(&spec.with_bonus(ObjectType::SPACE_MAP_HEADER, form.header_len()))
+}
+
+/// The header.
+pub fn header(tx: &mut dyn Objects, object: u64) -> TxResult<SpaceMapPhys> {
+    let dnode = expect_type(tx, object, ObjectType::SPACE_MAP, "a space map")?;
+    SpaceMapPhys::decode(dnode.bonus())
+        .and_then(|phys| phys.check_size(dnode.data_len_max()).map(|()| phys))
+        .map_err(|error| corrupt(object, error))
+}
+
+/// Bytes of words, and whether the header has a histogram.
+pub fn length(tx: &mut dyn Objects, object: u64) -> TxResult<(u64, bool)> {
+    header(tx, object).map(|phys| (phys.length, phys.histogram.is_some()))
+}
+
+/// Appends ranges, disjoint and ascending; none leaves the map as it is.
+pub fn append(
+    tx: &mut dyn Objects,
+    object: u64,
+    form: &Words,
+    action: Action,
+    ranges: impl IntoIterator<Item = Range<u64>>,
+    stamp: Stamp,
+) -> TxResult<()> {
+    let mut phys = header(tx, object)?;
+    let block_size = tx.dnode(object)?.data_block_size();
+    let mut writer = Writer::new(form.geometry.shift, block_size, phys.length);
+    let mut total = 0_u64;
+    for range in ranges {
+        if total == 0 {
+            let pass = stamp.pass as u16;
+            writer.stamp(entry::Stamp { action, pass, txg: stamp.txg });
+        }
+        let entry = placed(object, form, action, &range)?;
+        writer.range(entry, form.has_v2);
+        total = total.wrapping_add(entry.size);
+    }
+    if total == 0 {
+        return Ok(());
+    }
+    let bytes = words::to_bytes(writer.words());
+    tx.write(object, phys.length, &bytes)?;
+    phys.object = object;
+    phys.length = phys.length.wrapping_add(bytes.len() as u64);
+    phys.allocated = match action {
+        Action::Alloc => phys.allocated.wrapping_add_unsigned(total),
+        Action::Free => phys.allocated.wrapping_sub_unsigned(total),
+    };
+    tx.set_bonus(object, &phys.encode())
+}
+
+/// Empties a map; where its object does not have the wanted form it is made anew. The number of
+/// the object, which may be another one.
+pub fn truncate(tx: &mut dyn Objects, object: u64, form: &Form) -> TxResult<u64> {
+    let dnode = expect_type(tx, object, ObjectType::SPACE_MAP, "a space map")?;
+    let must_move = (form.has_histogram && usize::from(dnode.bonus_len) != form.header_len())
+        || dnode.data_block_size() != form.block_size
+        || dnode.indblkshift != INDIRECT_SHIFT;
+    if must_move {
+        tx.free(object)?;
+        return create(tx, form);
+    }
+    let mut phys = header(tx, object)?;
+    tx.free_range(object, 0, None)?;
+    (phys.length, phys.allocated) = (0, 0);
+    phys.histogram = phys.histogram.map(|_| [0; HISTOGRAM_BUCKETS]);
+    tx.set_bonus(object, &phys.encode())?;
+    Ok(object)
+}
+
+/// Replaces the histogram, if the header has one.
+pub fn set_histogram(
+    tx: &mut dyn Objects,
+    object: u64,
+    histogram: &[u64; HISTOGRAM_BUCKETS],
+) -> TxResult<()> {
+    let mut phys = header(tx, object)?;
+    if phys.histogram.is_some_and(|old| old != *histogram) {
+        phys.histogram = Some(*histogram);
+        tx.set_bonus(object, &phys.encode())?;
+    }
+    Ok(())
+}
+
+/// A range as an entry, counted from the map's start.
+fn placed(object: u64, form: &Words, action: Action, range: &Range<u64>) -> TxResult<Entry> {
+    let Geometry { start, size, shift } = form.geometry;
+    let (Range { start: from, end }, unit) = (range, 1_u64 << shift);
+    let relative = from.checked_sub(start);
+    let len = end.checked_sub(*from).filter(|len| *len > 0 && len.is_multiple_of(unit));
+    match (relative, len) {
+        (Some(offset), Some(len))
+            if offset.is_multiple_of(unit)
+                && offset.checked_add(len).is_some_and(|end| end <= size) =>
+        {
+            Ok(Entry { action, offset, size: len, vdev: form.vdev })
+        }
+        _ => {
+            let cause = DmuError::Range { start: *from, end: *end, shift };
+            fail(Kind::Invariant, object, cause)
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "edit_tests.rs"]
+mod tests;
