@@ -58,7 +58,8 @@ mod tests {
         for value in [0, 1, 2, 3, 4, 511, 512, u64::MAX] {
             histogram.add(value);
         }
-        let filled: Vec<_> = histogram.counts().iter().enumerate().filter(|(_, n)| **n > 0).collect();
+        let filled: Vec<_> =
+            histogram.counts().iter().enumerate().filter(|(_, n)| **n > 0).collect();
         assert_eq!(filled, [(0, &2), (1, &2), (2, &1), (8, &1), (9, &1), (47, &1)]);
         let mut twice = histogram;
         twice.merge(&histogram);

@@ -33,17 +33,17 @@ mod stats;
 mod tests;
 mod ticket;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cenote_device::Device;
 use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Result, oneshot};
 
 use crate::IoClass;
 pub use histogram::Histogram;
-pub use limits::Load;
 use limits::Limits;
-use schedule::{Issue, Next, Request, Scheduler};
+pub use limits::Load;
 pub use schedule::Direction;
+use schedule::{Issue, Next, Request, Scheduler};
 use stats::Recorded;
 pub use stats::{ClassStats, DirectionStats, QueueStats};
 use ticket::{Answer, Batch};
@@ -332,7 +332,9 @@ impl Active {
     async fn transfer(&mut self, mut parts: Vec<Part>) {
         let device = Arc::clone(&self.shared.device);
         let result = match self.issue.direction {
-            Direction::Discard => device.discard(self.issue.offset, self.issue.len).await.map(|()| None),
+            Direction::Discard => {
+                device.discard(self.issue.offset, self.issue.len).await.map(|()| None)
+            }
             Direction::Write => {
                 let bytes = parts.iter().flat_map(|part| part.waiting.bytes()).collect();
                 device.write(self.issue.offset, bytes).await.map(|()| None)
@@ -391,7 +393,10 @@ async fn one_by_one(device: &Arc<dyn Device>, parts: Vec<Part>) {
                 device.read(offset, buf).await.map(|buf| Some(buf.freeze()))
             }
             _ if is_pad => Ok(None),
-            _ => device.write(offset, part.waiting.bytes().into_iter().collect()).await.map(|()| None),
+            _ => device
+                .write(offset, part.waiting.bytes().into_iter().collect())
+                .await
+                .map(|()| None),
         };
         match result {
             Ok(read) => part.waiting.answer.give(read.as_ref(), 0, len, true),
@@ -400,12 +405,19 @@ async fn one_by_one(device: &Arc<dyn Device>, parts: Vec<Part>) {
     }
 }
 
+/// Zeros; pads are a sector or two, and share theirs.
+fn zeros(len: usize) -> Buf {
+    static ZEROS: OnceLock<Buf> = OnceLock::new();
+    let shared = ZEROS.get_or_init(|| BufMut::zeroed(64 << 10).freeze());
+    shared.slice(0..len).unwrap_or_else(|| BufMut::zeroed(len).freeze())
+}
+
 impl Waiting {
     /// What is to be written.
     fn bytes(&self) -> Option<Buf> {
         match self.content.as_ref()? {
             Content::Data(data) => Some(data.clone()),
-            Content::Pad(len) => Some(BufMut::zeroed(*len as usize).freeze()),
+            Content::Pad(len) => Some(zeros(*len as usize)),
         }
     }
 }

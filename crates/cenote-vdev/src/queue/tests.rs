@@ -1,1 +1,492 @@
+use std::collections::BTreeMap;
 
+use cenote_device::{Fault, FaultyDevice, Image, ImageDevice, InjectedFault, WriteFault};
+use cenote_rt::{BoxFuture, Rng};
+
+use super::*;
+use crate::raidz::{Raidz, Reflow};
+
+fn limits() -> Limits {
+    Limits {
+        aggregation: 128 << 10,
+        is_optional_limited: false,
+        ..Limits::now(&Load::default(), false)
+    }
+}
+
+fn request(direction: Direction, class: IoClass, offset: u64, len: u64) -> Request {
+    Request { direction, class, offset, len, is_pad: false }
+}
+
+fn write(offset: u64, len: u64) -> Request {
+    request(Direction::Write, IoClass::AsyncWrite, offset, len)
+}
+
+fn pad(offset: u64, len: u64) -> Request {
+    Request { is_pad: true, ..write(offset, len) }
+}
+
+/// Everything that the scheduler issues when each I/O ends at once: (offset, length, parts).
+fn drain(scheduler: &mut Scheduler, limits: &Limits) -> Vec<(u64, u64, usize)> {
+    let mut issued = Vec::new();
+    loop {
+        match scheduler.next(limits) {
+            Next::Wait => return issued,
+            Next::Drop(_) => {}
+            Next::Issue(issue) => {
+                scheduler.finish(issue.class, limits);
+                issued.push((issue.offset, issue.len, issue.parts.len()));
+            }
+        }
+    }
+}
+
+#[test]
+fn neighbours_are_joined_up_to_the_limit_and_over_gaps_of_reads() {
+    let sync = |offset, len| request(Direction::Read, IoClass::SyncRead, offset, len);
+    let scrub = |offset, len| request(Direction::Read, IoClass::Scrub, offset, len);
+    let k = 1 << 10;
+    let rows: [(&[Request], &[(u64, u64, usize)]); 10] = [
+        (&[write(0, 64 * k), write(64 * k, 64 * k)], &[(0, 128 * k, 2)]),
+        (&[write(0, 64 * k), write(64 * k, 65 * k)], &[(0, 64 * k, 1), (64 * k, 65 * k, 1)]),
+        (&[write(4 * k, 4 * k), write(0, 4 * k)], &[(0, 8 * k, 2)]),
+        (&[write(0, k), write(k + 512, k)], &[(0, k, 1), (k + 512, k, 1)]),
+        (&[write(0, k), write(512, k)], &[(0, k, 1), (512, k, 1)]),
+        (&[sync(0, 4 * k), sync(36 * k, 4 * k)], &[(0, 40 * k, 2)]),
+        (&[sync(0, 4 * k), sync(36 * k + 1, 4 * k)], &[(0, 4 * k, 1), (36 * k + 1, 4 * k, 1)]),
+        (
+            &[sync(8 * k, 4 * k), sync(0, 8 * k), scrub(12 * k, k)],
+            &[(0, 12 * k, 2), (12 * k, k, 1)],
+        ),
+        (&[write(0, k), sync(k, k)], &[(0, k, 1), (k, k, 1)]),
+        (&[write(0, 256 * k)], &[(0, 256 * k, 1)]),
+    ];
+    for (row, (requests, want)) in rows.into_iter().enumerate() {
+        let mut scheduler = Scheduler::default();
+        for request in requests {
+            scheduler.push(*request, 0);
+        }
+        assert_eq!(drain(&mut scheduler, &limits()), want, "row {row}");
+    }
+    let mut scheduler = Scheduler::default();
+    scheduler.push(write(0, k), 0);
+    scheduler.push(write(k, k), 0);
+    let none = Limits { aggregation: 0, ..limits() };
+    assert_eq!(drain(&mut scheduler, &none), [(0, k, 1), (k, k, 1)]);
+}
+
+#[test]
+fn pads_join_writes_and_are_nothing_else() {
+    let k = 1 << 10;
+    let rows: [(&[Request], &[(u64, u64, usize)]); 8] = [
+        // Between two, trailing, leading, alone.
+        (&[write(0, k), pad(k, 512), write(k + 512, k)], &[(0, 2 * k + 512, 3)]),
+        (&[write(0, k), pad(k, 512)], &[(0, k, 1)]),
+        (&[pad(0, 512), write(512, k)], &[(0, k + 512, 2)]),
+        (&[pad(0, 512)], &[]),
+        // Two pads in a row are one gap.
+        (&[write(0, k), pad(k, k), pad(2 * k, k), write(3 * k, k)], &[(0, 4 * k, 4)]),
+        // The limit is reached: the pad goes with what is before it, if something follows.
+        (
+            &[write(0, 128 * k), pad(128 * k, k), write(129 * k, 128 * k)],
+            &[(0, 129 * k, 2), (129 * k, 128 * k, 1)],
+        ),
+        (&[write(0, 128 * k), pad(128 * k, k)], &[(0, 128 * k, 1)]),
+        // A pad longer than the gap that is worth bridging.
+        (
+            &[write(0, 128 * k), pad(128 * k, 8 * k), write(136 * k, 128 * k)],
+            &[(0, 128 * k, 1), (136 * k, 128 * k, 1)],
+        ),
+    ];
+    for (row, (requests, want)) in rows.into_iter().enumerate() {
+        let mut scheduler = Scheduler::default();
+        for request in requests {
+            scheduler.push(*request, 0);
+        }
+        assert_eq!(drain(&mut scheduler, &limits()), want, "row {row}");
+        assert_eq!(scheduler.queued(), [0; CLASSES], "row {row}");
+    }
+}
+
+/// Sectors of leaves that a stream of records leaves unwritten between its first and its last.
+fn gaps(raidz: &Raidz, record: u64, limits: &Limits) -> usize {
+    let mut scheduler: BTreeMap<usize, Scheduler> = BTreeMap::new();
+    let sector = 1 << raidz.ashift;
+    let mut at = 0;
+    for _ in 0..40 {
+        for (_, column) in raidz.map(at, record, 0, Reflow::default()).columns() {
+            let write = write(column.offset as u64, column.len as u64);
+            scheduler.entry(column.child).or_default().push(write, 0);
+        }
+        for (child, offset) in raidz.pads(at, record, 0) {
+            scheduler.entry(child).or_default().push(pad(offset as u64, sector), 0);
+        }
+        at += raidz.asize(record, 0);
+    }
+    let mut gaps = 0;
+    for scheduler in scheduler.values_mut() {
+        let mut end = None;
+        let mut issued = drain(scheduler, limits);
+        issued.sort_unstable();
+        for (offset, len, _) in issued {
+            gaps += usize::from(end.is_some_and(|end| end != offset));
+            end = Some(offset + len);
+        }
+    }
+    gaps
+}
+
+#[test]
+fn pads_of_long_records_leave_no_gap_as_they_did_before_8005() {
+    // Widths that the report names, by record, ashift and parity (spec 06 §12).
+    let affected = [
+        (1 << 20, 9, [&[4, 8][..], &[4, 8, 10], &[6, 8, 9, 10]]),
+        (1 << 20, 12, [&[7, 8], &[4, 5, 10], &[6, 9, 10]]),
+        (512 << 10, 9, [&[], &[4, 5], &[6]]),
+        (512 << 10, 12, [&[4], &[4, 5], &[6]]),
+        (256 << 10, 9, [&[], &[4], &[]]),
+        (256 << 10, 12, [&[], &[4], &[]]),
+        (128 << 10, 9, [&[], &[], &[]]),
+        (128 << 10, 12, [&[], &[], &[]]),
+    ];
+    let fixed = limits();
+    let before = Limits { is_optional_limited: true, ..limits() };
+    for (record, ashift, widths) in affected {
+        for (nparity, widths) in (1..).zip(widths) {
+            for width in nparity + 2..=12 {
+                let expand_txgs = Vec::new();
+                let raidz = Raidz { ashift, width, nparity, expand_txgs, is_expanding: false };
+                let row = format!("{record} ashift {ashift} raidz{nparity} of {width}");
+                assert_eq!(gaps(&raidz, record, &fixed), 0, "{row}");
+                let has_gaps = gaps(&raidz, record, &before) > 0;
+                assert_eq!(has_gaps, widths.contains(&width), "{row}, before");
+            }
+        }
+    }
+}
+
+#[test]
+fn classes_get_their_minimum_in_turn_and_then_more_by_rank() {
+    let mut scheduler = Scheduler::default();
+    for n in 0..20_u64 {
+        for (class, direction) in [
+            (IoClass::SyncRead, Direction::Read),
+            (IoClass::AsyncRead, Direction::Read),
+            (IoClass::AsyncWrite, Direction::Write),
+            (IoClass::Trim, Direction::Discard),
+        ] {
+            // Far apart, so that nothing is joined.
+            let offset = n << 30 | (class as u64) << 25;
+            scheduler.push(request(direction, class, offset, 512), 0);
+        }
+    }
+    let limits = limits();
+    let mut next = || match scheduler.next(&limits) {
+        Next::Issue(issue) => Some(issue.class),
+        _ => None,
+    };
+    let order: Vec<_> = std::iter::from_fn(&mut next).collect();
+    use IoClass::{AsyncRead, AsyncWrite, SyncRead, Trim};
+    assert_eq!(order[..6], [AsyncRead, AsyncWrite, Trim, SyncRead, AsyncWrite, SyncRead]);
+    let counts = [SyncRead, AsyncRead, AsyncWrite, Trim]
+        .map(|class| order.iter().filter(|found| **found == class).count());
+    assert_eq!(counts, [10, 3, 2, 2]);
+    scheduler.finish(AsyncWrite, &limits);
+    assert!(matches!(scheduler.next(&limits), Next::Issue(issue) if issue.class == AsyncWrite));
+    assert_eq!(scheduler.next(&limits), Next::Wait);
+    let few = Limits { max_active: 17, ..limits.clone() };
+    scheduler.finish(SyncRead, &few);
+    assert!(matches!(scheduler.next(&few), Next::Issue(_)));
+    assert_eq!(scheduler.next(&few), Next::Wait);
+}
+
+#[test]
+fn offsets_rise_within_a_slice_of_age() {
+    let mut scheduler = Scheduler::default();
+    let second = 1 << 30;
+    // The last comes a second later, and would be the nearest.
+    for (offset, now) in [(50, 0), (10, 0), (30, 0), (35, second)] {
+        scheduler.push(write(offset << 20, 512), now);
+    }
+    let one = Limits { max_active: 1, ..limits() };
+    let mut order = Vec::new();
+    while let Next::Issue(issue) = scheduler.next(&one) {
+        order.push(issue.offset >> 20);
+        scheduler.finish(issue.class, &one);
+        if order.len() == 2 {
+            // Behind the head: it waits for the next round.
+            scheduler.push(write(20 << 20, 512), 0);
+        }
+    }
+    assert_eq!(order, [10, 30, 50, 20, 35]);
+}
+
+#[test]
+fn scrub_lives_on_credit_while_others_work() {
+    let limits = limits();
+    let mut scheduler = Scheduler::default();
+    for n in 0..100_u64 {
+        scheduler.push(request(Direction::Read, IoClass::Scrub, n << 30, 512), 0);
+    }
+    let issued = |scheduler: &mut Scheduler| {
+        let mut count = 0;
+        while let Next::Issue(_) = scheduler.next(&limits) {
+            count += 1;
+        }
+        count
+    };
+    // An idle leaf: one by one, then three at once.
+    for single in 0..5 {
+        assert_eq!(issued(&mut scheduler), 1, "{single}");
+        scheduler.finish(IoClass::Scrub, &limits);
+    }
+    assert_eq!(issued(&mut scheduler), 3);
+    (0..3).for_each(|_| scheduler.finish(IoClass::Scrub, &limits));
+    // A busy one: the credit of the first interactive I/O, then five for each that ends.
+    for n in 0..10_u64 {
+        scheduler.push(request(Direction::Read, IoClass::SyncRead, n << 30 | 1 << 29, 512), 0);
+    }
+    assert_eq!(issued(&mut scheduler), 11);
+    scheduler.finish(IoClass::Scrub, &limits);
+    assert_eq!(issued(&mut scheduler), 0);
+    scheduler.finish(IoClass::SyncRead, &limits);
+    for _ in 0..5 {
+        assert_eq!(issued(&mut scheduler), 1);
+        scheduler.finish(IoClass::Scrub, &limits);
+    }
+    assert_eq!(issued(&mut scheduler), 0);
+}
+
+/// A random request; pads follow what was there before, as those of RAID-Z do.
+fn random_request(rng: &mut Rng, last: Option<Request>) -> Request {
+    let sectors = 1 + rng.below(200);
+    if let Some(last) = last.filter(|last| last.direction == Direction::Write)
+        && rng.below(2) == 0
+    {
+        let is_pad = rng.below(2) == 0;
+        let len = if is_pad { 512 } else { sectors * 512 };
+        return Request { offset: last.end_of(), len, is_pad, ..last };
+    }
+    let (direction, class) = match rng.below(10) {
+        0 => (Direction::Discard, IoClass::Trim),
+        1 => (Direction::Write, IoClass::SyncWrite),
+        2..5 => (Direction::Write, IoClass::AsyncWrite),
+        5 => (Direction::Write, IoClass::Rebuild),
+        6 => (Direction::Read, IoClass::Scrub),
+        7 => (Direction::Read, IoClass::AsyncRead),
+        _ => (Direction::Read, IoClass::SyncRead),
+    };
+    request(direction, class, rng.below(5000) * 512, sectors * 512)
+}
+
+impl Request {
+    fn end_of(&self) -> u64 {
+        self.offset + self.len
+    }
+}
+
+fn check_issue(issue: &Issue, limits: &Limits) {
+    let (first, last) = (issue.parts[0].1, issue.parts[issue.parts.len() - 1].1);
+    assert_eq!((issue.offset, issue.offset + issue.len), (first.offset, last.end_of()));
+    let gap = if issue.direction == Direction::Read { limits.read_gap } else { 0 };
+    for pair in issue.parts.windows(2) {
+        let (lower, upper) = (pair[0].1, pair[1].1);
+        assert!(upper.offset >= lower.end_of() && upper.offset - lower.end_of() <= gap);
+    }
+    assert!(issue.parts.iter().all(|(_, part)| part.direction == issue.direction));
+    let required = issue.parts.iter().rev().skip_while(|(_, part)| part.is_pad);
+    let end = required.map(|(_, part)| part.end_of()).next().expect("something is required");
+    assert!(issue.parts.len() == 1 || end - issue.offset <= limits.aggregation);
+}
+
+#[test]
+fn every_request_is_issued_once_within_the_limits() {
+    for seed in 0..60 {
+        let mut rng = Rng::seeded(seed);
+        let is_optional_limited = seed % 3 == 0;
+        let limits = Limits { max_active: 1 + rng.below(40), is_optional_limited, ..limits() };
+        let mut scheduler = Scheduler::default();
+        let mut open: BTreeMap<u64, Request> = BTreeMap::new();
+        let mut active: Vec<IoClass> = Vec::new();
+        let (mut last, mut now) = (None, 0);
+        for step in 0..3000 {
+            let is_draining = step > 2000;
+            now += rng.below(1 << 28);
+            if !is_draining && rng.below(3) > 0 {
+                let request = random_request(&mut rng, last);
+                last = Some(request);
+                let id = scheduler.push(request, now);
+                assert!(open.insert(id, request).is_none());
+            } else if !active.is_empty() {
+                let class = active.swap_remove(rng.below(active.len() as u64) as usize);
+                scheduler.finish(class, &limits);
+            }
+            loop {
+                match scheduler.next(&limits) {
+                    Next::Wait => break,
+                    Next::Drop(id) => assert!(open.remove(&id).expect("was queued").is_pad),
+                    Next::Issue(issue) => {
+                        check_issue(&issue, &limits);
+                        for (id, request) in &issue.parts {
+                            assert_eq!(open.remove(id), Some(*request), "seed {seed}");
+                        }
+                        active.push(issue.class);
+                        let count = active.iter().filter(|class| **class == issue.class).count();
+                        assert!(count as u64 <= limits.max[issue.class as usize]);
+                        assert!(active.len() as u64 <= limits.max_active);
+                    }
+                }
+            }
+            assert_eq!(scheduler.queued().iter().sum::<u64>(), open.len() as u64);
+        }
+        assert!(open.is_empty() && active.is_empty(), "seed {seed}: nothing starves");
+    }
+}
+
+/// A device that notes the order of its writes and reads.
+#[derive(Debug)]
+struct Noting {
+    inner: ImageDevice,
+    notes: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Noting {
+    fn new() -> Arc<Self> {
+        let inner = ImageDevice::new("noting", Image::zeroed(1 << 24));
+        Arc::new(Self { inner, notes: Mutex::default() })
+    }
+
+    fn take(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.notes.lock().expect("notes"))
+    }
+}
+
+impl Device for Noting {
+    fn info(&self) -> &cenote_device::DeviceInfo {
+        self.inner.info()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        self.notes.lock().expect("notes").push((offset, buf.len() as u64));
+        self.inner.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        self.notes.lock().expect("notes").push((offset, len));
+        self.inner.write(offset, parts)
+    }
+}
+
+fn bytes(byte: u8, len: usize) -> Buf {
+    Buf::from(vec![byte; len])
+}
+
+#[test]
+fn what_is_submitted_together_goes_together() {
+    let device = Noting::new();
+    let queue = Queue::new(device.clone(), Arc::default());
+    cenote_rt::block_on(1, async {
+        let hold = queue.hold();
+        let first = vec![WritePart::data(4096, bytes(1, 4096)), WritePart::pad(8192, 512)];
+        let second = vec![WritePart::data(8704, bytes(2, 512)), WritePart::pad(9216, 512)];
+        let writes = [first, second].map(|parts| queue.write(IoClass::AsyncWrite, parts));
+        assert_eq!(queue.stats().class(IoClass::AsyncWrite).queued, 4);
+        drop(hold);
+        for write in writes {
+            write.await.expect("written");
+        }
+        assert_eq!(device.take(), [(4096, 5120)]);
+        let reads = {
+            let _hold = queue.hold();
+            [(4096, 4096), (8192, 512), (8704, 512)]
+                .map(|(offset, len)| queue.read(offset, len, IoClass::SyncRead))
+        };
+        let mut read = Vec::new();
+        for part in reads {
+            read.push(part.await.expect("read")[0]);
+        }
+        assert_eq!((read, device.take()), (vec![1, 0, 2], vec![(4096, 5120)]));
+        queue.write(IoClass::SyncWrite, Vec::new()).await.expect("nothing to do");
+        queue.discard(4096, 512).await.expect_err("the device has none");
+        queue.flush().await.expect("flushed");
+    })
+    .expect("runtime");
+    let stats = queue.stats();
+    assert_eq!((stats.written_pads, stats.dropped_pads), (1, 1));
+    let writes = stats.direction(Direction::Write);
+    assert_eq!((writes.operations, writes.bytes, writes.total.count()), (1, 5120, 3));
+    let class = stats.class(IoClass::AsyncWrite);
+    assert_eq!((class.queued, class.active, class.wait.count()), (0, 0, 3));
+    assert_eq!((class.individual.sum(), class.aggregated.sum()), (4608, 5120));
+}
+
+#[test]
+fn an_error_costs_only_the_part_that_has_it() {
+    let image = Arc::new(ImageDevice::new("mem", Image::zeroed(1 << 20)));
+    let faulty = FaultyDevice::new(image.clone(), 1)
+        .with_write_range(4096..4097, WriteFault::Eio)
+        .with_range(512..513, Fault::Eio);
+    let queue = Queue::new(Arc::new(faulty), Arc::default());
+    cenote_rt::block_on(1, async {
+        let hold = queue.hold();
+        let parts = [(0, 1), (4096, 2), (8192, 3)];
+        let writes = parts.map(|(offset, byte)| {
+            let part = WritePart::data(offset, bytes(byte, 4096));
+            queue.write(IoClass::AsyncWrite, vec![part])
+        });
+        let both =
+            vec![WritePart::data(12288, bytes(4, 512)), WritePart::data(4096, bytes(4, 512))];
+        let both = queue.write(IoClass::SyncWrite, both);
+        drop(hold);
+        let mut outcomes = Vec::new();
+        for write in writes {
+            outcomes.push(write.await.map_err(|error| error.at().offset));
+        }
+        assert_eq!(outcomes, [Ok(()), Err(Some(4096)), Ok(())]);
+        let error = both.await.expect_err("one of two");
+        assert!(error.cause::<InjectedFault>().is_some(), "{error}");
+        let hold = queue.hold();
+        let reads = [0, 512, 1024].map(|offset| queue.read(offset, 512, IoClass::SyncRead));
+        drop(hold);
+        let mut outcomes = Vec::new();
+        for read in reads {
+            outcomes.push(read.await.is_ok());
+        }
+        assert_eq!(outcomes, [true, false, true]);
+    })
+    .expect("runtime");
+}
+
+#[test]
+fn a_write_that_nobody_waits_for_is_done_all_the_same() {
+    let image = Arc::new(ImageDevice::new("mem", Image::zeroed(1 << 24)));
+    let queue = Queue::new(image.clone(), Arc::default());
+    cenote_rt::block_on(2, async {
+        for n in 0..1000_u64 {
+            let part = WritePart::data(n * 8192, bytes(n as u8 | 1, 4096));
+            let write = queue.write(IoClass::AsyncWrite, vec![part]);
+            let read = queue.read(n * 8192, 4096, IoClass::SyncRead);
+            if n % 3 == 0 {
+                drop((write, read));
+            } else {
+                write.await.expect("written");
+                read.await.expect("read");
+            }
+        }
+        // What came last is done last, or was joined with what was before it.
+        while queue.stats().class(IoClass::AsyncWrite).queued > 0
+            || queue.stats().class(IoClass::AsyncWrite).active > 0
+        {
+            queue.flush().await.expect("flushed");
+        }
+    })
+    .expect("runtime");
+    let image = image.image();
+    for n in 0..1000_u64 {
+        let mut found = [0];
+        image.read_at(n * 8192 + 4095, &mut found);
+        assert_eq!(found[0], n as u8 | 1, "{n}");
+    }
+    assert_eq!(queue.stats().direction(Direction::Read).total.count(), 1000);
+}
