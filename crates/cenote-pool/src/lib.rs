@@ -12,6 +12,7 @@
 
 pub mod accounting;
 pub mod dsl;
+pub mod engine;
 pub mod errlog;
 pub mod features;
 pub mod history;

@@ -117,6 +117,8 @@ tunables! {
         "whether devices are read and written through io_uring where the kernel allows it";
     DIRECT_IO = "cenote_direct_io", 2, (0, 2),
         "aligned I/O that bypasses the page cache: 0 none, 1 all, 2 of disks open for writing";
+    ASYNC_BLOCK_MAX_BLOCKS = "zfs_async_block_max_blocks", 100_000, (1, u64::MAX),
+        "blocks of what was destroyed that one txg frees";
     AGGREGATION_LIMIT = "zfs_vdev_aggregation_limit", MIB, (0, 16 * MIB),
         "bytes up to which neighbouring I/Os are issued as one";
     READ_GAP_LIMIT = "zfs_vdev_read_gap_limit", 32 * KIB, (0, MIB),

@@ -52,6 +52,8 @@ pub(super) struct State {
     pub(super) cursor: Cursor,
     /// Counts the changes of `base`.
     pub(super) generation: u64,
+    /// The highest txg that takes no changes any more.
+    pub(super) closed: u64,
 }
 
 /// A writable object set.
@@ -95,6 +97,7 @@ impl Live {
             layers: VecDeque::new(),
             cursor,
             generation: 0,
+            closed: 0,
         };
         Arc::new(Self { blocks, id, state: Mutex::new(state) })
     }
@@ -124,6 +127,13 @@ impl Live {
         self.lock().synced.root
     }
 
+    /// Changes in `txg` and before are refused from now on: a closure that ran under the lock before
+    /// is in, one that comes later takes a later txg.
+    pub fn close(&self, txg: u64) {
+        let mut state = self.lock();
+        state.closed = state.closed.max(txg);
+    }
+
     /// Bytes that the changes of a txg keep in memory.
     pub fn dirty_bytes(&self, txg: u64) -> u64 {
         let state = self.lock();
@@ -140,8 +150,7 @@ impl Live {
     }
 
     /// Changes the set in `txg`: runs `change` until it has all the blocks that it needs. Either
-    /// all of its changes are made or, if it fails, none. The caller keeps `txg` from closing
-    /// until this returns.
+    /// all of its changes are made or, if it fails, none.
     ///
     /// # Errors
     /// Those of the closure; `Kind::Busy` with [`LiveError::TxgPassed`] if a later txg changed the
@@ -197,7 +206,9 @@ impl Live {
         change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<Attempt<T>> {
         let mut state = self.lock();
-        if let (Some(txg), Some(newest)) = (txg, state.layers.back().map(|entry| entry.txg))
+        let newest = state.layers.back().map_or(0, |entry| entry.txg);
+        let newest = newest.max(state.closed.saturating_add(1));
+        if let Some(txg) = txg
             && newest > txg
         {
             return Err(self.locate(Error::new(Kind::Busy, LiveError::TxgPassed { txg, newest })));

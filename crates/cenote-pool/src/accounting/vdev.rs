@@ -13,8 +13,8 @@ use cenote_ondisk::vdev_zap::{ALLOCATION_BIAS, AllocationBias, POOL_CHECKPOINT_S
 use cenote_ondisk::words;
 use cenote_rt::{Error, Result, tunables};
 
-use cenote_block::alloc::fragmentation;
 use crate::mos;
+use cenote_block::alloc::fragmentation;
 
 /// More metaslabs than any vdev has: `asize` and `metaslab_shift` do not fit together.
 const METASLABS_MAX: u64 = 1 << 18;

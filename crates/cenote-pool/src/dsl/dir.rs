@@ -1,5 +1,6 @@
 //! A DSL directory: the node of the dataset tree that carries space, limits and properties.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_dmu::ObjSet;
@@ -35,7 +36,7 @@ impl Dir {
     }
 
     /// Names and objects of all children, internal ones too, in name order.
-    pub async fn child_entries(&self, mos: &Arc<ObjSet>) -> Result<Vec<(String, u64)>> {
+    async fn child_entries(&self, mos: &Arc<ObjSet>) -> Result<Vec<(String, u64)>> {
         let mut children: Vec<_> = mos::entries(mos, self.phys.child_dir_zapobj)
             .await?
             .into_iter()
@@ -50,18 +51,33 @@ impl Dir {
         let Some(object) = mos::u64(mos, self.phys.child_dir_zapobj, component).await? else {
             return Ok(None);
         };
-        Ok(Some(Self::load(mos, object, format!("{}/{component}", self.name)).await?))
+        self.load_child(mos, object, component).await.map(Some)
+    }
+
+    /// The child in `object`. It must name this directory as its parent: with that, and one name
+    /// for each child, every directory has one place, and a walk over damaged ones ends.
+    async fn load_child(&self, mos: &Arc<ObjSet>, object: u64, component: &str) -> Result<Self> {
+        let child = Self::load(mos, object, format!("{}/{component}", self.name)).await?;
+        let parent = child.phys.parent_obj;
+        if parent != self.object {
+            let cause = DslError::Parent { object, parent, expected: self.object };
+            return Err(mos::corrupt(object)(cause));
+        }
+        Ok(child)
     }
 
     /// Children that users see, in name order.
     pub async fn children(&self, mos: &Arc<ObjSet>) -> Result<Vec<Self>> {
-        let mut children = Vec::new();
+        let (mut children, mut objects) = (Vec::new(), BTreeSet::new());
         if self.name.len() >= name::NAME_MAX {
             return Err(mos::corrupt(self.object)(DslError::Loop { object: self.object }));
         }
         for (component, object) in self.child_entries(mos).await? {
+            if !objects.insert(object) {
+                return Err(mos::corrupt(object)(DslError::TwoNames { object, name: component }));
+            }
             if !name::is_internal(&component) {
-                children.push(Self::load(mos, object, format!("{}/{component}", self.name)).await?);
+                children.push(self.load_child(mos, object, &component).await?);
             }
         }
         Ok(children)

@@ -61,6 +61,24 @@ pub enum DslError {
         /// The dir.
         object: u64,
     },
+    /// A dir is the child of one that is not its parent.
+    #[error("dir {object} says that its parent is {parent}, not {expected}")]
+    Parent {
+        /// The dir.
+        object: u64,
+        /// What it says.
+        parent: u64,
+        /// Whose child it is.
+        expected: u64,
+    },
+    /// A dir is twice among the children of another.
+    #[error("dir {object} has a second name '{name}'")]
+    TwoNames {
+        /// The dir.
+        object: u64,
+        /// The second of its names.
+        name: String,
+    },
     /// A required entry is missing.
     #[error("MOS object {object} has no entry '{key}'")]
     Missing {

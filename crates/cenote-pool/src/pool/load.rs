@@ -51,7 +51,8 @@ pub(super) async fn load(
     }
     check_label_features(candidate, &uberblock)?;
     let config = trusted_config(candidate, &uberblock).await?;
-    let (tree, store, mos) = open_mos(candidate, &config.vdev_tree, &uberblock).await?;
+    let (tree, store, mos) =
+        open_mos(candidate, &config.vdev_tree, &uberblock, options.for_writing).await?;
     check_tree(&config.vdev_tree, &tree, &uberblock, options)?;
     let directory = mos::entries(&mos, mos::DIRECTORY).await.map_err(corrupt)?;
     let mut pool = Pool {
@@ -120,8 +121,10 @@ async fn open_mos(
     candidate: &Candidate,
     root: &VdevConfig,
     uberblock: &Uberblock,
+    is_writable: bool,
 ) -> Result<(Arc<Tree>, Arc<BlockStore>, Arc<ObjSet>)> {
-    let tree = Tree::build(root, |leaf| candidate.device(leaf), &BuildOptions::default())?;
+    let options = BuildOptions { is_writable, ..BuildOptions::default() };
+    let tree = Tree::build(root, |leaf| candidate.device(leaf), &options)?;
     tree.set_reflow(uberblock.raidz_reflow_info);
     let store = BlockStore::new(Arc::clone(&tree), CacheConfig::default());
     let mos =
@@ -131,13 +134,14 @@ async fn open_mos(
 
 /// The config in the MOS, with the paths at which devices were found.
 async fn trusted_config(candidate: &Candidate, uberblock: &Uberblock) -> Result<PoolConfig> {
-    let (tree, _, mos) = open_mos(candidate, &candidate.root, uberblock).await.map_err(
-        |error| match missing_tops(&candidate.root) {
-            // A device that answered is no missing one: there is damage.
-            missing if missing.is_empty() || error.at().device.is_some() => error,
-            missing => OpenError::MissingVdevs(missing).into(),
-        },
-    )?;
+    let (tree, _, mos) =
+        open_mos(candidate, &candidate.root, uberblock, false).await.map_err(|error| {
+            match missing_tops(&candidate.root) {
+                // A device that answered is no missing one: there is damage.
+                missing if missing.is_empty() || error.at().device.is_some() => error,
+                missing => OpenError::MissingVdevs(missing).into(),
+            }
+        })?;
     let read = async {
         let object = mos::u64(&mos, mos::DIRECTORY, CONFIG).await?.ok_or_else(|| {
             mos::corrupt(mos::DIRECTORY)(DslError::Missing { object: mos::DIRECTORY, key: CONFIG })

@@ -32,6 +32,8 @@ pub struct OpenOptions {
     /// Check that no other host uses the pool, as an import does. Without it nothing is checked:
     /// reading harms nobody, and may see a pool that changes.
     pub host: Option<Host>,
+    /// The devices are open for writing, and the pool is to be written.
+    pub for_writing: bool,
     /// With `host`: take a pool that another host did not export (`-f`).
     pub force: bool,
 }

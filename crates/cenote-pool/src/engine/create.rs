@@ -1,0 +1,222 @@
+//! Making a pool from nothing (spec 01 §18).
+//!
+//! ```text
+//!   devices ── labels of txg 0, empty rings ──flush──> MOS of txg 4 ──> the first commit
+//! ```
+//!
+//! Until the first uberblock is on disk the devices belong to nobody: their labels have txg 0,
+//! which every importer ignores, and no uberblock of an earlier pool is left (spec 01 §18.1).
+
+use std::sync::Arc;
+
+use cenote_block::alloc::{self, Class, MetaslabSpec, SpaceAllocator};
+use cenote_block::policy::PoolPolicy;
+use cenote_block::{BlockStore, CacheConfig};
+use cenote_device::Device;
+use cenote_dmu::{Live, Tx, TxResult};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig, label_list};
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::feature::Feature;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_rt::{BoxFuture, Error, Kind, Result};
+use cenote_vdev::create::{Created, VdevClass};
+use cenote_vdev::{BuildOptions, Tree, labels, layout};
+
+use super::birth::{self, NewPool};
+use super::dsl::create::TXG_INITIAL;
+use super::{Config, Engine, EngineError, Head, Parts, Scope, Task, import, store};
+use crate::accounting::{metaslab_range, row_size};
+
+/// Allocators of each class.
+const ALLOCATORS: usize = 4;
+/// Pool version with feature flags.
+const VERSION: u64 = 5000;
+
+/// Fills the object set of a new file system or volume.
+pub type Fill = Box<dyn FnMut(&mut Tx<'_>) -> TxResult<()> + Send>;
+
+/// A pool to be made.
+pub struct CreateSpec {
+    /// Its name.
+    pub name: String,
+    /// The vdevs, and what each is for.
+    pub vdevs: Created,
+    /// The devices by guid of their leaves, open for writing.
+    pub devices: Vec<(u64, Arc<dyn Device>)>,
+    /// Features to enable.
+    pub features: Vec<&'static Feature>,
+    /// Words of the administrator.
+    pub comment: Option<String>,
+    /// Names of feature sets that the pool keeps to.
+    pub compatibility: Option<String>,
+    /// Id and name of this host, if it is to be told.
+    pub host: Option<(u64, String)>,
+    /// What the root file system begins with.
+    pub fill_root: Fill,
+}
+
+impl Engine {
+    /// Makes a pool and opens it for writing. Whatever the devices held is gone.
+    ///
+    /// # Errors
+    /// A device's. The devices then belong to no pool.
+    pub async fn create(spec: CreateSpec) -> Result<Arc<Self>> {
+        let facts = facts_of(&spec);
+        for top in &spec.vdevs.root.children {
+            for leaf in top.leaves() {
+                let device = device_of(&spec, leaf.guid)?;
+                let facts = PoolFacts { txg: 0, ..facts.clone() };
+                let label = label_list(&facts, top, leaf.guid);
+                labels::write_initial(&**device, &label).await?;
+                // Old uberblocks must be gone for good before anything new is written.
+                device.flush().await?;
+            }
+        }
+        let options = BuildOptions { is_writable: true, ..BuildOptions::default() };
+        let open = |leaf: &VdevConfig| device_of(&spec, leaf.guid).ok().map(Arc::clone);
+        let tree = Tree::build(&spec.vdevs.root, open, &options)?;
+        let mut salt = [0; 32];
+        cenote_rt::secret_bytes(&mut salt)?;
+        let blocks = BlockStore::new(Arc::clone(&tree), CacheConfig::default());
+        blocks.set_salt(&salt);
+        let maps = store::Maps::new(Arc::clone(&blocks));
+        let alloc = new_allocator(&spec, &tree, &maps)?;
+        blocks.set_allocator(Arc::clone(&alloc));
+        let mos = Live::create(Arc::<BlockStore>::clone(&blocks), 0, ObjSetType::Meta);
+        let mut config = Config {
+            facts,
+            has_vdev_zaps: true,
+            root: spec.vdevs.root.clone(),
+            is_unrecorded: false,
+            is_dirty: false,
+        };
+        config.touch();
+        let engine = Self::assemble(Parts {
+            tree,
+            store: blocks,
+            alloc,
+            mos,
+            mos_dir: 0,
+            config,
+            uberblock: first_uberblock(spec.vdevs.root.guid_sum()),
+            policy: PoolPolicy::FULL,
+            maps,
+            seed: super::random_seed()?,
+        });
+        let birth = Box::new(Birth { spec, salt });
+        engine.run_task(birth).await?;
+        Ok(engine)
+    }
+}
+
+fn device_of(spec: &CreateSpec, guid: u64) -> Result<&Arc<dyn Device>> {
+    let device = spec.devices.iter().find(|(leaf, _)| *leaf == guid);
+    device.map(|(_, device)| device).ok_or_else(|| {
+        Error::new(Kind::Invalid, EngineError::Invariant(format!("leaf {guid} has no device")))
+    })
+}
+
+fn facts_of(spec: &CreateSpec) -> PoolFacts {
+    PoolFacts {
+        version: VERSION,
+        name: spec.name.clone(),
+        state: PoolState::Active,
+        txg: TXG_INITIAL,
+        pool_guid: spec.vdevs.root.guid,
+        errata: 0,
+        comment: spec.comment.clone(),
+        compatibility: spec.compatibility.clone(),
+        hostid: spec.host.as_ref().map_or(0, |(id, _)| *id),
+        hostname: spec.host.as_ref().map(|(_, name)| name.clone()),
+        vdev_children: Some(spec.vdevs.root.children.len() as u64),
+        hole_array: Vec::new(),
+        features_for_read: Some(Vec::new()),
+        split_guid: None,
+    }
+}
+
+/// What the first commit carries on from.
+fn first_uberblock(guid_sum: u64) -> Uberblock {
+    Uberblock {
+        endian: Endian::Little,
+        version: VERSION,
+        txg: 0,
+        guid_sum,
+        timestamp: 0,
+        rootbp: BlockPtr::HOLE,
+        software_version: VERSION,
+        mmp_magic: 0,
+        mmp_delay: 0,
+        mmp_config: 0,
+        checkpoint_txg: 0,
+        raidz_reflow_info: 0,
+    }
+}
+
+fn new_allocator(
+    spec: &CreateSpec,
+    tree: &Arc<Tree>,
+    maps: &Arc<store::Maps>,
+) -> Result<Arc<SpaceAllocator>> {
+    let alloc = SpaceAllocator::new(alloc::Options {
+        store: Arc::<store::Maps>::clone(maps),
+        geometry: Arc::<Tree>::clone(tree),
+        txg: TXG_INITIAL - 1,
+        has_logs: spec.features.iter().any(|feature| feature.name == "log_spacemap"),
+        allocators: ALLOCATORS,
+        seed: spec.vdevs.root.guid,
+    });
+    for (top, class) in spec.vdevs.root.children.iter().zip(&spec.vdevs.classes) {
+        let class = match class {
+            VdevClass::Log => Class::Log,
+            VdevClass::Special => Class::Special,
+            VdevClass::Dedup => Class::Dedup,
+            VdevClass::Normal => Class::Normal,
+        };
+        alloc.add_vdev(import::vdev_spec(tree, top, class), empty_metaslabs(top), None)?;
+    }
+    Ok(alloc)
+}
+
+/// The metaslabs of a vdev that was never written.
+pub(super) fn empty_metaslabs(top: &VdevConfig) -> Vec<MetaslabSpec> {
+    let shift = top.top.metaslab_shift as u32;
+    let count = layout::metaslab_count(top.top.asize, shift);
+    let row = row_size(top);
+    let range = |id| metaslab_range(id, shift, row);
+    (0..count).map(range).map(|(start, size)| MetaslabSpec::empty(start, size)).collect()
+}
+
+/// The first txg.
+struct Birth {
+    spec: CreateSpec,
+    salt: [u8; 32],
+}
+
+impl Task for Birth {
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Scope { engine, context } = scope;
+            let new =
+                NewPool { features: &self.spec.features, vdevs: &self.spec.vdevs, salt: self.salt };
+            let mos = engine.mos_apply(context.txg, |tx| birth::fill(tx, context, &new)).await?;
+            engine.mos_dir.store(mos.mos_dir, std::sync::atomic::Ordering::Release);
+            engine.with_config(|config| {
+                config.root = mos.root.clone();
+                config.touch();
+            });
+            let live = Live::create(
+                Arc::<BlockStore>::clone(&engine.store),
+                mos.root_dataset,
+                ObjSetType::Zfs,
+            );
+            live.apply(context.txg, |tx| (self.spec.fill_root)(tx)).await?;
+            let settings = engine.settings_of(mos.root_dataset).await?;
+            let head = Head::new(mos.root_dataset, live, engine.policy, settings, engine.probe());
+            engine.heads.insert(head);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! Properties as they are in force, and changing them (spec 04 §7).
+//!
+//! ```text
+//!   each dir from the dataset up:  name$iuv, name, (name$recvd unless name$inherit)   first wins
+//!   none has it: the default
+//! ```
+
+use cenote_block::policy::{CompressionSetting, DatasetPolicy, RedundantMetadata};
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::checksum_type::ChecksumType;
+use cenote_ondisk::zap::Value;
+
+use super::get_dir;
+
+/// Suffix of a received value.
+const RECEIVED: &str = "$recvd";
+/// Suffix that hides a received value.
+const INHERIT: &str = "$inherit";
+/// Suffix of a value that old software must not see.
+const IUV: &str = "$iuv";
+/// Present where a property was ever received.
+const HAS_RECEIVED: &str = "$hasrecvd";
+
+/// The value in force at a dir; none if nobody set it.
+pub(crate) fn effective(
+    tx: &mut Tx<'_>,
+    dir: u64,
+    name: &str,
+    is_inherited: bool,
+) -> TxResult<Option<Value>> {
+    let mut at = dir;
+    while at != 0 {
+        let phys = get_dir(tx, at)?;
+        if let Some(value) = local(tx, phys.props_zapobj, name)? {
+            return Ok(Some(value));
+        }
+        if !is_inherited {
+            break;
+        }
+        at = phys.parent_obj;
+    }
+    Ok(None)
+}
+
+fn local(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<Option<Value>> {
+    for key in [format!("{name}{IUV}"), name.to_owned()] {
+        if let Some(value) = zap::lookup(tx, props, &key)? {
+            return Ok(Some(value));
+        }
+    }
+    if zap::contains(tx, props, &format!("{name}{INHERIT}"))? {
+        return Ok(None);
+    }
+    zap::lookup(tx, props, &format!("{name}{RECEIVED}"))
+}
+
+/// The number in force at a dir.
+pub(crate) fn number(tx: &mut Tx<'_>, dir: u64, name: &str, default: u64) -> TxResult<u64> {
+    Ok(effective(tx, dir, name, true)?.and_then(|value| value.first()).unwrap_or(default))
+}
+
+/// How the properties of a dir want blocks to be written.
+pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
+    let default = DatasetPolicy::DEFAULT;
+    let compression = number(tx, dir, "compression", 1)?;
+    let checksum = number(tx, dir, "checksum", 1)?;
+    let copies = number(tx, dir, "copies", 1)?;
+    let redundant = number(tx, dir, "redundant_metadata", 0)?;
+    let dedup = number(tx, dir, "dedup", 2)?;
+    Ok(DatasetPolicy {
+        compression: CompressionSetting::from_property(compression).unwrap_or(default.compression),
+        checksum: u8::try_from(checksum)
+            .ok()
+            .and_then(ChecksumType::from_id)
+            .unwrap_or(default.checksum),
+        copies: copies.clamp(1, 3) as u8,
+        redundant_metadata: RedundantMetadata::from_id(redundant)
+            .unwrap_or(default.redundant_metadata),
+        special_small_blocks: number(tx, dir, "special_small_blocks", 0)?,
+        is_dedup: dedup != 2,
+        ..default
+    })
+}
+
+/// Sets a local value (`zfs set`).
+pub(crate) fn set(tx: &mut Tx<'_>, props: u64, name: &str, value: &Value) -> TxResult<()> {
+    zap::take(tx, props, &format!("{name}{INHERIT}"))?;
+    zap::take(tx, props, &format!("{name}{IUV}"))?;
+    match hidden_value(name, value) {
+        Some(shown) => {
+            zap::update(tx, props, name, shown)?;
+            zap::update(tx, props, &format!("{name}{IUV}"), value.clone())
+        }
+        None => zap::update(tx, props, name, value.clone()),
+    }
+}
+
+/// Removes the local value (`zfs inherit`); a received one stays hidden.
+pub(crate) fn inherit(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<()> {
+    zap::take(tx, props, name)?;
+    zap::take(tx, props, &format!("{name}{IUV}"))?;
+    if zap::contains(tx, props, HAS_RECEIVED)? {
+        zap::update(tx, props, &format!("{name}{INHERIT}"), 0)?;
+    }
+    Ok(())
+}
+
+/// Goes back to the received value (`zfs inherit -S`).
+pub(crate) fn revert(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<()> {
+    zap::take(tx, props, name)?;
+    zap::take(tx, props, &format!("{name}{INHERIT}"))?;
+    Ok(())
+}
+
+/// What software that does not know the value is to see instead (spec 04 §7.1).
+fn hidden_value(name: &str, value: &Value) -> Option<u64> {
+    match (name, value.single()?) {
+        ("redundant_metadata", 2 | 3) | ("snapdir", 2) => Some(0),
+        _ => None,
+    }
+}

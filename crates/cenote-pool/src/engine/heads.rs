@@ -1,0 +1,130 @@
+//! Heads that are open for writing: file systems and volumes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy, WritePolicy};
+use cenote_dmu::Live;
+use cenote_dmu::live::{OwnerProbe, PolicySource};
+use cenote_rt::{Error, Kind, Result};
+
+/// A head that is open for writing.
+pub struct Head {
+    object: u64,
+    live: Arc<Live>,
+    settings: RwLock<Settings>,
+    probe: Option<Arc<dyn OwnerProbe>>,
+}
+
+/// How a head's blocks are written.
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    pool: PoolPolicy,
+    dataset: DatasetPolicy,
+}
+
+impl Head {
+    /// A head over its object set.
+    pub(super) fn new(
+        object: u64,
+        live: Arc<Live>,
+        pool: PoolPolicy,
+        dataset: DatasetPolicy,
+        probe: Option<Arc<dyn OwnerProbe>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { object, live, settings: RwLock::new(Settings { pool, dataset }), probe })
+    }
+
+    /// Number of the dataset.
+    pub fn object(&self) -> u64 {
+        self.object
+    }
+
+    /// Its object set.
+    pub fn live(&self) -> &Arc<Live> {
+        &self.live
+    }
+
+    /// Changes how blocks are written from now on.
+    pub fn set_policy(&self, dataset: DatasetPolicy) {
+        self.settings.write().unwrap_or_else(PoisonError::into_inner).dataset = dataset;
+    }
+
+    pub(super) fn policy(&self) -> HeadPolicy {
+        HeadPolicy(*self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn probe(&self) -> Option<Arc<dyn OwnerProbe>> {
+        self.probe.clone()
+    }
+}
+
+impl std::fmt::Debug for Head {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Head").field("object", &self.object).finish_non_exhaustive()
+    }
+}
+
+/// How the blocks of a head are written in one sync: properties that change meanwhile count from
+/// the next.
+pub(super) struct HeadPolicy(Settings);
+
+impl PolicySource for HeadPolicy {
+    fn policy(&self, block: &BlockSpec) -> Result<WritePolicy> {
+        policy_of(&self.0.pool, &self.0.dataset, block)
+    }
+
+    fn has_hole_births(&self) -> bool {
+        self.0.pool.has_hole_birth
+    }
+}
+
+/// The policy for a block; what an object's own settings ask for may mean nothing.
+pub(super) fn policy_of(
+    pool: &PoolPolicy,
+    dataset: &DatasetPolicy,
+    block: &BlockSpec,
+) -> Result<WritePolicy> {
+    WritePolicy::of(pool, dataset, block).ok_or_else(|| {
+        Error::new(Kind::Unsupported, "an object asks for a compression or checksum unknown here")
+    })
+}
+
+/// The heads that are open, by object.
+#[derive(Debug, Default)]
+pub(super) struct Heads {
+    // Held for a look-up, never across I/O.
+    open: Mutex<BTreeMap<u64, Arc<Head>>>,
+}
+
+impl Heads {
+    pub(super) fn get(&self, object: u64) -> Option<Arc<Head>> {
+        self.lock().get(&object).cloned()
+    }
+
+    /// Adds a head; the one that is there already stays.
+    pub(super) fn insert(&self, head: Arc<Head>) -> Arc<Head> {
+        Arc::clone(self.lock().entry(head.object).or_insert(head))
+    }
+
+    pub(super) fn remove(&self, object: u64) {
+        self.lock().remove(&object);
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Head>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Those that `txg` changed, in the order of their numbers.
+    pub(super) fn dirty(&self, txg: u64) -> Vec<Arc<Head>> {
+        self.lock().values().filter(|head| head.live.is_dirty(txg)).cloned().collect()
+    }
+
+    pub(super) fn is_dirty(&self, txg: u64) -> bool {
+        self.lock().values().any(|head| head.live.is_dirty(txg))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Head>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,450 @@
+//! A pool that is open for writing.
+//!
+//! ```text
+//!   Engine::apply   changes to a head, in the open txg          many at once
+//!   Engine::run     changes to the MOS: tasks of the next sync  one after the other
+//!   Engine::sync    open txg ──close──> syncing txg ──passes, labels, uberblock──> committed
+//! ```
+//!
+//! Everything that users do is a change of an object set in memory, in the txg that is open at
+//! that moment; administrators' operations are tasks that change the MOS while a txg is synced.
+//! Nothing of a txg counts before its uberblock is on disk, and then all of it does.
+//!
+//! Order of locks: `syncing` (held during a whole sync), then `config`, `state`, and the locks of
+//! lower layers. Only `syncing` is held across I/O.
+//!
+//! A failure in the middle of a sync, or an invariant that does not hold, suspends the pool: no
+//! uberblock is written any more, what was committed stays, and every later change is refused.
+//!
+//! Sources: spec 01 §14-§18, 04 §9-§20, 05 §4-§5.
+
+mod birth;
+mod commit;
+pub mod create;
+mod destroy;
+pub(crate) mod dsl;
+mod heads;
+mod import;
+mod ledger;
+mod metaslabs;
+mod ops;
+mod store;
+mod sync;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_block::BlockStore;
+use cenote_block::alloc::SpaceAllocator;
+use cenote_block::policy::PoolPolicy;
+use cenote_dmu::live::LiveError;
+use cenote_dmu::{Live, Step, Tx, TxResult};
+use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig};
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_rt::{AsyncMutex, BoxFuture, Error, Kind, Result};
+use cenote_vdev::Tree;
+
+use dsl::Context;
+pub use dsl::OpError;
+pub use heads::Head;
+use heads::Heads;
+pub use ops::NewDataset;
+
+/// Why a pool takes no changes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// Something that must hold does not.
+    #[error("invariant: {0}")]
+    Invariant(String),
+    /// A sync failed; nothing is written any more.
+    #[error("pool is suspended: {0}")]
+    Suspended(String),
+    /// The pool was closed.
+    #[error("pool is closed")]
+    Closed,
+    /// The devices carried other labels once they were locked.
+    #[error("pool {0} is not on its devices any more")]
+    Gone(u64),
+    /// A pool from before feature flags.
+    #[error("pools of version {0} are opened for reading only")]
+    OldVersion(u64),
+    /// Features in use that are read and not kept.
+    #[error("the pool uses features that are read only here: {}", .0.join(", "))]
+    Unmaintained(Vec<String>),
+}
+
+/// A broken invariant inside a transaction.
+pub(crate) fn invariant(what: String) -> Step {
+    Step::Fail(invariant_error(what))
+}
+
+/// A broken invariant.
+pub(crate) fn invariant_error(what: String) -> Error {
+    Error::new(Kind::Invariant, EngineError::Invariant(what))
+}
+
+/// The config, and what is still to be told of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// The pool.
+    pub(crate) facts: PoolFacts,
+    /// Whether vdevs have objects for their properties.
+    pub(crate) has_vdev_zaps: bool,
+    /// The vdevs.
+    pub(crate) root: VdevConfig,
+    /// The MOS has an older one.
+    is_unrecorded: bool,
+    /// Labels have an older one.
+    is_dirty: bool,
+}
+
+impl Config {
+    /// Notes that it was changed.
+    pub(crate) fn touch(&mut self) {
+        self.is_unrecorded = true;
+        self.is_dirty = true;
+    }
+
+    fn take_unrecorded(&mut self) -> bool {
+        std::mem::take(&mut self.is_unrecorded)
+    }
+}
+
+/// What a task sees of the sync that runs it.
+pub(crate) struct Scope<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) context: Context,
+}
+
+/// An operation on the MOS in syncing context. An error is the pool's: what is wrong with the
+/// request is told to whoever made it.
+pub(crate) trait Task: Send {
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>>;
+}
+
+/// The txgs.
+#[derive(Debug, Default)]
+struct State {
+    /// Tasks for the next sync, with whom to tell.
+    tasks: Vec<QueuedTask>,
+    /// Why nothing is written any more.
+    suspended: Option<String>,
+}
+
+struct QueuedTask {
+    task: Box<dyn Task>,
+}
+
+impl std::fmt::Debug for QueuedTask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("QueuedTask")
+    }
+}
+
+/// A pool that is open for writing.
+pub struct Engine {
+    tree: Arc<Tree>,
+    store: Arc<BlockStore>,
+    alloc: Arc<SpaceAllocator>,
+    mos: Arc<Live>,
+    /// The dir `$MOS`, which is charged for the MOS; 0 until the MOS of a new pool is made.
+    mos_dir: AtomicU64,
+    heads: Heads,
+    config: Mutex<Config>,
+    state: Mutex<State>,
+    uberblock: Mutex<Uberblock>,
+    policy: PoolPolicy,
+    /// The txg that takes changes. Written under `syncing` only.
+    open_txg: AtomicU64,
+    is_closing: AtomicBool,
+    /// One sync at a time.
+    syncing: AsyncMutex<()>,
+    rng: Mutex<cenote_rt::Rng>,
+    /// Metaslab arrays of top-level vdevs, as the store of metaslabs finds them.
+    maps: Arc<store::Maps>,
+}
+
+/// What an engine is put together from.
+struct Parts {
+    tree: Arc<Tree>,
+    store: Arc<BlockStore>,
+    alloc: Arc<SpaceAllocator>,
+    mos: Arc<Live>,
+    mos_dir: u64,
+    config: Config,
+    uberblock: Uberblock,
+    policy: PoolPolicy,
+    maps: Arc<store::Maps>,
+    seed: u64,
+}
+
+impl Engine {
+    fn assemble(parts: Parts) -> Arc<Self> {
+        let open_txg = (parts.uberblock.txg + 1).max(dsl::create::TXG_INITIAL);
+        Arc::new(Self {
+            tree: parts.tree,
+            store: parts.store,
+            alloc: parts.alloc,
+            mos: parts.mos,
+            mos_dir: AtomicU64::new(parts.mos_dir),
+            heads: Heads::default(),
+            config: Mutex::new(parts.config),
+            state: Mutex::default(),
+            uberblock: Mutex::new(parts.uberblock),
+            policy: parts.policy,
+            open_txg: AtomicU64::new(open_txg),
+            is_closing: AtomicBool::new(false),
+            syncing: AsyncMutex::new(()),
+            rng: Mutex::new(cenote_rt::Rng::seeded(parts.seed)),
+            maps: parts.maps,
+        })
+    }
+
+    /// The vdevs.
+    pub fn tree(&self) -> &Arc<Tree> {
+        &self.tree
+    }
+
+    /// The blocks.
+    pub fn store(&self) -> &Arc<BlockStore> {
+        &self.store
+    }
+
+    /// The space.
+    pub fn allocator(&self) -> &Arc<SpaceAllocator> {
+        &self.alloc
+    }
+
+    /// The uberblock that was written last.
+    pub fn uberblock(&self) -> Uberblock {
+        *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The txg that takes changes now.
+    pub fn open_txg(&self) -> u64 {
+        self.open_txg.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn with_config<T>(&self, change: impl FnOnce(&mut Config) -> T) -> T {
+        change(&mut self.config.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn pool_policy(&self) -> PoolPolicy {
+        self.policy
+    }
+
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn context(&self, txg: u64) -> Context {
+        let seed = self.rng.lock().unwrap_or_else(PoisonError::into_inner).next_u64();
+        let now = cenote_rt::wall_clock().as_secs();
+        Context { txg, now, seed }
+    }
+
+    /// Refuses everything once the pool is suspended.
+    fn check_running(&self) -> Result<()> {
+        match &self.state().suspended {
+            Some(cause) => Err(Error::new(Kind::Io, EngineError::Suspended(cause.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// A transaction on the MOS, in syncing context only.
+    pub(crate) async fn mos_apply<T>(
+        &self,
+        txg: u64,
+        change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<T> {
+        self.mos.apply(txg, change).await
+    }
+
+    /// Changes a head in the open txg, and tells that txg. The closure may run several times, and
+    /// changes nothing unless it succeeds.
+    pub async fn apply<T>(
+        &self,
+        head: &Head,
+        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<(T, u64)> {
+        loop {
+            self.check_running()?;
+            let txg = self.open_txg();
+            match head.live().apply(txg, &mut change).await {
+                Ok(value) => return Ok((value, txg)),
+                // The txg was closed in between: the change belongs in the next one.
+                Err(error) if is_txg_passed(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Runs `change` on the MOS in the next sync, and waits until that is committed.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        change: impl FnMut(&mut Tx<'_>, &Context) -> TxResult<T> + Send + 'static,
+    ) -> Result<T> {
+        let (task, answer) = Change::new(change);
+        self.run_task(task).await?;
+        answer.take()
+    }
+
+    /// Runs a task in the next sync, and waits until that is committed.
+    pub(crate) async fn run_task(&self, task: Box<dyn Task>) -> Result<()> {
+        self.check_running()?;
+        self.state().tasks.push(QueuedTask { task });
+        self.sync().await.map(drop)
+    }
+
+    /// Closes the open txg and commits it, with everything that was changed before this call.
+    /// Gives the txg that was committed last.
+    pub async fn sync(&self) -> Result<u64> {
+        let _one = self.syncing.lock().await;
+        self.check_running()?;
+        let txg = self.open_txg();
+        // From here on changes go to the next txg; one that still names this txg is refused by its
+        // object set as soon as that is being synced.
+        self.open_txg.store(txg + 1, Ordering::Release);
+        let mut tasks: Vec<_> =
+            std::mem::take(&mut self.state().tasks).into_iter().map(|queued| queued.task).collect();
+        for head in self.heads.all() {
+            head.live().close(txg);
+        }
+        match self.sync_txg(txg, &mut tasks).await {
+            Ok(()) => Ok(txg),
+            Err(error) => {
+                self.state().suspended.get_or_insert_with(|| error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Leaves the pool in order: everything is written, and the labels say that nobody has it
+    /// (spec 01 §15). It takes no changes afterwards.
+    pub async fn export(&self) -> Result<()> {
+        self.close(PoolState::Exported).await
+    }
+
+    /// Marks the pool as destroyed. Its data stays where it is.
+    pub async fn destroy(&self) -> Result<()> {
+        self.close(PoolState::Destroyed).await
+    }
+
+    async fn close(&self, state: PoolState) -> Result<()> {
+        // What is open now goes to disk first, so that the last txg has little left to write.
+        self.sync().await?;
+        self.is_closing.store(true, Ordering::Release);
+        self.with_config(|config| {
+            config.facts.state = state;
+            config.touch();
+        });
+        self.sync().await?;
+        self.state().suspended.get_or_insert_with(|| EngineError::Closed.to_string());
+        Ok(())
+    }
+
+    async fn sync_txg(&self, txg: u64, tasks: &mut [Box<dyn Task>]) -> Result<()> {
+        if let Some(root) = self.sync_passes(txg, tasks).await? {
+            self.commit(txg, &root).await?;
+        }
+        // What this txg freed may be reused from here on as spec 05 §5.4 says: not before.
+        self.alloc.sync_done(txg, self.slop())?;
+        self.mos.committed(txg)?;
+        for head in self.heads.all() {
+            head.live().committed(txg)?;
+        }
+        self.alloc.preload().await;
+        Ok(())
+    }
+
+    /// Space that is kept back (spec 04 §17.1).
+    fn slop(&self) -> u64 {
+        crate::accounting::deflate::slop(self.alloc.normal_space(), self.alloc.embedded_log_space())
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("open_txg", &self.open_txg()).finish_non_exhaustive()
+    }
+}
+
+fn is_txg_passed(error: &Error) -> bool {
+    matches!(error.cause(), Some(LiveError::TxgPassed { .. }))
+}
+
+/// A task made of one transaction on the MOS.
+struct Change<F, T> {
+    change: F,
+    answer: Arc<Answer<T>>,
+}
+
+/// Where the result of a task is put.
+pub(crate) struct Answer<T>(Mutex<Option<Result<T>>>);
+
+impl<T> Answer<T> {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(None)))
+    }
+
+    fn put(&self, result: Result<T>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+
+    fn take(&self) -> Result<T> {
+        let result = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        result.unwrap_or_else(|| Err(invariant_error("a task was not run".into())))
+    }
+}
+
+impl<F, T> Change<F, T>
+where
+    F: FnMut(&mut Tx<'_>, &Context) -> TxResult<T> + Send + 'static,
+    T: Send + 'static,
+{
+    fn new(change: F) -> (Box<dyn Task>, Arc<Answer<T>>) {
+        let answer = Answer::new();
+        (Box::new(Self { change, answer: Arc::clone(&answer) }), answer)
+    }
+}
+
+impl<F, T> Task for Change<F, T>
+where
+    F: FnMut(&mut Tx<'_>, &Context) -> TxResult<T> + Send,
+    T: Send,
+{
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Scope { engine, context } = scope;
+            let change = &mut self.change;
+            let result = engine.mos_apply(context.txg, |tx| change(tx, context)).await;
+            match result {
+                Err(error) if is_fatal(&error) => Err(error),
+                result => {
+                    self.answer.put(result);
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+/// A number that nobody can foresee, from which an engine's own are drawn.
+fn random_seed() -> Result<u64> {
+    let mut bytes = [0; 8];
+    cenote_rt::secret_bytes(&mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Whether an error says that the pool is wrong, and not the request.
+pub(crate) fn is_fatal(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Invariant | Kind::Io | Kind::Checksum | Kind::Corrupt)
+}

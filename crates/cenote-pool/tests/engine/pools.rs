@@ -1,0 +1,129 @@
+//! Devices and pools for tests, and what the judges say of them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cenote_device::{Device, FileDevice, OpenMode, create_file};
+use cenote_pool::engine::Engine;
+use cenote_pool::engine::create::CreateSpec;
+use cenote_rt::Result;
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+/// Bytes of a device.
+const DEVICE_SIZE: u64 = 128 << 20;
+
+/// A folder that goes when it is dropped.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    /// A new one.
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("cenote-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// A shape of pools.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
+    name: &'static str,
+    devices: usize,
+    ashift: u64,
+}
+
+impl Layout {
+    /// Those that tests go through.
+    pub(crate) const ALL: [Self; 5] = [
+        Self { name: "disk", devices: 1, ashift: 9 },
+        Self { name: "disk", devices: 1, ashift: 12 },
+        Self { name: "mirror", devices: 2, ashift: 9 },
+        Self { name: "raidz1", devices: 3, ashift: 12 },
+        Self { name: "raidz2", devices: 6, ashift: 9 },
+    ];
+
+    /// One disk.
+    pub(crate) const DISK: Self = Self::ALL[0];
+}
+
+/// A pool to be made in a folder.
+pub(crate) struct TestPool {
+    name: String,
+    layout: Layout,
+    paths: Vec<PathBuf>,
+}
+
+impl TestPool {
+    /// Makes its devices.
+    pub(crate) fn new(dir: &Path, name: &str, layout: Layout) -> Self {
+        let paths: Vec<_> = (0..layout.devices).map(|n| dir.join(format!("d{n}.img"))).collect();
+        for path in &paths {
+            create_file(path, DEVICE_SIZE).unwrap();
+        }
+        Self { name: name.into(), layout, paths }
+    }
+
+    /// Makes the pool.
+    pub(crate) async fn create(&self) -> Result<Arc<Engine>> {
+        let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+        for path in &self.paths {
+            devices.push(FileDevice::open(path, OpenMode::Exclusive)?);
+        }
+        let leaf = |path: &PathBuf| LeafSpec {
+            path: path.to_str().unwrap().into(),
+            is_disk: false,
+            is_whole_disk: false,
+            size: DEVICE_SIZE,
+            logical_ashift: 9,
+            physical_ashift: 9,
+        };
+        let redundancy = Redundancy::parse(self.layout.name).unwrap().unwrap_or(Redundancy::Single);
+        let top = TopSpec {
+            redundancy,
+            class: VdevClass::Normal,
+            leaves: self.paths.iter().map(leaf).collect(),
+        };
+        let spec = create::CreateSpec {
+            tops: vec![top],
+            ashift: Some(self.layout.ashift),
+            ..create::CreateSpec::default()
+        };
+        let vdevs = create::pool(&spec, 4, &mut Guids::unguessable())?;
+        let guids = vdevs.root.leaves().map(|leaf| leaf.guid);
+        let devices = guids.zip(devices).collect();
+        Engine::create(CreateSpec {
+            name: self.name.clone(),
+            vdevs,
+            devices,
+            features: cenote_pool::features::identity().collect(),
+            comment: None,
+            compatibility: None,
+            host: None,
+            fill_root: Box::new(|_| Ok(())),
+        })
+        .await
+    }
+}
+
+/// Asks OpenZFS whether the pool is whole. Says so where it is not installed.
+pub(crate) fn judge(dir: &Path, name: &str) {
+    let Some(zdb) = cenote_oracle::zdb() else { return };
+    for options in [&["-bcc"][..], &["-dddd"], &["-y"]] {
+        let said = zdb.pool(name, dir, options);
+        assert!(said.is_success(), "zdb {options:?}: {said}");
+    }
+}
