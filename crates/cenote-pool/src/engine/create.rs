@@ -81,7 +81,7 @@ impl Engine {
         cenote_rt::secret_bytes(&mut salt)?;
         let blocks = BlockStore::new(Arc::clone(&tree), CacheConfig::default());
         blocks.set_salt(&salt);
-        let maps = store::Maps::new(Arc::clone(&blocks));
+        let maps = store::Maps::new(&blocks);
         let alloc = new_allocator(&spec, &tree, &maps)?;
         blocks.set_allocator(Arc::clone(&alloc));
         let mos = Live::create(Arc::<BlockStore>::clone(&blocks), 0, ObjSetType::Meta);

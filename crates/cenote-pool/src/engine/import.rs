@@ -70,7 +70,7 @@ impl Engine {
     async fn from_pool(pool: &Arc<Pool>) -> Result<Arc<Self>> {
         check_features(pool)?;
         let txg = pool.txg();
-        let maps = store::Maps::new(Arc::clone(pool.store()));
+        let maps = store::Maps::new(pool.store());
         let config = pool.config();
         maps.committed(txg, &pool.uberblock().rootbp, &config.vdev_tree.children);
         let alloc = SpaceAllocator::new(alloc::Options {

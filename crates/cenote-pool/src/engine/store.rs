@@ -3,7 +3,7 @@
 //! Loading reads the blocks of the committed MOS and never asks the set that is being changed: a
 //! sync may be what waits for the space.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cenote_block::BlockStore;
 use cenote_block::alloc::{MetaslabStore, StoredSpace};
@@ -19,7 +19,8 @@ use crate::accounting::{metaslab_range, row_size};
 
 /// Reads space maps of the last commit.
 pub(super) struct Maps {
-    store: Arc<BlockStore>,
+    // Weak: the store owns the allocator, which owns this.
+    store: Weak<BlockStore>,
     // Replaced after each commit; held for a copy, never across I/O.
     committed: Mutex<Option<Committed>>,
 }
@@ -34,8 +35,8 @@ struct Committed {
 
 impl Maps {
     /// A pool of which nothing is committed: every metaslab is free.
-    pub(super) fn new(store: Arc<BlockStore>) -> Arc<Self> {
-        Arc::new(Self { store, committed: Mutex::new(None) })
+    pub(super) fn new(store: &Arc<BlockStore>) -> Arc<Self> {
+        Arc::new(Self { store: Arc::downgrade(store), committed: Mutex::new(None) })
     }
 
     /// From now on metaslabs are loaded as the MOS behind `root` has them.
@@ -50,6 +51,8 @@ impl Maps {
     }
 
     async fn read(&self, vdev: u64, metaslab: u64) -> Result<StoredSpace> {
+        let store =
+            self.store.upgrade().ok_or_else(|| Error::new(Kind::Io, EngineError::Closed))?;
         let Some(Committed { txg, root, tops }) = self.latest() else {
             return Err(invariant_error("a metaslab of a pool that is not committed".into()));
         };
@@ -59,7 +62,7 @@ impl Maps {
         let (start, size) = metaslab_range(metaslab, top.top.metaslab_shift as u32, row_size(top));
         let mut free = RangeSet::new();
         free.add(start..start + size);
-        let mos = ObjSet::open(Arc::clone(&self.store), &root, None, 0).await?;
+        let mos = ObjSet::open(store, &root, None, 0).await?;
         let array = top.top.metaslab_array;
         let object = match array {
             0 => 0,

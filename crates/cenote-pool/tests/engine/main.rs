@@ -13,11 +13,55 @@ fn a_new_pool_is_clean() {
         block_on(2, async {
             let engine = pool.create().await.unwrap();
             engine.export().await.unwrap();
-        });
+        })
+        .unwrap();
         judge(dir.path(), "tank");
     }
 }
 
 fn tempfile_dir() -> pools::TempDir {
     pools::TempDir::new()
+}
+
+#[test]
+fn data_snapshots_and_frees_are_clean() {
+    for layout in Layout::ALL {
+        let dir = tempfile_dir();
+        let pool = TestPool::new(dir.path(), "tank", layout);
+        block_on(2, workload(&pool)).unwrap().unwrap();
+        judge(dir.path(), "tank");
+    }
+}
+
+/// Some of everything, over several txgs and two openings.
+async fn workload(pool: &TestPool) -> cenote_rt::Result<()> {
+    let engine = pool.create().await?;
+    let head = engine.create_dataset(pools::dataset("tank/a")).await?;
+    let object = pools::new_object(&engine, &head).await?;
+    for round in 0..4_u64 {
+        for block in 0..40 {
+            pools::write(&engine, &head, object, block * 7 + round, round).await?;
+        }
+        engine.sync().await?;
+        engine.snapshot(vec![format!("tank/a@{round}"), format!("tank@{round}")]).await?;
+    }
+    engine.apply(&head, |tx| tx.free_range(object, 0, Some(100 << 17))).await?;
+    engine.sync().await?;
+    engine.destroy_snapshot("tank/a@1").await?;
+    engine.destroy_snapshot("tank/a@0").await?;
+    engine.destroy_snapshot("tank/a@3").await?;
+    engine.export().await?;
+    drop((engine, head));
+
+    let engine = pool.open().await?;
+    let head = engine.head("tank/a").await?;
+    for block in 0..30 {
+        pools::write(&engine, &head, object, block * 11, 99).await?;
+    }
+    engine.snapshot(vec!["tank/a@last".into()]).await?;
+    engine.apply(&head, |tx| tx.free(object)).await?;
+    engine.sync().await?;
+    engine.destroy_snapshot("tank/a@2").await?;
+    engine.destroy_snapshot("tank/a@last").await?;
+    engine.export().await
 }

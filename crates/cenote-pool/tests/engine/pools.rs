@@ -5,9 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_device::{Device, FileDevice, OpenMode, create_file};
-use cenote_pool::engine::Engine;
+use cenote_dmu::Tx;
+use cenote_dmu::live::ObjectSpec;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_pool::OpenOptions;
 use cenote_pool::engine::create::CreateSpec;
-use cenote_rt::Result;
+use cenote_pool::engine::{Engine, Head, NewDataset};
+use cenote_pool::import::{ScanOptions, scan};
+use cenote_rt::{Result, Rng};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
 /// Bytes of a device.
@@ -77,12 +83,23 @@ impl TestPool {
         Self { name: name.into(), layout, paths }
     }
 
+    fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
+        let open = |path: &PathBuf| {
+            FileDevice::open(path, OpenMode::Exclusive).map(|device| device as Arc<dyn Device>)
+        };
+        self.paths.iter().map(open).collect()
+    }
+
+    /// Opens it again.
+    pub(crate) async fn open(&self) -> Result<Arc<Engine>> {
+        let scan = scan(&ScanOptions { paths: self.paths.clone() }).await?;
+        let candidate = scan.find(&self.name).expect("the pool is on its devices");
+        Engine::open(candidate, &OpenOptions::default()).await
+    }
+
     /// Makes the pool.
     pub(crate) async fn create(&self) -> Result<Arc<Engine>> {
-        let mut devices: Vec<Arc<dyn Device>> = Vec::new();
-        for path in &self.paths {
-            devices.push(FileDevice::open(path, OpenMode::Exclusive)?);
-        }
+        let devices = self.devices()?;
         let leaf = |path: &PathBuf| LeafSpec {
             path: path.to_str().unwrap().into(),
             is_disk: false,
@@ -117,6 +134,32 @@ impl TestPool {
         })
         .await
     }
+}
+
+/// A dataset of no particular kind.
+pub(crate) fn dataset(name: &str) -> NewDataset {
+    let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
+    NewDataset { name: name.into(), kind: ObjSetType::Other, props: Vec::new(), fill }
+}
+
+/// A new object of blocks of 128 KiB.
+pub(crate) async fn new_object(engine: &Engine, head: &Head) -> Result<u64> {
+    let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 128 << 10);
+    Ok(engine.apply(head, |tx| tx.allocate(&spec)).await?.0)
+}
+
+/// Writes a block that compresses to about half.
+pub(crate) async fn write(
+    engine: &Engine,
+    head: &Head,
+    object: u64,
+    block: u64,
+    salt: u64,
+) -> Result<()> {
+    let mut bytes = vec![0; 128 << 10];
+    Rng::seeded(block << 32 | salt).fill(&mut bytes[..64 << 10]);
+    engine.apply(head, |tx| tx.write(object, block << 17, &bytes)).await?;
+    Ok(())
 }
 
 /// Asks OpenZFS whether the pool is whole. Says so where it is not installed.
