@@ -123,7 +123,10 @@ impl DatasetPolicy {
 
     /// All properties at their defaults.
     pub const DEFAULT: Self = Self {
-        compression: CompressionSetting { function: CompressionType::On, zstd_level: ZstdLevel::DEFAULT },
+        compression: CompressionSetting {
+            function: CompressionType::On,
+            zstd_level: ZstdLevel::DEFAULT,
+        },
         checksum: ChecksumType::On,
         copies: 1,
         redundant_metadata: RedundantMetadata::All,

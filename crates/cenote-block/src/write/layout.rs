@@ -71,13 +71,15 @@ struct Wish {
     gang_copies: u8,
     txg: u64,
     stream: u64,
+    /// Top-level vdev to begin with.
+    start: Option<u64>,
     units: super::Units,
 }
 
 impl Wish {
     fn request(&self, psize: u64, copies: u8) -> Request {
-        let Self { class, txg, stream, .. } = *self;
-        Request { class, psize, copies, txg, stream, near: None, is_gang_part: false }
+        let Self { class, txg, stream, start, .. } = *self;
+        Request { class, psize, copies, txg, stream, near: start, is_gang_part: false }
     }
 
     fn gang_request(&self, psize: u64, copies: u8, near: Option<u64>) -> Request {
@@ -98,11 +100,16 @@ impl Wish {
                 None => self.request(psize, self.copies),
                 Some(near) => self.gang_request(psize, self.copies, near),
             };
+            let request = match near {
+                // What cannot be split is not split for the sake of tests either.
+                None if psize <= self.units.min => Request { is_gang_part: true, ..request },
+                _ => request,
+            };
             match space.allocate(&request).await {
                 Ok(dvas) => Ok(Layout::Whole { dvas }),
                 Err(error) if error.kind() != Kind::NoSpace => Err(error),
                 Err(error) if psize <= self.units.min || depth >= GANG_DEPTH_MAX => Err(error),
-                Err(_) => self.split(space, range, near.flatten(), depth).await,
+                Err(_) => self.split(space, range, near.unwrap_or(self.start), depth).await,
             }
         })
     }
@@ -203,8 +210,12 @@ impl Layout {
 }
 
 impl Job<'_> {
-    /// Takes space for the block.
-    pub(super) async fn lay_out(&self, space: &SpaceAllocator) -> Result<Layout> {
+    /// Takes space for the block, best on other top-level vdevs than `failed`.
+    pub(super) async fn lay_out(
+        &self,
+        space: &SpaceAllocator,
+        failed: Option<u64>,
+    ) -> Result<Layout> {
         let place = self.context.place;
         let wish = Wish {
             class: space.preferred_class(&self.placement()),
@@ -212,6 +223,8 @@ impl Job<'_> {
             gang_copies: self.policy.gang_copies,
             txg: self.context.txg,
             stream: place.objset.rotate_left(32) ^ place.object,
+            // Beyond the last vdev the first follows.
+            start: failed.map(|id| id + 1),
             units: self.store.units(),
         };
         wish.place(space, 0..self.stored.data.len(), None, 0).await
@@ -316,6 +329,8 @@ impl BlockStore {
 
     /// The allocator, if the pool may be written.
     pub(crate) fn space(&self) -> Result<&SpaceAllocator> {
-        self.allocator().map(|space| &**space).ok_or_else(|| Error::new(Kind::ReadOnly, WriteError::NoAllocator))
+        self.allocator()
+            .map(|space| &**space)
+            .ok_or_else(|| Error::new(Kind::ReadOnly, WriteError::NoAllocator))
     }
 }

@@ -27,8 +27,6 @@
 
 mod layout;
 mod prepare;
-#[cfg(test)]
-mod tests;
 
 use std::sync::Arc;
 
@@ -38,7 +36,7 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Buf, Error, Kind, Result, tunables};
-use cenote_vdev::{IoClass, VdevKind};
+use cenote_vdev::{IoClass, Vdev, VdevKind};
 
 use crate::alloc::{Placement, SpaceAllocator};
 use crate::cache::Form;
@@ -153,7 +151,9 @@ impl BlockStore {
         let compression = compression_now(policy.compression, previous, context);
         let salt = self.salt();
         if policy.checksum.is_salted() && salt.is_none() {
-            return Err(Error::corrupt(crate::BlockError::NoSalt { checksum: policy.checksum.id() }));
+            return Err(Error::corrupt(crate::BlockError::NoSalt {
+                checksum: policy.checksum.id(),
+            }));
         }
         let prepared = self.prepare(&data, compression, policy, salt.clone()).await?;
         let stored = match prepared {
@@ -311,9 +311,8 @@ impl Job<'_> {
         }
         // Everything that the property word says: sizes, functions, type, byte order.
         let same = self.pointer(&[ANYWHERE]).is_ok_and(|new| new.words()[6] == old.words()[6]);
-        let is_concrete = |vdev| {
-            store.tree().top(vdev).is_some_and(|top| top.kind() != VdevKind::Indirect)
-        };
+        let is_concrete =
+            |vdev| store.tree().top(vdev).is_some_and(|top| top.kind() != VdevKind::Indirect);
         same && old.dva_count() == usize::from(policy.copies)
             && old.dvas().all(|dva| is_concrete(u64::from(dva.vdev)))
     }
@@ -380,9 +379,10 @@ impl Job<'_> {
         given_up: &mut Vec<Layout>,
     ) -> Result<BlockPtr> {
         let attempts = tunables::WRITE_ATTEMPTS.get_usize();
-        let mut failure = None;
+        let mut failure: Option<Error> = None;
         loop {
-            let layout = match self.lay_out(space).await {
+            let failed = failure.as_ref().and_then(|error| self.failed_vdev(error));
+            let layout = match self.lay_out(space, failed).await {
                 Ok(layout) => layout,
                 // That there is no other place is not what went wrong first.
                 Err(error) => return Err(failure.unwrap_or(error)),
@@ -405,6 +405,13 @@ impl Job<'_> {
                 }
             }
         }
+    }
+
+    /// The top-level vdev that an error of the devices is about.
+    fn failed_vdev(&self, error: &Error) -> Option<u64> {
+        let guid = error.at().vdev?;
+        let tree = self.store.tree();
+        tree.tops().find(|top| top.guid() == guid).map(Vdev::id)
     }
 
     fn placement(&self) -> Placement {

@@ -1,0 +1,186 @@
+//! Devices that fail while a block is written, and damage that a read repairs.
+
+use cenote_block::policy::WritePolicy;
+use cenote_block::{How, WriteContext};
+use cenote_device::WriteFault;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::checksum_type::ChecksumType;
+use cenote_rt::Kind;
+
+use crate::bench::{Bench, Shape, TXG, Top, wait};
+use crate::round_trip::{Content, block, context, policy};
+
+const ALL: std::ops::Range<u64> = 0..u64::MAX;
+const SIZE: usize = 64 << 10;
+
+fn raw(copies: u8) -> WritePolicy {
+    WritePolicy { copies, ..policy(2, ChecksumType::Sha256) }
+}
+
+/// One of two disks takes no writes: blocks go to the other, and nothing stays taken on the first.
+#[test]
+fn a_block_goes_where_devices_work() {
+    let shape = Shape { tops: 2, ..Shape::new(Top::Single, 9) };
+    let bench = Bench::with_faults(shape, |guid, device| match guid {
+        100 => device.with_write_range(ALL, WriteFault::Eio),
+        _ => device,
+    });
+    let data = block(Content::Random, 1 << 20, 1);
+    wait(async {
+        let mut asize = 0;
+        for _ in 0..6 {
+            let written = bench.store.write(data.clone(), &raw(1), None, &context()).await;
+            let bp = written.expect("the second attempt begins with the other disk").bp;
+            assert_eq!(bp.dva(0).unwrap().vdev, 1);
+            asize += bp.asize_total();
+            let read = bench.read_stored(&bp).await.unwrap();
+            assert!(read[..] == data[..]);
+        }
+        assert_eq!(bench.taken(), asize, "what failed was given back");
+    });
+}
+
+#[test]
+fn where_no_device_works_the_error_comes_and_the_space_goes_back() {
+    for top in [Top::Single, Top::Mirror(2), Top::RaidZ { width: 4, nparity: 1 }] {
+        let bench = Bench::with_faults(Shape::new(top, 9), |_, device| {
+            device.with_write_range(ALL, WriteFault::Eio)
+        });
+        let error =
+            wait(bench.store.write(block(Content::Random, SIZE, 1), &raw(2), None, &context()));
+        let error = error.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.at().object, error.at().txg),
+            (Kind::Io, Some(2), Some(TXG))
+        );
+        assert_eq!(bench.taken(), 0, "{top:?}");
+    }
+}
+
+/// As many leaves as there is redundancy may miss a block; the read does without them.
+#[test]
+fn redundancy_carries_failed_leaves() {
+    let rows = [
+        (Top::Mirror(2), 1),
+        (Top::RaidZ { width: 3, nparity: 1 }, 1),
+        (Top::RaidZ { width: 6, nparity: 2 }, 2),
+        (Top::RaidZ { width: 7, nparity: 3 }, 3),
+    ];
+    for (top, failing) in rows {
+        let bench = Bench::with_faults(Shape::new(top, 9), |guid, device| {
+            if guid < 100 + failing {
+                device.with_write_range(ALL, WriteFault::Eio)
+            } else {
+                device
+            }
+        });
+        let data = block(Content::Random, SIZE, 1);
+        wait(async {
+            let written = bench.store.write(data.clone(), &raw(1), None, &context()).await;
+            let bp = written.unwrap_or_else(|error| panic!("{top:?}: {error}")).bp;
+            let read = bench.read_stored(&bp).await.unwrap();
+            assert!(read[..] == data[..], "{top:?}");
+        });
+    }
+}
+
+/// Damage on `leaves` is repaired by one read: after it, a scrub finds nothing.
+async fn heals(bench: &Bench, bp: &BlockPtr, expected: &[u8], what: &str) {
+    assert!(!bench.store.scrub(bp).await.unwrap().is_clean(), "{what}");
+    let read = bench.read_stored(bp).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(read[..] == *expected, "{what}");
+}
+
+#[test]
+fn a_read_repairs_what_it_had_to_do_without() {
+    // Every leaf that one read may notice: with these, it asks the damaged one first or needs it.
+    let rows = [
+        (Top::RaidZ { width: 3, nparity: 1 }, 1),
+        (Top::RaidZ { width: 6, nparity: 2 }, 2),
+        (Top::RaidZ { width: 7, nparity: 3 }, 3),
+    ];
+    for (top, count) in rows {
+        let bench = Bench::new(Shape::new(top, 9));
+        let data = block(Content::Random, SIZE, 1);
+        wait(async {
+            let bp = bench.store.write(data.clone(), &raw(1), None, &context()).await.unwrap().bp;
+            for leaf in 0..count {
+                // The last columns hold data, whichever way the parity lies.
+                let width = bench.memory.len() as u64;
+                bench.damage(100 + width - 1 - leaf, 0, SIZE);
+            }
+            let what = format!("{top:?}");
+            heals(&bench, &bp, &data, &what).await;
+            let stats = bench.store.stats();
+            assert!(stats.parts_repaired >= 1 && stats.blocks_recovered == 1, "{what} {stats:?}");
+            let notes = bench.notes.recovered.lock().unwrap().clone();
+            assert!(notes.iter().any(|(bad, repaired)| *bad > 0 && *repaired > 0), "{what}");
+            let again = bench.store.scrub(&bp).await.unwrap();
+            assert!(again.is_clean(), "{what}: {again:?}");
+        });
+    }
+}
+
+#[test]
+fn a_mirror_and_other_copies_heal() {
+    let bench = Bench::new(Shape { tops: 2, ..Shape::new(Top::Mirror(2), 9) });
+    let data = block(Content::Random, SIZE, 1);
+    wait(async {
+        let bp = bench.store.write(data.clone(), &raw(2), None, &context()).await.unwrap().bp;
+        let dvas: Vec<_> = bp.dvas().collect();
+        assert_ne!(dvas[0].vdev, dvas[1].vdev);
+        // The first copy on both of its children: the second has to serve.
+        for leaf in [0, 1] {
+            bench.damage(100 + 20 * u64::from(dvas[0].vdev) + leaf, dvas[0].offset, SIZE);
+        }
+        heals(&bench, &bp, &data, "both children").await;
+        let again = bench.store.scrub(&bp).await.unwrap();
+        assert!(again.is_clean(), "{again:?}");
+        let checksum_errors: u64 =
+            bench.tree().leaves().map(|(_, leaf)| leaf.stats().checksum_errors).sum();
+        assert!(checksum_errors >= 2);
+    });
+}
+
+#[test]
+fn lost_blocks_are_reported_with_their_place() {
+    let bench = Bench::new(Shape::new(Top::Mirror(2), 9));
+    let data = block(Content::Random, SIZE, 1);
+    wait(async {
+        let bp = bench.store.write(data, &raw(1), None, &context()).await.unwrap().bp;
+        for leaf in [100, 101] {
+            bench.damage(leaf, bp.dva(0).unwrap().offset + 512, 512);
+        }
+        let error = bench.read_stored(&bp).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Checksum);
+        let lost = bench.notes.lost.lock().unwrap().clone();
+        let place = Bookmark { objset: 54, object: 3, level: 0, blkid: 9 };
+        assert_eq!(lost.len(), 1);
+        assert_eq!(lost[0].0, place);
+        assert!(lost[0].1.contains("d100") && lost[0].1.contains("d101"), "{}", lost[0].1);
+        // Nothing good to repair with: the bytes are as they were.
+        assert_eq!(bench.store.stats().parts_repaired, 0);
+    });
+}
+
+/// A rewrite whose device fails is written elsewhere, and the old block can be freed.
+#[test]
+fn a_failed_rewrite_goes_elsewhere() {
+    let bench = Bench::new(Shape { tops: 2, ..Shape::new(Top::Single, 9) });
+    let again = WriteContext { pass: 2, ..context() };
+    wait(async {
+        let first = block(Content::Random, 4096, 1);
+        let old = bench.store.write(first, &raw(1), None, &context()).await.unwrap().bp;
+        let vdev = old.dva(0).unwrap().vdev;
+        bench.devices[&(100 + 20 * u64::from(vdev))].set_offline(true);
+        let second = block(Content::Random, 4096, 2);
+        let new = bench.store.write(second.clone(), &raw(1), Some(&old), &again).await.unwrap();
+        assert_eq!((new.how, new.how.replaces()), (How::New, true));
+        assert_ne!(new.bp.dva(0).unwrap().vdev, vdev);
+        let read = bench.read_stored(&new.bp).await.unwrap();
+        assert_eq!(read[..], second[..]);
+        bench.store.free(&old, TXG).await.expect("it was allocated");
+        assert_eq!(bench.taken(), new.bp.asize_total());
+    });
+}

@@ -1,0 +1,165 @@
+//! Split blocks: forced, nested, for want of space, rewritten, freed.
+
+use cenote_block::policy::WritePolicy;
+use cenote_block::{How, ReadContext, WriteContext};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::checksum_type::ChecksumType;
+use cenote_rt::Kind;
+
+use crate::bench::{Bench, Shape, TXG, Top, forced, wait};
+use crate::round_trip::{CONTENTS, Content, block, context, policy};
+
+/// The space that a gang takes for each address is what its leader says.
+async fn check_space(bench: &Bench, leader: &BlockPtr) {
+    let members = bench.store.gang_members(leader).await.expect("it is there");
+    assert!(members.len() <= 3);
+    assert_eq!(members.iter().map(BlockPtr::psize).sum::<u64>(), leader.psize());
+    for (index, dva) in leader.dvas().enumerate() {
+        assert!(dva.gang);
+        let header = bench.tree().asize_for(dva.vdev.into(), 512, TXG).expect("there");
+        let parts = members.iter().filter_map(|member| member.dva(index));
+        assert_eq!(dva.asize, header + parts.map(|dva| dva.asize).sum::<u64>());
+    }
+    for member in &members {
+        assert_eq!((member.object_type().0, member.fill(), member.birth()), (0, 0, TXG));
+        assert_eq!(member.checksum_id(), leader.checksum_id());
+        if member.is_gang() {
+            Box::pin(check_space(bench, member)).await;
+        }
+    }
+}
+
+#[test]
+fn forced_gangs_read_back_and_are_freed_whole() {
+    let tops = [
+        Top::Single,
+        Top::Mirror(2),
+        Top::RaidZ { width: 3, nparity: 1 },
+        Top::RaidZ { width: 6, nparity: 2 },
+    ];
+    forced(2048, || {
+        for (top, ashift) in tops.into_iter().flat_map(|top| [(top, 9), (top, 12)]) {
+            let bench = Bench::forced(Shape { tops: 2, metaslabs: 6, ..Shape::new(top, ashift) });
+            wait(async {
+                for size in [4096, 7168, 130_560, 1 << 20] {
+                    for content in CONTENTS {
+                        for (copies, checksum) in
+                            [(1, ChecksumType::Fletcher4), (2, ChecksumType::Blake3)]
+                        {
+                            let gang_copies = copies + 1;
+                            let policy = WritePolicy { copies, gang_copies, ..policy(2, checksum) };
+                            let what = format!("{top:?} {ashift} {size} {content:?} {copies}");
+                            let data = block(content, size, 1);
+                            let store = &bench.store;
+                            let bp = store.write(data.clone(), &policy, None, &context()).await;
+                            let bp = bp.unwrap_or_else(|error| panic!("{what}: {error}")).bp;
+                            let is_split = size > 1 << ashift;
+                            assert_eq!(bp.is_gang(), is_split, "{what}");
+                            let read = bench.read_stored(&bp).await;
+                            let read = read.unwrap_or_else(|error| panic!("{what}: {error}"));
+                            assert!(read[..] == data[..], "{what}");
+                            assert!(store.scrub(&bp).await.unwrap().is_clean(), "{what}");
+                            if is_split {
+                                assert_eq!(bp.dva_count(), usize::from(gang_copies), "{what}");
+                                check_space(&bench, &bp).await;
+                            }
+                            store.free(&bp, TXG).await.expect("allocated");
+                        }
+                    }
+                }
+            });
+            assert_eq!(bench.taken(), 0, "{top:?} {ashift}");
+        }
+    });
+}
+
+#[test]
+fn a_gang_is_rewritten_in_place() {
+    forced(2048, || {
+        let bench = Bench::forced(Shape::new(Top::Single, 9));
+        let policy = WritePolicy { copies: 2, gang_copies: 3, ..policy(2, ChecksumType::Sha256) };
+        wait(async {
+            let write = |seed, pass, old: Option<BlockPtr>| {
+                let data = block(Content::Random, 8192, seed);
+                let (store, context) = (&bench.store, WriteContext { pass, ..context() });
+                async move { store.write(data, &policy, old.as_ref(), &context).await.unwrap() }
+            };
+            let old = write(1, 1, None).await.bp;
+            let new = write(2, 2, Some(old)).await;
+            assert!(old.is_gang() && new.how == How::InPlace);
+            assert!(new.bp.dvas().eq(old.dvas()));
+            check_space(&bench, &new.bp).await;
+            let read = bench.read_stored(&new.bp).await.unwrap();
+            assert_eq!(read[..], block(Content::Random, 8192, 2)[..]);
+            bench.store.free(&new.bp, TXG).await.unwrap();
+        });
+        assert_eq!(bench.taken(), 0);
+    });
+}
+
+/// No forcing: the space is in pieces, then at its end.
+#[test]
+fn full_pools_split_and_then_refuse_without_leaking() {
+    let shape = Shape { metaslab_shift: 20, metaslabs: 4, ..Shape::new(Top::Single, 12) };
+    let bench = Bench::new(shape);
+    let raw = policy(2, ChecksumType::Fletcher4);
+    wait(async {
+        // Seven of these leave 100 KiB in each metaslab: then ask for 128 KiB.
+        let mut held = Vec::new();
+        let mut gangs = 0;
+        let error = loop {
+            let size = if held.len() < 4 * 7 { 132 << 10 } else { 128 << 10 };
+            let data = block(Content::Random, size, held.len() as u64);
+            match bench.store.write(data.clone(), &raw, None, &context()).await {
+                Ok(written) => {
+                    gangs += usize::from(written.bp.is_gang());
+                    let read = bench.store.read(&written.bp, &ReadContext::default()).await;
+                    assert!(read.unwrap()[..] == data[..]);
+                    held.push((written.bp, data));
+                }
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), Kind::NoSpace);
+        // What was too much for a large block still does for small ones.
+        let small = block(Content::Random, 4096, 9);
+        while let Ok(written) = bench.store.write(small.clone(), &raw, None, &context()).await {
+            held.push((written.bp, small.clone()));
+        }
+        eprintln!("{} blocks, {gangs} of them split", held.len());
+        assert!(gangs >= 2);
+        let mut taken = 0;
+        for (bp, data) in &held {
+            let read = bench.read_stored(bp).await.expect("still there");
+            assert!(read[..] == data[..]);
+            taken += bp.asize_total();
+        }
+        assert_eq!(taken, 4 << 20, "every byte of the pool, once");
+        assert_eq!(bench.taken(), taken);
+        for (bp, _) in &held {
+            bench.store.free(bp, TXG).await.expect("allocated");
+        }
+        let freed: u64 =
+            bench.space.take_changes(TXG).unwrap().iter().map(|change| change.frees.bytes()).sum();
+        assert_eq!(freed, taken);
+    });
+}
+
+/// A gang whose header cannot be read is left as it is.
+#[test]
+fn an_unreadable_header_frees_nothing() {
+    forced(2048, || {
+        let bench = Bench::forced(Shape::new(Top::Single, 9));
+        let policy = WritePolicy { gang_copies: 1, ..policy(2, ChecksumType::Fletcher4) };
+        let data = block(Content::Random, 8192, 1);
+        wait(async {
+            let bp = bench.store.write(data, &policy, None, &context()).await.unwrap().bp;
+            let taken = bench.taken();
+            assert_eq!(taken, bp.asize_total());
+            bench.damage(100, bp.dva(0).unwrap().offset, 512);
+            let error = bench.store.free(&bp, TXG).await.unwrap_err();
+            assert_eq!(error.kind(), Kind::Checksum);
+            assert!(bench.space.take_changes(TXG).unwrap().is_empty());
+        });
+    });
+}
