@@ -6,6 +6,7 @@
 //! freed counts as taken until that is committed (V5). In a new set the cursor starts behind the
 //! first block of dnodes, as OpenZFS's does (spec 02 §11).
 
+use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::{self, DNODE_SLOT_LEN, DNODE_SLOTS_MAX, OBJECT_MAX};
 use cenote_rt::{Error, Kind};
 
@@ -100,7 +101,7 @@ impl Tx<'_> {
     /// Slots of a block of dnodes that are not to be given out.
     fn taken_slots(&self, block: u64) -> TxResult<u32> {
         // Object 0 is the meta-dnode itself.
-        let mut taken = if block == 0 { 1 } else { 0 };
+        let mut taken = u32::from(block == 0);
         let meta = &self.source.base.phys.meta_dnode;
         let pointer = self.view().pointer(META_DNODE, meta, 0, block)?;
         if pointer.fill() >= SLOTS {
@@ -135,7 +136,7 @@ impl Tx<'_> {
         let fill = if meta.nlevels > 1 {
             self.view().pointer(META_DNODE, meta, 1, first / span)?.fill()
         } else {
-            meta.blkptrs.iter().filter(|_| first == 0).map(|pointer| pointer.fill()).sum()
+            meta.blkptrs.iter().filter(|_| first == 0).map(BlockPtr::fill).sum()
         };
         Ok(fill <= span / 4)
     }

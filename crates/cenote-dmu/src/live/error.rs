@@ -60,6 +60,10 @@ pub enum LiveError {
         /// Bytes asked for.
         len: usize,
     },
+    /// A spill block of zeros would become a hole, and the object one with a spill pointer to
+    /// nothing.
+    #[error("spill block of zeros")]
+    SpillZero,
     /// A whole block has another length.
     #[error("block of {len} bytes, expected {expected}")]
     BlockLength {

@@ -18,11 +18,11 @@
 //!
 //! Invariants
 //! * V1  Layers are in the order of txgs and passes; only the last of a txg takes changes, and none
-//!       that is being synced does.
+//!   that is being synced does.
 //! * V2  A closure in txg t sees no change of a later txg: it is refused (`TxgPassed`) if there is
-//!       one, because what it wrote would be hidden by that change.
+//!   one, because what it wrote would be hidden by that change.
 //! * V3  Within a layer frees come before writes: a block that is in a freed range and in `blocks`
-//!       was written after it was freed.
+//!   was written after it was freed.
 //! * V4  Reads never walk the tree of an uncommitted txg, whose blocks may be written in place.
 //! * V5  An object number freed in a txg is not given out before that txg is committed.
 //!
@@ -40,16 +40,12 @@ mod object;
 mod set;
 mod step;
 mod sync;
-#[cfg(test)]
-mod tests;
 mod tx;
 mod view;
 mod write;
 
 pub use blocks::Blocks;
-pub use context::{
-    BlockSink, Facts, Owned, Owner, OwnerProbe, PolicySource, SyncContext, Synced,
-};
+pub use context::{BlockSink, Facts, Owned, Owner, OwnerProbe, PolicySource, SyncContext, Synced};
 pub use error::LiveError;
 pub use set::Live;
 pub use step::{Missing, ObjectSpec, Step, TxResult};

@@ -104,6 +104,9 @@ impl Tx<'_> {
         if len == 0 || len > SPILL_LEN_MAX || !len.is_multiple_of(SECTOR_SIZE as usize) {
             return Err(self.refuse(object, LiveError::SpillLength { len }));
         }
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Err(self.refuse(object, LiveError::SpillZero));
+        }
         let head = self.dnode(object)?;
         if head.spill.is_none() {
             let (len, area) = (usize::from(head.bonus_len), head.bonus_area.len());
@@ -132,7 +135,6 @@ impl Tx<'_> {
         }
         Ok(())
     }
-
 }
 
 /// Number of block pointers of a new dnode (spec 02 §7.4).

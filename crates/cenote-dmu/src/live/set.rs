@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::DNODE_BLOCK_LEN;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::objset::{
-    OBJSET_V3_LEN, ObjSetFlags, ObjSetPhys, ObjSetType, ZIL_HEADER_LEN,
-};
+use cenote_ondisk::objset::{OBJSET_V3_LEN, ObjSetFlags, ObjSetPhys, ObjSetType, ZIL_HEADER_LEN};
 use cenote_rt::{Error, Kind, Result};
 
 use super::alloc::Cursor;
@@ -164,10 +162,7 @@ impl Live {
     }
 
     /// Looks at the set as it is now. Whatever the closure changes is forgotten.
-    pub async fn inspect<T>(
-        &self,
-        mut look: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
-    ) -> Result<T> {
+    pub async fn inspect<T>(&self, mut look: impl FnMut(&mut Tx<'_>) -> TxResult<T>) -> Result<T> {
         self.run(None, &mut look).await
     }
 
@@ -188,9 +183,7 @@ impl Live {
                     fetched.insert(missing.pointer, block);
                 }
                 // The tree was replaced meanwhile, and the space of the block may have been too.
-                Err(_)
-                    if replaced < REPLACED_MAX && self.lock().generation != generation =>
-                {
+                Err(_) if replaced < REPLACED_MAX && self.lock().generation != generation => {
                     replaced += 1;
                 }
                 Err(error) => return Err(error),

@@ -87,9 +87,8 @@ impl View<'_> {
             let number = tree.ancestor(blkid, level, at);
             let block = self.fetch_checked(&pointer, object, &tree, at, number)?;
             let index = tree.index_in_parent(tree.ancestor(blkid, level, at - 1));
-            pointer = BlockPtr::at(&block, index * BLOCK_PTR_LEN).ok_or_else(|| {
-                self.corrupt(object, DmuError::Index { index, len: block.len() })
-            })?;
+            pointer = BlockPtr::at(&block, index * BLOCK_PTR_LEN)
+                .ok_or_else(|| self.corrupt(object, DmuError::Index { index, len: block.len() }))?;
         }
         Ok(pointer)
     }

@@ -80,8 +80,7 @@ impl Job<'_> {
     async fn read_spill(&self, object: u64, dnode: &DnodePhys) -> Result<Option<Buf>> {
         match dnode.spill {
             Some(pointer) if !pointer.is_hole() => {
-                let place =
-                    Bookmark { objset: self.id, object, level: 0, blkid: SPILL_BLKID };
+                let place = Bookmark { objset: self.id, object, level: 0, blkid: SPILL_BLKID };
                 self.blocks.read(pointer, place).await.map(Some)
             }
             _ => Ok(None),

@@ -9,7 +9,7 @@ use cenote_rt::{Buf, BufMut, Error, Result};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::tree::TreeChange;
-use super::{Change, Job};
+use super::{Change, Job, broken};
 use crate::live::error::LiveError;
 use crate::live::layer::{Layer, ObjectLayer};
 use crate::objset::META_DNODE;
@@ -100,7 +100,7 @@ impl Job<'_> {
             let Some(after) = &change.after else { continue };
             if !put(&mut block, change.object - first, &after.encode()) {
                 let cause = LiveError::Layer("a dnode crosses the end of its block");
-                return Err(self.broken(&self.place(change.object, 0, 0), cause));
+                return Err(broken(&self.place(change.object, 0, 0), cause));
             }
         }
         Ok((blkid, block.freeze(), changes))

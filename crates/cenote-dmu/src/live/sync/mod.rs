@@ -13,9 +13,9 @@
 //! the pool is suspended before the uberblock.
 //! * D1  A freed object's blocks add up to what its dnode is charged.
 //! * D2  What a dnode is charged is the sum over its blocks: each replacement moves it by the
-//!       difference, and it never goes below zero.
+//!   difference, and it never goes below zero.
 //! * D3  A written pointer has the level, the size and the birth that were asked for; its fill is
-//!       the sum of those below.
+//!   the sum of those below.
 //! * D4  A layer changes an object only if the tree has it, and allocates it only if not.
 //!
 //! At most [`WRITES_MAX`] blocks are being written at a time; the tree above them is in memory only
@@ -164,7 +164,11 @@ fn refresh(layers: &mut std::collections::VecDeque<super::set::Entry>, change: &
 impl Job<'_> {
     /// Writes a block in the place of `old`, and tells who accounts. Gives the pointer and the
     /// bytes that are charged on top.
-    pub(super) async fn write_block(&self, block: Block, old: &BlockPtr) -> Result<(BlockPtr, i64)> {
+    pub(super) async fn write_block(
+        &self,
+        block: Block,
+        old: &BlockPtr,
+    ) -> Result<(BlockPtr, i64)> {
         let Block { data, place, spec, fill } = block;
         let lsize = data.len() as u64;
         let policy = self.context.policy.policy(&spec)?;
@@ -181,7 +185,7 @@ impl Job<'_> {
         };
         if !is_as_asked {
             let (level, birth, lsize) = (new.level(), new.birth(), new.lsize());
-            return Err(self.broken(&place, LiveError::WrittenShape { level, birth, lsize }));
+            return Err(broken(&place, LiveError::WrittenShape { level, birth, lsize }));
         }
         Ok((new, self.replaced(old, &new, written.how)))
     }
@@ -234,14 +238,14 @@ impl Job<'_> {
         };
         Ok(self.write_block(block, old).await?.0)
     }
+}
 
-    /// A broken invariant.
-    pub(super) fn broken(&self, place: &Bookmark, cause: LiveError) -> Error {
-        let error = Error::new(Kind::Invariant, cause).in_object(place.objset, place.object);
-        match u8::try_from(place.level) {
-            Ok(level) => error.in_block(level, place.blkid),
-            Err(_) => error,
-        }
+/// A broken invariant.
+pub(super) fn broken(place: &Bookmark, cause: LiveError) -> Error {
+    let error = Error::new(Kind::Invariant, cause).in_object(place.objset, place.object);
+    match u8::try_from(place.level) {
+        Ok(level) => error.in_block(level, place.blkid),
+        Err(_) => error,
     }
 }
 

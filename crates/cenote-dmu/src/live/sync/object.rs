@@ -7,7 +7,7 @@ use cenote_rt::Result;
 
 use super::accounting::SpillAt;
 use super::tree::TreeChange;
-use super::{Block, Change, Job};
+use super::{Block, Change, Job, broken};
 use crate::dnode::SPILL_BLKID;
 use crate::live::context::Facts;
 use crate::live::error::LiveError;
@@ -23,7 +23,7 @@ pub(super) fn take_written(head: &mut DnodePhys, written: &DnodePhys) {
     head.blkptrs.clone_from(&written.blkptrs);
     head.nlevels = written.nlevels;
     head.used = written.used;
-    head.flags = head.flags - WRITTEN_FLAGS | written.flags & WRITTEN_FLAGS;
+    head.flags = head.flags.difference(WRITTEN_FLAGS) | written.flags & WRITTEN_FLAGS;
     if let (Some(spill), Some(written)) = (&mut head.spill, &written.spill) {
         *spill = *written;
     }
@@ -44,7 +44,7 @@ impl Job<'_> {
             _ => None,
         };
         if let Some(found) = found {
-            return Err(self.broken(&place, LiveError::Layer(found)));
+            return Err(broken(&place, LiveError::Layer(found)));
         }
         let owner_before = match &before {
             Some(before) => self.owner_of(object, before, SpillAt::OnDisk).await?,
@@ -108,7 +108,7 @@ impl Job<'_> {
         let used = dnode.used_bytes();
         let Some(sum) = used.checked_add_signed(delta) else {
             let place = self.place(object, 0, 0);
-            return Err(self.broken(&place, LiveError::SpaceNegative { used, delta }));
+            return Err(broken(&place, LiveError::SpaceNegative { used, delta }));
         };
         dnode.used = sum;
         dnode.flags.insert(DnodeFlags::USED_BYTES);
@@ -155,6 +155,6 @@ impl Job<'_> {
             return Ok(());
         }
         let cause = LiveError::SpaceLeft { used, found: found as u64 };
-        Err(self.broken(&self.place(object, 0, 0), cause))
+        Err(broken(&self.place(object, 0, 0), cause))
     }
 }

@@ -22,7 +22,7 @@ use cenote_ranges::RangeSet;
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Result};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::{Block, Job};
+use super::{Block, Job, broken};
 use crate::geometry::Geometry;
 use crate::live::view::{check, geometry_of};
 
@@ -197,7 +197,8 @@ impl TreeJob<'_> {
         }
         // Beyond the old end there is nothing to free, and the tree may have no place for it.
         let there = span.start..span.end.min(self.change.old_max.saturating_add(1));
-        for freed in self.change.frees.within(&there) {
+        let freed = self.change.frees.within(&there).filter(|_| !there.is_empty());
+        for freed in freed {
             numbers.extend(number_of(freed.start)..=number_of(freed.end - 1));
         }
         numbers
@@ -260,7 +261,7 @@ impl TreeJob<'_> {
         let lsize = self.shape.size_at(level);
         BlockPtr::punched(lsize, self.change.head.object_type, level, birth).ok_or_else(|| {
             let place = self.job.place(self.change.object, level, 0);
-            self.job.broken(&place, crate::live::LiveError::BlockSize { size: lsize })
+            broken(&place, crate::live::LiveError::BlockSize { size: lsize })
         })
     }
 

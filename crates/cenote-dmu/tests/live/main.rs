@@ -1,0 +1,183 @@
+//! Writable object sets on a real block store and allocator in memory: against a model, with the
+//! walk of an independent checker after every txg, and read again by the reader.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod accounting;
+mod bench;
+mod cases;
+mod model;
+mod walk;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_dmu::ObjSet;
+use cenote_dmu::live::Live;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_rt::Rng;
+
+use bench::{Bench, Layout};
+use model::Model;
+use walk::{Walk, walk};
+
+/// When the content of blocks changed last: by object, its generation and its blocks.
+type Changed = BTreeMap<u64, (u64, BTreeMap<u64, u64>)>;
+
+/// Notes what `after` has other than `before`.
+fn note_changes(changed: &mut Changed, before: &Model, after: &Model, txg: u64) {
+    changed.retain(|object, _| after.objects.contains_key(object));
+    for (object, state) in &after.objects {
+        let entry = changed.entry(*object).or_default();
+        if entry.0 != state.generation {
+            *entry = (state.generation, BTreeMap::new());
+        }
+        let old = before.objects.get(object).filter(|old| old.generation == state.generation);
+        let old = old.map(model::Object::blocks).unwrap_or_default();
+        let new = state.blocks();
+        for blkid in old.keys().chain(new.keys()) {
+            if old.get(blkid) != new.get(blkid) {
+                entry.1.insert(*blkid, txg);
+            }
+        }
+    }
+}
+
+/// Every change is at least as old as what a send sees in its place: no hole births are lost.
+fn check_births(walk: &Walk, changed: &Changed, txg: u64) {
+    for (object, (_, blocks)) in changed {
+        let births = &walk.births[object];
+        for (blkid, since) in blocks {
+            let found = births.iter().find(|(first, last, _)| (first..=last).contains(&blkid));
+            let birth = found.map_or(0, |(.., birth)| *birth);
+            assert!(birth >= *since, "object {object} block {blkid}: {birth} < {since} in {txg}");
+        }
+    }
+}
+
+async fn check(bench: &Bench, live: &Live, model: &Model, changed: &Changed, txg: u64) -> Walk {
+    let store = bench.store.clone();
+    let set = ObjSet::open(store, &live.root(), None, live.id()).await.unwrap();
+    model::compare(&set, model).await;
+    let walk = walk(&set, txg).await;
+    check_births(&walk, changed, txg);
+    bench.check_alive(&walk.blocks, &format!("txg {txg}"));
+    walk
+}
+
+async fn reopen(bench: &Bench, live: &Live) -> Arc<Live> {
+    let store = bench.store.clone();
+    let set = ObjSet::open(store, &live.root(), None, live.id()).await.unwrap();
+    Live::open(bench.blocks(), &set).unwrap()
+}
+
+/// A set whose txgs overlap: changes go on in the next txg while one is being synced.
+async fn overlapping(layout: Layout, seed: u64, txgs: u64) {
+    let mut rng = Rng::seeded(seed);
+    let bench = Bench::new(layout, seed);
+    let mut live = Live::create(bench.blocks(), 54, ObjSetType::Zvol);
+    let (mut model, mut before, mut changed) = (Model::default(), Model::default(), Changed::new());
+    let first = 4;
+    model::change(&live, first, &mut model, &mut rng, 5).await;
+    let (mut holes, mut deepest) = (0, 0);
+    for txg in first..first + txgs {
+        bench.set_misses([0, 0, 10, 40][rng.below(4) as usize]);
+        if rng.below(4) == 0 {
+            bench.store.clear_cache();
+        }
+        let at_end = model.clone();
+        let count = rng.below(30);
+        model::change(&live, txg + 1, &mut model, &mut rng, count).await;
+        let count = rng.below(10);
+        let changing = model::change(&live, txg + 1, &mut model, &mut rng, count);
+        futures_util::future::join(bench.pass(&live, txg, 1, None), changing).await;
+        bench.commit(&live, txg);
+        note_changes(&mut changed, &before, &at_end, txg);
+        let walk = check(&bench, &live, &at_end, &changed, txg).await;
+        (holes, deepest) = (holes + walk.holes_with_birth, deepest.max(walk.deepest));
+        before = at_end;
+        if rng.below(10) == 0 && !live.is_dirty(txg + 1) {
+            live = reopen(&bench, &live).await;
+        } else if rng.below(10) == 0 {
+            bench.sync(&live, txg + 1).await;
+            note_changes(&mut changed, &before, &model, txg + 1);
+            check(&bench, &live, &model, &changed, txg + 1).await;
+            before = model.clone();
+            live = reopen(&bench, &live).await;
+            // The loop syncs this txg once more, empty: allocators take no txg twice.
+            return Box::pin(go_on(bench, live, before, changed, rng, txg + 2, first + txgs)).await;
+        }
+    }
+    println!("seed {seed:#x}: {holes} holes with births, {deepest} levels of indirect blocks");
+}
+
+/// Txgs one after the other on a set that was opened again.
+async fn go_on(
+    bench: Bench,
+    live: Arc<Live>,
+    mut model: Model,
+    mut changed: Changed,
+    mut rng: Rng,
+    first: u64,
+    end: u64,
+) {
+    for txg in first..end {
+        let before = model.clone();
+        let count = rng.below(40);
+        model::change(&live, txg, &mut model, &mut rng, count).await;
+        bench.sync(&live, txg).await;
+        note_changes(&mut changed, &before, &model, txg);
+        check(&bench, &live, &model, &changed, txg).await;
+    }
+}
+
+#[test]
+fn sets_with_overlapping_txgs_are_as_the_model() {
+    let mut rng = cenote_testkit::rng::seeded("overlapping", 0x11fe);
+    let layouts = [
+        Layout::Single { ashift: 9 },
+        Layout::Single { ashift: 12 },
+        Layout::RaidZ { ashift: 9, width: 4 },
+    ];
+    for case in 0..cenote_testkit::rng::cases(6, 60) {
+        let layout = layouts[case as usize % 3];
+        cenote_rt::block_on(2, overlapping(layout, rng.next_u64(), 25)).unwrap();
+    }
+}
+
+/// A MOS: changed between the passes of a txg, which rewrite its blocks in place.
+async fn passes(layout: Layout, seed: u64, txgs: u64) -> u64 {
+    let mut rng = Rng::seeded(seed);
+    let mut bench = Bench::new(layout, seed);
+    bench.policies.0 = cenote_block::policy::DatasetPolicy::MOS;
+    let mut live = Live::create(bench.blocks(), 0, ObjSetType::Meta);
+    let (mut model, mut changed) = (Model::default(), Changed::new());
+    for txg in 4..4 + txgs {
+        bench.set_misses([0, 20][rng.below(2) as usize]);
+        let before = model.clone();
+        for pass in 1..=1 + rng.below(10) {
+            let count = rng.below(8);
+            model::change(&live, txg, &mut model, &mut rng, count).await;
+            bench.pass(&live, txg, pass, None).await;
+        }
+        bench.commit(&live, txg);
+        note_changes(&mut changed, &before, &model, txg);
+        check(&bench, &live, &model, &changed, txg).await;
+        if rng.below(8) == 0 {
+            live = reopen(&bench, &live).await;
+        }
+    }
+    bench.how("in place")
+}
+
+#[test]
+fn passes_of_one_txg_rewrite_in_place() {
+    let mut rng = cenote_testkit::rng::seeded("passes", 0x9a55);
+    let mut in_place = 0;
+    for case in 0..cenote_testkit::rng::cases(4, 40) {
+        let layout = [Layout::Single { ashift: 12 }, Layout::RaidZ { ashift: 12, width: 3 }];
+        let run = passes(layout[case as usize % 2], rng.next_u64(), 12);
+        in_place += cenote_rt::block_on(2, run).unwrap();
+    }
+    assert!(in_place > 100, "{in_place} blocks were written in place");
+}
