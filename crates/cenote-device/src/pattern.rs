@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn parity_of_runs_is_a_run() {
-        let double = |byte: u8| (byte << 1) ^ (byte >> 7) * 0x1d;
+        let double = |byte: u8| (byte << 1) ^ ((byte >> 7) * 0x1d);
         let mut rng = cenote_rt::Rng::seeded(5);
         let columns: Vec<Vec<u8>> = (0..5)
             .map(|_| {

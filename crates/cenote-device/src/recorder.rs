@@ -74,7 +74,9 @@ impl Log {
                 Event::Write { device, offset, parts } => {
                     hasher.write_u64(*device as u64);
                     hasher.write_u64(*offset);
-                    parts.iter().for_each(|part| hasher.write(part));
+                    for part in parts {
+                        hasher.write(part);
+                    }
                 }
                 Event::Discard { device, offset, len } => {
                     for word in [*device as u64, *offset, *len] {

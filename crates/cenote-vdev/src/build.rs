@@ -14,6 +14,7 @@ use cenote_rt::{Error, Result};
 
 use crate::draid::{Draid, DraidConfig};
 use crate::leaf::{Leaf, LeafId};
+use crate::queue::Load;
 use crate::raidz::Raidz;
 use crate::state::{self, ChildState, VdevAux, VdevState};
 use crate::tree::{Layout, Tree, Vdev, VdevKind};
@@ -30,6 +31,9 @@ pub struct BuildOptions {
     pub is_writable: bool,
     /// Why there is no device for a leaf, by guid, where it is not just missing.
     pub leaf_aux: BTreeMap<u64, VdevAux>,
+    /// What the queues of the leaves know of the pool. A tree that takes another's place takes its
+    /// load over.
+    pub load: Arc<Load>,
 }
 
 /// Why a config makes no tree.
@@ -57,7 +61,8 @@ impl Tree {
         let Builder { vdevs, leaves, .. } = builder;
         let (indirect, reflow) = Default::default();
         let is_writable = options.is_writable;
-        Ok(Arc::new(Self { vdevs, leaves, is_writable, indirect, reflow }))
+        let load = Arc::clone(&options.load);
+        Ok(Arc::new(Self { vdevs, leaves, is_writable, load, indirect, reflow }))
     }
 }
 
@@ -158,7 +163,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
                 .as_ref()
                 .map_or_else(String::new, |path| path.to_string_lossy().into_owned()),
         };
-        let mut leaf = Leaf::new(config.guid, path, device);
+        let mut leaf = Leaf::new(config.guid, path, device, &self.options.load);
         // Known to be incomplete before its log can be read.
         leaf.is_doubtful = config.leaf.resilver_txg.is_some() || config.leaf.rebuild_txg.is_some();
         self.leaves.push(leaf);

@@ -20,6 +20,8 @@ use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
 use crate::IoClass;
 use crate::dtl::TxgRanges;
+pub(crate) use crate::queue::{Content, WritePart as Part};
+use crate::queue::{Load, Queue, QueueStats};
 
 /// Byte of a device at which its data area starts.
 pub const DATA_START: u64 = 4 << 20;
@@ -85,35 +87,6 @@ struct Unflushed {
     txgs: TxgRanges,
 }
 
-/// A stretch of a device to be written.
-#[derive(Debug, Clone)]
-pub(crate) struct Part {
-    /// Byte on the device, labels included.
-    pub(crate) offset: u64,
-    pub(crate) content: Content,
-}
-
-/// What is written there.
-#[derive(Debug, Clone)]
-pub(crate) enum Content {
-    Data(Buf),
-    /// So many bytes that hold nothing: written only where that makes one write of two.
-    Pad(u64),
-}
-
-impl Part {
-    pub(crate) fn len(&self) -> u64 {
-        match &self.content {
-            Content::Data(data) => data.len() as u64,
-            Content::Pad(len) => *len,
-        }
-    }
-
-    pub(crate) fn is_pad(&self) -> bool {
-        matches!(self.content, Content::Pad(_))
-    }
-}
-
 /// Whether a leaf can be asked for a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Freshness {
@@ -131,6 +104,8 @@ pub struct Leaf {
     pub(crate) guid: u64,
     pub(crate) path: String,
     pub(crate) device: Option<Arc<dyn Device>>,
+    /// What is written, or given back, goes through it. Reads go straight to the device.
+    pub(crate) queue: Option<Queue>,
     /// Whether its state lets data be read from it.
     pub(crate) is_readable: bool,
     /// Whether it may lack anything, as long as its log was not set.
@@ -145,11 +120,18 @@ pub struct Leaf {
 }
 
 impl Leaf {
-    pub(crate) fn new(guid: u64, path: String, device: Option<Arc<dyn Device>>) -> Self {
+    pub(crate) fn new(
+        guid: u64,
+        path: String,
+        device: Option<Arc<dyn Device>>,
+        load: &Arc<Load>,
+    ) -> Self {
+        let queue = device.as_ref().map(|device| Queue::new(Arc::clone(device), Arc::clone(load)));
         Self {
             guid,
             path,
             device,
+            queue,
             is_readable: true,
             is_doubtful: false,
             is_excluded: false,
@@ -190,6 +172,16 @@ impl Leaf {
             repairs: get(&self.counters.repairs),
             repaired_bytes: get(&self.counters.repaired_bytes),
         }
+    }
+
+    /// What its queue has done.
+    pub fn queue_stats(&self) -> Option<QueueStats> {
+        self.queue.as_ref().map(Queue::stats)
+    }
+
+    /// Its queue, if it has a device.
+    pub fn queue(&self) -> Option<&Queue> {
+        self.queue.as_ref()
     }
 
     /// Reads and writes under way.
@@ -287,13 +279,13 @@ impl Leaf {
         class: IoClass,
     ) -> Result<()> {
         let first = parts.first().map_or(0, |part| part.offset);
-        let device = self.device.as_ref().filter(|_| self.is_writable);
-        let Some(device) = device else { return Err(self.no_device(first)) };
+        let queue = self.queue.as_ref().filter(|_| self.is_writable);
+        let Some(queue) = queue else { return Err(self.no_device(first)) };
         let len: u64 = parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum();
         let _under_way = InFlight::start(&self.counters.in_flight);
-        let mut result = issue(device, parts.clone(), class).await;
+        let mut result = queue.write(class, parts.clone()).await;
         if result.as_ref().is_err_and(|error| error.kind() == Kind::Io) {
-            result = issue(device, parts, class).await;
+            result = queue.write(class, parts).await;
         }
         // Also after a failure: some of it may have been written.
         {
@@ -352,25 +344,6 @@ impl Leaf {
             }
         }
     }
-}
-
-/// Sends the parts to the device.
-async fn issue(device: &Arc<dyn Device>, parts: Vec<Part>, class: IoClass) -> Result<()> {
-    let _ = class;
-    let mut runs: Vec<(u64, u64, Vec<Buf>)> = Vec::new();
-    for part in parts {
-        let (offset, len) = (part.offset, part.len());
-        let Content::Data(data) = part.content else { continue };
-        match runs.last_mut() {
-            Some((start, run_len, buffers)) if *start + *run_len == offset => {
-                *run_len += len;
-                buffers.push(data);
-            }
-            _ => runs.push((offset, len, vec![data])),
-        }
-    }
-    let writes = runs.into_iter().map(|(offset, _, buffers)| device.write(offset, buffers));
-    futures_util::future::join_all(writes).await.into_iter().collect()
 }
 
 /// I/O to a leaf that has no device, or is not to be written.

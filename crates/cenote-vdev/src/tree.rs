@@ -22,6 +22,7 @@ use crate::draid::Draid;
 use crate::dtl::{DtlKind, TxgRanges};
 use crate::layout;
 use crate::leaf::{Freshness, Leaf, LeafId};
+use crate::queue::Load;
 use crate::raidz::{Raidz, Reflow};
 use crate::state::{VdevAux, VdevState};
 
@@ -186,6 +187,7 @@ pub struct Tree {
     pub(crate) vdevs: Vec<Vdev>,
     pub(crate) leaves: Vec<Leaf>,
     pub(crate) is_writable: bool,
+    pub(crate) load: Arc<Load>,
     pub(crate) indirect: RwLock<BTreeMap<u64, Arc<IndirectMap>>>,
     pub(crate) reflow: RwLock<Reflow>,
 }
@@ -228,6 +230,11 @@ impl Tree {
     /// Whether it was built to be written.
     pub fn is_writable(&self) -> bool {
         self.is_writable
+    }
+
+    /// What the queues of its leaves know of the pool: to be told how much is dirty.
+    pub fn load(&self) -> &Arc<Load> {
+        &self.load
     }
 
     /// The leaf `id` of this tree.

@@ -33,8 +33,8 @@ impl Tree {
         self.check_writable()?;
         let ranges = self.translate(place, asize);
         let discards = ranges.iter().filter_map(|range| {
-            let device = self.leaf(range.leaf).device.as_ref()?;
-            Some(device.discard(range.offset, range.len))
+            let queue = self.leaf(range.leaf).queue.as_ref()?;
+            Some(queue.discard(range.offset, range.len))
         });
         let mut results = join_all(discards).await.into_iter();
         let is_real = |error: &cenote_rt::Error| error.kind() != Kind::Unsupported;
