@@ -6,6 +6,8 @@
 //! wherever they lie ([`Tree::scrub`]). And it puts bytes there ([`Tree::write`]), such that what
 //! can be read without some devices is told, and what these devices then lack is remembered.
 
+#[cfg(test)]
+mod bench;
 mod build;
 pub mod create;
 pub mod draid;

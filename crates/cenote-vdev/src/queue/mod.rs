@@ -336,7 +336,7 @@ impl Active {
                 device.discard(self.issue.offset, self.issue.len).await.map(|()| None)
             }
             Direction::Write => {
-                let bytes = parts.iter().flat_map(|part| part.waiting.bytes()).collect();
+                let bytes = parts.iter().filter_map(|part| part.waiting.bytes()).collect();
                 device.write(self.issue.offset, bytes).await.map(|()| None)
             }
             Direction::Read => {

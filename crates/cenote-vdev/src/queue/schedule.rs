@@ -21,7 +21,7 @@
 //! * Q3  No more of a class is under way than its maximum when it was issued, and of all classes
 //!   no more than `max_active`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use cenote_rt::FixedMap;
 
@@ -96,8 +96,8 @@ pub(super) struct Scheduler {
     queued: FixedMap<u64, Queued>,
     /// By class: (slice of age, offset, id), or (0, 0, id) where only age counts.
     by_class: [BTreeSet<(u64, u64, u64)>; CLASSES],
-    reads: BTreeMap<(u64, u64), ()>,
-    writes: BTreeMap<(u64, u64), ()>,
+    reads: BTreeSet<(u64, u64)>,
+    writes: BTreeSet<(u64, u64)>,
     active: [u64; CLASSES],
     next_id: u64,
     last_class: usize,
@@ -141,13 +141,13 @@ impl Scheduler {
         let queued = Queued { request, since_ns: now_ns, is_optional: request.is_pad };
         self.by_class[request.class as usize].insert(class_key(id, &queued));
         if let Some(tree) = self.by_offset(request.direction) {
-            tree.insert((request.offset, id), ());
+            tree.insert((request.offset, id));
         }
         self.queued.insert(id, queued);
         id
     }
 
-    fn by_offset(&mut self, direction: Direction) -> Option<&mut BTreeMap<(u64, u64), ()>> {
+    fn by_offset(&mut self, direction: Direction) -> Option<&mut BTreeSet<(u64, u64)>> {
         match direction {
             Direction::Read => Some(&mut self.reads),
             Direction::Write => Some(&mut self.writes),
@@ -267,14 +267,14 @@ impl Scheduler {
         };
         let key = (request.offset, picked);
         let search = Search { queued: &self.queued, request, max_gap, limits };
-        let mut ids = search.backwards(tree.range(..key).rev().map(|(key, ())| key.1));
+        let mut ids = search.backwards(tree.range(..key).rev().map(|key| key.1));
         ids.reverse();
         // A range does not begin with what may be left out.
         let is_optional = |id: &u64| search.queued[id].is_optional;
         let leading = ids.iter().take_while(|id| is_optional(id)).count();
         ids.drain(..leading);
         ids.push(picked);
-        let after: Vec<u64> = search.forwards(&ids, tree.range(key..).skip(1).map(|(k, ())| k.1));
+        let after: Vec<u64> = search.forwards(&ids, tree.range(key..).skip(1).map(|key| key.1));
         ids.extend(after);
         let required = ids.iter().rposition(|id| !is_optional(id));
         let Some(last) = ids.last().map(|id| (search.queued[id].request.offset, *id)) else {
@@ -282,7 +282,7 @@ impl Scheduler {
         };
         let mut stretch = None;
         if let (Direction::Write, Some(required)) = (request.direction, required) {
-            let beyond = tree.range(last..).skip(1).map(|(key, ())| key.1);
+            let beyond = tree.range(last..).skip(1).map(|key| key.1);
             stretch = search.stretch(ids[required], last.1, beyond);
         }
         if let Some(next) = stretch {

@@ -26,8 +26,11 @@ fn pad(offset: u64, len: u64) -> Request {
     Request { is_pad: true, ..write(offset, len) }
 }
 
-/// Everything that the scheduler issues when each I/O ends at once: (offset, length, parts).
-fn drain(scheduler: &mut Scheduler, limits: &Limits) -> Vec<(u64, u64, usize)> {
+/// Offset, length, and number of parts.
+type Issued = (u64, u64, usize);
+
+/// Everything that the scheduler issues when each I/O ends at once.
+fn drain(scheduler: &mut Scheduler, limits: &Limits) -> Vec<Issued> {
     let mut issued = Vec::new();
     loop {
         match scheduler.next(limits) {
@@ -46,7 +49,7 @@ fn neighbours_are_joined_up_to_the_limit_and_over_gaps_of_reads() {
     let sync = |offset, len| request(Direction::Read, IoClass::SyncRead, offset, len);
     let scrub = |offset, len| request(Direction::Read, IoClass::Scrub, offset, len);
     let k = 1 << 10;
-    let rows: [(&[Request], &[(u64, u64, usize)]); 10] = [
+    let rows: [(&[Request], &[Issued]); 10] = [
         (&[write(0, 64 * k), write(64 * k, 64 * k)], &[(0, 128 * k, 2)]),
         (&[write(0, 64 * k), write(64 * k, 65 * k)], &[(0, 64 * k, 1), (64 * k, 65 * k, 1)]),
         (&[write(4 * k, 4 * k), write(0, 4 * k)], &[(0, 8 * k, 2)]),
@@ -78,7 +81,7 @@ fn neighbours_are_joined_up_to_the_limit_and_over_gaps_of_reads() {
 #[test]
 fn pads_join_writes_and_are_nothing_else() {
     let k = 1 << 10;
-    let rows: [(&[Request], &[(u64, u64, usize)]); 8] = [
+    let rows: [(&[Request], &[Issued]); 8] = [
         // Between two, trailing, leading, alone.
         (&[write(0, k), pad(k, 512), write(k + 512, k)], &[(0, 2 * k + 512, 3)]),
         (&[write(0, k), pad(k, 512)], &[(0, k, 1)]),

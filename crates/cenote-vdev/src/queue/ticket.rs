@@ -68,7 +68,14 @@ fn copy(part: &Buf) -> Buf {
 #[derive(Debug)]
 pub(super) struct Batch {
     left: AtomicUsize,
-    outcome: Mutex<(Option<oneshot::Sender<Result<()>>>, Result<()>)>,
+    outcome: Mutex<Outcome>,
+}
+
+/// Who waits for a batch, until it is answered, and the first error so far.
+#[derive(Debug)]
+struct Outcome {
+    sender: Option<oneshot::Sender<Result<()>>>,
+    result: Result<()>,
 }
 
 impl Batch {
@@ -80,19 +87,20 @@ impl Batch {
         } else {
             Some(sender)
         };
-        Arc::new(Self { left: AtomicUsize::new(count), outcome: Mutex::new((sender, Ok(()))) })
+        let outcome = Mutex::new(Outcome { sender, result: Ok(()) });
+        Arc::new(Self { left: AtomicUsize::new(count), outcome })
     }
 
     fn done(&self, result: Result<()>) {
         let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        if outcome.1.is_ok() {
-            outcome.1 = result;
+        if outcome.result.is_ok() {
+            outcome.result = result;
         }
         // Under the lock, so that the last one sees the errors of all.
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1
-            && let Some(sender) = outcome.0.take()
+            && let Some(sender) = outcome.sender.take()
         {
-            let _ = sender.send(std::mem::replace(&mut outcome.1, Ok(())));
+            let _ = sender.send(std::mem::replace(&mut outcome.result, Ok(())));
         }
     }
 }

@@ -1,82 +1,21 @@
 //! Blocks encoded into memory, damaged, and read back.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_codec::fletcher::fletcher4;
 use cenote_codec::parity;
-use cenote_device::{Device, Fault, FaultyDevice, MemoryDevice};
-use cenote_ondisk::config::{Draid, RaidZ, VdevConfig, VdevKind as ConfigKind};
+use cenote_device::Fault;
+use cenote_ondisk::config::{RaidZ, VdevConfig, VdevKind as ConfigKind};
 use cenote_rt::{Error, Kind, Rng};
 
 use super::*;
-use crate::{BuildOptions, TxgRanges, VdevState};
-
-const DEVICE_LEN: usize = 40 << 20;
-const BIRTH: u64 = 100;
-
-fn vdev(kind: ConfigKind, id: u64, guid: u64, children: Vec<VdevConfig>) -> VdevConfig {
-    VdevConfig { kind, guid, children, ..VdevConfig::missing(id) }
-}
-
-/// Leaves with guids 100, 101, ...
-fn leaves(count: u64) -> Vec<VdevConfig> {
-    (0..count).map(|id| vdev(ConfigKind::File, id, 100 + id, Vec::new())).collect()
-}
-
-fn top(mut config: VdevConfig, ashift: u64) -> VdevConfig {
-    config.top.ashift = ashift;
-    VdevConfig::root(1, vec![config])
-}
-
-fn raidz(ashift: u64, width: u64, nparity: u64) -> VdevConfig {
-    let kind = RaidZ { nparity, expanding: false, expand_txgs: Vec::new() };
-    top(vdev(ConfigKind::RaidZ(kind), 0, 2, leaves(width)), ashift)
-}
-
-fn draid(ashift: u64, children: u64, nparity: u64, ndata: u64, nspares: u64) -> VdevConfig {
-    let width = nparity + ndata;
-    let ngroups =
-        (1..256).find(|n| (n * width).is_multiple_of(children - nspares)).expect("finite");
-    let kind = Draid { nparity, ndata, nspares, ngroups, nchildren: None };
-    top(vdev(ConfigKind::Draid(kind), 0, 2, leaves(children)), ashift)
-}
-
-/// Devices in memory by guid, and the tree over them.
-struct Bench {
-    config: VdevConfig,
-    devices: BTreeMap<u64, Arc<MemoryDevice>>,
-    tree: Arc<Tree>,
-}
-
-use std::collections::BTreeMap;
+use crate::bench::{
+    BIRTH, Bench, DATA, draid, leaves, places, raidz, shapes, some_leaves, top, vdev, wait,
+};
+use crate::{TxgRanges, VdevState};
 
 impl Bench {
-    fn new(config: VdevConfig) -> Self {
-        let devices = config.leaves().filter(|leaf| leaf.kind == ConfigKind::File).map(|leaf| {
-            let memory = MemoryDevice::new(format!("d{}", leaf.guid), vec![0; DEVICE_LEN]);
-            (leaf.guid, Arc::new(memory))
-        });
-        let devices: BTreeMap<_, _> = devices.collect();
-        let open =
-            |leaf: &VdevConfig| devices.get(&leaf.guid).map(|d| Arc::clone(d) as Arc<dyn Device>);
-        let tree = Tree::build(&config, open, &BuildOptions::default()).expect("root");
-        Self { config, devices, tree }
-    }
-
-    /// The tree without some leaves, and with faults on others.
-    fn tree_with(&self, absent: &[u64], faults: &[(u64, Range, Fault)]) -> Arc<Tree> {
-        let open = |leaf: &VdevConfig| {
-            let device = self.devices.get(&leaf.guid).filter(|_| !absent.contains(&leaf.guid))?;
-            let device: Arc<dyn Device> = Arc::clone(device) as _;
-            let faulty = faults.iter().filter(|(guid, ..)| *guid == leaf.guid);
-            let faulty = faulty.fold(FaultyDevice::new(device, 7), |faulty, (_, range, fault)| {
-                faulty.with_range(range.0..range.1, *fault)
-            });
-            Some(Arc::new(faulty) as _)
-        };
-        Tree::build(&self.config, open, &BuildOptions::default()).expect("root")
-    }
-
     fn put(&self, leaf: LeafId, offset: i64, bytes: &[u8]) {
         let guid = self.tree.leaf(leaf).guid;
         let start = (offset + DATA_START as i64) as usize;
@@ -133,20 +72,12 @@ impl Bench {
     }
 }
 
-type Range = (u64, u64);
-/// The data area of a leaf.
-const DATA: Range = (DATA_START, DEVICE_LEN as u64);
-
 fn job(tree: &Tree, psize: usize) -> Job<'_> {
     Job { tree, reader: tree, psize, birth: BIRTH, bad: Mutex::default() }
 }
 
 fn ask(offset: i64, len: usize) -> Ask<'static> {
     Ask { offset, len, check: None, is_scrub: false, is_quiet: false, depth: 0 }
-}
-
-fn wait<T>(future: impl Future<Output = T>) -> T {
-    cenote_rt::block_on(1, future).expect("runtime")
 }
 
 fn read(tree: &Tree, offset: u64, want: &[u8]) -> Result<Read> {
@@ -168,35 +99,6 @@ fn guids(bad: &[BadChild]) -> Vec<u64> {
     guids
 }
 
-fn shapes() -> Vec<(&'static str, VdevConfig, usize)> {
-    let grown = |width, nparity, txgs: &[u64]| {
-        let kind = RaidZ { nparity, expanding: false, expand_txgs: txgs.to_vec() };
-        top(vdev(ConfigKind::RaidZ(kind), 0, 2, leaves(width)), 9)
-    };
-    vec![
-        ("raidz1 of 2", raidz(9, 2, 1), 1),
-        ("raidz1 of 3", raidz(9, 3, 1), 1),
-        ("raidz2 of 6", raidz(12, 6, 2), 2),
-        ("raidz3 of 7", raidz(9, 7, 3), 3),
-        ("raidz1 grown from 3 to 5", grown(5, 1, &[200, 300]), 1),
-        ("raidz2 grown from 4 to 6", grown(6, 2, &[50, 200]), 2),
-        ("draid1 of 4", draid(9, 4, 1, 2, 1), 1),
-        ("draid2 of 9", draid(12, 9, 2, 3, 1), 2),
-        ("draid3 of 8", draid(9, 8, 3, 5, 0), 3),
-    ]
-}
-
-/// Offsets and lengths of blocks on such a vdev.
-fn places(bench: &Bench, rng: &mut Rng) -> Vec<(u64, u64)> {
-    let step = match &bench.tree.vdevs[1].layout {
-        Layout::Draid(draid) => draid.stripe_bytes(),
-        _ => 1 << bench.tree.vdevs[1].ashift,
-    };
-    let psizes = [512, 1000, 4096, 5 << 9, 0x3600, 128 << 10];
-    let place = |psize| (rng.below((8 << 20) / step) * step, psize);
-    psizes.into_iter().map(place).collect()
-}
-
 #[test]
 fn whole_blocks_read_and_scrub_clean() {
     for (name, config, _) in shapes() {
@@ -214,12 +116,6 @@ fn whole_blocks_read_and_scrub_clean() {
             assert!(scrubbed.good.is_some_and(|good| good[..] == data[..]), "{name} {psize}");
         }
     }
-}
-
-/// `count` different leaves of `width`.
-fn some_leaves(rng: &mut Rng, width: u64, count: usize) -> Vec<u64> {
-    let mut all: Vec<u64> = (100..100 + width).collect();
-    (0..count).map(|_| all.swap_remove(rng.below(all.len() as u64) as usize)).collect()
 }
 
 #[test]

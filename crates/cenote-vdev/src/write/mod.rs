@@ -24,6 +24,8 @@
 mod discard;
 mod flush;
 mod plan;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
