@@ -8,6 +8,8 @@
 //! bad and its opening does not (spec 01 §1, §2, §7). Every slot of every ring is looked at;
 //! nobody may assume in which slot a txg is.
 
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::collections::BTreeSet;
