@@ -22,6 +22,14 @@ struct Object {
     blocks: BTreeMap<u64, Buf>,
 }
 
+/// How to take a change back.
+#[derive(Debug, Clone)]
+enum Undo {
+    Block { object: u64, blkid: u64, before: Option<Buf> },
+    Dnode { object: u64, before: Box<DnodePhys> },
+    Object { object: u64, before: Option<Box<Object>> },
+}
+
 /// A set of objects.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Model {
@@ -29,6 +37,7 @@ pub(crate) struct Model {
     next: u64,
     misses: bool,
     present: BTreeSet<(u64, u64)>,
+    journal: Vec<Undo>,
 }
 
 impl Model {
@@ -48,19 +57,64 @@ impl Model {
         mut change: impl FnMut(&mut dyn Objects) -> TxResult<T>,
     ) -> Result<T> {
         loop {
-            let mut overlay = self.clone();
-            match change(&mut overlay) {
+            let next = self.next;
+            match change(self) {
                 Ok(done) => {
-                    *self = overlay;
+                    self.journal.clear();
                     return Ok(done);
                 }
-                Err(Step::Fail(error)) => return Err(error),
+                Err(Step::Fail(error)) => {
+                    self.roll_back(next);
+                    return Err(error);
+                }
                 Err(Step::Need(missing)) => {
+                    self.roll_back(next);
                     let fresh = self.present.insert((missing.place.object, missing.place.blkid));
                     assert!(fresh, "a block that is there was asked for: {missing:?}");
                 }
             }
         }
+    }
+
+    fn roll_back(&mut self, next: u64) {
+        self.next = next;
+        for undo in std::mem::take(&mut self.journal).into_iter().rev() {
+            match undo {
+                Undo::Object { object, before: Some(before) } => {
+                    self.objects.insert(object, *before);
+                }
+                Undo::Object { object, before: None } => {
+                    self.objects.remove(&object);
+                }
+                Undo::Dnode { object, before } => {
+                    self.objects.get_mut(&object).unwrap().dnode = *before;
+                }
+                Undo::Block { object, blkid, before } => {
+                    let blocks = &mut self.objects.get_mut(&object).unwrap().blocks;
+                    match before {
+                        Some(before) => blocks.insert(blkid, before),
+                        None => blocks.remove(&blkid),
+                    };
+                }
+            }
+        }
+    }
+
+    /// The dnode, for changing.
+    fn head(&mut self, object: u64) -> TxResult<&mut DnodePhys> {
+        let before = Box::new(self.get(object)?.dnode.clone());
+        self.journal.push(Undo::Dnode { object, before });
+        Ok(&mut self.get(object)?.dnode)
+    }
+
+    fn put(&mut self, object: u64, blkid: u64, data: Option<Buf>) -> TxResult<()> {
+        let blocks = &mut self.get(object)?.blocks;
+        let before = match data {
+            Some(data) => blocks.insert(blkid, data),
+            None => blocks.remove(&blkid),
+        };
+        self.journal.push(Undo::Block { object, blkid, before });
+        Ok(())
     }
 
     pub(crate) fn object_numbers(&self) -> Vec<u64> {
@@ -132,11 +186,13 @@ impl Objects for Model {
     }
 
     fn write_block(&mut self, object: u64, blkid: u64, data: Buf) -> TxResult<()> {
-        let found = self.get(object)?;
-        assert_eq!(data.len() as u64, found.dnode.data_block_size());
+        let dnode = &self.get(object)?.dnode;
+        assert_eq!(data.len() as u64, dnode.data_block_size());
         assert!(blkid == 0 || data.len().is_power_of_two(), "several blocks of odd size");
-        found.dnode.maxblkid = found.dnode.maxblkid.max(blkid);
-        found.blocks.insert(blkid, data);
+        if dnode.maxblkid < blkid {
+            self.head(object)?.maxblkid = blkid;
+        }
+        self.put(object, blkid, Some(data))?;
         self.present.insert((object, blkid));
         Ok(())
     }
@@ -148,7 +204,7 @@ impl Objects for Model {
         for blkid in touched {
             let block = blkid * size..(blkid + 1) * size;
             if offset <= block.start && block.end <= end {
-                self.get(object)?.blocks.remove(&blkid);
+                self.put(object, blkid, None)?;
             } else if offset < block.end && block.start < end {
                 let from = offset.max(block.start);
                 let zeros = vec![0; (end.min(block.end) - from) as usize];
@@ -181,12 +237,14 @@ impl Objects for Model {
         };
         let fresh = Object { dnode, blocks: BTreeMap::new() };
         assert!(self.objects.insert(object, fresh).is_none(), "number in use");
+        self.journal.push(Undo::Object { object, before: None });
         Ok(object)
     }
 
     fn free(&mut self, object: u64) -> TxResult<()> {
         self.get(object)?;
-        self.objects.remove(&object);
+        let before = self.objects.remove(&object).map(Box::new);
+        self.journal.push(Undo::Object { object, before });
         Ok(())
     }
 
@@ -195,7 +253,7 @@ impl Objects for Model {
     }
 
     fn set_bonus(&mut self, object: u64, bytes: &[u8]) -> TxResult<()> {
-        let dnode = &mut self.get(object)?.dnode;
+        let dnode = self.head(object)?;
         if bytes.len() > dnode.bonus_area.len() {
             return Err(Step::Fail(Error::new(Kind::Invalid, "bonus too long")));
         }
@@ -205,18 +263,18 @@ impl Objects for Model {
     }
 
     fn set_object_type(&mut self, object: u64, object_type: ObjectType) -> TxResult<()> {
-        self.get(object)?.dnode.object_type = object_type;
+        self.head(object)?.object_type = object_type;
         Ok(())
     }
 
     fn set_block_size(&mut self, object: u64, size: u64) -> TxResult<()> {
-        let found = self.get(object)?;
-        assert_eq!(found.dnode.maxblkid, 0);
-        found.dnode.data_block_sectors = (size / 512) as u16;
-        if let Some(block) = found.blocks.get_mut(&0) {
+        let dnode = self.head(object)?;
+        assert_eq!(dnode.maxblkid, 0);
+        dnode.data_block_sectors = (size / 512) as u16;
+        if let Some(block) = self.get(object)?.blocks.get(&0) {
             let mut bytes = block.to_vec();
             bytes.resize(size as usize, 0);
-            *block = bytes.into();
+            self.put(object, 0, Some(bytes.into()))?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use cenote_ondisk::words;
 use cenote_ondisk::zap::fat_edit::{doubled_block, doubled_embedded, fill_span};
 use cenote_ondisk::zap::leaf::LeafEntry;
 use cenote_ondisk::zap::leaf_edit::entry_cost;
@@ -293,8 +294,10 @@ impl<'t> Fat<'t> {
         let header = self.header;
         let mut last =
             header.table_block.saturating_add(header.table_block_count.saturating_sub(1));
-        for index in 0..header.pointer_count() {
-            last = last.max(self.pointer(index)?);
+        for span in header.spans(0..header.pointer_count()) {
+            let pointers = words::iter(self.block(span.block)?);
+            let pointers = pointers.skip(span.words.start).take(span.words.len());
+            last = last.max(pointers.max().unwrap_or(0));
         }
         self.header.free_block = last.saturating_add(1);
         self.free_blocks(self.header.free_block, None)
