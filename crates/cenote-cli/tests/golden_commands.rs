@@ -7,6 +7,8 @@
 use std::path::PathBuf;
 
 use cenote_cli::Io;
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::nvlist::{Encoding, NvList, NvValue};
 use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
 use cenote_testkit::golden::{PrivateFolder, on_each, wording};
 use cenote_testkit::tables::{EXEMPT_DATASET, EXEMPT_POOL, without_exempt};
@@ -285,6 +287,34 @@ fn holds() {
     let (_, err, status) =
         cenote(&["zfs", "--embedded", "-d", images, "holds", "g-basic/lz4@nope"]);
     assert_eq!(err, "cannot open 'g-basic/lz4@nope': dataset does not exist\n");
+    assert_eq!(status, 1);
+}
+
+/// A cache file names pools and their devices.
+#[test]
+fn imports_by_a_cache_file() {
+    let (Some(golden), Some(other)) = (golden("g-basic"), golden("g-quota")) else { return };
+    let folder = cenote_testkit::golden::PrivateFolder::create("cache-file");
+    let file = folder.path().join("zpool.cache");
+    let listed = |golden: &Golden, guid: u64| {
+        let (mut leaf, mut root, mut config) = (NvList::new(), NvList::new(), NvList::new());
+        let path = golden.devices()[0].to_string_lossy().into_owned();
+        leaf.insert("path", NvValue::String(path.as_str().into()));
+        root.insert("children", NvValue::ListArray(vec![leaf]));
+        config.insert("pool_guid", NvValue::Uint64(guid));
+        config.insert("vdev_tree", NvValue::List(root));
+        config
+    };
+    let mut cache = NvList::new();
+    cache.insert("g-basic", NvValue::List(listed(&golden, 15_274_282_956_942_670_383)));
+    // Another pool lies there by now.
+    cache.insert("gone", NvValue::List(listed(&other, 7)));
+    std::fs::write(&file, cache.encode(Encoding::Native(Endian::Little))).expect("a file");
+    let text = succeeds(&["zpool", "import", "-c", &file.to_string_lossy()]);
+    assert!(text.contains("pool: g-basic") && !text.contains("g-quota"), "{text}");
+    std::fs::write(&file, b"nonsense").expect("a file");
+    let (_, err, status) = cenote(&["zpool", "import", "-c", &file.to_string_lossy()]);
+    assert!(err.contains("invalid or corrupt cache file contents"), "{err}");
     assert_eq!(status, 1);
 }
 

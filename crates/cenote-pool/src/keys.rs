@@ -17,7 +17,7 @@ use cenote_ondisk::dsl::crypto as entry;
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Kind, Result};
 
-use crate::dsl::{Dataset, Dir, DslError};
+use crate::dsl::{Dataset, Dir, DslError, name};
 use crate::{Pool, mos};
 
 /// PBKDF2 costs about this much per iteration.
@@ -172,21 +172,39 @@ impl Pool {
             .map_err(|error| Error::from(KeyError::from(error)).in_dataset(dataset.name()))?;
         self.keys().lock().insert(info.object, Arc::new(keys));
         let mut count = 1;
-        let mut pending: Vec<Dir> = dataset.dir().children(self.mos()).await?;
+        // What is damaged below stays locked, and does not keep the others locked.
+        let mut pending = self.readable_children(dataset.dir()).await;
         while let Some(dir) = pending.pop() {
-            pending.extend(dir.children(self.mos()).await?);
-            let Some(object) = dir.crypto_key_object(self.mos()).await? else { continue };
-            let child = KeyInfo::load(self.mos(), object).await?;
+            pending.extend(self.readable_children(&dir).await);
+            let Ok(Some(object)) = dir.crypto_key_object(self.mos()).await else { continue };
+            let Ok(child) = KeyInfo::load(self.mos(), object).await else { continue };
             if child.root_dir != info.root_dir || self.keys().is_loaded(object) {
                 continue;
             }
-            // A child whose own key object is damaged does not keep the others locked.
             if let Ok(keys) = unwrap(&child.wrapped) {
                 self.keys().lock().insert(object, Arc::new(keys));
                 count += 1;
             }
         }
         Ok(count)
+    }
+
+    /// The children of a dir, as far as they can be read.
+    async fn readable_children(&self, dir: &Dir) -> Vec<Dir> {
+        let mut children = Vec::new();
+        // Longer names come of a dir that is below itself.
+        if dir.name.len() >= name::NAME_MAX {
+            return children;
+        }
+        for (component, object) in dir.child_entries(self.mos()).await.unwrap_or_default() {
+            let name = format!("{}/{component}", dir.name);
+            if !name::is_internal(&component)
+                && let Ok(child) = Dir::load(self.mos(), object, name).await
+            {
+                children.push(child);
+            }
+        }
+        children
     }
 
     /// Forgets the key of an encryption root, for it and all that share it.
@@ -197,9 +215,12 @@ impl Pool {
         }
         let loaded: Vec<u64> = self.keys().lock().keys().copied().collect();
         for object in loaded {
-            if KeyInfo::load(self.mos(), object).await?.root_dir == info.root_dir {
-                self.keys().lock().remove(&object);
+            // Keys whose object cannot be read any more are rather forgotten than kept.
+            let root = KeyInfo::load(self.mos(), object).await.map(|child| child.root_dir);
+            if root.is_ok_and(|root| root != info.root_dir) {
+                continue;
             }
+            self.keys().lock().remove(&object);
         }
         Ok(())
     }

@@ -175,7 +175,9 @@ async fn spot_in_log(pool: &Pool) -> Option<Spot> {
     let mut allocated = RangeSet::default();
     for number in 0..vdev.metaslabs.len() as u64 {
         let (ranges, _) = spacemaps::allocated(pool, vdev, number, &unflushed).await.unwrap();
-        ranges.iter().for_each(|range| drop(allocated.add(range)));
+        for range in ranges.iter() {
+            allocated.add(range);
+        }
     }
     let unit = 1 << spacemaps::geometry(pool, vdev, &vdev.metaslabs[0]).shift;
     for (txg, object) in spacemaps::logs(pool).await.unwrap() {
@@ -292,7 +294,8 @@ async fn space_of(pool: &Pool, bp: &BlockPtr) -> Vec<Segment> {
 /// Lets the pointer to one block point at another: the one is lost, the other met twice.
 #[test]
 fn two_pointers_to_one_block_are_found() {
-    let cases: [(&str, fn(&BlockPtr) -> bool); 3] = [
+    type Suits = fn(&BlockPtr) -> bool;
+    let cases: [(&str, Suits); 3] = [
         ("g-basic", |bp| !bp.is_gang()),
         ("g-codecs", |bp| bp.dva_count() > 1),
         ("pending", BlockPtr::is_gang),

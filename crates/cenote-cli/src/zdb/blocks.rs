@@ -45,7 +45,8 @@ pub(super) async fn run(pool: &Arc<Pool>, options: &Options, io: &mut Io<'_>) ->
         (_, true) => "to verify checksums and verify nothing leaked ".to_owned(),
     };
     out!(io, "\nTraversing all blocks {aims}...\n")?;
-    let mut tally = Tally::new(pool);
+    let mut tally =
+        Tally::new(pool, if options.has('P') { |figure| figure.to_string() } else { bytes });
     let report = leaks::check_with(pool, &mut tally).await?;
     let mut is_clean = true;
     if checks > 0 {
@@ -60,7 +61,7 @@ pub(super) async fn run(pool: &Arc<Pool>, options: &Options, io: &mut Io<'_>) ->
     tally.print_dittos(pool, io)?;
     if detail >= 2 {
         tally.print_types(detail, io)?;
-        tally.print_sizes(io)?;
+        tally.print_sizes(options.has('P'), io)?;
     }
     out!(io)?;
     if is_clean { Ok(()) } else { Err(Exit::Status(EXIT_DAMAGED)) }
@@ -171,12 +172,16 @@ impl Sum {
     }
 }
 
+/// How figures in tables are written: short, or in digits with `-P`.
+type Shown = fn(u64) -> String;
+
 /// Blocks of one size and their bytes, by log2.
 type Sizes = [(u64, u64); 64];
 
 /// Everything that is counted.
 struct Tally<'p> {
     pool: &'p Arc<Pool>,
+    shown: Shown,
     /// By kind and level.
     by_kind: Vec<BTreeMap<u8, Sum>>,
     psizes: Sizes,
@@ -231,9 +236,10 @@ fn ratio(over: u64, under: u64) -> f64 {
 }
 
 impl<'p> Tally<'p> {
-    fn new(pool: &'p Arc<Pool>) -> Self {
+    fn new(pool: &'p Arc<Pool>, shown: Shown) -> Self {
         Self {
             pool,
+            shown,
             by_kind: vec![BTreeMap::new(); KINDS],
             psizes: [(0, 0); 64],
             lsizes: [(0, 0); 64],
@@ -393,32 +399,44 @@ impl<'p> Tally<'p> {
                 }
             }
             if detail >= 3 {
-                print_levels(levels, &sum, (name, total.asize), io)?;
+                print_levels(levels, &sum, (name, total.asize), (self.shown, io))?;
             }
-            print_row(&sum, total.asize, name, io)?;
+            print_row(&sum, total.asize, name, (self.shown, io))?;
         }
         if detail >= 3 {
-            print_levels(&by_level, &total, ("Total", total.asize), io)?;
+            print_levels(&by_level, &total, ("Total", total.asize), (self.shown, io))?;
         }
-        print_row(&total, total.asize, "Total", io)?;
-        print_row(&metadata, total.asize, "Metadata Total", io)
+        print_row(&total, total.asize, "Total", (self.shown, io))?;
+        print_row(&metadata, total.asize, "Metadata Total", (self.shown, io))
     }
 
-    fn print_sizes(&self, io: &mut Io<'_>) -> CommandResult {
+    fn print_sizes(&self, is_parsable: bool, io: &mut Io<'_>) -> CommandResult {
         out!(io, "\nBlock Size Histogram\n")?;
-        out!(io, "  block   psize                lsize                asize")?;
-        let columns = "Count   Size   Cum.";
-        out!(io, "   size   {columns}  {columns}  {columns}")?;
+        if is_parsable {
+            let columns = "Count\tSize\tCum.";
+            out!(io, "block\tpsize\t\t\tlsize\t\t\t  asize")?;
+            out!(io, "size\t{columns}\t{columns}\t{columns}\t")?;
+        } else {
+            let columns = "Count   Size   Cum.";
+            out!(io, "  block   psize                lsize                asize")?;
+            out!(io, "   size   {columns}  {columns}  {columns}")?;
+        }
         let mut sums = [0; 3];
         for log in SIZES {
-            let mut row = format!("{:>7}:", bytes(1 << log));
+            let size = (self.shown)(1 << log);
+            let mut row = if is_parsable { size } else { format!("{size:>7}:") };
             for (table, sum) in
                 [&self.psizes, &self.lsizes, &self.asizes].into_iter().zip(&mut sums)
             {
                 let (count, size) = table[log as usize];
                 *sum += size;
-                let [count, size, sum] = [bytes(count), bytes(size), bytes(*sum)];
-                row.extend([format!(" {count:>6} {size:>6} {sum:>6}")]);
+                let [count, size, sum] = [count, size, *sum].map(self.shown);
+                let cells = if is_parsable {
+                    format!("\t{count}\t{size}\t{sum}")
+                } else {
+                    format!(" {count:>6} {size:>6} {sum:>6}")
+                };
+                row.push_str(&cells);
             }
             out!(io, "{row}")?;
         }
@@ -440,27 +458,27 @@ fn print_levels(
     levels: &BTreeMap<u8, Sum>,
     sum: &Sum,
     (name, all): (&str, u64),
-    io: &mut Io<'_>,
+    (shown, io): (Shown, &mut Io<'_>),
 ) -> CommandResult {
     for (level, part) in levels.iter().rev().filter(|(_, part)| part.asize != 0) {
         let is_all = *level == 0 && part.asize == sum.asize;
         if !is_all {
-            print_row(part, all, &format!("    L{level} {name}"), io)?;
+            print_row(part, all, &format!("    L{level} {name}"), (shown, io))?;
         }
     }
     Ok(())
 }
 
-fn print_row(sum: &Sum, all: u64, name: &str, io: &mut Io<'_>) -> CommandResult {
+fn print_row(sum: &Sum, all: u64, name: &str, (shown, io): (Shown, &mut Io<'_>)) -> CommandResult {
     let average = sum.asize.checked_div(sum.count).unwrap_or(0);
     out!(
         io,
         "{:>6}\t{:>5}\t{:>5}\t{:>5}\t{:>5}\t{:5.2}\t{:6.2}\t{name}",
-        bytes(sum.count),
-        bytes(sum.lsize),
-        bytes(sum.psize),
-        bytes(sum.asize),
-        bytes(average),
+        shown(sum.count),
+        shown(sum.lsize),
+        shown(sum.psize),
+        shown(sum.asize),
+        shown(average),
         ratio(sum.lsize, sum.psize),
         100.0 * ratio(sum.asize, all)
     )

@@ -15,9 +15,8 @@ use cenote_pool::spacemaps::{self, RangeSet, Unflushed};
 use cenote_pool::{AllocationClass, Pool};
 
 use super::{Options, text};
-use crate::io::{CommandResult, Io};
-use crate::nicenum::bytes;
-use crate::out;
+use crate::io::{CommandResult, Exit, Io};
+use crate::{err, out};
 
 /// Free segments from this size on are kept by size, and counted.
 const BY_SIZE_MIN: u64 = 16 << 10;
@@ -26,11 +25,24 @@ const BY_SIZE_MIN: u64 = 16 << 10;
 pub(super) async fn run(pool: &Arc<Pool>, options: &Options, io: &mut Io<'_>) -> CommandResult {
     let detail = options.count('m');
     let space = pool.space().await?;
+    let (only, numbers) = match chosen(options, space.vdevs.len()) {
+        Ok(chosen) => chosen,
+        Err(message) => return Err(Exit::failed(message)),
+    };
     out!(io, "\nMetaslabs:")?;
     for (vdev, config) in space.vdevs.iter().zip(&pool.config().vdev_tree.children) {
+        if only.is_some_and(|only| only != vdev.id) {
+            continue;
+        }
+        for number in numbers.iter().filter(|number| **number >= vdev.metaslabs.len()) {
+            err!(io, "bad metaslab number {number}")?;
+        }
         print_header(pool, vdev, config, io).await?;
         print_removed(pool, config, detail, io).await?;
         for (number, metaslab) in vdev.metaslabs.iter().enumerate() {
+            if !numbers.is_empty() && !numbers.contains(&number) {
+                continue;
+            }
             print_metaslab(pool, vdev, number, metaslab, (options, detail), io).await?;
         }
         if config.top.indirect_object.is_none() {
@@ -38,6 +50,19 @@ pub(super) async fn run(pool: &Arc<Pool>, options: &Options, io: &mut Io<'_>) ->
         }
     }
     print_logs(pool, &space.vdevs, detail, io).await
+}
+
+/// The vdev and the metaslabs that the operands behind the pool name.
+fn chosen(options: &Options, vdevs: usize) -> Result<(Option<u64>, Vec<usize>), String> {
+    // With `-d` they are objects.
+    let is_chosen = options.has('m') && !options.has('d');
+    let mut operands = options.operands.iter().skip(1).filter(|_| is_chosen);
+    let Some(vdev) = operands.next() else { return Ok((None, Vec::new())) };
+    let found = vdev.parse().ok().filter(|id| *id < vdevs as u64);
+    let vdev = found.ok_or_else(|| format!("bad vdev id: {vdev}"))?;
+    let numbers =
+        operands.map(|number| number.parse().map_err(|_| format!("bad metaslab number {number}")));
+    Ok((Some(vdev), numbers.collect::<Result<_, _>>()?))
 }
 
 async fn print_header(
@@ -140,10 +165,10 @@ async fn print_metaslab(
         "\tmetaslab {number:6}   offset {:12x}   spacemap {:6}   free    {:>5}",
         metaslab.start,
         metaslab.space_map,
-        bytes(free)
+        options.size(free)
     )?;
     if detail >= 3 && !options.has('L') {
-        print_segments(pool, vdev, number, metaslab, io).await?;
+        print_segments(pool, vdev, number, metaslab, (options, io)).await?;
     }
     let geometry = spacemaps::geometry(pool, vdev, metaslab);
     let histogram = metaslab.header.as_ref().and_then(|header| header.histogram);
@@ -168,7 +193,7 @@ async fn print_segments(
     vdev: &VdevFigures,
     number: usize,
     metaslab: &MetaslabFigures,
-    io: &mut Io<'_>,
+    (options, io): (&Options, &mut Io<'_>),
 ) -> CommandResult {
     let none = Unflushed::default();
     let (allocated, _) = spacemaps::allocated(pool, vdev, number as u64, &none).await?;
@@ -186,7 +211,7 @@ async fn print_segments(
         io,
         "\t {:>25} {segments:10}   maxsize {:>7}   freepct {percent:4}%",
         "segments",
-        bytes(largest)
+        options.size(largest)
     )?;
     let mut histogram = [0_u64; 64];
     sizes().for_each(|size| histogram[size.max(1).ilog2() as usize] += 1);

@@ -155,7 +155,7 @@ impl Show<'_, '_> {
                 err!(self.io, "couldn't load encryption key for {name}: {error}")?;
                 return Err(Exit::Status(1));
             }
-            err!(self.io, "Unlocked encryption root: {}", root.name())?;
+            out!(self.io, "Unlocked encryption root: {}", root.name())?;
         }
         Ok(dataset)
     }

@@ -1,13 +1,17 @@
 //! `zdb -R`: bytes at an address of the pool, whatever they are.
 //!
-//! The block is `VDEV:OFFSET:SIZE[:FLAGS]`, numbers in hexadecimal but for the vdev. Flags: `d`
+//! The block is `VDEV:OFFSET:SIZE[:FLAGS]`, numbers in hexadecimal but for the vdev. That is a
+//! top-level vdev by number, or something in it: a child by its numbers (`0.1`), a leaf by guid, by
+//! path or by the path's last part; of these the bytes come as they lie there. Flags: `d`
 //! finds a compression that makes sense of it, `i` shows block pointers, `r` writes raw bytes,
 //! `e` swaps the words' bytes, `b` shows the block pointer at an offset (`bOFFSET`), `g` reads a
 //! gang header, `v` tells what was tried.
 
 use cenote_codec::compress::{Compression, decompress};
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BLOCK_SIZE_MAX, BlockPtr, SECTOR_SIZE};
-use cenote_vdev::Place;
+use cenote_ondisk::label::LABEL_START_LEN;
+use cenote_rt::BufMut;
+use cenote_vdev::{Place, Tree, Vdev};
 
 use super::pool::Show;
 use crate::io::{CommandResult, Exit, Io};
@@ -25,7 +29,7 @@ const TRIED: [(&str, Compression); 4] = [
 
 /// A block as the operand names it.
 struct Spec<'a> {
-    vdev: u64,
+    vdev: &'a str,
     offset: u64,
     lsize: u64,
     psize: u64,
@@ -50,7 +54,7 @@ fn parse(text: &str) -> Result<Spec<'_>, &'static str> {
     let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
     let (lsize, psize) = size.split_once('/').unwrap_or((size, size));
     let spec = Spec {
-        vdev: vdev.parse().map_err(|_| "invalid vdev")?,
+        vdev,
         offset: hex(offset).ok_or("invalid offset")?,
         lsize: hex(lsize).ok_or("invalid logical size")?,
         psize: hex(psize).ok_or("invalid physical size")?,
@@ -84,21 +88,17 @@ async fn one(show: &mut Show<'_, '_>, text: &str) -> CommandResult {
         spec.psize = GANG_LEN;
         spec.lsize = GANG_LEN;
     }
-    let Some(top) = show.pool.tree().top(spec.vdev) else {
+    let tree = show.pool.tree();
+    let Some(vdev) = find(tree, spec.vdev) else {
         show.has_failed = true;
         return err!(show.io, "***Invalid vdev: {}", spec.vdev);
     };
-    let kind = top.kind();
     if spec.flags.contains('v') {
-        err!(show.io, "Found vdev type: {kind:?}")?;
+        err!(show.io, "Found vdev type: {:?}", vdev.kind())?;
     }
-    let place = Place { vdev: spec.vdev, offset: spec.offset };
-    // Nobody knows a checksum for it.
-    let read = show.pool.tree().read(place, spec.psize, 0, &|_: &[u8]| true).await;
-    let mut bytes = match read {
-        Ok(read) => read.data.to_vec(),
-        Err(error) => return Err(Exit::failed(format!("Read of {text} failed, error: {error}"))),
-    };
+    let mut bytes = read(tree, vdev, &spec)
+        .await
+        .map_err(|error| Exit::failed(format!("Read of {text} failed, error: {error}")))?;
     if spec.flags.contains('d') {
         bytes = expand(show, &bytes, spec.lsize, spec.flags.contains('v'))?
             .ok_or_else(|| Exit::failed(format!("Decompress of {text} failed")))?;
@@ -110,6 +110,58 @@ async fn one(show: &mut Show<'_, '_>, text: &str) -> CommandResult {
     }
     print(show, text, &spec, &bytes)
 }
+
+/// The vdev that an operand names.
+fn find<'t>(tree: &'t Tree, name: &str) -> Option<&'t Vdev> {
+    let mut numbers = name.split('.').map(str::parse::<u64>);
+    if let Some(Ok(id)) = numbers.next()
+        && let Some(top) = tree.top(id)
+    {
+        let down = numbers.try_fold(top, |vdev, number| {
+            let number = number.ok()?;
+            tree.children(vdev).find(|child| child.id() == number)
+        });
+        if down.is_some() {
+            return down;
+        }
+    }
+    let guid = name.parse().ok().and_then(|guid| tree.vdev(guid));
+    guid.or_else(|| {
+        let is_named = |vdev: &&Vdev| {
+            let path = vdev.leaf().map(|leaf| tree.leaf(leaf).path()).unwrap_or_default();
+            let is_same = || {
+                let whole = std::fs::canonicalize(path).ok();
+                whole.is_some() && whole == std::fs::canonicalize(name).ok()
+            };
+            path == name || path.rsplit('/').next() == Some(name) || is_same()
+        };
+        tree.vdevs().filter(|vdev| vdev.leaf().is_some()).find(is_named)
+    })
+}
+
+/// Reads what is there; nobody knows a checksum for it.
+async fn read(tree: &Tree, vdev: &Vdev, spec: &Spec<'_>) -> cenote_rt::Result<Vec<u8>> {
+    if tree.top(vdev.id()).is_some_and(|top| top.guid() == vdev.guid()) {
+        let place = Place { vdev: vdev.id(), offset: spec.offset };
+        return Ok(tree.read(place, spec.psize, 0, &|_: &[u8]| true).await?.data.to_vec());
+    }
+    let mut vdev = vdev;
+    // A mirror within a top-level vdev has the same bytes on each child.
+    while vdev.leaf().is_none() {
+        let not_found = || cenote_rt::Error::new(cenote_rt::Kind::NotFound, NoDevice);
+        vdev = tree.children(vdev).next().ok_or_else(not_found)?;
+    }
+    let device = vdev.leaf().and_then(|leaf| tree.leaf(leaf).device());
+    let device =
+        device.ok_or_else(|| cenote_rt::Error::new(cenote_rt::Kind::NotFound, NoDevice))?;
+    let buf = BufMut::zeroed(spec.psize as usize);
+    Ok(device.read(spec.offset.saturating_add(LABEL_START_LEN), buf).await?.to_vec())
+}
+
+/// The device of a vdev is missing.
+#[derive(Debug, thiserror::Error)]
+#[error("the device is not there")]
+struct NoDevice;
 
 fn print(show: &mut Show<'_, '_>, text: &str, spec: &Spec<'_>, bytes: &[u8]) -> CommandResult {
     if let Some((_, offset)) = spec.flags.split_once('b') {
@@ -185,13 +237,46 @@ pub(super) fn dump(io: &mut Io<'_>, label: &str, bytes: &[u8]) -> CommandResult 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_pool::import::{self, ScanOptions};
+    use cenote_pool::{OpenOptions, Pool};
+
+    #[test]
+    fn vdevs_have_names() {
+        let Some(golden) = cenote_testkit::golden("g-codecs") else { return };
+        let scan = ScanOptions { paths: vec![golden.images()] };
+        let found = cenote_rt::block_on(1, async {
+            let scan = import::scan(&scan).await.expect("a scan");
+            let pool = scan.find("g-codecs").expect("the pool");
+            let pool = Pool::open(pool, &OpenOptions::default()).await.expect("opens");
+            let tree = pool.tree();
+            let second = tree.vdevs().filter(|vdev| vdev.leaf().is_some()).nth(1).expect("two");
+            let path = golden.devices()[1].to_string_lossy().into_owned();
+            let guid = second.guid().to_string();
+            for name in ["0.1", "d1.img", &path, &guid] {
+                let found = find(tree, name).map(Vdev::guid);
+                assert_eq!(found, Some(second.guid()), "{name}");
+            }
+            assert_eq!(find(tree, "0").map(Vdev::guid), tree.top(0).map(Vdev::guid));
+            for name in ["1", "0.2", "0.1.0", "x", "mirror-0"] {
+                assert!(find(tree, name).is_none(), "{name}");
+            }
+            let spec = parse("0.1:3059000:1000").expect("valid");
+            let (own, top) = (
+                read(tree, second, &spec).await,
+                read(tree, tree.top(0).expect("it"), &spec).await,
+            );
+            assert_eq!(own.expect("bytes"), top.expect("bytes"));
+        });
+        found.expect("a runtime");
+    }
 
     #[test]
     fn block_specifiers() {
         let spec = parse("1:6400:20000/400:dv").expect("valid");
-        assert_eq!((spec.vdev, spec.offset, spec.lsize, spec.psize), (1, 0x6400, 0x20000, 0x400));
+        let numbers = (spec.offset, spec.lsize, spec.psize);
+        assert_eq!((spec.vdev, numbers), ("1", (0x6400, 0x20000, 0x400)));
         assert_eq!(spec.flags, "dv");
-        for bad in ["", "0", "0:200", "0:201:200", "0:200:0", "x:200:200", "0:200:ffffffff"] {
+        for bad in ["", "0", "0:200", "0:201:200", "0:200:0", "0:200:ffffffff"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -13,6 +13,11 @@ use crate::out;
 
 /// Prints the block pointers depth first, and then the ranges that are no holes.
 pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>) -> CommandResult {
+    if let Some(spill) = dnode.phys().spill()
+        && !spill.is_hole()
+    {
+        out!(show.io, "\nSpill block: {}", spill.compact(false))?;
+    }
     out!(show.io, "Indirect blocks:")?;
     let top = dnode.geometry().levels.saturating_sub(1);
     // Pointers that wait, the next one last.
@@ -33,11 +38,6 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
         }
     }
     out!(show.io)?;
-    if let Some(spill) = dnode.phys().spill()
-        && !spill.is_hole()
-    {
-        out!(show.io, "Spill block: {}", spill.compact(false))?;
-    }
     let result = match dnode.object() {
         0 => slots(show, set).await,
         _ => segments(show, dnode).await,

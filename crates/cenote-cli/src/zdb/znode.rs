@@ -117,7 +117,8 @@ fn xattrs(show: &mut Show<'_, '_>, packed: &[u8]) -> CommandResult {
     for (name, value) in list.iter() {
         let (NvValue::ByteArray(bytes) | NvValue::Uint8Array(bytes)) = value else { continue };
         write!(show.io.out, "\t\t{name} = ")?;
-        if bytes.iter().all(|byte| (b' '..=b'~').contains(byte)) {
+        let is_text = bytes.iter().all(|byte| (b' '..=b'~').contains(byte));
+        if is_text && !show.options.has('P') {
             show.io.out.write_all(bytes)?;
         } else {
             for byte in bytes {

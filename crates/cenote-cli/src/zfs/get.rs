@@ -87,7 +87,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let mut width = 0;
         for item in &selected.items {
             let mut of_item = Vec::new();
-            let user = if list == "all" { item.user() } else { Vec::new() };
+            let user = if list == "all" { item.user().await } else { Vec::new() };
             let user_columns: Vec<Column> =
                 user.iter().map(|row| Column::other(&row.name, true)).collect();
             for column in columns.iter().chain(&user_columns) {

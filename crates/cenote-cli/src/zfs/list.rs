@@ -66,8 +66,11 @@ async fn rows(
     for item in items {
         let mut row = Vec::with_capacity(columns.len());
         for column in columns {
+            if column.name == "name" {
+                row.push(item.name().to_owned());
+                continue;
+            }
             let shown = match item.get(column).await? {
-                _ if column.name == "name" => item.name().to_owned(),
                 Some(found) => value::shown(&found, is_literal),
                 None => "-".to_owned(),
             };

@@ -9,7 +9,7 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cenote_pool::dsl::BadName;
 use cenote_pool::props::dataset::DatasetProps;
@@ -96,8 +96,10 @@ pub(super) fn parse_depth(text: Option<&str>) -> Result<Option<u64>, Exit> {
 
 /// A dataset or bookmark with what its properties need.
 pub(super) enum Item {
-    /// A file system, volume or snapshot.
+    /// A file system or volume, or a snapshot that was named.
     Dataset(Box<DatasetProps>),
+    /// A snapshot that was met: there may be many, and often nobody asks more than their names.
+    Snapshot(Box<Dataset>, OnceLock<Box<DatasetProps>>),
     /// A bookmark.
     Bookmark(Bookmark, Arc<Pool>),
 }
@@ -107,6 +109,7 @@ impl Item {
     pub(super) fn name(&self) -> &str {
         match self {
             Self::Dataset(props) => props.dataset().name(),
+            Self::Snapshot(dataset, _) => dataset.name(),
             Self::Bookmark(bookmark, _) => &bookmark.name,
         }
     }
@@ -115,6 +118,7 @@ impl Item {
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Bookmark(..) => "bookmark",
+            Self::Snapshot(..) => "snapshot",
             Self::Dataset(props) if props.dataset().is_snapshot() => "snapshot",
             Self::Dataset(props) if props.kind() == DatasetKind::Volume => "volume",
             Self::Dataset(_) => "filesystem",
@@ -124,26 +128,42 @@ impl Item {
     /// A property; none if it has no such thing.
     pub(super) async fn get(&self, column: &Column) -> Result<Option<PropRow>, Exit> {
         let row = match (self, column.property) {
-            (Self::Dataset(props), Some(property)) => props.native(property).await,
-            (Self::Dataset(props), None) => props.get(&column.name).await,
             (Self::Bookmark(bookmark, pool), Some(property)) => bookmark.prop(pool, property).await,
             (Self::Bookmark(..), None) => Ok(None),
+            (_, property) => match (self.props().await, property) {
+                (Some(props), Some(property)) => props.native(property).await,
+                (Some(props), None) => props.get(&column.name).await,
+                (None, _) => Ok(None),
+            },
         };
         // What cannot be read (a locked dataset's quota, a damaged object) is shown as absent.
         Ok(row.unwrap_or_default())
     }
 
-    /// User properties, by name.
-    pub(super) fn user(&self) -> Vec<PropRow> {
+    /// What its properties need, read when first asked for; none if it cannot be read.
+    async fn props(&self) -> Option<&DatasetProps> {
         match self {
-            Self::Dataset(props) => props.user(),
-            Self::Bookmark(..) => Vec::new(),
+            Self::Dataset(props) => Some(props),
+            Self::Snapshot(dataset, props) => {
+                if props.get().is_none() {
+                    let read = dataset.props().await.ok()?;
+                    return Some(props.get_or_init(|| Box::new(read)));
+                }
+                props.get().map(|props| &**props)
+            }
+            Self::Bookmark(..) => None,
         }
+    }
+
+    /// User properties, by name.
+    pub(super) async fn user(&self) -> Vec<PropRow> {
+        self.props().await.map(DatasetProps::user).unwrap_or_default()
     }
 
     fn create_txg(&self) -> u64 {
         match self {
             Self::Dataset(props) => props.dataset().phys().creation_txg,
+            Self::Snapshot(dataset, _) => dataset.phys().creation_txg,
             Self::Bookmark(bookmark, _) => bookmark.phys.creation_txg,
         }
     }
@@ -224,6 +244,7 @@ impl Walk {
         if is_untyped && self.depth > 0 {
             let pool = match &item {
                 Item::Dataset(props) => props.dataset().pool(),
+                Item::Snapshot(dataset, _) => dataset.pool(),
                 Item::Bookmark(_, pool) => pool,
             };
             let is_set = pool.props().await?.get("listsnapshots");
@@ -259,10 +280,7 @@ impl Walk {
         if self.types.snapshot && self.lists_snapshots {
             let snapshots = dataset.snapshots().await;
             for snapshot in self.noted(dataset.name(), snapshots) {
-                let props = snapshot.props().await.map(|props| vec![props]);
-                for props in self.noted(snapshot.name(), props) {
-                    self.keep(Item::Dataset(Box::new(props)));
-                }
+                self.keep(Item::Snapshot(Box::new(snapshot), OnceLock::new()));
             }
         }
         if self.types.bookmark {

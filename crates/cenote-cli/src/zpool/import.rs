@@ -13,7 +13,7 @@ use cenote_pool::{Candidate, OpenError, OpenOptions, Pool, Reason};
 use cenote_vdev::{VdevAux, VdevState};
 
 use super::names::Names;
-use super::{block_on, config_table, import_text};
+use super::{block_on, cache, config_table, import_text};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
@@ -32,15 +32,22 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     if parsed.has('d') {
         source.paths = parsed.values('d').map(str::to_owned).collect();
     }
+    let cached = parsed.value('c').map(|file| cache::read(&argument::path(file))).transpose()?;
+    if let Some(cached) = &cached {
+        source.paths = cached.paths.iter().map(|path| path.to_string_lossy().into()).collect();
+    }
     // A directory that is not there holds no pools.
-    let is_elsewhere = !source.paths.is_empty();
+    let is_elsewhere = cached.is_some() || !source.paths.is_empty();
     source.paths.retain(|path| argument::path(path).exists());
     block_on(async {
-        let scan = if is_elsewhere && source.paths.is_empty() {
+        let mut scan = if is_elsewhere && source.paths.is_empty() {
             Scan::default()
         } else {
             source.scan().await?
         };
+        if let Some(cached) = &cached {
+            scan.candidates.retain(|found| cached.guids.contains(&found.facts.pool_guid));
+        }
         match (&parsed.operands[..], parsed.has('a')) {
             ([], false) => list(&scan, &parsed, io).await,
             ([], true) => import_all(&scan, &parsed),
@@ -78,13 +85,7 @@ fn check(parsed: &Parsed) -> CommandResult {
     if parsed.value('T').is_some_and(|txg| txg.parse::<u64>().is_err()) {
         return Err(Exit::usage("invalid txg value"));
     }
-    match parsed.value('c') {
-        Some(file) => Err(Exit::failed(format!(
-            "cannot import: cache file '{file}': cache files are not supported by this version of \
-             cenote; use -d"
-        ))),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 async fn list(scan: &Scan, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {

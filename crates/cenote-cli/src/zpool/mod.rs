@@ -6,6 +6,7 @@
 //!
 //! Sources: spec 06 §19, spec 05 §6.6, the manual pages.
 
+mod cache;
 mod config_table;
 mod dump;
 mod get;
