@@ -37,4 +37,4 @@ pub use log::LOG_BLOCK_ALIGN;
 pub use policy::WritePolicy;
 pub use scrub::{BadPart, ScrubReport};
 pub use store::{BlockStore, ReadContext, StoreStats};
-pub use write::{How, WriteContext, Written};
+pub use write::{How, Prepared, Stored, WriteContext, Written};

@@ -158,12 +158,12 @@ impl BlockSpec {
         Self { object_type, level, is_spill: false, dnode_compression: 0, dnode_checksum: 0 }
     }
 
-    fn is_metadata(&self) -> bool {
+    fn is_metadata(self) -> bool {
         self.level > 0 || self.is_spill || self.object_type.is_metadata()
     }
 
     /// Whether much else is lost with this block (`redundant_metadata=some`).
-    fn is_critical(&self) -> bool {
+    fn is_critical(self) -> bool {
         let is_contents = self.object_type == ObjectType::DNODE && self.level == 0
             || matches!(self.object_type, ObjectType::DIRECTORY_CONTENTS | ObjectType::SA);
         self.object_type.is_metadata() && !is_contents
@@ -183,6 +183,7 @@ pub enum CompressionPolicy {
 
 /// How one block is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, each of one rule")]
 pub struct WritePolicy {
     /// Type in the pointer.
     pub object_type: ObjectType,
@@ -219,8 +220,8 @@ impl WritePolicy {
         Some(Self {
             object_type: block.object_type,
             level: block.level,
-            compression: compression(pool, dataset, block)?,
-            checksum: checksum(dataset, block)?,
+            compression: compression(*pool, dataset, *block)?,
+            checksum: checksum(dataset, *block)?,
             copies,
             gang_copies,
             may_embed: pool.has_embedded_data
@@ -237,9 +238,9 @@ impl WritePolicy {
 }
 
 fn compression(
-    pool: &PoolPolicy,
+    pool: PoolPolicy,
     dataset: &DatasetPolicy,
-    block: &BlockSpec,
+    block: BlockSpec,
 ) -> Option<CompressionPolicy> {
     let is_raw = block.level == 0
         && matches!(block.object_type, ObjectType::DNODE | ObjectType::OBJSET)
@@ -266,7 +267,7 @@ fn compression(
     })
 }
 
-fn checksum(dataset: &DatasetPolicy, block: &BlockSpec) -> Option<ChecksumAlgorithm> {
+fn checksum(dataset: &DatasetPolicy, block: BlockSpec) -> Option<ChecksumAlgorithm> {
     let default = ChecksumType::Fletcher4;
     let resolve = |wanted| match wanted {
         ChecksumType::Inherit | ChecksumType::On => default,

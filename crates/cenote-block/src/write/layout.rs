@@ -71,19 +71,13 @@ struct Wish {
     gang_copies: u8,
     txg: u64,
     stream: u64,
-    /// Top-level vdev to begin with.
-    start: Option<u64>,
     units: super::Units,
 }
 
 impl Wish {
-    fn request(&self, psize: u64, copies: u8) -> Request {
-        let Self { class, txg, stream, start, .. } = *self;
-        Request { class, psize, copies, txg, stream, near: start, is_gang_part: false }
-    }
-
-    fn gang_request(&self, psize: u64, copies: u8, near: Option<u64>) -> Request {
-        Request { near, is_gang_part: true, ..self.request(psize, copies) }
+    fn request(&self, psize: u64, copies: u8, near: Option<u64>, is_gang_part: bool) -> Request {
+        let Self { class, txg, stream, .. } = *self;
+        Request { class, psize, copies, txg, stream, near, is_gang_part }
     }
 
     /// Takes space for `range`, split if it has to be; all of it or none.
@@ -91,25 +85,19 @@ impl Wish {
         &'a self,
         space: &'a SpaceAllocator,
         range: Range<usize>,
-        near: Option<Option<u64>>,
+        near: Option<u64>,
         depth: u32,
     ) -> BoxFuture<'a, Result<Layout>> {
         Box::pin(async move {
             let psize = range.len() as u64;
-            let request = match near {
-                None => self.request(psize, self.copies),
-                Some(near) => self.gang_request(psize, self.copies, near),
-            };
-            let request = match near {
-                // What cannot be split is not split for the sake of tests either.
-                None if psize <= self.units.min => Request { is_gang_part: true, ..request },
-                _ => request,
-            };
+            // What cannot be split is not split for the sake of tests either.
+            let is_part = depth > 0 || psize <= self.units.min;
+            let request = self.request(psize, self.copies, near, is_part);
             match space.allocate(&request).await {
                 Ok(dvas) => Ok(Layout::Whole { dvas }),
                 Err(error) if error.kind() != Kind::NoSpace => Err(error),
                 Err(error) if psize <= self.units.min || depth >= GANG_DEPTH_MAX => Err(error),
-                Err(_) => self.split(space, range, near.unwrap_or(self.start), depth).await,
+                Err(_) => self.split(space, range, near, depth).await,
             }
         })
     }
@@ -132,7 +120,7 @@ impl Wish {
             }
             let share = self.units.round_up(left.div_ceil(slots)).min(left);
             let part = start..start + share as usize;
-            match self.place(space, part.clone(), Some(near), depth + 1).await {
+            match self.place(space, part.clone(), near, depth + 1).await {
                 Ok(layout) => members.push(Member { range: part.clone(), layout }),
                 Err(error) => {
                     Layout::Gang { header, members }.undo(space, self.txg)?;
@@ -148,7 +136,7 @@ impl Wish {
     async fn place_header(&self, space: &SpaceAllocator, near: Option<u64>) -> Result<Vec<Dva>> {
         let mut copies = self.gang_copies.max(self.copies);
         loop {
-            match space.allocate(&self.gang_request(HEADER_SIZE, copies, near)).await {
+            match space.allocate(&self.request(HEADER_SIZE, copies, near, true)).await {
                 Err(error) if error.kind() == Kind::NoSpace && copies > self.copies => copies -= 1,
                 result => return result,
             }
@@ -203,7 +191,9 @@ impl Layout {
             Self::Whole { dvas } => into.extend(dvas),
             Self::Gang { header, members } => {
                 into.extend(header);
-                members.iter().for_each(|member| member.layout.addresses(into));
+                for member in members {
+                    member.layout.addresses(into);
+                }
             }
         }
     }
@@ -223,11 +213,11 @@ impl Job<'_> {
             gang_copies: self.policy.gang_copies,
             txg: self.context.txg,
             stream: place.objset.rotate_left(32) ^ place.object,
-            // Beyond the last vdev the first follows.
-            start: failed.map(|id| id + 1),
             units: self.store.units(),
         };
-        wish.place(space, 0..self.stored.data.len(), None, 0).await
+        // Beyond the last vdev the first follows.
+        let near = failed.map(|id| id + 1);
+        wish.place(space, 0..self.stored.data.len(), near, 0).await
     }
 
     /// The addresses for the pointer, and everything that has to be written for it.

@@ -14,11 +14,11 @@
 //! dead, if `how` says that it is another ([`How::replaces`]). Nothing is freed here.
 //!
 //! Invariants
-//! * W1  Only a block born in the syncing txg is written in place, asserted in release builds: any
-//!       other may be in a snapshot, or be what a rollback returns to (spec 05 §5.5).
-//! * W2  What was allocated for a write that failed is given back before the error is returned, and
-//!       not earlier than a replacement was found, so that the same place is not tried twice.
-//! * W3  The cache never holds other bytes under a key than those the pointer's checksum covers.
+//! * W1 Only a block born in the syncing txg is written in place, asserted in release builds: any
+//!   other may be in a snapshot, or be what a rollback returns to (spec 05 §5.5).
+//! * W2 What was allocated for a write that failed is given back before the error is returned, and
+//!   not earlier than a replacement was found, so that the same place is not tried twice.
+//! * W3 The cache never holds other bytes under a key than those the pointer's checksum covers.
 //!
 //! Durability: a block that was written is on disk after the next flush of the tree, not before.
 //! A write is driven to its end: if its future is dropped, its space stays taken.
@@ -44,7 +44,7 @@ use crate::error::WriteError;
 use crate::policy::{CompressionPolicy, WritePolicy};
 use crate::store::{BlockStore, key_of, located};
 use layout::Layout;
-use prepare::{Prepared, Stored};
+pub use prepare::{Prepared, Stored};
 
 /// When, where and how urgently a block is written.
 #[derive(Debug, Clone, Copy)]
@@ -149,13 +149,7 @@ impl BlockStore {
         // A hole has no place of its own, whatever it remembers.
         let previous = old.filter(|bp| !bp.is_hole());
         let compression = compression_now(policy.compression, previous, context);
-        let salt = self.salt();
-        if policy.checksum.is_salted() && salt.is_none() {
-            return Err(Error::corrupt(crate::BlockError::NoSalt {
-                checksum: policy.checksum.id(),
-            }));
-        }
-        let prepared = self.prepare(&data, compression, policy, salt.clone()).await?;
+        let prepared = self.prepare(&data, &WritePolicy { compression, ..*policy }).await?;
         let stored = match prepared {
             Prepared::Zeros => return hole(data.len() as u64, policy, old, context),
             Prepared::Embedded { payload, compression } => {
@@ -163,6 +157,7 @@ impl BlockStore {
             }
             Prepared::Stored(stored) => stored,
         };
+        let salt = self.salt();
         let job = Job { store: self, policy, context, salt, lsize: data.len() as u64, stored };
         if let Some(old) = previous
             && job.is_unchanged(old)
@@ -176,21 +171,23 @@ impl BlockStore {
         Ok(written)
     }
 
-    async fn prepare(
-        &self,
-        data: &Buf,
-        compression: CompressionPolicy,
-        policy: &WritePolicy,
-        salt: Option<Arc<Salt>>,
-    ) -> Result<Prepared> {
+    /// What [`write`](Self::write) would store of a block, without storing it.
+    ///
+    /// # Errors
+    /// When the policy names a salted checksum and the salt is not known.
+    pub async fn prepare(&self, data: &Buf, policy: &WritePolicy) -> Result<Prepared> {
         let work = prepare::Work {
             data: data.clone(),
-            compression,
+            compression: policy.compression,
             checksum: policy.checksum,
-            salt,
+            salt: self.salt(),
             units: self.units(),
             may_embed: policy.may_embed,
         };
+        if policy.checksum.is_salted() && work.salt.is_none() {
+            let cause = crate::BlockError::NoSalt { checksum: policy.checksum.id() };
+            return Err(Error::corrupt(cause));
+        }
         cenote_rt::cpu(work.estimate_ns(), move || work.run()).await?
     }
 }

@@ -23,24 +23,31 @@ pub(super) struct Work {
     pub(super) may_embed: bool,
 }
 
-/// What is to be stored.
+/// What is to be stored of a block.
 #[derive(Debug)]
-pub(super) enum Prepared {
+pub enum Prepared {
     /// Nothing.
     Zeros,
     /// This, in the pointer.
-    Embedded { payload: Vec<u8>, compression: u8 },
+    Embedded {
+        /// Compressed, 112 bytes at most.
+        payload: Vec<u8>,
+        /// Number of the compression function.
+        compression: u8,
+    },
     /// This, at an address.
     Stored(Stored),
 }
 
 /// The bytes that go to the devices.
 #[derive(Debug)]
-pub(super) struct Stored {
-    pub(super) data: Buf,
+pub struct Stored {
+    /// Compressed if that pays, and filled up with zeros.
+    pub data: Buf,
     /// Number of the compression function.
-    pub(super) compression: u8,
-    pub(super) checksum: [u64; 4],
+    pub compression: u8,
+    /// Checksum words.
+    pub checksum: [u64; 4],
 }
 
 /// What compression made of a block.

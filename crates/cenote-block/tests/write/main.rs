@@ -4,6 +4,8 @@
 //! decides; `gang` split blocks; `failures` devices that fail and damage that heals; `logs` blocks
 //! of the intent log.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod bench;
 mod decisions;
 mod failures;
