@@ -17,7 +17,7 @@ use cenote_ondisk::dsl::crypto as entry;
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Kind, Result};
 
-use crate::dsl::{Dataset, Dir, DslError, name};
+use crate::dsl::{Dataset, DslError};
 use crate::{Pool, mos};
 
 /// PBKDF2 costs about this much per iteration.
@@ -173,9 +173,9 @@ impl Pool {
         self.keys().lock().insert(info.object, Arc::new(keys));
         let mut count = 1;
         // What is damaged below stays locked, and does not keep the others locked.
-        let mut pending = self.readable_children(dataset.dir()).await;
+        let mut pending = dataset.dir().readable_children(self.mos()).await;
         while let Some(dir) = pending.pop() {
-            pending.extend(self.readable_children(&dir).await);
+            pending.extend(dir.readable_children(self.mos()).await);
             let Ok(Some(object)) = dir.crypto_key_object(self.mos()).await else { continue };
             let Ok(child) = KeyInfo::load(self.mos(), object).await else { continue };
             if child.root_dir != info.root_dir || self.keys().is_loaded(object) {
@@ -187,24 +187,6 @@ impl Pool {
             }
         }
         Ok(count)
-    }
-
-    /// The children of a dir, as far as they can be read.
-    async fn readable_children(&self, dir: &Dir) -> Vec<Dir> {
-        let mut children = Vec::new();
-        // Longer names come of a dir that is below itself.
-        if dir.name.len() >= name::NAME_MAX {
-            return children;
-        }
-        for (component, object) in dir.child_entries(self.mos()).await.unwrap_or_default() {
-            let name = format!("{}/{component}", dir.name);
-            if !name::is_internal(&component)
-                && let Ok(child) = Dir::load(self.mos(), object, name).await
-            {
-                children.push(child);
-            }
-        }
-        children
     }
 
     /// Forgets the key of an encryption root, for it and all that share it.
