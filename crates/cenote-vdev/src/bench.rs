@@ -65,8 +65,11 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(config: VdevConfig) -> Self {
+        // Rows of a dRAID are 16 MiB high.
+        let is_tall = config.walk().any(|vdev| matches!(vdev.kind, ConfigKind::Draid(_)));
+        let len = if is_tall { DEVICE_LEN } else { 16 << 20 };
         let devices = config.leaves().filter(|leaf| leaf.kind == ConfigKind::File).map(|leaf| {
-            let memory = MemoryDevice::new(format!("d{}", leaf.guid), vec![0; DEVICE_LEN]);
+            let memory = MemoryDevice::new(format!("d{}", leaf.guid), vec![0; len]);
             (leaf.guid, Arc::new(memory))
         });
         let devices: BTreeMap<_, _> = devices.collect();

@@ -6,7 +6,7 @@
 //! Everything that has to be decided once is decided here: guids, ashift, sizes, metaslab shift.
 //! No device is touched; what they report comes in with the spec (spec 01 §1, §5, §18).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_ondisk::config::{
     Draid as DraidKeys, LeafConfig, RaidZ, TopConfig, VdevConfig, VdevKind as ConfigKind,
@@ -361,10 +361,8 @@ pub fn top(
         }
         None => leaf(&spec.leaves[0], id, txg, guids)?,
     };
-    let sizes: std::collections::BTreeMap<u64, u64> = match config.children.is_empty() {
-        true => [(config.guid, spec.leaves[0].size)].into(),
-        false => config.children.iter().zip(&spec.leaves).map(|(c, l)| (c.guid, l.size)).collect(),
-    };
+    let sizes: BTreeMap<u64, u64> =
+        config.leaves().zip(&spec.leaves).map(|(leaf, spec)| (leaf.guid, spec.size)).collect();
     let size_of = |leaf: &VdevConfig| sizes.get(&leaf.guid).copied();
     let asize = layout::asize(&config, ashift as u32, &size_of).unwrap_or(0);
     let metaslab_shift = layout::metaslab_shift(asize);

@@ -100,6 +100,7 @@ pub(crate) enum Freshness {
 
 /// One leaf.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is true of some leaf without the others")]
 pub struct Leaf {
     pub(crate) guid: u64,
     pub(crate) path: String,
@@ -219,6 +220,14 @@ impl Leaf {
         let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
         dtl.missing = if dtl.is_changed { dtl.missing.union(&ranges) } else { ranges };
         dtl.is_known = true;
+    }
+
+    /// Adds a txg to the log.
+    pub(crate) fn note_missing_txg(&self, txg: u64) {
+        // Nearly always it is there: an absent leaf misses every block of the txg.
+        if !self.dtl.read().unwrap_or_else(PoisonError::into_inner).missing.contains(txg) {
+            self.note_missing(&TxgRanges::of(txg));
+        }
     }
 
     /// Adds txgs to the log.

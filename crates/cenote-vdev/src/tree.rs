@@ -267,7 +267,7 @@ impl Tree {
 
     /// Adds a txg to a leaf's log: a write of it failed that the tree did not see, such as a claim.
     pub fn note_missing(&self, leaf: LeafId, txg: u64) {
-        self.leaf(leaf).note_missing(&TxgRanges::of(txg));
+        self.leaf(leaf).note_missing_txg(txg);
     }
 
     /// Tells that a scan could not repair a block born in `txg` on a leaf.

@@ -109,8 +109,11 @@ impl VdevConfig {
         self.encode_kind(&mut list);
         // OpenZFS has it on disks, and on what was made within a running pool.
         let has_whole_disk = match self.kind {
-            VdevKind::Disk | VdevKind::Hole | VdevKind::Indirect => true,
-            VdevKind::Replacing | VdevKind::Spare => true,
+            VdevKind::Disk
+            | VdevKind::Hole
+            | VdevKind::Indirect
+            | VdevKind::Replacing
+            | VdevKind::Spare => true,
             _ => self.leaf.whole_disk,
         };
         if has_whole_disk {

@@ -7,12 +7,13 @@ fn guids() -> Guids<impl FnMut() -> Result<u64>> {
     let mut rng = Rng::seeded(3);
     // Twice each, and zeros: they must not come through.
     let mut last = None;
-    Guids::new(move || match last.take() {
-        Some(again) => Ok(again),
-        None => {
-            last = Some(rng.next_u64() * (rng.below(4).min(1)));
-            Ok(last.unwrap_or(0))
+    Guids::new(move || {
+        if let Some(again) = last.take() {
+            return Ok(again);
         }
+        let guid = rng.next_u64() * rng.below(4).min(1);
+        last = Some(guid);
+        Ok(guid)
     })
 }
 

@@ -26,7 +26,7 @@ use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 use futures_util::future::join_all;
 
 use crate::leaf::{Content, Part};
-use crate::tree::Tree;
+use crate::tree::{Tree, Vdev};
 use crate::{IoClass, LeafId};
 
 /// The pool version that labels of spares and cache devices carry.
@@ -211,7 +211,7 @@ impl Tree {
         let device = self.label_device(id)?;
         // The ashift of all vdevs below a top-level vdev is that one's (L2).
         let vdev = self.vdevs().find(|vdev| vdev.leaf() == Some(id));
-        let ashift = u64::from(vdev.map_or(0, |vdev| vdev.ashift()));
+        let ashift = u64::from(vdev.map_or(0, Vdev::ashift));
         let stretches = uberblock_stretches(&*device, uberblock, ashift, slot)?;
         self.write_stretches(id, stretches).await
     }

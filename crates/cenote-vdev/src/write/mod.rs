@@ -35,7 +35,6 @@ use futures_util::future::join_all;
 pub use flush::{FlushError, FlushOutcome};
 use plan::{Builder, LeafWrite};
 
-use crate::dtl::TxgRanges;
 use crate::leaf::{Content, DATA_START, Part};
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree, VdevKind};
 use crate::{BadChild, IoClass, LeafId, LeafRange};
@@ -143,16 +142,16 @@ impl Tree {
         let plan = builder.add(top, place.offset as i64, filled(data, self.vdevs[top].ashift), 0);
         let (writes, absent) = builder.into_writes();
         for leaf in absent {
-            self.leaf(leaf).note_missing(&TxgRanges::of(txg));
+            self.leaf(leaf).note_missing_txg(txg);
         }
         let results = self.send(&writes, Some(txg), class).await;
         let failed: Vec<bool> = results.iter().map(Option::is_some).collect();
         for (write, _) in writes.iter().zip(&failed).filter(|(_, failed)| **failed) {
-            self.leaf(write.leaf).note_missing(&TxgRanges::of(txg));
+            self.leaf(write.leaf).note_missing_txg(txg);
         }
         let mut verdict = plan.judge(&failed);
         for leaf in std::mem::take(&mut verdict.lacking) {
-            self.leaf(leaf).note_missing(&TxgRanges::of(txg));
+            self.leaf(leaf).note_missing_txg(txg);
         }
         let failed: Vec<FailedWrite> = results.into_iter().flatten().collect();
         if verdict.is_readable {
@@ -279,11 +278,10 @@ impl Tree {
         let node = &self.vdevs[top];
         let broken = |error| Err(Error::new(Kind::Invariant, error));
         match &node.layout {
-            Layout::Leaf(_) | Layout::Mirror | Layout::Draid(_) => {}
             Layout::Raidz(raidz) if raidz.is_expanding && self.reflow().is_scratch_valid => {
                 return broken(WriteError::Scratch(vdev));
             }
-            Layout::Raidz(_) => {}
+            Layout::Leaf(_) | Layout::Mirror | Layout::Raidz(_) | Layout::Draid(_) => {}
             _ => return broken(WriteError::NotConcrete { vdev, kind: node.kind }),
         }
         let asize = self.asize_for(vdev, psize, txg).unwrap_or(u64::MAX);

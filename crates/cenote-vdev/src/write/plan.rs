@@ -90,7 +90,9 @@ impl Plan {
                     whole.is_whole &= verdict.is_whole;
                     whole.lacking.extend(verdict.lacking);
                     if !verdict.is_readable {
-                        rows.iter().for_each(|row| lost[*row] += 1);
+                        for row in rows {
+                            lost[*row] += 1;
+                        }
                     }
                 }
                 whole.is_readable = lost.iter().all(|lost| lost <= nparity);
@@ -186,16 +188,13 @@ impl<'a> Builder<'a> {
             })
             .collect();
         let leaf = self.tree.leaf(id);
-        match parts.filter(|_| leaf.is_writable && leaf.device.is_some()) {
-            Some(parts) => {
-                self.writes.push(LeafWrite { leaf: id, parts });
-                Plan::Leaf(self.writes.len() - 1)
-            }
-            None => {
-                self.absent.push(id);
-                Plan::Absent
-            }
-        }
+        let is_there = leaf.is_writable && leaf.device.is_some();
+        let Some(parts) = parts.filter(|_| is_there) else {
+            self.absent.push(id);
+            return Plan::Absent;
+        };
+        self.writes.push(LeafWrite { leaf: id, parts });
+        Plan::Leaf(self.writes.len() - 1)
     }
 
     /// Plans data at a removed vdev: where its mapping says.
@@ -205,9 +204,9 @@ impl<'a> Builder<'a> {
         };
         let mut start = 0;
         let plans = stretches.into_iter().map(|(target, offset, len)| {
-            let part = data.slice(start..start + len).unwrap_or_else(Buf::empty);
+            let part = data.slice(start..start + len);
             start += len;
-            self.add(target, offset, part, depth + 1)
+            part.map_or(Plan::Absent, |part| self.add(target, offset, part, depth + 1))
         });
         Plan::Joined(plans.collect())
     }
@@ -232,7 +231,9 @@ impl<'a> Builder<'a> {
             }
         }
         for (number, row) in map.rows.iter().enumerate() {
-            for (index, contents) in columns(&map, row, data).into_iter().enumerate() {
+            // A map that does not fit its data must not be written by half.
+            let Some(contents) = columns(&map, row, data) else { return Plan::Absent };
+            for (index, contents) in contents.into_iter().enumerate() {
                 let column = &row.columns[index];
                 let shadow = shadows.iter().find(|(id, ..)| (id.row, id.column) == (number, index));
                 let shadow = shadow.map(|(_, child, offset)| (*child, *offset, None));
@@ -282,15 +283,12 @@ impl Piece {
 }
 
 /// What is written in each column of a row, parity first: slices of `data`, fresh parity, zeros.
-fn columns(map: &Map, row: &Row, data: &Buf) -> Vec<Vec<Buf>> {
+fn columns(map: &Map, row: &Row, data: &Buf) -> Option<Vec<Vec<Buf>>> {
     let nparity = map.nparity.min(row.columns.len());
     let parts: Vec<Buf> = row.columns[nparity..]
         .iter()
-        .map(|column| {
-            let range = column.data_start..column.data_start + column.data_len;
-            data.slice(range).unwrap_or_else(Buf::empty)
-        })
-        .collect();
+        .map(|column| data.slice(column.data_start..column.data_start + column.data_len))
+        .collect::<Option<_>>()?;
     let mut stored: Vec<BufMut> =
         row.columns[..nparity].iter().map(|column| BufMut::for_filling(column.len)).collect();
     let mut rows: Vec<&mut [u8]> = stored.iter_mut().map(|buf| &mut **buf).collect();
@@ -304,5 +302,5 @@ fn columns(map: &Map, row: &Row, data: &Buf) -> Vec<Vec<Buf>> {
             _ => vec![part, BufMut::zeroed(filler).freeze()],
         });
     }
-    contents
+    Some(contents)
 }

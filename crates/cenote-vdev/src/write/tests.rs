@@ -14,7 +14,7 @@ use crate::bench::{
     wait,
 };
 use crate::raidz::{Raidz, Reflow};
-use crate::{BuildOptions, DtlKind, Read};
+use crate::{BuildOptions, DtlKind, Read, TxgRanges};
 
 fn random(rng: &mut Rng, len: u64) -> Buf {
     let mut data = vec![0; len as usize];
