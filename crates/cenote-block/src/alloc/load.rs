@@ -9,6 +9,7 @@
 //! again. Everything else that happened meanwhile is in the small sets and is applied when the
 //! tree is put in place.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,6 +156,48 @@ impl State {
     }
 }
 
+/// Keeps the metaslabs that a request was told to load from leaving before it is served, so that
+/// requests make progress however little memory there is. The last ones are enough: an attempt
+/// takes at most one for each copy, effort and class, and what was tried in vain is not tried
+/// again, since a metaslab that has left memory keeps the size of its largest segment.
+pub(super) struct Pins<'a> {
+    space: &'a SpaceAllocator,
+    held: VecDeque<(u64, usize)>,
+}
+
+/// Three copies, two efforts, three classes; and the one being loaded.
+const PINS_MAX: usize = 3 * 2 * 3 + 1;
+
+impl<'a> Pins<'a> {
+    pub(super) fn new(space: &'a SpaceAllocator) -> Self {
+        Self { space, held: VecDeque::new() }
+    }
+
+    /// Loads a metaslab and keeps it.
+    pub(super) async fn load(&mut self, vdev: u64, id: usize) -> Result<()> {
+        self.held.push_back((vdev, id));
+        let oldest = if self.held.len() > PINS_MAX { self.held.pop_front() } else { None };
+        {
+            // LOCK state: short.
+            let mut state = self.space.lock();
+            state.pin(vdev, id);
+            if let Some((vdev, id)) = oldest {
+                state.unpin(vdev, id);
+            }
+        }
+        self.space.load(vdev, id).await
+    }
+}
+
+impl Drop for Pins<'_> {
+    fn drop(&mut self) {
+        if !self.held.is_empty() {
+            let mut state = self.space.lock();
+            self.held.iter().for_each(|(vdev, id)| state.unpin(*vdev, *id));
+        }
+    }
+}
+
 impl SpaceAllocator {
     /// Brings a metaslab into memory.
     pub(super) async fn load(&self, vdev: u64, id: usize) -> Result<()> {
@@ -212,6 +255,18 @@ impl SpaceAllocator {
 }
 
 impl State {
+    fn pin(&mut self, vdev: u64, id: usize) {
+        if let Some(metaslab) = self.metaslab(vdev, id) {
+            metaslab.pins += 1;
+        }
+    }
+
+    fn unpin(&mut self, vdev: u64, id: usize) {
+        if let Some(metaslab) = self.metaslab(vdev, id) {
+            metaslab.pins = metaslab.pins.saturating_sub(1);
+        }
+    }
+
     fn mark_broken(&mut self, vdev: u64, id: usize) {
         let policy = self.policy.clone();
         if let Some(found) = self.vdevs.get_mut(&vdev) {

@@ -121,6 +121,8 @@ pub(super) struct Metaslab {
     pub(super) activation: Option<Activation>,
     /// Not allocated from while above 0.
     pub(super) disabled: u32,
+    /// Requests that it was loaded for and that are not served yet: it stays meanwhile.
+    pub(super) pins: u32,
     /// Not allocated from before this txg is committed.
     pub(super) new_in: Option<u64>,
     /// Its map could not be read.
@@ -161,6 +163,7 @@ impl Metaslab {
             fragmentation: None,
             activation: None,
             disabled: 0,
+            pins: 0,
             new_in: None,
             is_broken: false,
             largest_max: spec.size.saturating_sub(spec.allocated),
@@ -392,6 +395,7 @@ impl Metaslab {
     pub(super) fn can_unload(&self) -> bool {
         self.loaded.is_some()
             && self.disabled == 0
+            && self.pins == 0
             && self.recorded.is_empty()
             && self.allocating.iter().all(RangeSet::is_empty)
     }

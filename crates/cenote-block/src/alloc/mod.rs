@@ -61,6 +61,7 @@ use cenote_ondisk::blkptr::Dva;
 use cenote_rt::{Result, tunables};
 
 use choose::Attempt;
+use load::Pins;
 use state::State;
 
 /// What an allocator starts from.
@@ -123,6 +124,7 @@ impl SpaceAllocator {
         if let Some(error) = forced {
             return Err(error.into());
         }
+        let mut pins = Pins::new(self);
         loop {
             // LOCK state: one attempt from begin to end, so that copies are all or none.
             let attempt = self.lock().attempt(request)?;
@@ -130,7 +132,7 @@ impl SpaceAllocator {
                 Attempt::Found(dvas) => return Ok(dvas),
                 Attempt::NoSpace => return Err(AllocError::NoSpace { class, psize, copies }.into()),
                 // One that cannot be read is passed over in the next attempt.
-                Attempt::Load(vdev, id) => drop(self.load(vdev, id).await),
+                Attempt::Load(vdev, id) => drop(pins.load(vdev, id).await),
             }
         }
     }
@@ -186,8 +188,9 @@ impl SpaceAllocator {
         let (vdev, offset, asize) = (u64::from(dva.vdev), dva.offset, dva.asize);
         let place = self.lock().locate_dva(dva, txg);
         let (id, range) = place.map_err(|_| ClaimError::Beyond { vdev, offset, asize })?;
+        let mut pins = Pins::new(self);
         loop {
-            self.load(vdev, id).await?;
+            pins.load(vdev, id).await?;
             // LOCK state: whether it is free and taking it are one step.
             let mut state = self.lock();
             state.check_open("claim", txg)?;

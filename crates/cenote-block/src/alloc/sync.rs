@@ -93,6 +93,16 @@ impl State {
             let committed = self.committed;
             return Err(Violation::Order { what: "commit", txg, committed });
         }
+        let marked = self.dirty.get(&txg).into_iter().flatten();
+        let is_recorded = |(vdev, id): &(u64, usize)| {
+            let metaslab = self.vdevs.get(vdev).and_then(|vdev| vdev.metaslabs.get(*id));
+            metaslab.is_none_or(|metaslab| !metaslab.has_changes(txg))
+        };
+        if !marked.copied().all(|key| is_recorded(&key)) {
+            // The maps just committed lack something.
+            let committed = self.committed;
+            return Err(Violation::Order { what: "commit before recording", txg, committed });
+        }
         let (space, allocated) = self.class_space(Class::Normal);
         // With so little left, what waits is needed (spec 05 §5.4).
         let may_defer = space.saturating_sub(allocated) > slop;
@@ -130,12 +140,6 @@ impl State {
         let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(RangeSet::new()) };
         let may_defer = may_defer && !vdev.is_changing;
         let Some(metaslab) = vdev.metaslabs.get_mut(id) else { return Ok(RangeSet::new()) };
-        let pending = &metaslab.allocating[(txg & 3) as usize];
-        if !(pending.is_empty() && metaslab.freeing.is_empty() && metaslab.held.is_empty()) {
-            // The maps just committed lack something.
-            let committed = self.committed;
-            return Err(Violation::Order { what: "commit before recording", txg, committed });
-        }
         let was_pending = metaslab.map_pending == Some(txg);
         let segments = if was_pending { 0 } else { metaslab.unflushed.segments() };
         let (recorded, freed) = (metaslab.recorded.take(), metaslab.freed.clone());
