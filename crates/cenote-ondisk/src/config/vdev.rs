@@ -328,6 +328,14 @@ impl VdevConfig {
         self.walk().find(|vdev| vdev.guid == guid)
     }
 
+    /// The same, to be changed.
+    pub fn find_mut(&mut self, guid: u64) -> Option<&mut Self> {
+        if self.guid == guid {
+            return Some(self);
+        }
+        self.children.iter_mut().find_map(|child| child.find_mut(guid))
+    }
+
     /// The wrapping sum of all guids, which the uberblock holds (spec 01 §7).
     #[must_use]
     pub fn guid_sum(&self) -> u64 {

@@ -22,6 +22,7 @@ mod birth;
 mod commit;
 pub mod create;
 mod destroy;
+mod dtl;
 pub(crate) mod dsl;
 mod heads;
 mod import;

@@ -95,8 +95,20 @@ impl Syncing<'_> {
             self.killed.extend(self.engine.destroy_some(self.txg).await?);
         }
         self.free_killed().await?;
-        self.record_space().await?;
+        self.engine.record_missing(self.txg, self.pass).await?;
+        if self.pass > 1 || self.has_work() {
+            self.record_space().await?;
+        }
         self.write_config().await
+    }
+
+    /// Whether this txg changes anything: one that does not leaves the disks alone.
+    fn has_work(&self) -> bool {
+        let engine = self.engine;
+        self.root.is_some()
+            || engine.mos.is_dirty(self.txg)
+            || engine.config().is_unrecorded
+            || !engine.alloc.changed(self.txg).is_empty()
     }
 
     fn is_converged(&self) -> bool {
