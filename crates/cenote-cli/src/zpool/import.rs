@@ -226,6 +226,7 @@ async fn import_one(scan: &Scan, name: &str, parsed: &Parsed, io: &mut Io<'_>) -
         host: Some(Host::current()),
         force: parsed.has('f'),
         checkpoint: parsed.has(CHECKPOINT),
+        for_writing: false,
     };
     let pool = Pool::open(candidate, &options)
         .await
