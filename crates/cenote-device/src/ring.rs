@@ -271,8 +271,10 @@ impl Reactor {
                 count @ 0.. => Ok(count as usize),
                 errno => Err(io::Error::from_raw_os_error(-errno)),
             };
-            let Request { work, answer, permit, slices, .. } = request;
-            drop((permit, slices));
+            let Request { file, work, answer, permit, slices, .. } = request;
+            // Before the answer: whoever has it may close the device, and its lock must be gone
+            // then.
+            drop((file, permit, slices));
             // Nobody listens if the task was dropped.
             let _ = answer.send((work, result));
         }

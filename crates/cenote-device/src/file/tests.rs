@@ -235,3 +235,17 @@ fn a_write_whose_future_is_dropped_is_written_whole() {
     })
     .expect("runtime");
 }
+
+#[test]
+fn a_device_that_is_closed_can_be_opened_at_once() {
+    let (sample, device) = fresh("reopen", 1 << 20);
+    drop(device);
+    cenote_rt::block_on(2, async {
+        for round in 0..300 {
+            let device = FileDevice::open(&sample.0, OpenMode::Exclusive).expect("closed before");
+            device.write(round * 512, vec![Buf::from(vec![1; 512])]).await.expect("inside");
+            device.flush().await.expect("a file");
+        }
+    })
+    .expect("runtime");
+}

@@ -236,6 +236,7 @@ impl Queue {
         }
         if !std::mem::replace(&mut state.is_pump_due, true) {
             drop(state);
+            // It keeps the queue alive: what was submitted is done.
             let shared = Arc::clone(&self.shared);
             drop(cenote_rt::spawn(async move {
                 shared.lock().is_pump_due = false;
@@ -286,7 +287,7 @@ impl Shared {
                     let dropped = state.waiting.remove(&id);
                     state.recorded.dropped_pads += 1;
                     if let Some(waiting) = dropped {
-                        waiting.answer.done(Ok(()));
+                        waiting.answer.give(Ok(None));
                     }
                 }
                 Next::Issue(issue) => {
@@ -319,51 +320,66 @@ impl Active {
     /// Does it, answers whoever waits, and goes on with what comes next: the task is there already.
     async fn run(mut self, mut parts: Vec<Part>) {
         loop {
-            self.transfer(parts).await;
+            let answers = self.transfer(parts).await;
             let shared = Arc::clone(&self.shared);
             drop(self);
-            let Some(next) = shared.next() else { return };
-            // More may start at once now: its end may have raised a limit.
-            Shared::pump(&shared);
+            let next = shared.next();
+            if next.is_some() {
+                // More may start at once now: its end may have raised a limit.
+                Shared::pump(&shared);
+            }
+            // Before the answers: whoever has the last one may close the device.
+            drop(shared);
+            for (answer, result) in answers {
+                answer.give(result);
+            }
+            let Some(next) = next else { return };
             (self, parts) = next;
         }
     }
 
-    async fn transfer(&mut self, mut parts: Vec<Part>) {
+    async fn transfer(&mut self, parts: Vec<Part>) -> Vec<(Answer, Result<Option<Buf>>)> {
         let device = Arc::clone(&self.shared.device);
-        let result = match self.issue.direction {
-            Direction::Discard => {
-                device.discard(self.issue.offset, self.issue.len).await.map(|()| None)
-            }
-            Direction::Write => {
-                let bytes = parts.iter().filter_map(|part| part.waiting.bytes()).collect();
-                device.write(self.issue.offset, bytes).await.map(|()| None)
-            }
-            Direction::Read => {
-                let buf = BufMut::for_filling(self.issue.len as usize);
-                device.read(self.issue.offset, buf).await.map(|buf| Some(buf.freeze()))
-            }
-        };
-        self.end(&parts);
+        let (offset, len) = (self.issue.offset, self.issue.len);
+        let bytes = parts.iter().filter_map(|part| part.waiting.bytes()).collect();
+        let result = transfer(&device, self.issue.direction, (offset, len), bytes).await;
+        let since: Vec<u64> = parts.iter().map(|part| part.waiting.since_ns).collect();
+        self.end(&since);
+        let is_alone = parts.len() == 1;
+        let mut answers = Vec::with_capacity(parts.len());
         match result {
+            Err(_) if !is_alone => {
+                for Part { request, waiting } in parts {
+                    let range = (request.offset, request.len);
+                    let bytes = waiting.bytes().into_iter().collect();
+                    let result = match request.is_pad {
+                        // Left out, it does no harm.
+                        true => Ok(None),
+                        false => transfer(&device, request.direction, range, bytes).await,
+                    };
+                    answers.push((waiting.answer, result));
+                }
+            }
+            Err(error) => {
+                let answer = parts.into_iter().next().map(|part| part.waiting.answer);
+                answers.extend(answer.map(|answer| (answer, Err(error))));
+            }
             Ok(read) => {
-                let is_alone = parts.len() == 1;
-                for part in parts {
-                    let start = (part.request.offset - self.issue.offset) as usize;
-                    part.waiting.answer.give(read.as_ref(), start, part.request.len, is_alone);
+                for Part { request, waiting } in parts {
+                    let start = (request.offset - offset) as usize;
+                    let part = read.as_ref().and_then(|read| {
+                        let part = read.slice(start..start + request.len as usize)?;
+                        Some(if is_alone { part } else { ticket::copy(&part) })
+                    });
+                    answers.push((waiting.answer, Ok(part)));
                 }
             }
-            Err(error) if parts.len() == 1 => {
-                if let Some(part) = parts.pop() {
-                    part.waiting.answer.fail(error);
-                }
-            }
-            Err(_) => one_by_one(&device, parts).await,
         }
+        answers
     }
 
-    /// The device has answered.
-    fn end(&mut self, parts: &[Part]) {
+    /// The device has answered, to requests that came at the times `since`.
+    fn end(&mut self, since: &[u64]) {
         if std::mem::replace(&mut self.is_ended, true) {
             return;
         }
@@ -372,7 +388,7 @@ impl Active {
         let mut state = self.shared.lock();
         state.scheduler.finish(self.issue.class, &limits);
         let service = now.saturating_sub(self.since_ns);
-        let total = parts.iter().map(|part| now.saturating_sub(part.waiting.since_ns));
+        let total = since.iter().map(|since| now.saturating_sub(*since));
         state.recorded.served(&self.issue, service, total);
     }
 }
@@ -383,24 +399,19 @@ impl Drop for Active {
     }
 }
 
-/// Does the parts of an aggregate that failed. What is left out of a pad does no harm.
-async fn one_by_one(device: &Arc<dyn Device>, parts: Vec<Part>) {
-    for part in parts {
-        let Request { direction, offset, len, is_pad, .. } = part.request;
-        let result = match direction {
-            Direction::Read => {
-                let buf = BufMut::for_filling(len as usize);
-                device.read(offset, buf).await.map(|buf| Some(buf.freeze()))
-            }
-            _ if is_pad => Ok(None),
-            _ => device
-                .write(offset, part.waiting.bytes().into_iter().collect())
-                .await
-                .map(|()| None),
-        };
-        match result {
-            Ok(read) => part.waiting.answer.give(read.as_ref(), 0, len, true),
-            Err(error) => part.waiting.answer.fail(error),
+/// Asks the device once; reads give bytes.
+async fn transfer(
+    device: &Arc<dyn Device>,
+    direction: Direction,
+    (offset, len): (u64, u64),
+    bytes: Vec<Buf>,
+) -> Result<Option<Buf>> {
+    match direction {
+        Direction::Discard => device.discard(offset, len).await.map(|()| None),
+        Direction::Write => device.write(offset, bytes).await.map(|()| None),
+        Direction::Read => {
+            let buf = BufMut::for_filling(len as usize);
+            device.read(offset, buf).await.map(|buf| Some(buf.freeze()))
         }
     }
 }

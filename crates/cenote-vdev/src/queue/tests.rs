@@ -493,3 +493,19 @@ fn a_write_that_nobody_waits_for_is_done_all_the_same() {
     }
     assert_eq!(queue.stats().direction(Direction::Read).total.count(), 1000);
 }
+
+#[test]
+fn a_queue_that_is_dropped_does_what_it_has() {
+    let image = Arc::new(ImageDevice::new("mem", Image::zeroed(1 << 20)));
+    cenote_rt::block_on(1, async {
+        let queue = Queue::new(image.clone(), Arc::default());
+        let part = WritePart::data(4096, bytes(7, 512));
+        let write = queue.write(IoClass::AsyncWrite, vec![part]);
+        drop(queue);
+        write.await.expect("written");
+    })
+    .expect("runtime");
+    let mut found = [0];
+    image.image().read_at(4607, &mut found);
+    assert_eq!(found, [7]);
+}

@@ -23,42 +23,21 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// It is done; for a read, `read` has its `len` bytes from `start` on. They are copied out of
-    /// a read that others share, so that no part keeps the whole in memory.
-    pub(super) fn give(self, read: Option<&Buf>, start: usize, len: u64, is_alone: bool) {
-        match (self, read) {
-            (Self::Done(batch), _) => batch.done(Ok(())),
-            (Self::Read(sender), Some(read)) => {
-                let part = read.slice(start..start + len as usize);
-                let part = part.map(|part| if is_alone { part } else { copy(&part) });
-                let missing = || Error::new(Kind::Invariant, Abandoned);
-                let _ = sender.send(part.ok_or_else(missing));
-            }
-            (Self::Read(sender), None) => {
-                let _ = sender.send(Err(Error::new(Kind::Invariant, Abandoned)));
-            }
-        }
-    }
-
-    /// It has failed.
-    pub(super) fn fail(self, error: Error) {
+    /// It is done, or has failed. Reads get their bytes.
+    pub(super) fn give(self, result: Result<Option<Buf>>) {
         match self {
+            Self::Done(batch) => batch.done(result.map(|_| ())),
             Self::Read(sender) => {
-                let _ = sender.send(Err(error));
+                let missing = || Error::new(Kind::Invariant, Abandoned);
+                // Nobody listens if the future was dropped.
+                let _ = sender.send(result.and_then(|read| read.ok_or_else(missing)));
             }
-            Self::Done(batch) => batch.done(Err(error)),
-        }
-    }
-
-    /// A request without data is done.
-    pub(super) fn done(self, result: Result<()>) {
-        if let Self::Done(batch) = self {
-            batch.done(result);
         }
     }
 }
 
-fn copy(part: &Buf) -> Buf {
+/// A copy, out of a read that others share: so no part keeps the whole in memory.
+pub(super) fn copy(part: &Buf) -> Buf {
     let mut copy = BufMut::for_filling(part.len());
     copy.copy_from_slice(part);
     copy.freeze()
