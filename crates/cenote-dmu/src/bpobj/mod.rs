@@ -10,7 +10,7 @@
 pub mod edit;
 mod empty;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

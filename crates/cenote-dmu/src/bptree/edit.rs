@@ -122,3 +122,45 @@ pub fn free(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
     }
     tx.free(object)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpobj::tests::block;
+    use crate::objects::model::Model;
+
+    #[test]
+    fn a_queue_of_trees() {
+        let mut model = Model::with_misses();
+        let object = model.apply(|tx| create(tx)).unwrap();
+        let one = Space { used: 10, comp: 20, uncomp: 30 };
+        for number in 0..2000 {
+            model.apply(|tx| add(tx, object, &block(number, 5), number, one)).unwrap();
+        }
+        let phys = model.apply(|tx| header(tx, object)).unwrap();
+        assert_eq!((phys.begin, phys.end, phys.uncomp), (0, 2000, 60_000));
+        let resume = Bookmark { objset: u64::MAX, object: 3, level: 0, blkid: 9 };
+        model.apply(|tx| suspend(tx, object, 0, resume)).unwrap();
+        let (index, entry) = model.apply(|tx| first(tx, object)).unwrap().unwrap();
+        assert_eq!((index, entry.resume, entry.bp), (0, resume, block(0, 5)));
+        // Entries 1 and 3 finish before 0 does.
+        for index in [1, 3, 0] {
+            model.apply(|tx| finish(tx, object, index)).unwrap();
+        }
+        let (index, entry) = model.apply(|tx| first(tx, object)).unwrap().unwrap();
+        assert_eq!((index, entry.birth_txg), (2, 2));
+        model.apply(|tx| finish(tx, object, 2)).unwrap();
+        assert_eq!(model.apply(|tx| header(tx, object)).unwrap().begin, 4);
+        model.apply(|tx| subtract(tx, object, Space { used: 1, comp: 90_000, uncomp: 0 })).unwrap();
+        let phys = model.apply(|tx| header(tx, object)).unwrap();
+        assert_eq!((phys.bytes, phys.comp), (19_999, 0));
+        assert_eq!(model.apply(|tx| finish(tx, object, 2)).unwrap_err().kind(), Kind::Invariant);
+        assert!(model.apply(|tx| free(tx, object)).is_err());
+        for index in 4..2000 {
+            model.apply(|tx| finish(tx, object, index)).unwrap();
+        }
+        assert!(model.apply(|tx| is_empty(tx, object)).unwrap());
+        assert_eq!(model.apply(|tx| first(tx, object)).unwrap(), None);
+        model.apply(|tx| free(tx, object)).unwrap();
+    }
+}

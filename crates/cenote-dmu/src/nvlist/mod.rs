@@ -40,3 +40,25 @@ pub fn read(tx: &mut dyn Objects, object: u64) -> TxResult<NvList> {
     let bytes = tx.read(object, 0, len.min(dnode.data_len_max()) as usize)?;
     NvList::decode(&bytes).map_err(|error| corrupt(object, error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::model::Model;
+
+    #[test]
+    fn lists_grow_and_shrink() {
+        let mut model = Model::with_misses();
+        let object = model.apply(|tx| create(tx)).unwrap();
+        for (len, blocks) in [(10, 1), (40_000, 3), (20_000, 2), (3, 1)] {
+            let mut list = NvList::default();
+            list.insert("name", "x".repeat(len).as_str());
+            model.apply(|tx| write(tx, object, &list)).unwrap();
+            model.evict();
+            assert_eq!(model.apply(|tx| read(tx, object)).unwrap(), list);
+            assert_eq!(model.block_numbers(object).len(), blocks);
+            let bonus = model.apply(|tx| tx.bonus(object)).unwrap();
+            assert_eq!(bonus, (list.encode(Encoding::Xdr).len() as u64).to_le_bytes());
+        }
+    }
+}

@@ -95,8 +95,9 @@ fn check_blocks(model: &mut Model, object: u64) {
 
 fn compare(model: &mut Model, object: u64, wanted: &BTreeMap<Key, Value>) {
     let entries = read_all(model, object);
-    let paged = pages(model, object, 7);
-    assert_eq!(paged, entries);
+    // Small pages decode a leaf many times over.
+    let page = if entries.len() < 1000 { 7 } else { 2000 };
+    assert_eq!(pages(model, object, page), entries);
     assert_eq!(model.apply(|tx| len(tx, object)).unwrap(), wanted.len() as u64);
     let found: BTreeMap<Key, Value> =
         entries.into_iter().map(|entry| (entry.key, entry.value)).collect();
@@ -181,7 +182,7 @@ fn run(plan: Plan, seed: u64) {
             let found = model.apply(|tx| lookup(tx, object, &key)).unwrap();
             assert_eq!(found.as_ref(), wanted.get(&key));
         }
-        if step % (plan.ops / 20) == 0 {
+        if step % (plan.ops / 12) == 0 {
             compare(&mut model, object, &wanted);
         }
     }
@@ -240,10 +241,10 @@ fn values_of_all_kinds() {
 fn keys_of_words() {
     let flags = ZapFlags::UINT64_KEY | ZapFlags::HASH64;
     let options = ZapOptions { flags, ..ZapOptions::default() };
-    run(Plan { options, block_size: 1024, ops: 20_000, names: 6000, varied: false }, 4);
+    run(Plan { options, block_size: 1024, ops: 10_000, names: 4000, varied: false }, 4);
     let flags = flags | ZapFlags::PRE_HASHED_KEY;
     let options = ZapOptions { flags, ..ZapOptions::default() };
-    run(Plan { options, block_size: 8192, ops: 10_000, names: 4000, varied: false }, 5);
+    run(Plan { options, block_size: 8192, ops: 5000, names: 3000, varied: false }, 5);
 }
 
 #[test]
