@@ -4,6 +4,7 @@
 
 mod blocks;
 mod damage;
+mod forms;
 mod foreign;
 mod pool;
 
