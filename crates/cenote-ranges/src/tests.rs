@@ -94,13 +94,13 @@ fn sets_agree_with_bitmaps() {
         };
         let mut both = one.clone();
         both.union(&other);
-        check(&both, &bits(|a, b| a | b));
-        check(&one.intersection(&other), &bits(|a, b| a & b));
-        check(&one.difference(&other), &bits(|a, b| a & !b));
+        check(&both, &bits(|a, b| a || b));
+        check(&one.intersection(&other), &bits(|a, b| a && b));
+        check(&one.difference(&other), &bits(|a, b| a && !b));
         let mut strict = one.clone();
         assert_eq!(strict.try_union(&other).is_ok(), one.intersection(&other).is_empty());
         assert_eq!(both.try_subtract(&other), Ok(()));
-        check(&both, &bits(|a, b| a & !b));
+        check(&both, &bits(|a, b| a && !b));
     }
 }
 
@@ -113,7 +113,7 @@ fn empty_ranges_and_neighbours() {
     assert_eq!(set.within(&(30..30)).count(), 0);
     set.try_add(20..30).unwrap();
     set.try_add(5..10).unwrap();
-    assert_eq!(set.iter().collect::<Vec<_>>(), [5..30]);
+    assert_eq!((set.len(), set.first()), (1, Some(5..30)));
     assert_eq!(set.ending_at(30), Some(5..30));
     assert_eq!(set.starting_at(5), Some(5..30));
     assert_eq!((set.ending_at(29), set.starting_at(6)), (None, None));

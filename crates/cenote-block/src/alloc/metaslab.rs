@@ -81,6 +81,7 @@ impl Unflushed {
 
 /// A metaslab.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that are independent of each other")]
 pub(super) struct Metaslab {
     pub(super) vdev: u64,
     pub(super) id: u64,

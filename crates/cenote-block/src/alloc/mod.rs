@@ -38,6 +38,7 @@ pub mod policy;
 mod request;
 mod state;
 mod sync;
+mod throttle;
 mod tree;
 mod vdevs;
 mod weight;
@@ -52,6 +53,7 @@ pub use request::{
     MetaslabSpec, MetaslabStore, Request, SpaceGeometry, StoredSpace, VdevHealth, VdevSpec,
 };
 pub use sync::{Mature, MetaslabChange};
+pub use throttle::Reservation;
 pub use tree::FreeTree;
 pub use weight::Weight;
 
@@ -63,6 +65,7 @@ use cenote_rt::{Result, tunables};
 use choose::Attempt;
 use load::Pins;
 use state::State;
+use throttle::Throttle;
 
 /// What an allocator starts from.
 #[derive(Clone)]
@@ -93,6 +96,7 @@ pub fn default_streams() -> usize {
 pub struct SpaceAllocator {
     store: Arc<dyn MetaslabStore>,
     state: Mutex<State>,
+    throttle: Throttle,
 }
 
 impl std::fmt::Debug for SpaceAllocator {
@@ -105,7 +109,8 @@ impl SpaceAllocator {
     /// An allocator without vdevs.
     #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
-        Arc::new(Self { store: options.store.clone(), state: Mutex::new(State::new(&options)) })
+        let state = Mutex::new(State::new(&options));
+        Arc::new(Self { store: options.store, state, throttle: Throttle::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -74,9 +74,8 @@ impl SpaceGeometry for Tree {
         let is_concrete =
             !matches!(top.kind(), VdevKind::Indirect | VdevKind::Hole | VdevKind::Missing);
         match top.state() {
-            VdevState::Healthy if is_concrete => VdevHealth::Good,
             VdevState::Degraded if is_concrete && top.leaf().is_some() => VdevHealth::Poor,
-            VdevState::Degraded if is_concrete => VdevHealth::Good,
+            VdevState::Healthy | VdevState::Degraded if is_concrete => VdevHealth::Good,
             _ => VdevHealth::Unwritable,
         }
     }

@@ -100,7 +100,7 @@ impl State {
     /// Checks that `txg` is still to be committed, and one of three that can be under way.
     pub(super) fn check_open(&self, what: &'static str, txg: u64) -> Result<(), Violation> {
         // Two txgs that far apart would share a set.
-        let clash = self.dirty.keys().any(|other| *other != txg && (other ^ txg) & 3 == 0);
+        let clash = self.dirty.keys().any(|other| *other != txg && (other ^ txg).is_multiple_of(4));
         if txg <= self.committed || clash {
             return Err(Violation::Order { what, txg, committed: self.committed });
         }

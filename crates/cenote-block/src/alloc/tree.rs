@@ -185,7 +185,7 @@ mod tests {
     fn segments_follow_an_offset() {
         let tree = FreeTree::new([10..20, 30..40].into_iter().collect(), 0);
         assert_eq!(tree.from(15).collect::<Vec<_>>(), [15..20, 30..40]);
-        assert_eq!(tree.from(20).collect::<Vec<_>>(), [30..40]);
+        assert!(tree.from(20).eq(std::iter::once(30..40)));
         assert_eq!(tree.from(0).collect::<Vec<_>>(), [10..20, 30..40]);
         assert_eq!(tree.from(40).count(), 0);
     }

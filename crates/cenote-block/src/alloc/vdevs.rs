@@ -17,6 +17,8 @@ use super::request::{MetaslabSpec, SpaceGeometry, VdevSpec};
 use super::state::State;
 use super::{Options, SpaceAllocator};
 
+/// Turns of each vdev that may be under way (spec 05 §8.3).
+const TURNS: u64 = 4;
 /// Memory that percentages are of, until it is said.
 const MEMORY_BYTES: u64 = 1 << 30;
 
@@ -228,6 +230,8 @@ impl SpaceAllocator {
         if state.vdevs.contains_key(&spec.id) {
             return Err(Error::new(Kind::Exists, format!("vdev {} has space already", spec.id)));
         }
+        let turns = state.policy.aliquot(spec.width, spec.nparity);
+        self.throttle.widen(spec.class, turns.saturating_mul(TURNS));
         state.add_vdev(spec, metaslabs, new_in);
         Ok(())
     }

@@ -66,7 +66,7 @@ impl Weight {
         shift: u8,
     ) -> Self {
         let counts = stored.iter().zip(unusable).map(|(all, not)| all.saturating_sub(*not));
-        let found = counts.enumerate().filter(|(_, count)| *count > 0).last();
+        let found = counts.enumerate().rev().find(|(_, count)| *count > 0);
         found.map_or(Self::ZERO, |(bucket, count)| {
             Self::of_segments(bucket as u32 + u32::from(shift), count)
         })

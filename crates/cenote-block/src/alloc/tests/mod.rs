@@ -1,5 +1,15 @@
 //! The allocator against a model: plain sets of ranges, and maps and logs as a pool keeps them.
 
+use std::sync::Arc;
+
+use super::{Class, SpaceAllocator};
+
 mod disk;
 mod model;
 mod rows;
+
+/// A pool of one small vdev.
+pub(super) fn plain_pool() -> Arc<SpaceAllocator> {
+    let vdevs = [disk::TestVdev::plain(Class::Normal, 16, 2)];
+    disk::Disk { txg: 4, ..disk::Disk::default() }.import(&vdevs, true, 0).0
+}

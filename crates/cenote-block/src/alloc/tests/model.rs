@@ -71,10 +71,10 @@ impl Run {
 
     fn choose_policy(&self) {
         let policy: Arc<dyn Policy> =
-            if self.seed % 2 == 0 { Arc::new(Dynamic) } else { Arc::new(Historic) };
+            if self.seed.is_multiple_of(2) { Arc::new(Dynamic) } else { Arc::new(Historic) };
         self.space.set_policy(policy);
         // So little that metaslabs come and go.
-        self.space.set_memory(if self.seed % 3 == 0 { 4096 } else { 1 << 30 });
+        self.space.set_memory(if self.seed.is_multiple_of(3) { 4096 } else { 1 << 30 });
     }
 
     fn dice(&self, bound: u64) -> u64 {
@@ -266,7 +266,8 @@ impl Run {
         let mut model = self.model.borrow_mut();
         let (kept, lost) = std::mem::take(&mut model.blocks).into_iter().partition(|b| b.1 <= txg);
         model.blocks = kept;
-        for (dvas, _) in Vec::<(Vec<Dva>, u64)>::from(lost) {
+        let lost: Vec<(Vec<Dva>, u64)> = lost;
+        for (dvas, _) in lost {
             for dva in dvas {
                 model.live[dva.vdev as usize].try_remove(range(&dva)).unwrap();
             }

@@ -176,7 +176,7 @@ fn claims() {
     let error = cause(claim(dva(1 << 17, 512), true).unwrap_err());
     assert!(matches!(error, ClaimError::Beyond { .. }));
     let changes = space.take_changes(5).unwrap();
-    assert_eq!(changes[0].allocs.iter().collect::<Vec<_>>(), [4096..8192]);
+    assert_eq!(changes[0].allocs, (4096..8192).into());
     // A gang block is freed with the size of its header.
     space.sync_done(5, 0).unwrap();
     space.free(&Dva { gang: true, ..dva(4096, 4096) }, 6).unwrap();
