@@ -90,6 +90,7 @@ async fn change(live: &Live, txg: u64, objects: &mut Vec<u64>, rng: &mut Rng) {
             2 if has_owner => {
                 let mut spill = [0; 512];
                 spill[..3].copy_from_slice(&owner);
+                spill[3] = 1;
                 tx.set_spill(object, Some(&spill))?;
                 tx.set_bonus(object, &[])
             }

@@ -139,7 +139,7 @@ fn sets_with_overlapping_txgs_are_as_the_model() {
         Layout::Single { ashift: 12 },
         Layout::RaidZ { ashift: 9, width: 4 },
     ];
-    for case in 0..cenote_testkit::rng::cases(6, 60) {
+    for case in 0..cenote_testkit::rng::cases(3, 60) {
         let layout = layouts[case as usize % 3];
         cenote_rt::block_on(2, overlapping(layout, rng.next_u64(), 25)).unwrap();
     }
@@ -174,10 +174,10 @@ async fn passes(layout: Layout, seed: u64, txgs: u64) -> u64 {
 fn passes_of_one_txg_rewrite_in_place() {
     let mut rng = cenote_testkit::rng::seeded("passes", 0x9a55);
     let mut in_place = 0;
-    for case in 0..cenote_testkit::rng::cases(4, 40) {
+    for case in 0..cenote_testkit::rng::cases(2, 40) {
         let layout = [Layout::Single { ashift: 12 }, Layout::RaidZ { ashift: 12, width: 3 }];
         let run = passes(layout[case as usize % 2], rng.next_u64(), 12);
         in_place += cenote_rt::block_on(2, run).unwrap();
     }
-    assert!(in_place > 100, "{in_place} blocks were written in place");
+    assert!(in_place > 50, "{in_place} blocks were written in place");
 }
