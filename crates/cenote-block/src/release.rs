@@ -26,11 +26,14 @@ impl BlockStore {
     /// `Kind::Unsupported` for blocks that others may refer to as well (dedup, clones), for blocks
     /// under encryption and for addresses on removed vdevs; reading errors when the header of a gang
     /// block cannot be read. Nothing was freed then. `Kind::Invariant` when the space is not
-    /// allocated.
+    /// allocated, or the block is younger than `txg`.
     pub async fn free(&self, bp: &BlockPtr, txg: u64) -> Result<()> {
         let space = self.space()?;
-        for (dva, birth) in self.owned_addresses(bp).await? {
-            debug_assert!(birth <= txg);
+        if bp.birth() > txg {
+            let cause = WriteError::FromTheFuture { birth: bp.birth(), txg };
+            return Err(Error::new(Kind::Invariant, cause));
+        }
+        for dva in self.owned_addresses(bp).await? {
             space.free(&dva, txg)?;
         }
         Ok(())
@@ -44,14 +47,14 @@ impl BlockStore {
     /// As the allocator's claim, and as [`free`](Self::free).
     pub async fn claim(&self, bp: &BlockPtr, txg: u64, is_dry_run: bool) -> Result<()> {
         let space = self.space()?;
-        for (dva, _birth) in self.owned_addresses(bp).await? {
+        for dva in self.owned_addresses(bp).await? {
             space.claim(&dva, txg, is_dry_run).await?;
         }
         Ok(())
     }
 
     /// Every address that belongs to the block alone, with the space that it takes itself.
-    async fn owned_addresses(&self, bp: &BlockPtr) -> Result<Vec<(Dva, u64)>> {
+    async fn owned_addresses(&self, bp: &BlockPtr) -> Result<Vec<Dva>> {
         if bp.is_embedded() || bp.is_hole() {
             return Ok(Vec::new());
         }
@@ -59,7 +62,7 @@ impl BlockStore {
         check_owner(bp)?;
         let mut addresses = Vec::new();
         self.add_addresses(bp, 0, &mut addresses).await?;
-        for (dva, _birth) in &addresses {
+        for dva in &addresses {
             let top = self.tree().top(u64::from(dva.vdev));
             let top = top.ok_or_else(|| Error::corrupt(BlockError::Vdev { vdev: dva.vdev }))?;
             if top.kind() == VdevKind::Indirect {
@@ -74,20 +77,20 @@ impl BlockStore {
         &'a self,
         bp: &'a BlockPtr,
         depth: u32,
-        into: &'a mut Vec<(Dva, u64)>,
+        into: &'a mut Vec<Dva>,
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let birth = bp.physical_birth();
             if !bp.is_gang() {
-                into.extend(bp.dvas().map(|dva| (dva, birth)));
+                into.extend(bp.dvas());
                 return Ok(());
             }
             if depth >= GANG_DEPTH_MAX {
                 let cause = BlockError::GangDepth { limit: GANG_DEPTH_MAX };
                 return Err(Error::corrupt(cause));
             }
+            let birth = bp.physical_birth();
             for dva in bp.dvas() {
-                into.push((self.header_of(dva, birth)?, birth));
+                into.push(self.header_of(dva, birth)?);
             }
             for member in self.gang_members(bp).await? {
                 member.validate().map_err(Error::corrupt)?;

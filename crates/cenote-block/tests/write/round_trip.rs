@@ -1,7 +1,7 @@
 //! Every compression with every checksum, sizes, contents, sector sizes and layouts.
 
 use cenote_block::policy::{BlockSpec, CompressionSetting, DatasetPolicy, PoolPolicy, WritePolicy};
-use cenote_block::{How, WriteContext};
+use cenote_block::{How, ReadContext, WriteContext};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::object_type::ObjectType;
@@ -124,7 +124,7 @@ async fn there_and_back(bench: &Bench, policy: &WritePolicy, content: Content, s
     if bp.is_hole() {
         return;
     }
-    let cached = bench.store.read(&bp, &Default::default()).await.expect("written");
+    let cached = bench.store.read(&bp, &ReadContext::default()).await.expect("written");
     assert!(cached[..] == data[..], "{what}");
     let stored = bench.read_stored(&bp).await.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(stored[..] == data[..], "{what}");
