@@ -352,10 +352,11 @@ impl Active {
                 for Part { request, waiting } in parts {
                     let range = (request.offset, request.len);
                     let bytes = waiting.bytes().into_iter().collect();
-                    let result = match request.is_pad {
+                    let result = if request.is_pad {
                         // Left out, it does no harm.
-                        true => Ok(None),
-                        false => transfer(&device, request.direction, range, bytes).await,
+                        Ok(None)
+                    } else {
+                        transfer(&device, request.direction, range, bytes).await
                     };
                     answers.push((waiting.answer, result));
                 }

@@ -170,6 +170,7 @@ fn pads_of_long_records_leave_no_gap_as_they_did_before_8005() {
 
 #[test]
 fn classes_get_their_minimum_in_turn_and_then_more_by_rank() {
+    use IoClass::{AsyncRead, AsyncWrite, SyncRead, Trim};
     let mut scheduler = Scheduler::default();
     for n in 0..20_u64 {
         for (class, direction) in [
@@ -189,7 +190,6 @@ fn classes_get_their_minimum_in_turn_and_then_more_by_rank() {
         _ => None,
     };
     let order: Vec<_> = std::iter::from_fn(&mut next).collect();
-    use IoClass::{AsyncRead, AsyncWrite, SyncRead, Trim};
     assert_eq!(order[..6], [AsyncRead, AsyncWrite, Trim, SyncRead, AsyncWrite, SyncRead]);
     let counts = [SyncRead, AsyncRead, AsyncWrite, Trim]
         .map(|class| order.iter().filter(|found| **found == class).count());
