@@ -111,7 +111,12 @@ impl Tx<'_> {
         if shift == head.indblkshift {
             return Ok(());
         }
-        if !(12..=17).contains(&shift) || head.nlevels > 1 || head.maxblkid != 0 {
+        // What is not synced yet may still give the tree levels.
+        let grows = self.source.below.iter().any(|below| {
+            let head = below.layer.objects.get(&object).and_then(|changes| changes.alive());
+            head.is_some_and(|head| head.maxblkid >= head.nblkptr() as u64)
+        });
+        if !(12..=17).contains(&shift) || head.nlevels > 1 || head.maxblkid != 0 || grows {
             return Err(self.refuse(object, LiveError::IndirectShift { shift }));
         }
         self.head_mut(object)?.indblkshift = shift;

@@ -237,6 +237,29 @@ fn numbers_of_many_objects() {
     });
 }
 
+#[test]
+fn indirect_blocks_keep_their_size_once_there_are_some() {
+    run(async |bench| {
+        let live = Live::create(bench.blocks(), 54, ObjSetType::Zfs);
+        let set = async |txg, object, shift| {
+            live.apply(txg, |tx| tx.set_indirect_shift(object, shift)).await
+        };
+        let object = live.apply(4, |tx| tx.allocate(&narrow())).await.unwrap();
+        set(4, object, 13).await.unwrap();
+        live.apply(4, |tx| tx.write(object, 0, &[7; 9000])).await.unwrap();
+        assert_eq!(set(4, object, 14).await.unwrap_err().kind(), Kind::Invalid);
+        // The levels come with the sync of txg 4, although nothing is left of them in memory.
+        live.apply(5, |tx| tx.free_range(object, 0, None)).await.unwrap();
+        assert_eq!(set(5, object, 14).await.unwrap_err().kind(), Kind::Invalid);
+        bench.sync(&live, 4).await;
+        assert_eq!(set(5, object, 14).await.unwrap_err().kind(), Kind::Invalid);
+        bench.sync(&live, 5).await;
+        let file = dnode(&bench, &live, object).await;
+        assert_eq!((file.phys().nlevels, file.phys().indblkshift, file.phys().used), (2, 13, 0));
+        assert_eq!(set(6, object, 14).await.unwrap_err().kind(), Kind::Invalid);
+    });
+}
+
 /// The engine's tasks hold these futures.
 #[test]
 fn changing_and_syncing_can_move_between_threads() {

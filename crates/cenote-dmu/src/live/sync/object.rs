@@ -38,7 +38,13 @@ impl Job<'_> {
         before: Option<DnodePhys>,
     ) -> Result<Change> {
         let place = self.place(object, 0, 0);
+        let is_reshaped = |before: &DnodePhys, head: &DnodePhys| {
+            before.nlevels > 1 && before.indblkshift != head.indblkshift
+        };
         let found = match (&before, &layer.head, layer.is_fresh) {
+            (Some(before), Head::Alive(head), false) if is_reshaped(before, head) => {
+                Some("indirect blocks change their size")
+            }
             (Some(_), _, true) => Some("an object is allocated twice"),
             (None, _, false) => Some("a free object is changed"),
             _ => None,
