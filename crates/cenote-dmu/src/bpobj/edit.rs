@@ -78,7 +78,9 @@ pub fn create(tx: &mut dyn Objects, block_size: u64, has_freed: bool) -> TxResul
 /// The header.
 pub fn header(tx: &mut dyn Objects, object: u64) -> TxResult<BpobjPhys> {
     let dnode = expect_type(tx, object, ObjectType::BPOBJ, "a bpobj")?;
-    BpobjPhys::decode(dnode.bonus()).map_err(|error| corrupt(object, error))
+    BpobjPhys::decode(dnode.bonus())
+        .and_then(|phys| phys.check_size(dnode.data_len_max()).map(|()| phys))
+        .map_err(|error| corrupt(object, error))
 }
 
 /// The sums, sub-lists included.
@@ -281,7 +283,7 @@ fn move_sublists(
     if part.subobjs == 0 {
         return Ok(true);
     }
-    let len = part.num_subobjs * 8;
+    let len = part.num_subobjs.saturating_mul(8);
     if len > block_size(tx, part.subobjs)? {
         return Ok(false);
     }
@@ -302,8 +304,8 @@ fn list(tx: &mut dyn Objects, phys: &mut BpobjPhys, numbers: &[u8]) -> TxResult<
     if phys.subobjs == 0 {
         phys.subobjs = tx.allocate(&ObjectSpec::new(ObjectType::BPOBJ_SUBOBJ, BLOCK_SIZE))?;
     }
-    tx.write(phys.subobjs, phys.num_subobjs * 8, numbers)?;
-    phys.num_subobjs += (numbers.len() / 8) as u64;
+    tx.write(phys.subobjs, phys.num_subobjs.saturating_mul(8), numbers)?;
+    phys.num_subobjs = phys.num_subobjs.wrapping_add((numbers.len() / 8) as u64);
     Ok(())
 }
 

@@ -58,7 +58,9 @@ fn listed(model: &mut Model, object: u64) -> Vec<BlockPtr> {
 
 fn sum(blocks: &[BlockPtr]) -> Space {
     let mut sum = Space::default();
-    blocks.iter().for_each(|bp| sum += Space::of(bp, dsize(bp)));
+    for bp in blocks {
+        sum += Space::of(bp, dsize(bp));
+    }
     sum
 }
 
@@ -97,7 +99,7 @@ fn what_counts() {
     let embedded = |kind: u64| {
         BlockPtr::from_words({
             let mut words = [0; 16];
-            words[6] = 1 << 63 | kind << 48 | 1 << 39 | 9 << 25 | 99;
+            words[6] = 1 << 63 | kind << 48 | 1 << 39 | 9 << 25 | 0x63;
             words
         })
     };

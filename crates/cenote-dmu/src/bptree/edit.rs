@@ -30,8 +30,13 @@ pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
 
 /// The header.
 pub fn header(tx: &mut dyn Objects, object: u64) -> TxResult<BptreePhys> {
-    expect_type(tx, object, ObjectType::UINT64_METADATA, "a bptree")?;
-    BptreePhys::decode(&tx.bonus(object)?).map_err(|error| corrupt(object, error))
+    let dnode = expect_type(tx, object, ObjectType::UINT64_METADATA, "a bptree")?;
+    let phys = BptreePhys::decode(dnode.bonus()).map_err(|error| corrupt(object, error))?;
+    let (claimed, object_size) = (phys.end.saturating_mul(ENTRY_LEN), dnode.data_len_max());
+    if claimed > object_size {
+        return Err(corrupt(object, DmuError::Short { claimed, object_size }));
+    }
+    Ok(phys)
 }
 
 /// Whether nothing waits.

@@ -170,7 +170,7 @@ fn keys_as_in_a_real_pool() {
     let clone = model.apply(|tx| clone_keys(tx, head, 0x19)).unwrap();
     let found = model.apply(|tx| keys(tx, clone)).unwrap().unwrap();
     assert!(found.keys().eq(&[0, 1, 0x18]));
-    assert_eq!(model.apply(|tx| zap::contains(tx, head, "18")).unwrap(), true);
+    assert!(model.apply(|tx| zap::contains(tx, head, "18")).unwrap());
     // Nothing is born at or before the lowest key.
     let bp = block(9, 0);
     assert_eq!(model.apply(|tx| insert(tx, head, &bp, 1)).unwrap_err().kind(), Kind::Invariant);

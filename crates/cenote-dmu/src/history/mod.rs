@@ -77,7 +77,7 @@ fn put(tx: &mut dyn Objects, object: u64, phys: &mut HistoryPhys, bytes: &[u8]) 
     if !tail.is_empty() {
         tx.write(object, phys.create_len, tail)?;
     }
-    phys.eof += len;
+    phys.eof = phys.eof.saturating_add(len);
     Ok(())
 }
 

@@ -24,7 +24,7 @@ fn header(model: &mut Model, object: u64) -> HistoryPhys {
 fn all(model: &mut Model, object: u64) -> Vec<NvList> {
     let phys = header(model, object);
     let mut bytes = Vec::new();
-    for part in [0..phys.create_len].into_iter().chain(phys.live()) {
+    for part in std::iter::once(0..phys.create_len).chain(phys.live()) {
         let len = (part.end - part.start) as usize;
         bytes.extend(model.apply(|tx| tx.read(object, part.start, len)).unwrap());
     }

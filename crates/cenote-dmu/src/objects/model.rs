@@ -200,6 +200,9 @@ impl Objects for Model {
     fn free_range(&mut self, object: u64, offset: u64, len: Option<u64>) -> TxResult<()> {
         let size = self.get(object)?.dnode.data_block_size();
         let end = len.map_or(u64::MAX, |len| offset + len);
+        if len.is_none() {
+            self.head(object)?.maxblkid = offset.div_ceil(size).saturating_sub(1);
+        }
         let touched: Vec<u64> = self.get(object)?.blocks.keys().copied().collect();
         for blkid in touched {
             let block = blkid * size..(blkid + 1) * size;

@@ -17,6 +17,11 @@ fn bytes_of(model: &mut Model, object: u64) -> Vec<u8> {
     model.apply(|tx| tx.read(object, 0, length as usize)).unwrap()
 }
 
+/// A range where an array of one would look like a slip.
+const fn at(start: u64, end: u64) -> Range<u64> {
+    start..end
+}
+
 /// The complete map of spec 05 §2.10, appended txg by txg.
 #[test]
 fn the_words_of_a_real_map() {
@@ -26,8 +31,8 @@ fn the_words_of_a_real_map() {
     let rows: [(u64, Action, &[Range<u64>]); 4] = [
         (6, Action::Alloc, &[0..0x6400, 0x6800..0x9c00]),
         (9, Action::Free, &[0x400..0x800, 0x1c00..0x3000, 0x5400..0x6400, 0x6800..0x9c00]),
-        (122, Action::Free, &[0x1400..0x1c00]),
-        (137, Action::Free, &[0x800..0xc00]),
+        (122, Action::Free, &[at(0x1400, 0x1c00)]),
+        (137, Action::Free, &[at(0x800, 0xc00)]),
     ];
     for (txg, action, ranges) in rows {
         let stamp = Stamp { txg, pass: 1 };
@@ -116,7 +121,7 @@ fn truncation_and_upgrade() {
     let old = Form { block_size: 4096, has_histogram: false };
     let object = model.apply(|tx| create(tx, &old)).unwrap();
     let stamp = Stamp { txg: 1, pass: 1 };
-    model.apply(|tx| append(tx, object, &METASLAB, Action::Alloc, [0..1024], stamp)).unwrap();
+    model.apply(|tx| append(tx, object, &METASLAB, Action::Alloc, [at(0, 1024)], stamp)).unwrap();
     assert_eq!(model.apply(|tx| truncate(tx, object, &old)).unwrap(), object);
     assert_eq!(model.apply(|tx| length(tx, object)).unwrap(), (0, false));
     assert_eq!(model.block_numbers(object), [0_u64; 0]);

@@ -215,12 +215,11 @@ impl<'t> Fat<'t> {
         let Some(free_block) = sibling_number.checked_add(1) else {
             return Err(self.full());
         };
-        let sibling = self.edit_leaf(number, |leaf| leaf.split())?;
+        let (sibling, own) = self.edit_leaf(number, |leaf| Ok((leaf.split()?, *leaf.header())))?;
         self.header.free_block = free_block;
         self.header.leaf_count = self.header.leaf_count.wrapping_add(1);
         self.blocks.insert(sibling_number, Block::Dirty(sibling.into()));
-        let own = *self.leaf(sibling_number)?.header();
-        self.point(own.prefix, own.prefix_len, sibling_number)
+        self.point(own.prefix | 1, own.prefix_len, sibling_number)
     }
 
     /// Lets all pointers of a prefix lead to a leaf.

@@ -16,13 +16,13 @@ use crate::objects::Objects;
 pub(super) fn put(
     tx: &mut dyn Objects,
     object: u64,
-    block: Buf,
+    block: &Buf,
     key: &KeyRef<'_>,
     value: &Value,
     present: Present,
 ) -> TxResult<bool> {
     let (KeyRef::Name(name), Some(value)) = (key, value.single()) else { return Ok(false) };
-    let zap = decode_micro(object, &block)?;
+    let zap = decode_micro(object, block)?;
     let (slot, cd) = match zap.room_for(name) {
         Room::Slot { slot, cd } => (slot, cd),
         Room::Convert => return Ok(false),

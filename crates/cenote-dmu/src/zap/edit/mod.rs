@@ -226,7 +226,7 @@ fn put(
         Body::Micro(block) => {
             check_key(object, key, decode_micro(object, &block)?.hash(), object_type)?;
             if micro_edit::fits_slot(key, value) {
-                if micro::put(tx, object, block, key, value, present)? {
+                if micro::put(tx, object, &block, key, value, present)? {
                     return Ok(());
                 }
             } else if present == Present::Refuse
