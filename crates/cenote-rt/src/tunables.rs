@@ -117,8 +117,16 @@ tunables! {
         "whether devices are read and written through io_uring where the kernel allows it";
     DIRECT_IO = "cenote_direct_io", 2, (0, 2),
         "aligned I/O that bypasses the page cache: 0 none, 1 all, 2 of disks open for writing";
+    DIRTY_DATA_MAX = "zfs_dirty_data_max", 256 * MIB, (MIB, 1 << 46),
+        "bytes of changes in memory at which writers wait";
+    DIRTY_DATA_SYNC_PERCENT = "zfs_dirty_data_sync_percent", 20, (1, 100),
+        "percent of that at which a transaction group is synced";
+    TXG_TIMEOUT = "zfs_txg_timeout", 5, (1, 3600),
+        "seconds after which changes are synced at the latest";
     ASYNC_BLOCK_MAX_BLOCKS = "zfs_async_block_max_blocks", 100_000, (1, u64::MAX),
         "blocks of what was destroyed that one txg frees";
+    FREE_MIN_TIME_MS = "zfs_free_min_time_ms", 500, (1, 60_000),
+        "milliseconds that one txg spends on freeing what was destroyed";
     AGGREGATION_LIMIT = "zfs_vdev_aggregation_limit", MIB, (0, 16 * MIB),
         "bytes up to which neighbouring I/Os are issued as one";
     READ_GAP_LIMIT = "zfs_vdev_read_gap_limit", 32 * KIB, (0, MIB),

@@ -1,6 +1,7 @@
 //! Heads that are open for writing: file systems and volumes.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy, WritePolicy};
@@ -14,6 +15,23 @@ pub struct Head {
     live: Arc<Live>,
     settings: RwLock<Settings>,
     probe: Option<Arc<dyn OwnerProbe>>,
+    /// It was destroyed or replaced: what is changed here now gets nowhere.
+    is_gone: AtomicBool,
+    /// Who has it open.
+    owners: AtomicUsize,
+    /// Bytes of changes in memory when they were counted last.
+    pub(super) dirty: AtomicU64,
+}
+
+/// Somebody's hold on a head: while there is one the dataset can be neither destroyed nor rolled
+/// back.
+#[derive(Debug)]
+pub struct Ownership(Arc<Head>);
+
+impl Drop for Ownership {
+    fn drop(&mut self) {
+        self.0.owners.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// How a head's blocks are written.
@@ -32,7 +50,35 @@ impl Head {
         dataset: DatasetPolicy,
         probe: Option<Arc<dyn OwnerProbe>>,
     ) -> Arc<Self> {
-        Arc::new(Self { object, live, settings: RwLock::new(Settings { pool, dataset }), probe })
+        Arc::new(Self {
+            object,
+            live,
+            settings: RwLock::new(Settings { pool, dataset }),
+            probe,
+            is_gone: AtomicBool::new(false),
+            owners: AtomicUsize::new(0),
+            dirty: AtomicU64::new(0),
+        })
+    }
+
+    /// Keeps the dataset from being destroyed or rolled back.
+    #[must_use]
+    pub fn own(self: &Arc<Self>) -> Ownership {
+        self.owners.fetch_add(1, Ordering::AcqRel);
+        Ownership(Arc::clone(self))
+    }
+
+    pub(super) fn is_owned(&self) -> bool {
+        self.owners.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether the dataset was destroyed or rolled back: it must be opened again.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
+    }
+
+    pub(super) fn mark_gone(&self) {
+        self.is_gone.store(true, Ordering::Release);
     }
 
     /// Number of the dataset.
@@ -107,8 +153,8 @@ impl Heads {
         Arc::clone(self.lock().entry(head.object).or_insert(head))
     }
 
-    pub(super) fn remove(&self, object: u64) {
-        self.lock().remove(&object);
+    pub(super) fn remove(&self, object: u64) -> Option<Arc<Head>> {
+        self.lock().remove(&object)
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Head>> {

@@ -33,7 +33,7 @@ impl Walk<'_> {
         let mut seen = FixedSet::default();
         while !bp.is_hole() && bp.validate().is_ok() && block_seq(&bp) <= limit_block {
             let place = place(set, 0, block_seq(&bp));
-            let is_ours = header.is_claimed() || bp.birth() <= self.pool.txg();
+            let is_ours = header.is_claimed() || bp.birth() <= self.txg;
             if !is_ours || !seen.insert(bp.dva(0)) {
                 break;
             }
@@ -72,7 +72,7 @@ impl Walk<'_> {
         header: &ZilHeader,
         limit_record: u64,
     ) -> Result<(BlockPtr, Vec<(u64, u64, BlockPtr)>)> {
-        let mut bytes = self.pool.store().read_raw(bp).await?;
+        let mut bytes = self.store.read_raw(bp).await?;
         if bp.endian() == Endian::Big {
             let mut swapped = bytes.into_mut();
             byteswap::block(&mut swapped, bp.object_type(), 0);

@@ -29,6 +29,7 @@ mod walk;
 use std::future::Future;
 use std::sync::Arc;
 
+use cenote_dmu::ObjSet;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dsl::DatasetPhys;
@@ -120,7 +121,7 @@ struct Member {
 /// Walks the whole pool. Free queues are not part of it: see [`crate::leaks`].
 pub async fn pool(pool: &Arc<Pool>, options: Options, visitor: &mut impl Visitor) -> Result<()> {
     let start = options.start.unwrap_or_default();
-    let mut walk = Walk::new(pool, options);
+    let mut walk = Walk::new(pool.store(), pool.txg(), options);
     if start.objset == MOS {
         let root = pool.uberblock().rootbp;
         if walk.objset(&root, MOS, options.min_txg, false, visitor).await? == Flow::Stop {
@@ -149,7 +150,16 @@ pub async fn tree(
     options: Options,
     visitor: &mut impl Visitor,
 ) -> Result<()> {
-    Walk::new(pool, options).objset(root, objset, options.min_txg, false, visitor).await.map(|_| ())
+    Walk::new(pool.store(), pool.txg(), options).objset(root, objset, options.min_txg, false, visitor).await.map(|_| ())
+}
+
+/// Walks the log of an object set, as far as it belongs to `txg`.
+pub(crate) async fn log(
+    set: &Arc<ObjSet>,
+    txg: u64,
+    visitor: &mut impl Visitor,
+) -> Result<()> {
+    Walk::new(set.store(), txg, Options::default()).log(set, visitor).await.map(|_| ())
 }
 
 /// All datasets, by object number: whatever in the MOS has a dataset in its bonus buffer. What is

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use cenote_block::BlockStore;
 use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::{Dnode, ObjSet, SPILL_BLKID};
 use cenote_ondisk::blkptr::BlockPtr;
@@ -10,14 +11,15 @@ use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
 use cenote_rt::{BoxFuture, Buf, Error, Result, tunables};
 
 use super::{Damage, Flow, Mark, Options, Order, Visitor};
-use crate::Pool;
 
 /// No array of pointers begins with a higher number, so that numbers in it do not overflow.
 const FIRST_MAX: u64 = 1 << 62;
 
 /// The state of a walk.
 pub(super) struct Walk<'p> {
-    pub(super) pool: &'p Arc<Pool>,
+    pub(super) store: &'p Arc<BlockStore>,
+    /// The last txg of which blocks count.
+    pub(super) txg: u64,
     pub(super) options: Options,
     /// Where in the current object set the walk begins, as (object, data block).
     start: (u64, u64),
@@ -61,8 +63,8 @@ impl Spot<'_> {
 }
 
 impl<'p> Walk<'p> {
-    pub(super) fn new(pool: &'p Arc<Pool>, options: Options) -> Self {
-        Self { pool, options, start: (0, 0) }
+    pub(super) fn new(store: &'p Arc<BlockStore>, txg: u64, options: Options) -> Self {
+        Self { store, txg, options, start: (0, 0) }
     }
 
     /// Walks the object set behind `root`, where blocks were born after `min_txg`.
@@ -92,7 +94,7 @@ impl<'p> Walk<'p> {
                 Flow::Stop => return Ok(Flow::Stop),
             }
         }
-        match ObjSet::open(Arc::clone(self.pool.store()), root, None, id).await {
+        match ObjSet::open(Arc::clone(self.store), root, None, id).await {
             Ok(set) => {
                 if is_head && is_whole && self.log(&set, visitor).await? == Flow::Stop {
                     return Ok(Flow::Stop);

@@ -17,7 +17,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_vdev::Tree;
 
 use super::space::{self, Sizes, Use};
-use super::{features, get_dataset, get_dir, put_dataset};
+use super::{bookmark, features, get_dataset, get_dir, props, put_dataset};
 use crate::engine::invariant;
 use crate::engine::ledger::Entries;
 
@@ -37,10 +37,15 @@ pub(crate) fn account(
     let (mut freed, mut dead) = (Vec::new(), Vec::new());
     let (mut killed, mut gone, mut kept) = (Sizes::default(), Sizes::default(), 0);
     let mut of_previous = 0;
+    let mut of_bookmarks = Vec::new();
+    let has_bookmarks = bookmark::table(tx, object)?.is_some();
     let previous = previous_snapshot(tx, object, &head)?;
     for block in &entries.killed {
         let sizes = Sizes::of(block, tree);
         killed += sizes;
+        if has_bookmarks {
+            of_bookmarks.push((block.allocation_birth(), sizes));
+        }
         if block.allocation_birth() > head.prev_snap_txg {
             gone += sizes;
             freed.push(*block);
@@ -58,6 +63,9 @@ pub(crate) fn account(
         }
     }
     deadlist::insert_all(tx, head.deadlist_obj, &dead)?;
+    if !of_bookmarks.is_empty() {
+        bookmark::note_killed(tx, object, head.prev_snap_txg, &of_bookmarks)?;
+    }
     let mut net = entries.born;
     net -= gone;
     let floor_before = head.unique_bytes.max(refreservation);
@@ -104,7 +112,7 @@ pub(crate) fn origin_txg(tx: &mut Tx<'_>, dir: &DirPhys) -> TxResult<u64> {
 
 /// The property `refreservation`, which is never inherited.
 pub(crate) fn refreservation(tx: &mut Tx<'_>, dir: &DirPhys) -> TxResult<u64> {
-    Ok(zap::lookup_u64(tx, dir.props_zapobj, "refreservation")?.unwrap_or(0))
+    props::own_number(tx, dir.props_zapobj, "refreservation")
 }
 
 fn change(value: &mut u64, delta: i64) -> TxResult<()> {
@@ -146,11 +154,16 @@ pub(crate) fn activate(tx: &mut Tx<'_>, object: u64, name: &'static str) -> TxRe
 
 /// Lets a dir or dataset carry keys of its own (spec 04 §4).
 pub(crate) fn zapify(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
-    if tx.dnode(object)?.object_type == ObjectType::ZAP_METADATA {
+    if is_zapified(tx, object)? {
         return Ok(());
     }
     tx.set_object_type(object, ObjectType::ZAP_METADATA)?;
     zap::format(tx, object, ZapOptions::default())?;
     features::add(tx, "extensible_dataset", 1)?;
     Ok(())
+}
+
+/// Whether a dir or dataset carries keys.
+pub(crate) fn is_zapified(tx: &mut Tx<'_>, object: u64) -> TxResult<bool> {
+    Ok(tx.dnode(object)?.object_type == ObjectType::ZAP_METADATA)
 }

@@ -8,11 +8,12 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dsl::dir::DIR_FLAG_USED_BREAKDOWN;
 use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, DirPhys, SpaceUse, key};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::NormFlags;
 
 use super::{
-    Context, blocks, counts, features, get_dataset, get_dir, new_bonus_object, new_zap,
-    put_dataset, put_dir,
+    Context, Env, OpError, blocks, counts, deleg, history, names, features, get_dataset, get_dir, new_bonus_object, new_zap,
+    put_dataset, put_dir, snapshot,
 };
 
 /// Creation txg of what is made together with the pool: it must lie before the first txg.
@@ -54,7 +55,7 @@ pub(crate) fn dir(tx: &mut Tx<'_>, ctx: &Context, parent: u64, name: &str) -> Tx
 
 /// A dir below `parent` for a dataset of a user, counted where that is done.
 pub(crate) fn child_dir(tx: &mut Tx<'_>, ctx: &Context, parent: u64, name: &str) -> TxResult<u64> {
-    counts::add_filesystems(tx, parent, 1)?;
+    counts::add_filesystems(tx, parent, name, 1)?;
     let object = dir(tx, ctx, parent, name)?;
     if features::is_active(tx, "filesystem_limits")? {
         blocks::zapify(tx, object)?;
@@ -133,7 +134,7 @@ pub(crate) fn head(tx: &mut Tx<'_>, ctx: &Context, dir: u64, origin: u64) -> TxR
     let mut from = get_dataset(tx, origin)?;
     let origin_dir = from.dir_obj;
     let mut dir_phys = get_dir(tx, dir)?;
-    let mut phys = empty_dataset(ctx, dir, 5);
+    let mut phys = empty_dataset(ctx, dir, dir);
     phys.snapnames_zapobj = snapshot_names(tx)?;
     phys.prev_snap_obj = origin;
     phys.prev_snap_txg = from.creation_txg;
@@ -159,9 +160,59 @@ pub(crate) fn head(tx: &mut Tx<'_>, ctx: &Context, dir: u64, origin: u64) -> TxR
         put_dir(tx, origin_dir, &origin_dir_phys)?;
     }
     zap::insert_number(tx, origin_dir_phys.clones, object)?;
+    snapshot::copy_features(tx, origin, object)?;
 
     dir_phys.origin_obj = origin;
     dir_phys.head_dataset_obj = object;
     put_dir(tx, dir, &dir_phys)?;
     Ok(object)
+}
+
+/// A new file system or volume of that name, which begins as `origin` does. Gives its object.
+pub(crate) fn dataset(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    name: &str,
+    origin: Option<u64>,
+) -> TxResult<u64> {
+    names::check_new(env, name)?;
+    let name = names::Name::parse(name);
+    if name.snapshot.is_some() || name.dataset.contains('#') {
+        return Err(OpError::Name.into());
+    }
+    let (parent, last) = name.split_last().ok_or(OpError::Exists)?;
+    let parent = names::dir(tx, parent)?;
+    if names::found(names::dir(tx, name.dataset))? {
+        return Err(OpError::Exists.into());
+    }
+    if env.parent.is_none_or(|parent| parent != ObjSetType::Zfs) {
+        return Err(OpError::WrongParent.into());
+    }
+    let dir = child_dir(tx, env, parent, last)?;
+    let from = match origin {
+        Some(origin) => origin,
+        None => super::origin_snapshot(tx)?,
+    };
+    let head = head(tx, env, dir, from)?;
+    deleg::copy_create_time(tx, env, dir)?;
+    match origin {
+        Some(origin) => {
+            let text = format!("origin={} ({origin})", names::name_of(tx, env, origin)?);
+            history::log(tx, env, "clone", head, &text)?;
+        }
+        None => history::log(tx, env, "create", head, "")?,
+    }
+    Ok(head)
+}
+
+/// A clone of that name of the snapshot `origin`. Gives its object.
+pub(crate) fn clone(tx: &mut Tx<'_>, env: &Env, name: &str, origin: &str) -> TxResult<u64> {
+    names::check_pool(env, origin)?;
+    let origin = names::snapshot_of(tx, origin)?;
+    let phys = get_dataset(tx, origin)?;
+    // Its branch would begin in the txg in which the origin's own line goes on.
+    if phys.creation_txg >= env.txg {
+        return Err(OpError::SameTxg.into());
+    }
+    dataset(tx, env, name, Some(origin))
 }

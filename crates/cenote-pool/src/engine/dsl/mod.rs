@@ -1,9 +1,12 @@
 //! Changing the dataset layer: functions over a transaction on the MOS, in syncing context.
 //!
 //! ```text
-//!   create, snapshot, destroy, ...   operations on datasets          (spec 04 §14)
-//!   space                            who is charged for what         (spec 04 §17.2)
-//!   features                         reference counts                (spec 01 §11)
+//!   create, clone, snapshot, destroy, promote, swap, rename   the tree     (spec 04 §14)
+//!   bookmark, hold, settings, deleg                           its labels   (spec 04 §7, §15, §16)
+//!   blocks                     what heads gained and lost                  (spec 04 §9)
+//!   space, room                who is charged for what, what is left       (spec 04 §17)
+//!   counts, features           reference counts                            (spec 04 §18, 01 §11)
+//!   scan, history              the scan gives way; what was done           (spec 04 §21, §23)
 //! ```
 //!
 //! A function here either changes everything that it has to, or fails and its transaction is
@@ -12,20 +15,37 @@
 //! pool before it writes.
 
 pub(crate) mod blocks;
-mod counts;
+pub(crate) mod bookmark;
+pub(crate) mod counts;
 pub(crate) mod create;
+pub(crate) mod deleg;
+pub(crate) mod destroy;
 pub(crate) mod features;
+pub(crate) mod history;
+pub(crate) mod hold;
 pub(crate) mod names;
+pub(crate) mod promote;
 pub(crate) mod props;
+pub(crate) mod rename;
+pub(crate) mod room;
+pub(crate) mod scan;
+pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod space;
+pub(crate) mod swap;
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Step, Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{Error, Kind};
+use cenote_vdev::Tree;
 
 use crate::mos::DIRECTORY;
 
@@ -50,6 +70,49 @@ impl Context {
     pub(crate) fn fsid_guid(&self, index: u64) -> u64 {
         self.guid(index) >> 8 | 1
     }
+}
+
+/// What an operation knows beside the MOS.
+pub(crate) struct Env {
+    /// When it runs, and its random numbers.
+    pub(crate) context: Context,
+    /// The vdevs, which tell what a block is charged.
+    pub(crate) tree: Arc<Tree>,
+    /// Name of the pool.
+    pub(crate) pool: String,
+    /// Name of this host, for the history.
+    pub(crate) host: String,
+    /// Uid of whoever asks for it.
+    pub(crate) who: u64,
+    /// The pool's space.
+    pub(crate) space: room::PoolSpace,
+    /// Heads that this txg still writes: they can be no snapshot's or clone's source in it.
+    pub(crate) unwritten: BTreeSet<u64>,
+    /// What the parent of a dataset to be is; none if there is no such parent.
+    pub(crate) parent: Option<ObjSetType>,
+    /// Blocks of a tree that is destroyed at once, where nothing can wait.
+    pub(crate) doomed: Vec<cenote_ondisk::blkptr::BlockPtr>,
+}
+
+impl Deref for Env {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
+}
+
+/// What an operation means for heads that are open.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Effects {
+    /// Heads that are no more.
+    pub(crate) gone: Vec<u64>,
+    /// Heads whose contents were replaced.
+    pub(crate) replaced: Vec<u64>,
+    /// New heads that begin with somebody else's contents, the log of which is not theirs.
+    pub(crate) cloned: Vec<u64>,
+    /// Properties may have changed.
+    pub(crate) are_settings_changed: bool,
 }
 
 /// What is wrong with a request, or what stands in its way.
@@ -106,13 +169,56 @@ pub enum OpError {
     /// A volume has no children.
     #[error("parent is not a filesystem")]
     WrongParent,
+    /// The name, or one that would come of it, is too long or too deep.
+    #[error("name is too long")]
+    NameTooLong,
+    /// The other pool.
+    #[error("dataset is in another pool")]
+    OtherPool,
+    /// It must be a snapshot.
+    #[error("not a snapshot")]
+    NotASnapshot,
+    /// It must be a file system or volume.
+    #[error("not a filesystem or volume")]
+    NotAHead,
+    /// The pool's own file system can be neither destroyed nor renamed.
+    #[error("operation does not apply to pools")]
+    IsPool,
+    /// Promoting it is forbidden.
+    #[error("dataset cannot be promoted")]
+    NoPromote,
+    /// There is no snapshot to go back to.
+    #[error("filesystem has no snapshots")]
+    NoSnapshot,
+    /// The property is not one that can be set so.
+    #[error("property cannot be set")]
+    ReadOnlyProperty,
+    /// There is no such property.
+    #[error("no such property")]
+    NoProperty,
+    /// The property does not go with the feature or with this program.
+    #[error("property value is not supported")]
+    Unsupported,
+    /// A bookmark must be of an earlier point of the same line.
+    #[error("source is not an ancestor of the bookmark's filesystem")]
+    NotAnAncestor,
+    /// A hold of that tag is there already.
+    #[error("tag already exists on this snapshot")]
+    TagExists,
+    /// There is no hold of that tag.
+    #[error("no such tag on this snapshot")]
+    NoTag,
+    /// A tag or value is too long.
+    #[error("too long")]
+    TooLong,
 }
 
 impl From<OpError> for Error {
     fn from(error: OpError) -> Self {
         let kind = match error {
-            OpError::Exists => Kind::Exists,
-            OpError::NotFound => Kind::NotFound,
+            OpError::Exists | OpError::TagExists => Kind::Exists,
+            OpError::NotFound | OpError::NoTag | OpError::NoSnapshot => Kind::NotFound,
+            OpError::Unsupported => Kind::Unsupported,
             OpError::Limit | OpError::Quota => Kind::Quota,
             OpError::NoSpace => Kind::NoSpace,
             OpError::Busy
@@ -126,7 +232,17 @@ impl From<OpError> for Error {
             | OpError::Value
             | OpError::Cycle
             | OpError::NotAClone
-            | OpError::WrongParent => Kind::Invalid,
+            | OpError::WrongParent
+            | OpError::NameTooLong
+            | OpError::OtherPool
+            | OpError::NotASnapshot
+            | OpError::NotAHead
+            | OpError::IsPool
+            | OpError::NoPromote
+            | OpError::ReadOnlyProperty
+            | OpError::NoProperty
+            | OpError::NotAnAncestor
+            | OpError::TooLong => Kind::Invalid,
         };
         Self::new(kind, error)
     }

@@ -67,7 +67,6 @@ pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
     let checksum = number(tx, dir, "checksum", 1)?;
     let copies = number(tx, dir, "copies", 1)?;
     let redundant = number(tx, dir, "redundant_metadata", 0)?;
-    let dedup = number(tx, dir, "dedup", 2)?;
     Ok(DatasetPolicy {
         compression: CompressionSetting::from_property(compression).unwrap_or(default.compression),
         checksum: u8::try_from(checksum)
@@ -78,9 +77,16 @@ pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
         redundant_metadata: RedundantMetadata::from_id(redundant)
             .unwrap_or(default.redundant_metadata),
         special_small_blocks: number(tx, dir, "special_small_blocks", 0)?,
-        is_dedup: dedup != 2,
+        // New blocks are never put into dedup tables here: the property asks for it, and nothing on
+        // disk depends on its being done.
+        is_dedup: false,
         ..default
     })
+}
+
+/// The number that a dir itself has for a property that is not inherited; 0 if it has none.
+pub(crate) fn own_number(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<u64> {
+    Ok(local(tx, props, name)?.and_then(|value| value.first()).unwrap_or(0))
 }
 
 /// Sets a local value (`zfs set`).
@@ -111,6 +117,12 @@ pub(crate) fn revert(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<()> {
     zap::take(tx, props, name)?;
     zap::take(tx, props, &format!("{name}{INHERIT}"))?;
     Ok(())
+}
+
+/// Stores a value that came with a stream (spec 04 §7.3).
+pub(crate) fn receive(tx: &mut Tx<'_>, props: u64, name: &str, value: &Value) -> TxResult<()> {
+    zap::update(tx, props, HAS_RECEIVED, 0)?;
+    zap::update(tx, props, &format!("{name}{RECEIVED}"), value.clone())
 }
 
 /// What software that does not know the value is to see instead (spec 04 §7.1).

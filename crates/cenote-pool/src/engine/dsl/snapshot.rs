@@ -11,17 +11,34 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
-use cenote_vdev::Tree;
 
 use super::space::{self, Sizes, Use};
 use super::{
-    Context, OpError, blocks, counts, features, get_dataset, get_dir, need_directory_object,
-    new_bonus_object, put_dataset,
+    Context, Env, OpError, blocks, bookmark, counts, features, get_dataset, get_dir, history,
+    hold, names, need_directory_object, new_bonus_object, put_dataset, room,
 };
 use crate::engine::invariant;
 
+/// Pool directory: the pool's properties.
+const POOL_PROPS: &str = "pool_props";
+/// Pool property: the dataset to boot from.
+const BOOTFS: &str = "bootfs";
+
+/// Takes the snapshot `pool/fs@name`. Gives its object.
+pub(crate) fn take_named(tx: &mut Tx<'_>, env: &Env, full_name: &str) -> TxResult<u64> {
+    names::check_new(env, full_name)?;
+    let name = names::Name::parse(full_name);
+    let head = names::head(tx, name.dataset)?;
+    if env.unwritten.contains(&head) {
+        return Err(OpError::SameTxg.into());
+    }
+    let object = take(tx, env, head, name.snapshot.ok_or(OpError::NotASnapshot)?)?;
+    history::log(tx, env, "snapshot", object, "")?;
+    Ok(object)
+}
+
 /// Takes a snapshot of a head. Gives its object.
-pub(crate) fn take(tx: &mut Tx<'_>, ctx: &Context, head_object: u64, name: &str) -> TxResult<u64> {
+pub(crate) fn take(tx: &mut Tx<'_>, ctx: &Env, head_object: u64, name: &str) -> TxResult<u64> {
     let mut head = get_dataset(tx, head_object)?;
     let dir = get_dir(tx, head.dir_obj)?;
     if head.flags.contains(DatasetFlags::INCONSISTENT) {
@@ -30,10 +47,13 @@ pub(crate) fn take(tx: &mut Tx<'_>, ctx: &Context, head_object: u64, name: &str)
     if head.prev_snap_txg >= ctx.txg {
         return Err(OpError::SameTxg.into());
     }
-    if zap::contains(tx, head.snapnames_zapobj, name)? {
+    if names::has_snapshot(tx, &head, name)? {
         return Err(OpError::Exists.into());
     }
     let refreservation = blocks::refreservation(tx, &dir)?;
+    if head.unique_bytes.min(refreservation) > room::available(tx, ctx, head.dir_obj)? {
+        return Err(OpError::NoSpace.into());
+    }
     counts::add_snapshots(tx, head.dir_obj, name, 1)?;
 
     let snapshot = DatasetPhys {
@@ -56,6 +76,9 @@ pub(crate) fn take(tx: &mut Tx<'_>, ctx: &Context, head_object: u64, name: &str)
 
     let new_deadlist = deadlist::clone_keys(tx, head.deadlist_obj, u64::MAX)?;
     deadlist::add_key(tx, new_deadlist, head.prev_snap_txg)?;
+    for txg in bookmark::keys_after(tx, head_object, head.prev_snap_txg)? {
+        deadlist::add_key(tx, new_deadlist, txg)?;
+    }
     let unique = head.unique_bytes;
     head.deadlist_obj = new_deadlist;
     head.prev_snap_obj = object;
@@ -136,28 +159,48 @@ pub(super) fn note_change(tx: &mut Tx<'_>, ctx: &Context, dir: u64) -> TxResult<
     zap::update(tx, dir, key::SNAPSHOTS_CHANGED, Value::words_of(&[ctx.now, 0]))
 }
 
-/// Destroys a snapshot of the head `head_object`. Its blocks that nobody else holds wait to be
-/// freed.
-pub(crate) fn destroy(
+/// Destroys the snapshot of that name. One that is not there counts as destroyed. With
+/// `is_deferred` it stays as long as somebody needs it, and goes then.
+pub(crate) fn destroy_named(
     tx: &mut Tx<'_>,
-    ctx: &Context,
-    tree: &Tree,
-    object: u64,
+    env: &Env,
     name: &str,
+    is_deferred: bool,
 ) -> TxResult<()> {
-    let snapshot = get_dataset(tx, object)?;
-    let dir_object = snapshot.dir_obj;
-    let dir = get_dir(tx, dir_object)?;
-    let head_object = dir.head_dataset_obj;
-    if snapshot.num_children != 1 {
-        return Err(OpError::HasClones.into());
+    names::check_pool(env, name)?;
+    let object = match names::snapshot_of(tx, name) {
+        Ok(object) => object,
+        Err(step) if names::is_missing(&step) => return Ok(()),
+        Err(step) => return Err(step),
+    };
+    let mut phys = get_dataset(tx, object)?;
+    let is_needed = phys.num_children > 1 || holds(tx, &phys)? > 0;
+    if is_deferred && is_needed {
+        phys.flags |= DatasetFlags::DEFER_DESTROY;
+        put_dataset(tx, object, &phys)?;
+        return history::log(tx, env, "defer_destroy", object, "");
     }
+    destroy(tx, env, object)
+}
+
+/// Destroys a snapshot. Its blocks that nobody else holds wait to be freed.
+pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
+    let snapshot = get_dataset(tx, object)?;
     if holds(tx, &snapshot)? > 0 {
         return Err(OpError::Held.into());
     }
+    if snapshot.num_children != 1 {
+        return Err(OpError::HasClones.into());
+    }
+    let name = names::name_of_snapshot(tx, object)?;
+    history::log(tx, env, "destroy", object, "")?;
+    let dir_object = snapshot.dir_obj;
+    let dir = get_dir(tx, dir_object)?;
+    let head_object = dir.head_dataset_obj;
     drop_features(tx, object)?;
     let (prev_object, next_object) = (snapshot.prev_snap_obj, snapshot.next_snap_obj);
     let mut next = get_dataset(tx, next_object)?;
+    let is_kept = bookmark::note_destroyed(tx, head_object, &snapshot, next.deadlist_obj)?;
     let is_branch = {
         let prev = (prev_object != 0).then(|| get_dataset(tx, prev_object)).transpose()?;
         prev.is_some_and(|prev| prev.next_snap_obj != object)
@@ -173,31 +216,55 @@ pub(crate) fn destroy(
         put_dataset(tx, prev_object, &prev)?;
     }
     free_range(tx, dir_object, next.deadlist_obj, snapshot.prev_snap_txg)?;
+    let tree = &env.tree;
     deadlist::merge(tx, next.deadlist_obj, snapshot.deadlist_obj, &|b| space::dsize(b, tree))?;
     deadlist::free(tx, snapshot.deadlist_obj)?;
-    remove_clone_keys(tx, &dir, snapshot.creation_txg)?;
+    if !is_kept {
+        remove_clone_keys(tx, &dir, snapshot.creation_txg)?;
+    }
 
+    put_dataset(tx, next_object, &next)?;
     if next_object == head_object {
-        put_dataset(tx, next_object, &next)?;
         recount_head(tx, head_object)?;
     } else {
         let after = get_dataset(tx, next.next_snap_obj)?;
         let (min, max) = (snapshot.prev_snap_txg, snapshot.creation_txg);
         next.unique_bytes += deadlist::space_range(tx, after.deadlist_obj, min, max)?.used;
         put_dataset(tx, next_object, &next)?;
-        let head = get_dataset(tx, head_object)?;
-        deadlist::remove_key(tx, head.deadlist_obj, snapshot.creation_txg)?;
+        if !is_kept {
+            let head = get_dataset(tx, head_object)?;
+            deadlist::remove_key(tx, head.deadlist_obj, snapshot.creation_txg)?;
+        }
     }
     let head = get_dataset(tx, head_object)?;
-    zap::remove(tx, head.snapnames_zapobj, name)?;
-    counts::add_snapshots(tx, dir_object, name, -1)?;
-    note_change(tx, ctx, dir_object)?;
+    zap::remove(tx, head.snapnames_zapobj, &name)?;
+    counts::add_snapshots(tx, dir_object, &name, -1)?;
+    note_change(tx, env, dir_object)?;
+    clear_bootfs(tx, object)?;
     for zap_object in [snapshot.next_clones_obj, snapshot.props_obj, snapshot.userrefs_obj] {
         if zap_object != 0 {
             zap::destroy(tx, zap_object)?;
         }
     }
     free_object(tx, object)
+}
+
+/// The pool cannot boot from what is gone.
+pub(super) fn clear_bootfs(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
+    if let Some(props) = super::directory_object(tx, POOL_PROPS)?
+        && zap::lookup(tx, props, BOOTFS)?.and_then(|value| value.first()) == Some(object)
+    {
+        zap::remove(tx, props, BOOTFS)?;
+    }
+    Ok(())
+}
+
+/// Destroys a snapshot that only waited for nobody to need it, if nobody does.
+pub(super) fn destroy_if_due(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
+    if object != 0 && tx.find(object)?.is_some() && hold::is_due(tx, object)? {
+        destroy(tx, env, object)?;
+    }
+    Ok(())
 }
 
 /// Moves what died after `min` from a deadlist to the queue of what is freed.
@@ -210,14 +277,14 @@ fn free_range(tx: &mut Tx<'_>, dir: u64, deadlist: u64, min: u64) -> TxResult<()
 }
 
 /// The dir that is charged for what waits to be freed.
-pub(super) fn free_dir(tx: &mut Tx<'_>) -> TxResult<u64> {
+pub(crate) fn free_dir(tx: &mut Tx<'_>) -> TxResult<u64> {
     let root = need_directory_object(tx, key::ROOT_DATASET)?;
     let children = get_dir(tx, root)?.child_dir_zapobj;
     zap::require_u64(tx, children, key::FREE_DIR)
 }
 
 /// Clones that began after the snapshot have its txg among their keys, and lose it.
-fn remove_clone_keys(tx: &mut Tx<'_>, dir: &DirPhys, txg: u64) -> TxResult<()> {
+pub(super) fn remove_clone_keys(tx: &mut Tx<'_>, dir: &DirPhys, txg: u64) -> TxResult<()> {
     if dir.clones == 0 {
         return Ok(());
     }
@@ -225,11 +292,22 @@ fn remove_clone_keys(tx: &mut Tx<'_>, dir: &DirPhys, txg: u64) -> TxResult<()> {
         let head = get_dataset(tx, clone)?;
         let clone_dir = get_dir(tx, head.dir_obj)?;
         if blocks::origin_txg(tx, &clone_dir)? > txg {
-            deadlist::remove_key(tx, head.deadlist_obj, txg)?;
+            // A bookmark of the clone at that point may have the key for itself.
+            if !bookmark::keeps_key(tx, clone, txg)? {
+                remove_key(tx, head.deadlist_obj, txg)?;
+            }
             remove_clone_keys(tx, &clone_dir, txg)?;
         }
     }
     Ok(())
+}
+
+/// Removes a key that may be there.
+pub(super) fn remove_key(tx: &mut Tx<'_>, object: u64, txg: u64) -> TxResult<()> {
+    match deadlist::keys(tx, object)? {
+        Some(keys) if keys.contains_key(&txg) => deadlist::remove_key(tx, object, txg),
+        _ => Ok(()),
+    }
 }
 
 /// What only the head has, once another snapshot is before it (spec 04 §8, I6).

@@ -1,0 +1,338 @@
+//! Bookmarks: points in a line of snapshots that outlive the snapshots (spec 04 §15).
+//!
+//! ```text
+//!   @a ── @b ── @c ── head        #b stands for @b also when that is gone
+//!          `── sum over what was in @b and died before @c ("freed before next")
+//! ```
+//!
+//! The sums of a bookmark with `HAS_FBN` are kept exact: while its point lies behind the last
+//! snapshot each killed block that the point had counts; when a snapshot between it and the next
+//! one goes, what died after that snapshot counts too. Deadlists keep the txg of such a bookmark
+//! among their keys, so that the sums can be asked for.
+
+use std::collections::BTreeSet;
+
+use cenote_dmu::deadlist::edit as deadlist;
+use cenote_dmu::live::ObjectSpec;
+use cenote_dmu::zap::edit::{self as zap, ZapOptions};
+use cenote_dmu::{Space, Tx, TxResult};
+use cenote_ondisk::dsl::bookmark::{BOOKMARK_V1_WORDS, BOOKMARK_V2_WORDS};
+use cenote_ondisk::dsl::{BookmarkFlags, BookmarkPhys, DatasetFlags, DatasetPhys, key};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::zap::{MatchKind, NormFlags, Value};
+use cenote_rt::Error;
+
+use super::space::Sizes;
+use super::{
+    Env, OpError, blocks, features, get_dataset, get_dir, history, names, snapshot,
+};
+
+/// A bookmark and its name.
+pub(super) type Named = (String, BookmarkPhys);
+
+/// The bookmarks of a head, if it has any.
+pub(super) fn table(tx: &mut Tx<'_>, head: u64) -> TxResult<Option<u64>> {
+    if tx.dnode(head)?.object_type != ObjectType::ZAP_METADATA {
+        return Ok(None);
+    }
+    zap::lookup_u64(tx, head, key::BOOKMARKS)
+}
+
+/// All bookmarks of a head.
+pub(super) fn all(tx: &mut Tx<'_>, head: u64) -> TxResult<Vec<Named>> {
+    let Some(table) = table(tx, head)? else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for entry in zap::entries(tx, table)? {
+        let Some(name) = names::text(&entry.key) else { continue };
+        found.push((name.to_owned(), decode(table, &entry.value)?));
+    }
+    Ok(found)
+}
+
+fn decode(table: u64, value: &Value) -> TxResult<BookmarkPhys> {
+    let phys = BookmarkPhys::decode(&value.words());
+    phys.map_err(|error| Error::corrupt(error).in_object(0, table).into())
+}
+
+fn has_sums(mark: &BookmarkPhys) -> bool {
+    mark.flags.contains(BookmarkFlags::HAS_FBN)
+}
+
+/// The bookmark of that name.
+fn find(tx: &mut Tx<'_>, head: u64, name: &str) -> TxResult<Option<BookmarkPhys>> {
+    let Some(table) = table(tx, head)? else { return Ok(None) };
+    let is_folded = get_dataset(tx, head)?.flags.contains(DatasetFlags::CI_DATASET);
+    let value = if is_folded {
+        zap::lookup_normalized(tx, table, name.as_bytes(), MatchKind::Normalized)?
+            .map(|entry| entry.value)
+    } else {
+        zap::lookup(tx, table, name)?
+    };
+    value.map(|value| decode(table, &value)).transpose()
+}
+
+/// Takes `pool/fs#name` apart.
+fn parts(name: &str) -> TxResult<(&str, &str)> {
+    name.split_once('#').ok_or_else(|| OpError::Name.into())
+}
+
+/// Makes the bookmark `pool/fs#name` of a snapshot or of another bookmark.
+pub(crate) fn create(tx: &mut Tx<'_>, env: &Env, name: &str, source: &str) -> TxResult<()> {
+    if !features::is_enabled(tx, "bookmarks")? {
+        return Err(OpError::Unsupported.into());
+    }
+    names::check_new(env, name)?;
+    names::check_pool(env, source)?;
+    let (dataset, last) = parts(name)?;
+    let head = names::head(tx, dataset)?;
+    if find(tx, head, last)?.is_some() {
+        return Err(OpError::Exists.into());
+    }
+    let (point, text) = if source.contains('#') {
+        let (of, source_name) = parts(source)?;
+        let of = names::head(tx, of)?;
+        let mark = find(tx, of, source_name)?.ok_or(OpError::NotFound)?;
+        if !is_before(tx, of, mark.creation_txg, head)? {
+            return Err(OpError::NotAnAncestor.into());
+        }
+        let mut mark = BookmarkPhys { redaction_obj: 0, ..mark };
+        mark.word_count = if has_sums(&mark) || mark.ivset_guid != 0 {
+            BOOKMARK_V2_WORDS
+        } else {
+            BOOKMARK_V1_WORDS
+        };
+        (mark, format!("name={last} creation_txg={} source_guid={}", mark.creation_txg, mark.guid))
+    } else {
+        let object = names::snapshot_of(tx, source)?;
+        let snapshot = get_dataset(tx, object)?;
+        if !is_before(tx, object, snapshot.creation_txg, head)? {
+            return Err(OpError::NotAnAncestor.into());
+        }
+        let mark = of_snapshot(tx, &snapshot)?;
+        let txg = mark.creation_txg;
+        (mark, format!("name={last} creation_txg={txg} target_snap={object} redact_obj=0"))
+    };
+    insert(tx, head, last, &point)?;
+    history::log(tx, env, "bookmark", head, &text)
+}
+
+/// A bookmark of a snapshot.
+fn of_snapshot(tx: &mut Tx<'_>, snapshot: &DatasetPhys) -> TxResult<BookmarkPhys> {
+    let mut mark = BookmarkPhys {
+        word_count: BOOKMARK_V1_WORDS,
+        guid: snapshot.guid,
+        creation_txg: snapshot.creation_txg,
+        creation_time: snapshot.creation_time,
+        ..BookmarkPhys::default()
+    };
+    let has_v2 = features::is_enabled(tx, "bookmark_v2")?;
+    if has_v2 && features::is_enabled(tx, "bookmark_written")? {
+        let next = get_dataset(tx, snapshot.next_snap_obj)?;
+        mark.word_count = BOOKMARK_V2_WORDS;
+        mark.flags = BookmarkFlags::HAS_FBN | BookmarkFlags::SNAPSHOT_EXISTS;
+        mark.referenced =
+            [snapshot.referenced_bytes, snapshot.compressed_bytes, snapshot.uncompressed_bytes];
+        mark.freed_before_next = words(deadlist::space(tx, next.deadlist_obj)?);
+    }
+    Ok(mark)
+}
+
+fn words(space: Space) -> [u64; 3] {
+    [space.used, space.comp, space.uncomp]
+}
+
+/// Whether the dataset `earlier`, as of `txg`, is a point of the line that `later` goes on.
+fn is_before(tx: &mut Tx<'_>, earlier: u64, txg: u64, later: u64) -> TxResult<bool> {
+    let earlier_dir = get_dataset(tx, earlier)?.dir_obj;
+    let mut at = later;
+    loop {
+        let phys = get_dataset(tx, at)?;
+        if phys.is_snapshot() && txg >= phys.creation_txg {
+            return Ok(at == earlier || phys.dir_obj == earlier_dir && txg == phys.creation_txg);
+        }
+        if phys.dir_obj == earlier_dir {
+            return Ok(true);
+        }
+        at = get_dir(tx, phys.dir_obj)?.origin_obj;
+        if at == 0 {
+            return Ok(false);
+        }
+    }
+}
+
+/// Adds a bookmark to a head, with what it counts for.
+pub(super) fn insert(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
+    let table = match table(tx, head)? {
+        Some(table) => table,
+        None => {
+            blocks::zapify(tx, head)?;
+            let spec = ObjectSpec::new(ObjectType::ZAP_METADATA, 0);
+            let options = ZapOptions { normflags: NormFlags::TOUPPER, ..ZapOptions::default() };
+            let table = zap::create(tx, &spec, options)?;
+            zap::insert(tx, head, key::BOOKMARKS, table)?;
+            features::add(tx, "bookmarks", 1)?;
+            table
+        }
+    };
+    if mark.word_count > BOOKMARK_V1_WORDS {
+        features::add(tx, "bookmark_v2", 1)?;
+    }
+    if has_sums(mark) {
+        features::add(tx, "bookmark_written", 1)?;
+    }
+    zap::insert(tx, table, name, Value::words_of(&mark.encode()))
+}
+
+/// Takes a bookmark off a head, with what it counts for; the table goes with the last.
+pub(super) fn take(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
+    let Some(table) = table(tx, head)? else { return Err(OpError::NotFound.into()) };
+    zap::remove(tx, table, name)?;
+    if mark.word_count > BOOKMARK_V1_WORDS {
+        features::add(tx, "bookmark_v2", -1)?;
+    }
+    if has_sums(mark) {
+        features::add(tx, "bookmark_written", -1)?;
+    }
+    if zap::len(tx, table)? == 0 {
+        zap::destroy(tx, table)?;
+        zap::remove(tx, head, key::BOOKMARKS)?;
+        features::add(tx, "bookmarks", -1)?;
+    }
+    Ok(())
+}
+
+/// Destroys the bookmark `pool/fs#name`. One that is not there counts as destroyed.
+pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
+    names::check_pool(env, name)?;
+    let (dataset, last) = parts(name)?;
+    let head = match names::head(tx, dataset) {
+        Ok(head) => head,
+        Err(step) if names::is_missing(&step) => return Ok(()),
+        Err(step) => return Err(step),
+    };
+    let Some(mark) = find(tx, head, last)? else { return Ok(()) };
+    if mark.redaction_obj != 0 {
+        // Redaction lists are carried and not changed here.
+        return Err(OpError::Unsupported.into());
+    }
+    remove(tx, head, last, &mark)?;
+    history::log(tx, env, "remove bookmark", head, &format!("name={last}"))
+}
+
+/// Takes a bookmark off, and the key in deadlists that it alone kept.
+fn remove(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
+    take(tx, head, name, mark)?;
+    if !has_sums(mark) || mark.flags.contains(BookmarkFlags::SNAPSHOT_EXISTS) {
+        return Ok(());
+    }
+    let phys = get_dataset(tx, head)?;
+    let txg = mark.creation_txg;
+    if txg >= phys.prev_snap_txg || keeps_key(tx, head, txg)? {
+        return Ok(());
+    }
+    let dir = get_dir(tx, phys.dir_obj)?;
+    snapshot::remove_clone_keys(tx, &dir, txg)?;
+    snapshot::remove_key(tx, phys.deadlist_obj, txg)
+}
+
+/// Whether a bookmark of the head needs the txg among the keys of deadlists.
+pub(super) fn keeps_key(tx: &mut Tx<'_>, head: u64, txg: u64) -> TxResult<bool> {
+    let marks = all(tx, head)?;
+    Ok(marks.iter().any(|(_, mark)| has_sums(mark) && mark.creation_txg == txg))
+}
+
+/// Frees the bookmarks of a head that goes.
+pub(super) fn destroy_all(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
+    for (name, mark) in all(tx, head)? {
+        take(tx, head, &name, &mark)?;
+    }
+    Ok(())
+}
+
+/// Txgs of bookmarks with sums behind `txg`, which a new deadlist has among its keys.
+pub(super) fn keys_after(tx: &mut Tx<'_>, head: u64, txg: u64) -> TxResult<BTreeSet<u64>> {
+    let marks = all(tx, head)?.into_iter();
+    Ok(marks
+        .filter(|(_, mark)| has_sums(mark) && mark.creation_txg > txg)
+        .map(|(_, mark)| mark.creation_txg)
+        .collect())
+}
+
+fn store(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
+    let table = table(tx, head)?.ok_or(OpError::NotFound)?;
+    // An update has all words, however long it was.
+    let mark = BookmarkPhys { word_count: BOOKMARK_V2_WORDS, ..*mark };
+    zap::update(tx, table, name, Value::words_of(&mark.encode()))
+}
+
+fn add(mark: &mut BookmarkPhys, more: [u64; 3]) {
+    for (sum, more) in mark.freed_before_next.iter_mut().zip(more) {
+        *sum = sum.wrapping_add(more);
+    }
+}
+
+/// Blocks of the head died, as (birth, sizes).
+pub(super) fn note_killed(
+    tx: &mut Tx<'_>,
+    head: u64,
+    prev_snap_txg: u64,
+    killed: &[(u64, Sizes)],
+) -> TxResult<()> {
+    for (name, mut mark) in all(tx, head)? {
+        if !has_sums(&mark) || mark.creation_txg < prev_snap_txg {
+            continue;
+        }
+        let mut sum = Sizes::default();
+        for (_, sizes) in killed.iter().filter(|(birth, _)| *birth <= mark.creation_txg) {
+            sum += *sizes;
+        }
+        if sum != Sizes::default() {
+            add(&mut mark, [sum.used as u64, sum.compressed as u64, sum.uncompressed as u64]);
+            store(tx, head, &name, &mark)?;
+        }
+    }
+    Ok(())
+}
+
+/// A snapshot of the head goes; `next_deadlist` is that of the dataset after it. True if its txg
+/// must stay among the keys of deadlists.
+pub(super) fn note_destroyed(
+    tx: &mut Tx<'_>,
+    head: u64,
+    snapshot: &DatasetPhys,
+    next_deadlist: u64,
+) -> TxResult<bool> {
+    let mut is_kept = false;
+    for (name, mut mark) in all(tx, head)? {
+        if !has_sums(&mark) {
+            continue;
+        }
+        let txg = mark.creation_txg;
+        if txg == snapshot.creation_txg {
+            mark.flags.remove(BookmarkFlags::SNAPSHOT_EXISTS);
+            is_kept = true;
+        } else if (snapshot.prev_snap_txg..snapshot.creation_txg).contains(&txg) {
+            add(&mut mark, words(deadlist::space_range(tx, next_deadlist, 0, txg)?));
+        } else {
+            continue;
+        }
+        store(tx, head, &name, &mark)?;
+    }
+    Ok(is_kept)
+}
+
+/// What follows the point at `txg` in the head's line changed to a dataset with that deadlist.
+pub(super) fn note_next_changed(
+    tx: &mut Tx<'_>,
+    head: u64,
+    txg: u64,
+    next_deadlist: u64,
+) -> TxResult<()> {
+    for (name, mut mark) in all(tx, head)? {
+        if has_sums(&mark) && mark.creation_txg == txg {
+            mark.freed_before_next = words(deadlist::space(tx, next_deadlist)?);
+            store(tx, head, &name, &mark)?;
+        }
+    }
+    Ok(())
+}

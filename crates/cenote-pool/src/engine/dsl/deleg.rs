@@ -1,0 +1,56 @@
+//! Delegated permissions that a new dataset gets from those above (spec 04 §24).
+
+use std::collections::BTreeSet;
+
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::object_type::ObjectType;
+
+use super::{Env, get_dir, names, new_zap, put_dir, room};
+
+/// Create-time permissions, and create-time sets.
+const CREATE_TIME: [(&str, &str); 2] = [("c-$", "ul$"), ("C-$", "Ul$")];
+
+/// Gives whoever creates a dataset what the dirs above say that its creator may.
+pub(crate) fn copy_create_time(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult<()> {
+    for (source, target) in CREATE_TIME {
+        let mut granted = BTreeSet::new();
+        for above in room::ancestry(tx, dir)?.into_iter().skip(1) {
+            let deleg = get_dir(tx, above)?.deleg_zapobj;
+            if deleg == 0 {
+                continue;
+            }
+            if let Some(jump) = zap::lookup_u64(tx, deleg, source)? {
+                let entries = zap::entries(tx, jump)?;
+                granted.extend(entries.iter().filter_map(|e| names::text(&e.key).map(str::to_owned)));
+            }
+        }
+        if granted.is_empty() {
+            continue;
+        }
+        let mut phys = get_dir(tx, dir)?;
+        if phys.deleg_zapobj == 0 {
+            phys.deleg_zapobj = new_zap(tx, ObjectType::DSL_PERMS)?;
+            put_dir(tx, dir, &phys)?;
+        }
+        let jump = new_zap(tx, ObjectType::DSL_PERMS)?;
+        for permission in &granted {
+            zap::insert(tx, jump, permission, 0)?;
+        }
+        zap::insert(tx, phys.deleg_zapobj, &format!("{target}{}", env.who), jump)?;
+    }
+    Ok(())
+}
+
+/// Frees the permissions of a dir that goes.
+pub(crate) fn destroy(tx: &mut Tx<'_>, deleg: u64) -> TxResult<()> {
+    if deleg == 0 {
+        return Ok(());
+    }
+    for entry in zap::entries(tx, deleg)? {
+        if let Some(jump) = entry.value.first() {
+            zap::destroy(tx, jump)?;
+        }
+    }
+    zap::destroy(tx, deleg)
+}

@@ -1,0 +1,144 @@
+//! What room there is (spec 04 §17.1, §17.5, §20).
+
+use cenote_dmu::bpobj::edit as bpobj;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::dsl::{DirPhys, key};
+
+use super::names::DEPTH_MAX;
+use super::{Env, OpError, directory_object, get_dir, need_directory_object};
+
+/// MOS blocks have three copies, and are taken to be of this size.
+const BLOCK_CHARGE: u64 = 3 * (16 << 10);
+
+/// The pool's space.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PoolSpace {
+    /// Deflated space of the normal class.
+    pub(crate) rdspace: u64,
+    /// The same with what other classes hold.
+    pub(crate) dspace: u64,
+    /// What is kept back.
+    pub(crate) slop: u64,
+    /// Freed in recent txgs and not usable yet.
+    pub(crate) deferred: u64,
+}
+
+/// How much of what is kept back an operation may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reserve {
+    /// Nothing: it makes the pool fuller.
+    Normal,
+    /// Half: administrators' work.
+    Half,
+    /// Three quarters: what may make room.
+    Most,
+}
+
+impl PoolSpace {
+    /// Space for datasets, `parked` bytes of which wait on the list of deferred frees.
+    pub(crate) fn usable(&self, reserve: Reserve, parked: u64) -> u64 {
+        let kept = match reserve {
+            Reserve::Normal => self.slop,
+            Reserve::Half => self.slop / 2,
+            Reserve::Most => self.slop / 4,
+        };
+        self.dspace.saturating_sub(parked).saturating_sub(kept)
+    }
+}
+
+/// Bytes on the list of deferred frees.
+pub(crate) fn parked(tx: &mut Tx<'_>) -> TxResult<u64> {
+    match directory_object(tx, key::SYNC_BPOBJ)? {
+        Some(list) => Ok(bpobj::space(tx, list)?.used),
+        None => Ok(0),
+    }
+}
+
+/// Refuses an operation that changes so many blocks of the MOS if the pool is too full for it.
+pub(crate) fn check_pool(tx: &mut Tx<'_>, env: &Env, reserve: Reserve, blocks: u64) -> TxResult<()> {
+    if blocks == 0 {
+        return Ok(());
+    }
+    let root = need_directory_object(tx, key::ROOT_DATASET)?;
+    let used = get_dir(tx, root)?.used_bytes;
+    let usable = env.space.usable(reserve, parked(tx)?).saturating_sub(env.space.deferred);
+    if used.saturating_add(BLOCK_CHARGE.saturating_mul(blocks)) > usable {
+        return Err(OpError::NoSpace.into());
+    }
+    Ok(())
+}
+
+/// Bytes that may still be charged to a dir, by what is on disk.
+pub(crate) fn available(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult<u64> {
+    available_after(tx, env, dir, (0, 0))
+}
+
+/// The same once `relief.1` bytes less are charged to the dir `relief.0`, one above.
+pub(crate) fn available_after(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    dir: u64,
+    relief: (u64, u64),
+) -> TxResult<u64> {
+    let mut chain = Vec::new();
+    let mut at = dir;
+    while at != 0 && chain.len() < DEPTH_MAX {
+        let phys = get_dir(tx, at)?;
+        chain.push((at, phys));
+        at = phys.parent_obj;
+    }
+    let pool = env.space.usable(Reserve::Normal, parked(tx)?);
+    let mut space: Option<u64> = None;
+    for (object, phys) in chain.into_iter().rev() {
+        let quota = if phys.quota == 0 { u64::MAX } else { phys.quota };
+        let mut used = phys.used_bytes;
+        let above = space.map(|space| space.saturating_add(phys.reserved.saturating_sub(used)));
+        let quota = if above.is_none() { quota.min(pool) } else { quota };
+        let mut above = above.unwrap_or(u64::MAX);
+        if object == relief.0 {
+            used = used.saturating_sub(relief.1);
+            above = above.saturating_add(relief.1);
+        }
+        space = Some(quota.saturating_sub(used).min(above));
+    }
+    Ok(space.unwrap_or(0))
+}
+
+/// What the dir counts for in its parent.
+pub(crate) fn share(dir: &DirPhys) -> u64 {
+    dir.used_bytes.max(dir.reserved)
+}
+
+/// The dirs from `dir` up to the root.
+pub(crate) fn ancestry(tx: &mut Tx<'_>, dir: u64) -> TxResult<Vec<u64>> {
+    let mut chain = Vec::new();
+    let mut at = dir;
+    while at != 0 && chain.len() < DEPTH_MAX {
+        chain.push(at);
+        at = get_dir(tx, at)?.parent_obj;
+    }
+    Ok(chain)
+}
+
+/// Whether `bytes` can move from the dir `from` to the dir `to`, which frees them above both.
+pub(crate) fn check_transfer(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    from: u64,
+    to: u64,
+    bytes: u64,
+) -> TxResult<u64> {
+    let (ours, theirs) = (ancestry(tx, from)?, ancestry(tx, to)?);
+    let common = theirs.iter().copied().find(|dir| ours.contains(dir)).unwrap_or(0);
+    // What leaves `from` lowers the share of each dir below the common one by at most that.
+    let mut relief = bytes;
+    for dir in ours.iter().copied().take_while(|dir| *dir != common) {
+        let phys = get_dir(tx, dir)?;
+        let after = phys.used_bytes.saturating_sub(relief).max(phys.reserved);
+        relief = share(&phys).saturating_sub(after);
+    }
+    if available_after(tx, env, to, (common, relief))? < bytes {
+        return Err(OpError::NoSpace.into());
+    }
+    Ok(common)
+}
