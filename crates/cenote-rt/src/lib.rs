@@ -15,7 +15,8 @@ pub use buf::{Buf, BufMut};
 pub use error::{At, Error, Kind, Result};
 pub use random::{Rng, secret_bytes};
 pub use task::{
-    AsyncMutex, BoxFuture, JoinHandle, Semaphore, block_on, blocking, cpu, monotonic, oneshot, sleep, spawn, wall_clock,
+    AsyncMutex, BoxFuture, JoinHandle, Notify, Semaphore, block_on, blocking, cpu, monotonic,
+    oneshot, sleep, spawn, until, wall_clock,
 };
 
 /// A hash map with a fixed hasher, so that its order is the same in every run.

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-pub use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
+pub use tokio::sync::{Mutex as AsyncMutex, Notify, Semaphore, oneshot};
 pub use tokio::task::JoinHandle;
 
 use crate::{Error, Kind, Result};
@@ -56,6 +56,11 @@ pub async fn cpu<T: Send + 'static>(
 /// Waits.
 pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
+}
+
+/// Waits for `future`, but no longer than `timeout`.
+pub async fn until<T>(timeout: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(timeout, future).await.ok()
 }
 
 /// Time since some fixed moment, never going back.
