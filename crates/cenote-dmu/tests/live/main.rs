@@ -6,6 +6,7 @@
 mod accounting;
 mod bench;
 mod cases;
+mod edits;
 mod model;
 mod walk;
 
