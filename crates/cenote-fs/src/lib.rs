@@ -5,7 +5,7 @@
 //!                                   registry, rules of names         ACL, data
 //!     Dataset --Volume::open------> Volume: one range of bytes
 //!
-//! Everything is of the pool's txg and never changes. A [`Node`] is a file, directory or whatever
+//! Everything that is read is of the pool's txg and never changes. A [`Node`] is a file, directory or whatever
 //! else has an inode; it holds its dnode and decoded attributes, and is cheap to clone. Names and
 //! paths are bytes throughout. What the kernel module shows of a mounted file system is what these
 //! types say: names of extended attributes with their namespace, device numbers taken apart,
@@ -16,6 +16,7 @@
 mod directory;
 mod error;
 mod filesystem;
+pub mod format;
 mod node;
 mod stream;
 mod volume;

@@ -91,6 +91,12 @@ impl VdevKind {
         matches!(self, Self::File | Self::Disk | Self::DraidSpare { .. })
     }
 
+    /// Whether it has a device of its own.
+    #[must_use]
+    pub const fn is_real_leaf(&self) -> bool {
+        matches!(self, Self::File | Self::Disk)
+    }
+
     /// Whether data can lie there: neither hole, missing nor indirect.
     #[must_use]
     pub const fn is_concrete(&self) -> bool {

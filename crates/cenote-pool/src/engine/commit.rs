@@ -21,7 +21,7 @@ use cenote_ondisk::config::{VdevConfig, label_list};
 use cenote_ondisk::uberblock::{MMP_MAGIC, Uberblock};
 use cenote_rt::Result;
 use cenote_vdev::LeafId;
-use cenote_vdev::labels::{Pair, slot_of};
+use cenote_vdev::labels::{Pair, slot_of, write_config, write_uberblock};
 
 use super::{Config, Engine, invariant_error};
 
@@ -42,22 +42,22 @@ impl Engine {
         let tops = if is_dirty { concrete(&config) } else { self.some_tops(&config, txg) };
 
         // Order 1.
-        self.tree.flush().await?;
+        self.flush_devices().await?;
         if is_dirty {
             self.write_labels(&config, &tops, Pair::Even).await?;
             // Order 2.
-            self.tree.flush().await?;
+            self.flush_devices().await?;
         }
         let written = self.write_uberblock(&tops, &uberblock).await?;
         if written == 0 {
             return Err(cenote_rt::Error::new(cenote_rt::Kind::Io, "no device took the uberblock"));
         }
         // Order 3.
-        self.tree.flush().await?;
+        self.flush_devices().await?;
         if is_dirty {
             self.write_labels(&config, &tops, Pair::Odd).await?;
             // Order 4.
-            self.tree.flush().await?;
+            self.flush_devices().await?;
         }
         *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
         self.maps.committed(txg, root, &config.root.children);
@@ -99,8 +99,12 @@ impl Engine {
             let mut last = None;
             for leaf in top.leaves() {
                 let list = label_list(&config.facts, top, leaf.guid);
-                let Some(id) = self.leaf_id(leaf.guid) else { continue };
-                match self.tree.write_label_config(id, pair, &list).await {
+                let result = match (self.leaf_id(leaf.guid), self.added_device(leaf.guid)) {
+                    (Some(id), _) => self.tree.write_label_config(id, pair, &list).await,
+                    (None, Some(device)) => write_config(&*device, pair, &list).await,
+                    (None, None) => continue,
+                };
+                match result {
                     Ok(()) => written += 1,
                     Err(error) => last = Some(error),
                 }
@@ -119,10 +123,15 @@ impl Engine {
         let mut written = 0;
         for top in tops {
             for leaf in top.leaves() {
-                let Some(id) = self.leaf_id(leaf.guid) else { continue };
-                let slot = slot_of(uberblock.txg, top.top.ashift, false);
+                let ashift = top.top.ashift;
+                let slot = slot_of(uberblock.txg, ashift, false);
+                let result = match (self.leaf_id(leaf.guid), self.added_device(leaf.guid)) {
+                    (Some(id), _) => self.tree.write_uberblock(id, uberblock, slot).await,
+                    (None, Some(device)) => write_uberblock(&*device, uberblock, ashift, slot).await,
+                    (None, None) => continue,
+                };
                 // A leaf that fails has its error counted; the others have the uberblock.
-                if self.tree.write_uberblock(id, uberblock, slot).await.is_ok() {
+                if result.is_ok() {
                     written += 1;
                 }
             }
@@ -132,6 +141,12 @@ impl Engine {
 }
 
 impl Engine {
+    /// Flushes every leaf that was written, those that came in this very txg included.
+    async fn flush_devices(&self) -> Result<()> {
+        self.tree.flush().await?;
+        self.flush_added().await
+    }
+
     /// The leaf, if it can be written.
     fn leaf_id(&self, guid: u64) -> Option<LeafId> {
         let (id, _) = self.tree.leaves().find(|(_, leaf)| leaf.guid() == guid)?;

@@ -1,0 +1,72 @@
+//! Who owns an object, for the accounting by user, group and project.
+//!
+//! Owners stand at fixed places after the header of a bonus, whatever the layout says: that is
+//! what every layout must keep to (spec 03 §8.5). Bonuses of old file systems have places of their
+//! own (spec 03 §14).
+
+use cenote_dmu::live::{Owned, Owner, OwnerProbe};
+use cenote_ondisk::dnode::DnodePhys;
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::sa::SaHeader;
+use cenote_ondisk::znode::{PFlags, ZNODE_PHYS_LEN};
+
+/// After the header: owner, group, flags, project.
+const SA: [usize; 4] = [24, 32, 48, 128];
+/// In a legacy bonus: owner, group.
+const ZNODE: [usize; 2] = [128, 136];
+
+/// Finds the owners of objects of file systems.
+#[derive(Debug, Clone, Copy)]
+pub struct FsOwners {
+    /// Whether objects are counted (feature `userobj_accounting`).
+    pub counts_objects: bool,
+    /// Whether projects are (feature `project_quota`).
+    pub counts_projects: bool,
+}
+
+impl OwnerProbe for FsOwners {
+    fn owner(&self, dnode: &DnodePhys, spill: Option<&[u8]>) -> Owned {
+        let buffer = match (dnode.bonus_type, spill) {
+            (ObjectType::ZNODE, _) => return of_znode(dnode.bonus()),
+            (ObjectType::SA, Some(spill)) => spill,
+            (ObjectType::SA, None) if dnode.bonus().is_empty() && dnode.spill.is_some() => {
+                return Owned::InSpill;
+            }
+            (ObjectType::SA, None) => dnode.bonus(),
+            _ => return Owned::No,
+        };
+        of_attributes(buffer).map_or(Owned::No, Owned::By)
+    }
+
+    fn counts_objects(&self) -> bool {
+        self.counts_objects
+    }
+
+    fn counts_projects(&self) -> bool {
+        self.counts_projects
+    }
+}
+
+fn of_attributes(buffer: &[u8]) -> Option<Owner> {
+    let header = SaHeader::decode(buffer).ok().flatten()?;
+    let word = |at: usize| word(buffer, header.size.checked_add(at)?, header.order);
+    let [uid, gid, flags, project] = SA;
+    let has_project = word(flags)? & PFlags::PROJID.bits() != 0;
+    let project = if has_project { word(project)? } else { 0 };
+    Some(Owner { uid: word(uid)?, gid: word(gid)?, project })
+}
+
+fn of_znode(bonus: &[u8]) -> Owned {
+    let [uid, gid] = ZNODE.map(|at| word(bonus, at, Endian::Little));
+    match (uid, gid) {
+        (Some(uid), Some(gid)) if bonus.len() >= ZNODE_PHYS_LEN => {
+            Owned::By(Owner { uid, gid, project: 0 })
+        }
+        _ => Owned::No,
+    }
+}
+
+fn word(bytes: &[u8], at: usize, order: Endian) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|word| order.u64(*word))
+}
