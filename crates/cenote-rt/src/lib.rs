@@ -8,12 +8,15 @@ pub mod buf;
 pub mod error;
 pub mod random;
 mod recycle;
+pub mod seeded;
+mod simulation;
 pub mod task;
 pub mod tunables;
 
 pub use buf::{Buf, BufMut};
 pub use error::{At, Error, Kind, Result};
 pub use random::{Rng, secret_bytes};
+pub use simulation::simulate;
 pub use task::{
     AsyncMutex, BoxFuture, JoinHandle, Notify, Semaphore, block_on, blocking, cpu, monotonic,
     oneshot, sleep, spawn, until, wall_clock,

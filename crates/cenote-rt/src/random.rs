@@ -46,10 +46,13 @@ impl Rng {
     }
 }
 
-/// Bytes nobody can guess, from the operating system.
+/// Bytes nobody can guess, from the operating system; in a simulation, from its seed.
 ///
 /// # Errors
 /// When the operating system has none to give.
 pub fn secret_bytes(bytes: &mut [u8]) -> crate::Result<()> {
+    if crate::simulation::fill(bytes) {
+        return Ok(());
+    }
     getrandom::fill(bytes).map_err(|error| crate::Error::new(crate::Kind::Io, error.to_string()))
 }

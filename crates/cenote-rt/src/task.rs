@@ -12,7 +12,7 @@ use std::time::Duration;
 pub use tokio::sync::{Mutex as AsyncMutex, Notify, Semaphore, oneshot};
 pub use tokio::task::JoinHandle;
 
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, simulation};
 
 /// A boxed future, what the object-safe traits of the engine return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -42,6 +42,9 @@ pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static
 
 /// Runs something that blocks the thread, away from the tasks.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    if simulation::is_here() {
+        return Ok(work());
+    }
     tokio::task::spawn_blocking(work).await.map_err(|error| Error::new(Kind::Io, error))
 }
 
@@ -55,6 +58,9 @@ pub async fn cpu<T: Send + 'static>(
 
 /// Waits.
 pub async fn sleep(duration: Duration) {
+    if simulation::pass(duration) {
+        return tokio::task::yield_now().await;
+    }
     tokio::time::sleep(duration).await;
 }
 
@@ -66,6 +72,9 @@ pub async fn until<T>(timeout: Duration, future: impl Future<Output = T>) -> Opt
 /// Time since some fixed moment, never going back.
 #[must_use]
 pub fn monotonic() -> Duration {
+    if let Some(elapsed) = simulation::elapsed() {
+        return elapsed;
+    }
     static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     START.get_or_init(std::time::Instant::now).elapsed()
 }
@@ -73,5 +82,8 @@ pub fn monotonic() -> Duration {
 /// Time since 1970-01-01 UTC.
 #[must_use]
 pub fn wall_clock() -> Duration {
+    if let Some(now) = simulation::wall_clock() {
+        return now;
+    }
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use cenote_ondisk::spacemap::HISTOGRAM_BUCKETS;
 use cenote_ranges::RangeSet;
+use cenote_rt::seeded::{Bug, is_on};
 
 use super::class::Class;
 use super::error::Violation;
@@ -105,7 +106,7 @@ impl State {
         }
         let (space, allocated) = self.class_space(Class::Normal);
         // With so little left, what waits is needed (spec 05 §5.4).
-        let may_defer = space.saturating_sub(allocated) > slop;
+        let may_defer = space.saturating_sub(allocated) > slop && !is_on(Bug::NoDeferral);
         let mut touched = self.dirty.remove(&txg).unwrap_or_default();
         touched.extend(self.deferring.iter().copied());
         let mut mature = Vec::new();

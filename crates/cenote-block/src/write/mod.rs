@@ -35,6 +35,7 @@ use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr, NewBlock, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, Kind, Result, tunables};
 use cenote_vdev::{IoClass, Vdev, VdevKind};
 
@@ -320,7 +321,7 @@ impl Job<'_> {
         let has_checksum =
             !matches!(self.policy.checksum, ChecksumAlgorithm::Off | ChecksumAlgorithm::NoParity);
         has_checksum
-            && old.birth() == self.context.txg
+            && (old.birth() == self.context.txg || is_on(Bug::RewriteOfOldBlocks))
             && !old.is_embedded()
             && old.psize() == self.psize()
             && self.context.pass >= tunables::SYNC_PASS_REWRITE.get()
@@ -431,7 +432,7 @@ const ANYWHERE: cenote_ondisk::blkptr::Dva =
 /// Keeps W1 where it counts: right before the first byte is written over.
 fn assert_rewritable(old: &BlockPtr, txg: u64) -> Result<()> {
     let is_ours = old.birth() == txg && old.physical_birth() == txg && !old.is_rewritten();
-    if is_ours && !old.is_dedup() && !old.is_protected() {
+    if (is_ours || is_on(Bug::RewriteOfOldBlocks)) && !old.is_dedup() && !old.is_protected() {
         return Ok(());
     }
     let cause = WriteError::RewriteOfAnotherTxg { birth: old.physical_birth(), txg };

@@ -20,6 +20,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{VdevConfig, label_list};
 use cenote_ondisk::uberblock::{MMP_MAGIC, Uberblock};
 use cenote_rt::Result;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_vdev::LeafId;
 use cenote_vdev::labels::{Pair, slot_of, write_config, write_uberblock};
 
@@ -41,23 +42,29 @@ impl Engine {
         let uberblock = self.next_uberblock(txg, root, &config);
         let tops = if is_dirty { concrete(&config) } else { self.some_tops(&config, txg) };
 
+        if is_on(Bug::UberblockFirst) {
+            self.write_uberblock(&tops, &uberblock).await?;
+        }
         // Order 1.
-        self.flush_devices().await?;
+        self.flush_unless(Bug::NoFlushBeforeLabels).await?;
         if is_dirty {
             self.write_labels(&config, &tops, Pair::Even).await?;
+            if is_on(Bug::OddLabelsFirst) {
+                self.write_labels(&config, &tops, Pair::Odd).await?;
+            }
             // Order 2.
-            self.flush_devices().await?;
+            self.flush_unless(Bug::NoFlushBeforeUberblock).await?;
         }
         let written = self.write_uberblock(&tops, &uberblock).await?;
         if written == 0 {
             return Err(cenote_rt::Error::new(cenote_rt::Kind::Io, "no device took the uberblock"));
         }
         // Order 3.
-        self.flush_devices().await?;
+        self.flush_unless(Bug::NoFlushAfterUberblock).await?;
         if is_dirty {
             self.write_labels(&config, &tops, Pair::Odd).await?;
             // Order 4.
-            self.flush_devices().await?;
+            self.flush_unless(Bug::NoFlushAfterLabels).await?;
         }
         *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
         self.maps.committed(txg, root, &config.root.children);
@@ -141,6 +148,11 @@ impl Engine {
 }
 
 impl Engine {
+    /// Flushes, unless that bug is in.
+    async fn flush_unless(&self, bug: Bug) -> Result<()> {
+        if is_on(bug) { Ok(()) } else { self.flush_devices().await }
+    }
+
     /// Flushes every leaf that was written, those that came in this very txg included.
     async fn flush_devices(&self) -> Result<()> {
         self.tree.flush().await?;

@@ -24,6 +24,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::spacemap::{Action, Geometry};
 use cenote_ranges::RangeSet;
 use cenote_rt::Result;
+use cenote_rt::seeded::{Bug, is_on};
 
 use super::dsl::{self, features};
 use super::{Engine, invariant};
@@ -118,7 +119,8 @@ impl Engine {
                     Recorder { root: &root, txg, pass, forms, recorded: Recorded::default() };
                 recorder.run(tx, &flushes, &condensed, &changes)?;
                 if pass == 1 && forms.has_logs {
-                    drop_logs(tx, oldest.unwrap_or(txg))?;
+                    let is_early = is_on(Bug::LogDroppedEarly);
+                    drop_logs(tx, oldest.unwrap_or(txg) + u64::from(is_early))?;
                 }
                 let blocks = log_length(tx, txg)?.div_ceil(LOG_BLOCK);
                 Ok((recorder.recorded, blocks))
@@ -165,6 +167,9 @@ impl<'a> Recorder<'a> {
             self.append(tx, object, &geometry, None, Action::Alloc, &flush.allocs)?;
             self.append(tx, object, &geometry, None, Action::Free, &flush.frees)?;
         }
+        if is_on(Bug::StaleUnflushedTxg) {
+            return Ok(());
+        }
         self.set_unflushed(tx, flush.vdev, flush.metaslab, self.txg)
     }
 
@@ -202,8 +207,11 @@ impl<'a> Recorder<'a> {
         if self.forms.has_logs {
             let log = self.log(tx)?;
             let geometry = Geometry::LOG;
-            self.append(tx, log, &geometry, Some(change.vdev), Action::Alloc, &change.allocs)?;
-            self.append(tx, log, &geometry, Some(change.vdev), Action::Free, &change.frees)?;
+            let (allocs, frees) = (&change.allocs, &change.frees);
+            let (allocs, frees) =
+                (less(allocs, Bug::LostAllocation), less(frees, Bug::LostFree));
+            self.append(tx, log, &geometry, Some(change.vdev), Action::Alloc, &allocs)?;
+            self.append(tx, log, &geometry, Some(change.vdev), Action::Free, &frees)?;
         } else {
             let geometry = metaslab_geometry(top, change.metaslab);
             self.append(tx, object, &geometry, None, Action::Alloc, &change.allocs)?;
@@ -341,6 +349,11 @@ fn figures(
         has_v2: forms.has_v2,
         must_upgrade: forms.has_histograms && !has_histogram,
     }))
+}
+
+/// `ranges`, without the first of them if that bug is in.
+fn less(ranges: &RangeSet, bug: Bug) -> RangeSet {
+    ranges.iter().skip(usize::from(is_on(bug))).collect()
 }
 
 /// A new map; maps with a histogram are counted.

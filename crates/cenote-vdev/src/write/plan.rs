@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use cenote_codec::parity;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut};
 
 use super::device_offset;
@@ -151,7 +152,8 @@ impl<'a> Builder<'a> {
                 Plan::Spare(*leaf, Box::new(self.add_pieces(target, pieces, depth + 1)))
             }
             Layout::Mirror => {
-                let children = node.children.iter().map(|child| {
+                let lost = usize::from(is_on(Bug::LostCopy));
+                let children = node.children.iter().skip(lost).map(|child| {
                     let copy = pieces.iter().map(|piece| Piece {
                         offset: piece.offset,
                         content: piece.content.clone(),
@@ -293,6 +295,9 @@ fn columns(map: &Map, row: &Row, data: &Buf) -> Option<Vec<Vec<Buf>>> {
         row.columns[..nparity].iter().map(|column| BufMut::for_filling(column.len)).collect();
     let mut rows: Vec<&mut [u8]> = stored.iter_mut().map(|buf| &mut **buf).collect();
     parity::generate(&mut rows, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>());
+    if is_on(Bug::LostParity) {
+        rows[0].fill(0);
+    }
     let mut contents: Vec<Vec<Buf>> = stored.into_iter().map(|buf| vec![buf.freeze()]).collect();
     for (column, part) in row.columns[nparity..].iter().zip(parts) {
         let filler = column.len.saturating_sub(part.len());

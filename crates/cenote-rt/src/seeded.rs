@@ -1,0 +1,77 @@
+//! Bugs that can be switched on, to see that the tests find them.
+//!
+//! Each stands for a whole kind of mistake that crash safety or space accounting would not survive.
+//! In a build without debug assertions, every release, [`is_on`] is `false` when it is compiled and
+//! nothing is left of it. One bug at a time is on, in the whole process.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// A mistake in the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Bug {
+    /// What the uberblock reaches may still be in the caches of devices.
+    NoFlushBeforeLabels = 1,
+    /// The uberblock may be on disk before the even labels.
+    NoFlushBeforeUberblock,
+    /// A txg counts as committed while its uberblock is on its way.
+    NoFlushAfterUberblock,
+    /// A txg counts as committed while its odd labels are on their way.
+    NoFlushAfterLabels,
+    /// All four labels are newer than every uberblock for a while.
+    OddLabelsFirst,
+    /// The uberblock is written before the MOS is durable.
+    UberblockFirst,
+    /// Freed space is used again in the very next txg.
+    NoDeferral,
+    /// One allocation in a space map's append is left out.
+    LostAllocation,
+    /// One free in a space map's append is left out.
+    LostFree,
+    /// A block that a snapshot still has is not on the deadlist.
+    ForgottenDeadBlock,
+    /// The first parity column of each RAID-Z row is zeros.
+    LostParity,
+    /// The first child of a mirror is not written.
+    LostCopy,
+    /// Blocks of older txgs are written over.
+    RewriteOfOldBlocks,
+    /// The log of the oldest unflushed txg is dropped with those before it.
+    LogDroppedEarly,
+    /// A flushed metaslab is not marked as such.
+    StaleUnflushedTxg,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 15] = [
+        Self::NoFlushBeforeLabels,
+        Self::NoFlushBeforeUberblock,
+        Self::NoFlushAfterUberblock,
+        Self::NoFlushAfterLabels,
+        Self::OddLabelsFirst,
+        Self::UberblockFirst,
+        Self::NoDeferral,
+        Self::LostAllocation,
+        Self::LostFree,
+        Self::ForgottenDeadBlock,
+        Self::LostParity,
+        Self::LostCopy,
+        Self::RewriteOfOldBlocks,
+        Self::LogDroppedEarly,
+        Self::StaleUnflushedTxg,
+    ];
+}
+
+static ON: AtomicU8 = AtomicU8::new(0);
+
+/// Whether this bug is in.
+#[must_use]
+pub fn is_on(bug: Bug) -> bool {
+    cfg!(debug_assertions) && ON.load(Ordering::Relaxed) == bug as u8
+}
+
+/// Puts a bug in, or takes the one that is in out. Without debug assertions nothing happens.
+pub fn set(bug: Option<Bug>) {
+    ON.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
+}

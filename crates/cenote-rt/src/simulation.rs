@@ -1,0 +1,111 @@
+//! A world in which everything follows from a seed.
+//!
+//! ```text
+//!   simulate(seed, future)    one thread, tasks in a fixed order
+//!                             wall_clock, monotonic    a clock that moves when it is read or slept on
+//!                             secret_bytes             drawn from the seed
+//!                             blocking, cpu            inline
+//! ```
+//!
+//! Nothing above this crate knows of it: what asks here for time, tasks and randomness gets them
+//! from the world that its thread is in. On devices in memory two runs with one seed then write the
+//! same bytes in the same order.
+
+#![expect(clippy::disallowed_methods, reason = "this is the module behind the facade")]
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use crate::{Error, Kind, Result, Rng};
+
+/// Seconds since 1970 at which every world begins.
+const EPOCH: Duration = Duration::from_secs(1_700_000_000);
+/// What a look at the clock takes.
+const GLANCE: Duration = Duration::from_nanos(1);
+
+struct World {
+    elapsed: Duration,
+    rng: Rng,
+}
+
+thread_local! {
+    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+}
+
+/// Leaves the world, also when a test fails in it.
+struct Leave;
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        WORLD.with(|world| *world.borrow_mut() = None);
+    }
+}
+
+/// Runs `future` to its end in a world of its own.
+pub fn simulate<T>(seed: u64, future: impl Future<Output = T>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Kind::Io, error))?;
+    let world = World { elapsed: Duration::ZERO, rng: Rng::seeded(seed) };
+    WORLD.with(|here| *here.borrow_mut() = Some(world));
+    let _leave = Leave;
+    Ok(runtime.block_on(future))
+}
+
+fn with<T>(look: impl FnOnce(&mut World) -> T) -> Option<T> {
+    WORLD.with(|world| world.borrow_mut().as_mut().map(look))
+}
+
+/// Whether this thread is in a world of its own.
+pub(crate) fn is_here() -> bool {
+    with(|_| ()).is_some()
+}
+
+/// The time since the world began.
+pub(crate) fn elapsed() -> Option<Duration> {
+    with(|world| {
+        world.elapsed += GLANCE;
+        world.elapsed
+    })
+}
+
+/// The time of day.
+pub(crate) fn wall_clock() -> Option<Duration> {
+    elapsed().map(|elapsed| EPOCH + elapsed)
+}
+
+/// Lets time pass. False outside of such a world.
+pub(crate) fn pass(duration: Duration) -> bool {
+    with(|world| world.elapsed += duration).is_some()
+}
+
+/// Fills `bytes` from the seed. False outside of such a world.
+pub(crate) fn fill(bytes: &mut [u8]) -> bool {
+    with(|world| world.rng.fill(bytes)).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(seed: u64) -> (Vec<u8>, Duration, Duration) {
+        let world = simulate(seed, async {
+            let mut secret = vec![0; 20];
+            crate::secret_bytes(&mut secret).unwrap();
+            let before = crate::wall_clock();
+            crate::sleep(Duration::from_secs(5)).await;
+            assert_eq!(crate::blocking(|| 7).await.unwrap(), 7);
+            (secret, before, crate::monotonic())
+        });
+        world.unwrap()
+    }
+
+    #[test]
+    fn a_world_follows_from_its_seed() {
+        assert_eq!(run(1), run(1));
+        assert_ne!(run(1).0, run(2).0);
+        assert!(run(1).2 >= Duration::from_secs(5));
+        assert!(!is_here(), "it is left behind");
+    }
+}
