@@ -9,6 +9,7 @@ pub mod argument;
 pub mod getopt;
 pub mod io;
 pub mod nicenum;
+mod quantity;
 pub mod source;
 pub mod table;
 pub mod usage;
@@ -18,6 +19,7 @@ pub mod zfs;
 pub mod zpool;
 
 mod program;
+mod writer;
 
 pub use io::{CommandResult, Exit, Io};
 pub use program::run;

@@ -178,7 +178,8 @@ fn bad_name(name: &str, error: BadName) -> Exit {
     Exit::failed(format!("cannot open '{name}': {error}"))
 }
 
-fn find_failure(name: &str, error: &FindError) -> Exit {
+/// What is said when a pool is not found.
+pub(crate) fn find_failure(name: &str, error: &FindError) -> Exit {
     Exit::failed(match error {
         FindError::NotFound => format!("cannot open '{name}': no such pool"),
         FindError::Ambiguous(guids) => {

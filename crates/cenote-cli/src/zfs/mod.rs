@@ -13,6 +13,7 @@ pub(crate) mod json;
 pub(crate) mod list;
 mod refuse;
 mod select;
+pub(crate) mod setting;
 mod space;
 pub(crate) mod value;
 

@@ -7,18 +7,23 @@
 //! Sources: spec 06 §19, spec 05 §6.6, the manual pages.
 
 mod cache;
+mod change;
 mod config_table;
+mod create;
 mod dump;
 mod get;
 mod history;
 mod import;
 mod import_text;
 pub(crate) mod json;
+mod layout;
 mod list;
 mod list_vdevs;
 mod names;
+mod redundancy;
 mod refuse;
 mod scan;
+mod setting;
 mod status;
 mod status_json;
 mod status_text;
@@ -42,6 +47,11 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "get" => get::run(source, args, io),
         "status" => status::run(source, args, io),
         "history" => history::run(source, args, io),
+        "create" => create::run(source, args, io),
+        "add" => create::add(source, args, io),
+        "destroy" | "export" | "sync" | "set" | "reguid" | "upgrade" | "labelclear" => {
+            change::run(verb, source, args, io)
+        }
         "version" => version(Tool::Zpool, args, io),
         "help" => help(Tool::Zpool, args, io),
         _ => refuse::run(verb, source, args, io),

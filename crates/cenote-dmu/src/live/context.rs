@@ -9,6 +9,7 @@ use cenote_block::policy::BlockSpec;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::dnode::DnodePhys;
+use cenote_ondisk::objset::ObjSetFlags;
 use cenote_rt::Result;
 
 /// Largest block without feature `large_blocks`.
@@ -149,4 +150,6 @@ pub struct Synced {
     pub is_changed: bool,
     /// What was written.
     pub facts: Facts,
+    /// What is accounted for in the set.
+    pub flags: ObjSetFlags,
 }

@@ -24,6 +24,7 @@ use cenote_ondisk::vdev_zap::ALLOCATION_BIAS;
 use cenote_ondisk::zap::Value;
 use cenote_vdev::create::{Created, VdevClass};
 
+use super::admin::aux::{self, Aux};
 use super::dsl::{self, Context, create, features};
 use crate::mos::DIRECTORY;
 
@@ -87,6 +88,8 @@ pub(super) fn fill(tx: &mut Tx<'_>, ctx: &Context, new: &NewPool<'_>) -> TxResul
     let salt = Value::bytes_of(&new.salt);
     zap::insert(tx, DIRECTORY, "org.illumos:checksum_salt", salt)?;
 
+    aux::write(tx, Aux::Spares, &new.vdevs.spares)?;
+    aux::write(tx, Aux::Caches, &new.vdevs.caches)?;
     let root = vdev_zaps(tx, new)?;
     if new.features.iter().any(|feature| feature.name == "vdev_zaps_v2") {
         features::add(tx, "vdev_zaps_v2", 1)?;

@@ -13,6 +13,7 @@ use cenote_block::alloc::{self, Class, MetaslabSpec, SpaceAllocator};
 use cenote_block::policy::PoolPolicy;
 use cenote_block::{BlockStore, CacheConfig};
 use cenote_device::Device;
+use cenote_dmu::live::OwnerProbe;
 use cenote_dmu::{Live, Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig, label_list};
@@ -26,7 +27,7 @@ use cenote_vdev::{BuildOptions, Tree, labels, layout};
 
 use super::birth::{self, NewPool};
 use super::dsl::create::TXG_INITIAL;
-use super::{Config, Engine, EngineError, Head, Parts, Scope, Task, import, store};
+use super::{Config, Engine, EngineError, Head, Parts, Scope, Task, admin, import, store};
 use crate::accounting::{metaslab_range, row_size};
 
 /// Allocators of each class.
@@ -55,6 +56,8 @@ pub struct CreateSpec {
     pub host: Option<(u64, String)>,
     /// What the root file system begins with.
     pub fill_root: Fill,
+    /// Who tells the owners of objects.
+    pub probe: Option<Arc<dyn OwnerProbe>>,
 }
 
 impl Engine {
@@ -101,14 +104,29 @@ impl Engine {
             mos_dir: 0,
             config,
             uberblock: first_uberblock(spec.vdevs.root.guid_sum()),
-            policy: PoolPolicy::FULL,
+            policy: policy_of(&spec.features),
             maps,
             seed: super::random_seed()?,
         });
+        if let Some(probe) = &spec.probe {
+            engine.set_probe(Arc::clone(probe));
+        }
+        label_aux(&spec).await?;
         let birth = Box::new(Birth { spec, salt });
         engine.run_task(birth).await?;
         Ok(engine)
     }
+}
+
+/// Hot spares and cache devices say what they are; whose, only the pool knows.
+async fn label_aux(spec: &CreateSpec) -> Result<()> {
+    let spares = spec.vdevs.spares.iter().filter(|spare| spare.kind.is_real_leaf());
+    let spares = spares.map(|spare| (PoolState::Spare, spare));
+    let caches = spec.vdevs.caches.iter().map(|cache| (PoolState::L2Cache, cache));
+    for (state, config) in spares.chain(caches) {
+        admin::write_aux_label(device_of(spec, config.guid)?, state, config).await?;
+    }
+    Ok(())
 }
 
 fn device_of(spec: &CreateSpec, guid: u64) -> Result<&Arc<dyn Device>> {
@@ -134,6 +152,16 @@ fn facts_of(spec: &CreateSpec) -> PoolFacts {
         hole_array: Vec::new(),
         features_for_read: Some(Vec::new()),
         split_guid: None,
+    }
+}
+
+/// What the pool's features mean for blocks.
+fn policy_of(features: &[&Feature]) -> PoolPolicy {
+    let has = |name: &str| features.iter().any(|feature| feature.name == name);
+    PoolPolicy {
+        has_embedded_data: has("embedded_data"),
+        has_hole_birth: has("hole_birth"),
+        has_lz4: has("lz4_compress"),
     }
 }
 

@@ -124,7 +124,9 @@ async fn write(
     tree: &Tree,
 ) -> Result<(Synced, Tree, Vec<Change>)> {
     if layer.is_empty() && !tree.root.is_hole() {
-        let synced = Synced { root: tree.root, is_changed: false, facts: Facts::default() };
+        let facts = Facts::default();
+        let flags = tree.phys.flags;
+        let synced = Synced { root: tree.root, is_changed: false, facts, flags };
         return Ok((synced, tree.clone(), Vec::new()));
     }
     let job = Job {
@@ -143,7 +145,7 @@ async fn write(
     phys.len = phys.len.max(context.policy.root_len());
     let root = job.write_root(&phys, &tree.root).await?;
     let facts = *job.facts.lock().unwrap_or_else(PoisonError::into_inner);
-    let synced = Synced { root, is_changed: true, facts };
+    let synced = Synced { root, is_changed: true, facts, flags: phys.flags };
     Ok((synced, Tree { root, phys: Arc::new(phys) }, changes))
 }
 

@@ -36,6 +36,14 @@ pub enum PoolSetting {
 }
 
 impl Engine {
+    /// Whether a feature is enabled.
+    ///
+    /// # Errors
+    /// A device's.
+    pub async fn has_feature(&self, name: &'static str) -> Result<bool> {
+        self.mos.inspect(|tx| features::is_enabled(tx, name)).await
+    }
+
     /// Changes properties and features, all in one txg.
     ///
     /// # Errors

@@ -1,0 +1,173 @@
+//! Values of dataset properties as they are typed, and what is stored for them (spec 04 §7).
+
+use cenote_ondisk::zap::Value;
+use cenote_pool::props::{
+    Access, DATASET_PROPERTIES, Form, PropType, Property, userspace,
+};
+
+use super::columns;
+use crate::quantity;
+
+/// Longest name and text of a user property.
+const NAME_MAX: usize = 256;
+const TEXT_MAX: usize = 8192;
+/// Longest mount point.
+const PATH_MAX: usize = 1024;
+
+/// When a property is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// When the dataset is made.
+    Creation,
+    /// Later.
+    Later,
+}
+
+/// A setting: what to store under which name.
+pub(crate) type Setting = (String, Value);
+
+/// Takes `property=value` for a dataset of `kind`, a letter of [`Property::types`].
+///
+/// # Errors
+/// OpenZFS's words for what is wrong.
+pub(crate) fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Result<Setting, String> {
+    if name.contains(':') {
+        return user(name, text);
+    }
+    let Some(property) = columns::lookup(DATASET_PROPERTIES, name) else {
+        if userspace::parse(name).is_some() {
+            return Err(format!("'{name}' is not supported by this version of cenote"));
+        }
+        return Err(format!("invalid property '{name}'"));
+    };
+    let name = property.name;
+    match property.access {
+        Access::ReadOnly => return Err(format!("'{name}' is readonly")),
+        Access::SetOnce if moment == Moment::Later => return Err(format!("'{name}' is readonly")),
+        _ => {}
+    }
+    // A file system may have what its volumes are to inherit.
+    if !property.types.contains(kind) && !(property.is_inheritable && kind == 'f') {
+        return Err(format!("'{name}' does not apply to datasets of this type"));
+    }
+    let value = match property.value_type {
+        PropType::Index(names) => index(property, names, text)?,
+        PropType::Number(form) => Value::U64(number(property, form, text)?),
+        PropType::Text => Value::text(text),
+    };
+    check(property, text, &value)?;
+    Ok((name.to_owned(), value))
+}
+
+fn user(name: &str, text: &str) -> Result<Setting, String> {
+    let is_legal = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.' | ':');
+    if !name.chars().all(is_legal) {
+        return Err(format!("invalid property '{name}'"));
+    }
+    if name.len() >= NAME_MAX {
+        return Err(format!("property name '{name}' is too long"));
+    }
+    if text.len() >= TEXT_MAX {
+        return Err(format!("property value '{text}' is too long"));
+    }
+    Ok((name.to_owned(), Value::text(text)))
+}
+
+fn index(property: &Property, names: &[(&str, u64)], text: &str) -> Result<Value, String> {
+    if property.name == "version" && text == "current" {
+        return Ok(Value::U64(5));
+    }
+    // Several names of one value: an older word for it.
+    let text = match (property.name, text) {
+        ("compression", "gzip-6") => "gzip",
+        ("compression", "zstd-fast-1") => "zstd-fast",
+        ("acltype", "noacl") => "off",
+        ("acltype", "posixacl") => "posix",
+        ("dedup" | "checksum", "fletcher4,verify") => text,
+        _ => text,
+    };
+    match names.iter().find(|(name, _)| *name == text) {
+        Some((_, number)) => Ok(Value::U64(*number)),
+        None => {
+            let name = property.name;
+            Err(format!("'{name}' must be one of '{}'", property.values.unwrap_or_default()))
+        }
+    }
+}
+
+fn number(property: &Property, form: Form, text: &str) -> Result<u64, String> {
+    let name = property.name;
+    if text == "none" {
+        return match (form, name) {
+            (Form::CountOrNone, _) => Ok(u64::MAX),
+            (Form::BytesOrNone, _) => Ok(0),
+            _ => Err(format!("'{name}' must be a number")),
+        };
+    }
+    let number = quantity::parse(text)?;
+    if number == 0 && matches!(name, "quota" | "refquota") {
+        return Err(format!("use 'none' to disable {name}"));
+    }
+    Ok(number)
+}
+
+/// What a value must be beside of its type.
+fn check(property: &Property, text: &str, value: &Value) -> Result<(), String> {
+    let name = property.name;
+    let number = value.single().unwrap_or(0);
+    let is_block = |number: u64| number.is_power_of_two() && (512..=16 << 20).contains(&number);
+    match name {
+        "recordsize" | "volblocksize" if !is_block(number) => {
+            Err(format!("'{name}' must be power of 2 from 512B to 16M"))
+        }
+        "special_small_blocks" if number != 0 && !is_block(number) => {
+            Err(format!("invalid '{name}={number}' property: must be zero or a power of 2 from 512B to 16M"))
+        }
+        "mountpoint" if !matches!(text, "none" | "legacy") && !text.starts_with('/') => {
+            Err(format!("'{name}' must be an absolute path, 'none', or 'legacy'"))
+        }
+        "mountpoint" if text.len() > PATH_MAX => Err(format!("'{name}' is too long")),
+        "volsize" if number == 0 => Err(format!("'{name}' cannot be zero")),
+        "encryption" if number != 2 => {
+            Err("encryption is not supported by this version of cenote".to_owned())
+        }
+        "keyformat" | "keylocation" | "pbkdf2iters" if text != "none" => {
+            Err("encryption is not supported by this version of cenote".to_owned())
+        }
+        "dedup" if number != 2 => {
+            Err("deduplication is not supported by this version of cenote".to_owned())
+        }
+        "version" if number != 5 => {
+            Err("versions below 5 are not supported by this version of cenote".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_and_refused_in_openzfs_words() {
+        let parse = |text: &str, kind| {
+            let (name, value) = text.split_once('=').expect("a setting");
+            parse(name, value, kind, Moment::Creation)
+        };
+        let of = |name: &str, number| Ok((name.to_owned(), Value::U64(number)));
+        assert_eq!(parse("compression=lz4", 'f'), of("compression", 15));
+        assert_eq!(parse("recsize=1M", 'f'), of("recordsize", 1 << 20));
+        assert_eq!(parse("quota=none", 'f'), of("quota", 0));
+        assert_eq!(parse("snapshot_limit=none", 'f'), of("snapshot_limit", u64::MAX));
+        for (text, want) in [
+            ("nosuch=1", "invalid property 'nosuch'"),
+            ("used=1", "'used' is readonly"),
+            ("recordsize=3000", "'recordsize' must be power of 2 from 512B to 16M"),
+            ("quota=x", "bad numeric value 'x'"),
+            ("volsize=1G", "'volsize' does not apply to datasets of this type"),
+            ("atime=maybe", "'atime' must be one of 'on | off'"),
+        ] {
+            assert_eq!(parse(text, 'f'), Err(want.to_owned()), "{text}");
+        }
+    }
+}

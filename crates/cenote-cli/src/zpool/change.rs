@@ -1,0 +1,315 @@
+//! The verbs that change a pool as a whole: `destroy`, `export`, `sync`, `set`, `reguid`,
+//! `upgrade`, `labelclear`.
+
+use std::path::Path;
+
+use cenote_device::{FileDevice, OpenError, OpenMode};
+use cenote_ondisk::config::PoolState;
+use cenote_pool::engine::OpError;
+use cenote_pool::engine::admin::PoolSetting;
+use cenote_pool::features::{self, FeatureState, compat};
+use cenote_pool::import::Found;
+use cenote_pool::props::{POOL_PROPERTIES, pool_property};
+use cenote_vdev::labels;
+
+use super::setting::Wanted;
+use super::{block_on, no_such_pool, refuse};
+use crate::getopt::{self, Long, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::Source;
+use crate::usage::Tool;
+use crate::writer::{Writer, command_line};
+use crate::zfs::columns;
+use crate::{argument, err, out};
+
+/// Runs one of the verbs.
+pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let line = command_line(Tool::Zpool, verb, args);
+    match verb {
+        "destroy" => destroy(source, args, &line, io),
+        "export" => export(source, args, &line, io),
+        "sync" => sync(source, args, io),
+        "set" => set(source, args, &line, io),
+        "reguid" => reguid(source, args, &line, io),
+        "labelclear" => labelclear(args, io),
+        _ => upgrade(source, args, &line, io),
+    }
+}
+
+/// Opens the pool, which must be one of this process.
+async fn open(source: &Source, name: &str) -> Result<Writer, Exit> {
+    if source.embedded { Writer::open(source, name).await } else { Err(Exit::failed(no_such_pool(name))) }
+}
+
+fn destroy(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "f", &[])?;
+    let [name] = &parsed.operands[..] else { return Err(one_pool(&parsed)) };
+    if name.contains('/') {
+        err!(io, "cannot open '{name}': invalid character '/' in pool name")?;
+        return Err(Exit::failed("use 'zfs destroy' to destroy a dataset"));
+    }
+    block_on(async {
+        let writer = open(source, name).await?;
+        writer.record(line).await?;
+        Ok(writer.engine().destroy().await?)
+    })
+}
+
+fn one_pool(parsed: &Parsed) -> Exit {
+    Exit::usage(match parsed.operands.len() {
+        0 => "missing pool argument",
+        _ => "too many arguments",
+    })
+}
+
+/// Names of all pools that are in use.
+async fn active(source: &Source) -> Result<Vec<String>, Exit> {
+    if !source.embedded {
+        return Ok(Vec::new());
+    }
+    let scan = source.scan().await?;
+    let active = scan.candidates.iter().filter(|found| found.facts.state == PoolState::Active);
+    let mut names: Vec<_> = active.map(|found| found.name().to_owned()).collect();
+    names.sort();
+    Ok(names)
+}
+
+fn export(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "aFf", &[])?;
+    if parsed.has('a') && !parsed.operands.is_empty() {
+        return Err(Exit::usage("too many arguments"));
+    }
+    if parsed.operands.is_empty() && !parsed.has('a') {
+        return Err(Exit::usage("missing pool argument"));
+    }
+    block_on(async {
+        let names = if parsed.has('a') { active(source).await? } else { parsed.operands.clone() };
+        let mut status = Ok(());
+        for name in &names {
+            let outcome = async {
+                let writer = open(source, name).await?;
+                writer.record(line).await?;
+                Ok::<_, Exit>(writer.engine().export().await?)
+            };
+            if let Err(Exit::Failed(message)) = outcome.await {
+                err!(io, "{message}")?;
+                status = Err(Exit::Status(1));
+            }
+        }
+        status
+    })
+}
+
+fn sync(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "f", &[])?;
+    block_on(async {
+        let names = match &parsed.operands[..] {
+            [] => active(source).await?,
+            names => names.to_vec(),
+        };
+        for name in &names {
+            open(source, name).await?.leave(io).await?;
+        }
+        Ok(())
+    })
+}
+
+fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "", &[])?;
+    let (setting, name) = match &parsed.operands[..] {
+        [] => return Err(Exit::usage("missing property=value argument")),
+        [_] => return Err(Exit::usage("missing pool name")),
+        [setting, name] => (setting, name),
+        _ => return Err(Exit::usage("too many pool names")),
+    };
+    let Some((property, value)) = setting.split_once('=') else {
+        return Err(Exit::usage("missing value in property=value argument"));
+    };
+    let cannot = |why: &str| Exit::failed(format!("cannot set property for '{name}': {why}"));
+    block_on(async {
+        if !source.embedded {
+            return Err(Exit::failed(no_such_pool(name)));
+        }
+        source.pool(name).await?;
+        let mut wanted = Wanted::default();
+        wanted.add(property, value, false).map_err(|why| cannot(&why))?;
+        let is_transient = columns::lookup(POOL_PROPERTIES, property).is_some()
+            && pool_property(property).is_some()
+            && wanted.settings.is_empty();
+        let writer = open(source, name).await?;
+        if !is_transient {
+            let outcome = writer.engine().set_pool(wanted.settings).await;
+            outcome.map_err(|error| match error.cause::<OpError>() {
+                Some(OpError::NotFound) => cannot(&format!("'{value}' is not a dataset of the pool")),
+                _ => cannot(&error.to_string()),
+            })?;
+        }
+        writer.finish(line, io).await
+    })
+}
+
+fn reguid(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "g:", &[])?;
+    let wanted = match parsed.value('g').map(str::parse::<u64>) {
+        None => None,
+        Some(Ok(guid)) if guid != 0 => Some(guid),
+        Some(_) => return Err(Exit::usage("invalid GUID")),
+    };
+    let [name] = &parsed.operands[..] else {
+        return Err(Exit::usage(match parsed.operands.len() {
+            0 => "missing pool name",
+            _ => "too many arguments",
+        }));
+    };
+    block_on(async {
+        let writer = open(source, name).await?;
+        let guid = match wanted {
+            Some(guid) => guid,
+            None => cenote_vdev::create::Guids::unguessable().next_guid()?,
+        };
+        let scan = source.scan().await?;
+        if scan.candidates.iter().any(|found| found.guid() == guid) {
+            return Err(Exit::failed(format!("cannot reguid '{name}': pool guid is in use")));
+        }
+        writer.engine().reguid(guid).await?;
+        writer.finish(line, io).await
+    })
+}
+
+fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "f", &[])?;
+    let word = match &parsed.operands[..] {
+        [word] => word,
+        [] => return Err(Exit::usage("missing vdev name")),
+        _ => return Err(Exit::usage("too many arguments")),
+    };
+    let path = argument::path(word);
+    let path = if path.is_absolute() { path } else { Path::new("/dev").join(path) };
+    if !path.exists() {
+        return Err(Exit::failed(format!("failed to find device {word}, try specifying absolute path instead")));
+    }
+    block_on(async {
+        let opened = FileDevice::open(&path, OpenMode::Exclusive);
+        let device = match opened {
+            Ok(device) => device,
+            Err(error) if matches!(error.cause(), Some(OpenError::InUse(_))) => {
+                return Err(Exit::failed(format!("{word} is a member (ACTIVE) of a pool in use")));
+            }
+            Err(error) => return Err(Exit::failed(format!("failed to open {word}: {error}"))),
+        };
+        let Some(found) = Found::read(std::sync::Arc::clone(&device)).await else {
+            return Err(Exit::failed(format!("failed to read label from {word}")));
+        };
+        if let Some(member) = &found.config.member {
+            let name = &member.facts.name;
+            let state = match member.facts.state {
+                PoolState::Active => Some("potentially active"),
+                PoolState::Exported => Some("exported"),
+                _ => None,
+            };
+            if let Some(state) = state.filter(|_| !parsed.has('f')) {
+                err!(io, "use '-f' to override the following error:")?;
+                return Err(Exit::failed(format!("{word} is a member of {state} pool \"{name}\"")));
+            }
+        }
+        Ok(labels::clear(&*device).await?)
+    })
+}
+
+/// What a pool could have and has not.
+fn missing(pool: &cenote_pool::Pool) -> Vec<&'static features::Feature> {
+    let allowed = compat::allowed(pool.config().facts.compatibility.as_deref()).unwrap_or_default();
+    let is_missing = |feature: &&features::Feature| {
+        allowed.contains(feature.name)
+            && pool.features().state(feature.name) == FeatureState::Disabled
+    };
+    features::identity().filter(is_missing).collect()
+}
+
+fn upgrade(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, ":avV:", &[Long::flag("version", 'v')])?;
+    if parsed.operands.is_empty() && !parsed.has('a') || parsed.has('v') {
+        return list_upgrades(source, args, &parsed, io);
+    }
+    if parsed.value('V').is_some_and(|version| version != "5000") {
+        return Err(Exit::usage("invalid version"));
+    }
+    out!(io, "This system supports ZFS pool feature flags.\n")?;
+    block_on(async {
+        let names = if parsed.has('a') { active(source).await? } else { parsed.operands.clone() };
+        let mut count = 0;
+        for name in &names {
+            if !source.embedded {
+                return Err(Exit::failed(no_such_pool(name)));
+            }
+            let pool = source.pool(name).await?;
+            let wanted = missing(&pool);
+            drop(pool);
+            if wanted.is_empty() {
+                if !parsed.has('a') {
+                    out!(io, "Pool '{name}' already has all supported and requested features enabled.")?;
+                }
+                continue;
+            }
+            count += 1;
+            let writer = open(source, name).await?;
+            let settings = wanted.iter().copied().map(PoolSetting::Feature).collect();
+            writer.engine().set_pool(settings).await?;
+            out!(io, "Enabled the following features on '{name}':")?;
+            for feature in &wanted {
+                out!(io, "  {}", feature.name)?;
+            }
+            writer.finish(line, io).await?;
+        }
+        if parsed.has('a') && count == 0 {
+            out!(io, "All pools are already formatted using feature flags.\n")?;
+            out!(io, "Every feature flags pool already has all supported and requested features enabled.")?;
+        }
+        Ok(())
+    })
+}
+
+/// `upgrade` without a pool: what could be enabled.
+fn list_upgrades(
+    source: &Source,
+    args: &[String],
+    parsed: &Parsed,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let pools = if source.embedded && !parsed.has('v') {
+        block_on(async {
+            let mut pools = Vec::new();
+            for name in active(source).await? {
+                let pool = source.pool(&name).await?;
+                let wanted = missing(&pool);
+                if !wanted.is_empty() {
+                    pools.push((name, wanted));
+                }
+            }
+            Ok(pools)
+        })?
+    } else {
+        Vec::new()
+    };
+    if pools.is_empty() {
+        return refuse::run("upgrade", source, args, io);
+    }
+    out!(io, "This system supports ZFS pool feature flags.\n")?;
+    out!(io, "All pools are formatted using feature flags.\n")?;
+    out!(
+        io,
+        "\nSome supported features are not enabled on the following pools. Once a\n\
+         feature is enabled the pool may become incompatible with software\n\
+         that does not support the feature. See zpool-features(7) for details.\n\n\
+         Note that the pool 'compatibility' feature can be used to inhibit\n\
+         feature upgrades.\n"
+    )?;
+    out!(io, "POOL  FEATURE\n---------------")?;
+    for (name, wanted) in pools {
+        out!(io, "{name}")?;
+        for feature in wanted {
+            out!(io, "      {}", feature.name)?;
+        }
+    }
+    out!(io, "\n")
+}

@@ -1,0 +1,382 @@
+//! `zpool create` and `zpool add`.
+
+use std::sync::Arc;
+
+use cenote_device::Device;
+use cenote_fs::CaseSensitivity;
+use cenote_fs::Time;
+use cenote_fs::format::NewFileSystem;
+use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::zap::Value;
+use cenote_pool::engine::admin::NewVdevs;
+use cenote_pool::engine::create::CreateSpec;
+use cenote_pool::engine::{Engine, PropertyChange};
+use cenote_pool::features;
+use cenote_pool::import::Host;
+use cenote_vdev::create::{self, CreateError, Guids};
+
+use super::layout::{Devices, Layout};
+use super::redundancy;
+use super::setting::Wanted;
+use super::block_on;
+use crate::getopt::{self, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::Source;
+use crate::usage::Tool;
+use crate::writer::{Writer, command_line, owners};
+use crate::zfs::setting::{self, Moment, Setting};
+
+/// The first txg of a pool.
+const FIRST_TXG: u64 = 4;
+/// Names that no pool may have.
+const RESERVED: [&str; 8] =
+    ["mirror", "raidz", "draid", "spare", "log", "cache", "special", "dedup"];
+
+/// What the options of `create` say.
+struct Options {
+    pool: Wanted,
+    root: Vec<Setting>,
+    no_features: bool,
+    force: bool,
+}
+
+/// Runs `zpool create`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, ":fndR:m:o:O:t:", &[])?;
+    let options = options(&parsed)?;
+    let [name, words @ ..] = &parsed.operands[..] else {
+        return Err(Exit::usage("missing pool name argument"));
+    };
+    if words.is_empty() {
+        return Err(Exit::usage("missing vdev specification"));
+    }
+    check_name(name)?;
+    let layout = Layout::parse(words)?;
+    if layout.groups.is_empty() {
+        let text = "at least one toplevel vdev must be specified";
+        return Err(Exit::failed(format!("invalid vdev specification: {text}")));
+    }
+    let line = command_line(Tool::Zpool, "create", args);
+    block_on(async {
+        let cannot = format!("cannot create '{name}'");
+        let devices = Devices::open(source, &layout, options.force, &cannot).await?;
+        if !options.force {
+            devices.check_redundancy(&layout)?;
+        }
+        if parsed.has('n') {
+            let preview = layout.preview(name, &[]);
+            write!(io.out, "would create '{name}' with the following layout:\n\n{preview}")?;
+            return Ok(());
+        }
+        check_absent(source, name, &devices).await?;
+        devices.check_sizes(&cannot)?;
+        create(name, &layout, devices, &options, &line, io).await
+    })
+}
+
+fn options(parsed: &Parsed) -> Result<Options, Exit> {
+    let mut options = Options {
+        pool: Wanted::default(),
+        root: Vec::new(),
+        no_features: parsed.has('d'),
+        force: parsed.has('f'),
+    };
+    let mut seen = Vec::new();
+    for (letter, text) in &parsed.options {
+        let Some(text) = text else { continue };
+        let (name, value) = match letter {
+            'o' | 'O' => text.split_once('=').ok_or_else(|| {
+                Exit::usage(format!("missing '=' for -{letter} option"))
+            })?,
+            'm' => ("mountpoint", text.as_str()),
+            _ => continue,
+        };
+        if seen.contains(&(*letter, name)) {
+            return Err(Exit::failed(format!("property '{name}' specified multiple times")));
+        }
+        seen.push((*letter, name));
+        let is_pool = *letter == 'o';
+        let outcome = match is_pool {
+            true => options.pool.add(name, value, true),
+            false => setting::parse(name, value, 'f', Moment::Creation)
+                .map(|setting| options.root.push(setting)),
+        };
+        outcome.map_err(|why| unusable(name, is_pool, &why))?;
+    }
+    Ok(options)
+}
+
+/// What is said of a property that cannot be.
+fn unusable(name: &str, is_pool: bool, why: &str) -> Exit {
+    let is_unknown = why.starts_with("invalid property");
+    Exit::failed(match (is_unknown, is_pool) {
+        (true, true) => format!("property '{name}' is not a valid pool or vdev property"),
+        (true, false) => format!("property '{name}' is not a valid filesystem property"),
+        (false, _) => format!("cannot create pool: {why}"),
+    })
+}
+
+/// Refuses what no pool may be called.
+pub(super) fn check_name(name: &str) -> CommandResult {
+    let cannot = |why: &str| {
+        Err(Exit::failed(format!("cannot create '{name}': {why}\npool name may have been omitted")))
+    };
+    if name.contains('/') {
+        let text = format!("cannot create '{name}': invalid character '/' in pool name");
+        return Err(Exit::failed(format!("{text}\nuse 'zfs create' to create a dataset")));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return cannot("name must begin with a letter");
+    }
+    if RESERVED.contains(&name) || name.starts_with("raidz") || name.starts_with("draid") {
+        return cannot("name is reserved");
+    }
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
+    match name.chars().find(|c| !is_legal(*c)) {
+        Some(c) => cannot(&format!("invalid character '{c}' in pool name")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses the name of a pool that is there, if it is not on the very devices that are taken.
+async fn check_absent(source: &Source, name: &str, devices: &Devices) -> CommandResult {
+    if !source.embedded {
+        return Ok(());
+    }
+    let scan = source.scan().await?;
+    let mut named = scan.candidates.iter().filter(|candidate| candidate.name() == name);
+    let is_there = named.any(|candidate| {
+        let is_left = |path: &str| !devices.has(path);
+        !candidate.is_destroyed() && candidate.devices.iter().any(|found| is_left(&found.path))
+    });
+    if is_there {
+        return Err(Exit::failed(format!("cannot create '{name}': pool already exists")));
+    }
+    Ok(())
+}
+
+async fn create(
+    name: &str,
+    layout: &Layout,
+    devices: Devices,
+    options: &Options,
+    line: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let (tops, spares, caches) = devices.specs(layout);
+    let spec = create::CreateSpec { tops, spares, caches, ashift: options.pool.ashift };
+    let vdevs = create::pool(&spec, FIRST_TXG, &mut Guids::unguessable())
+        .map_err(|error| vdev_failure(&format!("cannot create '{name}'"), &error))?;
+    let features = options.pool.new_features(options.no_features);
+    let has = |name: &str| features.iter().any(|feature| feature.name == name);
+    let (has_objects, has_projects) = (has("userobj_accounting"), has("project_quota"));
+    check_class_features(layout, &features)?;
+    let new = new_file_system(&options.root, has_projects);
+    let host = Host::current();
+    let host = (host.hostid != 0).then_some((host.hostid, host.hostname));
+    let vdev_devices = all_devices(&vdevs.root, vdevs.spares.iter().chain(&vdevs.caches), &devices);
+    let engine = Engine::create(CreateSpec {
+        name: name.to_owned(),
+        vdevs,
+        devices: vdev_devices,
+        features,
+        comment: None,
+        compatibility: None,
+        host,
+        fill_root: Box::new(move |tx| new.fill(tx)),
+        probe: Some(owners(has_objects, has_projects)),
+    })
+    .await
+    .map_err(|error| Exit::failed(format!("cannot create '{name}': {error}")))?;
+    let writer = Writer::of(engine, false).await?;
+    match set_up(&writer, name, options, line).await {
+        Ok(()) => writer.leave(io).await,
+        Err(error) => {
+            // Nobody gets a pool that is not as it was asked for.
+            writer.engine().destroy().await?;
+            Err(Exit::failed(format!("cannot create '{name}': {error}")))
+        }
+    }
+}
+
+/// Properties of the pool and its root file system.
+async fn set_up(
+    writer: &Writer,
+    name: &str,
+    options: &Options,
+    line: &str,
+) -> cenote_rt::Result<()> {
+    if !options.pool.settings.is_empty() {
+        writer.engine().set_pool(options.pool.settings.clone()).await?;
+    }
+    let stored = options.root.iter().filter(|(name, _)| is_stored(name));
+    let changes: Vec<_> = stored
+        .map(|(name, value)| (name.clone(), PropertyChange::Set(value.clone())))
+        .collect();
+    if !changes.is_empty() {
+        writer.engine().change_properties(name, changes).await?;
+    }
+    writer.record(line).await.map_err(|_| cenote_rt::Error::new(cenote_rt::Kind::Io, "history"))
+}
+
+/// Whether a property is stored in the list of properties, and not in the file system itself.
+pub(crate) fn is_stored(name: &str) -> bool {
+    let is_inside = matches!(
+        name,
+        "normalization" | "utf8only" | "casesensitivity" | "version" | "volsize" | "volblocksize"
+    );
+    let is_nothing = matches!(name, "encryption" | "keyformat" | "keylocation" | "pbkdf2iters");
+    !is_inside && !is_nothing
+}
+
+/// What the properties say of a new file system.
+pub(crate) fn new_file_system(settings: &[Setting], has_projects: bool) -> NewFileSystem {
+    let number = |name: &str| {
+        settings.iter().find(|(there, _)| there == name).and_then(|(_, value)| Value::single(value))
+    };
+    let now = cenote_rt::wall_clock();
+    let time =
+        Time { seconds: now.as_secs() as i64, nanoseconds: u64::from(now.subsec_nanos()) };
+    NewFileSystem {
+        normalization: number("normalization").unwrap_or(0),
+        is_utf8_only: number("utf8only").unwrap_or(0) != 0,
+        case: match number("casesensitivity") {
+            Some(1) => CaseSensitivity::Insensitive,
+            Some(2) => CaseSensitivity::Mixed,
+            _ => CaseSensitivity::Sensitive,
+        },
+        has_projects,
+        uid: u64::from(rustix::process::getuid().as_raw()),
+        gid: u64::from(rustix::process::getgid().as_raw()),
+        ..NewFileSystem::at(time)
+    }
+}
+
+/// Classes and layouts that need a feature.
+fn check_class_features(layout: &Layout, features: &[&features::Feature]) -> CommandResult {
+    use cenote_vdev::create::{Redundancy, VdevClass};
+    let has = |name: &str| features.iter().any(|feature| feature.name == name);
+    let is_special = |class| matches!(class, VdevClass::Special | VdevClass::Dedup);
+    let needs = |name: &str, is_needed: bool| match is_needed && !has(name) {
+        true => Err(Exit::failed(format!(
+            "invalid vdev specification: feature '{name}' is not enabled"
+        ))),
+        false => Ok(()),
+    };
+    let groups = &layout.groups;
+    needs("allocation_classes", groups.iter().any(|group| is_special(group.class)))?;
+    let is_draid = |redundancy| matches!(redundancy, Redundancy::Draid { .. });
+    needs("draid", groups.iter().any(|group| is_draid(group.redundancy)))
+}
+
+/// What is said of vdevs that cannot be made.
+fn vdev_failure(cannot: &str, error: &cenote_rt::Error) -> Exit {
+    Exit::failed(match error.cause::<CreateError>() {
+        Some(CreateError::TooSmall { .. } | CreateError::NoRoom { .. }) => {
+            format!("{cannot}: one or more devices is less than the minimum size (64M)")
+        }
+        Some(cause) => format!("invalid vdev specification: {cause}"),
+        None => format!("{cannot}: {error}"),
+    })
+}
+
+/// The devices by the guids of their leaves.
+fn all_devices<'a>(
+    root: &'a VdevConfig,
+    others: impl Iterator<Item = &'a VdevConfig>,
+    devices: &Devices,
+) -> Vec<(u64, Arc<dyn Device>)> {
+    let leaves = root.leaves().chain(others);
+    let device = |leaf: &VdevConfig| Some((leaf.guid, devices.device(leaf.leaf.path.as_ref())?));
+    leaves.filter_map(device).collect()
+}
+
+/// Runs `zpool add`.
+pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "fgLno:P", &[])?;
+    let mut wanted = Wanted::default();
+    for text in parsed.values('o') {
+        match text.split_once('=') {
+            Some(("ashift", value)) => {
+                wanted.add("ashift", value, true).map_err(Exit::failed)?;
+            }
+            Some((name, _)) => return Err(unusable(name, true, "invalid property")),
+            None => return Err(Exit::usage("missing '=' for -o option")),
+        }
+    }
+    let [name, words @ ..] = &parsed.operands[..] else {
+        return Err(Exit::usage("missing pool name argument"));
+    };
+    if words.is_empty() {
+        return Err(Exit::usage("missing vdev specification"));
+    }
+    if !source.embedded {
+        return Err(Exit::failed(super::no_such_pool(name)));
+    }
+    let line = command_line(Tool::Zpool, "add", args);
+    block_on(async {
+        let writer = Writer::open(source, name).await?;
+        let layout = Layout::parse(words)?;
+        let cannot = format!("cannot add to '{name}'");
+        let devices = Devices::open(source, &layout, parsed.has('f'), &cannot).await?;
+        let root = writer.engine().vdev_config();
+        if !parsed.has('f') {
+            devices.check_redundancy(&layout)?;
+            if let Some(text) = redundancy::mismatch_with(&root, &layout.groups) {
+                let how = "use '-f' to override the following errors:";
+                return Err(Exit::failed(format!("invalid vdev specification\n{how}\n{text}")));
+            }
+        }
+        if parsed.has('n') {
+            let preview = layout.preview(name, &tree(&root));
+            write!(io.out, "would update '{name}' to the following configuration:\n\n{preview}")?;
+            return Ok(());
+        }
+        devices.check_sizes(&cannot)?;
+        let new = new_vdevs(&writer, &layout, &devices, wanted.ashift)
+            .map_err(|error| vdev_failure(&cannot, &error))?;
+        writer.engine().add_vdevs(new).await?;
+        writer.finish(&line, io).await
+    })
+}
+
+fn new_vdevs(
+    writer: &Writer,
+    layout: &Layout,
+    devices: &Devices,
+    ashift: Option<u64>,
+) -> cenote_rt::Result<NewVdevs> {
+    let (specs, spares, caches) = devices.specs(layout);
+    let mut guids = Guids::unguessable();
+    let (first, txg) = (writer.engine().next_vdev_id(), writer.engine().open_txg());
+    let (mut tops, mut all_spares, mut all_caches) = (Vec::new(), Vec::new(), Vec::new());
+    for (id, spec) in (first..).zip(&specs) {
+        let top = create::top(spec, id, ashift, txg, &mut guids)?;
+        all_spares.extend(create::distributed_spares(&top, &mut guids)?);
+        tops.push((top, spec.class));
+    }
+    for spare in &spares {
+        all_spares.push(create::spare(spare, &mut guids)?);
+    }
+    for cache in &caches {
+        all_caches.push(create::cache(cache, ashift, &mut guids)?);
+    }
+    let leaves = tops.iter().flat_map(|(top, _)| top.leaves());
+    let leaves = leaves.chain(&all_spares).chain(&all_caches);
+    let device = |leaf: &VdevConfig| Some((leaf.guid, devices.device(leaf.leaf.path.as_ref())?));
+    let devices = leaves.filter_map(device).collect();
+    Ok(NewVdevs { tops, spares: all_spares, caches: all_caches, devices })
+}
+
+/// The vdevs of a pool as lines of a preview.
+fn tree(root: &VdevConfig) -> Vec<String> {
+    let mut lines = Vec::new();
+    for top in &root.children {
+        let path = |leaf: &VdevConfig| {
+            leaf.leaf.path.as_ref().map(|path| path.to_string_lossy().into_owned())
+        };
+        lines.push(format!("  {}", path(top).unwrap_or_else(|| format!("{}-{}", top.kind.name(), top.id))));
+        lines.extend(top.children.iter().filter_map(path).map(|path| format!("    {path}")));
+    }
+    lines
+}

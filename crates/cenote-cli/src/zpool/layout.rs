@@ -1,0 +1,425 @@
+//! The vdevs of a command line: `mirror A B log C spare D …`.
+//!
+//! What is wrong with the words is told in OpenZFS's order: the words themselves, then paths, then
+//! devices that are somebody's, then vdevs that keep data less safe than others.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_device::{Device, FileDevice, OpenError, OpenMode};
+use cenote_ondisk::config::PoolState;
+use cenote_ondisk::nvlist::NvString;
+use cenote_pool::import::Found;
+use cenote_rt::Kind;
+use cenote_vdev::create::{LeafSpec, Redundancy, TopSpec, VdevClass};
+
+use super::redundancy;
+use crate::argument;
+use crate::io::Exit;
+use crate::source::Source;
+
+/// Bytes below which a device takes no pool.
+const SIZE_MIN: u64 = 64 << 20;
+
+/// A top-level vdev that is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Group {
+    /// How it keeps data safe.
+    pub(super) redundancy: Redundancy,
+    /// The word for that; none for a single device.
+    pub(super) word: Option<String>,
+    /// What it is for.
+    pub(super) class: VdevClass,
+    /// Its devices.
+    pub(super) paths: Vec<String>,
+}
+
+/// What the words say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// Top-level vdevs in order.
+    pub(super) groups: Vec<Group>,
+    /// Hot spares.
+    pub(super) spares: Vec<String>,
+    /// Cache devices.
+    pub(super) caches: Vec<String>,
+}
+
+fn wrong(text: impl std::fmt::Display) -> Exit {
+    Exit::failed(format!("invalid vdev specification: {text}"))
+}
+
+/// Where words go until another one says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Class(VdevClass),
+    Spares,
+    Caches,
+}
+
+impl Part {
+    fn of(word: &str) -> Option<Self> {
+        Some(match word {
+            "spare" => Self::Spares,
+            "cache" => Self::Caches,
+            "log" => Self::Class(VdevClass::Log),
+            "special" => Self::Class(VdevClass::Special),
+            "dedup" => Self::Class(VdevClass::Dedup),
+            _ => return None,
+        })
+    }
+}
+
+impl Layout {
+    /// Takes the words apart.
+    pub(super) fn parse(words: &[String]) -> Result<Self, Exit> {
+        let mut layout = Self::default();
+        let mut part = Part::Class(VdevClass::Normal);
+        let mut seen = Vec::new();
+        let mut rest = words.iter().peekable();
+        while let Some(word) = rest.next() {
+            if let Some(next) = Part::of(word) {
+                if matches!(word.as_str(), "spare" | "cache" | "log") && seen.contains(word) {
+                    return Err(wrong(format!("'{word}' can be specified only once")));
+                }
+                seen.push(word.clone());
+                part = next;
+                let has_device = rest.peek().is_some_and(|next| Part::of(next).is_none());
+                if !has_device {
+                    return Err(wrong(format!("{word} requires at least 1 device")));
+                }
+                continue;
+            }
+            let redundancy = Redundancy::parse(word).map_err(wrong)?;
+            let Part::Class(class) = part else {
+                if redundancy.is_some() {
+                    let kind = if part == Part::Spares { "spare" } else { "cache" };
+                    return Err(wrong(format!("unsupported '{kind}' device: {word}")));
+                }
+                let list = match part {
+                    Part::Spares => &mut layout.spares,
+                    _ => &mut layout.caches,
+                };
+                list.push(word.clone());
+                continue;
+            };
+            let Some(redundancy) = redundancy else {
+                let (redundancy, paths) = (Redundancy::Single, vec![word.clone()]);
+                layout.groups.push(Group { redundancy, word: None, class, paths });
+                continue;
+            };
+            check_class(class, redundancy, word)?;
+            let mut paths = Vec::new();
+            while let Some(path) = rest.next_if(|next| !is_word(next)) {
+                paths.push(path.clone());
+            }
+            check_count(redundancy, word, paths.len())?;
+            layout.groups.push(Group { redundancy, word: Some(word.clone()), class, paths });
+        }
+        Ok(layout)
+    }
+
+    /// Every path with its list.
+    fn paths(&self) -> impl Iterator<Item = &String> {
+        let tops = self.groups.iter().flat_map(|group| &group.paths);
+        tops.chain(&self.spares).chain(&self.caches)
+    }
+
+    /// The layout as a tree below the name of the pool.
+    pub(super) fn preview(&self, name: &str, above: &[String]) -> String {
+        let mut text = format!("\t{name}\n");
+        above.iter().for_each(|line| text.push_str(&format!("\t{line}\n")));
+        let classes = [
+            (VdevClass::Normal, ""),
+            (VdevClass::Dedup, "dedup"),
+            (VdevClass::Special, "special"),
+            (VdevClass::Log, "logs"),
+        ];
+        for (class, title) in classes {
+            let groups = self.groups.iter().filter(|group| group.class == class);
+            if !title.is_empty() && groups.clone().next().is_some() {
+                text.push_str(&format!("\t{title}\n"));
+            }
+            for group in groups {
+                let mut indent = "  ";
+                if let Some(word) = &group.word {
+                    let word = if word == "raidz" { "raidz1" } else { word };
+                    text.push_str(&format!("\t  {word}\n"));
+                    indent = "    ";
+                }
+                group.paths.iter().for_each(|path| text.push_str(&format!("\t{indent}{path}\n")));
+            }
+        }
+        for (title, paths) in [("cache", &self.caches), ("spares", &self.spares)] {
+            if !paths.is_empty() {
+                text.push_str(&format!("\t{title}\n"));
+                paths.iter().for_each(|path| text.push_str(&format!("\t  {path}\n")));
+            }
+        }
+        text
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    Part::of(text).is_some() || !matches!(Redundancy::parse(text), Ok(None))
+}
+
+fn check_class(class: VdevClass, redundancy: Redundancy, word: &str) -> Result<(), Exit> {
+    let is_draid = matches!(redundancy, Redundancy::Draid { .. });
+    match class {
+        VdevClass::Log if redundancy != Redundancy::Mirror => {
+            Err(wrong(format!("unsupported 'log' device: {word}")))
+        }
+        VdevClass::Special | VdevClass::Dedup if is_draid => {
+            let class = class.bias().unwrap_or_default();
+            Err(wrong(format!("unsupported '{class}' device: {word}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_count(redundancy: Redundancy, word: &str, count: usize) -> Result<(), Exit> {
+    let least = match redundancy {
+        Redundancy::Single => 1,
+        Redundancy::Mirror => 2,
+        Redundancy::Raidz(nparity) => nparity as usize + 1,
+        Redundancy::Draid { nparity, ndata, nspares, .. } => {
+            (nparity + ndata.unwrap_or(1) + nspares) as usize
+        }
+    };
+    let most = if redundancy == Redundancy::Mirror { usize::MAX } else { 255 };
+    if count < least {
+        return Err(wrong(format!("{word} requires at least {least} devices")));
+    }
+    if count > most {
+        return Err(wrong(format!("{word} supports no more than {most} devices")));
+    }
+    Ok(())
+}
+
+/// A device that was opened.
+pub(super) struct Opened {
+    /// The word it was named by.
+    word: String,
+    /// What becomes its leaf.
+    pub(super) spec: LeafSpec,
+    /// The device, locked.
+    pub(super) device: Arc<dyn Device>,
+}
+
+/// The devices of a layout, locked.
+pub(super) struct Devices {
+    /// In the order of [`Layout::paths`].
+    all: Vec<Opened>,
+}
+
+impl Devices {
+    /// Opens and checks every device. With `force` those of pools that nobody has open are taken.
+    pub(super) async fn open(
+        source: &Source,
+        layout: &Layout,
+        force: bool,
+        cannot: &str,
+    ) -> Result<Self, Exit> {
+        let mut paths = Vec::new();
+        for word in layout.paths() {
+            paths.push((word, resolve(source, word)?));
+        }
+        let mut all: Vec<Opened> = Vec::new();
+        let mut somebodys = Vec::new();
+        for (word, path) in paths {
+            let is_twice = all.iter().any(|other| is_same(&other.device.info().path, &path));
+            if is_twice {
+                return Err(Exit::failed(format!(
+                    "{cannot}: one or more vdevs refer to the same device, or one of\n\
+                     the devices is part of an active md or lvm device"
+                )));
+            }
+            match open(word, &path).await? {
+                Ok(opened) => {
+                    let of = in_use(&opened, layout.spares.contains(word)).await;
+                    somebodys.extend(of.filter(|_| !force));
+                    all.push(opened);
+                }
+                Err(pool) => return Err(manual(&format!("{word} is part of active pool '{pool}'"))),
+            }
+        }
+        if !somebodys.is_empty() {
+            return Err(overridable(&somebodys.join("\n")));
+        }
+        Ok(Self { all })
+    }
+
+    /// Refuses vdevs that keep data less safe than others.
+    pub(super) fn check_redundancy(&self, layout: &Layout) -> Result<(), Exit> {
+        let mut sizes = self.all.iter().map(|opened| &opened.spec);
+        let mut groups = Vec::new();
+        for group in &layout.groups {
+            let leaves: Vec<_> = sizes.by_ref().take(group.paths.len()).collect();
+            groups.push((group, leaves));
+        }
+        match redundancy::mismatch(&groups) {
+            Some(text) => Err(overridable(&text)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses devices that are too small for any pool.
+    pub(super) fn check_sizes(&self, cannot: &str) -> Result<(), Exit> {
+        if self.all.iter().any(|opened| opened.spec.size < SIZE_MIN) {
+            let text = "one or more devices is less than the minimum size (64M)";
+            return Err(Exit::failed(format!("{cannot}: {text}")));
+        }
+        Ok(())
+    }
+
+    /// The vdevs: top-level ones, hot spares, cache devices.
+    pub(super) fn specs(&self, layout: &Layout) -> (Vec<TopSpec>, Vec<LeafSpec>, Vec<LeafSpec>) {
+        let mut rest = self.all.iter().map(|opened| opened.spec.clone());
+        let tops = layout.groups.iter().map(|group| TopSpec {
+            redundancy: group.redundancy,
+            class: group.class,
+            leaves: rest.by_ref().take(group.paths.len()).collect(),
+        });
+        let tops = tops.collect();
+        let spares = rest.by_ref().take(layout.spares.len()).collect();
+        (tops, spares, rest.collect())
+    }
+
+    /// Whether the device at `path` is among them.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.all.iter().any(|opened| is_same(&opened.device.info().path, Path::new(path)))
+    }
+
+    /// The device with that path in its leaf.
+    pub(super) fn device(&self, path: Option<&NvString>) -> Option<Arc<dyn Device>> {
+        let found = self.all.iter().find(|opened| Some(&opened.spec.path) == path);
+        found.map(|opened| Arc::clone(&opened.device))
+    }
+}
+
+/// Where a device is: a path, or the short name of one in a folder of the source or in `/dev`.
+fn resolve(source: &Source, word: &str) -> Result<PathBuf, Exit> {
+    let path = argument::path(word);
+    if path.is_absolute() {
+        return match path.exists() {
+            true => Ok(path),
+            false => Err(Exit::failed(format!("cannot resolve path '{word}'"))),
+        };
+    }
+    let folders = source.paths.iter().map(|folder| argument::path(folder));
+    let mut found = folders.chain([PathBuf::from("/dev")]).map(|folder| folder.join(&path));
+    match found.find(|path| path.exists()).and_then(|path| std::path::absolute(path).ok()) {
+        Some(path) => Ok(path),
+        None => Err(Exit::failed(format!(
+            "cannot open '{word}': no such device in /dev\n\
+             must be a full path or shorthand device name"
+        ))),
+    }
+}
+
+fn is_same(one: &str, other: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    identity(Path::new(one)).is_some_and(|id| identity(other) == Some(id))
+}
+
+/// Opens a device for writing; the inner error names the pool that somebody has open with it.
+async fn open(word: &str, path: &Path) -> Result<Result<Opened, String>, Exit> {
+    let target = path.to_owned();
+    let opened = cenote_rt::blocking(move || FileDevice::open(&target, OpenMode::Exclusive)).await?;
+    let device = match opened {
+        Ok(device) => device,
+        Err(error) if matches!(error.cause(), Some(OpenError::InUse(_))) => {
+            return Ok(Err(owner(path).await.unwrap_or_else(|| "unknown".to_owned())));
+        }
+        Err(error) if error.kind() == Kind::Permission => {
+            return Err(Exit::failed(format!("cannot open '{word}': permission denied")));
+        }
+        Err(error) => return Err(Exit::failed(format!("cannot open '{word}': {error}"))),
+    };
+    let info = device.info();
+    let name = NvString::from_bytes(path.as_os_str().as_bytes())
+        .ok_or_else(|| Exit::failed(format!("cannot resolve path '{word}'")))?;
+    let spec = LeafSpec {
+        path: name,
+        is_disk: info.is_block_device,
+        is_whole_disk: false,
+        size: info.size,
+        logical_ashift: u64::from(info.logical_ashift),
+        physical_ashift: u64::from(info.physical_ashift),
+    };
+    Ok(Ok(Opened { word: word.to_owned(), spec, device }))
+}
+
+/// The pool that the labels of a device name.
+async fn owner(path: &Path) -> Option<String> {
+    let path = path.to_owned();
+    let device = cenote_rt::blocking(move || FileDevice::open(&path, OpenMode::ReadOnly)).await;
+    let found = Found::read(device.ok()?.ok()?).await?;
+    Some(pool_of(&found)?.0)
+}
+
+/// Name and state of the pool that a device belongs to.
+fn pool_of(found: &Found) -> Option<(String, PoolState)> {
+    let facts = &found.config.member.as_ref()?.facts;
+    Some((facts.name.clone(), facts.state))
+}
+
+/// What is said of a device that may be somebody's.
+async fn in_use(opened: &Opened, is_spare: bool) -> Option<String> {
+    let found = Found::read(Arc::clone(&opened.device)).await?;
+    let word = &opened.word;
+    let Some((pool, state)) = pool_of(&found) else {
+        return (!is_spare).then(|| format!("{word} is reserved as a hot spare or cache device"));
+    };
+    let state = match state {
+        PoolState::Active => "potentially active",
+        PoolState::Exported => "exported",
+        _ => return None,
+    };
+    Some(format!("{word} is part of {state} pool '{pool}'"))
+}
+
+fn overridable(text: &str) -> Exit {
+    let how = "use '-f' to override the following errors:";
+    Exit::failed(format!("invalid vdev specification\n{how}\n{text}"))
+}
+
+fn manual(text: &str) -> Exit {
+    let how = "the following errors must be manually repaired:";
+    Exit::failed(format!("invalid vdev specification\n{how}\n{text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Layout, Exit> {
+        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        Layout::parse(&words)
+    }
+
+    #[test]
+    fn words_make_a_tree() {
+        let layout = parse("mirror /a /b raidz2 /c /d /e log mirror /f /g special /h cache /i spare /j");
+        let text = "\tt\n\t  mirror\n\t    /a\n\t    /b\n\t  raidz2\n\t    /c\n\t    /d\n\t    /e\n\
+                    \tspecial\n\t  /h\n\tlogs\n\t  mirror\n\t    /f\n\t    /g\n\
+                    \tcache\n\t  /i\n\tspares\n\t  /j\n";
+        assert_eq!(layout.map(|layout| layout.preview("t", &[])), Ok(text.to_owned()));
+    }
+
+    #[test]
+    fn wrong_words_are_told() {
+        for (line, want) in [
+            ("mirror /a", "mirror requires at least 2 devices"),
+            ("raidz2 /a /b", "raidz2 requires at least 3 devices"),
+            ("/a log raidz /b /c", "unsupported 'log' device: raidz"),
+            ("/a spare", "spare requires at least 1 device"),
+            ("/a log /b log /c", "'log' can be specified only once"),
+        ] {
+            assert_eq!(parse(line), Err(wrong(want)), "{line}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Values of pool properties and features as they are typed (spec 01 §11, §12).
+
+use std::collections::BTreeSet;
+
+use cenote_pool::engine::admin::PoolSetting;
+use cenote_pool::features::{self, compat};
+use cenote_pool::props::{Access, POOL_PROPERTIES, PropType};
+
+use crate::quantity;
+use crate::zfs::columns;
+
+/// Longest comment.
+const COMMENT_MAX: usize = 32;
+/// Sectors that may be wanted, as powers of two.
+const ASHIFT: std::ops::RangeInclusive<u64> = 9..=16;
+
+/// What is said of the properties of a pool.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Wanted {
+    /// What is stored.
+    pub(crate) settings: Vec<PoolSetting>,
+    /// Sectors of the vdevs, if they are told.
+    pub(crate) ashift: Option<u64>,
+    /// Feature sets.
+    pub(crate) compatibility: Option<String>,
+    /// Features that are to be enabled or are not to be.
+    features: Vec<(&'static str, bool)>,
+}
+
+impl Wanted {
+    /// Takes `property=value`. `is_new`: of a pool that is being made.
+    ///
+    /// # Errors
+    /// OpenZFS's words for what is wrong.
+    pub(crate) fn add(&mut self, name: &str, text: &str, is_new: bool) -> Result<(), String> {
+        if let Some(feature) = name.strip_prefix("feature@") {
+            return self.add_feature(feature, text, is_new);
+        }
+        if name.contains(':') {
+            let text = (!text.is_empty()).then(|| text.to_owned());
+            self.settings.push(PoolSetting::User(name.to_owned(), text));
+            return Ok(());
+        }
+        let Some(property) = columns::lookup(POOL_PROPERTIES, name) else {
+            return Err(format!("invalid property '{name}'"));
+        };
+        let name = property.name;
+        if property.access == Access::ReadOnly {
+            return Err(format!("'{name}' is readonly"));
+        }
+        match name {
+            // They hold as long as the pool is imported, which here is a command.
+            "altroot" | "cachefile" => return Ok(()),
+            "readonly" if is_new => return Err("'readonly' cannot be set at creation".to_owned()),
+            "readonly" => {
+                return Err(format!("property '{name}' can only be set at import time"));
+            }
+            "version" => return self.check_version(text),
+            "comment" => return self.set_comment(text),
+            "compatibility" => return self.set_compatibility(text),
+            "bootfs" => {
+                let dataset = (!matches!(text, "" | "-")).then(|| text.to_owned());
+                self.settings.push(PoolSetting::Bootfs(dataset));
+                return Ok(());
+            }
+            "multihost" if text == "on" => {
+                return Err("multihost is not supported by this version of cenote".to_owned());
+            }
+            _ => {}
+        }
+        let value = match property.value_type {
+            PropType::Index(names) => {
+                let found = names.iter().find(|(there, _)| *there == text);
+                let values = property.values.unwrap_or_default();
+                found.ok_or_else(|| format!("'{name}' must be one of '{values}'"))?.1
+            }
+            _ if name == "dedup_table_quota" && text == "none" => 0,
+            _ if name == "dedup_table_quota" && text == "auto" => u64::MAX,
+            _ => quantity::parse(text)?,
+        };
+        if name == "ashift" {
+            if value != 0 && !ASHIFT.contains(&value) {
+                return Err(format!(
+                    "property '{name}' number {value} is invalid, \
+                     only values between 9 and 16 are allowed"
+                ));
+            }
+            self.ashift = (value != 0).then_some(value);
+        }
+        self.settings.push(PoolSetting::Property(name, value));
+        Ok(())
+    }
+
+    fn add_feature(&mut self, name: &str, text: &str, is_new: bool) -> Result<(), String> {
+        let feature = features::by_name(name).filter(|feature| features::is_in_identity(feature));
+        let Some(feature) = feature else { return Err(format!("feature '{name}' unsupported by kernel")) };
+        match text {
+            "enabled" => self.features.push((feature.name, true)),
+            "disabled" if is_new => self.features.push((feature.name, false)),
+            _ if is_new => {
+                let text = "can only be set to 'enabled' or 'disabled'";
+                return Err(format!("property 'feature@{name}' {text}"));
+            }
+            _ => return Err(format!("property 'feature@{name}' can only be set to 'enabled'")),
+        }
+        if !is_new {
+            self.settings.push(PoolSetting::Feature(feature));
+        }
+        Ok(())
+    }
+
+    fn check_version(&mut self, text: &str) -> Result<(), String> {
+        match text {
+            "5000" => Ok(()),
+            _ => Err(format!("property 'version' number {text} is invalid.")),
+        }
+    }
+
+    fn set_comment(&mut self, text: &str) -> Result<(), String> {
+        if text.chars().any(|c| !c.is_ascii_graphic() && c != ' ') {
+            return Err("comment may only have printable characters".to_owned());
+        }
+        if text.len() > COMMENT_MAX {
+            return Err(format!("comment must not exceed {COMMENT_MAX} characters"));
+        }
+        let text = (!text.is_empty()).then(|| text.to_owned());
+        self.settings.push(PoolSetting::Comment(text));
+        Ok(())
+    }
+
+    fn set_compatibility(&mut self, text: &str) -> Result<(), String> {
+        if compat::allowed(Some(text)).is_none() {
+            return Err(format!("compatibility property value '{text}' names no readable file"));
+        }
+        let text = (!matches!(text, "" | "off")).then(|| text.to_owned());
+        self.compatibility.clone_from(&text);
+        self.settings.push(PoolSetting::Compatibility(text));
+        Ok(())
+    }
+
+    /// The features of a new pool, by the order of the table; with `none` those only that are
+    /// asked for.
+    pub(crate) fn new_features(&self, none: bool) -> Vec<&'static features::Feature> {
+        let mut names = match none {
+            true => BTreeSet::new(),
+            false => compat::allowed(self.compatibility.as_deref()).unwrap_or_default(),
+        };
+        for (name, is_wanted) in &self.features {
+            if *is_wanted {
+                names.insert(name);
+            } else {
+                names.remove(name);
+            }
+        }
+        features::identity().filter(|feature| names.contains(feature.name)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_of_a_new_pool() {
+        let mut wanted = Wanted::default();
+        for (name, text) in [("ashift", "12"), ("feature@zstd_compress", "disabled")] {
+            assert_eq!(wanted.add(name, text, true), Ok(()));
+        }
+        assert_eq!(wanted.ashift, Some(12));
+        let all = wanted.new_features(false);
+        assert!(all.iter().all(|feature| feature.name != "zstd_compress"));
+        assert!(wanted.new_features(true).is_empty());
+        for (name, text, want) in [
+            ("size", "1", "'size' is readonly"),
+            ("autotrim", "x", "'autotrim' must be one of 'on | off'"),
+            ("nosuch", "1", "invalid property 'nosuch'"),
+        ] {
+            assert_eq!(wanted.add(name, text, true), Err(want.to_owned()));
+        }
+    }
+}
