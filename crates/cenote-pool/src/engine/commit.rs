@@ -134,7 +134,9 @@ impl Engine {
                 let slot = slot_of(uberblock.txg, ashift, false);
                 let result = match (self.leaf_id(leaf.guid), self.added_device(leaf.guid)) {
                     (Some(id), _) => self.tree.write_uberblock(id, uberblock, slot).await,
-                    (None, Some(device)) => write_uberblock(&*device, uberblock, ashift, slot).await,
+                    (None, Some(device)) => {
+                        write_uberblock(&*device, uberblock, ashift, slot).await
+                    }
                     (None, None) => continue,
                 };
                 // A leaf that fails has its error counted; the others have the uberblock.

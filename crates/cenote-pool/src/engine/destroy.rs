@@ -24,10 +24,10 @@ use cenote_ondisk::bptree::BptreeEntry;
 use cenote_ondisk::dsl::key;
 use cenote_rt::{Result, tunables};
 
+use super::Engine;
 use super::dsl::space::{self, Sizes, Use};
 use super::dsl::{directory_object, features, need_directory_object, snapshot};
 use super::ops::Notice;
-use super::Engine;
 use crate::mos::DIRECTORY;
 use walk::{End, Harvest};
 
@@ -153,10 +153,7 @@ fn charge_less(tx: &mut Tx<'_>, sizes: Sizes) -> TxResult<()> {
 }
 
 /// The first dead tree that can be read, with the queue and its number there.
-fn next_entry(
-    tx: &mut Tx<'_>,
-    stalled: &[BlockPtr],
-) -> TxResult<Option<(u64, u64, BptreeEntry)>> {
+fn next_entry(tx: &mut Tx<'_>, stalled: &[BlockPtr]) -> TxResult<Option<(u64, u64, BptreeEntry)>> {
     let Some(queue) = directory_object(tx, key::BPTREE_OBJ)? else { return Ok(None) };
     let header = bptree::header(tx, queue)?;
     for index in header.begin..header.end {

@@ -63,7 +63,9 @@ impl Engine {
             .ok_or_else(|| Error::not_found(EngineError::Gone(guid)))?;
         let options = OpenOptions { for_writing: true, ..options.clone() };
         let pool = Pool::open(candidate, &options).await?;
-        Self::from_pool(&pool).await
+        let engine = Self::from_pool(&pool).await?;
+        engine.tidy().await?;
+        Ok(engine)
     }
 
     /// Makes a writer out of a pool whose devices are open for writing.
@@ -145,6 +147,7 @@ pub(super) const MAINTAINED: &[&str] = &[
     "allocation_classes",
     "resilver_defer",
     "bookmark_v2",
+    "bookmark_written",
     "log_spacemap",
     "zstd_compress",
     "draid",

@@ -208,8 +208,7 @@ impl<'a> Recorder<'a> {
             let log = self.log(tx)?;
             let geometry = Geometry::LOG;
             let (allocs, frees) = (&change.allocs, &change.frees);
-            let (allocs, frees) =
-                (less(allocs, Bug::LostAllocation), less(frees, Bug::LostFree));
+            let (allocs, frees) = (less(allocs, Bug::LostAllocation), less(frees, Bug::LostFree));
             self.append(tx, log, &geometry, Some(change.vdev), Action::Alloc, &allocs)?;
             self.append(tx, log, &geometry, Some(change.vdev), Action::Free, &frees)?;
         } else {

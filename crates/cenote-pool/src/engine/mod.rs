@@ -18,12 +18,14 @@
 //!
 //! Sources: spec 01 §14-§18, 04 §9-§20, 05 §4-§5.
 
+pub mod admin;
 mod birth;
 mod commit;
 pub mod create;
+mod damage;
 mod destroy;
-mod dtl;
 pub(crate) mod dsl;
+mod dtl;
 mod heads;
 mod import;
 mod ledger;
@@ -31,6 +33,7 @@ mod metaslabs;
 mod ops;
 mod store;
 mod sync;
+mod throttle;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,18 +41,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_block::BlockStore;
 use cenote_block::alloc::SpaceAllocator;
 use cenote_block::policy::PoolPolicy;
-use cenote_dmu::live::LiveError;
+use cenote_dmu::live::{LiveError, OwnerProbe};
 use cenote_dmu::{Live, Step, Tx, TxResult};
+use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig};
 use cenote_ondisk::uberblock::Uberblock;
-use cenote_rt::{AsyncMutex, BoxFuture, Error, Kind, Result};
+use cenote_rt::{AsyncMutex, BoxFuture, Error, Kind, Notify, Result};
 use cenote_vdev::Tree;
 
+pub use damage::Event;
 use dsl::Context;
 pub use dsl::OpError;
-pub use heads::Head;
+pub use dsl::settings::Change as PropertyChange;
 use heads::Heads;
-pub use ops::NewDataset;
+pub use heads::{Head, Ownership};
+use ops::Admission;
+pub use ops::{Charge, NewDataset, Notice};
 
 /// Why a pool takes no changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +73,9 @@ pub enum EngineError {
     /// The devices carried other labels once they were locked.
     #[error("pool {0} is not on its devices any more")]
     Gone(u64),
+    /// The dataset was destroyed or rolled back since it was opened.
+    #[error("dataset {0} is not what was opened any more")]
+    HeadGone(u64),
     /// A pool from before feature flags.
     #[error("pools of version {0} are opened for reading only")]
     OldVersion(u64),
@@ -158,11 +168,29 @@ pub struct Engine {
     /// The txg that takes changes. Written under `syncing` only.
     open_txg: AtomicU64,
     is_closing: AtomicBool,
+    /// Damage that was met.
+    damage: Arc<damage::Damage>,
+    /// Bytes of changes in memory.
+    dirty: AtomicU64,
+    /// Wakes whoever keeps the pool going.
+    wake: Arc<Notify>,
+    /// Whether somebody does.
+    is_kept: AtomicBool,
     /// One sync at a time.
     syncing: AsyncMutex<()>,
     rng: Mutex<cenote_rt::Rng>,
     /// Metaslab arrays of top-level vdevs, as the store of metaslabs finds them.
     maps: Arc<store::Maps>,
+    /// Who tells the owners of objects. Set before heads are opened; held for a copy.
+    probe: Mutex<Option<Arc<dyn OwnerProbe>>>,
+    /// Devices that came to the pool since it was opened: the tree does not have them yet.
+    added: Mutex<Vec<admin::Added>>,
+    /// What changes that are under way may cost.
+    admission: Admission,
+    /// What whoever works with the pool should be told.
+    notices: Mutex<Vec<Notice>>,
+    /// Roots of dead trees that cannot be read.
+    stalled: Mutex<Vec<BlockPtr>>,
 }
 
 /// What an engine is put together from.
@@ -182,6 +210,9 @@ struct Parts {
 impl Engine {
     fn assemble(parts: Parts) -> Arc<Self> {
         let open_txg = (parts.uberblock.txg + 1).max(dsl::create::TXG_INITIAL);
+        let damage = Arc::<damage::Damage>::default();
+        // A store that was read from before reports to whoever asked first, and keeps to that.
+        parts.store.set_reporter(Arc::<damage::Damage>::clone(&damage));
         Arc::new(Self {
             tree: parts.tree,
             store: parts.store,
@@ -195,9 +226,18 @@ impl Engine {
             policy: parts.policy,
             open_txg: AtomicU64::new(open_txg),
             is_closing: AtomicBool::new(false),
+            damage,
+            dirty: AtomicU64::new(0),
+            wake: Arc::default(),
+            is_kept: AtomicBool::new(false),
             syncing: AsyncMutex::new(()),
             rng: Mutex::new(cenote_rt::Rng::seeded(parts.seed)),
             maps: parts.maps,
+            probe: Mutex::new(None),
+            added: Mutex::default(),
+            admission: Admission::default(),
+            notices: Mutex::default(),
+            stalled: Mutex::default(),
         })
     }
 
@@ -276,11 +316,18 @@ impl Engine {
         head: &Head,
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<(T, u64)> {
+        self.admit().await?;
         loop {
             self.check_running()?;
+            if head.is_gone() {
+                return Err(Error::not_found(EngineError::HeadGone(head.object())));
+            }
             let txg = self.open_txg();
             match head.live().apply(txg, &mut change).await {
-                Ok(value) => return Ok((value, txg)),
+                Ok(value) => {
+                    self.note_dirty(head, txg);
+                    return Ok((value, txg));
+                }
                 // The txg was closed in between: the change belongs in the next one.
                 Err(error) if is_txg_passed(&error) => {}
                 Err(error) => return Err(error),
@@ -362,6 +409,8 @@ impl Engine {
         for head in self.heads.all() {
             head.live().committed(txg)?;
         }
+        self.admission.synced(txg);
+        self.recount_dirty();
         self.alloc.preload().await;
         Ok(())
     }

@@ -95,6 +95,9 @@ impl Syncing<'_> {
             self.killed.extend(self.engine.destroy_some(self.txg).await?);
         }
         self.free_killed().await?;
+        if self.pass == 1 {
+            self.engine.record_damage(self.txg).await?;
+        }
         self.engine.record_missing(self.txg, self.pass).await?;
         if self.pass > 1 || self.has_work() {
             self.record_space().await?;

@@ -150,15 +150,14 @@ pub async fn tree(
     options: Options,
     visitor: &mut impl Visitor,
 ) -> Result<()> {
-    Walk::new(pool.store(), pool.txg(), options).objset(root, objset, options.min_txg, false, visitor).await.map(|_| ())
+    Walk::new(pool.store(), pool.txg(), options)
+        .objset(root, objset, options.min_txg, false, visitor)
+        .await
+        .map(|_| ())
 }
 
 /// Walks the log of an object set, as far as it belongs to `txg`.
-pub(crate) async fn log(
-    set: &Arc<ObjSet>,
-    txg: u64,
-    visitor: &mut impl Visitor,
-) -> Result<()> {
+pub(crate) async fn log(set: &Arc<ObjSet>, txg: u64, visitor: &mut impl Visitor) -> Result<()> {
     Walk::new(set.store(), txg, Options::default()).log(set, visitor).await.map(|_| ())
 }
 

@@ -29,6 +29,11 @@ impl History {
         self.states.insert(txg, state.clone());
     }
 
+    /// What that very txg committed.
+    pub(crate) fn exactly(&self, txg: u64) -> Option<&State> {
+        self.states.get(&txg)
+    }
+
     /// What a pool of that txg holds: what the last txg with a change left.
     pub(crate) fn at(&self, txg: u64) -> Option<&State> {
         self.states.range(..=txg).next_back().map(|(_, state)| state)

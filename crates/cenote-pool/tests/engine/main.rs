@@ -1,5 +1,8 @@
 //! Pools that are made and written here, judged by OpenZFS's own tools.
 
+mod audit;
+mod memory;
+mod ops;
 mod pools;
 
 use cenote_rt::block_on;

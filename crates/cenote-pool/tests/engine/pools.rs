@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cenote_device::{Device, FileDevice, OpenMode, create_file};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
+use cenote_ondisk::feature::Feature;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::OpenOptions;
@@ -40,7 +41,10 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
+        // Set to look at the pool that a test has made.
+        if std::env::var_os("CENOTE_KEEP").is_none() {
+            std::fs::remove_dir_all(&self.0).ok();
+        }
     }
 }
 
@@ -61,9 +65,6 @@ impl Layout {
         Self { name: "raidz1", devices: 3, ashift: 12 },
         Self { name: "raidz2", devices: 6, ashift: 9 },
     ];
-
-    /// One disk.
-    pub(crate) const DISK: Self = Self::ALL[0];
 }
 
 /// A pool to be made in a folder.
@@ -120,20 +121,59 @@ impl TestPool {
             ..create::CreateSpec::default()
         };
         let vdevs = create::pool(&spec, 4, &mut Guids::unguessable())?;
-        let guids = vdevs.root.leaves().map(|leaf| leaf.guid);
-        let devices = guids.zip(devices).collect();
-        Engine::create(CreateSpec {
-            name: self.name.clone(),
-            vdevs,
-            devices,
-            features: cenote_pool::features::identity().collect(),
-            comment: None,
-            compatibility: None,
-            host: None,
-            fill_root: Box::new(|_| Ok(())),
-        })
-        .await
+        create_of(&self.name, vdevs, devices, cenote_pool::features::identity().collect()).await
     }
+}
+
+/// Makes a pool of these vdevs.
+async fn create_of(
+    name: &str,
+    vdevs: create::Created,
+    devices: Vec<Arc<dyn Device>>,
+    features: Vec<&'static Feature>,
+) -> Result<Arc<Engine>> {
+    let guids = vdevs.root.leaves().map(|leaf| leaf.guid);
+    let devices = guids.zip(devices).collect();
+    Engine::create(CreateSpec {
+        name: name.into(),
+        vdevs,
+        devices,
+        features,
+        comment: None,
+        compatibility: None,
+        host: None,
+        fill_root: Box::new(|_| Ok(())),
+        probe: None,
+    })
+    .await
+}
+
+/// Makes a pool of disks of `size` bytes without redundancy.
+pub(crate) async fn create_on(
+    name: &str,
+    devices: Vec<Arc<dyn Device>>,
+    features: Vec<&'static Feature>,
+    size: u64,
+) -> Result<Arc<Engine>> {
+    let disk = |device: &Arc<dyn Device>| TopSpec {
+        redundancy: Redundancy::Single,
+        class: VdevClass::Normal,
+        leaves: vec![LeafSpec {
+            path: device.info().path.as_str().into(),
+            is_disk: false,
+            is_whole_disk: false,
+            size,
+            logical_ashift: 9,
+            physical_ashift: 9,
+        }],
+    };
+    let spec = create::CreateSpec {
+        tops: devices.iter().map(disk).collect(),
+        ashift: Some(9),
+        ..create::CreateSpec::default()
+    };
+    let vdevs = create::pool(&spec, 4, &mut Guids::unguessable())?;
+    create_of(name, vdevs, devices, features).await
 }
 
 /// A dataset of no particular kind.

@@ -57,14 +57,8 @@ pub(super) async fn harvest(
     deadline: Duration,
 ) -> Harvest {
     let resume = (entry.resume != Bookmark::default()).then_some(entry.resume);
-    let mut walk = Walk {
-        min_txg: entry.birth_txg,
-        resume,
-        max,
-        deadline,
-        blocks: Vec::new(),
-        end: None,
-    };
+    let mut walk =
+        Walk { min_txg: entry.birth_txg, resume, max, deadline, blocks: Vec::new(), end: None };
     walk.objset(store, &entry.bp).await;
     Harvest { blocks: walk.blocks, end: walk.end.unwrap_or(End::Done) }
 }

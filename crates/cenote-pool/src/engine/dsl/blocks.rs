@@ -8,12 +8,14 @@
 
 use cenote_dmu::bpobj::edit::BpobjEntry;
 use cenote_dmu::deadlist::edit as deadlist;
-use cenote_dmu::live::{Facts, Synced};
+use cenote_dmu::live::Synced;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetFlags;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_vdev::Tree;
 
 use super::space::{self, Sizes, Use};
@@ -62,6 +64,9 @@ pub(crate) fn account(
             kept += sizes.used;
         }
     }
+    if is_on(Bug::ForgottenDeadBlock) {
+        dead.pop();
+    }
     deadlist::insert_all(tx, head.deadlist_obj, &dead)?;
     if !of_bookmarks.is_empty() {
         bookmark::note_killed(tx, object, head.prev_snap_txg, &of_bookmarks)?;
@@ -83,7 +88,7 @@ pub(crate) fn account(
         change(&mut previous.unique_bytes, of_previous)?;
         put_dataset(tx, head.prev_snap_obj, &previous)?;
     }
-    note_features(tx, object, &synced.facts)?;
+    note_features(tx, object, synced)?;
     Ok(freed)
 }
 
@@ -123,7 +128,8 @@ fn change(value: &mut u64, delta: i64) -> TxResult<()> {
 }
 
 /// Records what the blocks need of a reader (spec 04 §4.3).
-fn note_features(tx: &mut Tx<'_>, object: u64, facts: &Facts) -> TxResult<()> {
+fn note_features(tx: &mut Tx<'_>, object: u64, synced: &Synced) -> TxResult<()> {
+    let Synced { facts, flags, .. } = synced;
     let facts = [
         ("large_blocks", facts.has_large_block),
         ("large_dnode", facts.has_large_dnode),
@@ -132,6 +138,8 @@ fn note_features(tx: &mut Tx<'_>, object: u64, facts: &Facts) -> TxResult<()> {
         ("skein", facts.has_checksum(12)),
         ("edonr", facts.has_checksum(13)),
         ("blake3", facts.has_checksum(14)),
+        ("userobj_accounting", flags.contains(ObjSetFlags::USEROBJACCOUNTING_COMPLETE)),
+        ("project_quota", flags.contains(ObjSetFlags::PROJECTQUOTA_COMPLETE)),
     ];
     for (name, is_used) in facts {
         if is_used {

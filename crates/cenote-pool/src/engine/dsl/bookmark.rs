@@ -23,9 +23,7 @@ use cenote_ondisk::zap::{MatchKind, NormFlags, Value};
 use cenote_rt::Error;
 
 use super::space::Sizes;
-use super::{
-    Env, OpError, blocks, features, get_dataset, get_dir, history, names, snapshot,
-};
+use super::{Env, OpError, blocks, features, get_dataset, get_dir, history, names, snapshot};
 
 /// A bookmark and its name.
 pub(super) type Named = (String, BookmarkPhys);

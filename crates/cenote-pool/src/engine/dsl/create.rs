@@ -12,8 +12,8 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::NormFlags;
 
 use super::{
-    Context, Env, OpError, blocks, counts, deleg, history, names, features, get_dataset, get_dir, new_bonus_object, new_zap,
-    put_dataset, put_dir, snapshot,
+    Context, Env, OpError, blocks, counts, deleg, features, get_dataset, get_dir, history, names,
+    new_bonus_object, new_zap, put_dataset, put_dir, snapshot,
 };
 
 /// Creation txg of what is made together with the pool: it must lie before the first txg.

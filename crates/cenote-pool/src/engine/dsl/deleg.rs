@@ -22,7 +22,8 @@ pub(crate) fn copy_create_time(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult
             }
             if let Some(jump) = zap::lookup_u64(tx, deleg, source)? {
                 let entries = zap::entries(tx, jump)?;
-                granted.extend(entries.iter().filter_map(|e| names::text(&e.key).map(str::to_owned)));
+                granted
+                    .extend(entries.iter().filter_map(|e| names::text(&e.key).map(str::to_owned)));
             }
         }
         if granted.is_empty() {

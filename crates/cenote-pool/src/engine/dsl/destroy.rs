@@ -23,12 +23,7 @@ use crate::mos::DIRECTORY;
 const ERROR_LOGS: [&str; 2] = ["errlog_last", "errlog_scrub"];
 
 /// Destroys the file system or volume of that name.
-pub(crate) fn head(
-    tx: &mut Tx<'_>,
-    env: &Env,
-    effects: &mut Effects,
-    name: &str,
-) -> TxResult<()> {
+pub(crate) fn head(tx: &mut Tx<'_>, env: &Env, effects: &mut Effects, name: &str) -> TxResult<()> {
     names::check_pool(env, name)?;
     let object = names::dataset(tx, name)?;
     if get_dataset(tx, object)?.is_snapshot() {
@@ -98,11 +93,8 @@ fn forget_branch(tx: &mut Tx<'_>, object: u64, origin: u64) -> TxResult<()> {
 /// Gives what was born in the head to those who free it, and charges them.
 fn release_blocks(tx: &mut Tx<'_>, env: &Env, phys: &DatasetPhys) -> TxResult<()> {
     let dir = get_dir(tx, phys.dir_obj)?;
-    let sizes = Space {
-        used: dir.used_bytes,
-        comp: dir.compressed_bytes,
-        uncomp: dir.uncompressed_bytes,
-    };
+    let sizes =
+        Space { used: dir.used_bytes, comp: dir.compressed_bytes, uncomp: dir.uncompressed_bytes };
     if features::is_enabled(tx, "async_destroy")? {
         if !phys.bp.is_hole() {
             let queue = dead_trees(tx)?;

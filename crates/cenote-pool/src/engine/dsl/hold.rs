@@ -48,7 +48,11 @@ pub(crate) fn hold(
         };
         zap::insert(tx, table, &format!("{object:x}-{tag}"), env.now)?;
     }
-    let text = format!("tag={tag} temp={} refs={}", u8::from(is_temporary), zap::len(tx, phys.userrefs_obj)?);
+    let text = format!(
+        "tag={tag} temp={} refs={}",
+        u8::from(is_temporary),
+        zap::len(tx, phys.userrefs_obj)?
+    );
     history::log(tx, env, "hold", object, &text)
 }
 
@@ -88,7 +92,8 @@ pub(crate) fn release_temporary(tx: &mut Tx<'_>, env: &Env) -> TxResult<u64> {
     let Some(table) = directory_object(tx, key::TMP_USERREFS)? else { return Ok(0) };
     let mut count = 0;
     for entry in zap::entries(tx, table)? {
-        let Some((object, tag)) = names::text(&entry.key).and_then(|key| key.split_once('-')) else {
+        let Some((object, tag)) = names::text(&entry.key).and_then(|key| key.split_once('-'))
+        else {
             continue;
         };
         let Some(object) = key::to_number(object.as_bytes()) else { continue };

@@ -8,9 +8,7 @@ use cenote_ondisk::objset::ObjSetType;
 use super::counts::{self, Count};
 use super::names::{self, Name};
 use super::space::{self, Sizes, Use};
-use super::{
-    Effects, Env, OpError, get_dataset, get_dir, history, put_dir, room, snapshot,
-};
+use super::{Effects, Env, OpError, get_dataset, get_dir, history, put_dir, room, snapshot};
 
 /// Gives a file system or volume, with all below it, another name and perhaps another parent.
 pub(crate) fn dataset(
@@ -64,12 +62,7 @@ pub(crate) fn dataset(
 }
 
 /// Every name that would come of it must be one.
-fn check_names(
-    tx: &mut Tx<'_>,
-    env: &Env,
-    dir: u64,
-    (from, to): (&str, &str),
-) -> TxResult<()> {
+fn check_names(tx: &mut Tx<'_>, env: &Env, dir: u64, (from, to): (&str, &str)) -> TxResult<()> {
     if to.contains(['@', '#']) {
         return Err(OpError::Name.into());
     }
@@ -108,12 +101,7 @@ fn check_below(
 }
 
 /// The dir counts as one file system, with what it counts itself.
-fn move_counts(
-    tx: &mut Tx<'_>,
-    object: u64,
-    (from, to): (u64, u64),
-    common: u64,
-) -> TxResult<()> {
+fn move_counts(tx: &mut Tx<'_>, object: u64, (from, to): (u64, u64), common: u64) -> TxResult<()> {
     let Some(filesystems) = counts::get(tx, object, Count::Filesystems)? else { return Ok(()) };
     let snapshots = counts::get(tx, object, Count::Snapshots)?.unwrap_or(0);
     for (what, count) in [(Count::Filesystems, filesystems + 1), (Count::Snapshots, snapshots)] {

@@ -55,7 +55,12 @@ pub(crate) fn parked(tx: &mut Tx<'_>) -> TxResult<u64> {
 }
 
 /// Refuses an operation that changes so many blocks of the MOS if the pool is too full for it.
-pub(crate) fn check_pool(tx: &mut Tx<'_>, env: &Env, reserve: Reserve, blocks: u64) -> TxResult<()> {
+pub(crate) fn check_pool(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    reserve: Reserve,
+    blocks: u64,
+) -> TxResult<()> {
     if blocks == 0 {
         return Ok(());
     }

@@ -17,8 +17,8 @@ use cenote_ondisk::zap::Value;
 
 use super::space::{self, Sizes, Use};
 use super::{
-    Effects, Env, OpError, blocks, counts, features, get_dataset, get_dir, history, names,
-    new_zap, props, put_dataset, put_dir, room,
+    Effects, Env, OpError, blocks, counts, features, get_dataset, get_dir, history, names, new_zap,
+    props, put_dataset, put_dir, room,
 };
 use crate::props::table::{Access, PropType, Property, dataset_property};
 
@@ -130,7 +130,11 @@ fn check(tx: &mut Tx<'_>, name: &str, change: &Change, is_snapshot: bool) -> TxR
     if name.contains(':') {
         let is_legal = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.' | ':');
         let is_text = value.is_none_or(|value| value.as_str().is_some());
-        return if name.chars().all(is_legal) && is_text { Ok(()) } else { Err(OpError::Name.into()) };
+        return if name.chars().all(is_legal) && is_text {
+            Ok(())
+        } else {
+            Err(OpError::Name.into())
+        };
     }
     let property = dataset_property(name).ok_or(OpError::NoProperty)?;
     if property.access == Access::ReadOnly || is_snapshot {
@@ -154,7 +158,9 @@ fn check_value(tx: &mut Tx<'_>, property: &Property, value: &Value) -> TxResult<
     }
     let number = number.unwrap_or(0);
     match property.name {
-        "recordsize" if !number.is_power_of_two() || !(RECORD_MIN..=RECORD_MAX).contains(&number) => {
+        "recordsize"
+            if !number.is_power_of_two() || !(RECORD_MIN..=RECORD_MAX).contains(&number) =>
+        {
             Err(OpError::Value.into())
         }
         "recordsize" if number > SMALL_RECORD_MAX => need(tx, "large_blocks"),

@@ -14,8 +14,8 @@ use cenote_ondisk::zap::Value;
 
 use super::space::{self, Sizes, Use};
 use super::{
-    Context, Env, OpError, blocks, bookmark, counts, features, get_dataset, get_dir, history,
-    hold, names, need_directory_object, new_bonus_object, put_dataset, room,
+    Context, Env, OpError, blocks, bookmark, counts, features, get_dataset, get_dir, history, hold,
+    names, need_directory_object, new_bonus_object, put_dataset, room,
 };
 use crate::engine::invariant;
 

@@ -85,7 +85,12 @@ fn check_room(tx: &mut Tx<'_>, env: &Env, object: u64, snapshot: u64) -> TxResul
 
 /// Exchanges the contents of a clone and a head with the same previous snapshot; the clone's dir is
 /// a child of the head's.
-pub(crate) fn swap(tx: &mut Tx<'_>, env: &Env, clone_object: u64, head_object: u64) -> TxResult<()> {
+pub(crate) fn swap(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    clone_object: u64,
+    head_object: u64,
+) -> TxResult<()> {
     let mut clone = get_dataset(tx, clone_object)?;
     let mut head = get_dataset(tx, head_object)?;
     if clone.prev_snap_obj != head.prev_snap_obj {
@@ -132,10 +137,7 @@ pub(crate) fn swap(tx: &mut Tx<'_>, env: &Env, clone_object: u64, head_object: u
 }
 
 /// What a head has, with what died since its previous snapshot.
-fn sizes_with_dead(
-    tx: &mut Tx<'_>,
-    head: &cenote_ondisk::dsl::DatasetPhys,
-) -> TxResult<Sizes> {
+fn sizes_with_dead(tx: &mut Tx<'_>, head: &cenote_ondisk::dsl::DatasetPhys) -> TxResult<Sizes> {
     let mut sizes = Sizes {
         used: head.referenced_bytes as i64,
         compressed: head.compressed_bytes as i64,
@@ -147,8 +149,7 @@ fn sizes_with_dead(
 
 /// Features belong to contents.
 fn swap_features(tx: &mut Tx<'_>, one: u64, other: u64) -> TxResult<()> {
-    let (of_one, of_other) =
-        (snapshot::feature_keys(tx, one)?, snapshot::feature_keys(tx, other)?);
+    let (of_one, of_other) = (snapshot::feature_keys(tx, one)?, snapshot::feature_keys(tx, other)?);
     snapshot::drop_features(tx, one)?;
     snapshot::drop_features(tx, other)?;
     for (target, keys) in [(one, of_other), (other, of_one)] {

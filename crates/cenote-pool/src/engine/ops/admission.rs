@@ -154,7 +154,8 @@ impl Admission {
             if used >= quota {
                 // What was freed lately comes back.
                 let comes_back = error == OpError::NoSpace && used - quota < pool.deferred;
-                let verdict = if comes_back { Verdict::Wait(error) } else { Verdict::Refuse(error) };
+                let verdict =
+                    if comes_back { Verdict::Wait(error) } else { Verdict::Refuse(error) };
                 return (verdict, Vec::new());
             }
             if used.saturating_add(under_way) >= quota.saturating_add(quota >> OVERSHOOT_SHIFT) {

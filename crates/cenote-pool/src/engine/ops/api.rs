@@ -3,8 +3,8 @@
 use std::sync::{Arc, PoisonError};
 
 use cenote_block::BlockStore;
-use cenote_dmu::{Live, Step, TxResult};
 use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Live, Step, Tx, TxResult};
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
@@ -125,10 +125,14 @@ impl Engine {
         let props: Vec<_> =
             props.into_iter().map(|(name, value)| (name, Change::Set(value))).collect();
         self.operate(request, move |tx, env, effects| {
-            each(&wanted, |name| name, |name| {
-                snapshot::take_named(tx, env, name)?;
-                settings::apply(tx, env, effects, name, &props)
-            })
+            each(
+                &wanted,
+                |name| name,
+                |name| {
+                    snapshot::take_named(tx, env, name)?;
+                    settings::apply(tx, env, effects, name, &props)
+                },
+            )
         })
         .await
     }
@@ -142,9 +146,7 @@ impl Engine {
     /// One that is not there counts as destroyed.
     pub async fn destroy_snapshots(&self, wanted: Vec<String>, is_deferred: bool) -> Result<()> {
         self.operate(Request::free().ending_scan(), move |tx, env, _| {
-            each(&wanted, |name| name, |name| {
-                snapshot::destroy_named(tx, env, name, is_deferred)
-            })
+            each(&wanted, |name| name, |name| snapshot::destroy_named(tx, env, name, is_deferred))
         })
         .await
     }
@@ -173,10 +175,8 @@ impl Engine {
     pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
         let request = Request::half(3).below(parent_of(to));
         let (from, to) = (from.to_owned(), to.to_owned());
-        self.operate(request, move |tx, env, effects| {
-            rename::dataset(tx, env, effects, &from, &to)
-        })
-        .await
+        self.operate(request, move |tx, env, effects| rename::dataset(tx, env, effects, &from, &to))
+            .await
     }
 
     /// Gives the snapshot `dataset@from` the name `to`; with `is_recursive` also those of that name
@@ -198,9 +198,11 @@ impl Engine {
     /// Makes the bookmarks `pool/fs#name`, each of a snapshot or another bookmark, in one txg.
     pub async fn bookmark(&self, wanted: Vec<(String, String)>) -> Result<()> {
         self.operate(Request::normal(wanted.len() as u64), move |tx, env, _| {
-            each(&wanted, |(name, _)| name, |(name, source)| {
-                bookmark::create(tx, env, name, source)
-            })
+            each(
+                &wanted,
+                |(name, _)| name,
+                |(name, source)| bookmark::create(tx, env, name, source),
+            )
         })
         .await
     }
@@ -217,9 +219,11 @@ impl Engine {
     /// for writing again.
     pub async fn hold(&self, wanted: Vec<(String, String)>, is_temporary: bool) -> Result<()> {
         self.operate(Request::half(wanted.len() as u64), move |tx, env, _| {
-            each(&wanted, |(name, _)| name, |(name, tag)| {
-                hold::hold(tx, env, name, tag, is_temporary)
-            })
+            each(
+                &wanted,
+                |(name, _)| name,
+                |(name, tag)| hold::hold(tx, env, name, tag, is_temporary),
+            )
         })
         .await
     }
@@ -233,13 +237,15 @@ impl Engine {
     }
 
     /// Changes properties of a dataset or snapshot in one txg. Heads that are open follow.
-    pub async fn change_properties(&self, name: &str, changes: Vec<(String, Change)>) -> Result<()> {
+    pub async fn change_properties(
+        &self,
+        name: &str,
+        changes: Vec<(String, Change)>,
+    ) -> Result<()> {
         let name = name.to_owned();
         let is_charged = |(name, change): &&(String, Change)| {
-            let is_limit = matches!(
-                name.as_str(),
-                "quota" | "refquota" | "reservation" | "refreservation"
-            );
+            let is_limit =
+                matches!(name.as_str(), "quota" | "refquota" | "reservation" | "refreservation");
             !is_limit && matches!(change, Change::Set(_) | Change::Receive(_))
         };
         let blocks = 2 * changes.iter().filter(is_charged).count() as u64;
@@ -263,6 +269,15 @@ impl Engine {
     ) -> Result<()> {
         let change = if is_reverted { Change::Revert } else { Change::Inherit };
         self.change_properties(name, vec![(property.to_owned(), change)]).await
+    }
+
+    /// Changes the MOS in the next sync in whatever way. For laboratories and tests: nothing is
+    /// checked, and the pool may be ruined.
+    pub async fn tamper<T: Send + 'static>(
+        &self,
+        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
+    ) -> Result<T> {
+        self.run(move |tx, _| change(tx)).await
     }
 
     /// What happened that nobody asked for, since this was called last.
@@ -305,9 +320,8 @@ impl Engine {
         }
         if has_holds {
             let request = Request::free().ending_scan();
-            let count = self
-                .operate(request, |tx, env, _| hold::release_temporary(tx, env))
-                .await?;
+            let count =
+                self.operate(request, |tx, env, _| hold::release_temporary(tx, env)).await?;
             self.note(Notice::HoldsReleased { count });
         }
         Ok(())
@@ -339,8 +353,7 @@ impl CreateDataset {
 
     async fn fill(&mut self, scope: &Scope<'_>, object: u64) -> Result<Arc<Head>> {
         let Scope { engine, context } = scope;
-        let live =
-            Live::create(Arc::<BlockStore>::clone(&engine.store), object, self.new.kind);
+        let live = Live::create(Arc::<BlockStore>::clone(&engine.store), object, self.new.kind);
         live.apply(context.txg, |tx| (self.new.fill)(tx)).await?;
         let policy = engine.settings_of(object).await?;
         let head = Head::new(object, live, engine.policy, policy, engine.probe());

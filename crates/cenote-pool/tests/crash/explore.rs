@@ -1,0 +1,282 @@
+//! Every flush boundary of a run, with samples of what was not flushed lost.
+//!
+//! ```text
+//!   log ──boundary──> nothing | everything | any part of what is in flight has arrived
+//!                        |        one device, or as many as may be missing, as of long ago
+//!                        `─> open ── model, space ── the two txgs before (uberblocks in reserve)
+//!                                 `─ OpenZFS's checker
+//!                                 `─ open for writing ── changes ──cut again──> open ── ...
+//! ```
+
+use std::sync::Arc;
+
+use cenote_device::{Device, Image, ImageDevice, Recorder, Replay};
+use cenote_pool::engine::Engine;
+use cenote_pool::import::scan_devices;
+use cenote_pool::{OpenOptions, Pool};
+use cenote_rt::Rng;
+
+use crate::judge::Judge;
+use crate::model::{self, BLOCK, History, State};
+use crate::workload::{Layout, Run};
+
+/// How thoroughly.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Depth {
+    /// Samples at each boundary.
+    pub(crate) samples: usize,
+    /// Of so many boundaries one is looked at.
+    pub(crate) stride: usize,
+    /// Of so many points one goes on, and is cut again.
+    pub(crate) resume: usize,
+    /// Of so many points one has devices as of long ago.
+    pub(crate) stale: usize,
+    /// Of so many points one is opened at earlier txgs.
+    pub(crate) rewind: usize,
+    /// Of so many points one is shown to OpenZFS; 0: none.
+    pub(crate) judge: usize,
+}
+
+impl Depth {
+    pub(crate) const FULL: Self =
+        Self { samples: 3, stride: 1, resume: 10, stale: 8, rewind: 6, judge: 45 };
+    pub(crate) const QUICK: Self =
+        Self { samples: 2, stride: 5, resume: 16, stale: 2, rewind: 2, judge: 0 };
+}
+
+/// What was looked at.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tally {
+    pub(crate) points: usize,
+    pub(crate) resumed: usize,
+    pub(crate) again: usize,
+    pub(crate) stale: usize,
+    pub(crate) rewound: usize,
+    pub(crate) judged: usize,
+}
+
+/// Goes through a run.
+pub(crate) async fn explore(
+    layout: Layout,
+    seed: u64,
+    run: &Run,
+    depth: Depth,
+) -> Result<Tally, String> {
+    let mut explorer = Explorer {
+        layout,
+        depth,
+        history: &run.history,
+        rng: Rng::seeded(seed ^ 0x5eed),
+        replay: Replay::new(&run.log),
+        old: Vec::new(),
+        tally: Tally::default(),
+        judge: Judge::new(if depth.judge > 0 { cenote_oracle::zdb() } else { None }),
+    };
+    let mut boundary = 0;
+    while explorer.replay.next_boundary() {
+        let Some(acknowledged) = explorer.replay.mark() else { continue };
+        boundary += 1;
+        if boundary % 60 == 0 {
+            explorer.old.push(explorer.replay.images(|_, _| false));
+        }
+        if boundary % depth.stride != 0 {
+            continue;
+        }
+        for sample in 0..depth.samples {
+            let event = explorer.replay.position();
+            let result = explorer.point(acknowledged, sample).await;
+            result.map_err(|error| {
+                format!("{layout:?} seed {seed} event {event} sample {sample}: {error}")
+            })?;
+        }
+    }
+    Ok(explorer.tally)
+}
+
+struct Explorer<'a> {
+    layout: Layout,
+    depth: Depth,
+    history: &'a History,
+    rng: Rng,
+    replay: Replay<'a>,
+    /// What the devices held at earlier times.
+    old: Vec<Vec<Image>>,
+    tally: Tally,
+    judge: Judge,
+}
+
+impl Explorer<'_> {
+    async fn point(&mut self, acknowledged: u64, sample: usize) -> Result<(), String> {
+        let salt = self.rng.next_u64();
+        let mut images = self.replay.images(|write, sector| keep(sample, salt, write, sector));
+        self.tally.points += 1;
+        let number = self.tally.points;
+        let is_stale = number.is_multiple_of(self.depth.stale) && self.make_stale(&mut images);
+        let pool = open(&images, &OpenOptions::default()).await?;
+        if pool.txg() < acknowledged {
+            return Err(format!("txg {} is older than {acknowledged}", pool.txg()));
+        }
+        let state = self.history.at(pool.txg()).ok_or("no such state")?;
+        model::check(&pool, state).await?;
+        if number.is_multiple_of(self.depth.rewind) {
+            self.look_back(&images, pool.txg()).await?;
+        }
+        if number.is_multiple_of(self.depth.resume) {
+            let mut resumed =
+                Resumed { pool: &pool, state, rng: Rng::seeded(salt ^ 1), history: History::default() };
+            self.tally.resumed += 1;
+            self.tally.again += resumed.run(&images).await?;
+        }
+        let is_judged = self.depth.judge > 0 && number.is_multiple_of(self.depth.judge);
+        if is_judged && !is_stale && self.judge.look(&images)? {
+            self.tally.judged += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives as many devices as may be missing what they held long ago.
+    fn make_stale(&mut self, images: &mut [Image]) -> bool {
+        let count = self.layout.spare_devices();
+        if count == 0 || self.old.is_empty() {
+            return false;
+        }
+        let old = &self.old[self.rng.below(self.old.len() as u64) as usize];
+        let first = self.rng.below(images.len() as u64) as usize;
+        for number in 0..count {
+            let device = (first + number) % images.len();
+            images[device] = old[device].clone();
+        }
+        self.tally.stale += 1;
+        true
+    }
+
+    /// The two txgs before the newest are whole: their blocks are not used again yet.
+    async fn look_back(&mut self, images: &[Image], newest: u64) -> Result<(), String> {
+        for txg in [newest - 1, newest - 2] {
+            let Some(state) = self.history.exactly(txg) else { continue };
+            let options = OpenOptions { txg: Some(txg), ..OpenOptions::default() };
+            let pool = open(images, &options).await?;
+            if pool.txg() != txg {
+                return Err(format!("txg {txg} is gone, {newest} is the newest"));
+            }
+            let result = model::check(&pool, state).await;
+            result.map_err(|error| format!("txg {txg} before {newest}: {error}"))?;
+            self.tally.rewound += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Which sectors of the writes in flight reach the device: none, all, or any.
+fn keep(sample: usize, salt: u64, write: usize, sector: u64) -> bool {
+    match sample {
+        0 => false,
+        1 => true,
+        // Whole writes get lost more often than sectors of one. Writes go to one device each, so
+        // what is lost on one says nothing of another.
+        _ => {
+            let write_coin = Rng::seeded(salt ^ write as u64).next_u64() % 3;
+            let sector_coin = Rng::seeded(salt ^ (write as u64) << 32 ^ sector).next_u64() % 2;
+            write_coin == 0 || (write_coin == 1 && sector_coin == 0)
+        }
+    }
+}
+
+async fn open(images: &[Image], options: &OpenOptions) -> Result<Arc<Pool>, String> {
+    let devices = images.iter().enumerate().map(|(number, image)| {
+        Arc::new(ImageDevice::new(format!("d{number}"), image.clone())) as Arc<dyn Device>
+    });
+    let scan = scan_devices(devices.collect()).await;
+    let candidate = scan.find("tank").map_err(|error| error.to_string())?;
+    Pool::open(candidate, options).await.map_err(told)
+}
+
+fn told(error: cenote_rt::Error) -> String {
+    format!("{error:?}")
+}
+
+/// A pool that goes on after a crash.
+struct Resumed<'a> {
+    pool: &'a Pool,
+    state: &'a State,
+    rng: Rng,
+    history: History,
+}
+
+impl Resumed<'_> {
+    /// Opens the pool for writing, changes it, and cuts it again while that is under way. Gives the
+    /// number of points looked at.
+    async fn run(&mut self, images: &[Image]) -> Result<usize, String> {
+        let recorder = Recorder::new();
+        let devices = images.iter().enumerate().map(|(number, image)| {
+            let device = Arc::new(ImageDevice::new(format!("d{number}"), image.clone()));
+            recorder.wrap(device, image.clone())
+        });
+        let last = self.pool.txg();
+        self.history.note(last, self.state);
+        recorder.mark(last);
+        let (devices, guid) = (devices.collect(), self.pool.guid());
+        let engine = Engine::open_devices(devices, guid, &OpenOptions::default());
+        let engine = engine.await.map_err(told)?;
+        let end = self.change(&engine, &recorder).await.map_err(told)?;
+        let log = recorder.log();
+        let mut points = 0;
+        let mut cuts: Vec<_> =
+            (0..2).map(|_| self.rng.below(log.events.len() as u64 + 1) as usize).collect();
+        cuts.push(log.events.len());
+        cuts.sort_unstable();
+        let mut replay = Replay::new(&log);
+        for cut in cuts {
+            replay.advance(cut);
+            let (salt, sample) = (self.rng.next_u64(), self.rng.below(3) as usize);
+            let images = replay.images(|write, sector| keep(sample, salt, write, sector));
+            let place = |error| format!("after txg {last}, cut again at {cut}: {error}");
+            let pool = open(&images, &OpenOptions::default()).await.map_err(place)?;
+            let acknowledged = replay.mark().unwrap_or(last);
+            if pool.txg() < acknowledged {
+                return Err(place(format!("txg {} is older than {acknowledged}", pool.txg())));
+            }
+            let state = self.history.at(pool.txg()).ok_or("no such state")?;
+            model::check(&pool, state).await.map_err(place)?;
+            points += 1;
+        }
+        if engine.uberblock().txg < end {
+            return Err(format!("txg {end} was not committed"));
+        }
+        Ok(points)
+    }
+
+    async fn change(&mut self, engine: &Engine, recorder: &Recorder) -> cenote_rt::Result<u64> {
+        let mut state = self.state.clone();
+        let heads: Vec<_> = state
+            .datasets
+            .iter()
+            .filter(|(name, objects)| !name.contains('@') && !objects.is_empty())
+            .map(|(name, objects)| (name.clone(), *objects.keys().next().expect("has one")))
+            .collect();
+        for (name, object) in heads {
+            let head = engine.head(&name).await?;
+            for _ in 0..4 {
+                let (block, salt) = (self.rng.below(200), self.rng.next_u64());
+                let bytes = model::bytes(block, salt);
+                engine.apply(&head, |tx| tx.write(object, block * BLOCK as u64, &bytes)).await?;
+                let objects = state.datasets.get_mut(&name).expect("it is there");
+                objects.get_mut(&object).expect("it is there").insert(block, salt);
+            }
+        }
+        engine.sync().await?;
+        let txg = engine.uberblock().txg;
+        self.history.note(txg, &state);
+        recorder.mark(txg);
+        engine.snapshot(vec!["tank@again".into()]).await?;
+        state.datasets.insert("tank@again".into(), state.datasets["tank"].clone());
+        let txg = engine.uberblock().txg;
+        self.history.note(txg, &state);
+        recorder.mark(txg);
+        engine.export().await?;
+        let txg = engine.uberblock().txg;
+        self.history.note(txg, &state);
+        recorder.mark(txg);
+        Ok(txg)
+    }
+}

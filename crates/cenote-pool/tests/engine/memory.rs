@@ -1,0 +1,178 @@
+//! A small pool in memory, looked at from all sides.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_device::{Device, Image, ImageDevice};
+use cenote_dmu::Tx;
+use cenote_dmu::live::ObjectSpec;
+use cenote_ondisk::feature::Feature;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zap::Value;
+use cenote_pool::engine::{Engine, Head, NewDataset};
+use cenote_pool::import::scan_devices;
+use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_rt::{Result, Rng};
+
+use crate::audit::Auditor;
+use crate::pools;
+
+/// Bytes of a block of test objects.
+pub(crate) const BLOCK: u64 = 16 << 10;
+/// Bytes of a device.
+const SIZE: u64 = 128 << 20;
+
+/// The pool and who watches it.
+pub(crate) struct MemoryPool {
+    device: Arc<ImageDevice>,
+    guid: u64,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) auditor: Auditor,
+}
+
+impl MemoryPool {
+    /// A new pool called "tank".
+    pub(crate) async fn new() -> Self {
+        Self::with_features(cenote_pool::features::identity().collect()).await
+    }
+
+    /// The same with these features.
+    pub(crate) async fn with_features(features: Vec<&'static Feature>) -> Self {
+        let device = Arc::new(ImageDevice::new("d0.img", Image::zeroed(SIZE)));
+        let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+        let engine = pools::create_on("tank", devices, features, SIZE).await.unwrap();
+        let guid = engine.uberblock().guid_sum;
+        let scan = scan_devices(vec![Arc::clone(&device) as Arc<dyn Device>]).await;
+        let guid = scan.candidates.first().map_or(guid, |candidate| candidate.guid());
+        Self { device, guid, engine, auditor: Auditor::new() }
+    }
+
+    /// Exports it and opens it again.
+    pub(crate) async fn reopen(&mut self) {
+        self.engine.export().await.unwrap();
+        self.open_again().await;
+    }
+
+    /// Forgets the engine, as a crash does, and opens the pool again.
+    pub(crate) async fn open_again(&mut self) {
+        let devices = vec![Arc::clone(&self.device) as Arc<dyn Device>];
+        let options = OpenOptions::default();
+        self.engine = Engine::open_devices(devices, self.guid, &options).await.unwrap();
+    }
+
+    /// The pool as it is on disk.
+    pub(crate) async fn reader(&self) -> Arc<Pool> {
+        let scan = scan_devices(vec![Arc::clone(&self.device) as Arc<dyn Device>]).await;
+        Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap()
+    }
+
+    /// Everything must be as it should on disk.
+    pub(crate) async fn check(&mut self) {
+        let pool = self.reader().await;
+        let problems = self.auditor.audit(&pool).await.unwrap();
+        assert!(problems.is_empty(), "txg {}:\n{}", pool.txg(), problems.join("\n"));
+        let report = leaks::check(&pool).await.unwrap();
+        assert!(report.is_clean(), "{:?}", report.lines());
+    }
+
+    /// Syncs until nothing waits to be freed.
+    pub(crate) async fn settle(&self) {
+        for _ in 0..200 {
+            self.engine.sync().await.unwrap();
+            if !self.engine.has_pending_frees().await.unwrap() {
+                return;
+            }
+        }
+        panic!("frees do not end");
+    }
+
+    /// Exports it, and asks OpenZFS.
+    pub(crate) async fn judge(self) {
+        self.engine.export().await.unwrap();
+        let dir = pools::TempDir::new();
+        write_image(&self.device.image(), &dir.path().join("d0.img"));
+        pools::judge(dir.path(), "tank");
+    }
+
+    /// A new file system without anything.
+    pub(crate) async fn create(&self, name: &str) -> Arc<Head> {
+        self.engine.create_dataset(filesystem(name)).await.unwrap()
+    }
+
+    /// A snapshot.
+    pub(crate) async fn snap(&self, name: &str) {
+        self.engine.snapshot(vec![name.into()]).await.unwrap();
+    }
+
+    /// Writes a block.
+    pub(crate) async fn write(&self, dataset: &str, object: u64, block: u64, salt: u64) {
+        let head = self.engine.head(dataset).await.unwrap();
+        let bytes = content(salt);
+        self.engine
+            .apply(&head, |tx| {
+                need_object(tx, object)?;
+                tx.write(object, block * BLOCK, &bytes)
+            })
+            .await
+            .unwrap();
+    }
+
+    /// The salt of a block that was written; 0 for a hole.
+    pub(crate) async fn read(&self, dataset: &str, object: u64, block: u64) -> u64 {
+        let head = self.engine.head(dataset).await.unwrap();
+        let read = head.live().inspect(|tx| {
+            if tx.find(object)?.is_none() {
+                return Ok(vec![0; 8]);
+            }
+            tx.read(object, block * BLOCK, 8)
+        });
+        u64::from_le_bytes(read.await.unwrap()[..8].try_into().unwrap())
+    }
+
+    /// Sets a number.
+    pub(crate) async fn set(&self, dataset: &str, name: &str, value: u64) -> Result<()> {
+        self.engine.set_property(dataset, name, Value::U64(value)).await
+    }
+}
+
+fn write_image(image: &Image, path: &Path) {
+    use std::io::{Seek, SeekFrom, Write};
+    let mut file = std::fs::File::create(path).unwrap();
+    file.set_len(image.size()).unwrap();
+    let mut buf = vec![0; 1 << 20];
+    for offset in (0..image.size()).step_by(1 << 20) {
+        image.read_at(offset, &mut buf);
+        if buf.iter().any(|byte| *byte != 0) {
+            file.seek(SeekFrom::Start(offset)).unwrap();
+            file.write_all(&buf).unwrap();
+        }
+    }
+}
+
+/// A file system without anything.
+pub(crate) fn filesystem(name: &str) -> NewDataset {
+    NewDataset { kind: ObjSetType::Zfs, ..pools::dataset(name) }
+}
+
+/// Makes the object if it is not there.
+pub(crate) fn need_object(tx: &mut Tx<'_>, object: u64) -> cenote_dmu::TxResult<()> {
+    if tx.find(object)?.is_none() {
+        let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK).with_number(object);
+        tx.allocate(&spec)?;
+    }
+    Ok(())
+}
+
+/// A block that begins with its salt: some compress to nothing, some to half, some not.
+pub(crate) fn content(salt: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK as usize];
+    let filled = match salt % 5 {
+        0 => 32,
+        1 | 2 => BLOCK as usize / 2,
+        _ => BLOCK as usize,
+    };
+    Rng::seeded(salt).fill(&mut bytes[..filled]);
+    bytes[..8].copy_from_slice(&salt.to_le_bytes());
+    bytes
+}
