@@ -216,8 +216,8 @@ impl Resumed<'_> {
         self.history.note(last, self.state);
         recorder.mark(last);
         let (devices, guid) = (devices.collect(), self.pool.guid());
-        let engine = Engine::open_devices(devices, guid, &OpenOptions::default());
-        let engine = engine.await.map_err(told)?;
+        let options = OpenOptions::default();
+        let engine = Engine::open_devices(devices, guid, &options).await.map_err(told)?;
         let end = self.change(&engine, &recorder).await.map_err(told)?;
         let log = recorder.log();
         let mut points = 0;

@@ -1,0 +1,39 @@
+//! Two runs with one seed write the same bytes in the same order.
+
+#[path = "../crash/model.rs"]
+#[expect(dead_code, reason = "the crash suite uses more of it")]
+mod model;
+#[path = "../crash/workload.rs"]
+#[expect(dead_code, reason = "the crash suite uses more of it")]
+mod workload;
+
+use std::sync::Arc;
+
+use cenote_device::{Device, SimulatedDisk};
+use cenote_testkit::rng::wants_all;
+use workload::{DEVICE_SIZE, Layout};
+
+/// Changes that a run is made of, at least.
+const OPERATIONS: u64 = 1000;
+
+fn disk(path: String) -> Arc<dyn Device> {
+    Arc::new(SimulatedDisk::new(path, DEVICE_SIZE))
+}
+
+/// The hash of everything that a run writes.
+fn hash(layout: Layout, seed: u64) -> u64 {
+    let run = cenote_rt::simulate(seed, workload::run(layout, seed, 150, disk));
+    let run = run.expect("a runtime").unwrap();
+    assert!(run.operations >= OPERATIONS, "only {} operations", run.operations);
+    run.log.hash()
+}
+
+#[test]
+fn runs_with_one_seed_are_equal() {
+    let more = if wants_all() { &Layout::MORE[..] } else { &[] };
+    for layout in Layout::USUAL.iter().chain(more) {
+        let first = hash(*layout, 1);
+        assert_eq!(hash(*layout, 1), first, "{layout:?}");
+        assert_ne!(hash(*layout, 2), first, "{layout:?}");
+    }
+}
