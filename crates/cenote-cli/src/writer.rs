@@ -49,8 +49,9 @@ pub(crate) fn owners(has_objects: bool, has_projects: bool) -> Arc<FsOwners> {
 }
 
 impl Writer {
-    /// Opens the pool of that name or guid for writing.
-    pub(crate) async fn open(source: &Source, name: &str) -> Result<Self, Exit> {
+    /// Opens the pool of a dataset for writing; its guid may stand for its name.
+    pub(crate) async fn open(source: &Source, dataset: &str) -> Result<Self, Exit> {
+        let name = dataset.split(['/', '@', '#']).next().unwrap_or(dataset);
         let scan = source.scan().await?;
         let candidate = scan.find(name).map_err(|error| source::find_failure(name, &error))?;
         let options = OpenOptions { host: Some(Host::current()), ..OpenOptions::default() };

@@ -6,7 +6,10 @@
 //!
 //! Sources: spec 04 §7, §17, the manual pages.
 
+mod change;
 pub(crate) mod columns;
+mod create;
+mod destroy;
 pub(crate) mod get;
 mod holds;
 pub(crate) mod json;
@@ -26,6 +29,11 @@ use crate::zpool;
 /// Runs one verb.
 pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     match verb {
+        "create" => create::run(source, args, io),
+        "clone" => create::clone(source, args, io),
+        "destroy" => destroy::run(source, args, io),
+        "snapshot" | "rename" | "promote" | "rollback" | "set" | "inherit" | "bookmark"
+        | "hold" | "release" => change::run(verb, source, args, io),
         "list" => list::run(source, args, io),
         "get" => get::run(source, args, io),
         "holds" => holds::run(source, args, io),

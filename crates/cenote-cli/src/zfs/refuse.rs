@@ -41,17 +41,7 @@ const MISSING: &str = "missing dataset argument";
 
 #[rustfmt::skip]
 const VERBS: &[Verb] = &[
-    verb("create", ":PV:b:nso:puv", (1, "missing filesystem argument"), None, "create"),
-    verb("destroy", "vpndfrR", (1, MISSING), Some(0), "destroy"),
-    verb("snapshot", "ro:", (1, "missing snapshot argument"), Some(0), "create snapshot"),
-    verb("rollback", "rRf", (1, MISSING), Some(0), "rollback to"),
-    verb("clone", "o:pu", (2, "missing source dataset argument"), Some(0), "create"),
-    verb("promote", "", (1, "missing clone filesystem argument"), Some(0), "promote"),
-    verb("rename", "pruf", (2, "missing source dataset argument"), Some(0), "rename"),
-    verb("bookmark", "", (2, "missing source argument"), Some(0), "create bookmark"),
     verb("program", "nt:m:j", (2, "invalid number of arguments"), None, "run a program on"),
-    verb("set", "u", (2, "missing arguments"), Some(1), "set property for"),
-    verb("inherit", "rS", (2, "missing dataset argument"), Some(1), "inherit property for"),
     verb("upgrade", "rvV:a", (0, ""), Some(0), "upgrade"),
     verb("project", "0cCdkp:rs", (1, "missing file or directory target(s)"), None, "set project of"),
     verb("mount", ":ajRlvo:Of", (1, "missing filesystem argument"), Some(0), "mount"),
@@ -62,8 +52,6 @@ const VERBS: &[Verb] = &[
     verb("receive", ":o:x:dehMnuvFsAc", (1, "missing snapshot argument"), None, "receive"),
     verb("allow", "ldugecsh", (1, "missing dataset argument"), None, "allow on"),
     verb("unallow", "ldugecsrh", (1, "missing dataset argument"), None, "unallow on"),
-    verb("hold", "rt", (2, "too few arguments"), Some(1), "hold snapshot"),
-    verb("release", "rt", (2, "too few arguments"), Some(1), "release hold from snapshot"),
     verb("diff", "FHth", (1, "must provide at least one snapshot name"), None, "diff"),
     verb("load-key", "anrL:", (1, "Missing dataset argument or -a option"), Some(0), "load key for"),
     verb("unload-key", "ar", (1, "Missing dataset argument or -a option"), Some(0), "unload key for"),
@@ -195,7 +183,7 @@ fn why(verb: &Verb) -> &'static str {
     }
 }
 
-async fn existing(source: &Source, name: &str) -> Result<Dataset, Exit> {
+pub(super) async fn existing(source: &Source, name: &str) -> Result<Dataset, Exit> {
     if source.embedded {
         return source.dataset(name).await;
     }
@@ -203,7 +191,7 @@ async fn existing(source: &Source, name: &str) -> Result<Dataset, Exit> {
 }
 
 /// The checks of a name that is to be given to something new.
-async fn check_new_name(source: &Source, name: &str) -> CommandResult {
+pub(super) async fn check_new_name(source: &Source, name: &str) -> CommandResult {
     let cannot = |why: String| Err(Exit::failed(format!("cannot create '{name}': {why}")));
     let parsed = match DatasetName::parse(name) {
         Ok(parsed) => parsed,
@@ -262,7 +250,7 @@ async fn check_properties(source: &Source, operands: &[String]) -> CommandResult
 }
 
 /// `inherit`: the property must be one that is inherited.
-fn check_inheritable(name: &str) -> CommandResult {
+pub(super) fn check_inheritable(name: &str) -> CommandResult {
     match columns::lookup(DATASET_PROPERTIES, name) {
         Some(property) if property.access == Access::ReadOnly => {
             Err(Exit::failed(format!("{} property is read-only", property.name)))

@@ -9,7 +9,7 @@
 mod cache;
 mod change;
 mod config_table;
-mod create;
+pub(crate) mod create;
 mod dump;
 mod get;
 mod history;

@@ -38,11 +38,7 @@ const DEVICE: &str = "missing device name";
 
 #[rustfmt::skip]
 const VERBS: &[Verb] = &[
-    verb("create", ":fndR:m:o:O:t:", &[NAME, "missing vdev specification"], None, "create"),
-    verb("destroy", "f", &["missing pool argument"], Some(0), "destroy"),
-    verb("add", "fgLno:P", &[NAME, "missing vdev specification"], Some(0), "add to"),
     verb("remove", "npsw", &[NAME, "missing device"], Some(0), "remove from"),
-    verb("labelclear", "f", &["missing vdev name"], None, "clear label of"),
     verb("checkpoint", "dw", &["missing pool argument"], Some(0), "checkpoint"),
     verb("prefetch", "t:", &[NAME], Some(0), "prefetch for"),
     verb("iostat", "c::gLPT:vyhplqrwnH", &[], Some(0), "show I/O statistics of"),
@@ -58,12 +54,8 @@ const VERBS: &[Verb] = &[
     verb("resilver", "", &[NAME], Some(0), "resilver"),
     verb("scrub", "spweC", &[NAME], Some(0), "scrub"),
     verb("trim", "csdr:w", &[NAME], Some(0), "trim"),
-    verb("export", "aF:f", &["missing pool argument"], Some(0), "export"),
     verb("upgrade", ":avV:", &[], Some(0), "upgrade"),
-    verb("reguid", "g:", &["missing pool name"], Some(0), "reguid"),
     verb("events", "vHfc", &[], None, "show events"),
-    verb("set", "", &["missing property=value argument", "missing pool name"], Some(1), "set property for"),
-    verb("sync", "f", &[], Some(0), "sync"),
     verb("wait", "HpT:t:", &["missing 'pool' argument"], Some(0), "wait for"),
     verb("ddtprune", "d:p:", &[NAME], Some(0), "prune"),
 ];

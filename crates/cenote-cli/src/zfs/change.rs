@@ -1,0 +1,575 @@
+//! The verbs that change datasets that are there: `snapshot`, `rename`, `promote`, `rollback`,
+//! `set`, `inherit`, `bookmark`, `hold`, `release`.
+
+use cenote_ondisk::master_node::{ZVOL_SIZE, ZVOL_ZAP_OBJ};
+use cenote_ondisk::zap::Value;
+use cenote_pool::engine::{OpError, PropertyChange};
+use cenote_pool::props::PropValue;
+use cenote_pool::{Dataset, DatasetKind};
+
+use super::create::{FileSystemOptions, volume_size, wording};
+use super::refuse::{check_inheritable, existing};
+use super::setting::{self, Moment, Setting};
+use crate::err;
+use crate::getopt::{self, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::{Source, dataset_of};
+use crate::usage::Tool;
+use crate::writer::{Writer, command_line};
+use crate::zpool::block_on;
+
+/// Status of `zfs set` when a property cannot be set.
+const STATUS_OF_SET: i32 = 255;
+
+/// Runs one of the verbs.
+pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let line = command_line(Tool::Zfs, verb, args);
+    match verb {
+        "snapshot" => snapshot(source, args, &line, io),
+        "rename" => rename(source, args, &line, io),
+        "promote" => promote(source, args, &line, io),
+        "rollback" => rollback(source, args, &line, io),
+        "set" => set(source, args, &line, io),
+        "inherit" => inherit(source, args, &line, io),
+        "bookmark" => bookmark(source, args, &line, io),
+        "hold" => hold(source, args, &line, io),
+        _ => release(source, args, &line, io),
+    }
+}
+
+/// Adds all file systems and volumes below one.
+pub(super) async fn below(head: &Dataset, found: &mut Vec<Dataset>) -> CommandResult {
+    for child in head.children().await? {
+        found.push(child.clone());
+        Box::pin(below(&child, found)).await?;
+    }
+    Ok(())
+}
+
+/// A head, and with `all` those below it.
+async fn heads(source: &Source, name: &str, all: bool) -> Result<Vec<Dataset>, Exit> {
+    let head = existing(source, name).await?;
+    let mut found = vec![head.clone()];
+    if all {
+        below(&head, &mut found).await?;
+    }
+    Ok(found)
+}
+
+fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "ro:", &[])?;
+    if parsed.operands.is_empty() {
+        return Err(Exit::usage("missing snapshot argument"));
+    }
+    let mut props = Vec::new();
+    for text in parsed.values('o') {
+        let Some((name, value)) = text.split_once('=') else {
+            return Err(Exit::usage("missing '=' for property=value argument"));
+        };
+        let setting = setting::parse(name, value, 's', Moment::Later);
+        props.push(setting.map_err(|why| Exit::failed(format!("cannot create snapshots : {why}")))?);
+    }
+    block_on(async {
+        let mut wanted = Vec::new();
+        for name in &parsed.operands {
+            let Some((head, short)) = name.split_once('@') else { return Err(Exit::usage("")) };
+            let found = match heads(source, head, parsed.has('r')).await {
+                Err(Exit::Failed(message)) => return Err(Exit::usage(message)),
+                found => found?,
+            };
+            for head in found {
+                let name = format!("{}@{short}", head.name());
+                if let Err(error) = cenote_pool::DatasetName::parse(&name) {
+                    return Err(not_made(&name, &error.to_string()));
+                }
+                if head.snapshot(short).await.is_ok() || wanted.contains(&name) {
+                    return Err(not_made(&name, "dataset already exists"));
+                }
+                wanted.push(name);
+            }
+        }
+        let first = wanted.first().cloned().unwrap_or_default();
+        let writer = Writer::open(source, &first).await?;
+        let taken = writer.engine().snapshot_with(wanted, props).await;
+        taken.map_err(|error| not_made(&first, &wording(&error)))?;
+        writer.finish(line, io).await
+    })
+}
+
+fn not_made(name: &str, why: &str) -> Exit {
+    Exit::failed(format!("cannot create snapshot '{name}': {why}"))
+}
+
+fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "pruf", &[])?;
+    let (from, to) = match &parsed.operands[..] {
+        [] => return Err(Exit::usage("missing source dataset argument")),
+        [_] => return Err(Exit::usage("missing target dataset argument")),
+        [from, to] => (from, to),
+        _ => return Err(Exit::usage("too many arguments")),
+    };
+    if parsed.has('r') && parsed.has('p') {
+        return Err(Exit::usage("-p and -r options are mutually exclusive"));
+    }
+    if parsed.has('r') && !from.contains('@') {
+        return Err(Exit::usage("source dataset for recursive rename must be a snapshot"));
+    }
+    let cannot = |why: &str| Exit::failed(format!("cannot rename '{from}': {why}"));
+    block_on(async {
+        if let Some((head, old)) = from.split_once('@') {
+            let new = match to.split_once('@') {
+                Some(("", new)) => new,
+                Some((other, new)) if other == head => new,
+                Some(_) => return Err(cannot("snapshots must be part of same dataset")),
+                None => to,
+            };
+            if !parsed.has('r') {
+                existing(source, from).await?;
+            } else {
+                existing(source, head).await?;
+            }
+            let writer = Writer::open(source, head).await?;
+            let done = writer.engine().rename_snapshot(head, old, new, parsed.has('r')).await;
+            done.map_err(|error| cannot(&wording(&error)))?;
+            return writer.finish(line, io).await;
+        }
+        let dataset = existing(source, from).await?;
+        check_target(source, &dataset, from, to).await?;
+        let missing = missing_parents(&dataset, to).await;
+        if !missing.is_empty() && !parsed.has('p') {
+            return Err(cannot("parent does not exist"));
+        }
+        let options = FileSystemOptions::below(dataset.pool(), to).await?;
+        drop(dataset);
+        let writer = Writer::open(source, from).await?;
+        for parent in missing {
+            options.make(&writer, &parent, &[]).await?;
+        }
+        let done = writer.engine().rename(from, to).await;
+        done.map_err(|error| cannot(&wording(&error)))?;
+        writer.finish(line, io).await
+    })
+}
+
+async fn check_target(source: &Source, dataset: &Dataset, from: &str, to: &str) -> CommandResult {
+    let cannot = |why: &str| Err(Exit::failed(format!("cannot rename '{from}': {why}")));
+    let first = |name: &str| name.split('/').next().unwrap_or_default().to_owned();
+    if first(from) != first(to) {
+        let pool = first(to);
+        if source.pool(&pool).await.is_err() {
+            return Err(Exit::failed(format!("cannot create '{to}': no such pool '{pool}'")));
+        }
+        return cannot("datasets must be within same pool");
+    }
+    if !from.contains('/') {
+        return cannot("operation does not apply to pools");
+    }
+    if to.starts_with(&format!("{from}/")) {
+        return cannot("New dataset name cannot be a descendant of current dataset name");
+    }
+    if dataset_of(dataset.pool(), to).await.is_ok() {
+        return cannot("dataset already exists");
+    }
+    Ok(())
+}
+
+async fn missing_parents(dataset: &Dataset, to: &str) -> Vec<String> {
+    let mut missing = Vec::new();
+    for (end, _) in to.match_indices('/') {
+        if dataset_of(dataset.pool(), &to[..end]).await.is_err() {
+            missing.push(to[..end].to_owned());
+        }
+    }
+    missing
+}
+
+fn promote(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "", &[])?;
+    let name = match &parsed.operands[..] {
+        [] => return Err(Exit::usage("missing clone filesystem argument")),
+        [name] => name,
+        _ => return Err(Exit::usage("too many arguments")),
+    };
+    block_on(async {
+        let dataset = existing(source, name).await?;
+        if dataset.origin().await?.is_none() {
+            return Err(Exit::failed(format!("cannot promote '{name}': not a cloned filesystem")));
+        }
+        drop(dataset);
+        let writer = Writer::open(source, name).await?;
+        writer.engine().promote(name).await.map_err(|error| {
+            let why = match error.cause() {
+                Some(OpError::Exists) => "conflicting snapshot names".to_owned(),
+                _ => wording(&error),
+            };
+            Exit::failed(format!("cannot promote '{name}': {why}"))
+        })?;
+        writer.finish(line, io).await
+    })
+}
+
+fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "rRf", &[])?;
+    let name = match &parsed.operands[..] {
+        [] => return Err(Exit::usage("missing dataset argument")),
+        [name] => name,
+        _ => return Err(Exit::usage("too many arguments")),
+    };
+    let Some((head_name, _)) = name.split_once('@') else {
+        return Err(Exit::failed(format!("cannot open '{name}': missing '@' delimiter in snapshot name")));
+    };
+    block_on(async {
+        let snapshot = existing(source, name).await?;
+        let head = existing(source, head_name).await?;
+        let later = Later::than(&snapshot, &head).await?;
+        later.check(name, &parsed)?;
+        drop((snapshot, head));
+        let writer = Writer::open(source, head_name).await?;
+        let engine = writer.engine();
+        let failed = |error: cenote_rt::Error| {
+            Exit::failed(format!("cannot rollback '{head_name}': {}", wording(&error)))
+        };
+        for clone in &later.clones {
+            engine.destroy_dataset(clone).await.map_err(failed)?;
+        }
+        if !later.snapshots.is_empty() {
+            engine.destroy_snapshots(later.snapshots, false).await.map_err(failed)?;
+        }
+        if !later.bookmarks.is_empty() {
+            engine.destroy_bookmarks(later.bookmarks).await.map_err(failed)?;
+        }
+        engine.rollback(head_name, Some(name)).await.map_err(failed)?;
+        writer.finish(line, io).await
+    })
+}
+
+/// What came after a snapshot, and goes with a rollback to it.
+#[derive(Default)]
+struct Later {
+    snapshots: Vec<String>,
+    bookmarks: Vec<String>,
+    clones: Vec<String>,
+}
+
+impl Later {
+    async fn than(snapshot: &Dataset, head: &Dataset) -> Result<Self, Exit> {
+        let txg = snapshot.phys().creation_txg;
+        let mut later = Self::default();
+        for other in head.snapshots().await? {
+            if other.phys().creation_txg > txg {
+                later.clones.extend(other.clone_names().await?);
+                later.snapshots.push(other.name().to_owned());
+            }
+        }
+        for mark in head.bookmarks().await? {
+            if mark.phys.creation_txg > txg {
+                later.bookmarks.push(format!("{}#{}", head.name(), mark.short_name()));
+            }
+        }
+        Ok(later)
+    }
+
+    fn check(&self, name: &str, parsed: &Parsed) -> CommandResult {
+        let (all, clones) = (parsed.has('r') || parsed.has('R'), parsed.has('R'));
+        if !self.clones.is_empty() && all && !clones {
+            return Err(Exit::failed(format!(
+                "cannot rollback to '{name}': clones of previous snapshots exist\n\
+                 use '-R' to force deletion of the following clones and dependents:\n{}",
+                self.clones.join("\n")
+            )));
+        }
+        let names: Vec<_> = self.snapshots.iter().chain(&self.bookmarks).cloned().collect();
+        if !names.is_empty() && !all {
+            return Err(Exit::failed(format!(
+                "cannot rollback to '{name}': more recent snapshots or bookmarks exist\n\
+                 use '-r' to force deletion of the following snapshots and bookmarks:\n{}",
+                names.join("\n")
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "u", &[])?;
+    let count = parsed.operands.iter().take_while(|operand| operand.contains('=')).count();
+    if parsed.operands.is_empty() {
+        return Err(Exit::usage("missing arguments"));
+    }
+    if count == 0 {
+        return Err(Exit::usage("missing property=value argument(s)"));
+    }
+    let (settings, names) = parsed.operands.split_at(count);
+    if names.is_empty() {
+        return Err(Exit::usage("missing dataset name(s)"));
+    }
+    block_on(async {
+        for name in names {
+            let dataset = existing(source, name).await?;
+            let changes = Changes::of(&dataset, settings).await?;
+            drop(dataset);
+            let writer = Writer::open(source, name).await?;
+            changes.make(&writer, name).await?;
+            writer.finish(line, io).await?;
+        }
+        Ok(())
+    })
+}
+
+fn not_set(name: &str, why: &str) -> Exit {
+    Exit::FailedWith(format!("cannot set property for '{name}': {why}"), STATUS_OF_SET)
+}
+
+/// What `set` changes.
+struct Changes {
+    props: Vec<Setting>,
+    /// The volume's new size.
+    volsize: Option<u64>,
+}
+
+impl Changes {
+    async fn of(dataset: &Dataset, settings: &[String]) -> Result<Self, Exit> {
+        let name = dataset.name();
+        let kind = match (dataset.is_snapshot(), dataset.kind().await?) {
+            (true, _) => 's',
+            (false, DatasetKind::Volume) => 'v',
+            (false, _) => 'f',
+        };
+        let mut changes = Self { props: Vec::new(), volsize: None };
+        for text in settings {
+            let (property, value) = text.split_once('=').unwrap_or((text, ""));
+            if property == "refreservation" && value == "auto" && kind == 'v' {
+                let size = number(dataset, "volsize").await?;
+                changes.props.push(reservation(dataset, size).await?);
+                continue;
+            }
+            let setting = setting::parse(property, value, kind, Moment::Later)
+                .map_err(|why| not_set(name, &why))?;
+            match (setting.0.as_str(), setting.1.single()) {
+                ("volsize", Some(size)) => {
+                    let block = number(dataset, "volblocksize").await?.max(1);
+                    if !size.is_multiple_of(block) {
+                        let why = format!("'volsize' must be a multiple of volume block size ({block})");
+                        return Err(not_set(name, &why));
+                    }
+                    let old = number(dataset, "volsize").await?;
+                    if size < old {
+                        let why = "shrinking a volume is not supported by this version of cenote";
+                        return Err(not_set(name, why));
+                    }
+                    let was_auto = Some(number(dataset, "refreservation").await?)
+                        == reservation(dataset, old).await?.1.single();
+                    if was_auto {
+                        changes.props.push(reservation(dataset, size).await?);
+                    }
+                    changes.volsize = Some(size);
+                }
+                // There is but one version of file systems that is made.
+                ("version", _) => {}
+                _ => changes.props.push(setting),
+            }
+        }
+        Ok(changes)
+    }
+
+    async fn make(self, writer: &Writer, name: &str) -> CommandResult {
+        let engine = writer.engine();
+        let properties: Vec<_> = self.props.iter().map(|(name, _)| name.clone()).collect();
+        let changes = self.props.into_iter().map(|(name, value)| (name, PropertyChange::Set(value)));
+        let changes: Vec<_> = changes.collect();
+        if !changes.is_empty() {
+            engine.change_properties(name, changes).await.map_err(|error| {
+                let is_limit = |name: &String| matches!(name.as_str(), "quota" | "refquota");
+                let why = match error.cause() {
+                    Some(OpError::NoSpace) if properties.iter().any(is_limit) => {
+                        "size is less than current used or reserved space".to_owned()
+                    }
+                    Some(OpError::NoSpace) => "size is greater than available space".to_owned(),
+                    _ => wording(&error),
+                };
+                not_set(name, &why)
+            })?;
+        }
+        if let Some(size) = self.volsize {
+            let head = engine.head(name).await?;
+            engine
+                .apply(&head, |tx| {
+                    cenote_dmu::zap::edit::update(tx, ZVOL_ZAP_OBJ, ZVOL_SIZE, size)
+                })
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+async fn number(dataset: &Dataset, name: &str) -> Result<u64, Exit> {
+    let row = dataset.props().await?.get(name).await?;
+    Ok(match row.map(|row| row.value) {
+        Some(PropValue::Number(number)) => number,
+        _ => 0,
+    })
+}
+
+/// The reservation of a volume that has all its space.
+async fn reservation(dataset: &Dataset, size: u64) -> Result<Setting, Exit> {
+    let block = number(dataset, "volblocksize").await?.max(1);
+    let tops = &dataset.pool().config().vdev_tree.children;
+    let reserved = volume_size(size, block, 1, tops);
+    Ok(("refreservation".to_owned(), Value::U64(reserved)))
+}
+
+fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "rS", &[])?;
+    let [property, names @ ..] = &parsed.operands[..] else {
+        return Err(Exit::usage("missing property argument"));
+    };
+    if names.is_empty() {
+        return Err(Exit::usage("missing dataset argument"));
+    }
+    let is_reverted = parsed.has('S');
+    if !is_reverted {
+        check_inheritable(property)?;
+    }
+    let property = super::columns::lookup(cenote_pool::props::DATASET_PROPERTIES, property)
+        .map_or(property.as_str(), |found| found.name);
+    block_on(async {
+        for name in names {
+            let all = heads(source, name, parsed.has('r')).await?;
+            let all: Vec<_> = all.iter().map(|dataset| dataset.name().to_owned()).collect();
+            let writer = Writer::open(source, name).await?;
+            for dataset in all {
+                let done = writer.engine().inherit_property(&dataset, property, is_reverted).await;
+                done.map_err(|error| {
+                    let why = wording(&error);
+                    Exit::failed(format!("cannot inherit {property} for '{dataset}': {why}"))
+                })?;
+            }
+            writer.finish(line, io).await?;
+        }
+        Ok(())
+    })
+}
+
+fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "", &[])?;
+    let (from, to) = match &parsed.operands[..] {
+        [] => return Err(Exit::usage("missing source argument")),
+        [_] => return Err(Exit::usage("missing bookmark argument")),
+        [from, to] => (from, to),
+        _ => return Err(Exit::usage("too many arguments")),
+    };
+    let head = |name: &str| name.split(['@', '#']).next().unwrap_or_default().to_owned();
+    // Either name may be short for one of the other's dataset.
+    let source_name =
+        if from.starts_with(['@', '#']) { format!("{}{from}", head(to)) } else { from.clone() };
+    let name = if to.starts_with('#') { format!("{}{to}", head(&source_name)) } else { to.clone() };
+    let cannot = |why: &str| Exit::failed(format!("cannot create bookmark '{name}': {why}"));
+    if !name.contains('#') {
+        return Err(Exit::usage(format!("invalid bookmark name '{name}': must contain a '#'")));
+    }
+    block_on(async {
+        if source_name.contains('#') {
+            let of = existing(source, &head(&source_name)).await?;
+            let short = source_name.split_once('#').map_or("", |(_, short)| short);
+            if of.bookmark(short).await.is_err() {
+                return Err(Exit::failed(format!("cannot open '{source_name}': dataset does not exist")));
+            }
+        } else {
+            existing(source, &source_name).await?;
+        }
+        let writer = Writer::open(source, &name).await?;
+        let done = writer.engine().bookmark(vec![(name.clone(), source_name.clone())]).await;
+        done.map_err(|error| match error.cause() {
+            Some(OpError::Exists) => cannot("bookmark exists"),
+            Some(OpError::NotAnAncestor) => {
+                cannot("source is not an ancestor of the new bookmark's dataset")
+            }
+            _ => cannot(&wording(&error)),
+        })?;
+        writer.finish(line, io).await
+    })
+}
+
+/// The tag and the snapshots of `hold` and `release`; with `-r` those of the same name below.
+async fn tagged(
+    source: &Source,
+    parsed: &Parsed,
+) -> Result<(String, Vec<Dataset>), Exit> {
+    let [tag, names @ ..] = &parsed.operands[..] else {
+        return Err(Exit::usage("too few arguments"));
+    };
+    if names.is_empty() {
+        return Err(Exit::usage("too few arguments"));
+    }
+    if tag.starts_with('.') {
+        return Err(Exit::usage("tag may not start with '.'"));
+    }
+    let mut found = Vec::new();
+    for name in names {
+        let Some((head, short)) = name.split_once('@') else {
+            return Err(Exit::failed(format!("'{name}' is not a snapshot")));
+        };
+        if !parsed.has('r') {
+            found.push(existing(source, name).await?);
+            continue;
+        }
+        for head in heads(source, head, true).await? {
+            found.extend(head.snapshot(short).await.ok());
+        }
+    }
+    Ok((tag.clone(), found))
+}
+
+fn hold(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "rt", &[])?;
+    block_on(async {
+        let (tag, snapshots) = tagged(source, &parsed).await?;
+        let mut wanted = Vec::new();
+        for snapshot in &snapshots {
+            let name = snapshot.name().to_owned();
+            if snapshot.holds().await?.iter().any(|hold| hold.tag == tag) {
+                let text = "tag already exists on this dataset";
+                return Err(Exit::failed(format!("cannot hold snapshot '{name}': {text}")));
+            }
+            wanted.push((name, tag.clone()));
+        }
+        change_holds(source, wanted, true, line, io).await
+    })
+}
+
+fn release(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "rt", &[])?;
+    block_on(async {
+        let (tag, snapshots) = tagged(source, &parsed).await?;
+        let mut wanted = Vec::new();
+        for snapshot in &snapshots {
+            let name = snapshot.name().to_owned();
+            if snapshot.holds().await?.iter().any(|hold| hold.tag == tag) {
+                wanted.push((name, tag.clone()));
+            } else if !parsed.has('r') {
+                let text = "no such tag on this dataset";
+                err!(io, "cannot release hold from snapshot '{name}': {text}")?;
+                return Err(Exit::Status(1));
+            }
+        }
+        change_holds(source, wanted, false, line, io).await
+    })
+}
+
+async fn change_holds(
+    source: &Source,
+    wanted: Vec<(String, String)>,
+    is_hold: bool,
+    line: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let Some((first, _)) = wanted.first().cloned() else { return Ok(()) };
+    let writer = Writer::open(source, &first).await?;
+    let engine = writer.engine();
+    let done = if is_hold { engine.hold(wanted, false).await } else { engine.release(wanted).await };
+    done.map_err(|error| {
+        let what = if is_hold { "hold snapshot" } else { "release hold from snapshot" };
+        Exit::failed(format!("cannot {what} '{first}': {}", wording(&error)))
+    })?;
+    writer.finish(line, io).await
+}

@@ -1,0 +1,419 @@
+//! `zfs create` and `zfs clone`.
+
+use std::sync::Arc;
+
+use cenote_fs::format::{NewFileSystem, fill_volume};
+use cenote_ondisk::config::{VdevConfig, VdevKind};
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zap::Value;
+use cenote_pool::engine::{NewDataset, OpError};
+use cenote_pool::props::PropValue;
+use cenote_pool::{Dataset, DatasetKind, Pool};
+
+use super::refuse::{check_new_name, existing};
+use super::setting::{self, Moment, Setting};
+use crate::getopt::{self, Long, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::out;
+use crate::quantity;
+use crate::source::{Source, dataset_of};
+use crate::usage::Tool;
+use crate::writer::{Writer, command_line};
+use crate::zpool::block_on;
+use crate::zpool::create::{is_stored, new_file_system};
+
+/// Block size of a volume, if the vdevs suit it.
+const VOLUME_BLOCK: u64 = 16 << 10;
+/// Blocks above this need a feature.
+const BLOCK_MAX: u64 = 128 << 10;
+
+/// What is to be made.
+enum New {
+    FileSystem,
+    Volume { size: u64, block_size: u64, is_sparse: bool },
+}
+
+/// Runs `zfs create`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let longs = [Long::flag("parsable", 'P'), Long::flag("dryrun", 'n'), Long::flag("verbose", 'v')];
+    let parsed = getopt::parse(args, ":PV:b:nso:puv", &longs)?;
+    let is_volume = parsed.has('V');
+    if (parsed.has('s') || parsed.has('b')) && !is_volume {
+        return Err(Exit::usage("'-s' and '-b' can only be used when creating a volume"));
+    }
+    if is_volume && parsed.has('u') {
+        return Err(Exit::usage("'-u' can only be used when creating a filesystem"));
+    }
+    let name = match &parsed.operands[..] {
+        [] if is_volume => return Err(Exit::usage("missing volume argument")),
+        [] => return Err(Exit::usage("missing filesystem argument")),
+        [name] => name,
+        _ => return Err(Exit::usage("too many arguments")),
+    };
+    let line = command_line(Tool::Zfs, "create", args);
+    block_on(create(source, name, &parsed, &line, io))
+}
+
+fn cannot(name: &str, why: impl std::fmt::Display) -> Exit {
+    Exit::failed(format!("cannot create '{name}': {why}"))
+}
+
+async fn create(
+    source: &Source,
+    name: &str,
+    parsed: &Parsed,
+    line: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let pool = pool_of(source, name).await?;
+    let missing = ancestors(source, &pool, name, parsed.has('p')).await?;
+    let Some(missing) = missing else { return Ok(()) };
+    let kind = if parsed.has('V') { 'v' } else { 'f' };
+    let settings = settings(name, parsed, kind)?;
+    let new = plan(&pool, name, parsed, &settings)?;
+    let options = FileSystemOptions::below(&pool, name).await?;
+    let mut props = settings.clone();
+    if let New::Volume { size, block_size, is_sparse: false } = new
+        && !props.iter().any(|(name, _)| name == "refreservation")
+    {
+        let copies = number(&props, "copies").unwrap_or(1);
+        let tops = &pool.config().vdev_tree.children;
+        let reserved = volume_size(size, block_size, copies, tops);
+        props.push(("refreservation".to_owned(), Value::U64(reserved)));
+    }
+    if parsed.has('n') || parsed.has('v') {
+        told(name, parsed, &props, io)?;
+    }
+    if parsed.has('n') {
+        return Ok(());
+    }
+    drop(pool);
+    let writer = Writer::open(source, name).await?;
+    for ancestor in missing {
+        options.make(&writer, &ancestor, &[]).await?;
+    }
+    match new {
+        New::FileSystem => options.make(&writer, name, &settings).await?,
+        New::Volume { size, block_size, .. } => {
+            let new = NewDataset {
+                name: name.to_owned(),
+                kind: ObjSetType::Zvol,
+                props: props.into_iter().filter(|(name, _)| is_stored(name)).collect(),
+                fill: Box::new(move |tx| fill_volume(tx, size, block_size)),
+            };
+            make(&writer, name, new).await?;
+        }
+    }
+    writer.finish(line, io).await
+}
+
+async fn make(writer: &Writer, name: &str, new: NewDataset) -> CommandResult {
+    let made = writer.engine().create_dataset(new).await;
+    made.map(drop).map_err(|error| cannot(name, wording(&error)))
+}
+
+/// How a file system begins.
+pub(super) struct FileSystemOptions {
+    /// What the parent demands of names, which children take over.
+    inherited: Vec<Setting>,
+    has_projects: bool,
+}
+
+impl FileSystemOptions {
+    /// What a file system below the nearest ancestor of `name` that is there begins with.
+    pub(super) async fn below(pool: &Arc<Pool>, name: &str) -> Result<Self, Exit> {
+        let base = existing_ancestor(pool, name).await?;
+        check_parent(name, &base).await?;
+        let inherited = inherited(&base).await?;
+        Ok(Self { inherited, has_projects: has(pool, "project_quota") })
+    }
+
+    /// Makes one.
+    pub(super) async fn make(&self, writer: &Writer, name: &str, settings: &[Setting]) -> CommandResult {
+        let all: Vec<_> = settings.iter().chain(&self.inherited).cloned().collect();
+        let first: NewFileSystem = new_file_system(&all, self.has_projects);
+        let stored = settings.iter().filter(|(name, _)| is_stored(name));
+        let new = NewDataset {
+            name: name.to_owned(),
+            kind: ObjSetType::Zfs,
+            props: stored.cloned().collect(),
+            fill: Box::new(move |tx| first.fill(tx)),
+        };
+        make(writer, name, new).await
+    }
+}
+
+fn has(pool: &Pool, feature: &str) -> bool {
+    pool.features().state(feature) != cenote_pool::features::FeatureState::Disabled
+}
+
+/// What a failed operation says.
+pub(super) fn wording(error: &cenote_rt::Error) -> String {
+    match error.cause::<OpError>() {
+        Some(OpError::WrongParent) => "parent is not a filesystem".to_owned(),
+        Some(OpError::Limit) => "the filesystem or snapshot limit is reached".to_owned(),
+        Some(cause) => cause.to_string(),
+        None => error.to_string(),
+    }
+}
+
+async fn pool_of(source: &Source, name: &str) -> Result<Arc<Pool>, Exit> {
+    let first = name.split(['/', '@', '#']).next().unwrap_or(name);
+    let pool = if source.embedded { source.pool(first).await.ok() } else { None };
+    pool.ok_or_else(|| cannot(name, format!("no such pool '{first}'")))
+}
+
+/// The ancestors that are to be made first; none at all if the dataset is there and that is no
+/// error.
+async fn ancestors(
+    source: &Source,
+    pool: &Arc<Pool>,
+    name: &str,
+    with_parents: bool,
+) -> Result<Option<Vec<String>>, Exit> {
+    if !with_parents {
+        check_new_name(source, name).await?;
+        return Ok(Some(Vec::new()));
+    }
+    if dataset_of(pool, name).await.is_ok() {
+        return Ok(None);
+    }
+    let mut missing = Vec::new();
+    for (end, _) in name.match_indices('/') {
+        let ancestor = &name[..end];
+        if dataset_of(pool, ancestor).await.is_err() {
+            missing.push(ancestor.to_owned());
+        }
+    }
+    match cenote_pool::DatasetName::parse(name) {
+        Ok(_) => Ok(Some(missing)),
+        Err(error) => Err(cannot(name, error)),
+    }
+}
+
+/// The nearest ancestor that is there.
+async fn existing_ancestor(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
+    let mut at = name;
+    while let Some((parent, _)) = at.rsplit_once('/') {
+        if let Ok(dataset) = dataset_of(pool, parent).await {
+            return Ok(dataset);
+        }
+        at = parent;
+    }
+    Err(cannot(name, "missing dataset name"))
+}
+
+async fn check_parent(name: &str, parent: &Dataset) -> CommandResult {
+    if parent.kind().await? == DatasetKind::Volume {
+        return Err(cannot(name, "parent is not a filesystem"));
+    }
+    if parent.is_encrypted().await? {
+        return Err(cannot(name, "encryption is not supported by this version of cenote"));
+    }
+    Ok(())
+}
+
+/// What a parent demands of names.
+async fn inherited(parent: &Dataset) -> Result<Vec<Setting>, Exit> {
+    let props = parent.props().await?;
+    let mut found = Vec::new();
+    for name in ["normalization", "utf8only", "casesensitivity"] {
+        if let Some(row) = props.get(name).await?
+            && let PropValue::Number(number) = row.value
+        {
+            found.push((name.to_owned(), Value::U64(number)));
+        }
+    }
+    Ok(found)
+}
+
+/// The properties of the options `-o`.
+fn settings(name: &str, parsed: &Parsed, kind: char) -> Result<Vec<Setting>, Exit> {
+    let mut settings: Vec<Setting> = Vec::new();
+    for text in parsed.values('o') {
+        let Some((property, value)) = text.split_once('=') else {
+            return Err(Exit::usage("missing '=' for property=value argument"));
+        };
+        let setting = setting::parse(property, value, kind, Moment::Creation)
+            .map_err(|why| cannot(name, why))?;
+        if settings.iter().any(|(there, _)| *there == setting.0) {
+            let text = format!("property '{property}' specified multiple times");
+            return Err(Exit::failed(text));
+        }
+        settings.push(setting);
+    }
+    Ok(settings)
+}
+
+fn number(settings: &[Setting], name: &str) -> Option<u64> {
+    settings.iter().find(|(there, _)| there == name).and_then(|(_, value)| value.single())
+}
+
+/// A file system, or a volume with its size.
+fn plan(
+    pool: &Pool,
+    name: &str,
+    parsed: &Parsed,
+    settings: &[Setting],
+) -> Result<New, Exit> {
+    let Some(size) = parsed.value('V') else { return Ok(New::FileSystem) };
+    let size = quantity::parse(size)
+        .map_err(|why| Exit::usage(format!("bad volume size '{size}': {why}")))?;
+    if size == 0 {
+        return Err(cannot(name, "volume size must be a multiple of volume block size"));
+    }
+    let block_size = match (parsed.value('b'), number(settings, "volblocksize")) {
+        (Some(text), _) => {
+            let value = setting::parse("volblocksize", text, 'v', Moment::Creation);
+            value.map_err(|why| cannot(name, why))?.1.single().unwrap_or(VOLUME_BLOCK)
+        }
+        (None, Some(block_size)) => block_size,
+        (None, None) => default_block(&pool.config().vdev_tree.children),
+    };
+    if block_size > BLOCK_MAX && !has(pool, "large_blocks") {
+        let text = "volume block size needs the feature 'large_blocks'";
+        return Err(cannot(name, text));
+    }
+    let size = size.next_multiple_of(block_size);
+    Ok(New::Volume { size, block_size, is_sparse: parsed.has('s') })
+}
+
+/// The block size that the vdevs suggest (spec 03 §16.1).
+fn default_block(tops: &[VdevConfig]) -> u64 {
+    let unit = |top: &VdevConfig| {
+        let sector = 1_u64 << top.top.ashift;
+        match &top.kind {
+            VdevKind::RaidZ(raidz) if raidz.nparity == 1 => 2 * sector,
+            VdevKind::RaidZ(_) => 4 * sector,
+            VdevKind::Draid(draid) => draid.ndata * sector,
+            _ => sector,
+        }
+    };
+    let most = tops.iter().map(unit).max().unwrap_or(0);
+    let mut block = VOLUME_BLOCK;
+    while block * 2 <= most {
+        block *= 2;
+    }
+    block
+}
+
+/// What a volume of that size takes at most, with its metadata (spec 03 §16.2).
+pub(super) fn volume_size(size: u64, block: u64, copies: u64, tops: &[VdevConfig]) -> u64 {
+    const RECORD: u64 = 128 << 10;
+    let blocks = size / block;
+    let asize = |top: &VdevConfig, bytes: u64| {
+        let sector = 1_u64 << top.top.ashift;
+        match &top.kind {
+            VdevKind::RaidZ(raidz) => {
+                let (n, p) = (top.children.len() as u64, raidz.nparity);
+                let data = bytes.div_ceil(sector);
+                let all = data + p * data.div_ceil(n.saturating_sub(p).max(1));
+                Some(all.next_multiple_of(p + 1) * sector)
+            }
+            VdevKind::Draid(draid) => {
+                let (d, p) = (draid.ndata, draid.nparity);
+                Some(bytes.div_ceil(d * sector) * (d + p) * sector)
+            }
+            _ => None,
+        }
+    };
+    let on = |top: &VdevConfig| {
+        let (one, record) = (asize(top, block)?, asize(top, RECORD)? >> 9);
+        Some(blocks.saturating_mul(one) / record.max(1) * 256)
+    };
+    let data = tops.iter().filter_map(on).max().unwrap_or(blocks * block);
+    let mut metadata = 7;
+    let mut level = blocks;
+    while level > 1 {
+        level = level.div_ceil(1024);
+        metadata += level;
+    }
+    data * copies + metadata * (copies + 1).min(3) * RECORD
+}
+
+/// What would be made, for `-n` and `-v`.
+fn told(name: &str, parsed: &Parsed, props: &[Setting], io: &mut Io<'_>) -> CommandResult {
+    let is_dry = parsed.has('n');
+    if parsed.has('P') {
+        out!(io, "create\t{name}")?;
+    } else {
+        out!(io, "{} {name}", if is_dry { "would create" } else { "create" })?;
+    }
+    for (property, value) in props {
+        let value = match value.single() {
+            Some(number) => number.to_string(),
+            None => value.as_str().unwrap_or_default().to_owned(),
+        };
+        if parsed.has('P') {
+            out!(io, "property\t{property}\t{value}")?;
+        } else {
+            out!(io, "\t{property}={value}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs `zfs clone`.
+pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "o:pu", &[])?;
+    let (origin, name) = match &parsed.operands[..] {
+        [] => return Err(Exit::usage("missing source dataset argument")),
+        [_] => return Err(Exit::usage("missing target dataset argument")),
+        [origin, name] => (origin, name),
+        _ => return Err(Exit::usage("too many arguments")),
+    };
+    let line = command_line(Tool::Zfs, "clone", args);
+    block_on(async {
+        let snapshot = existing(source, origin).await?;
+        if !snapshot.is_snapshot() {
+            return Err(Exit::failed(format!("cannot open '{origin}': operation not applicable to this type of dataset")));
+        }
+        if snapshot.is_encrypted().await? {
+            return Err(cannot(name, "encryption is not supported by this version of cenote"));
+        }
+        let pool = pool_of(source, name).await?;
+        if pool.guid() != snapshot.pool().guid() {
+            return Err(cannot(name, "source and target pools differ"));
+        }
+        let missing = ancestors(source, &pool, name, parsed.has('p')).await?;
+        let Some(missing) = missing else { return Ok(()) };
+        let options = FileSystemOptions::below(&pool, name).await?;
+        let kind = if snapshot.kind().await? == DatasetKind::Volume { 'v' } else { 'f' };
+        let settings = settings(name, &parsed, kind)?;
+        drop((pool, snapshot));
+        let writer = Writer::open(source, name).await?;
+        for ancestor in missing {
+            options.make(&writer, &ancestor, &[]).await?;
+        }
+        let props = settings.into_iter().filter(|(name, _)| is_stored(name)).collect();
+        let made = writer.engine().clone_dataset(origin, name, props).await;
+        made.map_err(|error| cannot(name, wording(&error)))?;
+        writer.finish(&line, io).await
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_ondisk::config::RaidZ;
+
+    fn raidz(children: usize, nparity: u64) -> VdevConfig {
+        let (expanding, expand_txgs) = (false, Vec::new());
+        let kind = VdevKind::RaidZ(RaidZ { nparity, expanding, expand_txgs });
+        let children = (0..children as u64).map(VdevConfig::missing).collect();
+        let mut top = VdevConfig { kind, children, ..VdevConfig::missing(0) };
+        top.top.ashift = 12;
+        top
+    }
+
+    #[test]
+    fn reservations_of_volumes_follow_the_formula() {
+        let gib = 1 << 30;
+        assert_eq!(volume_size(gib, 16 << 10, 1, &[]), 1_092_616_192);
+        assert_eq!(volume_size(gib, 16 << 10, 2, &[]), 2_175_795_200);
+        assert_eq!(volume_size(gib, 16 << 10, 1, &[raidz(3, 1)]), 1_092_616_192);
+        assert_eq!(volume_size(gib, 16 << 10, 1, &[raidz(5, 2)]), 1_450_530_048);
+        assert_eq!(volume_size(10 * gib, 8 << 10, 1, &[raidz(6, 2)]), 21_813_002_240);
+        assert_eq!(default_block(&[raidz(5, 2)]), 16 << 10);
+    }
+}
