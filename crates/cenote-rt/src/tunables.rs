@@ -210,6 +210,8 @@ tunables! {
         "devices whose labels are read at the same time while looking for pools";
     EMBEDDED_SLOG_MIN_MS = "zfs_embedded_slog_min_ms", 64, (2, 1 << 16),
         "metaslabs above which a normal vdev gives one to the intent log";
+    ZIL_MAX_BLOCK = "zil_maxblocksize", 128 * KIB, (4 * KIB, 16 * 1024 * KIB),
+        "bytes of the largest block of an intent log";
     DDT_DATA_IS_SPECIAL = "zfs_ddt_data_is_special", 1, (0, 1),
         "whether dedup tables may go to the special class";
     ALLOCATOR = "cenote_allocator", 0, (0, 1),

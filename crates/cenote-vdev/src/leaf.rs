@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_device::Device;
-use cenote_rt::{Buf, BufMut, Error, Kind, Result};
+use cenote_rt::{AsyncMutex, Buf, BufMut, Error, Kind, Result};
 
 use crate::IoClass;
 use crate::dtl::TxgRanges;
@@ -117,6 +117,8 @@ pub struct Leaf {
     pub(crate) is_writable: bool,
     dtl: RwLock<Dtl>,
     unflushed: Mutex<Unflushed>,
+    /// One flush at a time.
+    flushing: AsyncMutex<()>,
     counters: Counters,
 }
 
@@ -139,6 +141,7 @@ impl Leaf {
             is_writable: false,
             dtl: RwLock::default(),
             unflushed: Mutex::default(),
+            flushing: AsyncMutex::new(()),
             counters: Counters::default(),
         }
     }
@@ -316,6 +319,8 @@ impl Leaf {
     /// be lost, which are in its log already.
     pub(crate) async fn flush(&self) -> std::result::Result<(), (TxgRanges, Error)> {
         let Some(device) = &self.device else { return Ok(()) };
+        // One at a time: what another flush has taken over is durable only when that has returned.
+        let _turn = self.flushing.lock().await;
         let unflushed = {
             let mut unflushed = self.unflushed.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *unflushed)

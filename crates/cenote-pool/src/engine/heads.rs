@@ -9,12 +9,15 @@ use cenote_dmu::Live;
 use cenote_dmu::live::{OwnerProbe, PolicySource};
 use cenote_rt::{Error, Kind, Result};
 
+use super::zil::Log;
+
 /// A head that is open for writing.
 pub struct Head {
     object: u64,
     live: Arc<Live>,
     settings: RwLock<Settings>,
     probe: Option<Arc<dyn OwnerProbe>>,
+    log: Log,
     /// It was destroyed or replaced: what is changed here now gets nowhere.
     is_gone: AtomicBool,
     /// Who has it open.
@@ -55,6 +58,7 @@ impl Head {
             live,
             settings: RwLock::new(Settings { pool, dataset }),
             probe,
+            log: Log::default(),
             is_gone: AtomicBool::new(false),
             owners: AtomicUsize::new(0),
             dirty: AtomicU64::new(0),
@@ -79,6 +83,7 @@ impl Head {
 
     pub(super) fn mark_gone(&self) {
         self.is_gone.store(true, Ordering::Release);
+        self.log.close();
     }
 
     /// Number of the dataset.
@@ -91,9 +96,15 @@ impl Head {
         &self.live
     }
 
+    /// Its intent log.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
     /// Changes how blocks are written from now on.
     pub fn set_policy(&self, dataset: DatasetPolicy) {
         self.settings.write().unwrap_or_else(PoisonError::into_inner).dataset = dataset;
+        self.log.mark_stale();
     }
 
     pub(super) fn policy(&self) -> HeadPolicy {
@@ -141,6 +152,8 @@ pub(super) fn policy_of(
 pub(super) struct Heads {
     // Held for a look-up, never across I/O.
     open: Mutex<BTreeMap<u64, Arc<Head>>>,
+    /// Those that were taken out, as long as their logs have blocks to be freed.
+    removed: Mutex<Vec<Arc<Head>>>,
 }
 
 impl Heads {
@@ -154,7 +167,25 @@ impl Heads {
     }
 
     pub(super) fn remove(&self, object: u64) -> Option<Arc<Head>> {
-        self.lock().remove(&object)
+        let head = self.lock().remove(&object)?;
+        self.removed().push(Arc::clone(&head));
+        Some(head)
+    }
+
+    /// Heads whose logs a sync has to look at.
+    pub(super) fn with_logs(&self) -> Vec<Arc<Head>> {
+        let mut heads = self.all();
+        heads.extend(self.removed().iter().cloned());
+        heads
+    }
+
+    /// Forgets those that were taken out and have nothing left to free.
+    pub(super) fn forget_removed(&self) {
+        self.removed().retain(|head| head.log.has_orphans());
+    }
+
+    fn removed(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Head>>> {
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Head>> {

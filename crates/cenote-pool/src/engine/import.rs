@@ -64,6 +64,8 @@ impl Engine {
         let options = OpenOptions { for_writing: true, ..options.clone() };
         let pool = Pool::open(candidate, &options).await?;
         let engine = Self::from_pool(&pool).await?;
+        // Before anything is allocated: what the logs have must not be overwritten.
+        engine.claim_logs(&pool, options.missing_log_ok).await?;
         engine.tidy().await?;
         Ok(engine)
     }

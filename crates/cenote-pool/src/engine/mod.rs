@@ -34,6 +34,7 @@ mod ops;
 mod store;
 mod sync;
 mod throttle;
+pub mod zil;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,6 +46,7 @@ use cenote_dmu::live::{LiveError, OwnerProbe};
 use cenote_dmu::{Live, Step, Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig};
+use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::{AsyncMutex, BoxFuture, Error, Kind, Notify, Result};
 use cenote_vdev::Tree;
@@ -178,6 +180,10 @@ pub struct Engine {
     is_kept: AtomicBool,
     /// One sync at a time.
     syncing: AsyncMutex<()>,
+    /// Held while a log block is allocated in the open txg, and while that changes.
+    log_gate: AsyncMutex<()>,
+    /// Who replays logs.
+    log_sinks: Mutex<Vec<(ObjSetType, Arc<dyn zil::ReplaySink>)>>,
     rng: Mutex<cenote_rt::Rng>,
     /// Metaslab arrays of top-level vdevs, as the store of metaslabs finds them.
     maps: Arc<store::Maps>,
@@ -231,6 +237,8 @@ impl Engine {
             wake: Arc::default(),
             is_kept: AtomicBool::new(false),
             syncing: AsyncMutex::new(()),
+            log_gate: AsyncMutex::new(()),
+            log_sinks: Mutex::default(),
             rng: Mutex::new(cenote_rt::Rng::seeded(parts.seed)),
             maps: parts.maps,
             probe: Mutex::new(None),
@@ -280,6 +288,10 @@ impl Engine {
 
     fn is_closing(&self) -> bool {
         self.is_closing.load(Ordering::Acquire)
+    }
+
+    fn log_sinks(&self) -> std::sync::MutexGuard<'_, Vec<(ObjSetType, Arc<dyn zil::ReplaySink>)>> {
+        self.log_sinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -360,7 +372,12 @@ impl Engine {
         let txg = self.open_txg();
         // From here on changes go to the next txg; one that still names this txg is refused by its
         // object set as soon as that is being synced.
-        self.open_txg.store(txg + 1, Ordering::Release);
+        {
+            // Blocks of logs that are being allocated in this txg are in before it is closed: its
+            // maps could else be finished without them.
+            let _gate = self.log_gate.lock().await;
+            self.open_txg.store(txg + 1, Ordering::Release);
+        }
         let mut tasks: Vec<_> =
             std::mem::take(&mut self.state().tasks).into_iter().map(|queued| queued.task).collect();
         for head in self.heads.all() {
@@ -387,6 +404,8 @@ impl Engine {
     }
 
     async fn close(&self, state: PoolState) -> Result<()> {
+        // No log is left behind.
+        self.freeze_logs().await;
         // What is open now goes to disk first, so that the last txg has little left to write.
         self.sync().await?;
         self.is_closing.store(true, Ordering::Release);
@@ -409,6 +428,7 @@ impl Engine {
         for head in self.heads.all() {
             head.live().committed(txg)?;
         }
+        self.logs_committed(txg).await?;
         self.admission.synced(txg);
         self.recount_dirty();
         self.alloc.preload().await;

@@ -81,6 +81,10 @@ impl Engine {
 
 impl Syncing<'_> {
     async fn pass(&mut self, tasks: &mut [Box<dyn Task>]) -> Result<()> {
+        if self.pass == 1 {
+            // Before the data sets: their headers change with it.
+            self.killed.extend(self.engine.sync_logs(self.txg).await?);
+        }
         self.sync_heads().await?;
         self.charge_mos().await?;
         self.sync_mos().await?;

@@ -160,6 +160,16 @@ pub(crate) fn activate(tx: &mut Tx<'_>, object: u64, name: &'static str) -> TxRe
     Ok(())
 }
 
+/// Marks the dataset as one that does not use the feature any more.
+pub(crate) fn deactivate(tx: &mut Tx<'_>, object: u64, name: &'static str) -> TxResult<()> {
+    let feature = features::known(name);
+    if is_zapified(tx, object)? && zap::contains(tx, object, feature.guid)? {
+        zap::remove(tx, object, feature.guid)?;
+        features::add(tx, name, -1)?;
+    }
+    Ok(())
+}
+
 /// Lets a dir or dataset carry keys of its own (spec 04 §4).
 pub(crate) fn zapify(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     if is_zapified(tx, object)? {

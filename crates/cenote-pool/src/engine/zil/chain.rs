@@ -1,0 +1,286 @@
+//! The chain of log blocks as memory has it, and what a sync does to it (spec 07 A10, A11).
+//!
+//! ```text
+//!   header ──> written ──> written ──> being written ──> empty: the next to be filled
+//!              `── freed once their txgs are synced      `── chosen before the block before it is written
+//! ```
+//!
+//! Invariants
+//! * L1  The blocks follow each other by their sequence numbers; only the last is empty.
+//! * L2  A block leaves the chain in the sync of a txg that has its allocation and all its records,
+//!   and the header of that txg names the block behind it.
+//! * L3  What was allocated in a txg can be reached from the header of that txg: its sync waits for
+//!   the writes that lead there.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::zil::{ZilFlags, ZilHeader};
+
+/// What has become of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BlockState {
+    /// Taken, not filled.
+    Empty,
+    /// On its way.
+    Writing,
+    /// Written, or failed for good.
+    Written,
+}
+
+/// A block of the chain.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pub(super) bp: BlockPtr,
+    /// Newest txg of its records.
+    pub(super) max_txg: u64,
+    pub(super) state: BlockState,
+}
+
+/// What the log is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nobody has looked at the header yet.
+    Unknown,
+    /// There is no chain.
+    None,
+    /// There is one, of this opening of the pool.
+    Live,
+    /// It goes as soon as everything in it is synced.
+    Retiring,
+    /// A chain of an earlier opening, which is to be replayed.
+    Claimed(ZilHeader),
+    /// It was replayed: these blocks are to be freed.
+    Discarding(Vec<BlockPtr>),
+    /// One that nothing is known of; it stays as it is.
+    Foreign,
+    /// The dataset is gone.
+    Gone,
+}
+
+/// The chain of a head.
+#[derive(Debug)]
+pub(super) struct Chain {
+    pub(super) stage: Stage,
+    /// Words that all blocks of the chain have in common.
+    pub(super) id: [u64; 2],
+    pub(super) links: VecDeque<Link>,
+    /// Sequence number of the next block, and of the last record.
+    pub(super) next_block: u64,
+    pub(super) last_record: u64,
+    /// First block as the last header has it.
+    header: Option<BlockPtr>,
+    /// The txg whose header was the first to name the chain.
+    anchored: Option<u64>,
+    /// That txg is on disk.
+    pub(super) is_usable: bool,
+    /// No chain is begun any more.
+    pub(super) is_frozen: bool,
+    /// Blocks out of every chain, to be freed in the txg of their allocation.
+    orphans: Vec<BlockPtr>,
+    /// How far txgs have got with the replay.
+    replayed: BTreeMap<u64, u64>,
+    /// The txg in which the blocks born so far go with their dataset.
+    doomed: u64,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self {
+            stage: Stage::Unknown,
+            id: [0; 2],
+            links: VecDeque::new(),
+            next_block: 1,
+            last_record: 0,
+            header: None,
+            anchored: None,
+            is_usable: false,
+            is_frozen: false,
+            orphans: Vec::new(),
+            replayed: BTreeMap::new(),
+            doomed: 0,
+        }
+    }
+}
+
+/// What a txg's sync has to do.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    pub(super) header: Option<ZilHeader>,
+    pub(super) freed: Vec<BlockPtr>,
+    /// The chain is new, or has gone.
+    pub(super) is_begun: bool,
+    pub(super) is_ended: bool,
+}
+
+/// A header without a chain.
+pub(super) fn no_header() -> ZilHeader {
+    ZilHeader {
+        claim_txg: 0,
+        replay_seq: 0,
+        log: BlockPtr::HOLE,
+        claim_blk_seq: 0,
+        flags: ZilFlags::empty(),
+        claim_lr_seq: 0,
+        pad: [0; 3],
+    }
+}
+
+impl Chain {
+    /// Takes the header that the object set has.
+    pub(super) fn adopt(&mut self, header: ZilHeader) {
+        if self.stage != Stage::Unknown {
+            return;
+        }
+        self.stage = if header.log.is_hole() {
+            Stage::None
+        } else if header.is_claimed() {
+            Stage::Claimed(header)
+        } else {
+            Stage::Foreign
+        };
+    }
+
+    /// A new chain of that identity, without blocks yet.
+    pub(super) fn begin(&mut self, id: [u64; 2]) {
+        self.stage = Stage::Live;
+        self.id = id;
+        self.links.clear();
+        (self.next_block, self.last_record) = (1, 0);
+        (self.header, self.anchored, self.is_usable) = (None, None, false);
+    }
+
+    /// Adds a block at the end; what is allocated for a chain that has gone meanwhile is freed.
+    pub(super) fn push(&mut self, bp: BlockPtr) -> bool {
+        if !matches!(self.stage, Stage::Live) {
+            self.orphans.push(bp);
+            return false;
+        }
+        self.next_block += 1;
+        self.links.push_back(Link { bp, max_txg: 0, state: BlockState::Empty });
+        true
+    }
+
+    /// The chain takes nothing any more, and goes when it can.
+    pub(super) fn retire(&mut self) {
+        if self.stage == Stage::Live {
+            self.stage = Stage::Retiring;
+        }
+    }
+
+    /// Whether blocks that `txg` has allocated cannot be reached yet (L3).
+    pub(super) fn is_unsettled(&self, txg: u64) -> bool {
+        let next = self.links.iter().skip(1);
+        self.links.iter().zip(next).any(|(link, next)| {
+            link.state == BlockState::Writing && next.bp.birth() <= txg
+        })
+    }
+
+    /// Notes that a record was applied in `txg`.
+    pub(super) fn note_replayed(&mut self, txg: u64, seq: u64) {
+        self.replayed.insert(txg, seq);
+    }
+
+    /// What the sync of `txg` does to the log, in its first pass.
+    pub(super) fn step(&mut self, txg: u64) -> Step {
+        let mut step = Step::default();
+        let orphans = std::mem::take(&mut self.orphans);
+        (step.freed, self.orphans) = orphans.into_iter().partition(|bp| bp.birth() <= txg);
+        match &mut self.stage {
+            Stage::Retiring if self.links.iter().all(|link| is_over(link, txg)) => {
+                let blocks: Vec<_> = self.links.drain(..).map(|link| link.bp).collect();
+                self.end(blocks, txg, &mut step);
+            }
+            Stage::Live | Stage::Retiring => self.advance(txg, &mut step),
+            Stage::Discarding(blocks) => {
+                let blocks = std::mem::take(blocks);
+                self.header = Some(BlockPtr::HOLE);
+                self.end(blocks, txg, &mut step);
+            }
+            Stage::Claimed(header) => {
+                let synced = self.replayed.range(..=txg).next_back().map(|(_, seq)| *seq);
+                self.replayed = self.replayed.split_off(&(txg + 1));
+                if let Some(seq) = synced.filter(|seq| *seq > header.replay_seq) {
+                    header.replay_seq = seq;
+                    step.header = Some(header.clone());
+                }
+            }
+            Stage::Unknown | Stage::None | Stage::Foreign | Stage::Gone => {}
+        }
+        step
+    }
+
+    /// The chain goes with this txg: blocks and header in one (spec 07 A18.4).
+    fn end(&mut self, blocks: Vec<BlockPtr>, txg: u64, step: &mut Step) {
+        let (old, young): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|bp| bp.birth() <= txg);
+        step.freed.extend(old);
+        self.orphans.extend(young);
+        if self.header.take().is_some() {
+            step.header = Some(no_header());
+            step.is_ended = true;
+        }
+        (self.anchored, self.is_usable) = (None, false);
+        self.replayed.clear();
+        self.stage = Stage::None;
+    }
+
+    /// Frees what is synced from the head of the chain, and moves the header on.
+    fn advance(&mut self, txg: u64, step: &mut Step) {
+        while self.links.len() > 1 {
+            let first = self.links.front().filter(|link| {
+                link.state == BlockState::Written && link.bp.birth() <= txg && link.max_txg <= txg
+            });
+            if first.is_none() {
+                break;
+            }
+            step.freed.extend(self.links.pop_front().map(|link| link.bp));
+        }
+        let Some(first) = self.links.front().map(|link| link.bp) else { return };
+        let is_new = self.anchored.is_none();
+        // The first header names a block of its own txg or an older one.
+        if self.header == Some(first) || (is_new && first.birth() > txg) {
+            return;
+        }
+        step.is_begun = is_new;
+        self.anchored.get_or_insert(txg);
+        self.header = Some(first);
+        step.header = Some(ZilHeader { log: first, ..no_header() });
+    }
+
+    /// `txg` is on disk.
+    pub(super) fn committed(&mut self, txg: u64) {
+        if self.anchored.is_some_and(|anchored| anchored <= txg) {
+            self.is_usable = true;
+        }
+    }
+
+    /// The blocks that go with their dataset in `txg`, if the chain is in memory.
+    pub(super) fn doom(&mut self, txg: u64) -> Option<Vec<BlockPtr>> {
+        if !matches!(self.stage, Stage::Live | Stage::Retiring) {
+            return None;
+        }
+        self.doomed = txg;
+        let born = self.links.iter().map(|link| link.bp).filter(|bp| bp.birth() <= txg);
+        Some(born.collect())
+    }
+
+    /// The dataset is gone, with the blocks that were named before.
+    pub(super) fn close(&mut self) {
+        let doomed = self.doomed;
+        if matches!(self.stage, Stage::Live | Stage::Retiring) {
+            let left = self.links.drain(..).map(|link| link.bp);
+            self.orphans.extend(left.filter(|bp| bp.birth() > doomed));
+        }
+        self.stage = Stage::Gone;
+    }
+
+    /// Whether a later sync has something to free.
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+}
+
+/// Whether a block is of no use once `txg` is synced.
+fn is_over(link: &Link, txg: u64) -> bool {
+    link.max_txg <= txg && link.state != BlockState::Writing
+}

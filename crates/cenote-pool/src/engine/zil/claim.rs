@@ -1,0 +1,259 @@
+//! Checking and claiming what an earlier opening left (spec 07 A5, A12).
+//!
+//! ```text
+//!   every head with an unclaimed chain:   walk, taking nothing     an error refuses the import
+//!   then every one again:                 walk, taking the space   header: claimed, with limits
+//!   then:                                 sync, until no block on disk is from the future
+//! ```
+//!
+//! The chain ends where a block or the data of a record cannot be read, or its space is not free:
+//! nobody was told about what follows. The block that ends it is claimed as well; it was allocated.
+//!
+//! Order that crash safety depends on: nothing is allocated before all chains are claimed, and all
+//! of them are claimed in one txg. A crash before its uberblock finds everything as it was.
+
+use std::sync::Arc;
+
+use cenote_block::BlockStore;
+use cenote_dmu::ObjSet;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::dsl::DatasetPhys;
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ZIL_HEADER_LEN;
+use cenote_ondisk::zil::record::records;
+use cenote_ondisk::zil::{Body, LogBlock, ZilFlags, ZilHeader, block_seq};
+use cenote_ondisk::byteswap;
+use cenote_rt::{Buf, Error, FixedSet, Kind, Result};
+
+use super::Engine;
+use super::chain::no_header;
+use crate::Pool;
+use crate::engine::invariant_error;
+
+/// A head with a chain that nobody has claimed.
+struct Unclaimed {
+    object: u64,
+    header: ZilHeader,
+}
+
+/// How far a chain goes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Extent {
+    max_block: u64,
+    max_record: u64,
+    has_records: bool,
+    newest_birth: u64,
+}
+
+impl Engine {
+    /// Claims the chains of all heads, before anything else is allocated. With `are_dropped` they
+    /// are cut off instead: a log device is missing, and the administrator does without it.
+    ///
+    /// # Errors
+    /// That of a device without which the logs cannot be read.
+    pub(in crate::engine) async fn claim_logs(
+        &self,
+        pool: &Arc<Pool>,
+        are_dropped: bool,
+    ) -> Result<()> {
+        let (logs, claimed_before) = left_logs(pool).await?;
+        for object in claimed_before {
+            let head = self.head_of_object(object).await?;
+            self.adopt_log(&head);
+        }
+        let first_txg = self.open_txg();
+        let missing = match self.check_logs(&logs, first_txg).await {
+            Ok(()) => false,
+            Err(error) if !are_dropped => return Err(error),
+            Err(_) => true,
+        };
+        let mut newest_birth = 0;
+        for log in &logs {
+            let header = if missing {
+                self.drop_chain(&log.header, first_txg).await?
+            } else {
+                let extent = self.walk_chain(&log.header, first_txg, false).await?;
+                newest_birth = newest_birth.max(extent.newest_birth);
+                claimed_header(&log.header, &extent, first_txg)
+            };
+            let head = self.head_of_object(log.object).await?;
+            let bytes: [u8; ZIL_HEADER_LEN] = header
+                .encode()
+                .try_into()
+                .map_err(|_| invariant_error("a log header has another length".into()))?;
+            head.live().set_zil_header(first_txg, bytes)?;
+            self.adopt_log(&head);
+        }
+        if logs.is_empty() {
+            return Ok(());
+        }
+        // Also a txg that changes nothing else gets its uberblock: it must not be older than what
+        // was claimed.
+        while self.uberblock().txg < newest_birth.max(first_txg) {
+            self.with_config(super::super::Config::touch);
+            self.sync().await?;
+        }
+        Ok(())
+    }
+
+    async fn check_logs(&self, logs: &[Unclaimed], first_txg: u64) -> Result<()> {
+        for log in logs {
+            let checked = self.walk_chain(&log.header, first_txg, true).await;
+            checked.map_err(|error| error.with_at(|at| at.objset = Some(log.object)))?;
+        }
+        Ok(())
+    }
+
+    /// A chain without its device: of what the maps have as taken only the first block is known.
+    async fn drop_chain(&self, header: &ZilHeader, first_txg: u64) -> Result<ZilHeader> {
+        if header.log.birth() < first_txg {
+            self.store.free(&header.log, first_txg).await?;
+        }
+        Ok(no_header())
+    }
+
+    /// Walks a chain and takes the space of what was allocated after the last commit.
+    async fn walk_chain(
+        &self,
+        header: &ZilHeader,
+        first_txg: u64,
+        is_dry_run: bool,
+    ) -> Result<Extent> {
+        let mut extent = Extent::default();
+        let mut seen = FixedSet::default();
+        let mut bp = header.log;
+        while !bp.is_hole() && bp.validate().is_ok() && seen.insert(bp.dva(0)) {
+            if bp.birth() >= first_txg && !self.take(&bp, first_txg, is_dry_run).await? {
+                break;
+            }
+            extent.max_block = block_seq(&bp);
+            extent.newest_birth = extent.newest_birth.max(bp.birth());
+            let Some((next, targets)) = read_block(&self.store, &bp).await? else { break };
+            for (seq, target) in targets {
+                if let Some(target) = target.filter(|target| target.birth() >= first_txg) {
+                    if !self.is_readable(&target).await?
+                        || !(seen.contains(&target.dva(0))
+                            || self.take(&target, first_txg, is_dry_run).await?)
+                    {
+                        return Ok(extent);
+                    }
+                    seen.insert(target.dva(0));
+                    extent.newest_birth = extent.newest_birth.max(target.birth());
+                }
+                extent.max_record = seq;
+                extent.has_records = true;
+            }
+            bp = next;
+        }
+        Ok(extent)
+    }
+
+    /// Takes the space of a block; false if somebody has it.
+    async fn take(&self, bp: &BlockPtr, txg: u64, is_dry_run: bool) -> Result<bool> {
+        match self.store.claim(bp, txg, is_dry_run).await {
+            Ok(()) => Ok(true),
+            Err(error) if is_end(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn is_readable(&self, bp: &BlockPtr) -> Result<bool> {
+        match self.store.read_raw(bp).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_end(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether an error is how chains end.
+fn is_end(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Checksum | Kind::Corrupt)
+        || matches!(
+            error.cause::<cenote_block::alloc::ClaimError>(),
+            Some(cenote_block::alloc::ClaimError::NotFree { .. })
+        )
+}
+
+fn claimed_header(header: &ZilHeader, extent: &Extent, first_txg: u64) -> ZilHeader {
+    let mut flags = ZilFlags::CLAIM_LR_SEQ_VALID;
+    let has_more = extent.max_block > block_seq(&header.log);
+    flags.set(ZilFlags::REPLAY_NEEDED, extent.has_records || has_more);
+    ZilHeader {
+        claim_txg: first_txg,
+        claim_blk_seq: extent.max_block,
+        claim_lr_seq: extent.max_record,
+        flags,
+        ..header.clone()
+    }
+}
+
+/// The next pointer of a log block, and of each record its number and what it points at; none at
+/// the end of the chain.
+async fn read_block(
+    store: &BlockStore,
+    bp: &BlockPtr,
+) -> Result<Option<(BlockPtr, Vec<(u64, Option<BlockPtr>)>)>> {
+    let bytes = match read_native(store, bp).await {
+        Ok(bytes) => bytes,
+        Err(error) if is_end(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Ok(block) = LogBlock::decode(&bytes, bp) else { return Ok(None) };
+    let mut found = Vec::new();
+    for record in records(block.records) {
+        let Ok(record) = record else { break };
+        let target = match Body::decode(&record, record.bytes) {
+            Ok(Body::Write { bp, data: None, .. }) if !bp.is_hole() && !bp.is_embedded() => Some(bp),
+            Ok(Body::CloneRange { bps, .. })
+                if bps.iter().any(|bp| !bp.is_hole() && !bp.is_embedded()) =>
+            {
+                // It would need a reference to each block, in tables that are not kept here.
+                let cause = "a log has clones of blocks";
+                return Err(Error::new(Kind::Unsupported, cause));
+            }
+            _ => None,
+        };
+        found.push((record.seq, target));
+    }
+    Ok(Some((block.next, found)))
+}
+
+/// A log block, its words in this machine's order.
+pub(super) async fn read_native(store: &BlockStore, bp: &BlockPtr) -> Result<Buf> {
+    let bytes = store.read_log(bp).await?;
+    if bp.endian() != Endian::Big {
+        return Ok(bytes);
+    }
+    let mut swapped = bytes.into_mut();
+    byteswap::block(&mut swapped, bp.object_type(), 0);
+    Ok(swapped.freeze())
+}
+
+/// The heads with chains that nobody has claimed, and those with claimed ones. Half-received
+/// datasets are left out.
+async fn left_logs(pool: &Arc<Pool>) -> Result<(Vec<Unclaimed>, Vec<u64>)> {
+    let (mut found, mut claimed) = (Vec::new(), Vec::new());
+    let mut dnodes = pool.mos().dnodes(1);
+    while let Some(dnode) = dnodes.next().await {
+        let dnode = dnode?;
+        if dnode.phys().bonus_type != ObjectType::DSL_DATASET {
+            continue;
+        }
+        let phys = DatasetPhys::decode(dnode.phys().bonus()).map_err(Error::corrupt)?;
+        if phys.is_snapshot() || phys.is_inconsistent() || phys.bp.is_hole() {
+            continue;
+        }
+        let set = ObjSet::open(Arc::clone(pool.store()), &phys.bp, None, dnode.object()).await;
+        // One that cannot be read is no reason to refuse the others.
+        let Ok(set) = set else { continue };
+        let Ok(header) = ZilHeader::decode(&set.phys().zil_header) else { continue };
+        if header.is_claimed() {
+            claimed.push(dnode.object());
+        } else if !header.log.is_hole() {
+            found.push(Unclaimed { object: dnode.object(), header });
+        }
+    }
+    Ok((found, claimed))
+}

@@ -1,0 +1,198 @@
+//! The intent log of a head (spec 07 A).
+//!
+//! ```text
+//!   apply ── record ──> queue ── commit: ready ── writer ──> blocks ──flush──> durable
+//!                         |                                   chain
+//!                         `─ dropped when the txg is synced   `─ freed when the txgs are synced
+//!
+//!   import:  check ── claim every chain, before anything is allocated ── sync ── replay ── discard
+//! ```
+//!
+//! A log makes single operations durable before their txg is. What it cannot take (no space, a
+//! failed device, no chain yet) is made durable by a sync of the txg instead: a commit is never
+//! less than that.
+//!
+//! Order of locks: the object set's, then a log's queue or chain, which never hold each other; the
+//! writer's turn and the gate are taken before all of them. A writer never waits for a sync while a
+//! block of its is on its way, and a sync waits for such blocks only.
+//!
+//! Invariants of the chain are in `chain`. Crash safety rests on
+//! 1. A chain is used only when the txg with its first header is on disk.
+//! 2. A record is told to be durable after its block, and all before it, were written and then the
+//!    devices flushed.
+//! 3. The open txg does not change while a block is being allocated in it (the gate): otherwise the
+//!    maps of that txg could be finished without the block.
+//! 4. Claiming takes place before anything else is allocated, all in one txg.
+
+mod chain;
+mod claim;
+mod commit;
+mod queue;
+mod record;
+mod replay;
+mod sync;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_rt::{AsyncMutex, Notify, Result};
+
+use chain::{Chain, Stage, Step};
+use queue::Queue;
+
+use super::{Engine, Head};
+pub use record::LogRecord;
+pub use replay::{Operation, ReplaySink, Replayed, VolumeSink};
+
+/// What commits do (property `sync`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncMode {
+    /// What was asked to be durable is.
+    Standard,
+    /// Every operation is, before it returns.
+    Always,
+    /// Nothing is before its txg.
+    Disabled,
+}
+
+impl SyncMode {
+    const fn from_property(value: u64) -> Self {
+        match value {
+            1 => Self::Always,
+            2 => Self::Disabled,
+            _ => Self::Standard,
+        }
+    }
+}
+
+/// The log of a head.
+#[derive(Debug)]
+pub struct Log {
+    queue: Mutex<Queue>,
+    chain: Mutex<Chain>,
+    /// Whose turn it is to write, with sizes of the last bursts.
+    writer: AsyncMutex<Bursts>,
+    /// A block was written, or failed.
+    settled: Notify,
+    mode: AtomicU64,
+    /// Properties may have changed since the mode was looked up.
+    is_stale: AtomicBool,
+}
+
+/// How much the last commits wrote, the newest first.
+type Bursts = [usize; 8];
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            queue: Mutex::default(),
+            chain: Mutex::default(),
+            writer: AsyncMutex::new(Bursts::default()),
+            settled: Notify::new(),
+            mode: AtomicU64::new(0),
+            is_stale: AtomicBool::new(true),
+        }
+    }
+}
+
+impl Log {
+    // Both are held for a few instructions, never across I/O.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn chain(&self) -> MutexGuard<'_, Chain> {
+        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an operation that was applied in `txg`. To keep the order of operations this is called
+    /// at the end of the closure that applies it, when nothing can fail any more.
+    pub fn record(&self, txg: u64, record: LogRecord) {
+        if self.mode() != SyncMode::Disabled {
+            self.queue().push(txg, record);
+        }
+    }
+
+    /// What commits do, as far as is known.
+    pub fn mode(&self) -> SyncMode {
+        SyncMode::from_property(self.mode.load(Ordering::Acquire))
+    }
+
+    /// Whether an operation has to be committed before it returns.
+    pub fn must_commit(&self, is_wanted: bool) -> bool {
+        match self.mode() {
+            SyncMode::Standard => is_wanted,
+            SyncMode::Always => true,
+            SyncMode::Disabled => false,
+        }
+    }
+
+    /// Makes what is recorded of an object go with every commit: the object was opened with
+    /// `O_SYNC` for the first time, or is about to be renamed.
+    pub fn make_sync(&self, object: u64) {
+        self.queue().make_sync(object);
+    }
+
+    /// Drops what is recorded of an object whose last name is gone.
+    pub fn forget(&self, object: u64) {
+        self.queue().forget(object);
+    }
+
+    /// Bytes of records in memory, about.
+    pub fn memory(&self) -> usize {
+        self.queue().memory()
+    }
+
+    /// Whether an earlier opening left operations that wait for their replay.
+    pub fn is_claimed(&self) -> bool {
+        matches!(self.chain().stage, Stage::Claimed(_))
+    }
+
+    /// The properties may have changed.
+    pub(super) fn mark_stale(&self) {
+        self.is_stale.store(true, Ordering::Release);
+    }
+
+    /// The blocks that go with their dataset in `txg`; none if the chain is not in memory.
+    pub(super) fn doom(&self, txg: u64) -> Option<Vec<BlockPtr>> {
+        self.chain().doom(txg)
+    }
+
+    /// What the sync of `txg` does to the log; none as long as it has to wait for blocks.
+    fn try_step(&self, txg: u64) -> Option<Step> {
+        let mut chain = self.chain();
+        (!chain.is_unsettled(txg)).then(|| chain.step(txg))
+    }
+
+    /// Whether a later sync has something to free.
+    pub(super) fn has_orphans(&self) -> bool {
+        self.chain().has_orphans()
+    }
+
+    /// The dataset is gone.
+    pub(super) fn close(&self) {
+        self.chain().close();
+        self.settled.notify_waiters();
+    }
+}
+
+impl Engine {
+    /// [`apply`](Self::apply) that also records what it did: the closure gives its value and the
+    /// records, which get into the log in the order in which the operations are applied.
+    pub async fn apply_logged<T>(
+        &self,
+        head: &Head,
+        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
+    ) -> Result<(T, u64)> {
+        self.apply(head, |tx| {
+            let (value, records) = change(tx)?;
+            for record in records {
+                head.log().record(tx.txg(), record);
+            }
+            Ok(value)
+        })
+        .await
+    }
+}

@@ -1,0 +1,139 @@
+//! What was done and is not on disk: records by txg, until somebody commits them or the txg is
+//! synced (spec 07 A9).
+//!
+//! ```text
+//!   record ──> txg ── sync list, in order              ┐ commit of an object: all sync records
+//!                  `─ async lists by object, in order  ┘ and those of the object ──> ready ──> writer
+//! ```
+//!
+//! Records keep the order in which the operations were applied, also across lists.
+
+use std::collections::BTreeMap;
+
+use super::record::LogRecord;
+
+/// A record with its place in the order of operations.
+#[derive(Debug)]
+pub(super) struct Queued {
+    order: u64,
+    pub(super) txg: u64,
+    pub(super) record: LogRecord,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    sync: Vec<Queued>,
+    by_object: BTreeMap<u64, Vec<Queued>>,
+}
+
+/// The records of a head.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    txgs: BTreeMap<u64, Lists>,
+    order: u64,
+    /// What commits under way wait for.
+    ready: Vec<Queued>,
+    /// The last commit that came, and the last that is durable.
+    tickets: u64,
+    done: u64,
+    /// A writer was given records and never said what became of them.
+    is_lossy: bool,
+    /// The last txg on disk.
+    committed: u64,
+    memory: usize,
+}
+
+impl Queue {
+    /// Adds a record of `txg`. Of a txg that is on disk already nothing need be kept.
+    pub(super) fn push(&mut self, txg: u64, record: LogRecord) {
+        if txg <= self.committed {
+            return;
+        }
+        self.order += 1;
+        self.memory += record.memory();
+        let queued = Queued { order: self.order, txg, record };
+        let lists = self.txgs.entry(txg).or_default();
+        if queued.record.is_sync {
+            lists.sync.push(queued);
+        } else {
+            lists.by_object.entry(queued.record.object).or_default().push(queued);
+        }
+    }
+
+    /// Moves what a commit of `object` (of everything, if none) wants to the writer's list. Gives
+    /// the ticket to wait for; none if all of that is durable.
+    pub(super) fn pull(&mut self, object: Option<u64>) -> Option<u64> {
+        let before = self.ready.len();
+        for lists in self.txgs.values_mut() {
+            self.ready.append(&mut lists.sync);
+            match object {
+                Some(object) => {
+                    self.ready.extend(lists.by_object.remove(&object).into_iter().flatten());
+                }
+                None => {
+                    let all = std::mem::take(&mut lists.by_object);
+                    self.ready.extend(all.into_values().flatten());
+                }
+            }
+        }
+        if self.ready.len() > before {
+            self.ready.sort_unstable_by_key(|queued| queued.order);
+            self.tickets += 1;
+        }
+        // Others may have taken along what this one waits for.
+        (self.tickets > self.done).then_some(self.tickets)
+    }
+
+    /// Makes the records of an object go with every commit: it was opened with `O_SYNC`, or its
+    /// data must be there before its new name.
+    pub(super) fn make_sync(&mut self, object: u64) {
+        for lists in self.txgs.values_mut() {
+            lists.sync.extend(lists.by_object.remove(&object).into_iter().flatten());
+            lists.sync.sort_unstable_by_key(|queued| queued.order);
+        }
+    }
+
+    /// Drops the records of an object that has no name any more.
+    pub(super) fn forget(&mut self, object: u64) {
+        for lists in self.txgs.values_mut() {
+            lists.by_object.remove(&object);
+        }
+    }
+
+    pub(super) fn is_done(&self, ticket: u64) -> bool {
+        self.done >= ticket
+    }
+
+    /// The records to write, with the ticket that is done when they are; none if what an earlier
+    /// writer took is lost, and only a sync helps.
+    pub(super) fn take(&mut self) -> (Option<Vec<Queued>>, u64) {
+        let records = std::mem::take(&mut self.ready);
+        let lost = std::mem::replace(&mut self.is_lossy, true);
+        ((!lost).then_some(records), self.tickets)
+    }
+
+    /// Everything up to `ticket` is durable.
+    pub(super) fn finish(&mut self, ticket: u64) {
+        self.is_lossy = false;
+        self.done = self.done.max(ticket);
+    }
+
+    /// `txg` is on disk.
+    pub(super) fn committed(&mut self, txg: u64) {
+        self.committed = self.committed.max(txg);
+        self.txgs = self.txgs.split_off(&(txg + 1));
+        self.ready.retain(|queued| queued.txg > txg);
+        let lists = self.txgs.values();
+        let left = lists.flat_map(|lists| lists.sync.iter().chain(lists.by_object.values().flatten()));
+        self.memory = left.map(|queued| queued.record.memory()).sum();
+    }
+
+    pub(super) fn last_committed(&self) -> u64 {
+        self.committed
+    }
+
+    /// Bytes of records in memory, about.
+    pub(super) fn memory(&self) -> usize {
+        self.memory
+    }
+}

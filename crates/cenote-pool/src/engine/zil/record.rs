@@ -1,0 +1,206 @@
+//! Records on their way into a log (spec 07 A6-A8).
+//!
+//! ```text
+//!   header  type | length | txg | sequence          put in front when the record is packed
+//!   body    the caller's bytes, padded to 8         or, for a write, object | offset | length | data
+//! ```
+//!
+//! Data of a write is either kept with the record or fetched when the record is packed: the object
+//! has it anyway until the txg is synced. Both end as data in the log. Indirect writes, whose data
+//! goes to its final place at once, are read and replayed but never made here: with
+//! `logbias=throughput` data goes through the log as well.
+
+use cenote_ondisk::words;
+use cenote_ondisk::zil::RecordKind;
+use cenote_ondisk::zil::record::{RECORD_HEADER_LEN, WRITE_BASE_LEN};
+use cenote_rt::Buf;
+
+/// Where the request was case-insensitive.
+const CASE_INSENSITIVE: u64 = 1 << 63;
+
+/// The data of a write.
+#[derive(Debug, Clone)]
+pub(super) enum Data {
+    /// Kept with the record.
+    Kept(Buf),
+    /// Fetched from the object when the record is packed.
+    Later { len: u64 },
+}
+
+/// What a record holds.
+#[derive(Debug, Clone)]
+pub(super) enum Content {
+    /// Bytes behind the header.
+    Body(Vec<u8>),
+    /// A write.
+    Write { offset: u64, data: Data },
+}
+
+/// One operation, as it will stand in the log.
+#[derive(Debug, Clone)]
+pub struct LogRecord {
+    pub(super) kind: u64,
+    /// What it belongs to; 0 for operations on names.
+    pub(super) object: u64,
+    /// Every commit takes it along; else only one of its object.
+    pub(super) is_sync: bool,
+    pub(super) content: Content,
+}
+
+impl LogRecord {
+    /// An operation on names (create, remove, link, rename): every commit takes it along. `body` is
+    /// what follows the header.
+    #[must_use]
+    pub fn of_names(kind: RecordKind, body: Vec<u8>) -> Self {
+        Self { kind: kind as u64, object: 0, is_sync: true, content: Content::Body(padded(body)) }
+    }
+
+    /// An operation on one object. `body` is what follows the header.
+    #[must_use]
+    pub fn of_object(kind: RecordKind, object: u64, body: Vec<u8>) -> Self {
+        Self { kind: kind as u64, object, is_sync: false, content: Content::Body(padded(body)) }
+    }
+
+    /// A write, with its data.
+    #[must_use]
+    pub fn write(object: u64, offset: u64, data: Buf) -> Self {
+        let content = Content::Write { offset, data: Data::Kept(data) };
+        Self { kind: RecordKind::Write as u64, object, is_sync: false, content }
+    }
+
+    /// A write whose data is taken from the object when the record is packed: it may be newer by
+    /// then, in which case a later record tells of the same bytes.
+    #[must_use]
+    pub fn write_later(object: u64, offset: u64, len: u64) -> Self {
+        let content = Content::Write { offset, data: Data::Later { len } };
+        Self { kind: RecordKind::Write as u64, object, is_sync: false, content }
+    }
+
+    /// A range that was cut out; `len` 0 means to the end of the file.
+    #[must_use]
+    pub fn truncate(object: u64, offset: u64, len: u64) -> Self {
+        Self::of_object(RecordKind::Truncate, object, words::to_bytes(&[object, offset, len]))
+    }
+
+    /// The same, taken along by every commit: the file is open with `O_SYNC`.
+    #[must_use]
+    pub fn synchronous(self) -> Self {
+        Self { is_sync: true, ..self }
+    }
+
+    /// The same, of a request that did not tell cases apart.
+    #[must_use]
+    pub fn case_insensitive(self) -> Self {
+        Self { kind: self.kind | CASE_INSENSITIVE, ..self }
+    }
+
+    /// Bytes that it keeps in memory.
+    pub(super) fn memory(&self) -> usize {
+        let content = match &self.content {
+            Content::Body(body) => body.len(),
+            Content::Write { data: Data::Kept(data), .. } => data.len(),
+            Content::Write { data: Data::Later { .. }, .. } => 0,
+        };
+        size_of::<Self>() + content
+    }
+}
+
+fn padded(mut body: Vec<u8>) -> Vec<u8> {
+    body.resize(body.len().next_multiple_of(8), 0);
+    body
+}
+
+/// A record of which some may be packed already.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) txg: u64,
+    kind: u64,
+    object: u64,
+    content: PieceContent,
+}
+
+#[derive(Debug)]
+enum PieceContent {
+    Body(Vec<u8>),
+    Write { offset: u64, data: Buf },
+}
+
+/// Least data of a write that is put at the end of a block, to carry on in the next.
+const SPLIT_MIN: usize = 512;
+
+impl Piece {
+    /// Of a record whose data is there.
+    pub(super) fn new(txg: u64, record: LogRecord, fetched: Option<Buf>) -> Self {
+        let content = match (record.content, fetched) {
+            (Content::Body(body), _) => PieceContent::Body(body),
+            (Content::Write { offset, data: Data::Kept(data) }, _)
+            | (Content::Write { offset, data: Data::Later { .. } }, Some(data)) => {
+                PieceContent::Write { offset, data }
+            }
+            (Content::Write { offset, .. }, None) => {
+                PieceContent::Write { offset, data: Buf::empty() }
+            }
+        };
+        Self { txg, kind: record.kind, object: record.object, content }
+    }
+
+    /// Bytes that the rest of it takes in a block.
+    pub(super) fn len(&self) -> usize {
+        match &self.content {
+            PieceContent::Body(body) => RECORD_HEADER_LEN + body.len(),
+            PieceContent::Write { data, .. } => WRITE_BASE_LEN + data.len().next_multiple_of(8),
+        }
+    }
+
+    /// Bytes that must fit into one block.
+    pub(super) fn whole_len(&self) -> usize {
+        match &self.content {
+            PieceContent::Body(_) => self.len(),
+            PieceContent::Write { data, .. } => {
+                WRITE_BASE_LEN + data.len().min(SPLIT_MIN).next_multiple_of(8)
+            }
+        }
+    }
+
+    /// Whether nothing is left: a write of no bytes would read as an indirect one.
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(&self.content, PieceContent::Write { data, .. } if data.is_empty())
+    }
+
+    /// Appends what fits into `room` bytes. True if all of it did.
+    pub(super) fn pack(&mut self, into: &mut Vec<u8>, room: usize, seq: &mut u64) -> bool {
+        let fits = self.len() <= room;
+        if !fits && self.whole_len() > room {
+            return false;
+        }
+        match &mut self.content {
+            PieceContent::Body(body) => {
+                if !fits {
+                    return false;
+                }
+                put_header(into, self.kind, RECORD_HEADER_LEN + body.len(), self.txg, seq);
+                into.extend_from_slice(body);
+                true
+            }
+            PieceContent::Write { offset, data } => {
+                let len = if fits { data.len() } else { (room - WRITE_BASE_LEN) & !7 };
+                let stored = len.next_multiple_of(8);
+                put_header(into, self.kind, WRITE_BASE_LEN + stored, self.txg, seq);
+                into.extend(words::to_bytes(&[self.object, *offset, len as u64, 0]));
+                // The pointer of an indirect write.
+                into.extend([0; 128]);
+                let part = data.slice(0..len).unwrap_or_else(Buf::empty);
+                into.extend_from_slice(&part);
+                into.resize(into.len() + stored - len, 0);
+                *offset += len as u64;
+                *data = data.slice(len..data.len()).unwrap_or_else(Buf::empty);
+                fits
+            }
+        }
+    }
+}
+
+fn put_header(into: &mut Vec<u8>, kind: u64, len: usize, txg: u64, seq: &mut u64) {
+    *seq += 1;
+    into.extend(words::to_bytes(&[kind, len as u64, txg, *seq]));
+}

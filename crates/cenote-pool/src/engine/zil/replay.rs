@@ -1,0 +1,324 @@
+//! Replaying what an earlier opening left (spec 07 A13).
+//!
+//! ```text
+//!   each record:  the sink applies it ── one transaction ── and the log notes how far it has got
+//!   at the end:   sync ── the chain goes, with the data blocks of its records ── sync
+//! ```
+//!
+//! The change and the note are of one txg, so a crash in the middle is harmless: what was replayed
+//! is not replayed again. The chain goes only after everything of it is on disk.
+//!
+//! Who knows what records mean is a sink: this crate has that of volumes, a file system brings its
+//! own. Nothing is replayed without one, and a claimed log that nobody replays stays as it is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cenote_block::ReadContext;
+use cenote_dmu::{Step, Tx, TxResult};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::zil::record::{records, unswap};
+use cenote_ondisk::zil::{Body, LogBlock, Record, RecordKind, ZilFlags, ZilHeader, block_seq};
+use cenote_ondisk::objset::ObjSetType;
+use cenote_rt::{Buf, Error, Kind, Result};
+
+use super::chain::Stage;
+use super::claim::read_native;
+use super::{Engine, Head};
+
+/// An operation to be done again.
+#[derive(Debug)]
+pub struct Operation<'a> {
+    /// Its record.
+    pub record: Record<'a>,
+    /// What it says.
+    pub body: Body<'a>,
+    /// Content of the file block that an indirect write refers to; a hole's is zeros. If the write
+    /// is shorter than the block, all of the block is written, at the offset rounded down to its
+    /// size.
+    pub block: Option<Buf>,
+}
+
+/// Does operations again.
+pub trait ReplaySink: Send + Sync {
+    /// Applies an operation. May run several times, like every transaction.
+    ///
+    /// # Errors
+    /// `Kind::Unsupported` if this sink does not know such operations: the log stays then. Any other
+    /// error that comes twice ends the replay, and the rest of the log is lost.
+    fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()>;
+}
+
+/// What came of a replay.
+#[derive(Debug, Default)]
+pub struct Replayed {
+    /// Records that were applied.
+    pub applied: u64,
+    /// Records that were on disk already, or whose object is gone.
+    pub skipped: u64,
+    /// Why it ended early: the rest of the log is lost.
+    pub failure: Option<Error>,
+}
+
+/// Records of the volume: writes and discards of its only object.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct VolumeSink;
+
+/// The object with a volume's data.
+const VOLUME_OBJECT: u64 = 1;
+
+impl ReplaySink for VolumeSink {
+    fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()> {
+        match (&operation.body, &operation.block) {
+            (Body::Write { offset, data: Some(data), .. }, _) => {
+                tx.write(VOLUME_OBJECT, *offset, data)
+            }
+            (Body::Write { offset, len, data: None, .. }, Some(block)) => {
+                let size = block.len() as u64;
+                let start = if *len < size { offset - offset % size.max(1) } else { *offset };
+                tx.write(VOLUME_OBJECT, start, block)
+            }
+            (Body::Truncate { offset, len, .. }, _) => {
+                tx.free_range(VOLUME_OBJECT, *offset, (*len > 0).then_some(*len))
+            }
+            _ => {
+                let cause = format!("a volume's log has {:?}", operation.record.kind());
+                Err(Step::Fail(Error::new(Kind::Unsupported, cause)))
+            }
+        }
+    }
+}
+
+/// A block of a claimed chain.
+struct LoadedBlock {
+    bytes: Buf,
+    bp: BlockPtr,
+}
+
+/// How the replay of a record went.
+enum Outcome {
+    Applied,
+    Skipped,
+}
+
+impl Engine {
+    /// Who replays the logs of heads of that kind, when [`replay_logs`](Self::replay_logs) comes to
+    /// them.
+    pub fn set_replay_sink(&self, kind: ObjSetType, sink: Arc<dyn ReplaySink>) {
+        self.log_sinks().retain(|(of, _)| *of != kind);
+        self.log_sinks().push((kind, sink));
+    }
+
+    /// Replays every log that was claimed and has a sink. Others stay as they are.
+    ///
+    /// # Errors
+    /// As [`replay_log`](Self::replay_log).
+    pub async fn replay_logs(&self) -> Result<Vec<(u64, Replayed)>> {
+        let mut done = Vec::new();
+        // Opening the pool has opened them.
+        let heads = self.heads.all().into_iter().filter(|head| head.log().is_claimed());
+        for head in heads.collect::<Vec<_>>() {
+            let object = head.object();
+            let sinks = self.log_sinks().clone();
+            let kind = head.live().kind();
+            let Some((_, sink)) = sinks.into_iter().find(|(of, _)| *of == kind) else { continue };
+            if let Some(replayed) = self.replay_log(&head, &*sink).await? {
+                done.push((object, replayed));
+            }
+        }
+        Ok(done)
+    }
+
+    /// Replays what an earlier opening left in the log of a head, before anybody changes it. None if
+    /// there is nothing. Afterwards the log is empty.
+    ///
+    /// # Errors
+    /// `Kind::Unsupported` if the sink does not know an operation: the log stays, as far as it was
+    /// not replayed. Those of a sync.
+    pub async fn replay_log(
+        &self,
+        head: &Head,
+        sink: &dyn ReplaySink,
+    ) -> Result<Option<Replayed>> {
+        // Nobody writes a log that is being replayed.
+        let _writer = head.log().writer.lock().await;
+        self.adopt_log(head);
+        let Stage::Claimed(header) = head.log().chain().stage.clone() else { return Ok(None) };
+        if !header.flags.contains(ZilFlags::REPLAY_NEEDED) {
+            self.discard_log(head, &header).await?;
+            self.sync().await?;
+            return Ok(None);
+        }
+        // Numbers of objects that were freed may be needed.
+        self.sync().await?;
+        let mut replayed = Replayed::default();
+        let result = self.replay_chain(head, &header, sink, &mut replayed).await;
+        // What was replayed must be on disk before the records go.
+        self.sync().await?;
+        match result {
+            Err(error) if error.kind() == Kind::Unsupported => return Err(error),
+            Err(error) => replayed.failure = Some(error),
+            Ok(()) => {}
+        }
+        self.discard_log(head, &header).await?;
+        self.sync().await?;
+        Ok(Some(replayed))
+    }
+
+    async fn replay_chain(
+        &self,
+        head: &Head,
+        header: &ZilHeader,
+        sink: &dyn ReplaySink,
+        replayed: &mut Replayed,
+    ) -> Result<()> {
+        let (_, limit) = header.limits();
+        for LoadedBlock { bytes, bp } in self.load_chain(header).await?.0 {
+            let block = LogBlock::decode(&bytes, &bp).map_err(Error::corrupt)?;
+            for record in records(block.records) {
+                let record = record.map_err(Error::corrupt)?;
+                if record.seq > limit {
+                    return Ok(());
+                }
+                if record.seq <= header.replay_seq || record.txg < header.claim_txg {
+                    replayed.skipped += 1;
+                    continue;
+                }
+                let is_swapped = bp.endian() == Endian::Big;
+                match self.replay_record(head, &record, is_swapped, sink).await? {
+                    Outcome::Applied => replayed.applied += 1,
+                    Outcome::Skipped => replayed.skipped += 1,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn replay_record(
+        &self,
+        head: &Head,
+        record: &Record<'_>,
+        is_swapped: bool,
+        sink: &dyn ReplaySink,
+    ) -> Result<Outcome> {
+        let written = if is_swapped { unswap(record.bytes) } else { Vec::new() };
+        let written = if is_swapped { &written[..] } else { record.bytes };
+        let body = Body::decode(record, written).map_err(Error::corrupt)?;
+        if body == Body::Unknown {
+            let cause = format!("a log has records of type {}", record.kind_number);
+            return Err(Error::new(Kind::Unsupported, cause));
+        }
+        let block = match &body {
+            Body::Write { bp, data: None, .. } if record.kind() == Some(RecordKind::Write) => {
+                Some(self.indirect_data(head, bp).await?)
+            }
+            _ => None,
+        };
+        let operation = Operation { record: *record, body, block };
+        match self.replay_once(head, &operation, sink).await {
+            Err(error) if error.kind() != Kind::Unsupported => {
+                // A number freed in this txg can be taken in the next.
+                self.sync().await?;
+                self.replay_once(head, &operation, sink).await
+            }
+            result => result,
+        }
+    }
+
+    async fn replay_once(
+        &self,
+        head: &Head,
+        operation: &Operation<'_>,
+        sink: &dyn ReplaySink,
+    ) -> Result<Outcome> {
+        let object = object_of(&operation.body);
+        let seq = operation.record.seq;
+        let applied = self.apply(head, |tx| {
+            if let Some(object) = object
+                && tx.find(object)?.is_none()
+            {
+                return Ok(Outcome::Skipped);
+            }
+            sink.replay(tx, operation)?;
+            // Last, when nothing can fail any more: with the change or not at all.
+            head.log().chain().note_replayed(tx.txg(), seq);
+            Ok(Outcome::Applied)
+        });
+        Ok(applied.await?.0)
+    }
+
+    async fn indirect_data(&self, head: &Head, bp: &BlockPtr) -> Result<Buf> {
+        if bp.is_hole() {
+            return Ok(cenote_rt::BufMut::zeroed(bp.lsize() as usize).freeze());
+        }
+        let place = cenote_ondisk::bookmark::Bookmark {
+            objset: head.object(),
+            object: 0,
+            level: cenote_ondisk::bookmark::LEVEL_ZIL,
+            blkid: 0,
+        };
+        let context =
+            ReadContext { place, keys: None, is_encrypted: false, bypass_cache: true };
+        self.store.read(bp, &context).await
+    }
+
+    /// Marks the blocks of a claimed chain for the next sync, with the data blocks that its records
+    /// were given; both within the limits of the claim.
+    pub(super) async fn discard_log(&self, head: &Head, header: &ZilHeader) -> Result<()> {
+        let (_, blocks) = self.load_chain(header).await?;
+        head.log().chain().stage = Stage::Discarding(blocks);
+        Ok(())
+    }
+
+    /// The blocks of a claimed chain that can be read, and everything that the claim took.
+    async fn load_chain(&self, header: &ZilHeader) -> Result<(Vec<LoadedBlock>, Vec<BlockPtr>)> {
+        let (limit_block, limit_record) = header.limits();
+        let (mut loaded, mut all) = (Vec::new(), Vec::new());
+        let mut seen = BTreeSet::new();
+        let mut bp = header.log;
+        while !bp.is_hole() && bp.validate().is_ok() && block_seq(&bp) <= limit_block {
+            if !seen.insert(address(&bp)) {
+                break;
+            }
+            all.push(bp);
+            // The last one was claimed and never written.
+            let Ok(bytes) = read_native(&self.store, &bp).await else { break };
+            let Ok(block) = LogBlock::decode(&bytes, &bp) else { break };
+            for record in records(block.records).map_while(std::result::Result::ok) {
+                if record.seq > limit_record {
+                    break;
+                }
+                if let Ok(Body::Write { bp, data: None, .. }) = Body::decode(&record, record.bytes)
+                    && bp.birth() >= header.claim_txg
+                    && !bp.is_hole()
+                    && !bp.is_embedded()
+                    && seen.insert(address(&bp))
+                {
+                    all.push(bp);
+                }
+            }
+            let next = block.next;
+            loaded.push(LoadedBlock { bytes, bp });
+            bp = next;
+        }
+        Ok((loaded, all))
+    }
+}
+
+fn address(bp: &BlockPtr) -> Option<(u32, u64)> {
+    bp.dva(0).map(|dva| (dva.vdev, dva.offset))
+}
+
+/// The object of an operation that may be gone by the time of the replay.
+fn object_of(body: &Body<'_>) -> Option<u64> {
+    match body {
+        Body::Write { object, .. }
+        | Body::Truncate { object, .. }
+        | Body::Setattr { object, .. }
+        | Body::SetSaXattr { object, .. }
+        | Body::Acl { object, .. }
+        | Body::CloneRange { object, .. } => Some(*object),
+        _ => None,
+    }
+}
