@@ -1,4 +1,4 @@
-//! The verbs that change datasets, or need more than reading: arguments checked, then refused.
+//! The verbs that are not done here: arguments checked, then refused. And checks of names.
 //!
 //! What is wrong with the arguments is told first, in OpenZFS's words and with its status; a call
 //! that OpenZFS would carry out ends with a refusal that says why, and status 1.
@@ -37,7 +37,8 @@ const fn verb(
     Verb { name, options, needs, existing, deed }
 }
 
-const MISSING: &str = "missing dataset argument";
+/// Why a verb that is used rightly is refused.
+const NOT_YET: &str = "not supported by this version of cenote";
 
 #[rustfmt::skip]
 const VERBS: &[Verb] = &[
@@ -92,7 +93,7 @@ pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     if matches!(name, "zone" | "unzone" | "redact") && args.len() < verb.needs.0 {
         return Err(Exit::usage(verb.needs.1));
     }
-    let longs: &[Long] = if matches!(name, "create" | "send") { &LONGS } else { &[] };
+    let longs: &[Long] = if name == "send" { &LONGS } else { &[] };
     let parsed = getopt::parse(args, verb.options, longs)?;
     let goes_without = parsed.has('a') || (name == "send" && parsed.has('t'));
     if parsed.operands.len() < verb.needs.0 && !goes_without {
@@ -111,12 +112,6 @@ fn not_supported(verb: &str) -> Exit {
 /// What is said when operands are missing; some verbs look at how many there are.
 fn missing(verb: &Verb, parsed: &Parsed) -> &'static str {
     match (verb.name, parsed.operands.len()) {
-        ("create", _) if parsed.has('V') => "missing volume argument",
-        ("clone" | "rename", 1) => "missing target dataset argument",
-        ("bookmark", 1) => "missing bookmark argument",
-        ("set", 0) => "missing property=value argument(s)",
-        ("set", _) => "missing dataset name(s)",
-        ("inherit", 0) => "missing property argument",
         ("receive", _) if parsed.has('A') => "missing dataset argument",
         _ => verb.needs.1,
     }
@@ -125,64 +120,21 @@ fn missing(verb: &Verb, parsed: &Parsed) -> &'static str {
 /// Looks whether the arguments name what is there, then refuses.
 async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
     let operands = &parsed.operands;
-    match verb.name {
-        "create" => check_new_name(source, &operands[0]).await?,
-        "set" => check_properties(source, operands).await?,
-        "inherit" => check_inheritable(&operands[0])?,
-        "snapshot" => check_snapshots(source, operands).await?,
-        "receive" if parsed.has('A') => {
-            let name = &operands[0];
-            existing(source, name).await?;
-            let text = "does not have any resumable receive state to abort";
-            return Err(Exit::failed(format!("'{name}' {text}")));
-        }
-        _ => {}
+    if verb.name == "receive" && parsed.has('A') {
+        let name = &operands[0];
+        existing(source, name).await?;
+        let text = "does not have any resumable receive state to abort";
+        return Err(Exit::failed(format!("'{name}' {text}")));
     }
     let Some(name) = verb.existing.and_then(|index| operands.get(index)) else {
         let subject = operands.first().map_or_else(String::new, |name| format!(" '{name}'"));
-        return Err(Exit::failed(format!("cannot {}{subject}: {}", verb.deed, why(verb))));
+        return Err(Exit::failed(format!("cannot {}{subject}: {}", verb.deed, NOT_YET)));
     };
-    let opened = match verb.name {
-        // A range or list of snapshots, or a bookmark: the file system must be there.
-        "destroy" | "snapshot" | "bookmark" => {
-            existing(source, name.split(['@', '#']).next().unwrap_or(name)).await?
-        }
-        _ => existing(source, name).await?,
-    };
-    match verb.name {
-        "destroy" => check_destroyed(&opened, name).await?,
-        "promote" if opened.origin().await?.is_none() => {
-            return Err(Exit::failed(format!("cannot promote '{name}': not a cloned filesystem")));
-        }
-        "release" if opened.holds().await?.iter().all(|hold| hold.tag != operands[0]) => {
-            let text = "no such tag on this dataset";
-            return Err(Exit::failed(format!("cannot {} '{name}': {text}", verb.deed)));
-        }
-        "hold" if opened.holds().await?.iter().any(|hold| hold.tag == operands[0]) => {
-            let text = "tag already exists on this dataset";
-            return Err(Exit::failed(format!("cannot {} '{name}': {text}", verb.deed)));
-        }
-        "clone" | "rename" => check_new_name(source, &operands[1]).await?,
-        _ => {}
-    }
-    let subject = match verb.name {
-        "clone" | "bookmark" => &operands[1],
-        _ => name,
-    };
-    Err(Exit::failed(format!("cannot {} '{subject}': {}", verb.deed, why(verb))))
+    existing(source, name).await?;
+    Err(Exit::failed(format!("cannot {} '{name}': {NOT_YET}", verb.deed)))
 }
 
-/// Why a verb that is used rightly is refused.
-fn why(verb: &Verb) -> &'static str {
-    match verb.name {
-        "send" | "diff" | "mount" | "unmount" | "share" | "unshare" | "project" | "wait"
-        | "program" | "load-key" | "unload-key" | "zone" | "unzone" => {
-            "not supported by this version of cenote"
-        }
-        _ => "pool is read-only",
-    }
-}
-
+/// The dataset of that name, which must be there.
 pub(super) async fn existing(source: &Source, name: &str) -> Result<Dataset, Exit> {
     if source.embedded {
         return source.dataset(name).await;
@@ -218,37 +170,6 @@ pub(super) async fn check_new_name(source: &Source, name: &str) -> CommandResult
     }
 }
 
-/// `set`: properties must be there and settable.
-async fn check_properties(source: &Source, operands: &[String]) -> CommandResult {
-    const STATUS_OF_SET: i32 = 255;
-    let settings = operands.iter().take_while(|operand| operand.contains('=')).count();
-    if settings == 0 {
-        return Err(Exit::usage("missing property=value argument(s)"));
-    }
-    let names = &operands[settings..];
-    if names.is_empty() {
-        return Err(Exit::usage("missing dataset name(s)"));
-    }
-    for name in names {
-        existing(source, name).await?;
-        for setting in &operands[..settings] {
-            let property = setting.split('=').next().unwrap_or_default();
-            let cannot = |why: String| {
-                Exit::FailedWith(format!("cannot set property for '{name}': {why}"), STATUS_OF_SET)
-            };
-            match columns::dataset_column(property) {
-                None => return Err(cannot(format!("invalid property '{property}'"))),
-                Some(column) if column.property.is_some_and(|p| p.access != Access::ReadWrite) => {
-                    return Err(cannot(format!("'{property}' is readonly")));
-                }
-                Some(_) => {}
-            }
-        }
-    }
-    let why = "pool is read-only";
-    Err(Exit::FailedWith(format!("cannot set property for '{}': {why}", names[0]), STATUS_OF_SET))
-}
-
 /// `inherit`: the property must be one that is inherited.
 pub(super) fn check_inheritable(name: &str) -> CommandResult {
     match columns::lookup(DATASET_PROPERTIES, name) {
@@ -266,45 +187,6 @@ pub(super) fn check_inheritable(name: &str) -> CommandResult {
         None if !name.contains(':') => Err(Exit::usage(format!("invalid property '{name}'"))),
         _ => Ok(()),
     }
-}
-
-/// `snapshot`: names of snapshots, of datasets that are there.
-async fn check_snapshots(source: &Source, names: &[String]) -> CommandResult {
-    for name in names {
-        let Some((head, _)) = name.split_once('@') else { return Err(Exit::usage("")) };
-        let dataset = match existing(source, head).await {
-            Err(Exit::Failed(message)) => return Err(Exit::usage(message)),
-            found => found?,
-        };
-        if dataset_of(dataset.pool(), name).await.is_ok() {
-            let text = format!("cannot create snapshot '{name}': dataset already exists");
-            return Err(Exit::failed(text));
-        }
-    }
-    Ok(())
-}
-
-/// `destroy`: the snapshots or the bookmark that are named must be there.
-async fn check_destroyed(head: &Dataset, name: &str) -> CommandResult {
-    if let Some((_, short)) = name.split_once('#') {
-        return match head.bookmark(short).await {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Exit::failed(format!("bookmark '{name}' does not exist."))),
-        };
-    }
-    let Some((_, list)) = name.split_once('@') else { return Ok(()) };
-    let snapshots = head.snapshots().await?;
-    let is_there = |short: &str| {
-        short.is_empty() || snapshots.iter().any(|s| s.snapshot_name() == Some(short))
-    };
-    let any = list.split(',').any(|range| match range.split_once('%') {
-        Some((first, last)) => is_there(first) && is_there(last) && !snapshots.is_empty(),
-        None => !range.is_empty() && is_there(range),
-    });
-    if any {
-        return Ok(());
-    }
-    Err(Exit::failed("could not find any snapshots to destroy; check snapshot names."))
 }
 
 /// `upgrade [-v]`: what there is to know without a dataset.

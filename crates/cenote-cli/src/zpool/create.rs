@@ -70,6 +70,10 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         }
         check_absent(source, name, &devices).await?;
         devices.check_sizes(&cannot)?;
+        if !source.embedded {
+            let text = "a pool is made with 'zpool --embedded' only";
+            return Err(Exit::failed(format!("{cannot}: {text}")));
+        }
         create(name, &layout, devices, &options, &line, io).await
     })
 }

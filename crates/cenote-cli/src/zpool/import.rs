@@ -1,22 +1,28 @@
 //! `zpool import`: what could be imported.
 //!
-//! A listing opens each pool that it finds for reading, to see how it is. Importing for good needs
-//! somebody who keeps the pool open after the command has ended, so a pool that is named is checked
-//! as an import checks it, and refused in the end.
+//! A listing opens each pool that it finds for reading, to see how it is. With `--embedded` a pool
+//! that is named is imported: it is in use from then on, by this host, until it is exported, and
+//! every command may open it. Nobody keeps it open meanwhile; a pool that is to be there read-only
+//! or without a trace would need that, and is checked as an import checks it, and refused.
 
 use cenote_ondisk::config::PoolState;
+use cenote_pool::engine::{Engine, EngineError};
 use cenote_pool::features::UnknownFeature;
 use cenote_pool::import::{FindError, Host, Scan};
 use cenote_pool::pool::Rewind;
+use cenote_pool::props::pool_property;
 use cenote_pool::status::{PoolStatus, examine, state_name};
 use cenote_pool::{Candidate, OpenError, OpenOptions, Pool, Reason};
 use cenote_vdev::{VdevAux, VdevState};
 
 use super::names::Names;
+use super::setting::Wanted;
 use super::{block_on, cache, config_table, import_text};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
+use crate::usage::Tool;
+use crate::writer::{Writer, command_line};
 use crate::zfs::value;
 use crate::{argument, err, out};
 
@@ -28,6 +34,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let longs = [Long::flag("rewind-to-checkpoint", CHECKPOINT)];
     let parsed = getopt::parse(args, ":aCc:d:DEfFlmnNo:R:stT:VX", &longs)?;
     check(&parsed)?;
+    let line = command_line(Tool::Zpool, "import", args);
     let mut source = source.clone();
     if parsed.has('d') {
         source.paths = parsed.values('d').map(str::to_owned).collect();
@@ -50,7 +57,11 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         }
         match (&parsed.operands[..], parsed.has('a')) {
             ([], false) => list(&scan, &parsed, io).await,
+            ([], true) if source.embedded => import_every(&scan, &parsed, &line, io).await,
             ([], true) => import_all(&scan, &parsed),
+            ([name, ..], _) if source.embedded && !is_read_only(&parsed) => {
+                import_for_good(&scan, name, &parsed, &line, io).await
+            }
             ([name, ..], _) => import_one(&scan, name, &parsed, io).await,
         }
     })
@@ -197,17 +208,137 @@ fn import_all(scan: &Scan, parsed: &Parsed) -> CommandResult {
     }
 }
 
-async fn import_one(scan: &Scan, name: &str, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
+/// Imports every pool that was exported.
+async fn import_every(
+    scan: &Scan,
+    parsed: &Parsed,
+    line: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let is_wanted = |found: &&Candidate| {
+        found.is_destroyed() == parsed.has('D')
+            && (parsed.has('D') || found.facts.state == PoolState::Exported)
+    };
+    let wanted: Vec<_> = scan.candidates.iter().filter(is_wanted).collect();
+    if wanted.is_empty() {
+        return Err(Exit::failed("no pools available to import"));
+    }
+    let mut status = Ok(());
+    for candidate in wanted {
+        if let Err(Exit::Failed(message)) = take(candidate, None, parsed, line, io).await {
+            err!(io, "{message}")?;
+            status = Err(Exit::Status(1));
+        }
+    }
+    status
+}
+
+/// Imports one pool.
+async fn import_for_good(
+    scan: &Scan,
+    name: &str,
+    parsed: &Parsed,
+    line: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let candidate = find(scan, name, parsed, io)?;
+    let new_name = parsed.operands.get(1).map(String::as_str);
+    if let Some(new_name) = new_name {
+        if super::create::check_name(new_name).is_err() {
+            return Err(Exit::failed(format!("invalid pool name '{new_name}'")));
+        }
+        let is_taken = |found: &Candidate| found.name() == new_name && !found.is_destroyed();
+        if scan.candidates.iter().any(is_taken) {
+            return Err(Exit::failed(format!("cannot import '{name}': pool already exists")));
+        }
+    }
+    if parsed.has('n') {
+        return import_one(scan, name, parsed, io).await;
+    }
+    take(candidate, new_name, parsed, line, io).await
+}
+
+/// Makes a pool one that is in use by this host.
+async fn take(
+    candidate: &Candidate,
+    new_name: Option<&str>,
+    parsed: &Parsed,
+    line: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let name = candidate.name();
+    let host = Host::current();
+    if candidate.facts.state == PoolState::Active
+        && !candidate.last_use().is_foreign(&host)
+        && new_name.is_none()
+        && !parsed.has('f')
+    {
+        let text = "a pool with that name already exists";
+        return Err(Exit::failed(format!(
+            "cannot import '{name}': {text}\nuse the form 'zpool import <pool | id> <newpool>' \
+             to give it a new name"
+        )));
+    }
+    let goes_back = parsed.has('T') || parsed.has(CHECKPOINT);
+    if goes_back || parsed.has('m') {
+        let text = "rewinding for good, or without logs, is not supported by this version of cenote";
+        return Err(Exit::failed(format!("cannot import '{name}': {text}")));
+    }
+    let mut wanted = Wanted::default();
+    for (property, value) in parsed.values('o').filter_map(|text| text.split_once('=')) {
+        if property != "readonly" && pool_property(property).is_some() {
+            let set = wanted.add(property, value, false);
+            set.map_err(|why| Exit::failed(format!("cannot import '{name}': {why}")))?;
+        }
+    }
+    let options = OpenOptions {
+        destroyed_ok: parsed.has('D'),
+        host: Some(host.clone()),
+        force: parsed.has('f'),
+        ..OpenOptions::default()
+    };
+    let engine = Engine::open(candidate, &options).await.map_err(|error| {
+        match error.cause::<EngineError>() {
+            Some(_) => Exit::failed(format!(
+                "cannot import '{name}': {error}\nThe pool can be imported using '-o readonly=on'."
+            )),
+            None => failure(candidate, error.cause::<OpenError>(), &error.to_string()),
+        }
+    })?;
+    let writer = Writer::of(engine, false).await?;
+    let engine = writer.engine();
+    let id = (host.hostid != 0).then_some((host.hostid, host.hostname));
+    engine.take_for_host(id).await?;
+    // A name for this time only ends with the command.
+    if let Some(new_name) = new_name.filter(|_| !parsed.has('t')) {
+        engine.rename_pool(new_name).await?;
+    }
+    if !wanted.settings.is_empty() {
+        engine.set_pool(wanted.settings).await?;
+    }
+    writer.finish(line, io).await
+}
+
+fn find<'a>(
+    scan: &'a Scan,
+    name: &str,
+    parsed: &Parsed,
+    io: &mut Io<'_>,
+) -> Result<&'a Candidate, Exit> {
     let absent = || Exit::failed(format!("cannot import '{name}': no such pool available"));
-    let candidate = match scan.find(name) {
-        Ok(candidate) if candidate.is_destroyed() && !parsed.has('D') => return Err(absent()),
-        Ok(candidate) => candidate,
-        Err(FindError::NotFound) => return Err(absent()),
+    match scan.find(name) {
+        Ok(candidate) if candidate.is_destroyed() && !parsed.has('D') => Err(absent()),
+        Ok(candidate) => Ok(candidate),
+        Err(FindError::NotFound) => Err(absent()),
         Err(FindError::Ambiguous(_)) => {
             err!(io, "cannot import '{name}': more than one matching pool")?;
-            return Err(Exit::failed("import by numeric ID instead"));
+            Err(Exit::failed("import by numeric ID instead"))
         }
-    };
+    }
+}
+
+async fn import_one(scan: &Scan, name: &str, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
+    let candidate = find(scan, name, parsed, io)?;
     if let Some(new_name) = parsed.operands.get(1)
         && cenote_pool::DatasetName::parse(new_name)
             .is_ok_and(|parsed| parsed.dataset.contains('/'))

@@ -1,11 +1,9 @@
-//! The verbs that change pools, or need one that is in use: arguments checked, then refused.
+//! The verbs that are not done here: arguments checked, then refused.
 //!
 //! What is wrong with the arguments is told first, in OpenZFS's words and with its status; a call
 //! that OpenZFS would carry out ends with a refusal that says why, and status 1.
 
-use cenote_pool::props::{Access, POOL_PROPERTIES};
-
-use super::{block_on, list};
+use super::block_on;
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
@@ -60,9 +58,8 @@ const VERBS: &[Verb] = &[
     verb("ddtprune", "d:p:", &[NAME], Some(0), "prune"),
 ];
 
-/// Names that no pool may have.
-const RESERVED: [&str; 8] =
-    ["mirror", "raidz", "draid", "spare", "log", "cache", "special", "dedup"];
+/// Why a verb that is used rightly is refused.
+const NOT_YET: &str = "not supported by this version of cenote";
 
 /// Runs one verb as far as it goes.
 pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -93,17 +90,14 @@ pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>)
 /// Looks whether the arguments name what is there, then refuses.
 async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
     let operands = &parsed.operands;
-    if verb.name == "create" {
-        check_create(source, operands).await?;
-    }
     let Some(index) = verb.pool else {
         let subject = operands.first().map_or_else(String::new, |name| format!(" '{name}'"));
-        return Err(Exit::failed(format!("cannot {}{subject}: {}", verb.deed, why(verb))));
+        return Err(Exit::failed(format!("cannot {}{subject}: {}", verb.deed, NOT_YET)));
     };
     let Some(name) = operands.get(index) else {
-        return Err(Exit::failed(format!("cannot {} pools: {}", verb.deed, why(verb))));
+        return Err(Exit::failed(format!("cannot {} pools: {}", verb.deed, NOT_YET)));
     };
-    if name.contains('/') && matches!(verb.name, "destroy" | "checkpoint") {
+    if name.contains('/') && verb.name == "checkpoint" {
         return Err(Exit::failed(format!(
             "cannot open '{name}': invalid character '/' in pool name"
         )));
@@ -113,64 +107,7 @@ async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
     } else {
         return Err(Exit::failed(super::no_such_pool(name)));
     }
-    if verb.name == "set" {
-        check_property(&operands[0], name)?;
-    }
-    Err(Exit::failed(format!("cannot {} '{name}': {}", verb.deed, why(verb))))
-}
-
-/// Why a verb that is used rightly is refused.
-fn why(verb: &Verb) -> &'static str {
-    match verb.name {
-        "create" | "iostat" | "events" | "wait" | "prefetch" | "labelclear" => {
-            "not supported by this version of cenote"
-        }
-        _ => "pool is read-only",
-    }
-}
-
-async fn check_create(source: &Source, operands: &[String]) -> CommandResult {
-    let name = &operands[0];
-    let cannot = |why: &str| {
-        Err(Exit::failed(format!("cannot create '{name}': {why}\npool name may have been omitted")))
-    };
-    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        return cannot("name must begin with a letter");
-    }
-    if RESERVED.contains(&name.as_str()) || name.starts_with("raidz") || name.starts_with("draid") {
-        return cannot("name is reserved");
-    }
-    if name.contains('/') {
-        let text = format!("cannot create '{name}': invalid character '/' in pool name");
-        return Err(Exit::failed(format!("{text}\nuse 'zfs create' to create a dataset")));
-    }
-    let paths = operands[1..].iter().filter(|operand| operand.starts_with('/'));
-    for path in paths {
-        if !crate::argument::path(path).exists() {
-            return Err(Exit::failed(format!("cannot resolve path '{path}'")));
-        }
-    }
-    if source.embedded && source.pool(name).await.is_ok() {
-        return Err(Exit::failed(format!("cannot create '{name}': pool already exists")));
-    }
-    Ok(())
-}
-
-/// `set`: the property must be there and settable.
-fn check_property(setting: &str, pool: &str) -> CommandResult {
-    let Some((property, _)) = setting.split_once('=') else {
-        return Err(Exit::usage("missing value in property=value argument"));
-    };
-    let cannot =
-        |why: String| Err(Exit::failed(format!("cannot set property for '{pool}': {why}")));
-    if list::pool_columns(property).is_err() {
-        return cannot(format!("invalid property '{property}'"));
-    }
-    let native = POOL_PROPERTIES.iter().find(|native| native.name == property);
-    if native.is_some_and(|native| native.access == Access::ReadOnly) {
-        return cannot(format!("'{property}' is readonly"));
-    }
-    Ok(())
+    Err(Exit::failed(format!("cannot {} '{name}': {}", verb.deed, NOT_YET)))
 }
 
 /// `upgrade [-v]`: what there is to know without a pool.
@@ -241,17 +178,6 @@ mod tests {
     fn every_verb_is_one_of_the_usage_text() {
         for verb in VERBS {
             assert!(Tool::Zpool.has_verb(verb.name), "{}", verb.name);
-        }
-    }
-
-    #[test]
-    fn properties_that_are_set() {
-        assert_eq!(check_property("comment=x", "t"), Ok(()));
-        for (setting, want) in [
-            ("nosuch=1", "cannot set property for 't': invalid property 'nosuch'"),
-            ("size=1", "cannot set property for 't': 'size' is readonly"),
-        ] {
-            assert_eq!(check_property(setting, "t"), Err(Exit::failed(want)));
         }
     }
 }
