@@ -193,3 +193,16 @@ fn refusals() {
 fn said_program(command: &str) -> String {
     command.split('"').find(|word| word.ends_with("/zdb")).unwrap_or("zdb").to_owned()
 }
+
+#[test]
+fn what_a_pointer_holds() {
+    // Sixteen letters, not compressed, in a pointer of a plain file.
+    let words = "4847464544434241:504f4e4d4c4b4a49:0:0:0:0:801300821e00000f:0:0:0:6:0:0:0:0:0";
+    let (ours, _, status) = run(&[words.to_owned()], "-E");
+    assert_eq!((ours.as_str(), status), ("ABCDEFGHIJKLMNOP", 0));
+    for wrong in ["1:2", "zz:0:0:0:0:0:0:0:0:0:0:0:0:0:0:0", "0:0:0:0:0:0:0:0:0:0:0:0:0:0:0:0"] {
+        assert_eq!(run(&[wrong.to_owned()], "-E").2, 1, "{wrong}");
+    }
+    let Some(real) = cenote_oracle::zdb() else { return };
+    assert_eq!(real.run(&["-E", words]).stdout, ours);
+}

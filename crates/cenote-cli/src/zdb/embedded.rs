@@ -3,11 +3,11 @@
 use cenote_codec::compress::{Compression, decompress};
 use cenote_ondisk::blkptr::BlockPtr;
 
-use super::{Options, raw_block};
+use super::Options;
 use crate::err;
 use crate::io::{CommandResult, Exit, Io};
 
-/// Decodes the pointer in the first operand, and prints what it holds.
+/// Decodes the pointer in the first operand, and prints the bytes that it holds.
 pub(super) fn run(options: &Options, io: &mut Io<'_>) -> CommandResult {
     let Some(text) = options.operands.first() else {
         return Err(Exit::usage(String::new()));
@@ -28,5 +28,5 @@ pub(super) fn run(options: &Options, io: &mut Io<'_>) -> CommandResult {
         .ok_or_else(|| Exit::failed("the block pointer names no compression"))?;
     decompress(compression, payload.as_bytes(), &mut block)
         .map_err(|error| Exit::failed(error.to_string()))?;
-    raw_block::dump(io, &pointer.verbose().to_string(), &block)
+    Ok(io.out.write_all(&block)?)
 }
