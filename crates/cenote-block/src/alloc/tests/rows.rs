@@ -225,3 +225,18 @@ fn a_disabled_metaslab_is_passed_over() {
     space.enable(0, 0);
     assert_eq!(allocate(&space, &request).unwrap()[0].offset, 0);
 }
+
+#[test]
+fn what_becomes_free_is_found_in_a_metaslab_that_left_memory() {
+    let space = pool(&[TestVdev::plain(Class::Normal, 16, 1)]);
+    space.set_memory(0);
+    let dva = allocate(&space, &Request::data((1 << 16) - 1024, 5)).unwrap()[0];
+    commit(&space, 5);
+    assert_eq!(space.vdev_figures()[0].loaded, 0);
+    space.free(&dva, 6).unwrap();
+    (6..9).for_each(|txg| commit(&space, txg));
+    assert_eq!(space.vdev_figures()[0].loaded, 0);
+    assert!(space.metaslab_figures(0)[0].usable == 1 << 16);
+    // The map on the test's disk is as empty as at the start, and so is the metaslab.
+    assert!(allocate(&space, &Request::data(1 << 16, 9)).is_ok());
+}
