@@ -10,6 +10,8 @@
 //! A judge must be of the series whose texts we promise ([`SERIES`]): another version prints
 //! other columns, and a difference would then say nothing.
 
+mod takeover;
 mod tool;
 
+pub use takeover::{Shape, Takeover, ztest};
 pub use tool::{SERIES, Said, Tool, zdb, zstream};

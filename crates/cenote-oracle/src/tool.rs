@@ -56,12 +56,17 @@ fn found_or_skip(found: &Result<Tool, String>) -> Option<Tool> {
 }
 
 fn find(name: &str, check: fn(&Tool) -> Result<(), String>) -> Result<Tool, String> {
+    let program = locate(name).ok_or_else(|| format!("no {name} here to judge"))?;
+    let tool = Tool { program };
+    check(&tool).map(|()| tool)
+}
+
+/// Where a program is installed.
+pub(crate) fn locate(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
     let mut candidates = folders.map(|folder| folder.join(name));
-    let program = candidates.find(|program| program.is_file());
-    let tool = Tool { program: program.ok_or_else(|| format!("no {name} here to judge"))? };
-    check(&tool).map(|()| tool)
+    candidates.find(|program| program.is_file())
 }
 
 /// `zdb` of another series prints other texts. It does not tell its version; `zfs`, of the same

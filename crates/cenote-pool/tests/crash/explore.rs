@@ -41,7 +41,7 @@ impl Depth {
     pub(crate) const FULL: Self =
         Self { samples: 3, stride: 1, resume: 10, stale: 8, rewind: 6, judge: 45 };
     pub(crate) const QUICK: Self =
-        Self { samples: 2, stride: 5, resume: 16, stale: 2, rewind: 2, judge: 0 };
+        Self { samples: 3, stride: 9, resume: 16, stale: 4, rewind: 4, judge: 0 };
 }
 
 /// What was looked at.

@@ -52,7 +52,7 @@ impl Part {
     }
 }
 
-/// Checks every commit of a log; those that make the pool are none.
+/// Checks every commit of a log after the first mark, by which the pool is made.
 pub(crate) fn check(log: &Log) -> Result<(), String> {
     let mut replay = Replay::new(log);
     let (mut is_made, mut is_label_newer) = (false, false);
@@ -65,7 +65,6 @@ pub(crate) fn check(log: &Log) -> Result<(), String> {
         match event {
             Event::Write { device, offset, .. } => {
                 let part = Part::at(*offset, log.bases[*device].size());
-                is_made |= part == Part::Uberblock;
                 let early = pending().find(|(other, _)| part.needs().contains(other));
                 if let Some((other, since)) = early.filter(|_| is_made) {
                     return Err(format!("event {number}: {part:?} before {other:?} of {since}"));
@@ -80,6 +79,7 @@ pub(crate) fn check(log: &Log) -> Result<(), String> {
                 };
             }
             Event::Mark(_) => {
+                is_made = true;
                 if let Some((part, since)) = pending().next() {
                     return Err(format!("event {number}: told before {part:?} of {since}"));
                 }

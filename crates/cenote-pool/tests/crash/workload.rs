@@ -11,7 +11,7 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::create::CreateSpec;
 use cenote_pool::engine::{Engine, NewDataset};
-use cenote_rt::{Result, Rng};
+use cenote_rt::{Kind, Result, Rng};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
 use crate::model::{self, BLOCK, Content, History, State};
@@ -348,7 +348,11 @@ impl Script {
 
     async fn roll_back(&mut self, name: &str) -> Result<()> {
         let Some(latest) = self.snapshots(name).pop() else { return Ok(()) };
-        self.engine.rollback(name, None).await?;
+        match self.engine.rollback(name, None).await {
+            // A bookmark of a later snapshot, which is gone, is in the way.
+            Err(error) if error.kind() == Kind::Busy => return Ok(()),
+            result => result?,
+        };
         let content = self.state.datasets[&latest].clone();
         self.state.datasets.insert(name.to_owned(), content);
         Ok(())

@@ -57,6 +57,11 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// A shape that not every test goes through.
+    pub(crate) const fn new(name: &'static str, devices: usize, ashift: u64) -> Self {
+        Self { name, devices, ashift }
+    }
+
     /// Those that tests go through.
     pub(crate) const ALL: [Self; 5] = [
         Self { name: "disk", devices: 1, ashift: 9 },
@@ -82,6 +87,11 @@ impl TestPool {
             create_file(path, DEVICE_SIZE).unwrap();
         }
         Self { name: name.into(), layout, paths }
+    }
+
+    /// Where its devices are.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.paths
     }
 
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {

@@ -1,0 +1,116 @@
+//! OpenZFS's own stress test as a guest: it takes an exported pool over and writes to it.
+//!
+//! `ztest -E` works on a pool in files that somebody else has made. It asks the kernel first whether
+//! the pool is in use there, by way of `/dev/zfs`; where the kernel module is not loaded that
+//! question has no answer, and a small library put before the C library's functions gives the one
+//! that is true: there is no such pool. It is compiled when it is needed.
+//!
+//! The features encryption, bookmark_v2, bookmark_written and livelist must be enabled in the pool,
+//! and its sectors be of 4096 bytes. Afterwards the pool may have leaked space, which ztest can
+//! leave in pools of OpenZFS too: what is to be compared is what two checkers say of it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use cenote_testkit::skip;
+
+use crate::tool::{self, Said};
+
+/// What answers in the place of the kernel.
+const SHIM: &str = include_str!("nokernel.c");
+
+/// How a pool is built, as ztest has to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// One disk.
+    Disk,
+    /// A mirror of two.
+    Mirror,
+    /// A RAID-Z2 of six.
+    Raidz2,
+}
+
+impl Shape {
+    fn options(self) -> [&'static str; 4] {
+        let (mirror, width, parity) = match self {
+            Self::Disk => ("-m0", "-r1", "-R1"),
+            Self::Mirror => ("-m2", "-r1", "-R1"),
+            Self::Raidz2 => ("-m0", "-r6", "-R2"),
+        };
+        ["-v1", mirror, width, parity]
+    }
+}
+
+/// `ztest` with its shim.
+#[derive(Debug, Clone)]
+pub struct Takeover {
+    ztest: PathBuf,
+    shim: PathBuf,
+}
+
+/// `ztest`, if it and a C compiler are installed; else says that the running test skips.
+pub fn ztest() -> Option<Takeover> {
+    static FOUND: OnceLock<Result<Takeover, String>> = OnceLock::new();
+    match FOUND.get_or_init(find) {
+        Ok(found) => Some(found.clone()),
+        Err(why) => {
+            skip::skip(&skip::current_test(), why);
+            None
+        }
+    }
+}
+
+fn find() -> Result<Takeover, String> {
+    let ztest = tool::locate("ztest").ok_or("no ztest here to take pools over")?;
+    let compiler = tool::locate("cc").ok_or("no C compiler here for what ztest needs")?;
+    let folder = std::env::temp_dir().join(format!("cenote-ztest-{}", std::process::id()));
+    let (source, shim) = (folder.join("nokernel.c"), folder.join("nokernel.so"));
+    let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&source, SHIM));
+    written.map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut command = Command::new(compiler);
+    command.args(["-shared", "-fPIC", "-w", "-o"]).arg(&shim).arg(&source).arg("-ldl");
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() {
+        Ok(Takeover { ztest, shim })
+    } else {
+        Err(format!("{command:?} ended with {status}"))
+    }
+}
+
+impl Takeover {
+    /// Lets it write to the pool, whose devices are the files in `folder`, for so many seconds.
+    pub fn run(&self, pool: &str, folder: &Path, shape: Shape, seconds: u64) -> Said {
+        let seconds_given = seconds.to_string();
+        let mut command = Command::new(&self.ztest);
+        command.args(["-E", "-p", pool, "-f"]).arg(folder).args(shape.options());
+        command.args(["-K", "raidz", "-a", "12", "-k", "0", "-V"]);
+        command.args(["-T", &seconds_given, "-P", &seconds_given]);
+        command.current_dir(folder).env("LD_PRELOAD", &self.shim).env("TZ", "UTC");
+        let shown = format!("{command:?}");
+        let fail = |error: std::io::Error| -> ! { panic!("{shown}: {error}") };
+        let log = std::env::temp_dir().join(format!("cenote-ztest-{}-{pool}", std::process::id()));
+        let output = File::create(&log).unwrap_or_else(|error| fail(error));
+        let errors = output.try_clone().unwrap_or_else(|error| fail(error));
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        let mut child = command.spawn().unwrap_or_else(|error| fail(error));
+        let limit = Instant::now() + Duration::from_secs(4 * seconds + 120);
+        let status = loop {
+            match child.try_wait().unwrap_or_else(|error| fail(error)) {
+                Some(status) => break status,
+                None if Instant::now() > limit => {
+                    // Whoever reads the text sees how far it got.
+                    child.kill().unwrap_or_else(|error| fail(error));
+                    break child.wait().unwrap_or_else(|error| fail(error));
+                }
+                None => std::thread::sleep(Duration::from_millis(200)),
+            }
+        };
+        let text = std::fs::read(&log).unwrap_or_default();
+        std::fs::remove_file(&log).ok();
+        let stdout = String::from_utf8_lossy(&text).into_owned();
+        Said { command: shown, code: status.code(), stdout, stderr: String::new() }
+    }
+}

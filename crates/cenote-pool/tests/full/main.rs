@@ -1,0 +1,183 @@
+//! Pools without room: writers are told so before anything is changed, the txg that is under way
+//! always fits, and what frees space works at the very end of it. Nothing leaks.
+
+#[path = "../engine/pools.rs"]
+#[expect(dead_code, reason = "the tests of the engine use more of it")]
+mod pools;
+
+use std::sync::Arc;
+
+use cenote_device::{Device, Image, ImageDevice};
+use cenote_dmu::live::ObjectSpec;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::zap::Value;
+use cenote_pool::engine::{Charge, Engine, Head};
+use cenote_pool::import::scan_devices;
+use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_rt::{Error, Kind, Rng};
+
+/// Bytes of the device.
+const SIZE: u64 = 64 << 20;
+const MIB: u64 = 1 << 20;
+/// More writes than any pool here takes.
+const WRITES_MAX: u64 = 100_000;
+
+struct Fixture {
+    device: Arc<ImageDevice>,
+    engine: Arc<Engine>,
+    head: Arc<Head>,
+    rng: Rng,
+}
+
+impl Fixture {
+    async fn new(seed: u64) -> Self {
+        let device = Arc::new(ImageDevice::new("d0", Image::zeroed(SIZE)));
+        let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
+        let features = cenote_pool::features::identity().collect();
+        let engine = pools::create_on("tank", devices, features, SIZE).await.unwrap();
+        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        Self { device, engine, head, rng: Rng::seeded(seed) }
+    }
+
+    async fn new_object(&self, block_size: u64) -> u64 {
+        let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, block_size);
+        let charge = Charge::free(16 << 10);
+        let object = self.engine.apply_charged(&self.head, charge, |tx| tx.allocate(&spec)).await;
+        object.unwrap().0
+    }
+
+    /// Writes one block that does not compress.
+    async fn write(&mut self, object: u64, offset: u64, len: u64) -> Result<(), Error> {
+        let mut bytes = vec![0; len as usize];
+        self.rng.fill(&mut bytes);
+        let charge = Charge::write(len);
+        let change = self.engine.apply_charged(&self.head, charge, |tx| tx.write(object, offset, &bytes));
+        change.await.map(drop)
+    }
+
+    /// Writes blocks in order until there is no room. Gives their number and why it ended.
+    async fn fill(&mut self, object: u64, len: u64) -> (u64, Kind) {
+        for block in 0..WRITES_MAX {
+            if let Err(error) = self.write(object, block * len, len).await {
+                // The pool is well: it said no, and goes on.
+                self.engine.sync().await.unwrap();
+                return (block, error.kind());
+            }
+            if block % 64 == 63 {
+                self.engine.sync().await.unwrap();
+            }
+        }
+        panic!("the pool takes anything");
+    }
+
+    async fn free(&self, object: u64, offset: u64, len: Option<u64>) {
+        let charge = Charge::free(16 << 10);
+        let change =
+            self.engine.apply_charged(&self.head, charge, |tx| tx.free_range(object, offset, len));
+        change.await.unwrap();
+        self.settle().await;
+    }
+
+    /// Until what was freed can be used again.
+    async fn settle(&self) {
+        for _ in 0..5 {
+            self.engine.sync().await.unwrap();
+        }
+        while self.engine.has_pending_frees().await.unwrap() {
+            self.engine.sync().await.unwrap();
+        }
+    }
+
+    /// Exports the pool; its space must be what is reachable.
+    async fn finish(self) {
+        self.engine.export().await.unwrap();
+        let scan = scan_devices(vec![Arc::clone(&self.device) as Arc<dyn Device>]).await;
+        let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+        let report = leaks::check(&pool).await.unwrap();
+        assert!(report.is_clean(), "{:?}", report.lines());
+    }
+}
+
+fn simulate(work: impl Future<Output = ()>) {
+    cenote_rt::simulate(1, work).unwrap();
+}
+
+#[test]
+fn a_full_pool_says_so_and_can_be_emptied() {
+    for len in [128 << 10, 4 << 10] {
+        simulate(async {
+            let mut fixture = Fixture::new(len).await;
+            let object = fixture.new_object(len).await;
+            let (blocks, kind) = fixture.fill(object, len).await;
+            println!("{blocks} blocks of {len}");
+            assert_eq!(kind, Kind::NoSpace);
+            assert!(blocks * len > SIZE / 4, "{blocks} blocks of {len} are few");
+            // Written over, a block needs as much again.
+            let again = fixture.write(object, 0, len).await;
+            assert!(again.is_ok() || again.is_err_and(|error| error.kind() == Kind::NoSpace));
+            fixture.engine.sync().await.unwrap();
+            fixture.free(object, 0, Some(blocks / 2 * len)).await;
+            fixture.write(object, 0, len).await.unwrap();
+            let (more, kind) = fixture.fill(object, len).await;
+            assert_eq!(kind, Kind::NoSpace);
+            assert!(more > 0);
+            fixture.finish().await;
+        });
+    }
+}
+
+#[test]
+fn what_frees_works_on_a_full_pool() {
+    simulate(async {
+        let mut fixture = Fixture::new(3).await;
+        let (first, second) = (fixture.new_object(32 << 10).await, fixture.new_object(32 << 10).await);
+        for block in 0..400 {
+            fixture.write(first, block << 15, 32 << 10).await.unwrap();
+        }
+        fixture.engine.snapshot(vec!["tank/a@keeps".into()]).await.unwrap();
+        let (blocks, kind) = fixture.fill(second, 32 << 10).await;
+        assert_eq!(kind, Kind::NoSpace);
+        // The snapshot keeps it all: nothing comes back, and nothing breaks.
+        fixture.free(first, 0, None).await;
+        fixture.engine.destroy_snapshot("tank/a@keeps").await.unwrap();
+        fixture.settle().await;
+        let (more, kind) = fixture.fill(first, 32 << 10).await;
+        assert_eq!(kind, Kind::NoSpace);
+        assert!(more > 200, "only {more} of the 400 blocks that the snapshot had, after {blocks}");
+        // A snapshot may be refused, the end of a dataset not.
+        let snapshot = fixture.engine.snapshot(vec!["tank/a@late".into()]).await;
+        if snapshot.is_ok() {
+            fixture.engine.destroy_snapshot("tank/a@late").await.unwrap();
+        }
+        fixture.engine.destroy_dataset("tank/a").await.unwrap();
+        fixture.settle().await;
+        fixture.head = fixture.engine.create_dataset(pools::dataset("tank/b")).await.unwrap();
+        let object = fixture.new_object(32 << 10).await;
+        let (all, _) = fixture.fill(object, 32 << 10).await;
+        assert!(all >= blocks + 300, "{all} blocks fit into the emptied pool, {blocks} + 400 before");
+        fixture.finish().await;
+    });
+}
+
+#[test]
+fn quotas_end_where_they_say() {
+    for property in ["quota", "refquota"] {
+        simulate(async {
+            let mut fixture = Fixture::new(5).await;
+            let limit = Value::U64(16 * MIB);
+            fixture.engine.set_property("tank/a", property, limit).await.unwrap();
+            let object = fixture.new_object(128 << 10).await;
+            let (blocks, kind) = fixture.fill(object, 128 << 10).await;
+            assert_eq!(kind, Kind::Quota, "{property}");
+            // As in OpenZFS the last txg may go over it by what was under way.
+            let bytes = blocks << 17;
+            assert!((15 * MIB..=20 * MIB).contains(&bytes), "{property}: {bytes} bytes");
+            assert_eq!(fixture.write(object, 0, 128 << 10).await.unwrap_err().kind(), Kind::Quota);
+            fixture.free(object, 0, Some(8 * MIB)).await;
+            fixture.write(object, 0, 128 << 10).await.unwrap();
+            fixture.engine.set_property("tank/a", property, Value::U64(0)).await.unwrap();
+            assert_eq!(fixture.fill(object, 128 << 10).await.1, Kind::NoSpace, "{property}");
+            fixture.finish().await;
+        });
+    }
+}

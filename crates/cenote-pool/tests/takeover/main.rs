@@ -1,0 +1,86 @@
+//! OpenZFS's stress test goes on with pools that were made and written here; afterwards our
+//! verdict on the pool is that of OpenZFS's checker.
+
+#[path = "../engine/pools.rs"]
+#[expect(dead_code, reason = "the tests of the engine use more of it")]
+mod pools;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cenote_oracle::Shape;
+use cenote_pool::engine::Engine;
+use cenote_pool::import::{ScanOptions, scan};
+use cenote_pool::verify::{self, Finding, Observer, Progress};
+use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_rt::{BoxFuture, Result, block_on};
+use cenote_testkit::rng::wants_all;
+use pools::{Layout, TempDir, TestPool};
+
+/// Says what is wrong.
+struct Print;
+
+impl Observer for Print {
+    fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
+        println!("{finding:?}");
+        Box::pin(async {})
+    }
+}
+
+#[test]
+fn ztest_takes_over_a_disk() {
+    take_over(Layout::new("disk", 1, 12), Shape::Disk);
+}
+
+#[test]
+fn ztest_takes_over_a_mirror() {
+    take_over(Layout::new("mirror", 2, 12), Shape::Mirror);
+}
+
+#[test]
+fn ztest_takes_over_a_raidz2() {
+    take_over(Layout::new("raidz2", 6, 12), Shape::Raidz2);
+}
+
+fn take_over(layout: Layout, shape: Shape) {
+    let (Some(ztest), Some(zdb)) = (cenote_oracle::ztest(), cenote_oracle::zdb()) else { return };
+    let dir = TempDir::new();
+    let pool = TestPool::new(dir.path(), "tank", layout);
+    block_on(2, async { fill(&*pool.create().await?).await }).unwrap().unwrap();
+    let said = zdb.pool("tank", dir.path(), &["-bcc"]);
+    assert!(said.is_clean(), "before: {said}");
+    let said = ztest.run("tank", dir.path(), shape, if wants_all() { 60 } else { 15 });
+    assert!(said.is_success(), "{said}");
+    let theirs = zdb.pool("tank", dir.path(), &["-bcc"]);
+    let ours = block_on(2, check(pool.paths())).unwrap().unwrap();
+    println!("{shape:?}: taken over; clean here: {ours}, there: {}", theirs.is_clean());
+    assert_eq!(ours, theirs.is_clean(), "{theirs}");
+}
+
+/// Some of everything.
+async fn fill(engine: &Engine) -> Result<()> {
+    let head = engine.create_dataset(pools::dataset("tank/a")).await?;
+    let object = pools::new_object(engine, &head).await?;
+    for round in 0..3 {
+        for block in 0..30 {
+            pools::write(engine, &head, object, block * 3 + round, round).await?;
+        }
+        engine.snapshot(vec![format!("tank/a@{round}")]).await?;
+    }
+    engine.clone_dataset("tank/a@1", "tank/b", Vec::new()).await?;
+    engine.destroy_snapshot("tank/a@0").await?;
+    engine.export().await
+}
+
+/// Whether we find nothing wrong: every copy is right, and space is accounted for.
+async fn check(paths: &[PathBuf]) -> Result<bool> {
+    let scan = scan(&ScanOptions { paths: paths.to_vec() }).await?;
+    let candidate = scan.find("tank").expect("the pool is on its devices");
+    let pool: Arc<Pool> = Pool::open(candidate, &OpenOptions::default()).await?;
+    let summary = verify::pool(&pool, Arc::new(Print), Arc::new(Progress::default())).await?;
+    let report = leaks::check(&pool).await?;
+    if !report.is_clean() {
+        println!("{:?}", report.lines());
+    }
+    Ok(summary.is_clean() && report.is_clean())
+}
