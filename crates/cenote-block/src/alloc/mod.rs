@@ -231,6 +231,12 @@ impl SpaceAllocator {
         Ok(self.lock().next_flush()?)
     }
 
+    /// Whether changes go to log space maps, as it was decided when the pool was opened.
+    #[must_use]
+    pub fn has_logs(&self) -> bool {
+        self.lock().has_logs
+    }
+
     /// Logs of txgs before this one hold nothing any more; none at all if no metaslab is logged.
     #[must_use]
     pub fn oldest_unflushed(&self) -> Option<u64> {

@@ -66,11 +66,11 @@ async fn create(
     io: &mut Io<'_>,
 ) -> CommandResult {
     let pool = pool_of(source, name).await?;
-    let missing = ancestors(source, &pool, name, parsed.has('p')).await?;
-    let Some(missing) = missing else { return Ok(()) };
     let kind = if parsed.has('V') { 'v' } else { 'f' };
     let settings = settings(name, parsed, kind)?;
     let new = plan(&pool, name, parsed, &settings)?;
+    let missing = ancestors(source, &pool, name, parsed.has('p')).await?;
+    let Some(missing) = missing else { return Ok(()) };
     let options = FileSystemOptions::below(&pool, name).await?;
     let mut props = settings.clone();
     if let New::Volume { size, block_size, is_sparse: false } = new

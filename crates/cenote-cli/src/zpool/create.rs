@@ -59,7 +59,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let line = command_line(Tool::Zpool, "create", args);
     block_on(async {
         let cannot = format!("cannot create '{name}'");
-        let devices = Devices::open(source, &layout, options.force, &cannot).await?;
+        let devices = Devices::open(source, &layout, options.force).await?;
         if !options.force {
             devices.check_redundancy(&layout)?;
         }
@@ -69,7 +69,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             return Ok(());
         }
         check_absent(source, name, &devices).await?;
-        devices.check_sizes(&cannot)?;
+        devices.check_each(&cannot)?;
         if !source.embedded {
             let text = "a pool is made with 'zpool --embedded' only";
             return Err(Exit::failed(format!("{cannot}: {text}")));
@@ -322,7 +322,7 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let writer = Writer::open(source, name).await?;
         let layout = Layout::parse(words)?;
         let cannot = format!("cannot add to '{name}'");
-        let devices = Devices::open(source, &layout, parsed.has('f'), &cannot).await?;
+        let devices = Devices::open(source, &layout, parsed.has('f')).await?;
         let root = writer.engine().vdev_config();
         if !parsed.has('f') {
             devices.check_redundancy(&layout)?;
@@ -336,7 +336,7 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             write!(io.out, "would update '{name}' to the following configuration:\n\n{preview}")?;
             return Ok(());
         }
-        devices.check_sizes(&cannot)?;
+        devices.check_each(&cannot)?;
         let new = new_vdevs(&writer, &layout, &devices, wanted.ashift)
             .map_err(|error| vdev_failure(&cannot, &error))?;
         writer.engine().add_vdevs(new).await?;

@@ -199,6 +199,7 @@ fn check_count(redundancy: Redundancy, word: &str, count: usize) -> Result<(), E
 }
 
 /// A device that was opened.
+#[derive(Clone)]
 pub(super) struct Opened {
     /// The word it was named by.
     word: String,
@@ -212,6 +213,8 @@ pub(super) struct Opened {
 pub(super) struct Devices {
     /// In the order of [`Layout::paths`].
     all: Vec<Opened>,
+    /// One of them was named twice.
+    has_twins: bool,
 }
 
 impl Devices {
@@ -220,7 +223,6 @@ impl Devices {
         source: &Source,
         layout: &Layout,
         force: bool,
-        cannot: &str,
     ) -> Result<Self, Exit> {
         let mut paths = Vec::new();
         for word in layout.paths() {
@@ -228,13 +230,13 @@ impl Devices {
         }
         let mut all: Vec<Opened> = Vec::new();
         let mut somebodys = Vec::new();
+        let mut has_twins = false;
         for (word, path) in paths {
-            let is_twice = all.iter().any(|other| is_same(&other.device.info().path, &path));
-            if is_twice {
-                return Err(Exit::failed(format!(
-                    "{cannot}: one or more vdevs refer to the same device, or one of\n\
-                     the devices is part of an active md or lvm device"
-                )));
+            let twin = all.iter().find(|other| is_same(&other.device.info().path, &path));
+            if let Some(twin) = twin.cloned() {
+                has_twins = true;
+                all.push(twin);
+                continue;
             }
             match open(word, &path).await? {
                 Ok(opened) => {
@@ -248,7 +250,7 @@ impl Devices {
         if !somebodys.is_empty() {
             return Err(overridable(&somebodys.join("\n")));
         }
-        Ok(Self { all })
+        Ok(Self { all, has_twins })
     }
 
     /// Refuses vdevs that keep data less safe than others.
@@ -265,8 +267,14 @@ impl Devices {
         }
     }
 
-    /// Refuses devices that are too small for any pool.
-    pub(super) fn check_sizes(&self, cannot: &str) -> Result<(), Exit> {
+    /// Refuses devices that are too small for any pool, or named twice.
+    pub(super) fn check_each(&self, cannot: &str) -> Result<(), Exit> {
+        if self.has_twins {
+            return Err(Exit::failed(format!(
+                "{cannot}: one or more vdevs refer to the same device, or one of\n\
+                 the devices is part of an active md or lvm device"
+            )));
+        }
         if self.all.iter().any(|opened| opened.spec.size < SIZE_MIN) {
             let text = "one or more devices is less than the minimum size (64M)";
             return Err(Exit::failed(format!("{cannot}: {text}")));

@@ -241,6 +241,7 @@ impl Task for Birth {
                 ObjSetType::Zfs,
             );
             live.apply(context.txg, |tx| (self.spec.fill_root)(tx)).await?;
+            engine.note_case(context.txg, mos.root_dataset, &live).await?;
             let settings = engine.settings_of(mos.root_dataset).await?;
             let head = Head::new(mos.root_dataset, live, engine.policy, settings, engine.probe());
             engine.heads.insert(head);

@@ -57,9 +57,10 @@ struct Forms {
 }
 
 impl Forms {
-    fn of(tx: &mut Tx<'_>) -> TxResult<Self> {
+    /// `has_logs` is the allocator's: a feature that is enabled now counts from the next opening on.
+    fn of(tx: &mut Tx<'_>, has_logs: bool) -> TxResult<Self> {
         Ok(Self {
-            has_logs: features::is_enabled(tx, "log_spacemap")?,
+            has_logs,
             has_v2: features::is_active(tx, "spacemap_v2")?,
             has_histograms: features::is_enabled(tx, "spacemap_histogram")?,
         })
@@ -112,9 +113,10 @@ impl Engine {
             return Ok(Recorded::default());
         }
         let oldest = self.alloc.oldest_unflushed();
+        let has_logs = self.alloc.has_logs();
         let (recorded, log_blocks) = self
             .mos_apply(txg, |tx| {
-                let forms = Forms::of(tx)?;
+                let forms = Forms::of(tx, has_logs)?;
                 let mut recorder =
                     Recorder { root: &root, txg, pass, forms, recorded: Recorded::default() };
                 recorder.run(tx, &flushes, &condensed, &changes)?;
@@ -184,8 +186,15 @@ impl<'a> Recorder<'a> {
         let top = self.top(vdev)?;
         let old = self.need_map(tx, top, metaslab)?;
         let form = self.map_form();
+        let (_, had_histogram) = spacemap::length(tx, old)?;
         let object = spacemap::truncate(tx, old, &form)?;
         if object != old {
+            // A map of another form takes its place.
+            match (had_histogram, form.has_histogram) {
+                (false, true) => drop(features::add(tx, "spacemap_histogram", 1)?),
+                (true, false) => drop(features::add(tx, "spacemap_histogram", -1)?),
+                _ => {}
+            }
             array::set_word(tx, self.array(top), metaslab, object)?;
         }
         let geometry = metaslab_geometry(top, metaslab);
@@ -340,7 +349,8 @@ fn figures(
     if object == 0 {
         return Ok(None);
     }
-    let forms = Forms::of(tx)?;
+    // Logs do not matter for what a map has.
+    let forms = Forms::of(tx, false)?;
     let (length, has_histogram) = spacemap::length(tx, object)?;
     Ok(Some(MapFigures {
         length,

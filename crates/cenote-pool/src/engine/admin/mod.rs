@@ -13,6 +13,7 @@
 //! Sources: spec 01 §10-§15.
 
 pub(super) mod aux;
+mod case;
 mod command;
 mod settings;
 mod vdevs;

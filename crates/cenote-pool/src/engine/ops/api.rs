@@ -355,6 +355,7 @@ impl CreateDataset {
         let Scope { engine, context } = scope;
         let live = Live::create(Arc::<BlockStore>::clone(&engine.store), object, self.new.kind);
         live.apply(context.txg, |tx| (self.new.fill)(tx)).await?;
+        engine.note_case(context.txg, object, &live).await?;
         let policy = engine.settings_of(object).await?;
         let head = Head::new(object, live, engine.policy, policy, engine.probe());
         Ok(engine.heads.insert(head))

@@ -1,0 +1,348 @@
+//! Pools that are made and changed through the commands, judged by our own verdict and by
+//! OpenZFS's, where that is installed; and what the commands say, against what OpenZFS's said.
+
+use std::path::Path;
+
+use cenote_cli::Io;
+use cenote_testkit::golden::PrivateFolder;
+
+/// Bytes of a device.
+const SIZE: u64 = 128 << 20;
+
+/// Runs the program as a shell would.
+fn cenote(args: &[&str]) -> (String, String, i32) {
+    let args: Vec<String> =
+        std::iter::once("cenote").chain(args.iter().copied()).map(str::to_owned).collect();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let status = cenote_cli::run(&args, &mut Io { out: &mut out, err: &mut err });
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (text(out), text(err), status)
+}
+
+/// A folder of devices, and the commands on them.
+struct Shed {
+    folder: PrivateFolder,
+}
+
+impl Shed {
+    /// Devices `d0`, `d1`, ... of one size, and `a`, `b`, `c` as the wordings have them.
+    fn new(name: &str, count: usize) -> Self {
+        let shed = Self { folder: PrivateFolder::create(name) };
+        for number in 0..count {
+            shed.add(&format!("d{number}"), SIZE);
+        }
+        shed
+    }
+
+    fn add(&self, name: &str, size: u64) {
+        let file = std::fs::File::create(self.path().join(name)).expect("a device");
+        file.set_len(size).expect("its size");
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// One command, its words divided by blanks.
+    fn run(&self, line: &str) -> (String, String, i32) {
+        let words: Vec<&str> = line.split(' ').collect();
+        self.run_words(&words)
+    }
+
+    fn run_words(&self, words: &[&str]) -> (String, String, i32) {
+        let folder = self.path().to_str().expect("UTF-8");
+        let head = [words[0], "--embedded", "-d", folder];
+        cenote(&[&head, &words[1..]].concat())
+    }
+
+    /// A command that must succeed and say nothing on standard error.
+    fn succeeds(&self, line: &str) -> String {
+        let (out, err, status) = self.run(line);
+        assert_eq!((status, err.as_str()), (0, ""), "{line}");
+        out
+    }
+
+    /// A command that must fail with that message.
+    fn fails(&self, line: &str, want: &str) {
+        let (_, err, status) = self.run(line);
+        assert_eq!((status, err.trim_end()), (1, want), "{line}");
+    }
+
+    /// Nothing is wrong with the pool, and nothing leaks.
+    fn judge(&self, pool: &str) {
+        let folder = self.path().to_str().expect("UTF-8");
+        let (out, err, status) = cenote(&["verify", "--leaks", "-d", folder, pool]);
+        assert_eq!(status, 0, "{out}{err}");
+        let Some(zdb) = cenote_oracle::zdb() else { return };
+        for options in [&["-bcc"][..], &["-dddd"], &["-y"]] {
+            let said = zdb.pool(pool, self.path(), options);
+            assert!(said.is_success(), "zdb {options:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn every_layout_can_be_made_and_used() {
+    for vdevs in [
+        "d0",
+        "d0 d1 d2",
+        "mirror d0 d1 mirror d2 d3",
+        "raidz d0 d1 d2",
+        "raidz2 d0 d1 d2 d3 d4 d5",
+        "raidz3 d0 d1 d2 d3 d4",
+        "draid1:2d:5c:1s d0 d1 d2 d3 d4",
+        "-f mirror d0 d1 log d2 special mirror d3 d4 dedup mirror d5 d6 cache d7 spare d8",
+        "-o ashift=12 raidz2 d0 d1 d2 d3",
+        "-o compatibility=grub2 d0",
+        "-d d0",
+        "-O compression=zstd -O recordsize=1M -O casesensitivity=insensitive d0",
+    ] {
+        let shed = Shed::new("layouts", 9);
+        let at = vdevs.split(' ').take_while(|word| word.starts_with('-') || word.contains('='));
+        let at: usize = at.map(|word| word.len() + 1).sum();
+        let (options, vdevs) = vdevs.split_at(at);
+        shed.succeeds(&format!("zpool create {options}t {vdevs}"));
+        shed.succeeds("zfs create t/a");
+        shed.succeeds("zfs create -V 4M t/v");
+        shed.succeeds("zfs snapshot -r t@x");
+        let list = shed.succeeds("zfs list -H -o name -t all");
+        assert_eq!(list, "t\nt@x\nt/a\nt/a@x\nt/v\nt/v@x\n", "{vdevs}");
+        shed.judge("t");
+    }
+}
+
+#[test]
+fn a_pool_grows_is_exported_and_comes_back() {
+    let shed = Shed::new("grows", 9);
+    shed.succeeds("zpool create t mirror d0 d1");
+    shed.succeeds("zfs create t/a");
+    shed.succeeds("zpool add t mirror d2 d3");
+    shed.succeeds("zpool add t log d4 cache d5 spare d6");
+    shed.succeeds("zpool add -f t special mirror d7 d8");
+    shed.succeeds("zfs create t/b");
+    shed.judge("t");
+    shed.succeeds("zpool reguid -g 4711 t");
+    shed.succeeds("zpool set comment=mine t");
+    shed.succeeds("zpool export t");
+    // A command leaves an exported pool as one.
+    shed.succeeds("zfs create t/c");
+    shed.succeeds("zpool import 4711 u");
+    shed.fails("zpool import 4711", "cannot import 'u': a pool with that name already exists\n\
+        use the form 'zpool import <pool | id> <newpool>' to give it a new name");
+    assert_eq!(shed.succeeds("zpool list -H -o name,guid,comment"), "u\t4711\tmine\n");
+    assert_eq!(shed.succeeds("zfs list -H -o name"), "u\nu/a\nu/b\nu/c\n");
+    shed.judge("u");
+    shed.succeeds("zpool destroy u");
+    assert_eq!(shed.succeeds("zpool list"), "no pools available\n");
+    shed.succeeds("zpool import -D u");
+    shed.succeeds("zpool sync");
+    shed.judge("u");
+    let history = shed.succeeds("zpool history u");
+    assert!(history.contains("zpool import 4711 u\n"), "{history}");
+}
+
+#[test]
+fn features_are_enabled_later() {
+    let shed = Shed::new("features", 1);
+    shed.succeeds("zpool create -d t d0");
+    shed.succeeds("zpool set feature@lz4_compress=enabled t");
+    let state = shed.succeeds("zpool get -H -o value feature@lz4_compress,feature@zstd_compress t");
+    assert_eq!(state, "active\ndisabled\n");
+    shed.succeeds("zfs create t/before");
+    shed.succeeds("zpool upgrade t");
+    shed.succeeds("zfs create -o compression=zstd t/after");
+    shed.judge("t");
+}
+
+/// Devices of somebody are not taken.
+#[test]
+fn devices_in_use_are_refused() {
+    let shed = Shed::new("in-use", 3);
+    let path = |name: &str| shed.path().join(name).to_string_lossy().into_owned();
+    shed.succeeds("zpool create t d0");
+    let refused = |pool: &str, state: &str| {
+        format!(
+            "invalid vdev specification\nuse '-f' to override the following errors:\n\
+             {} is part of {state} pool '{pool}'",
+            path("d0")
+        )
+    };
+    let line = format!("zpool create u {}", path("d0"));
+    shed.fails(&line, &refused("t", "potentially active"));
+    shed.succeeds("zpool export t");
+    shed.fails(&line, &refused("t", "exported"));
+    shed.fails("zpool create t d1", "cannot create 't': pool already exists");
+    shed.add("tiny", 1 << 20);
+    shed.fails(
+        "zpool create u tiny",
+        "cannot create 'u': one or more devices is less than the minimum size (64M)",
+    );
+    let held = cenote_device::FileDevice::open(path("d0"), cenote_device::OpenMode::Exclusive);
+    shed.fails(
+        &format!("zpool create -f u {}", path("d0")),
+        &format!(
+            "invalid vdev specification\nthe following errors must be manually repaired:\n\
+             {} is part of active pool 't'",
+            path("d0")
+        ),
+    );
+    drop(held);
+    shed.fails(
+        &format!("zpool labelclear {}", path("d0")),
+        &format!(
+            "use '-f' to override the following error:\n{} is a member of exported pool \"t\"",
+            path("d0")
+        ),
+    );
+    shed.succeeds(&format!("zpool labelclear -f {}", path("d0")));
+    shed.succeeds(&format!("zpool create u {}", path("d0")));
+    shed.judge("u");
+}
+
+/// A command of a file of wordings: what it is, and what it printed.
+fn wordings(text: &str) -> Vec<(String, String, String, i32)> {
+    let mut all: Vec<(String, String, String, i32)> = Vec::new();
+    for line in text.lines() {
+        if let Some(command) = line.strip_prefix("$ ") {
+            all.push((command.to_owned(), String::new(), String::new(), 0));
+            continue;
+        }
+        let Some((_, out, err, status)) = all.last_mut() else { continue };
+        if let Some(number) = line.strip_prefix("exit ") {
+            *status = number.parse().expect("a status");
+        } else if let Some(line) = line.strip_prefix("stderr: ") {
+            err.push_str(line);
+            err.push('\n');
+        } else if !line.is_empty() {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    all
+}
+
+/// Commands of the wordings in the order in which they are carried out here; figures of space, which
+/// differ, are not compared.
+const CARRIED_OUT: &[&str] = &[
+    "zpool create t /dev/shm/v/none",
+    "zpool create t /dev/shm/v/tiny",
+    "zpool create t mirror /dev/shm/v/a",
+    "zpool create t raidz2 /dev/shm/v/a /dev/shm/v/b",
+    "zpool create -o nosuch=1 t /dev/shm/v/a",
+    "zpool create -O nosuch=1 t /dev/shm/v/a",
+    "zpool create t /dev/shm/v/a /dev/shm/v/a",
+    "zpool create t mirror /dev/shm/v/a /dev/shm/v/b /dev/shm/v/c raidz1 /dev/shm/v/a /dev/shm/v/b /dev/shm/v/c",
+    "zpool create -n t mirror /dev/shm/v/a /dev/shm/v/b",
+    "zpool create -m /mnt/t t mirror /dev/shm/v/a /dev/shm/v/b",
+    "zpool create -f t /dev/shm/v/c",
+    "zfs create t/a",
+    "zfs create t/a",
+    "zfs create t/x/y",
+    "zfs create -p t/x/y",
+    "zfs create t/bad@name",
+    "zfs create -o nosuch=1 t/b",
+    "zfs create -o compression=nope t/b",
+    "zfs create -o recordsize=3000 t/b",
+    "zfs create -V 1 t/v",
+    "zfs create -V 10M -b 3000 t/v",
+    "zfs create -V 10M t/v",
+    "zfs create -s -V 10G t/sp",
+    "zfs create -V 10G t/big",
+    "zfs set quota=1K t/a",
+    "zfs set reservation=10G t/a",
+    "zfs set nosuch=1 t/a",
+    "zfs set user:prop=hello t/a",
+    "zfs get user:prop t/a",
+    "zfs set compression=lz4 t/nope",
+    "zfs inherit compression t/a",
+    "zfs inherit used t/a",
+    "zfs set used=1 t/a",
+    "zfs snapshot t/a@s",
+    "zfs snapshot t/a@s",
+    "zfs snapshot t/nope@s",
+    "zfs snapshot t/a",
+    "zfs snapshot -r t@r",
+    "zfs clone t/a@s t/c",
+    "zfs clone t/a@nope t/d",
+    "zfs destroy t/a@s",
+    "zfs destroy t/a",
+    "zfs destroy -nv -R t/a",
+    "zfs destroy t/nope",
+    "zfs destroy t/nope@x",
+    "zfs hold k t/a@r",
+    "zfs hold k t/a@r",
+    "zfs destroy t/a@r",
+    "zfs release nope t/a@r",
+    "zfs release k t/a@r",
+    "zfs bookmark t/a@r t/a#b",
+    "zfs bookmark t/a@r t/a#b",
+    "zfs rollback t/a@s",
+    "zfs rollback -r t/a@s",
+    "zfs promote t/a",
+    "zfs promote t/c",
+    "zfs rename t/c t/a",
+    "zfs rename t/c t2/c",
+    "zfs rename t/c t/cc",
+    "zfs destroy -r t/x",
+    "zfs destroy t/a@%r",
+    "zfs destroy t/cc@s,r",
+    "zpool set nosuch=1 t",
+    "zpool set comment=hi t",
+    "zpool get comment t",
+    "zpool add t /dev/shm/v/c",
+    "zpool export nope",
+];
+
+#[test]
+fn what_is_carried_out_says_what_openzfs_says() {
+    let Some(text) = cenote_testkit::golden::wording("wording.txt") else { return };
+    let shed = Shed::new("wordings", 0);
+    for name in ["a", "b", "c"] {
+        shed.add(name, SIZE);
+    }
+    shed.add("tiny", 1 << 20);
+    let folder = format!("{}/", shed.path().to_str().expect("UTF-8"));
+    let all = wordings(&text);
+    let mut from = 0;
+    let mut carried_out = String::new();
+    for command in CARRIED_OUT {
+        let next = all[from..].iter().position(|(there, ..)| there == command);
+        let index = from + next.unwrap_or_else(|| panic!("{command} is not there"));
+        from = index + 1;
+        let (_, want_out, want_err, want_status) = &all[index];
+        let here = |text: &str| text.replace("/dev/shm/v/", &folder);
+        let (out, err, status) = shed.run(&here(command));
+        let squeeze = |text: &str| text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n");
+        assert_eq!(squeeze(&err), squeeze(&here(want_err)), "{command}");
+        assert_eq!(squeeze(&out), squeeze(&here(want_out)), "{command}");
+        assert_eq!(status, *want_status, "{command}");
+        if status == 0 && !command.contains(" -n") && !command.contains(" get ") {
+            carried_out.push_str(&format!("{}\n", here(command)));
+        }
+    }
+    let history = shed.succeeds("zpool history t");
+    let commands = history.lines().filter_map(|line| line.split_once(' ').filter(|(time, _)| time.starts_with('2')));
+    let commands: String = commands.map(|(_, command)| format!("{command}\n")).collect();
+    assert_eq!(commands, carried_out);
+    shed.judge("t");
+}
+
+#[test]
+fn ranges_and_lists_of_snapshots_go() {
+    let shed = Shed::new("ranges", 1);
+    shed.succeeds("zpool create t d0");
+    shed.succeeds("zfs create t/a");
+    shed.succeeds("zfs create t/a/b");
+    for name in ["one", "two", "three", "four", "five"] {
+        shed.succeeds(&format!("zfs snapshot -r t/a@{name}"));
+    }
+    shed.succeeds("zfs destroy t/a@two%three,five");
+    assert_eq!(shed.succeeds("zfs list -H -o name -t snapshot t/a"), "t/a@one\nt/a@four\n");
+    shed.succeeds("zfs rename -r t/a@four t/a@4");
+    shed.succeeds("zfs destroy -r t/a@%");
+    assert_eq!(shed.succeeds("zfs list -H -o name -r -t all t"), "t\nt/a\nt/a/b\n");
+    shed.succeeds("zfs create -V 8M t/v");
+    shed.succeeds("zfs set volsize=16M t/v");
+    assert_eq!(shed.succeeds("zfs get -Hp -o value volsize t/v"), "16777216\n");
+    shed.judge("t");
+}
