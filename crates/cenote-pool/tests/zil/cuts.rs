@@ -1,0 +1,210 @@
+//! Power cuts while logs are written, and while they are recovered.
+
+use std::sync::{Arc, Mutex};
+
+use cenote_device::{Image, ImageDevice, Log, Recorder, Replay};
+use cenote_ondisk::objset::ObjSetType;
+use cenote_pool::engine::zil::VolumeSink;
+use cenote_rt::{Rng, block_on};
+
+use crate::model::{self, History, Volume};
+use crate::pools::{self, Layout};
+
+/// Operations of each of the tasks of a run.
+const OPS: u64 = 14;
+/// Names of the volumes; two tasks write each.
+const NAMES: [&str; 2] = ["tank/a", "tank/b"];
+
+/// What was durable when a mark was set, by volume.
+type Acks = Arc<Mutex<Vec<Vec<usize>>>>;
+
+struct Run {
+    log: Log,
+    histories: Vec<Arc<History>>,
+    acks: Acks,
+}
+
+#[test]
+fn every_cut_keeps_what_was_committed() {
+    let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    println!("CENOTE_SEED={seed}");
+    let wanted = std::env::var("CENOTE_LAYOUT").unwrap_or_default();
+    for layout in Layout::ALL {
+        if !wanted.is_empty() && format!("{layout:?}") != wanted {
+            continue;
+        }
+        let start = std::time::Instant::now();
+        let (points, second) = block_on(2, explore(layout, seed)).unwrap();
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{layout:?}: {points} points, {second} second cuts in {seconds:.1} s");
+    }
+}
+
+/// Several tasks that write and commit, while txgs are synced now and then.
+async fn run(layout: Layout, seed: u64) -> Run {
+    let recorder = Recorder::new();
+    let wrap = |number| {
+        let image = Image::zeroed(pools::DEVICE_SIZE);
+        let device = ImageDevice::new(format!("d{number}"), image.clone());
+        recorder.wrap(Arc::new(device), image)
+    };
+    let devices = (0..layout.devices()).map(wrap).collect();
+    let engine = pools::make(layout, seed, devices).await.unwrap();
+    let mut volumes = Vec::new();
+    for name in NAMES {
+        let head = model::make(&engine, name, ObjSetType::Other).await.unwrap();
+        volumes.push(Volume { head, history: Arc::default() });
+    }
+    let histories: Vec<_> = volumes.iter().map(|volume| Arc::clone(&volume.history)).collect();
+    let acks = Acks::default();
+    let mark = {
+        let (acks, histories, recorder) = (acks.clone(), histories.clone(), recorder.clone());
+        move || {
+            let mut acks = acks.lock().unwrap();
+            acks.push(histories.iter().map(|history| history.acknowledged()).collect());
+            recorder.mark(acks.len() as u64 - 1);
+        }
+    };
+    mark();
+    let mut tasks = Vec::new();
+    for task in 0..2 * NAMES.len() as u64 {
+        let (engine, volume) = (Arc::clone(&engine), volumes[task as usize % 2].clone());
+        let mark = mark.clone();
+        tasks.push(cenote_rt::spawn(async move {
+            let mut rng = Rng::seeded(seed << 8 | task);
+            for _ in 0..OPS {
+                let op = model::draw(&mut rng);
+                // Data that is fetched later may be newer, and states between two operations with
+                // it: here every state is to be one of those that there were.
+                let place = volume.apply(&engine, op, false).await.unwrap();
+                match rng.below(8) {
+                    0 => {}
+                    1 => {
+                        engine.sync().await.unwrap();
+                        volume.history.acknowledge(place);
+                    }
+                    _ => volume.commit(&engine, place).await.unwrap(),
+                }
+                mark();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    if seed % 2 == 0 {
+        engine.export().await.unwrap();
+    }
+    Run { log: recorder.log(), histories, acks }
+}
+
+async fn explore(layout: Layout, seed: u64) -> (usize, usize) {
+    let run = run(layout, seed).await;
+    let mut rng = Rng::seeded(seed ^ 0x5eed);
+    let mut replay = Replay::new(&run.log);
+    let (mut points, mut second) = (0, 0);
+    while replay.next_boundary() {
+        let Some(mark) = replay.mark() else { continue };
+        let least = run.acks.lock().unwrap()[mark as usize].clone();
+        let sample = rng.below(3);
+        let salt = rng.next_u64();
+        let images = replay.images(|write, sector| keep(sample, salt, write, sector));
+        let place = format!("{layout:?} seed {seed} event {} sample {sample}", replay.position());
+        let is_twice = rng.below(4) == 0;
+        if let Err(problem) = verdict(&run, &images, &least, is_twice, &mut rng).await {
+            if let Some(folder) = std::env::var_os("CENOTE_KEEP") {
+                pools::unpack(&images, std::path::Path::new(&folder));
+            }
+            panic!("{place}: {problem}");
+        }
+        if rng.below(40) == 0 {
+            pools::judge(&images, &format!("{layout:?}-{}", replay.position()));
+        }
+        points += 1;
+        second += usize::from(is_twice);
+    }
+    (points, second)
+}
+
+/// Which sectors of the writes in flight reach the device: none, all, or any.
+fn keep(sample: u64, salt: u64, write: usize, sector: u64) -> bool {
+    match sample {
+        0 => false,
+        1 => true,
+        _ => {
+            let write_coin = Rng::seeded(salt ^ write as u64).next_u64() % 3;
+            let sector_coin = Rng::seeded(salt ^ (write as u64) << 32 ^ sector).next_u64() % 2;
+            write_coin == 0 || (write_coin == 1 && sector_coin == 0)
+        }
+    }
+}
+
+/// Whether images are what a crash may leave: their space agrees as it is, and after the recovery
+/// each volume is as it was after some operation, none before the last acknowledged.
+async fn verdict(
+    run: &Run,
+    images: &[Image],
+    least: &[usize],
+    is_twice: bool,
+    rng: &mut Rng,
+) -> Result<(), String> {
+    pools::check_space(images.to_vec()).await.map_err(|error| format!("as left: {error}"))?;
+    if !is_twice {
+        return recover(run, images.to_vec(), least).await;
+    }
+    // The recovery is cut off as well, anywhere.
+    let recorder = Recorder::new();
+    let devices = pools::devices(images.to_vec());
+    let wrapped = devices.iter().zip(images);
+    let wrapped = wrapped.map(|(device, image)| recorder.wrap(device.clone(), image.clone()));
+    let engine = pools::open(wrapped.collect()).await.map_err(|error| format!("{error:?}"))?;
+    engine.set_replay_sink(ObjSetType::Other, Arc::new(VolumeSink));
+    engine.replay_logs().await.map_err(|error| format!("{error:?}"))?;
+    drop(engine);
+    let log = recorder.log();
+    for _ in 0..2 {
+        let mut replay = Replay::new(&log);
+        replay.advance(rng.below(recorder.len() as u64 + 1) as usize);
+        let (sample, salt) = (rng.below(3), rng.next_u64());
+        let images = replay.images(|write, sector| keep(sample, salt, write, sector));
+        let space = pools::check_space(images.clone()).await;
+        space.map_err(|error| format!("cut off again: {error}"))?;
+        let recovered = recover(run, images, least).await;
+        recovered.map_err(|error| format!("after {} again: {error}", replay.position()))?;
+    }
+    Ok(())
+}
+
+async fn recover(run: &Run, images: Vec<Image>, least: &[usize]) -> Result<(), String> {
+    let fail = |error: cenote_rt::Error| format!("{error:?}");
+    let devices = pools::devices(images);
+    let engine = pools::open(pools::as_devices(&devices)).await.map_err(fail)?;
+    engine.set_replay_sink(ObjSetType::Other, Arc::new(VolumeSink));
+    for (object, replayed) in engine.replay_logs().await.map_err(fail)? {
+        if let Some(failure) = replayed.failure {
+            return Err(format!("replay of {object}: {failure:?}"));
+        }
+    }
+    let mut volumes = Vec::new();
+    for ((name, history), least) in NAMES.iter().zip(&run.histories).zip(least) {
+        let head = engine.head(name).await.map_err(fail)?;
+        let found = model::cells(&head).await.map_err(|error| format!("{name}: {error}"))?;
+        if history.find(&found, *least).is_none() {
+            let older = history.find(&found, 0);
+            let total = history.len();
+            return Err(format!("{name}: {least} of {total} were durable, found {older:?}"));
+        }
+        volumes.push(Volume { head, history: Arc::default() });
+    }
+    // The recovered pool goes on.
+    for volume in &volumes {
+        let op = model::Op { first: 3, count: 2, salt: Some(9) };
+        let place = volume.apply(&engine, op, true).await.map_err(fail)?;
+        volume.commit(&engine, place).await.map_err(fail)?;
+        let place = volume.apply(&engine, op, true).await.map_err(fail)?;
+        volume.commit(&engine, place).await.map_err(fail)?;
+    }
+    let images = devices.iter().map(|device| device.image());
+    let space = pools::check_space(images.collect()).await;
+    space.map_err(|error| format!("recovered: {error}"))
+}

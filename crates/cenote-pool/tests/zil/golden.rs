@@ -1,0 +1,139 @@
+//! Logs that OpenZFS has written: the pool `g-zil`, as it is and as it was before its crash.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use cenote_device::{FileDevice, OpenMode};
+use cenote_dmu::{Step, Tx, TxResult};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_ondisk::zil::{RecordKind, ZilFlags, ZilHeader};
+use cenote_pool::engine::Engine;
+use cenote_pool::engine::zil::{Operation, ReplaySink};
+use cenote_pool::import::{ScanOptions, scan};
+use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_rt::{Error, Kind, Result, block_on};
+use cenote_vdev::labels::{slot_of, write_uberblock};
+
+/// The root of the MOS when the log of `a` was written (spec 07 A19).
+const ROOT: [u64; 16] = [
+    1,
+    0x983,
+    1,
+    0x8219,
+    1,
+    0x1_0156,
+    0x800b_070f_0000_0007,
+    0,
+    0,
+    0,
+    0x1b,
+    0x41,
+    0xc_6b1f_288f,
+    0x512_2729_d0c1,
+    0x1_0d3d_0773_b69f,
+    0x25_d280_05a6_4e1e,
+];
+
+/// Notes what it is shown; does nothing, or refuses.
+#[derive(Default)]
+struct Notes {
+    kinds: Mutex<BTreeMap<&'static str, usize>>,
+    last: Mutex<u64>,
+    refuses: bool,
+}
+
+impl ReplaySink for Notes {
+    fn replay(&self, _: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()> {
+        if self.refuses {
+            return Err(Step::Fail(Error::new(Kind::Unsupported, "not here")));
+        }
+        let name = operation.record.kind().map_or("?", RecordKind::name);
+        *self.kinds.lock().unwrap().entry(name).or_default() += 1;
+        let mut last = self.last.lock().unwrap();
+        assert!(operation.record.seq > *last, "records come in order");
+        *last = operation.record.seq;
+        Ok(())
+    }
+}
+
+async fn open(devices: Vec<PathBuf>) -> Result<Arc<Engine>> {
+    let scan = scan(&ScanOptions { paths: devices }).await?;
+    Engine::open(scan.find("g-zil").unwrap(), &OpenOptions::default()).await
+}
+
+async fn leaked(devices: Vec<PathBuf>) -> Vec<String> {
+    let scan = scan(&ScanOptions { paths: devices }).await.unwrap();
+    let pool = Pool::open(scan.find("g-zil").unwrap(), &OpenOptions::default()).await.unwrap();
+    let lines = leaks::check(&pool).await.unwrap().lines();
+    // What freezing the pool left; that is the same before and after.
+    lines.into_iter().filter(|line| !line.contains("bytes found")).collect()
+}
+
+#[test]
+fn a_stub_of_openzfs_is_claimed() {
+    let Some(golden) = cenote_testkit::golden("g-zil") else { return };
+    let copy = golden.private_copy();
+    block_on(2, async {
+        let engine = open(copy.devices()).await.unwrap();
+        engine.sync().await.unwrap();
+        engine.export().await.unwrap();
+    })
+    .unwrap();
+    let Some(zdb) = cenote_oracle::zdb() else { return };
+    for options in [&["-bcc"][..], &["-y"], &["-iiii"]] {
+        let said = zdb.pool("g-zil", copy.path(), options);
+        assert!(said.is_success(), "zdb {options:?}: {said}");
+    }
+}
+
+/// One uberblock more, and the pool is as a crash left it, with a log of 34 blocks.
+#[test]
+fn a_log_of_openzfs_is_claimed_and_replayed() {
+    let Some(golden) = cenote_testkit::golden("g-zil") else { return };
+    let copy = golden.private_copy();
+    block_on(2, async {
+        bring_back(copy.devices()).await.unwrap();
+        let before = leaked(copy.devices()).await;
+        let engine = open(copy.devices()).await.unwrap();
+        let head = engine.head("g-zil/a").await.unwrap();
+        let header = ZilHeader::decode(&head.live().zil_header()).unwrap();
+        assert_eq!((header.claim_txg, header.claim_blk_seq), (28, 35));
+        assert_eq!(header.flags, ZilFlags::REPLAY_NEEDED | ZilFlags::CLAIM_LR_SEQ_VALID);
+        drop((engine, head));
+        assert_eq!(leaked(copy.devices()).await, before, "claimed");
+
+        // Who does not know the records leaves the log alone.
+        let engine = open(copy.devices()).await.unwrap();
+        let head = engine.head("g-zil/a").await.unwrap();
+        let refusing = Notes { refuses: true, ..Notes::default() };
+        let refusal = engine.replay_log(&head, &refusing).await.unwrap_err();
+        assert_eq!(refusal.kind(), Kind::Unsupported);
+        assert!(head.log().is_claimed());
+        let notes = Notes::default();
+        let replayed = engine.replay_log(&head, &notes).await.unwrap().unwrap();
+        assert!(replayed.failure.is_none(), "{replayed:?}");
+        println!("{replayed:?} {:?}", notes.kinds.lock().unwrap());
+        assert_eq!(replayed.applied + replayed.skipped, 69);
+        assert!(!head.log().is_claimed());
+        engine.export().await.unwrap();
+        assert_eq!(leaked(copy.devices()).await, before, "replayed");
+    })
+    .unwrap();
+}
+
+/// Writes the uberblock of txg 27.
+async fn bring_back(paths: Vec<PathBuf>) -> Result<()> {
+    let found = scan(&ScanOptions { paths: paths.clone() }).await?;
+    let uberblocks = found.find("g-zil").unwrap().uberblocks();
+    let newest = uberblocks.iter().max_by_key(|uberblock| uberblock.txg).unwrap();
+    let rootbp = BlockPtr::from_words(ROOT);
+    let uberblock = Uberblock { txg: 27, timestamp: 0x6b00_ffc8, rootbp, ..*newest };
+    for path in paths {
+        let device = FileDevice::open(&path, OpenMode::Exclusive)?;
+        write_uberblock(&*device, &uberblock, 9, slot_of(27, 9, false)).await?;
+        device.flush().await?;
+    }
+    Ok(())
+}
