@@ -158,3 +158,70 @@ async fn operations() -> Result<()> {
     pools::judge(&images(), "operations-exported");
     Ok(())
 }
+
+/// What `sync` says counts: with `disabled` nothing is written, with `always` everything should be.
+#[test]
+fn the_property_sync_counts() {
+    use cenote_ondisk::zap::Value;
+    block_on(2, async {
+        let devices = pools::devices(blank(Layout::Disk));
+        let engine = pools::make(Layout::Disk, 7, pools::as_devices(&devices)).await.unwrap();
+        let volume = volume(&engine, "tank/v").await.unwrap();
+        let op = model::Op { first: 0, count: 1, salt: Some(1) };
+        assert!(volume.head.log().must_commit(true) && !volume.head.log().must_commit(false));
+        engine.set_property("tank/v", "sync", Value::words_of(&[2])).await.unwrap();
+        let txg = engine.uberblock().txg;
+        let place = volume.apply(&engine, op, false).await.unwrap();
+        volume.commit(&engine, place).await.unwrap();
+        assert_eq!((engine.uberblock().txg, volume.head.log().memory()), (txg, 0));
+        assert!(!volume.head.log().must_commit(true));
+        engine.set_property("tank/v", "sync", Value::words_of(&[1])).await.unwrap();
+        assert!(volume.head.log().must_commit(false));
+        engine.set_property("tank/v", "sync", Value::words_of(&[0])).await.unwrap();
+        // The first commit syncs, for the header; the next ones do not.
+        for _ in 0..3 {
+            let place = volume.apply(&engine, op, false).await.unwrap();
+            volume.commit(&engine, place).await.unwrap();
+        }
+        let txg = engine.uberblock().txg;
+        for _ in 0..3 {
+            let place = volume.apply(&engine, op, false).await.unwrap();
+            volume.commit(&engine, place).await.unwrap();
+        }
+        assert_eq!(engine.uberblock().txg, txg);
+        engine.sync().await.unwrap();
+        assert_eq!(volume.head.log().memory(), 0);
+    })
+    .unwrap();
+}
+
+/// Without its log device a pool opens only if told to, and then without what was in the log.
+#[test]
+fn a_lost_log_device_is_given_up() {
+    block_on(2, async {
+        let devices = pools::devices(blank(Layout::Slog));
+        let engine = pools::make(Layout::Slog, 7, pools::as_devices(&devices)).await.unwrap();
+        let volume = volume(&engine, "tank/v").await.unwrap();
+        let mut synced = Vec::new();
+        for round in 0..4 {
+            let op = model::Op { first: round, count: 2, salt: Some(5) };
+            let place = volume.apply(&engine, op, false).await.unwrap();
+            volume.commit(&engine, place).await.unwrap();
+            if round == 2 {
+                engine.sync().await.unwrap();
+                synced = model::cells(&volume.head).await.unwrap();
+            }
+        }
+        drop((engine, volume));
+        let left = pools::as_devices(&devices[..1]);
+        assert!(pools::open(left.clone()).await.is_err());
+        let options =
+            cenote_pool::OpenOptions { missing_log_ok: true, ..cenote_pool::OpenOptions::default() };
+        let engine = pools::open_with(left, &options).await.unwrap();
+        let head = engine.head("tank/v").await.unwrap();
+        assert!(!head.log().is_claimed());
+        assert_eq!(model::cells(&head).await.unwrap(), synced);
+        engine.export().await.unwrap();
+    })
+    .unwrap();
+}

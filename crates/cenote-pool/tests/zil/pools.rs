@@ -100,9 +100,17 @@ pub(crate) fn as_devices(devices: &[Arc<ImageDevice>]) -> Vec<Arc<dyn Device>> {
 
 /// Opens the pool for writing.
 pub(crate) async fn open(devices: Vec<Arc<dyn Device>>) -> Result<Arc<Engine>> {
+    open_with(devices, &OpenOptions::default()).await
+}
+
+/// The same in another way.
+pub(crate) async fn open_with(
+    devices: Vec<Arc<dyn Device>>,
+    options: &OpenOptions,
+) -> Result<Arc<Engine>> {
     let scan = scan_devices(devices.clone()).await;
-    let guid = scan.find("tank").map_err(|error| cenote_rt::Error::not_found(error.to_string()))?;
-    Engine::open_devices(devices, guid.guid(), &OpenOptions::default()).await
+    let found = scan.find("tank").map_err(|error| cenote_rt::Error::not_found(error.to_string()))?;
+    Engine::open_devices(devices, found.guid(), options).await
 }
 
 /// What the leak check says of images.
