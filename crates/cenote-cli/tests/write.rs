@@ -346,3 +346,17 @@ fn ranges_and_lists_of_snapshots_go() {
     assert_eq!(shed.succeeds("zfs get -Hp -o value volsize t/v"), "16777216\n");
     shed.judge("t");
 }
+
+/// The table of features in the documentation is that of the code.
+#[test]
+fn features_are_as_documented() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
+    let text = std::fs::read_to_string(path).expect("the documentation");
+    for feature in cenote_pool::features::identity() {
+        let start = format!("| `{}` |", feature.name);
+        let row = text.lines().find(|line| line.starts_with(&start));
+        let row = row.unwrap_or_else(|| panic!("{} is not documented", feature.name));
+        let is_maintained = cenote_pool::engine::admin::is_maintained(feature);
+        assert_eq!(row.ends_with("| yes |"), is_maintained, "{row}");
+    }
+}

@@ -38,13 +38,12 @@ pub(in crate::engine) fn write(tx: &mut Tx<'_>, aux: Aux, vdevs: &[VdevConfig]) 
 
 /// Adds to a list.
 pub(super) fn add(tx: &mut Tx<'_>, aux: Aux, vdevs: &[VdevConfig]) -> TxResult<()> {
-    let object = match dsl::directory_object(tx, aux.key())? {
-        Some(object) => object,
-        None => {
-            let object = nvlist::create(tx)?;
-            zap::update(tx, DIRECTORY, aux.key(), object)?;
-            object
-        }
+    let object = if let Some(object) = dsl::directory_object(tx, aux.key())? {
+        object
+    } else {
+        let object = nvlist::create(tx)?;
+        zap::update(tx, DIRECTORY, aux.key(), object)?;
+        object
     };
     let mut lists: Vec<NvList> = if tx.bonus(object)?.iter().all(|byte| *byte == 0) {
         Vec::new()

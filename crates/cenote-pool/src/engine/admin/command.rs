@@ -40,13 +40,12 @@ impl Engine {
             list.insert(key::WHO, command.who);
             list.insert(key::TIME, ctx.now);
             list.insert(key::HOSTNAME, command.hostname.as_str());
-            let object = match dsl::directory_object(tx, HISTORY)? {
-                Some(object) => object,
-                None => {
-                    let object = history::create(tx, space)?;
-                    zap::update(tx, DIRECTORY, HISTORY, object)?;
-                    object
-                }
+            let object = if let Some(object) = dsl::directory_object(tx, HISTORY)? {
+                object
+            } else {
+                let object = history::create(tx, space)?;
+                zap::update(tx, DIRECTORY, HISTORY, object)?;
+                object
             };
             history::append(tx, object, &list)
         })

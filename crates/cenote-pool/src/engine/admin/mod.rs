@@ -31,7 +31,7 @@ use cenote_vdev::labels;
 use super::dsl::Context;
 use super::{Answer, Config, Engine, Scope, Task, is_fatal};
 pub use command::Command;
-pub use settings::PoolSetting;
+pub use settings::{PoolSetting, is_maintained};
 pub use vdevs::NewVdevs;
 
 /// A device that came to the pool since it was opened.

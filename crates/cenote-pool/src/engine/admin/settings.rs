@@ -10,6 +10,7 @@ use cenote_rt::Result;
 
 use super::Engine;
 use crate::engine::Config;
+use crate::engine::import::MAINTAINED;
 use crate::engine::dsl::{self, Context, features, names};
 use crate::mos::DIRECTORY;
 
@@ -17,6 +18,12 @@ use crate::mos::DIRECTORY;
 const POOL_PROPS: &str = "pool_props";
 /// The property that names a dataset, and is stored as its number.
 const BOOTFS: &str = "bootfs";
+
+/// Whether a pool on which the feature is active can be opened for writing.
+#[must_use]
+pub fn is_maintained(feature: &Feature) -> bool {
+    MAINTAINED.contains(&feature.name)
+}
 
 /// A change of one property or feature.
 #[derive(Debug, Clone, PartialEq)]

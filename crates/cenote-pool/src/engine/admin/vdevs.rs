@@ -84,9 +84,10 @@ impl Engine {
         }
         let NewVdevs { tops, spares, caches, .. } = new;
         self.administer(move |tx, ctx, config| {
-            let map = match config.has_vdev_zaps {
-                true => Some(dsl::need_directory_object(tx, VDEV_ZAP_MAP)?),
-                false => None,
+            let map = if config.has_vdev_zaps {
+                Some(dsl::need_directory_object(tx, VDEV_ZAP_MAP)?)
+            } else {
+                None
             };
             for (top, class) in &tops {
                 let mut top = top.clone();
