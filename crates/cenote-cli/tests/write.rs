@@ -127,8 +127,11 @@ fn a_pool_grows_is_exported_and_comes_back() {
     // A command leaves an exported pool as one.
     shed.succeeds("zfs create t/c");
     shed.succeeds("zpool import 4711 u");
-    shed.fails("zpool import 4711", "cannot import 'u': a pool with that name already exists\n\
-        use the form 'zpool import <pool | id> <newpool>' to give it a new name");
+    shed.fails(
+        "zpool import 4711",
+        "cannot import 'u': a pool with that name already exists\n\
+        use the form 'zpool import <pool | id> <newpool>' to give it a new name",
+    );
     assert_eq!(shed.succeeds("zpool list -H -o name,guid,comment"), "u\t4711\tmine\n");
     assert_eq!(shed.succeeds("zfs list -H -o name"), "u\nu/a\nu/b\nu/c\n");
     shed.judge("u");
@@ -304,7 +307,7 @@ fn what_is_carried_out_says_what_openzfs_says() {
     let folder = format!("{}/", shed.path().to_str().expect("UTF-8"));
     let all = wordings(&text);
     let mut from = 0;
-    let mut carried_out = String::new();
+    let mut carried_out = Vec::new();
     for command in CARRIED_OUT {
         let next = all[from..].iter().position(|(there, ..)| there == command);
         let index = from + next.unwrap_or_else(|| panic!("{command} is not there"));
@@ -312,17 +315,21 @@ fn what_is_carried_out_says_what_openzfs_says() {
         let (_, want_out, want_err, want_status) = &all[index];
         let here = |text: &str| text.replace("/dev/shm/v/", &folder);
         let (out, err, status) = shed.run(&here(command));
-        let squeeze = |text: &str| text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n");
+        let squeeze = |text: &str| {
+            text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
+        };
         assert_eq!(squeeze(&err), squeeze(&here(want_err)), "{command}");
         assert_eq!(squeeze(&out), squeeze(&here(want_out)), "{command}");
         assert_eq!(status, *want_status, "{command}");
         if status == 0 && !command.contains(" -n") && !command.contains(" get ") {
-            carried_out.push_str(&format!("{}\n", here(command)));
+            carried_out.push(here(command));
         }
     }
     let history = shed.succeeds("zpool history t");
-    let commands = history.lines().filter_map(|line| line.split_once(' ').filter(|(time, _)| time.starts_with('2')));
-    let commands: String = commands.map(|(_, command)| format!("{command}\n")).collect();
+    let commands = history
+        .lines()
+        .filter_map(|line| line.split_once(' ').filter(|(time, _)| time.starts_with('2')));
+    let commands: Vec<_> = commands.map(|(_, command)| command.to_owned()).collect();
     assert_eq!(commands, carried_out);
     shed.judge("t");
 }

@@ -67,7 +67,8 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
             return Err(Exit::usage("missing '=' for property=value argument"));
         };
         let setting = setting::parse(name, value, 's', Moment::Later);
-        props.push(setting.map_err(|why| Exit::failed(format!("cannot create snapshots : {why}")))?);
+        props
+            .push(setting.map_err(|why| Exit::failed(format!("cannot create snapshots : {why}")))?);
     }
     block_on(async {
         let mut wanted = Vec::new();
@@ -123,11 +124,8 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
                 Some(_) => return Err(cannot("snapshots must be part of same dataset")),
                 None => to,
             };
-            if !parsed.has('r') {
-                existing(source, from).await?;
-            } else {
-                existing(source, head).await?;
-            }
+            let must_be_there = if parsed.has('r') { head } else { from };
+            existing(source, must_be_there).await?;
             let writer = Writer::open(source, head).await?;
             let done = writer.engine().rename_snapshot(head, old, new, parsed.has('r')).await;
             done.map_err(|error| cannot(&wording(&error)))?;
@@ -216,7 +214,9 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         _ => return Err(Exit::usage("too many arguments")),
     };
     let Some((head_name, _)) = name.split_once('@') else {
-        return Err(Exit::failed(format!("cannot open '{name}': missing '@' delimiter in snapshot name")));
+        return Err(Exit::failed(format!(
+            "cannot open '{name}': missing '@' delimiter in snapshot name"
+        )));
     };
     block_on(async {
         let snapshot = existing(source, name).await?;
@@ -349,7 +349,8 @@ impl Changes {
                 ("volsize", Some(size)) => {
                     let block = number(dataset, "volblocksize").await?.max(1);
                     if !size.is_multiple_of(block) {
-                        let why = format!("'volsize' must be a multiple of volume block size ({block})");
+                        let why =
+                            format!("'volsize' must be a multiple of volume block size ({block})");
                         return Err(not_set(name, &why));
                     }
                     let old = number(dataset, "volsize").await?;
@@ -375,7 +376,8 @@ impl Changes {
     async fn make(self, writer: &Writer, name: &str) -> CommandResult {
         let engine = writer.engine();
         let properties: Vec<_> = self.props.iter().map(|(name, _)| name.clone()).collect();
-        let changes = self.props.into_iter().map(|(name, value)| (name, PropertyChange::Set(value)));
+        let changes =
+            self.props.into_iter().map(|(name, value)| (name, PropertyChange::Set(value)));
         let changes: Vec<_> = changes.collect();
         if !changes.is_empty() {
             engine.change_properties(name, changes).await.map_err(|error| {
@@ -393,9 +395,7 @@ impl Changes {
         if let Some(size) = self.volsize {
             let head = engine.head(name).await?;
             engine
-                .apply(&head, |tx| {
-                    cenote_dmu::zap::edit::update(tx, ZVOL_ZAP_OBJ, ZVOL_SIZE, size)
-                })
+                .apply(&head, |tx| cenote_dmu::zap::edit::update(tx, ZVOL_ZAP_OBJ, ZVOL_SIZE, size))
                 .await?;
         }
         Ok(())
@@ -472,7 +472,9 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
             let of = existing(source, &head(&source_name)).await?;
             let short = source_name.split_once('#').map_or("", |(_, short)| short);
             if of.bookmark(short).await.is_err() {
-                return Err(Exit::failed(format!("cannot open '{source_name}': dataset does not exist")));
+                return Err(Exit::failed(format!(
+                    "cannot open '{source_name}': dataset does not exist"
+                )));
             }
         } else {
             existing(source, &source_name).await?;
@@ -491,10 +493,7 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
 }
 
 /// The tag and the snapshots of `hold` and `release`; with `-r` those of the same name below.
-async fn tagged(
-    source: &Source,
-    parsed: &Parsed,
-) -> Result<(String, Vec<Dataset>), Exit> {
+async fn tagged(source: &Source, parsed: &Parsed) -> Result<(String, Vec<Dataset>), Exit> {
     let [tag, names @ ..] = &parsed.operands[..] else {
         return Err(Exit::usage("too few arguments"));
     };
@@ -566,7 +565,8 @@ async fn change_holds(
     let Some((first, _)) = wanted.first().cloned() else { return Ok(()) };
     let writer = Writer::open(source, &first).await?;
     let engine = writer.engine();
-    let done = if is_hold { engine.hold(wanted, false).await } else { engine.release(wanted).await };
+    let done =
+        if is_hold { engine.hold(wanted, false).await } else { engine.release(wanted).await };
     done.map_err(|error| {
         let what = if is_hold { "hold snapshot" } else { "release hold from snapshot" };
         Exit::failed(format!("cannot {what} '{first}': {}", wording(&error)))

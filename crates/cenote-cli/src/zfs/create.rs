@@ -35,7 +35,8 @@ enum New {
 
 /// Runs `zfs create`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let longs = [Long::flag("parsable", 'P'), Long::flag("dryrun", 'n'), Long::flag("verbose", 'v')];
+    let longs =
+        [Long::flag("parsable", 'P'), Long::flag("dryrun", 'n'), Long::flag("verbose", 'v')];
     let parsed = getopt::parse(args, ":PV:b:nso:puv", &longs)?;
     let is_volume = parsed.has('V');
     if (parsed.has('s') || parsed.has('b')) && !is_volume {
@@ -129,7 +130,12 @@ impl FileSystemOptions {
     }
 
     /// Makes one.
-    pub(super) async fn make(&self, writer: &Writer, name: &str, settings: &[Setting]) -> CommandResult {
+    pub(super) async fn make(
+        &self,
+        writer: &Writer,
+        name: &str,
+        settings: &[Setting],
+    ) -> CommandResult {
         let all: Vec<_> = settings.iter().chain(&self.inherited).cloned().collect();
         let first: NewFileSystem = new_file_system(&all, self.has_projects);
         let stored = settings.iter().filter(|(name, _)| is_stored(name));
@@ -250,12 +256,7 @@ fn number(settings: &[Setting], name: &str) -> Option<u64> {
 }
 
 /// A file system, or a volume with its size.
-fn plan(
-    pool: &Pool,
-    name: &str,
-    parsed: &Parsed,
-    settings: &[Setting],
-) -> Result<New, Exit> {
+fn plan(pool: &Pool, name: &str, parsed: &Parsed, settings: &[Setting]) -> Result<New, Exit> {
     let Some(size) = parsed.value('V') else { return Ok(New::FileSystem) };
     let size = quantity::parse(size)
         .map_err(|why| Exit::usage(format!("bad volume size '{size}': {why}")))?;
@@ -366,7 +367,9 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
     block_on(async {
         let snapshot = existing(source, origin).await?;
         if !snapshot.is_snapshot() {
-            return Err(Exit::failed(format!("cannot open '{origin}': operation not applicable to this type of dataset")));
+            return Err(Exit::failed(format!(
+                "cannot open '{origin}': operation not applicable to this type of dataset"
+            )));
         }
         if snapshot.is_encrypted().await? {
             return Err(cannot(name, "encryption is not supported by this version of cenote"));

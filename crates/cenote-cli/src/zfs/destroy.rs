@@ -115,7 +115,11 @@ async fn dataset(
     if !all && doomed.names.len() > 1 {
         let kind = if head.kind().await? == DatasetKind::Volume { "volume" } else { "filesystem" };
         let below = &doomed.names[..doomed.names.len() - 1];
-        return Err(dependents(&format!("cannot destroy '{name}': {kind} has children"), 'r', below));
+        return Err(dependents(
+            &format!("cannot destroy '{name}': {kind} has children"),
+            'r',
+            below,
+        ));
     }
     if !doomed.foreign.is_empty() {
         let what = format!("cannot destroy '{name}': filesystem has dependent clones");

@@ -1,9 +1,7 @@
 //! Values of dataset properties as they are typed, and what is stored for them (spec 04 §7).
 
 use cenote_ondisk::zap::Value;
-use cenote_pool::props::{
-    Access, DATASET_PROPERTIES, Form, PropType, Property, userspace,
-};
+use cenote_pool::props::{Access, DATASET_PROPERTIES, Form, PropType, Property, userspace};
 
 use super::columns;
 use crate::quantity;
@@ -47,7 +45,8 @@ pub(crate) fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Resul
         _ => {}
     }
     // A file system may have what its volumes are to inherit.
-    if !property.types.contains(kind) && !(property.is_inheritable && kind == 'f') {
+    let is_of_type = property.types.contains(kind) || property.is_inheritable && kind == 'f';
+    if !is_of_type {
         return Err(format!("'{name}' does not apply to datasets of this type"));
     }
     let value = match property.value_type {
@@ -83,16 +82,13 @@ fn index(property: &Property, names: &[(&str, u64)], text: &str) -> Result<Value
         ("compression", "zstd-fast-1") => "zstd-fast",
         ("acltype", "noacl") => "off",
         ("acltype", "posixacl") => "posix",
-        ("dedup" | "checksum", "fletcher4,verify") => text,
         _ => text,
     };
-    match names.iter().find(|(name, _)| *name == text) {
-        Some((_, number)) => Ok(Value::U64(*number)),
-        None => {
-            let name = property.name;
-            Err(format!("'{name}' must be one of '{}'", property.values.unwrap_or_default()))
-        }
-    }
+    let found = names.iter().find(|(name, _)| *name == text);
+    found.map(|(_, number)| Value::U64(*number)).ok_or_else(|| {
+        let (name, values) = (property.name, property.values.unwrap_or_default());
+        format!("'{name}' must be one of '{values}'")
+    })
 }
 
 fn number(property: &Property, form: Form, text: &str) -> Result<u64, String> {
@@ -120,9 +116,9 @@ fn check(property: &Property, text: &str, value: &Value) -> Result<(), String> {
         "recordsize" | "volblocksize" if !is_block(number) => {
             Err(format!("'{name}' must be power of 2 from 512B to 16M"))
         }
-        "special_small_blocks" if number != 0 && !is_block(number) => {
-            Err(format!("invalid '{name}={number}' property: must be zero or a power of 2 from 512B to 16M"))
-        }
+        "special_small_blocks" if number != 0 && !is_block(number) => Err(format!(
+            "invalid '{name}={number}' property: must be zero or a power of 2 from 512B to 16M"
+        )),
         "mountpoint" if !matches!(text, "none" | "legacy") && !text.starts_with('/') => {
             Err(format!("'{name}' must be an absolute path, 'none', or 'legacy'"))
         }

@@ -38,7 +38,11 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
 
 /// Opens the pool, which must be one of this process.
 async fn open(source: &Source, name: &str) -> Result<Writer, Exit> {
-    if source.embedded { Writer::open(source, name).await } else { Err(Exit::failed(no_such_pool(name))) }
+    if source.embedded {
+        Writer::open(source, name).await
+    } else {
+        Err(Exit::failed(no_such_pool(name)))
+    }
 }
 
 fn destroy(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
@@ -140,7 +144,9 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
         if !is_transient {
             let outcome = writer.engine().set_pool(wanted.settings).await;
             outcome.map_err(|error| match error.cause::<OpError>() {
-                Some(OpError::NotFound) => cannot(&format!("'{value}' is not a dataset of the pool")),
+                Some(OpError::NotFound) => {
+                    cannot(&format!("'{value}' is not a dataset of the pool"))
+                }
                 _ => cannot(&error.to_string()),
             })?;
         }
@@ -186,7 +192,9 @@ fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
     let path = argument::path(word);
     let path = if path.is_absolute() { path } else { Path::new("/dev").join(path) };
     if !path.exists() {
-        return Err(Exit::failed(format!("failed to find device {word}, try specifying absolute path instead")));
+        return Err(Exit::failed(format!(
+            "failed to find device {word}, try specifying absolute path instead"
+        )));
     }
     block_on(async {
         let opened = FileDevice::open(&path, OpenMode::Exclusive);
@@ -247,7 +255,10 @@ fn upgrade(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
             drop(pool);
             if wanted.is_empty() {
                 if !parsed.has('a') {
-                    out!(io, "Pool '{name}' already has all supported and requested features enabled.")?;
+                    out!(
+                        io,
+                        "Pool '{name}' already has all supported and requested features enabled."
+                    )?;
                 }
                 continue;
             }
@@ -263,7 +274,10 @@ fn upgrade(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
         }
         if parsed.has('a') && count == 0 {
             out!(io, "All pools are already formatted using feature flags.\n")?;
-            out!(io, "Every feature flags pool already has all supported and requested features enabled.")?;
+            out!(
+                io,
+                "Every feature flags pool already has all supported and requested features enabled."
+            )?;
         }
         Ok(())
     })

@@ -15,10 +15,10 @@ use cenote_pool::features;
 use cenote_pool::import::Host;
 use cenote_vdev::create::{self, CreateError, Guids};
 
+use super::block_on;
 use super::layout::{Devices, Layout};
 use super::redundancy;
 use super::setting::Wanted;
-use super::block_on;
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
@@ -89,9 +89,9 @@ fn options(parsed: &Parsed) -> Result<Options, Exit> {
     for (letter, text) in &parsed.options {
         let Some(text) = text else { continue };
         let (name, value) = match letter {
-            'o' | 'O' => text.split_once('=').ok_or_else(|| {
-                Exit::usage(format!("missing '=' for -{letter} option"))
-            })?,
+            'o' | 'O' => text
+                .split_once('=')
+                .ok_or_else(|| Exit::usage(format!("missing '=' for -{letter} option")))?,
             'm' => ("mountpoint", text.as_str()),
             _ => continue,
         };
@@ -100,10 +100,11 @@ fn options(parsed: &Parsed) -> Result<Options, Exit> {
         }
         seen.push((*letter, name));
         let is_pool = *letter == 'o';
-        let outcome = match is_pool {
-            true => options.pool.add(name, value, true),
-            false => setting::parse(name, value, 'f', Moment::Creation)
-                .map(|setting| options.root.push(setting)),
+        let outcome = if is_pool {
+            options.pool.add(name, value, true)
+        } else {
+            setting::parse(name, value, 'f', Moment::Creation)
+                .map(|setting| options.root.push(setting))
         };
         outcome.map_err(|why| unusable(name, is_pool, &why))?;
     }
@@ -214,9 +215,8 @@ async fn set_up(
         writer.engine().set_pool(options.pool.settings.clone()).await?;
     }
     let stored = options.root.iter().filter(|(name, _)| is_stored(name));
-    let changes: Vec<_> = stored
-        .map(|(name, value)| (name.clone(), PropertyChange::Set(value.clone())))
-        .collect();
+    let changes: Vec<_> =
+        stored.map(|(name, value)| (name.clone(), PropertyChange::Set(value.clone()))).collect();
     if !changes.is_empty() {
         writer.engine().change_properties(name, changes).await?;
     }
@@ -239,8 +239,7 @@ pub(crate) fn new_file_system(settings: &[Setting], has_projects: bool) -> NewFi
         settings.iter().find(|(there, _)| there == name).and_then(|(_, value)| Value::single(value))
     };
     let now = cenote_rt::wall_clock();
-    let time =
-        Time { seconds: now.as_secs() as i64, nanoseconds: u64::from(now.subsec_nanos()) };
+    let time = Time { seconds: now.as_secs() as i64, nanoseconds: u64::from(now.subsec_nanos()) };
     NewFileSystem {
         normalization: number("normalization").unwrap_or(0),
         is_utf8_only: number("utf8only").unwrap_or(0) != 0,
@@ -261,11 +260,12 @@ fn check_class_features(layout: &Layout, features: &[&features::Feature]) -> Com
     use cenote_vdev::create::{Redundancy, VdevClass};
     let has = |name: &str| features.iter().any(|feature| feature.name == name);
     let is_special = |class| matches!(class, VdevClass::Special | VdevClass::Dedup);
-    let needs = |name: &str, is_needed: bool| match is_needed && !has(name) {
-        true => Err(Exit::failed(format!(
-            "invalid vdev specification: feature '{name}' is not enabled"
-        ))),
-        false => Ok(()),
+    let needs = |name: &str, is_needed: bool| {
+        if is_needed && !has(name) {
+            let text = format!("feature '{name}' is not enabled");
+            return Err(Exit::failed(format!("invalid vdev specification: {text}")));
+        }
+        Ok(())
     };
     let groups = &layout.groups;
     needs("allocation_classes", groups.iter().any(|group| is_special(group.class)))?;
@@ -379,7 +379,10 @@ fn tree(root: &VdevConfig) -> Vec<String> {
         let path = |leaf: &VdevConfig| {
             leaf.leaf.path.as_ref().map(|path| path.to_string_lossy().into_owned())
         };
-        lines.push(format!("  {}", path(top).unwrap_or_else(|| format!("{}-{}", top.kind.name(), top.id))));
+        lines.push(format!(
+            "  {}",
+            path(top).unwrap_or_else(|| format!("{}-{}", top.kind.name(), top.id))
+        ));
         lines.extend(top.children.iter().filter_map(path).map(|path| format!("    {path}")));
     }
     lines

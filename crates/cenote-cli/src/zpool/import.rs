@@ -209,12 +209,7 @@ fn import_all(scan: &Scan, parsed: &Parsed) -> CommandResult {
 }
 
 /// Imports every pool that was exported.
-async fn import_every(
-    scan: &Scan,
-    parsed: &Parsed,
-    line: &str,
-    io: &mut Io<'_>,
-) -> CommandResult {
+async fn import_every(scan: &Scan, parsed: &Parsed, line: &str, io: &mut Io<'_>) -> CommandResult {
     let is_wanted = |found: &&Candidate| {
         found.is_destroyed() == parsed.has('D')
             && (parsed.has('D') || found.facts.state == PoolState::Exported)
@@ -281,7 +276,8 @@ async fn take(
     }
     let goes_back = parsed.has('T') || parsed.has(CHECKPOINT);
     if goes_back || parsed.has('m') {
-        let text = "rewinding for good, or without logs, is not supported by this version of cenote";
+        let text =
+            "rewinding for good, or without logs, is not supported by this version of cenote";
         return Err(Exit::failed(format!("cannot import '{name}': {text}")));
     }
     let mut wanted = Wanted::default();

@@ -128,8 +128,8 @@ impl Layout {
 
     /// The layout as a tree below the name of the pool.
     pub(super) fn preview(&self, name: &str, above: &[String]) -> String {
-        let mut text = format!("\t{name}\n");
-        above.iter().for_each(|line| text.push_str(&format!("\t{line}\n")));
+        let mut lines = vec![name.to_owned()];
+        lines.extend(above.iter().cloned());
         let classes = [
             (VdevClass::Normal, ""),
             (VdevClass::Dedup, "dedup"),
@@ -139,25 +139,24 @@ impl Layout {
         for (class, title) in classes {
             let groups = self.groups.iter().filter(|group| group.class == class);
             if !title.is_empty() && groups.clone().next().is_some() {
-                text.push_str(&format!("\t{title}\n"));
+                lines.push(title.to_owned());
             }
             for group in groups {
                 let mut indent = "  ";
                 if let Some(word) = &group.word {
-                    let word = if word == "raidz" { "raidz1" } else { word };
-                    text.push_str(&format!("\t  {word}\n"));
+                    lines.push(format!("  {}", if word == "raidz" { "raidz1" } else { word }));
                     indent = "    ";
                 }
-                group.paths.iter().for_each(|path| text.push_str(&format!("\t{indent}{path}\n")));
+                lines.extend(group.paths.iter().map(|path| format!("{indent}{path}")));
             }
         }
         for (title, paths) in [("cache", &self.caches), ("spares", &self.spares)] {
             if !paths.is_empty() {
-                text.push_str(&format!("\t{title}\n"));
-                paths.iter().for_each(|path| text.push_str(&format!("\t  {path}\n")));
+                lines.push(title.to_owned());
+                lines.extend(paths.iter().map(|path| format!("  {path}")));
             }
         }
-        text
+        lines.iter().map(|line| format!("\t{line}\n")).collect::<Vec<_>>().concat()
     }
 }
 
@@ -219,11 +218,7 @@ pub(super) struct Devices {
 
 impl Devices {
     /// Opens and checks every device. With `force` those of pools that nobody has open are taken.
-    pub(super) async fn open(
-        source: &Source,
-        layout: &Layout,
-        force: bool,
-    ) -> Result<Self, Exit> {
+    pub(super) async fn open(source: &Source, layout: &Layout, force: bool) -> Result<Self, Exit> {
         let mut paths = Vec::new();
         for word in layout.paths() {
             paths.push((word, resolve(source, word)?));
@@ -244,7 +239,9 @@ impl Devices {
                     somebodys.extend(of.filter(|_| !force));
                     all.push(opened);
                 }
-                Err(pool) => return Err(manual(&format!("{word} is part of active pool '{pool}'"))),
+                Err(pool) => {
+                    return Err(manual(&format!("{word} is part of active pool '{pool}'")));
+                }
             }
         }
         if !somebodys.is_empty() {
@@ -311,10 +308,10 @@ impl Devices {
 fn resolve(source: &Source, word: &str) -> Result<PathBuf, Exit> {
     let path = argument::path(word);
     if path.is_absolute() {
-        return match path.exists() {
-            true => Ok(path),
-            false => Err(Exit::failed(format!("cannot resolve path '{word}'"))),
-        };
+        if path.exists() {
+            return Ok(path);
+        }
+        return Err(Exit::failed(format!("cannot resolve path '{word}'")));
     }
     let folders = source.paths.iter().map(|folder| argument::path(folder));
     let mut found = folders.chain([PathBuf::from("/dev")]).map(|folder| folder.join(&path));
@@ -336,7 +333,8 @@ fn is_same(one: &str, other: &Path) -> bool {
 /// Opens a device for writing; the inner error names the pool that somebody has open with it.
 async fn open(word: &str, path: &Path) -> Result<Result<Opened, String>, Exit> {
     let target = path.to_owned();
-    let opened = cenote_rt::blocking(move || FileDevice::open(&target, OpenMode::Exclusive)).await?;
+    let opened =
+        cenote_rt::blocking(move || FileDevice::open(&target, OpenMode::Exclusive)).await?;
     let device = match opened {
         Ok(device) => device,
         Err(error) if matches!(error.cause(), Some(OpenError::InUse(_))) => {
@@ -411,7 +409,8 @@ mod tests {
 
     #[test]
     fn words_make_a_tree() {
-        let layout = parse("mirror /a /b raidz2 /c /d /e log mirror /f /g special /h cache /i spare /j");
+        let layout =
+            parse("mirror /a /b raidz2 /c /d /e log mirror /f /g special /h cache /i spare /j");
         let text = "\tt\n\t  mirror\n\t    /a\n\t    /b\n\t  raidz2\n\t    /c\n\t    /d\n\t    /e\n\
                     \tspecial\n\t  /h\n\tlogs\n\t  mirror\n\t    /f\n\t    /g\n\
                     \tcache\n\t  /i\n\tspares\n\t  /j\n";

@@ -130,9 +130,8 @@ pub(super) fn mismatch_with(root: &VdevConfig, groups: &[Group]) -> Option<Strin
     for group in groups.iter().filter(|group| group.class != VdevClass::Log) {
         let new = Safety::of(group.redundancy, group.paths.len() as u64, there.kind == "disk");
         let text = if there.kind != new.kind {
-            let copies = |safety: &Safety| match safety.is_mirror() {
-                true => safety.children - 1,
-                false => safety.parity,
+            let copies = |safety: &Safety| {
+                if safety.is_mirror() { safety.children - 1 } else { safety.parity }
             };
             let is_as_safe = copies(&there) == copies(&new) && copies(&new) > 0;
             if is_as_safe {
@@ -140,10 +139,7 @@ pub(super) fn mismatch_with(root: &VdevConfig, groups: &[Group]) -> Option<Strin
             }
             format!("pool uses {} and new vdev is {}", there.kind, new.kind)
         } else if there.parity != new.parity {
-            format!(
-                "pool uses {} device parity and new vdev uses {}",
-                there.parity, new.parity
-            )
+            format!("pool uses {} device parity and new vdev uses {}", there.parity, new.parity)
         } else if there.children != new.children {
             format!(
                 "pool uses {}-way {} and new vdev uses {}-way {}",
@@ -168,7 +164,9 @@ mod tests {
             (
                 safety("mirror", 0, 3),
                 safety("raidz", 1, 3),
-                Some("raidz and mirror vdevs with different redundancy, 1 vs. 2 (3-way) are present"),
+                Some(
+                    "raidz and mirror vdevs with different redundancy, 1 vs. 2 (3-way) are present",
+                ),
             ),
             (safety("mirror", 0, 2), safety("raidz", 1, 3), None),
             (safety("file", 0, 1), safety("file", 0, 1), None),

@@ -55,7 +55,7 @@ impl Wanted {
             "readonly" => {
                 return Err(format!("property '{name}' can only be set at import time"));
             }
-            "version" => return self.check_version(text),
+            "version" => return check_version(text),
             "comment" => return self.set_comment(text),
             "compatibility" => return self.set_compatibility(text),
             "bootfs" => {
@@ -93,7 +93,9 @@ impl Wanted {
 
     fn add_feature(&mut self, name: &str, text: &str, is_new: bool) -> Result<(), String> {
         let feature = features::by_name(name).filter(|feature| features::is_in_identity(feature));
-        let Some(feature) = feature else { return Err(format!("feature '{name}' unsupported by kernel")) };
+        let Some(feature) = feature else {
+            return Err(format!("feature '{name}' unsupported by kernel"));
+        };
         match text {
             "enabled" => self.features.push((feature.name, true)),
             "disabled" if is_new => self.features.push((feature.name, false)),
@@ -107,13 +109,6 @@ impl Wanted {
             self.settings.push(PoolSetting::Feature(feature));
         }
         Ok(())
-    }
-
-    fn check_version(&mut self, text: &str) -> Result<(), String> {
-        match text {
-            "5000" => Ok(()),
-            _ => Err(format!("property 'version' number {text} is invalid.")),
-        }
     }
 
     fn set_comment(&mut self, text: &str) -> Result<(), String> {
@@ -141,9 +136,10 @@ impl Wanted {
     /// The features of a new pool, by the order of the table; with `none` those only that are
     /// asked for.
     pub(crate) fn new_features(&self, none: bool) -> Vec<&'static features::Feature> {
-        let mut names = match none {
-            true => BTreeSet::new(),
-            false => compat::allowed(self.compatibility.as_deref()).unwrap_or_default(),
+        let mut names = if none {
+            BTreeSet::new()
+        } else {
+            compat::allowed(self.compatibility.as_deref()).unwrap_or_default()
         };
         for (name, is_wanted) in &self.features {
             if *is_wanted {
@@ -153,6 +149,13 @@ impl Wanted {
             }
         }
         features::identity().filter(|feature| names.contains(feature.name)).collect()
+    }
+}
+
+fn check_version(text: &str) -> Result<(), String> {
+    match text {
+        "5000" => Ok(()),
+        _ => Err(format!("property 'version' number {text} is invalid.")),
     }
 }
 

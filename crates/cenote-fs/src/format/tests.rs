@@ -1,4 +1,5 @@
 use cenote_dmu::live::{Owned, Owner, OwnerProbe};
+use cenote_ondisk::dnode::{DnodeFlags, DnodePhys};
 use cenote_ondisk::sa::{Registry, SaBuffer};
 
 use super::*;
@@ -9,6 +10,27 @@ fn attributes(names: &[(ZplAttr, u64)]) -> Attributes {
         attributes.number(*attr, *value);
     }
     attributes
+}
+
+fn dnode(bonus_type: ObjectType, bonus: Vec<u8>) -> DnodePhys {
+    DnodePhys {
+        object_type: ObjectType::PLAIN_FILE_CONTENTS,
+        indblkshift: 17,
+        nlevels: 1,
+        bonus_type,
+        checksum: 0,
+        compress: 0,
+        flags: DnodeFlags::empty(),
+        data_block_sectors: 1,
+        bonus_len: bonus.len() as u16,
+        extra_slots: 0,
+        maxblkid: 0,
+        used: 0,
+        reserved: [0; 35],
+        blkptrs: Vec::new(),
+        bonus_area: bonus,
+        spill: None,
+    }
 }
 
 #[test]
@@ -46,11 +68,7 @@ fn owners_are_found_where_every_layout_has_them() {
     }
     attributes.number(ZplAttr::Links, 1);
     attributes.number(ZplAttr::Projid, 77);
-    let mut dnode = cenote_ondisk::dnode::DnodePhys {
-        bonus_type: ObjectType::SA,
-        ..cenote_ondisk::dnode::DnodePhys::default()
-    };
-    dnode.bonus = attributes.encode(2).into();
+    let mut dnode = dnode(ObjectType::SA, attributes.encode(2));
     let probe = FsOwners { counts_objects: true, counts_projects: true };
     let owner = Owner { uid: 1000, gid: 100, project: 77 };
     assert_eq!(probe.owner(&dnode, None), Owned::By(owner));

@@ -10,8 +10,8 @@ use cenote_rt::Result;
 
 use super::Engine;
 use crate::engine::Config;
-use crate::engine::import::MAINTAINED;
 use crate::engine::dsl::{self, Context, features, names};
+use crate::engine::import::MAINTAINED;
 use crate::mos::DIRECTORY;
 
 /// Pool directory: properties that were set.
