@@ -17,12 +17,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cenote_device::{Device, Image, ImageDevice};
-use cenote_testkit::rng::{number, wants_all};
+use cenote_testkit::rng::{cases, number, wants_all};
 use explore::{Depth, Tally, explore};
 use workload::{DEVICE_SIZE, Layout};
 
-/// Rounds of a run.
-const ROUNDS: u64 = 60;
+/// Rounds of a run: a txg or a few each.
+const ROUNDS: u64 = 36;
+const ROUNDS_ALL: u64 = 120;
 /// What the usual layouts come to at least.
 const POINTS_MIN: usize = 5000;
 /// How many of them OpenZFS is to look at, at least.
@@ -71,7 +72,7 @@ fn go_through(layouts: &[Layout], seed: u64) -> Vec<Tally> {
 
 fn go_through_one(layout: Layout, seed: u64) -> Result<Tally, String> {
     let work = async {
-        let run = workload::run(layout, seed, ROUNDS, image).await;
+        let run = workload::run(layout, seed, cases(ROUNDS, ROUNDS_ALL), image).await;
         let run = run.map_err(|error| format!("{layout:?} seed {seed}: {error:?}"))?;
         order::check(&run.log).map_err(|error| format!("{layout:?} seed {seed}: {error}"))?;
         explore(layout, seed, &run, Depth::FULL).await
