@@ -21,7 +21,7 @@ pub(super) struct Ledger {
 
 /// What was noted.
 #[derive(Debug, Default)]
-pub(super) struct Entries {
+pub(in crate::engine) struct Entries {
     /// Sum over the blocks that were born.
     pub(super) born: Sizes,
     /// Blocks that the set does not hold any more.

@@ -141,9 +141,11 @@ async fn names(pool: &Pool, object: u64) -> Result<Vec<(String, u64)>> {
 }
 
 impl Audit<'_> {
-    fn check<T: PartialEq + std::fmt::Debug>(&mut self, what: impl Into<String>, got: T, want: T) {
+    #[expect(clippy::needless_pass_by_value, reason = "computed for the call")]
+    fn check<T: PartialEq + std::fmt::Debug>(&mut self, what: impl AsRef<str>, got: T, want: T) {
         if got != want {
-            self.problems.push(format!("{}: {got:?}, computed {want:?}", what.into()));
+            let what = what.as_ref();
+            self.problems.push(format!("{what}: {got:?}, computed {want:?}"));
         }
     }
 
@@ -313,12 +315,12 @@ impl Audit<'_> {
                     self.problems.push(format!("deadlist of {object}: births beside key {key}"));
                 }
             }
-            self.keys(object, entries.iter().map(|(key, _)| *key).collect());
+            self.keys(object, &entries.iter().map(|(key, _)| *key).collect());
         }
         Ok(())
     }
 
-    fn keys(&mut self, object: u64, keys: BTreeSet<u64>) {
+    fn keys(&mut self, object: u64, keys: &BTreeSet<u64>) {
         let phys = self.datasets[&object].phys.clone();
         let mut want = BTreeSet::new();
         if phys.prev_snap_txg > 0 {
@@ -504,7 +506,7 @@ impl Audit<'_> {
             if member.is_zapified {
                 bump("extensible_dataset", 1);
                 let zap = Zap::open(pool.mos(), *object).await?;
-                for feature in FEATURES.iter() {
+                for feature in &FEATURES {
                     if feature.flags.contains(FeatureFlags::PER_DATASET)
                         && zap.lookup(feature.guid).await?.is_some()
                     {

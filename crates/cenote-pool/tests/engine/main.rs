@@ -1,7 +1,10 @@
 //! Pools that are made and written here, judged by OpenZFS's own tools.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
 mod audit;
 mod memory;
+mod model;
 mod ops;
 mod pools;
 

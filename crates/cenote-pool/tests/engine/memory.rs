@@ -1,7 +1,7 @@
 //! A small pool in memory, looked at from all sides.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_device::{Device, Image, ImageDevice};
 use cenote_dmu::Tx;
@@ -12,8 +12,8 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::{Engine, Head, NewDataset};
 use cenote_pool::import::scan_devices;
-use cenote_pool::{OpenOptions, Pool, leaks};
-use cenote_rt::{Result, Rng};
+use cenote_pool::{Candidate, OpenOptions, Pool, leaks};
+use cenote_rt::{Result, Rng, tunables};
 
 use crate::audit::Auditor;
 use crate::pools;
@@ -22,6 +22,30 @@ use crate::pools;
 pub(crate) const BLOCK: u64 = 16 << 10;
 /// Bytes of a device.
 const SIZE: u64 = 128 << 20;
+
+/// How much one txg frees: one setting for all pools of the process, so one test at a time.
+pub(crate) struct Budget(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+impl Budget {
+    /// Waits for whoever has it, and sets the default.
+    pub(crate) fn take() -> Self {
+        static ONE: Mutex<()> = Mutex::new(());
+        let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Self(guard)
+    }
+
+    /// From now on so many blocks.
+    #[expect(clippy::unused_self, reason = "only who has it may")]
+    pub(crate) fn set(&self, blocks: u64) {
+        tunables::ASYNC_BLOCK_MAX_BLOCKS.set(blocks).unwrap();
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        self.set(100_000);
+    }
+}
 
 /// The pool and who watches it.
 pub(crate) struct MemoryPool {
@@ -44,7 +68,7 @@ impl MemoryPool {
         let engine = pools::create_on("tank", devices, features, SIZE).await.unwrap();
         let guid = engine.uberblock().guid_sum;
         let scan = scan_devices(vec![Arc::clone(&device) as Arc<dyn Device>]).await;
-        let guid = scan.candidates.first().map_or(guid, |candidate| candidate.guid());
+        let guid = scan.candidates.first().map_or(guid, Candidate::guid);
         Self { device, guid, engine, auditor: Auditor::new() }
     }
 
@@ -93,6 +117,25 @@ impl MemoryPool {
         let dir = pools::TempDir::new();
         write_image(&self.device.image(), &dir.path().join("d0.img"));
         pools::judge(dir.path(), "tank");
+    }
+
+    /// Asks OpenZFS about the last commit, while the pool stays open here.
+    pub(crate) fn judge_as_it_is(&self) {
+        let dir = pools::TempDir::new();
+        write_image(&self.device.image(), &dir.path().join("d0.img"));
+        pools::judge(dir.path(), "tank");
+    }
+
+    /// Overwrites bytes of the device with others.
+    pub(crate) async fn spoil(&self, offset: u64, len: usize) {
+        let bytes = cenote_rt::Buf::from(vec![0x5a; 512.max(len)]);
+        self.device.write(offset, vec![bytes]).await.unwrap();
+    }
+
+    /// Bytes that are not allocated.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let figures = self.engine.allocator().vdev_figures();
+        figures.iter().map(|vdev| vdev.space.space - vdev.space.allocated).sum()
     }
 
     /// A new file system without anything.

@@ -4,9 +4,11 @@
 use cenote_ondisk::feature::FEATURES;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::{Charge, NewDataset, Notice, OpError, PropertyChange};
-use cenote_rt::{Error, Kind, Result, block_on, tunables};
+use cenote_rt::{Error, Kind, Result, block_on};
 
-use crate::memory::{BLOCK, MemoryPool, content, filesystem, need_object};
+use crate::memory::{BLOCK, Budget, MemoryPool, content, filesystem, need_object};
+
+const MIB: u64 = 1 << 20;
 
 fn cause<T>(result: Result<T>) -> OpError {
     let error = result.err().expect("it is refused");
@@ -67,6 +69,7 @@ fn an_operation_on_many_does_all_or_nothing() {
 
 #[test]
 fn a_destroyed_head_is_freed_bit_by_bit() {
+    let rate = Budget::take();
     run(async {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -78,7 +81,7 @@ fn a_destroyed_head_is_freed_bit_by_bit() {
         assert_eq!(cause(pool.engine.destroy_dataset("tank/a").await), OpError::HasSnapshots);
         pool.engine.destroy_snapshot("tank/a@s").await.unwrap();
         pool.check().await;
-        tunables::ASYNC_BLOCK_MAX_BLOCKS.set(37).unwrap();
+        rate.set(37);
         let head = pool.engine.head("tank/a").await.unwrap();
         let owner = head.own();
         assert_eq!(cause(pool.engine.destroy_dataset("tank/a").await), OpError::Busy);
@@ -96,7 +99,6 @@ fn a_destroyed_head_is_freed_bit_by_bit() {
                 pool.open_again().await;
             }
         }
-        tunables::ASYNC_BLOCK_MAX_BLOCKS.set(100_000).unwrap();
         assert!(txgs > 15, "{txgs} txgs");
         pool.check().await;
         pool.judge().await;
@@ -285,7 +287,6 @@ fn reservations_and_quotas_are_charged() {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
         pool.create("tank/a/b").await;
-        const MIB: u64 = 1 << 20;
         pool.set("tank/a/b", "reservation", 8 * MIB).await.unwrap();
         pool.check().await;
         pool.set("tank/a/b", "refreservation", 4 * MIB).await.unwrap();
@@ -355,7 +356,7 @@ fn a_full_pool_can_be_emptied() {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
         let head = pool.engine.head("tank/a").await.unwrap();
-        let bytes = vec![content(3), content(4), content(8), content(9)].concat();
+        let bytes = [content(3), content(4), content(8), content(9)].concat();
         let mut written = 0_u64;
         let len = bytes.len() as u64;
         let error = loop {
@@ -560,5 +561,165 @@ fn half_received_heads_go_when_the_pool_is_opened() {
         pool.settle().await;
         pool.check().await;
         pool.judge().await;
+    });
+}
+
+/// An auditor that finds nothing would be no use: each kind of sum and set is made wrong in turn.
+#[test]
+fn the_auditor_finds_what_is_wrong() {
+    use cenote_dmu::zap::edit as zap;
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        fill(&pool, "tank/a", 1, 20, 1).await;
+        pool.snap("tank/a@s").await;
+        fill(&pool, "tank/a", 1, 10, 2).await;
+        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new()).await.unwrap();
+        pool.engine.bookmark(vec![("tank/a#s".into(), "tank/a@s".into())]).await.unwrap();
+        pool.check().await;
+        let reader = pool.reader().await;
+        let head = reader.dataset("tank/a").await.unwrap();
+        let snapshot = reader.dataset("tank/a@s").await.unwrap();
+        let dir = head.dir().object;
+        // Words of bonus buffers, by number (spec 04 §2, §3, §10.1).
+        let words = [
+            ("used of dir", dir, 5),
+            ("sizes of dir", dir, 6),
+            ("HEAD", dir, 13),
+            ("SNAP", dir, 14),
+            ("REFRSRV", dir, 17),
+            ("I1", head.object(), 2),
+            ("I2", snapshot.object(), 5),
+            ("I5", head.object(), 9),
+            ("unique", head.object(), 12),
+            ("unique", snapshot.object(), 12),
+            ("deadlist of", head.phys().deadlist_obj, 0),
+        ];
+        for (what, object, word) in words {
+            let change = |delta: i64| {
+                move |tx: &mut cenote_dmu::Tx<'_>| {
+                    let mut bonus = tx.bonus(object)?;
+                    let at = word * 8..word * 8 + 8;
+                    let old = u64::from_le_bytes(bonus[at.clone()].try_into().unwrap());
+                    bonus[at].copy_from_slice(&old.wrapping_add_signed(delta).to_le_bytes());
+                    tx.set_bonus(object, &bonus)
+                }
+            };
+            pool.engine.tamper(change(512)).await.unwrap();
+            let found = pool.auditor.audit(&pool.reader().await).await.unwrap();
+            assert!(found.iter().any(|text| text.contains(what)), "{what}: {found:?}");
+            pool.engine.tamper(change(-512)).await.unwrap();
+        }
+        let clones = head.dir().phys.clones;
+        let deadlist = head.phys().deadlist_obj;
+        for (what, object) in [("I3", clones), ("keys of", deadlist)] {
+            let entry = pool
+                .engine
+                .tamper(move |tx| {
+                    let entry = zap::entries(tx, object)?.remove(0);
+                    zap::take(tx, object, &entry.key)?;
+                    Ok(entry)
+                })
+                .await
+                .unwrap();
+            let found = pool.auditor.audit(&pool.reader().await).await.unwrap();
+            assert!(found.iter().any(|text| text.contains(what)), "{what}: {found:?}");
+            let back = move |tx: &mut cenote_dmu::Tx<'_>| {
+                zap::insert(tx, object, &entry.key, entry.value.clone())
+            };
+            pool.engine.tamper(back).await.unwrap();
+        }
+        pool.check().await;
+    });
+}
+
+/// The place where a walk over a dead tree stops means the same to OpenZFS: what it finds from
+/// there on is what is still allocated.
+#[test]
+fn a_dead_tree_that_is_half_gone_is_understood() {
+    use cenote_dmu::live::ObjectSpec;
+    use cenote_ondisk::object_type::ObjectType;
+    let rate = Budget::take();
+    run(async {
+        for budget in [3, 20, 41, 67, 130, 155] {
+            let mut pool = MemoryPool::new().await;
+            pool.create("tank/a").await;
+            let head = pool.engine.head("tank/a").await.unwrap();
+            let mut bytes = vec![0; 200 * 512];
+            cenote_rt::Rng::seeded(budget).fill(&mut bytes);
+            pool.engine
+                .apply(&head, |tx| {
+                    for object in [3, 4, 40, 41, 90] {
+                        let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 512);
+                        // 32 pointers to an indirect block: three levels of them.
+                        let spec = ObjectSpec { indirect_shift: 12, ..spec.with_number(object) };
+                        let spec = spec.with_bonus(ObjectType::SA, 64);
+                        tx.allocate(&spec)?;
+                        tx.write(object, 0, &bytes[..object as usize * 512])?;
+                        tx.write(object, 5000 * 512, &bytes[..512])?;
+                        tx.set_spill(object, Some(&bytes[..512]))?;
+                    }
+                    Ok(())
+                })
+                .await
+                .unwrap();
+            pool.engine.sync().await.unwrap();
+            pool.check().await;
+            rate.set(budget);
+            pool.engine.destroy_dataset("tank/a").await.unwrap();
+            assert!(pool.engine.has_pending_frees().await.unwrap(), "budget {budget}");
+            pool.judge_as_it_is();
+            pool.check().await;
+            while pool.engine.has_pending_frees().await.unwrap() {
+                pool.engine.sync().await.unwrap();
+            }
+            rate.set(100_000);
+            pool.check().await;
+        }
+    });
+}
+
+/// What cannot be read stays allocated and waits; everything else is freed.
+#[test]
+fn a_dead_tree_with_damage_waits() {
+    let _rate = Budget::take();
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        for name in ["tank/a", "tank/b"] {
+            pool.create(name).await;
+            for object in 1..6 {
+                fill(&pool, name, object, 30, object).await;
+            }
+        }
+        pool.engine.sync().await.unwrap();
+        let reader = pool.reader().await;
+        let set = reader.dataset("tank/a").await.unwrap().open().await.unwrap();
+        let indirect = set.dnode(3).await.unwrap().pointers().next().unwrap();
+        assert_eq!(indirect.level(), 1);
+        drop((set, reader));
+        pool.engine.export().await.unwrap();
+        for copy in 0..2 {
+            let dva = indirect.dva(copy).unwrap();
+            pool.spoil(dva.offset + (4 << 20), 64).await;
+        }
+        pool.open_again().await;
+        let free = pool.free_bytes();
+        pool.engine.destroy_dataset("tank/a").await.unwrap();
+        pool.engine.destroy_dataset("tank/b").await.unwrap();
+        for _ in 0..5 {
+            pool.engine.sync().await.unwrap();
+        }
+        let notices = pool.engine.take_notices();
+        assert!(matches!(notices[..], [Notice::DeadTreeDamaged { .. }]), "{notices:?}");
+        assert!(pool.engine.has_pending_frees().await.unwrap());
+        let problems = pool.auditor.audit(&pool.reader().await).await.unwrap();
+        assert!(problems.is_empty(), "{problems:?}");
+        let freed = pool.free_bytes() - free;
+        assert!(freed > 7 * 30 * (BLOCK / 2), "{freed} bytes");
+        // The next opening tries again, and says so again.
+        pool.reopen().await;
+        pool.engine.sync().await.unwrap();
+        let notices = pool.engine.take_notices();
+        assert_eq!(notices.len(), 1);
     });
 }

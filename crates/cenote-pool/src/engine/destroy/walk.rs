@@ -8,8 +8,11 @@
 //! A tree is taken down from its leaves. Where a txg stops is kept as the place of the next block
 //! to go: everything before it in this order is gone, everything below it too, and it is the first
 //! to go when the walk goes on. Nothing in a dead tree changes, so that place is found again.
+//!
 //! The order and the meaning of that place are OpenZFS's (spec 04 §12): either can finish what the
-//! other has begun.
+//! other has begun. Its traversal takes only places of level 0 in object sets, data and blocks of
+//! dnodes: so that is where a walk may stop, and an indirect block goes together with the last block
+//! that hangs on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +63,20 @@ pub(super) async fn harvest(
     let mut walk =
         Walk { min_txg: entry.birth_txg, resume, max, deadline, blocks: Vec::new(), end: None };
     walk.objset(store, &entry.bp).await;
-    Harvest { blocks: walk.blocks, end: walk.end.unwrap_or(End::Done) }
+    let end = match walk.end.take() {
+        Some(Stop::At(place)) => End::At(place),
+        Some(Stop::Damage(error)) => End::Damaged(walk.step_back(), error),
+        None => End::Done,
+    };
+    Harvest { blocks: walk.blocks.into_iter().map(|(block, _)| block).collect(), end }
+}
+
+/// Why a walk does not go on.
+enum Stop {
+    /// It has had enough.
+    At(Bookmark),
+    /// Something cannot be read.
+    Damage(Error),
 }
 
 struct Walk {
@@ -68,8 +84,8 @@ struct Walk {
     resume: Option<Bookmark>,
     max: usize,
     deadline: Duration,
-    blocks: Vec<BlockPtr>,
-    end: Option<End>,
+    blocks: Vec<(BlockPtr, Bookmark)>,
+    end: Option<Stop>,
 }
 
 /// A pointer and where it stands.
@@ -110,7 +126,7 @@ impl Walk {
         if !self.resume.is_some_and(|resume| is_same(&resume, &place)) {
             match ObjSet::open(Arc::clone(store), root, None, DESTROYED).await {
                 Ok(set) => self.objects(&set).await,
-                Err(error) => self.end = Some(End::Damaged(place, error)),
+                Err(error) => self.end = Some(Stop::Damage(error)),
             }
         }
         self.take(root, place);
@@ -183,10 +199,11 @@ impl Walk {
             let place = spot.place();
             // What hangs on the block where the walk stopped is gone already.
             let is_resumed = self.resume.is_some_and(|resume| is_same(&resume, &place));
-            if spot.has_children() && !is_resumed {
-                if let Err(error) = self.children(&spot).await {
-                    self.end.get_or_insert(End::Damaged(place, error));
-                }
+            if spot.has_children()
+                && !is_resumed
+                && let Err(error) = self.children(&spot).await
+            {
+                self.end.get_or_insert(Stop::Damage(error));
             }
             self.take(&spot.bp, place);
         })
@@ -228,10 +245,21 @@ impl Walk {
             return;
         }
         let is_late = !self.blocks.is_empty() && cenote_rt::monotonic() >= self.deadline;
-        if self.blocks.len() >= self.max || is_late {
-            self.end = Some(End::At(place));
+        if place.level == 0 && (self.blocks.len() >= self.max || is_late) {
+            self.end = Some(Stop::At(place));
         } else {
-            self.blocks.push(*bp);
+            self.blocks.push((*bp, place));
         }
+    }
+
+    /// Before damage: gives back what was taken since the last place where a walk may stop, and
+    /// that one.
+    fn step_back(&mut self) -> Bookmark {
+        while let Some((_, place)) = self.blocks.pop() {
+            if place.level == 0 {
+                return place;
+            }
+        }
+        self.resume.unwrap_or_default()
     }
 }

@@ -25,7 +25,7 @@ use crate::engine::ledger::Entries;
 
 /// Accounts for one pass of the head `object`, stores its new root, and gives the blocks whose
 /// space is to be freed.
-pub(crate) fn account(
+pub(in crate::engine) fn account(
     tx: &mut Tx<'_>,
     tree: &Tree,
     object: u64,

@@ -160,17 +160,16 @@ fn is_before(tx: &mut Tx<'_>, earlier: u64, txg: u64, later: u64) -> TxResult<bo
 
 /// Adds a bookmark to a head, with what it counts for.
 pub(super) fn insert(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
-    let table = match table(tx, head)? {
-        Some(table) => table,
-        None => {
-            blocks::zapify(tx, head)?;
-            let spec = ObjectSpec::new(ObjectType::ZAP_METADATA, 0);
-            let options = ZapOptions { normflags: NormFlags::TOUPPER, ..ZapOptions::default() };
-            let table = zap::create(tx, &spec, options)?;
-            zap::insert(tx, head, key::BOOKMARKS, table)?;
-            features::add(tx, "bookmarks", 1)?;
-            table
-        }
+    let table = if let Some(table) = table(tx, head)? {
+        table
+    } else {
+        blocks::zapify(tx, head)?;
+        let spec = ObjectSpec::new(ObjectType::ZAP_METADATA, 0);
+        let options = ZapOptions { normflags: NormFlags::TOUPPER, ..ZapOptions::default() };
+        let table = zap::create(tx, &spec, options)?;
+        zap::insert(tx, head, key::BOOKMARKS, table)?;
+        features::add(tx, "bookmarks", 1)?;
+        table
     };
     if mark.word_count > BOOKMARK_V1_WORDS {
         features::add(tx, "bookmark_v2", 1)?;

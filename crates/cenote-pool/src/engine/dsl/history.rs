@@ -47,13 +47,12 @@ fn record(
     }
     // OpenZFS writes one space where there is nothing to say.
     list.insert(key::INTERNAL_STR, if text.is_empty() { " " } else { text });
-    let object = match directory_object(tx, HISTORY)? {
-        Some(object) => object,
-        None => {
-            let object = history::create(tx, env.space.rdspace)?;
-            zap::update(tx, DIRECTORY, HISTORY, object)?;
-            object
-        }
+    let object = if let Some(object) = directory_object(tx, HISTORY)? {
+        object
+    } else {
+        let object = history::create(tx, env.space.rdspace)?;
+        zap::update(tx, DIRECTORY, HISTORY, object)?;
+        object
     };
     history::append(tx, object, &list)
 }

@@ -38,13 +38,12 @@ pub(crate) fn hold(
     }
     zap::insert(tx, phys.userrefs_obj, tag, env.now)?;
     if is_temporary {
-        let table = match directory_object(tx, key::TMP_USERREFS)? {
-            Some(table) => table,
-            None => {
-                let table = new_zap(tx, ObjectType::USERREFS)?;
-                zap::update(tx, DIRECTORY, key::TMP_USERREFS, table)?;
-                table
-            }
+        let table = if let Some(table) = directory_object(tx, key::TMP_USERREFS)? {
+            table
+        } else {
+            let table = new_zap(tx, ObjectType::USERREFS)?;
+            zap::update(tx, DIRECTORY, key::TMP_USERREFS, table)?;
+            table
         };
         zap::insert(tx, table, &format!("{object:x}-{tag}"), env.now)?;
     }

@@ -197,7 +197,7 @@ fn relink_dirs(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<()> {
     let old_next: Vec<u64> =
         parts.origin_line.last().map(|(object, _)| *object).into_iter().collect();
     for (_, shared) in &parts.shared {
-        let next_clones = get_next_clones(tx, shared, parts)?;
+        let next_clones = branches(tx, shared)?;
         for branch in next_clones.into_iter().filter(|branch| !old_next.contains(branch)) {
             let branch_dir = get_dataset(tx, branch)?.dir_obj;
             let head = get_dir(tx, branch_dir)?.head_dataset_obj;
@@ -209,7 +209,7 @@ fn relink_dirs(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<()> {
 }
 
 /// Branches at a shared snapshot, as they are now.
-fn get_next_clones(tx: &mut Tx<'_>, shared: &DatasetPhys, _: &Parts) -> TxResult<Vec<u64>> {
+fn branches(tx: &mut Tx<'_>, shared: &DatasetPhys) -> TxResult<Vec<u64>> {
     match shared.next_clones_obj {
         0 => Ok(Vec::new()),
         object => Ok(zap::numbers(tx, object)?.into_iter().map(|(number, _)| number).collect()),

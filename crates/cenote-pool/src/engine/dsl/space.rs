@@ -69,7 +69,9 @@ impl std::ops::AddAssign for Sizes {
 
 impl std::ops::SubAssign for Sizes {
     fn sub_assign(&mut self, other: Self) {
-        *self += other.negated();
+        self.used -= other.used;
+        self.compressed -= other.compressed;
+        self.uncompressed -= other.uncompressed;
     }
 }
 
