@@ -8,8 +8,8 @@ const HELP: &str = "\
 usage: cenote COMMAND [ARGUMENTS]
 
 Tools with OpenZFS's options and output:
-  zpool [--embedded -d DIR]... VERB     pools: import (listing), list, get, status, history
-  zfs   [--embedded -d DIR]... VERB     datasets: list, get, holds, userspace, ...
+  zpool [--embedded -d DIR]... VERB     pools: create, import, add, set, list, status, ...
+  zfs   [--embedded -d DIR]... VERB     datasets: create, snapshot, destroy, set, list, ...
   zdb   [-e -p DIR] [OPTIONS] [POOL]    what is on disk
   Further options before VERB: -k DATASET=KEYFILE loads a key, -T TXG shows the pool as of a txg.
 
