@@ -103,13 +103,7 @@ async fn run(options: &Options) -> Result<()> {
     engine.export().await
 }
 
-async fn write(
-    engine: &Engine,
-    head: &Head,
-    object: u64,
-    number: u64,
-    ring: &[Buf],
-) -> Result<()> {
+async fn write(engine: &Engine, head: &Head, object: u64, number: u64, ring: &[Buf]) -> Result<()> {
     let data = &ring[number as usize % RING];
     engine.apply(head, |tx| tx.write_block(object, number, data.clone())).await?;
     Ok(())

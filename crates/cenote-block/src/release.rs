@@ -24,8 +24,8 @@ impl BlockStore {
     ///
     /// # Errors
     /// `Kind::Unsupported` for blocks that others may refer to as well (dedup, clones), for blocks
-    /// under encryption and for addresses on removed vdevs; reading errors when the header of a gang
-    /// block cannot be read. Nothing was freed then. `Kind::Invariant` when the space is not
+    /// under encryption and for addresses on removed vdevs; reading errors when the header of a
+    /// gang block cannot be read. Nothing was freed then. `Kind::Invariant` when the space is not
     /// allocated, or the block is younger than `txg`.
     pub async fn free(&self, bp: &BlockPtr, txg: u64) -> Result<()> {
         let space = self.space()?;

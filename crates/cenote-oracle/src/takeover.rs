@@ -1,9 +1,9 @@
 //! OpenZFS's own stress test as a guest: it takes an exported pool over and writes to it.
 //!
-//! `ztest -E` works on a pool in files that somebody else has made. It asks the kernel first whether
-//! the pool is in use there, by way of `/dev/zfs`; where the kernel module is not loaded that
-//! question has no answer, and a small library put before the C library's functions gives the one
-//! that is true: there is no such pool. It is compiled when it is needed.
+//! `ztest -E` works on a pool in files that somebody else has made. It asks the kernel first
+//! whether the pool is in use there, by way of `/dev/zfs`; where the kernel module is not loaded
+//! that question has no answer, and a small library put before the C library's functions gives the
+//! one that is true: there is no such pool. It is compiled when it is needed.
 //!
 //! The features encryption, bookmark_v2, bookmark_written and livelist must be enabled in the pool,
 //! and its sectors be of 4096 bytes. Afterwards the pool may have leaked space, which ztest can

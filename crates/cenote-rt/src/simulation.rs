@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   simulate(seed, future)    one thread, tasks in a fixed order
-//!                             wall_clock, monotonic    a clock that moves when it is read or slept on
+//!                             wall_clock, monotonic    a clock that moves when read or slept on
 //!                             secret_bytes             drawn from the seed
 //!                             blocking, cpu            inline
 //! ```

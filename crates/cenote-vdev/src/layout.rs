@@ -1,7 +1,7 @@
 //! Sizes: what a vdev holds, how it is cut into metaslabs, how small its I/O may be.
 //!
-//! All of it is decided once, when a top-level vdev is made or grows, and stored in the config; what
-//! is stored is what counts from then on (spec 01 §1, 05 §3.1, 06 §2, §4.8, §6.2).
+//! All of it is decided once, when a top-level vdev is made or grows, and stored in the config;
+//! what is stored is what counts from then on (spec 01 §1, 05 §3.1, 06 §2, §4.8, §6.2).
 
 use cenote_ondisk::config::{ASHIFT_MAX, ASHIFT_MIN, VdevConfig, VdevKind};
 use cenote_ondisk::label;

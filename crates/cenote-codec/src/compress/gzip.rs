@@ -52,7 +52,8 @@ pub(super) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressErr
 pub(super) fn compress(level: u8, src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let level = usize::from(level).clamp(1, LEVELS);
     DEFLATE.with_borrow_mut(|deflates| {
-        let fresh = || Compress::new(flate2::Compression::new((level as u32).max(LIBRARY_LEVEL_MIN)), true);
+        let fresh =
+            || Compress::new(flate2::Compression::new((level as u32).max(LIBRARY_LEVEL_MIN)), true);
         let deflate = deflates[level - 1].get_or_insert_with(fresh);
         deflate.reset();
         let status = deflate.compress(src, dst, FlushCompress::Finish).ok()?;

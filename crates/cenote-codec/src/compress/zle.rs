@@ -64,8 +64,8 @@ fn zeros_at_start(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&&byte| byte == 0).count()
 }
 
-/// Bytes up to the next run of zeros that is worth it, at most [`LITERALS_MAX`]. A run of full length
-/// and the last of a block do not end with a zero, which OpenZFS leaves to a run of zeros.
+/// Bytes up to the next run of zeros that is worth it, at most [`LITERALS_MAX`]. A run of full
+/// length and the last of a block do not end with a zero, which OpenZFS leaves to a run of zeros.
 fn literals_at_start(bytes: &[u8]) -> usize {
     let run = bytes.windows(ZEROS_MIN).take(LITERALS_MAX).position(|pair| pair == [0; ZEROS_MIN]);
     run.unwrap_or_else(|| {

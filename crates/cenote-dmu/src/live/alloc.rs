@@ -1,8 +1,8 @@
 //! Object numbers: which are free, and which is given out next.
 //!
 //! Numbers are given out in order by a cursor that skips what is taken. Where it enters the span
-//! of a level-1 block of the meta-dnode (32768 objects) it goes on to the next one that is at most a
-//! quarter full, so that a set full of objects is not searched slot by slot. A number that was
+//! of a level-1 block of the meta-dnode (32768 objects) it goes on to the next one that is at most
+//! a quarter full, so that a set full of objects is not searched slot by slot. A number that was
 //! freed counts as taken until that is committed (V5). In a new set the cursor starts behind the
 //! first block of dnodes, as OpenZFS's does (spec 02 §11).
 

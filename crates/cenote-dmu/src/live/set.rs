@@ -125,8 +125,8 @@ impl Live {
         self.lock().synced.root
     }
 
-    /// Changes in `txg` and before are refused from now on: a closure that ran under the lock before
-    /// is in, one that comes later takes a later txg.
+    /// Changes in `txg` and before are refused from now on: a closure that ran under the lock
+    /// before is in, one that comes later takes a later txg.
     pub fn close(&self, txg: u64) {
         let mut state = self.lock();
         state.closed = state.closed.max(txg);

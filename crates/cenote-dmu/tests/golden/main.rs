@@ -4,8 +4,8 @@
 
 mod blocks;
 mod damage;
-mod forms;
 mod foreign;
+mod forms;
 mod pool;
 
 use std::collections::BTreeMap;

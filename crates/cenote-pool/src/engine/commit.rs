@@ -99,7 +99,8 @@ impl Engine {
             .collect()
     }
 
-    /// Every leaf of the vdevs gets the config; each vdev that holds data must have one that took it.
+    /// Every leaf of the vdevs gets the config; each vdev that holds data must have one that took
+    /// it.
     async fn write_labels(&self, config: &Config, tops: &[&VdevConfig], pair: Pair) -> Result<()> {
         for top in tops {
             let mut written = 0;

@@ -3,7 +3,8 @@
 //! ```text
 //!   candidate ── its devices, locked ──> labels again ──> Pool ──> Engine
 //!                                                          |  space maps' headers, logs
-//!                                                          `─ refused if a feature in use is not kept
+//!                                                          `─ refused if a feature in use is not
+//!                                                          kept
 //! ```
 //!
 //! The labels are read again once the devices are locked: what was found before may have changed.

@@ -57,7 +57,8 @@ struct Forms {
 }
 
 impl Forms {
-    /// `has_logs` is the allocator's: a feature that is enabled now counts from the next opening on.
+    /// `has_logs` is the allocator's: a feature that is enabled now counts from the next opening
+    /// on.
     fn of(tx: &mut Tx<'_>, has_logs: bool) -> TxResult<Self> {
         Ok(Self {
             has_logs,

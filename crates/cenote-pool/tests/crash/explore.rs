@@ -122,8 +122,12 @@ impl Explorer<'_> {
             self.look_back(&images, pool.txg()).await?;
         }
         if number.is_multiple_of(self.depth.resume) {
-            let mut resumed =
-                Resumed { pool: &pool, state, rng: Rng::seeded(salt ^ 1), history: History::default() };
+            let mut resumed = Resumed {
+                pool: &pool,
+                state,
+                rng: Rng::seeded(salt ^ 1),
+                history: History::default(),
+            };
             self.tally.resumed += 1;
             self.tally.again += resumed.run(&images).await?;
         }

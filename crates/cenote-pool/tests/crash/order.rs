@@ -58,9 +58,10 @@ pub(crate) fn check(log: &Log) -> Result<(), String> {
     let (mut is_made, mut is_label_newer) = (false, false);
     for (number, event) in log.events.iter().enumerate() {
         let pending = || {
-            replay.pending().iter().map(|write| {
-                (Part::at(write.offset, log.bases[write.device].size()), write.event)
-            })
+            replay
+                .pending()
+                .iter()
+                .map(|write| (Part::at(write.offset, log.bases[write.device].size()), write.event))
         };
         match event {
             Event::Write { device, offset, .. } => {

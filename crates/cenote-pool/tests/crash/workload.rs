@@ -11,7 +11,7 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::create::CreateSpec;
 use cenote_pool::engine::{Engine, NewDataset};
-use cenote_rt::{Kind, Result, Rng};
+use cenote_rt::{Kind, Result, Rng, tunables};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
 use crate::model::{self, BLOCK, Content, History, State};
@@ -93,6 +93,9 @@ pub(crate) async fn run(
     rounds: u64,
     make: fn(String) -> Arc<dyn Device>,
 ) -> Result<Run> {
+    // What was freed is used again as soon as it may be: the smallest piece that fits is taken.
+    tunables::DF_ALLOC_THRESHOLD.set(1 << 40).unwrap();
+    tunables::BY_SIZE_MIN.set(0).unwrap();
     let recorder = Recorder::new();
     let devices = (0..layout.devices())
         .map(|number| recorder.wrap(make(format!("d{number}")), Image::zeroed(DEVICE_SIZE)));
@@ -273,7 +276,9 @@ impl Script {
         let name = self.pick(&heads).unwrap();
         match self.rng.below(16) {
             0..=3 => self.snapshot(vec![format!("{name}@s{round}")]).await?,
-            4 => self.snapshot(heads.iter().map(|name| format!("{name}@s{round}")).collect()).await?,
+            4 => {
+                self.snapshot(heads.iter().map(|name| format!("{name}@s{round}")).collect()).await?
+            }
             5 | 6 => self.clone_one(round).await?,
             7 => self.promote().await?,
             8 => self.roll_back(&name).await?,

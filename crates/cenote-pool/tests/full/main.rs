@@ -51,7 +51,8 @@ impl Fixture {
         let mut bytes = vec![0; len as usize];
         self.rng.fill(&mut bytes);
         let charge = Charge::write(len);
-        let change = self.engine.apply_charged(&self.head, charge, |tx| tx.write(object, offset, &bytes));
+        let change =
+            self.engine.apply_charged(&self.head, charge, |tx| tx.write(object, offset, &bytes));
         change.await.map(drop)
     }
 
@@ -130,7 +131,8 @@ fn a_full_pool_says_so_and_can_be_emptied() {
 fn what_frees_works_on_a_full_pool() {
     simulate(async {
         let mut fixture = Fixture::new(3).await;
-        let (first, second) = (fixture.new_object(32 << 10).await, fixture.new_object(32 << 10).await);
+        let (first, second) =
+            (fixture.new_object(32 << 10).await, fixture.new_object(32 << 10).await);
         for block in 0..400 {
             fixture.write(first, block << 15, 32 << 10).await.unwrap();
         }
@@ -154,7 +156,10 @@ fn what_frees_works_on_a_full_pool() {
         fixture.head = fixture.engine.create_dataset(pools::dataset("tank/b")).await.unwrap();
         let object = fixture.new_object(32 << 10).await;
         let (all, _) = fixture.fill(object, 32 << 10).await;
-        assert!(all >= blocks + 300, "{all} blocks fit into the emptied pool, {blocks} + 400 before");
+        assert!(
+            all >= blocks + 300,
+            "{all} blocks fit into the emptied pool, {blocks} + 400 before"
+        );
         fixture.finish().await;
     });
 }

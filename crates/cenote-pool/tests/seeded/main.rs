@@ -40,7 +40,8 @@ fn suite(layout: Layout) -> Result<(), String> {
         let run = workload::run(layout, SEED, ROUNDS, image).await;
         let run = run.map_err(|error| format!("the engine: {error}"))?;
         let depth = Depth::QUICK;
-        let cuts = explore(layout, SEED, &run, depth).await.map_err(|error| format!("a cut: {error}"));
+        let cuts =
+            explore(layout, SEED, &run, depth).await.map_err(|error| format!("a cut: {error}"));
         cuts.and_then(|_| order::check(&run.log).map_err(|error| format!("the order: {error}")))
     };
     cenote_rt::simulate(SEED, work).expect("a runtime")

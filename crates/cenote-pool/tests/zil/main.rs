@@ -215,8 +215,10 @@ fn a_lost_log_device_is_given_up() {
         drop((engine, volume));
         let left = pools::as_devices(&devices[..1]);
         assert!(pools::open(left.clone()).await.is_err());
-        let options =
-            cenote_pool::OpenOptions { missing_log_ok: true, ..cenote_pool::OpenOptions::default() };
+        let options = cenote_pool::OpenOptions {
+            missing_log_ok: true,
+            ..cenote_pool::OpenOptions::default()
+        };
         let engine = pools::open_with(left, &options).await.unwrap();
         let head = engine.head("tank/v").await.unwrap();
         assert!(!head.log().is_claimed());

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::Tx;
+use cenote_dmu::live::ObjectSpec;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::engine::zil::LogRecord;
@@ -100,9 +100,7 @@ pub(crate) async fn make(engine: &Engine, name: &str, kind: ObjSetType) -> Resul
         tx.allocate(&spec)?;
         Ok(())
     });
-    engine
-        .create_dataset(NewDataset { name: name.into(), kind, props: Vec::new(), fill })
-        .await
+    engine.create_dataset(NewDataset { name: name.into(), kind, props: Vec::new(), fill }).await
 }
 
 impl Volume {

@@ -109,7 +109,8 @@ pub(crate) async fn open_with(
     options: &OpenOptions,
 ) -> Result<Arc<Engine>> {
     let scan = scan_devices(devices.clone()).await;
-    let found = scan.find("tank").map_err(|error| cenote_rt::Error::not_found(error.to_string()))?;
+    let found =
+        scan.find("tank").map_err(|error| cenote_rt::Error::not_found(error.to_string()))?;
     Engine::open_devices(devices, found.guid(), options).await
 }
 

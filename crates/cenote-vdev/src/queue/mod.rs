@@ -6,8 +6,8 @@
 //! A device serves some I/Os at once and not too many, near places before far ones, and one long
 //! I/O faster than many short ones. The queue sees to all three: classes with a minimum and a
 //! maximum under way, the order of offsets within a class, and aggregation of neighbours, pads of
-//! RAID-Z included (spec 06 §11, §12). What it decides is in [`schedule`], which knows neither time nor
-//! tasks; this module carries it out.
+//! RAID-Z included (spec 06 §11, §12). What it decides is in [`schedule`], which knows neither time
+//! nor tasks; this module carries it out.
 //!
 //! Everything is submitted when the function is called; the future that it returns only waits, and
 //! may be dropped. A write that was submitted will be done, whoever waits for it. The requests of

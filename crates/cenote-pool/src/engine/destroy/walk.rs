@@ -11,8 +11,8 @@
 //!
 //! The order and the meaning of that place are OpenZFS's (spec 04 §12): either can finish what the
 //! other has begun. Its traversal takes only places of level 0 in object sets, data and blocks of
-//! dnodes: so that is where a walk may stop, and an indirect block goes together with the last block
-//! that hangs on it.
+//! dnodes: so that is where a walk may stop, and an indirect block goes together with the last
+//! block that hangs on it.
 
 use std::sync::Arc;
 use std::time::Duration;

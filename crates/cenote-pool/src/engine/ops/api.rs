@@ -290,7 +290,8 @@ impl Engine {
     }
 
     /// Clears away what programs that are gone have left: half-received datasets that cannot go on,
-    /// and temporary holds (spec 04 §20, end). Called once the pool is open and its logs are claimed.
+    /// and temporary holds (spec 04 §20, end). Called once the pool is open and its logs are
+    /// claimed.
     pub(in crate::engine) async fn tidy(&self) -> Result<()> {
         let pool = self.config().facts.name;
         let (abandoned, has_holds) = self
@@ -368,7 +369,8 @@ impl Task for CreateDataset {
             match self.create(scope).await {
                 Err(error) if error.kind() == Kind::Invariant => Err(error),
                 Ok(object) => {
-                    // From here on the dataset exists in this txg, and must get its contents with it.
+                    // From here on the dataset exists in this txg, and must get its contents with
+                    // it.
                     let head = self.fill(scope, object).await?;
                     self.answer.put(Ok(head));
                     Ok(())

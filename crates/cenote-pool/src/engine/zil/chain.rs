@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header ──> written ──> written ──> being written ──> empty: the next to be filled
-//!              `── freed once their txgs are synced      `── chosen before the block before it is written
+//!              `── freed once their txgs are synced      `── chosen before its predecessor is written
 //! ```
 //!
 //! Invariants
@@ -171,9 +171,10 @@ impl Chain {
     /// Whether blocks that `txg` has allocated cannot be reached yet (L3).
     pub(super) fn is_unsettled(&self, txg: u64) -> bool {
         let next = self.links.iter().skip(1);
-        self.links.iter().zip(next).any(|(link, next)| {
-            link.state == BlockState::Writing && next.bp.birth() <= txg
-        })
+        self.links
+            .iter()
+            .zip(next)
+            .any(|(link, next)| link.state == BlockState::Writing && next.bp.birth() <= txg)
     }
 
     /// Notes that a record was applied in `txg`.

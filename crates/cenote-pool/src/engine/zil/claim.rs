@@ -17,13 +17,13 @@ use std::sync::Arc;
 use cenote_block::BlockStore;
 use cenote_dmu::ObjSet;
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::byteswap;
 use cenote_ondisk::dsl::DatasetPhys;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ZIL_HEADER_LEN;
 use cenote_ondisk::zil::record::records;
 use cenote_ondisk::zil::{Body, LogBlock, ZilFlags, ZilHeader, block_seq};
-use cenote_ondisk::byteswap;
 use cenote_rt::{Buf, Error, FixedSet, Kind, Result};
 
 use super::Engine;
@@ -205,7 +205,9 @@ async fn read_block(
     for record in records(block.records) {
         let Ok(record) = record else { break };
         let target = match Body::decode(&record, record.bytes) {
-            Ok(Body::Write { bp, data: None, .. }) if !bp.is_hole() && !bp.is_embedded() => Some(bp),
+            Ok(Body::Write { bp, data: None, .. }) if !bp.is_hole() && !bp.is_embedded() => {
+                Some(bp)
+            }
             Ok(Body::CloneRange { bps, .. })
                 if bps.iter().any(|bp| !bp.is_hole() && !bp.is_embedded()) =>
             {

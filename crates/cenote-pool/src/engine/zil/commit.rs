@@ -1,7 +1,7 @@
 //! Making records durable (spec 07 A9, A10).
 //!
 //! ```text
-//!   callers ── ready list ── one of them has the turn: takes all of it, fills blocks, writes, flushes
+//!   callers ── ready list ── one has the turn: takes all of it, fills blocks, writes, flushes
 //!              `── the others find their records durable when their turn comes
 //! ```
 //!
@@ -362,4 +362,3 @@ fn encode(bp: &BlockPtr, next: &BlockPtr, records: &[u8]) -> BufMut {
     block[ZIL_CHAIN_LEN..ZIL_CHAIN_LEN + records.len()].copy_from_slice(records);
     block
 }
-

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   record ──> txg ── sync list, in order              ┐ commit of an object: all sync records
-//!                  `─ async lists by object, in order  ┘ and those of the object ──> ready ──> writer
+//!                  `─ async lists by object, in order  ┘ and those of it ──> ready ──> writer
 //! ```
 //!
 //! Records keep the order in which the operations were applied, also across lists.
@@ -124,7 +124,8 @@ impl Queue {
         self.txgs = self.txgs.split_off(&(txg + 1));
         self.ready.retain(|queued| queued.txg > txg);
         let lists = self.txgs.values();
-        let left = lists.flat_map(|lists| lists.sync.iter().chain(lists.by_object.values().flatten()));
+        let left =
+            lists.flat_map(|lists| lists.sync.iter().chain(lists.by_object.values().flatten()));
         self.memory = left.map(|queued| queued.record.memory()).sum();
     }
 

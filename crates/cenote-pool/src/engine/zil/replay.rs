@@ -18,9 +18,9 @@ use cenote_block::ReadContext;
 use cenote_dmu::{Step, Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::endian::Endian;
+use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zil::record::{records, unswap};
 use cenote_ondisk::zil::{Body, LogBlock, Record, RecordKind, ZilFlags, ZilHeader, block_seq};
-use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{Buf, Error, Kind, Result};
 
 use super::chain::Stage;
@@ -45,8 +45,8 @@ pub trait ReplaySink: Send + Sync {
     /// Applies an operation. May run several times, like every transaction.
     ///
     /// # Errors
-    /// `Kind::Unsupported` if this sink does not know such operations: the log stays then. Any other
-    /// error that comes twice ends the replay, and the rest of the log is lost.
+    /// `Kind::Unsupported` if this sink does not know such operations: the log stays then. Any
+    /// other error that comes twice ends the replay, and the rest of the log is lost.
     fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()>;
 }
 
@@ -130,17 +130,13 @@ impl Engine {
         Ok(done)
     }
 
-    /// Replays what an earlier opening left in the log of a head, before anybody changes it. None if
-    /// there is nothing. Afterwards the log is empty.
+    /// Replays what an earlier opening left in the log of a head, before anybody changes it. None
+    /// if there is nothing. Afterwards the log is empty.
     ///
     /// # Errors
     /// `Kind::Unsupported` if the sink does not know an operation: the log stays, as far as it was
     /// not replayed. Those of a sync.
-    pub async fn replay_log(
-        &self,
-        head: &Head,
-        sink: &dyn ReplaySink,
-    ) -> Result<Option<Replayed>> {
+    pub async fn replay_log(&self, head: &Head, sink: &dyn ReplaySink) -> Result<Option<Replayed>> {
         // Nobody writes a log that is being replayed.
         let _writer = head.log().writer.lock().await;
         self.adopt_log(head);
@@ -258,8 +254,7 @@ impl Engine {
             level: cenote_ondisk::bookmark::LEVEL_ZIL,
             blkid: 0,
         };
-        let context =
-            ReadContext { place, keys: None, is_encrypted: false, bypass_cache: true };
+        let context = ReadContext { place, keys: None, is_encrypted: false, bypass_cache: true };
         self.store.read(bp, &context).await
     }
 
