@@ -1,6 +1,8 @@
 //! Intent logs: what was committed is there after any power cut, nothing torn or half is, space
 //! agrees at every moment, and OpenZFS agrees with all of it.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
 mod cuts;
 mod golden;
 mod model;
@@ -46,7 +48,7 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
             engine.sync().await?;
         }
     }
-    let (txg, before) = (engine.uberblock().txg, model::cells(&volume.head).await.unwrap());
+    let (txg, before) = (engine.uberblock().txg, model::read(&volume.head).await.unwrap());
     let left = images();
     assert_eq!(pools::check_space(left.clone()).await, Ok(()), "{layout:?} live, txg {txg}");
     pools::judge(&left, &format!("{layout:?}-live"));
@@ -64,7 +66,7 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
     let head = engine.head("tank/v").await?;
     let replayed = engine.replay_log(&head, &VolumeSink).await?.expect("there is a log");
     assert!(replayed.failure.is_none() && replayed.applied > 0, "{replayed:?}");
-    assert_eq!(model::cells(&head).await.unwrap(), before, "{layout:?}");
+    assert_eq!(model::read(&head).await.unwrap(), before, "{layout:?}");
     assert_eq!(pools::check_space(images()).await, Ok(()), "{layout:?} replayed");
     engine.export().await?;
     assert_eq!(pools::check_space(images()).await, Ok(()), "{layout:?} exported");
@@ -96,13 +98,13 @@ fn committers_share_writes() {
             task.await.unwrap();
         }
         assert_eq!(volume.history.acknowledged(), 160);
-        let before = model::cells(&volume.head).await.unwrap();
+        let before = model::read(&volume.head).await.unwrap();
         drop((engine, volume));
         let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
         let head = engine.head("tank/v").await.unwrap();
         engine.set_replay_sink(ObjSetType::Other, Arc::new(VolumeSink));
         assert_eq!(engine.replay_logs().await.unwrap().len(), 1);
-        assert_eq!(model::cells(&head).await.unwrap(), before);
+        assert_eq!(model::read(&head).await.unwrap(), before);
         engine.export().await.unwrap();
     })
     .unwrap();
@@ -209,7 +211,7 @@ fn a_lost_log_device_is_given_up() {
             volume.commit(&engine, place).await.unwrap();
             if round == 2 {
                 engine.sync().await.unwrap();
-                synced = model::cells(&volume.head).await.unwrap();
+                synced = model::read(&volume.head).await.unwrap();
             }
         }
         drop((engine, volume));
@@ -222,7 +224,7 @@ fn a_lost_log_device_is_given_up() {
         let engine = pools::open_with(left, &options).await.unwrap();
         let head = engine.head("tank/v").await.unwrap();
         assert!(!head.log().is_claimed());
-        assert_eq!(model::cells(&head).await.unwrap(), synced);
+        assert_eq!(model::read(&head).await.unwrap(), synced);
         engine.export().await.unwrap();
     })
     .unwrap();

@@ -46,18 +46,34 @@ impl History {
         self.ops.lock().unwrap().len()
     }
 
-    /// The number of operations after which the volume is as found, at least `least`.
-    pub(crate) fn find(&self, found: &[u64], least: usize) -> Option<usize> {
-        let mut cells = vec![0; CELLS as usize];
+    /// The number of operations after which the volume is as found, at least `least`. Of the next
+    /// one the beginning may be there: long writes are several records, and this one was not
+    /// acknowledged.
+    pub(crate) fn find(&self, found: &[u8], least: usize) -> Option<usize> {
+        let mut bytes = vec![0; (CELLS * CELL) as usize];
         let ops = self.ops.lock().unwrap();
         for count in 0..=ops.len() {
-            if count >= least && cells == found {
+            let before = bytes.clone();
+            if let Some(op) = ops.get(count) {
+                op.apply(&mut bytes);
+            }
+            // As after the next operation up to here, and as before it from here on.
+            let same = bytes.iter().zip(found).take_while(|(a, b)| a == b).count();
+            if count >= least && before[same..] == found[same..] {
                 return Some(count);
             }
-            let Some(op) = ops.get(count) else { break };
-            cells[op.first as usize..][..op.count as usize].fill(op.salt.unwrap_or(0));
         }
         None
+    }
+}
+
+impl Op {
+    fn apply(&self, bytes: &mut [u8]) {
+        let range = (self.first * CELL) as usize..((self.first + self.count) * CELL) as usize;
+        match self.salt {
+            Some(_) => bytes[range].copy_from_slice(&content(self)),
+            None => bytes[range].fill(0),
+        }
     }
 }
 
@@ -110,21 +126,18 @@ impl Volume {
         let bytes = op.salt.map(|_| content(&op));
         let (place, _) = engine
             .apply_logged(&self.head, |tx| {
-                let record = match &bytes {
-                    Some(bytes) => {
-                        tx.write(OBJECT, offset, bytes)?;
-                        if is_later {
-                            LogRecord::write_later(OBJECT, offset, len)
-                        } else {
-                            let mut buf = BufMut::zeroed(bytes.len());
-                            buf.copy_from_slice(bytes);
-                            LogRecord::write(OBJECT, offset, buf.freeze())
-                        }
+                let record = if let Some(bytes) = &bytes {
+                    tx.write(OBJECT, offset, bytes)?;
+                    if is_later {
+                        LogRecord::write_later(OBJECT, offset, len)
+                    } else {
+                        let mut buf = BufMut::zeroed(bytes.len());
+                        buf.copy_from_slice(bytes);
+                        LogRecord::write(OBJECT, offset, buf.freeze())
                     }
-                    None => {
-                        tx.free_range(OBJECT, offset, Some(len))?;
-                        LogRecord::truncate(OBJECT, offset, len)
-                    }
+                } else {
+                    tx.free_range(OBJECT, offset, Some(len))?;
+                    LogRecord::truncate(OBJECT, offset, len)
                 };
                 let mut ops = self.history.ops.lock().unwrap();
                 ops.push(op);
@@ -142,18 +155,7 @@ impl Volume {
     }
 }
 
-/// The salts of the cells; an error if a cell is neither whole nor empty.
-pub(crate) async fn cells(head: &Head) -> std::result::Result<Vec<u64>, String> {
-    let read = head.live().inspect(|tx| tx.read(OBJECT, 0, (CELL * CELLS) as usize)).await;
-    let bytes = read.map_err(|error| format!("{error:?}"))?;
-    let mut found = vec![0; CELLS as usize];
-    for (number, chunk) in bytes.chunks(CELL as usize).enumerate() {
-        let salt = u64::from_le_bytes(*chunk.first_chunk().ok_or("a short cell")?);
-        let wanted = if salt == 0 { vec![0; chunk.len()] } else { cell(number as u64, salt) };
-        if chunk != wanted {
-            return Err(format!("cell {number} is torn"));
-        }
-        found[number] = salt;
-    }
-    Ok(found)
+/// What the volume holds.
+pub(crate) async fn read(head: &Head) -> Result<Vec<u8>> {
+    head.live().inspect(|tx| tx.read(OBJECT, 0, (CELL * CELLS) as usize)).await
 }

@@ -148,9 +148,9 @@ pub(crate) fn judge(images: &[Image], what: &str) -> bool {
     let Some(zdb) = cenote_oracle::zdb() else { return false };
     let folder = std::env::temp_dir().join(format!("cenote-zil-{}-{what}", std::process::id()));
     unpack(images, &folder);
-    for options in [&["-bcc"][..], &["-y"], &["-iiii"]] {
-        let said = zdb.pool("tank", &folder, options);
-        assert!(said.is_success(), "{what}: zdb {options:?}: {said}");
+    for options in ["-bcc", "-iiii"] {
+        let said = zdb.pool("tank", &folder, &[options]);
+        assert!(said.is_success(), "{what}: zdb {options}: {said}");
     }
     std::fs::remove_dir_all(&folder).ok();
     true

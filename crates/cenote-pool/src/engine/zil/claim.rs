@@ -28,6 +28,7 @@ use cenote_rt::{Buf, Error, FixedSet, Kind, Result};
 
 use super::Engine;
 use super::chain::no_header;
+use super::commit::adopt;
 use crate::Pool;
 use crate::engine::invariant_error;
 
@@ -60,7 +61,7 @@ impl Engine {
         let (logs, claimed_before) = left_logs(pool).await?;
         for object in claimed_before {
             let head = self.head_of_object(object).await?;
-            self.adopt_log(&head);
+            adopt(&head);
         }
         let first_txg = self.open_txg();
         let missing = match self.check_logs(&logs, first_txg).await {
@@ -83,7 +84,7 @@ impl Engine {
                 .try_into()
                 .map_err(|_| invariant_error("a log header has another length".into()))?;
             head.live().set_zil_header(first_txg, bytes)?;
-            self.adopt_log(&head);
+            adopt(&head);
         }
         if logs.is_empty() {
             return Ok(());

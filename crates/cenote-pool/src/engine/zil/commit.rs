@@ -1,7 +1,7 @@
 //! Making records durable (spec 07 A9, A10).
 //!
 //! ```text
-//!   callers ── ready list ── one has the turn: takes all of it, fills blocks, writes, flushes
+//!   callers ── ready list ── one of them has the turn: takes all of it, fills blocks, writes, flushes
 //!              `── the others find their records durable when their turn comes
 //! ```
 //!
@@ -60,23 +60,20 @@ impl Engine {
         // From here until `finish` the records are nobody's but this task's. If it ends early the
         // next writer sees that, and syncs.
         let (records, last) = log.queue().take();
-        let is_written = match records {
-            Some(records) => match self.write_records(head, &mut bursts, records).await {
-                Ok(Way::Chain) => true,
-                Ok(Way::Sync) => false,
-                Err(error) if error.kind() == Kind::Invariant => return Err(error),
-                // The chain has a hole in it: it goes with the sync.
-                Err(_) => {
-                    log.chain().retire();
-                    false
-                }
-            },
-            None => {
-                log.chain().retire();
-                false
-            }
+        let way = match records {
+            Some(records) => self.write_records(head, &mut bursts, records).await,
+            None => Err(Error::new(Kind::Busy, "a writer did not come back")),
         };
-        if !is_written {
+        let way = match way {
+            Err(error) if error.kind() == Kind::Invariant => return Err(error),
+            // The chain may have a hole in it: it goes with the sync.
+            Err(_) => {
+                log.chain().retire();
+                Way::Sync
+            }
+            Ok(way) => way,
+        };
+        if let Way::Sync = way {
             if head.is_gone() {
                 return Err(Error::not_found(EngineError::HeadGone(head.object())));
             }
@@ -118,7 +115,7 @@ impl Engine {
     /// Sees that there is a chain to write to.
     async fn prepare_chain(&self, head: &Head) -> Result<Way> {
         let log = head.log();
-        self.adopt_log(head);
+        adopt(head);
         let stage = log.chain().stage.clone();
         match stage {
             Stage::Live if log.chain().is_usable => return Ok(Way::Chain),
@@ -143,18 +140,6 @@ impl Engine {
         }
         // Order 1: the header gets on disk with the sync that makes these records durable.
         Ok(Way::Sync)
-    }
-
-    /// Looks at the header, if nobody has.
-    pub(super) fn adopt_log(&self, head: &Head) {
-        if head.log().chain().stage != Stage::Unknown {
-            return;
-        }
-        // The object set's lock comes before the chain's.
-        match ZilHeader::decode(&head.live().zil_header()) {
-            Ok(header) => head.log().chain().adopt(header),
-            Err(_) => head.log().chain().stage = Stage::Foreign,
-        }
     }
 
     /// Gets the data of records that do not have it.
@@ -340,6 +325,18 @@ impl Drop for Writing<'_> {
         }
         drop(chain);
         self.log.settled.notify_waiters();
+    }
+}
+
+/// Looks at the header, if nobody has.
+pub(super) fn adopt(head: &Head) {
+    if head.log().chain().stage != Stage::Unknown {
+        return;
+    }
+    // The object set's lock comes before the chain's.
+    match ZilHeader::decode(&head.live().zil_header()) {
+        Ok(header) => head.log().chain().adopt(header),
+        Err(_) => head.log().chain().stage = Stage::Foreign,
     }
 }
 

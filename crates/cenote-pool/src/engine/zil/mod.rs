@@ -31,6 +31,8 @@ mod queue;
 mod record;
 mod replay;
 mod sync;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   record ──> txg ── sync list, in order              ┐ commit of an object: all sync records
-//!                  `─ async lists by object, in order  ┘ and those of it ──> ready ──> writer
+//!                  `─ async lists by object, in order  ┘ and those of the object ──> ready ──> writer
 //! ```
 //!
 //! Records keep the order in which the operations were applied, also across lists.
@@ -66,14 +66,11 @@ impl Queue {
         let before = self.ready.len();
         for lists in self.txgs.values_mut() {
             self.ready.append(&mut lists.sync);
-            match object {
-                Some(object) => {
-                    self.ready.extend(lists.by_object.remove(&object).into_iter().flatten());
-                }
-                None => {
-                    let all = std::mem::take(&mut lists.by_object);
-                    self.ready.extend(all.into_values().flatten());
-                }
+            if let Some(object) = object {
+                self.ready.extend(lists.by_object.remove(&object).into_iter().flatten());
+            } else {
+                let all = std::mem::take(&mut lists.by_object);
+                self.ready.extend(all.into_values().flatten());
             }
         }
         if self.ready.len() > before {

@@ -25,6 +25,7 @@ use cenote_rt::{Buf, Error, Kind, Result};
 
 use super::chain::Stage;
 use super::claim::read_native;
+use super::commit::adopt;
 use super::{Engine, Head};
 
 /// An operation to be done again.
@@ -45,8 +46,8 @@ pub trait ReplaySink: Send + Sync {
     /// Applies an operation. May run several times, like every transaction.
     ///
     /// # Errors
-    /// `Kind::Unsupported` if this sink does not know such operations: the log stays then. Any
-    /// other error that comes twice ends the replay, and the rest of the log is lost.
+    /// `Kind::Unsupported` if this sink does not know such operations: the log stays then. Any other
+    /// error that comes twice ends the replay, and the rest of the log is lost.
     fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()>;
 }
 
@@ -130,8 +131,8 @@ impl Engine {
         Ok(done)
     }
 
-    /// Replays what an earlier opening left in the log of a head, before anybody changes it. None
-    /// if there is nothing. Afterwards the log is empty.
+    /// Replays what an earlier opening left in the log of a head, before anybody changes it. None if
+    /// there is nothing. Afterwards the log is empty.
     ///
     /// # Errors
     /// `Kind::Unsupported` if the sink does not know an operation: the log stays, as far as it was
@@ -139,7 +140,7 @@ impl Engine {
     pub async fn replay_log(&self, head: &Head, sink: &dyn ReplaySink) -> Result<Option<Replayed>> {
         // Nobody writes a log that is being replayed.
         let _writer = head.log().writer.lock().await;
-        self.adopt_log(head);
+        adopt(head);
         let Stage::Claimed(header) = head.log().chain().stage.clone() else { return Ok(None) };
         if !header.flags.contains(ZilFlags::REPLAY_NEEDED) {
             self.discard_log(head, &header).await?;

@@ -1,0 +1,155 @@
+//! Packing of records, the order of the queue, the life of a chain.
+
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::zil::record::records;
+use cenote_ondisk::zil::{Body, RecordKind, block_seq};
+use cenote_rt::{Buf, BufMut};
+
+use super::chain::{BlockState, Chain, Stage, no_header};
+use super::queue::Queue;
+use super::record::{LogRecord, Piece};
+
+fn data(len: usize) -> Buf {
+    let mut buf = BufMut::zeroed(len);
+    for (index, byte) in buf.iter_mut().enumerate() {
+        *byte = index as u8;
+    }
+    buf.freeze()
+}
+
+#[test]
+fn a_write_is_cut_where_the_block_ends() {
+    for len in [1, 8, 511, 4096, 70_001] {
+        let mut piece = Piece::new(9, LogRecord::write(3, 100, data(len)), None);
+        let (mut seq, mut found, mut blocks) = (5, Vec::new(), 0);
+        loop {
+            let mut block = Vec::new();
+            let is_whole = piece.pack(&mut block, 4096 - 184, &mut seq);
+            assert!(block.len() <= 4096 - 184 && block.len().is_multiple_of(8));
+            let record = records(&block).next().unwrap().unwrap();
+            assert_eq!((record.txg, record.seq), (9, seq));
+            let body = Body::decode(&record, record.bytes).unwrap();
+            let Body::Write { object, offset, data: Some(part), .. } = body else {
+                panic!("{body:?}");
+            };
+            assert_eq!((object, offset), (3, 100 + found.len() as u64));
+            found.extend_from_slice(part);
+            blocks += 1;
+            if is_whole {
+                break;
+            }
+        }
+        assert_eq!(found, data(len)[..], "{len} bytes in {blocks} blocks");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_left_for_the_next_block() {
+    let mut seq = 0;
+    let mut piece = Piece::new(9, LogRecord::of_names(RecordKind::Remove, vec![1; 60]), None);
+    assert_eq!((piece.len(), piece.whole_len()), (96, 96));
+    let mut block = Vec::new();
+    assert!(!piece.pack(&mut block, 88, &mut seq) && block.is_empty() && seq == 0);
+    assert!(piece.pack(&mut block, 96, &mut seq) && block.len() == 96 && seq == 1);
+}
+
+#[test]
+fn commits_take_names_and_their_object() {
+    let mut queue = Queue::default();
+    let named = || LogRecord::of_names(RecordKind::Remove, vec![0; 16]);
+    for (txg, record) in [
+        (5, LogRecord::truncate(1, 0, 1)),
+        (5, named()),
+        (6, LogRecord::truncate(2, 0, 2)),
+        (6, LogRecord::truncate(1, 0, 3)),
+        (6, named()),
+    ] {
+        queue.push(txg, record);
+    }
+    assert_eq!(queue.pull(Some(1)), Some(1));
+    let (taken, ticket) = queue.take();
+    let taken = taken.unwrap();
+    let seen: Vec<_> = taken.iter().map(|queued| (queued.txg, queued.record.object)).collect();
+    assert_eq!(seen, [(5, 1), (5, 0), (6, 1), (6, 0)]);
+    // Until it is known what became of them, others wait.
+    assert_eq!(queue.pull(Some(1)), Some(1));
+    assert!(queue.take().0.is_none(), "the first writer never came back");
+    queue.finish(ticket);
+    assert_eq!(queue.pull(Some(1)), None);
+    queue.committed(5);
+    assert_eq!(queue.pull(None), Some(2));
+    queue.committed(6);
+    queue.push(6, named());
+    assert_eq!(queue.take().0.map(|records| records.len()), Some(0));
+}
+
+/// A block of a chain, as far as the chain looks at it.
+fn block(seq: u64, birth: u64) -> BlockPtr {
+    let mut words = [0; 16];
+    (words[0], words[1], words[6]) = (8, seq << 12, 0x8009_0902_0007_0007);
+    (words[10], words[15]) = (birth, seq);
+    BlockPtr::from_words(words)
+}
+
+fn chain(births: &[u64]) -> Chain {
+    let mut chain = Chain::default();
+    chain.adopt(no_header());
+    chain.begin([1, 2]);
+    for (seq, birth) in (1..).zip(births) {
+        assert!(chain.push(block(seq, *birth)));
+    }
+    chain
+}
+
+fn write(chain: &mut Chain, index: usize, max_txg: u64, state: BlockState) {
+    let link = &mut chain.links[index];
+    (link.max_txg, link.state) = (max_txg, state);
+}
+
+#[test]
+fn blocks_leave_when_their_txgs_are_synced() {
+    let mut chain = chain(&[5, 5, 6]);
+    write(&mut chain, 0, 5, BlockState::Written);
+    write(&mut chain, 1, 6, BlockState::Writing);
+    // What txg 5 has allocated can be reached; what comes with 6 not yet.
+    assert!(!chain.is_unsettled(5) && chain.is_unsettled(6));
+    let step = chain.step(5);
+    assert!(step.is_begun && step.freed.iter().map(block_seq).eq([1]));
+    assert_eq!(block_seq(&step.header.unwrap().log), 2);
+    chain.committed(4);
+    assert!(!chain.is_usable);
+    chain.committed(5);
+    assert!(chain.is_usable);
+    write(&mut chain, 0, 6, BlockState::Written);
+    let step = chain.step(6);
+    assert!(step.freed.iter().map(block_seq).eq([2]) && !step.is_begun);
+    // The last one stays, and nothing changes any more.
+    let step = chain.step(7);
+    assert!(step.freed.is_empty() && step.header.is_none());
+}
+
+#[test]
+fn a_retired_chain_goes_with_its_last_txg() {
+    let mut chain = chain(&[5, 5, 7]);
+    write(&mut chain, 0, 5, BlockState::Written);
+    write(&mut chain, 1, 6, BlockState::Written);
+    chain.step(5);
+    chain.retire();
+    let step = chain.step(6);
+    assert!(step.is_ended && step.header == Some(no_header()));
+    assert!(step.freed.iter().map(block_seq).eq([2]));
+    assert_eq!(chain.stage, Stage::None);
+    // What the next txg had allocated goes with that one.
+    assert!(chain.has_orphans());
+    assert!(chain.step(7).freed.iter().map(block_seq).eq([3]));
+}
+
+#[test]
+fn a_dataset_takes_its_log_along() {
+    let mut chain = chain(&[5, 6]);
+    chain.step(5);
+    assert!(chain.doom(5).unwrap().iter().map(block_seq).eq([1]));
+    chain.close();
+    assert!(!chain.push(block(3, 6)));
+    assert!(chain.step(6).freed.iter().map(block_seq).eq([2, 3]));
+}
