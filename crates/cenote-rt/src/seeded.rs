@@ -38,13 +38,11 @@ pub enum Bug {
     RewriteOfOldBlocks,
     /// The log of the oldest unflushed txg is dropped with those before it.
     LogDroppedEarly,
-    /// A flushed metaslab is not marked as such.
-    StaleUnflushedTxg,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 14] = [
         Self::NoFlushBeforeLabels,
         Self::NoFlushBeforeUberblock,
         Self::NoFlushAfterUberblock,
@@ -59,7 +57,6 @@ impl Bug {
         Self::LostCopy,
         Self::RewriteOfOldBlocks,
         Self::LogDroppedEarly,
-        Self::StaleUnflushedTxg,
     ];
 }
 

@@ -170,9 +170,6 @@ impl<'a> Recorder<'a> {
             self.append(tx, object, &geometry, None, Action::Alloc, &flush.allocs)?;
             self.append(tx, object, &geometry, None, Action::Free, &flush.frees)?;
         }
-        if is_on(Bug::StaleUnflushedTxg) {
-            return Ok(());
-        }
         self.set_unflushed(tx, flush.vdev, flush.metaslab, self.txg)
     }
 
