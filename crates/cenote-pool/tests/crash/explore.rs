@@ -39,7 +39,7 @@ pub(crate) struct Depth {
 
 impl Depth {
     pub(crate) const FULL: Self =
-        Self { samples: 3, stride: 1, resume: 10, stale: 8, rewind: 6, judge: 45 };
+        Self { samples: 3, stride: 1, resume: 10, stale: 8, rewind: 6, judge: 35 };
     pub(crate) const QUICK: Self =
         Self { samples: 3, stride: 9, resume: 16, stale: 4, rewind: 4, judge: 0 };
 }
