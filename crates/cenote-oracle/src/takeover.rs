@@ -9,6 +9,8 @@
 //! and its sectors be of 4096 bytes. Afterwards the pool may have leaked space, which ztest can
 //! leave in pools of OpenZFS too: what is to be compared is what two checkers say of it.
 
+#![expect(clippy::disallowed_methods, reason = "a child process lives in real time")]
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

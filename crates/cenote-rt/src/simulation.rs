@@ -11,8 +11,6 @@
 //! from the world that its thread is in. On devices in memory two runs with one seed then write the
 //! same bytes in the same order.
 
-#![expect(clippy::disallowed_methods, reason = "this is the module behind the facade")]
-
 use std::cell::RefCell;
 use std::time::Duration;
 

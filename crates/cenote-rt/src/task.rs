@@ -72,10 +72,10 @@ pub async fn until<T>(timeout: Duration, future: impl Future<Output = T>) -> Opt
 /// Time since some fixed moment, never going back.
 #[must_use]
 pub fn monotonic() -> Duration {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     if let Some(elapsed) = simulation::elapsed() {
         return elapsed;
     }
-    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     START.get_or_init(std::time::Instant::now).elapsed()
 }
 

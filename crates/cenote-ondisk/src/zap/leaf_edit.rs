@@ -11,7 +11,7 @@
 //!
 //! Invariants kept, beyond those of reading
 //! * L1  Every chunk is an entry, part of an array, or free; the free list has `free_count`
-//!       members.
+//!   members.
 //! * L2  `entry_count` is the number of entries on the chains; each stands in the slot of its hash.
 //! * L3  A chain is sorted by cd, and the cds of one hash differ.
 

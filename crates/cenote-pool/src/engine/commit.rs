@@ -40,7 +40,7 @@ impl Engine {
             return Err(invariant_error(format!("txg {txg} leaves a config unrecorded")));
         }
         let uberblock = self.next_uberblock(txg, root, &config);
-        let tops = if is_dirty { concrete(&config) } else { self.some_tops(&config, txg) };
+        let tops = if is_dirty { concrete(&config) } else { some_tops(&config, txg) };
 
         if is_on(Bug::UberblockFirst) {
             self.write_uberblock(&tops, &uberblock).await?;
@@ -84,19 +84,6 @@ impl Engine {
             checkpoint_txg: 0,
             ..self.uberblock()
         }
-    }
-
-    /// Up to three vdevs that hold data, from one that changes with the txg on.
-    fn some_tops<'a>(&self, config: &'a Config, txg: u64) -> Vec<&'a VdevConfig> {
-        let tops: Vec<_> = concrete(config)
-            .into_iter()
-            .filter(|top| !top.top.is_log && top.top.metaslab_array != 0)
-            .collect();
-        let count = tops.len().max(1);
-        let first = txg as usize % count;
-        (0..tops.len().min(UBERBLOCK_TOPS))
-            .filter_map(|index| tops.get((first + index) % count).copied())
-            .collect()
     }
 
     /// Every leaf of the vdevs gets the config; each vdev that holds data must have one that took
@@ -167,6 +154,19 @@ impl Engine {
         let (id, _) = self.tree.leaves().find(|(_, leaf)| leaf.guid() == guid)?;
         Some(id)
     }
+}
+
+/// Up to three vdevs that hold data, from one that changes with the txg on.
+fn some_tops(config: &Config, txg: u64) -> Vec<&VdevConfig> {
+    let tops: Vec<_> = concrete(config)
+        .into_iter()
+        .filter(|top| !top.top.is_log && top.top.metaslab_array != 0)
+        .collect();
+    let count = tops.len().max(1);
+    let first = txg as usize % count;
+    (0..tops.len().min(UBERBLOCK_TOPS))
+        .filter_map(|index| tops.get((first + index) % count).copied())
+        .collect()
 }
 
 fn concrete(config: &Config) -> Vec<&VdevConfig> {

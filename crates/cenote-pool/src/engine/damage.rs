@@ -124,13 +124,12 @@ impl Engine {
         }
         self.mos_apply(txg, |tx| {
             let by_head = features::is_active(tx, "head_errlog")?;
-            let log = match directory_object(tx, ERRLOG_LAST)? {
-                Some(log) => log,
-                None => {
-                    let log = new_log(tx)?;
-                    zap::update(tx, DIRECTORY, ERRLOG_LAST, log)?;
-                    log
-                }
+            let log = if let Some(log) = directory_object(tx, ERRLOG_LAST)? {
+                log
+            } else {
+                let log = new_log(tx)?;
+                zap::update(tx, DIRECTORY, ERRLOG_LAST, log)?;
+                log
             };
             for &(objset, object, level, blkid, birth) in &lost {
                 let place = Bookmark { objset, object, level, blkid };
@@ -164,13 +163,12 @@ fn note_by_head(tx: &mut Tx<'_>, log: u64, place: &Bookmark, birth: u64) -> TxRe
         }
     };
     let key = zap::hex_key(head);
-    let errors = match zap::lookup_u64(tx, log, &key)? {
-        Some(errors) => errors,
-        None => {
-            let errors = new_log(tx)?;
-            zap::insert(tx, log, &key, errors)?;
-            errors
-        }
+    let errors = if let Some(errors) = zap::lookup_u64(tx, log, &key)? {
+        errors
+    } else {
+        let errors = new_log(tx)?;
+        zap::insert(tx, log, &key, errors)?;
+        errors
     };
     let entry = HeadEntry { object: place.object, level: place.level, blkid: place.blkid, birth };
     zap::update(tx, errors, &entry.format(), Value::text(""))

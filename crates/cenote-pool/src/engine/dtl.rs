@@ -59,18 +59,15 @@ fn store(
         }
         return Ok(None);
     }
-    let object = match object {
-        // The form of a map that is there does not change, and neither does the count of forms.
-        Some(object) => {
-            let (_, has_histogram) = spacemap::length(tx, object)?;
-            spacemap::truncate(tx, object, &spacemap::Form { has_histogram, ..form })?
+    // The form of a map that is there does not change, and neither does the count of forms.
+    let object = if let Some(object) = object {
+        let (_, has_histogram) = spacemap::length(tx, object)?;
+        spacemap::truncate(tx, object, &spacemap::Form { has_histogram, ..form })?
+    } else {
+        if has_histogram {
+            features::add(tx, "spacemap_histogram", 1)?;
         }
-        None => {
-            if has_histogram {
-                features::add(tx, "spacemap_histogram", 1)?;
-            }
-            spacemap::create(tx, &form)?
-        }
+        spacemap::create(tx, &form)?
     };
     let has_v2 = features::is_active(tx, "spacemap_v2")?;
     let words = spacemap::Words { geometry: Geometry::DTL, has_v2, vdev: None };

@@ -137,6 +137,7 @@ impl PolicySource for HeadPolicy {
 }
 
 /// The policy for a block; what an object's own settings ask for may mean nothing.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as the callers and the callee have them")]
 pub(super) fn policy_of(
     pool: &PoolPolicy,
     dataset: &DatasetPolicy,

@@ -295,12 +295,11 @@ impl<'a> Recorder<'a> {
 
     /// The log of this txg, made if there is none.
     fn log(&self, tx: &mut Tx<'_>) -> TxResult<u64> {
-        let logs = match dsl::directory_object(tx, LOG_SPACEMAP_ZAP)? {
-            Some(logs) => logs,
-            None => {
-                features::add(tx, "log_spacemap", 1)?;
-                dsl::new_directory_zap(tx, LOG_SPACEMAP_ZAP)?
-            }
+        let logs = if let Some(logs) = dsl::directory_object(tx, LOG_SPACEMAP_ZAP)? {
+            logs
+        } else {
+            features::add(tx, "log_spacemap", 1)?;
+            dsl::new_directory_zap(tx, LOG_SPACEMAP_ZAP)?
         };
         let name = key::of_number(self.txg);
         if let Some(log) = zap::lookup_u64(tx, logs, &name)? {
@@ -318,14 +317,13 @@ impl<'a> Recorder<'a> {
         let zap_top = top.top.zap_top.ok_or_else(|| {
             invariant(format!("vdev {vdev} has no object for its unflushed txgs"))
         })?;
-        let array = match zap::lookup_u64(tx, zap_top, UNFLUSHED_TXGS)? {
-            Some(array) => array,
-            None => {
-                let spec = ObjectSpec::new(ObjectType::UINT64_METADATA, UNFLUSHED_BLOCK);
-                let array = tx.allocate(&spec)?;
-                zap::insert(tx, zap_top, UNFLUSHED_TXGS, array)?;
-                array
-            }
+        let array = if let Some(array) = zap::lookup_u64(tx, zap_top, UNFLUSHED_TXGS)? {
+            array
+        } else {
+            let spec = ObjectSpec::new(ObjectType::UINT64_METADATA, UNFLUSHED_BLOCK);
+            let array = tx.allocate(&spec)?;
+            zap::insert(tx, zap_top, UNFLUSHED_TXGS, array)?;
+            array
         };
         array::set_word(tx, array, metaslab, txg)
     }

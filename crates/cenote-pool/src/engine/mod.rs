@@ -352,7 +352,7 @@ impl Engine {
         &self,
         change: impl FnMut(&mut Tx<'_>, &Context) -> TxResult<T> + Send + 'static,
     ) -> Result<T> {
-        let (task, answer) = Change::new(change);
+        let (task, answer) = Change::with_answer(change);
         self.run_task(task).await?;
         answer.take()
     }
@@ -480,7 +480,7 @@ where
     F: FnMut(&mut Tx<'_>, &Context) -> TxResult<T> + Send + 'static,
     T: Send + 'static,
 {
-    fn new(change: F) -> (Box<dyn Task>, Arc<Answer<T>>) {
+    fn with_answer(change: F) -> (Box<dyn Task>, Arc<Answer<T>>) {
         let answer = Answer::new();
         (Box::new(Self { change, answer: Arc::clone(&answer) }), answer)
     }

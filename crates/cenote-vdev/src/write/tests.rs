@@ -91,20 +91,19 @@ fn model(raidz: &Raidz, offset: u64, data: &[u8]) -> BTreeMap<(u64, u64), Vec<u8
     let mut stored = BTreeMap::new();
     for index in 0..total {
         let (row, column) = (index / logical, index % logical);
-        let bytes = match column.checked_sub(parity) {
-            Some(_) => content(row, column).expect("dealt"),
-            None => {
-                let mut sum = vec![0; sector];
-                // Horner: the last column counts once, each before it one power more.
-                let power = [1, 2, 4][column as usize];
-                for other in parity..columns {
-                    let part = content(row, other).unwrap_or_else(|| vec![0; sector]);
-                    for (sum, byte) in sum.iter_mut().zip(part) {
-                        *sum = times(*sum, power) ^ byte;
-                    }
+        let bytes = if column >= parity {
+            content(row, column).expect("dealt")
+        } else {
+            let mut sum = vec![0; sector];
+            // Horner: the last column counts once, each before it one power more.
+            let power = [1, 2, 4][column as usize];
+            for other in parity..columns {
+                let part = content(row, other).unwrap_or_else(|| vec![0; sector]);
+                for (sum, byte) in sum.iter_mut().zip(part) {
+                    *sum = times(*sum, power) ^ byte;
                 }
-                sum
             }
+            sum
         };
         let swapped = match column {
             0 if parity == 1 && offset & (1 << 20) != 0 => 1,

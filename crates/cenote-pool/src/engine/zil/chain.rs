@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header ──> written ──> written ──> being written ──> empty: the next to be filled
-//!              `── freed once their txgs are synced      `── chosen before the block before it is written
+//!              `── freed once their txgs are synced      `── chosen before the one before
 //! ```
 //!
 //! Invariants

@@ -1,7 +1,7 @@
 //! Making records durable (spec 07 A9, A10).
 //!
 //! ```text
-//!   callers ── ready list ── one of them has the turn: takes all of it, fills blocks, writes, flushes
+//!   callers ── ready list ── one has the turn: takes all of it, fills blocks, writes, flushes
 //!              `── the others find their records durable when their turn comes
 //! ```
 //!

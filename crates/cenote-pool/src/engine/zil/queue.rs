@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   record ──> txg ── sync list, in order              ┐ commit of an object: all sync records
-//!                  `─ async lists by object, in order  ┘ and those of the object ──> ready ──> writer
+//!                  `─ async lists by object, in order  ┘ and those of it ──> ready ──> writer
 //! ```
 //!
 //! Records keep the order in which the operations were applied, also across lists.

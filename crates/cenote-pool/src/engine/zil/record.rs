@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header  type | length | txg | sequence          put in front when the record is packed
-//!   body    the caller's bytes, padded to 8         or, for a write, object | offset | length | data
+//!   body    the caller's bytes, padded to 8         or, of a write, object | offset | len | data
 //! ```
 //!
 //! Data of a write is either kept with the record or fetched when the record is packed: the object

@@ -46,8 +46,8 @@ pub trait ReplaySink: Send + Sync {
     /// Applies an operation. May run several times, like every transaction.
     ///
     /// # Errors
-    /// `Kind::Unsupported` if this sink does not know such operations: the log stays then. Any other
-    /// error that comes twice ends the replay, and the rest of the log is lost.
+    /// `Kind::Unsupported` if this sink does not know such operations: the log stays then. Any
+    /// other error that comes twice ends the replay, and the rest of the log is lost.
     fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()>;
 }
 
@@ -131,8 +131,8 @@ impl Engine {
         Ok(done)
     }
 
-    /// Replays what an earlier opening left in the log of a head, before anybody changes it. None if
-    /// there is nothing. Afterwards the log is empty.
+    /// Replays what an earlier opening left in the log of a head, before anybody changes it. None
+    /// if there is nothing. Afterwards the log is empty.
     ///
     /// # Errors
     /// `Kind::Unsupported` if the sink does not know an operation: the log stays, as far as it was
