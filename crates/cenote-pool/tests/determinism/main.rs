@@ -1,5 +1,7 @@
 //! Two runs with one seed write the same bytes in the same order.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
 #[path = "../crash/model.rs"]
 #[expect(dead_code, reason = "the crash suite uses more of it")]
 mod model;

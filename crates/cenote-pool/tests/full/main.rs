@@ -1,6 +1,8 @@
 //! Pools without room: writers are told so before anything is changed, the txg that is under way
 //! always fits, and what frees space works at the very end of it. Nothing leaks.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
 #[path = "../engine/pools.rs"]
 #[expect(dead_code, reason = "the tests of the engine use more of it")]
 mod pools;

@@ -5,6 +5,8 @@
 //! committed, space that is not accounted for, or an earlier txg that is gone after a cut; or by
 //! the order of a commit. What a cut shows counts first.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
 #[path = "../crash/explore.rs"]
 #[expect(dead_code, reason = "the crash suite uses more of it")]
 mod explore;

@@ -1,6 +1,8 @@
 //! OpenZFS's stress test goes on with pools that were made and written here; afterwards our
 //! verdict on the pool is that of OpenZFS's checker.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
 #[path = "../engine/pools.rs"]
 #[expect(dead_code, reason = "the tests of the engine use more of it")]
 mod pools;
