@@ -89,11 +89,6 @@ impl TestPool {
         Self { name: name.into(), layout, paths }
     }
 
-    /// Where its devices are.
-    pub(crate) fn paths(&self) -> &[PathBuf] {
-        &self.paths
-    }
-
     fn devices(&self) -> Result<Vec<Arc<dyn Device>>> {
         let open = |path: &PathBuf| {
             FileDevice::open(path, OpenMode::Exclusive).map(|device| device as Arc<dyn Device>)
