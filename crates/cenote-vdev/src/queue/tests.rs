@@ -478,9 +478,11 @@ fn a_write_that_nobody_waits_for_is_done_all_the_same() {
             }
         }
         // What came last is done last, or was joined with what was before it.
-        while queue.stats().class(IoClass::AsyncWrite).queued > 0
-            || queue.stats().class(IoClass::AsyncWrite).active > 0
-        {
+        let is_busy = |class| {
+            let stats = queue.stats();
+            stats.class(class).queued > 0 || stats.class(class).active > 0
+        };
+        while is_busy(IoClass::AsyncWrite) || is_busy(IoClass::SyncRead) {
             queue.flush().await.expect("flushed");
         }
     })
