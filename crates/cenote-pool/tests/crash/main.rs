@@ -29,7 +29,7 @@ const ROUNDS_ALL: u64 = 120;
 /// What the usual layouts come to at least.
 const POINTS_MIN: usize = 5000;
 /// One point in so many is shown to OpenZFS, whose checker takes seconds for each.
-const JUDGE_EVERY: u64 = 200;
+const JUDGE_EVERY: u64 = 201;
 const JUDGE_EVERY_ALL: u64 = 35;
 /// How many OpenZFS is to look at, at least.
 const JUDGED_MIN: u64 = 15;
