@@ -15,9 +15,14 @@
 //! A foreign block arrives swapped as u64 from end to end, names and file data included; see
 //! [`Body::decode`] for how those are read.
 
+mod encode;
 pub mod record;
+pub mod setattr;
+pub mod xvattr;
 
-pub use record::{Body, Record, RecordKind};
+pub use record::{Body, LoggedAcl, NewObject, Record, RecordKind};
+pub use setattr::SetMask;
+pub use xvattr::{XvAttrs, XvMask};
 
 pub use crate::objset::ZIL_HEADER_LEN;
 

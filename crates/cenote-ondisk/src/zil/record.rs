@@ -10,19 +10,25 @@
 //! and bytes from the other.
 
 use super::CorruptZil;
+use super::setattr::SetMask;
+use super::xvattr::XvAttrs;
+use crate::acl::Acl;
 use crate::bits::Bits;
 use crate::blkptr::BlockPtr;
+use crate::endian::Endian;
 use crate::words;
 
 /// Bytes of a record's header.
 pub const RECORD_HEADER_LEN: usize = 32;
 /// Bytes of a write record without data; one of exactly this length is indirect.
 pub const WRITE_BASE_LEN: usize = 192;
+/// Bytes in front of what varies in a create record with an ACL.
+const CREATE_ACL_LEN: usize = 144;
 
 const KIND: Bits<0, 63> = Bits;
 const IS_CASE_INSENSITIVE: Bits<63, 1> = Bits;
-const OBJECT: Bits<0, 48> = Bits;
-const SLOTS_MINUS_1: Bits<56, 8> = Bits;
+pub(super) const OBJECT: Bits<0, 48> = Bits;
+pub(super) const SLOTS_MINUS_1: Bits<56, 8> = Bits;
 
 macro_rules! record_kinds {
     ($($name:ident = $number:literal, $text:literal;)*) => {
@@ -168,6 +174,26 @@ pub struct NewObject {
     pub rdev: u64,
 }
 
+/// An ACL in a record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoggedAcl {
+    /// The entries, all of them.
+    pub acl: Acl,
+    /// Flags of the whole ACL.
+    pub flags: u64,
+    /// Ids of entries that name somebody of a domain.
+    pub fuids: Vec<u64>,
+    /// Domains, whose names are not kept: Linux has none.
+    pub domain_count: u64,
+}
+
+impl LoggedAcl {
+    /// None if entries are missing.
+    fn complete(self) -> Option<Self> {
+        (!self.acl.is_truncated).then_some(self)
+    }
+}
+
 /// Content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body<'a> {
@@ -177,23 +203,25 @@ pub enum Body<'a> {
         parent: u64,
         /// The object.
         new: NewObject,
-        /// Attribute block of the `*_ATTR` types, as written.
-        xvattr: Option<&'a [u8]>,
+        /// Optional attributes of the `*_ATTR` types.
+        xvattr: Option<XvAttrs>,
         /// Name, without NUL.
         name: &'a [u8],
         /// Target of a symlink.
         target: Option<&'a [u8]>,
     },
-    /// Create with an ACL: only the parts that are shown.
+    /// Create with an ACL.
     CreateAcl {
         /// Directory.
         parent: u64,
         /// The object.
         new: NewObject,
-        /// Entries of the ACL.
-        ace_count: u64,
-        /// What follows the fixed part, as written.
-        rest: &'a [u8],
+        /// Optional attributes of the `*_ATTR` types.
+        xvattr: Option<XvAttrs>,
+        /// The ACL.
+        acl: LoggedAcl,
+        /// Name, without NUL.
+        name: &'a [u8],
     },
     /// Remove, rmdir.
     Remove {
@@ -264,8 +292,8 @@ pub enum Body<'a> {
         atime: [u64; 2],
         /// Content change time.
         mtime: [u64; 2],
-        /// Attribute block and domains, as written.
-        rest: &'a [u8],
+        /// Optional attributes, if the mask has them.
+        xvattr: Option<XvAttrs>,
     },
     /// Set or remove an xattr.
     SetSaXattr {
@@ -280,10 +308,8 @@ pub enum Body<'a> {
     Acl {
         /// Object.
         object: u64,
-        /// Entries.
-        ace_count: u64,
-        /// What follows the count, as written.
-        rest: &'a [u8],
+        /// The ACL.
+        acl: LoggedAcl,
     },
     /// Clone blocks.
     CloneRange {
@@ -307,7 +333,10 @@ impl<'a> Body<'a> {
     /// of them if its block was swapped.
     pub fn decode(record: &Record<'a>, written: &'a [u8]) -> Result<Self, CorruptZil> {
         let Some(kind) = record.kind() else { return Ok(Self::Unknown) };
-        let fields = Fields { words: record.bytes, bytes: written };
+        // A type number is no palindrome of eight bytes, so a swap shows in it.
+        let is_swapped = record.bytes.first_chunk::<8>() != written.first_chunk::<8>();
+        let order = if is_swapped { Endian::Big } else { Endian::Little };
+        let fields = Fields { words: record.bytes, bytes: written, order };
         fields.body(kind).ok_or(CorruptZil::RecordBody {
             seq: record.seq,
             kind: record.kind_number,
@@ -319,6 +348,8 @@ impl<'a> Body<'a> {
 struct Fields<'a> {
     words: &'a [u8],
     bytes: &'a [u8],
+    /// Of `bytes`.
+    order: Endian,
 }
 
 impl<'a> Fields<'a> {
@@ -340,12 +371,9 @@ impl<'a> Fields<'a> {
             K::Create | K::Mkdir | K::Mkxattr | K::Symlink | K::CreateAttr | K::MkdirAttr => {
                 return self.create(kind);
             }
-            K::CreateAcl | K::CreateAclAttr | K::MkdirAcl | K::MkdirAclAttr => Body::CreateAcl {
-                parent: self.word(32)?,
-                new: self.new_object(40, 48)?,
-                ace_count: self.word(104)?,
-                rest: self.rest(144)?,
-            },
+            K::CreateAcl | K::CreateAclAttr | K::MkdirAcl | K::MkdirAclAttr => {
+                return self.create_acl(kind);
+            }
             K::Remove | K::Rmdir => {
                 Body::Remove { parent: self.word(32)?, name: text(self.rest(40)?)?.0 }
             }
@@ -361,27 +389,21 @@ impl<'a> Fields<'a> {
                 offset: self.word(40)?,
                 len: self.word(48)?,
             },
-            K::Setattr => Body::Setattr {
-                object: self.word(32)?,
-                mask: self.word(40)?,
-                mode: self.word(48)?,
-                uid: self.word(56)?,
-                gid: self.word(64)?,
-                size: self.word(72)?,
-                atime: self.pair(80)?,
-                mtime: self.pair(96)?,
-                rest: self.rest(112)?,
-            },
+            K::Setattr => return self.setattr(),
             K::SetSaXattr => {
                 let (name, rest) = text(self.rest(48)?)?;
                 let value = rest.get(..usize::try_from(self.word(40)?).ok()?)?;
                 Body::SetSaXattr { object: self.word(32)?, name, value }
             }
-            K::AclV0 | K::Acl => Body::Acl {
-                object: self.word(32)?,
-                ace_count: self.word(40)?,
-                rest: self.rest(48)?,
-            },
+            K::AclV0 => {
+                let acl = Acl::decode_v0(self.rest(48)?, self.word(40)?, self.order);
+                let acl = LoggedAcl { acl, ..LoggedAcl::default() };
+                Body::Acl { object: self.word(32)?, acl: acl.complete()? }
+            }
+            K::Acl => {
+                let (acl, _) = self.acl(40, 80)?;
+                Body::Acl { object: self.word(32)?, acl }
+            }
             K::CloneRange => return self.clone_range(),
         })
     }
@@ -391,8 +413,8 @@ impl<'a> Fields<'a> {
         let mut rest = self.rest(104)?;
         let mut xvattr = None;
         if matches!(kind, RecordKind::CreateAttr | RecordKind::MkdirAttr) {
-            let (block, tail) = rest.split_at_checked(self.xvattr_len(104)?)?;
-            (xvattr, rest) = (Some(block), tail);
+            let (block, len) = XvAttrs::decode(rest, self.order)?;
+            (xvattr, rest) = (Some(block), rest.get(len..)?);
         }
         for _ in 0..domain_count(new.uid, new.gid) {
             rest = text(rest)?.1;
@@ -409,12 +431,53 @@ impl<'a> Fields<'a> {
         Some(Body::Create { parent: self.word(32)?, new, xvattr, name, target })
     }
 
-    /// Bytes of an attribute block by its mask size, the u32 at its start. In a swapped block the
-    /// two u32 of a word have changed places.
-    fn xvattr_len(&self, offset: usize) -> Option<usize> {
-        let native = words::u32_at(self.bytes, offset)?;
-        let mask_size = if (1..=16).contains(&native) { native } else { native.swap_bytes() };
-        (1..=16).contains(&mask_size).then(|| 8 + 4 * (mask_size as usize - 1) + 56)
+    fn setattr(&self) -> Option<Body<'a>> {
+        let mask = self.word(40)?;
+        let has_extra = SetMask::from_stored(mask).contains(SetMask::XVATTR);
+        let extra = if has_extra { self.rest(112)? } else { &[] };
+        let xvattr = XvAttrs::decode(extra, self.order).map(|(attrs, _)| attrs);
+        Some(Body::Setattr {
+            object: self.word(32)?,
+            mask,
+            mode: self.word(48)?,
+            uid: self.word(56)?,
+            gid: self.word(64)?,
+            size: self.word(72)?,
+            atime: self.pair(80)?,
+            mtime: self.pair(96)?,
+            xvattr: if has_extra { Some(xvattr?) } else { None },
+        })
+    }
+
+    fn create_acl(&self, kind: RecordKind) -> Option<Body<'a>> {
+        let mut at = CREATE_ACL_LEN;
+        let mut xvattr = None;
+        if matches!(kind, RecordKind::CreateAclAttr | RecordKind::MkdirAclAttr) {
+            let (block, len) = XvAttrs::decode(self.rest(at)?, self.order)?;
+            (xvattr, at) = (Some(block), at.checked_add(len)?);
+        }
+        let (acl, rest) = self.acl(104, at)?;
+        let name = text(rest)?.0;
+        let (parent, new) = (self.word(32)?, self.new_object(40, 48)?);
+        Some(Body::CreateAcl { parent, new, xvattr, acl, name })
+    }
+
+    /// An ACL whose five numbers are at `head` and whose entries are at `at`; also what follows it.
+    fn acl(&self, head: usize, at: usize) -> Option<(LoggedAcl, &'a [u8])> {
+        let [ace_count, domain_count, fuid_count, len, flags] =
+            words::exact(self.words.get(head..)?)?;
+        let len = usize::try_from(len).ok()?;
+        let entries = self.rest(at)?.get(..len)?;
+        let acl = Acl::decode(entries, ace_count, self.order);
+        let fuids_at = at.checked_add(len.checked_next_multiple_of(8)?)?;
+        let fuids_len = usize::try_from(fuid_count).ok()?.checked_mul(8)?;
+        let fuids = words::iter(self.words.get(fuids_at..)?.get(..fuids_len)?).collect();
+        let mut rest = self.rest(fuids_at.checked_add(fuids_len)?)?;
+        for _ in 0..domain_count {
+            rest = text(rest)?.1;
+        }
+        let acl = LoggedAcl { acl, flags, fuids, domain_count };
+        Some((acl.complete()?, rest))
     }
 
     fn new_object(&self, object_at: usize, mode_at: usize) -> Option<NewObject> {

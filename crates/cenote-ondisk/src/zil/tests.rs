@@ -150,8 +150,8 @@ fn bodies() {
         (record(10, 1, &[2, 3, 4], b""), "Truncate"),
         (record(11, 1, &[2, 1, 0, 0, 0, 0, 0, 0, 0, 0], b""), "Setattr"),
         (record(21, 1, &[2, 3], b"user.x\0abc"), "value: [97, 98, 99]"),
-        (record(13, 1, &[2, 3, 0, 0, 0, 0], b""), "Acl"),
-        (record(14, 1, &[1; 14], b""), "CreateAcl"),
+        (record(13, 1, &[2, 1, 0, 0, 8, 0], &[0, 0, 0, 0x10, 1, 0, 0, 0]), "mask: 1"),
+        (record(14, 1, &[1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0], b"n\0"), "CreateAcl"),
         (record(24, 1, &clone, b""), "CloneRange"),
         (record(99, 1, &[], b""), "Unknown"),
     ];
@@ -182,7 +182,10 @@ fn attributes_of_a_create() {
     let Body::Create { name, xvattr, .. } = Body::decode(&parsed, &bytes).unwrap() else {
         panic!("create");
     };
-    assert_eq!((name, xvattr.map(<[u8]>::len)), (&b"named"[..], Some(72)));
+    assert_eq!(
+        (name, xvattr.map(|attrs| attrs.requested.bits())),
+        (&b"named"[..], Some(0x0909_0909))
+    );
 }
 
 proptest! {
