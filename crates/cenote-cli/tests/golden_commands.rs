@@ -4,15 +4,17 @@
 //! made, so that not even widths of columns differ. Tables are those of the txg just before the
 //! export, which writes to the pool itself: `-T` opens that.
 
+mod program;
+
 use std::path::PathBuf;
 
-use cenote_cli::Io;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::nvlist::{Encoding, NvList, NvValue};
 use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
 use cenote_testkit::golden::{PrivateFolder, on_each, wording};
 use cenote_testkit::tables::{EXEMPT_DATASET, EXEMPT_POOL, without_exempt};
 use cenote_testkit::{Golden, compare, golden, tables};
+use program::cenote;
 
 /// Lines of tables that need not match: (pool, start of the line, reason).
 const EXEMPT_LINES: &[(&str, &str, &str)] = &[
@@ -21,16 +23,6 @@ const EXEMPT_LINES: &[(&str, &str, &str)] = &[
     ("g-scan", "\traidz1-0\t", "the same"),
     ("g-degraded", "\t    /dev/shm/v/d3 ", "errors are counted from the import on"),
 ];
-
-/// Runs the program as a shell would.
-fn cenote(args: &[&str]) -> (String, String, i32) {
-    let args: Vec<String> =
-        std::iter::once("cenote").chain(args.iter().copied()).map(str::to_owned).collect();
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let status = cenote_cli::run(&args, &mut Io { out: &mut out, err: &mut err });
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    (text(out), text(err), status)
-}
 
 /// The same for a command that must succeed and say nothing on standard error.
 fn succeeds(args: &[&str]) -> String {

@@ -1,23 +1,15 @@
 //! Pools that are made and changed through the commands, judged by our own verdict and by
 //! OpenZFS's, where that is installed; and what the commands say, against what OpenZFS's said.
 
+mod program;
+
 use std::path::Path;
 
-use cenote_cli::Io;
 use cenote_testkit::golden::PrivateFolder;
+use program::cenote;
 
 /// Bytes of a device.
 const SIZE: u64 = 128 << 20;
-
-/// Runs the program as a shell would.
-fn cenote(args: &[&str]) -> (String, String, i32) {
-    let args: Vec<String> =
-        std::iter::once("cenote").chain(args.iter().copied()).map(str::to_owned).collect();
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let status = cenote_cli::run(&args, &mut Io { out: &mut out, err: &mut err });
-    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
-    (text(out), text(err), status)
-}
 
 /// A folder of devices, and the commands on them.
 struct Shed {

@@ -12,7 +12,7 @@ use cenote_ondisk::config::{VdevConfig, VdevKind as ConfigKind};
 use cenote_ondisk::label;
 use cenote_rt::{Error, Result};
 
-use crate::draid::{Draid, DraidConfig};
+use crate::draid::Draid;
 use crate::leaf::{Leaf, LeafId};
 use crate::queue::Load;
 use crate::raidz::Raidz;
@@ -125,14 +125,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
                 (VdevKind::Raidz, layout)
             }
             ConfigKind::Draid(draid) => {
-                let geometry = Draid::new(DraidConfig {
-                    ashift,
-                    children: config.children.len() as u64,
-                    nparity: draid.nparity,
-                    ndata: draid.ndata,
-                    nspares: draid.nspares,
-                    ngroups: draid.ngroups,
-                });
+                let geometry = Draid::of(draid, ashift, config.children.len());
                 // Failure domains deal differently, and are not in any release we know of.
                 let geometry = geometry.filter(|_| draid.nchildren.is_none());
                 (VdevKind::Draid, geometry.map_or(Layout::Absent, Layout::Draid))

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cenote_device::DeviceInfo;
 use cenote_ondisk::config::{
     Draid as DraidKeys, LeafConfig, RaidZ, TopConfig, VdevConfig, VdevKind as ConfigKind,
 };
@@ -225,6 +226,21 @@ pub struct LeafSpec {
     pub logical_ashift: u64,
     /// Log2 of the sector below it.
     pub physical_ashift: u64,
+}
+
+impl LeafSpec {
+    /// All of this device.
+    #[must_use]
+    pub fn of(device: &DeviceInfo) -> Self {
+        Self {
+            path: device.path.as_str().into(),
+            is_disk: device.is_block_device,
+            is_whole_disk: false,
+            size: device.size,
+            logical_ashift: u64::from(device.logical_ashift),
+            physical_ashift: u64::from(device.physical_ashift),
+        }
+    }
 }
 
 /// A top-level vdev that is to be.

@@ -11,6 +11,8 @@
 
 use std::sync::Arc;
 
+use cenote_ondisk::config;
+
 use crate::map::{Column, Map, Row, deal};
 use crate::permutation::Permutation;
 
@@ -55,6 +57,18 @@ impl Draid {
             && (ngroups * width).is_multiple_of(disks);
         let permutation = Permutation::of(usize::try_from(children).ok()?)?;
         is_valid.then_some(Self { config, permutation })
+    }
+
+    /// The dRAID that a pool's configuration describes.
+    pub fn of(config: &config::Draid, ashift: u32, children: usize) -> Option<Self> {
+        Self::new(DraidConfig {
+            ashift,
+            children: children as u64,
+            nparity: config.nparity,
+            ndata: config.ndata,
+            nspares: config.nspares,
+            ngroups: config.ngroups,
+        })
     }
 
     fn group_width(&self) -> u64 {

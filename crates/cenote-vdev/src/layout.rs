@@ -7,7 +7,7 @@ use cenote_ondisk::config::{ASHIFT_MAX, ASHIFT_MIN, VdevConfig, VdevKind};
 use cenote_ondisk::label;
 use cenote_rt::tunables;
 
-use crate::draid::{Draid, DraidConfig, ROW_HEIGHT};
+use crate::draid::{Draid, ROW_HEIGHT};
 
 /// The least that a top-level vdev must hold: what the smallest device does (spec 01 §1).
 pub const ASIZE_MIN: u64 = label::leaf_asize(label::DEVICE_SIZE_MIN);
@@ -70,14 +70,7 @@ pub fn asize(
         VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Some(mirror_asize(&children)),
         VdevKind::RaidZ(raidz) => Some(raidz_asize(&all, raidz.expanding)),
         VdevKind::Draid(draid) => {
-            let draid = Draid::new(DraidConfig {
-                ashift,
-                children: config.children.len() as u64,
-                nparity: draid.nparity,
-                ndata: draid.ndata,
-                nspares: draid.nspares,
-                ngroups: draid.ngroups,
-            })?;
+            let draid = Draid::of(draid, ashift, config.children.len())?;
             Some(draid_asize(&draid, &all))
         }
         _ => None,
@@ -169,6 +162,7 @@ pub fn min_alloc(config: &VdevConfig) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draid::DraidConfig;
 
     #[test]
     fn shifts_as_checked_against_openzfs() {

@@ -345,17 +345,9 @@ async fn open(word: &str, path: &Path) -> Result<Result<Opened, String>, Exit> {
         }
         Err(error) => return Err(Exit::failed(format!("cannot open '{word}': {error}"))),
     };
-    let info = device.info();
     let name = NvString::from_bytes(path.as_os_str().as_bytes())
         .ok_or_else(|| Exit::failed(format!("cannot resolve path '{word}'")))?;
-    let spec = LeafSpec {
-        path: name,
-        is_disk: info.is_block_device,
-        is_whole_disk: false,
-        size: info.size,
-        logical_ashift: u64::from(info.logical_ashift),
-        physical_ashift: u64::from(info.physical_ashift),
-    };
+    let spec = LeafSpec { path: name, ..LeafSpec::of(device.info()) };
     Ok(Ok(Opened { word: word.to_owned(), spec, device }))
 }
 

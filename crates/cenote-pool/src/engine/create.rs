@@ -29,6 +29,7 @@ use super::birth::{self, NewPool};
 use super::dsl::create::TXG_INITIAL;
 use super::{Config, Engine, EngineError, Head, Parts, Scope, Task, admin, import, store};
 use crate::accounting::{metaslab_range, row_size};
+use crate::features;
 
 /// Allocators of each class.
 const ALLOCATORS: usize = 4;
@@ -58,6 +59,26 @@ pub struct CreateSpec {
     pub fill_root: Fill,
     /// Who tells the owners of objects.
     pub probe: Option<Arc<dyn OwnerProbe>>,
+}
+
+impl CreateSpec {
+    /// A pool of these vdevs, whose leaves are these devices in their order, with the features
+    /// that make it what it is and an empty root file system.
+    #[must_use]
+    pub fn new(name: &str, vdevs: Created, devices: Vec<Arc<dyn Device>>) -> Self {
+        let guids: Vec<_> = vdevs.root.leaves().map(|leaf| leaf.guid).collect();
+        Self {
+            name: name.to_owned(),
+            vdevs,
+            devices: guids.into_iter().zip(devices).collect(),
+            features: features::identity().collect(),
+            comment: None,
+            compatibility: None,
+            host: None,
+            fill_root: Box::new(|_| Ok(())),
+            probe: None,
+        }
+    }
 }
 
 impl Engine {

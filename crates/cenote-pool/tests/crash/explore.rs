@@ -17,6 +17,7 @@ use cenote_pool::{OpenOptions, Pool};
 use cenote_rt::Rng;
 
 use crate::judge::Judge;
+use crate::loss::keep;
 use crate::model::{self, BLOCK, History, State};
 use crate::workload::{Layout, Run};
 
@@ -171,32 +172,13 @@ impl Explorer<'_> {
     }
 }
 
-/// Which sectors of the writes in flight reach the device: none, all, or any.
-fn keep(sample: usize, salt: u64, write: usize, sector: u64) -> bool {
-    match sample {
-        0 => false,
-        1 => true,
-        // Whole writes get lost more often than sectors of one. Writes go to one device each, so
-        // what is lost on one says nothing of another.
-        _ => {
-            let write_coin = Rng::seeded(salt ^ write as u64).next_u64() % 3;
-            let sector_coin = Rng::seeded(salt ^ (write as u64) << 32 ^ sector).next_u64() % 2;
-            write_coin == 0 || (write_coin == 1 && sector_coin == 0)
-        }
-    }
-}
-
 async fn open(images: &[Image], options: &OpenOptions) -> Result<Arc<Pool>, String> {
     let devices = images.iter().enumerate().map(|(number, image)| {
         Arc::new(ImageDevice::new(format!("d{number}"), image.clone())) as Arc<dyn Device>
     });
     let scan = scan_devices(devices.collect()).await;
     let candidate = scan.find("tank").map_err(|error| error.to_string())?;
-    Pool::open(candidate, options).await.map_err(told)
-}
-
-fn told(error: cenote_rt::Error) -> String {
-    format!("{error:?}")
+    Pool::open(candidate, options).await.map_err(|error| format!("{error:?}"))
 }
 
 /// A pool that goes on after a crash.
@@ -221,8 +203,10 @@ impl Resumed<'_> {
         recorder.mark(last);
         let (devices, guid) = (devices.collect(), self.pool.guid());
         let options = OpenOptions::default();
-        let engine = Engine::open_devices(devices, guid, &options).await.map_err(told)?;
-        let end = self.change(&engine, &recorder).await.map_err(told)?;
+        let engine = Engine::open_devices(devices, guid, &options)
+            .await
+            .map_err(|error| format!("{error:?}"))?;
+        let end = self.change(&engine, &recorder).await.map_err(|error| format!("{error:?}"))?;
         let log = recorder.log();
         let mut points = 0;
         let mut cuts: Vec<_> =

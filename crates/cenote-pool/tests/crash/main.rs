@@ -10,13 +10,13 @@
 #[expect(dead_code, reason = "the test of seeded bugs uses more of it")]
 mod explore;
 mod judge;
+mod loss;
 mod model;
 mod order;
 #[expect(dead_code, reason = "the test of determinism uses more of it")]
 mod workload;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use cenote_device::{Device, Image, ImageDevice};
 use cenote_testkit::rng::{cases, number, wants_all};
@@ -56,7 +56,7 @@ fn every_cut_leaves_a_committed_state() {
 
 /// Each layout on a thread of its own.
 fn go_through(layouts: &[Layout], seed: u64) -> Vec<Tally> {
-    let (start, cpu) = (Instant::now(), cpu_seconds());
+    let (start, cpu) = (cenote_rt::monotonic(), cpu_seconds());
     let threads: Vec<_> = layouts
         .iter()
         .map(|&layout| (layout, std::thread::spawn(move || go_through_one(layout, seed))))
@@ -72,7 +72,7 @@ fn go_through(layouts: &[Layout], seed: u64) -> Vec<Tally> {
     let points: usize = tallies.iter().map(|tally| tally.points + tally.again).sum();
     let cpu = cpu_seconds() - cpu;
     let per_minute = points as f64 / (cpu / 60.0).max(0.001);
-    let wall = start.elapsed().as_secs_f64();
+    let wall = cenote_rt::monotonic().saturating_sub(start).as_secs_f64();
     println!("{points} points in {wall:.0} s, {cpu:.0} s of CPU: {per_minute:.0} per CPU minute");
     tallies
 }

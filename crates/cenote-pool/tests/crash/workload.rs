@@ -124,22 +124,11 @@ pub(crate) async fn run(
 }
 
 fn spec(layout: Layout, seed: u64, devices: Vec<Arc<dyn Device>>) -> CreateSpec {
-    let mut number = 0;
-    let mut leaf = || {
-        number += 1;
-        LeafSpec {
-            path: format!("/d{number}").as_str().into(),
-            is_disk: false,
-            is_whole_disk: false,
-            size: DEVICE_SIZE,
-            logical_ashift: 9,
-            physical_ashift: 9,
-        }
-    };
+    let mut leaves = devices.iter().map(|device| LeafSpec::of(device.info()));
     let tops = layout.tops().into_iter().map(|(redundancy, class, count)| TopSpec {
         redundancy,
         class,
-        leaves: (0..count).map(|_| leaf()).collect(),
+        leaves: leaves.by_ref().take(count).collect(),
     });
     let pool = create::CreateSpec {
         tops: tops.collect(),
@@ -148,18 +137,7 @@ fn spec(layout: Layout, seed: u64, devices: Vec<Arc<dyn Device>>) -> CreateSpec 
     };
     let mut rng = Rng::seeded(seed);
     let vdevs = create::pool(&pool, 4, &mut Guids::new(|| Ok(rng.next_u64()))).unwrap();
-    let guids: Vec<_> = vdevs.root.leaves().map(|leaf| leaf.guid).collect();
-    CreateSpec {
-        name: "tank".into(),
-        vdevs,
-        devices: guids.into_iter().zip(devices).collect(),
-        features: cenote_pool::features::identity().collect(),
-        comment: None,
-        compatibility: None,
-        host: None,
-        fill_root: Box::new(|_| Ok(())),
-        probe: None,
-    }
+    CreateSpec::new("tank", vdevs, devices)
 }
 
 struct Script {
@@ -244,7 +222,7 @@ impl Script {
         }
         let objects: Vec<_> = self.objects(&name).keys().copied().collect();
         let object = objects[self.rng.below(objects.len() as u64) as usize];
-        for _ in 0..1 + self.rng.below(12) {
+        for _ in 0..=self.rng.below(12) {
             let (block, salt) = (self.rng.below(BLOCKS), self.rng.next_u64());
             let bytes = model::bytes(block, salt);
             let offset = block * BLOCK as u64;
@@ -277,7 +255,8 @@ impl Script {
         match self.rng.below(16) {
             0..=3 => self.snapshot(vec![format!("{name}@s{round}")]).await?,
             4 => {
-                self.snapshot(heads.iter().map(|name| format!("{name}@s{round}")).collect()).await?
+                self.snapshot(heads.iter().map(|name| format!("{name}@s{round}")).collect())
+                    .await?;
             }
             5 | 6 => self.clone_one(round).await?,
             7 => self.promote().await?,

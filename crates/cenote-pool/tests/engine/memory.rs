@@ -65,7 +65,7 @@ impl MemoryPool {
     pub(crate) async fn with_features(features: Vec<&'static Feature>) -> Self {
         let device = Arc::new(ImageDevice::new("d0.img", Image::zeroed(SIZE)));
         let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
-        let engine = pools::create_on("tank", devices, features, SIZE).await.unwrap();
+        let engine = pools::create_on("tank", devices, features).await.unwrap();
         let guid = engine.uberblock().guid_sum;
         let scan = scan_devices(vec![Arc::clone(&device) as Arc<dyn Device>]).await;
         let guid = scan.candidates.first().map_or(guid, Candidate::guid);

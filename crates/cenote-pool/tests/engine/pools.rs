@@ -51,17 +51,15 @@ impl Drop for TempDir {
 /// A shape of pools.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
-    name: &'static str,
-    devices: usize,
-    ashift: u64,
+    /// Its redundancy.
+    pub(crate) name: &'static str,
+    /// How many devices it has.
+    pub(crate) devices: usize,
+    /// Log2 of its sectors.
+    pub(crate) ashift: u64,
 }
 
 impl Layout {
-    /// A shape that not every test goes through.
-    pub(crate) const fn new(name: &'static str, devices: usize, ashift: u64) -> Self {
-        Self { name, devices, ashift }
-    }
-
     /// Those that tests go through.
     pub(crate) const ALL: [Self; 5] = [
         Self { name: "disk", devices: 1, ashift: 9 },
@@ -106,19 +104,11 @@ impl TestPool {
     /// Makes the pool.
     pub(crate) async fn create(&self) -> Result<Arc<Engine>> {
         let devices = self.devices()?;
-        let leaf = |path: &PathBuf| LeafSpec {
-            path: path.to_str().unwrap().into(),
-            is_disk: false,
-            is_whole_disk: false,
-            size: DEVICE_SIZE,
-            logical_ashift: 9,
-            physical_ashift: 9,
-        };
         let redundancy = Redundancy::parse(self.layout.name).unwrap().unwrap_or(Redundancy::Single);
         let top = TopSpec {
             redundancy,
             class: VdevClass::Normal,
-            leaves: self.paths.iter().map(leaf).collect(),
+            leaves: devices.iter().map(|device| LeafSpec::of(device.info())).collect(),
         };
         let spec = create::CreateSpec {
             tops: vec![top],
@@ -126,51 +116,20 @@ impl TestPool {
             ..create::CreateSpec::default()
         };
         let vdevs = create::pool(&spec, 4, &mut Guids::unguessable())?;
-        create_of(&self.name, vdevs, devices, cenote_pool::features::identity().collect()).await
+        Engine::create(CreateSpec::new(&self.name, vdevs, devices)).await
     }
 }
 
-/// Makes a pool of these vdevs.
-async fn create_of(
-    name: &str,
-    vdevs: create::Created,
-    devices: Vec<Arc<dyn Device>>,
-    features: Vec<&'static Feature>,
-) -> Result<Arc<Engine>> {
-    let guids = vdevs.root.leaves().map(|leaf| leaf.guid);
-    let devices = guids.zip(devices).collect();
-    Engine::create(CreateSpec {
-        name: name.into(),
-        vdevs,
-        devices,
-        features,
-        comment: None,
-        compatibility: None,
-        host: None,
-        fill_root: Box::new(|_| Ok(())),
-        probe: None,
-    })
-    .await
-}
-
-/// Makes a pool of disks of `size` bytes without redundancy.
+/// Makes a pool of these disks without redundancy.
 pub(crate) async fn create_on(
     name: &str,
     devices: Vec<Arc<dyn Device>>,
     features: Vec<&'static Feature>,
-    size: u64,
 ) -> Result<Arc<Engine>> {
     let disk = |device: &Arc<dyn Device>| TopSpec {
         redundancy: Redundancy::Single,
         class: VdevClass::Normal,
-        leaves: vec![LeafSpec {
-            path: device.info().path.as_str().into(),
-            is_disk: false,
-            is_whole_disk: false,
-            size,
-            logical_ashift: 9,
-            physical_ashift: 9,
-        }],
+        leaves: vec![LeafSpec::of(device.info())],
     };
     let spec = create::CreateSpec {
         tops: devices.iter().map(disk).collect(),
@@ -178,7 +137,7 @@ pub(crate) async fn create_on(
         ..create::CreateSpec::default()
     };
     let vdevs = create::pool(&spec, 4, &mut Guids::unguessable())?;
-    create_of(name, vdevs, devices, features).await
+    Engine::create(CreateSpec { features, ..CreateSpec::new(name, vdevs, devices) }).await
 }
 
 /// A dataset of no particular kind.

@@ -36,7 +36,7 @@ impl Fixture {
         let device = Arc::new(ImageDevice::new("d0", Image::zeroed(SIZE)));
         let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
         let features = cenote_pool::features::identity().collect();
-        let engine = pools::create_on("tank", devices, features, SIZE).await.unwrap();
+        let engine = pools::create_on("tank", devices, features).await.unwrap();
         let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
         Self { device, engine, head, rng: Rng::seeded(seed) }
     }

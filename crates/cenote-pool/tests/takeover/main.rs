@@ -31,17 +31,17 @@ impl Observer for Print {
 
 #[test]
 fn ztest_takes_over_a_disk() {
-    take_over(Layout::new("disk", 1, 12), Shape::Disk);
+    take_over(Layout { name: "disk", devices: 1, ashift: 12 }, Shape::Disk);
 }
 
 #[test]
 fn ztest_takes_over_a_mirror() {
-    take_over(Layout::new("mirror", 2, 12), Shape::Mirror);
+    take_over(Layout { name: "mirror", devices: 2, ashift: 12 }, Shape::Mirror);
 }
 
 #[test]
 fn ztest_takes_over_a_raidz2() {
-    take_over(Layout::new("raidz2", 6, 12), Shape::Raidz2);
+    take_over(Layout { name: "raidz2", devices: 6, ashift: 12 }, Shape::Raidz2);
 }
 
 fn take_over(layout: Layout, shape: Shape) {

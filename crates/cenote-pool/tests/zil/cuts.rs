@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use cenote_device::{Image, ImageDevice, Log, Recorder, Replay};
 use cenote_ondisk::objset::ObjSetType;
-use cenote_pool::engine::zil::VolumeSink;
+use cenote_pool::engine::zil::VolumeReplayer;
 use cenote_rt::{Rng, block_on};
 
+use crate::loss::keep;
 use crate::model::{self, History, Volume};
 use crate::pools::{self, Layout};
 
@@ -106,7 +107,7 @@ async fn explore(layout: Layout, seed: u64) -> (usize, usize) {
     while replay.next_boundary() {
         let Some(mark) = replay.mark() else { continue };
         let least = run.acks.lock().unwrap()[mark as usize].clone();
-        let sample = rng.below(3);
+        let sample = rng.below(3) as usize;
         let salt = rng.next_u64();
         let images = replay.images(|write, sector| keep(sample, salt, write, sector));
         let place = format!("{layout:?} seed {seed} event {} sample {sample}", replay.position());
@@ -124,19 +125,6 @@ async fn explore(layout: Layout, seed: u64) -> (usize, usize) {
         second += usize::from(is_twice);
     }
     (points, second)
-}
-
-/// Which sectors of the writes in flight reach the device: none, all, or any.
-fn keep(sample: u64, salt: u64, write: usize, sector: u64) -> bool {
-    match sample {
-        0 => false,
-        1 => true,
-        _ => {
-            let write_coin = Rng::seeded(salt ^ write as u64).next_u64() % 3;
-            let sector_coin = Rng::seeded(salt ^ (write as u64) << 32 ^ sector).next_u64() % 2;
-            write_coin == 0 || (write_coin == 1 && sector_coin == 0)
-        }
-    }
 }
 
 /// Whether images are what a crash may leave: their space agrees as it is, and after the recovery
@@ -158,14 +146,14 @@ async fn verdict(
     let wrapped = devices.iter().zip(images);
     let wrapped = wrapped.map(|(device, image)| recorder.wrap(device.clone(), image.clone()));
     let engine = pools::open(wrapped.collect()).await.map_err(|error| format!("{error:?}"))?;
-    engine.set_replay_sink(ObjSetType::Other, Arc::new(VolumeSink));
+    engine.set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
     engine.replay_logs().await.map_err(|error| format!("{error:?}"))?;
     drop(engine);
     let log = recorder.log();
     for _ in 0..2 {
         let mut replay = Replay::new(&log);
         replay.advance(rng.below(recorder.len() as u64 + 1) as usize);
-        let (sample, salt) = (rng.below(3), rng.next_u64());
+        let (sample, salt) = (rng.below(3) as usize, rng.next_u64());
         let images = replay.images(|write, sector| keep(sample, salt, write, sector));
         let space = pools::check_space(images.clone()).await;
         space.map_err(|error| format!("cut off again: {error}"))?;
@@ -179,7 +167,7 @@ async fn recover(run: &Run, images: Vec<Image>, least: &[usize]) -> Result<(), S
     let fail = |error: cenote_rt::Error| format!("{error:?}");
     let devices = pools::devices(images);
     let engine = pools::open(pools::as_devices(&devices)).await.map_err(fail)?;
-    engine.set_replay_sink(ObjSetType::Other, Arc::new(VolumeSink));
+    engine.set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
     for (object, replayed) in engine.replay_logs().await.map_err(fail)? {
         if let Some(failure) = replayed.failure {
             return Err(format!("replay of {object}: {failure:?}"));

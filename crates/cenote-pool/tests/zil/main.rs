@@ -5,6 +5,8 @@
 
 mod cuts;
 mod golden;
+#[path = "../crash/loss.rs"]
+mod loss;
 mod model;
 mod pools;
 
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use cenote_device::Image;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::engine::Engine;
-use cenote_pool::engine::zil::VolumeSink;
+use cenote_pool::engine::zil::VolumeReplayer;
 use cenote_rt::{Result, Rng, block_on};
 use model::{History, Volume};
 use pools::Layout;
@@ -64,7 +66,7 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
     // Claimed by one, replayed by the next.
     let engine = pools::open(pools::as_devices(&devices)).await?;
     let head = engine.head("tank/v").await?;
-    let replayed = engine.replay_log(&head, &VolumeSink).await?.expect("there is a log");
+    let replayed = engine.replay_log(&head, &VolumeReplayer).await?.expect("there is a log");
     assert!(replayed.failure.is_none() && replayed.applied > 0, "{replayed:?}");
     assert_eq!(model::read(&head).await.unwrap(), before, "{layout:?}");
     assert_eq!(pools::check_space(images()).await, Ok(()), "{layout:?} replayed");
@@ -102,7 +104,7 @@ fn committers_share_writes() {
         drop((engine, volume));
         let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
         let head = engine.head("tank/v").await.unwrap();
-        engine.set_replay_sink(ObjSetType::Other, Arc::new(VolumeSink));
+        engine.set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
         assert_eq!(engine.replay_logs().await.unwrap().len(), 1);
         assert_eq!(model::read(&head).await.unwrap(), before);
         engine.export().await.unwrap();

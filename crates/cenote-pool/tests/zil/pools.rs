@@ -49,22 +49,11 @@ pub(crate) async fn make(
     seed: u64,
     devices: Vec<Arc<dyn Device>>,
 ) -> Result<Arc<Engine>> {
-    let mut number = 0;
-    let mut leaf = || {
-        number += 1;
-        LeafSpec {
-            path: format!("/d{number}").as_str().into(),
-            is_disk: false,
-            is_whole_disk: false,
-            size: DEVICE_SIZE,
-            logical_ashift: 9,
-            physical_ashift: 9,
-        }
-    };
+    let mut leaves = devices.iter().map(|device| LeafSpec::of(device.info()));
     let tops = layout.tops().into_iter().map(|(redundancy, class, count)| TopSpec {
         redundancy,
         class,
-        leaves: (0..count).map(|_| leaf()).collect(),
+        leaves: leaves.by_ref().take(count).collect(),
     });
     let spec = create::CreateSpec {
         tops: tops.collect(),
@@ -73,19 +62,7 @@ pub(crate) async fn make(
     };
     let mut rng = Rng::seeded(seed);
     let vdevs = create::pool(&spec, 4, &mut Guids::new(|| Ok(rng.next_u64())))?;
-    let guids: Vec<_> = vdevs.root.leaves().map(|leaf| leaf.guid).collect();
-    Engine::create(CreateSpec {
-        name: "tank".into(),
-        vdevs,
-        devices: guids.into_iter().zip(devices).collect(),
-        features: cenote_pool::features::identity().collect(),
-        comment: None,
-        compatibility: None,
-        host: None,
-        fill_root: Box::new(|_| Ok(())),
-        probe: None,
-    })
-    .await
+    Engine::create(CreateSpec::new("tank", vdevs, devices)).await
 }
 
 /// New devices on these images.
