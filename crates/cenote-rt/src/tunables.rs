@@ -121,6 +121,12 @@ tunables! {
         "bytes of changes in memory at which writers wait";
     DIRTY_DATA_SYNC_PERCENT = "zfs_dirty_data_sync_percent", 20, (1, 100),
         "percent of that at which a transaction group is synced";
+    DELAY_MIN_DIRTY_PERCENT = "zfs_delay_min_dirty_percent", 60, (0, 100),
+        "percent of the dirty data limit above which writers are slowed down";
+    DELAY_SCALE = "zfs_delay_scale", 500_000, (0, 1 << 32),
+        "nanoseconds that a writer waits half way from there to the limit";
+    UNFLUSHED_MAX = "cenote_unflushed_max", 256 * MIB, (MIB, 1 << 46),
+        "bytes written to a leaf after which it is flushed, wherever the transaction group is";
     TXG_TIMEOUT = "zfs_txg_timeout", 5, (1, 3600),
         "seconds after which changes are synced at the latest";
     ASYNC_BLOCK_MAX_BLOCKS = "zfs_async_block_max_blocks", 100_000, (1, u64::MAX),
@@ -169,6 +175,20 @@ tunables! {
         "I/Os of a rebuild that a leaf has under way before other classes get more";
     REBUILD_MAX_ACTIVE = "zfs_vdev_rebuild_max_active", 3, (1, 1 << 16),
         "I/Os of a rebuild that a leaf has under way at most";
+    SPA_DISCARD_MEMORY_LIMIT = "zfs_spa_discard_memory_limit", 16 << 20, (1, 1 << 40),
+        "bytes of checkpoint maps that a transaction group discards";
+    TRIM_EXTENT_BYTES_MAX = "zfs_trim_extent_bytes_max", 128 << 20, (4096, 1 << 40),
+        "bytes of a discard at most";
+    TRIM_EXTENT_BYTES_MIN = "zfs_trim_extent_bytes_min", 32 << 10, (0, 1 << 40),
+        "bytes of a free range below which it is not discarded";
+    TRIM_TXG_BATCH = "zfs_trim_txg_batch", 32, (1, 1 << 20),
+        "transaction groups over which what is freed is collected before it is discarded";
+    INITIALIZE_VALUE = "zfs_initialize_value", 0xdead_beef_dead_beee, (0, u64::MAX),
+        "word that free space is filled with by initialize";
+    INITIALIZE_CHUNK_SIZE = "zfs_initialize_chunk_size", 1 << 20, (4096, 16 << 20),
+        "bytes of a write by initialize";
+    DEFAULT_IBS = "zfs_default_ibs", 17, (12, 17),
+        "log2 of the size of indirect blocks of new objects";
     ASYNC_WRITE_MIN_DIRTY = "zfs_vdev_async_write_active_min_dirty_percent", 30, (0, 100),
         "percent of the dirty data limit from which on more async writes are under way";
     ASYNC_WRITE_MAX_DIRTY = "zfs_vdev_async_write_active_max_dirty_percent", 60, (0, 100),

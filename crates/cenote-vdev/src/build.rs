@@ -16,7 +16,7 @@ use crate::draid::Draid;
 use crate::leaf::{Leaf, LeafId};
 use crate::queue::Load;
 use crate::raidz::Raidz;
-use crate::state::{self, ChildState, VdevAux, VdevState};
+use crate::state::{self, ChildState, Status, VdevAux, VdevState};
 use crate::tree::{Layout, Tree, Vdev, VdevKind};
 
 /// How a tree is built.
@@ -57,12 +57,46 @@ impl Tree {
         let mut builder = Builder { open, options, vdevs: Vec::new(), leaves: Vec::new() };
         builder.add(root, None, 0);
         builder.link_spares();
-        builder.derive_states();
         let Builder { vdevs, leaves, .. } = builder;
         let (indirect, reflow) = Default::default();
-        let is_writable = options.is_writable;
-        let load = Arc::clone(&options.load);
-        Ok(Arc::new(Self { vdevs, leaves, is_writable, load, indirect, reflow }))
+        let tree = Self {
+            vdevs,
+            leaves,
+            is_writable: options.is_writable,
+            missing_tops_allowed: options.missing_tops_allowed,
+            load: Arc::clone(&options.load),
+            indirect,
+            reflow,
+        };
+        tree.derive_states();
+        Ok(Arc::new(tree))
+    }
+
+    /// States of interior vdevs, children first.
+    pub(crate) fn derive_states(&self) {
+        for vdev in self.vdevs.iter().rev() {
+            let child = |child: &usize| {
+                let child = &self.vdevs[*child];
+                ChildState { state: child.state(), is_log: child.is_log }
+            };
+            let children: Vec<_> = vdev.children.iter().map(child).collect();
+            let status = match (&vdev.layout, vdev.kind) {
+                (Layout::Leaf(_) | Layout::DraidSpare(..), _) => continue,
+                (Layout::Root, _) => state::of_root(&children, self.missing_tops_allowed),
+                (Layout::Mirror, _) => {
+                    state::of_interior(&children, children.len().saturating_sub(1))
+                }
+                (Layout::Raidz(_) | Layout::Draid(_), _) => {
+                    state::of_interior(&children, vdev.nparity() as usize)
+                }
+                (Layout::Indirect, _) | (Layout::Absent, VdevKind::Hole) => {
+                    (VdevState::Healthy, VdevAux::None)
+                }
+                (Layout::Absent, VdevKind::Missing) => (VdevState::CantOpen, VdevAux::OpenFailed),
+                (Layout::Absent, _) => (VdevState::CantOpen, VdevAux::CorruptData),
+            };
+            vdev.status.set(status);
+        }
     }
 }
 
@@ -87,8 +121,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
             guid: config.guid,
             id: config.id,
             kind,
-            state: VdevState::Healthy,
-            aux: VdevAux::None,
+            status: Status::new(VdevState::Healthy, VdevAux::None),
             parent,
             children: Vec::new(),
             ashift,
@@ -98,7 +131,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
         });
         if let Some(leaf) = self.vdevs[index].leaf() {
             let (state, aux) = self.leaf_state(config, leaf);
-            (self.vdevs[index].state, self.vdevs[index].aux) = (state, aux);
+            self.vdevs[index].status.set((state, aux));
         }
         for child in &config.children {
             let child = self.add(child, Some(index), ashift);
@@ -172,7 +205,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
             _ => VdevAux::None,
         };
         let is_distributed = matches!(config.kind, ConfigKind::DraidSpare { .. });
-        let size = leaf.device.as_ref().map(|device| device.info().size);
+        let size = leaf.device().map(|device| device.info().size);
         let (state, aux) = match size {
             _ if config.leaf.offline => (VdevState::Offline, VdevAux::None),
             _ if config.leaf.removed => (VdevState::Removed, VdevAux::None),
@@ -186,11 +219,10 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
             _ => (VdevState::Healthy, VdevAux::None),
         };
         let is_excluded = !state.is_readable();
-        leaf.is_readable = !is_excluded;
-        leaf.is_writable = !is_excluded && self.options.is_writable;
+        leaf.set_service(!is_excluded, !is_excluded && self.options.is_writable);
         let has_room = size.is_some_and(|size| label::leaf_asize(size) > 0);
         if is_excluded && has_room && self.options.uses_excluded_leaves {
-            leaf.is_readable = true;
+            leaf.set_service(true, false);
             leaf.is_doubtful = true;
             leaf.is_excluded = true;
         }
@@ -219,39 +251,9 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
                 _ => false,
             });
             if !has_place {
-                self.leaves[leaf.0].is_readable = false;
-                self.leaves[leaf.0].is_writable = false;
-                let vdev = &mut self.vdevs[index];
-                (vdev.state, vdev.aux) = (VdevState::CantOpen, VdevAux::OpenFailed);
+                self.leaves[leaf.0].set_service(false, false);
+                self.vdevs[index].status.set((VdevState::CantOpen, VdevAux::OpenFailed));
             }
-        }
-    }
-
-    /// States of interior vdevs, children first.
-    fn derive_states(&mut self) {
-        for index in (0..self.vdevs.len()).rev() {
-            let vdev = &self.vdevs[index];
-            let child = |child: &usize| {
-                let child = &self.vdevs[*child];
-                ChildState { state: child.state, is_log: child.is_log }
-            };
-            let children: Vec<_> = vdev.children.iter().map(child).collect();
-            let (state, aux) = match (&vdev.layout, vdev.kind) {
-                (Layout::Leaf(_) | Layout::DraidSpare(..), _) => continue,
-                (Layout::Root, _) => state::of_root(&children, self.options.missing_tops_allowed),
-                (Layout::Mirror, _) => {
-                    state::of_interior(&children, children.len().saturating_sub(1))
-                }
-                (Layout::Raidz(_) | Layout::Draid(_), _) => {
-                    state::of_interior(&children, vdev.nparity() as usize)
-                }
-                (Layout::Indirect, _) | (Layout::Absent, VdevKind::Hole) => {
-                    (VdevState::Healthy, VdevAux::None)
-                }
-                (Layout::Absent, VdevKind::Missing) => (VdevState::CantOpen, VdevAux::OpenFailed),
-                (Layout::Absent, _) => (VdevState::CantOpen, VdevAux::CorruptData),
-            };
-            (self.vdevs[index].state, self.vdevs[index].aux) = (state, aux);
         }
     }
 }

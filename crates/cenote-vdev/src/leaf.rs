@@ -4,15 +4,19 @@
 //! which txgs it may lack. A distributed spare is a leaf too, with no device of its own: the tree
 //! sends its I/O on to a child of its dRAID (spec 06 §2, §6.6).
 //!
-//! A write that returned is not durable yet. The leaf remembers of which txgs it has such writes;
-//! if the flush that should make them durable fails, all of those txgs may be lacking.
+//! A write that returned is not durable yet. The leaf keeps such writes ([`Unflushed`]); if the
+//! flush that should make them durable fails, all of their txgs may be lacking, until a later
+//! flush has written them again.
 //!
-//! Concurrency: the dirty time log and the unflushed txgs have a lock each, neither is held
-//! across I/O or while the other is taken.
-//! Durability: a txg is entered as unflushed when its write has returned, before the caller
-//! learns of it, so a flush that begins after that covers it.
+//! A leaf can be taken out of service, and come back on the same device or another
+//! ([`crate::service`]).
+//!
+//! Concurrency: the device, the dirty time log and the unflushed writes have a lock each, none is
+//! held across I/O or while another is taken.
+//! Durability: a write is entered as unflushed when it has returned, before the caller learns of
+//! it, so a flush that begins after that covers it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_device::Device;
@@ -22,6 +26,7 @@ use crate::IoClass;
 use crate::dtl::TxgRanges;
 pub(crate) use crate::queue::{Content, WritePart as Part};
 use crate::queue::{Load, Queue, QueueStats};
+use crate::unflushed::Unflushed;
 
 /// Byte of a device at which its data area starts.
 pub const DATA_START: u64 = 4 << 20;
@@ -78,13 +83,16 @@ struct Dtl {
     /// Whether `missing` was told, or is only what failed since.
     is_known: bool,
     is_changed: bool,
+    /// Of `missing`, what is there only since a flush failed: the writes are kept.
+    unproven: TxgRanges,
 }
 
-/// Writes that returned and may still be in a cache of the device.
-#[derive(Debug, Default)]
-struct Unflushed {
-    is_any: bool,
-    txgs: TxgRanges,
+/// How a leaf is reached.
+#[derive(Debug, Clone)]
+struct Access {
+    device: Arc<dyn Device>,
+    /// What is written, or given back, goes through it. Reads go straight to the device.
+    queue: Queue,
 }
 
 /// Whether a leaf can be asked for a block.
@@ -100,21 +108,22 @@ pub(crate) enum Freshness {
 
 /// One leaf.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is true of some leaf without the others")]
 pub struct Leaf {
     pub(crate) guid: u64,
     pub(crate) path: String,
-    pub(crate) device: Option<Arc<dyn Device>>,
-    /// What is written, or given back, goes through it. Reads go straight to the device.
-    pub(crate) queue: Option<Queue>,
+    /// Replaced when a device comes back; held for a copy.
+    access: RwLock<Option<Access>>,
+    load: Arc<Load>,
     /// Whether its state lets data be read from it.
-    pub(crate) is_readable: bool,
+    is_readable: AtomicBool,
     /// Whether it may lack anything, as long as its log was not set.
     pub(crate) is_doubtful: bool,
     /// Whether it is read only because nothing was to be left out: always as a last resort.
     pub(crate) is_excluded: bool,
     /// Whether its state, and the tree, let data be written to it.
-    pub(crate) is_writable: bool,
+    is_writable: AtomicBool,
+    /// Whether an I/O failed since somebody looked.
+    has_failed: AtomicBool,
     dtl: RwLock<Dtl>,
     unflushed: Mutex<Unflushed>,
     /// One flush at a time.
@@ -129,16 +138,16 @@ impl Leaf {
         device: Option<Arc<dyn Device>>,
         load: &Arc<Load>,
     ) -> Self {
-        let queue = device.as_ref().map(|device| Queue::new(Arc::clone(device), Arc::clone(load)));
         Self {
             guid,
             path,
-            device,
-            queue,
-            is_readable: true,
+            access: RwLock::new(device.map(|device| Access::new(device, load))),
+            load: Arc::clone(load),
+            is_readable: AtomicBool::new(true),
             is_doubtful: false,
             is_excluded: false,
-            is_writable: false,
+            is_writable: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             dtl: RwLock::default(),
             unflushed: Mutex::default(),
             flushing: AsyncMutex::new(()),
@@ -157,8 +166,23 @@ impl Leaf {
     }
 
     /// Its device, if there is one.
-    pub fn device(&self) -> Option<&Arc<dyn Device>> {
-        self.device.as_ref()
+    pub fn device(&self) -> Option<Arc<dyn Device>> {
+        self.access().map(|access| access.device)
+    }
+
+    fn access(&self) -> Option<Access> {
+        self.access.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether it has a device.
+    pub(crate) fn has_device(&self) -> bool {
+        self.access.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// From now on it is on `device`.
+    pub(crate) fn set_device(&self, device: Arc<dyn Device>) {
+        let access = Access::new(device, &self.load);
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = Some(access);
     }
 
     /// What it has done.
@@ -180,12 +204,12 @@ impl Leaf {
 
     /// What its queue has done.
     pub fn queue_stats(&self) -> Option<QueueStats> {
-        self.queue.as_ref().map(Queue::stats)
+        self.queue().map(|queue| queue.stats())
     }
 
     /// Its queue, if it has a device.
-    pub fn queue(&self) -> Option<&Queue> {
-        self.queue.as_ref()
+    pub fn queue(&self) -> Option<Queue> {
+        self.access().map(|access| access.queue)
     }
 
     /// Reads and writes under way.
@@ -204,7 +228,43 @@ impl Leaf {
 
     /// Whether it is written to.
     pub fn is_writable(&self) -> bool {
-        self.is_writable
+        self.is_writable.load(Ordering::Acquire)
+    }
+
+    /// Whether its state lets data be read from it.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.is_readable.load(Ordering::Acquire)
+    }
+
+    /// Says what its state lets be done with it.
+    pub(crate) fn set_service(&self, is_readable: bool, is_writable: bool) {
+        self.is_readable.store(is_readable, Ordering::Release);
+        self.is_writable.store(is_writable, Ordering::Release);
+    }
+
+    /// Whether an I/O failed since this was asked last.
+    pub(crate) fn take_failed(&self) -> bool {
+        self.has_failed.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether an I/O failed since somebody looked into it.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn mark_failed(&self) {
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Begins to count errors anew.
+    pub(crate) fn clear_errors(&self) {
+        for counter in [
+            &self.counters.read_errors,
+            &self.counters.write_errors,
+            &self.counters.checksum_errors,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
     }
 
     /// The txgs that it may lack, as far as that is known.
@@ -228,7 +288,11 @@ impl Leaf {
     /// Adds a txg to the log.
     pub(crate) fn note_missing_txg(&self, txg: u64) {
         // Nearly always it is there: an absent leaf misses every block of the txg.
-        if !self.dtl.read().unwrap_or_else(PoisonError::into_inner).missing.contains(txg) {
+        let is_there = {
+            let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
+            dtl.missing.contains(txg) && !dtl.unproven.contains(txg)
+        };
+        if !is_there {
             self.note_missing(&TxgRanges::of(txg));
         }
     }
@@ -236,11 +300,36 @@ impl Leaf {
     /// Adds txgs to the log.
     pub(crate) fn note_missing(&self, txgs: &TxgRanges) {
         let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
-        let missing = dtl.missing.union(txgs);
-        if missing != dtl.missing {
-            dtl.missing = missing;
+        // Something of them is lacking whatever a flush brings back.
+        dtl.unproven = dtl.unproven.subtract(txgs);
+        dtl.add(txgs);
+    }
+
+    /// Adds txgs whose writes returned, are kept, and may be lost.
+    fn note_unproven(&self, txgs: &TxgRanges) {
+        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let new = txgs.subtract(&dtl.missing);
+        dtl.unproven = dtl.unproven.union(&new);
+        dtl.add(txgs);
+    }
+
+    /// What was kept is durable now.
+    fn prove(&self) {
+        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        if !dtl.unproven.is_empty() {
+            let unproven = std::mem::take(&mut dtl.unproven);
+            dtl.missing = dtl.missing.subtract(&unproven);
             dtl.is_changed = true;
         }
+    }
+
+    /// Gives up what was written and not flushed: the log has it.
+    pub(crate) fn forget_unflushed(&self) {
+        let unflushed = {
+            let mut unflushed = self.unflushed.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *unflushed)
+        };
+        self.note_missing(&unflushed.txgs);
     }
 
     /// Adds a txg that a scan could not repair.
@@ -258,6 +347,7 @@ impl Leaf {
         let missing = kept.union(&std::mem::take(&mut dtl.scrub));
         dtl.is_changed |= missing != dtl.missing;
         dtl.missing = missing;
+        dtl.unproven = TxgRanges::default();
         dtl.is_known = true;
     }
 
@@ -269,7 +359,7 @@ impl Leaf {
 
     /// Whether it can be asked for a block of that physical birth.
     pub(crate) fn freshness(&self, birth: u64) -> Freshness {
-        if !self.is_readable {
+        if !self.is_readable() {
             return Freshness::Absent;
         }
         let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
@@ -291,34 +381,41 @@ impl Leaf {
         class: IoClass,
     ) -> Result<()> {
         let first = parts.first().map_or(0, |part| part.offset);
-        let queue = self.queue.as_ref().filter(|_| self.is_writable);
+        let queue = if self.is_writable() { self.queue() } else { None };
         let Some(queue) = queue else { return Err(self.no_device(first)) };
         let len: u64 = parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum();
         let _under_way = InFlight::start(&self.counters.in_flight);
         let mut result = queue.write(class, parts.clone()).await;
         if result.as_ref().is_err_and(|error| error.kind() == Kind::Io) {
-            result = queue.write(class, parts).await;
+            result = queue.write(class, parts.clone()).await;
         }
-        // Also after a failure: some of it may have been written.
-        {
+        let is_much = {
             let mut unflushed = self.unflushed.lock().unwrap_or_else(PoisonError::into_inner);
-            unflushed.is_any = true;
-            if let Some(txg) = txg {
-                unflushed.txgs.insert(txg);
+            match &result {
+                Ok(()) => unflushed.note(txg, parts),
+                Err(_) => unflushed.note_failed(txg),
             }
-        }
+            unflushed.is_much()
+        };
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         match &result {
             Ok(()) => self.counters.write_bytes.fetch_add(len, Ordering::Relaxed),
-            Err(_) => self.counters.write_errors.fetch_add(1, Ordering::Relaxed),
+            Err(_) => {
+                self.mark_failed();
+                self.counters.write_errors.fetch_add(1, Ordering::Relaxed)
+            }
         };
+        if is_much {
+            // A failure is in the log, and what was to be flushed is tried again by the next flush.
+            drop(self.flush().await);
+        }
         result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid)))
     }
 
     /// Makes durable what was written since the last flush. On an error, tells the txgs that may
     /// be lost, which are in its log already.
     pub(crate) async fn flush(&self) -> std::result::Result<(), (TxgRanges, Error)> {
-        let Some(device) = &self.device else { return Ok(()) };
+        let Some(access) = self.access() else { return Ok(()) };
         // One at a time: what another flush has taken over is durable only when that has returned.
         let _turn = self.flushing.lock().await;
         let unflushed = {
@@ -328,20 +425,36 @@ impl Leaf {
         if !unflushed.is_any {
             return Ok(());
         }
-        let Err(error) = device.flush().await else {
+        let Err(error) = self.make_durable(&access, &unflushed).await else {
             self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+            if unflushed.is_suspect {
+                self.prove();
+            }
             return Ok(());
         };
+        self.mark_failed();
         self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
-        // Nobody can tell what of them reached the device, now or at a later flush.
-        self.note_missing(&unflushed.txgs);
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner).is_any = true;
-        Err((unflushed.txgs, error.with_at(|at| at.vdev = Some(self.guid))))
+        // Nobody can tell what of them reached the device, unless they are written again.
+        self.note_unproven(&unflushed.txgs);
+        let txgs = unflushed.txgs.clone();
+        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner).put_back(unflushed);
+        Err((txgs, error.with_at(|at| at.vdev = Some(self.guid))))
+    }
+
+    /// Flushes; after a failure what was not flushed then is written again before, one after the
+    /// other, since later writes may be over earlier ones.
+    async fn make_durable(&self, access: &Access, unflushed: &Unflushed) -> Result<()> {
+        if unflushed.is_suspect {
+            for parts in unflushed.writes() {
+                access.queue.write(IoClass::AsyncWrite, parts.clone()).await?;
+            }
+        }
+        access.device.flush().await
     }
 
     /// Reads from its device; `offset` counts from the device's start.
     pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Buf> {
-        let Some(device) = &self.device else {
+        let Some(device) = self.device() else {
             return Err(self.no_device(offset));
         };
         let _under_way = InFlight::start(&self.counters.in_flight);
@@ -353,9 +466,27 @@ impl Leaf {
                 Ok(buf.freeze())
             }
             Err(error) => {
+                self.mark_failed();
                 self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
                 Err(error.with_at(|at| at.vdev = Some(self.guid)))
             }
+        }
+    }
+}
+
+impl Access {
+    fn new(device: Arc<dyn Device>, load: &Arc<Load>) -> Self {
+        let queue = Queue::new(Arc::clone(&device), Arc::clone(load));
+        Self { device, queue }
+    }
+}
+
+impl Dtl {
+    fn add(&mut self, txgs: &TxgRanges) {
+        let missing = self.missing.union(txgs);
+        if missing != self.missing {
+            self.missing = missing;
+            self.is_changed = true;
         }
     }
 }

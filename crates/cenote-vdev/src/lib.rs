@@ -21,8 +21,10 @@ mod permutation;
 pub mod queue;
 pub mod raidz;
 mod read;
+mod service;
 mod state;
 mod tree;
+mod unflushed;
 mod verdict;
 mod write;
 
@@ -32,6 +34,7 @@ pub use dtl::{DtlKind, TxgRanges};
 pub use io_class::IoClass;
 pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NoDevice};
 pub use read::ReadError;
+pub use service::ServiceError;
 pub use state::{VdevAux, VdevState};
 pub use tree::{Place, Tree, Vdev, VdevKind};
 pub use verdict::{BadChild, Cause, LeafRange, LeafReader, Read, ScrubRead, Verify};

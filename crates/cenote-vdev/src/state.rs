@@ -6,6 +6,7 @@
 //! bears (spec 06 §2.3).
 
 use std::fmt;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// How well a vdev is, with OpenZFS's numbers: larger is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +28,16 @@ pub enum VdevState {
 }
 
 impl VdevState {
+    const ALL: [Self; 7] = [
+        Self::Healthy,
+        Self::Degraded,
+        Self::Faulted,
+        Self::CantOpen,
+        Self::Removed,
+        Self::Offline,
+        Self::Closed,
+    ];
+
     /// Whether data can be read from it.
     pub fn is_readable(self) -> bool {
         self >= Self::Degraded
@@ -74,6 +85,50 @@ pub enum VdevAux {
     External = 14,
     /// All children were taken offline.
     ChildrenOffline = 19,
+}
+
+impl VdevAux {
+    const ALL: [Self; 12] = [
+        Self::None,
+        Self::OpenFailed,
+        Self::CorruptData,
+        Self::NoReplicas,
+        Self::BadGuidSum,
+        Self::TooSmall,
+        Self::BadLabel,
+        Self::Spared,
+        Self::ErrExceeded,
+        Self::BadLog,
+        Self::External,
+        Self::ChildrenOffline,
+    ];
+}
+
+/// State and reason of a vdev, both at once, as they change while the pool is in use.
+#[derive(Debug)]
+pub(crate) struct Status(AtomicU16);
+
+impl Status {
+    pub(crate) const fn new(state: VdevState, aux: VdevAux) -> Self {
+        Self(AtomicU16::new((state as u16) << 8 | aux as u16))
+    }
+
+    pub(crate) fn set(&self, (state, aux): (VdevState, VdevAux)) {
+        self.0.store((state as u16) << 8 | aux as u16, Ordering::Release);
+    }
+
+    pub(crate) fn state(&self) -> VdevState {
+        let number = self.0.load(Ordering::Acquire) >> 8;
+        VdevState::ALL
+            .into_iter()
+            .find(|state| *state as u16 == number)
+            .unwrap_or(VdevState::Closed)
+    }
+
+    pub(crate) fn aux(&self) -> VdevAux {
+        let number = self.0.load(Ordering::Acquire) & 0xff;
+        VdevAux::ALL.into_iter().find(|aux| *aux as u16 == number).unwrap_or(VdevAux::None)
+    }
 }
 
 /// What a parent needs to know of a child.
@@ -134,6 +189,17 @@ mod tests {
             (&[], 1, (CantOpen, VdevAux::NoReplicas)),
         ] {
             assert_eq!(of_interior(&children(states), tolerated), want, "{states:?}");
+        }
+    }
+
+    #[test]
+    fn a_status_is_what_was_set() {
+        for state in VdevState::ALL {
+            for aux in VdevAux::ALL {
+                let status = Status::new(VdevState::Closed, VdevAux::None);
+                status.set((state, aux));
+                assert_eq!((status.state(), status.aux()), (state, aux));
+            }
         }
     }
 

@@ -24,7 +24,7 @@ use crate::layout;
 use crate::leaf::{Freshness, Leaf, LeafId};
 use crate::queue::Load;
 use crate::raidz::{Raidz, Reflow};
-use crate::state::{VdevAux, VdevState};
+use crate::state::{Status, VdevAux, VdevState};
 
 /// Offsets in vdevs beyond this are refused, so that no arithmetic on them overflows.
 pub(crate) const OFFSET_MAX: u64 = 1 << 58;
@@ -111,8 +111,7 @@ pub struct Vdev {
     pub(crate) guid: u64,
     pub(crate) id: u64,
     pub(crate) kind: VdevKind,
-    pub(crate) state: VdevState,
-    pub(crate) aux: VdevAux,
+    pub(crate) status: Status,
     pub(crate) parent: Option<usize>,
     pub(crate) children: Vec<usize>,
     pub(crate) ashift: u32,
@@ -139,12 +138,12 @@ impl Vdev {
 
     /// How well it is.
     pub fn state(&self) -> VdevState {
-        self.state
+        self.status.state()
     }
 
     /// Why.
     pub fn aux(&self) -> VdevAux {
-        self.aux
+        self.status.aux()
     }
 
     /// Sector size of its top-level vdev, log2.
@@ -187,6 +186,7 @@ pub struct Tree {
     pub(crate) vdevs: Vec<Vdev>,
     pub(crate) leaves: Vec<Leaf>,
     pub(crate) is_writable: bool,
+    pub(crate) missing_tops_allowed: usize,
     pub(crate) load: Arc<Load>,
     pub(crate) indirect: RwLock<BTreeMap<u64, Arc<IndirectMap>>>,
     pub(crate) reflow: RwLock<Reflow>,
@@ -297,7 +297,7 @@ impl Tree {
         let vdev = &self.vdevs[index];
         if let Some(leaf) = vdev.leaf() {
             let leaf = self.leaf(leaf);
-            let is_away = !leaf.is_readable || leaf.is_excluded || without == Some(index);
+            let is_away = !leaf.is_readable() || leaf.is_excluded || without == Some(index);
             return match kind {
                 DtlKind::Outage if is_away => TxgRanges::all(),
                 DtlKind::Scrub => leaf.scrub_dtl(),
@@ -416,7 +416,9 @@ impl Tree {
                 let children = vdev.children.iter().map(|child| self.freshness(*child, birth));
                 children.min().unwrap_or(Freshness::Absent)
             }
-            Layout::Raidz(_) | Layout::Draid(_) | Layout::Indirect if vdev.state.is_readable() => {
+            Layout::Raidz(_) | Layout::Draid(_) | Layout::Indirect
+                if vdev.state().is_readable() =>
+            {
                 Freshness::Fresh
             }
             _ => Freshness::Absent,

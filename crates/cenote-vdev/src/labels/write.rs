@@ -219,9 +219,8 @@ impl Tree {
     fn label_device(&self, id: LeafId) -> Result<Arc<dyn Device>> {
         self.check_writable()?;
         let leaf = self.leaf(id);
-        let device = leaf.device.as_ref().filter(|_| leaf.is_writable());
-        let absent = || Error::new(Kind::Io, crate::NoDevice { guid: leaf.guid() });
-        device.cloned().ok_or_else(absent)
+        let device = leaf.device().filter(|_| leaf.is_writable());
+        device.ok_or_else(|| Error::new(Kind::Io, crate::NoDevice { guid: leaf.guid() }))
     }
 
     /// Each place by itself: one that is broken must not keep the others from being written.

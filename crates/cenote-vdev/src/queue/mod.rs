@@ -191,7 +191,7 @@ impl Queue {
         &self,
         offset: u64,
         len: u64,
-    ) -> impl Future<Output = Result<()>> + Send + 'static {
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
         let (sender, receiver) = oneshot::channel();
         let (direction, class) = (Direction::Discard, IoClass::Trim);
         let request = Request { direction, class, offset, len, is_pad: false };

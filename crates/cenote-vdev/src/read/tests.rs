@@ -178,7 +178,7 @@ fn more_than_parity_is_an_error_and_never_wrong_bytes() {
         let failing = bench.tree_with(&[], &faults(Fault::Eio));
         assert_eq!(read(&failing, 0, &data).expect_err(name).kind(), Kind::Io, "{name}");
         let absent = bench.tree_with(&victims, &[]);
-        assert_eq!(absent.vdevs[1].state, VdevState::CantOpen, "{name}");
+        assert_eq!(absent.vdevs[1].state(), VdevState::CantOpen, "{name}");
         let error = read(&absent, 0, &data).expect_err(name);
         assert!(matches!(error.cause(), Some(ReadError::Absent { .. })), "{name}: {error}");
     }
@@ -298,7 +298,7 @@ fn distributed_spares_hold_what_their_column_says() {
     let got = read(&gone, 0, &data).expect("from the spare");
     assert!(got.data[..] == data[..] && got.bad.is_empty());
     assert!(scrub(&gone, 0, &data).bad.is_empty());
-    assert_eq!(gone.vdevs[1].state, VdevState::Degraded);
+    assert_eq!(gone.vdevs[1].state(), VdevState::Degraded);
     assert_eq!(gone.vdev(300).expect("spare").state(), VdevState::Healthy);
 }
 

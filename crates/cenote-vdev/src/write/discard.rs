@@ -33,7 +33,7 @@ impl Tree {
         self.check_writable()?;
         let ranges = self.translate(place, asize);
         let discards = ranges.iter().filter_map(|range| {
-            let queue = self.leaf(range.leaf).queue.as_ref()?;
+            let queue = self.leaf(range.leaf).queue()?;
             Some(queue.discard(range.offset, range.len))
         });
         let mut results = join_all(discards).await.into_iter();
@@ -58,7 +58,7 @@ impl Tree {
         match &node.layout {
             Layout::Leaf(id) => {
                 let leaf = self.leaf(*id);
-                if let (Some(offset), true) = (device_offset(offset), leaf.is_writable) {
+                if let (Some(offset), true) = (device_offset(offset), leaf.is_writable()) {
                     ranges.push(LeafRange { leaf: *id, offset, len });
                 }
             }

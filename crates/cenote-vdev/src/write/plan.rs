@@ -145,7 +145,7 @@ impl<'a> Builder<'a> {
             Layout::DraidSpare(leaf, ..) => {
                 let first = pieces.first().map_or(0, |piece| piece.offset);
                 let target = tree.spare_target(vdev, first);
-                let Some(target) = target.filter(|_| tree.leaf(*leaf).is_writable) else {
+                let Some(target) = target.filter(|_| tree.leaf(*leaf).is_writable()) else {
                     self.absent.push(*leaf);
                     return Plan::Absent;
                 };
@@ -190,7 +190,7 @@ impl<'a> Builder<'a> {
             })
             .collect();
         let leaf = self.tree.leaf(id);
-        let is_there = leaf.is_writable && leaf.device.is_some();
+        let is_there = leaf.is_writable() && leaf.has_device();
         let Some(parts) = parts.filter(|_| is_there) else {
             self.absent.push(id);
             return Plan::Absent;

@@ -1,0 +1,285 @@
+//! Leaves that leave service while the pool is in use, and come back.
+//!
+//! ```text
+//!   an I/O fails ──> suspect ──probe──> it answers: goes on
+//!                                  `--> it does not: taken out, unless it has the only copy
+//!   administrator ─────────────────────> taken out
+//!   taken out ──device, probe──> back in service, with the log of what it lacks
+//! ```
+//!
+//! What is decided, and what the config says of it, is the engine's; here is what it means for
+//! I/O. A leaf out of service is neither read nor written, and every txg that it would have got
+//! something of enters its dirty time log. That keeps what it has from being taken for current
+//! when it is back (spec 06 §2.3, §8).
+//!
+//! Order of taking out: first nothing more is sent to it, then what it was given and has not
+//! flushed is entered in its log. The other way round a write in between would be in neither.
+
+use std::sync::Arc;
+
+use cenote_device::Device;
+use cenote_ondisk::label::{self, LABEL_COUNT};
+use cenote_rt::{BufMut, Error, Kind, Result};
+
+use crate::leaf::LeafId;
+use crate::state::{VdevAux, VdevState};
+use crate::tree::Tree;
+
+/// Part of each label that a probe reads and writes back: the boot environment, which nobody
+/// else writes while the pool is in use.
+const PROBE_AT: u64 = 8 << 10;
+/// Bytes of it.
+const PROBE_LEN: usize = 8 << 10;
+
+/// Why a leaf does not come back.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServiceError {
+    /// Nothing of that guid.
+    #[error("there is no leaf {0}")]
+    NoSuchLeaf(u64),
+    /// It has no device, and none was given.
+    #[error("leaf {0} has no device")]
+    NoDevice(u64),
+    /// The device is smaller than any pool's.
+    #[error("device of {size} bytes for leaf {guid} is too small")]
+    TooSmall {
+        /// The leaf.
+        guid: u64,
+        /// Bytes of the device.
+        size: u64,
+    },
+    /// It can neither be read nor written where labels are.
+    #[error("leaf {0} does not answer")]
+    Silent(u64),
+}
+
+impl Tree {
+    /// The leaf with that guid.
+    pub fn leaf_of(&self, guid: u64) -> Option<LeafId> {
+        self.leaves().find(|(_, leaf)| leaf.guid() == guid).map(|(id, _)| id)
+    }
+
+    /// Whether an I/O of some leaf failed since [`take_failed`](Self::take_failed).
+    pub fn has_failed(&self) -> bool {
+        self.leaves().any(|(_, leaf)| leaf.has_failed())
+    }
+
+    /// The leaves of which an I/O failed since the last call.
+    pub fn take_failed(&self) -> Vec<LeafId> {
+        self.leaves().filter(|(_, leaf)| leaf.take_failed()).map(|(id, _)| id).collect()
+    }
+
+    /// Whether the device of a leaf can be read and written: reads the boot environment of each
+    /// label and writes it back, until that works once.
+    pub async fn probe(&self, id: LeafId) -> bool {
+        match self.leaf(id).device() {
+            Some(device) => answers(&*device).await,
+            None => false,
+        }
+    }
+
+    /// Takes a leaf out of service. False if there is no such leaf.
+    pub fn take_out(&self, guid: u64, state: VdevState, aux: VdevAux) -> bool {
+        let Some(id) = self.leaf_of(guid) else { return false };
+        let leaf = self.leaf(id);
+        leaf.set_service(false, false);
+        leaf.forget_unflushed();
+        self.set_status(guid, state, aux);
+        true
+    }
+
+    /// Says how a leaf is that stays in service.
+    pub fn set_status(&self, guid: u64, state: VdevState, aux: VdevAux) {
+        if let Some(vdev) = self.vdev(guid) {
+            vdev.status.set((state, aux));
+            self.derive_states();
+        }
+    }
+
+    /// Puts a leaf into service again, on `device` if one is given and else on the one it had.
+    /// What it lacks stays in its log.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is no such leaf; `Kind::Io` if it has no device, or one that does
+    /// not answer. The cause is a [`ServiceError`].
+    pub async fn bring_back(&self, guid: u64, device: Option<Arc<dyn Device>>) -> Result<()> {
+        self.check_writable()?;
+        let id = self.leaf_of(guid);
+        let id = id.ok_or_else(|| Error::not_found(ServiceError::NoSuchLeaf(guid)))?;
+        let leaf = self.leaf(id);
+        let refuse = |why| Err(Error::new(Kind::Io, why));
+        let Some(candidate) = device.clone().or_else(|| leaf.device()) else {
+            return refuse(ServiceError::NoDevice(guid));
+        };
+        let size = candidate.info().size;
+        if label::leaf_asize(size) == 0 {
+            return refuse(ServiceError::TooSmall { guid, size });
+        }
+        if !answers(&*candidate).await {
+            return refuse(ServiceError::Silent(guid));
+        }
+        if let Some(device) = device {
+            leaf.set_device(device);
+        }
+        leaf.take_failed();
+        leaf.set_service(true, true);
+        self.set_status(guid, VdevState::Healthy, VdevAux::None);
+        Ok(())
+    }
+
+    /// Begins to count errors anew, of one leaf or of all.
+    pub fn clear_errors(&self, guid: Option<u64>) {
+        for (_, leaf) in self.leaves() {
+            if guid.is_none_or(|guid| guid == leaf.guid()) {
+                leaf.clear_errors();
+            }
+        }
+    }
+}
+
+async fn answers(device: &dyn Device) -> bool {
+    let offsets = (0..LABEL_COUNT).filter_map(|n| label::label_offset(device.info().size, n));
+    for offset in offsets {
+        let at = offset + PROBE_AT;
+        let Ok(read) = device.read(at, BufMut::for_filling(PROBE_LEN)).await else { continue };
+        if device.write(at, vec![read.freeze()]).await.is_ok() {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_device::{FaultyDevice, MemoryDevice};
+    use cenote_ondisk::config::VdevConfig;
+    use cenote_rt::{Buf, block_on};
+
+    use super::*;
+    use crate::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+    use crate::dtl::TxgRanges;
+    use crate::tree::Place;
+    use crate::{BuildOptions, IoClass};
+
+    const SIZE: u64 = 64 << 20;
+
+    struct Fixture {
+        tree: Arc<Tree>,
+        devices: Vec<Arc<FaultyDevice>>,
+        memory: Vec<Arc<MemoryDevice>>,
+        guids: Vec<u64>,
+    }
+
+    impl Fixture {
+        fn new(redundancy: Redundancy, count: usize) -> Self {
+            let memory: Vec<_> = (0..count)
+                .map(|n| Arc::new(MemoryDevice::new(format!("d{n}"), vec![0; SIZE as usize])))
+                .collect();
+            let devices: Vec<_> = memory
+                .iter()
+                .map(|device| {
+                    let device = Arc::<MemoryDevice>::clone(device);
+                    Arc::new(FaultyDevice::new(device, 1))
+                })
+                .collect();
+            let leaves = devices.iter().map(|device| LeafSpec::of(device.info())).collect();
+            let top = TopSpec { redundancy, class: VdevClass::Normal, leaves };
+            let spec = CreateSpec { tops: vec![top], ashift: Some(9), ..CreateSpec::default() };
+            let root = create::pool(&spec, 4, &mut Guids::unguessable()).expect("spec").root;
+            let guids: Vec<_> = root.leaves().map(|leaf| leaf.guid).collect();
+            let open = |leaf: &VdevConfig| {
+                let index = guids.iter().position(|guid| *guid == leaf.guid)?;
+                Some(Arc::<FaultyDevice>::clone(&devices[index]) as Arc<dyn Device>)
+            };
+            let options = BuildOptions { is_writable: true, ..BuildOptions::default() };
+            let tree = Tree::build(&root, open, &options).expect("tree");
+            Self { tree, devices, memory, guids }
+        }
+
+        async fn write(&self, offset: u64, byte: u8, txg: u64) -> Result<()> {
+            let place = Place { vdev: 0, offset };
+            let data = Buf::from(vec![byte; 4096]);
+            self.tree.write(place, data, txg, IoClass::AsyncWrite).await.map(drop)
+        }
+
+        fn dtl(&self, leaf: usize) -> TxgRanges {
+            let id = self.tree.leaf_of(self.guids[leaf]).expect("leaf");
+            self.tree.leaf(id).dtl().unwrap_or_default()
+        }
+    }
+
+    #[test]
+    fn what_a_cache_lost_is_written_again() {
+        block_on(1, async {
+            let fixture = Fixture::new(Redundancy::Single, 1);
+            fixture.write(0, 7, 5).await.expect("there");
+            fixture.devices[0].set_offline(true);
+            let error = fixture.tree.flush().await.expect_err("away");
+            assert_eq!(error.kind(), Kind::Io);
+            assert_eq!(fixture.dtl(0), TxgRanges::of(5));
+            // The device forgets, and comes back.
+            fixture.memory[0].edit(|bytes| bytes.fill(0));
+            fixture.devices[0].set_offline(false);
+            fixture.tree.flush().await.expect("there again");
+            assert_eq!(fixture.dtl(0), TxgRanges::default());
+            let at = crate::DATA_START as usize;
+            fixture.memory[0].edit(|bytes| assert!(bytes[at..at + 4096].iter().all(|b| *b == 7)));
+        })
+        .expect("runtime");
+    }
+
+    #[test]
+    fn a_refused_write_stays_missing() {
+        block_on(1, async {
+            let fixture = Fixture::new(Redundancy::Mirror, 2);
+            fixture.write(0, 7, 5).await.expect("there");
+            fixture.devices[1].set_offline(true);
+            // Both ways into the log, in both orders.
+            fixture.tree.flush().await.expect("one is enough");
+            fixture.write(8192, 8, 5).await.expect("one is enough");
+            fixture.write(16384, 8, 6).await.expect("one is enough");
+            fixture.tree.flush().await.expect("one is enough");
+            fixture.devices[1].set_offline(false);
+            fixture.tree.flush().await.expect("there again");
+            assert_eq!(fixture.dtl(1), TxgRanges::new([(5, 7)]));
+            assert_eq!(fixture.dtl(0), TxgRanges::default());
+        })
+        .expect("runtime");
+    }
+
+    #[test]
+    fn leaves_leave_and_come_back() {
+        block_on(1, async {
+            let fixture = Fixture::new(Redundancy::Mirror, 2);
+            let (tree, guid) = (&fixture.tree, fixture.guids[1]);
+            fixture.write(0, 7, 5).await.expect("there");
+            fixture.devices[1].set_offline(true);
+            fixture.write(8192, 7, 6).await.expect("one is enough");
+            assert!(tree.has_failed());
+            let failed = tree.take_failed();
+            assert_eq!(failed, [tree.leaf_of(guid).expect("leaf")]);
+            assert!(!tree.has_failed() && !tree.probe(failed[0]).await);
+            assert!(!tree.is_dtl_required(guid) && tree.is_dtl_required(fixture.guids[0]));
+
+            assert!(tree.take_out(guid, VdevState::Faulted, VdevAux::ErrExceeded));
+            // What it was not asked to flush is missing too.
+            assert_eq!(fixture.dtl(1), TxgRanges::new([(5, 7)]));
+            let states: Vec<_> = tree.vdevs().map(|vdev| vdev.state()).collect();
+            use VdevState::{Degraded, Faulted, Healthy};
+            assert_eq!(states, [Degraded, Degraded, Healthy, Faulted]);
+            fixture.write(16384, 7, 8).await.expect("one is enough");
+            assert!(!tree.has_failed(), "it is not asked any more");
+            assert_eq!(fixture.dtl(1), TxgRanges::new([(5, 7), (8, 9)]));
+
+            let error = tree.bring_back(guid, None).await.expect_err("away");
+            assert_eq!(error.cause(), Some(&ServiceError::Silent(guid)));
+            fixture.devices[1].set_offline(false);
+            tree.bring_back(guid, None).await.expect("there");
+            assert_eq!(tree.root().state(), Healthy);
+            fixture.write(0, 9, 9).await.expect("there");
+            tree.flush().await.expect("there");
+            assert_eq!(fixture.dtl(1), TxgRanges::new([(5, 7), (8, 9)]));
+        })
+        .expect("runtime");
+    }
+}
