@@ -78,6 +78,9 @@ pub enum EngineError {
     /// The dataset was destroyed or rolled back since it was opened.
     #[error("dataset {0} is not what was opened any more")]
     HeadGone(u64),
+    /// The dataset's intent log has operations of an earlier opening.
+    #[error("the intent log of dataset {0} waits for its replay")]
+    Unreplayed(u64),
     /// A pool from before feature flags.
     #[error("pools of version {0} are opened for reading only")]
     OldVersion(u64),
@@ -183,7 +186,7 @@ pub struct Engine {
     /// Held while a log block is allocated in the open txg, and while that changes.
     log_gate: AsyncMutex<()>,
     /// Who replays logs.
-    log_sinks: Mutex<Vec<(ObjSetType, Arc<dyn zil::ReplaySink>)>>,
+    replayers: Mutex<Vec<(ObjSetType, Arc<dyn zil::Replayer>)>>,
     rng: Mutex<cenote_rt::Rng>,
     /// Metaslab arrays of top-level vdevs, as the store of metaslabs finds them.
     maps: Arc<store::Maps>,
@@ -238,7 +241,7 @@ impl Engine {
             is_kept: AtomicBool::new(false),
             syncing: AsyncMutex::new(()),
             log_gate: AsyncMutex::new(()),
-            log_sinks: Mutex::default(),
+            replayers: Mutex::default(),
             rng: Mutex::new(cenote_rt::Rng::seeded(parts.seed)),
             maps: parts.maps,
             probe: Mutex::new(None),
@@ -290,8 +293,8 @@ impl Engine {
         self.is_closing.load(Ordering::Acquire)
     }
 
-    fn log_sinks(&self) -> std::sync::MutexGuard<'_, Vec<(ObjSetType, Arc<dyn zil::ReplaySink>)>> {
-        self.log_sinks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn replayers(&self) -> std::sync::MutexGuard<'_, Vec<(ObjSetType, Arc<dyn zil::Replayer>)>> {
+        self.replayers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {

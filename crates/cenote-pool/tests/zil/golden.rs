@@ -10,7 +10,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_ondisk::zil::{RecordKind, ZilFlags, ZilHeader};
 use cenote_pool::engine::Engine;
-use cenote_pool::engine::zil::{Operation, ReplaySink};
+use cenote_pool::engine::zil::{Operation, Replayer};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_rt::{Error, Kind, Result, block_on};
@@ -44,7 +44,7 @@ struct Notes {
     refuses: bool,
 }
 
-impl ReplaySink for Notes {
+impl Replayer for Notes {
     fn replay(&self, _: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()> {
         if self.refuses {
             return Err(Step::Fail(Error::new(Kind::Unsupported, "not here")));

@@ -209,6 +209,7 @@ impl Engine {
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<(T, u64)> {
         let bytes = self.worst_case(charge.bytes);
+        self.admit().await?;
         let mut waits = 0;
         loop {
             self.check_running()?;
@@ -229,7 +230,10 @@ impl Engine {
                 Verdict::Wait(error) | Verdict::Refuse(error) => return Err(error.into()),
             }
             match head.live().apply(txg, &mut change).await {
-                Ok(value) => return Ok((value, txg)),
+                Ok(value) => {
+                    self.note_dirty(head, txg);
+                    return Ok((value, txg));
+                }
                 Err(error) => {
                     self.admission.withdraw(&charges, txg);
                     // The txg was closed in between: the change belongs in the next one.

@@ -13,6 +13,7 @@
 
 mod admission;
 mod api;
+mod look;
 
 use std::sync::Arc;
 

@@ -39,14 +39,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_rt::{AsyncMutex, Notify, Result};
+use cenote_ondisk::zil::ZilFlags;
+use cenote_rt::{AsyncMutex, Error, Kind, Notify, Result};
 
 use chain::{Chain, Stage, Step};
 use queue::Queue;
 
-use super::{Engine, Head};
+use super::{Charge, Engine, EngineError, Head};
 pub use record::LogRecord;
-pub use replay::{Operation, ReplaySink, Replayed, VolumeSink};
+pub use replay::{Operation, Replayed, Replayer, VolumeReplayer};
 
 /// What commits do (property `sync`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,6 +153,14 @@ impl Log {
         matches!(self.chain().stage, Stage::Claimed(_))
     }
 
+    /// Whether some of them do: nothing else may be changed before.
+    pub fn awaits_replay(&self) -> bool {
+        match &self.chain().stage {
+            Stage::Claimed(header) => header.flags.contains(ZilFlags::REPLAY_NEEDED),
+            _ => false,
+        }
+    }
+
     /// The properties may have changed.
     pub(super) fn mark_stale(&self) {
         self.is_stale.store(true, Ordering::Release);
@@ -183,18 +192,52 @@ impl Log {
 impl Engine {
     /// [`apply`](Self::apply) that also records what it did: the closure gives its value and the
     /// records, which get into the log in the order in which the operations are applied.
+    ///
+    /// # Errors
+    /// `Kind::Busy` while the head's log waits for its replay; those of `apply`.
     pub async fn apply_logged<T>(
         &self,
         head: &Head,
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
     ) -> Result<(T, u64)> {
-        self.apply(head, |tx| {
-            let (value, records) = change(tx)?;
-            for record in records {
-                head.log().record(tx.txg(), record);
-            }
-            Ok(value)
-        })
-        .await
+        check_replayed(head)?;
+        self.apply(head, |tx| logged(head, tx, &mut change)).await
     }
+
+    /// [`apply_charged`](Self::apply_charged) that also records what it did, as
+    /// [`apply_logged`](Self::apply_logged) does: the way of every change that a user makes.
+    ///
+    /// # Errors
+    /// Those of both.
+    pub async fn apply_charged_logged<T>(
+        &self,
+        head: &Head,
+        charge: Charge,
+        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
+    ) -> Result<(T, u64)> {
+        check_replayed(head)?;
+        self.apply_charged(head, charge, |tx| logged(head, tx, &mut change)).await
+    }
+}
+
+/// Runs a change and takes down what it says it did, when nothing can fail any more.
+fn logged<T>(
+    head: &Head,
+    tx: &mut Tx<'_>,
+    change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
+) -> TxResult<T> {
+    let (value, records) = change(tx)?;
+    for record in records {
+        head.log().record(tx.txg(), record);
+    }
+    Ok(value)
+}
+
+/// What an earlier opening left comes before anything new: replayed later, it would undo that.
+fn check_replayed(head: &Head) -> Result<()> {
+    if head.log().awaits_replay() {
+        let object = head.object();
+        return Err(Error::new(Kind::Busy, EngineError::Unreplayed(object)));
+    }
+    Ok(())
 }

@@ -42,7 +42,7 @@ pub struct Operation<'a> {
 }
 
 /// Does operations again.
-pub trait ReplaySink: Send + Sync {
+pub trait Replayer: Send + Sync {
     /// Applies an operation. May run several times, like every transaction.
     ///
     /// # Errors
@@ -64,12 +64,12 @@ pub struct Replayed {
 
 /// Records of the volume: writes and discards of its only object.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct VolumeSink;
+pub struct VolumeReplayer;
 
 /// The object with a volume's data.
 const VOLUME_OBJECT: u64 = 1;
 
-impl ReplaySink for VolumeSink {
+impl Replayer for VolumeReplayer {
     fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()> {
         match (&operation.body, &operation.block) {
             (Body::Write { offset, data: Some(data), .. }, _) => {
@@ -106,9 +106,9 @@ enum Outcome {
 impl Engine {
     /// Who replays the logs of heads of that kind, when [`replay_logs`](Self::replay_logs) comes to
     /// them.
-    pub fn set_replay_sink(&self, kind: ObjSetType, sink: Arc<dyn ReplaySink>) {
-        self.log_sinks().retain(|(of, _)| *of != kind);
-        self.log_sinks().push((kind, sink));
+    pub fn set_replayer(&self, kind: ObjSetType, sink: Arc<dyn Replayer>) {
+        self.replayers().retain(|(of, _)| *of != kind);
+        self.replayers().push((kind, sink));
     }
 
     /// Replays every log that was claimed and has a sink. Others stay as they are.
@@ -121,7 +121,7 @@ impl Engine {
         let heads = self.heads.all().into_iter().filter(|head| head.log().is_claimed());
         for head in heads.collect::<Vec<_>>() {
             let object = head.object();
-            let sinks = self.log_sinks().clone();
+            let sinks = self.replayers().clone();
             let kind = head.live().kind();
             let Some((_, sink)) = sinks.into_iter().find(|(of, _)| *of == kind) else { continue };
             if let Some(replayed) = self.replay_log(&head, &*sink).await? {
@@ -137,7 +137,7 @@ impl Engine {
     /// # Errors
     /// `Kind::Unsupported` if the sink does not know an operation: the log stays, as far as it was
     /// not replayed. Those of a sync.
-    pub async fn replay_log(&self, head: &Head, sink: &dyn ReplaySink) -> Result<Option<Replayed>> {
+    pub async fn replay_log(&self, head: &Head, sink: &dyn Replayer) -> Result<Option<Replayed>> {
         // Nobody writes a log that is being replayed.
         let _writer = head.log().writer.lock().await;
         adopt(head);
@@ -167,7 +167,7 @@ impl Engine {
         &self,
         head: &Head,
         header: &ZilHeader,
-        sink: &dyn ReplaySink,
+        sink: &dyn Replayer,
         replayed: &mut Replayed,
     ) -> Result<()> {
         let (_, limit) = header.limits();
@@ -197,7 +197,7 @@ impl Engine {
         head: &Head,
         record: &Record<'_>,
         is_swapped: bool,
-        sink: &dyn ReplaySink,
+        sink: &dyn Replayer,
     ) -> Result<Outcome> {
         let written = if is_swapped { unswap(record.bytes) } else { Vec::new() };
         let written = if is_swapped { &written[..] } else { record.bytes };
@@ -227,7 +227,7 @@ impl Engine {
         &self,
         head: &Head,
         operation: &Operation<'_>,
-        sink: &dyn ReplaySink,
+        sink: &dyn Replayer,
     ) -> Result<Outcome> {
         let object = object_of(&operation.body);
         let seq = operation.record.seq;
