@@ -20,7 +20,8 @@ use crate::gang::GANG_DEPTH_MAX;
 use crate::store::BlockStore;
 
 impl BlockStore {
-    /// Frees the space of a block in txg `txg`. Holes and embedded data have none.
+    /// Frees the space of a block in txg `txg`. Holes and embedded data have none. What the pool's
+    /// checkpoint reaches stays allocated, and is told as held with the txg's changes.
     ///
     /// # Errors
     /// `Kind::Unsupported` for blocks that others may refer to as well (dedup, clones), for blocks
@@ -33,8 +34,10 @@ impl BlockStore {
             let cause = WriteError::FromTheFuture { birth: bp.birth(), txg };
             return Err(Error::new(Kind::Invariant, cause));
         }
+        // A header and its members are of one birth. Physical: a clone is younger than its bytes.
+        let is_kept = space.is_kept(bp.physical_birth(), txg);
         for dva in self.owned_addresses(bp).await? {
-            space.free(&dva, txg)?;
+            if is_kept { space.free_held(&dva, txg)? } else { space.free(&dva, txg)? }
         }
         Ok(())
     }

@@ -187,6 +187,19 @@ impl SpaceAllocator {
         Ok(())
     }
 
+    /// Says which txg the pool's checkpoint is of, if there is one. From now on blocks that it
+    /// reaches are not freed but held.
+    pub fn set_checkpoint(&self, txg: Option<u64>) {
+        self.lock().checkpoint = txg;
+    }
+
+    /// Whether the checkpoint keeps a block of that physical birth that is freed in `txg`: what was
+    /// freed up to the checkpoint's own txg it does not reach (spec 05 §10).
+    #[must_use]
+    pub fn is_kept(&self, birth: u64, txg: u64) -> bool {
+        self.lock().checkpoint.is_some_and(|checkpoint| birth <= checkpoint && checkpoint < txg)
+    }
+
     /// Takes the space of a log block that was written after the last commit, for `txg`, the first
     /// one (spec 05 §5.6). A dry run only looks. The cause of a refusal is a [`ClaimError`].
     pub async fn claim(&self, dva: &Dva, txg: u64, is_dry_run: bool) -> Result<()> {

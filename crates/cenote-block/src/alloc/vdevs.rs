@@ -41,6 +41,7 @@ impl State {
             loaded: BTreeMap::new(),
             gates: FixedMap::default(),
             memory_bytes: MEMORY_BYTES,
+            checkpoint: None,
             rng: Rng::seeded(options.seed),
         }
     }

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::spacemap::{
-    Action, Entry, Geometry, HISTOGRAM_BUCKETS, SPACE_MAP_PHYS_LEN, SPACE_MAP_V0_LEN, SpaceMapPhys,
-    Writer, entry,
+    Action, Decoder, Entry, Geometry, HISTOGRAM_BUCKETS, Item, SPACE_MAP_PHYS_LEN,
+    SPACE_MAP_V0_LEN, SpaceMapPhys, Writer, entry,
 };
 use cenote_ondisk::words;
 use cenote_rt::Kind;
@@ -130,6 +130,44 @@ pub fn truncate(tx: &mut dyn Objects, object: u64, form: &Form) -> TxResult<u64>
     phys.histogram = phys.histogram.map(|_| [0; HISTOGRAM_BUCKETS]);
     tx.set_bonus(object, &phys.encode())?;
     Ok(object)
+}
+
+/// Takes entries off the end of a map, whole data blocks of them and at most `max` bytes of words,
+/// but at least one block (spec 05 §2.7). In ascending order of the stream; empty when the map is.
+pub fn take_last(
+    tx: &mut dyn Objects,
+    object: u64,
+    geometry: &Geometry,
+    max: u64,
+) -> TxResult<Vec<Entry>> {
+    let mut phys = header(tx, object)?;
+    let block_size = tx.dnode(object)?.data_block_size();
+    let last = phys.length.saturating_sub(1) / block_size;
+    let blocks = (max / block_size).max(1);
+    let start = if phys.length == 0 { 0 } else { (last + 1).saturating_sub(blocks) * block_size };
+    let mut decoder = Decoder::new(*geometry);
+    let mut entries = Vec::new();
+    for offset in (start..phys.length).step_by(block_size as usize) {
+        let len = block_size.min(phys.length - offset);
+        let data = tx.read(object, offset, len as usize)?;
+        for item in decoder.block(&data) {
+            if let Item::Entry(entry) = item.map_err(|error| corrupt(object, error))? {
+                entries.push(entry);
+            }
+        }
+    }
+    for entry in &entries {
+        phys.allocated = match entry.action {
+            Action::Alloc => phys.allocated.wrapping_sub_unsigned(entry.size),
+            Action::Free => phys.allocated.wrapping_add_unsigned(entry.size),
+        };
+    }
+    if phys.length > 0 {
+        tx.free_range(object, start, None)?;
+        phys.length = start;
+        tx.set_bonus(object, &phys.encode())?;
+    }
+    Ok(entries)
 }
 
 /// Replaces the histogram, if the header has one.

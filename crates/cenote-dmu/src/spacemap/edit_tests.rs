@@ -198,3 +198,39 @@ fn a_map_is_a_set_of_ranges() {
         assert_eq!(phys.allocated as u64, held.bytes());
     }
 }
+
+/// A map taken apart from its end gives what was appended, and its header follows.
+#[test]
+fn the_end_comes_off() {
+    let mut model = Model::with_misses();
+    let form = Form { block_size: 4 << 10, has_histogram: true };
+    let object = model.apply(|tx| create(tx, &form)).unwrap();
+    let mut rng = Rng::seeded(7);
+    let mut left = RangeSet::new();
+    for txg in 1..40 {
+        let start = txg << 20;
+        let ranges: Vec<_> = (0..rng.below(60))
+            .map(|index| start + index * 0x4000)
+            .map(|from| from..from + 0x200 * (1 + rng.below(30)))
+            .collect();
+        ranges.iter().for_each(|range| left.add(range.clone()));
+        let stamp = Stamp { txg, pass: 1 };
+        let ranges = ranges.into_iter();
+        model
+            .apply(|tx| append(tx, object, &METASLAB, Action::Free, ranges.clone(), stamp))
+            .unwrap();
+    }
+    let mut turns = 0;
+    while model.apply(|tx| length(tx, object)).unwrap().0 > 0 {
+        let taken = model.apply(|tx| take_last(tx, object, &ASHIFT9, 8 << 10)).unwrap();
+        for entry in taken {
+            assert_eq!(entry.action, Action::Free);
+            left.try_remove(entry.offset..entry.offset + entry.size).unwrap();
+        }
+        let phys = model.apply(|tx| header(tx, object)).unwrap();
+        assert_eq!(phys.allocated, -(left.bytes() as i64));
+        turns += 1;
+    }
+    assert!(left.is_empty() && turns > 1, "{turns}");
+    assert!(model.apply(|tx| take_last(tx, object, &ASHIFT9, 1)).unwrap().is_empty());
+}

@@ -97,7 +97,8 @@ impl Space {
     pub(crate) async fn compute(pool: &Pool) -> Result<Self> {
         let mos = pool.mos();
         let mut space = Self::default();
-        let is_checkpointed = pool.checkpoint_txg().is_some();
+        // Also while one is being discarded.
+        let is_checkpointed = pool.features().is_active("zpool_checkpoint");
         let has_histograms = pool.features().state("spacemap_histogram") != FeatureState::Disabled;
         for config in &pool.config().vdev_tree.children {
             let ratio = pool.deflate_ratio(config.id);

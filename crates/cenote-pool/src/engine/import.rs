@@ -56,15 +56,23 @@ impl Engine {
         guid: u64,
         options: &OpenOptions,
     ) -> Result<Arc<Self>> {
-        let scan = scan_devices(devices).await;
+        let scan = scan_devices(devices.clone()).await;
         let candidate = scan
             .candidates
             .iter()
             .find(|candidate| candidate.guid() == guid)
             .ok_or_else(|| Error::not_found(EngineError::Gone(guid)))?;
         let options = OpenOptions { for_writing: true, ..options.clone() };
+        if options.checkpoint {
+            let txg = Self::rewind_to_checkpoint(candidate, &options).await?;
+            let options = OpenOptions { checkpoint: false, ..options };
+            let engine = Box::pin(Self::open_devices(devices, guid, &options)).await?;
+            engine.note_rewind(txg).await?;
+            return Ok(engine);
+        }
         let pool = Pool::open(candidate, &options).await?;
         let engine = Self::from_pool(&pool).await?;
+        engine.adopt_checkpoint(&pool).await?;
         // Before anything is allocated: what the logs have must not be overwritten.
         engine.claim_logs(&pool, options.missing_log_ok).await?;
         engine.tidy().await?;
@@ -75,7 +83,8 @@ impl Engine {
     async fn from_pool(pool: &Arc<Pool>) -> Result<Arc<Self>> {
         check_features(pool)?;
         let txg = pool.txg();
-        let maps = store::Maps::new(pool.store());
+        let suspension = Arc::<Suspension>::default();
+        let maps = store::Maps::new(pool.store(), &suspension);
         let config = pool.config();
         maps.committed(txg, &pool.uberblock().rootbp, &config.vdev_tree.children);
         let alloc = SpaceAllocator::new(alloc::Options {
@@ -107,7 +116,8 @@ impl Engine {
             tree: Arc::clone(pool.tree()),
             store: Arc::clone(pool.store()),
             alloc,
-            mos: Live::open(Arc::<BlockStore>::clone(pool.store()), pool.mos())?,
+            mos: Live::open(Steady::mos(pool.store(), &suspension), pool.mos())?,
+            suspension,
             mos_dir,
             config,
             uberblock: *pool.uberblock(),
@@ -146,6 +156,7 @@ pub(super) const MAINTAINED: &[&str] = &[
     "edonr",
     "userobj_accounting",
     "project_quota",
+    "zpool_checkpoint",
     "spacemap_v2",
     "allocation_classes",
     "resilver_defer",

@@ -27,7 +27,7 @@ use cenote_rt::Result;
 use cenote_rt::seeded::{Bug, is_on};
 
 use super::dsl::{self, features};
-use super::{Engine, invariant};
+use super::{Engine, checkpoint, invariant};
 use crate::accounting::{metaslab_range, row_size};
 
 /// Pool directory: the logs by txg.
@@ -44,6 +44,8 @@ const LOG_BLOCK: u64 = 128 << 10;
 pub(super) struct Recorded {
     /// Objects of metaslab arrays that were made, by id of the vdev: the config changes.
     pub(super) arrays: BTreeMap<u64, u64>,
+    /// Bytes that the checkpoint holds from now on, by id of the vdev.
+    held: BTreeMap<u64, u64>,
     /// Whether anything was written down.
     pub(super) is_changed: bool,
 }
@@ -129,6 +131,7 @@ impl Engine {
                 Ok((recorder.recorded, blocks))
             })
             .await?;
+        self.checkpoint.note_held(&recorded.held);
         if log_blocks > 0 {
             self.alloc.note_log(txg, log_blocks);
         }
@@ -206,10 +209,15 @@ impl<'a> Recorder<'a> {
     }
 
     fn change(&mut self, tx: &mut Tx<'_>, change: &MetaslabChange) -> TxResult<()> {
-        if !change.held.is_empty() {
-            return Err(invariant("space is held for a checkpoint that is not kept".into()));
-        }
         let top = self.top(change.vdev)?;
+        if !change.held.is_empty() {
+            let stamp = spacemap::Stamp { txg: self.txg, pass: self.pass };
+            checkpoint::hold(tx, top, &change.held, stamp)?;
+            *self.recorded.held.entry(change.vdev).or_default() += change.held.bytes();
+        }
+        if change.allocs.is_empty() && change.frees.is_empty() {
+            return Ok(());
+        }
         let object = self.map(tx, top, change.metaslab)?;
         if self.forms.has_logs {
             let log = self.log(tx)?;

@@ -13,13 +13,15 @@
 //! Order of locks: `syncing` (held during a whole sync), then `config`, `state`, and the locks of
 //! lower layers. Only `syncing` is held across I/O.
 //!
-//! A failure in the middle of a sync, or an invariant that does not hold, suspends the pool: no
-//! uberblock is written any more, what was committed stays, and every later change is refused.
+//! Devices that fail in the middle of a sync suspend the pool, which goes on once it is cleared
+//! (`suspend`). An invariant that does not hold stops it: no uberblock is written any more, what was
+//! committed stays, and every later change is refused.
 //!
 //! Sources: spec 01 §14-§18, 04 §9-§20, 05 §4-§5.
 
 pub mod admin;
 mod birth;
+mod checkpoint;
 mod commit;
 pub mod create;
 mod damage;
@@ -28,16 +30,18 @@ pub(crate) mod dsl;
 mod dtl;
 mod heads;
 mod import;
+mod leaves;
 mod ledger;
 mod metaslabs;
 mod ops;
 mod store;
+mod suspend;
 mod sync;
 mod throttle;
 pub mod zil;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cenote_block::BlockStore;
 use cenote_block::alloc::SpaceAllocator;
@@ -51,6 +55,7 @@ use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::{AsyncMutex, BoxFuture, Error, Kind, Notify, Result};
 use cenote_vdev::Tree;
 
+pub use checkpoint::{CheckpointError, CheckpointState};
 pub use damage::Event;
 use dsl::Context;
 pub use dsl::OpError;
@@ -59,6 +64,8 @@ use heads::Heads;
 pub use heads::{Head, Ownership};
 use ops::Admission;
 pub use ops::{Charge, NewDataset, Notice};
+pub use suspend::{FailMode, Suspended};
+use suspend::{Steady, Suspension};
 
 /// Why a pool takes no changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,9 +73,24 @@ pub enum EngineError {
     /// Something that must hold does not.
     #[error("invariant: {0}")]
     Invariant(String),
-    /// A sync failed; nothing is written any more.
-    #[error("pool is suspended: {0}")]
+    /// Devices fail; the pool goes on once it is cleared.
+    #[error("pool I/O is currently suspended: {0}")]
     Suspended(String),
+    /// A sync failed for good; nothing is written any more.
+    #[error("pool is stopped: {0}")]
+    Stopped(String),
+    /// A leaf that the pool cannot do without does not answer.
+    #[error("leaf {0} still fails")]
+    StillFailing(u64),
+    /// A leaf that must stay, since what it has is nowhere else.
+    #[error("no valid replicas")]
+    NoReplicas(u64),
+    /// Nothing of that guid is a leaf.
+    #[error("no such device in pool")]
+    NoSuchLeaf(u64),
+    /// A device with the labels of something else.
+    #[error("device does not belong to leaf {0} of this pool")]
+    WrongDevice(u64),
     /// The pool was closed.
     #[error("pool is closed")]
     Closed,
@@ -144,7 +166,7 @@ struct State {
     /// Tasks for the next sync, with whom to tell.
     tasks: Vec<QueuedTask>,
     /// Why nothing is written any more.
-    suspended: Option<String>,
+    stopped: Option<String>,
 }
 
 struct QueuedTask {
@@ -159,6 +181,11 @@ impl std::fmt::Debug for QueuedTask {
 
 /// A pool that is open for writing.
 pub struct Engine {
+    /// Itself: what must come to its end runs in tasks of its own.
+    me: Weak<Self>,
+    suspension: Arc<Suspension>,
+    leaf_service: leaves::Service,
+    delay: throttle::Delay,
     tree: Arc<Tree>,
     store: Arc<BlockStore>,
     alloc: Arc<SpaceAllocator>,
@@ -200,6 +227,8 @@ pub struct Engine {
     notices: Mutex<Vec<Notice>>,
     /// Roots of dead trees that cannot be read.
     stalled: Mutex<Vec<BlockPtr>>,
+    /// The pool's checkpoint.
+    checkpoint: checkpoint::Checkpoint,
 }
 
 /// What an engine is put together from.
@@ -208,6 +237,7 @@ struct Parts {
     store: Arc<BlockStore>,
     alloc: Arc<SpaceAllocator>,
     mos: Arc<Live>,
+    suspension: Arc<Suspension>,
     mos_dir: u64,
     config: Config,
     uberblock: Uberblock,
@@ -222,7 +252,11 @@ impl Engine {
         let damage = Arc::<damage::Damage>::default();
         // A store that was read from before reports to whoever asked first, and keeps to that.
         parts.store.set_reporter(Arc::<damage::Damage>::clone(&damage));
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            suspension: parts.suspension,
+            leaf_service: leaves::Service::default(),
+            delay: throttle::Delay::default(),
             tree: parts.tree,
             store: parts.store,
             alloc: parts.alloc,
@@ -249,6 +283,7 @@ impl Engine {
             admission: Admission::default(),
             notices: Mutex::default(),
             stalled: Mutex::default(),
+            checkpoint: checkpoint::Checkpoint::default(),
         })
     }
 
@@ -307,12 +342,52 @@ impl Engine {
         Context { txg, now, seed }
     }
 
-    /// Refuses everything once the pool is suspended.
+    /// Refuses everything while the pool is suspended, and once it is stopped.
     fn check_running(&self) -> Result<()> {
-        match &self.state().suspended {
-            Some(cause) => Err(Error::new(Kind::Io, EngineError::Suspended(cause.clone()))),
+        self.check_stopped()?;
+        match self.suspension.cause() {
+            Some(cause) => Err(suspend::refusal(&cause)),
             None => Ok(()),
         }
+    }
+
+    fn check_stopped(&self) -> Result<()> {
+        match &self.state().stopped {
+            Some(cause) => Err(Error::new(Kind::Io, EngineError::Stopped(cause.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits while the pool is suspended, or refuses at once: as `failmode` says.
+    async fn until_running(&self) -> Result<()> {
+        self.check_stopped()?;
+        let Some(cause) = self.suspension.cause() else { return Ok(()) };
+        if self.suspension.mode() == FailMode::Continue || !self.suspension.pass().await {
+            return Err(suspend::refusal(&cause));
+        }
+        self.check_stopped()
+    }
+
+    /// Why the pool is suspended, if it is.
+    pub fn suspended(&self) -> Option<Suspended> {
+        self.suspension.cause()
+    }
+
+    /// Waits until the pool is suspended.
+    pub async fn until_suspended(&self) -> Suspended {
+        self.suspension.until_suspended().await
+    }
+
+    /// What happens while the pool is suspended (property `failmode`).
+    pub fn failmode(&self) -> FailMode {
+        self.suspension.mode()
+    }
+
+    /// Gives up a pool that is suspended: whoever waits hears so, and nothing is written any more.
+    /// What was committed stays.
+    pub fn abandon(&self) {
+        self.state().stopped.get_or_insert_with(|| "given up".into());
+        self.suspension.abandon();
     }
 
     /// A transaction on the MOS, in syncing context only.
@@ -362,16 +437,39 @@ impl Engine {
 
     /// Runs a task in the next sync, and waits until that is committed.
     pub(crate) async fn run_task(&self, task: Box<dyn Task>) -> Result<()> {
-        self.check_running()?;
+        self.until_running().await?;
         self.state().tasks.push(QueuedTask { task });
-        self.sync().await.map(drop)
+        self.sync_in_turn().await.map(drop)
+    }
+
+    /// The same before all other tasks of that sync.
+    async fn run_first(&self, task: Box<dyn Task>) -> Result<()> {
+        self.until_running().await?;
+        self.state().tasks.insert(0, QueuedTask { task });
+        self.sync_in_turn().await.map(drop)
     }
 
     /// Closes the open txg and commits it, with everything that was changed before this call.
     /// Gives the txg that was committed last.
     pub async fn sync(&self) -> Result<u64> {
+        self.until_running().await?;
+        self.sync_in_turn().await
+    }
+
+    /// A sync comes to its end, whether or not somebody waits for it: it may be suspended for long,
+    /// and one that ended half way could not be taken up again.
+    async fn sync_in_turn(&self) -> Result<u64> {
+        let closed = || Error::new(Kind::Io, EngineError::Closed);
+        let engine = self.me.upgrade().ok_or_else(closed)?;
+        let task = cenote_rt::spawn(async move { engine.sync_here().await });
+        task.await.map_err(|error| Error::new(Kind::Io, error))?
+    }
+
+    async fn sync_here(&self) -> Result<u64> {
         let _one = self.syncing.lock().await;
-        self.check_running()?;
+        self.check_stopped()?;
+        // Dropped before its time, as by a panic, it stops the pool.
+        let mut stop = StopUnlessDone(self, None);
         let txg = self.open_txg();
         // From here on changes go to the next txg; one that still names this txg is refused by its
         // object set as soon as that is being synced.
@@ -386,13 +484,9 @@ impl Engine {
         for head in self.heads.all() {
             head.live().close(txg);
         }
-        match self.sync_txg(txg, &mut tasks).await {
-            Ok(()) => Ok(txg),
-            Err(error) => {
-                self.state().suspended.get_or_insert_with(|| error.to_string());
-                Err(error)
-            }
-        }
+        let result = self.sync_txg(txg, &mut tasks).await;
+        stop.1 = Some(result.as_ref().map_or_else(|error| Some(error.to_string()), |()| None));
+        result.map(|()| txg)
     }
 
     /// Leaves the pool in order: everything is written, and the labels say that nobody has it
@@ -407,6 +501,8 @@ impl Engine {
     }
 
     async fn close(&self, state: PoolState) -> Result<()> {
+        // Waiting for devices is for whoever keeps the pool, not for whoever wants to leave it.
+        self.check_running()?;
         // No log is left behind.
         self.freeze_logs().await;
         // What is open now goes to disk first, so that the last txg has little left to write.
@@ -417,7 +513,7 @@ impl Engine {
             config.touch();
         });
         self.sync().await?;
-        self.state().suspended.get_or_insert_with(|| EngineError::Closed.to_string());
+        self.state().stopped.get_or_insert_with(|| EngineError::Closed.to_string());
         Ok(())
     }
 
@@ -447,6 +543,22 @@ impl Engine {
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine").field("open_txg", &self.open_txg()).finish_non_exhaustive()
+    }
+}
+
+/// Stops the pool unless a sync came to its end, and that was a good one: `Some(None)`.
+struct StopUnlessDone<'a>(&'a Engine, Option<Option<String>>);
+
+impl Drop for StopUnlessDone<'_> {
+    fn drop(&mut self) {
+        let cause = match self.1.take() {
+            Some(None) => return,
+            Some(Some(cause)) => cause,
+            None => "a sync did not come to its end".into(),
+        };
+        self.0.state().stopped.get_or_insert(cause);
+        // Nobody is to wait for a pool that does not come back.
+        self.0.suspension.abandon();
     }
 }
 

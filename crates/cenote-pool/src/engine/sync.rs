@@ -97,10 +97,12 @@ impl Syncing<'_> {
                 self.update_label_features().await?;
             }
             self.killed.extend(self.engine.destroy_some(self.txg).await?);
+            self.engine.discard_some(self.txg).await?;
         }
         self.free_killed().await?;
         if self.pass == 1 {
             self.engine.record_damage(self.txg).await?;
+            self.engine.watch_leaves().await;
         }
         self.engine.record_missing(self.txg, self.pass).await?;
         if self.pass > 1 || self.has_work() {
@@ -196,7 +198,10 @@ impl Syncing<'_> {
     /// Gives back the space of what this pass replaced (order 2).
     async fn free_killed(&mut self) -> Result<()> {
         for block in std::mem::take(&mut self.killed) {
-            self.engine.store.free(&block, self.txg).await?;
+            // A gang's header is read before anything of it is freed.
+            while let Err(error) = self.engine.store.free(&block, self.txg).await {
+                self.engine.suspension.hold(error).await?;
+            }
         }
         Ok(())
     }

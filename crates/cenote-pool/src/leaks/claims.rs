@@ -84,7 +84,7 @@ impl<'a, C: Census> Claimer<'a, C> {
         }
         self.origin = Origin::Tree;
         traverse::pool(&pool, Options::default(), self).await?;
-        if pool.checkpoint_txg().is_some()
+        if pool.features().is_active("zpool_checkpoint")
             && let Err(error) = self.claim_checkpoint().await
         {
             self.pass.damage.push(format!("checkpoint: {error}"));

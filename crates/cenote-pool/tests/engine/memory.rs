@@ -85,6 +85,14 @@ impl MemoryPool {
         self.engine = Engine::open_devices(devices, self.guid, &options).await.unwrap();
     }
 
+    /// Forgets the engine, and opens the pool as its checkpoint has it.
+    pub(crate) async fn rewind(&mut self) -> Result<()> {
+        let devices = vec![Arc::clone(&self.device) as Arc<dyn Device>];
+        let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
+        self.engine = Engine::open_devices(devices, self.guid, &options).await?;
+        Ok(())
+    }
+
     /// The pool as it is on disk.
     pub(crate) async fn reader(&self) -> Arc<Pool> {
         let scan = scan_devices(vec![Arc::clone(&self.device) as Arc<dyn Device>]).await;
@@ -124,6 +132,13 @@ impl MemoryPool {
         let dir = pools::TempDir::new();
         write_image(&self.device.image(), &dir.path().join("d0.img"));
         pools::judge(dir.path(), "tank");
+    }
+
+    /// Asks OpenZFS about the checkpoint that the last commit has.
+    pub(crate) fn judge_checkpoint(&self) {
+        let dir = pools::TempDir::new();
+        write_image(&self.device.image(), &dir.path().join("d0.img"));
+        pools::judge_checkpoint(dir.path(), "tank");
     }
 
     /// Overwrites bytes of the device with others.

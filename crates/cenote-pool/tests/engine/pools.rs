@@ -166,6 +166,13 @@ pub(crate) async fn write(
     Ok(())
 }
 
+/// The same of the pool's checkpoint.
+pub(crate) fn judge_checkpoint(dir: &Path, name: &str) {
+    let Some(zdb) = cenote_oracle::zdb() else { return };
+    let said = zdb.pool(name, dir, &["-k", "-bcc", "-dd"]);
+    assert!(said.is_success(), "{said}");
+}
+
 /// Asks OpenZFS whether the pool is whole. Says so where it is not installed.
 pub(crate) fn judge(dir: &Path, name: &str) {
     let Some(zdb) = cenote_oracle::zdb() else { return };

@@ -64,8 +64,10 @@ impl Engine {
     /// Gives the pool another guid: copies of its devices are then another pool (spec 01 §14).
     ///
     /// # Errors
-    /// Those of a sync.
+    /// A `CheckpointError` while there is a checkpoint; those of a sync.
     pub async fn reguid(&self, guid: u64) -> Result<()> {
+        // The kept uberblock has the sum of the guids of its time.
+        self.check_no_checkpoint()?;
         self.administer(move |_, _, config| {
             config.facts.pool_guid = guid;
             config.root.guid = guid;

@@ -21,6 +21,8 @@ pub(crate) struct PoolSpace {
     pub(crate) slop: u64,
     /// Freed in recent txgs and not usable yet.
     pub(crate) deferred: u64,
+    /// Freed, and held by the pool's checkpoint.
+    pub(crate) checkpoint: u64,
 }
 
 /// How much of what is kept back an operation may use.
@@ -42,7 +44,8 @@ impl PoolSpace {
             Reserve::Half => self.slop / 2,
             Reserve::Most => self.slop / 4,
         };
-        self.dspace.saturating_sub(parked).saturating_sub(kept)
+        let space = self.dspace.saturating_sub(self.checkpoint);
+        space.saturating_sub(parked).saturating_sub(kept)
     }
 }
 

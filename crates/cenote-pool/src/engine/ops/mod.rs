@@ -33,7 +33,7 @@ pub use api::{NewDataset, Notice};
 
 use super::dsl::room::{self, PoolSpace, Reserve};
 use super::dsl::{self, Effects, Env, OpError, names, props, scan};
-use super::{Answer, Engine, Head, Scope, Task};
+use super::{Answer, Engine, Head, Scope, Steady, Task};
 use crate::traverse::{self, Damage, Flow, Visitor};
 
 /// How often a task comes again because something was made in its own txg.
@@ -232,7 +232,8 @@ impl Engine {
         let others = [Class::Special, Class::Dedup].map(|class| self.alloc.class_figures(class));
         let others: u64 = others.iter().map(|figures| figures.deflated_allocated).sum();
         let deferred = self.alloc.class_figures(Class::Normal).deferred;
-        PoolSpace { rdspace, dspace: rdspace + others, slop: self.slop(), deferred }
+        let (slop, checkpoint) = (self.slop(), self.checkpoint_bytes());
+        PoolSpace { rdspace, dspace: rdspace + others, slop, deferred, checkpoint }
     }
 
     /// What the head of that name holds; none if there is none.
@@ -302,7 +303,7 @@ impl Engine {
             .inspect(|tx| dsl::get_dataset(tx, object).map(|head| (head.bp, head.dir_obj)))
             .await?;
         let set = ObjSet::open(Arc::clone(&self.store), &root, None, object).await?;
-        let live = Live::open(Arc::<BlockStore>::clone(&self.store), &set)?;
+        let live = Live::open(Steady::head(&self.store, &self.suspension), &set)?;
         let policy = self.mos.inspect(|tx| props::policy(tx, dir)).await?;
         let head = Head::new(object, live, self.policy, policy, self.probe());
         Ok(self.heads.insert(head))

@@ -64,15 +64,20 @@ impl Engine {
             adopt(&head);
         }
         let first_txg = self.open_txg();
+        // The pool has just gone back to its checkpoint: what chains of that time lead to may have
+        // been overwritten since.
+        let rewound = Some(self.uberblock().checkpoint_txg).filter(|txg| *txg != 0);
         let missing = match self.check_logs(&logs, first_txg).await {
+            _ if rewound.is_some() => true,
             Ok(()) => false,
             Err(error) if !are_dropped => return Err(error),
             Err(_) => true,
         };
+        let unrecorded = rewound.map_or(first_txg, |txg| txg + 1);
         let mut newest_birth = 0;
         for log in &logs {
             let header = if missing {
-                self.drop_chain(&log.header, first_txg).await?
+                self.drop_chain(&log.header, first_txg, unrecorded).await?
             } else {
                 let extent = self.walk_chain(&log.header, first_txg, false).await?;
                 newest_birth = newest_birth.max(extent.newest_birth);
@@ -106,9 +111,15 @@ impl Engine {
         Ok(())
     }
 
-    /// A chain without its device: of what the maps have as taken only the first block is known.
-    async fn drop_chain(&self, header: &ZilHeader, first_txg: u64) -> Result<ZilHeader> {
-        if header.log.birth() < first_txg {
+    /// A chain that is given up: of what the maps have as taken only the first block is known, and
+    /// that only if it was born before `unrecorded`.
+    async fn drop_chain(
+        &self,
+        header: &ZilHeader,
+        first_txg: u64,
+        unrecorded: u64,
+    ) -> Result<ZilHeader> {
+        if header.log.birth() < unrecorded {
             self.store.free(&header.log, first_txg).await?;
         }
         Ok(no_header())

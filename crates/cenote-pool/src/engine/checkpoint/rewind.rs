@@ -1,0 +1,79 @@
+//! Going back to the checkpoint (spec 01 §16.5, 08 §33).
+//!
+//! ```text
+//!   newest MOS ── entry ──> kept uberblock, txg = newest + 1 ──flush──> opened like any other
+//! ```
+//!
+//! The kept uberblock becomes the newest one. What came after it, its maps of held space included,
+//! nobody reaches any more. Its `checkpoint_txg` stays: until the next commit it says that the pool
+//! has gone back, and intent logs that nobody had claimed at the checkpoint are dropped.
+//!
+//! Crash safety: until the flush has returned nothing else is written. An uberblock that is lost or
+//! torn leaves the pool as it was, with its checkpoint.
+
+use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_rt::{Error, Kind, Result};
+use cenote_vdev::labels::slot_of;
+
+use crate::Pool;
+use crate::engine::dsl::history;
+use crate::engine::ops::Request;
+use crate::engine::{CheckpointError, Engine};
+use crate::import::Candidate;
+use crate::pool::{OpenError, OpenOptions};
+
+/// Top-level vdevs that get the uberblock.
+const TOPS: usize = 3;
+
+impl Engine {
+    /// Records that the pool went back to its checkpoint of `txg`.
+    pub(in crate::engine) async fn note_rewind(&self, txg: u64) -> Result<()> {
+        self.operate(Request::free(), move |tx, env, _| {
+            let text = format!("rewound state to txg={txg}");
+            history::log_pool(tx, env, "checkpoint rewind", &text)
+        })
+        .await
+    }
+
+    /// Makes the checkpoint of a pool, whose devices are open for writing, its newest state. Gives
+    /// the txg of the checkpoint.
+    pub(in crate::engine) async fn rewind_to_checkpoint(
+        candidate: &Candidate,
+        options: &OpenOptions,
+    ) -> Result<u64> {
+        let pool = Pool::open(candidate, options).await.map_err(|error| {
+            match error.cause::<OpenError>() {
+                Some(OpenError::NoCheckpoint) => CheckpointError::NotThere.into(),
+                _ => error,
+            }
+        })?;
+        let kept = *pool.uberblock();
+        let newest = pool.rewound_from().unwrap_or(kept.txg);
+        let uberblock = Uberblock {
+            txg: newest + 1,
+            timestamp: cenote_rt::wall_clock().as_secs(),
+            checkpoint_txg: kept.txg,
+            ..kept
+        };
+        let is_data = |top: &&VdevConfig| top.kind.is_concrete() && !top.top.is_log;
+        let mut written = 0;
+        for top in pool.config().vdev_tree.children.iter().filter(is_data).take(TOPS) {
+            let slot = slot_of(uberblock.txg, top.top.ashift, false);
+            for leaf in top.leaves() {
+                let found = pool.tree().leaves().find(|(_, found)| found.guid() == leaf.guid);
+                let Some((id, _)) = found else { continue };
+                // One that fails lacks it, the others have it.
+                if pool.tree().write_uberblock(id, &uberblock, slot).await.is_ok() {
+                    written += 1;
+                }
+            }
+        }
+        if written == 0 {
+            return Err(Error::new(Kind::Io, "no device took the uberblock"));
+        }
+        // From here on the pool is back. Space of later txgs may be used again only after this.
+        pool.tree().flush().await?;
+        Ok(kept.txg)
+    }
+}
