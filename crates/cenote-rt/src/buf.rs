@@ -106,6 +106,12 @@ impl Buf {
             .then(|| Self { storage: Arc::clone(&self.storage), range: start..end })
     }
 
+    /// Whether it is a part of something longer, which it keeps in memory.
+    #[must_use]
+    pub fn is_slice(&self) -> bool {
+        self.range.len() + ALIGN < self.storage.0.len()
+    }
+
     /// A private copy that may be written: takes the storage over if nobody else holds it.
     #[must_use]
     pub fn into_mut(self) -> BufMut {

@@ -54,7 +54,13 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// The block behind `pointer`.
-    fn fetch(&self, pointer: &BlockPtr, object: u64, level: u8, blkid: u64) -> TxResult<Buf> {
+    pub(super) fn fetch(
+        &self,
+        pointer: &BlockPtr,
+        object: u64,
+        level: u8,
+        blkid: u64,
+    ) -> TxResult<Buf> {
         if let Some(block) = self.fetched.get(pointer) {
             return Ok(block.clone());
         }
