@@ -102,12 +102,62 @@ pub enum FsError {
         /// The bound.
         max: u64,
     },
-    /// The size in a volume's ZAP is more than its object can hold.
+    /// A volume has no such size: it is zero, no multiple of a block, or beyond what its object
+    /// can hold.
     #[error("volume of {size} bytes in blocks of {block_size}")]
     VolumeSize {
-        /// Size found.
+        /// Size found or wanted.
         size: u64,
         /// Block size.
         block_size: u64,
     },
+    /// No volume has blocks of that size.
+    #[error("volume block size of {block_size}")]
+    VolumeBlockSize {
+        /// Block size wanted.
+        block_size: u64,
+    },
+    /// A volume ends before.
+    #[error("{len} bytes at {offset} of a volume of {size}")]
+    BehindEnd {
+        /// Where.
+        offset: u64,
+        /// How many bytes.
+        len: u64,
+        /// Size of the volume.
+        size: u64,
+    },
+    /// Rights do not allow it.
+    #[error("Permission denied")]
+    AccessDenied,
+    /// Only the owner, or somebody with a privilege, may do that; or a flag of the node forbids it.
+    #[error("Operation not permitted")]
+    NotPermitted,
+    /// A user, group or project has used up what it may.
+    #[error("Disk quota exceeded")]
+    OverQuota,
+    /// A name is there already.
+    #[error("File exists")]
+    Exists,
+    /// A directory has entries.
+    #[error("Directory not empty")]
+    NotEmpty,
+    /// A name is longer than names may be.
+    #[error("File name too long")]
+    NameTooLong,
+    /// A node would get into a directory whose project it does not have.
+    #[error("Invalid cross-device link")]
+    CrossProject,
+    /// The value of an extended attribute is longer than any may be.
+    #[error("Argument list too long")]
+    XattrTooLong,
+    /// An extended attribute is not there.
+    #[error("No data available")]
+    NoXattr,
+    /// The file system or the node has no such extended attributes.
+    #[error("Operation not supported")]
+    XattrsOff,
+    /// A POSIX ACL that is none.
+    #[error("Invalid argument")]
+    BadAcl,
 }

@@ -1,16 +1,33 @@
 //! A volume: one object whose bytes are a disk (spec 03 §16).
+//!
+//! ```text
+//!   Volume           of a pool that is open for reading, or a snapshot: its bytes as they were
+//!   WritableVolume   of an engine: read, write, flush, discard, ..., with an intent log
+//!   NewVolume        what is to be made, with the space that it keeps
+//! ```
+
+mod create;
+mod geometry;
+mod read;
+mod writable;
+mod write;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_dmu::{Dnode, Zap};
+use cenote_dmu::{Dnode, ObjSet, Zap};
 use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::Dataset;
+use cenote_pool::engine::Engine;
 use cenote_rt::{Buf, Error, Kind, Result};
 
 use crate::error::FsError;
 use crate::stream::FileStream;
+pub use create::NewVolume;
+pub use geometry::{SMALL_BLOCK_MAX, default_block_size, reservation};
+pub use read::VolumeExtent;
+pub use writable::WritableVolume;
 
 /// An open volume or a snapshot of one.
 #[derive(Debug, Clone)]
@@ -27,19 +44,32 @@ impl Volume {
     /// `Kind::KeyUnavailable` if it is encrypted and its key is not loaded;
     /// [`FsError::NotAVolume`] if it is none.
     pub async fn open(dataset: &Dataset) -> Result<Self> {
-        let located = |error: Error| error.in_dataset(dataset.name());
-        let objset = dataset.open().await?;
+        Self::of(&dataset.open().await?, dataset.name()).await
+    }
+
+    /// Opens a snapshot of a volume, `pool/volume@name`, of a pool that is open for writing. Nothing
+    /// keeps the snapshot: once it is destroyed, what is read here may fail.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_snapshot(engine: &Engine, name: &str) -> Result<Self> {
+        let objset = engine.snapshot_contents(name).await;
+        Self::of(&objset.map_err(|error| error.in_dataset(name))?, name).await
+    }
+
+    async fn of(objset: &Arc<ObjSet>, name: &str) -> Result<Self> {
+        let located = |error: Error| error.in_dataset(name);
         if objset.kind() != ObjSetType::Zvol {
             return Err(located(Error::new(Kind::Invalid, FsError::NotAVolume)));
         }
         let dnode = objset.dnode(ZVOL_OBJ).await.map_err(located)?;
-        let facts = Zap::open(&objset, ZVOL_ZAP_OBJ).await.map_err(located)?;
+        let facts = Zap::open(objset, ZVOL_ZAP_OBJ).await.map_err(located)?;
         let size = facts.require_u64(ZVOL_SIZE).await.map_err(located)?;
         if size > i64::MAX as u64 {
             let cause = FsError::VolumeSize { size, block_size: dnode.geometry().block_size };
             return Err(located(dnode.locate(Error::corrupt(cause))));
         }
-        Ok(Self { name: dataset.name().into(), dnode, size })
+        Ok(Self { name: name.into(), dnode, size })
     }
 
     /// The dataset's name.

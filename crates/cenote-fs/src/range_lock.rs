@@ -1,0 +1,159 @@
+//! Locks on ranges of bytes, so that a request that takes several transactions is one to others.
+//!
+//! Shared locks keep each other's company, an exclusive one nobody's. Who waits is served in the
+//! order of coming as far as ranges overlap: a writer is not starved by readers.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cenote_rt::Notify;
+
+/// The locks of a file or volume.
+#[derive(Debug, Default)]
+pub struct RangeLocks {
+    // Held for a look, never across I/O.
+    held: Mutex<Held>,
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// Locks that are held or waited for, in the order in which they were asked for.
+    locks: BTreeMap<u64, Lock>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Lock {
+    range: Range<u64>,
+    is_shared: bool,
+}
+
+/// A lock, or a place in the queue for one, until it is dropped.
+#[derive(Debug)]
+pub struct RangeGuard<'a> {
+    locks: &'a RangeLocks,
+    number: u64,
+}
+
+impl RangeLocks {
+    /// Waits until nobody changes `range`.
+    pub async fn shared(&self, range: Range<u64>) -> RangeGuard<'_> {
+        self.lock(range, true).await
+    }
+
+    /// Waits until nobody else has anything to do with `range`.
+    pub async fn exclusive(&self, range: Range<u64>) -> RangeGuard<'_> {
+        self.lock(range, false).await
+    }
+
+    async fn lock(&self, range: Range<u64>, is_shared: bool) -> RangeGuard<'_> {
+        let number = {
+            let mut held = self.held();
+            held.last += 1;
+            let number = held.last;
+            held.locks.insert(number, Lock { range, is_shared });
+            number
+        };
+        // Dropped while it waits, it leaves the queue.
+        let guard = RangeGuard { locks: self, number };
+        loop {
+            // The wish to be woken is told before the look.
+            let mut freed = std::pin::pin!(self.freed.notified());
+            freed.as_mut().enable();
+            if self.held().is_first(number) {
+                return guard;
+            }
+            freed.await;
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    /// Whether nobody who came before is in the way.
+    fn is_first(&self, number: u64) -> bool {
+        let Some(lock) = self.locks.get(&number) else { return true };
+        self.locks.range(..number).all(|(_, before)| {
+            let is_apart =
+                before.range.end <= lock.range.start || lock.range.end <= before.range.start;
+            is_apart || before.is_shared && lock.is_shared
+        })
+    }
+}
+
+impl Drop for RangeGuard<'_> {
+    fn drop(&mut self) {
+        self.locks.held().locks.remove(&self.number);
+        self.locks.freed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use cenote_rt::{Rng, block_on};
+
+    use super::*;
+
+    #[test]
+    fn nobody_meets_a_writer() {
+        block_on(2, async {
+            let locks = Arc::new(RangeLocks::default());
+            // Per byte: how many read, or -1000 for a writer.
+            let bytes: Arc<Vec<AtomicI64>> = Arc::new((0..32).map(|_| AtomicI64::new(0)).collect());
+            let tasks: Vec<_> = (0..8_u64)
+                .map(|task| {
+                    let (locks, bytes) = (Arc::clone(&locks), Arc::clone(&bytes));
+                    cenote_rt::spawn(async move {
+                        let mut rng = Rng::seeded(task);
+                        for _ in 0..200 {
+                            let start = rng.below(32);
+                            let end = start + 1 + rng.below(32 - start);
+                            let is_shared = rng.below(2) == 0;
+                            let guard = if is_shared {
+                                locks.shared(start..end).await
+                            } else {
+                                locks.exclusive(start..end).await
+                            };
+                            let weight = if is_shared { 1 } else { -1000 };
+                            for at in start..end {
+                                let before = bytes[at as usize].fetch_add(weight, Ordering::SeqCst);
+                                assert!(before >= 0 && (is_shared || before == 0));
+                            }
+                            cenote_rt::sleep(std::time::Duration::from_micros(rng.below(20))).await;
+                            for at in start..end {
+                                bytes[at as usize].fetch_sub(weight, Ordering::SeqCst);
+                            }
+                            drop(guard);
+                        }
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+            assert!(locks.held().locks.is_empty());
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn who_gives_up_waiting_is_in_nobodys_way() {
+        block_on(1, async {
+            let locks = RangeLocks::default();
+            let first = locks.exclusive(0..10).await;
+            let soon = std::time::Duration::from_millis(1);
+            assert!(cenote_rt::until(soon, locks.shared(5..6)).await.is_none());
+            drop(first);
+            let _second = locks.exclusive(0..10).await;
+        })
+        .unwrap();
+    }
+}

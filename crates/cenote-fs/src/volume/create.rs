@@ -1,0 +1,97 @@
+//! New volumes.
+
+use std::sync::Arc;
+
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zap::Value;
+use cenote_pool::engine::{Engine, NewDataset};
+use cenote_rt::{Error, Kind, Result};
+
+use super::geometry::{self, SMALL_BLOCK_MAX};
+use super::writable::WritableVolume;
+use crate::error::FsError;
+use crate::format::fill_volume;
+
+/// The property that keeps a volume's space.
+pub(super) const REFRESERVATION: &str = "refreservation";
+
+/// A volume to be made (`zfs create -V`).
+#[derive(Debug, Clone)]
+pub struct NewVolume {
+    /// Full name.
+    pub name: String,
+    /// Bytes: a multiple of the block size.
+    pub size: u64,
+    /// Bytes of a block (`volblocksize`): a power of two from 512 to 16M, above 128K only with
+    /// feature `large_blocks`; none: what suits the vdevs.
+    pub block_size: Option<u64>,
+    /// Nothing is reserved (`-s`): writes may find the pool full.
+    pub is_sparse: bool,
+    /// Local properties.
+    pub props: Vec<(String, Value)>,
+}
+
+impl NewVolume {
+    /// A volume that keeps all its space, with blocks that suit the vdevs.
+    #[must_use]
+    pub fn new(name: &str, size: u64) -> Self {
+        let name = name.to_owned();
+        Self { name, size, block_size: None, is_sparse: false, props: Vec::new() }
+    }
+
+    /// The same with blocks of that size.
+    #[must_use]
+    pub fn with_block_size(self, block_size: u64) -> Self {
+        Self { block_size: Some(block_size), ..self }
+    }
+
+    /// The same without a reservation.
+    #[must_use]
+    pub fn sparse(self) -> Self {
+        Self { is_sparse: true, ..self }
+    }
+
+    /// The same with a property.
+    #[must_use]
+    pub fn with(mut self, property: &str, value: Value) -> Self {
+        self.props.push((property.to_owned(), value));
+        self
+    }
+
+    /// Makes it and opens it.
+    ///
+    /// # Errors
+    /// `Kind::Invalid` if size or block size cannot be; `Kind::Unsupported` if the pool has no
+    /// blocks of that size; `Kind::NoSpace` if there is no room for the reservation; those of the
+    /// operation.
+    pub async fn create(self, engine: &Arc<Engine>) -> Result<Arc<WritableVolume>> {
+        let tops = engine.vdev_config().children;
+        let size = self.size;
+        let block_size = self.block_size.unwrap_or_else(|| geometry::default_block_size(&tops));
+        let invalid = |error: FsError| Error::new(Kind::Invalid, error).in_dataset(&self.name);
+        geometry::check_block_size(block_size).map_err(invalid)?;
+        geometry::check_size(size, block_size).map_err(invalid)?;
+        if block_size > SMALL_BLOCK_MAX && !engine.has_feature("large_blocks").await? {
+            let cause = FsError::VolumeBlockSize { block_size };
+            return Err(Error::new(Kind::Unsupported, cause).in_dataset(&self.name));
+        }
+        let mut props = self.props;
+        let given = |props: &[(String, Value)], wanted: &str| {
+            let found = props.iter().find(|(name, _)| name == wanted);
+            found.and_then(|(_, value)| value.single())
+        };
+        if !self.is_sparse && given(&props, REFRESERVATION).is_none() {
+            let copies = given(&props, "copies").unwrap_or(1);
+            let reserved = geometry::reservation(size, block_size, copies, &tops);
+            props.push((REFRESERVATION.to_owned(), Value::U64(reserved)));
+        }
+        let new = NewDataset {
+            name: self.name.clone(),
+            kind: ObjSetType::Zvol,
+            props,
+            fill: Box::new(move |tx| fill_volume(tx, size, block_size)),
+        };
+        engine.create_dataset(new).await?;
+        WritableVolume::open(engine, &self.name).await
+    }
+}
