@@ -1,6 +1,6 @@
 //! What a writable object set needs of the block store: a trait, so that tests can have their own.
 
-use cenote_block::{BlockStore, ReadContext, WriteContext, WritePolicy, Written};
+use cenote_block::{BlockStore, Content, Draft, ReadContext, WriteContext, WritePolicy, Written};
 use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{BoxFuture, Buf, Result};
@@ -13,10 +13,18 @@ pub trait Blocks: Send + Sync {
     /// The block behind `pointer`.
     fn read(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>>;
 
+    /// The same for a sync, which has nobody to tell of an error.
+    fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
+        self.read(pointer, place)
+    }
+
+    /// Does the CPU work of several writes at once.
+    fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>>;
+
     /// Writes a block; `old` is the pointer that the new one will replace, a hole included.
     fn write<'a>(
         &'a self,
-        data: Buf,
+        content: Content,
         policy: &'a WritePolicy,
         old: &'a BlockPtr,
         context: &'a WriteContext,
@@ -37,14 +45,18 @@ impl Blocks for BlockStore {
         Box::pin(async move { Self::read(self, &pointer, &context).await })
     }
 
+    fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>> {
+        Box::pin(self.prepare_all(drafts))
+    }
+
     fn write<'a>(
         &'a self,
-        data: Buf,
+        content: Content,
         policy: &'a WritePolicy,
         old: &'a BlockPtr,
         context: &'a WriteContext,
     ) -> BoxFuture<'a, Result<Written>> {
-        Box::pin(Self::write(self, data, policy, Some(old), context))
+        Box::pin(Self::write(self, content, policy, Some(old), context))
     }
 
     fn dsize(&self, pointer: &BlockPtr) -> u64 {

@@ -13,6 +13,9 @@
 //! 3. After the uberblock, before the odd labels: the same from the other side; and nobody who
 //!    waits for the txg may be told before.
 //! 4. At the end, before space is reused: labels of this txg are whole on every device.
+//!
+//! If one of them fails, all of it is done again, once the pool is resumed: what it writes is the
+//! same each time, and whatever of it is on disk already says the same (spec 01 §14).
 
 use std::sync::PoisonError;
 
@@ -22,7 +25,7 @@ use cenote_ondisk::uberblock::{MMP_MAGIC, Uberblock};
 use cenote_rt::Result;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_vdev::LeafId;
-use cenote_vdev::labels::{Pair, slot_of, write_config, write_uberblock};
+use cenote_vdev::labels::{Pair, slot_of};
 
 use super::{Config, Engine, invariant_error};
 
@@ -40,34 +43,55 @@ impl Engine {
             return Err(invariant_error(format!("txg {txg} leaves a config unrecorded")));
         }
         let uberblock = self.next_uberblock(txg, root, &config);
-        let tops = if is_dirty { concrete(&config) } else { some_tops(&config, txg) };
+        loop {
+            // Not while another host may have the pool.
+            if !self.suspension.pass().await {
+                return Err(super::suspend::given_up());
+            }
+            match self.try_commit(&config, is_dirty, &uberblock).await {
+                Ok(()) => break,
+                Err(error) => self.suspension.hold(error).await?,
+            }
+        }
+        *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
+        self.maps.committed(txg, root, &config.root.children);
+        Ok(())
+    }
+
+    /// One attempt.
+    async fn try_commit(
+        &self,
+        config: &Config,
+        is_dirty: bool,
+        uberblock: &Uberblock,
+    ) -> Result<()> {
+        let txg = uberblock.txg;
+        let tops = if is_dirty { concrete(config) } else { some_tops(config, txg) };
 
         if is_on(Bug::UberblockFirst) {
-            self.write_uberblock(&tops, &uberblock).await?;
+            self.write_uberblock(&tops, uberblock).await?;
         }
         // Order 1.
         self.flush_unless(Bug::NoFlushBeforeLabels).await?;
         if is_dirty {
-            self.write_labels(&config, &tops, Pair::Even).await?;
+            self.write_labels(config, &tops, Pair::Even).await?;
             if is_on(Bug::OddLabelsFirst) {
-                self.write_labels(&config, &tops, Pair::Odd).await?;
+                self.write_labels(config, &tops, Pair::Odd).await?;
             }
             // Order 2.
             self.flush_unless(Bug::NoFlushBeforeUberblock).await?;
         }
-        let written = self.write_uberblock(&tops, &uberblock).await?;
+        let written = self.write_uberblock(&tops, uberblock).await?;
         if written == 0 {
             return Err(cenote_rt::Error::new(cenote_rt::Kind::Io, "no device took the uberblock"));
         }
         // Order 3.
         self.flush_unless(Bug::NoFlushAfterUberblock).await?;
         if is_dirty {
-            self.write_labels(&config, &tops, Pair::Odd).await?;
+            self.write_labels(config, &tops, Pair::Odd).await?;
             // Order 4.
             self.flush_unless(Bug::NoFlushAfterLabels).await?;
         }
-        *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
-        self.maps.committed(txg, root, &config.root.children);
         Ok(())
     }
 
@@ -94,12 +118,8 @@ impl Engine {
             let mut last = None;
             for leaf in top.leaves() {
                 let list = label_list(&config.facts, top, leaf.guid);
-                let result = match (self.leaf_id(leaf.guid), self.added_device(leaf.guid)) {
-                    (Some(id), _) => self.tree.write_label_config(id, pair, &list).await,
-                    (None, Some(device)) => write_config(&*device, pair, &list).await,
-                    (None, None) => continue,
-                };
-                match result {
+                let Some(id) = self.leaf_id(leaf.guid) else { continue };
+                match self.tree.write_label_config(id, pair, &list).await {
                     Ok(()) => written += 1,
                     Err(error) => last = Some(error),
                 }
@@ -120,15 +140,9 @@ impl Engine {
             for leaf in top.leaves() {
                 let ashift = top.top.ashift;
                 let slot = slot_of(uberblock.txg, ashift, false);
-                let result = match (self.leaf_id(leaf.guid), self.added_device(leaf.guid)) {
-                    (Some(id), _) => self.tree.write_uberblock(id, uberblock, slot).await,
-                    (None, Some(device)) => {
-                        write_uberblock(&*device, uberblock, ashift, slot).await
-                    }
-                    (None, None) => continue,
-                };
+                let Some(id) = self.leaf_id(leaf.guid) else { continue };
                 // A leaf that fails has its error counted; the others have the uberblock.
-                if result.is_ok() {
+                if self.tree.write_uberblock(id, uberblock, slot).await.is_ok() {
                     written += 1;
                 }
             }
@@ -145,8 +159,7 @@ impl Engine {
 
     /// Flushes every leaf that was written, those that came in this very txg included.
     async fn flush_devices(&self) -> Result<()> {
-        self.tree.flush().await?;
-        self.flush_added().await
+        self.tree.flush().await.map(drop)
     }
 
     /// The leaf, if it can be written.

@@ -27,7 +27,9 @@ use cenote_vdev::{BuildOptions, Tree, labels, layout};
 
 use super::birth::{self, NewPool};
 use super::dsl::create::TXG_INITIAL;
-use super::{Config, Engine, EngineError, Head, Parts, Scope, Task, admin, import, store};
+use super::{
+    Config, Engine, EngineError, Head, Parts, Scope, Steady, Suspension, Task, admin, import, store,
+};
 use crate::accounting::{metaslab_range, row_size};
 use crate::features;
 
@@ -105,10 +107,11 @@ impl Engine {
         cenote_rt::secret_bytes(&mut salt)?;
         let blocks = BlockStore::new(Arc::clone(&tree), CacheConfig::default());
         blocks.set_salt(&salt);
-        let maps = store::Maps::new(&blocks);
+        let suspension = Arc::<Suspension>::default();
+        let maps = store::Maps::new(&blocks, &suspension);
         let alloc = new_allocator(&spec, &tree, &maps)?;
         blocks.set_allocator(Arc::clone(&alloc));
-        let mos = Live::create(Arc::<BlockStore>::clone(&blocks), 0, ObjSetType::Meta);
+        let mos = Live::create(Steady::mos(&blocks, &suspension), 0, ObjSetType::Meta);
         let mut config = Config {
             facts,
             has_vdev_zaps: true,
@@ -122,6 +125,7 @@ impl Engine {
             store: blocks,
             alloc,
             mos,
+            suspension,
             mos_dir: 0,
             config,
             uberblock: first_uberblock(spec.vdevs.root.guid_sum()),
@@ -135,6 +139,7 @@ impl Engine {
         label_aux(&spec).await?;
         let birth = Box::new(Birth { spec, salt });
         engine.run_task(birth).await?;
+        engine.suspension.arm();
         Ok(engine)
     }
 }
@@ -218,15 +223,20 @@ fn new_allocator(
         seed: spec.vdevs.root.guid,
     });
     for (top, class) in spec.vdevs.root.children.iter().zip(&spec.vdevs.classes) {
-        let class = match class {
-            VdevClass::Log => Class::Log,
-            VdevClass::Special => Class::Special,
-            VdevClass::Dedup => Class::Dedup,
-            VdevClass::Normal => Class::Normal,
-        };
-        alloc.add_vdev(import::vdev_spec(tree, top, class), empty_metaslabs(top), None)?;
+        let spec = import::vdev_spec(tree, top, class_of(*class));
+        alloc.add_vdev(spec, empty_metaslabs(top), None)?;
     }
     Ok(alloc)
+}
+
+/// What the space of a vdev is for.
+pub(super) const fn class_of(class: VdevClass) -> Class {
+    match class {
+        VdevClass::Log => Class::Log,
+        VdevClass::Special => Class::Special,
+        VdevClass::Dedup => Class::Dedup,
+        VdevClass::Normal => Class::Normal,
+    }
 }
 
 /// The metaslabs of a vdev that was never written.
@@ -257,7 +267,7 @@ impl Task for Birth {
                 config.touch();
             });
             let live = Live::create(
-                Arc::<BlockStore>::clone(&engine.store),
+                Steady::head(&engine.store, &engine.suspension),
                 mos.root_dataset,
                 ObjSetType::Zfs,
             );

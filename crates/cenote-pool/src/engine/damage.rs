@@ -14,7 +14,7 @@ use cenote_ondisk::errlog::{HeadEntry, format_plain};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Result};
-use cenote_vdev::BadChild;
+use cenote_vdev::{BadChild, VdevState};
 
 use super::Engine;
 use super::dsl::{directory_object, features, get_dataset, get_dir};
@@ -36,6 +36,13 @@ pub enum Event {
         place: Bookmark,
         /// What each copy says.
         cause: String,
+    },
+    /// A leaf left service, or came back.
+    State {
+        /// Guid of the leaf.
+        leaf: u64,
+        /// How it is now.
+        state: VdevState,
     },
     /// Part of a block on a leaf was wrong.
     Bad {
@@ -67,6 +74,10 @@ impl Damage {
     /// The last events, from the oldest.
     pub(super) fn events(&self) -> Vec<Event> {
         self.lock().events.iter().cloned().collect()
+    }
+
+    pub(super) fn note(&self, event: Event) {
+        self.lock().push(event);
     }
 
     fn take_lost(&self) -> BTreeSet<(u64, u64, i64, u64, u64)> {

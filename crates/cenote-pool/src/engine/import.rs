@@ -11,7 +11,6 @@
 
 use std::sync::Arc;
 
-use cenote_block::BlockStore;
 use cenote_block::alloc::{self, Class, MetaslabSpec, SpaceAllocator, VdevSpec};
 use cenote_block::policy::PoolPolicy;
 use cenote_device::{Device, FileDevice, OpenMode};
@@ -22,7 +21,7 @@ use cenote_ondisk::spacemap::{Geometry, Item};
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::Tree;
 
-use super::{Config, Engine, EngineError, Parts, store};
+use super::{Config, Engine, EngineError, Parts, Steady, Suspension, leaves, store};
 use crate::accounting::{AllocationClass, VdevFigures, row_size};
 use crate::features::FeatureState;
 use crate::import::{Candidate, scan_devices};
@@ -76,6 +75,8 @@ impl Engine {
         // Before anything is allocated: what the logs have must not be overwritten.
         engine.claim_logs(&pool, options.missing_log_ok).await?;
         engine.tidy().await?;
+        engine.follow_properties().await?;
+        engine.suspension.arm();
         Ok(engine)
     }
 
@@ -110,6 +111,7 @@ impl Engine {
             is_unrecorded: false,
             is_dirty: false,
         };
+        leaves::forgive(&mut config.root);
         // The next commit tells every label who has the pool now.
         config.touch();
         Ok(Self::assemble(Parts {

@@ -63,7 +63,7 @@ pub use dsl::settings::Change as PropertyChange;
 use heads::Heads;
 pub use heads::{Head, Ownership};
 use ops::Admission;
-pub use ops::{Charge, NewDataset, Notice};
+pub use ops::{Charge, HeadSpace, NewDataset, Notice};
 pub use suspend::{FailMode, Suspended};
 use suspend::{Steady, Suspension};
 
@@ -219,8 +219,6 @@ pub struct Engine {
     maps: Arc<store::Maps>,
     /// Who tells the owners of objects. Set before heads are opened; held for a copy.
     probe: Mutex<Option<Arc<dyn OwnerProbe>>>,
-    /// Devices that came to the pool since it was opened: the tree does not have them yet.
-    added: Mutex<Vec<admin::Added>>,
     /// What changes that are under way may cost.
     admission: Admission,
     /// What whoever works with the pool should be told.
@@ -279,7 +277,6 @@ impl Engine {
             rng: Mutex::new(cenote_rt::Rng::seeded(parts.seed)),
             maps: parts.maps,
             probe: Mutex::new(None),
-            added: Mutex::default(),
             admission: Admission::default(),
             notices: Mutex::default(),
             stalled: Mutex::default(),
@@ -397,32 +394,6 @@ impl Engine {
         change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<T> {
         self.mos.apply(txg, change).await
-    }
-
-    /// Changes a head in the open txg, and tells that txg. The closure may run several times, and
-    /// changes nothing unless it succeeds.
-    pub async fn apply<T>(
-        &self,
-        head: &Head,
-        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
-    ) -> Result<(T, u64)> {
-        self.admit().await?;
-        loop {
-            self.check_running()?;
-            if head.is_gone() {
-                return Err(Error::not_found(EngineError::HeadGone(head.object())));
-            }
-            let txg = self.open_txg();
-            match head.live().apply(txg, &mut change).await {
-                Ok(value) => {
-                    self.note_dirty(head, txg);
-                    return Ok((value, txg));
-                }
-                // The txg was closed in between: the change belongs in the next one.
-                Err(error) if is_txg_passed(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
     }
 
     /// Runs `change` on the MOS in the next sync, and waits until that is committed.

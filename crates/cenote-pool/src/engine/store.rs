@@ -14,13 +14,14 @@ use cenote_ondisk::spacemap::{Action, Geometry, Item};
 use cenote_ranges::RangeSet;
 use cenote_rt::{BoxFuture, Error, Kind, Result};
 
-use super::{EngineError, invariant_error};
+use super::{EngineError, Suspension, invariant_error};
 use crate::accounting::{metaslab_range, row_size};
 
 /// Reads space maps of the last commit.
 pub(super) struct Maps {
     // Weak: the store owns the allocator, which owns this.
     store: Weak<BlockStore>,
+    suspension: Arc<Suspension>,
     // Replaced after each commit; held for a copy, never across I/O.
     committed: Mutex<Option<Committed>>,
 }
@@ -35,8 +36,12 @@ struct Committed {
 
 impl Maps {
     /// A pool of which nothing is committed: every metaslab is free.
-    pub(super) fn new(store: &Arc<BlockStore>) -> Arc<Self> {
-        Arc::new(Self { store: Arc::downgrade(store), committed: Mutex::new(None) })
+    pub(super) fn new(store: &Arc<BlockStore>, suspension: &Arc<Suspension>) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::downgrade(store),
+            suspension: Arc::clone(suspension),
+            committed: Mutex::new(None),
+        })
     }
 
     /// From now on metaslabs are loaded as the MOS behind `root` has them.
@@ -51,8 +56,22 @@ impl Maps {
     }
 
     async fn read(&self, vdev: u64, metaslab: u64) -> Result<StoredSpace> {
-        let store =
-            self.store.upgrade().ok_or_else(|| Error::new(Kind::Io, EngineError::Closed))?;
+        loop {
+            let store = self.store.upgrade();
+            let store = store.ok_or_else(|| Error::new(Kind::Io, EngineError::Closed))?;
+            match self.read_from(store, vdev, metaslab).await {
+                Err(error) => self.suspension.hold(error).await?,
+                space => return space,
+            }
+        }
+    }
+
+    async fn read_from(
+        &self,
+        store: Arc<BlockStore>,
+        vdev: u64,
+        metaslab: u64,
+    ) -> Result<StoredSpace> {
         let Some(Committed { txg, root, tops }) = self.latest() else {
             return Err(invariant_error("a metaslab of a pool that is not committed".into()));
         };

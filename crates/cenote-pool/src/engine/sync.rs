@@ -137,7 +137,8 @@ impl Syncing<'_> {
     async fn sync_head(&mut self, head: &Head) -> Result<()> {
         let ledger = Ledger::new(Arc::clone(&self.engine.tree));
         let policy = head.policy();
-        let probe = head.probe();
+        // A head that was opened before anybody knew of owners is accounted for all the same.
+        let probe = head.probe().or_else(|| self.engine.probe());
         let context = SyncContext {
             txg: self.txg,
             pass: u64::from(self.pass),

@@ -1,19 +1,51 @@
 //! How fast changes are taken, and when they are written (spec 04 §19.1, §19.3).
 //!
 //! ```text
-//!   dirty bytes  0 ......... 20 % ................................. 100 % of zfs_dirty_data_max
-//!                wait        a sync is started                      writers wait for it
+//!   dirty bytes  0 ......... 20 % ................. 60 % ............. 100 % of zfs_dirty_data_max
+//!                            a sync is started      |                  |
+//!                                  writers wait a bit, and ever longer ; for a sync
 //! ```
+//!
+//! Between 60 % and the limit each change waits for `zfs_delay_scale` times what is over the one,
+//! divided by what is left to the other, and changes come one after the other: so writers slow
+//! down to what the devices take, instead of running into the limit and standing still.
 //!
 //! A pool with a keeper (`Engine::keep`) also syncs what is older than `zfs_txg_timeout`.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use cenote_rt::{Result, tunables};
+use cenote_rt::{Notify, Result, tunables};
 
 use super::{Engine, Head};
+
+/// A change never waits longer than this at a time.
+const DELAY_MAX: Duration = Duration::from_millis(100);
+/// Shorter waits are put off: a timer is no finer, and they add up.
+const DELAY_MIN: Duration = Duration::from_millis(1);
+
+/// When writers go on.
+#[derive(Debug, Default)]
+pub(super) struct Delay {
+    /// When the last of them does.
+    last: Mutex<Duration>,
+    /// Told when a sync has ended.
+    drained: Notify,
+}
+
+/// How long a change waits with so much in memory; nothing once there is no room at all, since
+/// then it waits for that.
+fn delay(dirty: u64, max: u64) -> Duration {
+    let percent = u128::from(tunables::DELAY_MIN_DIRTY_PERCENT.get());
+    let min = (u128::from(max) * percent / 100) as u64;
+    if dirty <= min || dirty >= max {
+        return Duration::ZERO;
+    }
+    let (over, left) = (u128::from(dirty - min), u128::from(max - dirty));
+    let ns = u128::from(tunables::DELAY_SCALE.get()) * over / left;
+    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)).min(DELAY_MAX)
+}
 
 impl Engine {
     /// Bytes of changes in memory, over all heads.
@@ -36,31 +68,61 @@ impl Engine {
         });
     }
 
-    /// Waits while there are too many changes in memory.
+    /// Waits while the pool is suspended, or there are too many changes in memory.
     pub(super) async fn admit(&self) -> Result<()> {
+        self.until_running().await?;
         let max = tunables::DIRTY_DATA_MAX.get();
         while self.dirty_bytes() >= max {
-            self.sync().await?;
+            if !self.is_kept.load(Ordering::Acquire) {
+                self.sync().await?;
+                continue;
+            }
+            // Before the look: what ends after it wakes.
+            let drained = self.delay.drained.notified();
+            if self.dirty_bytes() < max {
+                break;
+            }
+            self.wake.notify_one();
+            // A pool that stops, or is suspended and fails changes, drains no more.
+            cenote_rt::until(DELAY_MAX, drained).await;
+            self.until_running().await?;
         }
+        self.slow_down(delay(self.dirty_bytes(), max)).await;
         Ok(())
     }
 
-    /// Counts what a change of `head` in `txg` added, and starts a sync if that is enough.
-    pub(super) fn note_dirty(&self, head: &Head, txg: u64) {
+    /// Waits for its turn, `pause` after the turn before it.
+    async fn slow_down(&self, pause: Duration) {
+        if pause.is_zero() {
+            return;
+        }
+        let wait = {
+            let now = cenote_rt::monotonic();
+            let mut last = self.delay.last.lock().unwrap_or_else(PoisonError::into_inner);
+            // What was put off is made up for.
+            *last = (*last).max(now.saturating_sub(DELAY_MIN)) + pause;
+            last.saturating_sub(now)
+        };
+        if wait >= DELAY_MIN {
+            cenote_rt::sleep(wait).await;
+        }
+    }
+
+    /// Counts what a change of `head` in `txg` added, and starts a sync if that is enough. Gives
+    /// the bytes.
+    pub(super) fn note_dirty(&self, head: &Head, txg: u64) -> u64 {
         let now = head.live().dirty_bytes(txg);
         let before = head.dirty.swap(now, Ordering::AcqRel);
-        let dirty = if now >= before {
-            self.dirty.fetch_add(now - before, Ordering::AcqRel) + now - before
-        } else {
-            // The head's first change in a new txg.
-            self.dirty.fetch_add(now, Ordering::AcqRel) + now
-        };
+        // Less than before: it is the head's first change in a new txg.
+        let added = now.checked_sub(before).unwrap_or(now);
+        let dirty = self.dirty.fetch_add(added, Ordering::AcqRel) + added;
         let max = tunables::DIRTY_DATA_MAX.get();
         self.tree.load().set_dirty(dirty, max);
         let percent = tunables::DIRTY_DATA_SYNC_PERCENT.get();
         if u128::from(dirty) * 100 >= u128::from(max) * u128::from(percent) {
             self.wake.notify_one();
         }
+        added
     }
 
     /// Counts again once a txg is committed: what is left belongs to the open one.
@@ -69,15 +131,44 @@ impl Engine {
         let left = self.heads.all().iter().map(|head| head.live().dirty_bytes(open)).sum();
         self.dirty.store(left, Ordering::Release);
         self.tree.load().set_dirty(left, tunables::DIRTY_DATA_MAX.get());
+        self.delay.drained.notify_waiters();
     }
 }
 
 /// One round of the keeper. False when there is nothing to keep any more.
 async fn tick(engine: &Weak<Engine>) -> bool {
     let Some(engine) = engine.upgrade() else { return false };
-    if engine.dirty_bytes() == 0 {
-        return engine.check_running().is_ok();
+    // A leaf that failed is looked into by a sync.
+    if engine.dirty_bytes() == 0 && !engine.tree.has_failed() {
+        return engine.check_stopped().is_ok();
     }
-    // A failure suspends the pool, and everybody who wants something of it hears why.
-    engine.sync().await.is_ok()
+    // A sync that fails stops the pool, and everybody who wants something of it hears why. One
+    // that is suspended is waited for elsewhere, so that the pool can be given up meanwhile.
+    if engine.suspended().is_none() {
+        drop(engine.sync().await);
+    }
+    engine.check_stopped().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_wait_ever_longer() {
+        let max = 1000 << 20;
+        let at = |permille: u64| delay(max / 1000 * permille, max);
+        assert_eq!(at(0), Duration::ZERO);
+        assert_eq!(at(600), Duration::ZERO);
+        // Half way: the scale itself.
+        assert_eq!(at(800), Duration::from_micros(500));
+        assert_eq!(at(900), Duration::from_micros(1500));
+        assert_eq!(at(999), DELAY_MAX);
+        assert_eq!(at(1000), Duration::ZERO);
+        let mut last = Duration::ZERO;
+        for permille in 600..1000 {
+            assert!(at(permille) >= last);
+            last = at(permille);
+        }
+    }
 }

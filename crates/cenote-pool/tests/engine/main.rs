@@ -3,11 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
 mod audit;
+mod bus;
 mod checkpoint;
 mod memory;
 mod model;
 mod ops;
 mod pools;
+mod space;
+mod unplugged;
 
 use cenote_rt::block_on;
 use pools::{Layout, TestPool, judge};

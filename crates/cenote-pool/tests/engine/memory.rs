@@ -10,10 +10,12 @@ use cenote_ondisk::feature::Feature;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
+use cenote_pool::engine::admin::NewVdevs;
 use cenote_pool::engine::{Engine, Head, NewDataset};
 use cenote_pool::import::scan_devices;
 use cenote_pool::{Candidate, OpenOptions, Pool, leaks};
 use cenote_rt::{Result, Rng, tunables};
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
 use crate::audit::Auditor;
 use crate::pools;
@@ -49,7 +51,7 @@ impl Drop for Budget {
 
 /// The pool and who watches it.
 pub(crate) struct MemoryPool {
-    device: Arc<ImageDevice>,
+    pub(crate) devices: Vec<Arc<ImageDevice>>,
     guid: u64,
     pub(crate) engine: Arc<Engine>,
     pub(crate) auditor: Auditor,
@@ -63,13 +65,54 @@ impl MemoryPool {
 
     /// The same with these features.
     pub(crate) async fn with_features(features: Vec<&'static Feature>) -> Self {
-        let device = Arc::new(ImageDevice::new("d0.img", Image::zeroed(SIZE)));
-        let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
-        let engine = pools::create_on("tank", devices, features).await.unwrap();
-        let guid = engine.uberblock().guid_sum;
-        let scan = scan_devices(vec![Arc::clone(&device) as Arc<dyn Device>]).await;
-        let guid = scan.candidates.first().map_or(guid, Candidate::guid);
-        Self { device, guid, engine, auditor: Auditor::new() }
+        Self::on(vec![image_device(0)], features).await
+    }
+
+    /// The same of several disks without redundancy.
+    pub(crate) async fn of_disks(count: usize) -> Self {
+        let devices = (0..count).map(image_device).collect();
+        Self::on(devices, cenote_pool::features::identity().collect()).await
+    }
+
+    async fn on(devices: Vec<Arc<ImageDevice>>, features: Vec<&'static Feature>) -> Self {
+        let engine = pools::create_on("tank", as_devices(&devices), features).await.unwrap();
+        let scan = scan_devices(as_devices(&devices)).await;
+        let guid = scan.candidates.first().map_or(0, Candidate::guid);
+        Self { devices, guid, engine, auditor: Auditor::new() }
+    }
+
+    /// Another disk, which comes to the pool as a top-level vdev of its own.
+    pub(crate) async fn add_disk(&mut self, class: VdevClass) {
+        let device = image_device(self.devices.len());
+        let spec = TopSpec {
+            redundancy: Redundancy::Single,
+            class,
+            leaves: vec![LeafSpec::of(device.info())],
+        };
+        let id = self.engine.next_vdev_id();
+        let top = create::top(&spec, id, Some(9), 1, &mut Guids::unguessable()).unwrap();
+        let guid = top.leaves().next().unwrap().guid;
+        let new = NewVdevs {
+            tops: vec![(top, class)],
+            spares: Vec::new(),
+            caches: Vec::new(),
+            devices: vec![(guid, Arc::clone(&device) as Arc<dyn Device>)],
+        };
+        self.devices.push(device);
+        self.engine.add_vdevs(new).await.unwrap();
+    }
+
+    fn device_list(&self) -> Vec<Arc<dyn Device>> {
+        as_devices(&self.devices)
+    }
+
+    /// Writes the devices to files.
+    pub(crate) fn write_images(&self) -> pools::TempDir {
+        let dir = pools::TempDir::new();
+        for (index, device) in self.devices.iter().enumerate() {
+            write_image(&device.image(), &dir.path().join(format!("d{index}.img")));
+        }
+        dir
     }
 
     /// Exports it and opens it again.
@@ -80,14 +123,14 @@ impl MemoryPool {
 
     /// Forgets the engine, as a crash does, and opens the pool again.
     pub(crate) async fn open_again(&mut self) {
-        let devices = vec![Arc::clone(&self.device) as Arc<dyn Device>];
+        let devices = self.device_list();
         let options = OpenOptions::default();
         self.engine = Engine::open_devices(devices, self.guid, &options).await.unwrap();
     }
 
     /// Forgets the engine, and opens the pool as its checkpoint has it.
     pub(crate) async fn rewind(&mut self) -> Result<()> {
-        let devices = vec![Arc::clone(&self.device) as Arc<dyn Device>];
+        let devices = self.device_list();
         let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
         self.engine = Engine::open_devices(devices, self.guid, &options).await?;
         Ok(())
@@ -95,7 +138,7 @@ impl MemoryPool {
 
     /// The pool as it is on disk.
     pub(crate) async fn reader(&self) -> Arc<Pool> {
-        let scan = scan_devices(vec![Arc::clone(&self.device) as Arc<dyn Device>]).await;
+        let scan = scan_devices(self.device_list()).await;
         Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap()
     }
 
@@ -122,29 +165,26 @@ impl MemoryPool {
     /// Exports it, and asks OpenZFS.
     pub(crate) async fn judge(self) {
         self.engine.export().await.unwrap();
-        let dir = pools::TempDir::new();
-        write_image(&self.device.image(), &dir.path().join("d0.img"));
+        let dir = self.write_images();
         pools::judge(dir.path(), "tank");
     }
 
     /// Asks OpenZFS about the last commit, while the pool stays open here.
     pub(crate) fn judge_as_it_is(&self) {
-        let dir = pools::TempDir::new();
-        write_image(&self.device.image(), &dir.path().join("d0.img"));
+        let dir = self.write_images();
         pools::judge(dir.path(), "tank");
     }
 
     /// Asks OpenZFS about the checkpoint that the last commit has.
     pub(crate) fn judge_checkpoint(&self) {
-        let dir = pools::TempDir::new();
-        write_image(&self.device.image(), &dir.path().join("d0.img"));
+        let dir = self.write_images();
         pools::judge_checkpoint(dir.path(), "tank");
     }
 
     /// Overwrites bytes of the device with others.
     pub(crate) async fn spoil(&self, offset: u64, len: usize) {
         let bytes = cenote_rt::Buf::from(vec![0x5a; 512.max(len)]);
-        self.device.write(offset, vec![bytes]).await.unwrap();
+        self.devices[0].write(offset, vec![bytes]).await.unwrap();
     }
 
     /// Bytes that are not allocated.
@@ -194,7 +234,15 @@ impl MemoryPool {
     }
 }
 
-fn write_image(image: &Image, path: &Path) {
+fn image_device(index: usize) -> Arc<ImageDevice> {
+    Arc::new(ImageDevice::new(format!("d{index}.img"), Image::zeroed(SIZE)))
+}
+
+fn as_devices(devices: &[Arc<ImageDevice>]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
+}
+
+pub(crate) fn write_image(image: &Image, path: &Path) {
     use std::io::{Seek, SeekFrom, Write};
     let mut file = std::fs::File::create(path).unwrap();
     file.set_len(image.size()).unwrap();

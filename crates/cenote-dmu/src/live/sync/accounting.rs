@@ -81,7 +81,7 @@ impl Job<'_> {
         match dnode.spill {
             Some(pointer) if !pointer.is_hole() => {
                 let place = Bookmark { objset: self.id, object, level: 0, blkid: SPILL_BLKID };
-                self.blocks.read(pointer, place).await.map(Some)
+                self.blocks.read_for_sync(pointer, place).await.map(Some)
             }
             _ => Ok(None),
         }
@@ -147,7 +147,7 @@ impl Job<'_> {
                     Err(Step::Need(missing)) => missing,
                 }
             };
-            let block = self.blocks.read(missing.pointer, missing.place).await?;
+            let block = self.blocks.read_for_sync(missing.pointer, missing.place).await?;
             fetched.insert(missing.pointer, block);
         }
     }

@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cenote_block::Draft;
 use cenote_block::policy::BlockSpec;
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::dnode::{self, DnodePhys};
@@ -26,8 +27,14 @@ use super::{Block, Job, broken};
 use crate::geometry::Geometry;
 use crate::live::view::{check, geometry_of};
 
-/// Children of one block that are in work at a time.
+/// Indirect blocks below one that are in work at a time.
 const CHILDREN_MAX: usize = 32;
+/// Bytes and number of data blocks that are prepared in one go: long enough to be worth a change
+/// of thread, short enough to keep all threads busy.
+const BATCH_BYTES: u64 = 512 << 10;
+const BATCH_BLOCKS: u64 = 128;
+/// Such batches of one indirect block that are in work at a time.
+const BATCHES_MAX: usize = 8;
 
 /// What is to become of a tree.
 pub(super) struct TreeChange<'a> {
@@ -140,7 +147,7 @@ impl Job<'_> {
         check(pointer, shape, level).map_err(|cause| {
             Error::corrupt(cause).in_object(self.id, object).in_block(level, number)
         })?;
-        self.blocks.read(*pointer, place).await
+        self.blocks.read_for_sync(*pointer, place).await
     }
 
     /// Frees a block and all below it; gives the bytes that they were charged.
@@ -217,7 +224,8 @@ impl TreeJob<'_> {
             let is_new_level = node.level >= self.old_levels && node.number == 0;
             let has_writes = self.change.blocks.range(span.clone()).next().is_some();
             if node.level == 0 {
-                return self.write_data(node).await;
+                let written = self.write_batch(vec![node]).await?;
+                return Ok(written.first().map_or((node.old, 0), |(_, new, more)| (*new, *more)));
             }
             if !has_writes && !is_new_level {
                 if node.old.is_hole() {
@@ -232,17 +240,56 @@ impl TreeJob<'_> {
         })
     }
 
-    async fn write_data(&self, node: Node) -> Result<(BlockPtr, i64)> {
-        let TreeChange { object, head, blocks, .. } = self.change;
-        let Some(data) = blocks.get(&node.number) else { return self.punch(node).await };
-        let is_meta = head.object_type == ObjectType::DNODE;
-        if is_meta && data.iter().all(|byte| *byte == 0) {
-            return self.punch(node).await;
+    /// Writes or frees data blocks. What the processor has to do for all of them is one piece of
+    /// work.
+    async fn write_batch(&self, nodes: Vec<Node>) -> Result<Vec<(Node, BlockPtr, i64)>> {
+        let bytes = self.shape.size_at(0).saturating_mul(nodes.len() as u64);
+        let _room = self.job.room(bytes).await?;
+        let blocks = self.prepare(&nodes).await?;
+        let mut work = FuturesUnordered::new();
+        let mut written = Vec::with_capacity(nodes.len());
+        for (node, block) in nodes.into_iter().zip(blocks) {
+            let Some(block) = block else {
+                let (new, more) = self.punch(node).await?;
+                written.push((node, new, more));
+                continue;
+            };
+            work.push(async move {
+                let (new, more) = self.job.write_admitted(block, &node.old).await?;
+                Ok::<_, Error>((node, new, more))
+            });
         }
-        let fill = if is_meta { dnode::slots(data).count() as u64 } else { 1 };
-        let place = self.job.place(*object, 0, node.number);
-        let block = Block { data: data.clone(), place, spec: self.spec(0), fill };
-        self.job.write_block(block, &node.old).await
+        while let Some(result) = work.next().await {
+            written.push(result?);
+        }
+        Ok(written)
+    }
+
+    /// The blocks that are to be written in the place of nodes; none where nothing is left.
+    async fn prepare(&self, nodes: &[Node]) -> Result<Vec<Option<Block>>> {
+        let TreeChange { object, head, blocks, .. } = self.change;
+        let is_meta = head.object_type == ObjectType::DNODE;
+        let policy = self.job.context.policy.policy(&self.spec(0))?;
+        let (mut places, mut drafts) = (Vec::with_capacity(nodes.len()), Vec::new());
+        for node in nodes {
+            let data = blocks.get(&node.number);
+            let Some(data) = data.filter(|data| !is_meta || data.iter().any(|byte| *byte != 0))
+            else {
+                places.push(None);
+                continue;
+            };
+            let fill = if is_meta { dnode::slots(data).count() as u64 } else { 1 };
+            let place = self.job.place(*object, 0, node.number);
+            let context = self.job.write_context(place, fill);
+            drafts.push(Draft { data: data.clone(), policy, old: node.old, context });
+            places.push(Some((place, fill)));
+        }
+        let mut contents = self.job.blocks.prepare(drafts).await?.into_iter();
+        let blocks = places.into_iter().map(|place| {
+            let (place, fill) = place?;
+            Some(Block { content: contents.next()?, place, spec: self.spec(0), fill })
+        });
+        Ok(blocks.collect())
     }
 
     /// Frees a block and all below it, and leaves a hole.
@@ -298,7 +345,8 @@ impl TreeJob<'_> {
         }
         let fill = entries.iter().map(BlockPtr::fill).sum();
         let place = self.job.place(self.change.object, level, number);
-        let block = Block { data: data.freeze(), place, spec: self.spec(level), fill };
+        let content = data.freeze().into();
+        let block = Block { content, place, spec: self.spec(level), fill };
         let (new, more) = self.job.write_block(block, &old).await?;
         Ok((new, charged + more))
     }
@@ -334,26 +382,47 @@ impl TreeJob<'_> {
         level: u8,
         children: BTreeSet<u64>,
     ) -> Result<(i64, bool)> {
-        let (mut charged, mut is_changed) = (0, false);
-        let mut work = FuturesUnordered::new();
-        let mut children = children.into_iter();
-        loop {
-            while work.len() < CHILDREN_MAX {
-                let Some(number) = children.next() else { break };
+        let nodes: Vec<Node> = children
+            .into_iter()
+            .map(|number| {
                 let index = self.shape.index_in_parent(number);
                 let old = entries.get(index).copied().unwrap_or(BlockPtr::HOLE);
-                let child = self.write_node(Node { level: level - 1, number, old });
-                work.push(async move { child.await.map(|written| (index, written)) });
+                Node { level: level - 1, number, old }
+            })
+            .collect();
+        let (batch, batches_max) = match level {
+            1 => ((BATCH_BYTES / self.shape.size_at(0)).clamp(1, BATCH_BLOCKS), BATCHES_MAX),
+            _ => (1, CHILDREN_MAX),
+        };
+        let (mut charged, mut is_changed) = (0, false);
+        let mut work = FuturesUnordered::new();
+        let mut batches = nodes.chunks(batch as usize);
+        loop {
+            while work.len() < batches_max {
+                let Some(batch) = batches.next() else { break };
+                work.push(self.write_nodes(batch));
             }
             let Some(result) = work.next().await else { break };
-            let (index, (new, more)) = result?;
-            charged += more;
-            if let Some(entry) = entries.get_mut(index) {
-                is_changed |= *entry != new;
-                *entry = new;
+            for (node, new, more) in result? {
+                charged += more;
+                if let Some(entry) = entries.get_mut(self.shape.index_in_parent(node.number)) {
+                    is_changed |= *entry != new;
+                    *entry = new;
+                }
             }
         }
         Ok((charged, is_changed))
+    }
+
+    /// Writes nodes: several data blocks, or one indirect block.
+    async fn write_nodes(&self, nodes: &[Node]) -> Result<Vec<(Node, BlockPtr, i64)>> {
+        match nodes {
+            [node] if node.level > 0 => {
+                let (new, more) = self.write_node(*node).await?;
+                Ok(vec![(*node, new, more)])
+            }
+            nodes => self.write_batch(nodes.to_vec()).await,
+        }
     }
 }
 

@@ -34,15 +34,6 @@ pub use command::Command;
 pub use settings::{PoolSetting, is_maintained};
 pub use vdevs::NewVdevs;
 
-/// A device that came to the pool since it was opened.
-#[derive(Clone)]
-pub(super) struct Added {
-    /// Guid of its leaf.
-    pub(super) guid: u64,
-    /// The device.
-    pub(super) device: Arc<dyn Device>,
-}
-
 impl Engine {
     /// From now on heads that are opened have their objects accounted to the owners that `probe`
     /// finds.
@@ -50,8 +41,13 @@ impl Engine {
         *self.probe.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(probe);
     }
 
+    /// Whether somebody tells the owners of objects.
+    pub fn has_probe(&self) -> bool {
+        self.probe().is_some()
+    }
+
     /// Changes the MOS and the config in the next sync, and waits until that is committed.
-    async fn administer<T: Send + 'static>(
+    pub(in crate::engine) async fn administer<T: Send + 'static>(
         &self,
         change: impl FnMut(&mut Tx<'_>, &Context, &mut Config) -> TxResult<T> + Send + 'static,
     ) -> Result<T> {

@@ -16,6 +16,8 @@ use crate::mos::DIRECTORY;
 
 /// Pool directory: properties that were set.
 const POOL_PROPS: &str = "pool_props";
+/// The property that says what becomes of those who want something of a suspended pool.
+const FAILMODE: &str = "failmode";
 /// The property that names a dataset, and is stored as its number.
 const BOOTFS: &str = "bootfs";
 
@@ -56,10 +58,46 @@ impl Engine {
     /// # Errors
     /// `OpError::NotFound` if a dataset that is named is not there; those of a sync.
     pub async fn set_pool(&self, settings: Vec<PoolSetting>) -> Result<()> {
+        let numbers: Vec<_> = settings
+            .iter()
+            .filter_map(|setting| match setting {
+                PoolSetting::Property(name, value) => Some((*name, *value)),
+                _ => None,
+            })
+            .collect();
         self.administer(move |tx, ctx, config| {
             settings.iter().try_for_each(|setting| apply(tx, ctx, config, setting))
         })
-        .await
+        .await?;
+        for (name, value) in numbers {
+            self.follow(name, value);
+        }
+        Ok(())
+    }
+
+    /// Does what a property says, from now on.
+    fn follow(&self, name: &str, value: u64) {
+        if name == FAILMODE {
+            self.suspension.set_mode(value);
+        }
+    }
+
+    /// Takes over what the properties say.
+    ///
+    /// # Errors
+    /// A device's.
+    pub(in crate::engine) async fn follow_properties(&self) -> Result<()> {
+        for name in [FAILMODE] {
+            let value = self
+                .mos
+                .inspect(|tx| match dsl::directory_object(tx, POOL_PROPS)? {
+                    Some(object) => zap::lookup_u64(tx, object, name),
+                    None => Ok(None),
+                })
+                .await?;
+            self.follow(name, value.unwrap_or(0));
+        }
+        Ok(())
     }
 }
 

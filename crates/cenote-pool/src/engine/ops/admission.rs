@@ -24,6 +24,8 @@ use crate::engine::{Engine, EngineError, Head, is_txg_passed};
 
 /// Worst case of space for a byte: the widest RAID-Z of single sectors, three copies, some slack.
 const INFLATION: u64 = 24;
+/// What a change is charged of which nothing is known: dnodes and a block of names.
+const UNKNOWN_BYTES: u64 = 16 << 10;
 /// What is under way may exceed a quota by this part of it.
 const OVERSHOOT_SHIFT: u32 = 5;
 /// Syncs that a change waits for room: freed space comes back after three.
@@ -175,6 +177,14 @@ impl Admission {
         (Verdict::Enter, charges)
     }
 
+    /// Adds `bytes` to each of the charges.
+    fn add(&self, charges: &[(u64, u64)], bytes: u64, txg: u64) {
+        let mut inner = self.lock();
+        for (dir, _) in charges {
+            *inner.under_way.entry(*dir).or_default().entry(txg).or_default() += bytes;
+        }
+    }
+
     fn withdraw(&self, charges: &[(u64, u64)], txg: u64) {
         let mut inner = self.lock();
         for (dir, bytes) in charges {
@@ -208,11 +218,43 @@ impl Engine {
         charge: Charge,
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<(T, u64)> {
+        let (value, txg, _) = self.apply_admitted(head, charge, &mut change).await?;
+        Ok((value, txg))
+    }
+
+    /// Changes a head in the open txg, and tells that txg. The closure may run several times, and
+    /// changes nothing unless it succeeds.
+    ///
+    /// What it will write is not known before: it enters for little, and is charged afterwards for
+    /// what it did. Whoever knows what a change costs, or frees with it, says so
+    /// ([`Engine::apply_charged`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn apply<T>(
+        &self,
+        head: &Head,
+        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<(T, u64)> {
+        let charge = Charge::write(UNKNOWN_BYTES);
+        let (value, txg, (charges, added)) = self.apply_admitted(head, charge, &mut change).await?;
+        let more = self.worst_case(added.saturating_sub(UNKNOWN_BYTES));
+        self.admission.add(&charges, more, txg);
+        Ok((value, txg))
+    }
+
+    /// The change, and with its txg what was charged and the bytes that it added in memory.
+    async fn apply_admitted<T>(
+        &self,
+        head: &Head,
+        charge: Charge,
+        change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<(T, u64, (Vec<(u64, u64)>, u64))> {
         let bytes = self.worst_case(charge.bytes);
         self.admit().await?;
         let mut waits = 0;
         loop {
-            self.check_running()?;
+            self.until_running().await?;
             if head.is_gone() {
                 return Err(Error::not_found(EngineError::HeadGone(head.object())));
             }
@@ -229,10 +271,10 @@ impl Engine {
                 }
                 Verdict::Wait(error) | Verdict::Refuse(error) => return Err(error.into()),
             }
-            match head.live().apply(txg, &mut change).await {
+            match head.live().apply(txg, &mut *change).await {
                 Ok(value) => {
-                    self.note_dirty(head, txg);
-                    return Ok((value, txg));
+                    let added = self.note_dirty(head, txg);
+                    return Ok((value, txg, (charges, added)));
                 }
                 Err(error) => {
                     self.admission.withdraw(&charges, txg);

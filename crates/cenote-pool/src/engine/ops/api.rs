@@ -10,7 +10,7 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::{BoxFuture, Kind, Result};
 
-use super::{Body, Request};
+use super::{Body, Request, Steady};
 use crate::engine::create::Fill;
 use crate::engine::dsl::settings::{self, Change};
 use crate::engine::dsl::{
@@ -354,7 +354,8 @@ impl CreateDataset {
 
     async fn fill(&mut self, scope: &Scope<'_>, object: u64) -> Result<Arc<Head>> {
         let Scope { engine, context } = scope;
-        let live = Live::create(Arc::<BlockStore>::clone(&engine.store), object, self.new.kind);
+        let blocks = Steady::head(&engine.store, &engine.suspension);
+        let live = Live::create(blocks, object, self.new.kind);
         live.apply(context.txg, |tx| (self.new.fill)(tx)).await?;
         engine.note_case(context.txg, object, &live).await?;
         let policy = engine.settings_of(object).await?;

@@ -13,11 +13,11 @@
 
 mod admission;
 mod api;
+mod facts;
 mod look;
 
 use std::sync::Arc;
 
-use cenote_block::BlockStore;
 use cenote_block::alloc::Class;
 use cenote_block::policy::DatasetPolicy;
 use cenote_dmu::live::OwnerProbe;
@@ -30,6 +30,7 @@ use cenote_rt::{BoxFuture, Error, Kind, Result};
 pub(super) use admission::Admission;
 pub use admission::Charge;
 pub use api::{NewDataset, Notice};
+pub use facts::HeadSpace;
 
 use super::dsl::room::{self, PoolSpace, Reserve};
 use super::dsl::{self, Effects, Env, OpError, names, props, scan};

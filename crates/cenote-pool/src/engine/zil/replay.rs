@@ -26,7 +26,7 @@ use cenote_rt::{Buf, Error, Kind, Result};
 use super::chain::Stage;
 use super::claim::read_native;
 use super::commit::adopt;
-use super::{Engine, Head};
+use super::{Charge, Engine, Head};
 
 /// An operation to be done again.
 #[derive(Debug)]
@@ -231,7 +231,9 @@ impl Engine {
     ) -> Result<Outcome> {
         let object = object_of(&operation.body);
         let seq = operation.record.seq;
-        let applied = self.apply(head, |tx| {
+        // A full pool is replayed too: the log took its space before.
+        let charge = Charge::free(0);
+        let applied = self.apply_charged(head, charge, |tx| {
             if let Some(object) = object
                 && tx.find(object)?.is_none()
             {

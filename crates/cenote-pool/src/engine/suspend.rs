@@ -1,0 +1,315 @@
+//! A pool whose devices do not take what must be written: suspended, until they do again.
+//!
+//! ```text
+//!   sync ── write, flush, read ──fails──> hold ──────────> waits, with everything that it has done
+//!                  ^                       |  `failmode=panic`: the pool is stopped
+//!                  `───── again ── clear <─'
+//! ```
+//!
+//! A sync cannot be begun anew: half of it stands in structures in memory. But no step of it needs
+//! to be: each I/O that fails is held where it stands, and done again once the pool is cleared. A
+//! block that was not written is written elsewhere; what a device took and may have lost is
+//! written again by the leaf before its next flush; the commit is repeated as a whole, since it
+//! says the same each time. So the txg that was under way is the txg that is committed, and all
+//! that came after it waits for it.
+//!
+//! What is held is what fails for want of devices (`Kind::Io`). Bytes that are there and wrong, no
+//! room, and broken invariants are no better a second time: they stop the pool for good.
+//!
+//! Before a pool is whole for the first time (being created, being imported) nothing is held:
+//! whoever opens it hears the error.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_block::policy::WritePolicy;
+use cenote_block::{BlockStore, Content, Draft, WriteContext, Written};
+use cenote_dmu::live::Blocks;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result};
+
+use super::EngineError;
+
+/// What happens to those who want something of a suspended pool (property `failmode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FailMode {
+    /// They wait.
+    #[default]
+    Wait,
+    /// New changes fail; what was accepted waits.
+    Continue,
+    /// The pool is not suspended but stopped.
+    Panic,
+}
+
+impl FailMode {
+    /// The property's value.
+    pub(super) const fn of(value: u64) -> Self {
+        match value {
+            1 => Self::Continue,
+            2 => Self::Panic,
+            _ => Self::Wait,
+        }
+    }
+}
+
+/// Why a pool is suspended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Suspended {
+    /// Devices fail.
+    Io(String),
+    /// Heartbeats were not written in time: another host may have taken the pool.
+    Multihost(String),
+}
+
+impl std::fmt::Display for Suspended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Io(cause) | Self::Multihost(cause) => f.write_str(cause),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    is_armed: bool,
+    is_abandoned: bool,
+    suspended: Option<Suspended>,
+    /// Times that it was resumed.
+    turn: u64,
+}
+
+/// Whether a pool is suspended, and who waits for that to end.
+#[derive(Debug, Default)]
+pub(super) struct Suspension {
+    // Held for a look, never across I/O.
+    inner: Mutex<Inner>,
+    changed: Notify,
+    mode: AtomicU64,
+}
+
+impl Suspension {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on failures are held.
+    pub(super) fn arm(&self) {
+        self.lock().is_armed = true;
+    }
+
+    pub(super) fn set_mode(&self, failmode: u64) {
+        self.mode.store(failmode, Ordering::Release);
+    }
+
+    pub(super) fn mode(&self) -> FailMode {
+        FailMode::of(self.mode.load(Ordering::Acquire))
+    }
+
+    pub(super) fn cause(&self) -> Option<Suspended> {
+        self.lock().suspended.clone()
+    }
+
+    /// Suspends the pool because of `error` and waits until it is resumed: then what failed is to
+    /// be tried again. Gives the error back if it is none that may pass.
+    pub(super) async fn hold(&self, error: Error) -> Result<()> {
+        let turn = {
+            let mut inner = self.lock();
+            let may_pass = error.kind() == Kind::Io && self.mode() != FailMode::Panic;
+            if !may_pass || !inner.is_armed || inner.is_abandoned {
+                return Err(error);
+            }
+            inner.suspended.get_or_insert_with(|| Suspended::Io(error.to_string()));
+            inner.turn
+        };
+        self.changed.notify_waiters();
+        if self.wait(|inner| inner.turn != turn).await { Ok(()) } else { Err(error) }
+    }
+
+    /// Waits while the pool is suspended. False if it was given up.
+    pub(super) async fn pass(&self) -> bool {
+        self.wait(|inner| inner.suspended.is_none()).await
+    }
+
+    /// Waits until the pool is suspended.
+    pub(super) async fn until_suspended(&self) -> Suspended {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(cause) = self.cause() {
+                return cause;
+            }
+            changed.await;
+        }
+    }
+
+    async fn wait(&self, is_over: impl Fn(&Inner) -> bool) -> bool {
+        loop {
+            // Before the look: what changes after it wakes.
+            let changed = self.changed.notified();
+            {
+                let inner = self.lock();
+                if inner.is_abandoned {
+                    return false;
+                }
+                if is_over(&inner) {
+                    return true;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Suspends the pool without an I/O that waits.
+    pub(super) fn suspend(&self, cause: Suspended) {
+        self.lock().suspended.get_or_insert(cause);
+        self.changed.notify_waiters();
+    }
+
+    /// Everything that is held is tried again.
+    pub(super) fn resume(&self) {
+        {
+            let mut inner = self.lock();
+            inner.suspended = None;
+            inner.turn += 1;
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Everything that is held fails, and nothing is held any more.
+    pub(super) fn abandon(&self) {
+        self.lock().is_abandoned = true;
+        self.changed.notify_waiters();
+    }
+}
+
+/// The error of whoever does not wait.
+pub(super) fn refusal(cause: &Suspended) -> Error {
+    Error::new(Kind::Io, EngineError::Suspended(cause.to_string()))
+}
+
+/// The error of whoever waited for a pool that was given up.
+pub(super) fn given_up() -> Error {
+    Error::new(Kind::Io, EngineError::Suspended("given up".into()))
+}
+
+/// Where a live set's blocks are: a store, with the patience of a pool that can be suspended.
+pub(super) struct Steady {
+    store: Arc<BlockStore>,
+    suspension: Arc<Suspension>,
+    /// The MOS is read in syncing context, where nobody can be told of an error.
+    is_mos: bool,
+}
+
+impl Steady {
+    /// For the MOS.
+    pub(super) fn mos(store: &Arc<BlockStore>, suspension: &Arc<Suspension>) -> Arc<Self> {
+        Self::new(store, suspension, true)
+    }
+
+    /// For a head: its users hear of what cannot be read, its syncs wait.
+    pub(super) fn head(store: &Arc<BlockStore>, suspension: &Arc<Suspension>) -> Arc<Self> {
+        Self::new(store, suspension, false)
+    }
+
+    fn new(store: &Arc<BlockStore>, suspension: &Arc<Suspension>, is_mos: bool) -> Arc<Self> {
+        Arc::new(Self { store: Arc::clone(store), suspension: Arc::clone(suspension), is_mos })
+    }
+}
+
+impl Blocks for Steady {
+    fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
+        Blocks::cached(&*self.store, pointer, place)
+    }
+
+    fn read(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
+        if self.is_mos {
+            return self.read_for_sync(pointer, place);
+        }
+        Blocks::read(&*self.store, pointer, place)
+    }
+
+    fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
+        Box::pin(async move {
+            loop {
+                match Blocks::read(&*self.store, pointer, place).await {
+                    Err(error) => self.suspension.hold(error).await?,
+                    block => return block,
+                }
+            }
+        })
+    }
+
+    fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>> {
+        Blocks::prepare(&*self.store, drafts)
+    }
+
+    fn write<'a>(
+        &'a self,
+        content: Content,
+        policy: &'a WritePolicy,
+        old: &'a BlockPtr,
+        context: &'a WriteContext,
+    ) -> BoxFuture<'a, Result<Written>> {
+        Box::pin(async move {
+            loop {
+                // Nothing of a write that failed is left: its space was given back.
+                match Blocks::write(&*self.store, content.clone(), policy, old, context).await {
+                    Err(error) => self.suspension.hold(error).await?,
+                    written => return written,
+                }
+            }
+        })
+    }
+
+    fn dsize(&self, pointer: &BlockPtr) -> u64 {
+        Blocks::dsize(&*self.store, pointer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_rt::simulate;
+
+    use super::*;
+
+    fn broken() -> Error {
+        Error::new(Kind::Io, "broken")
+    }
+
+    #[test]
+    fn what_is_held_is_told_to_go_on() {
+        simulate(1, async {
+            let suspension = Arc::new(Suspension::default());
+            // Not before the pool stands.
+            assert!(suspension.hold(broken()).await.is_err());
+            suspension.arm();
+            assert!(suspension.hold(Error::new(Kind::Invariant, "wrong")).await.is_err());
+            assert!(suspension.pass().await);
+            let held = Arc::clone(&suspension);
+            let task = cenote_rt::spawn(async move { held.hold(broken()).await });
+            assert_eq!(suspension.until_suspended().await, Suspended::Io("broken".into()));
+            suspension.resume();
+            task.await.expect("no panic").expect("resumed");
+            assert_eq!(suspension.cause(), None);
+        })
+        .expect("runtime");
+    }
+
+    #[test]
+    fn a_pool_that_is_given_up_holds_nothing() {
+        simulate(1, async {
+            let suspension = Arc::new(Suspension::default());
+            suspension.arm();
+            let held = Arc::clone(&suspension);
+            let task = cenote_rt::spawn(async move { held.hold(broken()).await });
+            suspension.until_suspended().await;
+            suspension.abandon();
+            task.await.expect("no panic").expect_err("given up");
+            assert!(!suspension.pass().await);
+            suspension.set_mode(2);
+            assert_eq!(suspension.mode(), FailMode::Panic);
+        })
+        .expect("runtime");
+    }
+}
