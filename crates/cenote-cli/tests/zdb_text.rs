@@ -65,7 +65,7 @@ fn run(words: &[String], option: &str) -> (String, String, i32) {
 fn compare_all(options: &[&str], more: &[&str]) {
     let Some(real) = cenote_oracle::zdb() else { return };
     let more = if rng::wants_all() { more } else { &[] };
-    let options: Vec<_> = options.iter().chain(more).collect();
+    let options: Vec<&str> = options.iter().chain(more).copied().collect();
     for golden in cenote_testkit::golden::all() {
         for option in &options {
             for words in targets(&golden, option) {
