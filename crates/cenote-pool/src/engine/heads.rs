@@ -22,6 +22,8 @@ pub struct Head {
     is_gone: AtomicBool,
     /// Who has it open.
     owners: AtomicUsize,
+    /// Counts the changes of properties.
+    settings_count: AtomicU64,
     /// Bytes of changes in memory when they were counted last.
     pub(super) dirty: AtomicU64,
 }
@@ -61,6 +63,7 @@ impl Head {
             log: Log::default(),
             is_gone: AtomicBool::new(false),
             owners: AtomicUsize::new(0),
+            settings_count: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
         })
     }
@@ -105,6 +108,12 @@ impl Head {
     pub fn set_policy(&self, dataset: DatasetPolicy) {
         self.settings.write().unwrap_or_else(PoisonError::into_inner).dataset = dataset;
         self.log.mark_stale();
+        self.settings_count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts the times that properties may have changed: who keeps some of them looks here.
+    pub fn settings_count(&self) -> u64 {
+        self.settings_count.load(Ordering::Acquire)
     }
 
     pub(super) fn policy(&self) -> HeadPolicy {
