@@ -51,17 +51,13 @@ impl Tree {
         open: impl Fn(&VdevConfig) -> Option<Arc<dyn Device>>,
         options: &BuildOptions,
     ) -> Result<Arc<Self>> {
-        if root.kind != ConfigKind::Root {
-            return Err(Error::corrupt(BuildError::NotARoot(root.kind.name())));
-        }
-        let mut builder = Builder { open, options, vdevs: Vec::new(), leaves: Vec::new() };
-        builder.add(root, None, 0);
-        builder.link_spares();
-        let Builder { vdevs, leaves, .. } = builder;
+        let (mut vdevs, leaves) = Self::parts(root, open, options)?;
+        let tops = vdevs.first_mut().map(|root| std::mem::take(&mut root.children));
         let (indirect, reflow) = Default::default();
         let tree = Self {
-            vdevs,
-            leaves,
+            vdevs: vdevs.into(),
+            tops: tops.unwrap_or_default().into(),
+            leaves: leaves.into(),
             is_writable: options.is_writable,
             missing_tops_allowed: options.missing_tops_allowed,
             load: Arc::clone(&options.load),
@@ -72,14 +68,26 @@ impl Tree {
         Ok(Arc::new(tree))
     }
 
+    /// The vdevs of the config `root`, each parent before its children, and the leaves.
+    pub(crate) fn parts(
+        root: &VdevConfig,
+        open: impl Fn(&VdevConfig) -> Option<Arc<dyn Device>>,
+        options: &BuildOptions,
+    ) -> Result<(Vec<Vdev>, Vec<Leaf>)> {
+        if root.kind != ConfigKind::Root {
+            return Err(Error::corrupt(BuildError::NotARoot(root.kind.name())));
+        }
+        let mut builder = Builder { open, options, vdevs: Vec::new(), leaves: Vec::new() };
+        builder.add(root, None, 0);
+        builder.link_spares();
+        Ok((builder.vdevs, builder.leaves))
+    }
+
     /// States of interior vdevs, children first.
     pub(crate) fn derive_states(&self) {
         for vdev in self.vdevs.iter().rev() {
-            let child = |child: &usize| {
-                let child = &self.vdevs[*child];
-                ChildState { state: child.state(), is_log: child.is_log }
-            };
-            let children: Vec<_> = vdev.children.iter().map(child).collect();
+            let child = |child: &Vdev| ChildState { state: child.state(), is_log: child.is_log };
+            let children: Vec<_> = self.children(vdev).map(child).collect();
             let status = match (&vdev.layout, vdev.kind) {
                 (Layout::Leaf(_) | Layout::DraidSpare(..), _) => continue,
                 (Layout::Root, _) => state::of_root(&children, self.missing_tops_allowed),

@@ -6,12 +6,14 @@
 //! wherever they lie ([`Tree::scrub`]). And it puts bytes there ([`Tree::write`]), such that what
 //! can be read without some devices is told, and what these devices then lack is remembered.
 
+mod arena;
 #[cfg(test)]
 mod bench;
 mod build;
 pub mod create;
 pub mod draid;
 mod dtl;
+mod grow;
 mod io_class;
 pub mod labels;
 pub mod layout;
@@ -31,6 +33,7 @@ mod write;
 pub use build::{BuildError, BuildOptions};
 pub use cenote_ondisk::indirect::Mapping as IndirectMap;
 pub use dtl::{DtlKind, TxgRanges};
+pub use grow::GrowError;
 pub use io_class::IoClass;
 pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NoDevice};
 pub use read::ReadError;

@@ -18,6 +18,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use cenote_ondisk::blkptr::Dva;
 
 use crate::IndirectMap;
+use crate::arena::Arena;
 use crate::draid::Draid;
 use crate::dtl::{DtlKind, TxgRanges};
 use crate::layout;
@@ -183,8 +184,10 @@ impl Vdev {
 #[derive(Debug)]
 pub struct Tree {
     /// The root first, and every parent before its children.
-    pub(crate) vdevs: Vec<Vdev>,
-    pub(crate) leaves: Vec<Leaf>,
+    pub(crate) vdevs: Arena<Vdev>,
+    /// The children of the root, which itself lists none.
+    pub(crate) tops: Arena<usize>,
+    pub(crate) leaves: Arena<Leaf>,
     pub(crate) is_writable: bool,
     pub(crate) missing_tops_allowed: usize,
     pub(crate) load: Arc<Load>,
@@ -210,7 +213,15 @@ impl Tree {
 
     /// The children of a vdev of this tree.
     pub fn children<'a>(&'a self, vdev: &'a Vdev) -> impl Iterator<Item = &'a Vdev> {
-        vdev.children.iter().map(|child| &self.vdevs[*child])
+        self.child_indices(vdev).map(|child| &self.vdevs[child])
+    }
+
+    pub(crate) fn child_indices<'a>(
+        &'a self,
+        vdev: &'a Vdev,
+    ) -> impl DoubleEndedIterator<Item = usize> + 'a {
+        let tops = (vdev.kind == VdevKind::Root).then(|| self.tops.iter());
+        vdev.children.iter().chain(tops.into_iter().flatten()).copied()
     }
 
     /// The top-level vdevs, by id.
@@ -224,7 +235,7 @@ impl Tree {
     }
 
     pub(crate) fn top_index(&self, id: u64) -> Option<usize> {
-        self.root().children.get(usize::try_from(id).ok()?).copied()
+        self.tops.get(usize::try_from(id).ok()?).copied()
     }
 
     /// Whether it was built to be written.
@@ -305,7 +316,8 @@ impl Tree {
             };
         }
         let of_children = |kind| -> Vec<TxgRanges> {
-            vdev.children.iter().map(|child| self.dtl_without(*child, kind, without)).collect()
+            let children = self.child_indices(vdev);
+            children.map(|child| self.dtl_without(child, kind, without)).collect()
         };
         let needed = match &vdev.layout {
             Layout::Mirror => vdev.children.len().max(1),
@@ -345,7 +357,7 @@ impl Tree {
     /// The leaves at and below a vdev.
     pub(crate) fn leaves_below(&self, index: usize) -> Vec<LeafId> {
         let vdev = &self.vdevs[index];
-        let below = vdev.children.iter().flat_map(|child| self.leaves_below(*child));
+        let below = self.child_indices(vdev).flat_map(|child| self.leaves_below(child));
         vdev.leaf().into_iter().chain(below).collect()
     }
 

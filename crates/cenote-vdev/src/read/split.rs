@@ -76,7 +76,7 @@ impl Job<'_> {
             let offset = stretch.offset as u64;
             let unmapped = Fail::Unmapped { vdev: node.id, offset };
             steps += 1;
-            if steps > self.tree.root().children.len() * (ask.len / 512 + 1) {
+            if steps > self.tree.tops.len() * (ask.len / 512 + 1) {
                 return Err(unmapped);
             }
             let indirect = self.tree.indirect.read().unwrap_or_else(PoisonError::into_inner);

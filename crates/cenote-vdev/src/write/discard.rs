@@ -4,11 +4,12 @@
 //! play in a block (spec 06 §4.9, §6.7). RAID-Z gives nothing while it expands, because sectors are
 //! on their way then.
 
-use cenote_rt::{Kind, Result};
+use cenote_rt::{Error, Kind, Result};
 use futures_util::future::join_all;
 
 use super::device_offset;
-use crate::LeafRange;
+use crate::leaf::LeafId;
+use crate::{LeafRange, NoDevice};
 use crate::read::DEPTH_MAX;
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree};
 
@@ -42,6 +43,19 @@ impl Tree {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// Tells a leaf's device that a range of it, labels included, holds nothing any more.
+    ///
+    /// # Errors
+    /// `Kind::ReadOnly` if the tree was not built for writing, `Kind::Unsupported` if the device
+    /// cannot be told; else the device's.
+    pub async fn discard_leaf(&self, leaf: LeafId, offset: u64, len: u64) -> Result<()> {
+        self.check_writable()?;
+        let found = self.leaf(leaf);
+        let queue = if found.is_writable() { found.queue() } else { None };
+        let absent = || Error::new(Kind::Io, NoDevice { guid: found.guid() });
+        queue.ok_or_else(absent)?.discard(offset, len).await
     }
 
     fn add_translated(

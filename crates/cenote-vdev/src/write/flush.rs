@@ -41,7 +41,8 @@ impl Tree {
     /// # Errors
     /// `Kind::Io` if a top-level vdev may have lost something; the cause is a [`FlushError`].
     pub async fn flush(&self) -> Result<FlushOutcome> {
-        self.flush_indices(&self.root().children).await
+        let tops: Vec<usize> = self.tops.iter().copied().collect();
+        self.flush_indices(&tops).await
     }
 
     /// [`flush`](Self::flush) of some top-level vdevs.
