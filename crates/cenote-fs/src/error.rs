@@ -151,6 +151,15 @@ pub enum FsError {
     /// The value of an extended attribute is longer than any may be.
     #[error("Argument list too long")]
     XattrTooLong,
+    /// An intent log has an operation that cannot be done again here.
+    #[error("intent log has {what}, which cannot be replayed")]
+    Unreplayable {
+        /// What it has.
+        what: &'static str,
+    },
+    /// A name that no extended attribute can have.
+    #[error("Numerical result out of range")]
+    XattrName,
     /// An extended attribute is not there.
     #[error("No data available")]
     NoXattr,
@@ -160,4 +169,49 @@ pub enum FsError {
     /// A POSIX ACL that is none.
     #[error("Invalid argument")]
     BadAcl,
+    /// The file system is of an older version, which is read only here.
+    #[error("file systems of version {found} are read only here")]
+    OldVersion {
+        /// The version found.
+        found: u64,
+    },
+    /// The inode has the form of file systems before version 5, which is read only here.
+    #[error("the file has attributes in an old form, which is read only here")]
+    LegacyNode,
+    /// The dataset is read only (`readonly=on`), or the file system is.
+    #[error("Read-only file system")]
+    ReadOnly,
+    /// There is no room for one more layout of attributes.
+    #[error("all layouts of attributes are in use")]
+    LayoutCount,
+    /// Attributes fit neither into the inode nor into its spill block.
+    #[error("attributes of {len} bytes")]
+    AttributesTooLong {
+        /// Their length.
+        len: usize,
+    },
+    /// A file cannot be that large.
+    #[error("File too large")]
+    FileTooLarge,
+    /// A file has as many names as it can have.
+    #[error("Too many links")]
+    TooManyHardLinks,
+    /// A directory would get below itself.
+    #[error("Invalid argument: a directory cannot be moved into itself")]
+    IntoItself,
+    /// The pool has no project ids.
+    #[error("Operation not supported: no project ids")]
+    NoProjects,
+    /// Nothing follows that is asked for (`SEEK_DATA`, `SEEK_HOLE`).
+    #[error("No such device or address")]
+    NoSuchPlace,
+    /// The root of a file system has no other name.
+    #[error("Device or resource busy")]
+    IsRoot,
+    /// The handle is of an inode that was freed.
+    #[error("Stale file handle")]
+    Stale,
+    /// The intent log has operations that nobody here can do again.
+    #[error("the intent log of the file system could not be replayed")]
+    Unreplayed,
 }

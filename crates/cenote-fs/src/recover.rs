@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::engine::Engine;
 use cenote_pool::engine::zil::{Replayed, VolumeReplayer};
-use cenote_rt::Result;
+use cenote_rt::{Kind, Result};
 
 /// Replays the intent logs of all datasets of a pool that was just opened for writing. Gives what
 /// came of each, by the dataset's number. Whoever opens a single dataset for writing does the same
@@ -16,5 +16,15 @@ use cenote_rt::Result;
 /// as it is, and the dataset cannot be written.
 pub async fn recover(engine: &Arc<Engine>) -> Result<Vec<(u64, Replayed)>> {
     engine.set_replayer(ObjSetType::Zvol, Arc::new(VolumeReplayer));
-    engine.replay_logs().await
+    let mut done = engine.replay_logs().await?;
+    for head in engine.unreplayed().into_iter().filter(|head| head.live().kind() == ObjSetType::Zfs)
+    {
+        match crate::replay(engine, &head).await {
+            Ok(replayed) => done.extend(replayed.map(|replayed| (head.object(), replayed))),
+            // One that cannot be written here keeps its log for who can.
+            Err(error) if error.kind() == Kind::ReadOnly => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }

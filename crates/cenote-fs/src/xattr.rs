@@ -8,18 +8,21 @@
 //! is `user.`; FreeBSD's own (`freebsd:`) are not shown.
 
 use cenote_ondisk::acl::{POSIX_ACCESS, POSIX_DEFAULT};
-use cenote_ondisk::nvlist::{NvList, NvValue};
+use cenote_ondisk::nvlist::{Encoding, NvList, NvPair, NvString, NvValue, UNIQUE_NAME};
 use cenote_rt::{Buf, Error, Kind, Result};
 
 use crate::error::FsError;
 use crate::node::Node;
 
 /// Longest value that is read. Linux allows 64 KiB; the directory form has no limit of its own.
-const VALUE_LEN_MAX: u64 = 16 << 20;
+pub(crate) const VALUE_LEN_MAX: u64 = 16 << 20;
 /// The namespace of names without one.
-const USER: &[u8] = b"user.";
+pub(crate) const USER: &[u8] = b"user.";
 /// How FreeBSD marks its own namespaces.
 const FREEBSD: &[u8] = b"freebsd:";
+
+/// Stored names with their values.
+pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Where an extended attribute is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,22 +90,9 @@ impl Node {
     }
 
     /// The list in the node, by stored names.
-    fn xattr_list(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let Some(packed) = &self.attributes().dxattr else { return Ok(Vec::new()) };
-        if packed.is_empty() {
-            return Ok(Vec::new());
-        }
-        let list = NvList::decode(packed).map_err(|error| self.corrupt(error.into()))?;
-        let pairs = list.pairs.into_iter().map(|pair| match pair.value {
-            NvValue::ByteArray(value) | NvValue::Uint8Array(value) => {
-                Ok((pair.name.as_bytes().to_vec(), value))
-            }
-            other => {
-                let (name, type_code) = (pair.name.to_string(), other.type_code());
-                Err(self.corrupt(FsError::XattrType { name, type_code }))
-            }
-        });
-        pairs.collect()
+    fn xattr_list(&self) -> Result<Pairs> {
+        let packed = self.attributes().dxattr.as_deref().unwrap_or(&[]);
+        unpack(packed).map_err(|cause| self.corrupt(cause))
     }
 
     async fn xattr_directory(&self) -> Result<Option<Self>> {
@@ -113,8 +103,35 @@ impl Node {
     }
 }
 
+/// Names and values of a packed list.
+pub(crate) fn unpack(packed: &[u8]) -> std::result::Result<Pairs, FsError> {
+    if packed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let pairs = NvList::decode(packed)?.pairs.into_iter().map(|pair| match pair.value {
+        NvValue::ByteArray(value) | NvValue::Uint8Array(value) => {
+            Ok((pair.name.as_bytes().to_vec(), value))
+        }
+        other => {
+            let (name, type_code) = (pair.name.to_string(), other.type_code());
+            Err(FsError::XattrType { name, type_code })
+        }
+    });
+    pairs.collect()
+}
+
+/// The packed list of names and values.
+pub(crate) fn pack(pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    // Names with a NUL were refused before they came here.
+    let pairs = pairs.iter().filter_map(|(name, value)| {
+        let name = NvString::from_bytes(name)?;
+        Some(NvPair { name, value: NvValue::ByteArray(value.clone()) })
+    });
+    NvList { flags: UNIQUE_NAME, pairs: pairs.collect() }.encode(Encoding::Xdr)
+}
+
 /// A stored name as Linux shows it, unless it is hidden.
-fn visible(stored: &[u8], place: XattrPlace) -> Option<XattrName> {
+pub(crate) fn visible(stored: &[u8], place: XattrPlace) -> Option<XattrName> {
     let is_named = [USER, b"trusted.", b"security."].iter().any(|space| stored.starts_with(space))
         || stored == POSIX_ACCESS.as_bytes()
         || stored == POSIX_DEFAULT.as_bytes();

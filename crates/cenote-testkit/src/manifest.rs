@@ -99,6 +99,12 @@ impl VolumeSum {
     }
 }
 
+/// The checksum of a content as manifests have it.
+pub fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn octal<'de, D: Deserializer<'de>>(source: D) -> Result<u32, D::Error> {
     let text = String::deserialize(source)?;
     let digits = text.strip_prefix("0o").unwrap_or(&text);

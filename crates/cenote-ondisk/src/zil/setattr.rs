@@ -25,6 +25,10 @@ bitflags! {
         const MTIME = 0x20;
         /// State change time.
         const CTIME = 0x40;
+        /// The access time is any, not now.
+        const ATIME_SET = 0x80;
+        /// So is the content change time.
+        const MTIME_SET = 0x100;
         /// Optional attributes, in a block of their own.
         const XVATTR = 0x8000_0000;
     }
@@ -76,7 +80,7 @@ mod tests {
             // chmod and chown, utimes with explicit times, and flags, on Linux.
             (0x41, SetMask::MODE | SetMask::CTIME),
             (0x46, SetMask::UID | SetMask::GID | SetMask::CTIME),
-            (0x1b0 | 0x40, times | SetMask::CTIME),
+            (0x1f0, times | SetMask::ATIME_SET | SetMask::MTIME_SET | SetMask::CTIME),
             (0x8000_0000, SetMask::XVATTR),
             (0x8, SetMask::SIZE),
             // The same of user space.

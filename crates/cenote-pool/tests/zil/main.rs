@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
 mod cuts;
+mod frozen;
 mod golden;
 #[path = "../crash/loss.rs"]
 mod loss;

@@ -131,6 +131,11 @@ impl Engine {
         Ok(done)
     }
 
+    /// Heads whose logs wait for somebody who knows their operations.
+    pub fn unreplayed(&self) -> Vec<Arc<Head>> {
+        self.heads.all().into_iter().filter(|head| head.log().awaits_replay()).collect()
+    }
+
     /// Replays what an earlier opening left in the log of a head, before anybody changes it. None
     /// if there is nothing. Afterwards the log is empty.
     ///

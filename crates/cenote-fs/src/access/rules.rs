@@ -1,0 +1,397 @@
+//! The rules of rights, as functions over what matters of a node.
+//!
+//! Sources: spec 03 §10.2, §12.3.
+
+use cenote_ondisk::acl::{Ace, Who};
+use cenote_ondisk::znode::PFlags;
+
+use super::credentials::{Capabilities, Credentials};
+use crate::acl::posix::PosixAcl;
+use crate::acl::{Ids, Want, evaluate};
+use crate::error::FsError;
+
+const SET_UID: u64 = 0o4000;
+const SET_GID: u64 = 0o2000;
+const STICKY: u64 = 0o1000;
+const TYPE: u64 = 0o170_000;
+const DIRECTORY: u64 = 0o040_000;
+const REGULAR: u64 = 0o100_000;
+const SYMLINK: u64 = 0o120_000;
+
+/// What is asked about: as much of a node as decides.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// Mode with type bits.
+    pub mode: u64,
+    /// Owner and group.
+    pub ids: Ids,
+    /// Flags.
+    pub flags: PFlags,
+    /// Its ACL; not looked at if the flags say that it is trivial.
+    pub aces: &'a [Ace],
+    /// Its POSIX ACL, if there is one and the file system has such.
+    pub posix: Option<&'a PosixAcl>,
+}
+
+impl Subject<'_> {
+    fn kind(&self) -> u64 {
+        self.mode & TYPE
+    }
+
+    fn is_directory(&self) -> bool {
+        self.kind() == DIRECTORY
+    }
+
+    fn is_owner(&self, cred: &Credentials) -> bool {
+        cred.is(self.ids.uid)
+    }
+
+    /// Whether they may do what an owner may.
+    fn has_owner_rights(&self, cred: &Credentials) -> bool {
+        self.is_owner(cred) || cred.can(Capabilities::FOWNER)
+    }
+
+    fn is_trivial(&self) -> bool {
+        self.flags.contains(PFlags::ACL_TRIVIAL)
+    }
+
+    fn forbids_changes(&self) -> bool {
+        self.flags.intersects(PFlags::IMMUTABLE | PFlags::APPENDONLY)
+    }
+
+    /// What an ACL that is not trivial says.
+    fn says(&self, cred: &Credentials, wanted: Want) -> crate::acl::Verdict {
+        let is_meant = |who| match who {
+            Who::Owner => self.is_owner(cred),
+            Who::Group => cred.is_member(self.ids.gid),
+            Who::Everyone => true,
+            Who::NamedUser(uid) => cred.is(uid),
+            Who::NamedGroup(gid) => cred.is_member(gid),
+        };
+        evaluate(self.aces, self.is_directory(), wanted, is_meant)
+    }
+
+    /// Bits of a mode that are needed: 4 read, 2 write, 1 execute.
+    fn permits(&self, cred: &Credentials, rwx: u64) -> bool {
+        if let Some(acl) = self.posix {
+            return acl.permits(rwx as u16, self.is_owner(cred), cred.uid.into(), |group| {
+                cred.is_member(group.map_or(self.ids.gid, u64::from))
+            });
+        }
+        let class = if self.is_owner(cred) {
+            6
+        } else if cred.is_member(self.ids.gid) {
+            3
+        } else {
+            0
+        };
+        self.mode >> class & rwx == rwx
+    }
+
+    /// What is wanted and not allowed.
+    fn missing(&self, cred: &Credentials, wanted: Want) -> Want {
+        if self.posix.is_none() && !self.is_trivial() {
+            return wanted - self.says(cred, wanted).allowed;
+        }
+        let mut missing = Want::empty();
+        for (rights, rwx) in CLASSES {
+            if wanted.intersects(rights) && !self.permits(cred, rwx) {
+                missing |= wanted & rights;
+            }
+        }
+        if !self.is_owner(cred) {
+            missing |= wanted & OF_OWNER;
+        }
+        missing
+    }
+}
+
+/// Rights that a mode knows, and its bit.
+const CLASSES: [(Want, u64); 3] = [
+    (Want::READ.union(Want::READ_XATTR), 4),
+    (WRITES.union(Want::DELETE_CHILD).union(Want::WRITE_XATTR), 2),
+    (Want::EXECUTE, 1),
+];
+/// Rights that are the owner's where a mode decides.
+const OF_OWNER: Want = Want::WRITE_ATTRIBUTES.union(Want::WRITE_ACL).union(Want::WRITE_OWNER);
+/// Rights to change data.
+const WRITES: Want = Want::WRITE.union(Want::APPEND);
+
+/// Whether somebody may do something.
+///
+/// # Errors
+/// [`FsError::NotPermitted`] if a flag of the node forbids it, [`FsError::AccessDenied`] if nothing
+/// allows it.
+pub fn check(subject: &Subject<'_>, cred: &Credentials, wanted: Want) -> Result<(), FsError> {
+    let changes = WRITES | Want::WRITE_XATTR | Want::DELETE_CHILD;
+    let is_closed = subject.flags.contains(PFlags::IMMUTABLE)
+        || subject.flags.contains(PFlags::READONLY) && !subject.is_directory();
+    if wanted.intersects(changes) && is_closed {
+        return Err(FsError::NotPermitted);
+    }
+    if wanted.intersects(Want::READ | Want::EXECUTE)
+        && subject.flags.contains(PFlags::AV_QUARANTINED)
+    {
+        return Err(FsError::AccessDenied);
+    }
+    let missing = subject.missing(cred, wanted);
+    if missing.is_empty() || (missing - by_privilege(subject, cred)).is_empty() {
+        Ok(())
+    } else {
+        Err(FsError::AccessDenied)
+    }
+}
+
+/// What privileges allow.
+fn by_privilege(subject: &Subject<'_>, cred: &Credentials) -> Want {
+    let mut allowed = Want::empty();
+    let is_executable = subject.mode & 0o111 != 0;
+    if cred.can(Capabilities::DAC_OVERRIDE) {
+        allowed |= Want::all() - OF_OWNER;
+        if !subject.is_directory() && !is_executable {
+            allowed -= Want::EXECUTE;
+        }
+    }
+    if cred.can(Capabilities::DAC_READ_SEARCH) {
+        allowed |= Want::READ | Want::READ_XATTR | Want::READ_ACL | Want::READ_ATTRIBUTES;
+        if subject.is_directory() {
+            allowed |= Want::EXECUTE;
+        }
+    }
+    if cred.can(Capabilities::FOWNER) {
+        allowed |= Want::WRITE_ATTRIBUTES | Want::WRITE_ACL;
+    }
+    if cred.can(Capabilities::CHOWN) {
+        allowed |= Want::WRITE_OWNER;
+    }
+    allowed
+}
+
+/// Whether a name may be added to a directory.
+///
+/// # Errors
+/// As [`check`].
+pub fn may_add(dir: &Subject<'_>, cred: &Credentials, is_directory: bool) -> Result<(), FsError> {
+    check(dir, cred, Want::EXECUTE)?;
+    check(dir, cred, if is_directory { Want::APPEND } else { Want::WRITE })
+}
+
+/// Whether a name of a node may be taken out of a directory.
+///
+/// # Errors
+/// [`FsError::NotPermitted`] if flags or the sticky bit forbid it, else as [`check`].
+pub fn may_delete(
+    dir: &Subject<'_>,
+    node: &Subject<'_>,
+    cred: &Credentials,
+) -> Result<(), FsError> {
+    let forbids = PFlags::APPENDONLY | PFlags::IMMUTABLE;
+    if dir.flags.intersects(forbids) || node.flags.intersects(forbids | PFlags::NOUNLINK) {
+        return Err(FsError::NotPermitted);
+    }
+    let by_acl = |subject: &Subject<'_>, right| {
+        let is_plain = subject.posix.is_some() || subject.is_trivial();
+        (!is_plain).then(|| subject.says(cred, right))
+    };
+    check(dir, cred, Want::EXECUTE)?;
+    let own = by_acl(node, Want::DELETE);
+    if own.is_some_and(|verdict| verdict.allowed.contains(Want::DELETE)) {
+        return Ok(());
+    }
+    let is_denied = own.is_some_and(|verdict| verdict.denied.contains(Want::DELETE));
+    let of_dir = by_acl(dir, Want::DELETE_CHILD);
+    let is_spoken = of_dir
+        .is_some_and(|verdict| (verdict.allowed | verdict.denied).contains(Want::DELETE_CHILD));
+    // Where the directory does not speak of deleting, writing is enough.
+    check(dir, cred, if is_spoken { Want::DELETE_CHILD } else { Want::WRITE })?;
+    if is_denied && !cred.can(Capabilities::DAC_OVERRIDE) {
+        return Err(FsError::AccessDenied);
+    }
+    let is_anybodys = dir.mode & STICKY == 0 || node.is_owner(cred) || dir.is_owner(cred);
+    if is_anybodys || cred.can(Capabilities::FOWNER) { Ok(()) } else { Err(FsError::NotPermitted) }
+}
+
+/// Whether a node may get one more name.
+///
+/// # Errors
+/// [`FsError::NotPermitted`] if flags forbid it.
+pub fn may_link(node: &Subject<'_>) -> Result<(), FsError> {
+    if node.forbids_changes() { Err(FsError::NotPermitted) } else { Ok(()) }
+}
+
+/// Whether the mode may be changed, and what becomes of the mode that is asked for: members of
+/// other groups cannot set the group's id, and only a directory has a sticky bit that others set.
+///
+/// # Errors
+/// [`FsError::NotPermitted`].
+pub fn may_chmod(node: &Subject<'_>, cred: &Credentials, mode: u64) -> Result<u64, FsError> {
+    if node.forbids_changes() || !may_set_acl_of(node, cred) {
+        return Err(FsError::NotPermitted);
+    }
+    let keeps_id = cred.is_member(node.ids.gid) || cred.can(Capabilities::FSETID);
+    Ok(if keeps_id { mode } else { mode & !SET_GID })
+}
+
+/// Whether the ACL may be replaced.
+///
+/// # Errors
+/// [`FsError::NotPermitted`].
+pub fn may_set_acl(node: &Subject<'_>, cred: &Credentials) -> Result<(), FsError> {
+    if node.forbids_changes() || !may_set_acl_of(node, cred) {
+        return Err(FsError::NotPermitted);
+    }
+    Ok(())
+}
+
+fn may_set_acl_of(node: &Subject<'_>, cred: &Credentials) -> bool {
+    node.has_owner_rights(cred) || check(node, cred, Want::WRITE_ACL).is_ok()
+}
+
+/// Whether owner and group may be changed, and the mode that the node has then: what is given away
+/// loses its set-id bits.
+///
+/// # Errors
+/// [`FsError::NotPermitted`].
+pub fn may_chown(
+    node: &Subject<'_>,
+    cred: &Credentials,
+    uid: Option<u64>,
+    gid: Option<u64>,
+) -> Result<u64, FsError> {
+    let is_taken = uid.is_some_and(|uid| uid != node.ids.uid);
+    let is_moved = gid.is_some_and(|gid| gid != node.ids.gid);
+    let is_allowed = cred.can(Capabilities::CHOWN) || {
+        let has_right = !node.is_trivial()
+            && node.posix.is_none()
+            && check(node, cred, Want::WRITE_OWNER).is_ok();
+        let owns = node.is_owner(cred);
+        // Somebody with the right may take a node over, for themselves or a group of theirs.
+        let uid_is_fine = !is_taken || has_right && uid.is_some_and(|uid| cred.is(uid));
+        let gid_is_fine = !is_moved && (owns || has_right)
+            || (owns || has_right) && gid.is_some_and(|gid| cred.is_member(gid))
+            || gid.is_none();
+        uid_is_fine && gid_is_fine && (owns || has_right)
+    };
+    if node.forbids_changes() || !is_allowed {
+        return Err(FsError::NotPermitted);
+    }
+    Ok(if node.is_directory() { node.mode } else { without_set_ids(node.mode) })
+}
+
+/// The mode of a file whose owner or content somebody changed. A set-group-id bit without the right
+/// to execute marks mandatory locks, and stays.
+#[must_use]
+pub const fn without_set_ids(mode: u64) -> u64 {
+    let mode = mode & !SET_UID;
+    if mode & 0o010 != 0 { mode & !SET_GID } else { mode }
+}
+
+/// The mode of a file after somebody wrote to it.
+#[must_use]
+pub fn mode_after_write(mode: u64, cred: &Credentials) -> u64 {
+    let is_executable = mode & 0o111 != 0;
+    if is_executable && !cred.can(Capabilities::FSETID) { without_set_ids(mode) } else { mode }
+}
+
+/// Whether times may be changed: to now by everybody who may write, to others by the owner.
+///
+/// # Errors
+/// [`FsError::NotPermitted`] or [`FsError::AccessDenied`].
+pub fn may_set_times(node: &Subject<'_>, cred: &Credentials, is_now: bool) -> Result<(), FsError> {
+    if node.flags.contains(PFlags::IMMUTABLE) || !is_now && node.forbids_changes() {
+        return Err(FsError::NotPermitted);
+    }
+    if node.has_owner_rights(cred) || !node.is_trivial() && is_allowed_attributes(node, cred) {
+        return Ok(());
+    }
+    if is_now { check(node, cred, Want::WRITE) } else { Err(FsError::NotPermitted) }
+}
+
+fn is_allowed_attributes(node: &Subject<'_>, cred: &Credentials) -> bool {
+    node.posix.is_none() && check(node, cred, Want::WRITE_ATTRIBUTES).is_ok()
+}
+
+/// Whether flags and project may be changed.
+///
+/// # Errors
+/// [`FsError::NotPermitted`].
+pub fn may_set_flags(
+    node: &Subject<'_>,
+    cred: &Credentials,
+    changed: PFlags,
+) -> Result<(), FsError> {
+    let guarded = PFlags::IMMUTABLE
+        | PFlags::APPENDONLY
+        | PFlags::NOUNLINK
+        | PFlags::AV_QUARANTINED
+        | PFlags::AV_MODIFIED;
+    let is_guarded = changed.intersects(guarded) && !cred.can(Capabilities::LINUX_IMMUTABLE);
+    if is_guarded || !node.has_owner_rights(cred) {
+        return Err(FsError::NotPermitted);
+    }
+    // Nothing else of a node that does not change changes.
+    if node.flags.contains(PFlags::IMMUTABLE) && !changed.contains(PFlags::IMMUTABLE) {
+        return Err(FsError::NotPermitted);
+    }
+    Ok(())
+}
+
+/// Whether data may be written from `offset` on in a file of `size` bytes, to what is open already:
+/// rights were checked when it was opened, flags may have come since.
+///
+/// # Errors
+/// [`FsError::NotPermitted`].
+pub fn may_write_at(flags: PFlags, offset: u64, size: u64) -> Result<(), FsError> {
+    if flags.contains(PFlags::IMMUTABLE) || flags.contains(PFlags::APPENDONLY) && offset < size {
+        return Err(FsError::NotPermitted);
+    }
+    Ok(())
+}
+
+/// Whether an extended attribute may be read.
+///
+/// # Errors
+/// [`FsError::NoXattr`] where it is to look as if it were not there, else as [`check`].
+pub fn may_get_xattr(node: &Subject<'_>, cred: &Credentials, name: &[u8]) -> Result<(), FsError> {
+    if name.starts_with(b"trusted.") && !cred.can(Capabilities::SYS_ADMIN) {
+        return Err(FsError::NoXattr);
+    }
+    if !name.starts_with(b"user.") {
+        return Ok(());
+    }
+    if !matches!(node.kind(), REGULAR | DIRECTORY) {
+        return Err(FsError::NoXattr);
+    }
+    check(node, cred, Want::READ_XATTR)
+}
+
+/// Whether an extended attribute may be set or removed.
+///
+/// # Errors
+/// [`FsError::NotPermitted`] or [`FsError::AccessDenied`]; [`FsError::XattrsOff`] for a namespace
+/// that there is not.
+pub fn may_set_xattr(node: &Subject<'_>, cred: &Credentials, name: &[u8]) -> Result<(), FsError> {
+    if node.forbids_changes() {
+        return Err(FsError::NotPermitted);
+    }
+    let is_admin = cred.can(Capabilities::SYS_ADMIN);
+    if name.starts_with(b"trusted.") || name.starts_with(b"security.") {
+        return if is_admin { Ok(()) } else { Err(FsError::NotPermitted) };
+    }
+    if name.starts_with(b"system.posix_acl_") {
+        if node.kind() == SYMLINK {
+            return Err(FsError::XattrsOff);
+        }
+        return may_set_acl(node, cred);
+    }
+    if !name.starts_with(b"user.") {
+        return Err(FsError::XattrsOff);
+    }
+    if !matches!(node.kind(), REGULAR | DIRECTORY) {
+        return Err(FsError::NotPermitted);
+    }
+    if node.is_directory() && node.mode & STICKY != 0 && !node.has_owner_rights(cred) {
+        return Err(FsError::NotPermitted);
+    }
+    check(node, cred, Want::WRITE_XATTR)
+}

@@ -1,0 +1,236 @@
+use cenote_ondisk::acl::{ACE_ALLOW, ACE_DENY, Ace, Who};
+use cenote_ondisk::znode::PFlags;
+
+use super::posix::{Entry, PosixAcl, Tag};
+use super::*;
+use crate::error::FsError;
+use crate::node::FileKind;
+
+const IDS: Ids = Ids { uid: 1000, gid: 100 };
+
+fn masks(aces: &[Ace]) -> Vec<u32> {
+    aces.iter().map(|ace| ace.mask).collect()
+}
+
+fn named(kind: u16, flags: u16, id: u64, mask: Want) -> Ace {
+    Ace { kind, flags, mask: mask.bits(), id, object: None }
+}
+
+#[test]
+fn what_modes_say() {
+    assert_eq!(masks(&trivial(0o755, true)), [0x1e_01ff, 0x12_00a9, 0x12_00a9]);
+    assert_eq!(masks(&trivial(0o644, false)), [0x1e_019f, 0x12_0089, 0x12_0089]);
+    // The owner has what others have and the group has not; the group is denied it.
+    let aces = trivial(0o604, false);
+    let kinds: Vec<_> = aces.iter().map(|ace| (ace.kind, ace.flags, ace.mask)).collect();
+    assert_eq!(kinds[..2], [(ACE_ALLOW, 0x1000, 1), (ACE_DENY, 0x2040, 1)]);
+    let aces = trivial(0o077, true);
+    assert_eq!((aces.len(), aces[0].kind, aces[0].mask), (4, ACE_DENY, 0x67));
+}
+
+#[test]
+fn every_mode_is_what_its_acl_says() {
+    for mode in 0..0o1000 {
+        for is_directory in [false, true] {
+            let aces = trivial(mode | 0o104_000, is_directory);
+            assert!((3..=6).contains(&aces.len()) && is_trivial(&aces), "{mode:o}");
+            let (found, is_denied) = mode_of(&aces, 0o104_000, IDS);
+            assert_eq!(found, mode | 0o104_000);
+            assert_eq!(is_denied, mode & 0o111 != 0o111, "{mode:o}");
+            // Everybody gets exactly what their class of the mode says.
+            for (class, meant) in [(6, Who::Owner), (3, Who::Group), (0, Who::Everyone)] {
+                let wanted = Want::READ | Want::WRITE | Want::EXECUTE;
+                let is_meant = |who| {
+                    who == Who::Everyone || who == meant || meant == Who::Owner && who == Who::Group
+                };
+                let verdict = evaluate(&aces, is_directory, wanted, is_meant);
+                let rwx = mode >> class & 7;
+                assert_eq!(verdict.allowed.contains(Want::READ), rwx & 4 != 0, "{mode:o} {class}");
+                assert_eq!(verdict.allowed.contains(Want::WRITE), rwx & 2 != 0, "{mode:o} {class}");
+                assert_eq!(
+                    verdict.allowed.contains(Want::EXECUTE),
+                    rwx & 1 != 0,
+                    "{mode:o} {class}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn flags_of_new_nodes_without_inheritance() {
+    let parent = ParentAcl { flags: PFlags::ACL_TRIVIAL, aces: &[] };
+    let rows = [
+        (FileKind::Regular, 0o100_644, 0x4),
+        (FileKind::Regular, 0o100_755, 0x104),
+        (FileKind::Directory, 0o040_755, 0x144),
+        (FileKind::Directory, 0o040_700, 0x44),
+        (FileKind::Symlink, 0o120_777, 0x104),
+    ];
+    for (kind, mode, want) in rows {
+        let new = NewNodeAcl { kind, mode, ids: IDS };
+        let acl = for_new(Some(parent), &new, AclInherit::Restricted, AclMode::Discard);
+        assert_eq!((acl.flags.bits(), acl.mode), (want, mode), "{mode:o}");
+        assert_eq!(acl.aces, trivial(mode, kind == FileKind::Directory));
+    }
+}
+
+fn parent() -> Vec<Ace> {
+    let both = flag::FILE_INHERIT | flag::DIRECTORY_INHERIT;
+    let rights = Want::READ | Want::EXECUTE | Want::WRITE_ACL;
+    vec![
+        named(ACE_ALLOW, both, 7, rights),
+        named(ACE_DENY, flag::FILE_INHERIT, 8, Want::WRITE),
+        named(ACE_ALLOW, flag::DIRECTORY_INHERIT | flag::NO_PROPAGATE, 9, Want::READ),
+        named(ACE_ALLOW, flag::OWNER | both, 0, Want::READ),
+        named(ACE_ALLOW, flag::EVERYONE, 0, Want::READ),
+    ]
+}
+
+fn inherited(kind: FileKind, mode: u64, inherit: AclInherit) -> NodeAcl {
+    let aces = parent();
+    let parent = ParentAcl { flags: PFlags::INHERIT_ACE, aces: &aces };
+    for_new(Some(parent), &NewNodeAcl { kind, mode, ids: IDS }, inherit, AclMode::Discard)
+}
+
+#[test]
+fn files_inherit_by_policy() {
+    let mode = 0o100_640;
+    let mode_only = trivial(mode, false);
+    for inherit in [AclInherit::Discard, AclInherit::NoAllow] {
+        let acl = inherited(FileKind::Regular, mode, inherit);
+        let denied = usize::from(inherit == AclInherit::NoAllow);
+        assert_eq!(acl.aces.len(), mode_only.len() + denied, "{inherit:?}");
+        assert_eq!(acl.flags.contains(PFlags::ACL_TRIVIAL), denied == 0);
+    }
+    let acl = inherited(FileKind::Regular, mode, AclInherit::Restricted);
+    // The entry for directories is left out; the right to change the ACL too.
+    assert_eq!(acl.aces.len(), 3 + mode_only.len());
+    assert_eq!(acl.aces[0].flags, flag::INHERITED);
+    assert_eq!(want(&acl.aces[0]), Want::READ | Want::EXECUTE);
+    assert_eq!((acl.aces[1].id, acl.aces[1].kind), (8, ACE_DENY));
+    assert!(!acl.flags.intersects(PFlags::ACL_TRIVIAL | PFlags::INHERIT_ACE));
+    // What is passed through decides the mode.
+    let acl = inherited(FileKind::Regular, mode, AclInherit::Passthrough);
+    assert_eq!((acl.aces.len(), acl.mode), (3, 0o100_400));
+    assert!(want(&acl.aces[0]).contains(Want::WRITE_ACL | Want::EXECUTE));
+    let acl = inherited(FileKind::Regular, mode, AclInherit::PassthroughX);
+    assert!(!want(&acl.aces[0]).contains(Want::EXECUTE));
+    let acl = inherited(FileKind::Regular, 0o100_740, AclInherit::PassthroughX);
+    assert!(want(&acl.aces[0]).contains(Want::EXECUTE));
+    let acl = inherited(FileKind::Symlink, 0o120_777, AclInherit::Passthrough);
+    assert_eq!(acl.aces, trivial(0o777, false));
+}
+
+#[test]
+fn directories_pass_on() {
+    let acl = inherited(FileKind::Directory, 0o040_755, AclInherit::Restricted);
+    let flags: Vec<u16> = acl.aces.iter().map(|ace| ace.flags).collect();
+    let both = flag::FILE_INHERIT | flag::DIRECTORY_INHERIT | flag::INHERITED;
+    let want = [
+        both,
+        flag::FILE_INHERIT | flag::INHERIT_ONLY | flag::INHERITED,
+        flag::INHERITED,
+        both | flag::OWNER,
+    ];
+    assert_eq!(flags[..4], want);
+    assert!(acl.flags.contains(PFlags::INHERIT_ACE | PFlags::ACL_AUTO_INHERIT));
+    assert!(!acl.flags.contains(PFlags::ACL_TRIVIAL));
+}
+
+#[test]
+fn chmod_by_policy() {
+    let aces = parent();
+    let change =
+        |flags, is_directory, policy| chmod(&aces, flags, 0o750, IDS, is_directory, policy);
+    let flags = PFlags::INHERIT_ACE | PFlags::ACL_PROTECTED;
+    let acl = change(flags, true, AclMode::Discard).unwrap();
+    assert_eq!(acl.aces, trivial(0o750, true));
+    assert_eq!(acl.flags, PFlags::ACL_PROTECTED | PFlags::ACL_TRIVIAL);
+    let refused = change(flags, true, AclMode::Restricted);
+    assert_eq!(refused, Err(FsError::NotPermitted));
+    assert!(change(flags | PFlags::ACL_TRIVIAL, true, AclMode::Restricted).is_ok());
+    // Entries of the mode go, but those that can be inherited stay for children.
+    let acl = change(flags, true, AclMode::Passthrough).unwrap();
+    let only = acl.aces.iter().find(|ace| ace.flags & flag::INHERIT_ONLY != 0).unwrap();
+    assert_eq!(only.flags & flag::OWNER, flag::OWNER);
+    assert_eq!(acl.aces.iter().filter(|ace| ace.who() == Who::Everyone).count(), 1);
+    assert_eq!(acl.mode & 0o777, 0o750);
+    let acl = change(flags, true, AclMode::GroupMask).unwrap();
+    let trimmed = acl.aces.iter().find(|ace| ace.id == 7).unwrap();
+    assert_eq!(want(trimmed), Want::READ | Want::EXECUTE);
+    let acl = change(flags, false, AclMode::Passthrough).unwrap();
+    assert_eq!(acl.aces.iter().filter(|ace| ace.who() == Who::Owner).count(), 1);
+}
+
+#[test]
+fn somebody_named_may_be_denied_execution() {
+    let mut aces = vec![named(ACE_DENY, 0, 7, Want::EXECUTE)];
+    aces.extend(trivial(0o755, false));
+    assert_eq!(mode_of(&aces, 0o100_000, IDS), (0o100_755, true));
+    assert!(!is_trivial(&aces));
+    // The owner by their id counts as the owner.
+    aces[0].id = IDS.uid;
+    assert_eq!(mode_of(&aces, 0o100_000, IDS), (0o100_655, true));
+}
+
+fn posix(entries: &[(Tag, u16)]) -> Result<PosixAcl, FsError> {
+    PosixAcl::of(entries.iter().map(|(tag, rwx)| Entry { tag: *tag, rwx: *rwx }).collect())
+}
+
+#[test]
+fn posix_acls_on_disk() {
+    let rows: &[(&[(Tag, u16)], bool)] = &[
+        (&[(Tag::Other, 4), (Tag::Owner, 6), (Tag::Group, 4)], true),
+        (&[(Tag::Owner, 6), (Tag::Group, 4)], false),
+        (&[(Tag::Owner, 6), (Tag::Group, 4), (Tag::Other, 4), (Tag::User(5), 7)], false),
+        (&[(Tag::Owner, 8), (Tag::Group, 4), (Tag::Other, 4)], false),
+        (&[(Tag::Owner, 6), (Tag::Owner, 6), (Tag::Group, 4), (Tag::Other, 4)], false),
+    ];
+    for (entries, is_valid) in rows {
+        assert_eq!(posix(entries).is_ok(), *is_valid, "{entries:?}");
+    }
+    let acl = posix(&[
+        (Tag::Owner, 6),
+        (Tag::User(5), 7),
+        (Tag::Group, 4),
+        (Tag::NamedGroup(9), 2),
+        (Tag::Mask, 6),
+        (Tag::Other, 0),
+    ])
+    .unwrap();
+    let bytes = acl.encode();
+    assert_eq!(bytes.len(), 4 + 6 * 8);
+    assert_eq!(bytes[4..20], [1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 7, 0, 5, 0, 0, 0]);
+    assert_eq!(PosixAcl::decode(&bytes), Ok(Some(acl.clone())));
+    assert_eq!(PosixAcl::decode(&bytes[..4]), Ok(None));
+    assert_eq!(PosixAcl::decode(&bytes[..9]), Err(FsError::BadAcl));
+    assert_eq!(acl.mode(0o100_777), 0o100_660);
+    assert_eq!(acl.chmod(0o640).mode(0), 0o640);
+    assert!(!acl.is_mode() && PosixAcl::of_mode(0o751).is_mode());
+    assert_eq!(PosixAcl::of_mode(0o751).mode(0o100_000), 0o100_751);
+    let (new, mode) = acl.for_new(0o100_755);
+    assert_eq!((mode, new.mode(0)), (0o100_640, 0o640));
+}
+
+#[test]
+fn posix_acls_decide() {
+    let acl = posix(&[
+        (Tag::Owner, 6),
+        (Tag::User(5), 7),
+        (Tag::Group, 1),
+        (Tag::NamedGroup(9), 2),
+        (Tag::Mask, 6),
+        (Tag::Other, 4),
+    ])
+    .unwrap();
+    let permits = |wanted, is_owner, uid, groups: &[Option<u32>]| {
+        acl.permits(wanted, is_owner, uid, |group| groups.contains(&group))
+    };
+    assert!(permits(6, true, 1000, &[]) && !permits(1, true, 1000, &[]));
+    // A user is held to the mask, and not looked for among the groups.
+    assert!(permits(6, false, 5, &[Some(9)]) && !permits(1, false, 5, &[Some(9)]));
+    // Any group will do, but one has to allow everything.
+    assert!(permits(2, false, 6, &[None, Some(9)]) && !permits(3, false, 6, &[None, Some(9)]));
+    assert!(!permits(4, false, 6, &[None]) && permits(4, false, 6, &[]));
+}

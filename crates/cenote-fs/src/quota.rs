@@ -1,0 +1,170 @@
+//! Quotas of users, groups and projects: on space and on objects (spec 03 §13.2).
+//!
+//! ```text
+//!   master node   "userquota@" -> ZAP   "3e8" -> bytes         or "defaultuserquota" -> bytes
+//!   object -1     "3e8" -> bytes used   "obj-3e8" -> objects   what the last sync accounted
+//! ```
+//!
+//! Whoever has used as much as their limit gets no more, neither by writing nor by creating nor by
+//! being given a file. What was used is known as of the last sync, so that a limit may be passed by
+//! what is written within a few seconds, as it may in OpenZFS. Removing and truncating are never
+//! refused.
+
+use cenote_dmu::live::ObjectSpec;
+use cenote_dmu::zap::edit::{self as zap, ZapOptions};
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::dsl::key::of_number;
+use cenote_ondisk::master_node::MASTER_NODE_OBJ;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::quota::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT, UsedKey};
+use cenote_rt::Kind;
+
+use crate::edit::{Op, refuse};
+use crate::error::FsError;
+
+/// Whose limit it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// A user, by id.
+    User(u64),
+    /// A group.
+    Group(u64),
+    /// A project.
+    Project(u64),
+}
+
+/// What is limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// Bytes.
+    Space,
+    /// Files, directories, and whatever else has an inode.
+    Objects,
+}
+
+impl Holder {
+    const fn id(self) -> u64 {
+        match self {
+            Self::User(id) | Self::Group(id) | Self::Project(id) => id,
+        }
+    }
+
+    const fn used_object(self) -> u64 {
+        match self {
+            Self::User(_) => USERUSED_OBJECT,
+            Self::Group(_) => GROUPUSED_OBJECT,
+            Self::Project(_) => PROJECTUSED_OBJECT,
+        }
+    }
+
+    /// Names in the master node: the ZAP of limits, and the limit of who is not in it.
+    const fn keys(self, resource: Resource) -> (&'static str, &'static str) {
+        match (self, resource) {
+            (Self::User(_), Resource::Space) => ("userquota@", "defaultuserquota"),
+            (Self::User(_), Resource::Objects) => ("userobjquota@", "defaultuserobjquota"),
+            (Self::Group(_), Resource::Space) => ("groupquota@", "defaultgroupquota"),
+            (Self::Group(_), Resource::Objects) => ("groupobjquota@", "defaultgroupobjquota"),
+            (Self::Project(_), Resource::Space) => ("projectquota@", "defaultprojectquota"),
+            (Self::Project(_), Resource::Objects) => ("projectobjquota@", "defaultprojectobjquota"),
+        }
+    }
+}
+
+/// The limit of somebody; none if there is none.
+///
+/// # Errors
+/// Those of the transaction.
+pub fn limit(tx: &mut Tx<'_>, holder: Holder, resource: Resource) -> TxResult<Option<u64>> {
+    let (limits, default) = holder.keys(resource);
+    if let Some(object) = zap::lookup_u64(tx, MASTER_NODE_OBJ, limits)?
+        && let Some(limit) = zap::lookup_u64(tx, object, &of_number(holder.id()))?
+    {
+        return Ok(Some(limit));
+    }
+    let default = zap::lookup_u64(tx, MASTER_NODE_OBJ, default)?;
+    Ok(default.filter(|limit| *limit > 0))
+}
+
+/// What somebody has used, as of the last sync.
+///
+/// # Errors
+/// Those of the transaction.
+pub fn used(tx: &mut Tx<'_>, holder: Holder, resource: Resource) -> TxResult<u64> {
+    let object = holder.used_object();
+    if tx.find(object)?.is_none() {
+        return Ok(0);
+    }
+    let id = holder.id();
+    let key = match resource {
+        Resource::Space => UsedKey::Space(id),
+        Resource::Objects => UsedKey::Objects(id),
+    };
+    Ok(zap::lookup_u64(tx, object, &key.format())?.unwrap_or(0))
+}
+
+/// Sets the limit of somebody; 0 takes it away.
+///
+/// # Errors
+/// Those of the transaction.
+pub fn set_limit(tx: &mut Tx<'_>, holder: Holder, resource: Resource, limit: u64) -> TxResult<()> {
+    let (limits, _) = holder.keys(resource);
+    let key = of_number(holder.id());
+    let object = match zap::lookup_u64(tx, MASTER_NODE_OBJ, limits)? {
+        Some(object) => object,
+        None if limit == 0 => return Ok(()),
+        None => {
+            let spec = ObjectSpec::new(ObjectType::USERGROUP_QUOTA, 0);
+            let object = zap::create(tx, &spec, ZapOptions::default())?;
+            zap::insert(tx, MASTER_NODE_OBJ, limits, object)?;
+            object
+        }
+    };
+    if limit > 0 {
+        zap::update(tx, object, &key, limit)
+    } else if zap::contains(tx, object, &key)? {
+        zap::remove(tx, object, &key)
+    } else {
+        Ok(())
+    }
+}
+
+/// A limit is one whoever writes: privileges do not come into it.
+fn check(op: &mut Op<'_, '_>, holder: Holder, resource: Resource) -> TxResult<()> {
+    let Some(limit) = limit(op.tx, holder, resource)? else { return Ok(()) };
+    if used(op.tx, holder, resource)? >= limit {
+        return Err(refuse(Kind::Quota, FsError::OverQuota));
+    }
+    Ok(())
+}
+
+/// Whether owners may have one more object, with what it takes.
+pub(crate) fn check_new(op: &mut Op<'_, '_>, uid: u64, gid: u64, project: u64) -> TxResult<()> {
+    for holder in [Holder::User(uid), Holder::Group(gid), Holder::Project(project)] {
+        check(op, holder, Resource::Objects)?;
+        check(op, holder, Resource::Space)?;
+    }
+    Ok(())
+}
+
+/// Whether the owners of a file may have more space.
+pub(crate) fn check_space(op: &mut Op<'_, '_>, uid: u64, gid: u64, project: u64) -> TxResult<()> {
+    for holder in [Holder::User(uid), Holder::Group(gid), Holder::Project(project)] {
+        check(op, holder, Resource::Space)?;
+    }
+    Ok(())
+}
+
+/// Whether a user or a group may be given a file.
+pub(crate) fn check_owner(op: &mut Op<'_, '_>, uid: Option<u64>, gid: Option<u64>) -> TxResult<()> {
+    for holder in uid.map(Holder::User).into_iter().chain(gid.map(Holder::Group)) {
+        check(op, holder, Resource::Objects)?;
+        check(op, holder, Resource::Space)?;
+    }
+    Ok(())
+}
+
+/// Whether a project may be given a file.
+pub(crate) fn check_project(op: &mut Op<'_, '_>, project: u64) -> TxResult<()> {
+    check(op, Holder::Project(project), Resource::Objects)?;
+    check(op, Holder::Project(project), Resource::Space)
+}
