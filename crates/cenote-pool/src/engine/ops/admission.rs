@@ -26,6 +26,8 @@ use crate::engine::{Engine, EngineError, Head, is_txg_passed};
 const INFLATION: u64 = 24;
 /// What a change is charged of which nothing is known: dnodes and a block of names.
 const UNKNOWN_BYTES: u64 = 16 << 10;
+/// The same with metadata, where nothing is unusual.
+const LIKELY_INFLATION: u64 = 2;
 /// What is under way may exceed a quota by this part of it.
 const OVERSHOOT_SHIFT: u32 = 5;
 /// Syncs that a change waits for room: freed space comes back after three.
@@ -124,6 +126,8 @@ impl Admission {
         let mut inner = self.lock();
         let mut charges = Vec::new();
         let mut rest = bytes;
+        // What the dataset has reserved is enough once less is under way.
+        let mut may_fill = false;
         let last = line.stations.len().saturating_sub(1);
         let is_free_of_quota =
             charge.is_freeing || line.is_volume || line.stations.iter().any(|dir| !dir.has_head);
@@ -134,7 +138,12 @@ impl Admission {
             let mut passed_on = rest;
             if index == 0 {
                 used = used.saturating_sub(line.unfilled);
-                passed_on = rest.saturating_sub(line.unfilled.saturating_sub(under_way));
+                passed_on = if likely(under_way.saturating_add(rest)) <= line.unfilled {
+                    0
+                } else {
+                    rest.saturating_sub(line.unfilled.saturating_sub(under_way))
+                };
+                may_fill = under_way > 0 && likely(rest) <= line.unfilled;
                 if let Some(verdict) = check_refquota(line, charge, under_way) {
                     return (verdict, Vec::new());
                 }
@@ -155,7 +164,8 @@ impl Admission {
             }
             if used >= quota {
                 // What was freed lately comes back.
-                let comes_back = error == OpError::NoSpace && used - quota < pool.deferred;
+                let comes_back =
+                    error == OpError::NoSpace && (used - quota < pool.deferred || may_fill);
                 let verdict =
                     if comes_back { Verdict::Wait(error) } else { Verdict::Refuse(error) };
                 return (verdict, Vec::new());
@@ -193,6 +203,12 @@ impl Admission {
             }
         }
     }
+}
+
+/// What a worst case is likely to come to. By this is measured what a reservation has room for:
+/// that space is there, and who reserved it counts on it.
+const fn likely(worst: u64) -> u64 {
+    worst / (INFLATION / LIKELY_INFLATION)
 }
 
 fn check_refquota(line: &Line, charge: Charge, under_way: u64) -> Option<Verdict> {
