@@ -146,8 +146,21 @@ impl NewFileSystem {
 /// # Errors
 /// Those of the transaction.
 pub fn fill_volume(tx: &mut Tx<'_>, size: u64, block_size: u64) -> TxResult<()> {
+    fill_volume_with(tx, size, block_size, 0)
+}
+
+/// The same with indirect blocks of `1 << indirect_shift` bytes, 12 to 17; 0: as usual.
+///
+/// # Errors
+/// Those of the transaction.
+pub fn fill_volume_with(
+    tx: &mut Tx<'_>,
+    size: u64,
+    block_size: u64,
+    indirect_shift: u8,
+) -> TxResult<()> {
     let data = ObjectSpec::new(ObjectType::ZVOL, block_size).with_number(key::ZVOL_OBJ);
-    tx.allocate(&data)?;
+    tx.allocate(&ObjectSpec { indirect_shift, ..data })?;
     let facts = ObjectSpec::new(ObjectType::ZVOL_PROP, 0).with_number(key::ZVOL_ZAP_OBJ);
     let facts = zap::create(tx, &facts, ZapOptions::default())?;
     zap::insert(tx, facts, key::ZVOL_SIZE, size)

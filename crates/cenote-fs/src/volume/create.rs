@@ -10,7 +10,7 @@ use cenote_rt::{Error, Kind, Result};
 use super::geometry::{self, SMALL_BLOCK_MAX};
 use super::writable::WritableVolume;
 use crate::error::FsError;
-use crate::format::fill_volume;
+use crate::format::fill_volume_with;
 
 /// The property that keeps a volume's space.
 pub(super) const REFRESERVATION: &str = "refreservation";
@@ -25,6 +25,8 @@ pub struct NewVolume {
     /// Bytes of a block (`volblocksize`): a power of two from 512 to 16M, above 128K only with
     /// feature `large_blocks`; none: what suits the vdevs.
     pub block_size: Option<u64>,
+    /// Log2 of the bytes of an indirect block, 12 to 17; 0: as usual. For measurements.
+    pub indirect_shift: u8,
     /// Nothing is reserved (`-s`): writes may find the pool full.
     pub is_sparse: bool,
     /// Local properties.
@@ -36,7 +38,14 @@ impl NewVolume {
     #[must_use]
     pub fn new(name: &str, size: u64) -> Self {
         let name = name.to_owned();
-        Self { name, size, block_size: None, is_sparse: false, props: Vec::new() }
+        Self {
+            name,
+            size,
+            block_size: None,
+            indirect_shift: 0,
+            is_sparse: false,
+            props: Vec::new(),
+        }
     }
 
     /// The same with blocks of that size.
@@ -66,7 +75,7 @@ impl NewVolume {
     /// operation.
     pub async fn create(self, engine: &Arc<Engine>) -> Result<Arc<WritableVolume>> {
         let tops = engine.vdev_config().children;
-        let size = self.size;
+        let (size, indirect_shift) = (self.size, self.indirect_shift);
         let block_size = self.block_size.unwrap_or_else(|| geometry::default_block_size(&tops));
         let invalid = |error: FsError| Error::new(Kind::Invalid, error).in_dataset(&self.name);
         geometry::check_block_size(block_size).map_err(invalid)?;
@@ -89,7 +98,7 @@ impl NewVolume {
             name: self.name.clone(),
             kind: ObjSetType::Zvol,
             props,
-            fill: Box::new(move |tx| fill_volume(tx, size, block_size)),
+            fill: Box::new(move |tx| fill_volume_with(tx, size, block_size, indirect_shift)),
         };
         engine.create_dataset(new).await?;
         WritableVolume::open(engine, &self.name).await

@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(reservation(GIB, 16 << 10, 1, &[raidz(3, 1)]), 1_092_616_192);
         assert_eq!(reservation(GIB, 16 << 10, 1, &[raidz(5, 2)]), 1_450_530_048);
         assert_eq!(reservation(10 * GIB, 8 << 10, 1, &[raidz(6, 2)]), 21_813_002_240);
-        let draid = Draid { ndata: 8, nparity: 2, nspares: 0, ngroups: 1 };
+        let draid = Draid { ndata: 8, nparity: 2, nspares: 0, ngroups: 1, nchildren: None };
         assert_eq!(
             reservation(GIB, 16 << 10, 1, &[with(VdevKind::Draid(draid), 10)]),
             2_166_358_016

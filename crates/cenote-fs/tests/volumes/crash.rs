@@ -1,0 +1,201 @@
+//! Histories on volumes with power cuts: nothing that was flushed is lost, and of what was not,
+//! every sector is as it was at some moment since.
+//!
+//! `CENOTE_SEED` gives other histories; `CENOTE_TEST_ALL` runs many.
+
+use std::sync::{Arc, Mutex};
+
+use cenote_device::{Image, ImageDevice, Log, Recorder, Replay};
+use cenote_fs::{NewVolume, WritableVolume};
+use cenote_ondisk::zap::Value;
+use cenote_rt::{Rng, block_on};
+use cenote_testkit::rng;
+
+use crate::model::{Op, draw, read_all};
+use crate::pools::{self, Shape};
+
+const SIZE: u64 = 1 << 20;
+const SECTOR: usize = 512;
+/// Requests of a history.
+const OPS: usize = 40;
+
+/// A request's effect, in order.
+#[derive(Debug, Clone)]
+struct Effect {
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+/// What was asked of a volume, and how much of that was durable when a mark was set.
+#[derive(Debug, Default)]
+struct History {
+    effects: Vec<Effect>,
+    /// By mark: effects that are durable, and effects that were begun.
+    marks: Vec<(usize, usize)>,
+}
+
+struct Run {
+    log: Log,
+    history: History,
+    block_size: u64,
+    place: String,
+}
+
+/// What may be on the volume: contents of each sector since the last flush.
+struct Allowed {
+    durable: Vec<u8>,
+    later: Vec<Effect>,
+}
+
+impl Allowed {
+    fn at(history: &History, (durable, begun): (usize, usize)) -> Self {
+        let mut bytes = vec![0; SIZE as usize];
+        for effect in &history.effects[..durable] {
+            bytes[effect.offset as usize..][..effect.bytes.len()].copy_from_slice(&effect.bytes);
+        }
+        Self { durable: bytes, later: history.effects[durable..begun].to_vec() }
+    }
+
+    /// The first sector that is as it never was since the last flush.
+    fn wrong_sector(&self, found: &[u8]) -> Option<usize> {
+        // A sector that a request covers in part goes on from what it was before.
+        let mut states: Vec<Vec<Vec<u8>>> =
+            self.durable.chunks(SECTOR).map(|sector| vec![sector.to_vec()]).collect();
+        for Effect { offset, bytes } in &self.later {
+            let (start, end) = (*offset as usize, *offset as usize + bytes.len());
+            for number in start / SECTOR..end.div_ceil(SECTOR) {
+                let at = number * SECTOR;
+                let (from, to) = (start.max(at), end.min(at + SECTOR));
+                let mut new = states[number].last().cloned().unwrap_or_default();
+                new[from - at..to - at].copy_from_slice(&bytes[from - start..to - start]);
+                states[number].push(new);
+            }
+        }
+        let mut sectors = found.chunks(SECTOR).zip(&states);
+        sectors.position(|(sector, states)| !states.iter().any(|state| state == sector))
+    }
+}
+
+async fn run(seed: u64) -> Run {
+    let mut rng = Rng::seeded(seed);
+    let block_size = [4 << 10, 16 << 10, 128 << 10][rng.below(3) as usize];
+    let has_slog = rng.below(2) == 0;
+    let logbias = rng.below(2);
+    let sync = rng.below(8) / 7;
+    let shape = Shape { has_slog, ashift: 9 + 3 * rng.below(2), ..Shape::DISK };
+    let place = format!(
+        "seed {seed}: {block_size}, slog {has_slog}, ashift {}, logbias {logbias}, sync {sync}",
+        shape.ashift
+    );
+    let recorder = Recorder::new();
+    let wrap = |(number, image): (usize, Image)| {
+        let device = ImageDevice::new(format!("d{number}"), image.clone());
+        recorder.wrap(Arc::new(device), image)
+    };
+    let devices = shape.images().into_iter().enumerate().map(wrap).collect();
+    let engine = pools::make(&shape, seed, devices).await.unwrap();
+    let new = NewVolume::new("tank/v", SIZE).with_block_size(block_size).sparse();
+    let new = new.with("logbias", Value::U64(logbias)).with("sync", Value::U64(sync));
+    let volume = new.create(&engine).await.unwrap();
+    let history = Arc::new(Mutex::new(History::default()));
+    // What is durable and what is begun, noted before anything of it is written.
+    let mark = |durable: usize| {
+        let mut history = history.lock().unwrap();
+        let begun = history.effects.len();
+        history.marks.push((durable, begun));
+        recorder.mark(history.marks.len() as u64 - 1);
+    };
+    let mut durable = 0;
+    mark(durable);
+    for _ in 0..OPS {
+        let op = draw(&mut rng, SIZE);
+        if let Some((offset, bytes)) = op.effect(block_size) {
+            history.lock().unwrap().effects.push(Effect { offset, bytes });
+            mark(durable);
+        }
+        op.perform(&volume, &mut rng).await.unwrap();
+        if matches!(op, Op::Flush | Op::Sync) || op.is_durable() || sync == 1 {
+            durable = history.lock().unwrap().effects.len();
+            mark(durable);
+        }
+        if rng.below(30) == 0 {
+            let name = format!("tank/v@{}", rng.next_u64());
+            engine.snapshot(vec![name]).await.unwrap();
+            durable = history.lock().unwrap().effects.len();
+            mark(durable);
+        }
+    }
+    drop((volume, engine));
+    let log = recorder.log();
+    let history = std::mem::take(&mut *history.lock().unwrap());
+    Run { log, history, block_size, place }
+}
+
+/// Which sectors of the writes in flight reach the device: none, all, or any.
+fn keep(sample: u64, salt: u64, write: usize, sector: u64) -> bool {
+    match sample {
+        0 => false,
+        1 => true,
+        _ => Rng::seeded(salt ^ (write as u64) << 32 ^ (sector >> 3)).next_u64() % 2 == 0,
+    }
+}
+
+async fn recover(run: &Run, images: Vec<Image>, mark: (usize, usize)) -> Result<(), String> {
+    let fail = |error: cenote_rt::Error| format!("{error:?}");
+    let devices = pools::devices(images);
+    let engine = pools::open(pools::as_devices(&devices)).await.map_err(fail)?;
+    for (object, replayed) in cenote_fs::recover(&engine).await.map_err(fail)? {
+        if let Some(failure) = replayed.failure {
+            return Err(format!("replay of {object}: {failure:?}"));
+        }
+    }
+    let volume = WritableVolume::open(&engine, "tank/v").await.map_err(fail)?;
+    if volume.block_size() != run.block_size {
+        return Err(format!("blocks of {}", volume.block_size()));
+    }
+    let mut rng = Rng::seeded(1);
+    let found = read_all(&volume, &mut rng).await.map_err(fail)?;
+    if let Some(sector) = Allowed::at(&run.history, mark).wrong_sector(&found) {
+        return Err(format!("sector {sector} is as it never was since {mark:?}"));
+    }
+    // It goes on.
+    let op = Op::Write { offset: 777, bytes: vec![7; 50_000], is_fua: true };
+    op.perform(&volume, &mut rng).await.map_err(fail)?;
+    drop((volume, engine));
+    let images = devices.iter().map(|device| device.image());
+    let space = pools::check_space(images.collect()).await;
+    space.map_err(|error| format!("recovered: {error}"))
+}
+
+async fn explore(seed: u64, step: u64) -> usize {
+    let run = run(seed).await;
+    let mut rng = Rng::seeded(seed ^ 0x5eed);
+    let mut replay = Replay::new(&run.log);
+    let mut points = 0;
+    while replay.next_boundary() {
+        let Some(mark) = replay.mark().filter(|_| rng.below(step) == 0) else { continue };
+        let mark = run.history.marks[mark as usize];
+        let (sample, salt) = (rng.below(3), rng.next_u64());
+        let images = replay.images(|write, sector| keep(sample, salt, write, sector));
+        if let Err(problem) = recover(&run, images, mark).await {
+            panic!("{}, event {}, sample {sample}: {problem}", run.place, replay.position());
+        }
+        points += 1;
+    }
+    points
+}
+
+#[test]
+fn what_was_flushed_survives_every_cut() {
+    let first = rng::number("CENOTE_SEED").unwrap_or(1);
+    let histories = rng::cases(4, 400);
+    let step = if rng::wants_all() { 2 } else { 6 };
+    let start = cenote_rt::monotonic();
+    let mut points = 0;
+    for seed in first..first + histories {
+        points += block_on(2, explore(seed, step)).unwrap();
+    }
+    let seconds = cenote_rt::monotonic().saturating_sub(start).as_secs_f64();
+    println!("CENOTE_SEED={first}: {histories} histories, {points} cuts in {seconds:.1} s");
+    assert!(points > 0);
+}

@@ -1,0 +1,10 @@
+//! Volumes that are written: their bytes, their space, their logs, and what a crash leaves.
+
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
+mod bytes;
+mod crash;
+mod field;
+mod model;
+mod pools;
+mod space;
