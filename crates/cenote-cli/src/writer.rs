@@ -67,6 +67,9 @@ impl Writer {
         let has_objects = engine.has_feature("userobj_accounting").await?;
         let has_projects = engine.has_feature("project_quota").await?;
         engine.set_probe(owners(has_objects, has_projects));
+        // What a crash left comes before anything new.
+        cenote_fs::recover(&engine).await?;
+        engine.serve(u64::from(rustix::process::getuid().as_raw()));
         Ok(Self { engine, was_exported })
     }
 

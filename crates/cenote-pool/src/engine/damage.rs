@@ -5,23 +5,19 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use cenote_block::Reporter;
-use cenote_dmu::live::ObjectSpec;
-use cenote_dmu::zap::edit::{self as zap, ZapOptions};
+use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
-use cenote_ondisk::errlog::{HeadEntry, format_plain};
-use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry, format_plain};
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Result};
 use cenote_vdev::{BadChild, VdevState};
 
 use super::Engine;
-use super::dsl::{directory_object, features, get_dataset, get_dir};
+use super::dsl::{directory_object, errors, features, get_dataset, get_dir};
 use crate::mos::DIRECTORY;
 
-/// Pool directory: blocks found damaged since the last scan began.
-const ERRLOG_LAST: &str = "errlog_last";
 /// Events that are kept.
 const EVENTS_MAX: usize = 1000;
 /// Lost blocks that may wait for the next sync.
@@ -138,7 +134,7 @@ impl Engine {
             let log = if let Some(log) = directory_object(tx, ERRLOG_LAST)? {
                 log
             } else {
-                let log = new_log(tx)?;
+                let log = errors::new_log(tx)?;
                 zap::update(tx, DIRECTORY, ERRLOG_LAST, log)?;
                 log
             };
@@ -154,10 +150,6 @@ impl Engine {
         })
         .await
     }
-}
-
-fn new_log(tx: &mut Tx<'_>) -> TxResult<u64> {
-    zap::create(tx, &ObjectSpec::new(ObjectType::ERROR_LOG, 0), ZapOptions::default())
 }
 
 /// The log of the head that the damaged dataset belongs to, made if there is none.
@@ -177,7 +169,7 @@ fn note_by_head(tx: &mut Tx<'_>, log: u64, place: &Bookmark, birth: u64) -> TxRe
     let errors = if let Some(errors) = zap::lookup_u64(tx, log, &key)? {
         errors
     } else {
-        let errors = new_log(tx)?;
+        let errors = errors::new_log(tx)?;
         zap::insert(tx, log, &key, errors)?;
         errors
     };

@@ -30,6 +30,7 @@ pub(crate) mod dsl;
 mod dtl;
 mod heads;
 mod import;
+mod leafwork;
 mod leaves;
 mod ledger;
 mod metaslabs;
@@ -62,6 +63,7 @@ pub use dsl::OpError;
 pub use dsl::settings::Change as PropertyChange;
 use heads::Heads;
 pub use heads::{Head, Ownership};
+pub use leafwork::{LeafWorkError, Stop, TrimOptions};
 use ops::Admission;
 pub use ops::{Charge, HeadSpace, NewDataset, Notice};
 pub use suspend::{FailMode, Suspended};
@@ -186,6 +188,8 @@ pub struct Engine {
     suspension: Arc<Suspension>,
     leaf_service: leaves::Service,
     delay: throttle::Delay,
+    /// Uid of whoever is served.
+    who: AtomicU64,
     tree: Arc<Tree>,
     store: Arc<BlockStore>,
     alloc: Arc<SpaceAllocator>,
@@ -227,6 +231,10 @@ pub struct Engine {
     stalled: Mutex<Vec<BlockPtr>>,
     /// The pool's checkpoint.
     checkpoint: checkpoint::Checkpoint,
+    /// Trim and initialize that are under way.
+    leaf_works: leafwork::LeafWorks,
+    /// What has become free and is to be discarded.
+    auto_trim: leafwork::AutoTrim,
 }
 
 /// What an engine is put together from.
@@ -255,6 +263,7 @@ impl Engine {
             suspension: parts.suspension,
             leaf_service: leaves::Service::default(),
             delay: throttle::Delay::default(),
+            who: AtomicU64::new(0),
             tree: parts.tree,
             store: parts.store,
             alloc: parts.alloc,
@@ -281,6 +290,8 @@ impl Engine {
             notices: Mutex::default(),
             stalled: Mutex::default(),
             checkpoint: checkpoint::Checkpoint::default(),
+            leaf_works: leafwork::LeafWorks::default(),
+            auto_trim: leafwork::AutoTrim::default(),
         })
     }
 
@@ -363,6 +374,11 @@ impl Engine {
             return Err(suspend::refusal(&cause));
         }
         self.check_stopped()
+    }
+
+    /// From now on operations are those of the user with that uid.
+    pub fn serve(&self, uid: u64) {
+        self.who.store(uid, Ordering::Release);
     }
 
     /// Why the pool is suspended, if it is.
@@ -474,6 +490,8 @@ impl Engine {
     async fn close(&self, state: PoolState) -> Result<()> {
         // Waiting for devices is for whoever keeps the pool, not for whoever wants to leave it.
         self.check_running()?;
+        // Nobody touches free space any more: soon it is somebody else's.
+        self.stop_leaf_work().await;
         // No log is left behind.
         self.freeze_logs().await;
         // What is open now goes to disk first, so that the last txg has little left to write.
@@ -493,7 +511,8 @@ impl Engine {
             self.commit(txg, &root).await?;
         }
         // What this txg freed may be reused from here on as spec 05 §5.4 says: not before.
-        self.alloc.sync_done(txg, self.slop())?;
+        let mature = self.alloc.sync_done(txg, self.slop())?;
+        self.note_free(txg, mature);
         self.mos.committed(txg)?;
         for head in self.heads.all() {
             head.live().committed(txg)?;

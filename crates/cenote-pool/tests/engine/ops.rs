@@ -505,6 +505,50 @@ fn a_scan_gives_way() {
 }
 
 #[test]
+fn lost_blocks_follow_those_who_have_them() {
+    use cenote_dmu::zap::edit as zap;
+    use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry};
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        fill(&pool, "tank/a", 1, 4, 1).await;
+        pool.snap("tank/a@s").await;
+        fill(&pool, "tank/a", 2, 4, 1).await;
+        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new()).await.unwrap();
+        let reader = pool.reader().await;
+        let number = async |name| reader.dataset(name).await.unwrap().object();
+        let (head, clone) = (number("tank/a").await, number("tank/c").await);
+        let taken = reader.dataset("tank/a@s").await.unwrap().phys().creation_txg;
+        let entry = |birth| HeadEntry { object: 1, level: 0, blkid: 0, birth }.format();
+        let names = [entry(taken), entry(taken + 1)];
+        let wanted = names.clone();
+        pool.engine
+            .tamper(move |tx| {
+                let new = |tx: &mut cenote_dmu::Tx<'_>| {
+                    let kind = cenote_ondisk::object_type::ObjectType::ERROR_LOG;
+                    let spec = cenote_dmu::live::ObjectSpec::new(kind, 0);
+                    zap::create(tx, &spec, zap::ZapOptions::default())
+                };
+                let (log, of_head) = (new(tx)?, new(tx)?);
+                zap::insert(tx, 1, ERRLOG_LAST, log)?;
+                zap::insert(tx, log, &zap::hex_key(head), of_head)?;
+                names.iter().try_for_each(|name| zap::insert(tx, of_head, name, Value::text("")))
+            })
+            .await
+            .unwrap();
+        pool.engine.promote("tank/c").await.unwrap();
+        let mut found: Vec<_> = pool.reader().await.error_log().await.unwrap();
+        found.sort_unstable_by_key(|block| block.birth);
+        let found: Vec<_> = found.iter().map(|block| (block.place.objset, block.birth)).collect();
+        assert_eq!(found, [(clone, Some(taken)), (head, Some(taken + 1))], "{wanted:?}");
+        pool.engine.destroy_dataset("tank/a").await.unwrap();
+        assert_eq!(pool.reader().await.error_log().await.unwrap().len(), 1);
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+#[test]
 fn what_was_done_is_recorded() {
     run(async {
         let pool = MemoryPool::new().await;

@@ -12,15 +12,12 @@ use cenote_ondisk::dsl::{DatasetPhys, DirPhys, SpaceUse, key};
 
 use super::space::{self, Sizes, Use};
 use super::{
-    Effects, Env, OpError, blocks, bookmark, counts, deleg, directory_object, features,
+    Effects, Env, OpError, blocks, bookmark, counts, deleg, directory_object, errors, features,
     get_dataset, get_dir, history, names, need_directory_object, put_dataset, put_dir, settings,
     snapshot,
 };
 use crate::engine::invariant;
 use crate::mos::DIRECTORY;
-
-/// Pool directory: the error logs, by head where feature head_errlog is active.
-const ERROR_LOGS: [&str; 2] = ["errlog_last", "errlog_scrub"];
 
 /// Destroys the file system or volume of that name.
 pub(crate) fn head(tx: &mut Tx<'_>, env: &Env, effects: &mut Effects, name: &str) -> TxResult<()> {
@@ -59,7 +56,7 @@ pub(crate) fn head_impl(
     zap::destroy(tx, phys.snapnames_zapobj)?;
     bookmark::destroy_all(tx, object)?;
     snapshot::clear_bootfs(tx, object)?;
-    forget_errors(tx, object)?;
+    errors::forget(tx, object)?;
     snapshot::free_object(tx, object)?;
     destroy_dir(tx, phys.dir_obj)?;
     effects.gone.push(object);
@@ -124,22 +121,6 @@ fn dead_trees(tx: &mut Tx<'_>) -> TxResult<u64> {
     zap::update(tx, DIRECTORY, key::BPTREE_OBJ, queue)?;
     features::add(tx, "async_destroy", 1)?;
     Ok(queue)
-}
-
-/// Errors in what is gone are no errors.
-fn forget_errors(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
-    if !features::is_active(tx, "head_errlog")? {
-        return Ok(());
-    }
-    for name in ERROR_LOGS {
-        let Some(log) = directory_object(tx, name)? else { continue };
-        if let Some(value) = zap::take(tx, log, &zap::hex_key(head))?
-            && let Some(of_head) = value.first()
-        {
-            zap::destroy(tx, of_head)?;
-        }
-    }
-    Ok(())
 }
 
 /// Destroys a dir without a head.

@@ -20,6 +20,7 @@ pub(crate) mod counts;
 pub(crate) mod create;
 pub(crate) mod deleg;
 pub(crate) mod destroy;
+pub(crate) mod errors;
 pub(crate) mod features;
 pub(crate) mod history;
 pub(crate) mod hold;

@@ -17,8 +17,8 @@ use cenote_ondisk::object_type::ObjectType;
 use super::counts::{self, Count};
 use super::space::{self, Sizes, Use};
 use super::{
-    Env, OpError, blocks, bookmark, get_dataset, get_dir, history, names, new_zap, put_dataset,
-    put_dir, room,
+    Env, OpError, blocks, bookmark, errors, get_dataset, get_dir, history, names, new_zap,
+    put_dataset, put_dir, room,
 };
 use crate::engine::invariant;
 
@@ -63,6 +63,7 @@ pub(crate) fn promote(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
         deadlist::space_range(tx, first_deadlist, origin.prev_snap_txg, u64::MAX)?.used;
     put_dataset(tx, parts.origin, &origin)?;
     move_space(tx, &parts, used)?;
+    errors::move_old(tx, parts.origin_head, parts.head, origin.creation_txg)?;
     history::log(tx, env, "promote", parts.head, "")
 }
 

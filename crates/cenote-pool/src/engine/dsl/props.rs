@@ -80,8 +80,28 @@ pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
         // New blocks are never put into dedup tables here: the property asks for it, and nothing on
         // disk depends on its being done.
         is_dedup: false,
+        indirect_shift: indirect_shift(tx, dir)?,
         ..default
     })
+}
+
+/// User property: bytes of the indirect blocks of new objects, 4K to 128K. For measurements; what
+/// is no such size counts as not set.
+pub(crate) const INDIRECT_BLOCK_SIZE: &str = "cenote:indirect_block_size";
+
+fn indirect_shift(tx: &mut Tx<'_>, dir: u64) -> TxResult<u8> {
+    let value = effective(tx, dir, INDIRECT_BLOCK_SIZE, true)?;
+    let text = value.as_ref().and_then(Value::as_str);
+    Ok(text.and_then(shift_of).unwrap_or(0))
+}
+
+/// Log2 of a size that indirect blocks can have.
+fn shift_of(text: &str) -> Option<u8> {
+    let kilo = text.strip_suffix(['K', 'k']);
+    let number: u64 = kilo.unwrap_or(text).parse().ok()?;
+    let bytes = number.checked_mul(if kilo.is_some() { 1024 } else { 1 })?;
+    let fits = bytes.is_power_of_two() && (4 << 10..=128 << 10).contains(&bytes);
+    fits.then(|| bytes.ilog2() as u8)
 }
 
 /// The number that a dir itself has for a property that is not inherited; 0 if it has none.

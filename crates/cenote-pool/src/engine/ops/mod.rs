@@ -219,7 +219,7 @@ impl Engine {
             tree: Arc::clone(&self.tree),
             pool,
             host,
-            who: 0,
+            who: self.who.load(std::sync::atomic::Ordering::Acquire),
             space: self.pool_space(),
             unwritten: dirty.iter().map(|head| head.object()).collect(),
             parent: None,
