@@ -13,13 +13,19 @@
 //!
 //! Sources: spec 03 §8-§16.
 
+pub mod access;
+pub mod acl;
 mod directory;
+pub mod edit;
 mod error;
 mod filesystem;
 pub mod format;
+pub mod mount;
 mod node;
+pub mod quota;
 pub mod range_lock;
 mod recover;
+mod replay;
 mod stream;
 pub mod volume;
 mod walk;
@@ -31,9 +37,11 @@ pub use cenote_ondisk::znode::{FileAttributes, Fuid, PFlags, Time};
 pub use directory::{Entry, ReadDir};
 pub use error::FsError;
 pub use filesystem::{CaseSensitivity, FileSystem, NameRules};
+pub use mount::Mount;
 pub use node::{FileKind, Node};
-pub use stream::FileStream;
 pub use recover::recover;
+pub use replay::{FsReplayer, replay};
+pub use stream::FileStream;
 pub use volume::{NewVolume, Volume, VolumeExtent, WritableVolume};
 pub use walk::Follow;
 pub use xattr::{XattrName, XattrPlace};

@@ -1,0 +1,183 @@
+//! Changing attributes that a request names.
+
+use cenote_dmu::TxResult;
+use cenote_ondisk::sa::ZplAttr;
+use cenote_ondisk::znode::{PFlags, Time};
+use cenote_rt::Kind;
+
+use super::inode::PERMISSION_MASK;
+use super::{Inode, Op, data, permit, record, refuse};
+use crate::error::FsError;
+use crate::node::FileKind;
+
+const EXECUTE_BITS: u64 = 0o111;
+const GROUP_EXECUTE: u64 = 0o010;
+const SET_UID: u64 = 0o4000;
+const SET_IDS: u64 = 0o6000;
+
+/// A time to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetTime {
+    /// That of the operation: who may write may do this.
+    Now,
+    /// Any.
+    To(Time),
+}
+
+/// What is to be changed; what is none stays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size of a file.
+    pub size: Option<u64>,
+    /// Access time.
+    pub atime: Option<SetTime>,
+    /// Content change time.
+    pub mtime: Option<SetTime>,
+    /// pflags that users set (immutable, append only, ...), as they are to be: others are not
+    /// looked at.
+    pub flags: Option<PFlags>,
+    /// Project.
+    pub project: Option<u32>,
+}
+
+/// pflags that a request may set.
+pub const USER_FLAGS: PFlags = PFlags::READONLY
+    .union(PFlags::HIDDEN)
+    .union(PFlags::SYSTEM)
+    .union(PFlags::ARCHIVE)
+    .union(PFlags::IMMUTABLE)
+    .union(PFlags::NOUNLINK)
+    .union(PFlags::APPENDONLY)
+    .union(PFlags::NODUMP)
+    .union(PFlags::OPAQUE)
+    .union(PFlags::REPARSE)
+    .union(PFlags::OFFLINE)
+    .union(PFlags::SPARSE)
+    .union(PFlags::PROJINHERIT);
+
+/// Changes attributes, all or none of them.
+///
+/// # Errors
+/// Refusals of rights and quotas; those of [`truncate`](super::truncate).
+pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) -> TxResult<Inode> {
+    let mut inode = op.inode(object)?;
+    permit::set_attributes(op, &inode, wish)?;
+    if let Some(size) = wish.size {
+        match inode.kind() {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(refuse(Kind::Invalid, FsError::IsADirectory)),
+            _ => return Err(refuse(Kind::Invalid, FsError::WrongKind)),
+        }
+        let is_same = size == inode.size();
+        data::set_size(op, &mut inode, size)?;
+        drop_set_ids(op, &mut inode);
+        if !is_same || wish.mtime.is_none() {
+            op.touch_content(&mut inode);
+        }
+    }
+    set_owner(op, &mut inode, wish)?;
+    if let Some(mode) = wish.mode {
+        permit::chmod(op, &mut inode, u64::from(mode) & PERMISSION_MASK)?;
+    }
+    if let Some(flags) = wish.flags {
+        inode.set_flags(inode.flags() - USER_FLAGS | flags & USER_FLAGS);
+    }
+    if let Some(project) = wish.project {
+        set_project(op, &mut inode, project)?;
+    }
+    let keeps_ctime = *wish == SetAttributes { atime: wish.atime, ..SetAttributes::default() };
+    if !keeps_ctime || wish.atime.is_some() {
+        let archive = inode.flags() & PFlags::ARCHIVE;
+        op.touch_state(&mut inode);
+        if wish.flags.is_some() {
+            // The archive bit is what the request said.
+            inode.set_flags(inode.flags() - PFlags::ARCHIVE | archive);
+        }
+    }
+    let time = |wish| match wish {
+        SetTime::Now => op.now,
+        SetTime::To(time) => time,
+    };
+    if let Some(wish) = wish.atime {
+        inode.set_time(ZplAttr::Atime, time(wish));
+    }
+    if let Some(wish) = wish.mtime {
+        inode.set_time(ZplAttr::Mtime, time(wish));
+    }
+    op.store(&inode)?;
+    record::set_attributes(op, &inode, wish);
+    Ok(inode)
+}
+
+fn set_owner(op: &mut Op<'_, '_>, inode: &mut Inode, wish: &SetAttributes) -> TxResult<()> {
+    let uid = wish.uid.map(u64::from).filter(|uid| *uid != inode.uid());
+    let gid = wish.gid.map(u64::from).filter(|gid| *gid != inode.gid());
+    if wish.uid.is_none() && wish.gid.is_none() {
+        return Ok(());
+    }
+    permit::quota_of_owner(op, uid, gid)?;
+    if wish.mode.is_none() && inode.kind() != FileKind::Directory {
+        drop_set_ids_of_owner(inode);
+    }
+    if let Some(uid) = uid {
+        inode.set_word(ZplAttr::Uid, uid);
+    }
+    if let Some(gid) = gid {
+        inode.set_word(ZplAttr::Gid, gid);
+    }
+    let hidden = inode.xattr_dir();
+    if hidden != 0 && (uid.is_some() || gid.is_some()) {
+        // Extended attributes belong to whom the file does.
+        let mut hidden = op.inode(hidden)?;
+        hidden.set_word(ZplAttr::Uid, inode.uid());
+        hidden.set_word(ZplAttr::Gid, inode.gid());
+        op.store(&hidden)?;
+    }
+    Ok(())
+}
+
+fn set_project(op: &mut Op<'_, '_>, inode: &mut Inode, project: u32) -> TxResult<()> {
+    if !op.facts.has_projects {
+        return Err(refuse(Kind::Unsupported, FsError::NoProjects));
+    }
+    if project == u32::MAX {
+        return Err(refuse(Kind::Invalid, FsError::WrongKind));
+    }
+    let project = u64::from(project);
+    if inode.project() == Some(project) {
+        return Ok(());
+    }
+    permit::quota_of_project(op, project)?;
+    inode.set_word(ZplAttr::Projid, project);
+    inode.set_flags(inode.flags() | PFlags::PROJID);
+    let hidden = inode.xattr_dir();
+    if hidden != 0 {
+        let mut hidden = op.inode(hidden)?;
+        hidden.set_word(ZplAttr::Projid, project);
+        hidden.set_flags(hidden.flags() | PFlags::PROJID);
+        op.store(&hidden)?;
+    }
+    Ok(())
+}
+
+/// Writing takes the set-id bits off what can be executed, unless who writes may set them.
+pub(super) fn drop_set_ids(op: &Op<'_, '_>, inode: &mut Inode) {
+    let mode = inode.mode();
+    if mode & EXECUTE_BITS == 0 || mode & SET_IDS == 0 || permit::may_keep_set_ids(op) {
+        return;
+    }
+    inode.set_word(ZplAttr::Mode, mode & !SET_IDS);
+}
+
+/// So does another owner, whoever gives it.
+fn drop_set_ids_of_owner(inode: &mut Inode) {
+    let mode = inode.mode();
+    let lost = if mode & GROUP_EXECUTE != 0 { SET_IDS } else { SET_UID };
+    inode.set_word(ZplAttr::Mode, mode & !lost);
+}

@@ -1,0 +1,325 @@
+//! Making inodes, and giving them names (spec 03 §10.1).
+
+use cenote_dmu::TxResult;
+use cenote_dmu::live::ObjectSpec;
+use cenote_dmu::zap::edit::{self as zap, ZapOptions};
+use cenote_ondisk::acl::Ace;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::sa::ZplAttr;
+use cenote_ondisk::znode::{PFlags, Time};
+use cenote_rt::Kind;
+
+use super::inode::PERMISSION_MASK;
+use super::posix::Inherited;
+use super::sa::Attrs;
+use super::{FILE, Inode, Op, names, permit, record, refuse};
+use crate::acl::{Ids, NodeAcl};
+use crate::error::FsError;
+use crate::node::FileKind;
+
+/// Most names that a file may have.
+const LINKS_MAX: u64 = u32::MAX as u64 >> 1;
+/// Longest target of a symbolic link.
+const TARGET_MAX: usize = 4095;
+/// Size of an empty directory, and its links: for `.` and `..`.
+const EMPTY_DIRECTORY: u64 = 2;
+const SET_GID: u64 = 0o2000;
+
+/// What is to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewKind<'a> {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link with that target.
+    Symlink(&'a [u8]),
+    /// A named pipe.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device with that number as it is stored ([`encode_rdev`]).
+    ///
+    /// [`encode_rdev`]: crate::mount::encode_rdev
+    CharDevice(u64),
+    /// A block device.
+    BlockDevice(u64),
+}
+
+impl NewKind<'_> {
+    pub(super) const fn type_bits(self) -> u64 {
+        match self {
+            Self::Fifo => 1,
+            Self::CharDevice(_) => 2,
+            Self::Directory => 4,
+            Self::BlockDevice(_) => 6,
+            Self::Regular => 8,
+            Self::Symlink(_) => 10,
+            Self::Socket => 12,
+        }
+    }
+
+    pub(super) const fn file_kind(self) -> FileKind {
+        FileKind::from_bits(self.type_bits() as u8)
+    }
+}
+
+/// An inode to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewNode<'a> {
+    /// What it is.
+    pub kind: NewKind<'a>,
+    /// Permission bits.
+    pub mode: u32,
+    /// Bits of them that are taken away, unless the directory has a default ACL, which stands in
+    /// for this.
+    pub umask: u32,
+    /// Number to take, as a replay wants it.
+    pub number: Option<u64>,
+    /// Slots of the dnode; none: as the dataset says.
+    pub slots: Option<usize>,
+    /// Txg that it is said to be made in; none: that of the transaction.
+    pub generation: Option<u64>,
+    /// All its times; none: now.
+    pub time: Option<Time>,
+    /// Owner and group, as they are to be; none: those of who asks, and of the directory if that
+    /// says so.
+    pub owner: Option<(u64, u64)>,
+    /// ACL and what goes with it; none: what the directory hands down.
+    pub acl: Option<&'a NodeAcl>,
+}
+
+impl<'a> NewNode<'a> {
+    /// An inode of that kind and mode.
+    #[must_use]
+    pub const fn new(kind: NewKind<'a>, mode: u32) -> Self {
+        Self {
+            kind,
+            mode,
+            umask: 0,
+            number: None,
+            slots: None,
+            generation: None,
+            time: None,
+            owner: None,
+            acl: None,
+        }
+    }
+}
+
+/// Makes an inode with a name.
+///
+/// # Errors
+/// `Kind::Exists` if the name is taken; refusals of rights, names and quotas; those of the
+/// transaction.
+pub fn create(op: &mut Op<'_, '_>, parent: u64, name: &[u8], new: &NewNode<'_>) -> TxResult<Inode> {
+    let mut dir = op.directory(parent)?;
+    names::check(op, name)?;
+    let is_directory = new.kind == NewKind::Directory;
+    if names::find(op, parent, name)?.is_some() {
+        permit::search(op, &dir)?;
+        return Err(refuse(Kind::Exists, FsError::Exists));
+    }
+    check_alive(&dir)?;
+    permit::add_entry(op, &dir, is_directory)?;
+    let inherited = match new.kind {
+        NewKind::Symlink(_) => None,
+        _ => Inherited::of(op, &dir, is_directory, new.mode)?,
+    };
+    let (inherited, mode) = match inherited {
+        Some((inherited, mode)) => (Some(inherited), mode),
+        None => (None, new.mode & !new.umask),
+    };
+    let new = &NewNode { mode, ..*new };
+    let mut inode = make(op, &dir, new)?;
+    names::insert(op, parent, name, &inode)?;
+    count_entry(op, &mut dir, &inode);
+    op.store(&dir)?;
+    record::create(op, parent, name, &inode, new);
+    if let Some(inherited) = inherited {
+        inherited.give(op, &mut inode)?;
+    }
+    Ok(inode)
+}
+
+/// Makes an inode without a name, in the unlinked set, that may get one later (`O_TMPFILE`).
+///
+/// # Errors
+/// As [`create`].
+pub fn create_orphan(op: &mut Op<'_, '_>, parent: u64, new: &NewNode<'_>) -> TxResult<Inode> {
+    let dir = op.directory(parent)?;
+    check_alive(&dir)?;
+    permit::add_entry(op, &dir, false)?;
+    let mut inode = make(op, &dir, new)?;
+    inode.set_word(ZplAttr::Links, 0);
+    op.store(&inode)?;
+    op.add_unlinked(inode.object)?;
+    op.log_unrecorded();
+    Ok(inode)
+}
+
+/// Gives an inode one more name.
+///
+/// # Errors
+/// `FsError::NotPermitted` for a directory; `Kind::Exists` if the name is taken; refusals of rights
+/// and names.
+pub fn link(op: &mut Op<'_, '_>, object: u64, parent: u64, name: &[u8]) -> TxResult<Inode> {
+    let mut dir = op.directory(parent)?;
+    let mut inode = op.inode(object)?;
+    if inode.is_directory() {
+        return Err(refuse(Kind::Permission, FsError::NotPermitted));
+    }
+    if inode.flags().contains(PFlags::XATTR) != dir.flags().contains(PFlags::XATTR) {
+        return Err(refuse(Kind::Invalid, FsError::WrongKind));
+    }
+    permit::same_project(&dir, &inode)?;
+    names::check(op, name)?;
+    if names::find(op, parent, name)?.is_some() {
+        return Err(refuse(Kind::Exists, FsError::Exists));
+    }
+    check_alive(&dir)?;
+    permit::add_entry(op, &dir, false)?;
+    permit::link(op, &inode)?;
+    let links = inode.links();
+    if links >= LINKS_MAX {
+        return Err(refuse(Kind::Limit, FsError::TooManyHardLinks));
+    }
+    if links == 0 {
+        // Made without a name: the log does not know of it.
+        op.remove_unlinked(object)?;
+        op.log_unrecorded();
+    }
+    names::insert(op, parent, name, &inode)?;
+    inode.set_word(ZplAttr::Links, links + 1);
+    inode.set_word(ZplAttr::Parent, parent);
+    op.touch_state(&mut inode);
+    op.store(&inode)?;
+    count_entry(op, &mut dir, &inode);
+    op.store(&dir)?;
+    if links > 0 {
+        record::link(op, parent, object, name);
+    }
+    Ok(inode)
+}
+
+/// A directory without a name takes no entries.
+pub(super) fn check_alive(dir: &Inode) -> TxResult<()> {
+    if dir.links() == 0 {
+        return Err(refuse(Kind::NotFound, FsError::NoEntry));
+    }
+    Ok(())
+}
+
+/// The directory got an entry.
+pub(super) fn count_entry(op: &Op<'_, '_>, dir: &mut Inode, inode: &Inode) {
+    dir.set_word(ZplAttr::Size, dir.size() + 1);
+    if inode.is_directory() {
+        dir.set_word(ZplAttr::Links, dir.links() + 1);
+    }
+    op.touch_content(dir);
+}
+
+/// The object of a new inode, with its attributes.
+pub(super) fn make(op: &mut Op<'_, '_>, dir: &Inode, new: &NewNode<'_>) -> TxResult<Inode> {
+    let target = match new.kind {
+        NewKind::Symlink(target) => Some(target),
+        _ => None,
+    };
+    if target.is_some_and(|target| target.is_empty() || target.contains(&0)) {
+        return Err(refuse(Kind::Invalid, FsError::WrongKind));
+    }
+    if target.is_some_and(|target| target.len() > TARGET_MAX) {
+        return Err(refuse(Kind::Invalid, FsError::NameTooLong));
+    }
+    let is_directory = new.kind == NewKind::Directory;
+    let (uid, gid) = new.owner.unwrap_or_else(|| permit::owner_of_new(op, dir));
+    let mut mode = u64::from(new.mode) & PERMISSION_MASK;
+    if new.owner.is_none() {
+        if is_directory && dir.mode() & SET_GID != 0 {
+            mode |= SET_GID;
+        } else if mode & SET_GID != 0 && !permit::may_set_gid(op, gid) {
+            mode &= !SET_GID;
+        }
+    }
+    let acl = permit::acl_of_new(op, dir, new, mode, Ids { uid, gid });
+    let attrs = attributes(op, dir, new, &acl, (uid, gid));
+    permit::quota_of_new(op, uid, gid, attrs.word(ZplAttr::Projid))?;
+    let object = allocate(op, new, attrs.bonus_len())?;
+    let inode = Inode::new(object, attrs);
+    op.store(&inode)?;
+    Ok(inode)
+}
+
+fn attributes(
+    op: &Op<'_, '_>,
+    dir: &Inode,
+    new: &NewNode<'_>,
+    acl: &NodeAcl,
+    (uid, gid): (u64, u64),
+) -> Attrs {
+    let is_directory = new.kind == NewKind::Directory;
+    let inherits = dir.flags().contains(PFlags::PROJINHERIT);
+    let mut flags = PFlags::ARCHIVE | PFlags::AV_MODIFIED | acl.flags;
+    let mut project = 0;
+    if op.facts.has_projects {
+        flags |= PFlags::PROJID;
+        if inherits {
+            project = dir.project().unwrap_or(0);
+            if matches!(new.kind, NewKind::Regular | NewKind::Directory) {
+                flags |= PFlags::PROJINHERIT;
+            }
+        }
+    }
+    if dir.flags().contains(PFlags::XATTR) {
+        flags |= PFlags::XATTR;
+    }
+    let (size, links) = match new.kind {
+        NewKind::Directory => (EMPTY_DIRECTORY, EMPTY_DIRECTORY),
+        NewKind::Symlink(target) => (target.len() as u64, 1),
+        _ => (0, 1),
+    };
+    let mut attrs = Attrs::default();
+    attrs.set_word(ZplAttr::Mode, acl.mode);
+    attrs.set_word(ZplAttr::Size, size);
+    attrs.set_word(ZplAttr::Gen, new.generation.unwrap_or(op.tx.txg()));
+    attrs.set_word(ZplAttr::Uid, uid);
+    attrs.set_word(ZplAttr::Gid, gid);
+    attrs.set_word(ZplAttr::Parent, dir.object);
+    attrs.set_word(ZplAttr::Flags, flags.bits());
+    let time = new.time.unwrap_or(op.now);
+    for attr in [ZplAttr::Atime, ZplAttr::Mtime, ZplAttr::Ctime, ZplAttr::Crtime] {
+        attrs.set_time(attr, time);
+    }
+    attrs.set_word(ZplAttr::Links, links);
+    if op.facts.has_projects {
+        attrs.set_word(ZplAttr::Projid, project);
+    }
+    if let NewKind::CharDevice(rdev) | NewKind::BlockDevice(rdev) = new.kind {
+        attrs.set_word(ZplAttr::Rdev, rdev);
+    }
+    attrs.set_word(ZplAttr::DaclCount, acl.aces.len() as u64);
+    let aces: Vec<u8> = acl.aces.iter().flat_map(Ace::encode).collect();
+    attrs.set_bytes(ZplAttr::DaclAces, &aces);
+    if let NewKind::Symlink(target) = new.kind {
+        attrs.set_bytes(ZplAttr::Symlink, target);
+    }
+    debug_assert!(attrs.is_canonical() && (is_directory || links == 1));
+    attrs
+}
+
+fn allocate(op: &mut Op<'_, '_>, new: &NewNode<'_>, bonus_len: usize) -> TxResult<u64> {
+    let slots = new.slots.unwrap_or(op.facts.settings().dnode_slots).max(1);
+    let room = slots * 512 - 64 - 128;
+    let is_directory = new.kind == NewKind::Directory;
+    let object_type = if is_directory { ObjectType::DIRECTORY_CONTENTS } else { FILE };
+    // What does not fit is split when the attributes are stored.
+    let bonus_len = bonus_len.min(room);
+    let spec = ObjectSpec { number: new.number, slots, ..ObjectSpec::new(object_type, 0) };
+    let spec = spec.with_bonus(ObjectType::SA, bonus_len);
+    if is_directory {
+        let options =
+            ZapOptions { normflags: names::normflags(op.facts.rules), ..ZapOptions::default() };
+        return zap::create(op.tx, &spec, options);
+    }
+    op.tx.allocate(&spec)
+}

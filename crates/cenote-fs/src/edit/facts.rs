@@ -1,0 +1,285 @@
+//! What is known of a file system while it is open for writing.
+//!
+//! The master node never changes but for quotas; properties may at any time, and are read again
+//! when the head says so. Who has which file open is here as well, because a file that loses its
+//! last name is freed in the same transaction if nobody has.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::master_node as key;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::sa::Registry;
+use cenote_ondisk::sa::registry::{LAYOUTS, REGISTRY};
+use cenote_ondisk::zap::Key;
+use cenote_pool::engine::{Engine, Head};
+use cenote_rt::{Error, FixedMap, Kind, Result};
+
+use super::sa::Schema;
+use crate::error::FsError;
+use crate::filesystem::{CaseSensitivity, NameRules};
+
+/// The version that is written.
+const VERSION: u64 = 5;
+/// Bytes of a slot of dnodes.
+const SLOT: u64 = 512;
+
+/// Properties of the dataset, as they are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Largest block of a new file (`recordsize`).
+    pub record_size: u64,
+    /// Whether reading is noted (`atime`).
+    pub has_atime: bool,
+    /// Whether only where it tells something (`relatime`).
+    pub is_relatime: bool,
+    /// `readonly`
+    pub is_read_only: bool,
+    /// Where extended attributes go (`xattr`): 0 nowhere, 1 directories, 2 system attributes.
+    pub xattr: u64,
+    /// `acltype`: 0 off, 1 POSIX, 2 NFSv4.
+    pub acl_type: u64,
+    /// What chmod does to an ACL (`aclmode`).
+    pub acl_mode: u64,
+    /// What of an ACL is inherited (`aclinherit`).
+    pub acl_inherit: u64,
+    /// Whether `.zfs` is shown (`snapdir`): 0 hidden, 1 visible, 2 disabled.
+    pub snapdir: u64,
+    /// Whether names may be longer than 255 bytes (`longname`).
+    pub has_long_names: bool,
+    /// Slots of a new dnode (`dnodesize`).
+    pub dnode_slots: usize,
+}
+
+/// Properties by name, with what they are when nobody set them.
+const PROPERTIES: [(&str, u64); 11] = [
+    ("recordsize", 128 << 10),
+    ("atime", 1),
+    ("relatime", 1),
+    ("readonly", 0),
+    ("xattr", 2),
+    ("acltype", 0),
+    ("aclmode", 0),
+    ("aclinherit", 4),
+    ("snapdir", 0),
+    ("longname", 0),
+    ("dnodesize", 0),
+];
+
+impl Settings {
+    /// Reads those of a head.
+    ///
+    /// # Errors
+    /// Those of reading the MOS.
+    pub async fn read(engine: &Engine, head: &Head) -> Result<Self> {
+        let values = engine.head_numbers(head, &PROPERTIES).await?;
+        let value = |name: &str| {
+            let found = PROPERTIES.iter().zip(&values).find(|((known, _), _)| *known == name);
+            found.map_or(0, |(_, value)| *value)
+        };
+        // 0 is the smallest and 1 stands for "auto", which is twice that.
+        let slots = match value("dnodesize") {
+            0 => 1,
+            1 => 2,
+            size => size.div_ceil(SLOT).clamp(1, 32),
+        };
+        Ok(Self {
+            record_size: value("recordsize").clamp(SLOT, 16 << 20).next_power_of_two(),
+            has_atime: value("atime") != 0,
+            is_relatime: value("relatime") != 0,
+            is_read_only: value("readonly") != 0,
+            xattr: value("xattr"),
+            acl_type: value("acltype"),
+            acl_mode: value("aclmode"),
+            acl_inherit: value("aclinherit"),
+            snapdir: value("snapdir"),
+            has_long_names: value("longname") != 0,
+            dnode_slots: slots as usize,
+        })
+    }
+}
+
+/// Who has an object open.
+#[derive(Debug, Clone, Copy, Default)]
+struct Opener {
+    count: u64,
+    /// It has no name any more.
+    is_doomed: bool,
+}
+
+/// Who has which objects open.
+#[derive(Debug, Default)]
+pub struct Openers(Mutex<FixedMap<u64, Opener>>);
+
+impl Openers {
+    // Held for a look-up. Taken inside of closures, under the object set's lock.
+    fn lock(&self) -> std::sync::MutexGuard<'_, FixedMap<u64, Opener>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody has it open.
+    pub fn is_open(&self, object: u64) -> bool {
+        self.lock().contains_key(&object)
+    }
+
+    /// One more has it open.
+    pub fn add(&self, object: u64) {
+        self.lock().entry(object).or_default().count += 1;
+    }
+
+    /// It lost its last name. True if somebody has it open: the last of them is told.
+    pub fn doom(&self, object: u64) -> bool {
+        match self.lock().get_mut(&object) {
+            Some(opener) => {
+                opener.is_doomed = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// One less has it open. True if that was the last, and it has no name.
+    pub fn remove(&self, object: u64) -> bool {
+        let mut open = self.lock();
+        let Some(opener) = open.get_mut(&object) else { return false };
+        opener.count -= 1;
+        if opener.count > 0 {
+            return false;
+        }
+        let is_doomed = opener.is_doomed;
+        open.remove(&object);
+        is_doomed
+    }
+}
+
+/// What is known of a file system.
+#[derive(Debug)]
+pub struct Facts {
+    /// Version of the file system.
+    pub version: u64,
+    /// Root directory.
+    pub root: u64,
+    /// Unlinked set.
+    pub unlinked: u64,
+    /// Master node of system attributes.
+    pub sa_master: u64,
+    /// What it demands of names.
+    pub rules: NameRules,
+    /// Whether objects have project ids (feature `project_quota`).
+    pub has_projects: bool,
+    /// Whether the log may tell of extended attributes (feature `zilsaxattr`).
+    pub logs_xattrs: bool,
+    /// Who has what open.
+    pub openers: Openers,
+    // Each held for a copy.
+    settings: RwLock<Settings>,
+    schema: Mutex<Arc<Schema>>,
+    /// The last txg in which something was done that the log does not tell.
+    unrecorded: AtomicU64,
+}
+
+impl Facts {
+    /// Reads what a head's file system says of itself.
+    ///
+    /// # Errors
+    /// [`FsError`] if it is no file system, or not of the version that is written; those of
+    /// reading.
+    pub async fn read(engine: &Engine, head: &Head) -> Result<Self> {
+        if head.live().kind() != ObjSetType::Zfs {
+            return Err(Error::new(Kind::Invalid, FsError::NotAFilesystem));
+        }
+        let settings = Settings::read(engine, head).await?;
+        let has_projects = engine.has_feature("project_quota").await?;
+        let (mut facts, registry) = head.live().inspect(|tx| master_node(tx, settings)).await?;
+        facts.has_projects = has_projects;
+        facts.logs_xattrs = engine.has_feature("zilsaxattr").await?;
+        facts.set_schema(Arc::new(Schema::new(registry)));
+        Ok(facts)
+    }
+
+    /// The properties.
+    pub fn settings(&self) -> Settings {
+        *self.settings.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The properties are others now.
+    pub fn set_settings(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+    }
+
+    /// Attributes and layouts.
+    pub fn schema(&self) -> Arc<Schema> {
+        Arc::clone(&self.schema.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn set_schema(&self, schema: Arc<Schema>) {
+        *self.schema.lock().unwrap_or_else(PoisonError::into_inner) = schema;
+    }
+
+    pub(super) fn note_unrecorded(&self, txg: u64) {
+        self.unrecorded.fetch_max(txg, Ordering::AcqRel);
+    }
+
+    /// The last txg that only a sync makes durable; 0 if there was none.
+    pub fn unrecorded(&self) -> u64 {
+        self.unrecorded.load(Ordering::Acquire)
+    }
+}
+
+fn master_node(tx: &mut Tx<'_>, settings: Settings) -> TxResult<(Facts, Registry)> {
+    let master = key::MASTER_NODE_OBJ;
+    let version = required(tx, key::VERSION)?;
+    if version != VERSION {
+        let error = Error::new(Kind::ReadOnly, FsError::OldVersion { found: version });
+        return Err(error.into());
+    }
+    let case = match zap::lookup_u64(tx, master, key::CASESENSITIVITY)? {
+        Some(1) => CaseSensitivity::Insensitive,
+        Some(2) => CaseSensitivity::Mixed,
+        _ => CaseSensitivity::Sensitive,
+    };
+    let normalization = zap::lookup_u64(tx, master, key::NORMALIZATION)?.unwrap_or(0);
+    let is_utf8_only = zap::lookup_u64(tx, master, key::UTF8ONLY)?.unwrap_or(0) != 0;
+    let rules = NameRules { case, normalization, is_utf8_only: is_utf8_only || normalization != 0 };
+    let sa_master = required(tx, key::SA_ATTRS)?;
+    let facts = Facts {
+        version,
+        root: required(tx, key::ROOT)?,
+        unlinked: required(tx, key::DELETE_QUEUE)?,
+        sa_master,
+        rules,
+        has_projects: false,
+        logs_xattrs: false,
+        openers: Openers::default(),
+        settings: RwLock::new(settings),
+        schema: Mutex::default(),
+        unrecorded: AtomicU64::new(0),
+    };
+    Ok((facts, registry(tx, sa_master)?))
+}
+
+fn required(tx: &mut Tx<'_>, name: &'static str) -> TxResult<u64> {
+    let found = zap::lookup_u64(tx, key::MASTER_NODE_OBJ, name)?;
+    found.ok_or_else(|| Error::corrupt(FsError::MissingEntry { name }).into())
+}
+
+fn registry(tx: &mut Tx<'_>, master: u64) -> TxResult<Registry> {
+    let mut registry = Registry::new();
+    if let Some(object) = zap::lookup_u64(tx, master, REGISTRY)? {
+        for entry in zap::entries(tx, object)? {
+            if let (Key::Name(name), Some(value)) = (&entry.key, entry.value.first()) {
+                registry.add_attr(name, value);
+            }
+        }
+    }
+    if let Some(object) = zap::lookup_u64(tx, master, LAYOUTS)? {
+        for entry in zap::entries(tx, object)? {
+            if let Key::Name(name) = &entry.key {
+                registry.add_layout(name, &entry.value.words());
+            }
+        }
+    }
+    Ok(registry)
+}

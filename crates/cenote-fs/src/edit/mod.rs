@@ -1,0 +1,221 @@
+//! Changes of a file system, as synchronous functions over one transaction.
+//!
+//! ```text
+//!   mount (async, handles, locks) ──┐
+//!                                   ├─> Op: create, link, remove, rename, write, ... ──> Tx
+//!   replay of an intent log ────────┘       inodes, names, rights, records
+//! ```
+//!
+//! An [`Op`] is a transaction on the object set together with what is known of the file system.
+//! Every operation is a function over it: it reads what it needs, checks, changes, and says what it
+//! did for the intent log. It either succeeds as a whole or has no effect, and as it may run
+//! several times it has no effect but through the `Op`. What others see of it beside the object
+//! set (layouts that were registered, records for the log) leaves at [`Op::finish`], the last thing
+//! in the closure, while the object set is still locked: so the log has the order of the changes,
+//! and nobody registers a layout twice.
+//!
+//! Rights are checked for the [`Credentials`] of the `Op`; without any, as in a replay, everything
+//! is allowed.
+//!
+//! Sources: spec 03 §8-§12, 07 A7.
+
+mod acl;
+mod attributes;
+mod create;
+mod data;
+mod entries;
+mod facts;
+mod inode;
+mod names;
+pub(crate) mod permit;
+mod posix;
+mod record;
+mod remove;
+mod rename;
+pub mod sa;
+mod unlinked;
+pub mod xattr;
+
+use std::sync::Arc;
+
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Step, Tx, TxResult};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::sa::ZplAttr;
+use cenote_ondisk::znode::{PFlags, Time};
+use cenote_pool::engine::zil::{Log, LogRecord};
+use cenote_rt::{Error, Kind};
+
+use crate::access::Credentials;
+use crate::error::FsError;
+
+pub use acl::{acl, set_acl};
+pub use attributes::{SetAttributes, SetTime, USER_FLAGS, set_attributes};
+pub use create::{NewKind, NewNode, create, create_orphan, link};
+pub use data::{Place, WriteFacts, block_size_for, free, truncate, write};
+pub use entries::{DirPage, Listed, list, lookup};
+pub use facts::{Facts, Openers, Settings};
+pub use inode::Inode;
+pub(crate) use posix::access_acl;
+pub use remove::{Removed, Target, remove};
+pub use rename::{Rename, RenameMode, rename};
+pub use sa::{Attrs, Schema};
+pub use unlinked::{Reaped, reap};
+
+/// A transaction on a file system.
+pub struct Op<'a, 'tx> {
+    /// The transaction on its object set.
+    pub tx: &'a mut Tx<'tx>,
+    /// What is known of it.
+    pub facts: &'a Facts,
+    /// For whom; none for what nobody asked for, which is allowed everything.
+    pub cred: Option<&'a Credentials>,
+    /// The time that changes are made at.
+    pub now: Time,
+    schema: Arc<Schema>,
+    is_schema_changed: bool,
+    records: Vec<LogRecord>,
+    /// Objects whose records every commit has to take along.
+    made_sync: Vec<u64>,
+    /// Objects that have no name any more.
+    forgotten: Vec<u64>,
+    /// Something was done that the log cannot tell of.
+    is_unrecorded: bool,
+}
+
+impl<'a, 'tx> Op<'a, 'tx> {
+    /// An operation in a transaction.
+    pub fn new(
+        tx: &'a mut Tx<'tx>,
+        facts: &'a Facts,
+        cred: Option<&'a Credentials>,
+        now: Time,
+    ) -> Self {
+        let schema = facts.schema();
+        Self {
+            tx,
+            facts,
+            cred,
+            now,
+            schema,
+            is_schema_changed: false,
+            records: Vec::new(),
+            made_sync: Vec::new(),
+            forgotten: Vec::new(),
+            is_unrecorded: false,
+        }
+    }
+
+    /// Adds to what the log is told.
+    pub fn log(&mut self, record: LogRecord) {
+        self.records.push(record);
+    }
+
+    /// What is recorded of an object goes with every commit from now on.
+    pub(crate) fn make_sync(&mut self, object: u64) {
+        self.made_sync.push(object);
+    }
+
+    /// What is recorded of an object is of no use any more.
+    pub(crate) fn forget(&mut self, object: u64) {
+        self.forgotten.push(object);
+    }
+
+    /// Notes that the log cannot tell what was done: what has to be durable takes a sync.
+    pub fn log_unrecorded(&mut self) {
+        self.is_unrecorded = true;
+    }
+
+    /// Publishes what others see of the operation beside the object set. To be called last in the
+    /// closure, when nothing can fail any more. In a replay nothing is logged.
+    pub fn finish(self, log: Option<&Log>) {
+        if self.is_schema_changed {
+            self.facts.set_schema(self.schema);
+        }
+        let Some(log) = log else { return };
+        let txg = self.tx.txg();
+        if self.is_unrecorded {
+            self.facts.note_unrecorded(txg);
+        }
+        for object in self.made_sync {
+            log.make_sync(object);
+        }
+        for record in self.records {
+            log.record(txg, record);
+        }
+        for object in self.forgotten {
+            log.forget(object);
+        }
+    }
+
+    /// Attributes and layouts as this transaction sees them.
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// The inode in `object`.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if it is free; `Kind::Corrupt` if it has no attributes of a file.
+    pub fn inode(&mut self, object: u64) -> TxResult<Inode> {
+        Inode::load(self.tx, &self.schema, object)
+    }
+
+    /// Writes the attributes of an inode back.
+    ///
+    /// # Errors
+    /// `Kind::ReadOnly` with [`FsError::LegacyNode`] for one of an old file system; those of the
+    /// transaction.
+    pub fn store(&mut self, inode: &Inode) -> TxResult<()> {
+        if inode.is_legacy() {
+            return Err(refuse(Kind::ReadOnly, FsError::LegacyNode));
+        }
+        let before = Arc::as_ptr(&self.schema);
+        let master = self.facts.sa_master;
+        inode.attrs.store(self.tx, &mut self.schema, master, inode.object)?;
+        self.is_schema_changed |= before != Arc::as_ptr(&self.schema);
+        Ok(())
+    }
+
+    /// The content of an inode changes: modification time, and what archivers and scanners look at.
+    pub fn touch_content(&self, inode: &mut Inode) {
+        inode.set_time(ZplAttr::Mtime, self.now);
+        inode.set_time(ZplAttr::Ctime, self.now);
+        inode.set_flags(inode.flags() | PFlags::ARCHIVE | PFlags::AV_MODIFIED);
+        inode.count_change(self.now);
+    }
+
+    /// The state of an inode changes.
+    pub fn touch_state(&self, inode: &mut Inode) {
+        inode.set_time(ZplAttr::Ctime, self.now);
+        inode.set_flags(inode.flags() | PFlags::ARCHIVE);
+        inode.count_change(self.now);
+    }
+
+    /// The directory in `object`, if it still has a name.
+    pub(crate) fn directory(&mut self, object: u64) -> TxResult<Inode> {
+        let inode = self.inode(object)?;
+        if !inode.is_directory() {
+            return Err(refuse(Kind::Invalid, FsError::NotADirectory));
+        }
+        Ok(inode)
+    }
+
+    /// Puts an object into the unlinked set.
+    pub(crate) fn add_unlinked(&mut self, object: u64) -> TxResult<()> {
+        zap::insert_number(self.tx, self.facts.unlinked, object)
+    }
+
+    /// Takes an object out of the unlinked set.
+    pub(crate) fn remove_unlinked(&mut self, object: u64) -> TxResult<()> {
+        zap::remove_number(self.tx, self.facts.unlinked, object)
+    }
+}
+
+/// A refusal.
+pub(crate) fn refuse(kind: Kind, cause: FsError) -> Step {
+    Step::Fail(Error::new(kind, cause))
+}
+
+/// Object types that hold files of any kind but directories.
+pub(crate) const FILE: ObjectType = ObjectType::PLAIN_FILE_CONTENTS;

@@ -1,0 +1,112 @@
+//! Names in directories: which a file may have, and what a directory has under one.
+
+use cenote_dmu::TxResult;
+use cenote_dmu::zap::edit as zap;
+use cenote_ondisk::zap::{Key, MatchKind, NormFlags, Value};
+use cenote_ondisk::znode::DirEntry;
+use cenote_rt::{Error, Kind};
+
+use super::{Inode, Op, refuse};
+use crate::error::FsError;
+use crate::filesystem::{CaseSensitivity, NameRules};
+
+/// Longest name.
+const NAME_MAX: usize = 255;
+
+/// An entry that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The name as it is stored.
+    pub(crate) name: Vec<u8>,
+    /// The object.
+    pub(crate) object: u64,
+}
+
+/// Whether something may be called that.
+pub(crate) fn check(op: &Op<'_, '_>, name: &[u8]) -> TxResult<()> {
+    if name.is_empty() {
+        return Err(refuse(Kind::NotFound, FsError::NoEntry));
+    }
+    if name == b"." || name == b".." {
+        return Err(refuse(Kind::Invalid, FsError::WrongKind));
+    }
+    if name.contains(&b'/') || name.contains(&0) {
+        return Err(refuse(Kind::Invalid, FsError::WrongKind));
+    }
+    if name.len() > NAME_MAX {
+        return Err(refuse(Kind::Invalid, FsError::NameTooLong));
+    }
+    if op.facts.rules.is_utf8_only && std::str::from_utf8(name).is_err() {
+        return Err(refuse(Kind::Invalid, FsError::NotUtf8));
+    }
+    Ok(())
+}
+
+/// What a directory has under a name.
+pub(crate) fn find(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Option<Found>> {
+    find_by(op, dir, name, match_kind(op.facts.rules))
+}
+
+/// The same where upper and lower case are told apart, as far as the directory knows them.
+pub(crate) fn find_by(
+    op: &mut Op<'_, '_>,
+    dir: u64,
+    name: &[u8],
+    kind: MatchKind,
+) -> TxResult<Option<Found>> {
+    if kind == MatchKind::Exact {
+        let Some(value) = zap::lookup(op.tx, dir, name)? else { return Ok(None) };
+        return found(name.to_vec(), &value).map(Some);
+    }
+    let Some(entry) = zap::lookup_normalized(op.tx, dir, name, kind)? else { return Ok(None) };
+    match entry.key {
+        Key::Name(stored) => found(stored, &entry.value).map(Some),
+        Key::Words(_) => Err(corrupt(FsError::EntryName { name: String::new() })),
+    }
+}
+
+/// What a directory must have under a name.
+pub(crate) fn require(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Found> {
+    find(op, dir, name)?.ok_or_else(|| refuse(Kind::NotFound, FsError::NoEntry))
+}
+
+fn found(name: Vec<u8>, value: &Value) -> TxResult<Found> {
+    match value.first().map(DirEntry::decode) {
+        Some(entry) if entry.object != 0 => Ok(Found { name, object: entry.object }),
+        _ => Err(corrupt(FsError::EntryValue { name: String::from_utf8_lossy(&name).into() })),
+    }
+}
+
+/// Adds an entry for an inode.
+pub(crate) fn insert(op: &mut Op<'_, '_>, dir: u64, name: &[u8], inode: &Inode) -> TxResult<()> {
+    let entry = DirEntry { file_type: inode.type_bits(), object: inode.object };
+    zap::insert(op.tx, dir, name, entry.encode())
+}
+
+/// Takes an entry away, by its name as it is stored.
+pub(crate) fn remove(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<()> {
+    zap::remove(op.tx, dir, name)
+}
+
+/// How names are compared.
+pub(crate) fn match_kind(rules: NameRules) -> MatchKind {
+    match rules.case {
+        CaseSensitivity::Insensitive => MatchKind::Normalized,
+        CaseSensitivity::Mixed => MatchKind::NormalizedCase,
+        CaseSensitivity::Sensitive if rules.normalization != 0 => MatchKind::Normalized,
+        CaseSensitivity::Sensitive => MatchKind::Exact,
+    }
+}
+
+/// What directories do to names.
+pub(crate) fn normflags(rules: NameRules) -> NormFlags {
+    let mut flags = NormFlags::from_bits_retain(rules.normalization);
+    if rules.case != CaseSensitivity::Sensitive {
+        flags |= NormFlags::TOUPPER;
+    }
+    flags
+}
+
+fn corrupt(cause: FsError) -> cenote_dmu::Step {
+    Error::corrupt(cause).into()
+}

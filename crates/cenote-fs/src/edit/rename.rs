@@ -1,0 +1,249 @@
+//! Renaming: moving a name, exchanging two, leaving a whiteout (spec 03 §10.1).
+//!
+//! All of it is one transaction. An inode keeps its links; what changes are the counters of the
+//! directories, the parent that it was put into last, and, if the new name was taken, the inode
+//! that had it.
+
+use cenote_dmu::TxResult;
+use cenote_dmu::zap::edit as zap;
+use cenote_ondisk::sa::ZplAttr;
+use cenote_ondisk::zap::MatchKind;
+use cenote_ondisk::znode::PFlags;
+use cenote_rt::{Error, Kind};
+
+use super::create::{self, NewKind, NewNode};
+use super::names::Found;
+use super::remove::{self, Removed};
+use super::{Inode, Op, names, permit, record, refuse};
+use crate::error::FsError;
+
+/// Deeper than directories are; a chain of parents that is longer leads in circles.
+const DEPTH_MAX: usize = 1 << 16;
+
+/// What happens if the new name is taken, or to the old one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// It is replaced.
+    #[default]
+    Plain,
+    /// It is left alone, and the request refused.
+    NoReplace,
+    /// Both names change places.
+    Exchange,
+    /// The old name is left with a whiteout: a character device of number 0.
+    Whiteout,
+}
+
+/// A wish to rename.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rename<'a> {
+    /// Directory and name now.
+    pub from: (u64, &'a [u8]),
+    /// Directory and name to be.
+    pub to: (u64, &'a [u8]),
+    /// How.
+    pub mode: RenameMode,
+}
+
+/// The two directories, which may be one.
+struct Dirs {
+    source: Inode,
+    /// None if it is the same.
+    target: Option<Inode>,
+}
+
+impl Dirs {
+    fn target(&mut self) -> &mut Inode {
+        self.target.as_mut().unwrap_or(&mut self.source)
+    }
+
+    fn target_ref(&self) -> &Inode {
+        self.target.as_ref().unwrap_or(&self.source)
+    }
+
+    fn store(&self, op: &mut Op<'_, '_>) -> TxResult<()> {
+        op.store(&self.source)?;
+        self.target.as_ref().map_or(Ok(()), |target| op.store(target))
+    }
+}
+
+/// Renames. Gives what became of the inode that had the new name.
+///
+/// # Errors
+/// `Kind::NotFound` if there is no such name; `Kind::Exists` if the new one is taken and must not
+/// be; [`FsError::IntoItself`]; refusals of rights and of what does not go together.
+pub fn rename(op: &mut Op<'_, '_>, wish: &Rename<'_>) -> TxResult<Option<Removed>> {
+    let ((from, old), (to, new)) = (wish.from, wish.to);
+    let source = op.directory(from)?;
+    let target = if from == to { None } else { Some(op.directory(to)?) };
+    let mut dirs = Dirs { source, target };
+    if is_dots(old) || is_dots(new) {
+        return Err(refuse(Kind::Busy, FsError::WrongKind));
+    }
+    let is_hidden = |dir: &Inode| dir.flags().contains(PFlags::XATTR);
+    if is_hidden(&dirs.source) != is_hidden(dirs.target_ref()) {
+        return Err(refuse(Kind::Invalid, FsError::WrongKind));
+    }
+    permit::search(op, &dirs.source)?;
+    permit::search(op, dirs.target_ref())?;
+    let moved = names::require(op, from, old)?;
+    names::check(op, new)?;
+    let there = names::find(op, to, new)?;
+    let mut inode = op.inode(moved.object)?;
+    check_project(op, &dirs, &inode)?;
+    if let Some(done) = check_same(op, wish, &moved, there.as_ref())? {
+        return Ok(done);
+    }
+    if inode.is_directory() && from != to {
+        check_apart(op, inode.object, to)?;
+    }
+    if wish.mode == RenameMode::Exchange {
+        let there = there.ok_or_else(|| refuse(Kind::NotFound, FsError::NoEntry))?;
+        exchange(op, wish, &mut dirs, (&moved, inode), &there)?;
+        return Ok(None);
+    }
+    create::check_alive(dirs.target_ref())?;
+    permit::rename(op, &dirs.source, dirs.target_ref(), &inode)?;
+    let is_same = there.as_ref().is_some_and(|there| there.object == moved.object);
+    let replaced = match there {
+        // Another spelling of the name itself.
+        Some(_) if is_same => None,
+        Some(_) if wish.mode == RenameMode::NoReplace => {
+            return Err(refuse(Kind::Exists, FsError::Exists));
+        }
+        Some(there) => Some(replace(op, &mut dirs, &inode, &there)?),
+        None => None,
+    };
+    names::remove(op, from, &moved.name)?;
+    remove::discount_entry(op, &mut dirs.source, &inode);
+    names::insert(op, to, new, &inode)?;
+    create::count_entry(op, dirs.target(), &inode);
+    moved_to(op, &mut inode, to);
+    op.store(&inode)?;
+    let whiteout = match wish.mode {
+        RenameMode::Whiteout => Some(leave_whiteout(op, &mut dirs, &moved)?),
+        _ => None,
+    };
+    dirs.store(op)?;
+    record::rename(op, wish, moved.object, whiteout.as_ref(), replaced.as_ref());
+    Ok(replaced)
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+/// Whether there is nothing to do, because both names are of one inode.
+fn check_same(
+    op: &mut Op<'_, '_>,
+    wish: &Rename<'_>,
+    moved: &Found,
+    there: Option<&Found>,
+) -> TxResult<Option<Option<Removed>>> {
+    let Some(there) = there.filter(|there| there.object == moved.object) else {
+        return Ok(None);
+    };
+    if wish.mode == RenameMode::NoReplace && there.name == wish.to.1 {
+        return Err(refuse(Kind::Exists, FsError::Exists));
+    }
+    let is_respelled = wish.from.0 == wish.to.0
+        && moved.name == there.name
+        && there.name != wish.to.1
+        && names::find_by(op, wish.to.0, wish.to.1, MatchKind::Exact)?.is_none();
+    Ok(if is_respelled { None } else { Some(None) })
+}
+
+fn check_project(op: &Op<'_, '_>, dirs: &Dirs, inode: &Inode) -> TxResult<()> {
+    if dirs.target.is_none() || op.cred.is_none() {
+        return Ok(());
+    }
+    permit::same_project(dirs.target_ref(), inode)
+}
+
+/// Refuses to move a directory below itself.
+fn check_apart(op: &mut Op<'_, '_>, moved: u64, into: u64) -> TxResult<()> {
+    let mut at = into;
+    for _ in 0..DEPTH_MAX {
+        if at == moved {
+            return Err(refuse(Kind::Invalid, FsError::IntoItself));
+        }
+        if at == op.facts.root {
+            return Ok(());
+        }
+        let parent = op.inode(at)?.parent();
+        if parent == at {
+            return Ok(());
+        }
+        at = parent;
+    }
+    Err(Error::corrupt(FsError::ParentLoop).into())
+}
+
+/// Takes the new name from the inode that has it.
+fn replace(
+    op: &mut Op<'_, '_>,
+    dirs: &mut Dirs,
+    inode: &Inode,
+    there: &Found,
+) -> TxResult<Removed> {
+    let victim = op.inode(there.object)?;
+    match (inode.is_directory(), victim.is_directory()) {
+        (true, false) => return Err(refuse(Kind::Invalid, FsError::NotADirectory)),
+        (false, true) => return Err(refuse(Kind::Invalid, FsError::IsADirectory)),
+        _ => {}
+    }
+    if victim.is_directory() && zap::len(op.tx, victim.object)? != 0 {
+        return Err(refuse(Kind::Exists, FsError::NotEmpty));
+    }
+    permit::delete(op, dirs.target_ref(), &victim)?;
+    let target = dirs.target_ref().object;
+    names::remove(op, target, &there.name)?;
+    remove::discount_entry(op, dirs.target(), &victim);
+    remove::drop_name(op, victim)
+}
+
+fn moved_to(op: &Op<'_, '_>, inode: &mut Inode, parent: u64) {
+    inode.set_word(ZplAttr::Parent, parent);
+    inode.set_flags(inode.flags() | PFlags::AV_MODIFIED);
+    op.touch_state(inode);
+}
+
+fn exchange(
+    op: &mut Op<'_, '_>,
+    wish: &Rename<'_>,
+    dirs: &mut Dirs,
+    (moved, mut inode): (&Found, Inode),
+    there: &Found,
+) -> TxResult<()> {
+    let ((from, _), (to, _)) = (wish.from, wish.to);
+    let mut other = op.inode(there.object)?;
+    if other.is_directory() && from != to {
+        check_apart(op, other.object, from)?;
+    }
+    check_project(op, dirs, &inode)?;
+    permit::rename(op, &dirs.source, dirs.target_ref(), &inode)?;
+    permit::rename(op, dirs.target_ref(), &dirs.source, &other)?;
+    names::remove(op, from, &moved.name)?;
+    names::remove(op, to, &there.name)?;
+    names::insert(op, from, &moved.name, &other)?;
+    names::insert(op, to, &there.name, &inode)?;
+    remove::discount_entry(op, &mut dirs.source, &inode);
+    remove::discount_entry(op, dirs.target(), &other);
+    create::count_entry(op, &mut dirs.source, &other);
+    create::count_entry(op, dirs.target(), &inode);
+    moved_to(op, &mut inode, to);
+    moved_to(op, &mut other, from);
+    op.store(&inode)?;
+    op.store(&other)?;
+    dirs.store(op)?;
+    record::rename(op, wish, moved.object, None, None);
+    Ok(())
+}
+
+fn leave_whiteout(op: &mut Op<'_, '_>, dirs: &mut Dirs, moved: &Found) -> TxResult<Inode> {
+    let new = NewNode::new(NewKind::CharDevice(0), 0);
+    let whiteout = create::make(op, &dirs.source, &new)?;
+    names::insert(op, dirs.source.object, &moved.name, &whiteout)?;
+    create::count_entry(op, &mut dirs.source, &whiteout);
+    Ok(whiteout)
+}

@@ -1,0 +1,76 @@
+//! Freeing inodes that have no name: the unlinked set (spec 03 §9.3, §11.1).
+//!
+//! An inode is freed in one transaction together with its entry in the set. What it had of extended
+//! attributes goes into the set in that transaction: first their directory, whose members are then
+//! freed some at a time before the directory itself is.
+
+use cenote_dmu::TxResult;
+use cenote_dmu::zap::edit as zap;
+use cenote_ondisk::sa::ZplAttr;
+use cenote_ondisk::znode::{DirEntry, PFlags};
+use cenote_rt::Kind;
+
+use super::Op;
+
+/// Extended attributes that are freed in one transaction.
+const MEMBERS_AT_ONCE: usize = 64;
+
+/// What is left to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// The same object again: it was not finished.
+    pub is_unfinished: bool,
+    /// Another object that is in the set now.
+    pub next: Option<u64>,
+}
+
+/// Frees an inode that is in the unlinked set, unless it has a name or is open.
+///
+/// # Errors
+/// Those of the transaction.
+pub fn reap(op: &mut Op<'_, '_>, object: u64) -> TxResult<Reaped> {
+    if op.facts.openers.is_open(object) || !zap::contains_number(op.tx, op.facts.unlinked, object)?
+    {
+        return Ok(Reaped::default());
+    }
+    if op.tx.find(object)?.is_none() {
+        // Damage of others: an entry without an object.
+        op.remove_unlinked(object)?;
+        return Ok(Reaped::default());
+    }
+    let inode = op.inode(object)?;
+    if inode.links() != 0 {
+        return Ok(Reaped::default());
+    }
+    if inode.is_directory() && inode.flags().contains(PFlags::XATTR) {
+        let page = zap::entries_from(op.tx, object, 0, MEMBERS_AT_ONCE)?;
+        let is_unfinished = page.entries.len() == MEMBERS_AT_ONCE;
+        for entry in page.entries {
+            let member = entry.value.first().map(DirEntry::decode);
+            zap::remove(op.tx, object, &entry.key)?;
+            if let Some(member) = member
+                && op.tx.find(member.object)?.is_some()
+            {
+                op.tx.free(member.object)?;
+            }
+        }
+        if is_unfinished {
+            return Ok(Reaped { is_unfinished, next: None });
+        }
+    }
+    let attributes = inode.xattr_dir();
+    let mut next = None;
+    if attributes != 0 && op.tx.find(attributes)?.is_some() {
+        let mut hidden = op.inode(attributes)?;
+        hidden.set_word(ZplAttr::Links, 0);
+        op.store(&hidden)?;
+        match op.add_unlinked(attributes) {
+            Err(cenote_dmu::Step::Fail(error)) if error.kind() == Kind::Exists => {}
+            other => other?,
+        }
+        next = Some(attributes);
+    }
+    op.remove_unlinked(object)?;
+    op.tx.free(object)?;
+    Ok(Reaped { is_unfinished: false, next })
+}

@@ -1,0 +1,120 @@
+//! What is told of a node, and changing it.
+
+use cenote_dmu::TxResult;
+use cenote_ondisk::sa::ZplAttr;
+use cenote_ondisk::znode::{PFlags, Time, decode_rdev};
+use cenote_pool::engine::Charge;
+use cenote_rt::Result;
+
+use super::{Mount, NAMES_CHARGE};
+use crate::access::Credentials;
+use crate::edit::{self, Inode, Op, SetAttributes};
+use crate::node::FileKind;
+
+/// Bytes that blocks are counted in.
+const STAT_BLOCK: u64 = 512;
+const PERMISSION_MASK: u64 = 0o7777;
+
+/// What is told of a node (`stat`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// Its number.
+    pub object: u64,
+    /// Txg that it was made in: with the number, what is never another node's.
+    pub generation: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Names; 0 if it has lost the last.
+    pub links: u64,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes; entries + 2 of a directory.
+    pub size: u64,
+    /// Units of 512 bytes that it takes, as of the last txg that is on disk.
+    pub blocks: u64,
+    /// Bytes of a block.
+    pub block_size: u64,
+    /// Major and minor number of a device.
+    pub device: Option<(u32, u32)>,
+    /// Last reading.
+    pub atime: Time,
+    /// Last change of content.
+    pub mtime: Time,
+    /// Last change of anything.
+    pub ctime: Time,
+    /// When it was made.
+    pub crtime: Time,
+    /// pflags.
+    pub flags: PFlags,
+    /// Project.
+    pub project: Option<u32>,
+}
+
+impl Attributes {
+    pub(super) fn of(op: &Op<'_, '_>, inode: &Inode) -> TxResult<Self> {
+        let dnode = op.tx.dnode(inode.object)?;
+        let used = (dnode.used_bytes() + STAT_BLOCK / 2) / STAT_BLOCK;
+        Ok(Self {
+            object: inode.object,
+            generation: inode.generation(),
+            kind: inode.kind(),
+            mode: (inode.mode() & PERMISSION_MASK) as u32,
+            links: inode.links(),
+            uid: inode.uid() as u32,
+            gid: inode.gid() as u32,
+            size: inode.size(),
+            blocks: used + dnode.slots() as u64,
+            block_size: dnode.data_block_size(),
+            device: inode.word(ZplAttr::Rdev).map(decode_rdev),
+            atime: inode.time(ZplAttr::Atime),
+            mtime: inode.time(ZplAttr::Mtime),
+            ctime: inode.time(ZplAttr::Ctime),
+            crtime: inode.time(ZplAttr::Crtime),
+            flags: inode.flags(),
+            project: inode.project().map(|project| project as u32),
+        })
+    }
+}
+
+impl Mount {
+    /// What is told of a node.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is none.
+    pub async fn attributes(&self, object: u64) -> Result<Attributes> {
+        self.look(None, |op| {
+            let inode = op.inode(object)?;
+            Self::attributes_of(op, &inode)
+        })
+        .await
+    }
+
+    /// Changes what is told of a node, all that is named or nothing.
+    ///
+    /// # Errors
+    /// Refusals of rights and quotas; `FsError::FileTooLarge`.
+    pub async fn set_attributes(
+        &self,
+        cred: &Credentials,
+        object: u64,
+        wish: &SetAttributes,
+    ) -> Result<Attributes> {
+        let locks = wish.size.map(|size| (self.locks_of(object), size));
+        // Nobody reads or writes what is cut off.
+        let _guard = match &locks {
+            Some((locks, _)) => Some(locks.exclusive(0..u64::MAX).await),
+            None => None,
+        };
+        let frees = wish.size.is_some() && wish.uid.is_none() && wish.gid.is_none();
+        let charge = if frees { Charge::free(NAMES_CHARGE) } else { Charge::write(NAMES_CHARGE) };
+        self.change(charge, Some(cred), |op| {
+            let inode = edit::set_attributes(op, object, wish)?;
+            Self::attributes_of(op, &inode)
+        })
+        .await
+    }
+}

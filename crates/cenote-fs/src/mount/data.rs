@@ -1,0 +1,375 @@
+//! Reading and writing files.
+//!
+//! A read takes the blocks under the object set's lock, which is shared memory and no copy, and
+//! copies them once into the caller's buffer when the lock is gone. A write makes its whole blocks
+//! ready before it takes the lock. What is longer than [`CHUNK`] goes in several transactions.
+
+use cenote_dmu::live::Piece;
+use cenote_ondisk::sa::ZplAttr;
+use cenote_ondisk::znode::Time;
+use cenote_pool::engine::Charge;
+use cenote_rt::{Buf, BufMut, Error, Kind, Result};
+
+use super::{Mount, NAMES_CHARGE, now};
+use crate::access::Credentials;
+use crate::edit::{self, Inode, Op, Place, WriteFacts};
+use crate::error::FsError;
+use crate::node::FileKind;
+
+/// Bytes that one transaction writes at most, whole blocks apart.
+const CHUNK: u64 = 1 << 20;
+/// Bytes that one look at a file finds at most.
+const READ_CHUNK: u64 = 4 << 20;
+/// How often a read starts over because the tree under it was replaced.
+const REPLACED_MAX: usize = 8;
+/// With `relatime`, reading is noted at least once a day.
+const RELATIME_SECONDS: i64 = 24 * 60 * 60;
+
+/// How to write.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Behind the end, wherever that is by then (`O_APPEND`); the offset is not looked at.
+    pub is_append: bool,
+    /// Durable when it returns (`O_SYNC`, `O_DSYNC`).
+    pub is_sync: bool,
+}
+
+/// What to do with a range of a file (`fallocate`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocate {
+    /// See that the file is that long. Space is not kept for it: nothing in a file system that
+    /// never overwrites would be won by that.
+    Extend,
+    /// Nothing but look whether there is space (`FALLOC_FL_KEEP_SIZE`).
+    KeepSize,
+    /// The range becomes zeros and, as far as possible, a hole (`FALLOC_FL_PUNCH_HOLE`).
+    PunchHole,
+    /// The same, and the file gets that long (`FALLOC_FL_ZERO_RANGE`).
+    ZeroRange,
+    /// The same without getting longer.
+    ZeroRangeKeepSize,
+}
+
+/// What a look at a file found.
+struct Found {
+    pieces: Vec<Piece>,
+    block_size: u64,
+    /// Bytes of the request that there are.
+    len: usize,
+    generation: u64,
+    is_noted: bool,
+}
+
+impl Mount {
+    /// Reads bytes into `into`; fewer than it holds at the end of the file. Rights were asked when
+    /// the node was opened.
+    ///
+    /// # Errors
+    /// `FsError::IsADirectory`, `FsError::WrongKind`; those of reading.
+    pub async fn read(&self, object: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let locks = self.busy_locks_of(object);
+        let end = offset.saturating_add(into.len() as u64);
+        let _guard = match &locks {
+            Some(locks) => Some(locks.shared(offset..end.max(offset + 1)).await),
+            None => None,
+        };
+        let mut done = 0;
+        while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let at = offset.saturating_add(done as u64);
+            let count = self.read_some(object, at, rest).await?;
+            if count == 0 {
+                break;
+            }
+            done += count;
+        }
+        Ok(done)
+    }
+
+    /// The same as a buffer of its own, which shares the cached block where it can.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn read_buf(&self, object: u64, offset: u64, len: usize) -> Result<Buf> {
+        let mut buf = BufMut::zeroed(len);
+        let count = self.read(object, offset, &mut buf).await?;
+        buf.truncate(count);
+        Ok(buf.freeze())
+    }
+
+    async fn read_some(&self, object: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        let mut replaced = 0;
+        loop {
+            let found = self.find_pieces(object, offset, into.len()).await?;
+            let Found { pieces, block_size, len, generation, is_noted } = found;
+            if !is_noted {
+                self.note_reading(object).await?;
+            }
+            let has_stored = pieces.iter().any(|piece| matches!(piece, Piece::Stored(_)));
+            let into = into.get_mut(..len).unwrap_or(&mut []);
+            if !has_stored {
+                copy(pieces.iter().map(of_piece), offset, block_size, into);
+                return Ok(len);
+            }
+            match self.head.live().fetch_pieces(pieces).await {
+                Ok(blocks) => {
+                    copy(blocks.iter().map(Option::as_ref), offset, block_size, into);
+                    return Ok(len);
+                }
+                // The space of a block may have been reused meanwhile.
+                Err(_)
+                    if replaced < REPLACED_MAX && self.head.live().generation() != generation =>
+                {
+                    replaced += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn find_pieces(&self, object: u64, offset: u64, len: usize) -> Result<Found> {
+        let generation = self.head.live().generation();
+        let settings = self.facts.settings();
+        let notes = settings.has_atime && !self.is_read_only();
+        self.look(None, |op| {
+            let inode = op.inode(object)?;
+            check_data(&inode)?;
+            let rest = inode.size().saturating_sub(offset).min(READ_CHUNK);
+            let len = usize::try_from(rest).map_or(len, |rest| rest.min(len));
+            let block_size = op.tx.dnode(object)?.data_block_size();
+            let mut pieces = Vec::new();
+            if len > 0 {
+                let last = (offset + len as u64 - 1) / block_size;
+                for blkid in offset / block_size..=last {
+                    pieces.push(op.tx.peek(object, blkid)?);
+                }
+            }
+            let is_noted = !notes || is_noted(&inode, settings.is_relatime);
+            Ok(Found { pieces, block_size, len, generation, is_noted })
+        })
+        .await
+    }
+
+    /// Notes that a node was read.
+    async fn note_reading(&self, object: u64) -> Result<()> {
+        let noted = self.apply(Charge::write(NAMES_CHARGE), None, |op| {
+            let mut inode = op.inode(object)?;
+            inode.set_time(ZplAttr::Atime, op.now);
+            op.store(&inode)
+        });
+        match noted.await {
+            // A full pool can still be read.
+            Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Quota | Kind::ReadOnly) => {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Writes bytes at an offset. Gives where they are, and the size of the file. What could not be
+    /// written whole is written up to where it could: then the error comes with the next call.
+    ///
+    /// # Errors
+    /// `Kind::NoSpace`, `Kind::Quota`; `FsError::FileTooLarge`; refusals of flags.
+    pub async fn write(
+        &self,
+        cred: &Credentials,
+        object: u64,
+        offset: u64,
+        bytes: &[u8],
+        options: WriteOptions,
+    ) -> Result<WriteFacts> {
+        let locks = self.locks_of(object);
+        // The end of the file, and the size of its only block, are everybody's.
+        let is_long = bytes.len() as u64 > CHUNK;
+        let range = if options.is_append || is_long {
+            0..u64::MAX
+        } else {
+            offset..offset.saturating_add(bytes.len() as u64).max(offset.saturating_add(1))
+        };
+        let guard = locks.exclusive(range).await;
+        let place = if options.is_append { Place::End } else { Place::At(offset) };
+        let facts = self.write_chunks(cred, object, place, bytes).await?;
+        drop(guard);
+        if options.is_sync {
+            self.fsync(object).await?;
+        }
+        Ok(facts)
+    }
+
+    async fn write_chunks(
+        &self,
+        cred: &Credentials,
+        object: u64,
+        mut place: Place,
+        bytes: &[u8],
+    ) -> Result<WriteFacts> {
+        let mut whole: Option<WriteFacts> = None;
+        let mut rest = bytes;
+        loop {
+            let (chunk, behind) = rest.split_at(self.chunk_len(place, rest.len()));
+            let blocks = self.whole_blocks(object, place, chunk).await?;
+            let charge = Charge::write(chunk.len() as u64 + NAMES_CHARGE);
+            let written = self
+                .change(charge, Some(cred), |op| edit::write(op, object, place, chunk, &blocks));
+            let facts = match (written.await, whole) {
+                (Ok(facts), None) => facts,
+                (Ok(facts), Some(before)) => WriteFacts { offset: before.offset, ..facts },
+                (Err(error), None) => return Err(error),
+                // Some is written: that is what is told.
+                (Err(_), Some(before)) => return Ok(before),
+            };
+            let at = match place {
+                Place::At(offset) => offset,
+                Place::End => facts.offset,
+            };
+            place = Place::At(at + chunk.len() as u64);
+            whole = Some(WriteFacts { len: bytes.len() as u64 - behind.len() as u64, ..facts });
+            rest = behind;
+            if rest.is_empty() {
+                return Ok(whole.unwrap_or(facts));
+            }
+        }
+    }
+
+    /// How much goes into the next transaction: up to a multiple of a chunk in the file.
+    fn chunk_len(&self, place: Place, len: usize) -> usize {
+        let chunk = CHUNK.max(self.facts.settings().record_size);
+        let within = match place {
+            Place::At(offset) => offset % chunk,
+            Place::End => 0,
+        };
+        len.min((chunk - within) as usize)
+    }
+
+    /// The blocks that a write covers whole, ready to be put into the file.
+    async fn whole_blocks(
+        &self,
+        object: u64,
+        place: Place,
+        bytes: &[u8],
+    ) -> Result<Vec<(u64, Buf)>> {
+        let Place::At(offset) = place else { return Ok(Vec::new()) };
+        let record = self.facts.settings().record_size;
+        if (bytes.len() as u64) < record.min(WHOLE_MIN) {
+            return Ok(Vec::new());
+        }
+        let block = self
+            .look(None, |op| {
+                let dnode = op.tx.dnode(object)?;
+                let size = dnode.data_block_size();
+                // One that may still grow will be of the record size once it does not.
+                Ok(if dnode.maxblkid == 0 && size < record { record } else { size })
+            })
+            .await?;
+        let first = offset.next_multiple_of(block);
+        let skip = usize::try_from(first - offset).unwrap_or(usize::MAX);
+        let whole = bytes.get(skip..).unwrap_or(&[]).chunks_exact(block as usize);
+        Ok(whole
+            .enumerate()
+            .map(|(index, bytes)| {
+                let mut buf = BufMut::for_filling(bytes.len());
+                buf.copy_from_slice(bytes);
+                (first + index as u64 * block, buf.freeze())
+            })
+            .collect())
+    }
+
+    /// Makes room in a file, or cuts a range out of it.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); `FsError::WrongKind` for an empty range.
+    pub async fn allocate(
+        &self,
+        cred: &Credentials,
+        object: u64,
+        offset: u64,
+        len: u64,
+        how: Allocate,
+    ) -> Result<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64);
+        let end = end.ok_or_else(|| Error::new(Kind::Limit, FsError::FileTooLarge))?;
+        if len == 0 {
+            return Err(Error::new(Kind::Invalid, FsError::WrongKind));
+        }
+        let locks = self.locks_of(object);
+        let _guard = locks.exclusive(0..u64::MAX).await;
+        let (frees, extends) = match how {
+            Allocate::Extend => (false, true),
+            Allocate::KeepSize => (false, false),
+            Allocate::PunchHole | Allocate::ZeroRangeKeepSize => (true, false),
+            Allocate::ZeroRange => (true, true),
+        };
+        if !frees && self.engine.head_space(&self.head).await?.available < len {
+            return Err(Error::new(Kind::NoSpace, "the range is larger than what is free"));
+        }
+        let charge =
+            if frees { Charge::free(2 * NAMES_CHARGE) } else { Charge::write(NAMES_CHARGE) };
+        self.change(charge, Some(cred), |op| {
+            let size = edit_size(op, object)?;
+            if frees {
+                edit::free(op, object, offset, len)?;
+            }
+            if extends && end > size {
+                edit::truncate(op, object, end)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Shorter writes are copied under the lock.
+const WHOLE_MIN: u64 = 32 << 10;
+
+fn edit_size(op: &mut Op<'_, '_>, object: u64) -> cenote_dmu::TxResult<u64> {
+    let inode = op.inode(object)?;
+    check_data(&inode)?;
+    Ok(inode.size())
+}
+
+/// Only regular files have data.
+pub(super) fn check_data(inode: &Inode) -> cenote_dmu::TxResult<()> {
+    match inode.kind() {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(edit::refuse(Kind::Invalid, FsError::IsADirectory)),
+        _ => Err(edit::refuse(Kind::Invalid, FsError::WrongKind)),
+    }
+}
+
+/// Whether reading now tells nothing that is not known.
+fn is_noted(inode: &Inode, is_relatime: bool) -> bool {
+    let at = |attr| inode.time(attr);
+    let (atime, mtime, ctime): (Time, Time, Time) =
+        (at(ZplAttr::Atime), at(ZplAttr::Mtime), at(ZplAttr::Ctime));
+    is_relatime
+        && atime > mtime
+        && atime > ctime
+        && now().seconds - atime.seconds < RELATIME_SECONDS
+}
+
+fn of_piece(piece: &Piece) -> Option<&Buf> {
+    match piece {
+        Piece::Data(block) => Some(block),
+        Piece::Hole | Piece::Stored(_) => None,
+    }
+}
+
+/// Copies what `into` is to hold out of the blocks from the one of `offset` on.
+fn copy<'a>(
+    blocks: impl Iterator<Item = Option<&'a Buf>>,
+    offset: u64,
+    block_size: u64,
+    into: &mut [u8],
+) {
+    let mut within = (offset % block_size) as usize;
+    let mut rest = into;
+    for block in blocks {
+        let count = rest.len().min(block_size as usize - within);
+        let (target, behind) = rest.split_at_mut(count);
+        match block.and_then(|block| block.get(within..within + count)) {
+            Some(source) => target.copy_from_slice(source),
+            None => target.fill(0),
+        }
+        (rest, within) = (behind, 0);
+    }
+}

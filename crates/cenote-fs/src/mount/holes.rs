@@ -1,0 +1,58 @@
+//! Where a file has data and where holes.
+
+use cenote_rt::{Error, Kind, Result};
+
+use super::Mount;
+use super::data::check_data;
+use crate::error::FsError;
+
+/// Runs of blocks that one look goes through at most.
+const RUNS_AT_ONCE: usize = 64;
+
+/// What to look for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// Bytes that were written (`SEEK_DATA`).
+    Data,
+    /// A hole; the end of the file is one (`SEEK_HOLE`).
+    Hole,
+}
+
+impl Mount {
+    /// The first byte at or behind `offset` that is what is looked for, by blocks.
+    ///
+    /// # Errors
+    /// [`FsError::NoSuchPlace`] if the file ends before.
+    pub async fn seek(&self, object: u64, offset: u64, what: Seek) -> Result<u64> {
+        let mut at = offset;
+        loop {
+            let found = self
+                .look(None, |op| {
+                    let inode = op.inode(object)?;
+                    check_data(&inode)?;
+                    let size = inode.size();
+                    let block = op.tx.dnode(object)?.data_block_size();
+                    let mut at = at;
+                    for _ in 0..RUNS_AT_ONCE {
+                        if at >= size {
+                            return Ok(Err((at, size)));
+                        }
+                        let left = size.div_ceil(block) - at / block;
+                        let run = op.tx.run(object, at / block, left)?;
+                        if run.is_data == (what == Seek::Data) {
+                            return Ok(Ok(at));
+                        }
+                        at = (at / block).saturating_add(run.count).saturating_mul(block);
+                    }
+                    Ok(Err((at, size)))
+                })
+                .await?;
+            match found {
+                Ok(at) => return Ok(at),
+                Err((next, size)) if next < size => at = next,
+                Err((_, size)) if what == Seek::Hole && offset < size => return Ok(size),
+                Err(_) => return Err(Error::new(Kind::Invalid, FsError::NoSuchPlace)),
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! A file system that is open for reading and writing.
+//!
+//! ```text
+//!   FUSE, tests, programs ──> Mount: async operations on object numbers, for somebody
+//!                               |     handles keep unnamed files, range locks, cookies
+//!                               v
+//!                             edit::*  one transaction each, admitted with its worst case
+//!                               |  `── records ──> intent log ──fsync──> durable
+//!                               v
+//!                             the head's object set ──txg──> disk
+//! ```
+//!
+//! Nodes are named by their object numbers, which are their inode numbers. Every operation is one
+//! transaction, or, where a request is long, several under a lock on its range of bytes, so that
+//! others see all of it or nothing. Nothing waits for a disk but what must be read first, what asks
+//! to be durable, and what finds the memory for changes full.
+//!
+//! A [`Handle`] keeps a node that loses its last name. When the last handle goes the node waits to
+//! be freed, which the next operation that changes something does, or [`Mount::reap`]; what is
+//! still waiting when the program ends is freed by the next mount.
+//!
+//! Errors carry an [`FsError`](crate::FsError) or a kind that [`errno::of`] turns into the number
+//! that a system call gives.
+//!
+//! Concurrency: everything may be called at once. Order of locks: range locks (of one node), then
+//! the object set's, then the small ones in here and in [`Facts`].
+//!
+//! Sources: spec 03 §9-§13, 04 §17, 07 A7.
+
+mod attributes;
+mod data;
+mod device;
+pub mod errno;
+mod holes;
+mod names;
+mod open;
+mod statfs;
+mod sync;
+mod xattr;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_dmu::TxResult;
+use cenote_ondisk::znode::Time;
+use cenote_pool::engine::{Charge, Engine, Head, Ownership};
+use cenote_rt::{Error, FixedMap, Kind, Result};
+
+use crate::access::Credentials;
+use crate::edit::{self, Facts, Inode, Op};
+use crate::error::FsError;
+use crate::range_lock::RangeLocks;
+
+pub use attributes::Attributes;
+pub use data::{Allocate, WriteOptions};
+pub use device::{decode_dev, encode_rdev};
+pub use holes::Seek;
+pub use names::{DirEntry, ReadDirPage};
+pub use open::Handle;
+pub use statfs::Space;
+
+/// What an operation on names or attributes costs at most, beside data: the dnodes, the
+/// directories and their indirect blocks that it changes.
+const NAMES_CHARGE: u64 = 8 * 16 << 10;
+
+/// A file system that is open for reading and writing.
+pub struct Mount {
+    name: String,
+    engine: Arc<Engine>,
+    head: Arc<Head>,
+    /// Keeps the dataset from being destroyed.
+    _ownership: Ownership,
+    facts: Arc<Facts>,
+    /// Whoever opened it may not write.
+    is_read_only: bool,
+    /// The count of changes of properties that `facts` has.
+    settings_count: Mutex<u64>,
+    /// Locks of nodes that somebody works on. Held for a look-up.
+    locks: Mutex<FixedMap<u64, Arc<RangeLocks>>>,
+    /// Nodes that wait to be freed. Held for a look.
+    to_reap: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Mount {
+    /// Name of the dataset.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The head of the dataset.
+    #[must_use]
+    pub fn head(&self) -> &Arc<Head> {
+        &self.head
+    }
+
+    /// What is known of the file system.
+    #[must_use]
+    pub fn facts(&self) -> &Arc<Facts> {
+        &self.facts
+    }
+
+    /// The root directory.
+    #[must_use]
+    pub fn root(&self) -> u64 {
+        self.facts.root
+    }
+
+    /// Whether nothing can be changed.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only || self.facts.settings().is_read_only
+    }
+
+    /// Runs an operation that changes something, for `cred`.
+    pub(crate) async fn change<T>(
+        &self,
+        charge: Charge,
+        cred: Option<&Credentials>,
+        change: impl FnMut(&mut Op<'_, '_>) -> TxResult<T>,
+    ) -> Result<T> {
+        self.refresh().await?;
+        if self.is_read_only() {
+            return Err(Error::new(Kind::ReadOnly, FsError::ReadOnly));
+        }
+        let value = self.apply(charge, cred, change).await?;
+        if self.head.log().must_commit(false) {
+            self.make_durable(None).await?;
+        }
+        self.reap().await?;
+        Ok(value)
+    }
+
+    /// The same without anything around it.
+    async fn apply<T>(
+        &self,
+        charge: Charge,
+        cred: Option<&Credentials>,
+        mut change: impl FnMut(&mut Op<'_, '_>) -> TxResult<T>,
+    ) -> Result<T> {
+        let now = now();
+        let applied = self.engine.apply_charged(&self.head, charge, |tx| {
+            let mut op = Op::new(tx, &self.facts, cred, now);
+            let value = change(&mut op)?;
+            // Last: from here on nothing fails.
+            op.finish(Some(self.head.log()));
+            Ok(value)
+        });
+        Ok(applied.await?.0)
+    }
+
+    /// Runs an operation that changes nothing.
+    pub(crate) async fn look<T>(
+        &self,
+        cred: Option<&Credentials>,
+        mut look: impl FnMut(&mut Op<'_, '_>) -> TxResult<T>,
+    ) -> Result<T> {
+        if self.head.is_gone() {
+            return Err(Error::not_found(FsError::Stale));
+        }
+        let now = Time::default();
+        let live = self.head.live();
+        live.inspect(|tx| look(&mut Op::new(tx, &self.facts, cred, now))).await
+    }
+
+    /// Takes properties over that were changed.
+    async fn refresh(&self) -> Result<()> {
+        let count = self.head.settings_count();
+        let is_same = *lock(&self.settings_count) == count;
+        if is_same {
+            return Ok(());
+        }
+        let settings = edit::Settings::read(&self.engine, &self.head).await?;
+        self.facts.set_settings(settings);
+        // The log has a look at `sync=` only when it is asked for something.
+        self.engine.commit_log(&self.head, None).await?;
+        *lock(&self.settings_count) = count;
+        Ok(())
+    }
+
+    /// The locks of a node, as long as somebody has them.
+    fn locks_of(&self, object: u64) -> Arc<RangeLocks> {
+        let mut locks = lock(&self.locks);
+        if locks.len() > LOCKS_KEPT {
+            locks.retain(|_, locks| Arc::strong_count(locks) > 1);
+        }
+        Arc::clone(locks.entry(object).or_default())
+    }
+
+    /// The locks of a node, if somebody may have them.
+    fn busy_locks_of(&self, object: u64) -> Option<Arc<RangeLocks>> {
+        lock(&self.locks).get(&object).cloned()
+    }
+
+    /// Attributes of an inode.
+    fn attributes_of(op: &Op<'_, '_>, inode: &Inode) -> TxResult<Attributes> {
+        Attributes::of(op, inode)
+    }
+}
+
+/// Locks that are kept before those are looked for that nobody has.
+const LOCKS_KEPT: usize = 1024;
+
+fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The time, as inodes have it.
+pub(crate) fn now() -> Time {
+    let now = cenote_rt::wall_clock();
+    Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos().into() }
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount").field("name", &self.name).finish_non_exhaustive()
+    }
+}

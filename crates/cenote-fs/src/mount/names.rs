@@ -1,0 +1,255 @@
+//! Names: looking them up, making, moving and taking them away, and listing them.
+
+use cenote_ondisk::sa::ZplAttr;
+use cenote_pool::engine::Charge;
+use cenote_rt::{Error, Kind, Result};
+
+use super::{Attributes, Handle, Mount, NAMES_CHARGE};
+use crate::access::Credentials;
+use crate::edit::{self, NewNode, Rename, Target};
+use crate::error::FsError;
+use crate::node::FileKind;
+
+/// Cookies below are those of `.`, `..` and `.zfs`; entries begin behind (spec 03 §10.1).
+const DOTS_END: u64 = 3;
+
+/// An entry of a directory, as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// The node.
+    pub object: u64,
+    /// What it is; unknown on file systems of the first version.
+    pub kind: Option<FileKind>,
+    /// Listing goes on behind it from here, now or later.
+    pub cookie: u64,
+}
+
+/// Some entries of a directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadDirPage {
+    /// The entries.
+    pub entries: Vec<DirEntry>,
+    /// Nothing follows.
+    pub is_end: bool,
+}
+
+impl Mount {
+    /// The node of a name.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is no such name; refusals of rights.
+    pub async fn lookup(&self, cred: &Credentials, parent: u64, name: &[u8]) -> Result<Attributes> {
+        self.look(Some(cred), |op| {
+            let inode = edit::lookup(op, parent, name)?;
+            Self::attributes_of(op, &inode)
+        })
+        .await
+    }
+
+    /// The node at the end of a path of names, from the root; symbolic links are not followed.
+    ///
+    /// # Errors
+    /// As [`lookup`](Self::lookup).
+    pub async fn walk(&self, cred: &Credentials, path: &[u8]) -> Result<Attributes> {
+        self.look(Some(cred), |op| {
+            let mut object = op.facts.root;
+            let mut inode = op.inode(object)?;
+            for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+                inode = edit::lookup(op, object, name)?;
+                object = inode.object;
+            }
+            Self::attributes_of(op, &inode)
+        })
+        .await
+    }
+
+    /// Makes a node with a name.
+    ///
+    /// # Errors
+    /// `Kind::Exists` if the name is taken; refusals of rights, names and quotas.
+    pub async fn create(
+        &self,
+        cred: &Credentials,
+        parent: u64,
+        name: &[u8],
+        new: &NewNode<'_>,
+    ) -> Result<Attributes> {
+        self.change(Charge::write(NAMES_CHARGE), Some(cred), |op| {
+            let inode = edit::create(op, parent, name, new)?;
+            Self::attributes_of(op, &inode)
+        })
+        .await
+    }
+
+    /// Makes a node without a name, which goes with its last handle if it gets none (`O_TMPFILE`).
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub async fn create_unnamed(
+        &self,
+        cred: &Credentials,
+        parent: u64,
+        new: &NewNode<'_>,
+    ) -> Result<(Handle, Attributes)> {
+        let charge = Charge::write(NAMES_CHARGE);
+        let attributes = self.change(charge, Some(cred), |op| {
+            let inode = edit::create_orphan(op, parent, new)?;
+            Self::attributes_of(op, &inode)
+        });
+        let attributes = attributes.await?;
+        let handle = self.hold(attributes.object).await?;
+        self.doom(attributes.object);
+        Ok((handle, attributes))
+    }
+
+    /// Gives a node one more name.
+    ///
+    /// # Errors
+    /// `Kind::Exists` if the name is taken; `FsError::NotPermitted` for a directory; refusals of
+    /// rights and names.
+    pub async fn link(
+        &self,
+        cred: &Credentials,
+        object: u64,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Attributes> {
+        self.change(Charge::write(NAMES_CHARGE), Some(cred), |op| {
+            let inode = edit::link(op, object, parent, name)?;
+            Self::attributes_of(op, &inode)
+        })
+        .await
+    }
+
+    /// Takes a name away from anything but a directory.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is no such name; `FsError::IsADirectory`; refusals of rights.
+    pub async fn unlink(&self, cred: &Credentials, parent: u64, name: &[u8]) -> Result<()> {
+        self.remove(cred, parent, name, Target::File).await
+    }
+
+    /// Takes an empty directory away.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is no such name; `FsError::NotADirectory`, `FsError::NotEmpty`;
+    /// refusals of rights.
+    pub async fn rmdir(&self, cred: &Credentials, parent: u64, name: &[u8]) -> Result<()> {
+        self.remove(cred, parent, name, Target::Directory).await
+    }
+
+    async fn remove(
+        &self,
+        cred: &Credentials,
+        parent: u64,
+        name: &[u8],
+        target: Target,
+    ) -> Result<()> {
+        let removed = self
+            .change(Charge::free(NAMES_CHARGE), Some(cred), |op| {
+                edit::remove(op, parent, name, target)
+            })
+            .await?;
+        self.settle(&removed).await
+    }
+
+    async fn settle(&self, removed: &edit::Removed) -> Result<()> {
+        if removed.links == 0 {
+            self.head().log().forget(removed.object);
+        }
+        if removed.is_unlinked {
+            self.doom(removed.object);
+            self.reap().await?;
+        }
+        Ok(())
+    }
+
+    /// Renames.
+    ///
+    /// # Errors
+    /// As [`edit::rename`].
+    pub async fn rename(&self, cred: &Credentials, wish: &Rename<'_>) -> Result<()> {
+        let charge = Charge::write(2 * NAMES_CHARGE);
+        let replaced = self.change(charge, Some(cred), |op| edit::rename(op, wish)).await?;
+        match replaced {
+            Some(removed) => self.settle(&removed).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// `FsError::WrongKind` if it is none.
+    pub async fn read_link(&self, object: u64) -> Result<Vec<u8>> {
+        self.look(None, |op| {
+            let inode = op.inode(object)?;
+            if inode.kind() != FileKind::Symlink {
+                return Err(edit::refuse(Kind::Invalid, FsError::WrongKind));
+            }
+            if let Some(target) = inode.bytes(ZplAttr::Symlink) {
+                return Ok(target.to_vec());
+            }
+            // Old ones keep what does not fit as data.
+            let len = usize::try_from(inode.size()).unwrap_or(usize::MAX);
+            if len > TARGET_MAX {
+                let cause = FsError::LinkLength { len: inode.size() };
+                return Err(Error::corrupt(cause).into());
+            }
+            op.tx.read(object, 0, len)
+        })
+        .await
+    }
+
+    /// At most `max` entries of a directory, `.` and `..` first, from the place of a cookie on: 0
+    /// for the start. Entries that come and go meanwhile may be listed or not; every other is
+    /// listed exactly once.
+    ///
+    /// # Errors
+    /// `FsError::NotADirectory`; refusals of rights.
+    pub async fn read_dir(
+        &self,
+        cred: &Credentials,
+        object: u64,
+        cookie: u64,
+        max: usize,
+    ) -> Result<ReadDirPage> {
+        self.look(Some(cred), |op| {
+            let mut page = ReadDirPage::default();
+            if cookie < DOTS_END {
+                let dir = op.inode(object)?;
+                let dots = [(&b"."[..], dir.object), (&b".."[..], dir.parent())];
+                for (index, (name, object)) in dots.into_iter().enumerate() {
+                    // The second is followed by the first entry.
+                    let next = if index == 0 { 1 } else { DOTS_END };
+                    if cookie <= index as u64 && page.entries.len() < max {
+                        let kind = Some(FileKind::Directory);
+                        let name = name.to_vec();
+                        page.entries.push(DirEntry { name, object, kind, cookie: next });
+                    }
+                }
+            }
+            let rest = max - page.entries.len();
+            if rest == 0 {
+                return Ok(page);
+            }
+            let from = if cookie <= DOTS_END { 0 } else { cookie };
+            let listed = edit::list(op, object, from, rest)?;
+            let entries = listed.entries.into_iter().map(|entry| DirEntry {
+                name: entry.name,
+                object: entry.object,
+                kind: entry.kind,
+                cookie: entry.cookie,
+            });
+            page.entries.extend(entries);
+            page.is_end = listed.is_end;
+            Ok(page)
+        })
+        .await
+    }
+}
+
+/// Longest target of a link that is read from data.
+const TARGET_MAX: usize = 64 << 10;

@@ -1,0 +1,204 @@
+//! Opening and closing a file system, and holding on to nodes.
+
+use std::sync::{Arc, Mutex};
+
+use cenote_pool::engine::{Charge, Engine};
+use cenote_rt::{Error, Kind, Result};
+
+use super::{Mount, NAMES_CHARGE, lock};
+use crate::access::Credentials;
+use crate::acl::Want;
+use crate::edit::{self, Facts, permit};
+use crate::error::FsError;
+use crate::format::FsOwners;
+
+/// Somebody's hold on a node: it is not freed when it loses its last name.
+#[derive(Debug)]
+pub struct Handle {
+    object: u64,
+    facts: Arc<Facts>,
+    to_reap: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Handle {
+    /// The node.
+    #[must_use]
+    pub fn object(&self) -> u64 {
+        self.object
+    }
+}
+
+impl Clone for Handle {
+    fn clone(&self) -> Self {
+        self.facts.openers.add(self.object);
+        Self {
+            object: self.object,
+            facts: Arc::clone(&self.facts),
+            to_reap: Arc::clone(&self.to_reap),
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.facts.openers.remove(self.object) {
+            lock(&self.to_reap).push(self.object);
+        }
+    }
+}
+
+impl Mount {
+    /// Opens the file system of a dataset for reading and writing: what an intent log left is done
+    /// first, then nodes are freed that have no names.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is no such dataset; an [`FsError`] if it is no file system or one
+    /// that is read only here; those of the pool.
+    pub async fn open(engine: &Arc<Engine>, dataset: &str) -> Result<Arc<Self>> {
+        Self::open_with(engine, dataset, false).await
+    }
+
+    /// Opens it for reading: what is in the unlinked set stays there.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_read_only(engine: &Arc<Engine>, dataset: &str) -> Result<Arc<Self>> {
+        Self::open_with(engine, dataset, true).await
+    }
+
+    async fn open_with(
+        engine: &Arc<Engine>,
+        dataset: &str,
+        is_read_only: bool,
+    ) -> Result<Arc<Self>> {
+        let mount = Self::attach(engine, dataset, is_read_only).await;
+        mount.map_err(|error| error.in_dataset(dataset))
+    }
+
+    async fn attach(engine: &Arc<Engine>, dataset: &str, is_read_only: bool) -> Result<Arc<Self>> {
+        if !engine.has_probe() {
+            // What is written here is accounted to its owners.
+            let counts_objects = engine.has_feature("userobj_accounting").await?;
+            let counts_projects = engine.has_feature("project_quota").await?;
+            engine.set_probe(Arc::new(FsOwners { counts_objects, counts_projects }));
+        }
+        let head = engine.head(dataset).await?;
+        let ownership = head.own();
+        let facts = Facts::read(engine, &head).await?;
+        if !is_read_only && head.log().is_claimed() {
+            // Before anything else: what is in the log happened before what comes now.
+            crate::recover::recover(engine).await?;
+        }
+        if !is_read_only && head.log().awaits_replay() {
+            return Err(Error::new(Kind::Unsupported, FsError::Unreplayed));
+        }
+        // Layouts may have been registered meanwhile.
+        let facts = if is_read_only { facts } else { Facts::read(engine, &head).await? };
+        let mount = Arc::new(Self {
+            name: dataset.to_owned(),
+            engine: Arc::clone(engine),
+            settings_count: Mutex::new(head.settings_count()),
+            head,
+            _ownership: ownership,
+            facts: Arc::new(facts),
+            is_read_only,
+            locks: Mutex::default(),
+            to_reap: Arc::default(),
+        });
+        // Has the log look at the property `sync`.
+        mount.engine.commit_log(&mount.head, None).await?;
+        if !mount.is_read_only() {
+            mount.drain().await?;
+        }
+        Ok(mount)
+    }
+
+    /// Frees everything in the unlinked set that nobody has open.
+    async fn drain(&self) -> Result<()> {
+        let set = self.facts.unlinked;
+        let members = self.look(None, |op| {
+            let numbers = cenote_dmu::zap::edit::numbers(op.tx, set)?;
+            Ok(numbers.into_iter().map(|(number, _)| number).collect::<Vec<_>>())
+        });
+        lock(&self.to_reap).extend(members.await?);
+        self.reap().await
+    }
+
+    /// Frees nodes that lost their names and their handles. Operations that change something do
+    /// this too.
+    ///
+    /// # Errors
+    /// Those of the pool. What could not be freed stays in the unlinked set.
+    pub async fn reap(&self) -> Result<()> {
+        loop {
+            let Some(object) = lock(&self.to_reap).pop() else { return Ok(()) };
+            loop {
+                let charge = Charge::free(NAMES_CHARGE);
+                let reaped = self.apply(charge, None, |op| edit::reap(op, object)).await?;
+                if let Some(next) = reaped.next {
+                    lock(&self.to_reap).push(next);
+                }
+                if !reaped.is_unfinished {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Sees that a node without a name is freed, now or when the last has closed it.
+    pub(super) fn doom(&self, object: u64) {
+        if !self.facts.openers.doom(object) {
+            lock(&self.to_reap).push(object);
+        }
+    }
+
+    /// Takes hold of a node, whoever asks.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is none.
+    pub async fn hold(&self, object: u64) -> Result<Handle> {
+        // Counted under the object set's lock: a removal either sees it or was before.
+        self.look(None, |op| {
+            op.inode(object)?;
+            self.facts.openers.add(object);
+            Ok(())
+        })
+        .await?;
+        Ok(Handle { object, facts: Arc::clone(&self.facts), to_reap: Arc::clone(&self.to_reap) })
+    }
+
+    /// Opens a node, for `cred` to do with it what `want` says. Whether it may is asked here only,
+    /// not when it is read or written.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is none; refusals of rights.
+    pub async fn open_node(&self, cred: &Credentials, object: u64, want: Want) -> Result<Handle> {
+        if self.is_read_only() && want.intersects(Want::WRITE | Want::APPEND) {
+            return Err(Error::new(Kind::ReadOnly, FsError::ReadOnly));
+        }
+        self.look(Some(cred), |op| {
+            let inode = op.inode(object)?;
+            if inode.is_directory() && want.intersects(Want::WRITE | Want::APPEND) {
+                return Err(edit::refuse(Kind::Invalid, FsError::IsADirectory));
+            }
+            permit::check(op, &inode, want)
+        })
+        .await?;
+        self.hold(object).await
+    }
+
+    /// Whether `cred` may do what `want` says (`access`).
+    ///
+    /// # Errors
+    /// As [`open_node`](Self::open_node).
+    pub async fn access(&self, cred: &Credentials, object: u64, want: Want) -> Result<()> {
+        if self.is_read_only() && want.intersects(Want::WRITE | Want::APPEND) {
+            return Err(Error::new(Kind::ReadOnly, FsError::ReadOnly));
+        }
+        self.look(Some(cred), |op| {
+            let inode = op.inode(object)?;
+            permit::check(op, &inode, want)
+        })
+        .await
+    }
+}

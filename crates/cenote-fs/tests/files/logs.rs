@@ -1,0 +1,192 @@
+//! What is left in a log here is done again after a crash, and OpenZFS reads it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_device::{Image, ImageDevice};
+use cenote_fs::edit::xattr::Existing;
+use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
+use cenote_fs::mount::{Allocate, Attributes, WriteOptions, encode_rdev};
+use cenote_fs::{Ace, FileKind, Mount, PFlags, Time, recover};
+use cenote_ondisk::zap::Value;
+use cenote_pool::engine::Engine;
+use cenote_rt::block_on;
+
+use crate::fixture::{Fixture, root};
+use crate::pools;
+
+/// What can be said of a node after a replay, which has times of its own.
+#[derive(Debug, PartialEq)]
+struct Row {
+    told: Attributes,
+    content: Vec<u8>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    aces: Vec<Ace>,
+}
+
+async fn row(mount: &Mount, object: u64) -> Row {
+    let mut told = mount.attributes(object).await.unwrap();
+    (told.mtime, told.ctime, told.blocks) = (Time::default(), Time::default(), 0);
+    if told.kind == FileKind::Directory {
+        told.atime = Time::default();
+    }
+    let content = match told.kind {
+        FileKind::Regular => {
+            let mut bytes = vec![0; told.size as usize];
+            assert_eq!(mount.read(object, 0, &mut bytes).await.unwrap(), bytes.len());
+            bytes
+        }
+        FileKind::Symlink => mount.read_link(object).await.unwrap(),
+        _ => Vec::new(),
+    };
+    let mut xattrs = BTreeMap::new();
+    for name in mount.xattrs(&root(), object).await.unwrap() {
+        let value = mount.xattr(&root(), object, &name).await.unwrap();
+        xattrs.insert(name, value);
+    }
+    Row { told, content, xattrs, aces: mount.acl(&root(), object).await.unwrap() }
+}
+
+/// Every path and what is there.
+async fn tree(mount: &Mount) -> BTreeMap<String, Row> {
+    let mut rows = BTreeMap::new();
+    let mut open = vec![(String::new(), mount.root())];
+    while let Some((path, object)) = open.pop() {
+        let row = row(mount, object).await;
+        if row.told.kind == FileKind::Directory {
+            let page = mount.read_dir(&root(), object, 0, 10_000).await.unwrap();
+            assert!(page.is_end);
+            for entry in page.entries.into_iter().skip(2) {
+                let name = String::from_utf8(entry.name).unwrap();
+                open.push((format!("{path}/{name}"), entry.object));
+            }
+        }
+        rows.insert(path, row);
+    }
+    rows
+}
+
+fn images(devices: &[Arc<ImageDevice>]) -> Vec<Image> {
+    devices.iter().map(|device| device.image()).collect()
+}
+
+/// The pool as a crash leaves it, opened again. Gives how many records there were.
+async fn after_crash(images: Vec<Image>) -> (Arc<Engine>, Arc<Mount>, u64) {
+    let devices = pools::devices(images);
+    let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
+    let done = recover(&engine).await.unwrap();
+    let applied = done.iter().map(|(_, replayed)| {
+        assert!(replayed.failure.is_none(), "{replayed:?}");
+        replayed.applied
+    });
+    let applied = applied.sum();
+    let mount = Mount::open(&engine, "tank").await.unwrap();
+    (engine, mount, applied)
+}
+
+/// One of every operation that a log tells of.
+async fn everything(fixture: &Fixture) {
+    let (mount, top) = (&fixture.mount, fixture.mount.root());
+    let dir = fixture.dir(top, "dir").await.unwrap().object;
+    let file = fixture.file(dir, "file", &[1; 70_000]).await.unwrap().object;
+    let nodes = [
+        ("link", NewKind::Symlink(b"dir/file")),
+        ("fifo", NewKind::Fifo),
+        ("char", NewKind::CharDevice(encode_rdev(1, 300))),
+        ("socket", NewKind::Socket),
+    ];
+    for (name, kind) in nodes {
+        let new = NewNode::new(kind, 0o640);
+        mount.create(&root(), top, name.as_bytes(), &new).await.unwrap();
+    }
+    let wish = SetAttributes::default();
+    let time = SetTime::To(Time { seconds: 1_000_000, nanoseconds: 7 });
+    for wish in [
+        SetAttributes { mode: Some(0o4711), ..wish },
+        SetAttributes { uid: Some(12), gid: Some(34), ..wish },
+        SetAttributes { size: Some(50_000), ..wish },
+        SetAttributes { atime: Some(time), mtime: Some(time), ..wish },
+        SetAttributes { project: Some(42), flags: Some(PFlags::NODUMP | PFlags::HIDDEN), ..wish },
+    ] {
+        mount.set_attributes(&root(), file, &wish).await.unwrap();
+    }
+    mount.allocate(&root(), file, 1000, 5000, Allocate::PunchHole).await.unwrap();
+    let end = WriteOptions { is_append: true, ..WriteOptions::default() };
+    mount.write(&root(), file, 0, b"the end", end).await.unwrap();
+    for (name, value) in [(&b"user.a"[..], &b"one"[..]), (b"user.b", b"two")] {
+        mount.set_xattr(&root(), file, name, value, Existing::Any).await.unwrap();
+    }
+    mount.remove_xattr(&root(), file, b"user.a").await.unwrap();
+    let large = vec![9; 40_000];
+    mount.set_xattr(&root(), file, b"user.large", &large, Existing::Any).await.unwrap();
+    let mut aces = mount.acl(&root(), dir).await.unwrap();
+    aces.insert(0, Ace { kind: 0, flags: 3, mask: 0x21, id: 77, object: None });
+    mount.set_acl(&root(), dir, &aces).await.unwrap();
+    fixture.file(dir, "inherits", b"").await.unwrap();
+    mount.link(&root(), file, top, b"hard").await.unwrap();
+    for name in ["a", "b", "c", "d", "gone", "left"] {
+        fixture.file(top, name, name.as_bytes()).await.unwrap();
+    }
+    let rename = async |from: &str, to: &str, mode| {
+        let (from, to) = ((top, from.as_bytes()), (top, to.as_bytes()));
+        mount.rename(&root(), &Rename { from, to, mode }).await.unwrap();
+    };
+    rename("a", "b", RenameMode::Plain).await;
+    rename("c", "d", RenameMode::Exchange).await;
+    rename("left", "taken", RenameMode::Whiteout).await;
+    mount.unlink(&root(), top, b"gone").await.unwrap();
+    fixture.dir(top, "empty").await.unwrap();
+    mount.rmdir(&root(), top, b"empty").await.unwrap();
+}
+
+#[test]
+fn every_operation_is_done_again() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        fixture.engine.set_property("tank", "acltype", Value::U64(1)).await.unwrap();
+        // The chain of the log is there, and used from now on.
+        let first = fixture.file(fixture.mount.root(), "first", b"x").await.unwrap();
+        fixture.mount.fsync(first.object).await.unwrap();
+        fixture.engine.sync().await.unwrap();
+        let before = fixture.engine.uberblock().txg;
+        everything(&fixture).await;
+        fixture.mount.sync().await.unwrap();
+        let wanted = tree(&fixture.mount).await;
+        assert_eq!(fixture.engine.uberblock().txg, before, "all of it is in the log only");
+        let crashed = images(&fixture.devices);
+        let devices = pools::devices(crashed.clone());
+        if let Some(said) = pools::judge(&devices, "log", &["-iiii"]) {
+            for kind in [
+                "TX_CREATE",
+                "TX_MKDIR",
+                "TX_MKXATTR",
+                "TX_SYMLINK",
+                "TX_REMOVE",
+                "TX_RMDIR",
+                "TX_LINK",
+                "TX_RENAME",
+                "TX_WRITE",
+                "TX_TRUNCATE",
+                "TX_SETATTR",
+                "TX_ACL",
+                "TX_SETSAXATTR",
+                "TX_RENAME_EXCHANGE",
+                "TX_RENAME_WHITEOUT",
+            ] {
+                assert!(said.contains(kind), "{kind}: {said}");
+            }
+        }
+        // Twice, since a crash may come in the middle of it: what is done once is not done again.
+        for _ in 0..2 {
+            let (engine, mount, applied) = after_crash(crashed.clone()).await;
+            assert!(applied > 30, "{applied}");
+            let found = tree(&mount).await;
+            assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
+            for (path, row) in &found {
+                assert_eq!(row, &wanted[path], "{path}");
+            }
+            drop((engine, mount));
+        }
+    })
+    .unwrap();
+}

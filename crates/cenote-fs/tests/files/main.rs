@@ -1,0 +1,17 @@
+//! File systems that are written: against a model, against OpenZFS, and through crashes.
+
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
+mod accounts;
+mod attributes;
+mod basics;
+mod fixture;
+#[path = "../../../cenote-pool/tests/zil/frozen.rs"]
+mod frozen;
+mod history;
+mod logs;
+mod model;
+#[expect(dead_code, reason = "shared with the tests of volumes")]
+#[path = "../volumes/pools.rs"]
+mod pools;
+mod replay;
