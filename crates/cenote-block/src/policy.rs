@@ -115,6 +115,8 @@ pub struct DatasetPolicy {
     pub is_dedup: bool,
     /// Whether the object set is encrypted.
     pub is_encrypted: bool,
+    /// Log2 of the bytes of indirect blocks of new objects; 0: as `zfs_default_ibs` says.
+    pub indirect_shift: u8,
 }
 
 impl DatasetPolicy {
@@ -133,6 +135,7 @@ impl DatasetPolicy {
         special_small_blocks: 0,
         is_dedup: false,
         is_encrypted: false,
+        indirect_shift: 0,
     };
 }
 

@@ -357,3 +357,115 @@ fn features_are_as_documented() {
         assert_eq!(row.ends_with("| yes |"), is_maintained, "{row}");
     }
 }
+
+/// What `refreservation=auto` comes to, and a volume's size with it.
+#[test]
+fn volumes_reserve_what_openzfs_reserves() {
+    let shed = Shed::new("volumes", 0);
+    shed.add("d0", 64 << 30);
+    let path = shed.path().join("d0");
+    shed.succeeds(&format!("zpool create -o ashift=12 t {}", path.display()));
+    shed.succeeds("zfs create -V 16384M -b 4K t/fine");
+    shed.succeeds("zfs create -V 16384M -b 128K t/coarse");
+    shed.succeeds("zfs create -s -V 16384M -b 4K t/sparse");
+    let used = |name: &str| shed.succeeds(&format!("zfs list -H -o used {name}")).trim().to_owned();
+    assert_eq!([used("t/fine"), used("t/coarse")], ["17.0G", "16.0G"]);
+    assert_ne!(used("t/sparse"), "17.0G");
+    shed.succeeds("zfs set refreservation=auto t/sparse");
+    assert_eq!(used("t/sparse"), "17.0G");
+    // The reservation follows the size, unless it is another.
+    shed.succeeds("zfs set volsize=8192M t/fine");
+    assert_eq!(used("t/fine"), "8.50G");
+    shed.succeeds("zfs set refreservation=1G t/coarse");
+    shed.succeeds("zfs set volsize=8192M t/coarse");
+    assert_eq!(used("t/coarse"), "1G");
+    let sizes = shed.succeeds("zfs list -H -p -o volsize,refreservation t/fine");
+    assert_eq!(sizes.trim(), format!("{}\t{}", 8_u64 << 30, (8_u64 << 30) + 4116 * (128 << 10)));
+    shed.judge("t");
+}
+
+/// A checkpoint is taken, told of, gone back to and given up; devices come while there is one.
+#[test]
+fn a_checkpoint_is_kept_and_gone_back_to() {
+    let shed = Shed::new("checkpoint", 2);
+    let usage = |err: &str| err.lines().next().unwrap_or_default().to_owned();
+    shed.succeeds("zpool create tank d0");
+    shed.succeeds("zfs create tank/old");
+    shed.fails("zpool checkpoint nosuch", "cannot open 'nosuch': no such pool");
+    shed.fails(
+        "zpool checkpoint tank/old",
+        "cannot open 'tank/old': invalid character '/' in pool name\n'zpool checkpoint' doesn't \
+         work on datasets. To save the state of a dataset from a specific point in time please \
+         use 'zfs snapshot'",
+    );
+    let (_, err, status) = shed.run("zpool checkpoint -w tank");
+    let said = "--wait only valid when --discard also specified";
+    assert_eq!((status, usage(&err).as_str()), (2, said));
+    let gone = "cannot discard checkpoint in 'tank': checkpoint does not exist";
+    shed.fails("zpool checkpoint -d tank", gone);
+    shed.succeeds("zpool checkpoint tank");
+    shed.fails("zpool checkpoint tank", "cannot checkpoint 'tank': checkpoint exists");
+    shed.fails("zpool reguid tank", "cannot reguid 'tank': checkpoint exists");
+    shed.succeeds("zfs destroy tank/old");
+    shed.succeeds("zfs create tank/new");
+    shed.succeeds("zpool add tank d1");
+    let status = shed.succeeds("zpool status tank");
+    assert!(status.contains("checkpoint: created ") && status.contains(", consumes "), "{status}");
+    shed.succeeds("zpool export tank");
+    shed.judge("tank");
+    shed.succeeds("zpool import --rewind-to-checkpoint tank");
+    assert_eq!(shed.succeeds("zfs list -H -o name"), "tank\ntank/old\n");
+    let status = shed.succeeds("zpool status tank");
+    assert!(!status.contains("checkpoint:"), "{status}");
+    assert!(!status.contains("d1"), "{status}");
+    let history = shed.succeeds("zpool history -i tank");
+    assert!(history.contains("checkpoint rewind rewound state to txg="), "{history}");
+    shed.succeeds("zpool export tank");
+    std::fs::remove_file(shed.path().join("d1")).expect("d1");
+    let none = "cannot import 'tank': checkpoint does not exist";
+    shed.fails("zpool import --rewind-to-checkpoint tank", none);
+    shed.succeeds("zpool import tank");
+    shed.succeeds("zpool checkpoint tank");
+    shed.succeeds("zfs destroy tank/old");
+    shed.succeeds("zpool checkpoint -d -w tank");
+    shed.succeeds("zpool wait tank");
+    shed.judge("tank");
+}
+
+/// Free space is discarded and filled; what stands in the status, and in whose words it fails.
+#[test]
+fn free_space_is_trimmed_and_initialized() {
+    let shed = Shed::new("trim", 2);
+    let path = |name: &str| shed.path().join(name).to_string_lossy().into_owned();
+    shed.succeeds("zpool create tank mirror d0 d1");
+    let none = format!("cannot trim '{}': there is no active trim", path("d0"));
+    shed.fails("zpool trim -c tank", &none);
+    shed.fails("zpool trim tank nosuch", "cannot trim 'nosuch': no such device in pool");
+    let (_, err, status) = shed.run("zpool trim -w -s tank");
+    assert!(status == 2 && err.starts_with("-w cannot be used with -c or -s\n"), "{err}");
+    shed.succeeds("zpool trim tank d0");
+    let status = shed.succeeds("zpool status -t tank");
+    assert!(status.contains("  (100% trimmed, completed at "), "{status}");
+    assert!(status.contains("  (untrimmed)\n"), "{status}");
+    shed.succeeds("zpool initialize -w tank");
+    let status = shed.succeeds("zpool status -i tank");
+    assert_eq!(status.matches("  (100% initialized, completed at ").count(), 2, "{status}");
+    let blocks = |name: &str| {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::metadata(path(name)).expect("a device").blocks() * 512
+    };
+    assert!(blocks("d0") > 100 << 20 && blocks("d1") > 100 << 20);
+    shed.succeeds("zpool trim -r 4G tank");
+    assert!(blocks("d0") < 20 << 20 && blocks("d1") < 20 << 20, "{}", blocks("d0"));
+    shed.succeeds("zpool initialize -u tank");
+    let status = shed.succeeds("zpool status -i tank");
+    assert_eq!(status.matches("  (uninitialized)\n").count(), 2, "{status}");
+    let none = format!("cannot initialize '{}': there is no active initialization", path("d0"));
+    shed.fails("zpool initialize -s tank d0", &none);
+    shed.succeeds("zpool wait -t trim,initialize tank");
+    let (_, err, status) = shed.run("zpool wait -t nosuch tank");
+    assert!(status == 2 && err.starts_with("invalid activity 'nosuch'\n"), "{err}");
+    let events = shed.succeeds("zpool events tank");
+    assert_eq!(events, "TIME                           CLASS\n");
+    shed.judge("tank");
+}

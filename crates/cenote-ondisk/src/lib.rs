@@ -28,6 +28,7 @@ pub mod feature;
 pub mod history;
 pub mod indirect;
 pub mod label;
+pub mod leaf_work;
 pub mod master_node;
 pub mod nvlist;
 pub mod object_type;

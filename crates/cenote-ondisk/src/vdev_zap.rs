@@ -41,6 +41,13 @@ pub const TRIM_STATE: &str = "org.zfsonlinux:vdev_trim_state";
 /// Leaf: when it last acted.
 pub const TRIM_ACTION_TIME: &str = "org.zfsonlinux:vdev_trim_action_time";
 
+/// Leaf: bytes in a second that it discards at most.
+pub const TRIM_RATE: &str = "org.zfsonlinux:vdev_trim_rate";
+/// Leaf: whether it leaves out what was never used.
+pub const TRIM_PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
+/// Leaf: whether what it discards is erased.
+pub const TRIM_SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
+
 /// What a top-level vdev's space is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocationBias {

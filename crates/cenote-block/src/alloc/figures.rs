@@ -78,6 +78,8 @@ pub struct MetaslabSpace {
     pub fragmentation: Option<u64>,
     /// As its map's header has it.
     pub histogram: [u64; HISTOGRAM_BUCKETS],
+    /// Whether anything of it was ever used.
+    pub has_map: bool,
     /// From which txg on logs apply.
     pub unflushed_txg: u64,
     /// Free segments, if loaded.
@@ -101,6 +103,7 @@ impl Metaslab {
             weight: self.weight,
             fragmentation: self.fragmentation,
             histogram: self.histogram,
+            has_map: self.has_map,
             unflushed_txg: self.unflushed_txg,
             segments: self.loaded.is_some().then(|| self.loaded_segments()),
             is_open: self.activation.is_some(),
@@ -138,6 +141,10 @@ impl State {
     pub(super) fn metaslab_figures(&self, vdev: u64) -> Vec<MetaslabSpace> {
         let metaslabs = self.vdevs.get(&vdev).map_or(&[][..], |vdev| &vdev.metaslabs);
         metaslabs.iter().map(Metaslab::figures).collect()
+    }
+
+    pub(super) fn metaslab_space(&self, vdev: u64, id: u64) -> Option<MetaslabSpace> {
+        self.vdevs.get(&vdev)?.metaslabs.get(usize::try_from(id).ok()?).map(Metaslab::figures)
     }
 
     /// Deflated space of the normal vdevs that are allocated from.

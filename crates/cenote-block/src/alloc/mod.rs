@@ -34,6 +34,7 @@ pub mod fragmentation;
 mod group;
 mod load;
 mod metaslab;
+mod pause;
 pub mod policy;
 mod request;
 mod state;
@@ -48,6 +49,7 @@ pub use condense::{Condense, MapFigures};
 pub use error::{AllocError, ClaimError, Violation};
 pub use figures::{MetaslabSpace, SpaceFigures, VdevSpace};
 pub use flush::Flush;
+pub use pause::Paused;
 pub use policy::Policy;
 pub use request::{
     MetaslabSpec, MetaslabStore, Request, SpaceGeometry, StoredSpace, VdevHealth, VdevSpec,
@@ -64,6 +66,7 @@ use cenote_rt::{Result, tunables};
 
 use choose::Attempt;
 use load::Pins;
+use pause::Pauses;
 use state::State;
 use throttle::Throttle;
 
@@ -97,6 +100,7 @@ pub struct SpaceAllocator {
     store: Arc<dyn MetaslabStore>,
     state: Mutex<State>,
     throttle: Throttle,
+    pauses: Pauses,
 }
 
 impl std::fmt::Debug for SpaceAllocator {
@@ -110,7 +114,8 @@ impl SpaceAllocator {
     #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
         let state = Mutex::new(State::new(&options));
-        Arc::new(Self { store: options.store, state, throttle: Throttle::default() })
+        let (throttle, pauses) = Default::default();
+        Arc::new(Self { store: options.store, state, throttle, pauses })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -135,6 +140,8 @@ impl SpaceAllocator {
             let attempt = self.lock().attempt(request)?;
             match attempt {
                 Attempt::Found(dvas) => return Ok(dvas),
+                // Space that is only out of use for a moment is worth waiting for.
+                Attempt::NoSpace if self.wait_for_enabled().await => {}
                 Attempt::NoSpace => return Err(AllocError::NoSpace { class, psize, copies }.into()),
                 // One that cannot be read is passed over in the next attempt.
                 Attempt::Load(vdev, id) => drop(pins.load(vdev, id).await),
@@ -325,6 +332,12 @@ impl SpaceAllocator {
     #[must_use]
     pub fn metaslab_figures(&self, vdev: u64) -> Vec<MetaslabSpace> {
         self.lock().metaslab_figures(vdev)
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn metaslab_space(&self, vdev: u64, metaslab: u64) -> Option<MetaslabSpace> {
+        self.lock().metaslab_space(vdev, metaslab)
     }
 
     /// Deflated space that datasets share, before what the pool keeps back: normal vdevs that new

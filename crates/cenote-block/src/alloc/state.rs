@@ -49,6 +49,8 @@ pub(super) struct State {
     /// One at a time loads a metaslab; the others wait.
     pub(super) gates: FixedMap<(u64, usize), Arc<Semaphore>>,
     pub(super) memory_bytes: u64,
+    /// Metaslabs that are out of use for a while, each as often as somebody wants it to be.
+    pub(super) disabled: u64,
     /// Txg of the pool's checkpoint, which keeps what it reaches.
     pub(super) checkpoint: Option<u64>,
     pub(super) rng: Rng,

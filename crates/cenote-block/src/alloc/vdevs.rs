@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_ondisk::spacemap::Action;
-use cenote_ranges::RangeSet;
 use cenote_rt::{Error, FixedMap, Kind, Result, Rng, tunables};
 
 use super::class::{Class, Placement};
@@ -41,6 +40,7 @@ impl State {
             loaded: BTreeMap::new(),
             gates: FixedMap::default(),
             memory_bytes: MEMORY_BYTES,
+            disabled: 0,
             checkpoint: None,
             rng: Rng::seeded(options.seed),
         }
@@ -305,34 +305,6 @@ impl SpaceAllocator {
     pub fn set_changing(&self, vdev: u64, is_changing: bool) {
         if let Some(vdev) = self.lock().vdevs.get_mut(&vdev) {
             vdev.is_changing = is_changing;
-        }
-    }
-
-    /// Stops allocations from a metaslab, for trim and initialize, and gives what is free in it;
-    /// [`enable`](Self::enable) lets them go on. At most a few at a time.
-    pub async fn disable(&self, vdev: u64, metaslab: u64) -> Result<RangeSet> {
-        let id = metaslab as usize;
-        loop {
-            self.load(vdev, id).await?;
-            // LOCK state: what is free stays so from here on.
-            let mut state = self.lock();
-            let policy = state.policy.clone();
-            let Some(found) = state.vdevs.get_mut(&vdev) else { return Ok(RangeSet::new()) };
-            let Some(found_metaslab) = found.metaslabs.get_mut(id) else {
-                return Ok(RangeSet::new());
-            };
-            let Some(loaded) = &found_metaslab.loaded else { continue };
-            let free = loaded.free.ranges().clone();
-            found_metaslab.disabled += 1;
-            found.passivate(id, policy.as_ref());
-            return Ok(free);
-        }
-    }
-
-    /// Ends a [`disable`](Self::disable).
-    pub fn enable(&self, vdev: u64, metaslab: u64) {
-        if let Some(metaslab) = self.lock().metaslab(vdev, metaslab as usize) {
-            metaslab.disabled = metaslab.disabled.saturating_sub(1);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use cenote_device::{FileDevice, OpenError, OpenMode};
 use cenote_ondisk::config::PoolState;
-use cenote_pool::engine::OpError;
 use cenote_pool::engine::admin::PoolSetting;
+use cenote_pool::engine::{CheckpointError, OpError};
 use cenote_pool::features::{self, FeatureState, compat};
 use cenote_pool::import::Found;
 use cenote_pool::props::{POOL_PROPERTIES, pool_property};
@@ -177,7 +177,12 @@ fn reguid(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         if scan.candidates.iter().any(|found| found.guid() == guid) {
             return Err(Exit::failed(format!("cannot reguid '{name}': pool guid is in use")));
         }
-        writer.engine().reguid(guid).await?;
+        writer.engine().reguid(guid).await.map_err(|error| {
+            match error.cause::<CheckpointError>() {
+                Some(cause) => Exit::failed(format!("cannot reguid '{name}': {cause}")),
+                None => error.into(),
+            }
+        })?;
         writer.finish(line, io).await
     })
 }

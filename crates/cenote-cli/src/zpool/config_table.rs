@@ -12,12 +12,14 @@
 use std::fmt::Write as _;
 
 use cenote_ondisk::config::VdevKind;
+use cenote_ondisk::leaf_work::LeafWorkState;
 use cenote_pool::AllocationClass;
-use cenote_pool::status::{AuxReport, PoolStatus, VdevReport, state_name};
+use cenote_pool::status::{AuxReport, LeafProgress, PoolStatus, VdevReport, state_name};
 use cenote_vdev::{VdevAux, VdevState};
 
 use super::names::Names;
 use crate::nicenum;
+use crate::zfs::value;
 
 /// Sections after the main one, with their titles.
 pub(super) const SECTIONS: [(AllocationClass, &str); 3] = [
@@ -45,6 +47,10 @@ pub(super) struct Options {
     pub(super) has_direct: bool,
     /// `-e`: vdevs that are well are left out.
     pub(super) only_bad: bool,
+    /// `-i`: how far the filling of free space is.
+    pub(super) has_initialize: bool,
+    /// `-t`: how far the discarding of it is.
+    pub(super) has_trim: bool,
 }
 
 struct Table<'a> {
@@ -180,6 +186,10 @@ impl Table<'_> {
             self.counters(vdev, &mut line);
         }
         line.push_str(&note(vdev));
+        if vdev.children.is_empty() && vdev.kind != VdevKind::Root && !is_spare {
+            line.push_str(&progress(&INITIALIZE, &vdev.initialize, self.options.has_initialize));
+            line.push_str(&progress(&TRIM, &vdev.trim, self.options.has_trim));
+        }
         self.line(&line);
     }
 
@@ -245,6 +255,28 @@ fn note(vdev: &VdevReport) -> String {
         note.push_str("  (awaiting resilver)");
     }
     note
+}
+
+/// Words for work on a leaf's free space: that it runs, that it ran, that it never did.
+type Words = [&'static str; 3];
+
+const INITIALIZE: Words = ["initializing", "initialized", "uninitialized"];
+const TRIM: Words = ["trimming", "trimmed", "untrimmed"];
+
+/// How far work on a leaf is; without details only that it runs.
+fn progress(words: &Words, progress: &LeafProgress, has_details: bool) -> String {
+    let [runs, ran, never] = words;
+    let work = &progress.work;
+    let time = value::date(work.time, "%a %b %e %H:%M:%S %Y");
+    let since = match work.state {
+        LeafWorkState::Active if !has_details => return format!("  ({runs})"),
+        _ if !has_details => return String::new(),
+        LeafWorkState::Active => format!("started at {time}"),
+        LeafWorkState::Suspended => format!("suspended, started at {time}"),
+        LeafWorkState::Complete => format!("completed at {time}"),
+        LeafWorkState::None | LeafWorkState::Canceled => return format!("  ({never})"),
+    };
+    format!("  ({}% {ran}, {since})", progress.percent)
 }
 
 fn is_well(device: &AuxReport) -> bool {

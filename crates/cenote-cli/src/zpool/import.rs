@@ -6,7 +6,7 @@
 //! or without a trace would need that, and is checked as an import checks it, and refused.
 
 use cenote_ondisk::config::PoolState;
-use cenote_pool::engine::{Engine, EngineError};
+use cenote_pool::engine::{CheckpointError, Engine, EngineError};
 use cenote_pool::features::UnknownFeature;
 use cenote_pool::import::{FindError, Host, Scan};
 use cenote_pool::pool::Rewind;
@@ -166,6 +166,8 @@ async fn show(candidate: &Candidate, status: &PoolStatus, io: &mut Io<'_>) -> Co
         has_slow: false,
         has_direct: false,
         only_bad: false,
+        has_initialize: false,
+        has_trim: false,
     };
     write!(io.out, "{}", config_table::render(status, &options))?;
     if status.reason == Reason::BadGuidSum {
@@ -274,8 +276,7 @@ async fn take(
              to give it a new name"
         )));
     }
-    let goes_back = parsed.has('T') || parsed.has(CHECKPOINT);
-    if goes_back || parsed.has('m') {
+    if parsed.has('T') || parsed.has('m') {
         let text =
             "rewinding for good, or without logs, is not supported by this version of cenote";
         return Err(Exit::failed(format!("cannot import '{name}': {text}")));
@@ -291,9 +292,13 @@ async fn take(
         destroyed_ok: parsed.has('D'),
         host: Some(host.clone()),
         force: parsed.has('f'),
+        checkpoint: parsed.has(CHECKPOINT),
         ..OpenOptions::default()
     };
     let engine = Engine::open(candidate, &options).await.map_err(|error| {
+        if let Some(cause) = error.cause::<CheckpointError>() {
+            return Exit::failed(format!("cannot import '{name}': {cause}"));
+        }
         match error.cause::<EngineError>() {
             Some(_) => Exit::failed(format!(
                 "cannot import '{name}': {error}\nThe pool can be imported using '-o readonly=on'."

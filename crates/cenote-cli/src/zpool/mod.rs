@@ -8,15 +8,18 @@
 
 mod cache;
 mod change;
+mod checkpoint;
 mod config_table;
 pub(crate) mod create;
 mod dump;
+mod events;
 mod get;
 mod history;
 mod import;
 mod import_text;
 pub(crate) mod json;
 mod layout;
+mod leafwork;
 mod list;
 mod list_vdevs;
 mod names;
@@ -27,6 +30,7 @@ mod setting;
 mod status;
 mod status_json;
 mod status_text;
+mod wait;
 
 use std::sync::Arc;
 
@@ -52,6 +56,11 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "destroy" | "export" | "sync" | "set" | "reguid" | "upgrade" | "labelclear" => {
             change::run(verb, source, args, io)
         }
+        "checkpoint" => checkpoint::run(source, args, io),
+        "trim" => leafwork::trim(source, args, io),
+        "initialize" => leafwork::initialize(source, args, io),
+        "wait" => wait::run(source, args, io),
+        "events" => events::run(source, args, io),
         "version" => version(Tool::Zpool, args, io),
         "help" => help(Tool::Zpool, args, io),
         _ => refuse::run(verb, source, args, io),

@@ -37,7 +37,6 @@ const DEVICE: &str = "missing device name";
 #[rustfmt::skip]
 const VERBS: &[Verb] = &[
     verb("remove", "npsw", &[NAME, "missing device"], Some(0), "remove from"),
-    verb("checkpoint", "dw", &["missing pool argument"], Some(0), "checkpoint"),
     verb("prefetch", "t:", &[NAME], Some(0), "prefetch for"),
     verb("iostat", "c::gLPT:vyhplqrwnH", &[], Some(0), "show I/O statistics of"),
     verb("online", "e", &["missing pool name", DEVICE], Some(0), "online devices of"),
@@ -48,13 +47,9 @@ const VERBS: &[Verb] = &[
     verb("detach", "", &[NAME, "missing <device> specification"], Some(0), "detach from"),
     verb("replace", "fo:sw", &[NAME, "missing <device> specification"], Some(0), "replace in"),
     verb("split", ":gLR:lno:P", &["Missing pool name", "Missing new pool name"], Some(0), "split"),
-    verb("initialize", "csuw", &[NAME], Some(0), "initialize"),
     verb("resilver", "", &[NAME], Some(0), "resilver"),
     verb("scrub", "spweC", &[NAME], Some(0), "scrub"),
-    verb("trim", "csdr:w", &[NAME], Some(0), "trim"),
     verb("upgrade", ":avV:", &[], Some(0), "upgrade"),
-    verb("events", "vHfc", &[], None, "show events"),
-    verb("wait", "HpT:t:", &["missing 'pool' argument"], Some(0), "wait for"),
     verb("ddtprune", "d:p:", &[NAME], Some(0), "prune"),
 ];
 
@@ -97,11 +92,6 @@ async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
     let Some(name) = operands.get(index) else {
         return Err(Exit::failed(format!("cannot {} pools: {}", verb.deed, NOT_YET)));
     };
-    if name.contains('/') && verb.name == "checkpoint" {
-        return Err(Exit::failed(format!(
-            "cannot open '{name}': invalid character '/' in pool name"
-        )));
-    }
     if source.embedded {
         source.pool(name).await?;
     } else {

@@ -145,6 +145,9 @@ fn removal_lines(removal: &Removal) -> String {
 }
 
 fn checkpoint_line(checkpoint: &Checkpoint) -> String {
+    if checkpoint.is_discarding {
+        return format!("checkpoint: discarding, {} remaining.\n", bytes(checkpoint.bytes));
+    }
     format!(
         "checkpoint: created {}, consumes {}\n",
         ctime(checkpoint.time),

@@ -111,6 +111,8 @@ async fn one(pool: &Arc<Pool>, status: &PoolStatus, parsed: &Parsed) -> Result<S
         has_slow: parsed.has('s'),
         has_direct: parsed.has('d'),
         only_bad: parsed.has('e'),
+        has_initialize: parsed.has('i'),
+        has_trim: parsed.has('t'),
     };
     text.push_str(&config_table::render(status, &options));
     if parsed.has('D') {

@@ -92,7 +92,8 @@ impl Writer<'_> {
         }
         if let Some(checkpoint) = &self.status.checkpoint {
             let mut part = Map::new();
-            part.insert("state".into(), "EXISTS".into());
+            let state = if checkpoint.is_discarding { "DISCARDING" } else { "EXISTS" };
+            part.insert("state".into(), state.into());
             part.insert("start_time".into(), self.time(checkpoint.time));
             part.insert("space".into(), self.bytes(checkpoint.bytes));
             map.insert("checkpoint_stats".into(), part.into());

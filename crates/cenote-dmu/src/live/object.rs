@@ -7,15 +7,13 @@ use cenote_ondisk::dnode::{
     DNODE_CORE_LEN, DNODE_SLOT_LEN, DNODE_SLOTS_MAX, DnodeFlags, DnodePhys,
 };
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::BufMut;
+use cenote_rt::{BufMut, tunables};
 
 use super::error::LiveError;
 use super::layer::{ObjectLayer, SpillChange};
 use super::step::{ObjectSpec, TxResult};
 use super::tx::Tx;
 
-/// Log2 of the bytes of an indirect block, unless said otherwise (`zfs_default_ibs`).
-const INDIRECT_SHIFT: u8 = 17;
 /// Largest spill block.
 const SPILL_LEN_MAX: usize = 128 << 10;
 
@@ -23,7 +21,11 @@ impl Tx<'_> {
     /// Allocates an object: under the number asked for, or any.
     pub fn allocate(&mut self, spec: &ObjectSpec) -> TxResult<u64> {
         let slots = spec.slots.max(1);
-        let head = match new_dnode(spec, slots) {
+        let indirect_shift = match spec.indirect_shift {
+            0 => self.source.indirect_shift,
+            shift => shift,
+        };
+        let head = match new_dnode(&ObjectSpec { indirect_shift, ..*spec }, slots) {
             Ok(head) => head,
             Err(cause) => return Err(self.refuse(spec.number.unwrap_or(0), cause)),
         };
@@ -166,7 +168,7 @@ pub(super) fn new_dnode(spec: &ObjectSpec, slots: usize) -> Result<DnodePhys, Li
         return Err(LiveError::BonusLength { len: spec.bonus_len, capacity });
     }
     let indblkshift = match spec.indirect_shift {
-        0 => INDIRECT_SHIFT,
+        0 => tunables::DEFAULT_IBS.get() as u8,
         shift => shift.clamp(12, 17),
     };
     let pointers = pointer_count(spec.bonus_type, spec.bonus_len, slots);

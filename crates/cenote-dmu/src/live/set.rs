@@ -1,6 +1,7 @@
 //! The writable object set.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_ondisk::blkptr::BlockPtr;
@@ -58,6 +59,8 @@ pub(super) struct State {
 pub struct Live {
     pub(super) blocks: Arc<dyn Blocks>,
     pub(super) id: u64,
+    /// Log2 of the bytes of indirect blocks of new objects; 0: the tunable.
+    indirect_shift: AtomicU8,
     pub(super) state: Mutex<State>,
 }
 
@@ -97,12 +100,19 @@ impl Live {
             generation: 0,
             closed: 0,
         };
-        Arc::new(Self { blocks, id, state: Mutex::new(state) })
+        let indirect_shift = AtomicU8::new(0);
+        Arc::new(Self { blocks, id, indirect_shift, state: Mutex::new(state) })
     }
 
     /// Number of the dataset; 0 for the MOS.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Objects that are made from now on have indirect blocks of `1 << shift` bytes, if they do
+    /// not ask for others; 0: as `zfs_default_ibs` says.
+    pub fn set_indirect_shift(&self, shift: u8) {
+        self.indirect_shift.store(shift, Ordering::Relaxed);
     }
 
     /// What the set holds.
@@ -209,7 +219,8 @@ impl Live {
         let below = state.layers.iter();
         let below = below.map(|entry| Below { txg: entry.txg, layer: &entry.layer }).collect();
         let (blocks, base) = (&*self.blocks, &state.base);
-        let source = Source { blocks, id: self.id, below, base, fetched };
+        let indirect_shift = self.indirect_shift.load(Ordering::Relaxed);
+        let source = Source { blocks, id: self.id, indirect_shift, below, base, fetched };
         let mut tx = Tx::new(txg.unwrap_or(u64::MAX), source, state.cursor);
         let result = change(&mut tx);
         let (overlay, cursor, has_found) = (tx.overlay, tx.cursor, tx.has_found_number);
@@ -338,7 +349,10 @@ impl std::fmt::Debug for Live {
 
 /// The root block of a set without objects.
 fn new_root(kind: ObjSetType) -> ObjSetPhys {
-    let spec = ObjectSpec::new(ObjectType::DNODE, DNODE_BLOCK_LEN as u64);
+    let spec = ObjectSpec {
+        indirect_shift: 17,
+        ..ObjectSpec::new(ObjectType::DNODE, DNODE_BLOCK_LEN as u64)
+    };
     let mut meta_dnode = new_dnode(&spec, 1).expect("the parameters are constants that can be");
     if kind != ObjSetType::Meta {
         // OpenZFS never raises the levels of a dataset's meta-dnode (spec 02 §10.2).

@@ -34,6 +34,8 @@ pub struct Tx<'a> {
 pub(super) struct Source<'a> {
     pub(super) blocks: &'a dyn super::Blocks,
     pub(super) id: u64,
+    /// For objects that do not say how large their indirect blocks are; 0: the tunable.
+    pub(super) indirect_shift: u8,
     pub(super) below: Vec<Below<'a>>,
     pub(super) base: &'a super::view::Tree,
     pub(super) fetched: &'a super::view::Fetched,

@@ -11,12 +11,14 @@
 //! Sources: spec 06 §19.
 
 mod examine;
+mod leaf_work;
 mod progress;
 mod reason;
 mod report;
 mod rules;
 
 pub use examine::examine;
+pub use leaf_work::LeafProgress;
 pub use progress::{Checkpoint, Expansion, ExpansionState, Removal};
 pub use reason::Reason;
 pub use report::{AuxReport, VdevReport};
@@ -67,7 +69,8 @@ impl Pool {
     /// How the pool is.
     pub async fn status(&self) -> Result<PoolStatus> {
         let space = self.space().await?;
-        let root = report::of_pool(self, &space);
+        let mut root = report::of_pool(self, &space);
+        leaf_work::complete(self, &mut root).await;
         let aux = |devices: &[crate::import::AuxDevice]| {
             devices.iter().map(|device| AuxReport::new(self, device)).collect::<Vec<_>>()
         };

@@ -30,6 +30,8 @@ pub struct Checkpoint {
     pub time: u64,
     /// Bytes that it holds.
     pub bytes: u64,
+    /// It is given up, and what it holds is being freed.
+    pub is_discarding: bool,
 }
 
 /// How far an expansion is.
@@ -78,8 +80,12 @@ pub(super) fn removal(pool: &Pool) -> Option<Removal> {
 }
 
 pub(super) fn checkpoint(pool: &Pool, space: &Space) -> Option<Checkpoint> {
-    let words = pool.directory_value(POOL_CHECKPOINT)?.words();
-    Some(Checkpoint { time: *words.get(UBERBLOCK_TIME)?, bytes: space.checkpoint? })
+    let bytes = space.checkpoint?;
+    let time = match pool.directory_value(POOL_CHECKPOINT) {
+        Some(value) => Some(*value.words().get(UBERBLOCK_TIME)?),
+        None => None,
+    };
+    Some(Checkpoint { time: time.unwrap_or(0), bytes, is_discarding: time.is_none() })
 }
 
 pub(super) async fn expansions(pool: &Pool) -> Vec<Expansion> {

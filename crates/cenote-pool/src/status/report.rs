@@ -7,6 +7,7 @@ use cenote_vdev::{LeafStats, VdevAux, VdevState};
 use crate::Pool;
 use crate::accounting::{AllocationClass, Space, VdevFigures};
 use crate::import::AuxDevice;
+use crate::status::LeafProgress;
 
 /// A vdev and what is below it.
 #[derive(Debug, Clone)]
@@ -48,6 +49,10 @@ pub struct VdevReport {
     pub is_resilvering: bool,
     /// Whether its resilver waits for the one that runs.
     pub is_deferred: bool,
+    /// How far the discarding of a leaf's free space is.
+    pub trim: LeafProgress,
+    /// How far the filling of it is.
+    pub initialize: LeafProgress,
     /// What is below it.
     pub children: Vec<Self>,
 }
@@ -136,6 +141,8 @@ pub(super) fn report(
         is_non_allocating: config.top.non_allocating,
         is_resilvering: leaf.resilver_txg.is_some() || leaf.rebuild_txg.is_some(),
         is_deferred: leaf.resilver_defer,
+        trim: LeafProgress::default(),
+        initialize: LeafProgress::default(),
         children: config.children.iter().map(|child| self::report(child, fill)).collect(),
     };
     if matches!(config.kind, VdevKind::Missing) {

@@ -1,7 +1,13 @@
 //! Devices that come while the pool is in use; free space that is discarded or filled.
 
-use cenote_pool::engine::CheckpointError;
-use cenote_rt::block_on;
+use std::time::Duration;
+
+use cenote_block::alloc::SpaceAllocator;
+use cenote_device::Image;
+use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
+use cenote_pool::engine::admin::PoolSetting;
+use cenote_pool::engine::{CheckpointError, LeafWorkError, Stop, TrimOptions};
+use cenote_rt::{block_on, tunables};
 use cenote_vdev::create::VdevClass;
 
 use crate::memory::{Budget, MemoryPool};
@@ -84,6 +90,196 @@ fn a_rewind_leaves_behind_a_device_that_came_later() {
         pool.auditor = crate::audit::Auditor::new();
         pool.write("tank/a", 5, 0, 0).await;
         pool.reopen().await;
+        pool.check().await;
+        pool.judge().await;
+    })
+    .unwrap();
+    drop(budget);
+}
+
+/// Byte of a device at which its data area starts.
+const DATA_START: u64 = 4 << 20;
+
+/// The free ranges of the one vdev of a pool, none being taken meanwhile.
+async fn free_ranges(space: &std::sync::Arc<SpaceAllocator>) -> Vec<std::ops::Range<u64>> {
+    let mut ranges = Vec::new();
+    for metaslab in space.metaslab_figures(0) {
+        let paused = space.pause(0, metaslab.id).await.unwrap().unwrap();
+        ranges.extend(paused.free().iter());
+    }
+    ranges
+}
+
+/// What the word at `offset` of the data area is.
+fn word(image: &Image, offset: u64) -> u64 {
+    let mut bytes = [0; 8];
+    image.read_at(DATA_START + offset, &mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+/// A pool of which much was written and freed again, so that free space holds what it held.
+async fn used() -> MemoryPool {
+    let pool = MemoryPool::new().await;
+    pool.create("tank/a").await;
+    for round in 0..3 {
+        for block in 0..400 {
+            pool.write("tank/a", 5, block, block * 5 + 3 + round * 10_000).await;
+        }
+        pool.engine.sync().await.unwrap();
+    }
+    pool.engine.take_checkpoint().await.unwrap();
+    for block in 0..200 {
+        pool.write("tank/a", 5, block * 2, block * 5 + 4).await;
+    }
+    pool.settle().await;
+    pool
+}
+
+async fn check_contents(pool: &MemoryPool) {
+    for block in 0..400 {
+        let salt = if block % 2 == 0 { block / 2 * 5 + 4 } else { block * 5 + 20_003 };
+        assert_eq!(pool.read("tank/a", 5, block).await, salt, "block {block}");
+    }
+}
+
+#[test]
+fn what_is_free_is_discarded_and_nothing_else() {
+    let budget = Budget::take();
+    block_on(2, async {
+        let mut pool = used().await;
+        let leaf = pool.engine.data_leaves()[0];
+        let kind = LeafWorkKind::Trim;
+        let none = pool.engine.stop_work(&[leaf], kind, Stop::Cancel).await.unwrap_err();
+        assert_eq!(none.cause(), Some(&LeafWorkError::NotRunning(leaf, kind)));
+        let unknown = pool.engine.start_trim(&[1], TrimOptions::default()).await.unwrap_err();
+        assert_eq!(unknown.cause(), Some(&LeafWorkError::NoDevice(1)));
+
+        // Slowly, while others write; then held, and gone on with by another opening.
+        let slow = TrimOptions { rate: 32 << 20, ..TrimOptions::default() };
+        pool.engine.start_trim(&[leaf], slow).await.unwrap();
+        let again = pool.engine.start_trim(&[leaf], slow).await.unwrap_err();
+        assert_eq!(again.cause(), Some(&LeafWorkError::Running(leaf, kind)));
+        for block in 0..20 {
+            pool.write("tank/a", 6, block, block * 5 + 3).await;
+            pool.engine.sync().await.unwrap();
+        }
+        cenote_rt::sleep(Duration::from_millis(300)).await;
+        pool.engine.stop_work(&[leaf], kind, Stop::Suspend).await.unwrap();
+        let held = pool.engine.leaf_work(leaf, kind).await.unwrap();
+        assert_eq!((held.state, held.rate), (LeafWorkState::Suspended, 32 << 20));
+        assert!(held.offset > 0 && held.offset < 120 << 20, "{held:?}");
+        pool.check().await;
+        pool.reopen().await;
+        pool.engine.resume_leaf_work().await.unwrap();
+        let still = pool.engine.leaf_work(leaf, kind).await.unwrap();
+        assert_eq!((still.state, still.offset), (LeafWorkState::Suspended, held.offset));
+        let fast = TrimOptions { rate: 1 << 40, ..TrimOptions::default() };
+        pool.engine.start_trim(&[leaf], fast).await.unwrap();
+        pool.engine.wait_for_leaf_work(&[leaf], kind).await.unwrap();
+        let done = pool.engine.leaf_work(leaf, kind).await.unwrap();
+        assert_eq!((done.state, done.rate), (LeafWorkState::Complete, 1 << 40));
+        assert!(done.offset > held.offset);
+
+        // From the beginning, since the last one is done.
+        pool.engine.start_trim(&[leaf], TrimOptions::default()).await.unwrap();
+        pool.engine.wait_for_leaf_work(&[leaf], kind).await.unwrap();
+        check_contents(&pool).await;
+        let held = pool.engine.checkpoint_bytes();
+        assert!(held > 0);
+        let (free, image) = (free_ranges(pool.engine.allocator()).await, pool.devices[0].image());
+        let min = tunables::TRIM_EXTENT_BYTES_MIN.get();
+        let mut trimmed = 0;
+        // What the records of the end took and freed since.
+        let mut touched = 0;
+        for range in free.iter().filter(|range| range.end - range.start >= min) {
+            for offset in range.clone().step_by(512) {
+                trimmed += 1;
+                touched += u64::from(word(&image, offset) != 0);
+            }
+        }
+        assert!(trimmed > 1000 && touched < 400, "{touched} of {trimmed}");
+        pool.check().await;
+        pool.judge_as_it_is();
+        pool.judge_checkpoint();
+        pool.engine.export().await.unwrap();
+        pool.rewind().await.unwrap();
+        for block in 0..400 {
+            assert_eq!(pool.read("tank/a", 5, block).await, block * 5 + 20_003);
+        }
+        pool.judge().await;
+    })
+    .unwrap();
+    drop(budget);
+}
+
+#[test]
+fn what_is_free_is_filled_and_nothing_else() {
+    let budget = Budget::take();
+    block_on(2, async {
+        let mut pool = used().await;
+        let leaf = pool.engine.data_leaves()[0];
+        let kind = LeafWorkKind::Initialize;
+        pool.engine.start_initialize(&[leaf]).await.unwrap();
+        for block in 0..10 {
+            pool.write("tank/a", 6, block, block * 5 + 3).await;
+            pool.engine.sync().await.unwrap();
+        }
+        // Left while it is under way: it goes on by itself.
+        pool.reopen().await;
+        let left = pool.engine.leaf_work(leaf, kind).await.unwrap();
+        pool.engine.resume_leaf_work().await.unwrap();
+        pool.engine.wait_for_leaf_work(&[leaf], kind).await.unwrap();
+        let done = pool.engine.leaf_work(leaf, kind).await.unwrap();
+        assert_eq!(done.state, LeafWorkState::Complete, "{left:?}");
+        check_contents(&pool).await;
+        let (free, image) = (free_ranges(pool.engine.allocator()).await, pool.devices[0].image());
+        let (mut filled, mut other) = (0_u64, 0_u64);
+        for offset in free.iter().flat_map(|range| range.clone().step_by(512)) {
+            if word(&image, offset) == 0xdead_beef_dead_beee { filled += 1 } else { other += 1 }
+        }
+        assert!(filled > 200_000 && other < 2000, "{filled} {other}");
+        pool.check().await;
+        pool.engine.stop_work(&[leaf], kind, Stop::Forget).await.unwrap();
+        let state = pool.engine.leaf_work(leaf, kind).await.unwrap().state;
+        assert_eq!(state, LeafWorkState::None);
+        pool.judge().await;
+    })
+    .unwrap();
+    drop(budget);
+}
+
+#[test]
+fn what_becomes_free_is_discarded_by_itself() {
+    let budget = Budget::take();
+    block_on(2, async {
+        let mut pool = MemoryPool::new().await;
+        tunables::TRIM_TXG_BATCH.set(2).unwrap();
+        pool.engine.set_pool(vec![PoolSetting::Property("autotrim", 1)]).await.unwrap();
+        pool.reopen().await;
+        pool.create("tank/a").await;
+        for round in 0..4 {
+            for block in 0..300 {
+                pool.write("tank/a", 5, block, block * 5 + 3 + round * 10_000).await;
+            }
+            pool.engine.sync().await.unwrap();
+        }
+        for block in 0..12 {
+            pool.write("tank/a", 6, block, 3).await;
+            pool.engine.sync().await.unwrap();
+        }
+        pool.engine.export().await.unwrap();
+        tunables::TRIM_TXG_BATCH.set(32).unwrap();
+        pool.open_again().await;
+        let (free, image) = (free_ranges(pool.engine.allocator()).await, pool.devices[0].image());
+        let offsets = free.iter().flat_map(|range| range.clone().step_by(512));
+        let (left, all) = offsets.fold((0, 0), |(left, all), offset| {
+            (left + u64::from(word(&image, offset) != 0), all + 1)
+        });
+        // 14 MB were freed: of that only what came last, or is small, is left.
+        assert!(all > 100_000 && left < 12_000, "{left} of {all}");
+        for block in 0..300 {
+            assert_eq!(pool.read("tank/a", 5, block).await, block * 5 + 30_003);
+        }
         pool.check().await;
         pool.judge().await;
     })

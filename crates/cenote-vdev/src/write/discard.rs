@@ -9,9 +9,9 @@ use futures_util::future::join_all;
 
 use super::device_offset;
 use crate::leaf::LeafId;
-use crate::{LeafRange, NoDevice};
 use crate::read::DEPTH_MAX;
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree};
+use crate::{LeafRange, NoDevice};
 
 impl Tree {
     /// The stretches of leaves that hold the `asize` bytes at `place`; of those that can be

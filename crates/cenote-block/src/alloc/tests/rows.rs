@@ -28,7 +28,8 @@ fn commit(space: &SpaceAllocator, txg: u64) {
 fn what_was_freed_is_used_again_three_txgs_later() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 3)]);
     // With nothing free at all nothing would wait.
-    block_on(1, space.disable(0, 2)).unwrap().unwrap();
+    let paused = block_on(1, space.pause(0, 2)).unwrap().unwrap();
+    std::mem::forget(paused);
     let all = Request::data(1 << 16, 5);
     let dvas = [allocate(&space, &all).unwrap()[0], allocate(&space, &all).unwrap()[0]];
     assert_eq!(allocate(&space, &all).unwrap_err().kind(), Kind::NoSpace);
@@ -217,13 +218,23 @@ fn new_space_is_used_after_its_txg() {
 #[test]
 fn a_disabled_metaslab_is_passed_over() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 2)]);
-    let free = block_on(1, space.disable(0, 0)).unwrap().unwrap();
-    assert_eq!(free.bytes(), 1 << 16);
+    let paused = block_on(1, space.pause(0, 0)).unwrap().unwrap().unwrap();
+    assert_eq!(paused.free().bytes(), 1 << 16);
     let request = Request::data(1 << 16, 5);
     assert_eq!(allocate(&space, &request).unwrap()[0].offset, 1 << 16);
+    // There is no other: it waits.
+    let dva = block_on(1, async {
+        let waits = space.allocate(&request);
+        let wants = async {
+            while !space.is_wanted() {
+                cenote_rt::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            drop(paused);
+        };
+        futures_util::future::join(waits, wants).await.0
+    });
+    assert_eq!(dva.unwrap().unwrap()[0].offset, 0);
     assert!(allocate(&space, &request).is_err());
-    space.enable(0, 0);
-    assert_eq!(allocate(&space, &request).unwrap()[0].offset, 0);
 }
 
 #[test]

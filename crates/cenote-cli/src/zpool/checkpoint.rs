@@ -1,0 +1,59 @@
+//! `zpool checkpoint`.
+//!
+//! Nobody keeps a pool between two commands, so what a checkpoint held that was given up is freed
+//! by this command as far as one transaction group goes, and by the following ones; with `-w` all
+//! of it by this one.
+
+use cenote_pool::engine::{CheckpointError, CheckpointState};
+
+use super::{block_on, no_such_pool};
+use crate::err;
+use crate::getopt::{self, Long};
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::Source;
+use crate::usage::Tool;
+use crate::writer::{Writer, command_line};
+
+/// What is said of a slash in the name.
+const NOT_A_DATASET: &str = "'zpool checkpoint' doesn't work on datasets. To save the state of a \
+    dataset from a specific point in time please use 'zfs snapshot'";
+
+/// Runs it.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let line = command_line(Tool::Zpool, "checkpoint", args);
+    let longs = [Long::flag("discard", 'd'), Long::flag("wait", 'w')];
+    let parsed = getopt::parse(args, "dw", &longs)?;
+    if parsed.has('w') && !parsed.has('d') {
+        return Err(Exit::usage("--wait only valid when --discard also specified"));
+    }
+    let [name] = &parsed.operands[..] else {
+        return Err(Exit::usage(match parsed.operands.len() {
+            0 => "missing pool argument",
+            _ => "too many arguments",
+        }));
+    };
+    if name.contains('/') {
+        err!(io, "cannot open '{name}': invalid character '/' in pool name")?;
+        return Err(Exit::failed(NOT_A_DATASET));
+    }
+    block_on(async {
+        if !source.embedded {
+            return Err(Exit::failed(no_such_pool(name)));
+        }
+        let writer = Writer::open(source, name).await?;
+        let engine = writer.engine();
+        let (deed, outcome) = if parsed.has('d') {
+            ("discard checkpoint in", engine.discard_checkpoint().await)
+        } else {
+            ("checkpoint", engine.take_checkpoint().await)
+        };
+        outcome.map_err(|error| match error.cause::<CheckpointError>() {
+            Some(cause) => Exit::failed(format!("cannot {deed} '{name}': {cause}")),
+            None => Exit::failed(format!("cannot {deed} '{name}': {error}")),
+        })?;
+        while parsed.has('w') && engine.checkpoint() == CheckpointState::Discarding {
+            engine.sync().await?;
+        }
+        writer.finish(&line, io).await
+    })
+}

@@ -1,0 +1,166 @@
+//! `zpool trim` and `zpool initialize`.
+//!
+//! Nobody keeps a pool between two commands, so the command does the work itself and is back when
+//! it is done, with `-w` or without. One that is interrupted leaves the state as it is: `status`
+//! shows how far it was, `-s` and `-c` end it, and the command without them goes on from there.
+
+use std::sync::Arc;
+
+use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::leaf_work::LeafWorkKind;
+use cenote_pool::engine::{Engine, LeafWorkError, Stop, TrimOptions};
+use cenote_rt::Error;
+
+use super::{block_on, no_such_pool};
+use crate::getopt::{self, Long, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::quantity;
+use crate::source::Source;
+use crate::usage::Tool;
+use crate::writer::{Writer, command_line};
+
+/// Runs `zpool trim`.
+pub(super) fn trim(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let longs = [
+        Long::flag("cancel", 'c'),
+        Long::flag("secure", 'd'),
+        Long::with_argument("rate", 'r'),
+        Long::flag("suspend", 's'),
+        Long::flag("wait", 'w'),
+    ];
+    let parsed = getopt::parse(args, "cdr:sw", &longs)?;
+    let is_stop = parsed.has('c') || parsed.has('s');
+    if parsed.has('d') && is_stop {
+        return Err(Exit::usage("-d cannot be combined with the -c or -s options"));
+    }
+    if parsed.has('r') && is_stop {
+        return Err(Exit::usage("-r cannot be combined with the -c or -s options"));
+    }
+    if parsed.has('w') && is_stop {
+        return Err(Exit::usage("-w cannot be used with -c or -s"));
+    }
+    let rate = parsed.value('r').map(quantity::parse).transpose();
+    let rate = rate.map_err(|_| Exit::usage("invalid value for rate"))?.unwrap_or(0);
+    let options = TrimOptions { rate, is_secure: parsed.has('d'), is_partial: false };
+    let line = command_line(Tool::Zpool, "trim", args);
+    work(source, &parsed, LeafWorkKind::Trim, options, &line, io)
+}
+
+/// Runs `zpool initialize`.
+pub(super) fn initialize(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let longs = [
+        Long::flag("cancel", 'c'),
+        Long::flag("suspend", 's'),
+        Long::flag("uninit", 'u'),
+        Long::flag("wait", 'w'),
+    ];
+    let parsed = getopt::parse(args, "csuw", &longs)?;
+    if parsed.has('w') && (parsed.has('c') || parsed.has('s') || parsed.has('u')) {
+        // The missing blank is OpenZFS's.
+        return Err(Exit::usage("-w cannot be used with -c, -sor -u"));
+    }
+    let line = command_line(Tool::Zpool, "initialize", args);
+    work(source, &parsed, LeafWorkKind::Initialize, TrimOptions::default(), &line, io)
+}
+
+/// What ends work, if that is what is asked for. The last of several is the one that complains.
+fn stop_of(parsed: &Parsed) -> Result<Option<Stop>, Exit> {
+    let mut stops = parsed.options.iter().filter(|(letter, _)| "csu".contains(*letter));
+    let Some((first, _)) = stops.next() else { return Ok(None) };
+    if let Some((other, _)) = stops.find(|(letter, _)| letter != first) {
+        return Err(Exit::usage(format!("-{other} cannot be combined with other options")));
+    }
+    Ok(Some(match first {
+        'c' => Stop::Cancel,
+        's' => Stop::Suspend,
+        _ => Stop::Forget,
+    }))
+}
+
+fn work(
+    source: &Source,
+    parsed: &Parsed,
+    kind: LeafWorkKind,
+    options: TrimOptions,
+    line: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let stop = stop_of(parsed)?;
+    let [name, devices @ ..] = &parsed.operands[..] else {
+        return Err(Exit::usage("missing pool name argument"));
+    };
+    block_on(async {
+        if !source.embedded {
+            return Err(Exit::failed(no_such_pool(name)));
+        }
+        let writer = Writer::open(source, name).await?;
+        let engine = Arc::clone(writer.engine());
+        let root = engine.vdev_config();
+        let mut leaves = Vec::new();
+        for word in devices {
+            let found = leaf_named(&root, word).ok_or_else(|| {
+                let deed = kind.name();
+                Exit::failed(format!("cannot {deed} '{word}': no such device in pool"))
+            })?;
+            leaves.push(found);
+        }
+        if leaves.is_empty() {
+            leaves = of_all(&engine, kind, stop).await?;
+        }
+        let outcome = async {
+            if let Some(stop) = stop {
+                return engine.stop_work(&leaves, kind, stop).await;
+            }
+            match kind {
+                LeafWorkKind::Trim => engine.start_trim(&leaves, options).await?,
+                LeafWorkKind::Initialize => engine.start_initialize(&leaves).await?,
+            }
+            engine.wait_for_leaf_work(&leaves, kind).await
+        };
+        outcome.await.map_err(|error| failure(&root, name, kind, &error))?;
+        writer.finish(line, io).await
+    })
+}
+
+/// The leaves that are meant when none is named: all, but to be stopped those that run.
+async fn of_all(engine: &Engine, kind: LeafWorkKind, stop: Option<Stop>) -> Result<Vec<u64>, Exit> {
+    let all = engine.data_leaves();
+    if !matches!(stop, Some(Stop::Cancel | Stop::Suspend)) {
+        return Ok(all);
+    }
+    let mut running = Vec::new();
+    for leaf in &all {
+        let state = engine.leaf_work(*leaf, kind).await?.state;
+        use cenote_ondisk::leaf_work::LeafWorkState::{Active, Suspended};
+        if state == Active || state == Suspended && stop == Some(Stop::Cancel) {
+            running.push(*leaf);
+        }
+    }
+    Ok(if running.is_empty() { all } else { running })
+}
+
+/// The leaf that is called so: by guid, by path, or by the end of its path.
+fn leaf_named(root: &VdevConfig, word: &str) -> Option<u64> {
+    let is_it = |leaf: &&VdevConfig| {
+        let path = path_of(leaf);
+        let name = path.rsplit('/').next();
+        leaf.guid.to_string() == word || path == word || name == Some(word)
+    };
+    root.leaves().find(is_it).map(|leaf| leaf.guid)
+}
+
+fn path_of(leaf: &VdevConfig) -> String {
+    let path = leaf.leaf.path.as_ref();
+    path.map_or_else(|| leaf.guid.to_string(), |path| path.to_string_lossy().into_owned())
+}
+
+fn failure(root: &VdevConfig, pool: &str, kind: LeafWorkKind, error: &Error) -> Exit {
+    let deed = kind.name();
+    match error.cause::<LeafWorkError>() {
+        Some(cause) => {
+            let leaf = root.find(cause.leaf()).map_or_else(|| pool.to_owned(), path_of);
+            Exit::failed(format!("cannot {deed} '{leaf}': {cause}"))
+        }
+        None => Exit::failed(format!("cannot {deed} '{pool}': {error}")),
+    }
+}

@@ -1,0 +1,140 @@
+//! `zpool wait`.
+//!
+//! Nobody keeps a pool between two commands: what is under way stands still between them. So this
+//! command does what it is to wait for, until it is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
+use cenote_pool::engine::{CheckpointState, Engine};
+
+use super::{Repeat, block_on, no_such_pool, timestamp};
+use crate::getopt;
+use crate::io::{CommandResult, Exit, Io};
+use crate::nicenum;
+use crate::source::Source;
+use crate::writer::Writer;
+
+/// What can be waited for, in OpenZFS's order.
+const ACTIVITIES: [&str; 9] = [
+    "discard",
+    "free",
+    "initialize",
+    "replace",
+    "remove",
+    "resilver",
+    "scrub",
+    "trim",
+    "raidz_expand",
+];
+/// Narrowest column.
+const WIDTH_MIN: usize = 6;
+/// Between two looks at what is under way.
+const STEP: Duration = Duration::from_millis(20);
+
+/// Runs it.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "HpT:t:", &[])?;
+    let mut wanted = Vec::new();
+    for word in parsed.values('t').flat_map(|list| list.split(',')) {
+        let found = ACTIVITIES.iter().position(|activity| *activity == word);
+        wanted.push(found.ok_or_else(|| Exit::usage(format!("invalid activity '{word}'")))?);
+    }
+    if wanted.is_empty() {
+        wanted.extend(0..ACTIVITIES.len());
+    }
+    wanted.sort_unstable();
+    wanted.dedup();
+    let mut operands = parsed.operands.clone();
+    let repeat = Repeat::take(&mut operands)?;
+    let [name] = &operands[..] else {
+        return Err(Exit::usage(match operands.len() {
+            0 => "missing 'pool' argument",
+            _ => "too many arguments",
+        }));
+    };
+    block_on(async {
+        if !source.embedded {
+            return Err(Exit::failed(no_such_pool(name)));
+        }
+        let writer = Writer::open(source, name).await?;
+        let engine = Arc::clone(writer.engine());
+        let is_wanted = |activity: &str| wanted.iter().any(|at| ACTIVITIES[*at] == activity);
+        if is_wanted("initialize") || is_wanted("trim") {
+            engine.resume_leaf_work().await?;
+        }
+        let mut shown: Option<Duration> = None;
+        loop {
+            let left = left(&engine, &wanted).await?;
+            let now = cenote_rt::monotonic();
+            if let Some(interval) = repeat.interval
+                && shown.is_none_or(|shown| now.saturating_sub(shown) >= interval)
+            {
+                timestamp(&parsed, io)?;
+                if shown.is_none() && !parsed.has('H') {
+                    row(&wanted, |at| ACTIVITIES[at].to_uppercase(), false, io)?;
+                }
+                let number = |at: usize| match parsed.has('p') {
+                    true => left[at].to_string(),
+                    false => nicenum::bytes(left[at]),
+                };
+                row(&wanted, number, parsed.has('H'), io)?;
+                io.out.flush()?;
+                shown = Some(now);
+            }
+            if left.iter().all(|bytes| *bytes == 0) {
+                return writer.leave(io).await;
+            }
+            if left[0] + left[1] > 0 {
+                engine.sync().await?;
+            } else {
+                cenote_rt::sleep(STEP).await;
+            }
+        }
+    })
+}
+
+/// Bytes that each activity has left, of those that are waited for.
+async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len()], Exit> {
+    let mut left = [0; ACTIVITIES.len()];
+    for at in wanted {
+        left[*at] = match ACTIVITIES[*at] {
+            "discard" if engine.checkpoint() == CheckpointState::Discarding => {
+                engine.checkpoint_bytes().max(1)
+            }
+            "free" if engine.has_pending_frees().await? => 1,
+            "initialize" => of_leaves(engine, LeafWorkKind::Initialize).await?,
+            "trim" => of_leaves(engine, LeafWorkKind::Trim).await?,
+            // Nothing else is ever under way in a pool that is open for writing here.
+            _ => 0,
+        };
+    }
+    Ok(left)
+}
+
+async fn of_leaves(engine: &Engine, kind: LeafWorkKind) -> Result<u64, Exit> {
+    let mut left = 0;
+    for leaf in engine.data_leaves() {
+        let work = engine.leaf_work(leaf, kind).await?;
+        if work.state == LeafWorkState::Active {
+            engine.check_leaf_work(leaf, kind).await?;
+            left += engine.leaf_size(leaf).saturating_sub(work.offset).max(1);
+        }
+    }
+    Ok(left)
+}
+
+fn row(
+    wanted: &[usize],
+    cell: impl Fn(usize) -> String,
+    is_scripted: bool,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let cells = wanted.iter().map(|at| {
+        let width = ACTIVITIES[*at].len().max(WIDTH_MIN) + 2;
+        if is_scripted { cell(*at) } else { format!("{:>width$}", cell(*at)) }
+    });
+    let cells: Vec<_> = cells.collect();
+    Ok(writeln!(io.out, "{}", cells.join(if is_scripted { "\t" } else { "" }))?)
+}

@@ -1,0 +1,84 @@
+//! How far trim and initialize of each leaf are (spec 05 §9).
+
+use cenote_ondisk::config::{VdevConfig, VdevKind};
+use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
+use cenote_rt::Result;
+
+use super::VdevReport;
+use crate::accounting::VdevFigures;
+use crate::{Pool, mos};
+
+/// Work on the free space of a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LeafProgress {
+    /// What is stored.
+    pub work: LeafWork,
+    /// Percent of the free space that is done.
+    pub percent: u64,
+}
+
+/// Completes the report of a pool, whose figures it has.
+pub(super) async fn complete(pool: &Pool, root: &mut VdevReport) {
+    for top in &mut root.children {
+        let Some(figures) = top.figures.clone() else { continue };
+        let width = top.children.len().max(1) as u64;
+        // The children of a mirror have all of it, those of a RAID-Z a part each.
+        let is_striped = matches!(top.kind, VdevKind::RaidZ(_) | VdevKind::Draid(_));
+        let width = if is_striped { width } else { 1 };
+        fill(pool, top, &figures, width).await;
+    }
+}
+
+fn fill<'a>(
+    pool: &'a Pool,
+    vdev: &'a mut VdevReport,
+    figures: &'a VdevFigures,
+    width: u64,
+) -> cenote_rt::BoxFuture<'a, ()> {
+    Box::pin(async move {
+        if let Some(config) = pool.config().vdev_tree.find(vdev.guid) {
+            for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
+                // What cannot be read has never run.
+                let work = read(pool, config, kind).await.unwrap_or_default();
+                let progress = LeafProgress { work, percent: percent(&work, figures, width) };
+                match kind {
+                    LeafWorkKind::Trim => vdev.trim = progress,
+                    LeafWorkKind::Initialize => vdev.initialize = progress,
+                }
+            }
+        }
+        for child in &mut vdev.children {
+            fill(pool, child, figures, width).await;
+        }
+    })
+}
+
+async fn read(pool: &Pool, leaf: &VdevConfig, kind: LeafWorkKind) -> Result<LeafWork> {
+    let Some(zap) = leaf.leaf.zap_leaf else { return Ok(LeafWork::default()) };
+    let keys = kind.keys();
+    let word = async |name| {
+        Ok::<u64, cenote_rt::Error>(mos::u64(pool.mos(), zap, name).await?.unwrap_or(0))
+    };
+    Ok(LeafWork {
+        state: LeafWorkState::of_number(word(keys.state).await?),
+        offset: word(keys.offset).await?,
+        time: word(keys.time).await?,
+        ..LeafWork::default()
+    })
+}
+
+/// Free bytes before the offset, of all free bytes; a metaslab in the middle counts by its part.
+fn percent(work: &LeafWork, figures: &VdevFigures, width: u64) -> u64 {
+    if work.state == LeafWorkState::Complete {
+        return 100;
+    }
+    let reached = work.offset.saturating_mul(width);
+    let (mut done, mut all) = (0_u128, 0_u128);
+    for metaslab in &figures.metaslabs {
+        let free = u128::from(metaslab.size.saturating_sub(metaslab.allocated));
+        let part = u128::from(reached.saturating_sub(metaslab.start).min(metaslab.size));
+        all += free;
+        done += free * part / u128::from(metaslab.size.max(1));
+    }
+    (done * 100 / (all + 1)) as u64
+}
