@@ -55,6 +55,7 @@ impl Head {
         dataset: DatasetPolicy,
         probe: Option<Arc<dyn OwnerProbe>>,
     ) -> Arc<Self> {
+        live.set_indirect_shift(dataset.indirect_shift);
         Arc::new(Self {
             object,
             live,
@@ -106,6 +107,7 @@ impl Head {
 
     /// Changes how blocks are written from now on.
     pub fn set_policy(&self, dataset: DatasetPolicy) {
+        self.live.set_indirect_shift(dataset.indirect_shift);
         self.settings.write().unwrap_or_else(PoisonError::into_inner).dataset = dataset;
         self.log.mark_stale();
         self.settings_count.fetch_add(1, Ordering::AcqRel);

@@ -1,28 +1,30 @@
 //! Devices that come to a pool (`zpool add`; spec 01 §14, end).
 //!
 //! ```text
-//!   labels of txg 0 ──flush──> config with the new vdevs, committed ──> opened again: metaslabs
+//!   labels of txg 0 ──flush──> config with the new vdevs, committed ──> blocks go there
 //! ```
 //!
 //! A vdev takes nothing before a commit has told every label of it: until then its labels, of txg
-//! 0, say that nobody has it. Its metaslabs are made by whoever opens the pool next, here or
-//! elsewhere; a vdev without is no error.
+//! 0, say that nobody has it. The tree and the allocator have it from the task on that writes it
+//! into the config, so that the commit of that very txg finds its leaves; its metaslabs are empty,
+//! and get their maps with the first block of each.
 
 use std::sync::Arc;
 
 use cenote_device::Device;
 use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig, VdevKind, label_list};
 use cenote_ondisk::vdev_zap::ALLOCATION_BIAS;
 use cenote_ondisk::zap::Value;
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{BoxFuture, Error, Kind, Result};
 use cenote_vdev::create::VdevClass;
 use cenote_vdev::labels;
 
 use super::aux::{self, Aux};
-use super::{Added, Engine, write_aux_label};
-use crate::engine::dsl::{self, features};
-use crate::engine::{EngineError, birth};
+use super::{Engine, write_aux_label};
+use crate::engine::dsl::{self, Context, features};
+use crate::engine::{Answer, Config, EngineError, Scope, Task, birth, create, import, is_fatal};
 
 /// Pool directory: objects of the vdevs' properties.
 const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
@@ -60,7 +62,7 @@ impl Engine {
         self.config().root
     }
 
-    /// Adds vdevs. They are used from the next opening of the pool on.
+    /// Adds vdevs. They are used from the next txg on.
     ///
     /// # Errors
     /// A device's, before anything of the pool is changed; those of a sync.
@@ -72,7 +74,6 @@ impl Engine {
                 let device = new.device(leaf.guid)?;
                 labels::write_initial(&**device, &label_list(&blank, top, leaf.guid)).await?;
                 device.flush().await?;
-                self.note_added(leaf.guid, device);
             }
         }
         let real = new.spares.iter().filter(|spare| spare.kind.is_real_leaf());
@@ -82,61 +83,89 @@ impl Engine {
         for cache in &new.caches {
             write_aux_label(new.device(cache.guid)?, PoolState::L2Cache, cache).await?;
         }
-        let NewVdevs { tops, spares, caches, .. } = new;
-        self.administer(move |tx, ctx, config| {
-            let map = if config.has_vdev_zaps {
-                Some(dsl::need_directory_object(tx, VDEV_ZAP_MAP)?)
-            } else {
-                None
-            };
-            for (top, class) in &tops {
-                let mut top = top.clone();
-                set_births(&mut top, ctx.txg);
-                if let Some(map) = map {
-                    birth::add_vdev_zaps(tx, map, &mut top, true)?;
+        let answer = Answer::new();
+        self.run_task(Box::new(Add { new, answer: Arc::clone(&answer) })).await?;
+        answer.take()
+    }
+}
+
+/// The task that adds vdevs.
+struct Add {
+    new: NewVdevs,
+    answer: Arc<Answer<()>>,
+}
+
+impl Task for Add {
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Scope { engine, context } = scope;
+            let (before, new) = (engine.config(), &self.new);
+            let result = engine
+                .mos_apply(context.txg, |tx| {
+                    // The closure may run several times: each begins with what was there.
+                    let mut config = before.clone();
+                    record(tx, context, &mut config, new)?;
+                    Ok(config)
+                })
+                .await;
+            match result {
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) => self.answer.put(Err(error)),
+                Ok(config) => {
+                    // The MOS has them: from here on whatever fails is the pool's failure.
+                    let known = before.root.children.len();
+                    engine.take_in(&config.root.children[known..], new, context.txg)?;
+                    engine.with_config(|there| *there = config);
+                    self.answer.put(Ok(()));
                 }
-                if let (Some(bias), Some(object)) = (class.bias(), top.top.zap_top) {
-                    zap::insert(tx, object, ALLOCATION_BIAS, Value::text(bias))?;
-                }
-                if matches!(class, VdevClass::Special | VdevClass::Dedup) {
-                    features::add(tx, "allocation_classes", 1)?;
-                }
-                if matches!(top.kind, VdevKind::Draid(_)) {
-                    features::add(tx, "draid", 1)?;
-                }
-                config.root.children.push(top);
             }
-            aux::write(tx, Aux::Spares, &spares)?;
-            aux::write(tx, Aux::Caches, &caches)?;
-            config.facts.vdev_children = Some(config.root.children.len() as u64);
-            config.touch();
             Ok(())
         })
-        .await
     }
+}
 
-    fn note_added(&self, guid: u64, device: &Arc<dyn Device>) {
-        let mut added = self.added.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        added.push(Added { guid, device: Arc::clone(device) });
-    }
-
-    /// The device of a leaf that the tree does not have yet.
-    pub(in crate::engine) fn added_device(&self, guid: u64) -> Option<Arc<dyn Device>> {
-        let added = self.added.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        added.iter().find(|added| added.guid == guid).map(|added| Arc::clone(&added.device))
-    }
-
-    /// Flushes the devices that the tree does not have yet.
-    pub(in crate::engine) async fn flush_added(&self) -> Result<()> {
-        let devices: Vec<_> = {
-            let added = self.added.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            added.iter().map(|added| Arc::clone(&added.device)).collect()
-        };
-        for device in devices {
-            device.flush().await?;
+impl Engine {
+    /// Top-level vdevs come into use. Space of theirs is taken once `txg`, which tells their labels
+    /// of the pool, is committed: before that nobody would find what they hold.
+    fn take_in(&self, tops: &[VdevConfig], new: &NewVdevs, txg: u64) -> Result<()> {
+        for (top, (_, class)) in tops.iter().zip(&new.tops) {
+            self.tree.grow(top, |leaf| new.device(leaf.guid).ok().map(Arc::clone))?;
+            let spec = import::vdev_spec(&self.tree, top, create::class_of(*class));
+            self.alloc.add_vdev(spec, create::empty_metaslabs(top), Some(txg))?;
         }
         Ok(())
     }
+}
+
+/// Writes new vdevs down.
+fn record(tx: &mut Tx<'_>, ctx: &Context, config: &mut Config, new: &NewVdevs) -> TxResult<()> {
+    let map = if config.has_vdev_zaps {
+        Some(dsl::need_directory_object(tx, VDEV_ZAP_MAP)?)
+    } else {
+        None
+    };
+    for (top, class) in &new.tops {
+        let mut top = top.clone();
+        set_births(&mut top, ctx.txg);
+        if let Some(map) = map {
+            birth::add_vdev_zaps(tx, map, &mut top, true)?;
+        }
+        if let (Some(bias), Some(object)) = (class.bias(), top.top.zap_top) {
+            zap::insert(tx, object, ALLOCATION_BIAS, Value::text(bias))?;
+        }
+        if matches!(class, VdevClass::Special | VdevClass::Dedup) {
+            features::add(tx, "allocation_classes", 1)?;
+        }
+        if matches!(top.kind, VdevKind::Draid(_)) {
+            features::add(tx, "draid", 1)?;
+        }
+        config.root.children.push(top);
+    }
+    aux::write(tx, Aux::Spares, &new.spares)?;
+    aux::write(tx, Aux::Caches, &new.caches)?;
+    config.facts.vdev_children = Some(config.root.children.len() as u64);
+    config.touch();
+    Ok(())
 }
 
 /// The vdev and those below it are born in `txg`.
