@@ -20,6 +20,7 @@ use cenote_rt::{Error, FixedMap, Kind, Result};
 use super::sa::Schema;
 use crate::error::FsError;
 use crate::filesystem::{CaseSensitivity, NameRules};
+use crate::quota::LimitCache;
 
 /// The version that is written.
 const VERSION: u64 = 5;
@@ -171,6 +172,8 @@ pub struct Facts {
     pub has_projects: bool,
     /// Whether the log may tell of extended attributes (feature `zilsaxattr`).
     pub logs_xattrs: bool,
+    /// Limits of users, groups and projects, as far as they are known.
+    pub(crate) limits: LimitCache,
     /// Who has what open.
     pub openers: Openers,
     // Each held for a copy.
@@ -252,6 +255,7 @@ fn master_node(tx: &mut Tx<'_>, settings: Settings) -> TxResult<(Facts, Registry
         rules,
         has_projects: false,
         logs_xattrs: false,
+        limits: LimitCache::default(),
         openers: Openers::default(),
         settings: RwLock::new(settings),
         schema: Mutex::default(),

@@ -6,7 +6,7 @@ use cenote_ondisk::znode::{PFlags, Time, decode_rdev};
 use cenote_pool::engine::Charge;
 use cenote_rt::Result;
 
-use super::{Mount, NAMES_CHARGE};
+use super::{ATTRIBUTES_COST, Mount};
 use crate::access::Credentials;
 use crate::edit::{self, Inode, Op, SetAttributes};
 use crate::node::FileKind;
@@ -110,7 +110,8 @@ impl Mount {
             None => None,
         };
         let frees = wish.size.is_some() && wish.uid.is_none() && wish.gid.is_none();
-        let charge = if frees { Charge::free(NAMES_CHARGE) } else { Charge::write(NAMES_CHARGE) };
+        let charge =
+            if frees { Charge::free(ATTRIBUTES_COST) } else { Charge::write(ATTRIBUTES_COST) };
         self.change(charge, Some(cred), |op| {
             let inode = edit::set_attributes(op, object, wish)?;
             Self::attributes_of(op, &inode)

@@ -10,7 +10,7 @@ use cenote_ondisk::znode::Time;
 use cenote_pool::engine::Charge;
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
-use super::{Mount, NAMES_CHARGE, now};
+use super::{ATTRIBUTES_COST, Mount, now};
 use crate::access::Credentials;
 use crate::edit::{self, Inode, Op, Place, WriteFacts};
 use crate::error::FsError;
@@ -151,7 +151,7 @@ impl Mount {
 
     /// Notes that a node was read.
     async fn note_reading(&self, object: u64) -> Result<()> {
-        let noted = self.apply(Charge::write(NAMES_CHARGE), None, |op| {
+        let noted = self.apply(Charge::write(ATTRIBUTES_COST), None, |op| {
             let mut inode = op.inode(object)?;
             inode.set_time(ZplAttr::Atime, op.now);
             op.store(&inode)
@@ -207,8 +207,9 @@ impl Mount {
         let mut rest = bytes;
         loop {
             let (chunk, behind) = rest.split_at(self.chunk_len(place, rest.len()));
-            let blocks = self.whole_blocks(object, place, chunk).await?;
-            let charge = Charge::write(chunk.len() as u64 + NAMES_CHARGE);
+            let shape = self.shape(object).await?;
+            let blocks = shape.whole_blocks(place, chunk);
+            let charge = Charge::write(shape.cost(place, chunk.len() as u64) + ATTRIBUTES_COST);
             let written = self
                 .change(charge, Some(cred), |op| edit::write(op, object, place, chunk, &blocks));
             let facts = match (written.await, whole) {
@@ -241,37 +242,16 @@ impl Mount {
         len.min((chunk - within) as usize)
     }
 
-    /// The blocks that a write covers whole, ready to be put into the file.
-    async fn whole_blocks(
-        &self,
-        object: u64,
-        place: Place,
-        bytes: &[u8],
-    ) -> Result<Vec<(u64, Buf)>> {
-        let Place::At(offset) = place else { return Ok(Vec::new()) };
+    /// The blocks of a file.
+    async fn shape(&self, object: u64) -> Result<Shape> {
         let record = self.facts.settings().record_size;
-        if (bytes.len() as u64) < record.min(WHOLE_MIN) {
-            return Ok(Vec::new());
-        }
-        let block = self
-            .look(None, |op| {
-                let dnode = op.tx.dnode(object)?;
-                let size = dnode.data_block_size();
-                // One that may still grow will be of the record size once it does not.
-                Ok(if dnode.maxblkid == 0 && size < record { record } else { size })
-            })
-            .await?;
-        let first = offset.next_multiple_of(block);
-        let skip = usize::try_from(first - offset).unwrap_or(usize::MAX);
-        let whole = bytes.get(skip..).unwrap_or(&[]).chunks_exact(block as usize);
-        Ok(whole
-            .enumerate()
-            .map(|(index, bytes)| {
-                let mut buf = BufMut::for_filling(bytes.len());
-                buf.copy_from_slice(bytes);
-                (first + index as u64 * block, buf.freeze())
-            })
-            .collect())
+        self.look(None, |op| {
+            let dnode = op.tx.dnode(object)?;
+            let block = dnode.data_block_size();
+            let may_grow = dnode.maxblkid == 0 && (block < record || !block.is_power_of_two());
+            Ok(Shape { block, record: record.max(block.next_power_of_two()), may_grow })
+        })
+        .await
     }
 
     /// Makes room in a file, or cuts a range out of it.
@@ -303,7 +283,7 @@ impl Mount {
             return Err(Error::new(Kind::NoSpace, "the range is larger than what is free"));
         }
         let charge =
-            if frees { Charge::free(2 * NAMES_CHARGE) } else { Charge::write(NAMES_CHARGE) };
+            if frees { Charge::free(2 * ATTRIBUTES_COST) } else { Charge::write(ATTRIBUTES_COST) };
         self.change(charge, Some(cred), |op| {
             let size = edit_size(op, object)?;
             if frees {
@@ -320,6 +300,54 @@ impl Mount {
 
 /// Shorter writes are copied under the lock.
 const WHOLE_MIN: u64 = 32 << 10;
+
+/// The blocks of a file as they were a moment ago.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    block: u64,
+    /// The size that they get if they grow to the last.
+    record: u64,
+    may_grow: bool,
+}
+
+impl Shape {
+    /// What a write of so many bytes writes at most: whole blocks, and what leads to them.
+    fn cost(self, place: Place, len: u64) -> u64 {
+        let block = match place {
+            Place::At(offset) if self.may_grow => {
+                self.record.min(self.block.max((offset + len).next_multiple_of(512)))
+            }
+            Place::End if self.may_grow => self.record,
+            _ => self.block,
+        };
+        let offset = match place {
+            Place::At(offset) => offset,
+            Place::End => 0,
+        };
+        let blocks = (offset % block + len).div_ceil(block) + u64::from(place == Place::End);
+        // Pointers of 128 bytes, with those above them.
+        blocks.saturating_mul(block + 256)
+    }
+
+    /// The blocks that a write covers whole, ready to be put into the file.
+    fn whole_blocks(self, place: Place, bytes: &[u8]) -> Vec<(u64, Buf)> {
+        let Place::At(offset) = place else { return Vec::new() };
+        // Blocks that still grow will be of the record size once they do not.
+        let block = if self.may_grow { self.record } else { self.block };
+        if (bytes.len() as u64) < block.max(WHOLE_MIN) {
+            return Vec::new();
+        }
+        let first = offset.next_multiple_of(block);
+        let skip = usize::try_from(first - offset).unwrap_or(usize::MAX);
+        let whole = bytes.get(skip..).unwrap_or(&[]).chunks_exact(block as usize);
+        let ready = |(index, bytes): (usize, &[u8])| {
+            let mut buf = BufMut::for_filling(bytes.len());
+            buf.copy_from_slice(bytes);
+            (first + index as u64 * block, buf.freeze())
+        };
+        whole.enumerate().map(ready).collect()
+    }
+}
 
 fn edit_size(op: &mut Op<'_, '_>, object: u64) -> cenote_dmu::TxResult<u64> {
     let inode = op.inode(object)?;

@@ -58,9 +58,8 @@ pub use names::{DirEntry, ReadDirPage};
 pub use open::Handle;
 pub use statfs::Space;
 
-/// What an operation on names or attributes costs at most, beside data: the dnodes, the
-/// directories and their indirect blocks that it changes.
-const NAMES_CHARGE: u64 = 8 * 16 << 10;
+/// What a change of attributes writes at most: some dnodes, a spill block, a new layout.
+const ATTRIBUTES_COST: u64 = 8 << 10;
 
 /// A file system that is open for reading and writing.
 pub struct Mount {

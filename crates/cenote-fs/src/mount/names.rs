@@ -4,7 +4,7 @@ use cenote_ondisk::sa::ZplAttr;
 use cenote_pool::engine::Charge;
 use cenote_rt::{Error, Kind, Result};
 
-use super::{Attributes, Handle, Mount, NAMES_CHARGE};
+use super::{Attributes, Handle, Mount};
 use crate::access::Credentials;
 use crate::edit::{self, NewNode, Rename, Target};
 use crate::error::FsError;
@@ -34,6 +34,12 @@ pub struct ReadDirPage {
     /// Nothing follows.
     pub is_end: bool,
 }
+
+/// The most that a change of a large directory writes: leaf, pointers and header, two leaves of a
+/// split, two blocks of a grown table of pointers.
+const FAT_ZAP_COST: u64 = 7 * 16 << 10;
+/// The dnodes that a change of names writes, and a spill block.
+const NODES_COST: u64 = 4 << 10;
 
 impl Mount {
     /// The node of a name.
@@ -76,7 +82,8 @@ impl Mount {
         name: &[u8],
         new: &NewNode<'_>,
     ) -> Result<Attributes> {
-        self.change(Charge::write(NAMES_CHARGE), Some(cred), |op| {
+        let charge = Charge::write(self.names_cost(&[parent]).await?);
+        self.change(charge, Some(cred), |op| {
             let inode = edit::create(op, parent, name, new)?;
             Self::attributes_of(op, &inode)
         })
@@ -93,7 +100,7 @@ impl Mount {
         parent: u64,
         new: &NewNode<'_>,
     ) -> Result<(Handle, Attributes)> {
-        let charge = Charge::write(NAMES_CHARGE);
+        let charge = Charge::write(self.names_cost(&[]).await?);
         let attributes = self.change(charge, Some(cred), |op| {
             let inode = edit::create_orphan(op, parent, new)?;
             Self::attributes_of(op, &inode)
@@ -116,7 +123,8 @@ impl Mount {
         parent: u64,
         name: &[u8],
     ) -> Result<Attributes> {
-        self.change(Charge::write(NAMES_CHARGE), Some(cred), |op| {
+        let charge = Charge::write(self.names_cost(&[parent]).await?);
+        self.change(charge, Some(cred), |op| {
             let inode = edit::link(op, object, parent, name)?;
             Self::attributes_of(op, &inode)
         })
@@ -147,18 +155,29 @@ impl Mount {
         name: &[u8],
         target: Target,
     ) -> Result<()> {
-        let removed = self
-            .change(Charge::free(NAMES_CHARGE), Some(cred), |op| {
-                edit::remove(op, parent, name, target)
-            })
-            .await?;
+        let charge = Charge::free(self.names_cost(&[parent]).await?);
+        let removed =
+            self.change(charge, Some(cred), |op| edit::remove(op, parent, name, target)).await?;
         self.settle(&removed).await
     }
 
+    /// What a change of names in these directories writes at most (spec 04 §19.2).
+    async fn names_cost(&self, dirs: &[u64]) -> Result<u64> {
+        self.look(None, |op| {
+            let mut cost = NODES_COST;
+            for dir in dirs {
+                let Some(dnode) = op.tx.find(*dir)? else { continue };
+                cost += match dnode.maxblkid {
+                    0 => 2 * dnode.data_block_size(),
+                    _ => FAT_ZAP_COST,
+                };
+            }
+            Ok(cost)
+        })
+        .await
+    }
+
     async fn settle(&self, removed: &edit::Removed) -> Result<()> {
-        if removed.links == 0 {
-            self.head().log().forget(removed.object);
-        }
         if removed.is_unlinked {
             self.doom(removed.object);
             self.reap().await?;
@@ -171,7 +190,7 @@ impl Mount {
     /// # Errors
     /// As [`edit::rename`].
     pub async fn rename(&self, cred: &Credentials, wish: &Rename<'_>) -> Result<()> {
-        let charge = Charge::write(2 * NAMES_CHARGE);
+        let charge = Charge::write(self.names_cost(&[wish.from.0, wish.to.0]).await?);
         let replaced = self.change(charge, Some(cred), |op| edit::rename(op, wish)).await?;
         match replaced {
             Some(removed) => self.settle(&removed).await,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use cenote_pool::engine::{Charge, Engine};
 use cenote_rt::{Error, Kind, Result};
 
-use super::{Mount, NAMES_CHARGE, lock};
+use super::{ATTRIBUTES_COST, Mount, lock};
 use crate::access::Credentials;
 use crate::acl::Want;
 use crate::edit::{self, Facts, permit};
@@ -133,7 +133,7 @@ impl Mount {
         loop {
             let Some(object) = lock(&self.to_reap).pop() else { return Ok(()) };
             loop {
-                let charge = Charge::free(NAMES_CHARGE);
+                let charge = Charge::free(ATTRIBUTES_COST);
                 let reaped = self.apply(charge, None, |op| edit::reap(op, object)).await?;
                 if let Some(next) = reaped.next {
                     lock(&self.to_reap).push(next);

@@ -5,7 +5,7 @@ use cenote_ondisk::znode::PFlags;
 use cenote_pool::engine::Charge;
 use cenote_rt::{Error, Result};
 
-use super::{Mount, NAMES_CHARGE};
+use super::{ATTRIBUTES_COST, Mount};
 use crate::access::Credentials;
 use crate::edit;
 use crate::edit::xattr::{self, Existing};
@@ -43,7 +43,7 @@ impl Mount {
         value: &[u8],
         existing: Existing,
     ) -> Result<()> {
-        let charge = Charge::write(NAMES_CHARGE + value.len() as u64);
+        let charge = Charge::write(ATTRIBUTES_COST + value.len() as u64);
         self.change(charge, Some(cred), |op| xattr::set(op, object, name, value, existing)).await
     }
 
@@ -52,7 +52,7 @@ impl Mount {
     /// # Errors
     /// [`FsError::NoXattr`] if there is no such; refusals of rights.
     pub async fn remove_xattr(&self, cred: &Credentials, object: u64, name: &[u8]) -> Result<()> {
-        let charge = Charge::free(NAMES_CHARGE);
+        let charge = Charge::free(ATTRIBUTES_COST);
         self.change(charge, Some(cred), |op| xattr::remove(op, object, name)).await
     }
 
@@ -69,7 +69,7 @@ impl Mount {
     /// # Errors
     /// Refusals of rights; [`FsError::BadAcl`].
     pub async fn set_acl(&self, cred: &Credentials, object: u64, aces: &[Ace]) -> Result<()> {
-        let charge = Charge::write(NAMES_CHARGE);
+        let charge = Charge::write(ATTRIBUTES_COST);
         self.change(charge, Some(cred), |op| edit::set_acl(op, object, aces, PFlags::empty())).await
     }
 
@@ -94,7 +94,7 @@ impl Mount {
     /// # Errors
     /// Those of a change.
     pub async fn set_quota(&self, holder: Holder, resource: Resource, limit: u64) -> Result<()> {
-        let charge = Charge::write(NAMES_CHARGE);
+        let charge = Charge::write(ATTRIBUTES_COST);
         self.change(charge, None, |op| {
             // What a limit is counted against is known to the master node only.
             op.log_unrecorded();

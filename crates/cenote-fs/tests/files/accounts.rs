@@ -86,8 +86,11 @@ async fn count(
                 problems.push(format!("{}: nothing leads to it", dnode.object()));
             }
         }
-        let spill = dnode.spill().await?;
-        if let Owned::By(owner) = probe.owner(dnode.phys(), spill.as_deref()) {
+        let mut owned = probe.owner(dnode.phys(), None);
+        if owned == Owned::InSpill {
+            owned = probe.owner(dnode.phys(), dnode.spill().await?.as_deref());
+        }
+        if let Owned::By(owner) = owned {
             let of = [
                 (USERUSED_OBJECT, owner.uid),
                 (GROUPUSED_OBJECT, owner.gid),

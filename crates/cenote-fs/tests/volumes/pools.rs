@@ -11,7 +11,7 @@ use cenote_pool::{Dataset, OpenOptions, Pool, leaks};
 use cenote_rt::{Result, Rng};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
-use cenote_fs::format::NewFileSystem;
+use cenote_fs::format::{FsOwners, NewFileSystem};
 use cenote_ondisk::znode::Time;
 
 /// Bytes of a device.
@@ -76,6 +76,7 @@ pub(crate) async fn make(
     let vdevs = create::pool(&spec, 4, &mut Guids::new(|| Ok(rng.next_u64())))?;
     let mut spec = CreateSpec::new("tank", vdevs, devices);
     spec.fill_root = Box::new(|tx| NewFileSystem::at(Time::default()).fill(tx));
+    spec.probe = Some(Arc::new(FsOwners { counts_objects: true, counts_projects: true }));
     Engine::create(spec).await
 }
 
