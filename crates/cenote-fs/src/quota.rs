@@ -10,6 +10,8 @@
 //! what is written within a few seconds, as it may in OpenZFS. Removing and truncating are never
 //! refused.
 
+use std::sync::{Mutex, PoisonError};
+
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult};
@@ -17,7 +19,7 @@ use cenote_ondisk::dsl::key::of_number;
 use cenote_ondisk::master_node::MASTER_NODE_OBJ;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::quota::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT, UsedKey};
-use cenote_rt::Kind;
+use cenote_rt::{Buf, Kind};
 
 use crate::edit::{Op, refuse};
 use crate::error::FsError;
@@ -128,9 +130,76 @@ pub fn set_limit(tx: &mut Tx<'_>, holder: Holder, resource: Resource, limit: u64
     }
 }
 
-/// A limit is one whoever writes: privileges do not come into it.
+/// What the master node says of limits: a ZAP of them, and the limit of who is not in it, each 0 if
+/// there is none; by resource and kind of holder.
+#[derive(Debug, Clone, Copy, Default)]
+struct Limits([(u64, u64); 6]);
+
+impl Limits {
+    fn read(tx: &mut Tx<'_>) -> TxResult<Self> {
+        let mut all = Self::default();
+        for holder in [Holder::User(0), Holder::Group(0), Holder::Project(0)] {
+            for resource in [Resource::Space, Resource::Objects] {
+                let (limits, default) = holder.keys(resource);
+                let limits = zap::lookup_u64(tx, MASTER_NODE_OBJ, limits)?.unwrap_or(0);
+                let default = zap::lookup_u64(tx, MASTER_NODE_OBJ, default)?.unwrap_or(0);
+                if let Some(slot) = all.0.get_mut(slot(holder, resource)) {
+                    *slot = (limits, default);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn of(&self, holder: Holder, resource: Resource) -> (u64, u64) {
+        self.0.get(slot(holder, resource)).copied().unwrap_or_default()
+    }
+}
+
+const fn slot(holder: Holder, resource: Resource) -> usize {
+    let kind = match holder {
+        Holder::User(_) => 0,
+        Holder::Group(_) => 2,
+        Holder::Project(_) => 4,
+    };
+    kind + resource as usize
+}
+
+/// What was read of the master node last, with its block: as long as the node has that very block
+/// it says the same. Held for a look.
+#[derive(Debug, Default)]
+pub(crate) struct LimitCache(Mutex<Option<(Buf, Limits)>>);
+
+impl LimitCache {
+    fn get(&self, tx: &mut Tx<'_>) -> TxResult<Limits> {
+        // A larger ZAP may change without its first block.
+        let has_one = tx.dnode(MASTER_NODE_OBJ)?.maxblkid == 0;
+        let block = if has_one { tx.block(MASTER_NODE_OBJ, 0)? } else { None };
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&block, &*cached) {
+            (Some(block), Some((known, limits)))
+                if block.as_ptr() == known.as_ptr() && block.len() == known.len() =>
+            {
+                Ok(*limits)
+            }
+            _ => {
+                let limits = Limits::read(tx)?;
+                *cached = block.map(|block| (block, limits));
+                Ok(limits)
+            }
+        }
+    }
+}
+
+/// Refuses if somebody has used up what they may. A limit is one whoever writes: privileges do not
+/// come into it.
 fn check(op: &mut Op<'_, '_>, holder: Holder, resource: Resource) -> TxResult<()> {
-    let Some(limit) = limit(op.tx, holder, resource)? else { return Ok(()) };
+    let (limits, default) = op.facts.limits.get(op.tx)?.of(holder, resource);
+    let own = match limits {
+        0 => None,
+        object => zap::lookup_u64(op.tx, object, &of_number(holder.id()))?,
+    };
+    let Some(limit) = own.or((default > 0).then_some(default)) else { return Ok(()) };
     if used(op.tx, holder, resource)? >= limit {
         return Err(refuse(Kind::Quota, FsError::OverQuota));
     }
