@@ -24,7 +24,7 @@ use cenote_ondisk::bptree::BptreeEntry;
 use cenote_ondisk::dsl::key;
 use cenote_rt::{Result, tunables};
 
-use super::Engine;
+use super::{CheckpointState, Engine};
 use super::dsl::space::{self, Sizes, Use};
 use super::dsl::{directory_object, features, need_directory_object, snapshot};
 use super::ops::Notice;
@@ -55,6 +55,21 @@ impl Engine {
                 Ok(!bpobj::is_empty(tx, list)? || directory_object(tx, key::BPTREE_OBJ)?.is_some())
             })
             .await
+    }
+
+    /// Whether the next txg will give space back by itself: of what was destroyed and can be read,
+    /// or of a checkpoint that was given up.
+    pub(super) async fn has_background_work(&self) -> bool {
+        if self.checkpoint() == CheckpointState::Discarding {
+            return true;
+        }
+        let stalled = self.stalled();
+        let found = self.mos.inspect(|tx| {
+            // A MOS that is only just being made has no queue.
+            let Some(list) = directory_object(tx, key::FREE_BPOBJ)? else { return Ok(false) };
+            Ok(!bpobj::is_empty(tx, list)? || next_entry(tx, &stalled)?.is_some())
+        });
+        found.await.unwrap_or(false)
     }
 
     /// Takes blocks off the list; tells also whether nothing is left on it.

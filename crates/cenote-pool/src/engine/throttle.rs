@@ -58,12 +58,22 @@ impl Engine {
         self.is_kept.store(true, Ordering::Release);
         let (engine, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
         cenote_rt::spawn(async move {
+            let mut last = cenote_rt::monotonic();
             loop {
                 let timeout = Duration::from_secs(tunables::TXG_TIMEOUT.get());
-                cenote_rt::until(timeout, wake.notified()).await;
+                let age = cenote_rt::monotonic().saturating_sub(last);
+                let left = timeout.saturating_sub(age);
+                let is_woken = cenote_rt::until(left, wake.notified()).await.is_some();
+                // Whoever wakes counts in what is being synced; what has come since that ended may
+                // be little, and many small txgs cost more than a large one.
+                let is_early = |engine: Arc<Self>| !is_due(engine.dirty_bytes());
+                if is_woken && engine.upgrade().is_some_and(is_early) {
+                    continue;
+                }
                 if !tick(&engine).await {
                     break;
                 }
+                last = cenote_rt::monotonic();
             }
         });
     }
@@ -118,12 +128,12 @@ impl Engine {
         let dirty = self.dirty.fetch_add(added, Ordering::AcqRel) + added;
         let max = tunables::DIRTY_DATA_MAX.get();
         self.tree.load().set_dirty(dirty, max);
-        let percent = tunables::DIRTY_DATA_SYNC_PERCENT.get();
-        if u128::from(dirty) * 100 >= u128::from(max) * u128::from(percent) {
+        if is_due(dirty) {
             self.wake.notify_one();
         }
         added
     }
+
 
     /// Counts again once a txg is committed: what is left belongs to the open one.
     pub(super) fn recount_dirty(&self) {
@@ -135,16 +145,31 @@ impl Engine {
     }
 }
 
+/// Whether so many bytes of changes are enough for a sync.
+fn is_due(dirty: u64) -> bool {
+    let percent = u128::from(tunables::DIRTY_DATA_SYNC_PERCENT.get());
+    u128::from(dirty) * 100 >= u128::from(tunables::DIRTY_DATA_MAX.get()) * percent
+}
+
 /// One round of the keeper. False when there is nothing to keep any more.
 async fn tick(engine: &Weak<Engine>) -> bool {
     let Some(engine) = engine.upgrade() else { return false };
     // A leaf that failed is looked into by a sync.
-    if engine.dirty_bytes() == 0 && !engine.tree.has_failed() {
+    let has_background = engine.has_background_work().await;
+    if engine.dirty_bytes() == 0 && !engine.tree.has_failed() && !has_background {
         return engine.check_stopped().is_ok();
     }
     // A sync that fails stops the pool, and everybody who wants something of it hears why. One
     // that is suspended is waited for elsewhere, so that the pool can be given up meanwhile.
     if engine.suspended().is_none() {
+        drop(engine.sync().await);
+    }
+    // What is given back in the background goes on without a pause, a part with each txg, as long
+    // as somebody has the pool.
+    while Arc::strong_count(&engine) > 1
+        && engine.check_running().is_ok()
+        && engine.has_background_work().await
+    {
         drop(engine.sync().await);
     }
     engine.check_stopped().is_ok()

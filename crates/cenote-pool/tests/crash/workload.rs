@@ -6,11 +6,12 @@ use std::sync::Arc;
 use cenote_device::{Device, Image, Log, Recorder};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
+use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::create::CreateSpec;
-use cenote_pool::engine::{Engine, NewDataset};
+use cenote_pool::engine::{Engine, NewDataset, TrimOptions};
 use cenote_rt::{Kind, Result, Rng, tunables};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
@@ -117,6 +118,7 @@ pub(crate) async fn run(
         script.write().await?;
         script.administer(round).await?;
         script.clear_away().await?;
+        script.keep_house(round).await?;
     }
     script.engine.export().await?;
     script.acknowledge();
@@ -372,6 +374,22 @@ impl Script {
         self.engine.bookmark(vec![(format!("{head}#b{round}"), name.clone())]).await?;
         self.engine.release(vec![(name.clone(), "tag".into())]).await?;
         self.operations += 2;
+        Ok(())
+    }
+
+    /// What changes no contents: free space is discarded while others write, and for some rounds a
+    /// checkpoint holds what is freed.
+    async fn keep_house(&mut self, round: u64) -> Result<()> {
+        let (leaves, kind) = (self.engine.data_leaves(), LeafWorkKind::Trim);
+        match round % 18 {
+            3 => self.engine.start_trim(&leaves, TrimOptions::default()).await?,
+            5 => self.engine.wait_for_leaf_work(&leaves, kind).await?,
+            7 => self.engine.take_checkpoint().await?,
+            10 => self.engine.discard_checkpoint().await?,
+            _ => return Ok(()),
+        }
+        self.operations += 1;
+        self.acknowledge();
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use cenote_block::alloc::SpaceAllocator;
 use cenote_device::Image;
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
+use cenote_ondisk::zap::Value;
 use cenote_pool::engine::admin::PoolSetting;
 use cenote_pool::engine::{CheckpointError, LeafWorkError, Stop, TrimOptions};
 use cenote_rt::{block_on, tunables};
@@ -280,6 +281,36 @@ fn what_becomes_free_is_discarded_by_itself() {
         for block in 0..300 {
             assert_eq!(pool.read("tank/a", 5, block).await, block * 5 + 30_003);
         }
+        pool.check().await;
+        pool.judge().await;
+    })
+    .unwrap();
+    drop(budget);
+}
+
+#[test]
+fn indirect_blocks_are_as_large_as_the_property_says() {
+    let budget = Budget::take();
+    block_on(1, async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        pool.create("tank/a/b").await;
+        let shift = async |pool: &MemoryPool, object| {
+            pool.write("tank/a/b", object, 300, 8).await;
+            let head = pool.engine.head("tank/a/b").await.unwrap();
+            head.live().inspect(|tx| tx.dnode(object).map(|dnode| dnode.indblkshift)).await.unwrap()
+        };
+        assert_eq!(shift(&pool, 5).await, 17);
+        for (object, text, want) in [(6, "16K", 14), (7, "5000", 17), (8, "65536", 16)] {
+            let value = Value::text(text);
+            let name = "cenote:indirect_block_size";
+            pool.engine.set_property("tank/a", name, value).await.unwrap();
+            assert_eq!(shift(&pool, object).await, want, "{text}");
+        }
+        pool.reopen().await;
+        assert_eq!(shift(&pool, 9).await, 16);
+        assert_eq!(shift(&pool, 5).await, 17);
+        pool.engine.sync().await.unwrap();
         pool.check().await;
         pool.judge().await;
     })

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   take      the uberblock of the last commit into the pool directory
-//!   keep      what it reaches and is freed: stays allocated, FREE in the vdev's checkpoint map
-//!   discard   the entry goes; then in each txg some of the maps, from their ends, until all is free
+//!   keep      what it reaches and is freed: stays allocated, FREE in a map of its vdev
+//!   discard   the entry goes; then in each txg some of the maps, until all is free
 //! ```
 //!
 //! Going back to it is an import: see `rewind`.

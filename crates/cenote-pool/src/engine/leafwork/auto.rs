@@ -1,8 +1,8 @@
 //! Discarding what becomes free, as it becomes free (pool property `autotrim`).
 //!
 //! ```text
-//!   commit ── ranges that can be used again ──> collected, by metaslab ── every 32 txgs ──> discarded
-//!                                                                         as far as still free
+//!   commit ── ranges that can be used again ──> collected ── every 32 txgs ──> discarded
+//!                                              by metaslab                   as far as still free
 //! ```
 //!
 //! Nothing of it is stored: what was not discarded when the pool is left stays as it is until
