@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use cenote_device::Device;
-use cenote_ondisk::config::{LeafConfig, TopConfig, VdevConfig, VdevKind as ConfigKind};
+use cenote_ondisk::config::VdevConfig;
 use cenote_rt::{Error, Kind, Result};
 
 use crate::build::BuildOptions;
@@ -51,16 +51,7 @@ impl Tree {
             load: Arc::clone(&self.load),
             ..BuildOptions::default()
         };
-        let root = VdevConfig {
-            kind: ConfigKind::Root,
-            id: 0,
-            guid: 0,
-            create_txg: 0,
-            top: TopConfig::default(),
-            leaf: LeafConfig::default(),
-            zap_root: None,
-            children: vec![top.clone()],
-        };
+        let root = VdevConfig::root(0, vec![top.clone()]);
         let (vdevs, leaves) = Self::parts(&root, open, &options)?;
         // The root of its own is left behind.
         let (vdev_base, leaf_base) = (self.vdevs.len() - 1, self.leaves.len());
@@ -93,5 +84,58 @@ fn shift(vdev: &mut Vdev, vdevs: usize, leaves: usize) {
         | Layout::Draid(_)
         | Layout::Indirect
         | Layout::Absent => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{BIRTH, Bench, leaves, shapes, top, vdev, wait};
+    use crate::{IoClass, Place};
+    use cenote_ondisk::config::VdevKind as ConfigKind;
+    use cenote_rt::{Buf, Rng};
+
+    /// A mirror, and behind it every other form: each writes, reads and flushes as one that was
+    /// there from the beginning, and the others stay what they are.
+    #[test]
+    fn vdevs_that_come_are_like_those_that_were_there() {
+        let first = top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 9);
+        let bench = Bench::new(first);
+        let mut rng = Rng::seeded(3);
+        let mut blocks = Vec::new();
+        for (id, (name, shape, _)) in (1..).zip(shapes()) {
+            let alone = Bench::new(shape);
+            let mut config = alone.config.children[0].clone();
+            config.id = id;
+            config.guid += 1000 * id;
+            config.children.iter_mut().for_each(|leaf| leaf.guid += 1000 * id);
+            let device = |leaf: &VdevConfig| {
+                let device = alone.devices.get(&(leaf.guid - 1000 * id));
+                device.map(|device| Arc::clone(device) as Arc<dyn Device>)
+            };
+            let wrong = VdevConfig { id: id + 1, ..config.clone() };
+            assert_eq!(bench.tree.grow(&wrong, device).unwrap_err().kind(), Kind::Invalid);
+            bench.tree.grow(&config, device).unwrap();
+            let vdev = bench.tree.top(id).unwrap();
+            assert_eq!((vdev.guid(), vdev.id()), (config.guid, id), "{name}");
+            assert_eq!(bench.tree.children(vdev).count(), config.children.len());
+            assert!(bench.tree.leaves().all(|(_, leaf)| leaf.is_writable()));
+            let mut bytes = vec![0; 10_240];
+            rng.fill(&mut bytes);
+            for (vdev, offset) in [(0, id << 20), (id, 0)] {
+                let place = Place { vdev, offset };
+                let data = Buf::from(bytes.clone());
+                let done = wait(bench.tree.write(place, data, BIRTH, IoClass::SyncWrite)).unwrap();
+                assert!(!done.is_degraded, "{name}");
+                blocks.push((place, bytes.clone()));
+            }
+            assert!(wait(bench.tree.flush()).unwrap().failed.is_empty());
+        }
+        assert_eq!(bench.tree.tops().count(), 1 + shapes().len());
+        for (place, bytes) in &blocks {
+            let verify = |read: &[u8]| read == &bytes[..];
+            let read = bench.tree.read(*place, bytes.len() as u64, BIRTH, &verify);
+            assert!(wait(read).unwrap().bad.is_empty(), "{place:?}");
+        }
     }
 }
