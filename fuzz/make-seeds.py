@@ -60,6 +60,7 @@ if mode == "--made":
     root = os.path.dirname(here)
     keep("nvlist_native", "native", bytes.fromhex("".join(open(f"{root}/../crates/cenote-ondisk/src/nvlist/native.hex").read().split())))
     keep("acl", "v1", b"".join(struct.pack("<HHI", t, f, m) for t, f, m in [(0, 0x1000, 0x1601bf), (0, 0x2040, 0x120088), (0, 0x4000, 0x1200a9)]) + struct.pack("<HHIQ", 1, 0x40, 1, 1000))
+    keep("acl", "posix", struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *e) for e in [(1, 6, 2**32 - 1), (2, 7, 1000), (4, 4, 2**32 - 1), (16, 6, 2**32 - 1), (32, 0, 2**32 - 1)]))
     keep("bptree", "header", W(3, 5, 1 << 20, 1 << 19, 1 << 21)); keep("bptree", "entry", bytes(128) + W(54, 8, 1, 7) + bytes(64))
     keep("brt", "phys", W(0, 4, 4, 1 << 24, 1 << 23, 3, 1, 1)); keep("brt", "counters", struct.pack("<8H", *range(8)))
     keep("ddt", "key", W(1, 2, 3, 4, 0x000f00ff00ff)); keep("ddt", "flat", W(1, 2, 3, 4, 5, 6, 7, 8, 9)); keep("ddt", "histogram", W(*range(512)))

@@ -2,6 +2,7 @@
 
 use cenote_ondisk::master_node::VERSION_MAX;
 use cenote_ondisk::nvlist::CorruptNvList;
+use cenote_ondisk::posix_acl::CorruptPosixAcl;
 
 /// Every way in which this layer refuses.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -166,9 +167,12 @@ pub enum FsError {
     /// The file system or the node has no such extended attributes.
     #[error("Operation not supported")]
     XattrsOff,
-    /// A POSIX ACL that is none.
+    /// An ACL that no node can have.
     #[error("Invalid argument")]
     BadAcl,
+    /// A POSIX ACL that is none.
+    #[error(transparent)]
+    PosixAcl(#[from] CorruptPosixAcl),
     /// The file system is of an older version, which is read only here.
     #[error("file systems of version {found} are read only here")]
     OldVersion {

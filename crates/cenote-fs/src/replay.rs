@@ -172,7 +172,7 @@ fn create(
     let mut inode = edit::create(op, parent, name, &node)?;
     let Some(attrs) = xvattr else { return Ok(()) };
     let (changed, flags) = attrs.flags();
-    inode.set_flags(inode.flags() - changed | flags);
+    inode.set_flags((inode.flags() - changed) | flags);
     apply_rest(&mut inode, attrs);
     op.store(&inode)?;
     match attrs.project().and_then(|project| u32::try_from(project).ok()) {
@@ -258,7 +258,7 @@ fn set_attributes(op: &mut Op<'_, '_>, body: &Body<'_>) -> TxResult<()> {
     if let Some(attrs) = xvattr {
         let mut inode = op.inode(*object)?;
         let (changed, flags) = attrs.flags();
-        wish.flags = Some(inode.flags() - changed | flags);
+        wish.flags = Some((inode.flags() - changed) | flags);
         wish.project = attrs.project().and_then(|project| u32::try_from(project).ok());
         apply_rest(&mut inode, attrs);
         op.store(&inode)?;

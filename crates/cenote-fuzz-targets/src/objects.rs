@@ -8,6 +8,7 @@ use cenote_ondisk::endian::Endian;
 use cenote_ondisk::errlog::{self, HeadEntry};
 use cenote_ondisk::history::{self, HistoryPhys};
 use cenote_ondisk::nvlist::NvList;
+use cenote_ondisk::posix_acl::PosixAcl;
 use cenote_ondisk::sa::{Registry, SaBuffer, SaHeader};
 use cenote_ondisk::scan::{ErrorScrubPhys, ScanPhys};
 use cenote_ondisk::znode::FileAttributes;
@@ -28,6 +29,12 @@ pub fn acl(bytes: &[u8]) {
         if let Some((znode, rest)) = bytes.split_first_chunk::<ZNODE_ACL_LEN>() {
             black_box(ZnodeAcl::decode(znode, order).decode_external(rest, order));
         }
+    }
+    if let Ok(Some(acl)) = PosixAcl::decode(bytes) {
+        let (of_new, mode) = acl.for_new(0o100_666);
+        assert_eq!(of_new.mode(0o100_000), mode);
+        black_box((acl.is_mode(), acl.permits(5, false, 7, |_| true)));
+        assert_eq!(PosixAcl::decode(&acl.encode()), Ok(Some(acl)));
     }
 }
 

@@ -33,6 +33,7 @@ pub mod master_node;
 pub mod nvlist;
 pub mod object_type;
 pub mod objset;
+pub mod posix_acl;
 pub mod quota;
 pub mod redaction;
 pub mod sa;

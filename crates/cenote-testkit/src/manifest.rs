@@ -102,7 +102,11 @@ impl VolumeSum {
 /// The checksum of a content as manifests have it.
 pub fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest;
-    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write;
+    sha2::Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn octal<'de, D: Deserializer<'de>>(source: D) -> Result<u32, D::Error> {

@@ -267,9 +267,7 @@ pub fn may_chown(
         let owns = node.is_owner(cred);
         // Somebody with the right may take a node over, for themselves or a group of theirs.
         let uid_is_fine = !is_taken || has_right && uid.is_some_and(|uid| cred.is(uid));
-        let gid_is_fine = !is_moved && (owns || has_right)
-            || (owns || has_right) && gid.is_some_and(|gid| cred.is_member(gid))
-            || gid.is_none();
+        let gid_is_fine = !is_moved || gid.is_some_and(|gid| cred.is_member(gid));
         uid_is_fine && gid_is_fine && (owns || has_right)
     };
     if node.forbids_changes() || !is_allowed {

@@ -16,7 +16,6 @@
 
 mod inherit;
 mod mode;
-pub mod posix;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +23,7 @@ use bitflags::bitflags;
 use cenote_ondisk::acl::{ACE_ALLOW, ACE_DENY, Ace, Who};
 use cenote_ondisk::znode::PFlags;
 
+pub use cenote_ondisk::posix_acl as posix;
 pub use inherit::{NewNodeAcl, ParentAcl, for_new};
 pub use mode::{chmod, is_trivial, mode_of, set, trivial};
 
@@ -181,7 +181,7 @@ impl NodeAcl {
     /// The node's flags with those of the ACL.
     #[must_use]
     pub fn apply(&self, flags: PFlags) -> PFlags {
-        flags - ACL_FLAGS | self.flags
+        (flags - ACL_FLAGS) | self.flags
     }
 }
 

@@ -110,7 +110,7 @@ pub fn mode_of(aces: &[Ace], mode: u64, ids: Ids) -> (u64, bool) {
         let spoken = [(READ, Want::READ), (WRITE, Want::WRITE), (EXECUTE, Want::EXECUTE)]
             .into_iter()
             .filter(|(_, right)| want(ace).contains(*right))
-            .fold(0, |bits, (bit, _)| bits | bit * 0o111);
+            .fold(0, |bits, (bit, _)| bits | (bit * 0o111));
         let fresh = spoken & classes & !seen;
         seen |= fresh;
         if allows(ace) {

@@ -1,7 +1,6 @@
 use cenote_ondisk::acl::{ACE_ALLOW, ACE_DENY, Ace, Who};
 use cenote_ondisk::znode::PFlags;
 
-use super::posix::{Entry, PosixAcl, Tag};
 use super::*;
 use crate::error::FsError;
 use crate::node::FileKind;
@@ -172,65 +171,4 @@ fn somebody_named_may_be_denied_execution() {
     // The owner by their id counts as the owner.
     aces[0].id = IDS.uid;
     assert_eq!(mode_of(&aces, 0o100_000, IDS), (0o100_655, true));
-}
-
-fn posix(entries: &[(Tag, u16)]) -> Result<PosixAcl, FsError> {
-    PosixAcl::of(entries.iter().map(|(tag, rwx)| Entry { tag: *tag, rwx: *rwx }).collect())
-}
-
-#[test]
-fn posix_acls_on_disk() {
-    let rows: &[(&[(Tag, u16)], bool)] = &[
-        (&[(Tag::Other, 4), (Tag::Owner, 6), (Tag::Group, 4)], true),
-        (&[(Tag::Owner, 6), (Tag::Group, 4)], false),
-        (&[(Tag::Owner, 6), (Tag::Group, 4), (Tag::Other, 4), (Tag::User(5), 7)], false),
-        (&[(Tag::Owner, 8), (Tag::Group, 4), (Tag::Other, 4)], false),
-        (&[(Tag::Owner, 6), (Tag::Owner, 6), (Tag::Group, 4), (Tag::Other, 4)], false),
-    ];
-    for (entries, is_valid) in rows {
-        assert_eq!(posix(entries).is_ok(), *is_valid, "{entries:?}");
-    }
-    let acl = posix(&[
-        (Tag::Owner, 6),
-        (Tag::User(5), 7),
-        (Tag::Group, 4),
-        (Tag::NamedGroup(9), 2),
-        (Tag::Mask, 6),
-        (Tag::Other, 0),
-    ])
-    .unwrap();
-    let bytes = acl.encode();
-    assert_eq!(bytes.len(), 4 + 6 * 8);
-    assert_eq!(bytes[4..20], [1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 7, 0, 5, 0, 0, 0]);
-    assert_eq!(PosixAcl::decode(&bytes), Ok(Some(acl.clone())));
-    assert_eq!(PosixAcl::decode(&bytes[..4]), Ok(None));
-    assert_eq!(PosixAcl::decode(&bytes[..9]), Err(FsError::BadAcl));
-    assert_eq!(acl.mode(0o100_777), 0o100_660);
-    assert_eq!(acl.chmod(0o640).mode(0), 0o640);
-    assert!(!acl.is_mode() && PosixAcl::of_mode(0o751).is_mode());
-    assert_eq!(PosixAcl::of_mode(0o751).mode(0o100_000), 0o100_751);
-    let (new, mode) = acl.for_new(0o100_755);
-    assert_eq!((mode, new.mode(0)), (0o100_640, 0o640));
-}
-
-#[test]
-fn posix_acls_decide() {
-    let acl = posix(&[
-        (Tag::Owner, 6),
-        (Tag::User(5), 7),
-        (Tag::Group, 1),
-        (Tag::NamedGroup(9), 2),
-        (Tag::Mask, 6),
-        (Tag::Other, 4),
-    ])
-    .unwrap();
-    let permits = |wanted, is_owner, uid, groups: &[Option<u32>]| {
-        acl.permits(wanted, is_owner, uid, |group| groups.contains(&group))
-    };
-    assert!(permits(6, true, 1000, &[]) && !permits(1, true, 1000, &[]));
-    // A user is held to the mask, and not looked for among the groups.
-    assert!(permits(6, false, 5, &[Some(9)]) && !permits(1, false, 5, &[Some(9)]));
-    // Any group will do, but one has to allow everything.
-    assert!(permits(2, false, 6, &[None, Some(9)]) && !permits(3, false, 6, &[None, Some(9)]));
-    assert!(!permits(4, false, 6, &[None]) && permits(4, false, 6, &[]));
 }

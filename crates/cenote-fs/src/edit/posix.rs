@@ -74,7 +74,9 @@ pub(super) fn set(
     value: Option<&[u8]>,
 ) -> TxResult<()> {
     let acl = match value {
-        Some(value) => PosixAcl::decode(value).map_err(|cause| refuse(Kind::Invalid, cause))?,
+        Some(value) => {
+            PosixAcl::decode(value).map_err(|cause| refuse(Kind::Invalid, cause.into()))?
+        }
         None => None,
     };
     if which == Which::Default && !inode.is_directory() && acl.is_some() {

@@ -311,20 +311,19 @@ fn put_file(
     value: &[u8],
     file: Option<(Found, u64)>,
 ) -> TxResult<()> {
-    let object = match file {
-        Some((found, _)) => found.object,
-        None => {
-            let mut dir = hidden_directory(op, inode, None)?;
-            // The directory hands nothing down but that it is hidden.
-            let owner = op.cred.map_or((0, 0), |cred| (cred.uid.into(), cred.gid.into()));
-            let new = NewNode { owner: Some(owner), ..NewNode::new(NewKind::Regular, FILE_MODE) };
-            let file = create::make(op, &dir, &new)?;
-            names::insert(op, dir.object, name, &file)?;
-            create::count_entry(op, &mut dir, &file);
-            op.store(&dir)?;
-            record::create(op, dir.object, name, &file, &new);
-            file.object
-        }
+    let object = if let Some((found, _)) = file {
+        found.object
+    } else {
+        let mut dir = hidden_directory(op, inode, None)?;
+        // The directory hands nothing down but that it is hidden.
+        let owner = op.cred.map_or((0, 0), |cred| (cred.uid.into(), cred.gid.into()));
+        let new = NewNode { owner: Some(owner), ..NewNode::new(NewKind::Regular, FILE_MODE) };
+        let file = create::make(op, &dir, &new)?;
+        names::insert(op, dir.object, name, &file)?;
+        create::count_entry(op, &mut dir, &file);
+        op.store(&dir)?;
+        record::create(op, dir.object, name, &file, &new);
+        file.object
     };
     // Rights were asked for on the node that has the attribute; its files are nobody's business.
     let cred = op.cred.take();

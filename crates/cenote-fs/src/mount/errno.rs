@@ -88,7 +88,7 @@ fn of_cause(cause: &FsError) -> Option<i32> {
         FsError::NoEntry => ENOENT,
         FsError::NotADirectory => ENOTDIR,
         FsError::IsADirectory => EISDIR,
-        FsError::WrongKind | FsError::IntoItself | FsError::BadAcl => EINVAL,
+        FsError::WrongKind | FsError::IntoItself | FsError::BadAcl | FsError::PosixAcl(_) => EINVAL,
         FsError::NotUtf8 => EILSEQ,
         FsError::TooManyLinks => ELOOP,
         FsError::AccessDenied => EACCES,
