@@ -33,6 +33,15 @@ pub(crate) fn text(len: usize) -> Vec<u8> {
     text
 }
 
+/// Words of 64 bytes, half of each noise, as the engine's benchmark writes them.
+pub(crate) fn half_noise(len: usize) -> Vec<u8> {
+    let mut words = noise(len);
+    for word in words.chunks_exact_mut(64) {
+        word[32..].copy_from_slice(b"cenote cenote cenote cenote ####");
+    }
+    words
+}
+
 fn next(state: &mut u64) -> u8 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 56) as u8

@@ -134,6 +134,13 @@ fn checksums(report: &Report) {
 }
 
 fn compressions(report: &Report) {
+    for len in [8 << 10, RECORD] {
+        let block = data::half_noise(len);
+        let mut target = vec![0; len];
+        report.single(&format!("lz4, half noise, {}K", len >> 10), len, || {
+            keep(compress(Compression::Lz4, ZstdLevel::default(), black_box(&block), &mut target));
+        });
+    }
     let block = data::text(RECORD);
     for (compression, level, name) in [
         (Compression::Lzjb, 3, "lzjb"),

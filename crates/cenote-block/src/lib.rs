@@ -31,10 +31,11 @@ mod write;
 
 pub use cache::{CacheConfig, CacheStats};
 pub use cenote_codec::crypto::BlockKeys;
+pub use cenote_vdev::IoClass;
 pub use error::{BlockError, CopyFailure, WriteError};
 pub use heal::Reporter;
 pub use log::LOG_BLOCK_ALIGN;
 pub use policy::WritePolicy;
 pub use scrub::{BadPart, ScrubReport};
 pub use store::{BlockStore, ReadContext, StoreStats};
-pub use write::{How, Prepared, Stored, WriteContext, Written};
+pub use write::{Content, Draft, How, Prepared, Stored, WriteContext, Written};

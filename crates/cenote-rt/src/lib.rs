@@ -18,7 +18,7 @@ pub use error::{At, Error, Kind, Result};
 pub use random::{Rng, secret_bytes};
 pub use simulation::simulate;
 pub use task::{
-    AsyncMutex, BoxFuture, JoinHandle, Notify, Semaphore, block_on, blocking, cpu, monotonic,
+    AsyncMutex, BoxFuture, JoinHandle, Notify, Semaphore, SemaphorePermit, block_on, blocking, cpu, monotonic,
     oneshot, sleep, spawn, until, wall_clock,
 };
 

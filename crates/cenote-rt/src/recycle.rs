@@ -6,15 +6,16 @@
 //! done, and the next read of that length takes it from there, with the old bytes in it.
 //!
 //! Invariants
-//! * P1  The pool holds at most [`POOL_BYTES_MAX`]; when it is full it is emptied, so that lengths
-//!   that went out of use do not stay.
+//! * P1  The pool holds at most [`POOL_BYTES_MAX`]. When it is full of other lengths than the one
+//!   that comes, it is emptied, so that lengths that went out of use do not stay.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::FixedMap;
 
-/// Bytes that wait for another use.
-const POOL_BYTES_MAX: usize = 16 << 20;
+/// Bytes that wait for another use: about what a txg of small records lets go at once when it is
+/// committed.
+const POOL_BYTES_MAX: usize = 64 << 20;
 
 /// Shorter storage is left to the allocator, which is good at it.
 const LEN_MIN: usize = 8 << 10;
@@ -55,7 +56,14 @@ impl Drop for Storage {
         }
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = pool.get_or_insert_with(Pool::default);
-        let emptied = (pool.bytes + len > POOL_BYTES_MAX).then(|| std::mem::take(pool));
+        let mut emptied = None;
+        if pool.bytes + len > POOL_BYTES_MAX {
+            let alike = pool.by_len.get(&len).map_or(0, |list| list.len() * len);
+            if alike > POOL_BYTES_MAX / 2 {
+                return;
+            }
+            emptied = Some(std::mem::take(pool));
+        }
         pool.bytes += len;
         pool.by_len.entry(len).or_default().push(bytes);
         // Freed after the new one is in, but under the lock all the same: rare.
@@ -80,7 +88,7 @@ mod tests {
         assert_eq!((again.0.as_ptr(), again.0.len(), again.0[7]), (address, len, 9));
         assert_ne!(Storage::of_any_content(len).0.as_ptr(), address);
         drop(again);
-        let many: Vec<_> = (0..40).map(|i| Storage::of_any_content((1 << 20) + i)).collect();
+        let many: Vec<_> = (0..100).map(|i| Storage::of_any_content((1 << 20) + i)).collect();
         drop(many);
         let pool = POOL.lock().expect("pool");
         let held = pool.as_ref().expect("used").by_len.iter();

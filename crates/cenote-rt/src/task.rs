@@ -9,7 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-pub use tokio::sync::{Mutex as AsyncMutex, Notify, Semaphore, oneshot};
+pub use tokio::sync::{Mutex as AsyncMutex, Notify, Semaphore, SemaphorePermit, oneshot};
 pub use tokio::task::JoinHandle;
 
 use crate::{Error, Kind, Result, simulation};

@@ -25,6 +25,7 @@
 //!
 //! Sources: spec 02 §5, §6.3; spec 05 §5.5.
 
+mod content;
 mod layout;
 mod prepare;
 
@@ -44,6 +45,7 @@ use crate::cache::Form;
 use crate::error::WriteError;
 use crate::policy::{CompressionPolicy, WritePolicy};
 use crate::store::{BlockStore, key_of, located};
+pub use content::{Content, Draft};
 use layout::Layout;
 pub use prepare::{Prepared, Stored};
 
@@ -127,12 +129,12 @@ impl BlockStore {
     /// be encrypted or deduplicated; `Kind::Invariant` when W1 would be broken.
     pub async fn write(
         &self,
-        data: Buf,
+        content: impl Into<Content>,
         policy: &WritePolicy,
         old: Option<&BlockPtr>,
         context: &WriteContext,
     ) -> Result<Written> {
-        let result = self.write_block(data, policy, old, context).await;
+        let result = self.write_block(content.into(), policy, old, context).await;
         result.map_err(|error| {
             let error = located(error, &context.place);
             error.with_at(|at| at.txg = at.txg.or(Some(context.txg)))
@@ -141,16 +143,21 @@ impl BlockStore {
 
     async fn write_block(
         &self,
-        data: Buf,
+        content: Content,
         policy: &WritePolicy,
         old: Option<&BlockPtr>,
         context: &WriteContext,
     ) -> Result<Written> {
-        check(&data, policy, old, context)?;
+        check(content.data(), policy, old, context)?;
         // A hole has no place of its own, whatever it remembers.
         let previous = old.filter(|bp| !bp.is_hole());
         let compression = compression_now(policy.compression, previous, context);
-        let prepared = self.prepare(&data, &WritePolicy { compression, ..*policy }).await?;
+        let policy_now = WritePolicy { compression, ..*policy };
+        let (data, prepared) = content.take(&policy_now);
+        let prepared = match prepared {
+            Some(prepared) => prepared,
+            None => self.prepare(&data, &policy_now).await?,
+        };
         let stored = match prepared {
             Prepared::Zeros => return hole(data.len() as u64, policy, old, context),
             Prepared::Embedded { payload, compression } => {
@@ -177,19 +184,24 @@ impl BlockStore {
     /// # Errors
     /// When the policy names a salted checksum and the salt is not known.
     pub async fn prepare(&self, data: &Buf, policy: &WritePolicy) -> Result<Prepared> {
-        let work = prepare::Work {
-            data: data.clone(),
-            compression: policy.compression,
-            checksum: policy.checksum,
-            salt: self.salt(),
-            units: self.units(),
-            may_embed: policy.may_embed,
-        };
-        if policy.checksum.is_salted() && work.salt.is_none() {
+        let work = self.work(data, policy)?;
+        cenote_rt::cpu(work.estimate_ns(), move || work.run()).await?
+    }
+
+    fn work(&self, data: &Buf, policy: &WritePolicy) -> Result<prepare::Work> {
+        let salt = self.salt();
+        if policy.checksum.is_salted() && salt.is_none() {
             let cause = crate::BlockError::NoSalt { checksum: policy.checksum.id() };
             return Err(Error::corrupt(cause));
         }
-        cenote_rt::cpu(work.estimate_ns(), move || work.run()).await?
+        Ok(prepare::Work {
+            data: data.clone(),
+            compression: policy.compression,
+            checksum: policy.checksum,
+            salt,
+            units: self.units(),
+            may_embed: policy.may_embed,
+        })
     }
 }
 
@@ -362,6 +374,15 @@ impl Job<'_> {
     /// Writes to space of its own; when the devices there fail, elsewhere.
     async fn write_anew(&self) -> Result<BlockPtr> {
         let space = self.store.space()?;
+        // At most so much is on its way to the vdevs of a class, and whichever is done first is
+        // there first for the next share (spec 05 §8.3). Who is waited for takes no turn.
+        let _share = match self.context.class {
+            IoClass::AsyncWrite => {
+                let bytes = self.psize().saturating_mul(u64::from(self.policy.copies));
+                space.reserve(space.preferred_class(&self.placement()), bytes).await
+            }
+            _ => None,
+        };
         let mut given_up = Vec::new();
         let result = self.attempts(space, &mut given_up).await;
         // Not before a replacement was found: the allocator would offer the same place (W2).

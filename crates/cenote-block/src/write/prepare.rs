@@ -24,7 +24,7 @@ pub(super) struct Work {
 }
 
 /// What is to be stored of a block.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Prepared {
     /// Nothing.
     Zeros,
@@ -40,7 +40,7 @@ pub enum Prepared {
 }
 
 /// The bytes that go to the devices.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Stored {
     /// Compressed if that pays, and filled up with zeros.
     pub data: Buf,

@@ -36,8 +36,14 @@ const DISTANCE_MAX: usize = 65_535;
 /// From this size on the table has fewer slots, and distances have to be looked at.
 const LARGE: usize = 65_547;
 
-/// Bits of a slot number for small blocks; one less for large ones.
-const SLOT_BITS: u32 = 13;
+/// Slots for small blocks.
+const SMALL_SLOTS: usize = 1 << 13;
+
+/// Slots for large ones.
+const LARGE_SLOTS: usize = 1 << 12;
+
+/// Literals up to so many are copied in one piece.
+const SHORT: usize = 48;
 
 /// Attempts before the first step longer than one, counted so that `attempts / 64` is the step.
 const FIRST_ATTEMPT: usize = 67;
@@ -58,15 +64,53 @@ pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {
 }
 
 /// Compresses `src` into `dst`, byte for byte as OpenZFS does into as much room; `None` if it does
-/// not fit.
+/// not fit. Bytes of `dst` behind the result are of no meaning.
 pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let (header, room) = dst.split_first_chunk_mut::<HEADER_LEN>()?;
-    let length = Encoder::new(src, room).run()?;
+    // The table is cleared for each block, so its slots are as small as they can be.
+    let length = if src.len() < LARGE {
+        Encoder::<u16, SMALL_SLOTS>::new(src, room).run()?
+    } else {
+        Encoder::<u32, LARGE_SLOTS>::new(src, room).run()?
+    };
     *header = u32::try_from(length).ok()?.to_be_bytes();
     Some(HEADER_LEN + length)
 }
 
-struct Encoder<'a> {
+/// A place in a block, as the table keeps it.
+trait Slot: Copy {
+    /// Where all slots begin.
+    const START: Self;
+    fn of(place: usize) -> Self;
+    fn place(self) -> usize;
+}
+
+impl Slot for u16 {
+    const START: Self = 0;
+
+    /// A block that is not large has no match behind 65,534.
+    fn of(place: usize) -> Self {
+        place as Self
+    }
+
+    fn place(self) -> usize {
+        self.into()
+    }
+}
+
+impl Slot for u32 {
+    const START: Self = 0;
+
+    fn of(place: usize) -> Self {
+        place as Self
+    }
+
+    fn place(self) -> usize {
+        self as usize
+    }
+}
+
+struct Encoder<'a, S, const SLOTS: usize> {
     src: &'a [u8],
     dst: &'a mut [u8],
     /// Bytes written.
@@ -74,8 +118,7 @@ struct Encoder<'a> {
     /// First byte that is not written yet.
     anchor: usize,
     /// Last place of each hash.
-    slots: Box<[u32]>,
-    shift: u32,
+    slots: [S; SLOTS],
 }
 
 /// Two places with equal bytes.
@@ -85,11 +128,9 @@ struct Match {
     candidate: usize,
 }
 
-impl<'a> Encoder<'a> {
+impl<'a, S: Slot, const SLOTS: usize> Encoder<'a, S, SLOTS> {
     fn new(src: &'a [u8], dst: &'a mut [u8]) -> Self {
-        let bits = if src.len() < LARGE { SLOT_BITS } else { SLOT_BITS - 1 };
-        let slots = vec![0; 1 << bits].into_boxed_slice();
-        Self { src, dst, out: 0, anchor: 0, slots, shift: 32 - bits }
+        Self { src, dst, out: 0, anchor: 0, slots: [S::START; SLOTS] }
     }
 
     fn run(mut self) -> Option<usize> {
@@ -109,27 +150,23 @@ impl<'a> Encoder<'a> {
         self.src.len() - MATCH_START_LIMIT
     }
 
-    fn word(&self, at: usize) -> u32 {
-        self.src[at..].first_chunk::<4>().map_or(0, |&bytes| u32::from_le_bytes(bytes))
-    }
-
     /// Enters `at` into the table and gives the match that was there, if it is one.
+    #[inline]
     fn look_up(&mut self, at: usize) -> Option<Match> {
-        let word = self.word(at);
-        let slot = &mut self.slots[(word.wrapping_mul(2_654_435_761) >> self.shift) as usize];
-        let candidate = std::mem::replace(slot, at as u32) as usize;
-        let is_match = at - candidate <= DISTANCE_MAX && self.word(candidate) == word;
-        is_match.then_some(Match { at, candidate })
+        look_up(self.src, &mut self.slots, at)
     }
 
     /// The first match from `at` on.
+    #[inline]
     fn search(&mut self, mut at: usize) -> Option<Match> {
+        // In registers: this is where the time goes.
+        let (src, limit) = (self.src, self.limit());
         for attempt in FIRST_ATTEMPT.. {
             let after = at + attempt / 64;
-            if after > self.limit() {
+            if after > limit {
                 break;
             }
-            let found = self.look_up(at);
+            let found = look_up(src, &mut self.slots, at);
             if found.is_some() {
                 return found;
             }
@@ -138,6 +175,7 @@ impl<'a> Encoder<'a> {
         None
     }
 
+    #[inline]
     fn extend_backwards(&self, mut found: Match) -> Match {
         while found.at > self.anchor
             && found.candidate > 0
@@ -150,6 +188,7 @@ impl<'a> Encoder<'a> {
     }
 
     /// Writes the literals up to a match and the match; gives where it ends.
+    #[inline]
     fn emit(&mut self, found: Match) -> Option<usize> {
         let literals = found.at - self.anchor;
         let token = self.out;
@@ -179,6 +218,7 @@ impl<'a> Encoder<'a> {
 
     /// The next match after one that ended at `end`: there and then, or by a search. A match that
     /// starts right there has no literals, so there is nothing for it to grow over.
+    #[inline]
     fn follow(&mut self, end: usize) -> Option<Match> {
         if end > self.limit() {
             return None;
@@ -202,6 +242,7 @@ impl<'a> Encoder<'a> {
     }
 
     /// The bytes behind a token for a length that does not fit into it.
+    #[inline]
     fn put_length(&mut self, length: usize) {
         let Some(mut rest) = length.checked_sub(NIBBLE_MAX) else { return };
         while rest >= 255 {
@@ -213,11 +254,38 @@ impl<'a> Encoder<'a> {
         self.out += 1;
     }
 
+    #[inline]
     fn put_literals(&mut self, end: usize) {
-        let literals = &self.src[self.anchor..end];
-        self.dst[self.out..self.out + literals.len()].copy_from_slice(literals);
-        self.out += literals.len();
+        let (from, to) = (&self.src[self.anchor..], &mut self.dst[self.out..]);
+        let length = end - self.anchor;
+        // Mostly they are few. A copy of fixed length is some moves; what it writes too much is
+        // written over by what follows.
+        match (from.first_chunk::<SHORT>(), to.first_chunk_mut::<SHORT>()) {
+            (Some(from), Some(to)) if length <= SHORT => *to = *from,
+            _ => to[..length].copy_from_slice(&from[..length]),
+        }
+        self.out += length;
     }
+}
+
+#[inline]
+fn look_up<S: Slot, const SLOTS: usize>(
+    src: &[u8],
+    slots: &mut [S; SLOTS],
+    at: usize,
+) -> Option<Match> {
+    let word = word(src, at);
+    let hash = word.wrapping_mul(2_654_435_761) >> (32 - SLOTS.trailing_zeros());
+    let slot = &mut slots[hash as usize % SLOTS];
+    let candidate = std::mem::replace(slot, S::of(at)).place();
+    let is_near = SLOTS == SMALL_SLOTS || at - candidate <= DISTANCE_MAX;
+    let is_match = is_near && self::word(src, candidate) == word;
+    is_match.then_some(Match { at, candidate })
+}
+
+#[inline]
+fn word(src: &[u8], at: usize) -> u32 {
+    src.get(at..at + 4).and_then(<[u8]>::first_chunk).map_or(0, |&bytes| u32::from_le_bytes(bytes))
 }
 
 /// How many bytes both start with.

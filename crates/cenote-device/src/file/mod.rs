@@ -9,7 +9,9 @@
 //!
 //! Images are read through the page cache, because they are often read again by the next command,
 //! and since readahead makes a sequential scan as fast as `dd`; and they are written through it,
-//! so that many small writes become few. A block device that is open for writing is a member of a
+//! so that many small writes become few; by `pwritev` on the blocking pool, because io_uring hands a
+//! write to the page cache to a thread of the kernel anyway, and it takes two hops more to hear of
+//! its end. A block device that is open for writing is a member of a
 //! pool in use, whose blocks the engine caches itself: its I/O bypasses the page cache
 //! (`cenote_direct_io`). What is not aligned in memory is then written from an aligned copy, and
 //! what is not made of whole sectors, or what the host refuses, goes through the cache, which the
@@ -32,7 +34,7 @@ use crate::{Device, DeviceInfo, OpenMode};
 
 mod ways;
 
-use ways::{fill, store, sync};
+use ways::{fill, store, store_cached, sync};
 
 /// Alignment of offset, length and memory from which on a direct read is tried.
 const DIRECT_ALIGN: usize = 4096;
@@ -193,7 +195,7 @@ impl FileDevice {
             |at: usize| at.is_multiple_of(DIRECT_ALIGN.min(1 << self.info.logical_ashift.max(9)));
         let direct = self.direct.as_ref().filter(|_| is_whole(offset as usize) && is_whole(len));
         let Some(direct) = direct else {
-            return store(&self.file, offset, parts, &permit).await;
+            return store_cached(&self.file, offset, parts, &permit).await;
         };
         let is_aligned = |part: &Buf| {
             (part.as_ptr() as usize).is_multiple_of(DIRECT_ALIGN) && is_whole(part.len())
@@ -201,7 +203,9 @@ impl FileDevice {
         let parts =
             if parts.iter().all(is_aligned) { parts } else { vec![joined(&parts).freeze()] };
         match store(direct, offset, parts.clone(), &permit).await {
-            Err(error) if is_refusal(&error) => store(&self.file, offset, parts, &permit).await,
+            Err(error) if is_refusal(&error) => {
+                store_cached(&self.file, offset, parts, &permit).await
+            }
             result => result,
         }
     }

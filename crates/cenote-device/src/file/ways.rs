@@ -88,13 +88,26 @@ pub(super) async fn store(
     parts: Vec<Buf>,
     permit: &Arc<OwnedSemaphorePermit>,
 ) -> io::Result<()> {
-    let parts =
-        if parts.len() > PARTS_MAX { vec![crate::device::joined(&parts).freeze()] } else { parts };
     #[cfg(target_os = "linux")]
     if let Some(ring) = ring() {
-        return store_by_ring(ring, file, offset, parts, permit).await;
+        return store_by_ring(ring, file, offset, bounded(parts), permit).await;
     }
-    store_by_pwrite(file, offset, parts, permit).await
+    store_cached(file, offset, parts, permit).await
+}
+
+/// Writes `parts` to the page cache from `offset` on.
+pub(super) async fn store_cached(
+    file: &Arc<File>,
+    offset: u64,
+    parts: Vec<Buf>,
+    permit: &Arc<OwnedSemaphorePermit>,
+) -> io::Result<()> {
+    store_by_pwrite(file, offset, bounded(parts), permit).await
+}
+
+/// As many parts as the kernel takes.
+fn bounded(parts: Vec<Buf>) -> Vec<Buf> {
+    if parts.len() > PARTS_MAX { vec![crate::device::joined(&parts).freeze()] } else { parts }
 }
 
 #[cfg(target_os = "linux")]

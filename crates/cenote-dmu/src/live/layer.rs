@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::objset::{ObjSetFlags, ZIL_HEADER_LEN};
 use cenote_ranges::RangeSet;
@@ -50,6 +51,8 @@ pub(super) struct ObjectLayer {
     pub(super) frees: RangeSet,
     /// Blocks as they are to become.
     pub(super) blocks: BTreeMap<u64, Buf>,
+    /// Those of `blocks` that are on disk already, as they are.
+    pub(super) early: BTreeMap<u64, BlockPtr>,
     /// The spill block.
     pub(super) spill: SpillChange,
     /// Bytes of `blocks`.
@@ -79,6 +82,7 @@ impl ObjectLayer {
             is_fresh: false,
             frees: RangeSet::new(),
             blocks: BTreeMap::new(),
+            early: BTreeMap::new(),
             spill: SpillChange::Unchanged,
             block_bytes: 0,
         }
@@ -92,6 +96,7 @@ impl ObjectLayer {
     /// A block as it is to become.
     pub(super) fn put_block(&mut self, blkid: u64, block: Buf) {
         self.block_bytes += block.len() as u64;
+        self.early.remove(&blkid);
         if let Some(before) = self.blocks.insert(blkid, block) {
             self.block_bytes -= before.len() as u64;
         }
@@ -117,6 +122,7 @@ impl ObjectLayer {
     pub(super) fn free(&mut self, blocks: std::ops::Range<u64>) {
         let freed: Vec<u64> = self.blocks.range(blocks.clone()).map(|(blkid, _)| *blkid).collect();
         for blkid in freed {
+            self.early.remove(&blkid);
             if let Some(before) = self.blocks.remove(&blkid) {
                 self.block_bytes -= before.len() as u64;
             }
@@ -129,6 +135,7 @@ impl ObjectLayer {
         self.head = Head::Freed { slots: self.slots() };
         self.frees.clear();
         self.blocks.clear();
+        self.early.clear();
         self.block_bytes = 0;
         self.spill = SpillChange::Unchanged;
     }

@@ -34,6 +34,7 @@
 mod alloc;
 mod blocks;
 mod context;
+mod early;
 mod error;
 mod extent;
 mod layer;
@@ -48,6 +49,7 @@ mod write;
 
 pub use blocks::Blocks;
 pub use context::{BlockSink, Facts, Owned, Owner, OwnerProbe, PolicySource, SyncContext, Synced};
+pub use early::Early;
 pub use error::LiveError;
 pub use extent::Run;
 pub use peek::Piece;

@@ -9,7 +9,9 @@ use cenote_block::alloc::{
     Class, MetaslabSpec, MetaslabStore, Options, SpaceAllocator, StoredSpace, VdevSpec,
 };
 use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy};
-use cenote_block::{BlockStore, CacheConfig, How, WriteContext, WritePolicy, Written};
+use cenote_block::{
+    BlockStore, CacheConfig, Content, Draft, How, WriteContext, WritePolicy, Written,
+};
 use cenote_device::{Device, MemoryDevice};
 use cenote_dmu::live::{
     BlockSink, Blocks, Facts, Live, OwnerProbe, PolicySource, SyncContext, Synced,
@@ -58,15 +60,19 @@ impl Blocks for Shaky {
         Blocks::read(&*self.store, pointer, place)
     }
 
+    fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>> {
+        Blocks::prepare(&*self.store, drafts)
+    }
+
     fn write<'a>(
         &'a self,
-        data: Buf,
+        content: Content,
         policy: &'a WritePolicy,
         old: &'a BlockPtr,
         context: &'a WriteContext,
     ) -> BoxFuture<'a, Result<Written>> {
         Box::pin(async move {
-            let written = Blocks::write(&*self.store, data, policy, old, context).await?;
+            let written = Blocks::write(&*self.store, content, policy, old, context).await?;
             let how = match written.how {
                 How::New => "new",
                 How::InPlace => "in place",

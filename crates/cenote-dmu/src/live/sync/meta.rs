@@ -53,9 +53,9 @@ impl Job<'_> {
         if let Some((last, _)) = blocks.last_key_value() {
             meta.maxblkid = meta.maxblkid.max(*last);
         }
-        let frees = &RangeSet::new();
-        let change =
-            TreeChange { object: META_DNODE, head: &meta, frees, blocks: &blocks, old_max };
+        let (frees, early) = (&RangeSet::new(), &BTreeMap::new());
+        let (object, head, blocks) = (META_DNODE, &meta, &blocks);
+        let change = TreeChange { object, head, frees, blocks, early, old_max };
         let written = self.write_tree(&change).await?;
         (meta.blkptrs, meta.nlevels) = (written.blkptrs, written.nlevels);
         self.charge(META_DNODE, &mut meta, written.charged)?;

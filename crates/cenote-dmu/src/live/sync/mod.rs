@@ -18,8 +18,8 @@
 //!   the sum of those below.
 //! * D4  A layer changes an object only if the tree has it, and allocates it only if not.
 //!
-//! At most [`WRITES_MAX`] blocks are being written at a time; the tree above them is in memory only
-//! along the paths in work.
+//! Blocks of at most [`IN_FLIGHT_MAX`] bytes are being written at a time, and one if it is longer;
+//! the tree above them is in memory only along the paths in work.
 
 mod accounting;
 mod meta;
@@ -29,7 +29,7 @@ mod tree;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_block::policy::BlockSpec;
-use cenote_block::{How, WriteContext};
+use cenote_block::{Content, How, WriteContext};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
 use cenote_ondisk::dnode::DnodePhys;
@@ -37,7 +37,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::{
     GROUPUSED_OBJECT, ObjSetPhys, ObjSetType, PROJECTUSED_OBJECT, USERUSED_OBJECT,
 };
-use cenote_rt::{Buf, Error, Kind, Result, Semaphore};
+use cenote_rt::{Buf, Error, Kind, Result, Semaphore, SemaphorePermit};
 
 use super::blocks::Blocks;
 use super::context::{Facts, Owner, SyncContext, Synced};
@@ -47,8 +47,10 @@ use super::set::Live;
 use super::view::Tree;
 use crate::objset::META_DNODE;
 
-/// Blocks of a set that are being written at a time.
-const WRITES_MAX: usize = 64;
+/// Bytes of a set that are being written at a time: enough to join small blocks to long writes.
+const IN_FLIGHT_MAX: u64 = 16 << 20;
+/// What they are counted in.
+const IN_FLIGHT_UNIT: u64 = 512;
 
 /// What one pass needs everywhere.
 pub(super) struct Job<'a> {
@@ -56,7 +58,7 @@ pub(super) struct Job<'a> {
     pub(super) id: u64,
     pub(super) kind: ObjSetType,
     pub(super) context: &'a SyncContext<'a>,
-    permits: Semaphore,
+    in_flight: Semaphore,
     facts: Mutex<Facts>,
 }
 
@@ -71,7 +73,7 @@ pub(super) struct Change {
 
 /// What a block is, and the bytes that it is to have.
 pub(super) struct Block {
-    pub(super) data: Buf,
+    pub(super) content: Content,
     pub(super) place: Bookmark,
     pub(super) spec: BlockSpec,
     pub(super) fill: u64,
@@ -134,7 +136,7 @@ async fn write(
         id: live.id,
         kind: tree.phys.kind,
         context,
-        permits: Semaphore::new(WRITES_MAX),
+        in_flight: Semaphore::new((IN_FLIGHT_MAX / IN_FLIGHT_UNIT) as usize),
         facts: Mutex::default(),
     };
     let (meta_dnode, changes) = job.write_objects(layer, &tree.phys.meta_dnode).await?;
@@ -171,14 +173,28 @@ impl Job<'_> {
         block: Block,
         old: &BlockPtr,
     ) -> Result<(BlockPtr, i64)> {
-        let Block { data, place, spec, fill } = block;
-        let lsize = data.len() as u64;
+        let _room = self.room(block.content.data().len() as u64).await?;
+        self.write_admitted(block, old).await
+    }
+
+    /// Waits until so many bytes more may be on their way. Who has room waits for no more of it.
+    pub(super) async fn room(&self, bytes: u64) -> Result<SemaphorePermit<'_>> {
+        let units = bytes.min(IN_FLIGHT_MAX).div_ceil(IN_FLIGHT_UNIT) as u32;
+        self.in_flight.acquire_many(units).await.map_err(|error| Error::new(Kind::Io, error))
+    }
+
+    /// The same for who has room already.
+    pub(super) async fn write_admitted(
+        &self,
+        block: Block,
+        old: &BlockPtr,
+    ) -> Result<(BlockPtr, i64)> {
+        let Block { content, place, spec, fill } = block;
+        let lsize = content.data().len() as u64;
         let policy = self.context.policy.policy(&spec)?;
-        let permit = self.permits.acquire().await.map_err(|error| Error::new(Kind::Io, error))?;
-        let SyncContext { txg, pass, .. } = *self.context;
-        let context = WriteContext { fill, ..WriteContext::new(txg, pass, place) };
-        let written = self.blocks.write(data, &policy, old, &context).await?;
-        drop(permit);
+        let context = self.write_context(place, fill);
+        let written = self.blocks.write(content, &policy, old, &context).await?;
+        let txg = context.txg;
         let new = written.bp;
         let is_as_asked = match written.how {
             How::Kept => new == *old,
@@ -190,6 +206,22 @@ impl Job<'_> {
             return Err(broken(&place, LiveError::WrittenShape { level, birth, lsize }));
         }
         Ok((new, self.replaced(old, &new, written.how)))
+    }
+
+    pub(super) fn write_context(&self, place: Bookmark, fill: u64) -> WriteContext {
+        let SyncContext { txg, pass, .. } = *self.context;
+        WriteContext { fill, ..WriteContext::new(txg, pass, place) }
+    }
+
+    /// Takes a block that was written before this sync, in its txg; gives the bytes that are charged
+    /// on top.
+    pub(super) fn adopt(&self, old: &BlockPtr, new: &BlockPtr) -> Result<i64> {
+        if new.birth() != self.context.txg {
+            let (level, birth, lsize) = (new.level(), new.birth(), new.lsize());
+            let place = self.place(0, level, 0);
+            return Err(broken(&place, LiveError::WrittenShape { level, birth, lsize }));
+        }
+        Ok(self.replaced(old, new, How::New))
     }
 
     /// Tells who accounts that a pointer took the place of another; gives the difference in space.
@@ -233,7 +265,7 @@ impl Job<'_> {
     async fn write_root(&self, phys: &ObjSetPhys, old: &BlockPtr) -> Result<BlockPtr> {
         let place = Bookmark { objset: self.id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
         let block = Block {
-            data: Buf::from(phys.encode()),
+            content: Buf::from(phys.encode()).into(),
             place,
             spec: BlockSpec::new(ObjectType::OBJSET, 0),
             fill: phys.meta_dnode.blkptrs.iter().map(BlockPtr::fill).sum(),

@@ -25,6 +25,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::{Block, Job, broken};
 use crate::geometry::Geometry;
+use crate::live::error::LiveError;
 use crate::live::view::{check, geometry_of};
 
 /// Indirect blocks below one that are in work at a time.
@@ -45,6 +46,8 @@ pub(super) struct TreeChange<'a> {
     pub(super) frees: &'a RangeSet,
     /// Data blocks to be written.
     pub(super) blocks: &'a BTreeMap<u64, Buf>,
+    /// Those of them that are on disk already.
+    pub(super) early: &'a BTreeMap<u64, BlockPtr>,
     /// Highest data block that may be there.
     pub(super) old_max: u64,
 }
@@ -243,11 +246,19 @@ impl TreeJob<'_> {
     /// Writes or frees data blocks. What the processor has to do for all of them is one piece of
     /// work.
     async fn write_batch(&self, nodes: Vec<Node>) -> Result<Vec<(Node, BlockPtr, i64)>> {
+        let mut written = Vec::with_capacity(nodes.len());
+        let mut left = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            match self.change.early.get(&node.number) {
+                Some(new) => written.push((node, *new, self.job.adopt(&node.old, new)?)),
+                None => left.push(node),
+            }
+        }
+        let nodes = left;
         let bytes = self.shape.size_at(0).saturating_mul(nodes.len() as u64);
         let _room = self.job.room(bytes).await?;
         let blocks = self.prepare(&nodes).await?;
         let mut work = FuturesUnordered::new();
-        let mut written = Vec::with_capacity(nodes.len());
         for (node, block) in nodes.into_iter().zip(blocks) {
             let Some(block) = block else {
                 let (new, more) = self.punch(node).await?;
@@ -284,7 +295,14 @@ impl TreeJob<'_> {
             drafts.push(Draft { data: data.clone(), policy, old: node.old, context });
             places.push(Some((place, fill)));
         }
-        let mut contents = self.job.blocks.prepare(drafts).await?.into_iter();
+        let count = drafts.len();
+        let contents = self.job.blocks.prepare(drafts).await?;
+        if contents.len() != count {
+            // What is missing would be taken for a hole.
+            let cause = LiveError::Layer("not all blocks of a batch were prepared");
+            return Err(broken(&self.job.place(*object, 0, 0), cause));
+        }
+        let mut contents = contents.into_iter();
         let blocks = places.into_iter().map(|place| {
             let (place, fill) = place?;
             Some(Block { content: contents.next()?, place, spec: self.spec(0), fill })
@@ -308,7 +326,7 @@ impl TreeJob<'_> {
         let lsize = self.shape.size_at(level);
         BlockPtr::punched(lsize, self.change.head.object_type, level, birth).ok_or_else(|| {
             let place = self.job.place(self.change.object, level, 0);
-            broken(&place, crate::live::LiveError::BlockSize { size: lsize })
+            broken(&place, LiveError::BlockSize { size: lsize })
         })
     }
 

@@ -1,0 +1,41 @@
+//! What the process took so far, as Linux tells it.
+
+use std::time::Duration;
+
+/// Seconds of processor time, of all threads, in the kernel too.
+pub(crate) fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name, which is in brackets: fields 14 and 15 of all, in hundredths.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks =
+        fields.split_whitespace().skip(11).take(2).filter_map(|word| word.parse::<f64>().ok());
+    ticks.sum::<f64>() / 100.0
+}
+
+/// MiB that a line of `/proc/self/status` tells: `VmHWM` is the peak, `VmRSS` what is resident now.
+pub(crate) fn memory_mib(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.trim_start_matches(':').split_whitespace().next());
+    kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
+}
+
+/// Times in order, of which parts are asked.
+pub(crate) struct Times(Vec<Duration>);
+
+impl Times {
+    pub(crate) fn new(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        Self(times)
+    }
+
+    /// The time that so many of a thousand do not exceed, in milliseconds.
+    pub(crate) fn per_mille(&self, part: usize) -> f64 {
+        let index = (self.0.len().saturating_sub(1)) * part / 1000;
+        self.0.get(index).map_or(0.0, |time| time.as_secs_f64() * 1e3)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}

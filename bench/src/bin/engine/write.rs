@@ -1,0 +1,88 @@
+//! The work that `ozpool.py --time` gives OpenZFS's engine: one object is written from start to
+//! end, a MiB or a record in each transaction, then records of it are overwritten at random places,
+//! one in each. Data is made before the clock runs, and is copied into the engine on both sides;
+//! time counts to the end of the last sync.
+
+use std::time::Instant;
+
+use cenote_pool::engine::{Engine, Head};
+use cenote_rt::{Result, Rng};
+
+use crate::args::Args;
+use crate::pool::{self, Contents};
+use crate::usage;
+
+/// Chunks that are written again and again.
+const CHUNKS: usize = 16;
+/// Records for overwriting.
+const RECORDS: usize = 64;
+
+pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
+    let (dir, layout) = (args.word(0)?, args.word(1)?);
+    let (size, fill) = (args.number::<u64>(2)? << 20, args.number::<u64>(3)? << 20);
+    let record: u64 = args.number(4)?;
+    let (compression, checksum) = (pool::compression(args.word(5)?), pool::checksum(args.word(6)?));
+    let overwrites: u64 = args.number(7)?;
+
+    let (redundancy, devices) = pool::files(dir, layout, size)?;
+    let engine = pool::create(redundancy, devices).await?;
+    let head = pool::dataset(&engine, "tank/fs", compression, checksum).await?;
+    let object = pool::object(&engine, &head, record).await?;
+    engine.sync().await?;
+
+    let mut contents = Contents::new();
+    let step = record.max(1 << 20);
+    let chunks: Vec<_> = (0..CHUNKS).map(|_| contents.chunk(step)).collect();
+    let clock = Clock::start();
+    for (number, chunk) in (0..fill / step).zip(chunks.iter().cycle()) {
+        write(&engine, &head, object, number * step, chunk).await?;
+    }
+    engine.sync().await?;
+    clock.tell("sequential write", "MB/s", fill as f64 / 1e6);
+
+    if overwrites > 0 {
+        let records: Vec<_> = (0..RECORDS).map(|_| contents.chunk(record)).collect();
+        let mut rng = Rng::seeded(1);
+        let clock = Clock::start();
+        for (_, bytes) in (0..overwrites).zip(records.iter().cycle()) {
+            let offset = rng.below(fill / record) * record;
+            write(&engine, &head, object, offset, bytes).await?;
+        }
+        engine.sync().await?;
+        clock.tell("random overwrite", "records/s", overwrites as f64);
+    }
+    tell_queues(&engine);
+    engine.export().await
+}
+
+async fn write(engine: &Engine, head: &Head, object: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+    engine.apply(head, |tx| tx.write(object, offset, bytes)).await?;
+    Ok(())
+}
+
+/// Time on the wall and of processors.
+struct Clock {
+    wall: Instant,
+    cpu: f64,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { wall: Instant::now(), cpu: usage::cpu_seconds() }
+    }
+
+    fn tell(&self, label: &str, unit: &str, amount: f64) {
+        let (wall, cpu) = (self.wall.elapsed().as_secs_f64(), usage::cpu_seconds() - self.cpu);
+        println!("{label}: {:.0} {unit}, {wall:.2} s, cpu {cpu:.2} s", amount / wall);
+    }
+}
+
+/// What the devices were given.
+fn tell_queues(engine: &Engine) {
+    let stats = engine.tree().leaves().map(|(_, leaf)| leaf.stats());
+    let (writes, bytes, flushes) = stats.fold((0, 0, 0), |(writes, bytes, flushes), leaf| {
+        (writes + leaf.writes, bytes + leaf.write_bytes, flushes + leaf.flushes)
+    });
+    let txg = engine.uberblock().txg;
+    println!("devices: {bytes} bytes in {writes} requests, {flushes} flushes, txg {txg}");
+}
