@@ -20,6 +20,7 @@ use cenote_rt::{Error, FixedMap, Kind, Result};
 use super::sa::Schema;
 use crate::error::FsError;
 use crate::filesystem::{CaseSensitivity, NameRules};
+use crate::format::FsOwners;
 use crate::quota::LimitCache;
 
 /// The version that is written.
@@ -195,6 +196,11 @@ impl Facts {
         }
         let settings = Settings::read(engine, head).await?;
         let has_projects = engine.has_feature("project_quota").await?;
+        if !engine.has_probe() {
+            // Whatever is written from here on, a replay included, is accounted to its owners.
+            let counts_objects = engine.has_feature("userobj_accounting").await?;
+            engine.set_probe(Arc::new(FsOwners { counts_objects, counts_projects: has_projects }));
+        }
         let (mut facts, registry) = head.live().inspect(|tx| master_node(tx, settings)).await?;
         facts.has_projects = has_projects;
         facts.logs_xattrs = engine.has_feature("zilsaxattr").await?;

@@ -10,7 +10,6 @@ use crate::access::Credentials;
 use crate::acl::Want;
 use crate::edit::{self, Facts, permit};
 use crate::error::FsError;
-use crate::format::FsOwners;
 
 /// Somebody's hold on a node: it is not freed when it loses its last name.
 #[derive(Debug)]
@@ -76,18 +75,12 @@ impl Mount {
     }
 
     async fn attach(engine: &Arc<Engine>, dataset: &str, is_read_only: bool) -> Result<Arc<Self>> {
-        if !engine.has_probe() {
-            // What is written here is accounted to its owners.
-            let counts_objects = engine.has_feature("userobj_accounting").await?;
-            let counts_projects = engine.has_feature("project_quota").await?;
-            engine.set_probe(Arc::new(FsOwners { counts_objects, counts_projects }));
-        }
         let head = engine.head(dataset).await?;
         let ownership = head.own();
         let facts = Facts::read(engine, &head).await?;
         if !is_read_only && head.log().is_claimed() {
             // Before anything else: what is in the log happened before what comes now.
-            crate::recover::recover(engine).await?;
+            crate::replay(engine, &head).await?;
         }
         if !is_read_only && head.log().awaits_replay() {
             return Err(Error::new(Kind::Unsupported, FsError::Unreplayed));

@@ -18,9 +18,12 @@ use crate::model::{Body, Id, Mode, Model, Node, Outcome, ROOT};
 
 /// Longest file of the model.
 const FILE_MAX: u64 = 700_000;
+/// Actions of a history.
+const ACTIONS: usize = 200;
 
+/// What is done; numbers are taken modulo what there is.
 #[derive(Debug, Clone, Copy)]
-enum Action {
+pub(crate) enum Action {
     Create { dir: usize, name: u8, kind: u8 },
     Link { node: usize, dir: usize, name: u8 },
     Remove { dir: usize, name: u8, wants_dir: bool },
@@ -38,13 +41,14 @@ enum Action {
     Reopen,
 }
 
-fn draw(rng: &mut Rng) -> Action {
+/// An action on files of at most so many bytes.
+pub(crate) fn draw(rng: &mut Rng, file_max: u64) -> Action {
     let node = rng.below(1 << 20) as usize;
     let dir = rng.below(1 << 20) as usize;
     let name = rng.below(6) as u8;
     let size = |rng: &mut Rng| {
-        let max = [600, 5_000, 140_000, FILE_MAX][rng.below(4) as usize];
-        rng.below(max)
+        let max = [600, 5_000, 140_000, file_max][rng.below(4) as usize];
+        rng.below(max.min(file_max))
     };
     match rng.below(40) {
         0..=7 => Action::Create { dir, name, kind: rng.below(9) as u8 },
@@ -84,15 +88,15 @@ fn name_of(number: u8) -> Vec<u8> {
 }
 
 /// The file system under test beside its model.
-struct Pair {
+pub(crate) struct Pair {
     /// None while it is opened again.
     fixture: Option<Fixture>,
-    model: Model,
+    pub(crate) model: Model,
     handles: Vec<(Id, Handle)>,
 }
 
 /// What went wrong.
-type Verdict = Result<(), String>;
+pub(crate) type Verdict = Result<(), String>;
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Verdict {
     if found == expected {
@@ -111,7 +115,11 @@ fn number<T>(result: Result<T, Error>) -> Outcome<T> {
 
 impl Pair {
     async fn new() -> Self {
-        let fixture = Fixture::new().await;
+        Self::over(Fixture::new().await)
+    }
+
+    /// A pair over an empty file system.
+    pub(crate) fn over(fixture: Fixture) -> Self {
         let model = Model::new(fixture.mount.root());
         Self { fixture: Some(fixture), model, handles: Vec::new() }
     }
@@ -132,11 +140,13 @@ impl Pair {
         self.model.pick(number, Node::is_dir).unwrap_or(ROOT)
     }
 
-    fn file(&self, number: usize) -> Option<Id> {
+    /// The file that a number stands for.
+    pub(crate) fn file(&self, number: usize) -> Option<Id> {
         self.model.pick(number, |node| matches!(node.body, Body::File(_)))
     }
 
-    async fn perform(&mut self, action: Action) -> Verdict {
+    /// Does the same to both.
+    pub(crate) async fn perform(&mut self, action: Action) -> Verdict {
         match action {
             Action::Create { dir, name, kind } => self.create(dir, name, kind).await,
             Action::Link { node, dir, name } => {
@@ -416,7 +426,7 @@ fn histories_are_those_of_the_model() {
     for seed in from..from + count {
         block_on(1, async move {
             let mut rng = Rng::seeded(seed);
-            let actions: Vec<Action> = (0..200).map(|_| draw(&mut rng)).collect();
+            let actions: Vec<Action> = (0..ACTIONS).map(|_| draw(&mut rng, FILE_MAX)).collect();
             let Err(what) = run(&actions).await else { return };
             let short = shrink(actions).await;
             let again = run(&short).await;

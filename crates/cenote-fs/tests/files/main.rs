@@ -5,6 +5,7 @@
 mod accounts;
 mod attributes;
 mod basics;
+mod cuts;
 mod fixture;
 #[path = "../../../cenote-pool/tests/zil/frozen.rs"]
 mod frozen;
@@ -15,3 +16,5 @@ mod model;
 #[path = "../volumes/pools.rs"]
 mod pools;
 mod replay;
+mod speed;
+mod spelling;
