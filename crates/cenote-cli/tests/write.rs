@@ -344,6 +344,26 @@ fn ranges_and_lists_of_snapshots_go() {
     shed.judge("t");
 }
 
+#[test]
+fn limits_of_owners_are_set_and_shown() {
+    let shed = Shed::new("limits", 1);
+    shed.succeeds("zpool create t d0");
+    shed.succeeds("zfs create t/a");
+    shed.succeeds("zfs set userquota@1000=1M projectobjquota@42=7 groupquota@root=2G t/a");
+    let value = |property: &str| {
+        shed.succeeds(&format!("zfs get -H -o value {property} t/a")).trim().to_owned()
+    };
+    assert_eq!(value("userquota@1000"), "1M");
+    assert_eq!(value("projectobjquota@42"), "7");
+    assert_eq!(value("groupquota@0"), "2G");
+    shed.succeeds("zfs set userquota@1000=none t/a");
+    assert_eq!(value("userquota@1000"), "none");
+    let (_, err, status) = shed.run("zfs set userused@5=1 t/a");
+    let want = "cannot set property for 't/a': 'userused@5' is readonly";
+    assert_eq!((status, err.trim_end()), (255, want));
+    shed.judge("t");
+}
+
 /// The table of features in the documentation is that of the code.
 #[test]
 fn features_are_as_documented() {

@@ -15,7 +15,7 @@ use cenote_rt::{Error, Kind, Result};
 
 use crate::build::BuildOptions;
 use crate::dtl::TxgRanges;
-use crate::leaf::{Leaf, LeafId};
+use crate::leaf::LeafId;
 use crate::tree::{Layout, Tree, Vdev};
 
 /// Why a tree takes no vdev.
@@ -56,8 +56,12 @@ impl Tree {
         // The root of its own is left behind.
         let (vdev_base, leaf_base) = (self.vdevs.len() - 1, self.leaves.len());
         let mut vdevs = vdevs.into_iter().skip(1).collect::<Vec<_>>();
-        vdevs.iter_mut().for_each(|vdev| shift(vdev, vdev_base, leaf_base));
-        leaves.iter().for_each(|leaf: &Leaf| leaf.set_dtl(TxgRanges::default()));
+        for vdev in &mut vdevs {
+            shift(vdev, vdev_base, leaf_base);
+        }
+        for leaf in &leaves {
+            leaf.set_dtl(TxgRanges::default());
+        }
         let place = vdev_base + 1;
         self.leaves.grow(leaves);
         self.vdevs.grow(vdevs);

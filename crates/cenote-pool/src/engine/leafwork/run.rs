@@ -150,7 +150,7 @@ impl Walk {
         let (mut saved, mut saved_offset) = (monotonic(), self.runner.offset());
         loop {
             // Held for a moment's work only: who lets go of the pool does not wait for the end.
-            let Some(engine) = engine.upgrade() else { return None };
+            let engine = engine.upgrade()?;
             if self.runner.is_stopped() {
                 return None;
             }
@@ -213,10 +213,7 @@ impl Walk {
 
     /// Works on a metaslab for a moment.
     async fn moment(&self, engine: &Arc<Engine>) -> Result<Step> {
-        let (id, figures) = match self.place(engine)? {
-            Some(found) => found,
-            None => return Ok(Step::End),
-        };
+        let Some((id, figures)) = self.place(engine)? else { return Ok(Step::End) };
         if self.work.is_partial && self.kind == LeafWorkKind::Trim && !figures.has_map {
             return Ok(Step::Next);
         }
