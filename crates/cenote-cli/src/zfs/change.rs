@@ -1,13 +1,14 @@
 //! The verbs that change datasets that are there: `snapshot`, `rename`, `promote`, `rollback`,
 //! `set`, `inherit`, `bookmark`, `hold`, `release`.
 
-use cenote_ondisk::master_node::{ZVOL_SIZE, ZVOL_ZAP_OBJ};
+use cenote_fs::{WritableVolume, volume};
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::{OpError, PropertyChange};
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind};
 
-use super::create::{FileSystemOptions, volume_size, wording};
+use super::create::{FileSystemOptions, wording};
+use super::quotas::Limit;
 use super::refuse::{check_inheritable, existing};
 use super::setting::{self, Moment, Setting};
 use crate::err;
@@ -325,6 +326,8 @@ struct Changes {
     props: Vec<Setting>,
     /// The volume's new size.
     volsize: Option<u64>,
+    /// Limits of users, groups and projects.
+    limits: Vec<Limit>,
 }
 
 impl Changes {
@@ -335,12 +338,16 @@ impl Changes {
             (false, DatasetKind::Volume) => 'v',
             (false, _) => 'f',
         };
-        let mut changes = Self { props: Vec::new(), volsize: None };
+        let mut changes = Self { props: Vec::new(), volsize: None, limits: Vec::new() };
         for text in settings {
             let (property, value) = text.split_once('=').unwrap_or((text, ""));
             if property == "refreservation" && value == "auto" && kind == 'v' {
                 let size = number(dataset, "volsize").await?;
                 changes.props.push(reservation(dataset, size).await?);
+                continue;
+            }
+            if let Some(limit) = Limit::parse(property, value, kind) {
+                changes.limits.push(limit.map_err(|why| not_set(name, &why))?);
                 continue;
             }
             let setting = setting::parse(property, value, kind, Moment::Later)
@@ -352,16 +359,6 @@ impl Changes {
                         let why =
                             format!("'volsize' must be a multiple of volume block size ({block})");
                         return Err(not_set(name, &why));
-                    }
-                    let old = number(dataset, "volsize").await?;
-                    if size < old {
-                        let why = "shrinking a volume is not supported by this version of cenote";
-                        return Err(not_set(name, why));
-                    }
-                    let was_auto = Some(number(dataset, "refreservation").await?)
-                        == reservation(dataset, old).await?.1.single();
-                    if was_auto {
-                        changes.props.push(reservation(dataset, size).await?);
                     }
                     changes.volsize = Some(size);
                 }
@@ -392,11 +389,18 @@ impl Changes {
                 not_set(name, &why)
             })?;
         }
+        for limit in self.limits {
+            limit.set(engine, name).await?;
+        }
         if let Some(size) = self.volsize {
-            let head = engine.head(name).await?;
-            engine
-                .apply(&head, |tx| cenote_dmu::zap::edit::update(tx, ZVOL_ZAP_OBJ, ZVOL_SIZE, size))
-                .await?;
+            let volume = WritableVolume::open(engine, name).await?;
+            volume.resize(size).await.map_err(|error| {
+                let why = match error.cause() {
+                    Some(OpError::NoSpace) => "size is greater than available space".to_owned(),
+                    _ => wording(&error),
+                };
+                not_set(name, &why)
+            })?;
         }
         Ok(())
     }
@@ -414,7 +418,7 @@ async fn number(dataset: &Dataset, name: &str) -> Result<u64, Exit> {
 async fn reservation(dataset: &Dataset, size: u64) -> Result<Setting, Exit> {
     let block = number(dataset, "volblocksize").await?.max(1);
     let tops = &dataset.pool().config().vdev_tree.children;
-    let reserved = volume_size(size, block, 1, tops);
+    let reserved = volume::reservation(size, block, 1, tops);
     Ok(("refreservation".to_owned(), Value::U64(reserved)))
 }
 

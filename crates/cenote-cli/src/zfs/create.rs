@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cenote_fs::format::{NewFileSystem, fill_volume};
-use cenote_ondisk::config::{VdevConfig, VdevKind};
+use cenote_fs::volume::{SMALL_BLOCK_MAX, default_block_size, reservation};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::{NewDataset, OpError};
@@ -24,8 +24,6 @@ use crate::zpool::create::{is_stored, new_file_system};
 
 /// Block size of a volume, if the vdevs suit it.
 const VOLUME_BLOCK: u64 = 16 << 10;
-/// Blocks above this need a feature.
-const BLOCK_MAX: u64 = 128 << 10;
 
 /// What is to be made.
 enum New {
@@ -79,7 +77,7 @@ async fn create(
     {
         let copies = number(&props, "copies").unwrap_or(1);
         let tops = &pool.config().vdev_tree.children;
-        let reserved = volume_size(size, block_size, copies, tops);
+        let reserved = reservation(size, block_size, copies, tops);
         props.push(("refreservation".to_owned(), Value::U64(reserved)));
     }
     if parsed.has('n') || parsed.has('v') {
@@ -269,67 +267,14 @@ fn plan(pool: &Pool, name: &str, parsed: &Parsed, settings: &[Setting]) -> Resul
             value.map_err(|why| cannot(name, why))?.1.single().unwrap_or(VOLUME_BLOCK)
         }
         (None, Some(block_size)) => block_size,
-        (None, None) => default_block(&pool.config().vdev_tree.children),
+        (None, None) => default_block_size(&pool.config().vdev_tree.children),
     };
-    if block_size > BLOCK_MAX && !has(pool, "large_blocks") {
+    if block_size > SMALL_BLOCK_MAX && !has(pool, "large_blocks") {
         let text = "volume block size needs the feature 'large_blocks'";
         return Err(cannot(name, text));
     }
     let size = size.next_multiple_of(block_size);
     Ok(New::Volume { size, block_size, is_sparse: parsed.has('s') })
-}
-
-/// The block size that the vdevs suggest (spec 03 §16.1).
-fn default_block(tops: &[VdevConfig]) -> u64 {
-    let unit = |top: &VdevConfig| {
-        let sector = 1_u64 << top.top.ashift;
-        match &top.kind {
-            VdevKind::RaidZ(raidz) if raidz.nparity == 1 => 2 * sector,
-            VdevKind::RaidZ(_) => 4 * sector,
-            VdevKind::Draid(draid) => draid.ndata * sector,
-            _ => sector,
-        }
-    };
-    let most = tops.iter().map(unit).max().unwrap_or(0);
-    let mut block = VOLUME_BLOCK;
-    while block * 2 <= most {
-        block *= 2;
-    }
-    block
-}
-
-/// What a volume of that size takes at most, with its metadata (spec 03 §16.2).
-pub(super) fn volume_size(size: u64, block: u64, copies: u64, tops: &[VdevConfig]) -> u64 {
-    const RECORD: u64 = 128 << 10;
-    let blocks = size / block;
-    let asize = |top: &VdevConfig, bytes: u64| {
-        let sector = 1_u64 << top.top.ashift;
-        match &top.kind {
-            VdevKind::RaidZ(raidz) => {
-                let (n, p) = (top.children.len() as u64, raidz.nparity);
-                let data = bytes.div_ceil(sector);
-                let all = data + p * data.div_ceil(n.saturating_sub(p).max(1));
-                Some(all.next_multiple_of(p + 1) * sector)
-            }
-            VdevKind::Draid(draid) => {
-                let (d, p) = (draid.ndata, draid.nparity);
-                Some(bytes.div_ceil(d * sector) * (d + p) * sector)
-            }
-            _ => None,
-        }
-    };
-    let on = |top: &VdevConfig| {
-        let (one, record) = (asize(top, block)?, asize(top, RECORD)? >> 9);
-        Some(blocks.saturating_mul(one) / record.max(1) * 256)
-    };
-    let data = tops.iter().filter_map(on).max().unwrap_or(blocks * block);
-    let mut metadata = 7;
-    let mut level = blocks;
-    while level > 1 {
-        level = level.div_ceil(1024);
-        metadata += level;
-    }
-    data * copies + metadata * (copies + 1).min(3) * RECORD
 }
 
 /// What would be made, for `-n` and `-v`.
@@ -393,30 +338,4 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         made.map_err(|error| cannot(name, wording(&error)))?;
         writer.finish(&line, io).await
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use cenote_ondisk::config::RaidZ;
-
-    fn raidz(children: usize, nparity: u64) -> VdevConfig {
-        let (expanding, expand_txgs) = (false, Vec::new());
-        let kind = VdevKind::RaidZ(RaidZ { nparity, expanding, expand_txgs });
-        let children = (0..children as u64).map(VdevConfig::missing).collect();
-        let mut top = VdevConfig { kind, children, ..VdevConfig::missing(0) };
-        top.top.ashift = 12;
-        top
-    }
-
-    #[test]
-    fn reservations_of_volumes_follow_the_formula() {
-        let gib = 1 << 30;
-        assert_eq!(volume_size(gib, 16 << 10, 1, &[]), 1_092_616_192);
-        assert_eq!(volume_size(gib, 16 << 10, 2, &[]), 2_175_795_200);
-        assert_eq!(volume_size(gib, 16 << 10, 1, &[raidz(3, 1)]), 1_092_616_192);
-        assert_eq!(volume_size(gib, 16 << 10, 1, &[raidz(5, 2)]), 1_450_530_048);
-        assert_eq!(volume_size(10 * gib, 8 << 10, 1, &[raidz(6, 2)]), 21_813_002_240);
-        assert_eq!(default_block(&[raidz(5, 2)]), 16 << 10);
-    }
 }

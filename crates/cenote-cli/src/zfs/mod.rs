@@ -14,6 +14,7 @@ pub(crate) mod get;
 mod holds;
 pub(crate) mod json;
 pub(crate) mod list;
+mod quotas;
 mod refuse;
 mod select;
 pub(crate) mod setting;

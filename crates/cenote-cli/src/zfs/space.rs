@@ -197,7 +197,7 @@ fn compare(a: &Entry, b: &Entry, order: &[(Field, bool)]) -> Ordering {
 }
 
 /// Ids and names of this system.
-fn system_names(owner: SpaceOwner) -> Vec<(u64, String)> {
+pub(super) fn system_names(owner: SpaceOwner) -> Vec<(u64, String)> {
     let file = match owner {
         SpaceOwner::User => "/etc/passwd",
         SpaceOwner::Group => "/etc/group",

@@ -1,0 +1,94 @@
+//! Limits of users, groups and projects: `zfs set userquota@NAME=SIZE` and its kin.
+//!
+//! They are no properties but entries in the file system itself (spec 03 §13.2).
+
+use cenote_fs::quota::{self, Holder, Resource};
+use cenote_pool::engine::Engine;
+use cenote_pool::props::{SpaceOwner, userspace};
+use cenote_rt::Result;
+
+use super::space::system_names;
+use crate::quantity;
+
+/// A limit to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limit {
+    holder: Holder,
+    resource: Resource,
+    /// Bytes or objects; 0 = none.
+    limit: u64,
+}
+
+impl Limit {
+    /// Takes `property=value` for a dataset of `kind`, a letter of the properties' types. None if
+    /// it is no limit.
+    ///
+    /// # Errors
+    /// OpenZFS's words for what is wrong.
+    pub(super) fn parse(
+        property: &str,
+        value: &str,
+        kind: char,
+    ) -> Option<std::result::Result<Self, String>> {
+        let (space, name) = userspace::parse(property)?;
+        let limit = if !space.is_quota {
+            Err(format!("'{property}' is readonly"))
+        } else if kind != 'f' {
+            Err(format!("'{property}' does not apply to datasets of this type"))
+        } else {
+            let invalid = || format!("property '{property}' has an invalid user/group name");
+            id(space.owner, name).ok_or_else(invalid).and_then(|id| {
+                let holder = match space.owner {
+                    SpaceOwner::User => Holder::User(id),
+                    SpaceOwner::Group => Holder::Group(id),
+                    SpaceOwner::Project => Holder::Project(id),
+                };
+                let resource = if space.is_objects { Resource::Objects } else { Resource::Space };
+                let limit = if value == "none" { 0 } else { quantity::parse(value)? };
+                Ok(Self { holder, resource, limit })
+            })
+        };
+        Some(limit)
+    }
+
+    /// Sets it.
+    pub(super) async fn set(self, engine: &Engine, dataset: &str) -> Result<()> {
+        let head = engine.head(dataset).await?;
+        let Self { holder, resource, limit } = self;
+        engine.apply(&head, |tx| quota::set_limit(tx, holder, resource, limit)).await?;
+        Ok(())
+    }
+}
+
+/// The number of somebody, given as that or by name.
+fn id(owner: SpaceOwner, name: &str) -> Option<u64> {
+    if let Ok(id) = name.parse::<u32>() {
+        return Some(id.into());
+    }
+    let names = system_names(owner);
+    names.into_iter().find(|(_, known)| known == name).map(|(id, _)| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_as_they_are_typed() {
+        let limit = |holder, resource, limit| Some(Ok(Limit { holder, resource, limit }));
+        for (property, value, want) in [
+            ("userquota@1000", "1M", limit(Holder::User(1000), Resource::Space, 1 << 20)),
+            ("userquota@root", "5", limit(Holder::User(0), Resource::Space, 5)),
+            ("groupobjquota@7", "none", limit(Holder::Group(7), Resource::Objects, 0)),
+            ("projectquota@42", "1G", limit(Holder::Project(42), Resource::Space, 1 << 30)),
+            ("userused@5", "1", Some(Err("'userused@5' is readonly".to_owned()))),
+            ("recordsize", "1M", None),
+        ] {
+            assert_eq!(Limit::parse(property, value, 'f'), want, "{property}");
+        }
+        let nobody = Limit::parse("userquota@nobody there", "1", 'f').and_then(Result::err);
+        assert!(nobody.is_some_and(|why| why.ends_with("has an invalid user/group name")));
+        assert!(Limit::parse("userquota@5", "x", 'f').is_some_and(|limit| limit.is_err()));
+        assert!(Limit::parse("userquota@5", "1", 'v').is_some_and(|limit| limit.is_err()));
+    }
+}
