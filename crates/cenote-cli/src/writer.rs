@@ -118,6 +118,17 @@ fn told(notice: &Notice) -> String {
             format!("half received datasets were destroyed: {}", names.join(", "))
         }
         Notice::HoldsReleased { count } => format!("{count} temporary holds were released"),
+        Notice::LogsDropped { datasets } => {
+            let numbers: Vec<_> = datasets.iter().map(u64::to_string).collect();
+            format!(
+                "intent logs were given up, and with them the last synchronous writes, of the \
+                 datasets number {}",
+                numbers.join(", ")
+            )
+        }
+        Notice::LogCut { dataset, cause } => {
+            format!("the end of the intent log of dataset {dataset} is lost: {cause}")
+        }
         #[expect(unreachable_patterns, reason = "notices come with operations")]
         other => format!("{other:?}"),
     }

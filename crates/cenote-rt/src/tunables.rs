@@ -232,6 +232,10 @@ tunables! {
         "metaslabs above which a normal vdev gives one to the intent log";
     ZIL_MAX_BLOCK = "zil_maxblocksize", 128 * KIB, (4 * KIB, 16 * 1024 * KIB),
         "bytes of the largest block of an intent log";
+    ZIL_MAX_COPIED = "zil_maxcopied", 7680, (192, 16 * 1024 * KIB),
+        "bytes of the largest write whose data is kept with its log record when it is to be durable at once";
+    IMMEDIATE_WRITE_SZ = "zfs_immediate_write_sz", 32 * KIB, (512, 16 * 1024 * KIB),
+        "bytes from which on a write goes to its place at once, and the log points there";
     DDT_DATA_IS_SPECIAL = "zfs_ddt_data_is_special", 1, (0, 1),
         "whether dedup tables may go to the special class";
     ALLOCATOR = "cenote_allocator", 0, (0, 1),
@@ -274,6 +278,8 @@ tunables! {
         "whether good metaslabs are loaded ahead of need";
     METASLAB_PRELOAD_LIMIT = "metaslab_preload_limit", 10, (0, 1 << 16),
         "metaslabs per vdev that are loaded ahead of need";
+    ALLOCATOR_MEMORY = "cenote_allocator_memory", 1 << 30, (1 << 20, 1 << 46),
+        "bytes of memory that what the allocator may take is a percentage of";
     METASLAB_MEM_LIMIT = "zfs_metaslab_mem_limit", 25, (1, 100),
         "percent of memory that loaded metaslabs may take";
     FORCE_GANGING = "metaslab_force_ganging", 16 * MIB + 1, (512, 1 << 40),

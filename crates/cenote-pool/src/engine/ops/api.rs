@@ -54,6 +54,19 @@ pub enum Notice {
         /// How many.
         count: u64,
     },
+    /// Intent logs were given up when the pool was opened: what was promised to be durable since
+    /// the last commit is lost.
+    LogsDropped {
+        /// Numbers of the datasets.
+        datasets: Vec<u64>,
+    },
+    /// An intent log could not be replayed to its end: what it promised behind that is lost.
+    LogCut {
+        /// Number of the dataset.
+        dataset: u64,
+        /// Why.
+        cause: String,
+    },
 }
 
 fn parent_of(name: &str) -> Option<&str> {

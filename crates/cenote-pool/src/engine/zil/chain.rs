@@ -78,6 +78,10 @@ pub(super) struct Chain {
     pub(super) is_frozen: bool,
     /// Blocks out of every chain, to be freed in the txg of their allocation.
     orphans: Vec<BlockPtr>,
+    /// Blocks of data that are being written early, by txg.
+    holds: BTreeMap<u64, usize>,
+    /// Blocks of data that were, until the sync of their txg.
+    early: BTreeMap<u64, Vec<BlockPtr>>,
     /// How far txgs have got with the replay.
     replayed: BTreeMap<u64, u64>,
     /// The txg in which the blocks born so far go with their dataset.
@@ -97,6 +101,8 @@ impl Default for Chain {
             is_usable: false,
             is_frozen: false,
             orphans: Vec::new(),
+            holds: BTreeMap::new(),
+            early: BTreeMap::new(),
             replayed: BTreeMap::new(),
             doomed: 0,
         }
@@ -168,8 +174,36 @@ impl Chain {
         }
     }
 
-    /// Whether blocks that `txg` has allocated cannot be reached yet (L3).
+    /// Somebody begins to write a block of data in `txg`: its sync waits.
+    pub(super) fn hold(&mut self, txg: u64) {
+        *self.holds.entry(txg).or_default() += 1;
+    }
+
+    /// The same has come to its end.
+    pub(super) fn release(&mut self, txg: u64) {
+        if let Some(count) = self.holds.get_mut(&txg) {
+            *count -= 1;
+            if *count == 0 {
+                self.holds.remove(&txg);
+            }
+        }
+    }
+
+    /// Takes down a block of data that was written early in `txg`.
+    pub(super) fn note_early(&mut self, txg: u64, bp: BlockPtr) {
+        self.early.entry(txg).or_default().push(bp);
+    }
+
+    /// The blocks of data that were written early in `txg`.
+    pub(super) fn take_early(&mut self, txg: u64) -> Vec<BlockPtr> {
+        self.early.remove(&txg).unwrap_or_default()
+    }
+
+    /// Whether blocks that `txg` has allocated cannot be reached yet (L3), or are being allocated.
     pub(super) fn is_unsettled(&self, txg: u64) -> bool {
+        if self.holds.range(..=txg).next().is_some() {
+            return true;
+        }
         let next = self.links.iter().skip(1);
         self.links
             .iter()
@@ -277,7 +311,7 @@ impl Chain {
 
     /// Whether a later sync has something to free.
     pub(super) fn has_orphans(&self) -> bool {
-        !self.orphans.is_empty()
+        !self.orphans.is_empty() || !self.early.is_empty() || !self.holds.is_empty()
     }
 }
 

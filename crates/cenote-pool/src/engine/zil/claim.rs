@@ -26,14 +26,14 @@ use cenote_ondisk::zil::record::records;
 use cenote_ondisk::zil::{Body, LogBlock, ZilFlags, ZilHeader, block_seq};
 use cenote_rt::{Buf, Error, FixedSet, Kind, Result};
 
-use super::Engine;
 use super::chain::no_header;
 use super::commit::adopt;
+use super::{Engine, Head};
 use crate::Pool;
-use crate::engine::invariant_error;
+use crate::engine::{Notice, invariant_error};
 
-/// A head with a chain that nobody has claimed.
-struct Unclaimed {
+/// A head with a chain, which mostly nobody has claimed.
+struct Left {
     object: u64,
     header: ZilHeader,
 }
@@ -59,14 +59,28 @@ impl Engine {
         are_dropped: bool,
     ) -> Result<()> {
         let (logs, claimed_before) = left_logs(pool).await?;
-        for object in claimed_before {
+        let first_txg = self.open_txg();
+        let mut dropped = Vec::new();
+        for Left { object, header } in claimed_before {
             let head = self.head_of_object(object).await?;
+            match read_native(&self.store, &header.log).await {
+                Err(error) if !is_end(&error) && !are_dropped => {
+                    return Err(error.with_at(|at| at.objset = Some(object)));
+                }
+                Err(error) if !is_end(&error) => {
+                    let header = self.drop_chain(&header, first_txg, first_txg).await?;
+                    put_header(&head, first_txg, &header)?;
+                    dropped.push(object);
+                }
+                _ => {}
+            }
             adopt(&head);
         }
-        let first_txg = self.open_txg();
         // The pool has just gone back to its checkpoint: what chains of that time lead to may have
         // been overwritten since.
         let rewound = Some(self.uberblock().checkpoint_txg).filter(|txg| *txg != 0);
+        // Or to an older uberblock: what its logs promised is given up with what came after.
+        let rewound = rewound.or(Some(pool.txg()).filter(|txg| txg + 1 < first_txg));
         let missing = match self.check_logs(&logs, first_txg).await {
             _ if rewound.is_some() => true,
             Ok(()) => false,
@@ -77,6 +91,7 @@ impl Engine {
         let mut newest_birth = 0;
         for log in &logs {
             let header = if missing {
+                dropped.push(log.object);
                 self.drop_chain(&log.header, first_txg, unrecorded).await?
             } else {
                 let extent = self.walk_chain(&log.header, first_txg, false).await?;
@@ -84,14 +99,14 @@ impl Engine {
                 claimed_header(&log.header, &extent, first_txg)
             };
             let head = self.head_of_object(log.object).await?;
-            let bytes: [u8; ZIL_HEADER_LEN] = header
-                .encode()
-                .try_into()
-                .map_err(|_| invariant_error("a log header has another length".into()))?;
-            head.live().set_zil_header(first_txg, bytes)?;
+            put_header(&head, first_txg, &header)?;
             adopt(&head);
         }
-        if logs.is_empty() {
+        let is_unchanged = logs.is_empty() && dropped.is_empty();
+        if !dropped.is_empty() {
+            self.note(Notice::LogsDropped { datasets: dropped });
+        }
+        if is_unchanged {
             return Ok(());
         }
         // Also a txg that changes nothing else gets its uberblock: it must not be older than what
@@ -103,7 +118,7 @@ impl Engine {
         Ok(())
     }
 
-    async fn check_logs(&self, logs: &[Unclaimed], first_txg: u64) -> Result<()> {
+    async fn check_logs(&self, logs: &[Left], first_txg: u64) -> Result<()> {
         for log in logs {
             let checked = self.walk_chain(&log.header, first_txg, true).await;
             checked.map_err(|error| error.with_at(|at| at.objset = Some(log.object)))?;
@@ -179,8 +194,17 @@ impl Engine {
     }
 }
 
+/// Puts a header into the object set.
+fn put_header(head: &Head, txg: u64, header: &ZilHeader) -> Result<()> {
+    let bytes: [u8; ZIL_HEADER_LEN] = header
+        .encode()
+        .try_into()
+        .map_err(|_| invariant_error("a log header has another length".into()))?;
+    head.live().set_zil_header(txg, bytes)
+}
+
 /// Whether an error is how chains end.
-fn is_end(error: &Error) -> bool {
+pub(super) fn is_end(error: &Error) -> bool {
     matches!(error.kind(), Kind::Checksum | Kind::Corrupt)
         || matches!(
             error.cause::<cenote_block::alloc::ClaimError>(),
@@ -247,7 +271,7 @@ pub(super) async fn read_native(store: &BlockStore, bp: &BlockPtr) -> Result<Buf
 
 /// The heads with chains that nobody has claimed, and those with claimed ones. Half-received
 /// datasets are left out.
-async fn left_logs(pool: &Arc<Pool>) -> Result<(Vec<Unclaimed>, Vec<u64>)> {
+async fn left_logs(pool: &Arc<Pool>) -> Result<(Vec<Left>, Vec<Left>)> {
     let (mut found, mut claimed) = (Vec::new(), Vec::new());
     let mut dnodes = pool.mos().dnodes(1);
     while let Some(dnode) = dnodes.next().await {
@@ -264,9 +288,9 @@ async fn left_logs(pool: &Arc<Pool>) -> Result<(Vec<Unclaimed>, Vec<u64>)> {
         let Ok(set) = set else { continue };
         let Ok(header) = ZilHeader::decode(&set.phys().zil_header) else { continue };
         if header.is_claimed() {
-            claimed.push(dnode.object());
+            claimed.push(Left { object: dnode.object(), header });
         } else if !header.log.is_hole() {
-            found.push(Unclaimed { object: dnode.object(), header });
+            found.push(Left { object: dnode.object(), header });
         }
     }
     Ok((found, claimed))

@@ -19,12 +19,12 @@ use cenote_dmu::Step;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::words;
 use cenote_ondisk::zil::{ZIL_CHAIN_LEN, ZilHeader};
-use cenote_rt::{BufMut, Error, Kind, Result, tunables};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result, tunables};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::chain::{BlockState, Stage};
 use super::queue::Queued;
-use super::record::{Content, Data, Piece};
+use super::record::Piece;
 use super::{Bursts, Engine, Head, Log, SyncMode};
 use crate::engine::EngineError;
 use crate::engine::dsl::{self, props};
@@ -92,18 +92,20 @@ impl Engine {
         if let Way::Sync = self.prepare_chain(head).await? {
             return Ok(Way::Sync);
         }
-        let mut pieces = self.pieces(head, records).await?;
+        // What is on disk already needs no record.
+        let committed = head.log().queue().last_committed();
+        let records = records.into_iter().filter(|queued| queued.txg > committed);
+        let pieces = records.map(|queued| Piece::new(queued.txg, queued.record));
+        let pieces: Vec<_> = pieces.filter(|piece| !piece.is_empty()).collect();
         let max = max_block();
         let room = max as usize - ZIL_CHAIN_LEN;
         if pieces.iter().any(|piece| piece.whole_len() > room) {
             return Ok(Way::Sync);
         }
-        // What is on disk already needs no record.
-        let committed = head.log().queue().last_committed();
-        pieces.retain(|piece| piece.txg > committed && !piece.is_empty());
         if pieces.is_empty() {
             return Ok(Way::Chain);
         }
+        let pieces = self.write_early(head, pieces).await?;
         bursts.rotate_right(1);
         bursts[0] = pieces.iter().map(Piece::len).sum();
         self.write_blocks(head, bursts, pieces).await?;
@@ -142,33 +144,24 @@ impl Engine {
         Ok(Way::Sync)
     }
 
-    /// Gets the data of records that do not have it.
-    async fn pieces(&self, head: &Head, records: Vec<Queued>) -> Result<Vec<Piece>> {
-        let mut pieces = Vec::with_capacity(records.len());
-        for Queued { txg, record, .. } in records {
-            let mut fetched = None;
-            if let Content::Write { offset, data: Data::Later { len } } = record.content {
-                let object = record.object;
-                let read = head.live().inspect(|tx| {
-                    let len = usize::try_from(len);
-                    let len = len.map_err(|error| Step::Fail(Error::new(Kind::Limit, error)))?;
-                    tx.read(object, offset, len)
-                });
-                match read.await {
-                    Ok(bytes) => {
-                        let mut buf = BufMut::zeroed(len as usize);
-                        let known = bytes.len().min(buf.len());
-                        buf[..known].copy_from_slice(&bytes[..known]);
-                        fetched = Some(buf.freeze());
-                    }
-                    // The object is gone, and so is its content.
-                    Err(error) if error.kind() == Kind::NotFound => continue,
-                    Err(error) => return Err(error),
-                }
+    /// Gets the data of a piece that does not have it. False if its object is gone, and with it its
+    /// content.
+    async fn fetch(&self, head: &Head, piece: &mut Piece) -> Result<bool> {
+        let Some(range) = piece.wanted() else { return Ok(true) };
+        let object = piece.object;
+        let read = head.live().inspect(|tx| {
+            let len = usize::try_from(range.end - range.start);
+            let len = len.map_err(|error| Step::Fail(Error::new(Kind::Limit, error)))?;
+            tx.read(object, range.start, len)
+        });
+        match read.await {
+            Ok(bytes) => {
+                piece.give(Buf::from(bytes));
+                Ok(true)
             }
-            pieces.push(Piece::new(txg, record, fetched));
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) => Err(error),
         }
-        Ok(pieces)
     }
 
     async fn write_blocks(
@@ -193,6 +186,11 @@ impl Engine {
             let mut max_txg = 0;
             let room = bp.lsize() as usize - ZIL_CHAIN_LEN;
             while let Some(piece) = pieces.last_mut() {
+                // One after the other: all of it in memory at once could be all that is dirty.
+                if !self.fetch(head, piece).await? {
+                    pieces.pop();
+                    continue;
+                }
                 let before = records.len();
                 let is_whole = piece.pack(&mut records, room - before, &mut seq);
                 if records.len() > before {
@@ -288,12 +286,13 @@ impl Engine {
             .mos
             .inspect(|tx| {
                 let dir = dsl::get_dataset(tx, object)?.dir_obj;
-                props::number(tx, dir, "sync", 0)
+                Ok((props::number(tx, dir, "sync", 0)?, props::number(tx, dir, "logbias", 0)?))
             })
             .await;
         match looked_up {
-            Ok(mode) => {
+            Ok((mode, bias)) => {
                 log.mode.store(mode, Ordering::Release);
+                log.is_for_throughput.store(bias == 1, Ordering::Release);
                 Ok(())
             }
             // It was destroyed meanwhile, or is being made.

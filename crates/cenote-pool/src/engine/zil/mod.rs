@@ -16,6 +16,9 @@
 //! writer's turn and the gate are taken before all of them. A writer never waits for a sync while a
 //! block of its is on its way, and a sync waits for such blocks only.
 //!
+//! Large writes do not go through the log: their blocks are written where they will stay, and the
+//! records point at them (`early`).
+//!
 //! Invariants of the chain are in `chain`. Crash safety rests on
 //! 1. A chain is used only when the txg with its first header is on disk.
 //! 2. A record is told to be durable after its block, and all before it, were written and then the
@@ -27,6 +30,7 @@
 mod chain;
 mod claim;
 mod commit;
+mod early;
 mod queue;
 mod record;
 mod replay;
@@ -40,7 +44,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::zil::ZilFlags;
-use cenote_rt::{AsyncMutex, Error, Kind, Notify, Result};
+use cenote_rt::{AsyncMutex, Error, Kind, Notify, Result, tunables};
 
 use chain::{Chain, Stage, Step};
 use queue::Queue;
@@ -80,6 +84,8 @@ pub struct Log {
     /// A block was written, or failed.
     settled: Notify,
     mode: AtomicU64,
+    /// Data goes to its place at once rather than into the log (`logbias=throughput`).
+    is_for_throughput: AtomicBool,
     /// Properties may have changed since the mode was looked up.
     is_stale: AtomicBool,
 }
@@ -95,6 +101,7 @@ impl Default for Log {
             writer: AsyncMutex::new(Bursts::default()),
             settled: Notify::new(),
             mode: AtomicU64::new(0),
+            is_for_throughput: AtomicBool::new(false),
             is_stale: AtomicBool::new(true),
         }
     }
@@ -130,6 +137,14 @@ impl Log {
             SyncMode::Always => true,
             SyncMode::Disabled => false,
         }
+    }
+
+    /// Whether the data of a write of so many bytes that is to be durable at once should be given
+    /// with its record ([`LogRecord::write`]); else it is better fetched or pointed at when the
+    /// record is written ([`LogRecord::write_later`]).
+    pub fn wants_data(&self, len: u64) -> bool {
+        let is_for_throughput = self.is_for_throughput.load(Ordering::Acquire);
+        !is_for_throughput && len <= tunables::ZIL_MAX_COPIED.get()
     }
 
     /// Makes what is recorded of an object go with every commit: the object was opened with

@@ -6,10 +6,12 @@
 //! ```
 //!
 //! Data of a write is either kept with the record or fetched when the record is packed: the object
-//! has it anyway until the txg is synced. Both end as data in the log. Indirect writes, whose data
-//! goes to its final place at once, are read and replayed but never made here: with
-//! `logbias=throughput` data goes through the log as well.
+//! has it anyway until the txg is synced. Of large writes, and with `logbias=throughput`, the block
+//! itself is written instead, ahead of its sync, and the record points at it (`early`).
 
+use std::ops::Range;
+
+use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::words;
 use cenote_ondisk::zil::RecordKind;
 use cenote_ondisk::zil::record::{RECORD_HEADER_LEN, WRITE_BASE_LEN};
@@ -114,72 +116,133 @@ fn padded(mut body: Vec<u8>) -> Vec<u8> {
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) txg: u64,
+    pub(super) object: u64,
     kind: u64,
-    object: u64,
     content: PieceContent,
 }
 
 #[derive(Debug)]
 enum PieceContent {
     Body(Vec<u8>),
-    Write { offset: u64, data: Buf },
+    /// A write with its data.
+    Write {
+        offset: u64,
+        data: Buf,
+    },
+    /// A write whose data is fetched when its turn comes.
+    Fetch(Range<u64>),
+    /// A write within one block, which is on disk.
+    Indirect {
+        range: Range<u64>,
+        bp: BlockPtr,
+    },
 }
 
 /// Least data of a write that is put at the end of a block, to carry on in the next.
 const SPLIT_MIN: usize = 512;
 
 impl Piece {
-    /// Of a record whose data is there.
-    pub(super) fn new(txg: u64, record: LogRecord, fetched: Option<Buf>) -> Self {
-        let content = match (record.content, fetched) {
-            (Content::Body(body), _) => PieceContent::Body(body),
-            (Content::Write { offset, data: Data::Kept(data) }, _)
-            | (Content::Write { offset, data: Data::Later { .. } }, Some(data)) => {
+    pub(super) fn new(txg: u64, record: LogRecord) -> Self {
+        let content = match record.content {
+            Content::Body(body) => PieceContent::Body(body),
+            Content::Write { offset, data: Data::Kept(data) } => {
                 PieceContent::Write { offset, data }
             }
-            (Content::Write { offset, .. }, None) => {
-                PieceContent::Write { offset, data: Buf::empty() }
+            Content::Write { offset, data: Data::Later { len } } => {
+                PieceContent::Fetch(offset..offset.saturating_add(len))
             }
         };
-        Self { txg, kind: record.kind, object: record.object, content }
+        Self { txg, object: record.object, kind: record.kind, content }
+    }
+
+    /// The bytes of the object that are to be fetched.
+    pub(super) fn wanted(&self) -> Option<Range<u64>> {
+        match &self.content {
+            PieceContent::Fetch(range) => Some(range.clone()),
+            _ => None,
+        }
+    }
+
+    /// Takes what was fetched.
+    pub(super) fn give(&mut self, data: Buf) {
+        if let PieceContent::Fetch(range) = &self.content {
+            self.content = PieceContent::Write { offset: range.start, data };
+        }
+    }
+
+    /// Of a write whose data is not fetched, a piece for each block of that size.
+    pub(super) fn by_block(self, size: u64) -> Vec<Self> {
+        let Some(range) = self.wanted().filter(|_| size > 0) else { return vec![self] };
+        let Self { txg, object, kind, .. } = self;
+        let mut pieces = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let end = (at / size).saturating_add(1).saturating_mul(size).min(range.end);
+            pieces.push(Self { txg, object, kind, content: PieceContent::Fetch(at..end) });
+            at = end;
+        }
+        pieces
+    }
+
+    /// The data is in a block of its own.
+    pub(super) fn point_at(&mut self, bp: BlockPtr) {
+        if let PieceContent::Fetch(range) = &self.content {
+            self.content = PieceContent::Indirect { range: range.clone(), bp };
+        }
     }
 
     /// Bytes that the rest of it takes in a block.
     pub(super) fn len(&self) -> usize {
-        match &self.content {
-            PieceContent::Body(body) => RECORD_HEADER_LEN + body.len(),
-            PieceContent::Write { data, .. } => WRITE_BASE_LEN + data.len().next_multiple_of(8),
-        }
+        let data = match &self.content {
+            PieceContent::Body(body) => return RECORD_HEADER_LEN + body.len(),
+            PieceContent::Write { data, .. } => data.len(),
+            PieceContent::Fetch(range) => (range.end - range.start) as usize,
+            PieceContent::Indirect { .. } => 0,
+        };
+        WRITE_BASE_LEN + data.next_multiple_of(8)
     }
 
     /// Bytes that must fit into one block.
     pub(super) fn whole_len(&self) -> usize {
         match &self.content {
-            PieceContent::Body(_) => self.len(),
-            PieceContent::Write { data, .. } => {
-                WRITE_BASE_LEN + data.len().min(SPLIT_MIN).next_multiple_of(8)
+            PieceContent::Body(_) | PieceContent::Indirect { .. } => self.len(),
+            PieceContent::Write { .. } | PieceContent::Fetch(_) => {
+                self.len().min(WRITE_BASE_LEN + SPLIT_MIN)
             }
         }
     }
 
     /// Whether nothing is left: a write of no bytes would read as an indirect one.
     pub(super) fn is_empty(&self) -> bool {
-        matches!(&self.content, PieceContent::Write { data, .. } if data.is_empty())
+        match &self.content {
+            PieceContent::Write { data, .. } => data.is_empty(),
+            PieceContent::Fetch(range) => range.is_empty(),
+            PieceContent::Body(_) | PieceContent::Indirect { .. } => false,
+        }
     }
 
-    /// Appends what fits into `room` bytes. True if all of it did.
+    /// Appends what fits into `room` bytes. True if all of it did. What is to be fetched must have
+    /// been given.
     pub(super) fn pack(&mut self, into: &mut Vec<u8>, room: usize, seq: &mut u64) -> bool {
         let fits = self.len() <= room;
         if !fits && self.whole_len() > room {
             return false;
         }
         match &mut self.content {
+            PieceContent::Fetch(_) => false,
             PieceContent::Body(body) => {
                 if !fits {
                     return false;
                 }
                 put_header(into, self.kind, RECORD_HEADER_LEN + body.len(), self.txg, seq);
                 into.extend_from_slice(body);
+                true
+            }
+            PieceContent::Indirect { range, bp } => {
+                put_header(into, self.kind, WRITE_BASE_LEN, self.txg, seq);
+                let len = range.end - range.start;
+                into.extend(words::to_bytes(&[self.object, range.start, len, 0]));
+                into.extend(bp.to_bytes());
                 true
             }
             PieceContent::Write { offset, data } => {

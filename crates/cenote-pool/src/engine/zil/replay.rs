@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use cenote_block::ReadContext;
 use cenote_dmu::{Step, Tx, TxResult};
-use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr};
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zil::record::{records, unswap};
@@ -24,9 +24,10 @@ use cenote_ondisk::zil::{Body, LogBlock, Record, RecordKind, ZilFlags, ZilHeader
 use cenote_rt::{Buf, Error, Kind, Result};
 
 use super::chain::Stage;
-use super::claim::read_native;
+use super::claim::{is_end, read_native};
 use super::commit::adopt;
 use super::{Charge, Engine, Head};
+use crate::engine::Notice;
 
 /// An operation to be done again.
 #[derive(Debug)]
@@ -97,6 +98,17 @@ struct LoadedBlock {
     bp: BlockPtr,
 }
 
+/// A claimed chain.
+#[derive(Default)]
+struct LoadedChain {
+    /// The blocks that can be read.
+    loaded: Vec<LoadedBlock>,
+    /// Everything that the claim took.
+    all: Vec<BlockPtr>,
+    /// The block at which it ends too early: it was read when it was claimed.
+    cut: Option<u64>,
+}
+
 /// How the replay of a record went.
 enum Outcome {
     Applied,
@@ -159,8 +171,14 @@ impl Engine {
         // What was replayed must be on disk before the records go.
         self.sync().await?;
         match result {
-            Err(error) if error.kind() == Kind::Unsupported => return Err(error),
-            Err(error) => replayed.failure = Some(error),
+            Err(error) if matches!(error.kind(), Kind::Unsupported | Kind::Io) => {
+                return Err(error);
+            }
+            Err(error) => {
+                let (dataset, cause) = (head.object(), error.to_string());
+                self.note(Notice::LogCut { dataset, cause });
+                replayed.failure = Some(error);
+            }
             Ok(()) => {}
         }
         self.discard_log(head, &header).await?;
@@ -176,7 +194,8 @@ impl Engine {
         replayed: &mut Replayed,
     ) -> Result<()> {
         let (_, limit) = header.limits();
-        for LoadedBlock { bytes, bp } in self.load_chain(header).await?.0 {
+        let chain = self.load_chain(header).await?;
+        for LoadedBlock { bytes, bp } in chain.loaded {
             let block = LogBlock::decode(&bytes, &bp).map_err(Error::corrupt)?;
             for record in records(block.records) {
                 let record = record.map_err(Error::corrupt)?;
@@ -194,7 +213,10 @@ impl Engine {
                 }
             }
         }
-        Ok(())
+        match chain.cut {
+            Some(seq) => Err(Error::corrupt(format!("block {seq} of the log cannot be read"))),
+            None => Ok(()),
+        }
     }
 
     async fn replay_record(
@@ -212,8 +234,8 @@ impl Engine {
             return Err(Error::new(Kind::Unsupported, cause));
         }
         let block = match &body {
-            Body::Write { bp, data: None, .. } if record.kind() == Some(RecordKind::Write) => {
-                Some(self.indirect_data(head, bp).await?)
+            Body::Write { bp, len, data: None, .. } if record.kind() == Some(RecordKind::Write) => {
+                Some(self.indirect_data(head, bp, *len).await?)
             }
             _ => None,
         };
@@ -252,9 +274,14 @@ impl Engine {
         Ok(applied.await?.0)
     }
 
-    async fn indirect_data(&self, head: &Head, bp: &BlockPtr) -> Result<Buf> {
+    async fn indirect_data(&self, head: &Head, bp: &BlockPtr, len: u64) -> Result<Buf> {
         if bp.is_hole() {
-            return Ok(cenote_rt::BufMut::zeroed(bp.lsize() as usize).freeze());
+            // A hole need not tell how large it is.
+            let len = len.max(bp.lsize());
+            if len > BLOCK_SIZE_MAX {
+                return Err(Error::corrupt(format!("a log record has a hole of {len} bytes")));
+            }
+            return Ok(cenote_rt::BufMut::zeroed(len as usize).freeze());
         }
         let place = cenote_ondisk::bookmark::Bookmark {
             objset: head.object(),
@@ -269,25 +296,33 @@ impl Engine {
     /// Marks the blocks of a claimed chain for the next sync, with the data blocks that its records
     /// were given; both within the limits of the claim.
     pub(super) async fn discard_log(&self, head: &Head, header: &ZilHeader) -> Result<()> {
-        let (_, blocks) = self.load_chain(header).await?;
+        let blocks = self.load_chain(header).await?.all;
         head.log().chain().stage = Stage::Discarding(blocks);
         Ok(())
     }
 
     /// The blocks of a claimed chain that can be read, and everything that the claim took.
-    async fn load_chain(&self, header: &ZilHeader) -> Result<(Vec<LoadedBlock>, Vec<BlockPtr>)> {
+    async fn load_chain(&self, header: &ZilHeader) -> Result<LoadedChain> {
         let (limit_block, limit_record) = header.limits();
-        let (mut loaded, mut all) = (Vec::new(), Vec::new());
+        let mut chain = LoadedChain::default();
         let mut seen = BTreeSet::new();
         let mut bp = header.log;
         while !bp.is_hole() && bp.validate().is_ok() && block_seq(&bp) <= limit_block {
             if !seen.insert(address(&bp)) {
                 break;
             }
-            all.push(bp);
-            // The last one was claimed and never written.
-            let Ok(bytes) = read_native(&self.store, &bp).await else { break };
-            let Ok(block) = LogBlock::decode(&bytes, &bp) else { break };
+            chain.all.push(bp);
+            // The last one was claimed and never written. A device that fails is no end: the log
+            // stays, for when it is there again.
+            let bytes = match read_native(&self.store, &bp).await {
+                Ok(bytes) => bytes,
+                Err(error) if is_end(&error) => Buf::empty(),
+                Err(error) => return Err(error),
+            };
+            let Ok(block) = LogBlock::decode(&bytes, &bp) else {
+                chain.cut = Some(block_seq(&bp)).filter(|seq| *seq < limit_block);
+                break;
+            };
             for record in records(block.records).map_while(std::result::Result::ok) {
                 if record.seq > limit_record {
                     break;
@@ -298,14 +333,14 @@ impl Engine {
                     && !bp.is_embedded()
                     && seen.insert(address(&bp))
                 {
-                    all.push(bp);
+                    chain.all.push(bp);
                 }
             }
             let next = block.next;
-            loaded.push(LoadedBlock { bytes, bp });
+            chain.loaded.push(LoadedBlock { bytes, bp });
             bp = next;
         }
-        Ok((loaded, all))
+        Ok(chain)
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
-use cenote_rt::Result;
+use cenote_rt::{FixedSet, Result};
 
 use super::chain::Stage;
 use super::{Engine, Head};
@@ -38,6 +38,14 @@ impl Engine {
                 }
             };
             freed.extend(step.freed);
+            // Of blocks of data that were written early, what the object set does not take goes.
+            let early = head.log().chain().take_early(txg);
+            if !early.is_empty() {
+                let is_gone = head.is_gone();
+                let taken = if is_gone { Vec::new() } else { head.live().early(txg) };
+                let taken: FixedSet<_> = taken.into_iter().map(|bp| bp.dva(0)).collect();
+                freed.extend(early.into_iter().filter(|bp| !taken.contains(&bp.dva(0))));
+            }
             if let Some(header) = step.header {
                 let bytes: [u8; ZIL_HEADER_LEN] = header
                     .encode()

@@ -20,7 +20,7 @@ fn data(len: usize) -> Buf {
 #[test]
 fn a_write_is_cut_where_the_block_ends() {
     for len in [1, 8, 511, 4096, 70_001] {
-        let mut piece = Piece::new(9, LogRecord::write(3, 100, data(len)), None);
+        let mut piece = Piece::new(9, LogRecord::write(3, 100, data(len)));
         let (mut seq, mut found, mut blocks) = (5, Vec::new(), 0);
         loop {
             let mut block = Vec::new();
@@ -44,9 +44,48 @@ fn a_write_is_cut_where_the_block_ends() {
 }
 
 #[test]
+fn a_write_may_point_at_its_blocks() {
+    let bp = block(1, 5);
+    let record = LogRecord::write_later(3, 1000, 10_000);
+    let mut pieces = Piece::new(9, record).by_block(4096);
+    let ranges: Vec<_> = pieces.iter().map(Piece::wanted).collect();
+    assert_eq!(ranges, [Some(1000..4096), Some(4096..8192), Some(8192..11_000)]);
+    let (mut seq, mut block) = (0, Vec::new());
+    pieces[0].point_at(bp);
+    assert!(pieces[0].pack(&mut block, 192, &mut seq));
+    assert!(!pieces[1].pack(&mut block, 192, &mut seq), "its data is not there");
+    pieces[1].give(data(4096));
+    assert!(pieces[1].pack(&mut block, 8192, &mut seq));
+    let bodies: Vec<_> = records(&block).map(|record| record.unwrap()).collect();
+    let body = Body::decode(&bodies[0], bodies[0].bytes).unwrap();
+    let Body::Write { object: 3, offset: 1000, len: 3096, bp: found, data: None } = body else {
+        panic!("{body:?}");
+    };
+    assert_eq!(found, bp);
+    let body = Body::decode(&bodies[1], bodies[1].bytes).unwrap();
+    assert!(matches!(body, Body::Write { offset: 4096, data: Some(_), .. }), "{body:?}");
+}
+
+#[test]
+fn a_sync_waits_for_blocks_that_are_written_early() {
+    let mut chain = chain(&[5]);
+    chain.hold(6);
+    chain.hold(6);
+    assert!(!chain.is_unsettled(5) && chain.is_unsettled(6) && chain.is_unsettled(7));
+    chain.note_early(6, block(8, 6));
+    chain.release(6);
+    assert!(chain.is_unsettled(6));
+    chain.release(6);
+    assert!(!chain.is_unsettled(6) && chain.has_orphans());
+    assert!(chain.take_early(5).is_empty());
+    assert_eq!(chain.take_early(6).len(), 1);
+    assert!(!chain.has_orphans());
+}
+
+#[test]
 fn what_does_not_fit_is_left_for_the_next_block() {
     let mut seq = 0;
-    let mut piece = Piece::new(9, LogRecord::of_names(RecordKind::Remove, vec![1; 60]), None);
+    let mut piece = Piece::new(9, LogRecord::of_names(RecordKind::Remove, vec![1; 60]));
     assert_eq!((piece.len(), piece.whole_len()), (96, 96));
     let mut block = Vec::new();
     assert!(!piece.pack(&mut block, 88, &mut seq) && block.is_empty() && seq == 0);

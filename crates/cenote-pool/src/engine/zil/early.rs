@@ -1,0 +1,131 @@
+//! Data that is written where it will stay, with a record that points at it (spec 07 A7.4, A9).
+//!
+//! ```text
+//!   logbias=throughput          every write
+//!   a log device                no write
+//!   else                        writes of 32K and more that cover half a block
+//! ```
+//!
+//! A block is written as the layer of the record's txg has it, and the sync of that txg takes it as
+//! it is, unless it was changed in between; what it does not take it frees. A record of a txg that
+//! is being synced, or whose block is in memory no more, carries its data itself.
+//!
+//! Crash safety: the block has its place before the txg is closed (the hold, which the sync waits
+//! for), so that it is in that txg's maps; and it is written before the log block that points at it
+//! is, so one flush makes both durable. Claiming reads what is pointed at: a torn block ends the
+//! log.
+
+use std::sync::Arc;
+
+use cenote_block::alloc::Class;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_rt::{Error, Kind, Result, tunables};
+use futures_util::stream::{self, StreamExt};
+
+use super::record::Piece;
+use super::{Engine, Head};
+
+/// Blocks of a commit that are being written early at a time.
+const WRITES_MAX: usize = 16;
+
+/// Keeps a txg from being synced while a block is written in it.
+struct Hold {
+    head: Arc<Head>,
+    txg: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.head.log().chain().release(self.txg);
+        self.head.log().settled.notify_waiters();
+    }
+}
+
+impl Engine {
+    /// Writes the blocks of pieces that are to point at them.
+    pub(super) async fn write_early(&self, head: &Head, pieces: Vec<Piece>) -> Result<Vec<Piece>> {
+        let is_for_throughput =
+            head.log().is_for_throughput.load(std::sync::atomic::Ordering::Acquire);
+        let has_log_device = self.alloc.class_figures(Class::Log).deflated_space > 0;
+        if has_log_device && !is_for_throughput {
+            return Ok(pieces);
+        }
+        let mut work = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let Some(range) = piece.wanted() else {
+                work.push((piece, None));
+                continue;
+            };
+            let size = self.block_size_of(head, piece.object).await?;
+            let len = range.end - range.start;
+            let is_large = len >= tunables::IMMEDIATE_WRITE_SZ.get() && len >= size / 2;
+            if size == 0 || !(is_for_throughput || is_large) {
+                work.push((piece, None));
+                continue;
+            }
+            for part in piece.by_block(size) {
+                let number = part.wanted().map(|range| range.start / size);
+                work.push((part, number));
+            }
+        }
+        let written = work.into_iter().map(async |(mut piece, number)| {
+            if let Some(number) = number
+                && let Some(bp) = self.write_block_early(head, &piece, number).await?
+            {
+                piece.point_at(bp);
+            }
+            Ok::<_, Error>(piece)
+        });
+        // In the order of the records.
+        let written: Vec<_> = stream::iter(written).buffered(WRITES_MAX).collect().await;
+        written.into_iter().collect()
+    }
+
+    /// Bytes of a block of an object; 0 if it is gone.
+    async fn block_size_of(&self, head: &Head, object: u64) -> Result<u64> {
+        let found = head.live().inspect(|tx| tx.find(object)).await?;
+        Ok(found.map_or(0, |dnode| dnode.data_block_size()))
+    }
+
+    /// The pointer to a block as the piece's txg has it; none if its data has to go into the log.
+    async fn write_block_early(
+        &self,
+        head: &Head,
+        piece: &Piece,
+        number: u64,
+    ) -> Result<Option<BlockPtr>> {
+        let Some(head) = self.heads.get(head.object()).filter(|open| std::ptr::eq(&**open, head))
+        else {
+            return Ok(None);
+        };
+        let (txg, object) = (piece.txg, piece.object);
+        let hold = {
+            // While this is held no txg is closed (order 3 of the logs).
+            let _gate = self.log_gate.lock().await;
+            self.check_running()?;
+            if self.open_txg() != txg {
+                return Ok(None);
+            }
+            head.log().chain().hold(txg);
+            Hold { head, txg }
+        };
+        // A task of its own: once begun, a block is written and noted whoever gives up waiting.
+        let task = cenote_rt::spawn(async move {
+            let head = &hold.head;
+            let written = head.live().write_early(txg, object, number, &head.policy()).await;
+            if let Ok(Some(early)) = &written
+                && early.is_new
+            {
+                head.log().chain().note_early(txg, early.bp);
+            }
+            drop(hold);
+            written
+        });
+        match task.await.map_err(|error| Error::new(Kind::Io, error))? {
+            Ok(early) => Ok(early.map(|early| early.bp)),
+            Err(error) if error.kind() == Kind::Invariant => Err(error),
+            // The log may still have room, or the sync that follows without one.
+            Err(_) => Ok(None),
+        }
+    }
+}
