@@ -4,6 +4,9 @@
 //!   request ── cut at multiples of 1 MiB ── blocks copied ──> one transaction each, one record
 //! ```
 //!
+//! A small write that is to be durable at once is kept with its record; the data of others is taken
+//! from the volume when the record is written.
+//!
 //! A block that is covered whole is not read; of others the rest is, inside the transaction. A
 //! block of zeros becomes a hole when it is written, if compression is on, as with OpenZFS.
 
@@ -21,9 +24,6 @@ use super::writable::WritableVolume;
 const TRANSACTION: u64 = 1 << 20;
 /// Blocks of a transaction that frees.
 const FREED_MAX: u64 = 16_384;
-/// Writes up to this that are to be durable at once are kept with their record; the data of others
-/// is taken from the volume when the record is written.
-const KEPT_MAX: u64 = 7680;
 /// What a transaction that frees is charged beside the edges.
 const FREE_CHARGE: u64 = 128 << 10;
 
@@ -50,7 +50,8 @@ impl WritableVolume {
         }
         {
             let _lock = self.locks.exclusive(range.clone()).await;
-            let is_kept = len as u64 <= KEPT_MAX && self.head.log().must_commit(is_fua);
+            let log = self.head.log();
+            let is_kept = log.must_commit(is_fua) && log.wants_data(len as u64);
             let mut bufs = Bufs { bufs: bufs.into(), at: 0 };
             for range in cut(range, TRANSACTION.max(self.block_size())) {
                 self.write_part(range, &mut bufs, is_kept).await?;

@@ -156,7 +156,16 @@ async fn recover(run: &Run, images: Vec<Image>, mark: (usize, usize)) -> Result<
     let mut rng = Rng::seeded(1);
     let found = read_all(&volume, &mut rng).await.map_err(fail)?;
     if let Some(sector) = Allowed::at(&run.history, mark).wrong_sector(&found) {
-        return Err(format!("sector {sector} is as it never was since {mark:?}"));
+        // As it was at some other time?
+        let all = |count| Allowed::at(&run.history, (count, count)).wrong_sector(&found);
+        let whole = (0..=run.history.effects.len()).find(|count| all(*count).is_none());
+        let (at, last) = (sector * SECTOR, run.history.effects.get(mark.0.saturating_sub(1)));
+        let last = last.map(|effect| (effect.offset, effect.bytes.len()));
+        let head = &found[at..at + 8];
+        return Err(format!(
+            "sector {sector} is as it never was since {mark:?} but {head:?}; all is as after \
+             {whole:?}; the last durable request was at {last:?}"
+        ));
     }
     // It goes on.
     let op = Op::Write { offset: 777, bytes: vec![7; 50_000], is_fua: true };

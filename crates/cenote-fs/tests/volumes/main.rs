@@ -5,6 +5,7 @@
 mod bytes;
 mod crash;
 mod field;
+mod log;
 mod model;
 mod pools;
 mod space;

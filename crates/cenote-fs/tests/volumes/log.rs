@@ -1,0 +1,161 @@
+//! What a volume's log holds: data, or where it is.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use cenote_dmu::{Tx, TxResult};
+use cenote_fs::{NewVolume, Volume, WritableVolume};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zap::Value;
+use cenote_ondisk::zil::Body;
+use cenote_pool::engine::zil::{Operation, Replayer, VolumeReplayer};
+use cenote_rt::{Buf, BufMut, Rng, block_on};
+
+use crate::pools::{self, Shape};
+
+const BLOCK: u64 = 16 << 10;
+const SIZE: u64 = 4 << 20;
+
+/// Replays, and takes down where data was in the log and where it was pointed at.
+#[derive(Default)]
+struct Notes {
+    inside: Mutex<usize>,
+    pointed_at: Mutex<BTreeMap<u64, BlockPtr>>,
+}
+
+impl Replayer for Notes {
+    fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()> {
+        VolumeReplayer.replay(tx, operation)?;
+        match &operation.body {
+            Body::Write { offset, bp, data: None, .. } => {
+                self.pointed_at.lock().unwrap().insert(offset / BLOCK, *bp);
+            }
+            _ => *self.inside.lock().unwrap() += 1,
+        }
+        Ok(())
+    }
+}
+
+fn noise(seed: u64, len: usize) -> Buf {
+    let mut bytes = BufMut::zeroed(len);
+    Rng::seeded(seed).fill(&mut bytes);
+    bytes.freeze()
+}
+
+/// Small and large writes, all durable, and the volume's bytes then.
+async fn write(volume: &WritableVolume) -> Vec<u8> {
+    let mut model = vec![0; SIZE as usize];
+    // The first sync makes the log.
+    volume.write(0, vec![noise(0, 512)], true).await.unwrap();
+    volume.engine().sync().await.unwrap();
+    for round in 0..6_u64 {
+        let writes = [
+            (round * 8 * BLOCK, 4096),
+            (round * 8 * BLOCK + BLOCK, 64 << 10),
+            (round * 8 * BLOCK + 6 * BLOCK + 100, 5000),
+        ];
+        for (offset, len) in writes {
+            let data = noise(offset, len);
+            model[offset as usize..][..len].copy_from_slice(&data);
+            volume.write(offset, vec![data], true).await.unwrap();
+        }
+    }
+    model
+}
+
+#[test]
+fn large_writes_are_where_they_stay() {
+    block_on(2, async {
+        // A log device, logbias=throughput; records with data, records that point.
+        let cases =
+            [(false, 0, (12, 24)), (true, 0, (18, 0)), (false, 1, (0, 36)), (true, 1, (0, 36))];
+        for (has_slog, bias, expected) in cases {
+            let shape = Shape { has_slog, ..Shape::DISK };
+            let (engine, devices) = pools::fresh(&shape).await;
+            let new = NewVolume::new("tank/v", SIZE).with_block_size(BLOCK).sparse();
+            let volume = new.with("logbias", Value::U64(bias)).create(&engine).await.unwrap();
+            let model = write(&volume).await;
+
+            // As a crash leaves it.
+            let images = devices.iter().map(|device| device.image()).collect();
+            let left = pools::devices(images);
+            let name = format!("log-{has_slog}-{bias}");
+            pools::judge(&left, &name, &["-iiii"]);
+            let after = pools::open(pools::as_devices(&left)).await.unwrap();
+            let notes = Arc::new(Notes::default());
+            after.set_replayer(ObjSetType::Zvol, Arc::<Notes>::clone(&notes));
+            let replayed = after.replay_logs().await.unwrap();
+            assert!(replayed.len() == 1 && replayed[0].1.failure.is_none(), "{replayed:?}");
+            let pointed_at = std::mem::take(&mut *notes.pointed_at.lock().unwrap());
+            let inside = *notes.inside.lock().unwrap();
+            // Long data may be cut.
+            assert!(inside >= expected.0 && (inside == 0) == (expected.0 == 0), "{name}: {inside}");
+            assert_eq!(pointed_at.len(), expected.1, "{name}");
+            let found = WritableVolume::open(&after, "tank/v").await.unwrap();
+            assert!(*found.read(0, SIZE as usize).await.unwrap() == *model, "{name}");
+            drop(found);
+            after.export().await.unwrap();
+            assert_eq!(pools::check_space(images_of(&left)).await, Ok(()), "{name}");
+            pools::judge(&left, &name, &[]);
+
+            // Without a crash the sync takes the blocks as they are.
+            drop(volume);
+            engine.export().await.unwrap();
+            let pool = pools::look(&devices).await.unwrap();
+            let volume = Volume::open(&pool.dataset("tank/v").await.unwrap()).await.unwrap();
+            assert!(*volume.read_at(0, SIZE as usize).await.unwrap() == *model, "{name}");
+            for (block, bp) in &pointed_at {
+                let found = volume.dnode().block_pointer(0, *block).await.unwrap().unwrap();
+                assert_eq!(found.dva(0), bp.dva(0), "{name}, block {block}");
+            }
+            assert_eq!(pools::check_space(images_of(&devices)).await, Ok(()), "{name}");
+        }
+    })
+    .unwrap();
+}
+
+fn images_of(devices: &[Arc<cenote_device::ImageDevice>]) -> Vec<cenote_device::Image> {
+    devices.iter().map(|device| device.image()).collect()
+}
+
+/// Blocks that were written early go with what they belonged to, or when they are written over.
+#[test]
+fn early_blocks_go_when_nobody_wants_them() {
+    block_on(2, async {
+        let (engine, devices) = pools::fresh(&Shape::DISK).await;
+        let make = async |name: &str| {
+            let new = NewVolume::new(name, SIZE).with_block_size(BLOCK).sparse();
+            new.with("logbias", Value::U64(1)).create(&engine).await.unwrap()
+        };
+        let (a, b, c) = (make("tank/a").await, make("tank/b").await, make("tank/c").await);
+        for volume in [&a, &b, &c] {
+            write(volume).await;
+        }
+        engine.snapshot(vec!["tank/b@s".into()]).await.unwrap();
+        for round in 0..3 {
+            for volume in [&a, &b, &c] {
+                // Each over the one before, in one txg.
+                volume.write(0, vec![noise(round, 200_000)], true).await.unwrap();
+                volume.discard(BLOCK, 2 * BLOCK).await.unwrap();
+                volume.flush().await.unwrap();
+            }
+        }
+        a.resize(BLOCK * 4).await.unwrap();
+        a.write(0, vec![noise(9, 64 << 10)], true).await.unwrap();
+        drop((b, c));
+        engine.rollback("tank/b", None).await.unwrap();
+        engine.destroy_dataset("tank/c").await.unwrap();
+        for _ in 0..4 {
+            engine.sync().await.unwrap();
+        }
+        assert_eq!(pools::check_space(images_of(&devices)).await, Ok(()));
+        let b = WritableVolume::open(&engine, "tank/b").await.unwrap();
+        let model = write(&b).await;
+        assert!(*b.read(0, SIZE as usize).await.unwrap() == *model);
+        engine.export().await.unwrap();
+        assert_eq!(pools::check_space(images_of(&devices)).await, Ok(()));
+        pools::judge(&devices, "early", &[]);
+    })
+    .unwrap();
+}
