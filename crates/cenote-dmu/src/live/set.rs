@@ -75,7 +75,7 @@ impl Live {
     /// dataset, 0 for the MOS.
     pub fn create(blocks: Arc<dyn Blocks>, id: u64, kind: ObjSetType) -> Arc<Self> {
         let phys = new_root(kind);
-        let base = Tree { root: BlockPtr::HOLE, phys: Arc::new(phys) };
+        let base = Tree::new(BlockPtr::HOLE, phys);
         Self::over(blocks, id, base, Cursor::of_new_set())
     }
 
@@ -85,7 +85,7 @@ impl Live {
             let error = Error::new(Kind::Unsupported, LiveError::Encrypted);
             return Err(error.with_at(|at| at.objset = Some(set.id())));
         }
-        let base = Tree { root: *set.root(), phys: Arc::new(set.phys().clone()) };
+        let base = Tree::new(*set.root(), set.phys().clone());
         Ok(Self::over(blocks, set.id(), base, Cursor::default()))
     }
 

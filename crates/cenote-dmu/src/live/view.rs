@@ -5,7 +5,7 @@
 //! closure. What is not ends the closure with [`Step::Need`]. Blocks read for a closure are kept
 //! until it succeeds, so that the cache's bound cannot make it run for ever.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::bookmark::Bookmark;
@@ -29,6 +29,41 @@ pub(super) type Fetched = FixedMap<BlockPtr, Buf>;
 pub(super) struct Tree {
     pub(super) root: BlockPtr,
     pub(super) phys: Arc<ObjSetPhys>,
+    dnodes: Arc<Dnodes>,
+}
+
+impl Tree {
+    pub(super) fn new(root: BlockPtr, phys: ObjSetPhys) -> Self {
+        Self { root, phys: Arc::new(phys), dnodes: Arc::default() }
+    }
+}
+
+/// Dnodes of a tree that are kept decoded.
+const DNODES_MAX: usize = 1 << 12;
+
+/// Dnodes of a tree that were looked up. The way to one goes through seven levels of blocks in the
+/// cache, and every operation on a file goes it several times. A tree never changes, so neither
+/// does what is in here.
+#[derive(Debug, Default)]
+struct Dnodes(Mutex<FixedMap<u64, Arc<DnodePhys>>>);
+
+impl Dnodes {
+    // Held for a look-up; always under the object set's lock or by a sync.
+    fn lock(&self) -> MutexGuard<'_, FixedMap<u64, Arc<DnodePhys>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn get(&self, object: u64) -> Option<Arc<DnodePhys>> {
+        self.lock().get(&object).cloned()
+    }
+
+    fn put(&self, object: u64, dnode: &Arc<DnodePhys>) {
+        let mut dnodes = self.lock();
+        if dnodes.len() >= DNODES_MAX {
+            dnodes.clear();
+        }
+        dnodes.insert(object, Arc::clone(dnode));
+    }
 }
 
 /// The shape of the block tree of an object.
@@ -116,13 +151,22 @@ impl View<'_> {
         if object >= PROJECTUSED_OBJECT || object == META_DNODE {
             return Ok(self.base.phys.special_dnode(object).cloned().map(Arc::new));
         }
+        if let Some(dnode) = self.base.dnodes.get(object) {
+            return Ok(Some(dnode));
+        }
         let Some((block, slot)) = self.meta_block(object)? else { return Ok(None) };
         if !matches!(dnode::slot(&block, slot), Slot::Head { .. }) {
             return Ok(None);
         }
         let bytes = block.get(slot * DNODE_SLOT_LEN..).unwrap_or(&[]);
         match DnodePhys::decode(bytes) {
-            Ok(phys) => Ok(phys.map(Arc::new)),
+            Ok(phys) => {
+                let dnode = phys.map(Arc::new);
+                if let Some(dnode) = &dnode {
+                    self.base.dnodes.put(object, dnode);
+                }
+                Ok(dnode)
+            }
             Err(error) => Err(Step::Fail(Error::corrupt(error).in_object(self.id, object))),
         }
     }

@@ -148,7 +148,7 @@ async fn write(
     let root = job.write_root(&phys, &tree.root).await?;
     let facts = *job.facts.lock().unwrap_or_else(PoisonError::into_inner);
     let synced = Synced { root, is_changed: true, facts, flags: phys.flags };
-    Ok((synced, Tree { root, phys: Arc::new(phys) }, changes))
+    Ok((synced, Tree::new(root, phys), changes))
 }
 
 /// Gives newer layers the fields of an object that writing determined.

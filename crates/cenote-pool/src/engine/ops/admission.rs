@@ -308,8 +308,9 @@ impl Engine {
         if bytes == 0 {
             return 0;
         }
-        let root = self.config().root;
-        let ashift = root.children.iter().map(|top| top.top.ashift).max().unwrap_or(9);
+        let ashift = self.with_config(|config| {
+            config.root.children.iter().map(|top| top.top.ashift).max().unwrap_or(9)
+        });
         bytes.max(1 << ashift).saturating_mul(INFLATION)
     }
 
