@@ -49,17 +49,24 @@ impl Engine {
             }
         })?;
         let kept = *pool.uberblock();
-        let newest = pool.rewound_from().unwrap_or(kept.txg);
+        let uberblocks = candidate.uberblocks();
+        let newest = uberblocks.iter().max_by_key(|uberblock| uberblock.rank()).unwrap_or(&kept);
+        // What other hosts are told is as it is now.
+        let Uberblock { mmp_magic, mmp_delay, mmp_config, .. } = *newest;
+        let is_multihost = newest.mmp().is_some_and(|mmp| mmp.delay_ns != 0);
         let uberblock = Uberblock {
-            txg: newest + 1,
+            txg: newest.txg.max(pool.rewound_from().unwrap_or(kept.txg)) + 1,
             timestamp: cenote_rt::wall_clock().as_secs(),
             checkpoint_txg: kept.txg,
+            mmp_magic,
+            mmp_delay,
+            mmp_config,
             ..kept
         };
         let is_data = |top: &&VdevConfig| top.kind.is_concrete() && !top.top.is_log;
         let mut written = 0;
         for top in pool.config().vdev_tree.children.iter().filter(is_data).take(TOPS) {
-            let slot = slot_of(uberblock.txg, top.top.ashift, false);
+            let slot = slot_of(uberblock.txg, top.top.ashift, is_multihost);
             for leaf in top.leaves() {
                 let found = pool.tree().leaves().find(|(_, found)| found.guid() == leaf.guid);
                 let Some((id, _)) = found else { continue };
