@@ -97,7 +97,7 @@ impl Writer {
         if self.was_exported {
             self.engine.export().await?;
         } else {
-            self.engine.sync().await?;
+            self.engine.rest().await?;
         }
         for notice in self.engine.take_notices() {
             err!(io, "warning: {}", told(&notice))?;

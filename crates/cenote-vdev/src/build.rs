@@ -217,7 +217,8 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
         let (state, aux) = match size {
             _ if config.leaf.offline => (VdevState::Offline, VdevAux::None),
             _ if config.leaf.removed => (VdevState::Removed, VdevAux::None),
-            _ if config.leaf.faulted => (VdevState::Faulted, told),
+            // What another opening found may not hold any more; what somebody decided does.
+            _ if config.leaf.faulted && told == VdevAux::External => (VdevState::Faulted, told),
             None if !is_distributed => {
                 let aux = self.options.leaf_aux.get(&leaf.guid).copied();
                 (VdevState::CantOpen, aux.unwrap_or(VdevAux::OpenFailed))

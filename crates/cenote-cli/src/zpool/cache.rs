@@ -5,7 +5,8 @@
 
 use std::path::{Path, PathBuf};
 
-use cenote_ondisk::nvlist::{NvList, NvValue};
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::nvlist::{Encoding, NvList, NvValue};
 
 use crate::io::Exit;
 
@@ -36,6 +37,22 @@ pub(super) fn read(file: &Path) -> Result<Cached, Exit> {
         }
     }
     Ok(cached)
+}
+
+/// Adds a pool to a cache file, in the place of what the file says of it.
+///
+/// # Errors
+/// Those of the file system.
+pub(super) fn write(file: &Path, pool: &str, config: NvList) -> std::io::Result<()> {
+    let known = std::fs::read(file).ok().and_then(|bytes| NvList::decode(&bytes).ok());
+    let mut list = known.unwrap_or_default();
+    list.insert(pool, config);
+    let bytes = list.encode(Encoding::Native(Endian::Little));
+    // In place of the old one at once: nobody finds half of it.
+    let new = file.with_extension("tmp");
+    std::fs::write(&new, bytes)?;
+    std::fs::File::open(&new)?.sync_all()?;
+    std::fs::rename(&new, file)
 }
 
 fn collect(vdev: &NvList, depth: usize, paths: &mut Vec<PathBuf>) {

@@ -268,18 +268,13 @@ async fn take(
     if candidate.facts.state == PoolState::Active
         && !candidate.last_use().is_foreign(&host)
         && new_name.is_none()
-        && !parsed.has('f')
+        && !parsed.options.iter().any(|(letter, _)| "fFTm".contains(*letter))
     {
         let text = "a pool with that name already exists";
         return Err(Exit::failed(format!(
             "cannot import '{name}': {text}\nuse the form 'zpool import <pool | id> <newpool>' \
              to give it a new name"
         )));
-    }
-    if parsed.has('T') || parsed.has('m') {
-        let text =
-            "rewinding for good, or without logs, is not supported by this version of cenote";
-        return Err(Exit::failed(format!("cannot import '{name}': {text}")));
     }
     let mut wanted = Wanted::default();
     for (property, value) in parsed.values('o').filter_map(|text| text.split_once('=')) {
@@ -288,13 +283,8 @@ async fn take(
             set.map_err(|why| Exit::failed(format!("cannot import '{name}': {why}")))?;
         }
     }
-    let options = OpenOptions {
-        destroyed_ok: parsed.has('D'),
-        host: Some(host.clone()),
-        force: parsed.has('f'),
-        checkpoint: parsed.has(CHECKPOINT),
-        ..OpenOptions::default()
-    };
+    let options = options(parsed);
+    let rewound = rewound(candidate, parsed).await;
     let engine = Engine::open(candidate, &options).await.map_err(|error| {
         if let Some(cause) = error.cause::<CheckpointError>() {
             return Exit::failed(format!("cannot import '{name}': {cause}"));
@@ -317,7 +307,75 @@ async fn take(
     if !wanted.settings.is_empty() {
         engine.set_pool(wanted.settings).await?;
     }
+    if let Some(rewound) = rewound {
+        exclaim(name, &rewound, false, io)?;
+    }
+    if let Some(file) = cache_file(parsed) {
+        // What is not there yet is where the devices were found.
+        let (name, list) = engine.config_list();
+        cache::write(&argument::path(file), &name, list)?;
+    }
     writer.finish(line, io).await
+}
+
+/// The file that is to know of the pool.
+fn cache_file(parsed: &Parsed) -> Option<&str> {
+    let properties = parsed.values('o').filter_map(|text| text.split_once('='));
+    let last = properties.filter(|(name, _)| *name == "cachefile").last();
+    last.map(|(_, file)| file).filter(|file| !matches!(*file, "none" | ""))
+}
+
+/// How a pool is opened for an import.
+fn options(parsed: &Parsed) -> OpenOptions {
+    OpenOptions {
+        txg: parsed.value('T').and_then(|txg| txg.parse().ok()),
+        rewind: match (parsed.has('F'), parsed.has('X')) {
+            (false, _) => Rewind::default(),
+            (true, false) => Rewind::Safe,
+            (true, true) => Rewind::Extreme,
+        },
+        missing_log_ok: parsed.has('m'),
+        destroyed_ok: parsed.has('D'),
+        host: Some(Host::current()),
+        force: parsed.has('f'),
+        checkpoint: parsed.has(CHECKPOINT),
+        for_writing: false,
+    }
+}
+
+/// What an import goes back to.
+struct Rewound {
+    /// Seconds since 1970 of the state.
+    time: u64,
+    /// Seconds that are lost.
+    loss: u64,
+}
+
+/// What an import with these options would go back to, if it does.
+async fn rewound(candidate: &Candidate, parsed: &Parsed) -> Option<Rewound> {
+    if !parsed.has('F') && !parsed.has('T') {
+        return None;
+    }
+    let options = OpenOptions { host: None, ..options(parsed) };
+    let time = Pool::open(candidate, &options).await.ok()?.uberblock().timestamp;
+    let newest = candidate.uberblocks().iter().max_by_key(|uberblock| uberblock.rank())?.timestamp;
+    (newest != time).then(|| Rewound { time, loss: newest.saturating_sub(time) })
+}
+
+/// Says what was, or would be, lost.
+fn exclaim(name: &str, rewound: &Rewound, is_trial: bool, io: &mut Io<'_>) -> CommandResult {
+    let time = value::date(rewound.time, "%c");
+    let (back, lost) = if is_trial {
+        (format!("Would be able to return {name} to its state as of {time}."), "Would discard")
+    } else {
+        (format!("Pool {name} returned to its state as of {time}."), "Discarded")
+    };
+    out!(io, "{back}")?;
+    match rewound.loss {
+        0 => Ok(()),
+        loss @ 1..=120 => out!(io, "{lost} approximately {loss} seconds of transactions."),
+        loss => out!(io, "{lost} approximately {} minutes of transactions.", (loss + 30) / 60),
+    }
 }
 
 fn find<'a>(
@@ -346,20 +404,7 @@ async fn import_one(scan: &Scan, name: &str, parsed: &Parsed, io: &mut Io<'_>) -
     {
         return Err(Exit::failed(format!("invalid pool name '{new_name}'")));
     }
-    let options = OpenOptions {
-        txg: parsed.value('T').and_then(|txg| txg.parse().ok()),
-        rewind: match (parsed.has('F'), parsed.has('X')) {
-            (false, _) => Rewind::default(),
-            (true, false) => Rewind::Safe,
-            (true, true) => Rewind::Extreme,
-        },
-        missing_log_ok: parsed.has('m'),
-        destroyed_ok: parsed.has('D'),
-        host: Some(Host::current()),
-        force: parsed.has('f'),
-        checkpoint: parsed.has(CHECKPOINT),
-        for_writing: false,
-    };
+    let options = options(parsed);
     let pool = Pool::open(candidate, &options)
         .await
         .map_err(|error| failure(candidate, error.cause::<OpenError>(), &error.to_string()))?;
@@ -369,6 +414,9 @@ async fn import_one(scan: &Scan, name: &str, parsed: &Parsed, io: &mut Io<'_>) -
         return Err(failure(candidate, Some(&error), ""));
     }
     if parsed.has('n') {
+        if let Some(rewound) = rewound(candidate, parsed).await {
+            exclaim(name, &rewound, true, io)?;
+        }
         return Ok(());
     }
     Err(refusal(name))

@@ -140,7 +140,8 @@ async fn of_all(engine: &Engine, kind: LeafWorkKind, stop: Option<Stop>) -> Resu
 }
 
 /// The leaf that is called so: by guid, by path, or by the end of its path.
-fn leaf_named(root: &VdevConfig, word: &str) -> Option<u64> {
+/// The leaf that a word on the command line means: path, name or guid.
+pub(super) fn leaf_named(root: &VdevConfig, word: &str) -> Option<u64> {
     let is_it = |leaf: &&VdevConfig| {
         let path = path_of(leaf);
         let name = path.rsplit('/').next();
@@ -149,7 +150,8 @@ fn leaf_named(root: &VdevConfig, word: &str) -> Option<u64> {
     root.leaves().find(is_it).map(|leaf| leaf.guid)
 }
 
-fn path_of(leaf: &VdevConfig) -> String {
+/// Where a leaf is.
+pub(super) fn path_of(leaf: &VdevConfig) -> String {
     let path = leaf.leaf.path.as_ref();
     path.map_or_else(|| leaf.guid.to_string(), |path| path.to_string_lossy().into_owned())
 }

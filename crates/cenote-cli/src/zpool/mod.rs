@@ -26,6 +26,7 @@ mod names;
 mod redundancy;
 mod refuse;
 mod scan;
+mod service;
 mod setting;
 mod status;
 mod status_json;
@@ -56,6 +57,7 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "destroy" | "export" | "sync" | "set" | "reguid" | "upgrade" | "labelclear" => {
             change::run(verb, source, args, io)
         }
+        "clear" | "online" | "offline" => service::run(verb, source, args, io),
         "checkpoint" => checkpoint::run(source, args, io),
         "trim" => leafwork::trim(source, args, io),
         "initialize" => leafwork::initialize(source, args, io),

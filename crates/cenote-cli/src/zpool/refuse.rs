@@ -32,16 +32,12 @@ const fn verb(
 }
 
 const NAME: &str = "missing pool name argument";
-const DEVICE: &str = "missing device name";
 
 #[rustfmt::skip]
 const VERBS: &[Verb] = &[
     verb("remove", "npsw", &[NAME, "missing device"], Some(0), "remove from"),
     verb("prefetch", "t:", &[NAME], Some(0), "prefetch for"),
     verb("iostat", "c::gLPT:vyhplqrwnH", &[], Some(0), "show I/O statistics of"),
-    verb("online", "e", &["missing pool name", DEVICE], Some(0), "online devices of"),
-    verb("offline", "tf", &["missing pool name", DEVICE], Some(0), "offline devices of"),
-    verb("clear", "nFX", &["missing pool name"], Some(0), "clear errors for"),
     verb("reopen", "n", &[], Some(0), "reopen"),
     verb("attach", "fo:sw", &[NAME, "missing <device> specification", "missing <new_device> specification"], Some(0), "attach to"),
     verb("detach", "", &[NAME, "missing <device> specification"], Some(0), "detach from"),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use cenote_pool::engine::admin::PoolSetting;
 use cenote_pool::features::{self, compat};
+use cenote_pool::import::Host;
 use cenote_pool::props::{Access, POOL_PROPERTIES, PropType};
 
 use crate::quantity;
@@ -63,8 +64,8 @@ impl Wanted {
                 self.settings.push(PoolSetting::Bootfs(dataset));
                 return Ok(());
             }
-            "multihost" if text == "on" => {
-                return Err("multihost is not supported by this version of cenote".to_owned());
+            "multihost" if text == "on" && Host::current().hostid == 0 => {
+                return Err("requires a non-zero system hostid".to_owned());
             }
             _ => {}
         }

@@ -21,7 +21,7 @@ use std::sync::PoisonError;
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{VdevConfig, label_list};
-use cenote_ondisk::uberblock::{MMP_MAGIC, Uberblock};
+use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::Result;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_vdev::LeafId;
@@ -48,9 +48,10 @@ impl Engine {
             if !self.suspension.pass().await {
                 return Err(super::suspend::given_up());
             }
+            let turn = self.suspension.turn();
             match self.try_commit(&config, is_dirty, &uberblock).await {
                 Ok(()) => break,
-                Err(error) => self.suspension.hold(error).await?,
+                Err(error) => self.suspension.hold(turn, error).await?,
             }
         }
         *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
@@ -96,18 +97,17 @@ impl Engine {
     }
 
     fn next_uberblock(&self, txg: u64, root: &BlockPtr, config: &Config) -> Uberblock {
-        Uberblock {
+        let mut uberblock = Uberblock {
             txg,
             guid_sum: config.root.guid_sum(),
             timestamp: cenote_rt::wall_clock().as_secs(),
             rootbp: *root,
             software_version: 5000,
-            mmp_magic: MMP_MAGIC,
-            mmp_delay: 0,
-            mmp_config: 0,
             checkpoint_txg: 0,
             ..self.uberblock()
-        }
+        };
+        self.multihost.stamp(&mut uberblock);
+        uberblock
     }
 
     /// Every leaf of the vdevs gets the config; each vdev that holds data must have one that took
@@ -139,7 +139,7 @@ impl Engine {
         for top in tops {
             for leaf in top.leaves() {
                 let ashift = top.top.ashift;
-                let slot = slot_of(uberblock.txg, ashift, false);
+                let slot = slot_of(uberblock.txg, ashift, self.multihost.is_on());
                 let Some(id) = self.leaf_id(leaf.guid) else { continue };
                 // A leaf that fails has its error counted; the others have the uberblock.
                 if self.tree.write_uberblock(id, uberblock, slot).await.is_ok() {

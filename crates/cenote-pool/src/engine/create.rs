@@ -128,6 +128,7 @@ impl Engine {
             suspension,
             mos_dir: 0,
             config,
+            base_txg: 0,
             uberblock: first_uberblock(spec.vdevs.root.guid_sum()),
             policy: policy_of(&spec.features),
             maps,

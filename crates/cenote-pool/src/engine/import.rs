@@ -25,7 +25,7 @@ use super::{Config, Engine, EngineError, Parts, Steady, Suspension, leaves, stor
 use crate::accounting::{AllocationClass, VdevFigures, row_size};
 use crate::features::FeatureState;
 use crate::import::{Candidate, scan_devices};
-use crate::pool::OpenOptions;
+use crate::pool::{OpenError, OpenOptions};
 use crate::{Pool, mos, spacemaps};
 
 /// Allocators of each class.
@@ -70,20 +70,28 @@ impl Engine {
             return Ok(engine);
         }
         let pool = Pool::open(candidate, &options).await?;
-        let engine = Self::from_pool(&pool).await?;
+        let newest = candidate.uberblocks().iter().map(|uberblock| uberblock.txg).max();
+        let base_txg = newest.unwrap_or(0).max(pool.txg());
+        let engine = Self::from_pool(&pool, base_txg).await?;
         engine.adopt_checkpoint(&pool).await?;
         // Before anything is allocated: what the logs have must not be overwritten.
         engine.claim_logs(&pool, options.missing_log_ok).await?;
         engine.tidy().await?;
         engine.follow_properties().await?;
+        if engine.multihost.is_on() && options.host.as_ref().is_some_and(|host| host.hostid == 0) {
+            // Nobody could tell whose heartbeats they are.
+            engine.stop("the pool has the multihost property on and this system has no hostid");
+            return Err(OpenError::NoHostId.into());
+        }
         engine.suspension.arm();
         Ok(engine)
     }
 
-    /// Makes a writer out of a pool whose devices are open for writing.
-    async fn from_pool(pool: &Arc<Pool>) -> Result<Arc<Self>> {
+    /// Makes a writer out of a pool whose devices are open for writing. Its first txg comes after
+    /// `base_txg`, so that its uberblocks win over those that a rewind gave up (spec 01 §16.2).
+    async fn from_pool(pool: &Arc<Pool>, base_txg: u64) -> Result<Arc<Self>> {
         check_features(pool)?;
-        let txg = pool.txg();
+        let txg = base_txg;
         let suspension = Arc::<Suspension>::default();
         let maps = store::Maps::new(pool.store(), &suspension);
         let config = pool.config();
@@ -122,6 +130,7 @@ impl Engine {
             suspension,
             mos_dir,
             config,
+            base_txg,
             uberblock: *pool.uberblock(),
             policy: policy_of(pool),
             maps,

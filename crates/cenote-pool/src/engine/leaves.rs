@@ -99,22 +99,38 @@ impl Engine {
     /// `Kind::NotFound` if there is no such leaf; `Kind::Busy` if something is on it alone; those
     /// of a sync.
     pub async fn offline(&self, guid: u64, is_temporary: bool) -> Result<()> {
+        self.leave_service(guid, VdevState::Offline, is_temporary).await
+    }
+
+    /// The same for a device that is to count as broken: it stays so until it is cleared or put
+    /// into service.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn fault(&self, guid: u64, is_temporary: bool) -> Result<()> {
+        self.leave_service(guid, VdevState::Faulted, is_temporary).await
+    }
+
+    async fn leave_service(&self, guid: u64, state: VdevState, is_temporary: bool) -> Result<()> {
         self.known_leaf(guid)?;
+        let is_fault = state == VdevState::Faulted;
+        let aux = if is_fault { VdevAux::External } else { VdevAux::None };
         let tree = Arc::clone(&self.tree);
         self.administer(move |_, _, config| {
             let is_out = tree.vdev(guid).is_some_and(|vdev| !vdev.state().is_readable());
             if !is_out && tree.is_dtl_required(guid) {
                 return Err(Error::new(Kind::Busy, EngineError::NoReplicas(guid)).into());
             }
-            tree.take_out(guid, VdevState::Offline, VdevAux::None);
+            tree.take_out(guid, state, aux);
             if let Some(vdev) = config.root.find_mut(guid).filter(|_| !is_temporary) {
-                vdev.leaf.offline = true;
+                (vdev.leaf.offline, vdev.leaf.faulted) = (!is_fault, is_fault);
+                vdev.leaf.aux_state = is_fault.then(|| EXTERNAL.into());
                 config.touch();
             }
             Ok(())
         })
         .await?;
-        self.damage.note(Event::State { leaf: guid, state: VdevState::Offline });
+        self.damage.note(Event::State { leaf: guid, state });
         Ok(())
     }
 

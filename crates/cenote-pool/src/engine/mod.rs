@@ -34,6 +34,7 @@ mod leafwork;
 mod leaves;
 mod ledger;
 mod metaslabs;
+mod multihost;
 mod ops;
 mod store;
 mod suspend;
@@ -188,6 +189,7 @@ pub struct Engine {
     suspension: Arc<Suspension>,
     leaf_service: leaves::Service,
     delay: throttle::Delay,
+    multihost: multihost::Multihost,
     /// Uid of whoever is served.
     who: AtomicU64,
     tree: Arc<Tree>,
@@ -246,6 +248,8 @@ struct Parts {
     suspension: Arc<Suspension>,
     mos_dir: u64,
     config: Config,
+    /// Every txg up to it is taken: the uberblock's, or after a rewind the last one given up.
+    base_txg: u64,
     uberblock: Uberblock,
     policy: PoolPolicy,
     maps: Arc<store::Maps>,
@@ -254,7 +258,8 @@ struct Parts {
 
 impl Engine {
     fn assemble(parts: Parts) -> Arc<Self> {
-        let open_txg = (parts.uberblock.txg + 1).max(dsl::create::TXG_INITIAL);
+        parts.alloc.set_memory(cenote_rt::tunables::ALLOCATOR_MEMORY.get());
+        let open_txg = (parts.base_txg + 1).max(dsl::create::TXG_INITIAL);
         let damage = Arc::<damage::Damage>::default();
         // A store that was read from before reports to whoever asked first, and keeps to that.
         parts.store.set_reporter(Arc::<damage::Damage>::clone(&damage));
@@ -263,6 +268,7 @@ impl Engine {
             suspension: parts.suspension,
             leaf_service: leaves::Service::default(),
             delay: throttle::Delay::default(),
+            multihost: multihost::Multihost::default(),
             who: AtomicU64::new(0),
             tree: parts.tree,
             store: parts.store,
@@ -396,11 +402,16 @@ impl Engine {
         self.suspension.mode()
     }
 
+    /// Nothing is written any more.
+    fn stop(&self, cause: &str) {
+        self.state().stopped.get_or_insert_with(|| cause.to_owned());
+        self.suspension.abandon();
+    }
+
     /// Gives up a pool that is suspended: whoever waits hears so, and nothing is written any more.
     /// What was committed stays.
     pub fn abandon(&self) {
-        self.state().stopped.get_or_insert_with(|| "given up".into());
-        self.suspension.abandon();
+        self.stop("given up");
     }
 
     /// A transaction on the MOS, in syncing context only.
@@ -426,6 +437,8 @@ impl Engine {
     pub(crate) async fn run_task(&self, task: Box<dyn Task>) -> Result<()> {
         self.until_running().await?;
         self.state().tasks.push(QueuedTask { task });
+        // Somebody waits for this txg: leaves need not spare anybody else.
+        self.tree.load().set_sync_task(true);
         self.sync_in_turn().await.map(drop)
     }
 
@@ -433,6 +446,7 @@ impl Engine {
     async fn run_first(&self, task: Box<dyn Task>) -> Result<()> {
         self.until_running().await?;
         self.state().tasks.insert(0, QueuedTask { task });
+        self.tree.load().set_sync_task(true);
         self.sync_in_turn().await.map(drop)
     }
 
@@ -472,6 +486,7 @@ impl Engine {
             head.live().close(txg);
         }
         let result = self.sync_txg(txg, &mut tasks).await;
+        self.tree.load().set_sync_task(!self.state().tasks.is_empty());
         stop.1 = Some(result.as_ref().map_or_else(|error| Some(error.to_string()), |()| None));
         result.map(|()| txg)
     }
@@ -546,9 +561,8 @@ impl Drop for StopUnlessDone<'_> {
             Some(Some(cause)) => cause,
             None => "a sync did not come to its end".into(),
         };
-        self.0.state().stopped.get_or_insert(cause);
         // Nobody is to wait for a pool that does not come back.
-        self.0.suspension.abandon();
+        self.0.stop(&cause);
     }
 }
 

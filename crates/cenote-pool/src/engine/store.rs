@@ -59,8 +59,9 @@ impl Maps {
         loop {
             let store = self.store.upgrade();
             let store = store.ok_or_else(|| Error::new(Kind::Io, EngineError::Closed))?;
+            let turn = self.suspension.turn();
             match self.read_from(store, vdev, metaslab).await {
-                Err(error) => self.suspension.hold(error).await?,
+                Err(error) => self.suspension.hold(turn, error).await?,
                 space => return space,
             }
         }

@@ -111,17 +111,25 @@ impl Suspension {
         self.lock().suspended.clone()
     }
 
+    /// The turn that what begins now belongs to.
+    pub(super) fn turn(&self) -> u64 {
+        self.lock().turn
+    }
+
     /// Suspends the pool because of `error` and waits until it is resumed: then what failed is to
-    /// be tried again. Gives the error back if it is none that may pass.
-    pub(super) async fn hold(&self, error: Error) -> Result<()> {
+    /// be tried again. Gives the error back if it is none that may pass. What began before the pool
+    /// was resumed (`since`) failed for reasons that may be gone, and is tried again at once.
+    pub(super) async fn hold(&self, since: u64, error: Error) -> Result<()> {
         let turn = {
             let mut inner = self.lock();
             let may_pass = error.kind() == Kind::Io && self.mode() != FailMode::Panic;
             if !may_pass || !inner.is_armed || inner.is_abandoned {
                 return Err(error);
             }
-            inner.suspended.get_or_insert_with(|| Suspended::Io(error.to_string()));
-            inner.turn
+            if inner.turn == since {
+                inner.suspended.get_or_insert_with(|| Suspended::Io(error.to_string()));
+            }
+            since
         };
         self.changed.notify_waiters();
         if self.wait(|inner| inner.turn != turn).await { Ok(()) } else { Err(error) }
@@ -232,8 +240,9 @@ impl Blocks for Steady {
     fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
         Box::pin(async move {
             loop {
+                let turn = self.suspension.turn();
                 match Blocks::read(&*self.store, pointer, place).await {
-                    Err(error) => self.suspension.hold(error).await?,
+                    Err(error) => self.suspension.hold(turn, error).await?,
                     block => return block,
                 }
             }
@@ -253,9 +262,10 @@ impl Blocks for Steady {
     ) -> BoxFuture<'a, Result<Written>> {
         Box::pin(async move {
             loop {
+                let turn = self.suspension.turn();
                 // Nothing of a write that failed is left: its space was given back.
                 match Blocks::write(&*self.store, content.clone(), policy, old, context).await {
-                    Err(error) => self.suspension.hold(error).await?,
+                    Err(error) => self.suspension.hold(turn, error).await?,
                     written => return written,
                 }
             }
@@ -282,15 +292,18 @@ mod tests {
         simulate(1, async {
             let suspension = Arc::new(Suspension::default());
             // Not before the pool stands.
-            assert!(suspension.hold(broken()).await.is_err());
+            assert!(suspension.hold(0, broken()).await.is_err());
             suspension.arm();
-            assert!(suspension.hold(Error::new(Kind::Invariant, "wrong")).await.is_err());
+            assert!(suspension.hold(0, Error::new(Kind::Invariant, "wrong")).await.is_err());
             assert!(suspension.pass().await);
             let held = Arc::clone(&suspension);
-            let task = cenote_rt::spawn(async move { held.hold(broken()).await });
+            let task = cenote_rt::spawn(async move { held.hold(0, broken()).await });
             assert_eq!(suspension.until_suspended().await, Suspended::Io("broken".into()));
             suspension.resume();
             task.await.expect("no panic").expect("resumed");
+            assert_eq!(suspension.cause(), None);
+            // One that comes late.
+            suspension.hold(0, broken()).await.expect("resumed meanwhile");
             assert_eq!(suspension.cause(), None);
         })
         .expect("runtime");
@@ -302,7 +315,7 @@ mod tests {
             let suspension = Arc::new(Suspension::default());
             suspension.arm();
             let held = Arc::clone(&suspension);
-            let task = cenote_rt::spawn(async move { held.hold(broken()).await });
+            let task = cenote_rt::spawn(async move { held.hold(0, broken()).await });
             suspension.until_suspended().await;
             suspension.abandon();
             task.await.expect("no panic").expect_err("given up");

@@ -200,8 +200,10 @@ impl Syncing<'_> {
     async fn free_killed(&mut self) -> Result<()> {
         for block in std::mem::take(&mut self.killed) {
             // A gang's header is read before anything of it is freed.
+            let mut turn = self.engine.suspension.turn();
             while let Err(error) = self.engine.store.free(&block, self.txg).await {
-                self.engine.suspension.hold(error).await?;
+                self.engine.suspension.hold(turn, error).await?;
+                turn = self.engine.suspension.turn();
             }
         }
         Ok(())

@@ -113,6 +113,12 @@ async fn open_checkpoint(
     Ok(Arc::new(pool))
 }
 
+fn random_byte() -> Result<u8> {
+    let mut byte = [0];
+    cenote_rt::secret_bytes(&mut byte)?;
+    Ok(byte[0])
+}
+
 /// Refuses a pool that another host uses.
 async fn check_host(
     candidate: &Candidate,
@@ -133,6 +139,8 @@ async fn check_host(
     };
     let mmp = newest.mmp();
     let Some(time) = watch_time(mmp.as_ref(), last, host) else { return Ok(()) };
+    // Two hosts that begin at once do not end at once.
+    let time = time + time.mul_f64(f64::from(random_byte()?) / 1024.0);
     if host.hostid == 0 {
         return Err(OpenError::NoHostId.into());
     }

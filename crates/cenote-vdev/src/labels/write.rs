@@ -216,6 +216,28 @@ impl Tree {
         self.write_stretches(id, stretches).await
     }
 
+    /// Writes a heartbeat: an uberblock in the last slot of one label, past the queue, and not
+    /// waited for to be durable. Other hosts look at what the device says now.
+    ///
+    /// # Errors
+    /// The device's, and `Kind::ReadOnly` if the tree was not built for writing.
+    pub async fn write_heartbeat(
+        &self,
+        id: LeafId,
+        uberblock: &Uberblock,
+        label: usize,
+    ) -> Result<()> {
+        let device = self.label_device(id)?;
+        let vdev = self.vdevs().find(|vdev| vdev.leaf() == Some(id));
+        let ashift = u64::from(vdev.map_or(0, Vdev::ashift));
+        let slot = heartbeat_slot(ashift);
+        let stretches = uberblock_stretches(&*device, uberblock, ashift, slot)?;
+        match stretches.into_iter().nth(label) {
+            Some((offset, data)) => device.write(offset, vec![data]).await,
+            None => Ok(()),
+        }
+    }
+
     fn label_device(&self, id: LeafId) -> Result<Arc<dyn Device>> {
         self.check_writable()?;
         let leaf = self.leaf(id);

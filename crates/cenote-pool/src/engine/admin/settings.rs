@@ -18,6 +18,10 @@ use crate::mos::DIRECTORY;
 const POOL_PROPS: &str = "pool_props";
 /// The property that says what becomes of those who want something of a suspended pool.
 const FAILMODE: &str = "failmode";
+/// The property that discards what becomes free.
+const AUTOTRIM: &str = "autotrim";
+/// The property that has other hosts told that the pool is in use.
+const MULTIHOST: &str = "multihost";
 /// The property that names a dataset, and is stored as its number.
 const BOOTFS: &str = "bootfs";
 
@@ -77,8 +81,11 @@ impl Engine {
 
     /// Does what a property says, from now on.
     fn follow(&self, name: &str, value: u64) {
-        if name == FAILMODE {
-            self.suspension.set_mode(value);
+        match name {
+            FAILMODE => self.suspension.set_mode(value),
+            MULTIHOST => self.set_multihost(value != 0),
+            AUTOTRIM => self.auto_trim.set(value != 0),
+            _ => {}
         }
     }
 
@@ -87,7 +94,7 @@ impl Engine {
     /// # Errors
     /// A device's.
     pub(in crate::engine) async fn follow_properties(&self) -> Result<()> {
-        for name in [FAILMODE] {
+        for name in [FAILMODE, AUTOTRIM, MULTIHOST] {
             let value = self
                 .mos
                 .inspect(|tx| match dsl::directory_object(tx, POOL_PROPS)? {

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use cenote_device::Device;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
-use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig, VdevKind, label_list};
+use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig, VdevKind, label_list, pool_list};
+use cenote_ondisk::nvlist::NvList;
 use cenote_ondisk::vdev_zap::ALLOCATION_BIAS;
 use cenote_ondisk::zap::Value;
 use cenote_rt::{BoxFuture, Error, Kind, Result};
@@ -55,6 +56,13 @@ impl Engine {
     /// The id of the next top-level vdev.
     pub fn next_vdev_id(&self) -> u64 {
         self.config().root.children.len() as u64
+    }
+
+    /// The pool's name and the whole config, as a cache file has it.
+    pub fn config_list(&self) -> (String, NvList) {
+        let config = self.config();
+        let list = pool_list(&config.facts, &config.root, config.has_vdev_zaps);
+        (config.facts.name, list)
     }
 
     /// The vdevs.
