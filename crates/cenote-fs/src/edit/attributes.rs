@@ -131,6 +131,7 @@ fn set_owner(op: &mut Op<'_, '_>, inode: &mut Inode, wish: &SetAttributes) -> Tx
     if let Some(gid) = gid {
         inode.set_word(ZplAttr::Gid, gid);
     }
+    permit::follow_owner(inode);
     let hidden = inode.xattr_dir();
     if hidden != 0 && (uid.is_some() || gid.is_some()) {
         // Extended attributes belong to whom the file does.

@@ -116,7 +116,7 @@ pub fn write(
     attributes::drop_set_ids(op, &mut inode);
     op.touch_content(&mut inode);
     op.store(&inode)?;
-    record::write(op, object, offset, bytes.len() as u64);
+    record::write(op, &inode, offset, bytes.len() as u64);
     Ok(WriteFacts { offset, len: bytes.len() as u64, size: end.max(size) })
 }
 
@@ -155,7 +155,7 @@ pub fn truncate(op: &mut Op<'_, '_>, object: u64, size: u64) -> TxResult<Inode> 
     attributes::drop_set_ids(op, &mut inode);
     op.touch_content(&mut inode);
     op.store(&inode)?;
-    record::truncate(op, object, size, 0);
+    record::truncate(op, &inode, size, 0);
     Ok(inode)
 }
 
@@ -193,7 +193,7 @@ pub fn free(op: &mut Op<'_, '_>, object: u64, offset: u64, len: u64) -> TxResult
     op.touch_content(&mut inode);
     op.store(&inode)?;
     if offset < end {
-        record::truncate(op, object, offset, end - offset);
+        record::truncate(op, &inode, offset, end - offset);
     } else {
         op.log_unrecorded();
     }

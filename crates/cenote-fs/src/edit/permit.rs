@@ -165,6 +165,19 @@ pub(super) fn set_mode(op: &Op<'_, '_>, inode: &mut Inode, mode: u64) -> TxResul
     Ok(())
 }
 
+/// What the mode is now that the owner is another, whom an entry may name.
+pub(super) fn follow_owner(inode: &mut Inode) {
+    if inode.flags().contains(PFlags::ACL_TRIVIAL) {
+        return;
+    }
+    let ids = Ids { uid: inode.uid(), gid: inode.gid() };
+    let (mode, is_denied) = acl::mode_of(&aces(inode), inode.mode(), ids);
+    inode.set_word(ZplAttr::Mode, mode);
+    let mut flags = inode.flags();
+    flags.set(PFlags::NO_EXECS_DENIED, !is_denied);
+    inode.set_flags(flags);
+}
+
 /// Gives an inode an ACL with what goes with it.
 pub(crate) fn set_acl(inode: &mut Inode, acl: &NodeAcl) {
     inode.set_word(ZplAttr::Mode, acl.mode);

@@ -1,7 +1,7 @@
 //! What operations tell the intent log (spec 07 A7, A8).
 //!
 //! A record says as much as is needed to do the operation again. Nothing is said of what has no
-//! name: after a crash it is gone. What a record cannot say is noted as unrecorded, and a commit is
+//! name: after a crash it is gone, and by then its number may be another's. What a record cannot say is noted as unrecorded, and a commit is
 //! a sync then.
 
 use cenote_ondisk::acl::Acl;
@@ -162,7 +162,7 @@ pub(super) fn set_attributes(op: &mut Op<'_, '_>, inode: &Inode, wish: &SetAttri
     let body = Body::Setattr {
         object,
         mask: mask.to_stored(),
-        mode: wish.mode.map_or(0, |mode| inode.mode() & !0o7777 | u64::from(mode & 0o7777)),
+        mode: wish.mode.map_or(0, |_| inode.mode()),
         uid: wish.uid.map_or(0, u64::from),
         gid: wish.gid.map_or(0, u64::from),
         size: wish.size.unwrap_or(0),
@@ -202,11 +202,15 @@ pub(super) fn set_xattr(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8], value: 
 }
 
 /// Bytes were written: the log takes them from the file when it comes to that.
-pub(super) fn write(op: &mut Op<'_, '_>, object: u64, offset: u64, len: u64) {
-    op.log(LogRecord::write_later(object, offset, len));
+pub(super) fn write(op: &mut Op<'_, '_>, inode: &Inode, offset: u64, len: u64) {
+    if inode.links() > 0 {
+        op.log(LogRecord::write_later(inode.object, offset, len));
+    }
 }
 
 /// A range was cut out, or everything from an offset on with `len` 0.
-pub(super) fn truncate(op: &mut Op<'_, '_>, object: u64, offset: u64, len: u64) {
-    op.log(LogRecord::truncate(object, offset, len));
+pub(super) fn truncate(op: &mut Op<'_, '_>, inode: &Inode, offset: u64, len: u64) {
+    if inode.links() > 0 {
+        op.log(LogRecord::truncate(inode.object, offset, len));
+    }
 }

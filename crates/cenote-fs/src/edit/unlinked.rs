@@ -52,6 +52,7 @@ pub fn reap(op: &mut Op<'_, '_>, object: u64) -> TxResult<Reaped> {
                 && op.tx.find(member.object)?.is_some()
             {
                 op.tx.free(member.object)?;
+                op.forget(member.object);
             }
         }
         if is_unfinished {
@@ -72,5 +73,7 @@ pub fn reap(op: &mut Op<'_, '_>, object: u64) -> TxResult<Reaped> {
     }
     op.remove_unlinked(object)?;
     op.tx.free(object)?;
+    // The number may be given to another before the log is.
+    op.forget(object);
     Ok(Reaped { is_unfinished: false, next })
 }

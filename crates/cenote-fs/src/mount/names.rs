@@ -2,6 +2,7 @@
 
 use cenote_ondisk::sa::ZplAttr;
 use cenote_pool::engine::Charge;
+use cenote_pool::engine::zil::SyncMode;
 use cenote_rt::{Error, Kind, Result};
 
 use super::{Attributes, Handle, Mount};
@@ -124,11 +125,16 @@ impl Mount {
         name: &[u8],
     ) -> Result<Attributes> {
         let charge = Charge::write(self.names_cost(&[parent]).await?);
-        self.change(charge, Some(cred), |op| {
+        let linked = self.change(charge, Some(cred), |op| {
             let inode = edit::link(op, object, parent, name)?;
             Self::attributes_of(op, &inode)
-        })
-        .await
+        });
+        let linked = linked.await?;
+        // A first name: the log does not know the node, and could not make sense of what follows.
+        if linked.links == 1 && self.head.log().mode() != SyncMode::Disabled {
+            self.engine.sync().await?;
+        }
+        Ok(linked)
     }
 
     /// Takes a name away from anything but a directory.
