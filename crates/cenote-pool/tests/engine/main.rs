@@ -5,6 +5,7 @@
 mod audit;
 mod bus;
 mod checkpoint;
+mod hosts;
 mod memory;
 mod model;
 mod ops;

@@ -22,16 +22,16 @@ const SIZE: u64 = 64 << 20;
 const BLOCKS: u64 = 12;
 
 /// A pool of which some devices can be pulled out.
-struct Fixture {
-    bus: Arc<Bus>,
-    devices: Vec<Arc<Pluggable>>,
-    engine: Arc<Engine>,
-    guid: u64,
+pub(crate) struct Fixture {
+    pub(crate) bus: Arc<Bus>,
+    pub(crate) devices: Vec<Arc<Pluggable>>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) guid: u64,
 }
 
 impl Fixture {
     /// The first `loose` of `count` devices can be pulled out.
-    async fn new(layout: &str, count: usize, loose: usize) -> Self {
+    pub(crate) async fn new(layout: &str, count: usize, loose: usize) -> Self {
         let (bus, firm) = (Bus::new(), Bus::new());
         let devices: Vec<_> = (0..count)
             .map(|n| Pluggable::new(if n < loose { &bus } else { &firm }, &format!("d{n}"), SIZE))
@@ -53,7 +53,8 @@ impl Fixture {
         self.engine.vdev_config().leaves().nth(index).unwrap().guid
     }
 
-    fn put_back(&self) {
+    /// Puts the devices back.
+    pub(crate) fn put_back(&self) {
         self.bus.put_back(&self.devices);
     }
 
@@ -135,11 +136,13 @@ fn object_of_test(tx: &mut cenote_dmu::Tx<'_>) -> cenote_dmu::TxResult<u64> {
     panic!("the object is gone");
 }
 
-fn as_devices(devices: &[Arc<Pluggable>]) -> Vec<Arc<dyn Device>> {
+/// As a pool takes them.
+pub(crate) fn as_devices(devices: &[Arc<Pluggable>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
 }
 
-fn judge(devices: &[Arc<Pluggable>]) {
+/// Asks OpenZFS.
+pub(crate) fn judge(devices: &[Arc<Pluggable>]) {
     let dir = tempfile_dir();
     for (number, device) in devices.iter().enumerate() {
         write_image(&device.image(), &dir.path().join(format!("d{number}.img")));
