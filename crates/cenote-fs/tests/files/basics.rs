@@ -164,6 +164,16 @@ fn files_grow_and_shrink() {
         assert!(all[..131_072].iter().all(|byte| *byte == 0));
         assert!(all[131_072..139_000].iter().all(|byte| *byte == 3));
         assert!(all[139_000..].iter().all(|byte| *byte == 0));
+        let copy = fixture.file(top, "copy", b"").await.unwrap().object;
+        let count = mount.copy_range(&root(), (file, 131_072), (copy, 5), 1 << 20).await.unwrap();
+        assert_eq!(count, 150_000 - 131_072);
+        assert!(fixture.read_all(copy).await.unwrap()[5..] == all[131_072..]);
+        let overlap = mount.copy_range(&root(), (file, 0), (file, 5), 6).await.unwrap_err();
+        assert_eq!(errno::of(&overlap), errno::EINVAL);
+        let space = mount.space().await.unwrap();
+        assert_eq!((space.block_size, space.name_max), (128 << 10, 255));
+        assert!(space.free_blocks > 0 && space.free_blocks < space.blocks);
+        assert!(space.files > space.free_files);
         let options = WriteOptions { is_append: true, is_sync: true };
         let facts = mount.write(&root(), file, 0, b"end", options).await.unwrap();
         assert_eq!((facts.offset, facts.len, facts.size), (150_000, 3, 150_003));

@@ -5,6 +5,7 @@
 mod accounts;
 mod attributes;
 mod basics;
+mod copied;
 mod cuts;
 mod fixture;
 #[path = "../../../cenote-pool/tests/zil/frozen.rs"]

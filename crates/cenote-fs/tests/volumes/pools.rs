@@ -121,7 +121,7 @@ pub(crate) async fn check_space(images: Vec<Image>) -> std::result::Result<(), S
 }
 
 /// Puts images into files of a folder.
-fn unpack(images: &[Image], folder: &Path) {
+pub(crate) fn unpack(images: &[Image], folder: &Path) {
     use std::os::unix::fs::FileExt;
     std::fs::create_dir_all(folder).unwrap();
     for (number, image) in images.iter().enumerate() {
