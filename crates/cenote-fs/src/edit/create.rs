@@ -260,14 +260,15 @@ fn attributes(
     let is_directory = new.kind == NewKind::Directory;
     let inherits = dir.flags().contains(PFlags::PROJINHERIT);
     let mut flags = PFlags::ARCHIVE | PFlags::AV_MODIFIED | acl.flags;
+    // Other kinds get one when somebody sets it.
+    let has_project =
+        op.facts.has_projects && matches!(new.kind, NewKind::Regular | NewKind::Directory);
     let mut project = 0;
-    if op.facts.has_projects {
+    if has_project {
         flags |= PFlags::PROJID;
         if inherits {
             project = dir.project().unwrap_or(0);
-            if matches!(new.kind, NewKind::Regular | NewKind::Directory) {
-                flags |= PFlags::PROJINHERIT;
-            }
+            flags |= PFlags::PROJINHERIT;
         }
     }
     if dir.flags().contains(PFlags::XATTR) {
@@ -291,7 +292,7 @@ fn attributes(
         attrs.set_time(attr, time);
     }
     attrs.set_word(ZplAttr::Links, links);
-    if op.facts.has_projects {
+    if has_project {
         attrs.set_word(ZplAttr::Projid, project);
     }
     if let NewKind::CharDevice(rdev) | NewKind::BlockDevice(rdev) = new.kind {
