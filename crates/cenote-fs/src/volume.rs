@@ -47,8 +47,8 @@ impl Volume {
         Self::of(&dataset.open().await?, dataset.name()).await
     }
 
-    /// Opens a snapshot of a volume, `pool/volume@name`, of a pool that is open for writing. Nothing
-    /// keeps the snapshot: once it is destroyed, what is read here may fail.
+    /// Opens a snapshot of a volume, `pool/volume@name`, of a pool that is open for writing.
+    /// Nothing keeps the snapshot: once it is destroyed, what is read here may fail.
     ///
     /// # Errors
     /// As [`open`](Self::open).

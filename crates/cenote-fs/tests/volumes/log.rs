@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use cenote_block::alloc::Class;
 use cenote_dmu::{Tx, TxResult};
 use cenote_fs::{NewVolume, Volume, WritableVolume};
 use cenote_ondisk::blkptr::BlockPtr;
@@ -156,6 +157,37 @@ fn early_blocks_go_when_nobody_wants_them() {
         engine.export().await.unwrap();
         assert_eq!(pools::check_space(images_of(&devices)).await, Ok(()));
         pools::judge(&devices, "early", &[]);
+    })
+    .unwrap();
+}
+
+/// Log blocks come from a log device, else from the metaslab that is kept for them, else from any.
+#[test]
+fn log_blocks_have_their_class() {
+    block_on(2, async {
+        let small = Shape::DISK;
+        let cases = [
+            (small, Class::Normal),
+            (Shape { size: 8 << 30, ..small }, Class::EmbeddedLog),
+            (Shape { has_slog: true, ..small }, Class::Log),
+        ];
+        for (shape, expected) in cases {
+            let (engine, devices) = pools::fresh(&shape).await;
+            let volume = NewVolume::new("tank/v", SIZE).sparse().create(&engine).await.unwrap();
+            write(&volume).await;
+            engine.sync().await.unwrap();
+            for class in [Class::EmbeddedLog, Class::Log] {
+                let taken = engine.allocator().class_figures(class).deflated_allocated;
+                assert_eq!(taken > 0, class == expected, "{expected:?}: {taken} of {class:?}");
+            }
+            drop(volume);
+            engine.export().await.unwrap();
+            let taken = engine.allocator().class_figures(expected).deflated_allocated;
+            assert!(expected == Class::Normal || taken == 0, "{expected:?}: {taken}");
+            if shape.size == small.size {
+                assert_eq!(pools::check_space(images_of(&devices)).await, Ok(()));
+            }
+        }
     })
     .unwrap();
 }

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use cenote_device::Image;
 use cenote_ondisk::objset::ObjSetType;
-use cenote_pool::engine::Engine;
 use cenote_pool::engine::zil::VolumeReplayer;
+use cenote_pool::engine::{Engine, Notice};
 use cenote_rt::{Result, Rng, block_on};
 use model::{History, Volume};
 use pools::Layout;
@@ -203,32 +203,44 @@ fn the_property_sync_counts() {
 /// Without its log device a pool opens only if told to, and then without what was in the log.
 #[test]
 fn a_lost_log_device_is_given_up() {
-    block_on(2, async {
-        let devices = pools::devices(blank(Layout::Slog));
-        let engine = pools::make(Layout::Slog, 7, pools::as_devices(&devices)).await.unwrap();
-        let volume = volume(&engine, "tank/v").await.unwrap();
-        let mut synced = Vec::new();
-        for round in 0..4 {
-            let op = model::Op { first: round, count: 2, salt: Some(5) };
-            let place = volume.apply(&engine, op, false).await.unwrap();
-            volume.commit(&engine, place).await.unwrap();
-            if round == 2 {
-                engine.sync().await.unwrap();
-                synced = model::read(&volume.head).await.unwrap();
-            }
+    // As the crash left it, and when another opening has claimed it and replayed nothing.
+    for is_claimed in [false, true] {
+        block_on(2, lose_log_device(is_claimed)).unwrap();
+    }
+}
+
+async fn lose_log_device(is_claimed: bool) {
+    let devices = pools::devices(blank(Layout::Slog));
+    let engine = pools::make(Layout::Slog, 7, pools::as_devices(&devices)).await.unwrap();
+    let volume = volume(&engine, "tank/v").await.unwrap();
+    let mut synced = Vec::new();
+    for round in 0..4 {
+        let op = model::Op { first: round, count: 2, salt: Some(5) };
+        let place = volume.apply(&engine, op, false).await.unwrap();
+        volume.commit(&engine, place).await.unwrap();
+        if round == 2 {
+            engine.sync().await.unwrap();
+            synced = model::read(&volume.head).await.unwrap();
         }
-        drop((engine, volume));
-        let left = pools::as_devices(&devices[..1]);
-        assert!(pools::open(left.clone()).await.is_err());
-        let options = cenote_pool::OpenOptions {
-            missing_log_ok: true,
-            ..cenote_pool::OpenOptions::default()
-        };
-        let engine = pools::open_with(left, &options).await.unwrap();
+    }
+    drop((engine, volume));
+    if is_claimed {
+        let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
         let head = engine.head("tank/v").await.unwrap();
-        assert!(!head.log().is_claimed());
-        assert_eq!(model::read(&head).await.unwrap(), synced);
-        engine.export().await.unwrap();
-    })
-    .unwrap();
+        assert!(head.log().awaits_replay());
+        // Nothing new comes before what the log has.
+        let refused = engine.apply_logged(&head, |_| Ok(((), Vec::new()))).await;
+        assert_eq!(refused.unwrap_err().kind(), cenote_rt::Kind::Busy);
+    }
+    let left = pools::as_devices(&devices[..1]);
+    assert!(pools::open(left.clone()).await.is_err());
+    let options =
+        cenote_pool::OpenOptions { missing_log_ok: true, ..cenote_pool::OpenOptions::default() };
+    let engine = pools::open_with(left, &options).await.unwrap();
+    let head = engine.head("tank/v").await.unwrap();
+    assert!(!head.log().is_claimed());
+    let dropped = Notice::LogsDropped { datasets: vec![head.object()] };
+    assert!(engine.take_notices().contains(&dropped));
+    assert_eq!(model::read(&head).await.unwrap(), synced);
+    engine.export().await.unwrap();
 }

@@ -213,8 +213,8 @@ impl Job<'_> {
         WriteContext { fill, ..WriteContext::new(txg, pass, place) }
     }
 
-    /// Takes a block that was written before this sync, in its txg; gives the bytes that are charged
-    /// on top.
+    /// Takes a block that was written before this sync, in its txg; gives the bytes that are
+    /// charged on top.
     pub(super) fn adopt(&self, old: &BlockPtr, new: &BlockPtr) -> Result<i64> {
         if new.birth() != self.context.txg {
             let (level, birth, lsize) = (new.level(), new.birth(), new.lsize());
