@@ -86,7 +86,7 @@ pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) ->
         permit::chmod(op, &mut inode, u64::from(mode) & PERMISSION_MASK)?;
     }
     if let Some(flags) = wish.flags {
-        inode.set_flags(inode.flags() - USER_FLAGS | flags & USER_FLAGS);
+        inode.set_flags((inode.flags() - USER_FLAGS) | (flags & USER_FLAGS));
     }
     if let Some(project) = wish.project {
         set_project(op, &mut inode, project)?;
@@ -97,7 +97,7 @@ pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) ->
         op.touch_state(&mut inode);
         if wish.flags.is_some() {
             // The archive bit is what the request said.
-            inode.set_flags(inode.flags() - PFlags::ARCHIVE | archive);
+            inode.set_flags((inode.flags() - PFlags::ARCHIVE) | archive);
         }
     }
     let time = |wish| match wish {

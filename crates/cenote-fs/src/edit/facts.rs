@@ -30,6 +30,7 @@ const SLOT: u64 = 512;
 
 /// Properties of the dataset, as they are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 pub struct Settings {
     /// Largest block of a new file (`recordsize`).
     pub record_size: u64,

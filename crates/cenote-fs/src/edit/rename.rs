@@ -91,8 +91,8 @@ pub fn rename(op: &mut Op<'_, '_>, wish: &Rename<'_>) -> TxResult<Option<Removed
     let there = names::find(op, to, new)?;
     let mut inode = op.inode(moved.object)?;
     check_project(op, &dirs, &inode)?;
-    if let Some(done) = check_same(op, wish, &moved, there.as_ref())? {
-        return Ok(done);
+    if check_same(op, wish, &moved, there.as_ref())? {
+        return Ok(None);
     }
     if inode.is_directory() && from != to {
         check_apart(op, inode.object, to)?;
@@ -139,9 +139,9 @@ fn check_same(
     wish: &Rename<'_>,
     moved: &Found,
     there: Option<&Found>,
-) -> TxResult<Option<Option<Removed>>> {
+) -> TxResult<bool> {
     let Some(there) = there.filter(|there| there.object == moved.object) else {
-        return Ok(None);
+        return Ok(false);
     };
     if wish.mode == RenameMode::NoReplace && there.name == wish.to.1 {
         return Err(refuse(Kind::Exists, FsError::Exists));
@@ -150,7 +150,7 @@ fn check_same(
         && moved.name == there.name
         && there.name != wish.to.1
         && names::find_by(op, wish.to.0, wish.to.1, MatchKind::Exact)?.is_none();
-    Ok(if is_respelled { None } else { Some(None) })
+    Ok(!is_respelled)
 }
 
 fn check_project(op: &Op<'_, '_>, dirs: &Dirs, inode: &Inode) -> TxResult<()> {

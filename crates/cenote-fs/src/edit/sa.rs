@@ -282,12 +282,11 @@ impl Attrs {
         let start = self.data.len();
         let slot = Slot { id: AttrId::Known(attr), is_variable, start, len: bytes.len() };
         self.data.extend_from_slice(bytes);
-        match at.and_then(|at| self.slots.get_mut(at)) {
-            Some(there) => *there = slot,
-            None => {
-                let place = if attr == ZplAttr::Projid { FIRST.len() } else { usize::MAX };
-                self.slots.insert(place.min(self.slots.len()), slot);
-            }
+        if let Some(there) = at.and_then(|at| self.slots.get_mut(at)) {
+            *there = slot;
+        } else {
+            let place = if attr == ZplAttr::Projid { FIRST.len() } else { usize::MAX };
+            self.slots.insert(place.min(self.slots.len()), slot);
         }
     }
 
@@ -297,7 +296,7 @@ impl Attrs {
     }
 
     /// Bytes of the first `count` attributes with their header.
-    fn packed_len(&self, slots: &[Slot]) -> usize {
+    fn packed_len(slots: &[Slot]) -> usize {
         let variable = slots.iter().filter(|slot| slot.is_variable).count();
         let start = header_size(variable);
         slots.iter().fold(start, |len, slot| len.next_multiple_of(8) + slot.len)
@@ -306,7 +305,7 @@ impl Attrs {
     fn encode(&self, slots: &[Slot], layout: u16) -> Vec<u8> {
         let variable = slots.iter().filter(|slot| slot.is_variable);
         let header = header_size(variable.clone().count());
-        let mut buffer = Vec::with_capacity(self.packed_len(slots));
+        let mut buffer = Vec::with_capacity(Self::packed_len(slots));
         buffer.extend(SA_MAGIC.to_le_bytes());
         buffer.extend((layout | (header as u16 / 8) << 10).to_le_bytes());
         for slot in variable {
@@ -322,12 +321,12 @@ impl Attrs {
 
     /// How many attributes the bonus keeps, of `capacity` bytes without a spill block.
     fn split(&self, capacity: usize) -> usize {
-        if self.packed_len(&self.slots) <= capacity {
+        if Self::packed_len(&self.slots) <= capacity {
             return self.slots.len();
         }
         let room = capacity.saturating_sub(SPILL_POINTER);
         let fits = |count: &usize| {
-            self.slots.get(..*count).is_some_and(|slots| self.packed_len(slots) <= room)
+            self.slots.get(..*count).is_some_and(|slots| Self::packed_len(slots) <= room)
         };
         (0..self.slots.len()).rev().find(fits).unwrap_or(0)
     }
@@ -370,7 +369,7 @@ impl Attrs {
     /// Bytes of a bonus that holds all of them.
     #[must_use]
     pub fn bonus_len(&self) -> usize {
-        self.packed_len(&self.slots)
+        Self::packed_len(&self.slots)
     }
 
     /// Packs them into bonus and spill block of an object, whose bonus type is that of system

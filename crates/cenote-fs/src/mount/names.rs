@@ -38,7 +38,7 @@ pub struct ReadDirPage {
 
 /// The most that a change of a large directory writes: leaf, pointers and header, two leaves of a
 /// split, two blocks of a grown table of pointers.
-const FAT_ZAP_COST: u64 = 7 * 16 << 10;
+const FAT_ZAP_COST: u64 = 7 * (16 << 10);
 /// The dnodes that a change of names writes, and a spill block.
 const NODES_COST: u64 = 4 << 10;
 

@@ -113,7 +113,8 @@ impl Mount {
             let numbers = cenote_dmu::zap::edit::numbers(op.tx, set)?;
             Ok(numbers.into_iter().map(|(number, _)| number).collect::<Vec<_>>())
         });
-        lock(&self.to_reap).extend(members.await?);
+        let members = members.await?;
+        lock(&self.to_reap).extend(members);
         self.reap().await
     }
 

@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn ranges_are_cut_at_multiples() {
         assert_eq!(cut(5..17, 8).collect::<Vec<_>>(), [5..8, 8..16, 16..17]);
-        assert_eq!(cut(8..16, 8).collect::<Vec<_>>(), [8..16]);
+        assert!(cut(8..16, 8).eq(std::iter::once(8..16)));
         assert_eq!(cut(3..3, 8).count(), 0);
         assert_eq!(cut(u64::MAX - 9..u64::MAX, 1 << 20).count(), 1);
     }

@@ -48,7 +48,10 @@ fn extended_attributes_go_where_they_fit() {
         put(&fixture, "user.with/slash", &large, Existing::Any).await.unwrap();
         assert_eq!(put(&fixture, "user.small", b"", Existing::Missing).await, Err(errno::EEXIST));
         assert_eq!(put(&fixture, "user.other", b"", Existing::There).await, Err(errno::ENODATA));
-        assert_eq!(put(&fixture, "user.x", &[0; 65_537], Existing::Any).await, Err(errno::E2BIG));
+        assert_eq!(
+            put(&fixture, "user.x", &vec![0; 65_537], Existing::Any).await,
+            Err(errno::E2BIG)
+        );
         assert_eq!(put(&fixture, "nothing.x", b"", Existing::Any).await, Err(errno::EOPNOTSUPP));
         let long = format!("user.{}", "x".repeat(300));
         assert_eq!(put(&fixture, &long, b"", Existing::Any).await, Err(errno::ERANGE));
@@ -272,7 +275,7 @@ fn projects_and_quotas() {
         let dir = fixture.dir(top, "dir").await.unwrap().object;
         let project = SetAttributes { project: Some(42), flags: Some(PFlags::PROJINHERIT), ..wish };
         mount.set_attributes(&root(), dir, &project).await.unwrap();
-        let inside = fixture.file(dir, "inside", &[1; 100_000]).await.unwrap();
+        let inside = fixture.file(dir, "inside", &vec![1; 100_000]).await.unwrap();
         assert_eq!(inside.project, Some(42));
         assert!(inside.flags.contains(PFlags::PROJINHERIT));
         let outside = fixture.file(top, "outside", b"").await.unwrap();

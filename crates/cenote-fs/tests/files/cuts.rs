@@ -217,7 +217,10 @@ fn keep(sample: u64, salt: u64, write: usize, sector: u64) -> bool {
     match sample {
         0 => false,
         1 => true,
-        _ => Rng::seeded(salt ^ (write as u64) << 32 ^ (sector >> 3)).next_u64() % 2 == 0,
+        _ => {
+            let mut rng = Rng::seeded(salt ^ (write as u64) << 32 ^ (sector >> 3));
+            rng.next_u64().is_multiple_of(2)
+        }
     }
 }
 

@@ -86,7 +86,7 @@ async fn after_crash(images: Vec<Image>) -> (Arc<Engine>, Arc<Mount>, u64) {
 async fn everything(fixture: &Fixture) {
     let (mount, top) = (&fixture.mount, fixture.mount.root());
     let dir = fixture.dir(top, "dir").await.unwrap().object;
-    let file = fixture.file(dir, "file", &[1; 70_000]).await.unwrap().object;
+    let file = fixture.file(dir, "file", &vec![1; 70_000]).await.unwrap().object;
     let nodes = [
         ("link", NewKind::Symlink(b"dir/file")),
         ("fifo", NewKind::Fifo),
