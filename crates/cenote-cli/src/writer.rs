@@ -69,6 +69,8 @@ impl Writer {
         engine.set_probe(owners(has_objects, has_projects));
         // What a crash left comes before anything new.
         cenote_fs::recover(&engine).await?;
+        // A command that waited would wait for ever.
+        engine.stop_at_failures();
         engine.serve(u64::from(rustix::process::getuid().as_raw()));
         Ok(Self { engine, was_exported })
     }

@@ -489,3 +489,42 @@ fn free_space_is_trimmed_and_initialized() {
     assert_eq!(events, "TIME                           CLASS\n");
     shed.judge("tank");
 }
+
+/// Devices leave and come back, and what is said of them; a cache file names the pool.
+#[test]
+fn devices_leave_and_come_back() {
+    let shed = Shed::new("service", 2);
+    let device = |name: &str| shed.path().join(name).to_str().expect("UTF-8").to_owned();
+    let state = |name: &str| {
+        let status = shed.succeeds("zpool status -P tank");
+        let line = status.lines().find(|line| line.contains(&device(name))).expect("the device");
+        line.split_whitespace().nth(1).expect("its state").to_owned()
+    };
+    shed.succeeds("zpool create tank mirror d0 d1");
+    let absent = "cannot offline nosuch: no such device in pool";
+    shed.fails("zpool offline tank nosuch", absent);
+    shed.succeeds("zpool offline tank d0");
+    assert_eq!(state("d0"), "OFFLINE");
+    let needed = format!("cannot offline {}: no valid replicas", device("d1"));
+    shed.fails("zpool offline tank d1", &needed);
+    shed.succeeds("zfs create tank/a");
+    shed.succeeds("zpool clear tank");
+    assert_eq!(state("d0"), "OFFLINE");
+    shed.succeeds("zpool online tank d0");
+    assert_eq!(state("d0"), "ONLINE");
+    // What it lacks is on the other alone.
+    shed.fails("zpool offline tank d1", &needed);
+    shed.succeeds("zpool offline -t tank d0");
+    assert_eq!(state("d0"), "ONLINE");
+    shed.succeeds("zpool offline -f tank d0");
+    assert_eq!(state("d0"), "FAULTED");
+    shed.succeeds("zpool clear tank d0");
+    assert_eq!(state("d0"), "ONLINE");
+    shed.succeeds("zpool export tank");
+    let cache = shed.path().join("cache");
+    let line = format!("zpool import -F -o cachefile={} tank", cache.display());
+    shed.succeeds(&line);
+    shed.succeeds("zpool export tank");
+    shed.succeeds(&format!("zpool import -c {} tank", cache.display()));
+    shed.judge("tank");
+}

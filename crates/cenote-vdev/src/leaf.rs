@@ -398,13 +398,12 @@ impl Leaf {
             unflushed.is_much()
         };
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
-        match &result {
-            Ok(()) => self.counters.write_bytes.fetch_add(len, Ordering::Relaxed),
-            Err(_) => {
-                self.mark_failed();
-                self.counters.write_errors.fetch_add(1, Ordering::Relaxed)
-            }
-        };
+        if result.is_ok() {
+            self.counters.write_bytes.fetch_add(len, Ordering::Relaxed);
+        } else {
+            self.mark_failed();
+            self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+        }
         if is_much {
             // A failure is in the log, and what was to be flushed is tried again by the next flush.
             drop(self.flush().await);

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
     use crate::dtl::TxgRanges;
-    use crate::tree::Place;
+    use crate::tree::{Place, Vdev};
     use crate::{BuildOptions, IoClass};
 
     const SIZE: u64 = 64 << 20;
@@ -264,9 +264,9 @@ mod tests {
             assert!(tree.take_out(guid, VdevState::Faulted, VdevAux::ErrExceeded));
             // What it was not asked to flush is missing too.
             assert_eq!(fixture.dtl(1), TxgRanges::new([(5, 7)]));
-            let states: Vec<_> = tree.vdevs().map(|vdev| vdev.state()).collect();
-            use VdevState::{Degraded, Faulted, Healthy};
-            assert_eq!(states, [Degraded, Degraded, Healthy, Faulted]);
+            let states: Vec<_> = tree.vdevs().map(Vdev::state).collect();
+            let [healthy, degraded] = [VdevState::Healthy, VdevState::Degraded];
+            assert_eq!(states, [degraded, degraded, healthy, VdevState::Faulted]);
             fixture.write(16384, 7, 8).await.expect("one is enough");
             assert!(!tree.has_failed(), "it is not asked any more");
             assert_eq!(fixture.dtl(1), TxgRanges::new([(5, 7), (8, 9)]));
@@ -275,7 +275,7 @@ mod tests {
             assert_eq!(error.cause(), Some(&ServiceError::Silent(guid)));
             fixture.devices[1].set_offline(false);
             tree.bring_back(guid, None).await.expect("there");
-            assert_eq!(tree.root().state(), Healthy);
+            assert_eq!(tree.root().state(), VdevState::Healthy);
             fixture.write(0, 9, 9).await.expect("there");
             tree.flush().await.expect("there");
             assert_eq!(fixture.dtl(1), TxgRanges::new([(5, 7), (8, 9)]));

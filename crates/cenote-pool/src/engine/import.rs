@@ -83,6 +83,10 @@ impl Engine {
             engine.stop("the pool has the multihost property on and this system has no hostid");
             return Err(OpenError::NoHostId.into());
         }
+        if engine.multihost.is_on() {
+            // Other hosts are told before anybody may change anything.
+            engine.sync().await?;
+        }
         engine.suspension.arm();
         Ok(engine)
     }

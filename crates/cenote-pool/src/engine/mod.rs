@@ -402,6 +402,12 @@ impl Engine {
         self.suspension.mode()
     }
 
+    /// Failures of devices stop the pool from now on, instead of suspending it: for whoever has it
+    /// open alone and could clear it from nowhere.
+    pub fn stop_at_failures(&self) {
+        self.suspension.disarm();
+    }
+
     /// Nothing is written any more.
     fn stop(&self, cause: &str) {
         self.state().stopped.get_or_insert_with(|| cause.to_owned());

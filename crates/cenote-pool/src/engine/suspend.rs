@@ -99,6 +99,11 @@ impl Suspension {
         self.lock().is_armed = true;
     }
 
+    /// Failures are told at once and stop the pool: there is nobody who could clear it.
+    pub(super) fn disarm(&self) {
+        self.lock().is_armed = false;
+    }
+
     pub(super) fn set_mode(&self, failmode: u64) {
         self.mode.store(failmode, Ordering::Release);
     }
@@ -170,7 +175,12 @@ impl Suspension {
 
     /// Suspends the pool without an I/O that waits.
     pub(super) fn suspend(&self, cause: Suspended) {
-        self.lock().suspended.get_or_insert(cause);
+        {
+            let mut inner = self.lock();
+            inner.suspended.get_or_insert(cause);
+            // Where nobody could clear it, it does not come back.
+            inner.is_abandoned |= !inner.is_armed;
+        }
         self.changed.notify_waiters();
     }
 
