@@ -127,7 +127,8 @@ impl<'a, C: Census> Claimer<'a, C> {
         let Some(object) = pool.directory_object(key::DELETED_CLONES) else { return Ok(()) };
         for (_, value) in mos::entries(pool.mos(), object).await? {
             let Some(object) = value.first() else { continue };
-            let mut left: FixedMap<Option<Dva>, BlockPtr> = FixedMap::default();
+            // A block with several references is there as often as it has them.
+            let mut left = Vec::new();
             let mut freed: FixedMap<Option<Dva>, u64> = FixedMap::default();
             Deadlist::open(pool.mos(), object)
                 .await?
@@ -137,13 +138,13 @@ impl<'a, C: Census> Claimer<'a, C> {
                     let waiting = freed.entry(bp.dva(0)).or_default();
                     match (is_free, *waiting) {
                         (true, _) => *waiting += 1,
-                        (false, 0) => drop(left.insert(bp.dva(0), *bp)),
+                        (false, 0) => left.push(*bp),
                         (false, _) => *waiting -= 1,
                     }
                     Ok(())
                 })
                 .await?;
-            for bp in left.into_values() {
+            for bp in left {
                 self.meet(&bp, &Bookmark::default()).await;
             }
         }
