@@ -377,13 +377,16 @@ impl Script {
         Ok(())
     }
 
-    /// What changes no contents: free space is discarded while others write, and for some rounds a
-    /// checkpoint holds what is freed.
+    /// What changes no contents: free space is discarded, and for some rounds a checkpoint holds
+    /// what is freed.
     async fn keep_house(&mut self, round: u64) -> Result<()> {
         let (leaves, kind) = (self.engine.data_leaves(), LeafWorkKind::Trim);
         match round % 18 {
-            3 => self.engine.start_trim(&leaves, TrimOptions::default()).await?,
-            5 => self.engine.wait_for_leaf_work(&leaves, kind).await?,
+            3 => {
+                self.engine.start_trim(&leaves, TrimOptions::default()).await?;
+                // To its end: what is acknowledged below must not have a sync of its own beside it.
+                self.engine.wait_for_leaf_work(&leaves, kind).await?;
+            }
             7 => self.engine.take_checkpoint().await?,
             10 => self.engine.discard_checkpoint().await?,
             _ => return Ok(()),
