@@ -119,7 +119,7 @@ impl Buf {
         match Arc::try_unwrap(self.storage) {
             Ok(storage) => BufMut { storage, start, len },
             Err(shared) => {
-                let mut copy = BufMut::zeroed(len);
+                let mut copy = BufMut::for_filling(len);
                 copy.copy_from_slice(&shared.0[start..start + len]);
                 copy
             }

@@ -102,6 +102,13 @@ impl ObjectLayer {
         }
     }
 
+    /// A block out of here, for whoever changes it and puts it back.
+    pub(super) fn take_block(&mut self, blkid: u64) -> Option<Buf> {
+        let block = self.blocks.remove(&blkid)?;
+        self.block_bytes -= block.len() as u64;
+        Some(block)
+    }
+
     /// The dnode, if the object is allocated.
     pub(super) fn alive(&self) -> Option<&Arc<DnodePhys>> {
         match &self.head {

@@ -123,8 +123,14 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// A block's bytes, zeros if it is a hole.
-    fn block_to_change(&self, object: u64, blkid: u64, size: u64) -> TxResult<BufMut> {
+    /// A block's bytes, zeros if it is a hole, for who puts them back at once. One that this
+    /// transaction has changed before is nobody else's: appending little by little does not copy
+    /// it each time.
+    fn block_to_change(&mut self, object: u64, blkid: u64, size: u64) -> TxResult<BufMut> {
+        let own = self.overlay.objects.get_mut(&object).and_then(|own| own.take_block(blkid));
+        if let Some(block) = own {
+            return Ok(block.into_mut());
+        }
         let block = self.block(object, blkid)?;
         Ok(block.map_or_else(|| BufMut::zeroed(size as usize), Buf::into_mut))
     }
