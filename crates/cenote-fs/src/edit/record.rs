@@ -1,8 +1,8 @@
 //! What operations tell the intent log (spec 07 A7, A8).
 //!
 //! A record says as much as is needed to do the operation again. Nothing is said of what has no
-//! name: after a crash it is gone, and by then its number may be another's. What a record cannot say is noted as unrecorded, and a commit is
-//! a sync then.
+//! name: after a crash it is gone, and by then its number may be another's. What a record cannot
+//! say is noted as unrecorded, and a commit is a sync then.
 
 use cenote_ondisk::acl::Acl;
 use cenote_ondisk::sa::ZplAttr;

@@ -202,11 +202,9 @@ fn check(
             let history: Vec<_> = (from..=last)
                 .map(|step| was(step).map(|file| (file.0.len(), file.1, file.2)))
                 .collect();
-            return Err(format!(
-                "object {object} ({} bytes, {:o}) is as it never was in {from}..={last}: {history:?}",
-                file.0.len(),
-                file.1
-            ));
+            let (len, mode) = (file.0.len(), file.1);
+            let found = format!("object {object} ({len} bytes, {mode:o})");
+            return Err(format!("{found} is as it never was in {from}..={last}: {history:?}"));
         }
     }
     Ok(())
