@@ -94,7 +94,8 @@ impl Engine {
         piece: &Piece,
         number: u64,
     ) -> Result<Option<BlockPtr>> {
-        let Some(head) = self.heads.get(head.object()).filter(|open| std::ptr::eq(&**open, head))
+        let Some(head) =
+            self.heads.get(head.object()).filter(|open| std::ptr::eq(Arc::as_ptr(open), head))
         else {
             return Ok(None);
         };
