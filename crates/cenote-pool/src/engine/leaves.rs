@@ -20,7 +20,7 @@ use std::sync::Arc;
 use cenote_device::{Device, FileDevice, OpenMode};
 use cenote_ondisk::config::{LeafConfig, VdevConfig};
 use cenote_rt::{AsyncMutex, Error, Kind, Result};
-use cenote_vdev::{LeafId, VdevAux, VdevState};
+use cenote_vdev::{LeafId, Vdev, VdevAux, VdevKind, VdevState};
 
 use super::damage::Event;
 use super::{Engine, EngineError, Suspended};
@@ -194,7 +194,7 @@ impl Engine {
         let (mut back, mut gone, mut failing) = (Vec::new(), Vec::new(), None);
         for guid in wanted {
             let Some(id) = self.tree.leaf_of(guid) else { continue };
-            let state = self.tree.vdev(guid).map_or(VdevState::Closed, |vdev| vdev.state());
+            let state = self.tree.vdev(guid).map_or(VdevState::Closed, Vdev::state);
             self.tree.clear_errors(Some(guid));
             let is_meant = matches!(state, VdevState::Offline | VdevState::Removed);
             let is_well = state == VdevState::Healthy && self.suspended().is_none();
@@ -279,6 +279,6 @@ impl Engine {
 }
 
 /// It has no device to be asked.
-fn is_distributed(vdev: &cenote_vdev::Vdev) -> bool {
-    vdev.kind() == cenote_vdev::VdevKind::DraidSpare
+fn is_distributed(vdev: &Vdev) -> bool {
+    vdev.kind() == VdevKind::DraidSpare
 }

@@ -476,7 +476,7 @@ impl Engine {
         let _one = self.syncing.lock().await;
         self.check_stopped()?;
         // Dropped before its time, as by a panic, it stops the pool.
-        let mut stop = StopUnlessDone(self, None);
+        let mut stop = StopUnlessDone { engine: self, end: End::Never };
         let txg = self.open_txg();
         // From here on changes go to the next txg; one that still names this txg is refused by its
         // object set as soon as that is being synced.
@@ -493,7 +493,10 @@ impl Engine {
         }
         let result = self.sync_txg(txg, &mut tasks).await;
         self.tree.load().set_sync_task(!self.state().tasks.is_empty());
-        stop.1 = Some(result.as_ref().map_or_else(|error| Some(error.to_string()), |()| None));
+        stop.end = match &result {
+            Ok(()) => End::Good,
+            Err(error) => End::Bad(error.to_string()),
+        };
         result.map(|()| txg)
     }
 
@@ -557,18 +560,28 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// Stops the pool unless a sync came to its end, and that was a good one: `Some(None)`.
-struct StopUnlessDone<'a>(&'a Engine, Option<Option<String>>);
+/// How a sync ended.
+enum End {
+    Good,
+    Bad(String),
+    Never,
+}
+
+/// Stops the pool unless a sync came to its end, and that was a good one.
+struct StopUnlessDone<'a> {
+    engine: &'a Engine,
+    end: End,
+}
 
 impl Drop for StopUnlessDone<'_> {
     fn drop(&mut self) {
-        let cause = match self.1.take() {
-            Some(None) => return,
-            Some(Some(cause)) => cause,
-            None => "a sync did not come to its end".into(),
+        let cause = match &self.end {
+            End::Good => return,
+            End::Bad(cause) => cause,
+            End::Never => "a sync did not come to its end",
         };
         // Nobody is to wait for a pool that does not come back.
-        self.0.stop(&cause);
+        self.engine.stop(cause);
     }
 }
 

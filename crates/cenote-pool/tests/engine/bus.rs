@@ -45,7 +45,7 @@ impl Bus {
 
     /// Puts them back, as they are after their last flush.
     pub(crate) fn put_back(&self, devices: &[Arc<Pluggable>]) {
-        for device in devices.iter().filter(|device| std::ptr::eq(&*device.bus, self)) {
+        for device in devices.iter().filter(|device| std::ptr::eq(Arc::as_ptr(&device.bus), self)) {
             let mut contents = device.contents.lock().unwrap();
             contents.now = contents.durable.clone();
         }

@@ -156,15 +156,15 @@ fn a_suspended_pool_goes_on_where_it_stood() {
     let layouts = [("disk", 1, 1), ("mirror", 2, 2), ("raidz1", 3, 2)];
     let (mut points, mut suspended) = (0, 0);
     for (layout, count, loose) in layouts {
-        for case in 0..cases(16, 400) {
+        for case in 0..cases(8, 400) {
             // Early cuts one by one: with each another step of a commit fails.
-            let cut = if case < 12 { case } else { 12 + (case - 12) * 23 };
+            let cut = if case < 6 { case } else { 6 + (case - 6) * 23 };
             simulate(case, async {
                 let fixture = Fixture::new(layout, count, loose).await;
                 points += 1;
                 suspended += usize::from(fixture.write_through(cut as i64).await);
                 let devices = fixture.finish().await;
-                if case % 24 == 11 && layout != "raidz1" {
+                if case % 24 == 7 && layout != "raidz1" {
                     judge(&devices);
                 }
             })

@@ -41,13 +41,12 @@ pub(crate) fn move_old(tx: &mut Tx<'_>, from: u64, to: u64, txg: u64) -> TxResul
         if old.is_empty() {
             continue;
         }
-        let target = match zap::lookup_u64(tx, log, &zap::hex_key(to))? {
-            Some(target) => target,
-            None => {
-                let target = new_log(tx)?;
-                zap::insert(tx, log, &zap::hex_key(to), target)?;
-                target
-            }
+        let target = if let Some(target) = zap::lookup_u64(tx, log, &zap::hex_key(to))? {
+            target
+        } else {
+            let target = new_log(tx)?;
+            zap::insert(tx, log, &zap::hex_key(to), target)?;
+            target
         };
         for name in &old {
             zap::update(tx, target, *name, Value::text(""))?;
