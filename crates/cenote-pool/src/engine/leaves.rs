@@ -157,8 +157,8 @@ impl Engine {
     /// suspended pool go on.
     ///
     /// # Errors
-    /// `Kind::Io` if a leaf that is needed still fails, or the pool must not go on; `Kind::NotFound`
-    /// if there is no such vdev; those of a sync.
+    /// `Kind::Io` if a leaf that is needed still fails, or the pool must not go on;
+    /// `Kind::NotFound` if there is no such vdev; those of a sync.
     pub async fn clear(&self, guid: Option<u64>) -> Result<()> {
         self.check_stopped()?;
         let suspended = self.suspended();

@@ -14,8 +14,8 @@
 //! lower layers. Only `syncing` is held across I/O.
 //!
 //! Devices that fail in the middle of a sync suspend the pool, which goes on once it is cleared
-//! (`suspend`). An invariant that does not hold stops it: no uberblock is written any more, what was
-//! committed stays, and every later change is refused.
+//! (`suspend`). An invariant that does not hold stops it: no uberblock is written any more, what
+//! was committed stays, and every later change is refused.
 //!
 //! Sources: spec 01 §14-§18, 04 §9-§20, 05 §4-§5.
 
