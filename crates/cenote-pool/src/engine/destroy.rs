@@ -24,10 +24,10 @@ use cenote_ondisk::bptree::BptreeEntry;
 use cenote_ondisk::dsl::key;
 use cenote_rt::{Result, tunables};
 
-use super::{CheckpointState, Engine};
 use super::dsl::space::{self, Sizes, Use};
 use super::dsl::{directory_object, features, need_directory_object, snapshot};
 use super::ops::Notice;
+use super::{CheckpointState, Engine};
 use crate::mos::DIRECTORY;
 use walk::{End, Harvest};
 

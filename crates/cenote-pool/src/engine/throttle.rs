@@ -134,7 +134,6 @@ impl Engine {
         added
     }
 
-
     /// Counts again once a txg is committed: what is left belongs to the open one.
     pub(super) fn recount_dirty(&self) {
         let open = self.open_txg();
