@@ -18,8 +18,8 @@ pub use error::{At, Error, Kind, Result};
 pub use random::{Rng, secret_bytes};
 pub use simulation::simulate;
 pub use task::{
-    AsyncMutex, BoxFuture, JoinHandle, Notify, Semaphore, SemaphorePermit, block_on, blocking, cpu, monotonic,
-    oneshot, sleep, spawn, until, wall_clock,
+    AsyncMutex, BoxFuture, JoinHandle, Notify, Semaphore, SemaphorePermit, block_on, blocking, cpu,
+    monotonic, oneshot, sleep, spawn, until, wall_clock,
 };
 
 /// A hash map with a fixed hasher, so that its order is the same in every run.

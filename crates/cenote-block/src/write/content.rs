@@ -2,8 +2,8 @@
 //!
 //! The CPU work on one small block is too short to be worth a change of thread, and that on a
 //! hundred of them, one after the other, holds up everything else that their task does. So whoever
-//! has many blocks lets all of them be prepared as one piece of work, and then writes each with what
-//! came of it.
+//! has many blocks lets all of them be prepared as one piece of work, and then writes each with
+//! what came of it.
 
 use cenote_codec::checksum::ChecksumAlgorithm;
 use cenote_ondisk::blkptr::BlockPtr;

@@ -9,9 +9,9 @@
 //!
 //! Images are read through the page cache, because they are often read again by the next command,
 //! and since readahead makes a sequential scan as fast as `dd`; and they are written through it,
-//! so that many small writes become few; by `pwritev` on the blocking pool, because io_uring hands a
-//! write to the page cache to a thread of the kernel anyway, and it takes two hops more to hear of
-//! its end. A block device that is open for writing is a member of a
+//! so that many small writes become few; by `pwritev` on the blocking pool, because io_uring hands
+//! a write to the page cache to a thread of the kernel anyway, and it takes two hops more to hear
+//! of its end. A block device that is open for writing is a member of a
 //! pool in use, whose blocks the engine caches itself: its I/O bypasses the page cache
 //! (`cenote_direct_io`). What is not aligned in memory is then written from an aligned copy, and
 //! what is not made of whole sectors, or what the host refuses, goes through the cache, which the
