@@ -63,12 +63,13 @@ impl Allowed {
             self.durable.chunks(SECTOR).map(|sector| vec![sector.to_vec()]).collect();
         for Effect { offset, bytes } in &self.later {
             let (start, end) = (*offset as usize, *offset as usize + bytes.len());
-            for number in start / SECTOR..end.div_ceil(SECTOR) {
+            let (first, last) = (start / SECTOR, end.div_ceil(SECTOR));
+            for (number, states) in states.iter_mut().enumerate().take(last).skip(first) {
                 let at = number * SECTOR;
                 let (from, to) = (start.max(at), end.min(at + SECTOR));
-                let mut new = states[number].last().cloned().unwrap_or_default();
+                let mut new = states.last().cloned().unwrap_or_default();
                 new[from - at..to - at].copy_from_slice(&bytes[from - start..to - start]);
-                states[number].push(new);
+                states.push(new);
             }
         }
         let mut sectors = found.chunks(SECTOR).zip(&states);
@@ -136,7 +137,7 @@ fn keep(sample: u64, salt: u64, write: usize, sector: u64) -> bool {
     match sample {
         0 => false,
         1 => true,
-        _ => Rng::seeded(salt ^ (write as u64) << 32 ^ (sector >> 3)).next_u64() % 2 == 0,
+        _ => Rng::seeded(salt ^ (write as u64) << 32 ^ (sector >> 3)).next_u64().is_multiple_of(2),
     }
 }
 

@@ -50,7 +50,7 @@ async fn copy(volume: &WritableVolume) {
                 run.1.push(bytes.freeze());
                 continue;
             }
-            let (at, bufs) = std::mem::replace(&mut run, (0, Vec::new()));
+            let (at, bufs) = std::mem::take(&mut run);
             volume.write(at, bufs, false).await.unwrap();
             run.0 = offset + PAGE as u64;
         }
@@ -97,7 +97,7 @@ fn an_image_takes_what_was_reported() {
         for (name, block_size, indirect_shift, _) in volumes {
             let new = NewVolume::new(name, SIZE).with_block_size(block_size).sparse();
             let new = NewVolume { indirect_shift, ..new }.with("compression", Value::U64(15));
-            copy(&*new.create(&engine).await.unwrap()).await;
+            copy(&new.create(&engine).await.unwrap()).await;
         }
         engine.export().await.unwrap();
         drop(engine);
