@@ -112,7 +112,7 @@ for part in $parts; do
     destroy) "$engine" destroy "${BENCH_GB:-100}" 1000000 ;;
     import) dir=$memory; fresh; "$engine" scatter "$dir" 16 1000000; "$engine" import "$dir" ;;
     simulated) "$engine" simulated "${BENCH_GB:-80}" ;;
-    space) for count in 1000 100000; do "$engine" space "$count"; done ;;
+    space) for count in 20000 100000; do "$engine" space "$count"; done ;;
     *) echo "no part $part" >&2; exit 2 ;;
   esac
 done

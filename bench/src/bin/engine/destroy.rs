@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cenote_device::{Device, SimulatedDisk, pattern};
 use cenote_pool::engine::zil::LogRecord;
@@ -17,7 +17,7 @@ use cenote_vdev::create::Redundancy;
 
 use crate::args::Args;
 use crate::pool::{self, CHECKSUM_ON, COMPRESSION_OFF};
-use crate::usage::{self, Times};
+use crate::usage::{self, Times, since};
 
 const SMALL: u64 = 8 << 10;
 const LARGE: u64 = 128 << 10;
@@ -30,13 +30,13 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     let disk: Arc<dyn Device> = Arc::new(SimulatedDisk::new("disk", size));
     let engine = pool::create(Redundancy::Single, vec![disk]).await?;
 
-    let start = Instant::now();
+    let start = cenote_rt::monotonic();
     fill(&engine, "tank/large", LARGE, bytes / LARGE).await?;
     let (head, object) = fill(&engine, "tank/small", SMALL, blocks).await?;
     engine.snapshot(vec!["tank/small@before".into()]).await?;
     write(&engine, &head, object, SMALL, blocks).await?;
     engine.sync().await?;
-    let (gb, wall) = (bytes as f64 / 1e9, start.elapsed().as_secs_f64());
+    let (gb, wall) = (bytes as f64 / 1e9, since(start).as_secs_f64());
     println!("made: {gb:.0} GB in 128K blocks, {blocks} blocks of a snapshot, {wall:.0} s");
 
     let writer = Writer::start(&engine).await?;
@@ -44,16 +44,16 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     writer.stop("alone").await?;
 
     let writer = Writer::start(&engine).await?;
-    let (start, first) = (Instant::now(), engine.open_txg());
+    let (start, first) = (cenote_rt::monotonic(), engine.open_txg());
     engine.destroy_dataset("tank/large").await?;
     engine.destroy_snapshot("tank/small@before").await?;
     let mut longest = Duration::ZERO;
     while engine.has_pending_frees().await? {
-        let begin = Instant::now();
+        let begin = cenote_rt::monotonic();
         engine.sync().await?;
-        longest = longest.max(begin.elapsed());
+        longest = longest.max(since(begin));
     }
-    let (wall, txgs) = (start.elapsed().as_secs_f64(), engine.open_txg() - first);
+    let (wall, txgs) = (since(start).as_secs_f64(), engine.open_txg() - first);
     writer.stop("meanwhile").await?;
     println!("destroyed: {wall:.1} s, {txgs} txgs, longest {:.2} s", longest.as_secs_f64());
     println!("memory: {} MiB at most", usage::memory_mib("VmHWM"));
@@ -101,14 +101,14 @@ impl Writer {
             let mut times = Vec::new();
             while !ends.load(Ordering::Acquire) {
                 let offset = times.len() as u64 % TURNS * SMALL;
-                let begin = Instant::now();
+                let begin = cenote_rt::monotonic();
                 let change = engine.apply_logged(&head, |tx| {
                     tx.write(object, offset, &block)?;
                     Ok(((), vec![LogRecord::write(object, offset, block.clone())]))
                 });
                 change.await?;
                 engine.commit_log(&head, Some(object)).await?;
-                times.push(begin.elapsed());
+                times.push(since(begin));
             }
             Ok(times)
         });

@@ -1,7 +1,6 @@
 //! Pools larger than the machine.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use cenote_block::alloc::Request;
 use cenote_device::{Device, SimulatedDisk, pattern};
@@ -12,7 +11,7 @@ use cenote_rt::{Buf, BufMut, Error, Kind, Result, Rng};
 
 use crate::args::Args;
 use crate::pool::{self, CHECKSUM_ON, COMPRESSION_OFF};
-use crate::usage;
+use crate::usage::{self, since};
 
 /// Bytes of each free segment.
 const HOLE: u64 = 8 << 10;
@@ -60,14 +59,14 @@ pub(crate) async fn scatter(args: &Args<'_>) -> Result<()> {
 
 /// Opens that pool for writing, and makes the first commit.
 pub(crate) async fn import(args: &Args<'_>) -> Result<()> {
-    let start = Instant::now();
-    let options = ScanOptions { paths: vec![args.word(0)?.into()], ..ScanOptions::default() };
+    let start = cenote_rt::monotonic();
+    let options = ScanOptions { paths: vec![args.word(0)?.into()] };
     let scan = scan(&options).await?;
     let candidate = scan.find("tank").map_err(|error| Error::new(Kind::NotFound, error))?;
     let engine = Engine::open(candidate, &OpenOptions::default()).await?;
-    let opened = start.elapsed().as_secs_f64();
+    let opened = since(start).as_secs_f64();
     engine.sync().await?;
-    let committed = start.elapsed().as_secs_f64();
+    let committed = since(start).as_secs_f64();
     let resident = usage::memory_mib("VmRSS");
     println!("import: opened after {opened:.2} s, committed after {committed:.2} s");
     let head = pool::dataset(&engine, "tank/fs", COMPRESSION_OFF, CHECKSUM_ON).await?;
@@ -77,7 +76,7 @@ pub(crate) async fn import(args: &Args<'_>) -> Result<()> {
         engine.apply(&head, |tx| tx.write_block(object, number, block.clone())).await?;
     }
     engine.sync().await?;
-    let written = start.elapsed().as_secs_f64();
+    let written = since(start).as_secs_f64();
     let peak = usage::memory_mib("VmHWM");
     println!("first 100 blocks written after {written:.2} s");
     println!("memory: {resident} MiB resident after the import, {peak} MiB at most");
@@ -96,13 +95,13 @@ pub(crate) async fn simulated(args: &Args<'_>) -> Result<()> {
     let head = pool::dataset(&engine, "tank/fs", COMPRESSION_OFF, CHECKSUM_ON).await?;
     let object = pool::object(&engine, &head, RECORD).await?;
     let records = bytes / RECORD;
-    let start = Instant::now();
+    let start = cenote_rt::monotonic();
     for number in 0..records {
         let block = record(number);
         engine.apply(&head, |tx| tx.write_block(object, number, block.clone())).await?;
     }
     engine.sync().await?;
-    let wall = start.elapsed().as_secs_f64();
+    let wall = since(start).as_secs_f64();
     println!(
         "written: {} GB, {wall:.0} s, {:.0} MB/s",
         bytes / 1_000_000_000,

@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use cenote_rt::{Error, Kind, Result};
 
 use crate::args::Args;
 use crate::pool::Contents;
+use crate::usage::since;
 
 /// Bytes of a write.
 const STEP: usize = 1 << 20;
@@ -21,7 +21,7 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     let paths: Vec<PathBuf> = paths.collect();
     let chunk = Contents::new().chunk(STEP as u64);
     let chunk: std::sync::Arc<[u8]> = chunk.into();
-    let start = Instant::now();
+    let start = cenote_rt::monotonic();
     let threads = paths.iter().cloned().map(|path| {
         let chunk = std::sync::Arc::clone(&chunk);
         cenote_rt::spawn(cenote_rt::blocking(move || write(&path, &chunk, bytes)))
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
         let done = thread.await.map_err(|error| Error::new(Kind::Io, error))?;
         done?.map_err(|error| Error::new(Kind::Io, error))?;
     }
-    let wall = start.elapsed().as_secs_f64();
+    let wall = since(start).as_secs_f64();
     let written = (leaves * bytes) as f64 / 1e6;
     println!("raw write: {:.0} MB/s, {wall:.2} s", written / wall);
     Ok(())

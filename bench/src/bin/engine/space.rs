@@ -1,7 +1,6 @@
 //! The allocator alone: what an allocation and a free cost when free space is in many pieces.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use cenote_block::alloc::{
     Class, MetaslabSpec, MetaslabStore, Options, Request, SpaceAllocator, SpaceGeometry,
@@ -10,6 +9,7 @@ use cenote_block::alloc::{
 use cenote_rt::{BoxFuture, Result, Rng};
 
 use crate::args::Args;
+use crate::usage::since;
 
 const METASLAB_SHIFT: u32 = 29;
 const METASLABS: u64 = 64;
@@ -76,22 +76,22 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     for psize in [4096, 8192, 128 << 10] {
         let mut spent = [0.0; 3];
         for _ in 0..COUNT / ROUND {
-            let start = Instant::now();
+            let start = cenote_rt::monotonic();
             let mut taken = Vec::with_capacity(ROUND as usize);
             for _ in 0..ROUND {
                 taken.extend(space.allocate(&Request::data(psize, txg)).await?);
             }
-            spent[0] += start.elapsed().as_secs_f64();
-            let start = Instant::now();
+            spent[0] += since(start).as_secs_f64();
+            let start = cenote_rt::monotonic();
             for _ in 0..ROUND {
                 let index = rng.below(rest.len() as u64) as usize;
                 space.free(&rest.swap_remove(index), txg)?;
             }
-            spent[1] += start.elapsed().as_secs_f64();
+            spent[1] += since(start).as_secs_f64();
             rest.append(&mut taken);
-            let start = Instant::now();
+            let start = cenote_rt::monotonic();
             txg = commit(&space, txg)?;
-            spent[2] += start.elapsed().as_secs_f64();
+            spent[2] += since(start).as_secs_f64();
         }
         let [allocate, free, commit] = spent.map(|spent| spent * 1e9 / COUNT as f64);
         println!(

@@ -20,6 +20,11 @@ pub(crate) fn memory_mib(name: &str) -> u64 {
     kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
+/// Time since a moment that `cenote_rt::monotonic` told.
+pub(crate) fn since(start: Duration) -> Duration {
+    cenote_rt::monotonic().saturating_sub(start)
+}
+
 /// Times in order, of which parts are asked.
 pub(crate) struct Times(Vec<Duration>);
 

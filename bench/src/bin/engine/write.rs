@@ -3,14 +3,14 @@
 //! one in each. Data is made before the clock runs, and is copied into the engine on both sides;
 //! time counts to the end of the last sync.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use cenote_pool::engine::{Engine, Head};
 use cenote_rt::{Result, Rng};
 
 use crate::args::Args;
 use crate::pool::{self, Contents};
-use crate::usage;
+use crate::usage::{self, since};
 
 /// Chunks that are written again and again.
 const CHUNKS: usize = 16;
@@ -62,17 +62,17 @@ async fn write(engine: &Engine, head: &Head, object: u64, offset: u64, bytes: &[
 
 /// Time on the wall and of processors.
 struct Clock {
-    wall: Instant,
+    wall: Duration,
     cpu: f64,
 }
 
 impl Clock {
     fn start() -> Self {
-        Self { wall: Instant::now(), cpu: usage::cpu_seconds() }
+        Self { wall: cenote_rt::monotonic(), cpu: usage::cpu_seconds() }
     }
 
     fn tell(&self, label: &str, unit: &str, amount: f64) {
-        let (wall, cpu) = (self.wall.elapsed().as_secs_f64(), usage::cpu_seconds() - self.cpu);
+        let (wall, cpu) = (since(self.wall).as_secs_f64(), usage::cpu_seconds() - self.cpu);
         println!("{label}: {:.0} {unit}, {wall:.2} s, cpu {cpu:.2} s", amount / wall);
     }
 }
