@@ -10,6 +10,7 @@
 //! A judge must be of the series whose texts we promise ([`SERIES`]): another version prints
 //! other columns, and a difference would then say nothing.
 
+mod shims;
 mod takeover;
 mod tool;
 

@@ -3,7 +3,7 @@
 //! `ztest -E` works on a pool in files that somebody else has made. It asks the kernel first
 //! whether the pool is in use there, by way of `/dev/zfs`; where the kernel module is not loaded
 //! that question has no answer, and a small library put before the C library's functions gives the
-//! one that is true: there is no such pool. It is compiled when it is needed.
+//! one that is true: there is no such pool.
 //!
 //! The features encryption, bookmark_v2, bookmark_written and livelist must be enabled in the pool,
 //! and its sectors be of 4096 bytes. Afterwards the pool may have leaked space, which ztest can
@@ -19,10 +19,8 @@ use std::time::{Duration, Instant};
 
 use cenote_testkit::skip;
 
+use crate::shims;
 use crate::tool::{self, Said};
-
-/// What answers in the place of the kernel.
-const SHIM: &str = include_str!("nokernel.c");
 
 /// How a pool is built, as ztest has to be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,19 +65,8 @@ pub fn ztest() -> Option<Takeover> {
 
 fn find() -> Result<Takeover, String> {
     let ztest = tool::locate("ztest").ok_or("no ztest here to take pools over")?;
-    let compiler = tool::locate("cc").ok_or("no C compiler here for what ztest needs")?;
-    let folder = std::env::temp_dir().join(format!("cenote-ztest-{}", std::process::id()));
-    let (source, shim) = (folder.join("nokernel.c"), folder.join("nokernel.so"));
-    let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&source, SHIM));
-    written.map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut command = Command::new(compiler);
-    command.args(["-shared", "-fPIC", "-w", "-o"]).arg(&shim).arg(&source).arg("-ldl");
-    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
-    if status.success() {
-        Ok(Takeover { ztest, shim })
-    } else {
-        Err(format!("{command:?} ended with {status}"))
-    }
+    let shim = shims::find("nokernel").ok_or("no C compiler here for what ztest needs")?;
+    Ok(Takeover { ztest, shim })
 }
 
 impl Takeover {

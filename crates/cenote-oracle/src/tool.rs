@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use cenote_testkit::skip;
 
+use crate::shims;
+
 /// The series of OpenZFS whose wording and columns are the measure.
 pub const SERIES: &str = "2.3.";
 
@@ -18,6 +20,7 @@ const SYSTEM_FOLDERS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 #[derive(Debug, Clone)]
 pub struct Tool {
     program: PathBuf,
+    shim: Option<PathBuf>,
 }
 
 /// What a tool said, and how it ended.
@@ -57,7 +60,8 @@ fn found_or_skip(found: &Result<Tool, String>) -> Option<Tool> {
 
 fn find(name: &str, check: fn(&Tool) -> Result<(), String>) -> Result<Tool, String> {
     let program = locate(name).ok_or_else(|| format!("no {name} here to judge"))?;
-    let tool = Tool { program };
+    let shim = if name == "zdb" { shims::find("atonce") } else { None };
+    let tool = Tool { program, shim };
     check(&tool).map(|()| tool)
 }
 
@@ -95,6 +99,9 @@ impl Tool {
         let mut command = Command::new(&self.program);
         // One zone and one language for everybody, as the golden texts were made in.
         command.args(arguments).env("TZ", "UTC").env("LC_ALL", "C.UTF-8");
+        if let Some(shim) = &self.shim {
+            command.env("LD_PRELOAD", shim);
+        }
         let shown = format!("{command:?}");
         let Output { status, stdout, stderr } =
             command.output().unwrap_or_else(|error| panic!("{shown}: {error}"));
