@@ -38,8 +38,6 @@ pub(crate) enum Work {
     Read(BufMut, usize),
     /// To write parts one after the other, at most [`PARTS_MAX`].
     Write(Vec<Buf>),
-    /// To make durable what was written.
-    Sync,
 }
 
 /// Parts of a write that the kernel takes at once (`IOV_MAX`).
@@ -165,7 +163,6 @@ fn prepare(request: &mut Request) -> io_uring::squeue::Entry {
                 opcode::Writev::new(fd, vector, bounded(parts.len())).offset(request.offset).build()
             }
         },
-        Work::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
     }
 }
 

@@ -191,19 +191,9 @@ fn drop_front(parts: &mut Vec<Buf>, mut count: usize) {
     }
 }
 
-/// Makes durable what was written to `file`.
+/// Makes durable what was written to `file`: on the blocking pool, for io_uring hands it to a thread
+/// too, and answers before that has let go of the file and its lock.
 pub(super) async fn sync(file: &Arc<File>, permit: &Arc<OwnedSemaphorePermit>) -> io::Result<()> {
-    #[cfg(target_os = "linux")]
-    if let Some(ring) = ring() {
-        loop {
-            let answer = ring.start_work(file, 0, Work::Sync, permit).await;
-            match answer.map_err(io::Error::other)?.1 {
-                Ok(_) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
     let (file, permit) = (Arc::clone(file), Arc::clone(permit));
     let work = move || {
         let result = file.sync_data();
