@@ -191,8 +191,8 @@ fn drop_front(parts: &mut Vec<Buf>, mut count: usize) {
     }
 }
 
-/// Makes durable what was written to `file`: on the blocking pool, for io_uring hands it to a thread
-/// too, and answers before that has let go of the file and its lock.
+/// Makes durable what was written to `file`: on the blocking pool, for io_uring hands it to a
+/// thread too, and answers before that has let go of the file and its lock.
 pub(super) async fn sync(file: &Arc<File>, permit: &Arc<OwnedSemaphorePermit>) -> io::Result<()> {
     let (file, permit) = (Arc::clone(file), Arc::clone(permit));
     let work = move || {
