@@ -15,6 +15,7 @@
 //! that a test cannot go on from.
 
 pub mod compare;
+pub mod cuts;
 pub mod damage;
 pub mod edit;
 pub mod foreign;

@@ -16,7 +16,7 @@ use cenote_fs::{FileKind, FileSystem, Node};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool};
 use cenote_rt::{Result, block_on};
-use cenote_testkit::golden;
+use cenote_testkit::{cuts, golden};
 
 use crate::fixture::{Fixture, root};
 use crate::pools::{self, Shape};
@@ -168,8 +168,7 @@ fn a_tree_of_the_kernel_is_written_the_same() {
     });
     let devices = devices.unwrap();
     let folder = std::env::temp_dir().join(format!("cenote-copied-{}", std::process::id()));
-    let images: Vec<_> = devices.iter().map(|device| device.image()).collect();
-    pools::unpack(&images, &folder);
+    cuts::unpack(&pools::images_of(&devices), &folder);
     let said = zdb.pool("tank", &folder, &["-bcc"]);
     assert!(said.is_clean(), "{said}");
     let ours = zdb.pool("tank", &folder, &["-ddddd"]);

@@ -10,11 +10,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use cenote_device::{Image, ImageDevice, Log, Recorder, Replay};
+use cenote_device::{Image, ImageDevice, Log, Recorder};
 use cenote_fs::edit::SetAttributes;
 use cenote_fs::{FileKind, Mount};
 use cenote_rt::{Error, Rng, block_on};
-use cenote_testkit::rng;
+use cenote_testkit::{cuts, rng};
 
 use crate::accounts;
 use crate::fixture::{Fixture, root};
@@ -210,18 +210,6 @@ fn check(
     Ok(())
 }
 
-/// Which sectors of the writes in flight reach the device: none, all, or any.
-fn keep(sample: u64, salt: u64, write: usize, sector: u64) -> bool {
-    match sample {
-        0 => false,
-        1 => true,
-        _ => {
-            let mut rng = Rng::seeded(salt ^ (write as u64) << 32 ^ (sector >> 3));
-            rng.next_u64().is_multiple_of(2)
-        }
-    }
-}
-
 async fn recover(run: &Run, images: Vec<Image>, mark: &(Durable, usize)) -> Result<(), String> {
     let fail = |error: Error| format!("{error:?}");
     let devices = pools::devices(images);
@@ -247,38 +235,15 @@ async fn recover(run: &Run, images: Vec<Image>, mark: &(Durable, usize)) -> Resu
 
 async fn explore(seed: u64, step: u64) -> usize {
     let run = run(seed).await;
-    let mut rng = Rng::seeded(seed ^ 0x5eed);
-    let mut replay = Replay::new(&run.log);
-    let mut points = 0;
-    while replay.next_boundary() {
-        let Some(mark) = replay.mark().filter(|_| rng.below(step) == 0) else { continue };
-        let mark = &run.history.marks[mark as usize];
-        let (sample, salt) = (rng.below(3), rng.next_u64());
-        let images = replay.images(|write, sector| keep(sample, salt, write, sector));
-        if let Err(problem) = recover(&run, images, mark).await {
-            let actions = &run.history.actions;
-            panic!(
-                "{}, event {}, sample {sample}: {problem}\n{actions:#?}",
-                run.place,
-                replay.position()
-            );
-        }
-        points += 1;
-    }
-    points
+    cuts::at_cuts(&run.log, seed, step, async |images, mark| {
+        let recovered = recover(&run, images, &run.history.marks[mark]).await;
+        recovered.map_err(|problem| format!("{}: {problem}\n{:#?}", run.place, run.history.actions))
+    })
+    .await
 }
 
 #[test]
 fn what_was_made_durable_survives_every_cut() {
-    let first = rng::number("CENOTE_SEED").unwrap_or(1);
-    let histories = rng::cases(3, 2_000);
     let step = if rng::wants_all() { 1 } else { 6 };
-    let start = cenote_rt::monotonic();
-    let mut points = 0;
-    for seed in first..first + histories {
-        points += block_on(2, explore(seed, step)).unwrap();
-    }
-    let seconds = cenote_rt::monotonic().saturating_sub(start).as_secs_f64();
-    println!("CENOTE_SEED={first}: {histories} histories, {points} cuts in {seconds:.1} s");
-    assert!(points > 0);
+    cuts::histories(3, 2_000, |seed| block_on(2, explore(seed, step)).unwrap());
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_device::{Image, ImageDevice};
+use cenote_device::Image;
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
 use cenote_fs::mount::{Allocate, Attributes, WriteOptions, encode_rdev};
@@ -62,10 +62,6 @@ async fn tree(mount: &Mount) -> BTreeMap<String, Row> {
         rows.insert(path, row);
     }
     rows
-}
-
-fn images(devices: &[Arc<ImageDevice>]) -> Vec<Image> {
-    devices.iter().map(|device| device.image()).collect()
 }
 
 /// The pool as a crash leaves it, opened again. Gives how many records there were.
@@ -155,7 +151,7 @@ fn every_operation_is_done_again() {
         fixture.mount.sync().await.unwrap();
         let wanted = tree(&fixture.mount).await;
         assert_eq!(fixture.engine.uberblock().txg, before, "all of it is in the log only");
-        let crashed = images(&fixture.devices);
+        let crashed = pools::images_of(&fixture.devices);
         let devices = pools::devices(crashed.clone());
         if let Some(said) = pools::judge(&devices, "log", &["-iiii"]) {
             for kind in [
@@ -226,7 +222,7 @@ fn files_without_names_are_not_in_the_log() {
         mount.rename(&root(), &rename).await.unwrap();
         mount.sync().await.unwrap();
         let wanted = tree(mount).await;
-        let (engine, mount, _) = after_crash(images(&fixture.devices)).await;
+        let (engine, mount, _) = after_crash(pools::images_of(&fixture.devices)).await;
         let found = tree(&mount).await;
         assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
         for (path, row) in &found {

@@ -11,6 +11,8 @@ mod fixture;
 #[path = "../../../cenote-pool/tests/zil/frozen.rs"]
 mod frozen;
 mod history;
+#[path = "../../../cenote-pool/tests/zil/images.rs"]
+mod images;
 mod logs;
 mod model;
 #[expect(dead_code, reason = "shared with the tests of volumes")]

@@ -5,11 +5,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use cenote_device::{Image, ImageDevice, Log, Recorder, Replay};
+use cenote_device::{Image, ImageDevice, Log, Recorder};
 use cenote_fs::{NewVolume, WritableVolume};
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Rng, block_on};
-use cenote_testkit::rng;
+use cenote_testkit::{cuts, rng};
 
 use crate::model::{Op, draw, read_all};
 use crate::pools::{self, Shape};
@@ -132,15 +132,6 @@ async fn run(seed: u64) -> Run {
     Run { log, history, block_size, place }
 }
 
-/// Which sectors of the writes in flight reach the device: none, all, or any.
-fn keep(sample: u64, salt: u64, write: usize, sector: u64) -> bool {
-    match sample {
-        0 => false,
-        1 => true,
-        _ => Rng::seeded(salt ^ (write as u64) << 32 ^ (sector >> 3)).next_u64().is_multiple_of(2),
-    }
-}
-
 async fn recover(run: &Run, images: Vec<Image>, mark: (usize, usize)) -> Result<(), String> {
     let fail = |error: cenote_rt::Error| format!("{error:?}");
     let devices = pools::devices(images);
@@ -179,33 +170,15 @@ async fn recover(run: &Run, images: Vec<Image>, mark: (usize, usize)) -> Result<
 
 async fn explore(seed: u64, step: u64) -> usize {
     let run = run(seed).await;
-    let mut rng = Rng::seeded(seed ^ 0x5eed);
-    let mut replay = Replay::new(&run.log);
-    let mut points = 0;
-    while replay.next_boundary() {
-        let Some(mark) = replay.mark().filter(|_| rng.below(step) == 0) else { continue };
-        let mark = run.history.marks[mark as usize];
-        let (sample, salt) = (rng.below(3), rng.next_u64());
-        let images = replay.images(|write, sector| keep(sample, salt, write, sector));
-        if let Err(problem) = recover(&run, images, mark).await {
-            panic!("{}, event {}, sample {sample}: {problem}", run.place, replay.position());
-        }
-        points += 1;
-    }
-    points
+    cuts::at_cuts(&run.log, seed, step, async |images, mark| {
+        let recovered = recover(&run, images, run.history.marks[mark]).await;
+        recovered.map_err(|problem| format!("{}: {problem}", run.place))
+    })
+    .await
 }
 
 #[test]
 fn what_was_flushed_survives_every_cut() {
-    let first = rng::number("CENOTE_SEED").unwrap_or(1);
-    let histories = rng::cases(4, 400);
     let step = if rng::wants_all() { 2 } else { 6 };
-    let start = cenote_rt::monotonic();
-    let mut points = 0;
-    for seed in first..first + histories {
-        points += block_on(2, explore(seed, step)).unwrap();
-    }
-    let seconds = cenote_rt::monotonic().saturating_sub(start).as_secs_f64();
-    println!("CENOTE_SEED={first}: {histories} histories, {points} cuts in {seconds:.1} s");
-    assert!(points > 0);
+    cuts::histories(4, 400, |seed| block_on(2, explore(seed, step)).unwrap());
 }

@@ -79,8 +79,7 @@ fn large_writes_are_where_they_stay() {
             let model = write(&volume).await;
 
             // As a crash leaves it.
-            let images = devices.iter().map(|device| device.image()).collect();
-            let left = pools::devices(images);
+            let left = pools::devices(pools::images_of(&devices));
             let name = format!("log-{has_slog}-{bias}");
             pools::judge(&left, &name, &["-iiii"]);
             let after = pools::open(pools::as_devices(&left)).await.unwrap();
@@ -97,7 +96,7 @@ fn large_writes_are_where_they_stay() {
             assert!(*found.read(0, SIZE as usize).await.unwrap() == *model, "{name}");
             drop(found);
             after.export().await.unwrap();
-            assert_eq!(pools::check_space(images_of(&left)).await, Ok(()), "{name}");
+            assert_eq!(pools::check_space(pools::images_of(&left)).await, Ok(()), "{name}");
             pools::judge(&left, &name, &[]);
 
             // Without a crash the sync takes the blocks as they are.
@@ -110,14 +109,10 @@ fn large_writes_are_where_they_stay() {
                 let found = volume.dnode().block_pointer(0, *block).await.unwrap().unwrap();
                 assert_eq!(found.dva(0), bp.dva(0), "{name}, block {block}");
             }
-            assert_eq!(pools::check_space(images_of(&devices)).await, Ok(()), "{name}");
+            assert_eq!(pools::check_space(pools::images_of(&devices)).await, Ok(()), "{name}");
         }
     })
     .unwrap();
-}
-
-fn images_of(devices: &[Arc<cenote_device::ImageDevice>]) -> Vec<cenote_device::Image> {
-    devices.iter().map(|device| device.image()).collect()
 }
 
 /// Blocks that were written early go with what they belonged to, or when they are written over.
@@ -150,12 +145,12 @@ fn early_blocks_go_when_nobody_wants_them() {
         for _ in 0..4 {
             engine.sync().await.unwrap();
         }
-        assert_eq!(pools::check_space(images_of(&devices)).await, Ok(()));
+        assert_eq!(pools::check_space(pools::images_of(&devices)).await, Ok(()));
         let b = WritableVolume::open(&engine, "tank/b").await.unwrap();
         let model = write(&b).await;
         assert!(*b.read(0, SIZE as usize).await.unwrap() == *model);
         engine.export().await.unwrap();
-        assert_eq!(pools::check_space(images_of(&devices)).await, Ok(()));
+        assert_eq!(pools::check_space(pools::images_of(&devices)).await, Ok(()));
         pools::judge(&devices, "early", &[]);
     })
     .unwrap();
@@ -184,7 +179,7 @@ fn log_blocks_have_their_class() {
             drop(volume);
             engine.export().await.unwrap();
             if shape.size == small.size {
-                assert_eq!(pools::check_space(images_of(&devices)).await, Ok(()));
+                assert_eq!(pools::check_space(pools::images_of(&devices)).await, Ok(()));
             }
         }
     })

@@ -5,6 +5,8 @@
 mod bytes;
 mod crash;
 mod field;
+#[path = "../../../cenote-pool/tests/zil/images.rs"]
+mod images;
 mod log;
 mod model;
 mod pools;

@@ -15,9 +15,9 @@ use cenote_pool::engine::Engine;
 use cenote_pool::import::scan_devices;
 use cenote_pool::{OpenOptions, Pool};
 use cenote_rt::Rng;
+use cenote_testkit::cuts::keep;
 
 use crate::judge::Judge;
-use crate::loss::keep;
 use crate::model::{self, BLOCK, History, State};
 use crate::workload::{Layout, Run};
 

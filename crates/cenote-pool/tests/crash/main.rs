@@ -10,7 +10,6 @@
 #[expect(dead_code, reason = "the test of seeded bugs uses more of it")]
 mod explore;
 mod judge;
-mod loss;
 mod model;
 mod order;
 #[expect(dead_code, reason = "the test of determinism uses more of it")]

@@ -12,8 +12,6 @@
 mod explore;
 #[path = "../crash/judge.rs"]
 mod judge;
-#[path = "../crash/loss.rs"]
-mod loss;
 #[path = "../crash/model.rs"]
 mod model;
 #[path = "../crash/order.rs"]

@@ -6,8 +6,8 @@ use cenote_device::{Image, ImageDevice, Log, Recorder, Replay};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::engine::zil::VolumeReplayer;
 use cenote_rt::{Rng, block_on};
+use cenote_testkit::cuts;
 
-use crate::loss::keep;
 use crate::model::{self, History, Volume};
 use crate::pools::{self, Layout};
 
@@ -107,19 +107,18 @@ async fn explore(layout: Layout, seed: u64) -> (usize, usize) {
     while replay.next_boundary() {
         let Some(mark) = replay.mark() else { continue };
         let least = run.acks.lock().unwrap()[mark as usize].clone();
-        let sample = rng.below(3) as usize;
-        let salt = rng.next_u64();
-        let images = replay.images(|write, sector| keep(sample, salt, write, sector));
+        let (sample, images) = cuts::leave(&replay, &mut rng);
         let place = format!("{layout:?} seed {seed} event {} sample {sample}", replay.position());
         let is_twice = rng.below(4) == 0;
         if let Err(problem) = verdict(&run, &images, &least, is_twice, &mut rng).await {
             if let Some(folder) = std::env::var_os("CENOTE_KEEP") {
-                pools::unpack(&images, std::path::Path::new(&folder));
+                cuts::unpack(&images, std::path::Path::new(&folder));
             }
             panic!("{place}: {problem}");
         }
         if rng.below(40) == 0 {
-            pools::judge(&images, &format!("{layout:?}-{}", replay.position()));
+            let what = format!("{layout:?}-{}", replay.position());
+            pools::judge(&pools::devices(images), &what, &["-iiii"]);
         }
         points += 1;
         second += usize::from(is_twice);
@@ -153,8 +152,7 @@ async fn verdict(
     for _ in 0..2 {
         let mut replay = Replay::new(&log);
         replay.advance(rng.below(recorder.len() as u64 + 1) as usize);
-        let (sample, salt) = (rng.below(3) as usize, rng.next_u64());
-        let images = replay.images(|write, sector| keep(sample, salt, write, sector));
+        let (_, images) = cuts::leave(&replay, rng);
         let space = pools::check_space(images.clone()).await;
         space.map_err(|error| format!("cut off again: {error}"))?;
         let recovered = recover(run, images, least).await;

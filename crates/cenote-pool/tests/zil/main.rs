@@ -6,8 +6,7 @@
 mod cuts;
 mod frozen;
 mod golden;
-#[path = "../crash/loss.rs"]
-mod loss;
+mod images;
 mod model;
 mod pools;
 
@@ -40,7 +39,7 @@ fn a_log_lives_through_a_crash() {
 
 async fn crash_and_replay(layout: Layout) -> Result<()> {
     let devices = pools::devices(blank(layout));
-    let images = || devices.iter().map(|device| device.image()).collect::<Vec<_>>();
+    let images = || images::images_of(&devices);
     let engine = pools::make(layout, 7, pools::as_devices(&devices)).await?;
     let volume = volume(&engine, "tank/v").await?;
     let mut rng = Rng::seeded(3);
@@ -54,12 +53,12 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
     let (txg, before) = (engine.uberblock().txg, model::read(&volume.head).await.unwrap());
     let left = images();
     assert_eq!(pools::check_space(left.clone()).await, Ok(()), "{layout:?} live, txg {txg}");
-    pools::judge(&left, &format!("{layout:?}-live"));
+    pools::judge(&pools::devices(left.clone()), &format!("{layout:?}-live"), &["-iiii"]);
     drop((engine, volume));
 
     let engine = pools::open(pools::as_devices(&devices)).await?;
     assert_eq!(pools::check_space(images()).await, Ok(()), "{layout:?} claimed");
-    pools::judge(&images(), &format!("{layout:?}-claimed"));
+    pools::judge(&devices, &format!("{layout:?}-claimed"), &["-iiii"]);
     let head = engine.head("tank/v").await?;
     assert!(head.log().is_claimed());
     engine.sync().await?;
@@ -73,7 +72,7 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
     assert_eq!(pools::check_space(images()).await, Ok(()), "{layout:?} replayed");
     engine.export().await?;
     assert_eq!(pools::check_space(images()).await, Ok(()), "{layout:?} exported");
-    pools::judge(&images(), &format!("{layout:?}-exported"));
+    pools::judge(&devices, &format!("{layout:?}-exported"), &["-iiii"]);
     Ok(())
 }
 
@@ -122,7 +121,7 @@ fn operations_on_datasets_with_logs() {
 async fn operations() -> Result<()> {
     let layout = Layout::Slog;
     let devices = pools::devices(blank(layout));
-    let images = || devices.iter().map(|device| device.image()).collect::<Vec<_>>();
+    let images = || images::images_of(&devices);
     let engine = pools::make(layout, 7, pools::as_devices(&devices)).await?;
     let mut rng = Rng::seeded(5);
     for name in ["tank/a", "tank/b", "tank/c"] {
@@ -146,7 +145,7 @@ async fn operations() -> Result<()> {
         engine.sync().await?;
     }
     assert_eq!(pools::check_space(images()).await, Ok(()), "clone, rollback, destroy");
-    pools::judge(&images(), "operations");
+    pools::judge(&devices, "operations", &["-iiii"]);
     // The clone and what was rolled back have logs of their own.
     for name in ["tank/clone", "tank/b"] {
         let head = engine.head(name).await?;
@@ -160,7 +159,7 @@ async fn operations() -> Result<()> {
     assert_eq!(pools::check_space(images()).await, Ok(()), "retired");
     engine.export().await?;
     assert_eq!(pools::check_space(images()).await, Ok(()), "exported");
-    pools::judge(&images(), "operations-exported");
+    pools::judge(&devices, "operations-exported", &["-iiii"]);
     Ok(())
 }
 
