@@ -79,6 +79,17 @@ impl Unflushed {
     }
 }
 
+/// How long what a txg freed stays as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Until two later txgs are committed.
+    TwoTxgs,
+    /// At least as long, and as long as this is said.
+    Longer,
+    /// It is needed now.
+    Nothing,
+}
+
 /// A metaslab.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that are independent of each other")]
@@ -302,15 +313,18 @@ impl Metaslab {
 
     /// Ends `txg`, which is committed: what was freed waits, what has waited long enough is free.
     /// Returns what has become free.
-    pub(super) fn finish(&mut self, txg: u64, may_defer: bool) -> Result<RangeSet, Violation> {
+    pub(super) fn finish(&mut self, txg: u64, wait: Wait) -> Result<RangeSet, Violation> {
+        let error = self.set_error("deferred twice");
         let waiting = &mut self.defer[(txg % 2) as usize];
-        let mut mature = waiting.take();
+        let mut mature = RangeSet::new();
         let freed = self.freed.take();
-        if may_defer {
-            *waiting = freed;
-        } else {
-            let error = self.set_error("deferred twice");
-            mature.try_union(&freed).map_err(error)?;
+        match wait {
+            Wait::TwoTxgs => mature = std::mem::replace(waiting, freed),
+            Wait::Longer => waiting.try_union(&freed).map_err(error)?,
+            Wait::Nothing => {
+                mature = waiting.take();
+                mature.try_union(&freed).map_err(error)?;
+            }
         }
         self.recorded.clear();
         let error = self.set_error("deferred range is free");

@@ -35,6 +35,7 @@ mod group;
 mod load;
 mod metaslab;
 mod pause;
+mod pin;
 pub mod policy;
 mod request;
 mod state;
@@ -50,6 +51,7 @@ pub use error::{AllocError, ClaimError, Violation};
 pub use figures::{MetaslabSpace, SpaceFigures, VdevSpace};
 pub use flush::Flush;
 pub use pause::Paused;
+pub use pin::Pin;
 pub use policy::Policy;
 pub use request::{
     MetaslabSpec, MetaslabStore, Request, SpaceGeometry, StoredSpace, VdevHealth, VdevSpec,

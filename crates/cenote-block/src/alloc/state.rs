@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) memory_bytes: u64,
     /// Metaslabs that are out of use for a while, each as often as somebody wants it to be.
     pub(super) disabled: u64,
+    /// Readers of what is committed.
+    pub(super) pins: usize,
     /// Txg of the pool's checkpoint, which keeps what it reaches.
     pub(super) checkpoint: Option<u64>,
     pub(super) rng: Rng,

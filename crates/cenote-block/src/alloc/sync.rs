@@ -8,6 +8,7 @@ use cenote_rt::seeded::{Bug, is_on};
 
 use super::class::Class;
 use super::error::Violation;
+use super::metaslab::Wait;
 use super::state::State;
 
 /// What a pass records of one metaslab: ALLOC of `allocs`, then FREE of `frees`, in the log of the
@@ -106,12 +107,18 @@ impl State {
         }
         let (space, allocated) = self.class_space(Class::Normal);
         // With so little left, what waits is needed (spec 05 §5.4).
-        let may_defer = space.saturating_sub(allocated) > slop && !is_on(Bug::NoDeferral);
+        let wait = if space.saturating_sub(allocated) <= slop || is_on(Bug::NoDeferral) {
+            Wait::Nothing
+        } else if self.pins > 0 {
+            Wait::Longer
+        } else {
+            Wait::TwoTxgs
+        };
         let mut touched = self.dirty.remove(&txg).unwrap_or_default();
         touched.extend(self.deferring.iter().copied());
         let mut mature = Vec::new();
         for (vdev, id) in &touched {
-            let ranges = self.finish(txg, *vdev, *id, may_defer)?;
+            let ranges = self.finish(txg, *vdev, *id, wait)?;
             if !ranges.is_empty() {
                 mature.push(Mature { vdev: *vdev, metaslab: *id as u64, ranges });
             }
@@ -135,11 +142,11 @@ impl State {
         txg: u64,
         vdev_id: u64,
         id: usize,
-        may_defer: bool,
+        wait: Wait,
     ) -> Result<RangeSet, Violation> {
         let (has_logs, policy) = (self.has_logs, self.policy.clone());
         let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(RangeSet::new()) };
-        let may_defer = may_defer && !vdev.is_changing;
+        let wait = if vdev.is_changing { Wait::Nothing } else { wait };
         let Some(metaslab) = vdev.metaslabs.get_mut(id) else { return Ok(RangeSet::new()) };
         let was_pending = metaslab.map_pending == Some(txg);
         let segments = if was_pending { 0 } else { metaslab.unflushed.segments() };
@@ -147,7 +154,7 @@ impl State {
         metaslab.fold(txg, has_logs, (&recorded, &freed))?;
         let now = metaslab.unflushed.segments();
         let deferred = metaslab.deferred();
-        let mature = metaslab.finish(txg, may_defer)?;
+        let mature = metaslab.finish(txg, wait)?;
         metaslab.update_fragmentation();
         let (after, group) = (metaslab.deferred(), metaslab.group);
         let group = &mut vdev.groups[group];

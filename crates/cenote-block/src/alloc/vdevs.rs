@@ -41,6 +41,7 @@ impl State {
             gates: FixedMap::default(),
             memory_bytes: MEMORY_BYTES,
             disabled: 0,
+            pins: 0,
             checkpoint: None,
             rng: Rng::seeded(options.seed),
         }

@@ -132,6 +132,7 @@ impl Engine {
             uberblock: first_uberblock(spec.vdevs.root.guid_sum()),
             policy: policy_of(&spec.features),
             maps,
+            keys: Arc::default(),
             seed: super::random_seed()?,
         });
         if let Some(probe) = &spec.probe {

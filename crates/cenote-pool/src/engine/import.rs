@@ -138,6 +138,7 @@ impl Engine {
             uberblock: *pool.uberblock(),
             policy: policy_of(pool),
             maps,
+            keys: Arc::clone(pool.keys()),
             seed: pool.load_guid(),
         }))
     }

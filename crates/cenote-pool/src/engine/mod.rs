@@ -40,6 +40,7 @@ mod store;
 mod suspend;
 mod sync;
 mod throttle;
+mod view;
 pub mod zil;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,6 +57,8 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::{AsyncMutex, BoxFuture, Error, Kind, Notify, Result};
 use cenote_vdev::Tree;
+
+use crate::keys::KeyStore;
 
 pub use checkpoint::{CheckpointError, CheckpointState};
 pub use damage::Event;
@@ -237,6 +240,8 @@ pub struct Engine {
     leaf_works: leafwork::LeafWorks,
     /// What has become free and is to be discarded.
     auto_trim: leafwork::AutoTrim,
+    /// How readers see it.
+    views: view::Views,
 }
 
 /// What an engine is put together from.
@@ -253,6 +258,7 @@ struct Parts {
     uberblock: Uberblock,
     policy: PoolPolicy,
     maps: Arc<store::Maps>,
+    keys: Arc<KeyStore>,
     seed: u64,
 }
 
@@ -298,6 +304,7 @@ impl Engine {
             checkpoint: checkpoint::Checkpoint::default(),
             leaf_works: leafwork::LeafWorks::default(),
             auto_trim: leafwork::AutoTrim::default(),
+            views: view::Views { keys: parts.keys, last: Mutex::default() },
         })
     }
 

@@ -11,7 +11,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use cenote_block::alloc::Pin;
 use cenote_block::{BlockStore, CacheConfig};
+use cenote_device::Device;
 use cenote_dmu::{ObjSet, SpaceMap};
 use cenote_ondisk::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_ondisk::dsl::key;
@@ -25,7 +27,7 @@ use cenote_vdev::{BuildOptions, Tree, TxgRanges, VdevState};
 use super::{OpenError, OpenOptions, Pool, indirect};
 use crate::dsl::{Dir, DslError};
 use crate::features::{FeatureEntry, FeatureTable, UnknownFeature, by_guid};
-use crate::import::{AuxDevice, Candidate};
+use crate::import::{AuxDevice, Candidate, Found};
 use crate::keys::KeyStore;
 use crate::{dsl, mos};
 
@@ -54,29 +56,34 @@ pub(super) async fn load(
     let (tree, store, mos) =
         open_mos(candidate, &config.vdev_tree, &uberblock, options.for_writing).await?;
     check_tree(&config.vdev_tree, &tree, &uberblock, options)?;
-    let directory = mos::entries(&mos, mos::DIRECTORY).await.map_err(corrupt)?;
-    let mut pool = Pool {
-        root_dir: root_dir(&mos, &directory, candidate.name()).await?,
-        features: FeatureTable::load(&mos, &directory).await.map_err(corrupt)?,
+    let mut pool = Pool::assemble(Parts {
+        name: candidate.name(),
         config,
         uberblock,
         tree,
         store,
         mos,
-        directory,
-        origin_snapshot: None,
-        spares: Vec::new(),
-        caches: Vec::new(),
-        keys: KeyStore::default(),
-        is_deflated: false,
-        rewound_from: None,
-        warnings: Vec::new(),
-        dir_names: Mutex::new(FixedMap::default()),
-        space: Mutex::new(None),
-        load_guid: load_guid()?,
-    };
-    pool.finish(candidate).await?;
+        keys: Arc::default(),
+        pin: None,
+    })
+    .await?;
+    pool.prepare_reading().await;
+    let [spares, caches] = pool.aux_configs().await;
+    pool.set_aux_devices(spares, caches, |guid| candidate.other(guid));
     Ok(pool)
+}
+
+/// What a pool is put together from.
+pub(crate) struct Parts<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) config: PoolConfig,
+    pub(crate) uberblock: Uberblock,
+    pub(crate) tree: Arc<Tree>,
+    pub(crate) store: Arc<BlockStore>,
+    pub(crate) mos: Arc<ObjSet>,
+    pub(crate) keys: Arc<KeyStore>,
+    /// Keeps it as it is, if the pool is being written.
+    pub(crate) pin: Option<Pin>,
 }
 
 /// A random number that tells one opening of a pool from another.
@@ -142,17 +149,19 @@ async fn trusted_config(candidate: &Candidate, uberblock: &Uberblock) -> Result<
                 missing => OpenError::MissingVdevs(missing).into(),
             }
         })?;
-    let read = async {
-        let object = mos::u64(&mos, mos::DIRECTORY, CONFIG).await?.ok_or_else(|| {
-            mos::corrupt(mos::DIRECTORY)(DslError::Missing { object: mos::DIRECTORY, key: CONFIG })
-        })?;
-        let list = cenote_dmu::read_nvlist(&mos, object).await?;
-        PoolConfig::decode(list).map_err(mos::corrupt(object))
-    };
-    let mut config = read.await.map_err(corrupt)?;
+    let mut config = stored_config(&mos).await.map_err(corrupt)?;
     drop(tree);
     candidate.set_paths(&mut config.vdev_tree);
     Ok(config)
+}
+
+/// The config as the MOS has it.
+pub(crate) async fn stored_config(mos: &Arc<ObjSet>) -> Result<PoolConfig> {
+    let object = mos::u64(mos, mos::DIRECTORY, CONFIG).await?.ok_or_else(|| {
+        mos::corrupt(mos::DIRECTORY)(DslError::Missing { object: mos::DIRECTORY, key: CONFIG })
+    })?;
+    let list = cenote_dmu::read_nvlist(mos, object).await?;
+    PoolConfig::decode(list).map_err(mos::corrupt(object))
 }
 
 /// Slots of which no label tells anything. A removed vdev has no devices, so its slot is among
@@ -202,25 +211,49 @@ async fn root_dir(mos: &Arc<ObjSet>, directory: &mos::Entries, name: &str) -> Re
 }
 
 impl Pool {
-    /// The rest, once the pool stands.
-    async fn finish(&mut self, candidate: &Candidate) -> Result<()> {
-        let unreadable = self.features.unreadable();
+    /// What the MOS says of the pool.
+    pub(crate) async fn assemble(parts: Parts<'_>) -> Result<Self> {
+        let directory = mos::entries(&parts.mos, mos::DIRECTORY).await.map_err(corrupt)?;
+        let mut pool = Self {
+            root_dir: root_dir(&parts.mos, &directory, parts.name).await?,
+            features: FeatureTable::load(&parts.mos, &directory).await.map_err(corrupt)?,
+            config: parts.config,
+            uberblock: parts.uberblock,
+            tree: parts.tree,
+            store: parts.store,
+            mos: parts.mos,
+            directory,
+            origin_snapshot: None,
+            spares: Vec::new(),
+            caches: Vec::new(),
+            keys: parts.keys,
+            is_deflated: false,
+            rewound_from: None,
+            warnings: Vec::new(),
+            dir_names: Mutex::new(FixedMap::default()),
+            space: Mutex::new(None),
+            load_guid: load_guid()?,
+            _pin: parts.pin,
+        };
+        let unreadable = pool.features.unreadable();
         if !unreadable.is_empty() {
             return Err(OpenError::UnsupportedFeatures(unreadable).into());
         }
-        self.is_deflated = self.directory_value(key::DEFLATE).and_then(Value::first) == Some(1);
+        pool.is_deflated = pool.directory_value(key::DEFLATE).and_then(Value::first) == Some(1);
+        pool.warnings.extend(pool.features.damage().iter().cloned());
+        pool.origin_snapshot = pool.find_origin().await.map_err(corrupt)?;
+        Ok(pool)
+    }
+
+    /// Tells the tree and the store what they need to know of the pool to read it.
+    async fn prepare_reading(&mut self) {
         let salt = self.directory_value(CHECKSUM_SALT).and_then(Value::as_bytes);
         if let Some(salt) = salt.and_then(|salt| salt.try_into().ok()) {
             self.store.set_salt(salt);
         }
-        self.warnings.extend(self.features.damage().iter().cloned());
         self.store.set_large_gang_headers(self.features.is_active("dynamic_gang_header"));
         let lost = indirect::load(&self.mos, &self.tree, &self.config.vdev_tree).await;
         self.warnings.extend(lost);
-        self.origin_snapshot = match self.find_origin().await {
-            Ok(origin) => origin,
-            Err(error) => return Err(corrupt(error)),
-        };
         let leaves: Vec<_> = self
             .config
             .vdev_tree
@@ -235,9 +268,24 @@ impl Pool {
                 Err(error) => self.warnings.push(format!("dirty time log of {guid}: {error}")),
             }
         }
-        self.spares = self.aux_devices(candidate, "spares").await;
-        self.caches = self.aux_devices(candidate, "l2cache").await;
-        Ok(())
+    }
+
+    /// Configs of hot spares and of cache devices; what is not readable is left out with a warning.
+    pub(crate) async fn aux_configs(&mut self) -> [Vec<VdevConfig>; 2] {
+        [self.aux_list("spares").await, self.aux_list("l2cache").await]
+    }
+
+    /// Takes hot spares and cache devices, and what was `found` of them by guid.
+    pub(crate) fn set_aux_devices<'a>(
+        &mut self,
+        spares: Vec<VdevConfig>,
+        caches: Vec<VdevConfig>,
+        found: impl Fn(u64) -> Option<&'a Arc<Found>>,
+    ) {
+        let device = |config: VdevConfig| self.aux_device(found(config.guid), config);
+        let (spares, caches) =
+            (spares.into_iter().map(device).collect(), caches.into_iter().map(device).collect());
+        (self.spares, self.caches) = (spares, caches);
     }
 
     /// The snapshot that ordinary file systems begin with: older pools have none.
@@ -265,8 +313,7 @@ impl Pool {
         Ok(TxgRanges::new(ranges))
     }
 
-    /// Hot spares or cache devices; what is not readable is left out with a warning.
-    async fn aux_devices(&mut self, candidate: &Candidate, list: &str) -> Vec<AuxDevice> {
+    async fn aux_list(&mut self, list: &str) -> Vec<VdevConfig> {
         let Some(object) = self.directory_object(list) else { return Vec::new() };
         let packed = match cenote_dmu::read_nvlist(&self.mos, object).await {
             Ok(packed) => packed,
@@ -275,19 +322,17 @@ impl Pool {
                 return Vec::new();
             }
         };
-        let lists = packed.list_array(list).unwrap_or_default();
-        let configs: Vec<_> = lists.iter().map(VdevConfig::decode).collect();
-        let mut devices = Vec::new();
-        for config in configs {
-            match config {
-                Ok(config) => devices.push(self.aux_device(candidate, config)),
+        let mut configs = Vec::new();
+        for config in packed.list_array(list).unwrap_or_default() {
+            match VdevConfig::decode(config) {
+                Ok(config) => configs.push(config),
                 Err(error) => self.warnings.push(format!("{list}: {error}")),
             }
         }
-        devices
+        configs
     }
 
-    fn aux_device(&self, candidate: &Candidate, mut config: VdevConfig) -> AuxDevice {
+    fn aux_device(&self, found: Option<&Arc<Found>>, mut config: VdevConfig) -> AuxDevice {
         let recorded_path = config.leaf.path.as_ref().map(ToString::to_string);
         if let VdevKind::DraidSpare { top_guid, .. } = config.kind {
             // It lives and dies with its dRAID.
@@ -295,9 +340,9 @@ impl Pool {
             let is_alive = top.is_some_and(|top| top.state().is_readable());
             let state = if is_alive { VdevState::Healthy } else { VdevState::CantOpen };
             // Its space is spread over the devices of the dRAID, as much as the smallest has.
-            let devices = candidate.root.find(top_guid).map(VdevConfig::leaves);
-            let sizes = devices.into_iter().flatten().filter_map(|leaf| candidate.found(leaf.guid));
-            let device_size = sizes.map(|found| label::usable_size(found.device.info().size)).min();
+            let members = self.config.vdev_tree.find(top_guid).map(VdevConfig::leaves);
+            let members = members.into_iter().flatten().filter_map(|leaf| self.device(leaf.guid));
+            let device_size = members.map(|device| label::usable_size(device.info().size)).min();
             return AuxDevice {
                 config,
                 recorded_path,
@@ -306,7 +351,6 @@ impl Pool {
                 is_at_recorded_path: true,
             };
         }
-        let found = candidate.other(config.guid);
         let is_at_recorded_path =
             found.is_some_and(|found| Some(&found.path) == recorded_path.as_ref());
         let device_size = found.map(|found| label::usable_size(found.device.info().size));
@@ -315,5 +359,11 @@ impl Pool {
         }
         let state = if found.is_some() { VdevState::Healthy } else { VdevState::CantOpen };
         AuxDevice { config, recorded_path, device_size, state, is_at_recorded_path }
+    }
+
+    /// The device of a leaf.
+    fn device(&self, guid: u64) -> Option<Arc<dyn Device>> {
+        let leaf = self.tree.vdev(guid)?.leaf()?;
+        self.tree.leaf(leaf).device()
     }
 }

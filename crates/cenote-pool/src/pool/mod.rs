@@ -3,7 +3,7 @@
 mod choose;
 mod error;
 mod indirect;
-mod load;
+pub(crate) mod load;
 mod names;
 mod open;
 
@@ -14,6 +14,7 @@ pub use open::OpenOptions;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_block::BlockStore;
+use cenote_block::alloc::Pin;
 use cenote_dmu::ObjSet;
 use cenote_ondisk::checkpoint::POOL_CHECKPOINT;
 use cenote_ondisk::config::PoolConfig;
@@ -44,13 +45,14 @@ pub struct Pool {
     pub(crate) origin_snapshot: Option<u64>,
     pub(crate) spares: Vec<AuxDevice>,
     pub(crate) caches: Vec<AuxDevice>,
-    pub(crate) keys: KeyStore,
+    pub(crate) keys: Arc<KeyStore>,
     pub(crate) is_deflated: bool,
     pub(crate) rewound_from: Option<u64>,
     pub(crate) warnings: Vec<String>,
     pub(crate) dir_names: Mutex<FixedMap<u64, String>>,
     pub(crate) space: Mutex<Option<Arc<Space>>>,
     pub(crate) load_guid: u64,
+    pub(crate) _pin: Option<Pin>,
 }
 
 impl Pool {
@@ -140,7 +142,7 @@ impl Pool {
     }
 
     /// Keys that were loaded.
-    pub fn keys(&self) -> &KeyStore {
+    pub fn keys(&self) -> &Arc<KeyStore> {
         &self.keys
     }
 

@@ -12,6 +12,7 @@ mod ops;
 mod pools;
 mod space;
 mod unplugged;
+mod views;
 
 use cenote_rt::block_on;
 use pools::{Layout, TestPool, judge};
