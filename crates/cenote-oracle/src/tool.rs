@@ -146,6 +146,13 @@ impl Said {
             && self.stdout.contains("No leaks (block sum matches space maps exactly)")
             && !complaints.iter().any(|complaint| self.stdout.contains(complaint))
     }
+
+    /// Bytes of all space that `zdb -b` calls leaked.
+    pub fn leaked(&self) -> u64 {
+        let lines = self.stdout.lines().filter(|line| line.starts_with("leaked space:"));
+        let sizes = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        sizes.sum()
+    }
 }
 
 impl fmt::Display for Said {

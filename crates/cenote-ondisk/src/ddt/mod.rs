@@ -20,8 +20,9 @@ pub use histogram::{DdtHistogram, DdtStat};
 pub use log::{LogFlags, LogPhys, LogRecord};
 
 use crate::bits::Bits;
-use crate::blkptr::{BlockPtr, Dva};
+use crate::blkptr::{BlockPtr, Dva, NewBlock};
 use crate::endian::Endian;
+use crate::object_type::ObjectType;
 use crate::words;
 
 /// Pool directory: ZAP of statistics.
@@ -304,6 +305,39 @@ impl DdtSlot {
         let [[first, second], ..] = self.dva_words;
         let [w0, w1, ..] = *bp.words();
         self.is_used() && (first, second) == (w0, w1) && self.birth == bp.physical_birth()
+    }
+
+    /// A pointer to the block with all addresses that these copies have: since it was made, the
+    /// entry may have been extended. Words that hold salt and IV stay.
+    #[must_use]
+    pub fn extend(&self, bp: &BlockPtr) -> BlockPtr {
+        let mut words = *bp.words();
+        let count = if bp.is_protected() { 2 } else { 3 };
+        for (pair, dva) in words.as_chunks_mut::<2>().0.iter_mut().zip(&self.dva_words).take(count)
+        {
+            *pair = *dva;
+        }
+        BlockPtr::from_words(words)
+    }
+
+    /// A pointer to the copies as such, by which they are freed: of no object, not deduplicated,
+    /// without the checksum. `None` if it makes none.
+    #[must_use]
+    pub fn to_block_ptr(&self, key: &DdtKey) -> Option<BlockPtr> {
+        let dvas: Vec<Dva> = self.dvas(key).collect();
+        let new = NewBlock {
+            lsize: key.lsize(),
+            psize: key.psize(),
+            object_type: ObjectType::NONE,
+            level: 0,
+            compression: key.compression_id(),
+            checksum_type: 0,
+            checksum: key.checksum,
+            dvas: &dvas,
+            birth: self.birth,
+            fill: 1,
+        };
+        new.to_block_ptr()
     }
 }
 

@@ -9,11 +9,13 @@ use cenote_ondisk::dsl::key;
 use cenote_ondisk::spacemap::{Geometry, Item};
 use cenote_ondisk::vdev_zap::POOL_CHECKPOINT_SM;
 use cenote_rt::{BoxFuture, FixedMap, Result};
+use cenote_vdev::IndirectMap;
 
 use super::segments::Claims;
 use super::shared::{Leftover, Meeting, Shared};
 use super::{Census, Origin, Sighting};
 use crate::accounting::top_zap;
+use crate::pool::indirect;
 use crate::traverse::{self, Damage, Flow, Mark, Options, Order, Visitor};
 use crate::{Pool, mos};
 
@@ -33,6 +35,8 @@ pub(super) struct Pass {
     pub(super) shared_bytes: u64,
     /// Bytes that only the checkpoint holds.
     pub(super) checkpoint_bytes: u64,
+    /// Bytes of dedup entries that nothing refers to.
+    pub(super) unreferenced_bytes: u64,
     pub(super) leftovers: Vec<Leftover>,
     pub(super) damage: Vec<String>,
 }
@@ -44,6 +48,8 @@ pub(super) struct Claimer<'a, C> {
     census: &'a mut C,
     counts: bool,
     shared: Shared,
+    /// The vdev that is being removed, with where its blocks are being copied to.
+    removing: Option<(u64, IndirectMap)>,
     pass: Pass,
     origin: Origin,
 }
@@ -60,7 +66,12 @@ impl<'a, C: Census> Claimer<'a, C> {
             pass.damage.push(format!("tables of shared blocks: {error}"));
             Shared::default()
         });
-        Ok(Self { pool, claims, census, counts, shared, pass, origin: Origin::Tree })
+        let removing = indirect::of_removing(pool.mos(), &pool.config().vdev_tree).await;
+        let removing = removing.unwrap_or_else(|error| {
+            pass.damage.push(format!("mapping of a vdev that is being removed: {error}"));
+            None
+        });
+        Ok(Self { pool, claims, census, counts, shared, removing, pass, origin: Origin::Tree })
     }
 
     pub(super) fn into_parts(mut self) -> (Claims, Pass) {
@@ -82,6 +93,7 @@ impl<'a, C: Census> Claimer<'a, C> {
         if let Err(error) = self.claim_destroyed().await {
             self.pass.damage.push(format!("destroyed datasets: {error}"));
         }
+        self.claim_unreferenced().await;
         self.origin = Origin::Tree;
         traverse::pool(&pool, Options::default(), self).await?;
         if pool.features().is_active("zpool_checkpoint")
@@ -151,6 +163,16 @@ impl<'a, C: Census> Claimer<'a, C> {
         Ok(())
     }
 
+    /// Blocks that a dedup log is to free when it is flushed.
+    async fn claim_unreferenced(&mut self) {
+        for bp in self.shared.unreferenced().to_vec() {
+            self.pass.unreferenced_bytes += bp.asize_total();
+            if let Err(error) = self.claim(&bp, 0).await {
+                self.pass.damage.push(format!("dedup log, {}: {error}", bp.compact(true)));
+            }
+        }
+    }
+
     /// Space that is freed in the pool and held by the checkpoint.
     async fn claim_checkpoint(&mut self) -> Result<()> {
         let pool = Arc::clone(self.pool);
@@ -183,6 +205,7 @@ impl<'a, C: Census> Claimer<'a, C> {
         if bp.is_hole() || bp.is_redacted() {
             return;
         }
+        let bp = &self.shared.whole(bp);
         let sighting = match self.shared.meet(bp) {
             _ if bp.is_embedded() => Sighting::First,
             Meeting::First => Sighting::First,
@@ -225,11 +248,21 @@ impl<'a, C: Census> Claimer<'a, C> {
         })
     }
 
-    /// Claims a range, on a removed vdev also where it has gone.
+    /// Claims a range, on a removed vdev also where it has gone, and on one that is being removed
+    /// where it has been copied to.
     fn claim_range(&mut self, vdev: u64, offset: u64, size: u64, depth: u32) {
         self.claims.claim(vdev, offset, size);
-        let Some(map) = self.pool.tree().indirect(vdev) else { return };
-        for piece in map.pieces(offset, size).unwrap_or_default() {
+        let pieces = match (self.pool.tree().indirect(vdev), &self.removing) {
+            (Some(map), _) => map.pieces(offset, size),
+            // The copying goes upwards, and may stand in the middle of a block.
+            (None, Some((removing, map))) if *removing == vdev => {
+                let copied = map.entries().last().map_or(0, |entry| entry.end());
+                let size = copied.clamp(offset, offset.saturating_add(size)) - offset;
+                map.pieces(offset, size)
+            }
+            _ => None,
+        };
+        for piece in pieces.unwrap_or_default() {
             if depth < REMAP_DEPTH_MAX {
                 self.claim_range(u64::from(piece.vdev), piece.vdev_offset, piece.size, depth + 1);
             }

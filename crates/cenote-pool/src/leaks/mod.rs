@@ -1,6 +1,6 @@
 //! The leak check: what is reachable against what the space maps have as allocated.
 //!
-//!     reachable:  traversal + free queues + checkpointed frees      (each block claims its space)
+//!     reachable:  traversal + free queues + checkpointed frees + blocks that a dedup log frees
 //!     allocated:  space maps + logs that were not taken over yet
 //!
 //! Allocated and not claimed: leaked. Claimed and not allocated: a block in free space. Claimed
@@ -8,7 +8,8 @@
 //! none may be left over (spec 05 §5.7, §10, §11; spec 04 §12; spec 08 §26, §28).
 //!
 //! Addresses on a removed vdev claim the space that they were moved to, and, on the removed vdev
-//! itself, what the mapping still has to serve. A gang block claims its headers and its members.
+//! itself, what the mapping still has to serve. While a vdev is being removed, what was copied is
+//! allocated in both places. A gang block claims its headers and its members.
 //!
 //! Memory is bounded by [`tunables::SCAN_MEMORY_BYTES`] for segments; what does not fit costs
 //! another pass over the pool ([`segments`]). The tables of shared blocks are held whole.
@@ -89,6 +90,7 @@ pub async fn check_with(pool: &Arc<Pool>, census: &mut impl Census) -> Result<Le
             report.leftovers = pass.leftovers;
             report.damage = pass.damage;
             report.checkpoint = pass.checkpoint_bytes;
+            report.unreferenced = pass.unreferenced_bytes;
         }
         claims.finish();
         report.note_doubles(&claims.doubles);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::indirect::{MappingPhys, counts};
 use cenote_ondisk::vdev_zap::{OBSOLETE_COUNTS_PRECISE, OBSOLETE_SM};
 use cenote_rt::Result;
@@ -55,6 +55,8 @@ pub struct LeakReport {
     pub shared: u64,
     /// Bytes that only the checkpoint holds.
     pub checkpoint: u64,
+    /// Bytes of dedup entries without references, whose blocks are freed when the log is flushed.
+    pub unreferenced: u64,
     /// Allocated bytes as the headers of space maps and the logs have it.
     pub allocated: u64,
     /// Allocated, and claimed by nothing.
@@ -79,7 +81,8 @@ impl LeakReport {
     /// Bytes met, each once.
     #[must_use]
     pub fn found(&self) -> u64 {
-        self.claimed.wrapping_sub(self.shared).wrapping_add(self.checkpoint)
+        let held = self.checkpoint.wrapping_add(self.unreferenced);
+        self.claimed.wrapping_sub(self.shared).wrapping_add(held)
     }
 
     /// Whether everything agrees.
@@ -178,7 +181,10 @@ async fn check_obsolete(
     referenced: u64,
 ) -> Result<Option<ObsoleteMismatch>> {
     let mos = pool.mos();
-    let Some(object @ 1..) = config.top.indirect_object else { return Ok(None) };
+    let is_removed = config.kind == VdevKind::Indirect;
+    let Some(object @ 1..) = config.top.indirect_object.filter(|_| is_removed) else {
+        return Ok(None);
+    };
     let is_precise = top_zap(mos, config, OBSOLETE_COUNTS_PRECISE).await?.unwrap_or(0) != 0;
     let is_moving = pool.directory_object(cenote_ondisk::dsl::key::OBSOLETE_BPOBJ).is_some()
         || pool.directory_value(cenote_ondisk::indirect::CONDENSING_INDIRECT).is_some();

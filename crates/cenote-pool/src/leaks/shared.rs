@@ -5,7 +5,9 @@
 //! meeting may come after the last.
 //!
 //! The value of a dedup entry is the one in the active log, else in the log that is being flushed,
-//! else in the store.
+//! else in the store. An entry of the newest form has one set of addresses, which grows when more
+//! copies are asked for: pointers from before lack the later ones, and stand for all of them. An
+//! entry without references stays in the log, and its blocks are allocated, until it is flushed.
 
 use std::sync::Arc;
 
@@ -14,7 +16,9 @@ use cenote_dmu::{ObjSet, Zap};
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_ondisk::brt::{BRT_KEY_PREFIX, BrtPhys, entry_count};
 use cenote_ondisk::ddt::log::records;
-use cenote_ondisk::ddt::{DDT_STATISTICS, DdtKey, DdtLayout, DdtPhys, DdtValue, LogFlags, LogPhys};
+use cenote_ondisk::ddt::{
+    DDT_STATISTICS, DdtKey, DdtLayout, DdtPhys, DdtSlot, DdtValue, LogFlags, LogPhys,
+};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Error, FixedMap, FixedSet, Result};
 
@@ -57,6 +61,10 @@ pub(super) struct Shared {
     /// By vdev and offset of the first address.
     dedup: FixedMap<(u32, u64), Counted>,
     clones: FixedMap<(u32, u64), Counted>,
+    /// Copies of dedup entries with several addresses that are shared by all pointers.
+    grown: FixedMap<(u32, u64), DdtSlot>,
+    /// Blocks of dedup entries that nothing refers to any more.
+    unreferenced: Vec<BlockPtr>,
 }
 
 /// References that nothing was found for.
@@ -195,12 +203,33 @@ impl Shared {
     }
 
     fn add(&mut self, key: &DdtKey, phys: &DdtPhys) {
-        for slot in phys.slots().iter().filter(|slot| slot.is_used() && slot.refcount > 0) {
-            let Some(dva) = slot.dvas(key).next() else { continue };
+        for slot in phys.slots().iter().filter(|slot| slot.is_used()) {
+            let mut dvas = slot.dvas(key);
+            let Some(dva) = dvas.next() else { continue };
+            if slot.refcount == 0 {
+                self.unreferenced.extend(slot.to_block_ptr(key));
+                continue;
+            }
+            let at = (dva.vdev, dva.offset);
+            if matches!(phys, DdtPhys::Flat { .. }) && dvas.next().is_some() {
+                self.grown.insert(at, *slot);
+            }
             let (left, birth) = (slot.refcount, slot.birth);
             let counted = Counted { left, birth, is_met: false, table: Table::Dedup };
-            self.dedup.insert((dva.vdev, dva.offset), counted);
+            self.dedup.insert(at, counted);
         }
+    }
+
+    /// The block with all addresses that it has by now.
+    pub(super) fn whole(&self, bp: &BlockPtr) -> BlockPtr {
+        let dva = bp.dva(0).filter(|_| bp.is_dedup());
+        let slot = dva.and_then(|dva| self.grown.get(&(dva.vdev, dva.offset)));
+        slot.filter(|slot| slot.matches(bp)).map_or(*bp, |slot| slot.extend(bp))
+    }
+
+    /// Blocks that are still allocated for entries without references.
+    pub(super) fn unreferenced(&self) -> &[BlockPtr] {
+        &self.unreferenced
     }
 
     /// Takes note of a block.

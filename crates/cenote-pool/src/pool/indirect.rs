@@ -30,6 +30,20 @@ pub(super) async fn load(mos: &Arc<ObjSet>, tree: &Tree, root: &VdevConfig) -> V
     warnings
 }
 
+/// The mapping so far of the vdev that is being removed: where else its blocks are allocated, up to
+/// the last that was copied. They are still read from the vdev.
+pub(crate) async fn of_removing(
+    mos: &Arc<ObjSet>,
+    root: &VdevConfig,
+) -> Result<Option<(u64, IndirectMap)>> {
+    for vdev in root.children.iter().filter(|vdev| vdev.kind != VdevKind::Indirect) {
+        if let Some(object @ 1..) = vdev.top.indirect_object {
+            return Ok(Some((vdev.id, read(mos, object).await?)));
+        }
+    }
+    Ok(None)
+}
+
 /// Removed vdevs, the last removed first.
 fn order(root: &VdevConfig) -> Vec<&VdevConfig> {
     let mut left: Vec<&VdevConfig> =

@@ -2,7 +2,7 @@
 
 mod choose;
 mod error;
-mod indirect;
+pub(crate) mod indirect;
 pub(crate) mod load;
 mod names;
 mod open;

@@ -2,7 +2,8 @@
 //!
 //! A log that nobody has claimed is frozen with the pool: of its blocks those count that were born
 //! in a synced txg; a later one is space that the maps have as free, and ends the walk. A claimed
-//! log counts up to its limit, with the data blocks that its records point at.
+//! log counts up to its limits, with the data blocks that its records point at. Its last block has
+//! records, or is one that was allocated in advance; that is read only if records are missing.
 //!
 //! The last block of a chain need not ever have been written. So a block that cannot be read ends
 //! the chain and is no damage, unless a claim says that more follow. What snapshots hold does not
@@ -29,7 +30,7 @@ impl Walk<'_> {
             return Ok(Flow::Continue);
         };
         let (limit_block, limit_record) = header.limits();
-        let mut bp = header.log;
+        let (mut bp, mut last_record) = (header.log, 0);
         let mut seen = FixedSet::default();
         while !bp.is_hole() && bp.validate().is_ok() && block_seq(&bp) <= limit_block {
             let place = place(set, 0, block_seq(&bp));
@@ -41,37 +42,34 @@ impl Walk<'_> {
             {
                 return Ok(Flow::Stop);
             }
-            if block_seq(&bp) == limit_block {
+            if (block_seq(&bp), last_record) == (limit_block, limit_record) {
                 break;
             }
-            let (next, targets) = match self.block(&bp, &header, limit_record).await {
+            let found = match self.block(&bp, &header, limit_record).await {
                 Ok(found) => found,
                 Err(error) => {
-                    if header.is_claimed() {
+                    // Without a limit of records the last block may be one that never had any.
+                    let more = limit_record != u64::MAX && last_record < limit_record;
+                    if header.is_claimed() && (block_seq(&bp) < limit_block || more) {
                         visitor.damage(Damage { place, bp: Some(bp), error });
                     }
                     break;
                 }
             };
-            for (object, blkid, target) in targets {
+            last_record = found.last_record.unwrap_or(last_record);
+            for (object, blkid, target) in found.targets {
                 let place = Bookmark { object, blkid, ..place };
                 if visitor.block(&target, &place).await? == Flow::Stop {
                     return Ok(Flow::Stop);
                 }
             }
-            bp = next;
+            bp = found.next;
         }
         Ok(Flow::Continue)
     }
 
-    /// Reads a log block: the next pointer, and the data blocks of claimed records as (object,
-    /// number, pointer).
-    async fn block(
-        &self,
-        bp: &BlockPtr,
-        header: &ZilHeader,
-        limit_record: u64,
-    ) -> Result<(BlockPtr, Vec<(u64, u64, BlockPtr)>)> {
+    /// Reads a log block.
+    async fn block(&self, bp: &BlockPtr, header: &ZilHeader, limit_record: u64) -> Result<Found> {
         let mut bytes = self.store.read_raw(bp).await?;
         if bp.endian() == Endian::Big {
             let mut swapped = bytes.into_mut();
@@ -80,14 +78,16 @@ impl Walk<'_> {
         }
         let block = LogBlock::decode(&bytes, bp).map_err(Error::corrupt)?;
         let mut targets = Vec::new();
+        let mut last_record = None;
         if !header.is_claimed() {
-            return Ok((block.next, targets));
+            return Ok(Found { next: block.next, targets, last_record });
         }
         for record in records(block.records) {
             let Ok(record) = record else { break };
             if record.seq > limit_record {
                 break;
             }
+            last_record = Some(record.seq);
             // Pointers stand in words, which a swap has brought in order.
             match Body::decode(&record, record.bytes) {
                 Ok(Body::Write { object, offset, bp, data: None, .. })
@@ -103,8 +103,17 @@ impl Walk<'_> {
             }
         }
         targets.retain(|(.., bp)| !bp.is_hole() && !bp.is_redacted());
-        Ok((block.next, targets))
+        Ok(Found { next: block.next, targets, last_record })
     }
+}
+
+/// What a log block leads to.
+struct Found {
+    next: BlockPtr,
+    /// Data blocks of claimed records: object, number, pointer.
+    targets: Vec<(u64, u64, BlockPtr)>,
+    /// Number of the last record that is claimed.
+    last_record: Option<u64>,
 }
 
 fn place(set: &Arc<ObjSet>, object: u64, blkid: u64) -> Bookmark {
