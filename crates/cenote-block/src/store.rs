@@ -31,8 +31,10 @@ use crate::heal::Reporter;
 use crate::verify::Verifier;
 use crate::write::Units;
 
-/// Reads that prefetching may have under way.
-const PREFETCHES_MAX: usize = 64;
+/// What is counted of bytes that are being read ahead: so much, also of smaller blocks.
+const PREFETCH_UNIT: u64 = 64 << 10;
+/// Those may be a quarter of the cache, within these bounds.
+const PREFETCH_BYTES: (u64, u64) = (4 << 20, 64 << 20);
 
 /// For whom, and where in which tree, a block is read.
 #[derive(Debug, Clone, Copy, Default)]
@@ -72,6 +74,7 @@ pub struct BlockStore {
     has_large_gang_headers: AtomicBool,
     prefetches: Arc<Semaphore>,
     blocks_read: AtomicU64,
+    prefetch_units: u64,
     bytes_read: AtomicU64,
     blocks_recovered: AtomicU64,
     parts_repaired: AtomicU64,
@@ -87,6 +90,8 @@ impl BlockStore {
     pub fn new(tree: Arc<Tree>, config: CacheConfig) -> Arc<Self> {
         let units = units(&tree);
         Arc::new(Self {
+        let (least, most) = PREFETCH_BYTES;
+        let prefetch_units = (config.capacity_bytes / 4).clamp(least, most) / PREFETCH_UNIT;
             tree,
             units,
             allocator: OnceLock::new(),
@@ -97,7 +102,8 @@ impl BlockStore {
             cache: BlockCache::new(config),
             salt: RwLock::new(None),
             has_large_gang_headers: AtomicBool::new(false),
-            prefetches: Arc::new(Semaphore::new(PREFETCHES_MAX)),
+            prefetches: Arc::new(Semaphore::new(prefetch_units as usize)),
+            prefetch_units,
             blocks_read: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
             blocks_recovered: AtomicU64::new(0),
@@ -238,12 +244,15 @@ impl BlockStore {
         self.cache.get(&key).filter(|block| block.len() as u64 == bp.lsize())
     }
 
-    /// Starts reading the block behind `bp` into the cache, unless enough of that is going on.
-    pub fn prefetch(self: &Arc<Self>, bp: &BlockPtr, context: &ReadContext<'_>) {
+    /// Starts reading the block behind `bp` into the cache; false if so much of that is going on
+    /// that it is not begun.
+    pub fn prefetch(self: &Arc<Self>, bp: &BlockPtr, context: &ReadContext<'_>) -> bool {
         if bp.is_embedded() || bp.is_hole() || self.cached(bp, context).is_some() {
-            return;
+            return true;
         }
-        let Ok(permit) = Arc::clone(&self.prefetches).try_acquire_owned() else { return };
+        let units = bp.lsize().div_ceil(PREFETCH_UNIT).clamp(1, self.prefetch_units) as u32;
+        let permit = Arc::clone(&self.prefetches).try_acquire_many_owned(units);
+        let Ok(permit) = permit else { return false };
         let (store, bp, keys) = (Arc::clone(self), *bp, context.keys.cloned());
         let (place, is_encrypted) = (context.place, context.is_encrypted);
         cenote_rt::spawn(async move {

@@ -212,6 +212,18 @@ tunables! {
         "bytes read ahead of a sequential reader";
     VERIFY_BATCH_BYTES = "cenote_verify_batch_bytes", 2 * MIB, (64 * KIB, 1 << 30),
         "bytes of neighbouring blocks that verify reads and judges in one go";
+    PREFETCH_DISABLE = "zfs_prefetch_disable", 0, (0, 1),
+        "whether nothing is read ahead of who reads files and volumes";
+    PREFETCH_MIN_BYTES = "zfetch_min_distance", 4 * MIB, (0, 1 << 30),
+        "bytes that reading ahead of a stream grows to with every request";
+    PREFETCH_INDIRECT_BYTES = "zfetch_max_idistance", 64 * MIB, (0, 1 << 40),
+        "bytes of a stream for which indirect blocks are read ahead";
+    PREFETCH_REORDER = "zfetch_max_reorder", 16 * MIB, (0, 1 << 30),
+        "bytes by which requests of a stream may come out of order";
+    PREFETCH_STREAMS = "zfetch_max_streams", 8, (1, 256),
+        "streams of requests that are told apart in one object";
+    PREFETCH_REAP_SECONDS = "zfetch_min_sec_reap", 1, (0, 3600),
+        "seconds after which a stream that nobody goes on with makes room for another";
     TRAVERSE_PREFETCH_BLOCKS = "cenote_traverse_prefetch_blocks", 16, (0, 4096),
         "indirect blocks and blocks of dnodes that a traversal reads ahead of their turn";
     RECONSTRUCT_ATTEMPTS_MAX = "zfs_reconstruct_indirect_combinations_max", 4096, (1, 1 << 20),

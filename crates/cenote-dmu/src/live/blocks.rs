@@ -18,6 +18,12 @@ pub trait Blocks: Send + Sync {
         self.read(pointer, place)
     }
 
+    /// Starts reading the block behind `pointer` into memory; false if too much of that is going
+    /// on. Who cannot read ahead does nothing.
+    fn prefetch(&self, _pointer: &BlockPtr, _place: &Bookmark) -> bool {
+        true
+    }
+
     /// Does the CPU work of several writes at once.
     fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>>;
 

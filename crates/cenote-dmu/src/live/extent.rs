@@ -44,7 +44,7 @@ impl Tx<'_> {
 impl View<'_> {
     fn run(&self, object: u64, blkid: u64, max: u64) -> TxResult<Run> {
         let mut end = blkid.saturating_add(max);
-        for layer in self.layers.iter().rev() {
+        for layer in self.layers() {
             let Some(changes) = layer.objects.get(&object) else { continue };
             if let Said::This(is_data) = said(changes, blkid, &mut end) {
                 return Ok(Run { is_data, count: end - blkid });

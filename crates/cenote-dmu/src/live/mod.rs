@@ -31,6 +31,7 @@
 //!
 //! Sources: spec 02 §9-§13, 04 §9, §19.
 
+mod ahead;
 mod alloc;
 mod blocks;
 mod context;
@@ -48,6 +49,7 @@ mod view;
 mod write;
 
 pub use blocks::Blocks;
+pub use ahead::ReadAhead;
 pub use context::{BlockSink, Facts, Owned, Owner, OwnerProbe, PolicySource, SyncContext, Synced};
 pub use early::Early;
 pub use error::LiveError;

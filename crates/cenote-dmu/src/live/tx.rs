@@ -47,11 +47,11 @@ impl<'a> Tx<'a> {
     }
 
     pub(super) fn view(&self) -> View<'_> {
-        let below = self.source.below.iter().map(|below| below.layer);
         View {
             blocks: self.source.blocks,
             id: self.source.id,
-            layers: below.chain(std::iter::once(&self.overlay)).collect(),
+            below: &self.source.below,
+            overlay: &self.overlay,
             base: self.source.base,
             fetched: self.source.fetched,
         }

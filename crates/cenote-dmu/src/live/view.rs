@@ -16,6 +16,7 @@ use cenote_rt::{Buf, Error, FixedMap, Kind};
 use super::blocks::Blocks;
 use super::layer::Layer;
 use super::step::{Missing, Step, TxResult};
+use super::tx::Below;
 use crate::dnode::SPILL_BLKID;
 use crate::error::DmuError;
 use crate::geometry::Geometry;
@@ -30,11 +31,12 @@ pub(super) struct Tree {
     pub(super) root: BlockPtr,
     pub(super) phys: Arc<ObjSetPhys>,
     dnodes: Arc<Dnodes>,
+    pointers: Arc<Pointers>,
 }
 
 impl Tree {
     pub(super) fn new(root: BlockPtr, phys: ObjSetPhys) -> Self {
-        Self { root, phys: Arc::new(phys), dnodes: Arc::default() }
+        Self { root, phys: Arc::new(phys), dnodes: Arc::default(), pointers: Arc::default() }
     }
 }
 
@@ -66,6 +68,42 @@ impl Dnodes {
     }
 }
 
+/// Lowest indirect blocks of a tree that were looked up last. Whoever reads at random goes down
+/// the same few of them again and again, and each level costs a look into the cache.
+#[derive(Debug)]
+struct Pointers(Mutex<Vec<Option<(u64, u64, Buf)>>>);
+
+/// Places for them: each object and number has one.
+const POINTERS: usize = 64;
+
+impl Default for Pointers {
+    fn default() -> Self {
+        Self(Mutex::new(vec![None; POINTERS]))
+    }
+}
+
+impl Pointers {
+    // Held for a look-up; always under the object set's lock or by a sync.
+    fn get(&self, object: u64, number: u64) -> Option<Buf> {
+        let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match places.get(place_of(object, number))? {
+            Some((of, at, block)) if (*of, *at) == (object, number) => Some(block.clone()),
+            _ => None,
+        }
+    }
+
+    fn put(&self, object: u64, number: u64, block: &Buf) {
+        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = places.get_mut(place_of(object, number)) {
+            *place = Some((object, number, block.clone()));
+        }
+    }
+}
+
+fn place_of(object: u64, number: u64) -> usize {
+    (object.wrapping_mul(7).wrapping_add(number) % POINTERS as u64) as usize
+}
+
 /// The shape of the block tree of an object.
 pub(super) fn geometry_of(phys: &DnodePhys) -> Geometry {
     Geometry {
@@ -82,12 +120,19 @@ pub(super) struct View<'a> {
     pub(super) blocks: &'a dyn Blocks,
     pub(super) id: u64,
     /// From the oldest to the newest.
-    pub(super) layers: Vec<&'a Layer>,
+    pub(super) below: &'a [Below<'a>],
+    /// On top of them.
+    pub(super) overlay: &'a Layer,
     pub(super) base: &'a Tree,
     pub(super) fetched: &'a Fetched,
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    /// From the newest to the oldest.
+    pub(super) fn layers(&self) -> impl Iterator<Item = &'a Layer> {
+        std::iter::once(self.overlay).chain(self.below.iter().rev().map(|below| below.layer))
+    }
+
     /// The block behind `pointer`.
     pub(super) fn fetch(
         &self,
@@ -119,6 +164,12 @@ impl View<'_> {
         if level > top || blkid > tree.ancestor(tree.max_block, 0, level) {
             return Ok(BlockPtr::HOLE);
         }
+        // Only committed dnodes are asked for pointers.
+        let is_lowest = level == 0 && top > 0;
+        let parent = tree.ancestor(blkid, level, level + 1);
+        if is_lowest && let Some(block) = self.base.pointers.get(object, parent) {
+            return self.child(object, &block, tree.index_in_parent(blkid));
+        }
         let root = tree.ancestor(blkid, level, top) as usize;
         let mut pointer = phys.blkptrs.get(root).copied().unwrap_or(BlockPtr::HOLE);
         for at in (level + 1..=top).rev() {
@@ -127,14 +178,22 @@ impl View<'_> {
             }
             let number = tree.ancestor(blkid, level, at);
             let block = self.fetch_checked(&pointer, object, &tree, at, number)?;
+            if is_lowest && at == 1 {
+                self.base.pointers.put(object, number, &block);
+            }
             let index = tree.index_in_parent(tree.ancestor(blkid, level, at - 1));
-            pointer = BlockPtr::at(&block, index * BLOCK_PTR_LEN)
-                .ok_or_else(|| self.corrupt(object, DmuError::Index { index, len: block.len() }))?;
+            pointer = self.child(object, &block, index)?;
         }
         Ok(pointer)
     }
 
-    fn fetch_checked(
+    /// The pointer at `index` of an indirect block.
+    pub(super) fn child(&self, object: u64, block: &Buf, index: usize) -> TxResult<BlockPtr> {
+        BlockPtr::at(block, index * BLOCK_PTR_LEN)
+            .ok_or_else(|| self.corrupt(object, DmuError::Index { index, len: block.len() }))
+    }
+
+    pub(super) fn fetch_checked(
         &self,
         pointer: &BlockPtr,
         object: u64,
@@ -191,7 +250,7 @@ impl View<'_> {
             let cause = DmuError::ObjectNumber { object };
             return Err(Error::new(Kind::Invalid, cause).in_object(self.id, object).into());
         }
-        for layer in self.layers.iter().rev() {
+        for layer in self.layers() {
             if let Some(changes) = layer.objects.get(&object) {
                 return Ok(changes.alive().cloned());
             }
@@ -201,7 +260,7 @@ impl View<'_> {
 
     /// A data block as it is now; `None` if it is a hole or outside. The object is allocated.
     pub(super) fn block(&self, object: u64, blkid: u64) -> TxResult<Option<Buf>> {
-        for layer in self.layers.iter().rev() {
+        for layer in self.layers() {
             let Some(changes) = layer.objects.get(&object) else { continue };
             if let Some(block) = changes.blocks.get(&blkid) {
                 return Ok(Some(block.clone()));
@@ -221,7 +280,7 @@ impl View<'_> {
     /// The spill block as it is now.
     pub(super) fn spill(&self, object: u64) -> TxResult<Option<Buf>> {
         use super::layer::SpillChange;
-        for layer in self.layers.iter().rev() {
+        for layer in self.layers() {
             let Some(changes) = layer.objects.get(&object) else { continue };
             match &changes.spill {
                 SpillChange::Set(block) => return Ok(Some(block.clone())),

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_block::policy::WritePolicy;
-use cenote_block::{BlockStore, Content, Draft, WriteContext, Written};
+use cenote_block::{BlockStore, Content, Draft, ReadContext, WriteContext, Written};
 use cenote_dmu::live::Blocks;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
@@ -257,6 +257,10 @@ impl Blocks for Steady {
                 }
             }
         })
+    }
+
+    fn prefetch(&self, pointer: &BlockPtr, place: &Bookmark) -> bool {
+        self.store.prefetch(pointer, &ReadContext { place: *place, ..ReadContext::default() })
     }
 
     fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>> {
