@@ -72,9 +72,10 @@ pub struct BlockStore {
     cache: BlockCache,
     salt: RwLock<Option<Arc<Salt>>>,
     has_large_gang_headers: AtomicBool,
+    /// In units.
     prefetches: Arc<Semaphore>,
-    blocks_read: AtomicU64,
     prefetch_units: u64,
+    blocks_read: AtomicU64,
     bytes_read: AtomicU64,
     blocks_recovered: AtomicU64,
     parts_repaired: AtomicU64,
@@ -89,9 +90,9 @@ impl BlockStore {
     /// A store over the vdevs of a pool.
     pub fn new(tree: Arc<Tree>, config: CacheConfig) -> Arc<Self> {
         let units = units(&tree);
-        Arc::new(Self {
         let (least, most) = PREFETCH_BYTES;
         let prefetch_units = (config.capacity_bytes / 4).clamp(least, most) / PREFETCH_UNIT;
+        Arc::new(Self {
             tree,
             units,
             allocator: OnceLock::new(),
@@ -262,6 +263,7 @@ impl BlockStore {
             let _ = store.read_block(&bp, &context).await;
             drop(permit);
         });
+        true
     }
 
     /// The stored bytes behind `bp`, verified: compressed and encrypted as they are on disk.
