@@ -185,6 +185,9 @@ pub enum FsError {
     /// The dataset is read only (`readonly=on`), or the file system is.
     #[error("Read-only file system")]
     ReadOnly,
+    /// A path goes on in a snapshot, which is a file system of its own.
+    #[error("Invalid cross-device link: the path goes on in a snapshot")]
+    InSnapshot,
     /// There is no room for one more layout of attributes.
     #[error("all layouts of attributes are in use")]
     LayoutCount,

@@ -19,15 +19,14 @@ use cenote_ondisk::sa::registry::{LAYOUTS, REGISTRY};
 use cenote_ondisk::words;
 use cenote_ondisk::zap::Value;
 use cenote_pool::Dataset;
+use cenote_pool::engine::{Engine, OpenSnapshot};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::error::FsError;
+use crate::mount::control;
 
 /// Largest table of id domains that is read.
 const DOMAINS_LEN_MAX: u64 = 16 << 20;
-
-/// Roots of snapshots count down from here by the number of their dataset.
-const SNAPSHOT_INODES_END: u64 = 0xffff_ffff_fffc;
 
 /// How names that differ in case only are told apart (`casesensitivity`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -64,6 +63,8 @@ pub struct FileSystem {
     domains: Option<u64>,
     rules: NameRules,
     is_snapshot: bool,
+    /// Keeps the snapshot of a pool that is written meanwhile.
+    _hold: Option<OpenSnapshot>,
 }
 
 impl FileSystem {
@@ -74,10 +75,30 @@ impl FileSystem {
     /// no file system, or one that we do not know.
     pub async fn open(dataset: &Dataset) -> Result<Arc<Self>> {
         let objset = dataset.open().await?;
-        Self::of(objset, dataset).await.map_err(|error| error.in_dataset(dataset.name()))
+        let name = dataset.name();
+        let opened = Self::of(objset, name, dataset.is_snapshot(), None).await;
+        opened.map_err(|error| error.in_dataset(name))
     }
 
-    async fn of(objset: Arc<ObjSet>, dataset: &Dataset) -> Result<Arc<Self>> {
+    /// Opens a snapshot, `pool/dataset@name`, of a pool that is open for writing. As long as this is
+    /// there the snapshot cannot be destroyed.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is no such snapshot; otherwise as [`open`](Self::open).
+    pub async fn open_snapshot(engine: &Engine, name: &str) -> Result<Arc<Self>> {
+        let opened = async {
+            let snapshot = engine.open_snapshot(name).await?;
+            Self::of(Arc::clone(snapshot.contents()), name, true, Some(snapshot)).await
+        };
+        opened.await.map_err(|error| error.in_dataset(name))
+    }
+
+    async fn of(
+        objset: Arc<ObjSet>,
+        name: &str,
+        is_snapshot: bool,
+        hold: Option<OpenSnapshot>,
+    ) -> Result<Arc<Self>> {
         if objset.kind() != ObjSetType::Zfs {
             return Err(Error::new(Kind::Invalid, FsError::NotAFilesystem));
         }
@@ -100,8 +121,9 @@ impl FileSystem {
         let normalization = number(&master, NORMALIZATION).await?.unwrap_or(0);
         let is_utf8_only = number(&master, UTF8ONLY).await?.unwrap_or(0) != 0 || normalization != 0;
         Ok(Arc::new(Self {
-            name: dataset.name().to_owned(),
-            is_snapshot: dataset.is_snapshot(),
+            name: name.to_owned(),
+            is_snapshot,
+            _hold: hold,
             registry,
             version,
             root,
@@ -136,7 +158,7 @@ impl FileSystem {
     /// which is an entry of `.zfs/snapshot` (spec 03 §15).
     pub fn inode(&self, object: u64) -> u64 {
         if self.is_snapshot && object == self.root {
-            SNAPSHOT_INODES_END.saturating_sub(self.objset.id())
+            control::root_of(self.objset.id())
         } else {
             object
         }

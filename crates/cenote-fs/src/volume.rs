@@ -19,7 +19,7 @@ use cenote_dmu::{Dnode, ObjSet, Zap};
 use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::Dataset;
-use cenote_pool::engine::Engine;
+use cenote_pool::engine::{Engine, OpenSnapshot};
 use cenote_rt::{Buf, Error, Kind, Result};
 
 use crate::error::FsError;
@@ -35,6 +35,8 @@ pub struct Volume {
     name: Arc<str>,
     dnode: Arc<Dnode>,
     size: u64,
+    /// Keeps the snapshot of a pool that is written meanwhile.
+    _hold: Option<Arc<OpenSnapshot>>,
 }
 
 impl Volume {
@@ -48,13 +50,15 @@ impl Volume {
     }
 
     /// Opens a snapshot of a volume, `pool/volume@name`, of a pool that is open for writing.
-    /// Nothing keeps the snapshot: once it is destroyed, what is read here may fail.
+    /// As long as this is there the snapshot cannot be destroyed.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_snapshot(engine: &Engine, name: &str) -> Result<Self> {
-        let objset = engine.snapshot_contents(name).await;
-        Self::of(&objset.map_err(|error| error.in_dataset(name))?, name).await
+        let opened = engine.open_snapshot(name).await;
+        let opened = opened.map_err(|error| error.in_dataset(name))?;
+        let volume = Self::of(opened.contents(), name).await?;
+        Ok(Self { _hold: Some(Arc::new(opened)), ..volume })
     }
 
     async fn of(objset: &Arc<ObjSet>, name: &str) -> Result<Self> {
@@ -69,7 +73,7 @@ impl Volume {
             let cause = FsError::VolumeSize { size, block_size: dnode.geometry().block_size };
             return Err(located(dnode.locate(Error::corrupt(cause))));
         }
-        Ok(Self { name: name.into(), dnode, size })
+        Ok(Self { name: name.into(), dnode, size, _hold: None })
     }
 
     /// The dataset's name.

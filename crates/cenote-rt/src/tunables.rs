@@ -127,6 +127,8 @@ tunables! {
         "nanoseconds that a writer waits half way from there to the limit";
     UNFLUSHED_MAX = "cenote_unflushed_max", 256 * MIB, (MIB, 1 << 46),
         "bytes written to a leaf after which it is flushed, wherever the transaction group is";
+    ADMIN_SNAPSHOT = "zfs_admin_snapshot", 0, (0, 1),
+        "whether directories in .zfs/snapshot can be made, removed and renamed";
     TXG_TIMEOUT = "zfs_txg_timeout", 5, (1, 3600),
         "seconds after which changes are synced at the latest";
     ASYNC_BLOCK_MAX_BLOCKS = "zfs_async_block_max_blocks", 100_000, (1, u64::MAX),

@@ -97,6 +97,7 @@ pub trait OwnerProbe: Send + Sync {
 /// What the blocks and dnodes that were written have that the dataset's features must tell (spec 02
 /// §12.3).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a feature of its own")]
 pub struct Facts {
     /// A block above 128 KiB.
     pub has_large_block: bool,
@@ -104,6 +105,8 @@ pub struct Facts {
     pub has_large_dnode: bool,
     /// A block compressed with zstd.
     pub has_zstd: bool,
+    /// A name of more than 255 bytes.
+    pub has_long_name: bool,
     /// Checksum functions of blocks, one bit for each number.
     pub checksums: u32,
 }
@@ -116,6 +119,7 @@ impl Facts {
             has_large_block: self.has_large_block || other.has_large_block,
             has_large_dnode: self.has_large_dnode || other.has_large_dnode,
             has_zstd: self.has_zstd || other.has_zstd,
+            has_long_name: self.has_long_name || other.has_long_name,
             checksums: self.checksums | other.checksums,
         }
     }
@@ -136,6 +140,7 @@ impl Facts {
             has_large_block: block.lsize() > SMALL_BLOCK_MAX,
             has_large_dnode: false,
             has_zstd: block.compression() == Some(CompressionType::Zstd),
+            has_long_name: false,
             checksums: checksum,
         }
     }

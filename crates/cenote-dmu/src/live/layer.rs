@@ -72,6 +72,8 @@ pub(super) struct Layer {
     pub(super) count_delta: i64,
     /// Bytes that it keeps in memory.
     pub(super) dirty_bytes: u64,
+    /// A directory got a name of more than 255 bytes.
+    pub(super) has_long_name: bool,
 }
 
 impl ObjectLayer {
@@ -202,5 +204,6 @@ impl Layer {
         self.zil_header = later.zil_header.or(self.zil_header);
         self.flags = later.flags.or(self.flags);
         self.count_delta += later.count_delta;
+        self.has_long_name |= later.has_long_name;
     }
 }

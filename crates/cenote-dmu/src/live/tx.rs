@@ -121,6 +121,12 @@ impl<'a> Tx<'a> {
         self.view().spill(object)
     }
 
+    /// Notes that a directory got a name of more than 255 bytes, which not every reader of the
+    /// dataset can be expected to know (feature `longname`).
+    pub fn note_long_name(&mut self) {
+        self.overlay.has_long_name = true;
+    }
+
     /// Objects allocated now.
     pub fn object_count(&self) -> u64 {
         let below: i64 = self.source.below.iter().map(|below| below.layer.count_delta).sum();

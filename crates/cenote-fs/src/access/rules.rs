@@ -288,7 +288,11 @@ pub const fn without_set_ids(mode: u64) -> u64 {
 #[must_use]
 pub fn mode_after_write(mode: u64, cred: &Credentials) -> u64 {
     let is_executable = mode & 0o111 != 0;
-    if is_executable && !cred.can(Capabilities::FSETID) { without_set_ids(mode) } else { mode }
+    if is_executable && !cred.can(Capabilities::FSETID) {
+        mode & !(SET_UID | SET_GID)
+    } else {
+        mode
+    }
 }
 
 /// Whether times may be changed: to now by everybody who may write, to others by the owner.

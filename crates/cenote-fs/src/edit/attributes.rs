@@ -6,13 +6,11 @@ use cenote_ondisk::znode::{PFlags, Time};
 use cenote_rt::Kind;
 
 use super::inode::PERMISSION_MASK;
-use super::{Inode, Op, data, permit, record, refuse};
+use super::{Inode, Op, data, permit, record, refuse, xattr};
+use crate::access::rules;
 use crate::error::FsError;
 use crate::node::FileKind;
 
-const EXECUTE_BITS: u64 = 0o111;
-const GROUP_EXECUTE: u64 = 0o010;
-const SET_UID: u64 = 0o4000;
 const SET_IDS: u64 = 0o6000;
 
 /// A time to be set.
@@ -76,14 +74,16 @@ pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) ->
         }
         let is_same = size == inode.size();
         data::set_size(op, &mut inode, size)?;
-        drop_set_ids(op, &mut inode);
+        drop_privileges(op, &mut inode)?;
         if !is_same || wish.mtime.is_none() {
             op.touch_content(&mut inode);
         }
     }
+    let before = inode.mode() & SET_IDS;
     set_owner(op, &mut inode, wish)?;
+    let has_lost_ids = inode.mode() & SET_IDS != before;
     if let Some(mode) = wish.mode {
-        permit::chmod(op, &mut inode, u64::from(mode) & PERMISSION_MASK)?;
+        set_mode(op, &mut inode, u64::from(mode) & PERMISSION_MASK)?;
     }
     if let Some(flags) = wish.flags {
         inode.set_flags((inode.flags() - USER_FLAGS) | (flags & USER_FLAGS));
@@ -111,8 +111,19 @@ pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) ->
         inode.set_time(ZplAttr::Mtime, time(wish));
     }
     op.store(&inode)?;
-    record::set_attributes(op, &inode, wish);
+    let mode = has_lost_ids.then_some((inode.mode() & PERMISSION_MASK) as u32);
+    record::set_attributes(op, &inode, &SetAttributes { mode: wish.mode.or(mode), ..*wish });
     Ok(inode)
+}
+
+fn set_mode(op: &mut Op<'_, '_>, inode: &mut Inode, mode: u64) -> TxResult<()> {
+    let (lost, others) = (inode.mode() & SET_IDS & !mode, !SET_IDS & PERMISSION_MASK);
+    if op.cred.is_none() && lost != 0 && (mode ^ inode.mode()) & others == 0 {
+        // A write or a new owner took the bits off, which leaves the ACL alone.
+        inode.set_word(ZplAttr::Mode, inode.mode() & !lost);
+        return Ok(());
+    }
+    permit::chmod(op, inode, mode)
 }
 
 fn set_owner(op: &mut Op<'_, '_>, inode: &mut Inode, wish: &SetAttributes) -> TxResult<()> {
@@ -122,8 +133,13 @@ fn set_owner(op: &mut Op<'_, '_>, inode: &mut Inode, wish: &SetAttributes) -> Tx
         return Ok(());
     }
     permit::quota_of_owner(op, uid, gid)?;
-    if wish.mode.is_none() && inode.kind() != FileKind::Directory {
-        drop_set_ids_of_owner(inode);
+    if inode.kind() != FileKind::Directory {
+        if op.cred.is_some() {
+            xattr::drop_capability(op, inode)?;
+        }
+        if wish.mode.is_none() {
+            inode.set_word(ZplAttr::Mode, rules::without_set_ids(inode.mode()));
+        }
     }
     if let Some(uid) = uid {
         inode.set_word(ZplAttr::Uid, uid);
@@ -167,18 +183,19 @@ fn set_project(op: &mut Op<'_, '_>, inode: &mut Inode, project: u32) -> TxResult
     Ok(())
 }
 
-/// Writing takes the set-id bits off what can be executed, unless who writes may set them.
-pub(super) fn drop_set_ids(op: &Op<'_, '_>, inode: &mut Inode) {
-    let mode = inode.mode();
-    if mode & EXECUTE_BITS == 0 || mode & SET_IDS == 0 || permit::may_keep_set_ids(op) {
-        return;
+/// Another content has not the privileges of the one before: writing takes capabilities off a
+/// program, and, unless who writes may set them, the set-id bits. The inode is the caller's to
+/// store. A replay is told by records of their own.
+pub(super) fn drop_privileges(op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
+    if op.cred.is_none() {
+        return Ok(());
     }
-    inode.set_word(ZplAttr::Mode, mode & !SET_IDS);
-}
-
-/// So does another owner, whoever gives it.
-fn drop_set_ids_of_owner(inode: &mut Inode) {
-    let mode = inode.mode();
-    let lost = if mode & GROUP_EXECUTE != 0 { SET_IDS } else { SET_UID };
-    inode.set_word(ZplAttr::Mode, mode & !lost);
+    xattr::drop_capability(op, inode)?;
+    let mode = permit::mode_after_write(op, inode);
+    if mode != inode.mode() {
+        inode.set_word(ZplAttr::Mode, mode);
+        let mode = Some((mode & PERMISSION_MASK) as u32);
+        record::set_attributes(op, inode, &SetAttributes { mode, ..Default::default() });
+    }
+    Ok(())
 }

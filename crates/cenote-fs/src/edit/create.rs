@@ -114,7 +114,7 @@ impl<'a> NewNode<'a> {
 /// transaction.
 pub fn create(op: &mut Op<'_, '_>, parent: u64, name: &[u8], new: &NewNode<'_>) -> TxResult<Inode> {
     let mut dir = op.directory(parent)?;
-    names::check(op, name)?;
+    names::check_new(op, parent, name)?;
     let is_directory = new.kind == NewKind::Directory;
     if names::find(op, parent, name)?.is_some() {
         permit::search(op, &dir)?;
@@ -173,7 +173,7 @@ pub fn link(op: &mut Op<'_, '_>, object: u64, parent: u64, name: &[u8]) -> TxRes
         return Err(refuse(Kind::Invalid, FsError::WrongKind));
     }
     permit::same_project(&dir, &inode)?;
-    names::check(op, name)?;
+    names::check_new(op, parent, name)?;
     if names::find(op, parent, name)?.is_some() {
         return Err(refuse(Kind::Exists, FsError::Exists));
     }

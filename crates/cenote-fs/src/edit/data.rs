@@ -113,7 +113,7 @@ pub fn write(
     if end > size {
         inode.set_word(ZplAttr::Size, end);
     }
-    attributes::drop_set_ids(op, &mut inode);
+    attributes::drop_privileges(op, &mut inode)?;
     op.touch_content(&mut inode);
     op.store(&inode)?;
     record::write(op, &inode, offset, bytes.len() as u64);
@@ -152,7 +152,7 @@ pub fn truncate(op: &mut Op<'_, '_>, object: u64, size: u64) -> TxResult<Inode> 
     let mut inode = file(op, object)?;
     permit::write(op, &inode, 0)?;
     set_size(op, &mut inode, size)?;
-    attributes::drop_set_ids(op, &mut inode);
+    attributes::drop_privileges(op, &mut inode)?;
     op.touch_content(&mut inode);
     op.store(&inode)?;
     record::truncate(op, &inode, size, 0);
@@ -189,7 +189,7 @@ pub fn free(op: &mut Op<'_, '_>, object: u64, offset: u64, len: u64) -> TxResult
     if offset < end {
         op.tx.free_range(object, offset, Some(end - offset))?;
     }
-    attributes::drop_set_ids(op, &mut inode);
+    attributes::drop_privileges(op, &mut inode)?;
     op.touch_content(&mut inode);
     op.store(&inode)?;
     if offset < end {

@@ -52,6 +52,8 @@ pub struct Settings {
     pub snapdir: u64,
     /// Whether names may be longer than 255 bytes (`longname`).
     pub has_long_names: bool,
+    /// Whether there may be such names (feature `longname`).
+    pub knows_long_names: bool,
     /// Slots of a new dnode (`dnodesize`).
     pub dnode_slots: usize,
 }
@@ -78,6 +80,7 @@ impl Settings {
     /// Those of reading the MOS.
     pub async fn read(engine: &Engine, head: &Head) -> Result<Self> {
         let values = engine.head_numbers(head, &PROPERTIES).await?;
+        let knows_long_names = engine.has_feature("longname").await?;
         let value = |name: &str| {
             let found = PROPERTIES.iter().zip(&values).find(|((known, _), _)| *known == name);
             found.map_or(0, |(_, value)| *value)
@@ -98,7 +101,8 @@ impl Settings {
             acl_mode: value("aclmode"),
             acl_inherit: value("aclinherit"),
             snapdir: value("snapdir"),
-            has_long_names: value("longname") != 0,
+            has_long_names: knows_long_names && value("longname") != 0,
+            knows_long_names,
             dnode_slots: slots as usize,
         })
     }

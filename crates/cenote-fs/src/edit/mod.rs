@@ -48,6 +48,7 @@ use cenote_rt::{Error, Kind};
 
 use crate::access::Credentials;
 use crate::error::FsError;
+use crate::mount::control::Virtual;
 
 pub use acl::{acl, set_acl};
 pub use attributes::{SetAttributes, SetTime, USER_FLAGS, set_attributes};
@@ -56,6 +57,7 @@ pub use data::{Place, WriteFacts, block_size_for, free, truncate, write};
 pub use entries::{DirPage, Listed, list, lookup};
 pub use facts::{Facts, Openers, Settings};
 pub use inode::Inode;
+pub(crate) use names::CONTROL;
 pub(crate) use posix::access_acl;
 pub use remove::{Removed, Target, remove};
 pub use rename::{Rename, RenameMode, rename};
@@ -158,6 +160,10 @@ impl<'a, 'tx> Op<'a, 'tx> {
     /// # Errors
     /// `Kind::NotFound` if it is free; `Kind::Corrupt` if it has no attributes of a file.
     pub fn inode(&mut self, object: u64) -> TxResult<Inode> {
+        if Virtual::of(object).is_some() {
+            // The control directory is not stored, and what is in it stays as it is.
+            return Err(refuse(Kind::Permission, FsError::NotPermitted));
+        }
         Inode::load(self.tx, &self.schema, object)
     }
 

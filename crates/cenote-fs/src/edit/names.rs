@@ -10,8 +10,12 @@ use super::{Inode, Op, refuse};
 use crate::error::FsError;
 use crate::filesystem::{CaseSensitivity, NameRules};
 
-/// Longest name.
+/// Longest name that every reader knows.
 const NAME_MAX: usize = 255;
+/// Longest name with the feature `longname`.
+const LONG_NAME_MAX: usize = 1023;
+/// The name in the root under which snapshots are found. It is never stored.
+pub(crate) const CONTROL: &[u8] = b".zfs";
 
 /// An entry that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +24,29 @@ pub(crate) struct Found {
     pub(crate) name: Vec<u8>,
     /// The object.
     pub(crate) object: u64,
+}
+
+/// Whether something new may be called that.
+///
+/// Names of more than 255 bytes are for file systems with `longname=on`; a log may have some of the
+/// time when it was on.
+pub(crate) fn check_new(op: &Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<()> {
+    check(op, name)?;
+    check_free(op, dir, name)?;
+    let settings = op.facts.settings();
+    let may_be_long = settings.has_long_names || op.cred.is_none() && settings.knows_long_names;
+    if name.len() > NAME_MAX && !may_be_long {
+        return Err(refuse(Kind::Invalid, FsError::NameTooLong));
+    }
+    Ok(())
+}
+
+/// The name of the control directory is nobody's (spec 03 §15).
+pub(crate) fn check_free(op: &Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<()> {
+    if dir == op.facts.root && name == CONTROL {
+        return Err(refuse(Kind::Exists, FsError::Exists));
+    }
+    Ok(())
 }
 
 /// Whether something may be called that.
@@ -33,7 +60,7 @@ pub(crate) fn check(op: &Op<'_, '_>, name: &[u8]) -> TxResult<()> {
     if name.contains(&b'/') || name.contains(&0) {
         return Err(refuse(Kind::Invalid, FsError::WrongKind));
     }
-    if name.len() > NAME_MAX {
+    if name.len() > LONG_NAME_MAX {
         return Err(refuse(Kind::Invalid, FsError::NameTooLong));
     }
     if op.facts.rules.is_utf8_only && std::str::from_utf8(name).is_err() {
@@ -80,6 +107,9 @@ fn found(name: Vec<u8>, value: &Value) -> TxResult<Found> {
 /// Adds an entry for an inode.
 pub(crate) fn insert(op: &mut Op<'_, '_>, dir: u64, name: &[u8], inode: &Inode) -> TxResult<()> {
     let entry = DirEntry { file_type: inode.type_bits(), object: inode.object };
+    if name.len() > NAME_MAX {
+        op.tx.note_long_name();
+    }
     zap::insert(op.tx, dir, name, entry.encode())
 }
 

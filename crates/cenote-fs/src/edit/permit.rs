@@ -14,7 +14,7 @@ use super::attributes::SetAttributes;
 use super::create::NewNode;
 use super::inode::PERMISSION_MASK;
 use super::{Inode, Op, posix, refuse};
-use crate::access::{self, Capabilities, Credentials};
+use crate::access::{self, Capabilities};
 use crate::acl::{self, AclInherit, AclMode, Ids, NewNodeAcl, NodeAcl, ParentAcl, Want};
 use crate::error::FsError;
 
@@ -115,9 +115,10 @@ pub(crate) fn may_set_gid(op: &Op<'_, '_>, gid: u64) -> bool {
     cred.is_member(gid) || cred.can(Capabilities::FSETID)
 }
 
-/// Whether writing leaves the set-id bits alone.
-pub(crate) fn may_keep_set_ids(op: &Op<'_, '_>) -> bool {
-    op.cred.is_none_or(|cred: &Credentials| cred.can(Capabilities::FSETID))
+/// The mode of a file that is written.
+pub(crate) fn mode_after_write(op: &Op<'_, '_>, inode: &Inode) -> u64 {
+    let mode = inode.mode();
+    op.cred.map_or(mode, |cred| access::rules::mode_after_write(mode, cred))
 }
 
 /// The ACL of a new inode.

@@ -50,6 +50,7 @@ pub fn remove(op: &mut Op<'_, '_>, parent: u64, name: &[u8], target: Target) -> 
         return Err(refuse(Kind::Exists, FsError::NotEmpty));
     }
     permit::search(op, &dir)?;
+    names::check_free(op, parent, name)?;
     let found = names::require(op, parent, name)?;
     let inode = op.inode(found.object)?;
     match target {

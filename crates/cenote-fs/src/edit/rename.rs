@@ -86,8 +86,9 @@ pub fn rename(op: &mut Op<'_, '_>, wish: &Rename<'_>) -> TxResult<Option<Removed
     }
     permit::search(op, &dirs.source)?;
     permit::search(op, dirs.target_ref())?;
+    names::check_free(op, from, old)?;
     let moved = names::require(op, from, old)?;
-    names::check(op, new)?;
+    names::check_new(op, to, new)?;
     let there = names::find(op, to, new)?;
     let mut inode = op.inode(moved.object)?;
     check_project(op, &dirs, &inode)?;

@@ -33,6 +33,8 @@ const LISTED_MAX: usize = 32 << 10;
 const LIST_MAX_BEFORE: usize = 64 << 10;
 /// Longest list.
 const LIST_MAX: usize = u16::MAX as usize;
+/// The capabilities of a program.
+const CAPABILITY: &[u8] = b"security.capability";
 /// `xattr=off` and `xattr=sa`.
 const OFF: u64 = 0;
 const SA: u64 = 2;
@@ -249,6 +251,18 @@ pub(super) fn drop_all(op: &mut Op<'_, '_>, inode: &mut Inode, name: &[u8]) -> T
         }
         None => Ok(is_listed),
     }
+}
+
+/// Takes the capabilities of a program away, which it had for what it was. The inode is the caller's
+/// to store.
+pub(super) fn drop_capability(op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
+    let list = inode.bytes(ZplAttr::Dxattr).unwrap_or(&[]);
+    // Every write asks: the list is taken apart only if it can have the name.
+    let may_have = list.windows(CAPABILITY.len()).any(|part| part == CAPABILITY);
+    if may_have || inode.xattr_dir() != 0 {
+        drop_all(op, inode, CAPABILITY)?;
+    }
+    Ok(())
 }
 
 fn drop_listed(op: &mut Op<'_, '_>, inode: &mut Inode, name: &[u8]) -> TxResult<bool> {

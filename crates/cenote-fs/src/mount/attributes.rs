@@ -1,15 +1,17 @@
 //! What is told of a node, and changing it.
 
 use cenote_dmu::TxResult;
+use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::{PFlags, Time, decode_rdev};
 use cenote_pool::engine::Charge;
 use cenote_rt::Result;
 
+use super::control::Virtual;
 use super::{ATTRIBUTES_COST, Mount};
 use crate::access::Credentials;
 use crate::edit::{self, Inode, Op, SetAttributes};
-use crate::node::FileKind;
+use crate::node::{FileKind, Node};
 
 /// Bytes that blocks are counted in.
 const STAT_BLOCK: u64 = 512;
@@ -57,7 +59,6 @@ pub struct Attributes {
 impl Attributes {
     pub(super) fn of(op: &Op<'_, '_>, inode: &Inode) -> TxResult<Self> {
         let dnode = op.tx.dnode(inode.object)?;
-        let used = (dnode.used_bytes() + STAT_BLOCK / 2) / STAT_BLOCK;
         Ok(Self {
             object: inode.object,
             generation: inode.generation(),
@@ -67,7 +68,7 @@ impl Attributes {
             uid: inode.uid() as u32,
             gid: inode.gid() as u32,
             size: inode.size(),
-            blocks: used + dnode.slots() as u64,
+            blocks: blocks(&dnode),
             block_size: dnode.data_block_size(),
             device: inode.word(ZplAttr::Rdev).map(decode_rdev),
             atime: inode.time(ZplAttr::Atime),
@@ -80,12 +81,49 @@ impl Attributes {
     }
 }
 
+impl Attributes {
+    /// Those of a node that is only read, as in a snapshot.
+    #[must_use]
+    pub fn of_node(node: &Node) -> Self {
+        let (from, dnode) = (node.attributes(), node.dnode().phys());
+        let flags = PFlags::from_bits_retain(from.flags);
+        let project = from.projid.filter(|_| flags.contains(PFlags::PROJID));
+        Self {
+            object: node.inode(),
+            generation: from.gen_,
+            kind: node.kind(),
+            mode: (from.mode & PERMISSION_MASK) as u32,
+            links: from.links,
+            uid: from.uid.0 as u32,
+            gid: from.gid.0 as u32,
+            size: from.size,
+            blocks: blocks(dnode),
+            block_size: dnode.data_block_size(),
+            device: node.device(),
+            atime: from.atime,
+            mtime: from.mtime,
+            ctime: from.ctime,
+            crtime: from.crtime,
+            flags,
+            project: project.map(|project| project as u32),
+        }
+    }
+}
+
+/// Space that a file takes, with its dnode.
+fn blocks(dnode: &DnodePhys) -> u64 {
+    (dnode.used_bytes() + STAT_BLOCK / 2) / STAT_BLOCK + dnode.slots() as u64
+}
+
 impl Mount {
     /// What is told of a node.
     ///
     /// # Errors
     /// `Kind::NotFound` if there is none.
     pub async fn attributes(&self, object: u64) -> Result<Attributes> {
+        if let Some(place) = Virtual::of(object) {
+            return self.control_attributes(place).await;
+        }
         self.look(None, |op| {
             let inode = op.inode(object)?;
             Self::attributes_of(op, &inode)

@@ -97,7 +97,7 @@ fn of_cause(cause: &FsError) -> Option<i32> {
         FsError::Exists => EEXIST,
         FsError::NotEmpty => ENOTEMPTY,
         FsError::NameTooLong => ENAMETOOLONG,
-        FsError::CrossProject => EXDEV,
+        FsError::CrossProject | FsError::InSnapshot => EXDEV,
         FsError::XattrTooLong => E2BIG,
         FsError::NoXattr => ENODATA,
         FsError::XattrName => ERANGE,

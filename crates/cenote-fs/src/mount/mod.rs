@@ -28,6 +28,7 @@
 //! Sources: spec 03 §9-§13, 04 §17, 07 A7.
 
 mod attributes;
+pub mod control;
 mod data;
 mod device;
 pub mod errno;
@@ -69,6 +70,8 @@ pub struct Mount {
     /// Keeps the dataset from being destroyed.
     _ownership: Ownership,
     facts: Arc<Facts>,
+    /// When it was opened, which is the time of what is not stored.
+    opened: Time,
     /// Whoever opened it may not write.
     is_read_only: bool,
     /// The count of changes of properties that `facts` has.

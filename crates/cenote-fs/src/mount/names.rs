@@ -5,6 +5,7 @@ use cenote_pool::engine::Charge;
 use cenote_pool::engine::zil::SyncMode;
 use cenote_rt::{Error, Kind, Result};
 
+use super::control::{self, Virtual};
 use super::{Attributes, Handle, Mount};
 use crate::access::Credentials;
 use crate::edit::{self, NewNode, Rename, Target};
@@ -48,6 +49,9 @@ impl Mount {
     /// # Errors
     /// `Kind::NotFound` if there is no such name; refusals of rights.
     pub async fn lookup(&self, cred: &Credentials, parent: u64, name: &[u8]) -> Result<Attributes> {
+        if let Some(found) = self.control_lookup(cred, parent, name).await? {
+            return Ok(found);
+        }
         self.look(Some(cred), |op| {
             let inode = edit::lookup(op, parent, name)?;
             Self::attributes_of(op, &inode)
@@ -60,10 +64,18 @@ impl Mount {
     /// # Errors
     /// As [`lookup`](Self::lookup).
     pub async fn walk(&self, cred: &Credentials, path: &[u8]) -> Result<Attributes> {
+        let names = || path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        if names().next() == Some(edit::CONTROL) {
+            let mut found = self.attributes(self.root()).await?;
+            for name in names() {
+                found = self.lookup(cred, found.object, name).await?;
+            }
+            return Ok(found);
+        }
         self.look(Some(cred), |op| {
             let mut object = op.facts.root;
             let mut inode = op.inode(object)?;
-            for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            for name in names() {
                 inode = edit::lookup(op, object, name)?;
                 object = inode.object;
             }
@@ -83,6 +95,9 @@ impl Mount {
         name: &[u8],
         new: &NewNode<'_>,
     ) -> Result<Attributes> {
+        if let Some(place) = Virtual::of(parent) {
+            return self.control_create(cred, place, name, new).await;
+        }
         let charge = Charge::write(self.names_cost(&[parent]).await?);
         self.change(charge, Some(cred), |op| {
             let inode = edit::create(op, parent, name, new)?;
@@ -151,6 +166,9 @@ impl Mount {
     /// `Kind::NotFound` if there is no such name; `FsError::NotADirectory`, `FsError::NotEmpty`;
     /// refusals of rights.
     pub async fn rmdir(&self, cred: &Credentials, parent: u64, name: &[u8]) -> Result<()> {
+        if let Some(place) = Virtual::of(parent) {
+            return self.control_remove(cred, place, name).await;
+        }
         self.remove(cred, parent, name, Target::Directory).await
     }
 
@@ -196,6 +214,9 @@ impl Mount {
     /// # Errors
     /// As [`edit::rename`].
     pub async fn rename(&self, cred: &Credentials, wish: &Rename<'_>) -> Result<()> {
+        if [wish.from.0, wish.to.0].into_iter().any(|dir| Virtual::of(dir).is_some()) {
+            return self.control_rename(cred, wish).await;
+        }
         let charge = Charge::write(self.names_cost(&[wish.from.0, wish.to.0]).await?);
         let replaced = self.change(charge, Some(cred), |op| edit::rename(op, wish)).await?;
         match replaced {
@@ -241,14 +262,22 @@ impl Mount {
         cookie: u64,
         max: usize,
     ) -> Result<ReadDirPage> {
+        if let Some(place) = Virtual::of(object) {
+            return self.control_list(place, cookie, max).await;
+        }
+        let shows_control = self.shows_control(object);
         self.look(Some(cred), |op| {
             let mut page = ReadDirPage::default();
             if cookie < DOTS_END {
                 let dir = op.inode(object)?;
-                let dots = [(&b"."[..], dir.object), (&b".."[..], dir.parent())];
+                let mut dots = vec![(&b"."[..], dir.object), (&b".."[..], dir.parent())];
+                if shows_control {
+                    dots.push((edit::CONTROL, control::CONTROL));
+                }
+                let last = dots.len() - 1;
                 for (index, (name, object)) in dots.into_iter().enumerate() {
-                    // The second is followed by the first entry.
-                    let next = if index == 0 { 1 } else { DOTS_END };
+                    // The last is followed by the first entry.
+                    let next = if index == last { DOTS_END } else { index as u64 + 1 };
                     if cookie <= index as u64 && page.entries.len() < max {
                         let kind = Some(FileKind::Directory);
                         let name = name.to_vec();

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use cenote_pool::engine::{Charge, Engine};
 use cenote_rt::{Error, Kind, Result};
 
-use super::{ATTRIBUTES_COST, Mount, lock};
+use super::control::Virtual;
+use super::{ATTRIBUTES_COST, Mount, lock, now};
 use crate::access::Credentials;
 use crate::acl::Want;
 use crate::edit::{self, Facts, permit};
@@ -94,6 +95,7 @@ impl Mount {
             head,
             _ownership: ownership,
             facts: Arc::new(facts),
+            opened: now(),
             is_read_only,
             locks: Mutex::default(),
             to_reap: Arc::default(),
@@ -152,8 +154,11 @@ impl Mount {
     /// `Kind::NotFound` if there is none.
     pub async fn hold(&self, object: u64) -> Result<Handle> {
         // Counted under the object set's lock: a removal either sees it or was before.
+        let is_control = Virtual::of(object).is_some();
         self.look(None, |op| {
-            op.inode(object)?;
+            if !is_control {
+                op.inode(object)?;
+            }
             self.facts.openers.add(object);
             Ok(())
         })
@@ -170,6 +175,9 @@ impl Mount {
         if self.is_read_only() && want.intersects(Want::WRITE | Want::APPEND) {
             return Err(Error::new(Kind::ReadOnly, FsError::ReadOnly));
         }
+        if Virtual::of(object).is_some() {
+            return self.hold_to_look(object, want).await;
+        }
         self.look(Some(cred), |op| {
             let inode = op.inode(object)?;
             if inode.is_directory() && want.intersects(Want::WRITE | Want::APPEND) {
@@ -181,6 +189,14 @@ impl Mount {
         self.hold(object).await
     }
 
+    /// Opens a directory that is not stored.
+    async fn hold_to_look(&self, object: u64, want: Want) -> Result<Handle> {
+        if want.intersects(Want::WRITE | Want::APPEND) {
+            return Err(Error::new(Kind::Invalid, FsError::IsADirectory));
+        }
+        self.hold(object).await
+    }
+
     /// Whether `cred` may do what `want` says (`access`).
     ///
     /// # Errors
@@ -188,6 +204,9 @@ impl Mount {
     pub async fn access(&self, cred: &Credentials, object: u64, want: Want) -> Result<()> {
         if self.is_read_only() && want.intersects(Want::WRITE | Want::APPEND) {
             return Err(Error::new(Kind::ReadOnly, FsError::ReadOnly));
+        }
+        if Virtual::of(object).is_some() {
+            return Ok(());
         }
         self.look(Some(cred), |op| {
             let inode = op.inode(object)?;

@@ -3,8 +3,9 @@
 use cenote_ondisk::acl::Ace;
 use cenote_ondisk::znode::PFlags;
 use cenote_pool::engine::Charge;
-use cenote_rt::{Error, Result};
+use cenote_rt::{Error, Kind, Result};
 
+use super::control::Virtual;
 use super::{ATTRIBUTES_COST, Mount};
 use crate::access::Credentials;
 use crate::edit;
@@ -18,6 +19,7 @@ impl Mount {
     /// # Errors
     /// [`FsError::NoXattr`] if there is no such; refusals of rights.
     pub async fn xattr(&self, cred: &Credentials, object: u64, name: &[u8]) -> Result<Vec<u8>> {
+        check_stored(object)?;
         let found = self.look(Some(cred), |op| xattr::get(op, object, name)).await?;
         found.ok_or_else(|| Error::not_found(FsError::NoXattr))
     }
@@ -27,6 +29,7 @@ impl Mount {
     /// # Errors
     /// Those of reading.
     pub async fn xattrs(&self, cred: &Credentials, object: u64) -> Result<Vec<Vec<u8>>> {
+        check_stored(object)?;
         self.look(Some(cred), |op| xattr::list(op, object)).await
     }
 
@@ -101,5 +104,13 @@ impl Mount {
             quota::set_limit(op.tx, holder, resource, limit)
         })
         .await
+    }
+}
+
+/// What is not stored has no extended attributes.
+fn check_stored(object: u64) -> Result<()> {
+    match Virtual::of(object) {
+        Some(_) => Err(Error::new(Kind::Unsupported, FsError::XattrsOff)),
+        None => Ok(()),
     }
 }

@@ -5,7 +5,7 @@ use cenote_fs::acl::Want;
 use cenote_fs::acl::posix::{Entry, PosixAcl, Tag};
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, SetAttributes};
-use cenote_fs::mount::{WriteOptions, errno};
+use cenote_fs::mount::{Allocate, WriteOptions, errno};
 use cenote_fs::quota::{Holder, Resource};
 use cenote_fs::{Ace, PFlags, Who};
 use cenote_ondisk::acl::{POSIX_ACCESS, POSIX_DEFAULT};
@@ -326,6 +326,70 @@ fn projects_and_quotas() {
         fixture.engine.sync().await.unwrap();
         assert_eq!(write(0).await, Ok(()));
         fixture.judge("quotas", &["-dddd"]).await;
+    })
+    .unwrap();
+}
+
+#[test]
+fn another_content_or_owner_has_no_privileges() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let capability = b"security.capability";
+        let change = SetAttributes::default();
+        let wishes = [
+            SetAttributes { size: Some(3), ..change },
+            SetAttributes { uid: Some(3), ..change },
+            SetAttributes { gid: Some(3), ..change },
+        ];
+        // In the list, and in the directory.
+        for xattr in [2, 1] {
+            set(&fixture, "xattr", xattr).await;
+            let name = format!("program{xattr}");
+            let file = fixture.file(top, &name, b"code").await.unwrap().object;
+            let arm = async || {
+                let wish = SetAttributes { mode: Some(0o6755), ..change };
+                mount.set_attributes(&root(), file, &wish).await.unwrap();
+                mount.set_xattr(&root(), file, capability, b"cap", Existing::Any).await.unwrap();
+            };
+            let has = async || mount.xattr(&root(), file, capability).await.is_ok();
+            let mode = async || mount.attributes(file).await.unwrap().mode;
+            arm().await;
+            let wish = SetAttributes { mode: Some(0o4755), ..change };
+            mount.set_attributes(&root(), file, &wish).await.unwrap();
+            assert!(has().await, "another mode is no other content");
+            // Who may set the bits may keep them; capabilities go whoever writes.
+            arm().await;
+            mount.write(&root(), file, 0, b"x", WriteOptions::default()).await.unwrap();
+            assert_eq!((has().await, mode().await), (false, 0o6755));
+            arm().await;
+            mount.write(&user(9), file, 0, b"x", WriteOptions::default()).await.unwrap();
+            assert_eq!((has().await, mode().await), (false, 0o755));
+            arm().await;
+            mount.allocate(&user(9), file, 0, 2, Allocate::PunchHole).await.unwrap();
+            assert_eq!((has().await, mode().await), (false, 0o755));
+            for wish in wishes {
+                arm().await;
+                mount.set_attributes(&root(), file, &wish).await.unwrap();
+                let kept = if wish.size.is_some() { 0o6755 } else { 0o755 };
+                assert_eq!((has().await, mode().await), (false, kept), "{wish:?}");
+            }
+        }
+        // A crash behind a write brings nothing back.
+        set(&fixture, "xattr", 2).await;
+        let file = fixture.file(top, "logged", b"code").await.unwrap().object;
+        let wish = SetAttributes { mode: Some(0o4755), ..change };
+        mount.set_attributes(&root(), file, &wish).await.unwrap();
+        mount.set_xattr(&root(), file, capability, b"cap", Existing::Any).await.unwrap();
+        fixture.engine.sync().await.unwrap();
+        mount.write(&user(9), file, 0, b"x", WriteOptions::default()).await.unwrap();
+        mount.fsync(file).await.unwrap();
+        let images = fixture.devices.iter().map(|device| device.image()).collect();
+        let (engine, mount, _) = crate::logs::after_crash(images).await;
+        assert_eq!(mount.attributes(file).await.unwrap().mode, 0o755);
+        let found = mount.xattr(&root(), file, capability).await;
+        assert_eq!(number(found), Err(errno::ENODATA));
+        drop((mount, engine));
     })
     .unwrap();
 }

@@ -65,7 +65,7 @@ async fn tree(mount: &Mount) -> BTreeMap<String, Row> {
 }
 
 /// The pool as a crash leaves it, opened again. Gives how many records there were.
-async fn after_crash(images: Vec<Image>) -> (Arc<Engine>, Arc<Mount>, u64) {
+pub(crate) async fn after_crash(images: Vec<Image>) -> (Arc<Engine>, Arc<Mount>, u64) {
     let devices = pools::devices(images);
     let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
     let done = recover(&engine).await.unwrap();

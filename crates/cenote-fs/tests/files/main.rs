@@ -5,6 +5,7 @@
 mod accounts;
 mod attributes;
 mod basics;
+mod control;
 mod copied;
 mod cuts;
 mod fixture;
@@ -14,6 +15,7 @@ mod history;
 #[path = "../../../cenote-pool/tests/zil/images.rs"]
 mod images;
 mod logs;
+mod longnames;
 mod model;
 #[expect(dead_code, reason = "shared with the tests of volumes")]
 #[path = "../volumes/pools.rs"]

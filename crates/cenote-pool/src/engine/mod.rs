@@ -35,6 +35,7 @@ mod leaves;
 mod ledger;
 mod metaslabs;
 mod multihost;
+mod opened;
 mod ops;
 mod store;
 mod suspend;
@@ -68,6 +69,7 @@ pub use dsl::settings::Change as PropertyChange;
 use heads::Heads;
 pub use heads::{Head, Ownership};
 pub use leafwork::{LeafWorkError, Stop, TrimOptions};
+pub use opened::OpenSnapshot;
 use ops::Admission;
 pub use ops::{Charge, HeadSpace, NewDataset, Notice};
 pub use suspend::{FailMode, Suspended};
@@ -202,6 +204,8 @@ pub struct Engine {
     /// The dir `$MOS`, which is charged for the MOS; 0 until the MOS of a new pool is made.
     mos_dir: AtomicU64,
     heads: Heads,
+    /// Snapshots that are being read.
+    opened: Arc<opened::Opened>,
     config: Mutex<Config>,
     state: Mutex<State>,
     uberblock: Mutex<Uberblock>,
@@ -282,6 +286,7 @@ impl Engine {
             mos: parts.mos,
             mos_dir: AtomicU64::new(parts.mos_dir),
             heads: Heads::default(),
+            opened: Arc::default(),
             config: Mutex::new(parts.config),
             state: Mutex::default(),
             uberblock: Mutex::new(parts.uberblock),

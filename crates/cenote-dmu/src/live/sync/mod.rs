@@ -139,6 +139,7 @@ async fn write(
         in_flight: Semaphore::new((IN_FLIGHT_MAX / IN_FLIGHT_UNIT) as usize),
         facts: Mutex::default(),
     };
+    job.note(Facts { has_long_name: layer.has_long_name, ..Facts::default() });
     let (meta_dnode, changes) = job.write_objects(layer, &tree.phys.meta_dnode).await?;
     let mut phys = ObjSetPhys { meta_dnode, ..(*tree.phys).clone() };
     job.account(tree, &mut phys, &changes).await?;

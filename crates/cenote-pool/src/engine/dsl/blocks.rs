@@ -134,6 +134,7 @@ fn note_features(tx: &mut Tx<'_>, object: u64, synced: &Synced) -> TxResult<()> 
         ("large_blocks", facts.has_large_block),
         ("large_dnode", facts.has_large_dnode),
         ("zstd_compress", facts.has_zstd),
+        ("longname", facts.has_long_name),
         ("sha512", facts.has_checksum(11)),
         ("skein", facts.has_checksum(12)),
         ("edonr", facts.has_checksum(13)),

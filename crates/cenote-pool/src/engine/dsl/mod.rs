@@ -48,6 +48,7 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{Error, Kind};
 use cenote_vdev::Tree;
 
+use crate::engine::opened::Opened;
 use crate::mos::DIRECTORY;
 
 /// What every operation is told.
@@ -91,6 +92,8 @@ pub(crate) struct Env {
     pub(crate) unwritten: BTreeSet<u64>,
     /// What the parent of a dataset to be is; none if there is no such parent.
     pub(crate) parent: Option<ObjSetType>,
+    /// Snapshots that somebody reads.
+    pub(crate) opened: Arc<Opened>,
     /// Blocks of a tree that is destroyed at once, where nothing can wait.
     pub(crate) doomed: Vec<cenote_ondisk::blkptr::BlockPtr>,
 }

@@ -174,6 +174,7 @@ pub(crate) fn destroy_named(
         Err(step) => return Err(step),
     };
     let mut phys = get_dataset(tx, object)?;
+    check_unread(env, object)?;
     let is_needed = phys.num_children > 1 || holds(tx, &phys)? > 0;
     if is_deferred && is_needed {
         phys.flags |= DatasetFlags::DEFER_DESTROY;
@@ -183,8 +184,14 @@ pub(crate) fn destroy_named(
     destroy(tx, env, object)
 }
 
+/// What somebody reads stays, also if it would only have to go later.
+fn check_unread(env: &Env, object: u64) -> TxResult<()> {
+    if env.opened.has(object) { Err(OpError::Busy.into()) } else { Ok(()) }
+}
+
 /// Destroys a snapshot. Its blocks that nobody else holds wait to be freed.
 pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
+    check_unread(env, object)?;
     let snapshot = get_dataset(tx, object)?;
     if holds(tx, &snapshot)? > 0 {
         return Err(OpError::Held.into());

@@ -1,11 +1,7 @@
 //! What layers above ask of datasets, as the last commit has them.
 
-use std::sync::Arc;
+use cenote_rt::Result;
 
-use cenote_dmu::ObjSet;
-use cenote_rt::{Error, Kind, Result};
-
-use super::OpError;
 use crate::engine::Engine;
 use crate::engine::dsl::{self, names, props};
 
@@ -32,25 +28,5 @@ impl Engine {
     pub async fn dataset_name(&self, head: u64) -> Result<String> {
         let pool = self.config().facts.name;
         self.mos.inspect(|tx| names::name_below(tx, &pool, head)).await
-    }
-
-    /// The contents of a snapshot, `pool/dataset@name`. Nothing keeps it: once it is destroyed,
-    /// reading may fail.
-    ///
-    /// # Errors
-    /// `Kind::NotFound` if there is no such snapshot.
-    pub async fn snapshot_contents(&self, name: &str) -> Result<Arc<ObjSet>> {
-        let (object, root) = self
-            .mos
-            .inspect(|tx| {
-                let object = names::dataset(tx, name)?;
-                let phys = dsl::get_dataset(tx, object)?;
-                if !phys.is_snapshot() {
-                    return Err(Error::new(Kind::Invalid, OpError::Name).into());
-                }
-                Ok((object, phys.bp))
-            })
-            .await?;
-        ObjSet::open(Arc::clone(&self.store), &root, None, object).await
     }
 }

@@ -223,6 +223,7 @@ impl Engine {
             space: self.pool_space(),
             unwritten: dirty.iter().map(|head| head.object()).collect(),
             parent: None,
+            opened: Arc::clone(&self.opened),
             doomed: Vec::new(),
         }
     }

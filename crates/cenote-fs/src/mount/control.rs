@@ -1,0 +1,280 @@
+//! The control directory `.zfs` in the root of a file system (spec 03 §15).
+//!
+//! ```text
+//!   /.zfs               shown by snapdir=visible, found if hidden, not there if disabled
+//!   /.zfs/snapshot      has a directory for each snapshot
+//!   /.zfs/snapshot/one  the root of another file system: Mount::open_snapshot
+//!   /.zfs/shares        empty
+//! ```
+//!
+//! Nothing of it is stored. Its directories have numbers at the end of those that objects can have,
+//! and a snapshot's root has one by the number of its dataset; so [`Mount`]'s operations on names
+//! take them like any other. What is in a snapshot has the numbers that it always had, which are
+//! other nodes here: whoever shows both tells them apart by file system.
+//!
+//! Making, removing and renaming directories in `.zfs/snapshot` makes, destroys and renames
+//! snapshots where the tunable `zfs_admin_snapshot` allows it, for administrators.
+
+use std::sync::Arc;
+
+use cenote_ondisk::znode::PFlags;
+use cenote_rt::{Error, Kind, Result, tunables};
+
+use super::{Attributes, DirEntry, Mount, ReadDirPage};
+use crate::access::{Capabilities, Credentials};
+use crate::edit::{self, NewKind, NewNode, Rename, permit};
+use crate::error::FsError;
+use crate::filesystem::FileSystem;
+use crate::node::FileKind;
+
+/// Number of `.zfs`.
+pub const CONTROL: u64 = 0xffff_ffff_ffff;
+/// Number of `.zfs/shares`.
+pub const SHARES: u64 = 0xffff_ffff_fffe;
+/// Number of `.zfs/snapshot`.
+pub const SNAPSHOTS: u64 = 0xffff_ffff_fffd;
+/// Roots of snapshots count down from here by the number of their dataset.
+const ROOTS_END: u64 = 0xffff_ffff_fffc;
+/// Numbers above are no objects: nobody has that many datasets, or that many files.
+const OBJECTS_END: u64 = 0xff00_0000_0000;
+
+/// `snapdir`
+const VISIBLE: u64 = 1;
+const DISABLED: u64 = 2;
+const MODE: u32 = 0o777;
+const BLOCK: u64 = 512;
+
+/// Something in the control directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Virtual {
+    Control,
+    Shares,
+    Snapshots,
+    /// The root of a snapshot, by the number of its dataset.
+    Root(u64),
+}
+
+impl Virtual {
+    /// What has that number; none if it is an object.
+    pub(crate) fn of(number: u64) -> Option<Self> {
+        match number {
+            CONTROL => Some(Self::Control),
+            SHARES => Some(Self::Shares),
+            SNAPSHOTS => Some(Self::Snapshots),
+            _ if number > OBJECTS_END => Some(Self::Root(ROOTS_END.saturating_sub(number))),
+            _ => None,
+        }
+    }
+}
+
+/// The number of the root of a snapshot.
+pub(crate) const fn root_of(snapshot: u64) -> u64 {
+    ROOTS_END.saturating_sub(snapshot)
+}
+
+fn refuse<T>(kind: Kind, cause: FsError) -> Result<T> {
+    Err(Error::new(kind, cause))
+}
+
+impl Mount {
+    /// Opens a snapshot of this file system for reading. As long as that, or a node of it, is kept,
+    /// the snapshot cannot be destroyed.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is no such snapshot.
+    pub async fn open_snapshot(&self, name: &[u8]) -> Result<Arc<FileSystem>> {
+        let name = snapshot_name(name)?;
+        let dataset = self.engine.dataset_name(self.head.object()).await?;
+        FileSystem::open_snapshot(&self.engine, &format!("{dataset}@{name}")).await
+    }
+
+    /// Whether the root lists `.zfs`.
+    pub(super) fn shows_control(&self, dir: u64) -> bool {
+        dir == self.root() && self.facts.settings().snapdir == VISIBLE
+    }
+
+    /// The node of a name in or of the control directory; none if it is neither.
+    pub(super) async fn control_lookup(
+        &self,
+        cred: &Credentials,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Option<Attributes>> {
+        let root = self.root();
+        if parent == root && name == edit::CONTROL {
+            self.look(Some(cred), |op| {
+                let dir = op.directory(root)?;
+                permit::search(op, &dir)
+            })
+            .await?;
+            if self.facts.settings().snapdir == DISABLED {
+                return refuse(Kind::NotFound, FsError::NoEntry);
+            }
+            return self.control_attributes(Virtual::Control).await.map(Some);
+        }
+        let Some(place) = Virtual::of(parent) else { return Ok(None) };
+        let found = match (place, name) {
+            (_, b".") => place,
+            (Virtual::Control, b"..") => return self.attributes(root).await.map(Some),
+            (Virtual::Root(_), b"..") | (Virtual::Control, b"snapshot") => Virtual::Snapshots,
+            (_, b"..") => Virtual::Control,
+            (Virtual::Control, b"shares") => Virtual::Shares,
+            (Virtual::Snapshots, name) => {
+                let name = snapshot_name(name)?;
+                Virtual::Root(self.engine.snapshot_of(&self.head, name).await?)
+            }
+            (Virtual::Root(_), _) => return refuse(Kind::Invalid, FsError::InSnapshot),
+            _ => return refuse(Kind::NotFound, FsError::NoEntry),
+        };
+        self.control_attributes(found).await.map(Some)
+    }
+
+    /// What is told of something in the control directory.
+    pub(super) async fn control_attributes(&self, place: Virtual) -> Result<Attributes> {
+        let (object, links, size) = match place {
+            Virtual::Control => (CONTROL, 1, 0),
+            Virtual::Shares => (SHARES, 2, 2),
+            Virtual::Snapshots => {
+                let count = self.engine.snapshots_of(&self.head).await?.len() as u64 + 2;
+                (SNAPSHOTS, count, count)
+            }
+            Virtual::Root(number) => {
+                let snapshots = self.engine.snapshots_of(&self.head).await?;
+                let found = snapshots.into_iter().find(|(_, object)| *object == number);
+                let Some((name, _)) = found else { return refuse(Kind::NotFound, FsError::Stale) };
+                let snapshot = self.open_snapshot(name.as_bytes()).await?;
+                return Ok(Attributes::of_node(&snapshot.root().await?));
+            }
+        };
+        Ok(Attributes {
+            object,
+            generation: 0,
+            kind: FileKind::Directory,
+            mode: MODE,
+            links,
+            uid: 0,
+            gid: 0,
+            size,
+            blocks: 0,
+            block_size: BLOCK,
+            device: None,
+            atime: self.opened,
+            mtime: self.opened,
+            ctime: self.opened,
+            crtime: self.opened,
+            flags: PFlags::empty(),
+            project: None,
+        })
+    }
+
+    /// Entries of a directory in here, from the place of a cookie on.
+    pub(super) async fn control_list(
+        &self,
+        place: Virtual,
+        cookie: u64,
+        max: usize,
+    ) -> Result<ReadDirPage> {
+        let (object, parent) = match place {
+            Virtual::Control => (CONTROL, self.root()),
+            Virtual::Shares => (SHARES, CONTROL),
+            Virtual::Snapshots => (SNAPSHOTS, CONTROL),
+            Virtual::Root(_) => return refuse(Kind::Invalid, FsError::InSnapshot),
+        };
+        let mut all = vec![(b".".to_vec(), object, 1), (b"..".to_vec(), parent, 2)];
+        match place {
+            Virtual::Control => {
+                all.push((b"snapshot".to_vec(), SNAPSHOTS, 3));
+                all.push((b"shares".to_vec(), SHARES, 4));
+            }
+            Virtual::Snapshots => {
+                // By number: what comes and goes leaves the places of the others alone.
+                let snapshots = self.engine.snapshots_of(&self.head).await?;
+                let entry = |(name, object): (String, u64)| {
+                    (name.into_bytes(), root_of(object), object.saturating_add(2))
+                };
+                all.extend(snapshots.into_iter().map(entry));
+            }
+            Virtual::Shares | Virtual::Root(_) => {}
+        }
+        let mut rest = all.into_iter().filter(|(.., at)| *at > cookie).peekable();
+        let entry = |(name, object, cookie)| {
+            let kind = Some(FileKind::Directory);
+            DirEntry { name, object, kind, cookie }
+        };
+        let entries = rest.by_ref().take(max).map(entry).collect();
+        Ok(ReadDirPage { entries, is_end: rest.peek().is_none() })
+    }
+
+    /// Makes a snapshot (`mkdir` in `.zfs/snapshot`).
+    pub(super) async fn control_create(
+        &self,
+        cred: &Credentials,
+        place: Virtual,
+        name: &[u8],
+        new: &NewNode<'_>,
+    ) -> Result<Attributes> {
+        if place != Virtual::Snapshots || new.kind != NewKind::Directory {
+            return refuse(Kind::Permission, FsError::NotPermitted);
+        }
+        self.check_admin(cred)?;
+        let name = snapshot_name(name)?;
+        let dataset = self.engine.dataset_name(self.head.object()).await?;
+        self.engine.snapshot(vec![format!("{dataset}@{name}")]).await?;
+        let made = self.engine.snapshot_of(&self.head, name).await?;
+        self.control_attributes(Virtual::Root(made)).await
+    }
+
+    /// Destroys a snapshot (`rmdir` in `.zfs/snapshot`).
+    pub(super) async fn control_remove(
+        &self,
+        cred: &Credentials,
+        place: Virtual,
+        name: &[u8],
+    ) -> Result<()> {
+        if place != Virtual::Snapshots {
+            return refuse(Kind::Permission, FsError::NotPermitted);
+        }
+        self.check_admin(cred)?;
+        let name = snapshot_name(name)?;
+        self.engine.snapshot_of(&self.head, name).await?;
+        let dataset = self.engine.dataset_name(self.head.object()).await?;
+        self.engine.destroy_snapshot(&format!("{dataset}@{name}")).await
+    }
+
+    /// Renames a snapshot.
+    pub(super) async fn control_rename(&self, cred: &Credentials, wish: &Rename<'_>) -> Result<()> {
+        let ((from, old), (to, new)) = (wish.from, wish.to);
+        if (from, to) != (SNAPSHOTS, SNAPSHOTS) {
+            return refuse(Kind::Permission, FsError::NotPermitted);
+        }
+        self.check_admin(cred)?;
+        let (old, new) = (snapshot_name(old)?, snapshot_name(new)?);
+        self.engine.snapshot_of(&self.head, old).await?;
+        if old == new {
+            return Ok(());
+        }
+        let dataset = self.engine.dataset_name(self.head.object()).await?;
+        self.engine.rename_snapshot(&dataset, old, new, false).await
+    }
+
+    fn check_admin(&self, cred: &Credentials) -> Result<()> {
+        if self.is_read_only {
+            return refuse(Kind::ReadOnly, FsError::ReadOnly);
+        }
+        if tunables::ADMIN_SNAPSHOT.get() == 0 {
+            return refuse(Kind::Permission, FsError::AccessDenied);
+        }
+        if !cred.can(Capabilities::SYS_ADMIN) {
+            return refuse(Kind::Permission, FsError::NotPermitted);
+        }
+        Ok(())
+    }
+}
+
+/// The part of a snapshot's name behind the `@`.
+fn snapshot_name(name: &[u8]) -> Result<&str> {
+    match std::str::from_utf8(name) {
+        Ok(name) if !name.is_empty() && !name.contains(['/', '@', '#', '%']) => Ok(name),
+        _ => refuse(Kind::NotFound, FsError::NoEntry),
+    }
+}
