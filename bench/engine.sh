@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # engine: writing, beside OpenZFS's engine in user space, in one run on the same kind of files; and
 # what needs no peer: destroying under a writer, pools larger than the machine, the allocator.
-# engine.sh [PART...]: memory disk steady destroy import simulated space (all of them by default).
-# BENCH_DIR: a folder on tmpfs, BENCH_DISK: one on a disk, BENCH_MIB: how much data (512),
-# BENCH_ROUNDS: how often each is measured, in turn with its peer (3); the best round counts.
-# BENCH_ENGINE: a program built before.
+# engine.sh [PART...]: memory disk steady destroy import simulated space (all of them by default,
+# which takes a quarter of an hour on two quiet cores).
+# BENCH_DIR: a folder on tmpfs, BENCH_DISK: one on a disk, BENCH_MIB: how much data (memory 256,
+# disk 512), BENCH_ROUNDS: how often each is measured, in turn with its peer (memory 2, disk 3,
+# steady 1); the best round counts. BENCH_ENGINE: a program built before.
 set -euo pipefail
 here=$(dirname "$(dirname "$(readlink -f "$0")")")
-memory=${BENCH_DIR:-/dev/shm/cenote-bench} disk=${BENCH_DISK:-$here/target/bench}
-mib=${BENCH_MIB:-512} rounds=${BENCH_ROUNDS:-3}
+mkdir -p "${BENCH_DIR:=/dev/shm}" "${BENCH_DISK:=$here/target}"
+# Folders of their own, so that what else is in those is not touched.
+memory=$(mktemp -d "$BENCH_DIR/cenote-bench.XXXXXX")
+disk=$(mktemp -d "$BENCH_DISK/cenote-bench.XXXXXX")
+trap 'rm -rf "$memory" "$disk"' EXIT
 engine=${BENCH_ENGINE:-${CARGO_TARGET_DIR:-$here/target}/release/engine}
 [ -n "${BENCH_ENGINE:-}" ] ||
   cargo build --quiet --release --manifest-path "$here/Cargo.toml" -p cenote-bench --bin engine
 parts=${*:-memory disk steady destroy import simulated space}
-trap 'rm -rf "$memory" "$disk"' EXIT
 
 fresh() { rm -rf "$dir"; mkdir -p "$dir"; }
 ours() { # LAYOUT SIZE FILL RECORD COMPRESSION CHECKSUM OVERWRITES
@@ -47,7 +50,7 @@ row() { # WHAT LABEL LAYOUT SIZE FILL RECORD COMPRESSION CHECKSUM OVERWRITES
 head() { printf '\n%-44s %8s %8s %6s %8s\n' "$1" cenote OpenZFS ratio "cpu ratio"; }
 
 in_memory() {
-  dir=$memory
+  dir=$memory mib=${BENCH_MIB:-256} rounds=${BENCH_ROUNDS:-2}
   head "on tmpfs"
   local layout size checksum compression
   for layout in d raidz2:6; do
@@ -63,13 +66,14 @@ in_memory() {
         "$layout" "$size" "$mib" 8192 "$compression" on 0
     done
     row "$layout 8K overwrites, records/s" "random overwrite" \
-      "$layout" "$size" "$mib" 8192 lz4 on 50000
+      "$layout" "$size" "$mib" 8192 lz4 on 40000
   done
 }
 
 # All bytes that the devices were given, beside nothing but writing as many.
 on_disk() {
-  dir=$disk
+  dir=$disk mib=${BENCH_MIB:-512} rounds=${BENCH_ROUNDS:-3}
+  printf '\n%-44s %8s %8s %6s\n' "all bytes on disk" cenote raw ratio
   local layout leaves round found=
   for layout in d raidz2:6; do
     leaves=${layout#*:}; [ "$layout" = d ] && leaves=1
@@ -86,25 +90,26 @@ on_disk() {
       $1 == "ours" && $2 { speed = $3 / 1e6 / $2; if (speed > ours) ours = speed }
       $1 == "raw" && $2 > raw { raw = $2 }
       END {
-        printf "%-44s %8.0f %8.0f %6.2f\n", layout " on disk, physical MB/s beside raw", ours, raw,
+        printf "%-44s %8.0f %8.0f %6.2f\n", layout " physical MB/s", ours, raw,
           raw ? ours / raw : 0
       }' <<<"$found"
     found=
   done
 }
 
-# Random overwrites as many as the object has records.
+# 40 000 overwrites at random places of an object that fills a part of the pool.
 steady() {
-  dir=$disk
+  dir=$disk rounds=${BENCH_ROUNDS:-1}
   head "steady 8K overwrites, on disk, pool of 2 GiB"
   local percent fill
   for percent in 25 50 75; do
     fill=$((2048 * percent / 100))
-    row "$percent % full, records/s" "random overwrite" d 2048 "$fill" 8192 off on $((fill * 128))
+    row "$percent % full, records/s" "random overwrite" d 2048 "$fill" 8192 off on 40000
   done
 }
 
 for part in $parts; do
+  printf '\n== %s, %s, load %s\n' "$part" "$(date -u +%T)" "$(cut -d' ' -f1 /proc/loadavg)"
   case $part in
     memory) in_memory ;;
     disk) on_disk ;;
@@ -116,3 +121,4 @@ for part in $parts; do
     *) echo "no part $part" >&2; exit 2 ;;
   esac
 done
+printf '\n== end, %s, load %s\n' "$(date -u +%T)" "$(cut -d' ' -f1 /proc/loadavg)"

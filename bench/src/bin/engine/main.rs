@@ -5,10 +5,13 @@
 
 mod args;
 mod destroy;
+mod files;
 mod large;
 mod pool;
+mod random;
 mod raw;
 mod space;
+mod synced;
 mod usage;
 mod write;
 
@@ -22,7 +25,13 @@ engine destroy DIR GB SNAPSHOT-BLOCKS   how long 8K writes with fsync take meanw
 engine scatter DIR TIB SEGMENTS     make a pool with so many free segments in a sparse file
 engine import DIR                   open that pool
 engine simulated GB                 a simulated pool larger than memory is written and read
-engine space SEGMENTS               the allocator alone";
+engine space SEGMENTS               the allocator alone
+engine files DIR COUNT              files of 1 KB: made, looked at, read, removed
+engine directory DIR COUNT          so many empty files in one directory
+engine cached DIR MIB READS         8K of a file of 8K records at a time, from memory
+engine direct DIR MIB READS         the same from the device, 32 at a time, and the device alone
+engine ahead DIR MIB                a file from one end to the other, with and without read-ahead
+engine synced DIR WRITERS COUNT     8K writes that wait until they are durable";
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -36,6 +45,12 @@ fn main() {
         "import" => cenote_rt::block_on(0, large::import(&args)),
         "simulated" => cenote_rt::block_on(0, large::simulated(&args)),
         "space" => cenote_rt::block_on(0, space::run(&args)),
+        "files" => cenote_rt::block_on(0, files::run(&args)),
+        "directory" => cenote_rt::block_on(0, files::directory(&args)),
+        "cached" => cenote_rt::block_on(1, random::cached(&args)),
+        "direct" => cenote_rt::block_on(0, random::direct(&args)),
+        "ahead" => cenote_rt::block_on(0, random::ahead(&args)),
+        "synced" => cenote_rt::block_on(0, synced::run(&args)),
         _ => usage(),
     };
     let done: Result<()> = done.and_then(|done| done);

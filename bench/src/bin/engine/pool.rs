@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use cenote_device::{Device, FileDevice, OpenMode, create_file};
 use cenote_dmu::live::ObjectSpec;
+use cenote_fs::Mount;
+use cenote_fs::format::{FsOwners, NewFileSystem};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
+use cenote_ondisk::znode::Time;
 use cenote_pool::engine::create::CreateSpec;
 use cenote_pool::engine::{Engine, Head, NewDataset};
 use cenote_rt::{Result, Rng};
@@ -57,11 +60,28 @@ pub(crate) async fn create_alone(
     redundancy: Redundancy,
     devices: Vec<Arc<dyn Device>>,
 ) -> Result<Arc<Engine>> {
+    Engine::create(spec(redundancy, devices)?).await
+}
+
+/// A pool of one file in `dir` whose root is a file system with that record size, mounted.
+pub(crate) async fn mount(dir: &str, size: u64, record: u64) -> Result<Arc<Mount>> {
+    let (redundancy, devices) = files(dir, "d", size)?;
+    let mut spec = spec(redundancy, devices)?;
+    spec.fill_root = Box::new(|tx| NewFileSystem::at(Time::default()).fill(tx));
+    spec.probe = Some(Arc::new(FsOwners { counts_objects: true, counts_projects: true }));
+    let engine = Engine::create(spec).await?;
+    engine.keep();
+    engine.set_property("tank", "recordsize", record.into()).await?;
+    engine.set_property("tank", "compression", COMPRESSION_OFF.into()).await?;
+    Mount::open(&engine, "tank").await
+}
+
+fn spec(redundancy: Redundancy, devices: Vec<Arc<dyn Device>>) -> Result<CreateSpec> {
     let leaves = devices.iter().map(|device| LeafSpec::of(device.info())).collect();
     let top = TopSpec { redundancy, class: VdevClass::Normal, leaves };
     let pool = create::CreateSpec { tops: vec![top], ashift: Some(12), ..Default::default() };
     let vdevs = create::pool(&pool, 4, &mut Guids::unguessable())?;
-    Engine::create(CreateSpec::new("tank", vdevs, devices)).await
+    Ok(CreateSpec::new("tank", vdevs, devices))
 }
 
 /// A dataset without POSIX layer.

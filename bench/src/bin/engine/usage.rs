@@ -25,6 +25,24 @@ pub(crate) fn since(start: Duration) -> Duration {
     cenote_rt::monotonic().saturating_sub(start)
 }
 
+/// Time on the wall and of processors.
+pub(crate) struct Clock {
+    wall: Duration,
+    cpu: f64,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self { wall: cenote_rt::monotonic(), cpu: cpu_seconds() }
+    }
+
+    /// Prints how fast so much was done since the start.
+    pub(crate) fn tell(&self, label: &str, unit: &str, amount: f64) {
+        let (wall, cpu) = (since(self.wall).as_secs_f64(), cpu_seconds() - self.cpu);
+        println!("{label}: {:.0} {unit}, {wall:.2} s, cpu {cpu:.2} s", amount / wall);
+    }
+}
+
 /// Times in order, of which parts are asked.
 pub(crate) struct Times(Vec<Duration>);
 

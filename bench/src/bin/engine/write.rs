@@ -3,14 +3,12 @@
 //! one in each. Data is made before the clock runs, and is copied into the engine on both sides;
 //! time counts to the end of the last sync.
 
-use std::time::Duration;
-
 use cenote_pool::engine::{Engine, Head};
 use cenote_rt::{Result, Rng};
 
 use crate::args::Args;
 use crate::pool::{self, Contents};
-use crate::usage::{self, since};
+use crate::usage::Clock;
 
 /// Chunks that are written again and again.
 const CHUNKS: usize = 16;
@@ -58,23 +56,6 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
 async fn write(engine: &Engine, head: &Head, object: u64, offset: u64, bytes: &[u8]) -> Result<()> {
     engine.apply(head, |tx| tx.write(object, offset, bytes)).await?;
     Ok(())
-}
-
-/// Time on the wall and of processors.
-struct Clock {
-    wall: Duration,
-    cpu: f64,
-}
-
-impl Clock {
-    fn start() -> Self {
-        Self { wall: cenote_rt::monotonic(), cpu: usage::cpu_seconds() }
-    }
-
-    fn tell(&self, label: &str, unit: &str, amount: f64) {
-        let (wall, cpu) = (since(self.wall).as_secs_f64(), usage::cpu_seconds() - self.cpu);
-        println!("{label}: {:.0} {unit}, {wall:.2} s, cpu {cpu:.2} s", amount / wall);
-    }
 }
 
 /// What the devices were given.

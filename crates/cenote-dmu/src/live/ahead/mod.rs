@@ -1,10 +1,9 @@
 //! Reading ahead of who reads an object, so that he finds what he asks for in the cache.
 //!
 //! ```text
-//!   request ──> streams (`streams`): part of one? ── what it will ask for ──> blocks, as far as
-//!                                                                             their pointers are
-//!                                                                             known; else those
-//!                                                                             above them
+//!   request ──> streams (`streams`): part of one? ── what it will ask for
+//!                                                      `──> blocks, as far as their pointers are
+//!                                                           known; else those above them
 //! ```
 //!
 //! What is expected is looked for in the same transaction as what is asked for, which costs a few

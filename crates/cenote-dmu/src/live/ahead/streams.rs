@@ -10,7 +10,8 @@
 //! is its first hit; with every hit a stream reads further ahead: twice as far up to a least
 //! distance, then an eighth more, but only if the reader still had to wait, up to a greatest. A
 //! request out of the order of its stream, as parallel readers make them, is part of it once the
-//! stream is long against the gap.
+//! stream is long against the gap, and as long as it has few holes: who reads at random meets
+//! streams too, and must not make them longer.
 //!
 //! Blocks are numbers here, and nothing is read: what is wished for is told as [`Wish`], and how
 //! far it was followed is told back.
@@ -22,6 +23,10 @@ use std::time::Duration;
 const ESTABLISHED: u64 = 3;
 /// A gap may be as long as the stream shifted by this (OpenZFS: `zfetch_hole_shift`).
 const HOLE_SHIFT: u32 = 2;
+/// In this many parts of a stream one may be holes.
+const HOLE_PARTS: u64 = 4;
+/// Streams are forgotten after so many times the time after which they make room.
+const FORGET: u32 = 2;
 /// Requests of equal steps that are wished for at a time, at most.
 const STEPS_MAX: u64 = 64;
 /// Objects of so few blocks are not worth it.
@@ -55,6 +60,8 @@ struct Stream {
     /// The blocks of the last request.
     start: u64,
     next: u64,
+    /// Blocks that were asked for since the first.
+    asked: u64,
     /// From the start of a request to that of the next; `None` if the next follows.
     step: Option<i64>,
     /// Requests that came as expected.
@@ -116,8 +123,14 @@ impl Streams {
         };
         let stream = self.streams.get_mut(index)?;
         stream.used = now;
-        if place == Place::Behind {
-            return None;
+        match place {
+            Place::Same => return None,
+            Place::Late => {
+                let all = stream.asked.saturating_add(blocks.end - blocks.start);
+                stream.asked = all.min(stream.next - stream.first);
+                return None;
+            }
+            Place::Follows | Place::Step => {}
         }
         stream.advance(&blocks, place);
         stream.grow(waits, bounds);
@@ -150,19 +163,23 @@ impl Streams {
     fn begin(&mut self, blocks: Range<u64>, object: Extent, bounds: &Bounds, now: Duration) {
         let step = self.last.map(|last| blocks.start.wrapping_sub(last).cast_signed());
         self.last = Some(blocks.start);
+        let is_old =
+            |stream: &Stream, times| now.saturating_sub(stream.used) >= bounds.reap * times;
+        self.streams.retain(|stream| !is_old(stream, FORGET));
         while self.streams.len() >= bounds.streams {
             // One that never came to anything, else one that nobody goes on with.
             let oldest = |wanted: &dyn Fn(&Stream) -> bool| {
                 let all = self.streams.iter().enumerate().filter(|(_, stream)| wanted(stream));
                 all.min_by_key(|(_, stream)| stream.used).map(|(index, _)| index)
             };
-            let is_idle = |stream: &Stream| now.saturating_sub(stream.used) >= bounds.reap;
-            let Some(index) = oldest(&|s| s.hits == 0).or_else(|| oldest(&is_idle)) else { return };
+            let index = oldest(&|stream| stream.hits == 0);
+            let Some(index) = index.or_else(|| oldest(&|stream| is_old(stream, 1))) else { return };
             self.streams.remove(index);
         }
         let distance = (blocks.end - blocks.start).saturating_mul(object.block_size);
         self.streams.push(Stream {
             first: blocks.start,
+            asked: blocks.end - blocks.start,
             start: blocks.start,
             next: blocks.end,
             step: step.filter(|step| *step != 0),
@@ -178,8 +195,10 @@ impl Streams {
 /// Where a request is in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// It asks for what was asked for.
-    Behind,
+    /// It asks for what was just asked for.
+    Same,
+    /// It was passed over.
+    Late,
     /// It follows.
     Follows,
     /// It is one step further.
@@ -189,9 +208,9 @@ enum Place {
 impl Stream {
     fn place_of(&self, blocks: &Range<u64>, reorder: u64) -> Option<Place> {
         if blocks.start >= self.start && blocks.end <= self.next {
-            return Some(Place::Behind);
+            return Some(Place::Same);
         }
-        let follows = blocks.start == self.next || blocks.start + 1 == self.next;
+        let follows = blocks.start == self.next || blocks.start.saturating_add(1) == self.next;
         match self.step {
             // Steps that were not confirmed yet may still be a sequence.
             _ if follows && blocks.end > self.next && !self.is_strided() => Some(Place::Follows),
@@ -200,17 +219,22 @@ impl Stream {
                     && blocks.end - blocks.start == self.next - self.start;
                 is_step.then_some(Place::Step)
             }
-            None if self.hits >= ESTABLISHED => {
+            None if self.is_established() => {
                 let gap = reorder.min((self.next - self.first) >> HOLE_SHIFT);
                 let window = self.next..self.next.saturating_add(gap).saturating_add(1);
                 if window.contains(&blocks.start) {
                     return Some(Place::Follows);
                 }
                 let behind = self.next.saturating_sub(reorder).max(self.first)..self.next;
-                behind.contains(&blocks.start).then_some(Place::Behind)
+                behind.contains(&blocks.start).then_some(Place::Late)
             }
             None => None,
         }
+    }
+
+    fn is_established(&self) -> bool {
+        let holes = (self.next - self.first).saturating_sub(self.asked);
+        self.hits >= ESTABLISHED && holes <= (self.next - self.first) / HOLE_PARTS
     }
 
     fn is_strided(&self) -> bool {
@@ -219,6 +243,8 @@ impl Stream {
 
     fn advance(&mut self, blocks: &Range<u64>, place: Place) {
         self.hits += 1;
+        self.asked =
+            self.asked.saturating_add(blocks.end - blocks.start.max(self.next.min(blocks.end)));
         if place == Place::Follows {
             self.step = None;
         }

@@ -1,0 +1,159 @@
+//! Reading a large file: at random from memory and from the device, and from end to end.
+
+use std::sync::Arc;
+
+use cenote_device::{FileDevice, OpenMode};
+use cenote_fs::Mount;
+use cenote_fs::access::Credentials;
+use cenote_fs::edit::{NewKind, NewNode};
+use cenote_fs::mount::WriteOptions;
+use cenote_rt::{BufMut, Error, Kind, Result, Rng, tunables};
+
+use crate::args::Args;
+use crate::files::expect;
+use crate::pool::{self, Contents};
+use crate::usage::{Clock, memory_mib};
+
+/// Bytes of a record and of a read.
+const RECORD: u64 = 8 << 10;
+/// Bytes of a write that fills the file, and of a read from end to end.
+const STEP: u64 = 1 << 20;
+const REQUEST: u64 = 128 << 10;
+/// Reads at a time.
+const DEPTH: u64 = 32;
+/// Where data begins on a device, about.
+const DATA_START: u64 = 64 << 20;
+
+/// A mount with a file of so many bytes; all of it is on the device.
+async fn filled(dir: &str, bytes: u64, record: u64) -> Result<(Arc<Mount>, u64)> {
+    let mount = pool::mount(dir, bytes + bytes / 2 + (1 << 30), record).await?;
+    let me = Credentials::root();
+    let new = NewNode::new(NewKind::Regular, 0o644);
+    let file = mount.create(&me, mount.root(), b"large", &new).await?.object;
+    let mut contents = Contents::new();
+    let chunks: Vec<_> = (0..16).map(|_| contents.chunk(STEP)).collect();
+    for (offset, chunk) in (0..bytes).step_by(STEP as usize).zip(chunks.iter().cycle()) {
+        mount.write(&me, file, offset, chunk, WriteOptions::default()).await?;
+    }
+    mount.engine().sync().await?;
+    Ok((mount, file))
+}
+
+/// Every record is in memory, and one thread copies them out.
+pub(crate) async fn cached(args: &Args<'_>) -> Result<()> {
+    let (dir, bytes, reads) = (args.word(0)?, args.number::<u64>(1)? << 20, args.number(2)?);
+    set(&tunables::BLOCK_CACHE_BYTES, 4 * bytes)?;
+    let (mount, file) = filled(dir, bytes, RECORD).await?;
+    let mut into = vec![0; RECORD as usize];
+    for offset in (0..bytes).step_by(RECORD as usize) {
+        expect(mount.read(file, offset, &mut into).await? == into.len())?;
+    }
+    let before = blocks_read(&mount);
+    let mut rng = Rng::seeded(1);
+    let clock = Clock::start();
+    for _ in 0..reads {
+        let offset = rng.below(bytes / RECORD) * RECORD;
+        expect(mount.read(file, offset, &mut into).await? == into.len())?;
+    }
+    clock.tell("random read", "reads/s", reads as f64);
+    println!("blocks from the device meanwhile: {}", blocks_read(&mount) - before);
+    mount.engine().export().await
+}
+
+/// Records come from the device, and the blocks above them from memory; then the device alone is
+/// read at as many places of the same file, in the same way.
+pub(crate) async fn direct(args: &Args<'_>) -> Result<()> {
+    let (dir, bytes, reads) = (args.word(0)?, args.number::<u64>(1)? << 20, args.number(2)?);
+    set(&tunables::DIRECT_IO, 1)?;
+    set(&tunables::BLOCK_CACHE_BYTES, 1 << 30)?;
+    let (mount, file) = filled(dir, bytes, RECORD).await?;
+    let store = Arc::clone(mount.engine().store());
+    // Small enough that few records stay, large enough for what points at them.
+    store.set_cache_capacity(1 << 20);
+    store.set_cache_capacity(bytes / 32 + (16 << 20));
+    let mut into = vec![0; RECORD as usize];
+    for offset in (0..bytes).step_by(RECORD as usize * 512) {
+        mount.read(file, offset, &mut into).await?;
+        mount.read(file, offset, &mut into).await?;
+    }
+    for round in 0..2 {
+        let before = blocks_read(&mount);
+        let clock = Clock::start();
+        let tasks = (0..DEPTH).map(|task| {
+            let mount = Arc::clone(&mount);
+            cenote_rt::spawn(async move {
+                let (mut rng, mut into) = (Rng::seeded(task), vec![0; RECORD as usize]);
+                for _ in 0..reads / DEPTH {
+                    let offset = rng.below(bytes / RECORD) * RECORD;
+                    expect(mount.read(file, offset, &mut into).await? == into.len())?;
+                }
+                Ok(())
+            })
+        });
+        join(tasks.collect()).await?;
+        clock.tell("uncached read", "reads/s", reads as f64);
+        println!("of {reads} reads {} from the device", blocks_read(&mount) - before);
+        device_alone(dir, round, bytes, reads).await?;
+    }
+    mount.engine().export().await
+}
+
+/// The same device without a pool.
+async fn device_alone(dir: &str, round: u64, bytes: u64, reads: u64) -> Result<()> {
+    let path = std::path::Path::new(dir).join("d0");
+    let device = FileDevice::open(&path, OpenMode::ReadOnly)?;
+    let clock = Clock::start();
+    let tasks = (0..DEPTH).map(|task| {
+        let device = Arc::clone(&device);
+        cenote_rt::spawn(async move {
+            let mut rng = Rng::seeded(task + 1000 * (round + 1));
+            let mut buf = BufMut::zeroed(RECORD as usize);
+            for _ in 0..reads / DEPTH {
+                let offset = DATA_START + rng.below(bytes / RECORD) * RECORD;
+                buf = device.read(offset, buf).await?;
+            }
+            Ok(())
+        })
+    });
+    join(tasks.collect()).await?;
+    clock.tell("device alone", "reads/s", reads as f64);
+    Ok(())
+}
+
+/// From end to end, from the device, in requests of 128K.
+pub(crate) async fn ahead(args: &Args<'_>) -> Result<()> {
+    let (dir, bytes) = (args.word(0)?, args.number::<u64>(1)? << 20);
+    set(&tunables::DIRECT_IO, 1)?;
+    let (mount, file) = filled(dir, bytes, REQUEST).await?;
+    for (label, is_disabled) in [("with read-ahead", 0), ("without", 1)] {
+        set(&tunables::PREFETCH_DISABLE, is_disabled)?;
+        mount.engine().store().clear_cache();
+        let before = blocks_read(&mount);
+        let mut into = vec![0; REQUEST as usize];
+        let clock = Clock::start();
+        for offset in (0..bytes).step_by(REQUEST as usize) {
+            expect(mount.read(file, offset, &mut into).await? == into.len())?;
+        }
+        clock.tell(label, "MB/s", bytes as f64 / 1e6);
+        println!("{} blocks from the device", blocks_read(&mount) - before);
+    }
+    println!("memory: {} MiB at most", memory_mib("VmHWM"));
+    mount.engine().export().await
+}
+
+fn blocks_read(mount: &Mount) -> u64 {
+    mount.engine().store().stats().blocks_read
+}
+
+/// Sets a tunable.
+pub(crate) fn set(tunable: &tunables::Tunable, value: u64) -> Result<()> {
+    tunable.set(value).map_err(|error| Error::new(Kind::Invalid, error))
+}
+
+/// All tasks to their end.
+pub(crate) async fn join(tasks: Vec<cenote_rt::JoinHandle<Result<()>>>) -> Result<()> {
+    for task in tasks {
+        task.await.map_err(|error| Error::new(Kind::Io, error))??;
+    }
+    Ok(())
+}
