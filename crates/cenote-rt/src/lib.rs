@@ -6,6 +6,7 @@
 
 pub mod buf;
 pub mod error;
+pub mod net;
 pub mod random;
 mod recycle;
 pub mod seeded;
@@ -18,8 +19,8 @@ pub use error::{At, Error, Kind, Result};
 pub use random::{Rng, secret_bytes};
 pub use simulation::simulate;
 pub use task::{
-    AsyncMutex, BoxFuture, JoinHandle, Notify, Semaphore, SemaphorePermit, block_on, blocking, cpu,
-    monotonic, oneshot, sleep, spawn, until, wall_clock,
+    AsyncMutex, BoxFuture, JoinHandle, Notify, OwnedSemaphorePermit, Runtime, Semaphore,
+    SemaphorePermit, block_on, blocking, cpu, monotonic, oneshot, sleep, spawn, until, wall_clock,
 };
 
 /// A hash map with a fixed hasher, so that its order is the same in every run.

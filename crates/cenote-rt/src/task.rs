@@ -7,9 +7,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-pub use tokio::sync::{Mutex as AsyncMutex, Notify, Semaphore, SemaphorePermit, oneshot};
+pub use tokio::sync::{
+    Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot,
+};
 pub use tokio::task::JoinHandle;
 
 use crate::{Error, Kind, Result, simulation};
@@ -20,8 +23,12 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// CPU work above this estimate leaves the task's thread, so that I/O is not held up behind it.
 const INLINE_CPU_NS: u64 = 300_000;
 
-/// Runs `future` to its end on a runtime of `threads` worker threads (0: one per processor).
+/// Runs `future` to its end on a runtime of `threads` worker threads (0: one per processor), or on
+/// the one that this thread was lent ([`Runtime::lend`]).
 pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T> {
+    if let Ok(lent) = tokio::runtime::Handle::try_current() {
+        return Ok(lent.block_on(future));
+    }
     let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => n,
@@ -33,6 +40,35 @@ pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T>
         .build()
         .map_err(|error| Error::new(Kind::Io, error))?;
     Ok(runtime.block_on(future))
+}
+
+/// What drives the tasks, for threads that it does not know.
+#[derive(Debug, Clone)]
+pub struct Runtime(tokio::runtime::Handle);
+
+impl Runtime {
+    /// The one that this task runs on.
+    #[must_use]
+    pub fn here() -> Self {
+        Self(tokio::runtime::Handle::current())
+    }
+
+    /// Runs `work`, which blocks this thread, with tasks that outlive it.
+    pub fn lend<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _entered = self.0.enter();
+        work()
+    }
+
+    /// Begins work on this thread, and makes a task of it only if it has to wait for something.
+    /// What needs nobody else is done when this returns, without a thread being woken for it.
+    pub fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let _entered = self.0.enter();
+        let mut work = Box::pin(work);
+        // Nobody is woken by this poll: the task polls again before it waits.
+        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.0.spawn(work);
+        }
+    }
 }
 
 /// Starts a task.
@@ -86,4 +122,42 @@ pub fn wall_clock() -> Duration {
         return now;
     }
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn work_that_need_not_wait_is_done_at_once() {
+        block_on(1, async {
+            let runtime = Runtime::here();
+            let (count, wait) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+            let (done, ready) = oneshot::channel();
+            let (counted, waited) = (Arc::clone(&count), Arc::clone(&wait));
+            std::thread::spawn(move || {
+                let at_once = Arc::clone(&counted);
+                runtime.begin(async move {
+                    at_once.fetch_add(1, Ordering::Relaxed);
+                });
+                assert_eq!(counted.load(Ordering::Relaxed), 1);
+                runtime.begin(async move {
+                    waited.notified().await;
+                    sleep(Duration::from_millis(1)).await;
+                    counted.fetch_add(1, Ordering::Relaxed);
+                    let _ = done.send(());
+                });
+            })
+            .join()
+            .expect("runs");
+            assert_eq!(count.load(Ordering::Relaxed), 1);
+            wait.notify_one();
+            ready.await.expect("told");
+            assert_eq!(count.load(Ordering::Relaxed), 2);
+        })
+        .expect("a runtime");
+    }
 }

@@ -1,0 +1,750 @@
+//! The wire: requests of the kernel as `fuser` gives them, taken apart, and answered.
+//!
+//! A request is begun on the thread that read it; if it has to wait for something it goes on as a
+//! task, and the thread reads the next. So what is in memory is answered at once, and what is not
+//! does not hold up others.
+//!
+//! Opening and closing files needs no messages: the kernel decides who may, and a node is held as
+//! long as the kernel knows it, open or not. To the first `open` we answer that there is no such
+//! operation, and the kernel asks no more; nor for directories, nor at `close`. Files are made with
+//! `mknod`. A kernel that cannot do without gets handles that mean nothing.
+//!
+//! `ioctl` is refused, locks are the kernel's own.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use cenote_fs::access::Credentials;
+use cenote_fs::acl::Want;
+use cenote_fs::edit::xattr::Existing;
+use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
+use cenote_fs::mount::{Allocate, DirEntry, Seek, decode_dev, encode_rdev};
+use cenote_rt::{BufMut, Result, Runtime};
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem,
+    FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
+};
+
+use super::convert::{attributes, errno_of, file_type, generation, time};
+use super::vfs::{TTL, Vfs, let_through};
+
+/// Longest read or write.
+const REQUEST_MAX: u32 = 1 << 20;
+/// Entries of a directory that are looked up at a time.
+const ENTRIES: usize = 128;
+/// Requests that the kernel sends without waiting for answers.
+const BACKGROUND: u16 = 64;
+
+const TYPE_MASK: u32 = 0o170_000;
+const PERMISSION_MASK: u32 = 0o7777;
+const O_DSYNC: i32 = 0o10_000;
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+const KEEP_SIZE: i32 = 1;
+const PUNCH_HOLE: i32 = 2;
+const ZERO_RANGE: i32 = 16;
+const POSIX_ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// What `fuser` calls.
+pub(super) struct Adapter {
+    vfs: Arc<Vfs>,
+    runtime: Runtime,
+    is_writeback: bool,
+    /// The kernel can do without messages for opening.
+    needs_no_open: bool,
+    needs_no_opendir: bool,
+}
+
+impl Adapter {
+    pub(super) fn new(vfs: Arc<Vfs>, runtime: Runtime, is_writeback: bool) -> Self {
+        Self { vfs, runtime, is_writeback, needs_no_open: false, needs_no_opendir: false }
+    }
+
+    /// Begins a request.
+    fn begin<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Vfs>) -> F) {
+        self.runtime.begin(work(Arc::clone(&self.vfs)));
+    }
+
+    /// Begins a request that is answered with nothing but that it was done.
+    fn begin_empty<F>(&self, reply: ReplyEmpty, work: impl FnOnce(Arc<Vfs>) -> F)
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let work = work(Arc::clone(&self.vfs));
+        self.runtime.begin(async move {
+            match work.await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+
+    /// Begins a request that gives the kernel a node.
+    fn begin_entry<F>(&self, reply: ReplyEntry, work: impl FnOnce(Arc<Vfs>) -> F)
+    where
+        F: Future<Output = Result<cenote_fs::mount::Attributes>> + Send + 'static,
+    {
+        let work = work(Arc::clone(&self.vfs));
+        self.runtime.begin(async move {
+            match work.await {
+                Ok(found) => reply.entry(&TTL, &attributes(&found), generation(&found)),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+}
+
+fn cred_of(request: &Request) -> Credentials {
+    let_through(request.uid(), request.gid())
+}
+
+fn bytes(name: &OsStr) -> Vec<u8> {
+    name.as_bytes().to_vec()
+}
+
+/// What `mknod` is to make; none for what it cannot.
+fn new_kind(mode: u32, device: u32) -> Option<NewKind<'static>> {
+    let (major, minor) = decode_dev(device.into());
+    let device = encode_rdev(major, minor);
+    Some(match (mode & TYPE_MASK) >> 12 {
+        1 => NewKind::Fifo,
+        2 => NewKind::CharDevice(device),
+        6 => NewKind::BlockDevice(device),
+        0 | 8 => NewKind::Regular,
+        12 => NewKind::Socket,
+        _ => return None,
+    })
+}
+
+fn new_node(kind: NewKind<'_>, mode: u32, umask: u32) -> NewNode<'_> {
+    let mut new = NewNode::new(kind, mode & PERMISSION_MASK);
+    new.umask = umask;
+    new
+}
+
+fn set_time(wish: TimeOrNow) -> SetTime {
+    match wish {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(at) => SetTime::To(time(at)),
+    }
+}
+
+impl Filesystem for Adapter {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let there = config.capabilities();
+        self.needs_no_open = there.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        self.needs_no_opendir = there.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_NO_OPEN_SUPPORT
+            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
+            // A default ACL stands in for the umask: we are told both.
+            | InitFlags::FUSE_DONT_MASK
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            // Nobody else changes files: pages are dropped when we say so.
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+        if self.vfs.has_posix_acls {
+            wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        if self.is_writeback {
+            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+        }
+        // What an older kernel lacks it does without.
+        let _ = config.add_capabilities(wanted & there);
+        // The bounds of the kernel apply if they are narrower.
+        let _ = config.set_max_write(REQUEST_MAX);
+        let _ = config.set_max_background(BACKGROUND);
+        Ok(())
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (cred, name) = (cred_of(request), bytes(name));
+        self.begin_entry(reply, |vfs| async move { vfs.lookup(&cred, parent.0, &name).await });
+    }
+
+    fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
+        self.begin(|vfs| async move { vfs.forget(node.0, lookups).await });
+    }
+
+    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.begin(|vfs| async move {
+            match vfs.mount.attributes(vfs.object(node.0)).await {
+                Ok(found) => reply.attr(&TTL, &attributes(&found)),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let cred = cred_of(request);
+        let wish = SetAttributes {
+            mode: mode.map(|mode| mode & PERMISSION_MASK),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            ..SetAttributes::default()
+        };
+        self.begin(|vfs| async move {
+            match vfs.set_attributes(cred, node.0, &wish).await {
+                Ok(found) => reply.attr(&TTL, &attributes(&found)),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+
+    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
+        self.begin(|vfs| async move {
+            match vfs.mount.read_link(vfs.object(node.0)).await {
+                Ok(target) => reply.data(&target),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let Some(kind) = new_kind(mode, device) else { return reply.error(Errno::EINVAL) };
+        let (cred, name) = (cred_of(request), bytes(name));
+        self.begin_entry(reply, |vfs| async move {
+            vfs.make(&cred, parent.0, &name, &new_node(kind, mode, umask)).await
+        });
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (cred, name) = (cred_of(request), bytes(name));
+        self.begin_entry(reply, |vfs| async move {
+            let new = new_node(NewKind::Directory, mode, umask);
+            vfs.make(&cred, parent.0, &name, &new).await
+        });
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (cred, name) = (cred_of(request), bytes(name));
+        self.begin_empty(reply, |vfs| async move {
+            vfs.mount.unlink(&cred, vfs.object(parent.0), &name).await
+        });
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (cred, name) = (cred_of(request), bytes(name));
+        self.begin_empty(reply, |vfs| async move {
+            vfs.mount.rmdir(&cred, vfs.object(parent.0), &name).await
+        });
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (cred, name) = (cred_of(request), bytes(name));
+        let target = bytes(target.as_os_str());
+        self.begin_entry(reply, |vfs| async move {
+            let new = NewNode::new(NewKind::Symlink(&target), 0o777);
+            vfs.make(&cred, parent.0, &name, &new).await
+        });
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let mode = if flags.is_empty() {
+            RenameMode::Plain
+        } else if flags == RenameFlags::RENAME_NOREPLACE {
+            RenameMode::NoReplace
+        } else if flags == RenameFlags::RENAME_EXCHANGE {
+            RenameMode::Exchange
+        } else if flags == RenameFlags::RENAME_WHITEOUT {
+            RenameMode::Whiteout
+        } else {
+            return reply.error(Errno::EINVAL);
+        };
+        let (cred, name, new_name) = (cred_of(request), bytes(name), bytes(new_name));
+        self.begin_empty(reply, |vfs| async move {
+            let from = (vfs.object(parent.0), &name[..]);
+            let to = (vfs.object(new_parent.0), &new_name[..]);
+            vfs.mount.rename(&cred, &Rename { from, to, mode }).await
+        });
+    }
+
+    fn link(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let (cred, name) = (cred_of(request), bytes(new_name));
+        self.begin_entry(
+            reply,
+            |vfs| async move { vfs.link(&cred, node.0, new_parent.0, &name).await },
+        );
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if self.needs_no_open {
+            return reply.error(Errno::ENOSYS);
+        }
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        _: i32,
+        reply: ReplyCreate,
+    ) {
+        if self.needs_no_open {
+            return reply.error(Errno::ENOSYS);
+        }
+        let (cred, name) = (cred_of(request), bytes(name));
+        self.begin(|vfs| async move {
+            let new = new_node(NewKind::Regular, mode, umask);
+            match vfs.make(&cred, parent.0, &name, &new).await {
+                Ok(made) => {
+                    let flags = FopenFlags::FOPEN_KEEP_CACHE;
+                    let (attr, number) = (attributes(&made), generation(&made));
+                    reply.created(&TTL, &attr, number, FileHandle(0), flags);
+                }
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        len: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.begin(|vfs| async move {
+            match vfs.read(node.0, offset, len as usize).await {
+                Ok(data) => reply.data(&data),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let cred = cred_of(request);
+        // The thread reads its next request into the same memory.
+        let mut kept = BufMut::for_filling(data.len());
+        kept.copy_from_slice(data);
+        let drops_set_ids = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        // Pages that the kernel writes back come with the flags of any file.
+        let is_cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let is_sync = !is_cached && flags.0 & O_DSYNC != 0;
+        self.begin(|vfs| async move {
+            let how = (drops_set_ids, is_sync);
+            match vfs.write(cred, node.0, offset, &kept, how).await {
+                Ok(count) => reply.written(count as u32),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        // Nothing is kept back until a file is closed.
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.begin_empty(reply, |vfs| async move { vfs.mount.fsync(vfs.object(node.0)).await });
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        if self.needs_no_opendir {
+            return reply.error(Errno::ENOSYS);
+        }
+        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        self.begin(|vfs| async move {
+            let mut listing = Listing::new(vfs.object(node.0), offset);
+            loop {
+                let entry = match listing.next(&vfs).await {
+                    Ok(Some(entry)) => entry,
+                    Ok(None) => return reply.ok(),
+                    Err(error) => return reply.error(errno_of(&error)),
+                };
+                let kind = match entry.kind {
+                    Some(kind) => file_type(kind),
+                    None => match vfs.mount.attributes(entry.object).await {
+                        Ok(found) => file_type(found.kind),
+                        Err(_) => FileType::RegularFile,
+                    },
+                };
+                let name = OsStr::from_bytes(&entry.name);
+                if reply.add(INodeNo(entry.object), entry.cookie, kind, name) {
+                    return reply.ok();
+                }
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        self.begin(|vfs| async move {
+            let mut listing = Listing::new(vfs.object(node.0), offset);
+            loop {
+                let entry = match listing.next(&vfs).await {
+                    Ok(Some(entry)) => entry,
+                    Ok(None) => return reply.ok(),
+                    Err(error) => return reply.error(errno_of(&error)),
+                };
+                // What is gone by now is not told.
+                let Ok(found) = vfs.mount.attributes(entry.object).await else { continue };
+                let is_dots = entry.name == b"." || entry.name == b"..";
+                // Of these two the kernel does not keep the nodes.
+                let found = if is_dots { Ok(found) } else { vfs.give(found).await };
+                let Ok(found) = found else { continue };
+                let (number, attr) = (INodeNo(found.object), attributes(&found));
+                let name = OsStr::from_bytes(&entry.name);
+                if reply.add(number, entry.cookie, name, &TTL, &attr, generation(&found)) {
+                    if !is_dots {
+                        // It did not get this one.
+                        vfs.forget(found.object, 1).await;
+                    }
+                    return reply.ok();
+                }
+            }
+        });
+    }
+
+    fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.begin_empty(reply, |vfs| async move { vfs.mount.fsync(vfs.object(node.0)).await });
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        self.begin(|vfs| async move {
+            match vfs.mount.space().await {
+                Ok(space) => {
+                    let block = space.block_size as u32;
+                    let (total, free) = (space.blocks, space.free_blocks);
+                    let (files, free_files) = (space.files, space.free_files);
+                    reply.statfs(
+                        total,
+                        free,
+                        free,
+                        files,
+                        free_files,
+                        block,
+                        space.name_max,
+                        block,
+                    );
+                }
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let existing = match flags {
+            0 => Existing::Any,
+            XATTR_CREATE => Existing::Missing,
+            XATTR_REPLACE => Existing::There,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let (cred, name, value) = (cred_of(request), bytes(name), value.to_vec());
+        self.begin_empty(reply, |vfs| async move {
+            vfs.set_xattr(&cred, node.0, (&name, &value), existing).await
+        });
+    }
+
+    fn getxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        len: u32,
+        reply: ReplyXattr,
+    ) {
+        let (cred, name) = (cred_of(request), bytes(name));
+        self.begin(|vfs| async move {
+            match vfs.mount.xattr(&cred, vfs.object(node.0), &name).await {
+                Ok(value) => answer_sized(reply, len, &value),
+                Err(error) => {
+                    let is_acl = vfs.has_posix_acls && POSIX_ACLS.contains(&&name[..]);
+                    let number = errno_of(&error);
+                    // Where the kernel looks at ACLs there are some, or none.
+                    let is_off = is_acl && number == Errno::EOPNOTSUPP;
+                    reply.error(if is_off { Errno::ENODATA } else { number });
+                }
+            }
+        });
+    }
+
+    fn listxattr(&self, request: &Request, node: INodeNo, len: u32, reply: ReplyXattr) {
+        let cred = cred_of(request);
+        self.begin(|vfs| async move {
+            match vfs.mount.xattrs(&cred, vfs.object(node.0)).await {
+                Ok(names) => {
+                    let ends = names.iter().flat_map(|name| name.iter().chain(&[0]));
+                    answer_sized(reply, len, &ends.copied().collect::<Vec<u8>>());
+                }
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+
+    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (cred, name) = (cred_of(request), bytes(name));
+        self.begin_empty(reply, |vfs| async move {
+            vfs.mount.remove_xattr(&cred, vfs.object(node.0), &name).await
+        });
+    }
+
+    fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        // Not asked by a kernel that decides itself.
+        let cred = Credentials::user(request.uid(), request.gid(), Vec::new());
+        let mut want = Want::empty();
+        for (flag, right) in [
+            (AccessFlags::R_OK, Want::READ),
+            (AccessFlags::W_OK, Want::WRITE),
+            (AccessFlags::X_OK, Want::EXECUTE),
+        ] {
+            want.set(right, mask.contains(flag));
+        }
+        self.begin_empty(reply, |vfs| async move {
+            vfs.mount.access(&cred, vfs.object(node.0), want).await
+        });
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: IoctlFlags,
+        _: u32,
+        _: &[u8],
+        _: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        len: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        const PUNCH: i32 = PUNCH_HOLE | KEEP_SIZE;
+        const ZERO_KEEP: i32 = ZERO_RANGE | KEEP_SIZE;
+        let how = match mode {
+            0 => Allocate::Extend,
+            KEEP_SIZE => Allocate::KeepSize,
+            PUNCH => Allocate::PunchHole,
+            ZERO_RANGE => Allocate::ZeroRange,
+            ZERO_KEEP => Allocate::ZeroRangeKeepSize,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        let cred = cred_of(request);
+        self.begin_empty(reply, |vfs| async move {
+            vfs.mount.allocate(&cred, vfs.object(node.0), offset, len, how).await
+        });
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        _: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        if self.is_writeback {
+            // What is data may still be in the kernel: to it all of a file is.
+            return reply.error(Errno::ENOSYS);
+        }
+        let what = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        self.begin(|vfs| async move {
+            match vfs.mount.seek(vfs.object(node.0), offset, what).await {
+                Ok(found) => reply.offset(found as i64),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        from: INodeNo,
+        _: FileHandle,
+        from_offset: u64,
+        to: INodeNo,
+        _: FileHandle,
+        to_offset: u64,
+        len: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let cred = cred_of(request);
+        self.begin(|vfs| async move {
+            match vfs.copy(cred, (from.0, from_offset), (to.0, to_offset), len).await {
+                Ok(count) => reply.written(count as u32),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
+    }
+}
+
+/// A directory from a cookie on.
+struct Listing {
+    object: u64,
+    cookie: u64,
+    page: std::vec::IntoIter<DirEntry>,
+    is_end: bool,
+    is_any_told: bool,
+}
+
+impl Listing {
+    fn new(object: u64, cookie: u64) -> Self {
+        let page = Vec::new().into_iter();
+        Self { object, cookie, page, is_end: false, is_any_told: false }
+    }
+
+    async fn next(&mut self, vfs: &Vfs) -> Result<Option<DirEntry>> {
+        loop {
+            if let Some(entry) = self.page.next() {
+                self.cookie = entry.cookie;
+                self.is_any_told = true;
+                return Ok(Some(entry));
+            }
+            if self.is_end {
+                return Ok(None);
+            }
+            let root = Credentials::root();
+            match vfs.mount.read_dir(&root, self.object, self.cookie, ENTRIES).await {
+                Ok(page) => {
+                    self.is_end = page.is_end;
+                    self.page = page.entries.into_iter();
+                }
+                // The error comes again when the rest is asked for.
+                Err(_) if self.is_any_told => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// A value to somebody who has room for `len` bytes, or asks with 0 how many there are.
+fn answer_sized(reply: ReplyXattr, len: u32, value: &[u8]) {
+    match len as usize {
+        0 => reply.size(value.len() as u32),
+        room if room < value.len() => reply.error(Errno::ERANGE),
+        _ => reply.data(value),
+    }
+}

@@ -1,0 +1,276 @@
+//! File systems mounted through FUSE.
+//!
+//! ```text
+//!   kernel ── several threads ──> adapter (the wire, `fuser`) ──> Vfs ──> cenote_fs::Mount
+//! ```
+//!
+//! **Who sees it.** As root a file system is mounted for everybody (`allow_other`), as others are.
+//! Without root it is its owner's alone, mounted by `fusermount3`; for others too only if asked
+//! for, which `/etc/fuse.conf` must allow, and always without devices and set-id programs. The
+//! kernel decides by modes and POSIX ACLs who may do what (`default_permissions`).
+//!
+//! **Writes go through.** The kernel could keep written pages and times back and tell them later
+//! (writeback cache). It is off unless asked for: with it a full pool or quota is told at `close`
+//! or never, sizes and times are the kernel's and not ours, each small file costs one message more,
+//! holes cannot be told, and who may write a file but does not own it cannot `touch` it. What it is
+//! good for is many small writes to the same pages.
+//!
+//! What was written to a file before an `fsync` returned survives any crash; the rest is on disk
+//! some seconds later (`zfs_txg_timeout`). `sync` of all file systems does not reach a FUSE file
+//! system: the kernel keeps it to itself.
+
+mod adapter;
+mod convert;
+mod nodes;
+mod place;
+mod vfs;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_fs::Mount;
+use cenote_rt::{Error, Kind, Result, Runtime};
+use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+
+use crate::stop::Stop;
+use adapter::Adapter;
+use vfs::Vfs;
+
+/// Threads that take requests.
+const THREADS: usize = 4;
+
+/// Why a file system is not mounted, or not unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum FuseError {
+    /// There is no such directory.
+    #[error("cannot mount at '{}': {error}", at.display())]
+    Place {
+        /// Where.
+        at: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// A file system of ours is there.
+    #[error("'{}' is mounted already", at.display())]
+    Mounted {
+        /// Where.
+        at: PathBuf,
+    },
+    /// The kernel, or `fusermount3`, refused.
+    #[error("cannot mount at '{}': {error}", at.display())]
+    Refused {
+        /// Where.
+        at: PathBuf,
+        /// What they said.
+        error: std::io::Error,
+    },
+    /// It is in use, or not there.
+    #[error("cannot unmount '{}': {error}", at.display())]
+    Unmount {
+        /// Where.
+        at: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// No such option.
+    #[error("unknown mount option '{0}'")]
+    Option(String),
+    /// Times that the kernel keeps back come as root's.
+    #[error("'writeback' needs 'allow_other'")]
+    Writeback,
+}
+
+/// How to mount. What is none is as the file system or the kernel has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are options")]
+pub struct MountOptions {
+    /// Nothing may be changed.
+    pub is_read_only: bool,
+    /// For everybody; none: as root.
+    pub allow_other: Option<bool>,
+    /// Set-id bits count for nothing.
+    pub nosuid: bool,
+    /// Devices are but names.
+    pub nodev: bool,
+    /// Nothing can be executed.
+    pub noexec: bool,
+    /// The kernel keeps written pages back.
+    pub is_writeback: bool,
+}
+
+impl MountOptions {
+    /// From the words of `mount -o`.
+    ///
+    /// # Errors
+    /// [`FuseError::Option`]
+    pub fn parse(text: &str) -> Result<Self, FuseError> {
+        let mut options = Self::default();
+        for word in text.split(',').filter(|word| !word.is_empty()) {
+            match word {
+                "ro" => options.is_read_only = true,
+                "rw" => options.is_read_only = false,
+                "allow_other" => options.allow_other = Some(true),
+                "noallow_other" => options.allow_other = Some(false),
+                "nosuid" | "nosetuid" => options.nosuid = true,
+                "suid" | "setuid" => options.nosuid = false,
+                "nodev" | "nodevices" => options.nodev = true,
+                "dev" | "devices" => options.nodev = false,
+                "noexec" => options.noexec = true,
+                "exec" => options.noexec = false,
+                "writeback" => options.is_writeback = true,
+                "nowriteback" => options.is_writeback = false,
+                other => return Err(FuseError::Option(other.to_owned())),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// How to unmount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmount {
+    /// Not while it is in use.
+    Plain,
+    /// Out of sight at once; who uses it still can.
+    Detach,
+}
+
+/// A file system that the kernel has mounted. It stays so when this is dropped.
+#[derive(Debug)]
+pub struct FuseMount {
+    at: PathBuf,
+    vfs: Arc<Vfs>,
+    notifier: Notifier,
+    ended: Arc<Stop>,
+}
+
+impl FuseMount {
+    /// Mounts a file system. A dead mount of ours at the same place is detached first.
+    ///
+    /// # Errors
+    /// A [`FuseError`]; `Kind::Busy` if a file system of ours is there.
+    pub async fn start(mount: Arc<Mount>, at: &Path, options: &MountOptions) -> Result<Self> {
+        let at = at.to_owned();
+        let at = cenote_rt::blocking(move || {
+            let at = place::resolve(&at)?;
+            place::detach_dead(&at)?;
+            Ok::<_, Error>(at)
+        })
+        .await??;
+        let config = config(&mount, options)?;
+        let vfs = Arc::new(Vfs::new(mount));
+        let adapter = Adapter::new(Arc::clone(&vfs), Runtime::here(), options.is_writeback);
+        let path = at.clone();
+        let ended = Arc::new(Stop::default());
+        let tell = Arc::clone(&ended);
+        let started = cenote_rt::blocking(move || {
+            let session = Session::new(adapter, &path, &config)?.spawn()?;
+            let notifier = session.notifier();
+            std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
+                // Why it ended is of no use to anybody: it is not mounted any more.
+                let _ = session.join();
+                tell.wish();
+            })?;
+            place::raise_read_ahead(&path);
+            Ok::<_, std::io::Error>(notifier)
+        })
+        .await?;
+        let notifier = started.map_err(|error| {
+            let kind = match error.kind() {
+                std::io::ErrorKind::PermissionDenied => Kind::Permission,
+                std::io::ErrorKind::NotFound => Kind::NotFound,
+                _ => Kind::Io,
+            };
+            Error::new(kind, FuseError::Refused { at: at.clone(), error })
+        })?;
+        Ok(Self { at, vfs, notifier, ended })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+
+    /// The file system.
+    #[must_use]
+    pub fn mount(&self) -> &Arc<Mount> {
+        &self.vfs.mount
+    }
+
+    /// Waits until it is unmounted by whomever, and the last request is answered.
+    pub async fn ended(&self) {
+        self.ended.wished().await;
+    }
+
+    /// Unmounts. What was detached goes on until its last user has gone: see
+    /// [`ended`](Self::ended).
+    ///
+    /// # Errors
+    /// `Kind::Busy` if it is in use, and not to be detached.
+    pub async fn unmount(&self, how: Unmount) -> Result<()> {
+        let at = self.at.clone();
+        cenote_rt::blocking(move || place::detach(&at, how == Unmount::Detach)).await?
+    }
+
+    /// Has the kernel ask for everything again that it knows of files: for who has changed them
+    /// behind its back, as a rollback does. Names it asks for again within a second.
+    pub async fn forget_all(&self) -> Result<()> {
+        let (nodes, notifier) = (self.vfs.nodes.all(), self.notifier.clone());
+        // The kernel may write pages back before it drops them, and wait for us: not here.
+        cenote_rt::blocking(move || {
+            for node in std::iter::once(INodeNo::ROOT.0).chain(nodes) {
+                // A node that it does not know any more is as good as forgotten.
+                let _ = notifier.inval_inode(INodeNo(node), 0, 0);
+            }
+        })
+        .await
+    }
+}
+
+/// What a program that is gone left at a place is detached. True if there was something.
+///
+/// # Errors
+/// `Kind::Busy` if what is mounted there is alive.
+pub async fn detach_dead(at: &Path) -> Result<bool> {
+    let at = at.to_owned();
+    cenote_rt::blocking(move || place::detach_dead(&place::resolve(&at)?)).await?
+}
+
+fn config(mount: &Mount, options: &MountOptions) -> Result<Config> {
+    let is_root = rustix::process::geteuid().is_root();
+    let allow_other = options.allow_other.unwrap_or(is_root);
+    if options.is_writeback && !allow_other {
+        return Err(Error::new(Kind::Invalid, FuseError::Writeback));
+    }
+    let choose = |is_off, off, on| if is_off { off } else { on };
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(mount.name().to_owned()),
+        // fuser gives the subtype to the kernel only in this form.
+        MountOption::CUSTOM(format!("subtype={}", place::SUBTYPE)),
+        MountOption::DefaultPermissions,
+        choose(options.is_read_only || mount.is_read_only(), MountOption::RO, MountOption::RW),
+        choose(options.nosuid || !is_root, MountOption::NoSuid, MountOption::Suid),
+        choose(options.nodev || !is_root, MountOption::NoDev, MountOption::Dev),
+        choose(options.noexec, MountOption::NoExec, MountOption::Exec),
+    ];
+    config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(THREADS);
+    config.clone_fd = true;
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_mount_are_understood() {
+        let options = MountOptions::parse("ro,nosuid,,allow_other,writeback").expect("known");
+        assert!(options.is_read_only && options.nosuid && options.is_writeback);
+        assert_eq!((options.allow_other, options.noexec), (Some(true), false));
+        let unknown = MountOptions::parse("rw,zoned").expect_err("unknown");
+        assert_eq!(unknown.to_string(), "unknown mount option 'zoned'");
+    }
+}

@@ -1,0 +1,75 @@
+//! The nodes that the kernel knows.
+//!
+//! Each answer that gives the kernel a node counts; it forgets with the same counts. As long as it
+//! knows a node we hold it, so that a file that lost its last name while somebody has it open is
+//! freed when the kernel forgets it, and its number is nobody else's before.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cenote_fs::mount::Handle;
+use cenote_rt::FixedMap;
+
+/// Nodes that the kernel knows, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    /// Held for a look-up.
+    table: Mutex<FixedMap<u64, Node>>,
+}
+
+#[derive(Debug)]
+struct Node {
+    _handle: Handle,
+    /// How often the kernel was given it.
+    lookups: u64,
+    /// It is known to have no capabilities, which a write would take away.
+    is_plain: bool,
+}
+
+impl Nodes {
+    fn table(&self) -> MutexGuard<'_, FixedMap<u64, Node>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a node once more; false if the kernel does not know it.
+    pub(super) fn again(&self, object: u64) -> bool {
+        let mut table = self.table();
+        let node = table.get_mut(&object);
+        node.map(|node| node.lookups += 1).is_some()
+    }
+
+    /// Counts a node that is held now.
+    pub(super) fn add(&self, handle: Handle) {
+        let new = |handle| Node { _handle: handle, lookups: 0, is_plain: false };
+        let mut table = self.table();
+        table.entry(handle.object()).or_insert_with(|| new(handle)).lookups += 1;
+    }
+
+    /// The kernel forgets a node so many times. True if it does not know it any more.
+    pub(super) fn forget(&self, object: u64, lookups: u64) -> bool {
+        let mut table = self.table();
+        let Some(node) = table.get_mut(&object) else { return false };
+        node.lookups = node.lookups.saturating_sub(lookups);
+        if node.lookups > 0 {
+            return false;
+        }
+        table.remove(&object);
+        true
+    }
+
+    /// Whether a node is known to have no capabilities.
+    pub(super) fn is_plain(&self, object: u64) -> bool {
+        self.table().get(&object).is_some_and(|node| node.is_plain)
+    }
+
+    /// Notes whether a node is known to have no capabilities.
+    pub(super) fn set_plain(&self, object: u64, is_plain: bool) {
+        if let Some(node) = self.table().get_mut(&object) {
+            node.is_plain = is_plain;
+        }
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<u64> {
+        self.table().keys().copied().collect()
+    }
+}

@@ -1,0 +1,156 @@
+//! Where file systems are mounted: what the kernel says of it, and detaching.
+//!
+//! A program that ends without unmounting leaves a dead mount: everything below it fails with
+//! `ENOTCONN`. The next mount at the same place detaches it, if it was one of ours.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cenote_rt::{Error, Kind, Result};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::FuseError;
+
+/// The type that our mounts have.
+pub(super) const SUBTYPE: &str = "zfs";
+const TYPE: &[u8] = b"fuse.zfs";
+const MOUNTS: &str = "/proc/self/mountinfo";
+/// Pages that the kernel reads ahead of a sequential reader, in KiB.
+const READ_AHEAD: &str = "1024";
+
+/// Where a mount is to be made, without links and dots. What is there may be a dead mount, of which
+/// nothing can be asked.
+pub(super) fn resolve(at: &Path) -> Result<PathBuf> {
+    let failed = |error| Error::new(Kind::NotFound, FuseError::Place { at: at.into(), error });
+    match at.canonicalize() {
+        Ok(path) => Ok(path),
+        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+            let (Some(folder), Some(name)) = (at.parent(), at.file_name()) else {
+                return Err(failed(error));
+            };
+            let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+            Ok(folder.canonicalize().map_err(failed)?.join(name))
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Detaches what a program of ours left at a place, resolved as [`resolve`] does. True if there was
+/// something.
+///
+/// # Errors
+/// `Kind::Busy` if a file system of ours is mounted there; those of detaching.
+pub(super) fn detach_dead(at: &Path) -> Result<bool> {
+    let mut is_any = false;
+    while is_ours(at)? {
+        match std::fs::symlink_metadata(at) {
+            Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+                detach(at, true)?;
+                is_any = true;
+            }
+            _ => return Err(Error::new(Kind::Busy, FuseError::Mounted { at: at.into() })),
+        }
+    }
+    Ok(is_any)
+}
+
+/// Whether a file system of ours, dead or alive, is what is seen at a place.
+fn is_ours(at: &Path) -> Result<bool> {
+    let table = std::fs::read(MOUNTS).map_err(|error| Error::new(Kind::Io, error))?;
+    Ok(type_at(&table, at).is_some_and(|kind| kind == TYPE))
+}
+
+/// The type of what is mounted at a place: of several the last, which hides the others.
+fn type_at(table: &[u8], at: &Path) -> Option<Vec<u8>> {
+    let mut found = None;
+    for line in table.split(|byte| *byte == b'\n') {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let Some(place) = fields.nth(4) else { continue };
+        if unescape(place).as_bytes() != at.as_os_str().as_bytes() {
+            continue;
+        }
+        // Options follow, as many as there are, up to a dash.
+        found = fields.skip_while(|field| *field != b"-").nth(1).map(<[u8]>::to_vec);
+    }
+    found
+}
+
+/// Blanks and the like are written as a backslash and three octal digits.
+fn unescape(field: &[u8]) -> OsString {
+    let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
+    while let [byte, behind @ ..] = rest {
+        rest = behind;
+        let digit = |byte: u8| matches!(byte, b'0'..=b'7').then(|| byte - b'0');
+        match (byte, behind) {
+            (b'\\', [a, b, c, behind @ ..]) => match (digit(*a), digit(*b), digit(*c)) {
+                (Some(a @ 0..=3), Some(b), Some(c)) => {
+                    plain.push(a << 6 | b << 3 | c);
+                    rest = behind;
+                }
+                _ => plain.push(*byte),
+            },
+            _ => plain.push(*byte),
+        }
+    }
+    OsString::from_vec(plain)
+}
+
+/// Unmounts; if `is_lazy`, what is in use is taken out of sight and goes when its last user does.
+///
+/// # Errors
+/// `Kind::Busy` if it is in use.
+pub(super) fn detach(at: &Path, is_lazy: bool) -> Result<()> {
+    let flags = if is_lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    let failed =
+        |error: std::io::Error, kind| Error::new(kind, FuseError::Unmount { at: at.into(), error });
+    match unmount(at, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(failed(Errno::BUSY.into(), Kind::Busy)),
+        // Without privileges it takes a program that has them.
+        Err(Errno::PERM) => {
+            let mut command = Command::new("fusermount3");
+            command.args(["-u", "-q"]).args(is_lazy.then_some("-z")).arg("--").arg(at);
+            let status = command.stdin(Stdio::null()).status();
+            match status.map_err(|error| failed(error, Kind::Io))? {
+                status if status.success() => Ok(()),
+                // It says no more than that; in use is what it mostly is.
+                _ => Err(failed(Errno::BUSY.into(), Kind::Busy)),
+            }
+        }
+        Err(error) => Err(failed(error.into(), Kind::Io)),
+    }
+}
+
+/// Lets the kernel read further ahead than it does by itself. Only root may; without it reads come
+/// in smaller pieces.
+pub(super) fn raise_read_ahead(at: &Path) {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(found) = std::fs::symlink_metadata(at) else { return };
+    let (major, minor) = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+    let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+    let _ = std::fs::write(path, READ_AHEAD);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_mounts_is_read() {
+        let table = b"21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            30 21 0:40 / /mnt/a\\040b rw,nosuid shared:5 master:1 - fuse.zfs tank/a rw\n\
+            31 21 0:41 / /mnt/c rw - fuse.zfs tank/c rw\n\
+            32 31 0:42 / /mnt/c rw - tmpfs tmpfs rw\n";
+        let of = |path: &str| {
+            type_at(table, Path::new(path)).map(|kind| String::from_utf8_lossy(&kind).into_owned())
+        };
+        assert_eq!(of("/").as_deref(), Some("ext4"));
+        assert_eq!(of("/mnt/a b").as_deref(), Some("fuse.zfs"));
+        assert_eq!(of("/mnt/c").as_deref(), Some("tmpfs"));
+        assert_eq!(of("/mnt"), None);
+        assert_eq!(unescape(b"a\\134\\9"), OsString::from("a\\\\9"));
+    }
+}

@@ -1,0 +1,272 @@
+//! Choosing an export: options are answered until the client has one, or goes.
+//!
+//! What a client said before counts for what it says later: chunks must be agreed on before
+//! contexts, contexts are of the export that they were asked for. A client that says nothing for
+//! long, or says too much, is left.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_rt::net::{Receiver, Sender};
+use cenote_rt::{Error, Kind, Result};
+
+use super::export::{Export, Exports};
+use super::options::{
+    self, DATA_MAX, HEADER_LEN, InfoRequest, MetaRequest, OptionKind, encode_reply, handshake_flag,
+    reply,
+};
+use super::wire::export_flag;
+use super::{CONTEXT, CONTEXT_ID, PAYLOAD_MAX};
+
+/// How long a client may take for its next option.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Options that a client may send.
+const OPTIONS_MAX: usize = 1024;
+/// Longest data that is read past.
+const SKIPPED_MAX: u32 = 1 << 20;
+/// Zeros behind the answer to `EXPORT_NAME`, unless the client does without.
+const ZEROES: usize = 124;
+
+/// Facts that can be asked for.
+mod info {
+    pub(super) const EXPORT: u16 = 0;
+    pub(super) const NAME: u16 = 1;
+    pub(super) const BLOCK_SIZE: u16 = 3;
+}
+
+/// What a client and we agreed on.
+#[derive(Debug)]
+pub(super) struct Agreed {
+    pub(super) export: Arc<Export>,
+    /// Size when it was chosen: requests may not go beyond.
+    pub(super) size: u64,
+    /// Answers are in chunks.
+    pub(super) is_structured: bool,
+    /// The client may ask what is data and what hole.
+    pub(super) has_status: bool,
+}
+
+/// A negotiation.
+struct Handshake<'a> {
+    exports: &'a Exports,
+    sender: &'a mut Sender,
+    has_zeroes: bool,
+    is_structured: bool,
+    /// The export whose context was asked for.
+    context_of: Option<String>,
+}
+
+/// How an option ended.
+enum Next {
+    Option,
+    Agreed(Agreed),
+    End,
+}
+
+/// Answers options until there is an export; `None` if the client goes without.
+///
+/// # Errors
+/// Those of the socket; `Kind::Invalid` for a client that speaks something else.
+pub(super) async fn agree(
+    exports: &Exports,
+    receiver: &mut Receiver,
+    sender: &mut Sender,
+) -> Result<Option<Agreed>> {
+    sender.send(&[&options::greeting()]).await?;
+    let mut flags = [0; 4];
+    if !patiently(receiver, &mut flags).await? {
+        return Ok(None);
+    }
+    let Some(flags) = options::decode_client_flags(flags) else {
+        return Err(Error::new(Kind::Invalid, "a client wants flags that nobody knows"));
+    };
+    let has_zeroes = flags & handshake_flag::NO_ZEROES == 0;
+    let mut handshake =
+        Handshake { exports, sender, has_zeroes, is_structured: false, context_of: None };
+    for _ in 0..OPTIONS_MAX {
+        let mut header = [0; HEADER_LEN];
+        if !patiently(receiver, &mut header).await? {
+            return Ok(None);
+        }
+        let invalid = |error| Error::new(Kind::Invalid, error);
+        let (kind, len) = options::decode_header(&header).map_err(invalid)?;
+        if len > SKIPPED_MAX {
+            return Err(Error::new(Kind::Limit, "an option is too long"));
+        }
+        let mut data = vec![0; len as usize];
+        if len > 0 && !patiently(receiver, &mut data).await? {
+            return Ok(None);
+        }
+        let next = if len > DATA_MAX {
+            handshake.reply(kind, reply::TOO_BIG, b"the option is too long").await?;
+            Next::Option
+        } else {
+            handshake.option(kind, &data).await?
+        };
+        match next {
+            Next::Option => {}
+            Next::Agreed(agreed) => return Ok(Some(agreed)),
+            Next::End => return Ok(None),
+        }
+    }
+    Err(Error::new(Kind::Limit, "a client asks and asks"))
+}
+
+/// False if the client has gone, or takes too long.
+async fn patiently(receiver: &mut Receiver, into: &mut [u8]) -> Result<bool> {
+    cenote_rt::until(PATIENCE, receiver.fill(into)).await.unwrap_or(Ok(false))
+}
+
+impl Handshake<'_> {
+    async fn reply(&mut self, option: OptionKind, kind: u32, data: &[u8]) -> Result<()> {
+        self.sender.send(&[&encode_reply(option, kind, data)]).await
+    }
+
+    async fn option(&mut self, kind: OptionKind, data: &[u8]) -> Result<Next> {
+        match kind {
+            OptionKind::ExportName => return self.export_name(data).await,
+            OptionKind::Go => return self.info(kind, data).await,
+            OptionKind::Info => {
+                self.info(kind, data).await?;
+            }
+            OptionKind::Abort => {
+                // The client may not wait for it.
+                let _ = self.reply(kind, reply::ACK, &[]).await;
+                return Ok(Next::End);
+            }
+            OptionKind::List => self.list(data).await?,
+            OptionKind::StructuredReply if data.is_empty() => {
+                self.is_structured = true;
+                self.reply(kind, reply::ACK, &[]).await?;
+            }
+            OptionKind::StructuredReply => {
+                self.reply(kind, reply::INVALID, b"no data is expected").await?;
+            }
+            OptionKind::ListMetaContext | OptionKind::SetMetaContext => {
+                self.contexts(kind, data).await?;
+            }
+            OptionKind::Unknown(_) => self.reply(kind, reply::UNSUPPORTED, &[]).await?,
+        }
+        Ok(Next::Option)
+    }
+
+    async fn list(&mut self, data: &[u8]) -> Result<()> {
+        let kind = OptionKind::List;
+        if !data.is_empty() {
+            return self.reply(kind, reply::INVALID, b"no data is expected").await;
+        }
+        // A pool that cannot be read has nothing to offer.
+        for name in self.exports.names().await.unwrap_or_default() {
+            let mut data = (name.len() as u32).to_be_bytes().to_vec();
+            data.extend(name.as_bytes());
+            self.reply(kind, reply::SERVER, &data).await?;
+        }
+        self.reply(kind, reply::ACK, &[]).await
+    }
+
+    /// The old way: there is no answer that says no.
+    async fn export_name(&mut self, data: &[u8]) -> Result<Next> {
+        let Ok(name) = options::decode_name(data) else { return Ok(Next::End) };
+        let Ok(export) = self.exports.open(&name).await else { return Ok(Next::End) };
+        let agreed = self.agreed(&name, export);
+        let flags = flags_of(&agreed);
+        let zeroes = if self.has_zeroes { &[0; ZEROES][..] } else { &[] };
+        let pieces = [&agreed.size.to_be_bytes()[..], &flags.to_be_bytes(), zeroes];
+        self.sender.send(&pieces).await?;
+        Ok(Next::Agreed(agreed))
+    }
+
+    async fn info(&mut self, kind: OptionKind, data: &[u8]) -> Result<Next> {
+        let request = match InfoRequest::decode(data) {
+            Ok(request) => request,
+            Err(error) => {
+                self.reply(kind, reply::INVALID, error.to_string().as_bytes()).await?;
+                return Ok(Next::Option);
+            }
+        };
+        let export = match self.exports.open(&request.name).await {
+            Ok(export) => export,
+            Err(error) => {
+                self.reply(kind, reply::UNKNOWN, error.to_string().as_bytes()).await?;
+                return Ok(Next::Option);
+            }
+        };
+        let agreed = self.agreed(&request.name, export);
+        let mut fact = info::EXPORT.to_be_bytes().to_vec();
+        fact.extend(agreed.size.to_be_bytes());
+        fact.extend(flags_of(&agreed).to_be_bytes());
+        self.reply(kind, reply::INFO, &fact).await?;
+        if request.wanted.contains(&info::NAME) {
+            let mut fact = info::NAME.to_be_bytes().to_vec();
+            fact.extend(agreed.export.name().as_bytes());
+            self.reply(kind, reply::INFO, &fact).await?;
+        }
+        // Told always: any request is fine, whole blocks are quickest.
+        let preferred = agreed.export.block_size().max(4096) as u32;
+        let mut fact = info::BLOCK_SIZE.to_be_bytes().to_vec();
+        for size in [1, preferred, PAYLOAD_MAX] {
+            fact.extend(size.to_be_bytes());
+        }
+        self.reply(kind, reply::INFO, &fact).await?;
+        self.reply(kind, reply::ACK, &[]).await?;
+        Ok(Next::Agreed(agreed))
+    }
+
+    fn agreed(&self, name: &str, export: Arc<Export>) -> Agreed {
+        let has_status = self.is_structured && self.context_of.as_deref() == Some(name);
+        Agreed { size: export.size(), export, is_structured: self.is_structured, has_status }
+    }
+
+    async fn contexts(&mut self, kind: OptionKind, data: &[u8]) -> Result<()> {
+        let is_set = kind == OptionKind::SetMetaContext;
+        if is_set {
+            self.context_of = None;
+        }
+        let request = match MetaRequest::decode(data) {
+            Ok(request) if self.is_structured => request,
+            Ok(_) => {
+                let text = b"structured replies must be agreed on first";
+                return self.reply(kind, reply::INVALID, text).await;
+            }
+            Err(error) => {
+                return self.reply(kind, reply::INVALID, error.to_string().as_bytes()).await;
+            }
+        };
+        if let Err(error) = self.exports.open(&request.name).await {
+            return self.reply(kind, reply::UNKNOWN, error.to_string().as_bytes()).await;
+        }
+        let names_it = |query: &String| query == CONTEXT || !is_set && query == "base:";
+        let lists_all = !is_set && request.queries.is_empty();
+        if lists_all || request.queries.iter().any(names_it) {
+            let id: u32 = if is_set { CONTEXT_ID } else { 0 };
+            let mut data = id.to_be_bytes().to_vec();
+            data.extend(CONTEXT.as_bytes());
+            self.reply(kind, reply::META_CONTEXT, &data).await?;
+            if is_set {
+                self.context_of = Some(request.name);
+            }
+        }
+        self.reply(kind, reply::ACK, &[]).await
+    }
+}
+
+/// What an export can do.
+fn flags_of(agreed: &Agreed) -> u16 {
+    let mut flags = export_flag::HAS_FLAGS
+        | export_flag::FLUSH
+        | export_flag::CACHE
+        // All connections share one open volume, and a flush is of all of it.
+        | export_flag::MULTI_CONN;
+    if agreed.is_structured {
+        flags |= export_flag::DF;
+    }
+    flags
+        | if agreed.export.is_read_only() {
+            export_flag::READ_ONLY
+        } else {
+            export_flag::FUA
+                | export_flag::TRIM
+                | export_flag::WRITE_ZEROES
+                | export_flag::FAST_ZERO
+        }
+}
