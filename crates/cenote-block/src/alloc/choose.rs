@@ -19,6 +19,7 @@ use cenote_rt::tunables;
 use super::class::Class;
 use super::error::{AllocError, Violation};
 use super::group::{Vdev, percent};
+use super::metaslab::Metaslab;
 use super::policy::{Field, Policy, Want};
 use super::request::{Request, VdevHealth};
 use super::state::{Rotor, State};
@@ -31,6 +32,8 @@ pub(super) enum Attempt {
     Found(Vec<Dva>),
     /// This metaslab must be loaded first.
     Load(u64, usize),
+    /// Nothing fits but where nothing is allocated for a moment.
+    Paused,
     /// Nothing fits.
     NoSpace,
 }
@@ -74,7 +77,35 @@ impl State {
             }
             class = current.fallback();
         }
-        Ok(Attempt::NoSpace)
+        Ok(if self.is_paused(request) { Attempt::Paused } else { Attempt::NoSpace })
+    }
+
+    /// Whether a metaslab that is out of use could serve a request.
+    fn is_paused(&mut self, request: &Request) -> bool {
+        if self.disabled == 0 {
+            return false;
+        }
+        let mut class = Some(request.class);
+        while let Some(current) = class {
+            for id in self.ring_from(current, request, &[]) {
+                if !self.is_eligible(current, id, request, Effort::Hard, true) {
+                    continue;
+                }
+                let asize = self.geometry.asize_for(id, request.psize, request.txg);
+                let (Some(asize), Some(vdev)) = (asize, self.vdevs.get_mut(&id)) else { continue };
+                let group = vdev.group_for(current);
+                let could_serve = |metaslab: &mut Metaslab| {
+                    metaslab.disabled > 0
+                        && Some(metaslab.group) == group
+                        && metaslab.may_hold(asize)
+                };
+                if vdev.metaslabs.iter_mut().any(could_serve) {
+                    return true;
+                }
+            }
+            class = current.fallback();
+        }
+        false
     }
 
     fn all_copies(
@@ -308,9 +339,7 @@ impl Vdev {
         let metaslab = &mut self.metaslabs[id];
         if metaslab.group != search.group
             || metaslab.disabled > 0
-            || metaslab.is_broken
-            || metaslab.new_in.is_some()
-            || metaslab.largest_bound() < search.asize
+            || !metaslab.may_hold(search.asize)
         {
             return false;
         }

@@ -430,6 +430,11 @@ impl Metaslab {
         }
     }
 
+    /// Whether a range of that size may be found in it, as far as is known.
+    pub(super) fn may_hold(&mut self, asize: u64) -> bool {
+        !self.is_broken && self.new_in.is_none() && self.largest_bound() >= asize
+    }
+
     /// Segments in memory.
     pub(super) fn loaded_segments(&self) -> u64 {
         self.loaded.as_ref().map_or(0, |loaded| loaded.free.ranges().len() as u64)

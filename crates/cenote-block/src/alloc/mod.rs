@@ -137,13 +137,23 @@ impl SpaceAllocator {
             return Err(error.into());
         }
         let mut pins = Pins::new(self);
+        let mut waits = None;
         loop {
-            // LOCK state: one attempt from begin to end, so that copies are all or none.
-            let attempt = self.lock().attempt(request)?;
+            // Before the attempt, so that none that comes back into use after it is missed.
+            let enabled = self.pauses.enabled.notified();
+            let attempt = {
+                // LOCK state: one attempt from begin to end, so that copies are all or none.
+                let mut state = self.lock();
+                let attempt = state.attempt(request)?;
+                if matches!(attempt, Attempt::Paused) {
+                    waits.get_or_insert_with(|| self.pauses.wait());
+                }
+                attempt
+            };
             match attempt {
                 Attempt::Found(dvas) => return Ok(dvas),
                 // Space that is only out of use for a moment is worth waiting for.
-                Attempt::NoSpace if self.wait_for_enabled().await => {}
+                Attempt::Paused => enabled.await,
                 Attempt::NoSpace => return Err(AllocError::NoSpace { class, psize, copies }.into()),
                 // One that cannot be read is passed over in the next attempt.
                 Attempt::Load(vdev, id) => drop(pins.load(vdev, id).await),

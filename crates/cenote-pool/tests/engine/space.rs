@@ -106,7 +106,7 @@ async fn free_ranges(space: &std::sync::Arc<SpaceAllocator>) -> Vec<std::ops::Ra
     let mut ranges = Vec::new();
     for metaslab in space.metaslab_figures(0) {
         let paused = space.pause(0, metaslab.id).await.unwrap().unwrap();
-        ranges.extend(paused.free().iter());
+        ranges.extend(paused.free(0, usize::MAX).iter());
     }
     ranges
 }

@@ -218,7 +218,11 @@ fn new_space_is_used_after_its_txg() {
 fn a_disabled_metaslab_is_passed_over() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 2)]);
     let paused = block_on(1, space.pause(0, 0)).unwrap().unwrap().unwrap();
-    assert_eq!(paused.free().bytes(), 1 << 16);
+    assert_eq!(paused.free(0, 9).bytes(), 1 << 16);
+    assert_eq!(paused.free(1 << 12, 9).bytes(), 15 << 12);
+    assert!(paused.free(0, 0).is_empty());
+    let some = (1 << 15..1 << 17).into();
+    assert_eq!(paused.free_of(&some), (1 << 15..1 << 16).into());
     let request = Request::data(1 << 16, 5);
     assert_eq!(allocate(&space, &request).unwrap()[0].offset, 1 << 16);
     // There is no other: it waits.
@@ -234,6 +238,46 @@ fn a_disabled_metaslab_is_passed_over() {
     });
     assert_eq!(dva.unwrap().unwrap()[0].offset, 0);
     assert!(allocate(&space, &request).is_err());
+}
+
+/// What does not fit into what is out of use has nothing to wait for.
+#[test]
+fn a_disabled_metaslab_is_not_waited_for_in_vain() {
+    let space =
+        pool(&[TestVdev::plain(Class::Normal, 16, 1), TestVdev::plain(Class::Special, 16, 1)]);
+    allocate(&space, &Request::data(3 << 14, 5)).unwrap();
+    let _paused = block_on(1, space.pause(0, 0)).unwrap().unwrap().unwrap();
+    let _other = block_on(1, space.pause(1, 0)).unwrap().unwrap().unwrap();
+    let refused = allocate(&space, &Request::data(1 << 15, 5)).unwrap_err();
+    assert_eq!(refused.kind(), Kind::NoSpace);
+    assert!(!space.is_wanted());
+}
+
+/// Two who keep one metaslab out of use in turns, so that it is never in use by itself.
+#[test]
+fn an_allocation_is_served_between_those_who_pause() {
+    let space = pool(&[TestVdev::plain(Class::Normal, 16, 1)]);
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let turns = async |first: u64| {
+        cenote_rt::sleep(std::time::Duration::from_millis(first)).await;
+        while !is_done.load(std::sync::atomic::Ordering::Acquire) {
+            let paused = space.pause(0, 0).await.unwrap().unwrap();
+            cenote_rt::sleep(std::time::Duration::from_millis(4)).await;
+            drop(paused);
+        }
+    };
+    let allocated = block_on(1, async {
+        let served = async {
+            cenote_rt::sleep(std::time::Duration::from_millis(3)).await;
+            let request = Request::data(1 << 16, 5);
+            let dvas = space.allocate(&request);
+            let dvas = cenote_rt::until(std::time::Duration::from_secs(20), dvas).await;
+            is_done.store(true, std::sync::atomic::Ordering::Release);
+            dvas
+        };
+        futures_util::future::join3(turns(0), turns(2), served).await.2
+    });
+    assert_eq!(allocated.unwrap().expect("an answer").unwrap()[0].offset, 0);
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl Engine {
         let Some(paused) = self.alloc.pause(vdev, metaslab).await? else { return Ok(()) };
         let (min, max) =
             (tunables::TRIM_EXTENT_BYTES_MIN.get(), tunables::TRIM_EXTENT_BYTES_MAX.get());
-        for range in paused.free().intersection(ranges).iter() {
+        for range in paused.free_of(ranges).iter() {
             let place = Place { vdev, offset: range.start };
             for part in self.tree.translate(place, range.end - range.start) {
                 if part.len < min {

@@ -24,8 +24,8 @@ use crate::engine::Engine;
 
 /// How long a metaslab is out of use at a time.
 const MOMENT: Duration = Duration::from_millis(200);
-/// How long allocations that need the metaslab get it.
-const TURN: Duration = Duration::from_millis(20);
+/// Free ranges that are looked at in one go.
+const RANGES_MAX: usize = 1024;
 
 /// Work on one leaf.
 #[derive(Debug)]
@@ -102,6 +102,8 @@ struct Walk {
     kind: LeafWorkKind,
     work: LeafWork,
     metaslab: u64,
+    /// Free ranges of the metaslab that begin before this offset of the vdev are done.
+    from: u64,
     runner: Arc<Runner>,
 }
 
@@ -135,7 +137,8 @@ impl Engine {
             }
             running.insert((leaf, kind), Arc::clone(&runner));
         }
-        let walk = Walk { leaf, top, kind, work, metaslab: 0, runner: Arc::clone(&runner) };
+        let walk =
+            Walk { leaf, top, kind, work, metaslab: 0, from: 0, runner: Arc::clone(&runner) };
         let engine = Weak::clone(&self.me);
         cenote_rt::spawn(async move {
             let result = walk.run(&engine).await;
@@ -161,7 +164,7 @@ impl Walk {
             };
             match step {
                 Step::Again => {}
-                Step::Next => self.metaslab += 1,
+                Step::Next => (self.metaslab, self.from) = (self.metaslab + 1, 0),
                 Step::End => {
                     let leaf = self.leaf;
                     let result = engine.save_progress(leaf, self.kind, self.runner.offset()).await;
@@ -180,12 +183,8 @@ impl Walk {
                 }
                 (saved, saved_offset) = (monotonic(), offset);
             }
-            let is_wanted = engine.alloc.is_wanted();
             drop(engine);
             self.keep_to_rate(offset - from, begun).await;
-            if is_wanted {
-                sleep(TURN).await;
-            }
         }
     }
 
@@ -212,7 +211,7 @@ impl Walk {
     }
 
     /// Works on a metaslab for a moment.
-    async fn moment(&self, engine: &Arc<Engine>) -> Result<Step> {
+    async fn moment(&mut self, engine: &Arc<Engine>) -> Result<Step> {
         let Some((id, figures)) = self.place(engine)? else { return Ok(Step::End) };
         if self.work.is_partial && self.kind == LeafWorkKind::Trim && !figures.has_map {
             return Ok(Step::Next);
@@ -226,27 +225,28 @@ impl Walk {
         let Some(paused) = engine.alloc.pause(self.top, self.metaslab).await? else {
             return Ok(Step::Next);
         };
-        let ranges = self.on_leaf(engine, id, paused.free());
         let deadline = monotonic() + MOMENT;
-        for range in ranges.iter() {
-            let mut start = range.start.max(self.runner.offset());
-            if range.end <= start || self.is_too_small(range.end - range.start) {
-                continue;
-            }
-            while start < range.end {
-                let len = self.chunk().min(range.end - start);
-                self.touch(engine, id, DATA_START + start, len).await?;
-                start += len;
-                self.runner.offset.store(start, Ordering::Release);
-                if monotonic() >= deadline || self.runner.is_stopped() {
-                    return Ok(Step::Again);
+        loop {
+            let free = paused.free(self.from, RANGES_MAX);
+            let Some(last) = free.last() else { return Ok(Step::Next) };
+            for range in self.on_leaf(engine, id, &free).iter() {
+                let mut start = range.start.max(self.runner.offset());
+                if range.end <= start || self.is_too_small(range.end - range.start) {
+                    continue;
                 }
-                if engine.alloc.is_wanted() {
-                    return Ok(Step::Again);
+                while start < range.end {
+                    let len = self.chunk().min(range.end - start);
+                    self.touch(engine, id, DATA_START + start, len).await?;
+                    start += len;
+                    self.runner.offset.store(start, Ordering::Release);
+                    let is_over = monotonic() >= deadline || engine.alloc.is_wanted();
+                    if is_over || self.runner.is_stopped() {
+                        return Ok(Step::Again);
+                    }
                 }
             }
+            self.from = last.end;
         }
-        Ok(Step::Next)
     }
 
     /// The leaf, and the metaslab; none behind the last.
