@@ -59,7 +59,7 @@ impl Engine {
 
     /// Whether the next txg will give space back by itself: of what was destroyed and can be read,
     /// or of a checkpoint that was given up.
-    pub(super) async fn has_background_work(&self) -> bool {
+    pub async fn has_background_work(&self) -> bool {
         if self.checkpoint() == CheckpointState::Discarding {
             return true;
         }

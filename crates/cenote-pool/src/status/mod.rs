@@ -21,7 +21,7 @@ pub use examine::examine;
 pub use leaf_work::LeafProgress;
 pub use progress::{Checkpoint, Expansion, ExpansionState, Removal};
 pub use reason::Reason;
-pub use report::{AuxReport, VdevReport};
+pub use report::{AuxReport, VdevReport, name as vdev_name};
 
 use std::sync::Arc;
 

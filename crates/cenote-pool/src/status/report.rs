@@ -163,7 +163,8 @@ pub(super) fn name_leaves(report: &mut VdevReport) {
 }
 
 /// The name of a vdev: the path of a leaf, else its kind with parameters and its number.
-pub(crate) fn name(config: &VdevConfig) -> String {
+#[must_use]
+pub fn name(config: &VdevConfig) -> String {
     let id = config.id;
     match &config.kind {
         VdevKind::File | VdevKind::Disk | VdevKind::DraidSpare { .. } => {

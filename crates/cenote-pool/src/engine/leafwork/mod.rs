@@ -197,15 +197,17 @@ impl Engine {
         result
     }
 
-    /// Tells how work on a leaf ended that is not under way any more and should be.
+    /// Whether work on a leaf is under way, and not only to be: on a leaf that cannot be written
+    /// it waits for better times.
     ///
     /// # Errors
     /// That which ended it.
-    pub async fn check_leaf_work(&self, leaf: u64, kind: LeafWorkKind) -> Result<()> {
+    pub async fn check_leaf_work(&self, leaf: u64, kind: LeafWorkKind) -> Result<bool> {
         if self.leaf_works.running(leaf, kind).is_some() {
-            return Ok(());
+            return Ok(true);
         }
-        self.wait_for_leaf_work(&[leaf], kind).await
+        self.wait_for_leaf_work(&[leaf], kind).await?;
+        Ok(false)
     }
 
     /// Bytes of a leaf's data area.
