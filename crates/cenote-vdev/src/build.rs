@@ -5,7 +5,7 @@
 //! whole, so that everything that can be read of a damaged pool is read.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_device::Device;
 use cenote_ondisk::config::{VdevConfig, VdevKind as ConfigKind};
@@ -63,6 +63,7 @@ impl Tree {
             load: Arc::clone(&options.load),
             indirect,
             reflow,
+            deriving: Mutex::default(),
         };
         tree.derive_states();
         Ok(Arc::new(tree))
@@ -85,6 +86,8 @@ impl Tree {
 
     /// States of interior vdevs, children first.
     pub(crate) fn derive_states(&self) {
+        // One after the other: the last one sees what all have changed.
+        let _one = self.deriving.lock().unwrap_or_else(PoisonError::into_inner);
         for vdev in self.vdevs.iter().rev() {
             let child = |child: &Vdev| ChildState { state: child.state(), is_log: child.is_log };
             let children: Vec<_> = self.children(vdev).map(child).collect();

@@ -9,24 +9,26 @@
 //! flush has written them again.
 //!
 //! A leaf can be taken out of service, and come back on the same device or another
-//! ([`crate::service`]).
+//! ([`crate::service`]). What was under way then may end much later: it counts for nothing, or is
+//! done again where the leaf is now ([`Unflushed::turn`]).
 //!
 //! Concurrency: the device, the dirty time log and the unflushed writes have a lock each, none is
-//! held across I/O or while another is taken.
+//! held across I/O or while another is taken. Writes are held off while earlier ones are written
+//! again, which else could come last at the same place.
 //! Durability: a write is entered as unflushed when it has returned, before the caller learns of
 //! it, so a flush that begins after that covers it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use cenote_device::Device;
-use cenote_rt::{AsyncMutex, Buf, BufMut, Error, Kind, Result};
+use cenote_rt::{AsyncMutex, Buf, BufMut, Error, Kind, OwnedSemaphorePermit, Result, Semaphore};
 
 use crate::IoClass;
 use crate::dtl::TxgRanges;
 pub(crate) use crate::queue::{Content, WritePart as Part};
 use crate::queue::{Load, Queue, QueueStats};
-use crate::unflushed::Unflushed;
+use crate::unflushed::{Flight, Landing, Unflushed};
 
 /// Byte of a device at which its data area starts.
 pub const DATA_START: u64 = 4 << 20;
@@ -87,12 +89,19 @@ struct Dtl {
     unproven: TxgRanges,
 }
 
-/// How a leaf is reached.
-#[derive(Debug, Clone)]
+/// Writes that a leaf has under way at most.
+const WRITES_MAX: u32 = 1 << 20;
+
+/// How a leaf is reached: by one device, and what waits for that one waits for no other.
+#[derive(Debug)]
 struct Access {
-    device: Arc<dyn Device>,
-    /// What is written, or given back, goes through it. Reads go straight to the device.
+    /// What is written, or given back, goes through it. Reads go straight to its device.
     queue: Queue,
+    /// One flush at a time.
+    flushing: AsyncMutex<()>,
+    /// Each write has one of them while it is under way; all are had by whoever writes again what
+    /// was written before.
+    gate: Arc<Semaphore>,
 }
 
 /// Whether a leaf can be asked for a block.
@@ -112,7 +121,7 @@ pub struct Leaf {
     pub(crate) guid: u64,
     pub(crate) path: String,
     /// Replaced when a device comes back; held for a copy.
-    access: RwLock<Option<Access>>,
+    access: RwLock<Option<Arc<Access>>>,
     load: Arc<Load>,
     /// Whether its state lets data be read from it.
     is_readable: AtomicBool,
@@ -126,8 +135,6 @@ pub struct Leaf {
     has_failed: AtomicBool,
     dtl: RwLock<Dtl>,
     unflushed: Mutex<Unflushed>,
-    /// One flush at a time.
-    flushing: AsyncMutex<()>,
     counters: Counters,
 }
 
@@ -150,7 +157,6 @@ impl Leaf {
             has_failed: AtomicBool::new(false),
             dtl: RwLock::default(),
             unflushed: Mutex::default(),
-            flushing: AsyncMutex::new(()),
             counters: Counters::default(),
         }
     }
@@ -167,10 +173,10 @@ impl Leaf {
 
     /// Its device, if there is one.
     pub fn device(&self) -> Option<Arc<dyn Device>> {
-        self.access().map(|access| access.device)
+        self.access().map(|access| Arc::clone(access.queue.device()))
     }
 
-    fn access(&self) -> Option<Access> {
+    fn access(&self) -> Option<Arc<Access>> {
         self.access.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -179,10 +185,22 @@ impl Leaf {
         self.access.read().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// From now on it is on `device`.
+    /// From now on it is on `device`, which gets again what the old one may not have made durable.
     pub(crate) fn set_device(&self, device: Arc<dyn Device>) {
         let access = Access::new(device, &self.load);
         *self.access.write().unwrap_or_else(PoisonError::into_inner) = Some(access);
+        // In this order: whoever sees the new turn sees the new device.
+        self.unflushed().moved();
+    }
+
+    /// How often it left service or got another device. What was written before that, and is no
+    /// block, may be gone, whatever a flush says that comes after.
+    pub fn turn(&self) -> u64 {
+        self.unflushed().turn()
+    }
+
+    fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
+        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What it has done.
@@ -209,7 +227,7 @@ impl Leaf {
 
     /// Its queue, if it has a device.
     pub fn queue(&self) -> Option<Queue> {
-        self.access().map(|access| access.queue)
+        self.access().map(|access| access.queue.clone())
     }
 
     /// Reads and writes under way.
@@ -323,13 +341,10 @@ impl Leaf {
         }
     }
 
-    /// Gives up what was written and not flushed: the log has it.
+    /// Gives up what was written and not flushed, also what a flush is busy with: the log has it.
     pub(crate) fn forget_unflushed(&self) {
-        let unflushed = {
-            let mut unflushed = self.unflushed.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *unflushed)
-        };
-        self.note_missing(&unflushed.txgs);
+        let txgs = self.unflushed().forget();
+        self.note_missing(&txgs);
     }
 
     /// Adds a txg that a scan could not repair.
@@ -372,92 +387,154 @@ impl Leaf {
     }
 
     /// Writes `parts`, which are in ascending order and do not overlap, as part of `txg` (`None`:
-    /// outside of any, like labels). A write that fails is tried once more, since what it costs to
-    /// give up a leaf is a resilver.
+    /// outside of any, like labels).
     pub(crate) async fn write(
         &self,
         parts: Vec<Part>,
         txg: Option<u64>,
         class: IoClass,
     ) -> Result<()> {
-        let first = parts.first().map_or(0, |part| part.offset);
-        let queue = if self.is_writable() { self.queue() } else { None };
-        let Some(queue) = queue else { return Err(self.no_device(first)) };
-        let len: u64 = parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum();
-        let _under_way = InFlight::start(&self.counters.in_flight);
-        let mut result = queue.write(class, parts.clone()).await;
-        if result.as_ref().is_err_and(|error| error.kind() == Kind::Io) {
-            result = queue.write(class, parts.clone()).await;
+        let begun = self.begin(&parts, txg).await?;
+        let result = begun.queue().write(class, &parts).await;
+        self.finish(begun, parts, txg, class, result).await
+    }
+
+    /// Begins a write, or says why there can be none: whoever begins it submits it to the queue,
+    /// waits for it, and [finishes](Self::finish) it.
+    pub(crate) async fn begin(&self, parts: &[Part], txg: Option<u64>) -> Result<Begun<'_>> {
+        // Before the device is looked up: if that changes meanwhile, the write may be on the old.
+        let (turn, is_full) = {
+            let unflushed = self.unflushed();
+            (unflushed.turn(), txg.is_some() && unflushed.is_full())
+        };
+        let access = self.access().filter(|_| self.is_writable());
+        let Some(access) = access else {
+            return Err(self.no_device(parts.first().map_or(0, |part| part.offset)));
+        };
+        if is_full {
+            self.count_write_error();
+            return Err(Error::new(Kind::Io, NeverFlushes { guid: self.guid }));
         }
+        let under_way = InFlight::start(&self.counters.in_flight);
+        // Not while earlier writes are written again: one of them could come last at the same
+        // place.
+        let admitted = access.admit(1).await;
+        Ok(Begun { access, turn, _admitted: admitted, _under_way: under_way })
+    }
+
+    /// Notes what became of a write. One that failed is tried once more, since what it costs to
+    /// give up a leaf is a resilver.
+    pub(crate) async fn finish(
+        &self,
+        begun: Begun<'_>,
+        parts: Vec<Part>,
+        txg: Option<u64>,
+        class: IoClass,
+        mut result: Result<()>,
+    ) -> Result<()> {
+        if result.as_ref().is_err_and(|error| error.kind() == Kind::Io) {
+            result = begun.queue().write(class, &parts).await;
+        }
+        let len: u64 = parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum();
         let is_much = {
-            let mut unflushed = self.unflushed.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut unflushed = self.unflushed();
             match &result {
-                Ok(()) => unflushed.note(txg, parts),
+                Ok(()) => unflushed.note(begun.turn, txg, parts),
                 Err(_) => unflushed.note_failed(txg),
             }
             unflushed.is_much()
         };
+        // Only now: whoever writes again what was written before has this one among it.
+        drop(begun);
+        if !self.is_writable() {
+            // It left service meanwhile, maybe before the write was noted: nobody flushes it.
+            self.forget_unflushed();
+        }
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         if result.is_ok() {
             self.counters.write_bytes.fetch_add(len, Ordering::Relaxed);
         } else {
-            self.mark_failed();
-            self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+            self.count_write_error();
         }
         if is_much {
-            // A failure is in the log, and what was to be flushed is tried again by the next flush.
-            drop(self.flush().await);
+            // Whoever comes later finds it done. A failure is in the log, and what was to be
+            // flushed is tried again by the next flush.
+            drop(self.flush_if(Unflushed::is_much).await);
         }
         result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid)))
+    }
+
+    fn count_write_error(&self) {
+        self.mark_failed();
+        self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Makes durable what was written since the last flush. On an error, tells the txgs that may
     /// be lost, which are in its log already.
     pub(crate) async fn flush(&self) -> std::result::Result<(), (TxgRanges, Error)> {
-        let Some(access) = self.access() else { return Ok(()) };
-        // One at a time: what another flush has taken over is durable only when that has returned.
-        let _turn = self.flushing.lock().await;
-        let unflushed = {
-            let mut unflushed = self.unflushed.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *unflushed)
-        };
-        if !unflushed.is_any {
-            return Ok(());
-        }
-        let Err(error) = self.make_durable(&access, &unflushed).await else {
-            self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-            if unflushed.is_suspect {
-                self.prove();
-            }
-            return Ok(());
-        };
-        self.mark_failed();
-        self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
-        // Nobody can tell what of them reached the device, unless they are written again.
-        self.note_unproven(&unflushed.txgs);
-        let txgs = unflushed.txgs.clone();
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner).put_back(unflushed);
-        Err((txgs, error.with_at(|at| at.vdev = Some(self.guid))))
+        self.flush_if(|_| true).await
     }
 
-    /// Flushes; after a failure what was not flushed then is written again before, one after the
-    /// other, since later writes may be over earlier ones.
-    async fn make_durable(&self, access: &Access, unflushed: &Unflushed) -> Result<()> {
-        if unflushed.is_suspect {
-            for parts in unflushed.writes() {
-                access.queue.write(IoClass::AsyncWrite, parts.clone()).await?;
+    /// The same, unless it is not due any more when its turn has come.
+    async fn flush_if(
+        &self,
+        is_due: impl Fn(&Unflushed) -> bool + Send,
+    ) -> std::result::Result<(), (TxgRanges, Error)> {
+        loop {
+            // Out of service it is not touched: its log has what it was given.
+            let access = self.access().filter(|_| self.is_writable());
+            let Some(access) = access else { return Ok(()) };
+            // One at a time: what another flush has begun with is durable only when that has
+            // returned.
+            let _turn = access.flushing.lock().await;
+            let is_suspect = self.unflushed().is_suspect();
+            // Before it is taken what is to be written again: whatever is later at the same place
+            // must be among it, or come after it.
+            let held_off = if is_suspect { Some(access.admit(WRITES_MAX).await) } else { None };
+            let flight = {
+                let mut unflushed = self.unflushed();
+                if !self.is_on(&access) || (unflushed.is_suspect() && held_off.is_none()) {
+                    // It got another device meanwhile, or a write failed just now.
+                    continue;
+                }
+                if !is_due(&unflushed) {
+                    return Ok(());
+                }
+                unflushed.begin()
+            };
+            let Some(flight) = flight else { return Ok(()) };
+            let result = access.make_durable(&flight).await;
+            let landing = self.unflushed().land(&flight, result.is_ok());
+            match (landing, result) {
+                (Landing::Durable, _) => {
+                    self.counters.flushes.fetch_add(1, Ordering::Relaxed);
+                    if flight.is_suspect {
+                        self.prove();
+                    }
+                    return Ok(());
+                }
+                (Landing::Failed(txgs), Err(error)) => {
+                    self.count_write_error();
+                    self.note_unproven(&txgs);
+                    return Err((txgs, error.with_at(|at| at.vdev = Some(self.guid))));
+                }
+                _ => {}
             }
         }
-        access.device.flush().await
+    }
+
+    /// Whether that is the device that it is on.
+    fn is_on(&self, access: &Arc<Access>) -> bool {
+        self.access().is_some_and(|now| Arc::ptr_eq(&now, access))
     }
 
     /// Reads from its device; `offset` counts from the device's start.
     pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Buf> {
-        let Some(device) = self.device() else {
+        let Some(access) = self.access() else {
             return Err(self.no_device(offset));
         };
         let _under_way = InFlight::start(&self.counters.in_flight);
-        let result = device.read(offset, BufMut::for_filling(len)).await;
+        let result = access.queue.device().read(offset, BufMut::for_filling(len)).await;
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         match result {
             Ok(buf) => {
@@ -474,9 +551,25 @@ impl Leaf {
 }
 
 impl Access {
-    fn new(device: Arc<dyn Device>, load: &Arc<Load>) -> Self {
-        let queue = Queue::new(Arc::clone(&device), Arc::clone(load));
-        Self { device, queue }
+    fn new(device: Arc<dyn Device>, load: &Arc<Load>) -> Arc<Self> {
+        let queue = Queue::new(device, Arc::clone(load));
+        let gate = Arc::new(Semaphore::new(WRITES_MAX as usize));
+        Arc::new(Self { queue, flushing: AsyncMutex::new(()), gate })
+    }
+
+    /// Lets so many in; in the order in which they come.
+    async fn admit(&self, count: u32) -> Option<OwnedSemaphorePermit> {
+        // It is never closed.
+        Arc::clone(&self.gate).acquire_many_owned(count).await.ok()
+    }
+
+    /// Flushes; before that what is to be written again, one after the other, since later writes
+    /// may be over earlier ones.
+    async fn make_durable(&self, flight: &Flight) -> Result<()> {
+        for parts in &flight.writes {
+            self.queue.write(IoClass::AsyncWrite, parts).await?;
+        }
+        self.queue.device().flush().await
     }
 }
 
@@ -498,7 +591,33 @@ pub struct NoDevice {
     pub guid: u64,
 }
 
+/// A write to a leaf whose flushes fail, and that has too much to be flushed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("vdev {guid} makes nothing durable")]
+pub struct NeverFlushes {
+    /// Guid of the leaf.
+    pub guid: u64,
+}
+
+/// A write that a leaf lets happen, until it is finished.
+#[derive(Debug)]
+pub(crate) struct Begun<'a> {
+    access: Arc<Access>,
+    /// The leaf's turn when it began.
+    turn: u64,
+    _admitted: Option<OwnedSemaphorePermit>,
+    _under_way: InFlight<'a>,
+}
+
+impl Begun<'_> {
+    /// Where it is to be submitted.
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.access.queue
+    }
+}
+
 /// Counts an I/O until it ends or its task is dropped.
+#[derive(Debug)]
 struct InFlight<'a>(&'a AtomicU64);
 
 impl<'a> InFlight<'a> {
@@ -513,3 +632,6 @@ impl Drop for InFlight<'_> {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,7 +35,7 @@ pub use cenote_ondisk::indirect::Mapping as IndirectMap;
 pub use dtl::{DtlKind, TxgRanges};
 pub use grow::GrowError;
 pub use io_class::IoClass;
-pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NoDevice};
+pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NeverFlushes, NoDevice};
 pub use read::ReadError;
 pub use service::ServiceError;
 pub use state::{VdevAux, VdevState};

@@ -13,7 +13,8 @@
 //! when it is back (spec 06 §2.3, §8).
 //!
 //! Order of taking out: first nothing more is sent to it, then what it was given and has not
-//! flushed is entered in its log. The other way round a write in between would be in neither.
+//! flushed is entered in its log. The other way round a write in between would be in neither. What
+//! was sent before and ends after that enters the log when it ends.
 
 use std::sync::Arc;
 
@@ -25,11 +26,9 @@ use crate::leaf::LeafId;
 use crate::state::{VdevAux, VdevState};
 use crate::tree::Tree;
 
-/// Part of each label that a probe reads and writes back: the boot environment, which nobody
-/// else writes while the pool is in use.
-const PROBE_AT: u64 = 8 << 10;
-/// Bytes of it.
-const PROBE_LEN: usize = 8 << 10;
+/// What of each label a probe reads and writes back: nobody else writes it while the pool is in
+/// use.
+const PROBED: label::Area = label::BOOT_ENV;
 
 /// Why a leaf does not come back.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -48,7 +47,7 @@ pub enum ServiceError {
         /// Bytes of the device.
         size: u64,
     },
-    /// It can neither be read nor written where labels are.
+    /// It cannot be read, written and flushed where labels are.
     #[error("leaf {0} does not answer")]
     Silent(u64),
 }
@@ -69,8 +68,8 @@ impl Tree {
         self.leaves().filter(|(_, leaf)| leaf.take_failed()).map(|(id, _)| id).collect()
     }
 
-    /// Whether the device of a leaf can be read and written: reads the boot environment of each
-    /// label and writes it back, until that works once.
+    /// Whether the device of a leaf can be read, written and flushed: reads the boot environment of
+    /// each label and writes it back, until that works once.
     pub async fn probe(&self, id: LeafId) -> bool {
         match self.leaf(id).device() {
             Some(device) => answers(&*device).await,
@@ -121,6 +120,8 @@ impl Tree {
         if let Some(device) = device {
             leaf.set_device(device);
         }
+        // If it stayed in service, it has to be rid of what it could not flush before it gets more.
+        leaf.flush().await.map_err(|(_, error)| error)?;
         leaf.take_failed();
         leaf.set_service(true, true);
         self.set_status(guid, VdevState::Healthy, VdevAux::None);
@@ -140,10 +141,12 @@ impl Tree {
 async fn answers(device: &dyn Device) -> bool {
     let offsets = (0..LABEL_COUNT).filter_map(|n| label::label_offset(device.info().size, n));
     for offset in offsets {
-        let at = offset + PROBE_AT;
-        let Ok(read) = device.read(at, BufMut::for_filling(PROBE_LEN)).await else { continue };
+        let at = offset + PROBED.at;
+        let buf = BufMut::for_filling(PROBED.len as usize);
+        let Ok(read) = device.read(at, buf).await else { continue };
         if device.write(at, vec![read.freeze()]).await.is_ok() {
-            return true;
+            // One that makes nothing durable is of no use.
+            return device.flush().await.is_ok();
         }
     }
     false
@@ -226,6 +229,28 @@ mod tests {
             fixture.memory[0].edit(|bytes| assert!(bytes[at..at + 4096].iter().all(|b| *b == 7)));
         })
         .expect("runtime");
+    }
+
+    /// Two that change states at once: a parent's is never that of one of them alone.
+    #[test]
+    fn a_parent_knows_of_all_its_children() {
+        let fixture = Fixture::new(Redundancy::Mirror, 2);
+        let (tree, guids) = (&fixture.tree, &fixture.guids);
+        let barrier = std::sync::Barrier::new(2);
+        for round in 0..2000 {
+            for guid in guids {
+                tree.set_status(*guid, VdevState::Faulted, VdevAux::External);
+            }
+            std::thread::scope(|scope| {
+                for guid in guids {
+                    scope.spawn(|| {
+                        barrier.wait();
+                        tree.set_status(*guid, VdevState::Healthy, VdevAux::None);
+                    });
+                }
+            });
+            assert_eq!(tree.root().state(), VdevState::Healthy, "round {round}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@
 //! of the pool's shape makes a new tree (spec 06 §1).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_ondisk::blkptr::Dva;
 
@@ -193,6 +193,8 @@ pub struct Tree {
     pub(crate) load: Arc<Load>,
     pub(crate) indirect: RwLock<BTreeMap<u64, Arc<IndirectMap>>>,
     pub(crate) reflow: RwLock<Reflow>,
+    /// Held while states of parents are derived from those of their children.
+    pub(crate) deriving: Mutex<()>,
 }
 
 impl Tree {
@@ -265,8 +267,7 @@ impl Tree {
 
     /// Tells which txgs the leaf with that guid may lack. False if there is no such leaf.
     pub fn set_dtl(&self, guid: u64, ranges: TxgRanges) -> bool {
-        let leaf = self.leaves.iter().find(|leaf| leaf.guid == guid);
-        leaf.map(|leaf| leaf.set_dtl(ranges)).is_some()
+        self.leaf_of(guid).map(|leaf| self.leaf(leaf).set_dtl(ranges)).is_some()
     }
 
     /// The leaves whose logs changed since the last call, by guid, each with all of its log: what
@@ -289,8 +290,7 @@ impl Tree {
     /// Takes what a scan has repaired out of the log of the leaf with that guid: all before
     /// `scan_txg` but what was noted as not repaired. False if there is no such leaf.
     pub fn excise_dtl(&self, guid: u64, scan_txg: u64) -> bool {
-        let leaf = self.leaves.iter().find(|leaf| leaf.guid == guid);
-        leaf.map(|leaf| leaf.excise(scan_txg)).is_some()
+        self.leaf_of(guid).map(|leaf| self.leaf(leaf).excise(scan_txg)).is_some()
     }
 
     /// A log of the vdev with that guid, computed from those of the leaves below (spec 06 §8).

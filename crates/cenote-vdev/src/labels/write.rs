@@ -209,10 +209,7 @@ impl Tree {
         slot: u64,
     ) -> Result<()> {
         let device = self.label_device(id)?;
-        // The ashift of all vdevs below a top-level vdev is that one's (L2).
-        let vdev = self.vdevs().find(|vdev| vdev.leaf() == Some(id));
-        let ashift = u64::from(vdev.map_or(0, Vdev::ashift));
-        let stretches = uberblock_stretches(&*device, uberblock, ashift, slot)?;
+        let stretches = uberblock_stretches(&*device, uberblock, self.ashift_of(id), slot)?;
         self.write_stretches(id, stretches).await
     }
 
@@ -228,14 +225,16 @@ impl Tree {
         label: usize,
     ) -> Result<()> {
         let device = self.label_device(id)?;
-        let vdev = self.vdevs().find(|vdev| vdev.leaf() == Some(id));
-        let ashift = u64::from(vdev.map_or(0, Vdev::ashift));
+        let ashift = self.ashift_of(id);
         let slot = heartbeat_slot(ashift);
-        let stretches = uberblock_stretches(&*device, uberblock, ashift, slot)?;
-        match stretches.into_iter().nth(label) {
-            Some((offset, data)) => device.write(offset, vec![data]).await,
-            None => Ok(()),
-        }
+        let (offset, data) = uberblock_stretch(&*device, uberblock, ashift, slot, label)?;
+        device.write(offset, vec![data]).await
+    }
+
+    /// The ashift of all vdevs below a top-level vdev is that one's (L2).
+    fn ashift_of(&self, id: LeafId) -> u64 {
+        let vdev = self.vdevs().find(|vdev| vdev.leaf() == Some(id));
+        u64::from(vdev.map_or(0, Vdev::ashift))
     }
 
     fn label_device(&self, id: LeafId) -> Result<Arc<dyn Device>> {
@@ -267,13 +266,23 @@ fn uberblock_stretches(
     ashift: u64,
     slot: u64,
 ) -> Result<Vec<Stretch>> {
+    let stretch = |label| uberblock_stretch(device, uberblock, ashift, slot, label);
+    (0..LABEL_COUNT).map(stretch).collect()
+}
+
+/// An uberblock in a slot of one label.
+fn uberblock_stretch(
+    device: &dyn Device,
+    uberblock: &Uberblock,
+    ashift: u64,
+    slot: u64,
+    number: usize,
+) -> Result<Stretch> {
     let slot_size = uberblock::slot_size(ashift);
     let no_slot = || Error::new(Kind::Invalid, LabelWriteError::Slot { slot, slot_size });
     let at = uberblock::slot_offset(ashift, slot).ok_or_else(no_slot)?;
     let area = Area { at: label::RING.at + at, len: slot_size };
-    let content = uberblock.encode();
-    let stretch = |index| Ok(sealed(offset_of(device, index)?, area, &content));
-    (0..LABEL_COUNT).map(stretch).collect()
+    Ok(sealed(offset_of(device, number)?, area, &uberblock.encode()))
 }
 
 /// The bytes of a config, if they fit.

@@ -11,7 +11,8 @@
 //!
 //! Everything is submitted when the function is called; the future that it returns only waits, and
 //! may be dropped. A write that was submitted will be done, whoever waits for it. The requests of
-//! one write enter the queue together, so that aggregation sees them together. Async writes are
+//! one write enter the queue together, so that aggregation sees them together. Writes to several
+//! queues that make up a block are waited for together ([`Sending`]). Async writes are
 //! issued a moment later, by a task: what other tasks are about to submit goes with them.
 //!
 //! When an aggregate fails, its parts are done one by one: a bad sector costs only the block that
@@ -46,7 +47,7 @@ pub use schedule::Direction;
 use schedule::{Issue, Next, Request, Scheduler};
 use stats::Recorded;
 pub use stats::{ClassStats, DirectionStats, QueueStats};
-use ticket::{Answer, Batch};
+use ticket::{Answer, Batch, Failed};
 
 /// Number of classes.
 pub const CLASSES: usize = IoClass::ALL.len();
@@ -173,17 +174,19 @@ impl Queue {
     pub fn write(
         &self,
         class: IoClass,
-        parts: Vec<WritePart>,
-    ) -> impl Future<Output = Result<()>> + Send + 'static {
+        parts: &[WritePart],
+    ) -> impl Future<Output = Result<()>> + Send + use<> {
         let (sender, receiver) = oneshot::channel();
-        let batch = Batch::new(parts.len(), sender);
-        let requests = parts.into_iter().map(|part| {
+        self.submit_parts(class, parts, &Batch::new(parts.len(), sender), 0);
+        ticket::wait_for(receiver)
+    }
+
+    fn submit_parts(&self, class: IoClass, parts: &[WritePart], batch: &Arc<Batch>, member: u32) {
+        self.submit(parts.iter().map(|part| {
             let (offset, len, is_pad) = (part.offset, part.len(), part.is_pad());
             let request = Request { direction: Direction::Write, class, offset, len, is_pad };
-            (request, Some(part.content), Answer::Done(Arc::clone(&batch)))
-        });
-        self.submit(requests.collect::<Vec<_>>());
-        ticket::wait(receiver)
+            (request, Some(part.content.clone()), Answer::Done(Arc::clone(batch), member))
+        }));
     }
 
     /// Tells the device that a range holds nothing of value.
@@ -195,8 +198,8 @@ impl Queue {
         let (sender, receiver) = oneshot::channel();
         let (direction, class) = (Direction::Discard, IoClass::Trim);
         let request = Request { direction, class, offset, len, is_pad: false };
-        self.submit([(request, None, Answer::Done(Batch::new(1, sender)))]);
-        ticket::wait(receiver)
+        self.submit([(request, None, Answer::Done(Batch::new(1, sender), 0))]);
+        ticket::wait_for(receiver)
     }
 
     /// Makes durable every write that has returned.
@@ -243,6 +246,41 @@ impl Queue {
                 Shared::pump(&shared);
             }));
         }
+    }
+}
+
+/// Writes to several queues, begun together, that somebody waits for together.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    batch: Arc<Batch>,
+    receiver: oneshot::Receiver<Failed>,
+    members: u32,
+}
+
+impl Sending {
+    /// Of so many parts in all.
+    pub(crate) fn of(parts: usize) -> Self {
+        let (sender, receiver) = oneshot::channel();
+        Self { batch: Batch::new(parts, sender), receiver, members: 0 }
+    }
+
+    /// Begins a write of [`Queue::write`]'s kind, whose errors are told as those of `member`.
+    pub(crate) fn write(
+        &mut self,
+        queue: &Queue,
+        class: IoClass,
+        parts: &[WritePart],
+        member: u32,
+    ) {
+        self.members = self.members.max(member + 1);
+        queue.submit_parts(class, parts, &self.batch, member);
+    }
+
+    /// What failed, by member, once all is done; all of it if nobody is left to tell.
+    pub(crate) async fn done(self) -> Failed {
+        let Self { batch, receiver, members } = self;
+        drop(batch);
+        receiver.await.unwrap_or_else(|_| ticket::abandoned(members))
     }
 }
 

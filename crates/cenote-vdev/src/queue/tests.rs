@@ -393,7 +393,7 @@ fn what_is_submitted_together_goes_together() {
         let hold = queue.hold();
         let first = vec![WritePart::data(4096, bytes(1, 4096)), WritePart::pad(8192, 512)];
         let second = vec![WritePart::data(8704, bytes(2, 512)), WritePart::pad(9216, 512)];
-        let writes = [first, second].map(|parts| queue.write(IoClass::AsyncWrite, parts));
+        let writes = [first, second].map(|parts| queue.write(IoClass::AsyncWrite, &parts));
         assert_eq!(queue.stats().class(IoClass::AsyncWrite).queued, 4);
         drop(hold);
         for write in writes {
@@ -410,7 +410,7 @@ fn what_is_submitted_together_goes_together() {
             read.push(part.await.expect("read")[0]);
         }
         assert_eq!((read, device.take()), (vec![1, 0, 2], vec![(4096, 5120)]));
-        queue.write(IoClass::SyncWrite, Vec::new()).await.expect("nothing to do");
+        queue.write(IoClass::SyncWrite, &[]).await.expect("nothing to do");
         queue.discard(4096, 512).await.expect_err("the device has none");
         queue.flush().await.expect("flushed");
     })
@@ -436,11 +436,11 @@ fn an_error_costs_only_the_part_that_has_it() {
         let parts = [(0, 1), (4096, 2), (8192, 3)];
         let writes = parts.map(|(offset, byte)| {
             let part = WritePart::data(offset, bytes(byte, 4096));
-            queue.write(IoClass::AsyncWrite, vec![part])
+            queue.write(IoClass::AsyncWrite, &[part])
         });
         let both =
             vec![WritePart::data(12288, bytes(4, 512)), WritePart::data(4096, bytes(4, 512))];
-        let both = queue.write(IoClass::SyncWrite, both);
+        let both = queue.write(IoClass::SyncWrite, &both);
         drop(hold);
         let mut outcomes = Vec::new();
         for write in writes {
@@ -468,7 +468,7 @@ fn a_write_that_nobody_waits_for_is_done_all_the_same() {
     cenote_rt::block_on(2, async {
         for n in 0..1000_u64 {
             let part = WritePart::data(n * 8192, bytes(n as u8 | 1, 4096));
-            let write = queue.write(IoClass::AsyncWrite, vec![part]);
+            let write = queue.write(IoClass::AsyncWrite, &[part]);
             let read = queue.read(n * 8192, 4096, IoClass::SyncRead);
             if n % 3 == 0 {
                 drop((write, read));
@@ -502,7 +502,7 @@ fn a_queue_that_is_dropped_does_what_it_has() {
     cenote_rt::block_on(1, async {
         let queue = Queue::new(image.clone(), Arc::default());
         let part = WritePart::data(4096, bytes(7, 512));
-        let write = queue.write(IoClass::AsyncWrite, vec![part]);
+        let write = queue.write(IoClass::AsyncWrite, &[part]);
         drop(queue);
         write.await.expect("written");
     })

@@ -1,7 +1,7 @@
 //! Who waits for what: answers of requests, and batches of requests that are one write.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, oneshot};
 
@@ -19,14 +19,15 @@ pub(super) async fn wait<T>(receiver: oneshot::Receiver<Result<T>>) -> Result<T>
 #[derive(Debug)]
 pub(super) enum Answer {
     Read(oneshot::Sender<Result<Buf>>),
-    Done(Arc<Batch>),
+    /// The batch, and the part of it that the request belongs to.
+    Done(Arc<Batch>, u32),
 }
 
 impl Answer {
     /// It is done, or has failed. Reads get their bytes.
     pub(super) fn give(self, result: Result<Option<Buf>>) {
         match self {
-            Self::Done(batch) => batch.done(result.map(|_| ())),
+            Self::Done(batch, member) => batch.done(member, result.err()),
             Self::Read(sender) => {
                 let missing = || Error::new(Kind::Invariant, Abandoned);
                 // Nobody listens if the future was dropped.
@@ -43,43 +44,63 @@ pub(super) fn copy(part: &Buf) -> Buf {
     copy.freeze()
 }
 
-/// Requests that are one write: answered when the last of them is done, with the first error.
+/// Errors of a batch, with the member that each is of.
+pub(super) type Failed = Vec<(u32, Error)>;
+
+/// Requests, of one leaf or several, that somebody waits for together: answered when the last of
+/// them is done, with the errors.
 #[derive(Debug)]
 pub(super) struct Batch {
     left: AtomicUsize,
     outcome: Mutex<Outcome>,
 }
 
-/// Who waits for a batch, until it is answered, and the first error so far.
+/// Who waits for a batch, until it is answered, and the errors so far.
 #[derive(Debug)]
 struct Outcome {
-    sender: Option<oneshot::Sender<Result<()>>>,
-    result: Result<()>,
+    sender: Option<oneshot::Sender<Failed>>,
+    failed: Failed,
 }
 
 impl Batch {
     /// A batch of `count` requests.
-    pub(super) fn new(count: usize, sender: oneshot::Sender<Result<()>>) -> Arc<Self> {
+    pub(super) fn new(count: usize, sender: oneshot::Sender<Failed>) -> Arc<Self> {
         let sender = if count == 0 {
-            let _ = sender.send(Ok(()));
+            let _ = sender.send(Vec::new());
             None
         } else {
             Some(sender)
         };
-        let outcome = Mutex::new(Outcome { sender, result: Ok(()) });
+        let outcome = Mutex::new(Outcome { sender, failed: Vec::new() });
         Arc::new(Self { left: AtomicUsize::new(count), outcome })
     }
 
-    fn done(&self, result: Result<()>) {
-        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        if outcome.result.is_ok() {
-            outcome.result = result;
+    fn done(&self, member: u32, error: Option<Error>) {
+        if let Some(error) = error {
+            self.lock().failed.push((member, error));
         }
-        // Under the lock, so that the last one sees the errors of all.
-        if self.left.fetch_sub(1, Ordering::Relaxed) == 1
-            && let Some(sender) = outcome.sender.take()
-        {
-            let _ = sender.send(std::mem::replace(&mut outcome.result, Ok(())));
+        // Whoever is last sees what the others did before they counted down.
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let mut outcome = self.lock();
+            let failed = std::mem::take(&mut outcome.failed);
+            if let Some(sender) = outcome.sender.take() {
+                let _ = sender.send(failed);
+            }
         }
     }
+
+    fn lock(&self) -> MutexGuard<'_, Outcome> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for a batch that succeeds if nothing of it fails.
+pub(super) async fn wait_for(receiver: oneshot::Receiver<Failed>) -> Result<()> {
+    let failed = receiver.await.map_err(|_| Error::new(Kind::Io, Abandoned))?;
+    failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+}
+
+/// The errors if nobody answers any more.
+pub(super) fn abandoned(members: u32) -> Failed {
+    (0..members).map(|member| (member, Error::new(Kind::Io, Abandoned))).collect()
 }

@@ -30,12 +30,12 @@ mod tests;
 use std::sync::Arc;
 
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
-use futures_util::future::join_all;
 
 pub use flush::{FlushError, FlushOutcome};
 use plan::{Builder, LeafWrite};
 
 use crate::leaf::{Content, DATA_START, Part};
+use crate::queue::Sending;
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree, VdevKind};
 use crate::{BadChild, IoClass, LeafId, LeafRange};
 
@@ -144,16 +144,17 @@ impl Tree {
         for leaf in absent {
             self.leaf(leaf).note_missing_txg(txg);
         }
-        let results = self.send(&writes, Some(txg), class).await;
-        let failed: Vec<bool> = results.iter().map(Option::is_some).collect();
-        for (write, _) in writes.iter().zip(&failed).filter(|(_, failed)| **failed) {
+        let mut is_failed = vec![false; writes.len()];
+        let mut failed = Vec::new();
+        for (number, write) in self.send(writes, Some(txg), class).await {
             self.leaf(write.leaf).note_missing_txg(txg);
+            is_failed[number] = true;
+            failed.push(write);
         }
-        let mut verdict = plan.judge(&failed);
+        let mut verdict = plan.judge(&is_failed);
         for leaf in std::mem::take(&mut verdict.lacking) {
             self.leaf(leaf).note_missing_txg(txg);
         }
-        let failed: Vec<FailedWrite> = results.into_iter().flatten().collect();
         if verdict.is_readable {
             return Ok(WriteOutcome { failed, is_degraded: !verdict.is_whole });
         }
@@ -200,18 +201,20 @@ impl Tree {
             })
             .filter(|write| !write.parts.is_empty())
             .collect();
-        let results = self.send(&writes, None, IoClass::AsyncWrite).await;
+        let ranges = writes.iter().map(|write| {
+            let leaf = write.leaf;
+            let ranges = write.parts.iter().map(|part| (part.offset, part.len()));
+            ranges.map(|(offset, len)| LeafRange { leaf, offset, len }).collect()
+        });
+        let mut ranges: Vec<Vec<LeafRange>> = ranges.collect();
         let mut outcome = RepairOutcome::default();
-        for (write, failed) in writes.iter().zip(results) {
-            if let Some(failed) = failed {
-                outcome.failed.push(failed);
-                continue;
-            }
-            for part in &write.parts {
-                self.leaf(write.leaf).count_repair(part.len());
-                let (leaf, offset, len) = (write.leaf, part.offset, part.len());
-                outcome.repaired.push(LeafRange { leaf, offset, len });
-            }
+        for (number, failed) in self.send(writes, None, IoClass::AsyncWrite).await {
+            ranges[number].clear();
+            outcome.failed.push(failed);
+        }
+        for range in ranges.into_iter().flatten() {
+            self.leaf(range.leaf).count_repair(range.len);
+            outcome.repaired.push(range);
         }
         Ok(outcome)
     }
@@ -232,21 +235,43 @@ impl Tree {
         self.leaf(leaf).write(vec![part], None, class).await
     }
 
-    /// Sends all at once; tells which failed.
+    /// Sends all at once; tells which failed, by number.
     async fn send(
         &self,
-        writes: &[LeafWrite],
+        writes: Vec<LeafWrite>,
         txg: Option<u64>,
         class: IoClass,
-    ) -> Vec<Option<FailedWrite>> {
-        let sent = writes.iter().map(|write| async move {
+    ) -> Vec<(usize, FailedWrite)> {
+        let mut begun = Vec::with_capacity(writes.len());
+        for write in &writes {
+            begun.push(self.leaf(write.leaf).begin(&write.parts, txg).await);
+        }
+        let parts = writes.iter().zip(&begun).filter(|(_, begun)| begun.is_ok());
+        let mut sending = Sending::of(parts.map(|(write, _)| write.parts.len()).sum());
+        for ((write, begun), number) in writes.iter().zip(&begun).zip(0..) {
+            if let Ok(begun) = begun {
+                sending.write(begun.queue(), class, &write.parts, number);
+            }
+        }
+        let mut errors = sending.done().await;
+        let mut failed = Vec::new();
+        for (number, (write, begun)) in writes.into_iter().zip(begun).enumerate() {
             let leaf = self.leaf(write.leaf);
-            let error = leaf.write(write.parts.clone(), txg, class).await.err()?;
             let offset = write.parts.first().map_or(0, |part| part.offset);
-            let (guid, path) = (leaf.guid, leaf.path.clone());
-            Some(FailedWrite { leaf: write.leaf, guid, path, offset, error: Arc::new(error) })
-        });
-        join_all(sent).await
+            let result = match begun {
+                Err(error) => Err(error),
+                Ok(begun) => {
+                    let at = errors.iter().position(|(member, _)| *member as usize == number);
+                    let result = at.map_or(Ok(()), |at| Err(errors.swap_remove(at).1));
+                    leaf.finish(begun, write.parts, txg, class, result).await
+                }
+            };
+            if let Err(error) = result {
+                let (guid, path, error) = (leaf.guid, leaf.path.clone(), Arc::new(error));
+                failed.push((number, FailedWrite { leaf: write.leaf, guid, path, offset, error }));
+            }
+        }
+        failed
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {

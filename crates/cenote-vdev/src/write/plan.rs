@@ -3,8 +3,6 @@
 //! Making a plan touches no device. It gives one write per leaf, whose parts ascend, and a tree
 //! that tells from the failed ones whether the block is there: [`Plan::judge`].
 
-use std::collections::BTreeMap;
-
 use cenote_codec::parity;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut};
@@ -12,7 +10,7 @@ use cenote_rt::{Buf, BufMut};
 use super::device_offset;
 use crate::LeafId;
 use crate::leaf::{Content, Part};
-use crate::map::{Map, Row};
+use crate::map::{Column, Map, Row};
 use crate::read::DEPTH_MAX;
 use crate::tree::{Layout, Tree};
 
@@ -34,8 +32,8 @@ pub(super) enum Plan {
     Spare(LeafId, Box<Self>),
     /// Any of them.
     Mirror(Vec<Self>),
-    /// In each row all but `nparity`; each child with the rows in which it has a column.
-    Stripes { nparity: usize, rows: usize, children: Vec<(Self, Vec<usize>)> },
+    /// In each row all but `nparity`; the columns are those of a child in a row.
+    Stripes { nparity: usize, rows: usize, children: Vec<Self>, columns: Vec<(usize, usize)> },
     /// All of them.
     Joined(Vec<Self>),
 }
@@ -83,20 +81,22 @@ impl Plan {
                     lacking: verdicts().flat_map(|verdict| verdict.lacking).collect(),
                 }
             }
-            Self::Stripes { nparity, rows, children } => {
-                let mut lost = vec![0_usize; *rows];
+            Self::Stripes { nparity, rows, children, columns } => {
                 let mut whole = Verdict { is_readable: true, is_whole: true, lacking: Vec::new() };
-                for (child, rows) in children {
+                let mut is_lost = vec![false; children.len()];
+                for (child, is_lost) in children.iter().zip(&mut is_lost) {
                     let verdict = child.judge(failed);
                     whole.is_whole &= verdict.is_whole;
                     whole.lacking.extend(verdict.lacking);
-                    if !verdict.is_readable {
-                        for row in rows {
-                            lost[*row] += 1;
-                        }
-                    }
+                    *is_lost = !verdict.is_readable;
                 }
-                whole.is_readable = lost.iter().all(|lost| lost <= nparity);
+                if is_lost.contains(&true) {
+                    let mut lost = vec![0_usize; *rows];
+                    for (_, row) in columns.iter().filter(|(child, _)| is_lost[*child]) {
+                        lost[*row] += 1;
+                    }
+                    whole.is_readable = lost.iter().all(|lost| lost <= nparity);
+                }
                 whole
             }
         }
@@ -134,14 +134,14 @@ impl<'a> Builder<'a> {
     }
 
     /// Plans pieces, ascending by offset, on the subtree `vdev`.
-    fn add_pieces(&mut self, vdev: usize, pieces: Vec<Piece>, depth: u8) -> Plan {
+    fn add_pieces(&mut self, vdev: usize, mut pieces: Vec<Piece>, depth: u8) -> Plan {
         let tree = self.tree;
         let node = &tree.vdevs[vdev];
         if depth > DEPTH_MAX {
             return Plan::Absent;
         }
         match &node.layout {
-            Layout::Leaf(leaf) => self.add_leaf(*leaf, &pieces),
+            Layout::Leaf(leaf) => self.add_leaf(*leaf, pieces),
             Layout::DraidSpare(leaf, ..) => {
                 let first = pieces.first().map_or(0, |piece| piece.offset);
                 let target = tree.spare_target(vdev, first);
@@ -163,6 +163,9 @@ impl<'a> Builder<'a> {
                 Plan::Mirror(children.collect())
             }
             Layout::Raidz(_) | Layout::Draid(_) => {
+                if let [Piece { offset, content: Content::Data(data) }] = &mut pieces[..] {
+                    return self.add_stripes(vdev, *offset, data, depth);
+                }
                 let plans = pieces.into_iter().filter_map(|piece| match piece.content {
                     Content::Data(data) => Some(self.add_stripes(vdev, piece.offset, &data, depth)),
                     // What holds nothing cannot be spread.
@@ -181,17 +184,14 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn add_leaf(&mut self, id: LeafId, pieces: &[Piece]) -> Plan {
-        let parts: Option<Vec<Part>> = pieces
-            .iter()
-            .map(|piece| {
-                let offset = device_offset(piece.offset)?;
-                Some(Part { offset, content: piece.content.clone() })
-            })
-            .collect();
+    fn add_leaf(&mut self, id: LeafId, pieces: Vec<Piece>) -> Plan {
+        let parts = pieces.into_iter().map(|piece| {
+            let offset = device_offset(piece.offset)?;
+            Some(Part { offset, content: piece.content })
+        });
         let leaf = self.tree.leaf(id);
         let is_there = leaf.is_writable() && leaf.has_device();
-        let Some(parts) = parts.filter(|_| is_there) else {
+        let Some(parts) = parts.collect::<Option<Vec<Part>>>().filter(|_| is_there) else {
             self.absent.push(id);
             return Plan::Absent;
         };
@@ -223,58 +223,65 @@ impl<'a> Builder<'a> {
         let Some(map) = tree.map(vdev, offset, data.len(), self.birth) else {
             return Plan::Absent;
         };
-        let mut by_child: BTreeMap<usize, (Vec<Piece>, Vec<usize>)> = BTreeMap::new();
+        // Children that the tree does not have are none that could be written.
+        let mut by_child: Vec<Vec<Piece>> = Vec::new();
+        by_child.resize_with(self.width_of(vdev, &map), Vec::new);
         let mut shadows = Vec::new();
         if let Layout::Raidz(raidz) = &node.layout {
             shadows = raidz.shadows(start, len, self.birth, tree.reflow());
             for (child, offset) in raidz.pads(start, len, self.birth) {
                 let content = Content::Pad(1 << node.ashift);
-                by_child.entry(child).or_default().0.push(Piece { offset, content });
+                by_child[child].push(Piece { offset, content });
             }
         }
+        let mut places = Vec::new();
         for (number, row) in map.rows.iter().enumerate() {
             // A map that does not fit its data must not be written by half.
             let Some(contents) = columns(&map, row, data) else { return Plan::Absent };
-            for (index, contents) in contents.into_iter().enumerate() {
-                let column = &row.columns[index];
+            for ((index, column), contents) in row.columns.iter().enumerate().zip(contents) {
                 let shadow = shadows.iter().find(|(id, ..)| (id.row, id.column) == (number, index));
-                let shadow = shadow.map(|(_, child, offset)| (*child, *offset, None));
-                let places = [Some((column.child, column.offset, Some(number))), shadow];
-                for (child, mut offset, row) in places.into_iter().flatten() {
-                    let (pieces, rows) = by_child.entry(child).or_default();
-                    for data in contents.iter().filter(|data| !data.is_empty()) {
-                        let content = Content::Data(data.clone());
-                        pieces.push(Piece { offset, content });
-                        offset += data.len() as i64;
-                    }
-                    rows.extend(row.filter(|_| column.len > 0));
+                if let Some((_, child, offset)) = shadow {
+                    contents.put(*offset, &mut by_child[*child]);
+                }
+                contents.put(column.offset, &mut by_child[column.child]);
+                if column.len > 0 {
+                    places.push((column.child, number));
                 }
             }
         }
+        let mut has_column = vec![false; by_child.len()];
+        places.iter().for_each(|(child, _)| has_column[*child] = true);
         let mut children = Vec::with_capacity(by_child.len());
-        for (child, (mut pieces, rows)) in by_child {
+        for (child, mut pieces) in by_child.into_iter().enumerate() {
             pieces.sort_by_key(|piece| piece.offset);
-            let Some(&target) = node.children.get(child) else {
-                children.push((Plan::Absent, rows));
-                continue;
-            };
-            // A pad alone on its child is nothing that could be lacking.
-            let plan = if rows.is_empty() && pieces.iter().all(Piece::is_pad) {
-                self.add_pads(target, pieces, depth)
-            } else {
-                Some(self.add_pieces(target, pieces, depth + 1))
-            };
-            children.extend(plan.map(|plan| (plan, rows)));
+            let target = node.children.get(child).copied();
+            children.push(match target {
+                // Nothing that could be lacking: also pads alone on their child.
+                _ if pieces.is_empty() => Plan::Joined(Vec::new()),
+                Some(target) if !has_column[child] && pieces.iter().all(Piece::is_pad) => {
+                    self.add_pads(target, pieces, depth)
+                }
+                Some(target) => self.add_pieces(target, pieces, depth + 1),
+                None => Plan::Absent,
+            });
         }
-        Plan::Stripes { nparity: map.nparity, rows: map.rows.len(), children }
+        let (nparity, rows) = (map.nparity, map.rows.len());
+        Plan::Stripes { nparity, rows, children, columns: places }
+    }
+
+    /// Children of a vdev, or as many as a map names.
+    fn width_of(&self, vdev: usize, map: &Map) -> usize {
+        let columns = map.rows.iter().flat_map(|row| &row.columns);
+        let named = columns.map(|column| column.child + 1).max().unwrap_or(0);
+        self.tree.vdevs[vdev].children.len().max(named)
     }
 
     /// Pads on a child that has no column: their leaves need no verdict.
-    fn add_pads(&mut self, vdev: usize, pieces: Vec<Piece>, depth: u8) -> Option<Plan> {
+    fn add_pads(&mut self, vdev: usize, pieces: Vec<Piece>, depth: u8) -> Plan {
         let before = self.absent.len();
         let plan = self.add_pieces(vdev, pieces, depth + 1);
         self.absent.truncate(before);
-        (!matches!(plan, Plan::Absent)).then_some(plan)
+        if matches!(plan, Plan::Absent) { Plan::Joined(Vec::new()) } else { plan }
     }
 }
 
@@ -284,28 +291,44 @@ impl Piece {
     }
 }
 
+/// What is written in a column: bytes, and behind them zeros.
+struct ColumnContent {
+    bytes: Buf,
+    filler: usize,
+}
+
+impl ColumnContent {
+    /// Adds it at byte `offset` of a child.
+    fn put(&self, offset: i64, pieces: &mut Vec<Piece>) {
+        if !self.bytes.is_empty() {
+            pieces.push(Piece { offset, content: Content::Data(self.bytes.clone()) });
+        }
+        if self.filler > 0 {
+            // Short dRAID columns end in zeros that scrub verifies (spec 06 §6.5).
+            let offset = offset + self.bytes.len() as i64;
+            let content = Content::Data(BufMut::zeroed(self.filler).freeze());
+            pieces.push(Piece { offset, content });
+        }
+    }
+}
+
 /// What is written in each column of a row, parity first: slices of `data`, fresh parity, zeros.
-fn columns(map: &Map, row: &Row, data: &Buf) -> Option<Vec<Vec<Buf>>> {
+fn columns(map: &Map, row: &Row, data: &Buf) -> Option<Vec<ColumnContent>> {
     let nparity = map.nparity.min(row.columns.len());
-    let parts: Vec<Buf> = row.columns[nparity..]
-        .iter()
-        .map(|column| data.slice(column.data_start..column.data_start + column.data_len))
-        .collect::<Option<_>>()?;
+    let (parity, rest) = row.columns.split_at(nparity);
     let mut stored: Vec<BufMut> =
-        row.columns[..nparity].iter().map(|column| BufMut::for_filling(column.len)).collect();
+        parity.iter().map(|column| BufMut::for_filling(column.len)).collect();
     let mut rows: Vec<&mut [u8]> = stored.iter_mut().map(|buf| &mut **buf).collect();
-    parity::generate(&mut rows, &parts.iter().map(|part| &part[..]).collect::<Vec<_>>());
+    let of = |column: &Column| column.data_start..column.data_start + column.data_len;
+    let parts = rest.iter().map(|column| data.get(of(column)));
+    parity::generate(&mut rows, &parts.collect::<Option<Vec<_>>>()?);
     if is_on(Bug::LostParity) {
         rows[0].fill(0);
     }
-    let mut contents: Vec<Vec<Buf>> = stored.into_iter().map(|buf| vec![buf.freeze()]).collect();
-    for (column, part) in row.columns[nparity..].iter().zip(parts) {
-        let filler = column.len.saturating_sub(part.len());
-        contents.push(match filler {
-            0 => vec![part],
-            // Short dRAID columns end in zeros that scrub verifies (spec 06 §6.5).
-            _ => vec![part, BufMut::zeroed(filler).freeze()],
-        });
-    }
-    Some(contents)
+    let parity = stored.into_iter().map(|buf| Some(ColumnContent { bytes: buf.freeze(), filler: 0 }));
+    let data = rest.iter().map(|column| {
+        let filler = column.len.saturating_sub(column.data_len);
+        Some(ColumnContent { bytes: data.slice(of(column))?, filler })
+    });
+    parity.chain(data).collect()
 }

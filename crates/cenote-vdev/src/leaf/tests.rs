@@ -1,0 +1,361 @@
+//! Leaves whose devices fail to flush, hold back what they are asked to do, or are changed.
+
+use std::sync::atomic::AtomicUsize;
+
+use cenote_device::{DeviceInfo, MemoryDevice};
+use cenote_ondisk::config::VdevConfig;
+use cenote_rt::{BoxFuture, JoinHandle, Notify, simulate, tunables};
+
+use super::*;
+use crate::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+use crate::tree::Place;
+use crate::{BuildOptions, FlushOutcome, Tree, VdevAux, VdevState};
+
+const SIZE: usize = 64 << 20;
+
+/// A device that loses what it has not flushed, refuses to flush, or holds back one request.
+#[derive(Debug)]
+struct Valve {
+    now: MemoryDevice,
+    durable: Mutex<Vec<u8>>,
+    refuses: AtomicBool,
+    writes: AtomicUsize,
+    flushes: AtomicUsize,
+    is_closed: AtomicBool,
+    held: Notify,
+    opened: Notify,
+}
+
+impl Valve {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            now: MemoryDevice::new("valve", vec![0; SIZE]),
+            durable: Mutex::new(vec![0; SIZE]),
+            refuses: AtomicBool::new(false),
+            writes: AtomicUsize::new(0),
+            flushes: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
+            held: Notify::new(),
+            opened: Notify::new(),
+        })
+    }
+
+    /// Holds the next write or flush back.
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until one is held back.
+    async fn until_held(&self) {
+        self.held.notified().await;
+    }
+
+    /// Lets it go.
+    fn open(&self) {
+        self.opened.notify_one();
+    }
+
+    async fn pass(&self) {
+        if self.is_closed.swap(false, Ordering::SeqCst) {
+            self.held.notify_one();
+            self.opened.notified().await;
+        }
+    }
+
+    fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::SeqCst);
+    }
+
+    /// As after a power cut.
+    fn lose(&self) {
+        let durable = self.durable.lock().expect("lock");
+        self.now.edit(|bytes| bytes.copy_from_slice(&durable));
+    }
+
+    /// What every byte of a block is.
+    fn block(&self, offset: usize) -> u8 {
+        let mut first = 0;
+        self.now.edit(|bytes| {
+            let block = &bytes[DATA_START as usize + offset..][..BLOCK];
+            first = block[0];
+            assert!(block.iter().all(|byte| *byte == first));
+        });
+        first
+    }
+
+    fn counts(&self) -> (usize, usize) {
+        (self.writes.load(Ordering::SeqCst), self.flushes.load(Ordering::SeqCst))
+    }
+}
+
+impl Device for Valve {
+    fn info(&self) -> &DeviceInfo {
+        self.now.info()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        self.now.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.writes.fetch_add(1, Ordering::SeqCst);
+            self.pass().await;
+            self.now.write(offset, parts).await
+        })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.flushes.fetch_add(1, Ordering::SeqCst);
+            self.pass().await;
+            if self.refuses.load(Ordering::SeqCst) {
+                return Err(Error::new(Kind::Io, "the cache is on fire"));
+            }
+            let mut durable = self.durable.lock().expect("lock");
+            self.now.edit(|bytes| durable.copy_from_slice(bytes));
+            Ok(())
+        })
+    }
+}
+
+/// Bytes of a block.
+const BLOCK: usize = 64 << 10;
+
+struct Fixture {
+    tree: Arc<Tree>,
+    valves: Vec<Arc<Valve>>,
+    guids: Vec<u64>,
+}
+
+impl Fixture {
+    fn new(redundancy: Redundancy, count: usize) -> Self {
+        let valves: Vec<_> = (0..count).map(|_| Valve::new()).collect();
+        let leaves = valves.iter().map(|valve| LeafSpec::of(valve.info())).collect();
+        let top = TopSpec { redundancy, class: VdevClass::Normal, leaves };
+        let spec = CreateSpec { tops: vec![top], ashift: Some(9), ..CreateSpec::default() };
+        let root = create::pool(&spec, 4, &mut Guids::unguessable()).expect("spec").root;
+        let guids: Vec<_> = root.leaves().map(|leaf| leaf.guid).collect();
+        let open = |leaf: &VdevConfig| {
+            let index = guids.iter().position(|guid| *guid == leaf.guid)?;
+            Some(Arc::clone(&valves[index]) as Arc<dyn Device>)
+        };
+        let options = BuildOptions { is_writable: true, ..BuildOptions::default() };
+        let tree = Tree::build(&root, open, &options).expect("tree");
+        Self { tree, valves, guids }
+    }
+
+    async fn write(&self, offset: usize, byte: u8, txg: u64) -> Result<()> {
+        write(&self.tree, offset, byte, txg).await
+    }
+
+    fn begin_write(&self, offset: usize, byte: u8, txg: u64) -> JoinHandle<Result<()>> {
+        let tree = Arc::clone(&self.tree);
+        cenote_rt::spawn(async move { write(&tree, offset, byte, txg).await })
+    }
+
+    fn begin_flush(&self) -> JoinHandle<Result<FlushOutcome>> {
+        let tree = Arc::clone(&self.tree);
+        cenote_rt::spawn(async move { tree.flush().await })
+    }
+
+    fn leaf(&self, index: usize) -> &Leaf {
+        let id = self.tree.leaf_of(self.guids[index]).expect("leaf");
+        self.tree.leaf(id)
+    }
+
+    fn lacks(&self, index: usize, txg: u64) -> bool {
+        self.leaf(index).dtl().is_some_and(|log| log.contains(txg))
+    }
+
+    fn take_out(&self, index: usize) {
+        assert!(self.tree.take_out(self.guids[index], VdevState::Faulted, VdevAux::ErrExceeded));
+    }
+}
+
+async fn write(tree: &Tree, offset: usize, byte: u8, txg: u64) -> Result<()> {
+    let place = Place { vdev: 0, offset: offset as u64 };
+    tree.write(place, Buf::from(vec![byte; BLOCK]), txg, IoClass::AsyncWrite).await.map(drop)
+}
+
+/// Lets everybody go on who can.
+async fn settle() {
+    for _ in 0..50 {
+        cenote_rt::sleep(std::time::Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn a_leaf_that_cannot_flush_does_not_answer() {
+    simulate(1, async {
+        let fixture = Fixture::new(Redundancy::Mirror, 2);
+        let (tree, guid) = (&fixture.tree, fixture.guids[1]);
+        let id = tree.leaf_of(guid).expect("leaf");
+        assert!(tree.probe(id).await);
+        fixture.valves[1].refuse(true);
+        assert!(!tree.probe(id).await);
+        fixture.take_out(1);
+        tree.bring_back(guid, None).await.expect_err("it makes nothing durable");
+        fixture.valves[1].refuse(false);
+        tree.bring_back(guid, None).await.expect("well again");
+    })
+    .expect("runtime");
+}
+
+/// What waits for a flush is bounded: a device that never flushes gets no more, until it is well
+/// again and has all of it.
+#[test]
+fn a_leaf_that_cannot_flush_is_not_filled() {
+    let max = tunables::UNFLUSHED_MAX.get();
+    tunables::UNFLUSHED_MAX.set(1 << 20).expect("allowed");
+    simulate(1, async {
+        let fixture = Fixture::new(Redundancy::Single, 1);
+        let valve = &fixture.valves[0];
+        valve.refuse(true);
+        let mut count = 0;
+        while fixture.write(count * BLOCK, 7, 5).await.is_ok() {
+            count += 1;
+            assert!(count <= 20, "{count} blocks are kept");
+        }
+        assert!(count >= 16);
+        valve.refuse(false);
+        valve.lose();
+        fixture.tree.bring_back(fixture.guids[0], None).await.expect("well again");
+        valve.lose();
+        assert!((0..count).all(|block| valve.block(block * BLOCK) == 7));
+        fixture.write(0, 8, 6).await.expect("well again");
+        fixture.tree.flush().await.expect("well again");
+        assert!(!fixture.lacks(0, 6));
+    })
+    .expect("runtime");
+    tunables::UNFLUSHED_MAX.set(max).expect("allowed");
+}
+
+/// Many writers that find much to be flushed flush once.
+#[test]
+fn much_is_flushed_once() {
+    let max = tunables::UNFLUSHED_MAX.get();
+    tunables::UNFLUSHED_MAX.set(1 << 20).expect("allowed");
+    simulate(1, async {
+        let fixture = Fixture::new(Redundancy::Single, 1);
+        let writes: Vec<_> = (0..64).map(|n| fixture.begin_write(n * BLOCK, 7, 5)).collect();
+        for write in writes {
+            write.await.expect("no panic").expect("there");
+        }
+        let flushes = fixture.valves[0].counts().1;
+        assert!((1..=4).contains(&flushes), "{flushes} flushes for 4 MiB");
+    })
+    .expect("runtime");
+    tunables::UNFLUSHED_MAX.set(max).expect("allowed");
+}
+
+/// A block is written anew in place while what was there before is written again.
+#[test]
+fn what_is_written_again_does_not_come_last() {
+    simulate(1, async {
+        let fixture = Fixture::new(Redundancy::Single, 1);
+        let valve = &fixture.valves[0];
+        fixture.write(0, 1, 5).await.expect("there");
+        valve.refuse(true);
+        fixture.tree.flush().await.expect_err("refused");
+        valve.refuse(false);
+        // The old block is on its way again.
+        valve.close();
+        let flush = fixture.begin_flush();
+        valve.until_held().await;
+        let write = fixture.begin_write(0, 2, 5);
+        settle().await;
+        valve.open();
+        flush.await.expect("no panic").expect("flushed");
+        write.await.expect("no panic").expect("there");
+        assert_eq!(valve.block(0), 2);
+        fixture.tree.flush().await.expect("flushed");
+        valve.lose();
+        assert_eq!(valve.block(0), 2);
+    })
+    .expect("runtime");
+}
+
+#[test]
+fn what_ends_after_a_leaf_has_left_is_lacking() {
+    simulate(1, async {
+        let fixture = Fixture::new(Redundancy::Mirror, 2);
+        let valve = &fixture.valves[1];
+        // A write.
+        valve.close();
+        let write = fixture.begin_write(0, 1, 5);
+        valve.until_held().await;
+        fixture.take_out(1);
+        valve.open();
+        write.await.expect("no panic").expect("one is enough");
+        assert!(fixture.lacks(1, 5) && !fixture.lacks(0, 5));
+        fixture.tree.bring_back(fixture.guids[1], None).await.expect("there");
+
+        // A flush, that fails as well.
+        fixture.write(0, 2, 6).await.expect("there");
+        valve.close();
+        let flush = fixture.begin_flush();
+        valve.until_held().await;
+        fixture.take_out(1);
+        assert!(fixture.lacks(1, 6));
+        valve.refuse(true);
+        valve.open();
+        flush.await.expect("no panic").expect("one is enough");
+        let counts = valve.counts();
+        fixture.tree.flush().await.expect("one is enough");
+        assert_eq!(valve.counts(), counts, "it is left alone");
+        valve.refuse(false);
+        fixture.tree.bring_back(fixture.guids[1], None).await.expect("there");
+        let (writes, _) = valve.counts();
+        fixture.tree.flush().await.expect("there");
+        assert_eq!(valve.counts().0, writes, "what it lacks is not written again");
+        assert!(fixture.lacks(1, 6));
+    })
+    .expect("runtime");
+}
+
+#[test]
+fn another_device_is_flushed_itself() {
+    simulate(1, async {
+        let fixture = Fixture::new(Redundancy::Single, 1);
+        let (old, new) = (&fixture.valves[0], Valve::new());
+        fixture.write(0, 1, 5).await.expect("there");
+        old.close();
+        let first = fixture.begin_flush();
+        old.until_held().await;
+        let second = fixture.begin_flush();
+        settle().await;
+        let turn = fixture.leaf(0).turn();
+        let device = Arc::clone(&new) as Arc<dyn Device>;
+        fixture.tree.bring_back(fixture.guids[0], Some(device)).await.expect("it answers");
+        assert_ne!(fixture.leaf(0).turn(), turn);
+        fixture.write(BLOCK, 2, 6).await.expect("there");
+        old.open();
+        first.await.expect("no panic").expect("flushed");
+        second.await.expect("no panic").expect("flushed");
+        fixture.tree.flush().await.expect("flushed");
+        new.lose();
+        assert_eq!((new.block(0), new.block(BLOCK)), (1, 2));
+        assert!(!fixture.lacks(0, 5) && !fixture.lacks(0, 6));
+    })
+    .expect("runtime");
+}
+
+/// Whoever waited for a flush may be gone: what it was to cover is still to be flushed.
+#[test]
+fn a_flush_that_nobody_waits_for_is_none() {
+    simulate(1, async {
+        let fixture = Fixture::new(Redundancy::Single, 1);
+        let valve = &fixture.valves[0];
+        fixture.write(0, 1, 5).await.expect("there");
+        valve.close();
+        let flush = fixture.begin_flush();
+        valve.until_held().await;
+        flush.abort();
+        drop(flush.await);
+        fixture.tree.flush().await.expect("flushed");
+        valve.lose();
+        assert_eq!(valve.block(0), 1);
+    })
+    .expect("runtime");
+}
