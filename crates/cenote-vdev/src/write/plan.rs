@@ -325,7 +325,8 @@ fn columns(map: &Map, row: &Row, data: &Buf) -> Option<Vec<ColumnContent>> {
     if is_on(Bug::LostParity) {
         rows[0].fill(0);
     }
-    let parity = stored.into_iter().map(|buf| Some(ColumnContent { bytes: buf.freeze(), filler: 0 }));
+    let parity =
+        stored.into_iter().map(|buf| Some(ColumnContent { bytes: buf.freeze(), filler: 0 }));
     let data = rest.iter().map(|column| {
         let filler = column.len.saturating_sub(column.data_len);
         Some(ColumnContent { bytes: data.slice(of(column))?, filler })
