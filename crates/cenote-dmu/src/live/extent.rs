@@ -3,7 +3,7 @@
 //! A block has data if any layer has written it, or if the committed tree points at one. All that
 //! has to be read are indirect blocks, of holes only the highest.
 
-use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
+use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::DnodePhys;
 
 use super::layer::ObjectLayer;
@@ -20,7 +20,7 @@ pub struct Run {
     pub count: u64,
 }
 
-/// What a layer says of a block, and up to where it says that of all.
+/// What a layer says of a block.
 enum Said {
     /// It is data, or a hole.
     This(bool),
@@ -63,34 +63,32 @@ impl View<'_> {
             return run(false, end);
         }
         let end = end.min(tree.max_block.saturating_add(1));
-        // From the top down: a hole stands for all below it.
-        for level in (1..tree.levels).rev() {
+        let top = tree.levels.saturating_sub(1);
+        let root = tree.ancestor(blkid, 0, top) as usize;
+        let mut pointer = phys.blkptrs.get(root).copied().unwrap_or(BlockPtr::HOLE);
+        for level in (1..=top).rev() {
             let number = tree.ancestor(blkid, 0, level);
-            if self.pointer(object, phys, level, number)?.is_hole() {
-                let behind = (number + 1).saturating_mul(tree.span(level));
-                return run(false, end.min(behind));
+            let behind = end.min((number + 1).saturating_mul(tree.span(level)));
+            // A hole stands for all below it.
+            if pointer.is_hole() {
+                return run(false, behind);
+            }
+            let block = self.fetch_checked(&pointer, object, &tree, level, number)?;
+            let child = |number| self.child(object, &block, tree.index_in_parent(number));
+            pointer = child(tree.ancestor(blkid, 0, level - 1))?;
+            if level == 1 {
+                // Its neighbours stand in the same indirect block.
+                let is_data = !pointer.is_hole();
+                let is_same = |at: &u64| child(*at).is_ok_and(|next| next.is_hole() != is_data);
+                let count = (blkid + 1..behind).take_while(is_same).count();
+                return run(is_data, blkid + 1 + count as u64);
             }
         }
-        let is_data = !self.pointer(object, phys, 0, blkid)?.is_hole();
-        if tree.levels == 1 {
-            return run(is_data, blkid + 1);
-        }
-        // Its neighbours stand in the same indirect block.
-        let first = tree.ancestor(blkid, 0, 1).saturating_mul(tree.span(1));
-        let pointer = self.pointer(object, phys, 1, tree.ancestor(blkid, 0, 1))?;
-        let block = self.fetch(&pointer, object, 1, tree.ancestor(blkid, 0, 1))?;
-        let is_same = |at: &u64| {
-            let index = (at - first) as usize;
-            let pointer = BlockPtr::at(&block, index * BLOCK_PTR_LEN);
-            pointer.is_some_and(|pointer| pointer.is_hole() != is_data)
-        };
-        let behind = end.min(first.saturating_add(tree.span(1)));
-        let count = (blkid..behind).take_while(is_same).count().max(1);
-        run(is_data, blkid + count as u64)
+        run(!pointer.is_hole(), blkid + 1)
     }
 }
 
-/// What a layer says of `blkid`; `end` is lowered to where it says something else.
+/// What a layer says of `blkid`; `end` is lowered to where it may say something else.
 fn said(changes: &ObjectLayer, blkid: u64, end: &mut u64) -> Said {
     let mut written = changes.blocks.range(blkid..);
     match written.next() {
