@@ -22,6 +22,8 @@ struct Held {
     /// Locks that are held or waited for, in the order in which they were asked for.
     locks: BTreeMap<u64, Lock>,
     last: u64,
+    /// How many wait.
+    waiting: u64,
 }
 
 #[derive(Debug)]
@@ -54,10 +56,15 @@ impl RangeLocks {
             held.last += 1;
             let number = held.last;
             held.locks.insert(number, Lock { range, is_shared });
+            if held.is_first(number) {
+                return RangeGuard { locks: self, number };
+            }
+            held.waiting += 1;
             number
         };
         // Dropped while it waits, it leaves the queue.
         let guard = RangeGuard { locks: self, number };
+        let _waiting = Waiting(self);
         loop {
             // The wish to be woken is told before the look.
             let mut freed = std::pin::pin!(self.freed.notified());
@@ -86,10 +93,23 @@ impl Held {
     }
 }
 
+/// Counts one who waits.
+struct Waiting<'a>(&'a RangeLocks);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.held().waiting -= 1;
+    }
+}
+
 impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
-        self.locks.held().locks.remove(&self.number);
-        self.locks.freed.notify_waiters();
+        let mut held = self.locks.held();
+        held.locks.remove(&self.number);
+        if held.waiting > 0 {
+            drop(held);
+            self.locks.freed.notify_waiters();
+        }
     }
 }
 

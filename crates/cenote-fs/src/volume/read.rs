@@ -8,7 +8,7 @@ use cenote_ondisk::master_node::ZVOL_OBJ;
 use cenote_rt::{Buf, BufMut, FixedSet, Result};
 use futures_util::stream::{self, StreamExt};
 
-use super::writable::WritableVolume;
+use super::writable::{WritableVolume, span};
 
 /// Blocks that are looked at together, and of them those that are read at a time.
 const BATCH: u64 = 64;
@@ -37,15 +37,15 @@ impl WritableVolume {
     /// `Kind::Invalid` with [`FsError::BehindEnd`](crate::FsError::BehindEnd) if the volume ends
     /// before; those of the blocks.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Buf> {
+        let _lock = self.locks.shared(span(offset, len as u64)).await;
         let range = self.check(offset, len as u64)?;
         if range.is_empty() {
             return Ok(Buf::empty());
         }
-        let _lock = self.locks.shared(range.clone()).await;
         let size = self.block_size();
         let blocks = range.start / size..range.end.div_ceil(size);
         if blocks.end - blocks.start == 1 {
-            let block = self.blocks(blocks.clone()).await?.pop().flatten();
+            let block = self.blocks(blocks.clone(), Some(&blocks)).await?.pop().flatten();
             let inside = within(&range, blocks.start, size);
             let part = block.and_then(|block| block.slice(inside));
             return Ok(part.unwrap_or_else(|| BufMut::zeroed(len).freeze()));
@@ -55,7 +55,8 @@ impl WritableVolume {
         let mut first = blocks.start;
         while first < blocks.end {
             let last = blocks.end.min(first + BATCH);
-            for (number, block) in (first..last).zip(self.blocks(first..last).await?) {
+            let request = (first == blocks.start).then_some(&blocks);
+            for (number, block) in (first..last).zip(self.blocks(first..last, request).await?) {
                 let inside = within(&range, number, size);
                 let (part, behind) = rest.split_at_mut(inside.len().min(rest.len()));
                 match block.as_deref().and_then(|block| block.get(inside)) {
@@ -69,10 +70,15 @@ impl WritableVolume {
         Ok(bytes.freeze())
     }
 
-    /// Blocks as they are now; holes are none. What is not in memory is read together.
-    async fn blocks(&self, blocks: Range<u64>) -> Result<Vec<Option<Buf>>> {
+    /// Blocks as they are now; holes are none. What is not in memory is read together. `request`
+    /// is what somebody asked for, told once.
+    async fn blocks(
+        &self,
+        blocks: Range<u64>,
+        request: Option<&Range<u64>>,
+    ) -> Result<Vec<Option<Buf>>> {
         let live = self.head.live();
-        for _ in 0..ROUNDS_MAX {
+        for round in 0..ROUNDS_MAX {
             let (found, missing) = live
                 .inspect(|tx| {
                     let (mut found, mut missing) = (Vec::new(), Vec::<Box<Missing>>::new());
@@ -83,6 +89,9 @@ impl WritableVolume {
                             Err(Step::Need(need)) => missing.push(need),
                             Err(error) => return Err(error),
                         }
+                    }
+                    if let Some(request) = request.filter(|_| round == 0) {
+                        self.ahead.note(tx, ZVOL_OBJ, request.clone(), !missing.is_empty());
                     }
                     Ok((found, missing))
                 })
@@ -109,8 +118,8 @@ impl WritableVolume {
     /// # Errors
     /// As [`read`](Self::read).
     pub async fn block_status(&self, offset: u64, len: u64) -> Result<Vec<VolumeExtent>> {
+        let _lock = self.locks.shared(span(offset, len)).await;
         let range = self.check(offset, len)?;
-        let _lock = self.locks.shared(range.clone()).await;
         let size = self.block_size();
         let mut extents: Vec<VolumeExtent> = Vec::new();
         let mut at = range.start;

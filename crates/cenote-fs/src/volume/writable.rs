@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cenote_dmu::live::ReadAhead;
 use cenote_dmu::zap::edit as zap;
 use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
 use cenote_ondisk::objset::ObjSetType;
@@ -40,6 +41,8 @@ pub struct WritableVolume {
     size: AtomicU64,
     resized: Notify,
     pub(super) locks: RangeLocks,
+    /// Who reads from where.
+    pub(super) ahead: ReadAhead,
 }
 
 impl WritableVolume {
@@ -74,6 +77,7 @@ impl WritableVolume {
             size: AtomicU64::new(size),
             resized: Notify::new(),
             locks: RangeLocks::default(),
+            ahead: ReadAhead::default(),
         }))
     }
 
@@ -168,7 +172,8 @@ impl WritableVolume {
         Ok(())
     }
 
-    /// The range, if the volume has it.
+    /// The range, if the volume has it. To be asked by who has a lock of it: a resize has them all,
+    /// and what was asked before may not be there any more.
     pub(super) fn check(&self, offset: u64, len: u64) -> Result<Range<u64>> {
         let size = self.size();
         match offset.checked_add(len) {
@@ -176,4 +181,9 @@ impl WritableVolume {
             _ => Err(Error::new(Kind::Invalid, FsError::BehindEnd { offset, len, size })),
         }
     }
+}
+
+/// What a request locks, whether the volume has it or not.
+pub(super) const fn span(offset: u64, len: u64) -> Range<u64> {
+    offset..offset.saturating_add(len)
 }

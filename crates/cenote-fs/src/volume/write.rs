@@ -18,7 +18,7 @@ use cenote_pool::engine::Charge;
 use cenote_pool::engine::zil::LogRecord;
 use cenote_rt::{Buf, BufMut, Result};
 
-use super::writable::WritableVolume;
+use super::writable::{WritableVolume, span};
 
 /// Bytes of a transaction, unless a block is larger.
 const TRANSACTION: u64 = 1 << 20;
@@ -44,12 +44,12 @@ impl WritableVolume {
     /// before: nothing is written then. `Kind::NoSpace`: the beginning may be written.
     pub async fn write(&self, offset: u64, bufs: Vec<Buf>, is_fua: bool) -> Result<()> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let range = self.check(offset, len as u64)?;
-        if range.is_empty() {
-            return Ok(());
-        }
         {
-            let _lock = self.locks.exclusive(range.clone()).await;
+            let _lock = self.locks.exclusive(span(offset, len as u64)).await;
+            let range = self.check(offset, len as u64)?;
+            if range.is_empty() {
+                return Ok(());
+            }
             let log = self.head.log();
             let is_kept = log.must_commit(is_fua) && log.wants_data(len as u64);
             let mut bufs = Bufs { bufs: bufs.into(), at: 0 };
@@ -110,14 +110,14 @@ impl WritableVolume {
     /// # Errors
     /// As [`write`](Self::write).
     pub async fn discard(&self, offset: u64, len: u64) -> Result<()> {
-        let range = self.check(offset, len)?;
-        let size = self.block_size();
-        let (start, end) = (range.start.next_multiple_of(size), range.end / size * size);
-        if start >= end {
-            return Ok(());
-        }
         {
-            let _lock = self.locks.exclusive(start..end).await;
+            let _lock = self.locks.exclusive(span(offset, len)).await;
+            let range = self.check(offset, len)?;
+            let size = self.block_size();
+            let (start, end) = (range.start.next_multiple_of(size), range.end / size * size);
+            if start >= end {
+                return Ok(());
+            }
             self.free(start..end).await?;
         }
         self.settle(false).await
@@ -135,12 +135,12 @@ impl WritableVolume {
         no_hole: bool,
         is_fua: bool,
     ) -> Result<()> {
-        let range = self.check(offset, len)?;
-        if range.is_empty() {
-            return Ok(());
-        }
         {
-            let _lock = self.locks.exclusive(range.clone()).await;
+            let _lock = self.locks.exclusive(span(offset, len)).await;
+            let range = self.check(offset, len)?;
+            if range.is_empty() {
+                return Ok(());
+            }
             if no_hole {
                 let size = self.block_size();
                 // One block for all: zeros take their space on disk only.

@@ -1,0 +1,200 @@
+//! What reading and writing files asks of the devices, by what the block store counts.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cenote_fs::mount::WriteOptions;
+use cenote_rt::{Rng, simulate, sleep, tunables};
+
+use crate::fixture::{Fixture, root};
+use crate::pools::Shape;
+
+/// Records are small so that indirect blocks matter: one points at 1024 of them.
+const RECORD: u64 = 4096;
+const RECORDS: u64 = 4096;
+/// Blocks above those of the file: four indirect ones and the one above them.
+const ABOVE: u64 = 5;
+
+/// One at a time: they set a tunable.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct File {
+    fixture: Fixture,
+    object: u64,
+    /// Times that it was made cold.
+    times: std::cell::Cell<u64>,
+}
+
+impl File {
+    async fn new(record: u64, records: u64) -> Self {
+        let fixture = Fixture::of(&Shape { size: 256 << 20, ..Shape::DISK }).await;
+        fixture.engine.set_property("tank", "recordsize", record.into()).await.unwrap();
+        fixture.engine.set_property("tank", "atime", 0.into()).await.unwrap();
+        let mut bytes = vec![0; (record * records) as usize];
+        Rng::seeded(1).fill(&mut bytes);
+        let object = fixture.file(fixture.mount.root(), "file", &bytes).await.unwrap().object;
+        fixture.engine.sync().await.unwrap();
+        Self { fixture, object, times: std::cell::Cell::default() }
+    }
+
+    /// Nothing of it is in memory but the way to the file.
+    async fn cool(&self) {
+        // What is kept of a committed tree goes with it.
+        self.times.set(self.times.get() + 1);
+        let (top, name) = (self.fixture.mount.root(), format!("cold {}", self.times.get()));
+        self.fixture.file(top, &name, b"").await.unwrap();
+        self.fixture.engine.sync().await.unwrap();
+        self.fixture.engine.store().clear_cache();
+        self.fixture.mount.attributes(self.object).await.unwrap();
+    }
+
+    async fn read(&self, offset: u64, len: u64) {
+        let mut into = vec![0; len as usize];
+        let count = self.fixture.mount.read(self.object, offset, &mut into).await.unwrap();
+        assert_eq!(count as u64, len);
+        // Whatever was begun ends.
+        sleep(Duration::from_millis(1)).await;
+        for _ in 0..1000 {
+            let before = self.reads();
+            for _ in 0..20 {
+                sleep(Duration::from_micros(1)).await;
+            }
+            if self.reads() == before {
+                break;
+            }
+        }
+    }
+
+    fn reads(&self) -> u64 {
+        self.fixture.engine.store().stats().blocks_read
+    }
+
+    /// Runs it against a cold cache; blocks that were read.
+    async fn cold(&self, work: impl AsyncFnOnce(&Self)) -> u64 {
+        self.cool().await;
+        let before = self.reads();
+        work(self).await;
+        self.reads() - before
+    }
+}
+
+#[test]
+fn sequences_are_read_ahead_and_every_block_once() {
+    let _alone = alone();
+    simulate(1, async {
+        let file = File::new(RECORD, RECORDS).await;
+        let (mut most, mut early) = (0, 0);
+        let reads = file.cold(async |file| {
+            let before = file.reads();
+            for offset in (0..RECORD * RECORDS).step_by(16 << 10) {
+                file.read(offset, 16 << 10).await;
+                let needed = (offset >> 12) + 4;
+                let ahead = (file.reads() - before).saturating_sub(needed);
+                most = most.max(ahead);
+                early += u64::from(needed > 64 && needed < RECORDS - 64 && ahead < 64);
+            }
+        });
+        assert_eq!(reads.await, RECORDS + ABOVE, "each block once, those above it too");
+        let least = tunables::PREFETCH_MIN_BYTES.default / RECORD;
+        let share = tunables::BLOCK_CACHE_BYTES.default / 8 / RECORD;
+        assert!((least..=share + ABOVE).contains(&most), "{most} blocks ahead at most");
+        assert_eq!(early, 0, "the reader is never close behind what was read");
+    })
+    .unwrap();
+}
+
+#[test]
+fn steps_are_read_ahead_and_nothing_between_them() {
+    let _alone = alone();
+    simulate(2, async {
+        let file = File::new(RECORD, RECORDS).await;
+        for (step, is_backwards) in [(16, false), (8, true)] {
+            let mut most = 0;
+            let reads = file.cold(async |file| {
+                let before = file.reads();
+                for number in 0..RECORDS / step {
+                    let turn = if is_backwards { RECORDS / step - 1 - number } else { number };
+                    file.read(turn * step * RECORD, RECORD).await;
+                    most = most.max(file.reads() - before - number);
+                }
+            });
+            assert_eq!(reads.await, RECORDS / step + ABOVE, "every {step}");
+            assert!(most > 32, "every {step}: {most} ahead");
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn random_reads_read_nothing_else() {
+    let _alone = alone();
+    simulate(3, async {
+        let file = File::new(RECORD, RECORDS).await;
+        let mut wanted = std::collections::BTreeSet::new();
+        let reads = file.cold(async |file| {
+            let mut rng = Rng::seeded(5);
+            for _ in 0..800 {
+                let record = rng.below(RECORDS);
+                wanted.insert(record);
+                file.read(record * RECORD + 100, 1000).await;
+            }
+        });
+        let (reads, wanted) = (reads.await - ABOVE, wanted.len() as u64);
+        assert!(reads >= wanted && reads <= wanted + wanted / 50, "{reads} for {wanted}");
+    })
+    .unwrap();
+}
+
+#[test]
+fn reading_ahead_can_be_switched_off() {
+    let _alone = alone();
+    tunables::PREFETCH_DISABLE.set(1).unwrap();
+    simulate(4, async {
+        let file = File::new(RECORD, RECORDS).await;
+        let reads = file.cold(async |file| {
+            for offset in (0..RECORD * RECORDS / 2).step_by(16 << 10) {
+                file.read(offset, 16 << 10).await;
+            }
+        });
+        // Two indirect blocks and the one above them.
+        assert_eq!(reads.await, RECORDS / 2 + 3);
+    })
+    .unwrap();
+    tunables::PREFETCH_DISABLE.set(0).unwrap();
+}
+
+#[test]
+fn what_is_overwritten_whole_is_not_read() {
+    let _alone = alone();
+    const LARGE: u64 = 128 << 10;
+    simulate(5, async {
+        let file = File::new(LARGE, 10).await;
+        let (mount, me) = (&file.fixture.mount, root());
+        // (offset, bytes, records that must be read)
+        for (offset, len, expected) in [
+            (64 << 10, 300 << 10, 2),
+            (LARGE, LARGE, 0),
+            (LARGE, 3 * LARGE, 0),
+            (5 * LARGE, LARGE + 1, 1),
+            (7 * LARGE + 100, 200, 1),
+            (10 * LARGE, 1000, 0),
+            (15 * LARGE + 5, 1000, 0),
+        ] {
+            let bytes = vec![3; len as usize];
+            let reads = file.cold(async |file| {
+                // The way to the records.
+                file.read(9 * LARGE, 1).await;
+                let options = WriteOptions::default();
+                mount.write(&me, file.object, offset, &bytes, options).await.unwrap();
+            });
+            let reads = reads.await;
+            assert!(reads >= 2, "record and indirect block");
+            assert_eq!(reads - 2, expected, "{len} bytes at {offset}");
+            file.fixture.engine.sync().await.unwrap();
+        }
+    })
+    .unwrap();
+}

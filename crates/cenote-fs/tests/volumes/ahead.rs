@@ -1,0 +1,74 @@
+//! What reading and writing volumes asks of the devices, by what the block store counts.
+
+use std::time::Duration;
+
+use cenote_fs::{NewVolume, WritableVolume};
+use cenote_ondisk::zap::Value;
+use cenote_pool::engine::Engine;
+use cenote_rt::{Buf, Rng, simulate, sleep};
+
+use crate::pools::{self, Shape};
+
+const BLOCK: u64 = 8 << 10;
+const BLOCKS: u64 = 2048;
+const OFF: u64 = 2;
+
+/// Blocks that are read, once nothing more is.
+async fn reads(engine: &Engine) -> u64 {
+    let count = || engine.store().stats().blocks_read;
+    loop {
+        let before = count();
+        for _ in 0..50 {
+            sleep(Duration::from_micros(1)).await;
+        }
+        if count() == before {
+            return before;
+        }
+    }
+}
+
+async fn read(volume: &WritableVolume, offset: u64, len: u64) {
+    assert_eq!(volume.read(offset, len as usize).await.unwrap().len() as u64, len);
+}
+
+#[test]
+fn sequences_are_read_ahead_and_partial_writes_read_their_edges() {
+    simulate(1, async {
+        let (engine, _devices) = pools::fresh(&Shape::DISK).await;
+        let new = NewVolume::new("tank/v", BLOCK * BLOCKS).with_block_size(BLOCK);
+        let new = new.with("compression", Value::U64(OFF));
+        let volume = new.create(&engine).await.unwrap();
+        let mut bytes = vec![0; (BLOCK * BLOCKS) as usize];
+        Rng::seeded(1).fill(&mut bytes);
+        volume.write(0, vec![Buf::from(bytes)], false).await.unwrap();
+        engine.sync().await.unwrap();
+
+        engine.store().clear_cache();
+        read(&volume, 0, 16 << 10).await;
+        let (first, mut most) = (reads(&engine).await, 0);
+        for offset in (16 << 10..BLOCK * BLOCKS).step_by(16 << 10) {
+            read(&volume, offset, 16 << 10).await;
+            let needed = first + offset / BLOCK;
+            most = most.max(reads(&engine).await.saturating_sub(needed));
+        }
+        // One more indirect block than were needed for the beginning.
+        assert_eq!(reads(&engine).await, first + BLOCKS - 2 + 1, "each block once");
+        assert!((400..=1100).contains(&most), "{most} blocks ahead at most");
+
+        for (offset, len, expected) in [
+            (BLOCK, 3 * BLOCK, 0),
+            (100 * BLOCK + 512, 4 * BLOCK, 2),
+            (200 * BLOCK, BLOCK + 512, 1),
+            (300 * BLOCK + 512, 1024, 1),
+        ] {
+            engine.store().clear_cache();
+            // The way to them.
+            read(&volume, 900 * BLOCK, 1).await;
+            let before = reads(&engine).await;
+            let bytes = Buf::from(vec![9; len as usize]);
+            volume.write(offset, vec![bytes], false).await.unwrap();
+            assert_eq!(reads(&engine).await - before, expected, "{len} bytes at {offset}");
+        }
+    })
+    .unwrap();
+}
