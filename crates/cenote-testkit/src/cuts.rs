@@ -5,8 +5,11 @@
 //!     let points = at_cuts(&run.log, seed, 6, async |images, mark| recover(images, mark).await)
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_device::{Image, Log, Replay};
 use cenote_rt::Rng;
@@ -48,32 +51,70 @@ pub async fn at_cuts(
     step: u64,
     recover: impl AsyncFn(Vec<Image>, usize) -> Result<(), String>,
 ) -> usize {
+    try_cuts(log, seed, step, recover).await.unwrap_or_else(|problem| panic!("{problem}"))
+}
+
+/// The same, for who has something to do when a cut is not survived.
+///
+/// # Errors
+/// What `recover` did not like, with the place of the cut.
+pub async fn try_cuts(
+    log: &Log,
+    seed: u64,
+    step: u64,
+    recover: impl AsyncFn(Vec<Image>, usize) -> Result<(), String>,
+) -> Result<usize, String> {
     let mut rng = Rng::seeded(seed ^ 0x5eed);
     let mut replay = Replay::new(log);
     let mut points = 0;
     while replay.next_boundary() {
         let Some(mark) = replay.mark().filter(|_| rng.below(step) == 0) else { continue };
         let (sample, images) = leave(&replay, &mut rng);
-        if let Err(problem) = recover(images, mark as usize).await {
-            panic!("seed {seed}, event {}, sample {sample}: {problem}", replay.position());
-        }
+        recover(images, mark as usize).await.map_err(|problem| {
+            format!("seed {seed}, event {}, sample {sample}: {problem}", replay.position())
+        })?;
         points += 1;
     }
-    points
+    Ok(points)
 }
 
 /// Goes through so many histories, each by its seed, that give the number of their cuts.
 ///
 /// # Panics
 /// If there was no cut at all.
-pub fn histories(few: u64, all: u64, explore: impl Fn(u64) -> usize) {
+pub fn histories(few: u64, all: u64, explore: impl Fn(u64) -> usize + Sync) {
     let first = rng::number("CENOTE_SEED").unwrap_or(1);
     let histories = rng::cases(few, all);
     let start = cenote_rt::monotonic();
-    let points: usize = (first..first + histories).map(explore).sum();
+    let points = if rng::wants_all() {
+        side_by_side(first..first + histories, &explore)
+    } else {
+        (first..first + histories).map(explore).sum()
+    };
     let seconds = cenote_rt::monotonic().saturating_sub(start).as_secs_f64();
     println!("CENOTE_SEED={first}: {histories} histories, {points} cuts in {seconds:.1} s");
     assert!(points > 0, "no cut");
+}
+
+/// Goes through many histories on all processors.
+fn side_by_side(seeds: Range<u64>, explore: &(impl Fn(u64) -> usize + Sync)) -> usize {
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let mut points = 0;
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return points;
+            }
+            points += explore(seed);
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|worker| worker.join());
+        joined.map(|points| points.unwrap_or_else(|cause| resume_unwind(cause))).sum()
+    })
 }
 
 /// Puts images into sparse files `d0.img`, `d1.img`, ... of a folder, where OpenZFS's tools find

@@ -272,6 +272,8 @@ impl Mount {
         if source == target && start.abs_diff(place) < len {
             return Err(Error::new(Kind::Invalid, FsError::WrongKind));
         }
+        // The end of the source is where it is now, also if the copy makes the same file longer.
+        let len = len.min(self.attributes(source).await?.size.saturating_sub(start));
         let mut buf = vec![0; usize::try_from(len.min(CHUNK)).unwrap_or(0)];
         let mut done = 0;
         while done < len {

@@ -1,9 +1,13 @@
-//! A tree that the kernel wrote, written again here: OpenZFS's zdb tells the same of both.
+//! Trees that the kernel wrote, written again here: OpenZFS's zdb tells the same of both.
 //!
-//! The tree has files of all sizes around the edges of blocks, holes, many entries, long and
-//! foreign names, all kinds of nodes, owners, modes, extended attributes in and beside the inode.
-//! Compared, by path: kind, levels, block size, allocated part, mode, size, links, owner, group,
-//! flags, project, device, and the extended attributes that are in the inode.
+//! The trees have files of all sizes around the edges of blocks, holes, many entries, long and
+//! foreign names, all kinds of nodes, owners, modes, projects, POSIX ACLs, extended attributes in
+//! and beside the inode, and what came of files that were changed, moved and removed.
+//!
+//! Compared in what zdb prints, by path: kind, levels, block size, allocated part, mode, size,
+//! links, owner, group, flags, project, device, and the extended attributes that are in the inode;
+//! and what users, groups and projects have. Compared node by node: contents, holes, targets, all
+//! extended attributes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,17 +16,65 @@ use std::sync::Arc;
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, SetAttributes, SetTime};
 use cenote_fs::mount::{WriteOptions, encode_rdev};
-use cenote_fs::{FileKind, FileSystem, Node};
+use cenote_fs::{FileKind, FileSystem, Node, PFlags};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool};
 use cenote_rt::{Result, block_on};
 use cenote_testkit::{cuts, golden};
 
+use crate::accounts;
 use crate::fixture::{Fixture, root};
 use crate::pools::{self, Shape};
 
-const POOL: &str = "g-basic";
-const DATASET: &str = "g-basic/plain";
+/// A tree, and what the file system is to be like that gets it.
+struct Case {
+    pool: &'static str,
+    dataset: &'static str,
+    properties: &'static [(&'static str, u64)],
+    /// It has more paths than that.
+    least: usize,
+    /// Files that zdb copies out of both.
+    files: &'static [&'static str],
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        pool: "g-basic",
+        dataset: "g-basic/plain",
+        properties: &[("compression", 2)],
+        least: 500,
+        files: &[
+            "sizes/noise-512",
+            "sizes/text-131073",
+            "sizes/text-1048583",
+            "sparse/punched",
+            "edits/overwritten",
+            "edits/appended",
+            "edits/truncated",
+            "xattr/many",
+        ],
+    },
+    // Extended attributes in directories, and POSIX ACLs.
+    Case {
+        pool: "g-basic",
+        dataset: "g-basic/acl",
+        properties: &[("xattr", 1), ("acltype", 1)],
+        least: 500,
+        files: &["sizes/text-131071", "xattr/posix-acl"],
+    },
+    // Projects, and owners with quotas.
+    Case { pool: "g-quota", dataset: "g-quota/a", properties: &[], least: 500, files: &[] },
+    Case {
+        pool: "g-quota",
+        dataset: "g-quota/ln",
+        properties: &[("longname", 1)],
+        least: 1,
+        files: &[],
+    },
+];
+
+/// Longer files without data were made by setting their size.
+const ZEROS_MAX: u64 = 1 << 20;
 
 /// Copies everything below a directory.
 async fn copy(fixture: &Fixture, from: Node, to: u64) -> Result<()> {
@@ -64,6 +116,11 @@ async fn copy_node(fixture: &Fixture, node: &Node, parent: u64, name: &[u8]) -> 
     let made = mount.create(&me, parent, name, &NewNode::new(kind, mode & 0o777)).await?.object;
     if node.kind() == FileKind::Regular {
         let mut at = node.next_data(0).await?;
+        if at.is_none() && node.size() < ZEROS_MAX {
+            // Zeros that were written, where compression makes holes of them.
+            let zeros = vec![0; node.size() as usize];
+            mount.write(&me, made, 0, &zeros, WriteOptions::default()).await?;
+        }
         while let Some(start) = at {
             let end = node.next_hole(start).await?.unwrap_or(node.size());
             let bytes = node.read_at(start, (end - start) as usize).await?;
@@ -89,6 +146,15 @@ async fn copy_node(fixture: &Fixture, node: &Node, parent: u64, name: &[u8]) -> 
         ..SetAttributes::default()
     };
     mount.set_attributes(&me, made, &wish).await?;
+    let hands_down = node.attributes().flags & PFlags::PROJINHERIT.bits() != 0;
+    let project = from.projid.unwrap_or(0);
+    if hands_down || project != 0 {
+        let mut flags = mount.attributes(made).await?.flags;
+        flags.set(PFlags::PROJINHERIT, hands_down);
+        let (flags, project) = (Some(flags), Some(project as u32));
+        let wish = SetAttributes { flags, project, ..SetAttributes::default() };
+        mount.set_attributes(&me, made, &wish).await?;
+    }
     Ok(made)
 }
 
@@ -136,34 +202,129 @@ fn told(text: &str) -> BTreeMap<String, Vec<String>> {
     all
 }
 
-fn open_golden() -> Option<(Arc<Pool>, golden::Golden)> {
-    let golden = golden::golden(POOL)?;
+/// What zdb tells of what users, groups and projects have: by object and key.
+fn used(text: &str) -> BTreeMap<(String, String), String> {
+    let (mut all, mut object) = (BTreeMap::new(), None);
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.trim_start().starts_with("Object  lvl") {
+            let number = lines.next().and_then(|line| line.split_whitespace().next());
+            object = number.filter(|number| number.starts_with('-')).map(str::to_owned);
+        } else if let (Some(object), Some((key, value))) = (&object, line.split_once(" = ")) {
+            all.insert((object.clone(), key.trim().to_owned()), value.to_owned());
+        }
+    }
+    all
+}
+
+/// What differs may: the superuser has the objects of the file system's own as well, which other
+/// software lays out in another way.
+fn compare_used(theirs: &str, ours: &str) {
+    let of_others = |text: &str| {
+        let mut used = used(text);
+        assert!(used.len() >= 6, "{used:?}");
+        used.retain(|(_, key), _| key != "0");
+        used
+    };
+    assert_eq!(of_others(theirs), of_others(ours));
+}
+
+fn open_golden(case: &Case) -> Option<(Arc<Pool>, golden::Golden)> {
+    let golden = golden::golden(case.pool)?;
     let paths = golden.devices();
+    let name = case.pool;
     let pool = block_on(2, async move {
         let found = scan(&ScanOptions { paths }).await.unwrap();
-        Pool::open(found.find(POOL).unwrap(), &OpenOptions::default()).await.unwrap()
+        Pool::open(found.find(name).unwrap(), &OpenOptions::default()).await.unwrap()
     });
     Some((pool.unwrap(), golden))
 }
 
+/// Compares two trees node by node, with the reader.
+async fn compare_nodes(theirs: &Arc<FileSystem>, ours: &Arc<FileSystem>) -> usize {
+    let mut to_do = vec![(Vec::new(), theirs.root().await.unwrap(), ours.root().await.unwrap())];
+    let mut count = 0;
+    while let Some((path, theirs, ours)) = to_do.pop() {
+        let place = String::from_utf8_lossy(&path).into_owned();
+        count += 1;
+        assert_eq!(theirs.kind(), ours.kind(), "{place}");
+        assert_eq!(theirs.device(), ours.device(), "{place}");
+        let values = async |node: &Node| {
+            let mut all = BTreeMap::new();
+            for found in node.xattr_names().await.unwrap() {
+                let value = node.xattr(&found.name).await.unwrap().unwrap();
+                all.insert(found.name, value.to_vec());
+            }
+            all
+        };
+        assert!(values(&theirs).await == values(&ours).await, "{place}: extended attributes");
+        match theirs.kind() {
+            FileKind::Directory => {
+                let mut entries = theirs.entries().await.unwrap();
+                while let Some(entry) = entries.next().await.unwrap() {
+                    let path = [&path[..], b"/", &entry.name].concat();
+                    let node = theirs.filesystem().node(entry.object).await.unwrap();
+                    let there = ours.lookup(&entry.name).await;
+                    to_do.push((path, node, there.unwrap_or_else(|_| panic!("{place}"))));
+                }
+                assert_eq!(theirs.size(), ours.size(), "{place}: entries");
+            }
+            FileKind::Symlink => {
+                assert_eq!(theirs.target().await.unwrap(), ours.target().await.unwrap(), "{place}");
+            }
+            FileKind::Regular => {
+                let mut at = Some(0);
+                while let Some(start) = at {
+                    let data = theirs.next_data(start).await.unwrap();
+                    assert_eq!(data, ours.next_data(start).await.unwrap(), "{place}: {start}");
+                    let Some(data) = data else { break };
+                    at = theirs.next_hole(data).await.unwrap();
+                    assert_eq!(at, ours.next_hole(data).await.unwrap(), "{place}: {data}");
+                    let len = (at.unwrap_or(theirs.size()) - data) as usize;
+                    let bytes = theirs.read_at(data, len).await.unwrap();
+                    let written = ours.read_at(data, len).await.unwrap();
+                    assert!(bytes[..] == written[..], "{place}: {data}");
+                }
+                assert_eq!(theirs.size(), ours.size(), "{place}");
+            }
+            _ => {}
+        }
+    }
+    count
+}
+
 #[test]
-fn a_tree_of_the_kernel_is_written_the_same() {
+fn trees_of_the_kernel_are_written_the_same() {
     let Some(zdb) = cenote_oracle::zdb() else { return };
-    let Some((pool, golden)) = open_golden() else { return };
-    let theirs = zdb.pool(DATASET, &golden.images(), &["-ddddd"]);
-    assert!(theirs.is_success(), "{theirs}");
-    let theirs = told(&theirs.to_string());
-    assert!(theirs.len() > 500, "{}", theirs.len());
-    let devices = block_on(2, async {
-        let source = FileSystem::open(&pool.dataset(DATASET).await.unwrap()).await.unwrap();
+    for case in &CASES {
+        write_again(&zdb, case);
+    }
+}
+
+fn write_again(zdb: &cenote_oracle::Tool, case: &Case) {
+    let Some((pool, golden)) = open_golden(case) else { return };
+    let said = zdb.pool(case.dataset, &golden.images(), &["-ddddd"]);
+    assert!(said.is_success(), "{said}");
+    let theirs_said = said.to_string();
+    let theirs = told(&theirs_said);
+    assert!(theirs.len() > case.least, "{}: {}", case.dataset, theirs.len());
+    let (dataset, properties) = (case.dataset, case.properties);
+    let devices = block_on(2, async move {
+        let source = FileSystem::open(&pool.dataset(dataset).await.unwrap()).await.unwrap();
         let fixture = Fixture::of(&Shape { ashift: 9, size: 256 << 20, ..Shape::DISK }).await;
-        // As the original has it.
-        fixture.engine.set_property("tank", "compression", 2.into()).await.unwrap();
+        for (name, value) in properties {
+            fixture.engine.set_property("tank", name, (*value).into()).await.unwrap();
+        }
         let top = fixture.mount.root();
         copy(&fixture, source.root().await.unwrap(), top).await.unwrap();
         let Fixture { engine, devices, mount } = fixture;
         drop(mount);
         engine.export().await.unwrap();
+        accounts::check(&devices).await.unwrap();
+        let written = pools::look(&devices).await.unwrap();
+        let written = FileSystem::open(&written.dataset("tank").await.unwrap()).await.unwrap();
+        let count = compare_nodes(&source, &written).await;
+        println!("{dataset}: {count} nodes");
         devices
     });
     let devices = devices.unwrap();
@@ -173,9 +334,10 @@ fn a_tree_of_the_kernel_is_written_the_same() {
     assert!(said.is_clean(), "{said}");
     let ours = zdb.pool("tank", &folder, &["-ddddd"]);
     assert!(ours.is_success(), "{ours}");
-    let ours = told(&ours.to_string());
-    compare(&theirs, &ours);
-    copies_out(&zdb, &folder, &golden.images());
+    let ours = ours.to_string();
+    compare_used(&theirs_said, &ours);
+    compare(&theirs, &told(&ours));
+    copies_out(zdb, case, &folder, &golden.images());
     std::fs::remove_dir_all(&folder).ok();
 }
 
@@ -196,9 +358,8 @@ fn compare(theirs: &BTreeMap<String, Vec<String>>, ours: &BTreeMap<String, Vec<S
 }
 
 /// Files come out of both pools with the same bytes.
-fn copies_out(zdb: &cenote_oracle::Tool, ours: &Path, theirs: &Path) {
-    let paths = ["sizes/noise-512", "sizes/text-131073", "sparse/punched", "edits/overwritten"];
-    for path in paths {
+fn copies_out(zdb: &cenote_oracle::Tool, case: &Case, ours: &Path, theirs: &Path) {
+    for path in case.files {
         let copy = |devices: &Path, dataset: &str| {
             let target = std::env::temp_dir().join(format!("cenote-out-{}", std::process::id()));
             let to = target.to_string_lossy();
@@ -208,6 +369,6 @@ fn copies_out(zdb: &cenote_oracle::Tool, ours: &Path, theirs: &Path) {
             std::fs::remove_file(&target).unwrap();
             bytes
         };
-        assert!(copy(ours, "tank") == copy(theirs, DATASET), "{path}");
+        assert!(copy(ours, "tank") == copy(theirs, case.dataset), "{path}");
     }
 }

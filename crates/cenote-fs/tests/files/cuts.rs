@@ -3,7 +3,10 @@
 //!
 //! The two moments need not be the same: an fsync takes all operations on names along, and of the
 //! others those on its file only. Of a write that was never asked to be durable a first part may be
-//! there.
+//! there, and of an operation with several records (a write that takes privileges off, an ACL that
+//! changes the mode) some.
+//!
+//! Extended attributes stay in the lists of inodes here: one that is a file is written like a file.
 //!
 //! `CENOTE_SEED` gives other histories; `CENOTE_TEST_ALL` runs many.
 
@@ -12,18 +15,21 @@ use std::sync::{Arc, Mutex};
 
 use cenote_device::{Image, ImageDevice, Log, Recorder};
 use cenote_fs::edit::SetAttributes;
-use cenote_fs::{FileKind, Mount};
+use cenote_fs::{FileKind, Mount, PFlags};
 use cenote_rt::{Error, Rng, block_on};
 use cenote_testkit::{cuts, rng};
 
 use crate::accounts;
+use crate::extras::expected_xattrs;
 use crate::fixture::{Fixture, root};
-use crate::history::{Action, Pair, draw};
-use crate::model::{Body, Id, Model, ROOT};
+use crate::history::{ACTIONS, AclType, Action, Pair, draw, shrink};
+use crate::model::{Body, Model, ROOT};
 use crate::pools::{self, Shape};
 
-/// Actions of a history.
-const ACTIONS: usize = 50;
+/// Actions of a history that is not one of many.
+const ACTIONS_FEW: usize = 60;
+/// Longest extended attribute.
+const XATTR_MAX: usize = 600;
 /// Longest file.
 const FILE_MAX: u64 = 40_000;
 
@@ -38,7 +44,6 @@ struct Durable {
 struct History {
     /// The model after each step; the first is that of the empty file system.
     states: Vec<Model>,
-    actions: Vec<Action>,
     /// By mark: what is durable, and the last step that was begun.
     marks: Vec<(Durable, usize)>,
 }
@@ -46,23 +51,45 @@ struct History {
 struct Run {
     log: Log,
     history: History,
-    place: String,
 }
 
-async fn run(seed: u64) -> Run {
+/// What a history runs on.
+#[derive(Debug, Clone, Copy)]
+struct Setting {
+    seed: u64,
+    shape: Shape,
+    acl_type: AclType,
+}
+
+/// The setting and the actions of a seed.
+fn drawn(seed: u64, count: usize) -> (Setting, Vec<Action>) {
     let mut rng = Rng::seeded(seed);
     let has_slog = rng.below(2) == 0;
     let shape = Shape { has_slog, ashift: 9 + 3 * rng.below(2), ..Shape::DISK };
-    let place = format!("seed {seed}: slog {has_slog}, ashift {}", shape.ashift);
+    let action = |_| match draw(&mut rng, FILE_MAX) {
+        Action::Reopen | Action::XattrPlace { .. } => Action::Sync,
+        Action::Read { node, .. } => Action::Fsync { node },
+        Action::SetXattr { node, name, len, byte } => {
+            Action::SetXattr { node, name, len: len % XATTR_MAX, byte }
+        }
+        action => action,
+    };
+    let actions = (0..count).map(action).collect();
+    (Setting { seed, shape, acl_type: AclType::of(seed) }, actions)
+}
+
+async fn run(setting: &Setting, actions: &[Action]) -> Result<Run, String> {
+    let (seed, shape) = (setting.seed, &setting.shape);
     let recorder = Recorder::new();
     let wrap = |(number, image): (usize, Image)| {
         let device = ImageDevice::new(format!("d{number}"), image.clone());
         recorder.wrap(Arc::new(device), image)
     };
     let devices = shape.images().into_iter().enumerate().map(wrap).collect();
-    let engine = pools::make(&shape, seed, devices).await.unwrap();
+    let engine = pools::make(shape, seed, devices).await.unwrap();
     let mount = Mount::open(&engine, "tank").await.unwrap();
-    let mut pair = Pair::over(Fixture { engine, devices: Vec::new(), mount });
+    let fixture = Fixture { engine, devices: Vec::new(), mount };
+    let mut pair = Pair::over(fixture, setting.acl_type).await;
     let history = Mutex::new(History { states: vec![pair.model.clone()], ..History::default() });
     let mut durable = Durable::default();
     // Noted before anything of it is written.
@@ -72,16 +99,11 @@ async fn run(seed: u64) -> Run {
         recorder.mark(history.marks.len() as u64 - 1);
     };
     mark(&durable, 0);
-    for step in 1..=ACTIONS {
-        let action = match draw(&mut rng, FILE_MAX) {
-            Action::Reopen => Action::Sync,
-            Action::Read { node, .. } => Action::Fsync { node },
-            action => action,
-        };
+    for (step, action) in (1..).zip(actions) {
         mark(&durable, step);
-        history.lock().unwrap().actions.push(action);
-        pair.perform(action).await.unwrap_or_else(|what| panic!("{place}, {step}: {what}"));
-        match action {
+        let done = pair.perform(*action).await;
+        done.map_err(|what| format!("step {step}, {action:?}: {what}"))?;
+        match *action {
             Action::Sync => {
                 let files = pair.model.nodes.values().map(|node| (node.object, step));
                 durable = Durable { names: step, files: files.collect() };
@@ -99,13 +121,31 @@ async fn run(seed: u64) -> Run {
     }
     drop(pair);
     let log = recorder.log();
-    Run { log, history: history.into_inner().unwrap(), place }
+    Ok(Run { log, history: history.into_inner().unwrap() })
 }
 
 /// What a name leads to: object, kind, target.
 type Names = BTreeMap<Vec<u8>, (u64, FileKind, Vec<u8>)>;
-/// What a file is: bytes, mode, owner, group.
-type File = (Vec<u8>, u32, u32, u32);
+
+/// What a file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct File {
+    bytes: Vec<u8>,
+    /// Owner, group, project.
+    owners: (u32, u32, Option<u32>),
+    mode: u32,
+    flags: (bool, bool),
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl File {
+    /// All but bytes, with what nothing else is to be like.
+    fn short(&self) -> String {
+        let names: Vec<_> = self.xattrs.keys().map(|name| String::from_utf8_lossy(name)).collect();
+        let Self { bytes, owners, mode, flags, .. } = self;
+        format!("{} bytes, {mode:o}, {owners:?}, {flags:?}, {names:?}", bytes.len())
+    }
+}
 
 fn names_of(model: &Model) -> Names {
     let mut names = Names::new();
@@ -146,7 +186,20 @@ async fn found(mount: &Mount) -> Result<(Names, BTreeMap<u64, File>), Error> {
                 FileKind::Regular => {
                     let mut bytes = vec![0; told.size as usize];
                     assert_eq!(mount.read(entry.object, 0, &mut bytes).await?, bytes.len());
-                    files.insert(entry.object, (bytes, told.mode, told.uid, told.gid));
+                    let mut xattrs = BTreeMap::new();
+                    for name in mount.xattrs(&root(), entry.object).await? {
+                        let value = mount.xattr(&root(), entry.object, &name).await?;
+                        xattrs.insert(name, value);
+                    }
+                    let has = |flag| told.flags.contains(flag);
+                    let file = File {
+                        bytes,
+                        owners: (told.uid, told.gid, told.project),
+                        mode: told.mode,
+                        flags: (has(PFlags::IMMUTABLE), has(PFlags::APPENDONLY)),
+                        xattrs,
+                    };
+                    files.insert(entry.object, file);
                 }
                 _ => {}
             }
@@ -156,21 +209,33 @@ async fn found(mount: &Mount) -> Result<(Names, BTreeMap<u64, File>), Error> {
     Ok((names, files))
 }
 
-fn file_at(model: &Model, object: u64) -> Option<(Id, File)> {
-    let (id, node) = model.nodes.iter().find(|(_, node)| node.object == object)?;
-    match &node.body {
-        Body::File(bytes) => Some((*id, (bytes.clone(), node.mode, node.uid, node.gid))),
-        _ => None,
-    }
+fn file_at(model: &Model, object: u64) -> Option<File> {
+    let (_, node) = model.nodes.iter().find(|(_, node)| node.object == object)?;
+    let Body::File(bytes) = &node.body else { return None };
+    let extra = &node.extra;
+    Some(File {
+        bytes: bytes.clone(),
+        owners: (node.uid, node.gid, extra.project),
+        mode: node.mode,
+        flags: (extra.is_immutable, extra.is_append_only),
+        xattrs: expected_xattrs(extra),
+    })
 }
 
-/// Whether a file is as it was before a write, with a first part of that.
+/// Whether a file is as it was before an operation, with a first part of that.
 fn is_part(before: &File, after: &File, found: &File) -> bool {
-    let is_same_but_bytes = (found.1, found.2, found.3) == (before.1, before.2, before.3);
-    let same = found.0.iter().zip(&after.0).take_while(|(found, after)| found == after).count();
-    let mut expected = after.0[..same].to_vec();
-    expected.extend(before.0.get(same..).unwrap_or(&[]));
-    is_same_but_bytes && found.0 == expected
+    fn is_one<T: PartialEq>(found: &T, before: &T, after: &T) -> bool {
+        found == before || found == after
+    }
+    let same = found.bytes.iter().zip(&after.bytes).take_while(|(found, after)| found == after);
+    let same = same.count();
+    let mut expected = after.bytes[..same].to_vec();
+    expected.extend(before.bytes.get(same..).unwrap_or(&[]));
+    is_one(&found.owners, &before.owners, &after.owners)
+        && is_one(&found.mode, &before.mode, &after.mode)
+        && is_one(&found.flags, &before.flags, &after.flags)
+        && is_one(&found.xattrs, &before.xattrs, &after.xattrs)
+        && (found.bytes == expected || is_one(&found.bytes, &before.bytes, &after.bytes))
 }
 
 fn check(
@@ -190,7 +255,7 @@ fn check(
     }
     for (object, file) in files {
         let from = durable.files.get(object).copied().unwrap_or(0);
-        let was = |step: usize| file_at(&states[step], *object).map(|(_, file)| file);
+        let was = |step: usize| file_at(&states[step], *object);
         let is_whole = (from..=last).any(|step| was(step).as_ref() == Some(file));
         let is_part = || {
             (from..last).any(|step| match (was(step), was(step + 1)) {
@@ -199,12 +264,10 @@ fn check(
             })
         };
         if !is_whole && !is_part() {
-            let history: Vec<_> = (from..=last)
-                .map(|step| was(step).map(|file| (file.0.len(), file.1, file.2)))
-                .collect();
-            let (len, mode) = (file.0.len(), file.1);
-            let found = format!("object {object} ({len} bytes, {mode:o})");
-            return Err(format!("{found} is as it never was in {from}..={last}: {history:?}"));
+            let history: Vec<_> =
+                (from..=last).map(|step| was(step).map(|file| file.short())).collect();
+            let found = format!("object {object} ({})", file.short());
+            return Err(format!("{found} is as it never was in {from}..={last}: {history:#?}"));
         }
     }
     Ok(())
@@ -233,17 +296,31 @@ async fn recover(run: &Run, images: Vec<Image>, mark: &(Durable, usize)) -> Resu
     space.map_err(|error| format!("recovered: {error}"))
 }
 
-async fn explore(seed: u64, step: u64) -> usize {
-    let run = run(seed).await;
-    cuts::at_cuts(&run.log, seed, step, async |images, mark| {
-        let recovered = recover(&run, images, &run.history.marks[mark]).await;
-        recovered.map_err(|problem| format!("{}: {problem}\n{:#?}", run.place, run.history.actions))
+/// Runs a history and cuts it off at one commit point in `step`. Gives how many there were.
+async fn cut(setting: &Setting, actions: &[Action], step: u64) -> Result<usize, String> {
+    let run = run(setting, actions).await?;
+    cuts::try_cuts(&run.log, setting.seed, step, async |images, mark| {
+        recover(&run, images, &run.history.marks[mark]).await
     })
     .await
 }
 
+async fn explore(seed: u64, count: usize, step: u64) -> usize {
+    let (setting, actions) = drawn(seed, count);
+    let what = match cut(&setting, &actions, step).await {
+        Ok(points) => return points,
+        Err(what) => what,
+    };
+    let fails = async |actions: &[Action]| cut(&setting, actions, step).await.is_err();
+    let short = shrink(actions, fails).await;
+    let again = cut(&setting, &short, step).await;
+    panic!("{setting:?}: {what}\nshortened: {short:#?}\n{again:?}");
+}
+
 #[test]
 fn what_was_made_durable_survives_every_cut() {
-    let step = if rng::wants_all() { 1 } else { 6 };
-    cuts::histories(3, 2_000, |seed| block_on(2, explore(seed, step)).unwrap());
+    // A third of the commit points of each: with as many histories none is left out for long.
+    let (count, step) = if rng::wants_all() { (ACTIONS, 3) } else { (ACTIONS_FEW, 6) };
+    let step = rng::number("CENOTE_STEP").unwrap_or(step);
+    cuts::histories(24, 2_000, |seed| block_on(1, explore(seed, count, step)).unwrap());
 }

@@ -7,38 +7,166 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes};
 use cenote_fs::mount::{Allocate, Attributes, Handle, WriteOptions, errno};
-use cenote_fs::{FileKind, Mount};
+use cenote_fs::{FileKind, Mount, PFlags};
 use cenote_rt::{Error, Rng, block_on};
+use cenote_testkit::cuts;
 
 use crate::accounts;
 use crate::fixture::{Fixture, root};
-use crate::model::{Body, Id, Mode, Model, Node, Outcome, ROOT};
+use crate::model::{Body, Id, Mode, Model, NAMED, Node, Outcome, ROOT};
 
 /// Longest file of the model.
 const FILE_MAX: u64 = 700_000;
 /// Actions of a history.
-const ACTIONS: usize = 200;
+pub(crate) const ACTIONS: usize = 200;
+/// Permission bits of what is made.
+const MODE: u32 = 0o754;
 
 /// What is done; numbers are taken modulo what there is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Action {
-    Create { dir: usize, name: u8, kind: u8 },
-    Link { node: usize, dir: usize, name: u8 },
-    Remove { dir: usize, name: u8, wants_dir: bool },
-    Rename { from: (usize, u8), to: (usize, u8), mode: Mode },
-    Write { node: usize, offset: u64, len: u64, byte: u8, is_append: bool },
-    Resize { node: usize, size: u64 },
-    Cut { node: usize, offset: u64, len: u64, extends: bool },
-    Read { node: usize, offset: u64, len: u64 },
-    Change { node: usize, mode: u32, uid: u32, gid: u32 },
-    Hold { node: usize },
-    Release { handle: usize },
-    List { dir: usize, step: usize },
-    Fsync { node: usize },
+    Create {
+        dir: usize,
+        name: u8,
+        kind: u8,
+    },
+    Link {
+        node: usize,
+        dir: usize,
+        name: u8,
+    },
+    Remove {
+        dir: usize,
+        name: u8,
+        wants_dir: bool,
+    },
+    Rename {
+        from: (usize, u8),
+        to: (usize, u8),
+        mode: Mode,
+    },
+    Write {
+        node: usize,
+        offset: u64,
+        len: u64,
+        byte: u8,
+        how: How,
+    },
+    Resize {
+        node: usize,
+        size: u64,
+    },
+    Allocate {
+        node: usize,
+        offset: u64,
+        len: u64,
+        how: Allocate,
+    },
+    Copy {
+        from: usize,
+        to: usize,
+        at: (u64, u64),
+        len: u64,
+    },
+    Read {
+        node: usize,
+        offset: u64,
+        len: u64,
+    },
+    Own {
+        node: usize,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    SetXattr {
+        node: usize,
+        name: u8,
+        len: usize,
+        byte: u8,
+    },
+    RemoveXattr {
+        node: usize,
+        name: u8,
+    },
+    /// Where extended attributes go from now on.
+    XattrPlace {
+        is_dir: bool,
+    },
+    /// Rights of an ACL, three bits for each class; none takes it away.
+    SetAcl {
+        node: usize,
+        is_default: bool,
+        bits: Option<u16>,
+    },
+    Project {
+        node: usize,
+        project: u32,
+        hands_down: bool,
+    },
+    Flags {
+        node: usize,
+        is_immutable: bool,
+        is_append_only: bool,
+    },
+    /// A limit of so much beyond what is used; none takes it away.
+    Quota {
+        holder: usize,
+        is_objects: bool,
+        slack: Option<u64>,
+    },
+    Access {
+        node: usize,
+        uid: u32,
+        gid: u32,
+        rwx: u16,
+    },
+    /// A file without a name.
+    Unnamed {
+        dir: usize,
+    },
+    Hold {
+        node: usize,
+    },
+    Release {
+        handle: usize,
+    },
+    List {
+        dir: usize,
+        step: usize,
+    },
+    Fsync {
+        node: usize,
+    },
     Sync,
     Reopen,
+}
+
+/// Who writes, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    Plain,
+    Append,
+    /// By somebody without privileges.
+    Unprivileged,
+}
+
+/// What rights the file system keeps beside modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AclType {
+    Off,
+    Posix,
+    Nfs,
+}
+
+impl AclType {
+    /// That of the history of a seed.
+    pub(crate) fn of(seed: u64) -> Self {
+        [Self::Posix, Self::Nfs, Self::Off][(seed % 3) as usize]
+    }
 }
 
 /// An action on files of at most so many bytes.
@@ -50,7 +178,7 @@ pub(crate) fn draw(rng: &mut Rng, file_max: u64) -> Action {
         let max = [600, 5_000, 140_000, file_max][rng.below(4) as usize];
         rng.below(max.min(file_max))
     };
-    match rng.below(40) {
+    match rng.below(57) {
         0..=7 => Action::Create { dir, name, kind: rng.below(9) as u8 },
         8..=9 => Action::Link { node, dir, name },
         10..=13 => Action::Remove { dir, name, wants_dir: rng.below(3) == 0 },
@@ -62,24 +190,71 @@ pub(crate) fn draw(rng: &mut Rng, file_max: u64) -> Action {
         18..=25 => {
             let (offset, len) = (size(rng), size(rng) + 1);
             let byte = rng.below(255) as u8 + 1;
-            Action::Write { node, offset, len, byte, is_append: rng.below(5) == 0 }
+            let how = [How::Plain, How::Plain, How::Append, How::Unprivileged];
+            Action::Write { node, offset, len, byte, how: how[rng.below(4) as usize] }
         }
         26..=27 => Action::Resize { node, size: size(rng) },
-        28..=29 => {
+        28..=30 => {
+            use Allocate as A;
             let (offset, len) = (size(rng), size(rng) + 1);
-            Action::Cut { node, offset, len, extends: rng.below(2) == 0 }
+            let how = [A::PunchHole, A::ZeroRange, A::ZeroRangeKeepSize, A::Extend, A::KeepSize];
+            Action::Allocate { node, offset, len, how: how[rng.below(5) as usize] }
         }
-        30..=31 => Action::Read { node, offset: size(rng), len: size(rng) },
-        32..=33 => {
-            let (mode, uid, gid) = (rng.below(0o1000), rng.below(4) * 500, rng.below(4) * 100);
-            Action::Change { node, mode: mode as u32, uid: uid as u32, gid: gid as u32 }
+        31 => Action::Read { node, offset: size(rng), len: size(rng) },
+        32 => {
+            let (from, at) = (rng.below(1 << 20) as usize, (size(rng), size(rng)));
+            Action::Copy { from, to: node, at, len: size(rng) + 1 }
         }
-        34 => Action::Hold { node },
-        35 => Action::Release { handle: node },
-        36 => Action::List { dir, step: 1 + rng.below(5) as usize },
-        37 => Action::Fsync { node },
-        38 => Action::Sync,
-        _ => Action::Reopen,
+        33..=35 => Action::Hold { node },
+        36..=37 => Action::Release { handle: node },
+        38 => Action::List { dir, step: 1 + rng.below(5) as usize },
+        39 => Action::Fsync { node },
+        40 => Action::Sync,
+        41 => Action::Reopen,
+        42 => Action::Unnamed { dir },
+        _ => draw_attributes(rng, node),
+    }
+}
+
+/// An action on what nodes have beside names and bytes.
+fn draw_attributes(rng: &mut Rng, node: usize) -> Action {
+    match rng.below(28) {
+        0..=4 => {
+            let (uid, gid) = (rng.below(4) as u32 * 500, rng.below(4) as u32 * 100);
+            let mode = rng.below(0o10_000) as u32;
+            let [mode, uid, gid] = [mode, uid, gid].map(|wish| (rng.below(2) == 0).then_some(wish));
+            Action::Own { node, mode, uid, gid }
+        }
+        5..=9 => {
+            let max = [20, 300, 3_000, 60_000][rng.below(4) as usize];
+            let len = rng.below(max) as usize;
+            Action::SetXattr { node, name: rng.below(6) as u8, len, byte: rng.below(256) as u8 }
+        }
+        10..=11 => Action::RemoveXattr { node, name: rng.below(6) as u8 },
+        12 => Action::XattrPlace { is_dir: rng.below(2) == 0 },
+        13..=16 => {
+            let bits = (rng.below(4) != 0).then_some(rng.below(1 << 15) as u16);
+            Action::SetAcl { node, is_default: rng.below(2) == 0, bits }
+        }
+        17..=18 => {
+            let project = rng.below(3) as u32;
+            Action::Project { node, project, hands_down: rng.below(2) == 0 }
+        }
+        19..=21 => {
+            let [is_immutable, is_append_only] = [rng.below(5) == 0, rng.below(5) == 0];
+            Action::Flags { node, is_immutable, is_append_only }
+        }
+        22..=23 => {
+            let (holder, is_objects) = (rng.below(6) as usize, rng.below(2) == 0);
+            let slack = if is_objects { rng.below(4) } else { rng.below(200_000) };
+            Action::Quota { holder, is_objects, slack: (rng.below(2) == 0).then_some(slack) }
+        }
+        _ => {
+            let uid = [0, 500, 1000, NAMED][rng.below(4) as usize].max(1);
+            let (gid, rwx) = (rng.below(4) as u32 * 100 + 1, 1 + rng.below(7) as u16);
+            // Groups that nodes have, and some that none has.
+            Action::Access { node, uid, gid: gid - rng.below(2) as u32, rwx }
+        }
     }
 }
 
@@ -91,6 +266,7 @@ fn name_of(number: u8) -> Vec<u8> {
 pub(crate) struct Pair {
     /// None while it is opened again.
     fixture: Option<Fixture>,
+    pub(crate) acl_type: AclType,
     pub(crate) model: Model,
     handles: Vec<(Id, Handle)>,
 }
@@ -98,14 +274,14 @@ pub(crate) struct Pair {
 /// What went wrong.
 pub(crate) type Verdict = Result<(), String>;
 
-fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Verdict {
+pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Verdict {
     if found == expected {
         return Ok(());
     }
     Err(format!("{what}: found {found:?}, expected {expected:?}"))
 }
 
-fn number<T>(result: Result<T, Error>) -> Outcome<T> {
+pub(crate) fn number<T>(result: Result<T, Error>) -> Outcome<T> {
     result.map_err(|error| {
         let number = errno::of(&error);
         assert!(number != errno::EIO, "{error:?}");
@@ -114,29 +290,28 @@ fn number<T>(result: Result<T, Error>) -> Outcome<T> {
 }
 
 impl Pair {
-    async fn new() -> Self {
-        Self::over(Fixture::new().await)
-    }
-
     /// A pair over an empty file system.
-    pub(crate) fn over(fixture: Fixture) -> Self {
+    pub(crate) async fn over(fixture: Fixture, acl_type: AclType) -> Self {
+        let value = [AclType::Off, AclType::Posix, AclType::Nfs];
+        let value = value.iter().position(|one| *one == acl_type).unwrap();
+        fixture.engine.set_property("tank", "acltype", (value as u64).into()).await.unwrap();
         let model = Model::new(fixture.mount.root());
-        Self { fixture: Some(fixture), model, handles: Vec::new() }
+        Self { fixture: Some(fixture), acl_type, model, handles: Vec::new() }
     }
 
-    fn fixture(&self) -> &Fixture {
+    pub(crate) fn fixture(&self) -> &Fixture {
         self.fixture.as_ref().unwrap()
     }
 
-    fn mount(&self) -> Arc<Mount> {
+    pub(crate) fn mount(&self) -> Arc<Mount> {
         Arc::clone(&self.fixture().mount)
     }
 
-    fn object(&self, id: Id) -> u64 {
+    pub(crate) fn object(&self, id: Id) -> u64 {
         self.model.nodes[&id].object
     }
 
-    fn dir(&self, number: usize) -> Id {
+    pub(crate) fn dir(&self, number: usize) -> Id {
         self.model.pick(number, Node::is_dir).unwrap_or(ROOT)
     }
 
@@ -191,7 +366,37 @@ impl Pair {
                 Ok(())
             }
             Action::Reopen => self.reopen().await,
-            _ => self.on_file(action).await,
+            Action::Unnamed { dir } => self.create_unnamed(self.dir(dir)).await,
+            Action::Write { .. }
+            | Action::Resize { .. }
+            | Action::Allocate { .. }
+            | Action::Copy { .. }
+            | Action::Read { .. }
+            | Action::Fsync { .. } => self.on_file(action).await,
+            _ => self.on_attributes(action).await,
+        }
+    }
+
+    /// What a directory says to one node more, quotas included.
+    async fn room_for(&self, dir: Id, may: Outcome<()>, has_project: bool) -> Outcome<()> {
+        may?;
+        let (gid, project) = self.model.owners_of_new(dir, has_project);
+        if self.is_full(0, gid, project, true).await { Err(errno::EDQUOT) } else { Ok(()) }
+    }
+
+    async fn create_unnamed(&mut self, dir: Id) -> Verdict {
+        let may = self.room_for(dir, self.model.may_add(dir), true).await;
+        let new = NewNode::new(NewKind::Regular, MODE);
+        let found = self.mount().create_unnamed(&root(), self.object(dir), &new).await;
+        match (number(found), may) {
+            (Ok((handle, found)), Ok(())) => {
+                let id = self.model.bear(dir, Body::File(Vec::new()), MODE);
+                let node = self.model.nodes.get_mut(&id).unwrap();
+                (node.object, node.holds) = (found.object, 1);
+                self.handles.push((id, handle));
+                self.check(id, &found)
+            }
+            (found, expected) => same("create unnamed", &found.map(drop), &expected),
         }
     }
 
@@ -204,14 +409,17 @@ impl Pair {
             6 => (Body::Fifo, NewKind::Fifo),
             _ => (Body::Dir(BTreeMap::new()), NewKind::Directory),
         };
-        let new = NewNode::new(kind, 0o700);
+        let new = NewNode::new(kind, MODE);
+        let has_project = matches!(kind, NewKind::Regular | NewKind::Directory);
+        let may = self.room_for(dir, self.model.may_create(dir, &name), has_project).await;
         let found = self.mount().create(&root(), self.object(dir), &name, &new).await;
-        match (number(found), self.model.create(dir, &name, body, 0o700)) {
-            (Ok(found), Ok(id)) => {
+        match (number(found), may) {
+            (Ok(found), Ok(())) => {
+                let id = self.model.put(dir, &name, body, MODE);
                 self.model.nodes.get_mut(&id).unwrap().object = found.object;
                 self.check(id, &found)
             }
-            (found, expected) => same("create", &found.map(drop), &expected.map(drop)),
+            (found, expected) => same("create", &found.map(drop), &expected),
         }
     }
 
@@ -229,20 +437,26 @@ impl Pair {
             },
         };
         let found = number(self.mount().rename(&root(), &wish).await);
-        let expected = self.model.rename((source, &old), (target, &new), mode);
-        if let Ok(Some(whiteout)) = expected {
+        let mut may = self.model.may_rename((source, &old), (target, &new), mode);
+        if may == Ok(true) && mode == Mode::Whiteout {
+            may = self.room_for(source, Ok(()), false).await.map(|()| true);
+        }
+        same("rename", &found, &may.map(drop))?;
+        if may == Ok(true)
+            && let Some(whiteout) = self.model.rename((source, &old), (target, &new), mode)
+        {
             let there = self.mount().lookup(&root(), self.object(source), &old).await;
             self.model.nodes.get_mut(&whiteout).unwrap().object = there.unwrap().object;
         }
-        same("rename", &found, &expected.map(drop))
+        Ok(())
     }
 
     async fn on_file(&mut self, action: Action) -> Verdict {
         let (Action::Write { node, .. }
         | Action::Resize { node, .. }
-        | Action::Cut { node, .. }
+        | Action::Allocate { node, .. }
+        | Action::Copy { to: node, .. }
         | Action::Read { node, .. }
-        | Action::Change { node, .. }
         | Action::Fsync { node }) = action
         else {
             return Ok(());
@@ -251,57 +465,76 @@ impl Pair {
         let (object, mount) = (self.object(id), self.mount());
         let fail = |error: Error| format!("{error:?}");
         match action {
-            Action::Write { offset, len, byte, is_append, .. } => {
-                let bytes = self.model.file_mut(id);
-                let at = if is_append { bytes.len() as u64 } else { offset } as usize;
+            Action::Write { offset, len, byte, how, .. } => {
+                let end = self.model.bytes(id).len() as u64;
+                let at = if how == How::Append { end } else { offset };
                 let data: Vec<u8> =
                     (0..len).map(|n| byte.wrapping_add((n / 512) as u8).max(1)).collect();
-                let options = WriteOptions { is_append, is_sync: false };
-                mount.write(&root(), object, offset, &data, options).await.map_err(fail)?;
-                bytes.resize(bytes.len().max(at + data.len()), 0);
-                bytes[at..at + data.len()].copy_from_slice(&data);
+                let options = WriteOptions { is_append: how == How::Append, is_sync: false };
+                let is_root = how != How::Unprivileged;
+                let who = if is_root { root() } else { Credentials::user(9, 9, vec![]) };
+                let may = self.may_write(id, at).await;
+                let found = number(mount.write(&who, object, offset, &data, options).await);
+                same("write", &found.map(drop), &may)?;
+                if may.is_ok() {
+                    self.model.write(id, at as usize, &data, is_root);
+                }
             }
             Action::Resize { size, .. } => {
                 let wish = SetAttributes { size: Some(size), ..SetAttributes::default() };
-                mount.set_attributes(&root(), object, &wish).await.map_err(fail)?;
-                self.model.file_mut(id).resize(size as usize, 0);
-            }
-            Action::Cut { offset, len, extends, .. } => {
-                let how = if extends { Allocate::ZeroRange } else { Allocate::PunchHole };
-                mount.allocate(&root(), object, offset, len, how).await.map_err(fail)?;
-                let bytes = self.model.file_mut(id);
-                let end = (offset + len) as usize;
-                if extends && bytes.len() < end {
-                    bytes.resize(end, 0);
+                let found = number(mount.set_attributes(&root(), object, &wish).await);
+                let may = self.model.may_change(id, 0);
+                same("resize", &found.map(drop), &may)?;
+                if may.is_ok() {
+                    self.model.file_mut(id).resize(size as usize, 0);
+                    self.model.nodes.get_mut(&id).unwrap().lose_privileges(true);
                 }
-                let (start, end) = ((offset as usize).min(bytes.len()), end.min(bytes.len()));
-                bytes[start..end].fill(0);
+            }
+            Action::Allocate { offset, len, how, .. } => {
+                let found = number(mount.allocate(&root(), object, offset, len, how).await);
+                let may = self.model.may_allocate(id, (offset, len), how);
+                same("allocate", &found, &may)?;
+                if may.is_ok() {
+                    self.model.allocate(id, (offset as usize, len as usize), how);
+                }
+            }
+            Action::Copy { from, at: (start, place), len, .. } => {
+                let source = self.file(from).unwrap_or(id);
+                if source == id && start.abs_diff(place) < len {
+                    return Ok(());
+                }
+                let bytes = self.model.bytes(source);
+                let end = bytes.len().min((start + len) as usize);
+                let data = bytes.get(start as usize..end).unwrap_or(&[]).to_vec();
+                let may = if data.is_empty() { Ok(()) } else { self.may_write(id, place).await };
+                let (from, to) = ((self.object(source), start), (object, place));
+                let found = number(mount.copy_range(&root(), from, to, len).await);
+                same("copy", &found, &may.map(|()| data.len() as u64))?;
+                if may.is_ok() && !data.is_empty() {
+                    self.model.write(id, place as usize, &data, true);
+                }
             }
             Action::Read { offset, len, .. } => {
                 let mut into = vec![0xaa; len as usize];
                 let count = mount.read(object, offset, &mut into).await.map_err(fail)?;
-                let bytes = self.model.file_mut(id);
+                let bytes = self.model.bytes(id);
                 let start = (offset as usize).min(bytes.len());
                 let end = ((offset + len) as usize).min(bytes.len());
                 if into[..count] != bytes[start..end] {
                     return Err(format!("read {offset}+{len}: other bytes"));
                 }
             }
-            Action::Change { mode, uid, gid, .. } => {
-                let wish = SetAttributes {
-                    mode: Some(mode),
-                    uid: Some(uid),
-                    gid: Some(gid),
-                    ..SetAttributes::default()
-                };
-                let found = mount.set_attributes(&root(), object, &wish).await.map_err(fail)?;
-                let node = self.model.nodes.get_mut(&id).unwrap();
-                (node.mode, node.uid, node.gid) = (mode, uid, gid);
-                self.check(id, &found)?;
-            }
             _ => mount.fsync(object).await.map_err(fail)?,
         }
-        Ok(())
+        self.check(id, &mount.attributes(object).await.map_err(fail)?)
+    }
+
+    /// What flags and quotas say to a write.
+    async fn may_write(&self, id: Id, at: u64) -> Outcome<()> {
+        self.model.may_change(id, at)?;
+        let node = &self.model.nodes[&id];
+        let (uid, gid, project) = (node.uid, node.gid, node.extra.project.unwrap_or(0));
+        if self.is_full(uid, gid, project, false).await { Err(errno::EDQUOT) } else { Ok(()) }
     }
 
     async fn list(&self, dir: Id, step: usize) -> Verdict {
@@ -337,7 +570,7 @@ impl Pair {
     }
 
     /// Compares what is told of a node.
-    fn check(&self, id: Id, found: &Attributes) -> Verdict {
+    pub(crate) fn check(&self, id: Id, found: &Attributes) -> Verdict {
         let node = &self.model.nodes[&id];
         let (kind, size) = match &node.body {
             Body::File(bytes) => (FileKind::Regular, bytes.len() as u64),
@@ -346,6 +579,16 @@ impl Pair {
             Body::Fifo => (FileKind::Fifo, 0),
             Body::Whiteout => (FileKind::CharDevice, 0),
         };
+        let extra = &node.extra;
+        let flags = [
+            (PFlags::IMMUTABLE, extra.is_immutable),
+            (PFlags::APPENDONLY, extra.is_append_only),
+            (PFlags::PROJINHERIT, extra.hands_down),
+        ];
+        for (flag, is_set) in flags {
+            same("flag", &(flag, found.flags.contains(flag)), &(flag, is_set))?;
+        }
+        same("project", &found.project, &extra.project)?;
         let found = (found.kind, found.size, found.links, found.mode, found.uid, found.gid);
         let mode = if kind == FileKind::Symlink { found.3 } else { node.mode };
         same("attributes", &found, &(kind, size, node.links, mode, node.uid, node.gid))
@@ -357,6 +600,7 @@ impl Pair {
         for (id, node) in &self.model.nodes {
             let found = mount.attributes(node.object).await.map_err(|e| format!("{e:?}"))?;
             self.check(*id, &found)?;
+            self.check_attributes(*id).await?;
             match &node.body {
                 Body::File(bytes) => {
                     let found = self.fixture().read_all(node.object).await;
@@ -387,8 +631,8 @@ impl Pair {
     }
 }
 
-async fn run(actions: &[Action]) -> Verdict {
-    let mut pair = Pair::new().await;
+async fn run(acl_type: AclType, actions: &[Action]) -> Verdict {
+    let mut pair = Pair::over(Fixture::new().await, acl_type).await;
     for (index, action) in actions.iter().enumerate() {
         let verdict = pair.perform(*action).await;
         verdict.map_err(|what| format!("action {index}, {action:?}: {what}"))?;
@@ -397,15 +641,22 @@ async fn run(actions: &[Action]) -> Verdict {
     pair.reopen().await.map_err(|what| format!("at the end, opened again: {what}"))
 }
 
+/// Runs of a history at most before it is short enough.
+const RUNS_MAX: usize = 400;
+
 /// Leaves out what is not needed for a failure.
-async fn shrink(mut actions: Vec<Action>) -> Vec<Action> {
-    let mut size = actions.len() / 2;
+pub(crate) async fn shrink(
+    mut actions: Vec<Action>,
+    fails: impl AsyncFn(&[Action]) -> bool,
+) -> Vec<Action> {
+    let (mut size, mut runs) = (actions.len() / 2, 0);
     while size > 0 {
         let mut at = 0;
-        while at < actions.len() {
+        while at < actions.len() && runs < RUNS_MAX {
             let end = (at + size).min(actions.len());
             let without = [&actions[..at], &actions[end..]].concat();
-            if run(&without).await.is_err() {
+            runs += 1;
+            if fails(&without).await {
                 actions = without;
             } else {
                 at = end;
@@ -416,22 +667,21 @@ async fn shrink(mut actions: Vec<Action>) -> Vec<Action> {
     actions
 }
 
+fn explore(seed: u64) -> usize {
+    block_on(1, async move {
+        let mut rng = Rng::seeded(seed);
+        let acl_type = AclType::of(seed);
+        let actions: Vec<Action> = (0..ACTIONS).map(|_| draw(&mut rng, FILE_MAX)).collect();
+        let Err(what) = run(acl_type, &actions).await else { return 1 };
+        let fails = async |actions: &[Action]| run(acl_type, actions).await.is_err();
+        let short = shrink(actions, fails).await;
+        let again = run(acl_type, &short).await;
+        panic!("seed {seed}: {what}\nshortened: {short:#?}\n{again:?}");
+    })
+    .unwrap()
+}
+
 #[test]
 fn histories_are_those_of_the_model() {
-    let all = std::env::var_os("CENOTE_TEST_ALL").is_some();
-    let (from, count) = match std::env::var("CENOTE_SEED") {
-        Ok(seed) => (seed.parse().unwrap(), 1),
-        Err(_) => (1, if all { 2_000 } else { 12 }),
-    };
-    for seed in from..from + count {
-        block_on(1, async move {
-            let mut rng = Rng::seeded(seed);
-            let actions: Vec<Action> = (0..ACTIONS).map(|_| draw(&mut rng, FILE_MAX)).collect();
-            let Err(what) = run(&actions).await else { return };
-            let short = shrink(actions).await;
-            let again = run(&short).await;
-            panic!("seed {seed}: {what}\nshortened: {short:#?}\n{again:?}");
-        })
-        .unwrap();
-    }
+    cuts::histories(24, 2_000, explore);
 }
