@@ -9,6 +9,8 @@ mod control;
 mod copied;
 mod cuts;
 mod fixture;
+mod examples;
+mod extras;
 #[path = "../../../cenote-pool/tests/zil/frozen.rs"]
 mod frozen;
 mod history;
