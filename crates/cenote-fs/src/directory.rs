@@ -10,7 +10,6 @@ use cenote_ondisk::znode::DirEntry;
 use cenote_rt::{Error, Kind, Result};
 
 use crate::error::FsError;
-use crate::filesystem::{CaseSensitivity, NameRules};
 use crate::node::{FileKind, Node};
 
 /// What a directory says about one name.
@@ -65,7 +64,7 @@ impl Node {
             return Err(self.refuse(FsError::NotUtf8));
         }
         let zap = self.directory().await?;
-        let kind = match_kind(rules);
+        let kind = rules.match_kind();
         if kind == MatchKind::Exact || zap.hash().normflags.is_empty() {
             let value = zap.lookup(name).await?;
             return value.map(|value| entry_of(name.to_vec(), &value)).transpose();
@@ -94,15 +93,6 @@ impl Node {
             return Err(self.refuse(FsError::NotADirectory));
         }
         Zap::of(self.dnode.clone()).await
-    }
-}
-
-fn match_kind(rules: NameRules) -> MatchKind {
-    match rules.case {
-        CaseSensitivity::Insensitive => MatchKind::Normalized,
-        CaseSensitivity::Mixed => MatchKind::NormalizedCase,
-        CaseSensitivity::Sensitive if rules.normalization != 0 => MatchKind::Normalized,
-        CaseSensitivity::Sensitive => MatchKind::Exact,
     }
 }
 

@@ -212,9 +212,6 @@ pub enum FsError {
     /// Nothing follows that is asked for (`SEEK_DATA`, `SEEK_HOLE`).
     #[error("No such device or address")]
     NoSuchPlace,
-    /// The root of a file system has no other name.
-    #[error("Device or resource busy")]
-    IsRoot,
     /// The handle is of an inode that was freed.
     #[error("Stale file handle")]
     Stale,

@@ -17,7 +17,7 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::sa::Registry;
 use cenote_ondisk::sa::registry::{LAYOUTS, REGISTRY};
 use cenote_ondisk::words;
-use cenote_ondisk::zap::Value;
+use cenote_ondisk::zap::{MatchKind, Value};
 use cenote_pool::Dataset;
 use cenote_pool::engine::{Engine, OpenSnapshot};
 use cenote_rt::{Error, Kind, Result};
@@ -49,6 +49,18 @@ pub struct NameRules {
     pub normalization: u64,
     /// `utf8only`, which any normalization implies.
     pub is_utf8_only: bool,
+}
+
+impl NameRules {
+    /// How names are compared.
+    pub(crate) const fn match_kind(self) -> MatchKind {
+        match self.case {
+            CaseSensitivity::Insensitive => MatchKind::Normalized,
+            CaseSensitivity::Mixed => MatchKind::NormalizedCase,
+            CaseSensitivity::Sensitive if self.normalization != 0 => MatchKind::Normalized,
+            CaseSensitivity::Sensitive => MatchKind::Exact,
+        }
+    }
 }
 
 /// An open file system or a snapshot of one.

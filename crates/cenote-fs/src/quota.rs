@@ -191,10 +191,34 @@ impl LimitCache {
     }
 }
 
-/// Refuses if somebody has used up what they may. A limit is one whoever writes: privileges do not
-/// come into it.
-fn check(op: &mut Op<'_, '_>, holder: Holder, resource: Resource) -> TxResult<()> {
-    let (limits, default) = op.facts.limits.get(op.tx)?.of(holder, resource);
+const BOTH: &[Resource] = &[Resource::Objects, Resource::Space];
+
+/// Refuses if one of them has used up what they may. A limit is one whoever writes: privileges do
+/// not come into it.
+fn check(
+    op: &mut Op<'_, '_>,
+    holders: impl IntoIterator<Item = Holder>,
+    resources: &[Resource],
+) -> TxResult<()> {
+    let limits = op.facts.limits.get(op.tx)?;
+    if limits.0 == Limits::default().0 {
+        return Ok(());
+    }
+    for holder in holders {
+        for resource in resources {
+            check_one(op, &limits, holder, *resource)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_one(
+    op: &mut Op<'_, '_>,
+    limits: &Limits,
+    holder: Holder,
+    resource: Resource,
+) -> TxResult<()> {
+    let (limits, default) = limits.of(holder, resource);
     let own = match limits {
         0 => None,
         object => zap::lookup_u64(op.tx, object, &of_number(holder.id()))?,
@@ -208,32 +232,21 @@ fn check(op: &mut Op<'_, '_>, holder: Holder, resource: Resource) -> TxResult<()
 
 /// Whether owners may have one more object, with what it takes.
 pub(crate) fn check_new(op: &mut Op<'_, '_>, uid: u64, gid: u64, project: u64) -> TxResult<()> {
-    for holder in [Holder::User(uid), Holder::Group(gid), Holder::Project(project)] {
-        check(op, holder, Resource::Objects)?;
-        check(op, holder, Resource::Space)?;
-    }
-    Ok(())
+    check(op, [Holder::User(uid), Holder::Group(gid), Holder::Project(project)], BOTH)
 }
 
 /// Whether the owners of a file may have more space.
 pub(crate) fn check_space(op: &mut Op<'_, '_>, uid: u64, gid: u64, project: u64) -> TxResult<()> {
-    for holder in [Holder::User(uid), Holder::Group(gid), Holder::Project(project)] {
-        check(op, holder, Resource::Space)?;
-    }
-    Ok(())
+    let holders = [Holder::User(uid), Holder::Group(gid), Holder::Project(project)];
+    check(op, holders, &[Resource::Space])
 }
 
 /// Whether a user or a group may be given a file.
 pub(crate) fn check_owner(op: &mut Op<'_, '_>, uid: Option<u64>, gid: Option<u64>) -> TxResult<()> {
-    for holder in uid.map(Holder::User).into_iter().chain(gid.map(Holder::Group)) {
-        check(op, holder, Resource::Objects)?;
-        check(op, holder, Resource::Space)?;
-    }
-    Ok(())
+    check(op, uid.map(Holder::User).into_iter().chain(gid.map(Holder::Group)), BOTH)
 }
 
 /// Whether a project may be given a file.
 pub(crate) fn check_project(op: &mut Op<'_, '_>, project: u64) -> TxResult<()> {
-    check(op, Holder::Project(project), Resource::Objects)?;
-    check(op, Holder::Project(project), Resource::Space)
+    check(op, [Holder::Project(project)], BOTH)
 }

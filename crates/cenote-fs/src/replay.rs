@@ -16,13 +16,11 @@ use cenote_rt::{Kind, Result};
 
 use crate::acl::{self, Ids, NodeAcl, WIDE_FLAGS};
 use crate::edit::{
-    self, Facts, NewKind, NewNode, Op, Place, Rename, RenameMode, SetAttributes, SetTime, Target,
-    permit, refuse, xattr,
+    self, Facts, NewKind, NewNode, Op, PERMISSION_MASK, Place, Rename, RenameMode, SetAttributes,
+    SetTime, TYPE_MASK, Target, permit, refuse, xattr,
 };
 use crate::error::FsError;
-
-const TYPE: u64 = 0o170_000;
-const PERMISSIONS: u64 = 0o7777;
+use crate::mount::now;
 
 /// Replays the log of a file system, if there is anything in it, before the file system is
 /// changed.
@@ -59,11 +57,6 @@ impl Replayer for FsReplayer {
         op.finish(None);
         Ok(())
     }
-}
-
-fn now() -> Time {
-    let since = cenote_rt::wall_clock();
-    Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos().into() }
 }
 
 fn time([seconds, nanoseconds]: [u64; 2]) -> Time {
@@ -130,7 +123,7 @@ fn node_acl(logged: &LoggedAcl, mode: u64, ids: Ids, is_directory: bool) -> Node
 }
 
 fn kind_of<'a>(new: &NewObject, target: Option<&'a [u8]>) -> TxResult<NewKind<'a>> {
-    Ok(match ((new.mode & TYPE) >> 12, target) {
+    Ok(match ((new.mode & TYPE_MASK) >> 12, target) {
         (1, None) => NewKind::Fifo,
         (2, None) => NewKind::CharDevice(new.rdev),
         (4, None) => NewKind::Directory,
@@ -162,7 +155,7 @@ fn create(
         time: Some(time(new.crtime)),
         owner: Some((new.uid, new.gid)),
         acl: acl.as_ref(),
-        ..NewNode::new(node_kind, (new.mode & PERMISSIONS) as u32)
+        ..NewNode::new(node_kind, (new.mode & PERMISSION_MASK) as u32)
     };
     if kind == RecordKind::Mkxattr {
         let mut owner = op.inode(parent)?;
@@ -247,7 +240,7 @@ fn set_attributes(op: &mut Op<'_, '_>, body: &Body<'_>) -> TxResult<()> {
     };
     let set = |wanted, stored| mask.contains(wanted).then_some(SetTime::To(time(stored)));
     let mut wish = SetAttributes {
-        mode: mask.contains(SetMask::MODE).then_some((*mode & PERMISSIONS) as u32),
+        mode: mask.contains(SetMask::MODE).then_some((*mode & PERMISSION_MASK) as u32),
         uid: id(SetMask::UID, *uid)?,
         gid: id(SetMask::GID, *gid)?,
         size: mask.contains(SetMask::SIZE).then_some(*size),

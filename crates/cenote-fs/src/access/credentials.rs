@@ -20,8 +20,6 @@ bitflags! {
         const LINUX_IMMUTABLE = 1 << 9;
         /// Administrate.
         const SYS_ADMIN = 1 << 21;
-        /// Exceed quotas.
-        const SYS_RESOURCE = 1 << 24;
         /// Make devices.
         const MKNOD = 1 << 27;
     }

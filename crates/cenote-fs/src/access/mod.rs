@@ -94,6 +94,17 @@ pub(crate) fn check(
     decided(rules::check(&facts.subject(), cred, wanted))
 }
 
+/// Whether a name may be added to a directory.
+pub(crate) fn check_add(
+    op: &mut Op<'_, '_>,
+    dir: &Inode,
+    is_directory: bool,
+    cred: &Credentials,
+) -> TxResult<()> {
+    let facts = Facts::of(op, dir)?;
+    decided(rules::may_add(&facts.subject(), cred, is_directory))
+}
+
 /// Whether a name of an inode may be taken out of a directory.
 pub(crate) fn check_delete(
     op: &mut Op<'_, '_>,
@@ -106,7 +117,7 @@ pub(crate) fn check_delete(
 }
 
 /// Whether an inode may get one more name.
-pub(crate) fn check_link(op: &mut Op<'_, '_>, inode: &Inode, _cred: &Credentials) -> TxResult<()> {
+pub(crate) fn check_link(op: &mut Op<'_, '_>, inode: &Inode) -> TxResult<()> {
     let facts = Facts::of(op, inode)?;
     decided(rules::may_link(&facts.subject()))
 }
@@ -128,19 +139,22 @@ pub(crate) fn check_set_attributes(
     let node = facts.subject();
     if wish.size.is_some() {
         check_write(inode, 0)?;
-        decided(rules::check(&node, cred, Want::WRITE))?;
+        if !wish.is_by_handle {
+            decided(rules::check(&node, cred, Want::WRITE))?;
+        }
     }
     if wish.uid.is_some() || wish.gid.is_some() {
         let (uid, gid) = (wish.uid.map(u64::from), wish.gid.map(u64::from));
         decided(rules::may_chown(&node, cred, uid, gid))?;
     }
-    if let Some(mode) = wish.mode {
-        decided(rules::may_chmod(&node, cred, mode.into()))?;
+    if wish.mode.is_some() {
+        decided(rules::may_set_acl(&node, cred))?;
     }
     let times: Vec<SetTime> = wish.atime.into_iter().chain(wish.mtime).collect();
     // With a new size the time of the change comes by itself.
-    if !times.is_empty() {
-        let is_now = times.iter().all(|time| *time == SetTime::Now);
+    let is_now = times.iter().all(|time| *time == SetTime::Now);
+    let is_of_handle = wish.is_by_handle && wish.size.is_some() && is_now;
+    if !times.is_empty() && !is_of_handle {
         decided(rules::may_set_times(&node, cred, is_now))?;
     }
     if let Some(flags) = wish.flags {

@@ -8,12 +8,9 @@ use cenote_ondisk::znode::PFlags;
 use super::credentials::{Capabilities, Credentials};
 use crate::acl::posix::PosixAcl;
 use crate::acl::{Ids, Want, evaluate};
+use crate::edit::{SET_GID, SET_UID, STICKY, TYPE_MASK};
 use crate::error::FsError;
 
-const SET_UID: u64 = 0o4000;
-const SET_GID: u64 = 0o2000;
-const STICKY: u64 = 0o1000;
-const TYPE: u64 = 0o170_000;
 const DIRECTORY: u64 = 0o040_000;
 const REGULAR: u64 = 0o100_000;
 const SYMLINK: u64 = 0o120_000;
@@ -35,7 +32,7 @@ pub struct Subject<'a> {
 
 impl Subject<'_> {
     fn kind(&self) -> u64 {
-        self.mode & TYPE
+        self.mode & TYPE_MASK
     }
 
     fn is_directory(&self) -> bool {
@@ -219,36 +216,24 @@ pub fn may_link(node: &Subject<'_>) -> Result<(), FsError> {
     if node.forbids_changes() { Err(FsError::NotPermitted) } else { Ok(()) }
 }
 
-/// Whether the mode may be changed, and what becomes of the mode that is asked for: members of
-/// other groups cannot set the group's id, and only a directory has a sticky bit that others set.
-///
-/// # Errors
-/// [`FsError::NotPermitted`].
-pub fn may_chmod(node: &Subject<'_>, cred: &Credentials, mode: u64) -> Result<u64, FsError> {
-    if node.forbids_changes() || !may_set_acl_of(node, cred) {
-        return Err(FsError::NotPermitted);
-    }
-    let keeps_id = cred.is_member(node.ids.gid) || cred.can(Capabilities::FSETID);
-    Ok(if keeps_id { mode } else { mode & !SET_GID })
+/// What becomes of a mode that somebody asks for: who is not of the group cannot set its id, on
+/// directories neither.
+#[must_use]
+pub fn mode_of_chmod(mode: u64, gid: u64, cred: &Credentials) -> u64 {
+    let keeps_id = cred.is_member(gid) || cred.can(Capabilities::FSETID);
+    if keeps_id { mode } else { mode & !SET_GID }
 }
 
-/// Whether the ACL may be replaced.
+/// Whether mode and ACL may be replaced.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`].
 pub fn may_set_acl(node: &Subject<'_>, cred: &Credentials) -> Result<(), FsError> {
-    if node.forbids_changes() || !may_set_acl_of(node, cred) {
-        return Err(FsError::NotPermitted);
-    }
-    Ok(())
+    let has_right = node.has_owner_rights(cred) || check(node, cred, Want::WRITE_ACL).is_ok();
+    if node.forbids_changes() || !has_right { Err(FsError::NotPermitted) } else { Ok(()) }
 }
 
-fn may_set_acl_of(node: &Subject<'_>, cred: &Credentials) -> bool {
-    node.has_owner_rights(cred) || check(node, cred, Want::WRITE_ACL).is_ok()
-}
-
-/// Whether owner and group may be changed, and the mode that the node has then: what is given away
-/// loses its set-id bits.
+/// Whether owner and group may be changed.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`].
@@ -257,7 +242,7 @@ pub fn may_chown(
     cred: &Credentials,
     uid: Option<u64>,
     gid: Option<u64>,
-) -> Result<u64, FsError> {
+) -> Result<(), FsError> {
     let is_taken = uid.is_some_and(|uid| uid != node.ids.uid);
     let is_moved = gid.is_some_and(|gid| gid != node.ids.gid);
     let is_allowed = cred.can(Capabilities::CHOWN) || {
@@ -270,13 +255,10 @@ pub fn may_chown(
         let gid_is_fine = !is_moved || gid.is_some_and(|gid| cred.is_member(gid));
         uid_is_fine && gid_is_fine && (owns || has_right)
     };
-    if node.forbids_changes() || !is_allowed {
-        return Err(FsError::NotPermitted);
-    }
-    Ok(if node.is_directory() { node.mode } else { without_set_ids(node.mode) })
+    if node.forbids_changes() || !is_allowed { Err(FsError::NotPermitted) } else { Ok(()) }
 }
 
-/// The mode of a file whose owner or content somebody changed. A set-group-id bit without the right
+/// The mode of a file whose owner somebody changed. A set-group-id bit without the right
 /// to execute marks mandatory locks, and stays.
 #[must_use]
 pub const fn without_set_ids(mode: u64) -> u64 {

@@ -5,13 +5,13 @@ use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::{PFlags, Time};
 use cenote_rt::Kind;
 
-use super::inode::PERMISSION_MASK;
+use super::inode::{PERMISSION_MASK, SET_GID, SET_UID};
 use super::{Inode, Op, data, permit, record, refuse, xattr};
 use crate::access::rules;
 use crate::error::FsError;
 use crate::node::FileKind;
 
-const SET_IDS: u64 = 0o6000;
+const SET_IDS: u64 = SET_UID | SET_GID;
 
 /// A time to be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +42,9 @@ pub struct SetAttributes {
     pub flags: Option<PFlags>,
     /// Project.
     pub project: Option<u32>,
+    /// Who asks has the file open for writing (`ftruncate`): rights to set its size were asked for
+    /// then. Flags forbid it as ever.
+    pub is_by_handle: bool,
 }
 
 /// pflags that a request may set.
@@ -67,11 +70,7 @@ pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) ->
     let mut inode = op.inode(object)?;
     permit::set_attributes(op, &inode, wish)?;
     if let Some(size) = wish.size {
-        match inode.kind() {
-            FileKind::Regular => {}
-            FileKind::Directory => return Err(refuse(Kind::Invalid, FsError::IsADirectory)),
-            _ => return Err(refuse(Kind::Invalid, FsError::WrongKind)),
-        }
+        inode.check_data()?;
         let is_same = size == inode.size();
         data::set_size(op, &mut inode, size)?;
         drop_privileges(op, &mut inode)?;
@@ -91,8 +90,8 @@ pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) ->
     if let Some(project) = wish.project {
         set_project(op, &mut inode, project)?;
     }
-    let keeps_ctime = *wish == SetAttributes { atime: wish.atime, ..SetAttributes::default() };
-    if !keeps_ctime || wish.atime.is_some() {
+    let is_by_handle = wish.is_by_handle;
+    if *wish != (SetAttributes { is_by_handle, ..SetAttributes::default() }) {
         let archive = inode.flags() & PFlags::ARCHIVE;
         op.touch_state(&mut inode);
         if wish.flags.is_some() {

@@ -9,7 +9,7 @@ use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::{PFlags, Time};
 use cenote_rt::Kind;
 
-use super::inode::PERMISSION_MASK;
+use super::inode::{PERMISSION_MASK, SET_GID};
 use super::posix::Inherited;
 use super::sa::Attrs;
 use super::{FILE, Inode, Op, names, permit, record, refuse};
@@ -23,7 +23,6 @@ const LINKS_MAX: u64 = u32::MAX as u64 >> 1;
 const TARGET_MAX: usize = 4095;
 /// Size of an empty directory, and its links: for `.` and `..`.
 const EMPTY_DIRECTORY: u64 = 2;
-const SET_GID: u64 = 0o2000;
 
 /// What is to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,24 +121,33 @@ pub fn create(op: &mut Op<'_, '_>, parent: u64, name: &[u8], new: &NewNode<'_>) 
     }
     check_alive(&dir)?;
     permit::add_entry(op, &dir, is_directory)?;
-    let inherited = match new.kind {
-        NewKind::Symlink(_) => None,
-        _ => Inherited::of(op, &dir, is_directory, new.mode)?,
-    };
-    let (inherited, mode) = match inherited {
-        Some((inherited, mode)) => (Some(inherited), mode),
-        None => (None, new.mode & !new.umask),
-    };
-    let new = &NewNode { mode, ..*new };
+    permit::kind(op, new.kind)?;
+    let (new, inherited) = &inherit(op, &dir, new)?;
     let mut inode = make(op, &dir, new)?;
     names::insert(op, parent, name, &inode)?;
     count_entry(op, &mut dir, &inode);
     op.store(&dir)?;
     record::create(op, parent, name, &inode, new);
-    if let Some(inherited) = inherited {
-        inherited.give(op, &mut inode)?;
-    }
+    inherited.give(op, &mut inode)?;
     Ok(inode)
+}
+
+/// What an inode gets of the default ACL of its directory, and what it is to be with that: where
+/// there is no such ACL, the umask is taken off its mode.
+fn inherit<'a>(
+    op: &mut Op<'_, '_>,
+    dir: &Inode,
+    new: &NewNode<'a>,
+) -> TxResult<(NewNode<'a>, Inherited)> {
+    let inherited = match new.kind {
+        NewKind::Symlink(_) => None,
+        kind => Inherited::of(op, dir, kind == NewKind::Directory, new.mode)?,
+    };
+    let (inherited, mode) = match inherited {
+        Some(inherited) => inherited,
+        None => (Inherited::default(), new.mode & !new.umask),
+    };
+    Ok((NewNode { mode, ..*new }, inherited))
 }
 
 /// Makes an inode without a name, in the unlinked set, that may get one later (`O_TMPFILE`).
@@ -150,11 +158,13 @@ pub fn create_orphan(op: &mut Op<'_, '_>, parent: u64, new: &NewNode<'_>) -> TxR
     let dir = op.directory(parent)?;
     check_alive(&dir)?;
     permit::add_entry(op, &dir, false)?;
+    permit::kind(op, new.kind)?;
+    let (new, inherited) = &inherit(op, &dir, new)?;
     let mut inode = make(op, &dir, new)?;
     inode.set_word(ZplAttr::Links, 0);
     op.store(&inode)?;
     op.add_unlinked(inode.object)?;
-    op.log_unrecorded();
+    inherited.give(op, &mut inode)?;
     Ok(inode)
 }
 
@@ -237,8 +247,8 @@ pub(super) fn make(op: &mut Op<'_, '_>, dir: &Inode, new: &NewNode<'_>) -> TxRes
     if new.owner.is_none() {
         if is_directory && dir.mode() & SET_GID != 0 {
             mode |= SET_GID;
-        } else if mode & SET_GID != 0 && !permit::may_set_gid(op, gid) {
-            mode &= !SET_GID;
+        } else {
+            mode = permit::mode_of_chmod(op, gid, mode);
         }
     }
     let acl = permit::acl_of_new(op, dir, new, mode, Ids { uid, gid });

@@ -14,9 +14,9 @@ use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::PFlags;
 use cenote_rt::{Buf, Kind};
 
+use super::attributes::{SetAttributes, SetTime};
 use super::{Inode, Op, attributes, permit, record, refuse};
 use crate::error::FsError;
-use crate::node::FileKind;
 
 const SECTOR: u64 = 512;
 /// Largest size of a file.
@@ -76,11 +76,8 @@ fn grow(tx: &mut Tx<'_>, inode: &Inode, end: u64, record_size: u64) -> TxResult<
 /// The inode of a regular file.
 pub(super) fn file(op: &mut Op<'_, '_>, object: u64) -> TxResult<Inode> {
     let inode = op.inode(object)?;
-    match inode.kind() {
-        FileKind::Regular => Ok(inode),
-        FileKind::Directory => Err(refuse(Kind::Invalid, FsError::IsADirectory)),
-        _ => Err(refuse(Kind::Invalid, FsError::WrongKind)),
-    }
+    inode.check_data()?;
+    Ok(inode)
 }
 
 /// Writes bytes. `whole` may hold blocks of the file that are covered whole, ready made: they are
@@ -195,7 +192,8 @@ pub fn free(op: &mut Op<'_, '_>, object: u64, offset: u64, len: u64) -> TxResult
     if offset < end {
         record::truncate(op, &inode, offset, end - offset);
     } else {
-        op.log_unrecorded();
+        let mtime = Some(SetTime::Now);
+        record::set_attributes(op, &inode, &SetAttributes { mtime, ..Default::default() });
     }
     Ok(inode)
 }

@@ -3,29 +3,29 @@
 use cenote_dmu::TxResult;
 use cenote_dmu::zap::edit as zap;
 use cenote_ondisk::zap::{Cursor, HashBits, Key};
-use cenote_ondisk::znode::DirEntry;
+use cenote_ondisk::znode::DirEntry as Stored;
 
 use super::{Inode, Op, names, permit};
 use crate::node::FileKind;
 
-/// An entry of a directory.
+/// An entry of a directory, as it is listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// Name as it is stored.
+pub struct DirEntry {
+    /// Its name, as it is stored.
     pub name: Vec<u8>,
-    /// The object.
+    /// The node.
     pub object: u64,
     /// What it is; unknown on file systems of the first version.
     pub kind: Option<FileKind>,
-    /// From where a later page goes on behind this entry.
+    /// Listing goes on behind it from here, now or later.
     pub cookie: u64,
 }
 
 /// Some entries of a directory, in its order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DirPage {
+pub struct ReadDirPage {
     /// The entries.
-    pub entries: Vec<Listed>,
+    pub entries: Vec<DirEntry>,
     /// Nothing follows.
     pub is_end: bool,
 }
@@ -52,7 +52,7 @@ pub fn lookup(op: &mut Op<'_, '_>, parent: u64, name: &[u8]) -> TxResult<Inode> 
 ///
 /// # Errors
 /// `FsError::NotADirectory`; refusals of rights.
-pub fn list(op: &mut Op<'_, '_>, object: u64, cookie: u64, max: usize) -> TxResult<DirPage> {
+pub fn list(op: &mut Op<'_, '_>, object: u64, cookie: u64, max: usize) -> TxResult<ReadDirPage> {
     let dir = op.directory(object)?;
     permit::list(op, &dir)?;
     let page = zap::entries_from(op.tx, object, cookie, max)?;
@@ -60,9 +60,9 @@ pub fn list(op: &mut Op<'_, '_>, object: u64, cookie: u64, max: usize) -> TxResu
     for entry in page.entries {
         let next = entry.cursor().next().serialize(HashBits::B28);
         let (Key::Name(name), Some(value)) = (entry.key, entry.value.first()) else { continue };
-        let DirEntry { file_type, object } = DirEntry::decode(value);
+        let Stored { file_type, object } = Stored::decode(value);
         let kind = (file_type != 0).then(|| FileKind::from_bits(file_type));
-        listed.push(Listed { name, object, kind, cookie: next });
+        listed.push(DirEntry { name, object, kind, cookie: next });
     }
-    Ok(DirPage { entries: listed, is_end: page.cookie == Cursor::END })
+    Ok(ReadDirPage { entries: listed, is_end: page.cookie == Cursor::END })
 }

@@ -5,8 +5,9 @@ use cenote_ondisk::acl::Ace;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::{FileAttributes, PFlags, Time};
-use cenote_rt::Error;
+use cenote_rt::{Error, Kind};
 
+use super::refuse;
 use super::sa::{Attrs, Schema};
 use crate::error::FsError;
 use crate::node::FileKind;
@@ -15,6 +16,10 @@ use crate::node::FileKind;
 pub(crate) const TYPE_MASK: u64 = 0o170_000;
 /// The bits of a mode that chmod changes.
 pub(crate) const PERMISSION_MASK: u64 = 0o7777;
+/// Bits of these beside the rights.
+pub(crate) const SET_UID: u64 = 0o4000;
+pub(crate) const SET_GID: u64 = 0o2000;
+pub(crate) const STICKY: u64 = 0o1000;
 
 /// An inode: an object with its attributes, to be changed and then stored
 /// ([`Op::store`](super::Op::store)).
@@ -134,6 +139,15 @@ impl Inode {
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.kind() == FileKind::Directory
+    }
+
+    /// Refuses what is no regular file: only those have data.
+    pub(crate) fn check_data(&self) -> TxResult<()> {
+        match self.kind() {
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(refuse(Kind::Invalid, FsError::IsADirectory)),
+            _ => Err(refuse(Kind::Invalid, FsError::WrongKind)),
+        }
     }
 
     /// Size in bytes; entries + 2 for a directory.

@@ -54,9 +54,10 @@ pub use acl::{acl, set_acl};
 pub use attributes::{SetAttributes, SetTime, USER_FLAGS, set_attributes};
 pub use create::{NewKind, NewNode, create, create_orphan, link};
 pub use data::{Place, WriteFacts, block_size_for, free, truncate, write};
-pub use entries::{DirPage, Listed, list, lookup};
+pub use entries::{DirEntry, ReadDirPage, list, lookup};
 pub use facts::{Facts, Openers, Settings};
 pub use inode::Inode;
+pub(crate) use inode::{PERMISSION_MASK, SET_GID, SET_UID, STICKY, TYPE_MASK};
 pub(crate) use names::CONTROL;
 pub(crate) use posix::access_acl;
 pub use remove::{Removed, Target, remove};
@@ -111,6 +112,18 @@ impl<'a, 'tx> Op<'a, 'tx> {
     /// Adds to what the log is told.
     pub fn log(&mut self, record: LogRecord) {
         self.records.push(record);
+    }
+
+    /// Does a part of an operation of which the log is told nothing.
+    pub(crate) fn unlogged<T>(
+        &mut self,
+        part: impl FnOnce(&mut Self) -> TxResult<T>,
+    ) -> TxResult<T> {
+        let (told, is_unrecorded) = (self.records.len(), self.is_unrecorded);
+        let done = part(self);
+        self.records.truncate(told);
+        self.is_unrecorded = is_unrecorded;
+        done
     }
 
     /// What is recorded of an object goes with every commit from now on.
@@ -198,7 +211,7 @@ impl<'a, 'tx> Op<'a, 'tx> {
         inode.count_change(self.now);
     }
 
-    /// The directory in `object`, if it still has a name.
+    /// The directory in `object`, whether it still has a name or not.
     pub(crate) fn directory(&mut self, object: u64) -> TxResult<Inode> {
         let inode = self.inode(object)?;
         if !inode.is_directory() {

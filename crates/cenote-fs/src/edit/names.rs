@@ -71,7 +71,7 @@ pub(crate) fn check(op: &Op<'_, '_>, name: &[u8]) -> TxResult<()> {
 
 /// What a directory has under a name.
 pub(crate) fn find(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Option<Found>> {
-    find_by(op, dir, name, match_kind(op.facts.rules))
+    find_by(op, dir, name, op.facts.rules.match_kind())
 }
 
 /// The same where upper and lower case are told apart, as far as the directory knows them.
@@ -116,16 +116,6 @@ pub(crate) fn insert(op: &mut Op<'_, '_>, dir: u64, name: &[u8], inode: &Inode) 
 /// Takes an entry away, by its name as it is stored.
 pub(crate) fn remove(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<()> {
     zap::remove(op.tx, dir, name)
-}
-
-/// How names are compared.
-pub(crate) fn match_kind(rules: NameRules) -> MatchKind {
-    match rules.case {
-        CaseSensitivity::Insensitive => MatchKind::Normalized,
-        CaseSensitivity::Mixed => MatchKind::NormalizedCase,
-        CaseSensitivity::Sensitive if rules.normalization != 0 => MatchKind::Normalized,
-        CaseSensitivity::Sensitive => MatchKind::Exact,
-    }
 }
 
 /// What directories do to names.

@@ -11,14 +11,12 @@ use cenote_ondisk::znode::PFlags;
 use cenote_rt::{Error, Kind};
 
 use super::attributes::SetAttributes;
-use super::create::NewNode;
-use super::inode::PERMISSION_MASK;
+use super::create::{NewKind, NewNode};
+use super::inode::{PERMISSION_MASK, SET_GID};
 use super::{Inode, Op, posix, refuse};
 use crate::access::{self, Capabilities};
 use crate::acl::{self, AclInherit, AclMode, Ids, NewNodeAcl, NodeAcl, ParentAcl, Want};
 use crate::error::FsError;
-
-const SET_GID: u64 = 0o2000;
 
 /// Asks for rights on an inode.
 pub(crate) fn check(op: &mut Op<'_, '_>, inode: &Inode, want: Want) -> TxResult<()> {
@@ -28,7 +26,8 @@ pub(crate) fn check(op: &mut Op<'_, '_>, inode: &Inode, want: Want) -> TxResult<
 
 /// Finding a name.
 pub(crate) fn search(op: &mut Op<'_, '_>, dir: &Inode) -> TxResult<()> {
-    if dir.flags().contains(PFlags::NO_EXECS_DENIED) {
+    // The flag is made of mode and ACL. A POSIX ACL may deny what they do not.
+    if dir.flags().contains(PFlags::NO_EXECS_DENIED) && !posix::may_have_acl(op, dir) {
         return Ok(());
     }
     check(op, dir, Want::EXECUTE)
@@ -41,8 +40,21 @@ pub(crate) fn list(op: &mut Op<'_, '_>, dir: &Inode) -> TxResult<()> {
 
 /// Adding a name.
 pub(crate) fn add_entry(op: &mut Op<'_, '_>, dir: &Inode, is_directory: bool) -> TxResult<()> {
-    let right = if is_directory { Want::APPEND } else { Want::WRITE };
-    check(op, dir, right | Want::EXECUTE)
+    let Some(cred) = op.cred else { return Ok(()) };
+    access::check_add(op, dir, is_directory, cred)
+}
+
+/// Making something of that kind. Character devices of number 0 are whiteouts, which are anybody's.
+pub(crate) fn kind(op: &Op<'_, '_>, kind: NewKind<'_>) -> TxResult<()> {
+    let is_device = match kind {
+        NewKind::CharDevice(device) => device != 0,
+        NewKind::BlockDevice(_) => true,
+        _ => false,
+    };
+    if is_device && op.cred.is_some_and(|cred| !cred.can(Capabilities::MKNOD)) {
+        return Err(refuse(Kind::Permission, FsError::NotPermitted));
+    }
+    Ok(())
 }
 
 /// Taking a name away.
@@ -53,8 +65,10 @@ pub(crate) fn delete(op: &mut Op<'_, '_>, dir: &Inode, inode: &Inode) -> TxResul
 
 /// Giving an inode one more name.
 pub(crate) fn link(op: &mut Op<'_, '_>, inode: &Inode) -> TxResult<()> {
-    let Some(cred) = op.cred else { return Ok(()) };
-    access::check_link(op, inode, cred)
+    if op.cred.is_none() {
+        return Ok(());
+    }
+    access::check_link(op, inode)
 }
 
 /// Moving a name.
@@ -65,10 +79,7 @@ pub(crate) fn rename(
     inode: &Inode,
 ) -> TxResult<()> {
     delete(op, source, inode)?;
-    if source.object == target.object {
-        return Ok(());
-    }
-    if inode.is_directory() {
+    if inode.is_directory() && source.object != target.object {
         // Its entry `..` changes.
         check(op, inode, Want::WRITE)?;
     }
@@ -109,10 +120,9 @@ pub(crate) fn owner_of_new(op: &Op<'_, '_>, dir: &Inode) -> (u64, u64) {
     (uid, gid)
 }
 
-/// Whether a new file of that group may be set-group-id.
-pub(crate) fn may_set_gid(op: &Op<'_, '_>, gid: u64) -> bool {
-    let Some(cred) = op.cred else { return true };
-    cred.is_member(gid) || cred.can(Capabilities::FSETID)
+/// The mode that an inode of that group gets when somebody sets it.
+pub(crate) fn mode_of_chmod(op: &Op<'_, '_>, gid: u64, mode: u64) -> u64 {
+    op.cred.map_or(mode, |cred| access::rules::mode_of_chmod(mode, gid, cred))
 }
 
 /// The mode of a file that is written.
@@ -150,8 +160,8 @@ pub(crate) fn aces(inode: &Inode) -> Vec<Ace> {
 
 /// Another mode, with what that does to the ACLs.
 pub(crate) fn chmod(op: &mut Op<'_, '_>, inode: &mut Inode, mode: u64) -> TxResult<()> {
-    let is_foreign = !inode.is_directory() && !may_set_gid(op, inode.gid());
-    set_mode(op, inode, if is_foreign { mode & !SET_GID } else { mode })?;
+    let mode = mode_of_chmod(op, inode.gid(), mode);
+    set_mode(op, inode, mode)?;
     posix::follow_mode(op, inode)
 }
 

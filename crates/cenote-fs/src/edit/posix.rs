@@ -8,6 +8,7 @@ use cenote_ondisk::sa::ZplAttr;
 use cenote_rt::{Error, Kind};
 
 use super::attributes::SetAttributes;
+use super::inode::PERMISSION_MASK;
 use super::xattr::{self, Existing};
 use super::{Inode, Op, permit, record, refuse};
 use crate::acl::posix::PosixAcl;
@@ -16,8 +17,6 @@ use crate::node::FileKind;
 
 /// `acltype=posix`
 const POSIX: u64 = 1;
-const PERMISSIONS: u64 = 0o7777;
-const SET_GID: u64 = 0o2000;
 
 /// Which of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +51,14 @@ pub(super) fn is_on(op: &Op<'_, '_>) -> bool {
     settings.acl_type == POSIX && settings.xattr != 0
 }
 
+/// Whether an inode may have one, as far as that is known without looking for it.
+pub(super) fn may_have_acl(op: &Op<'_, '_>, inode: &Inode) -> bool {
+    let has_xattrs = inode.bytes(ZplAttr::Dxattr).is_some() || inode.xattr_dir() != 0;
+    has_xattrs && is_on(op) && inode.kind() != FileKind::Symlink
+}
+
 fn load(op: &mut Op<'_, '_>, inode: &Inode, which: Which) -> TxResult<Option<PosixAcl>> {
-    let has_none = inode.bytes(ZplAttr::Dxattr).is_none() && inode.xattr_dir() == 0;
-    if has_none || !is_on(op) || inode.kind() == FileKind::Symlink {
+    if !may_have_acl(op, inode) {
         return Ok(None);
     }
     let Some(value) = xattr::value(op, inode, which.name())? else { return Ok(None) };
@@ -89,13 +93,11 @@ pub(super) fn set(
     if which == Which::Default {
         return xattr::put(op, inode, which.name(), &acl.encode(), Existing::Any);
     }
-    let mut mode = acl.mode(inode.mode());
-    if op.cred.is_some() && !permit::may_set_gid(op, inode.gid()) {
-        mode &= !SET_GID;
-    }
+    let mode = permit::mode_of_chmod(op, inode.gid(), acl.mode(inode.mode()));
     if mode != inode.mode() {
-        permit::set_mode(op, inode, mode & PERMISSIONS)?;
-        let wish = SetAttributes { mode: Some((mode & PERMISSIONS) as u32), ..Default::default() };
+        permit::set_mode(op, inode, mode & PERMISSION_MASK)?;
+        let wish =
+            SetAttributes { mode: Some((mode & PERMISSION_MASK) as u32), ..Default::default() };
         record::set_attributes(op, inode, &wish);
     }
     if acl.is_mode() {
@@ -144,8 +146,8 @@ impl Inherited {
     }
 
     /// Gives it to the new node, and stores that.
-    pub(super) fn give(self, op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
-        let acls = [(Which::Access, self.access), (Which::Default, self.default)];
+    pub(super) fn give(&self, op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
+        let acls = [(Which::Access, &self.access), (Which::Default, &self.default)];
         let mut is_changed = false;
         for (which, acl) in acls {
             let Some(acl) = acl else { continue };

@@ -183,6 +183,9 @@ fn wanted_flags(wish: &SetAttributes) -> Option<XvAttrs> {
 
 /// An ACL was set.
 pub(super) fn set_acl(op: &mut Op<'_, '_>, inode: &Inode, acl: &NodeAcl) {
+    if inode.links() == 0 {
+        return;
+    }
     let object = inode.object;
     log_object(op, RecordKind::Acl, object, &Body::Acl { object, acl: logged(acl) });
 }

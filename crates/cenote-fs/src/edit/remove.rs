@@ -101,6 +101,7 @@ pub(super) fn drop_name(op: &mut Op<'_, '_>, mut inode: Inode) -> TxResult<Remov
         return Ok(Removed { object, links, is_unlinked: false });
     }
     inode.set_word(ZplAttr::Links, 0);
+    op.touch_state(&mut inode);
     op.store(&inode)?;
     op.add_unlinked(object)?;
     Ok(Removed { object, links, is_unlinked: true })

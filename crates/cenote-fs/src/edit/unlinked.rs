@@ -29,8 +29,11 @@ pub struct Reaped {
 /// # Errors
 /// Those of the transaction.
 pub fn reap(op: &mut Op<'_, '_>, object: u64) -> TxResult<Reaped> {
-    if op.facts.openers.is_open(object) || !zap::contains_number(op.tx, op.facts.unlinked, object)?
-    {
+    if !zap::contains_number(op.tx, op.facts.unlinked, object)? {
+        return Ok(Reaped::default());
+    }
+    // Who opened it since it lost its name is told that it has none.
+    if op.facts.openers.doom(object) {
         return Ok(Reaped::default());
     }
     if op.tx.find(object)?.is_none() {

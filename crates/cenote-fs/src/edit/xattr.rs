@@ -233,10 +233,13 @@ pub(super) fn put(
         if before <= LIST_MAX_BEFORE && packed.len() <= LIST_MAX {
             inode.set_bytes(ZplAttr::Dxattr, &packed);
             record::set_xattr(op, inode, name, Some(value));
-            return file.map_or(Ok(()), |(found, hidden)| drop_file(op, hidden, &found));
+            return match file {
+                Some((found, hidden)) => of_node(op, inode, |op, _| drop_file(op, hidden, &found)),
+                None => Ok(()),
+            };
         }
     }
-    put_file(op, inode, name, value, file)?;
+    of_node(op, inode, |op, inode| put_file(op, inode, name, value, file))?;
     drop_listed(op, inode, name)?;
     Ok(())
 }
@@ -246,11 +249,21 @@ pub(super) fn drop_all(op: &mut Op<'_, '_>, inode: &mut Inode, name: &[u8]) -> T
     let is_listed = drop_listed(op, inode, name)?;
     match in_directory(op, inode, name)? {
         Some((found, hidden)) => {
-            drop_file(op, hidden, &found)?;
+            of_node(op, inode, |op, _| drop_file(op, hidden, &found))?;
             Ok(true)
         }
         None => Ok(is_listed),
     }
+}
+
+/// Does something with the hidden directory of an inode. The log is told of it as long as the inode
+/// has a name: after a crash there is neither.
+fn of_node<T>(
+    op: &mut Op<'_, '_>,
+    inode: &mut Inode,
+    part: impl FnOnce(&mut Op<'_, '_>, &mut Inode) -> TxResult<T>,
+) -> TxResult<T> {
+    if inode.links() > 0 { part(op, inode) } else { op.unlogged(|op| part(op, inode)) }
 }
 
 /// Takes the capabilities of a program away, which it had for what it was. The inode is the caller's

@@ -10,12 +10,11 @@ use cenote_rt::Result;
 use super::control::Virtual;
 use super::{ATTRIBUTES_COST, Mount};
 use crate::access::Credentials;
-use crate::edit::{self, Inode, Op, SetAttributes};
+use crate::edit::{self, Inode, Op, PERMISSION_MASK, SetAttributes};
 use crate::node::{FileKind, Node};
 
 /// Bytes that blocks are counted in.
 const STAT_BLOCK: u64 = 512;
-const PERMISSION_MASK: u64 = 0o7777;
 
 /// What is told of a node (`stat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +125,7 @@ impl Mount {
         }
         self.look(None, |op| {
             let inode = op.inode(object)?;
-            Self::attributes_of(op, &inode)
+            Attributes::of(op, &inode)
         })
         .await
     }
@@ -152,7 +151,7 @@ impl Mount {
             if frees { Charge::free(ATTRIBUTES_COST) } else { Charge::write(ATTRIBUTES_COST) };
         self.change(charge, Some(cred), |op| {
             let inode = edit::set_attributes(op, object, wish)?;
-            Self::attributes_of(op, &inode)
+            Attributes::of(op, &inode)
         })
         .await
     }

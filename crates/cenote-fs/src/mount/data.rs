@@ -6,15 +6,14 @@
 
 use cenote_dmu::live::Piece;
 use cenote_ondisk::sa::ZplAttr;
-use cenote_ondisk::znode::Time;
 use cenote_pool::engine::Charge;
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
+use super::brief::Times;
 use super::{ATTRIBUTES_COST, Mount, now};
 use crate::access::Credentials;
 use crate::edit::{self, Inode, Op, Place, WriteFacts};
 use crate::error::FsError;
-use crate::node::FileKind;
 
 /// Bytes that one transaction writes at most, whole blocks apart.
 const CHUNK: u64 = 1 << 20;
@@ -67,12 +66,24 @@ impl Mount {
     /// # Errors
     /// `FsError::IsADirectory`, `FsError::WrongKind`; those of reading.
     pub async fn read(&self, object: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
-        let locks = self.busy_locks_of(object);
-        let end = offset.saturating_add(into.len() as u64);
-        let _guard = match &locks {
-            Some(locks) => Some(locks.shared(offset..end.max(offset + 1)).await),
-            None => None,
+        let locks = match self.busy_locks_of(object) {
+            Ok(locks) => locks,
+            Err(sweeps) => {
+                let done = self.read_unlocked(object, offset, into).await?;
+                // Who changes it puts locks there first. If there are none now either, nobody has
+                // changed it in between, and this is of one time.
+                if self.busy_locks_of(object).is_err_and(|now| now == sweeps) {
+                    return Ok(done);
+                }
+                self.locks_of(object)
+            }
         };
+        let end = offset.saturating_add(into.len() as u64);
+        let _guard = locks.shared(offset..end.max(offset.saturating_add(1))).await;
+        self.read_unlocked(object, offset, into).await
+    }
+
+    async fn read_unlocked(&self, object: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(done as u64);
@@ -85,7 +96,7 @@ impl Mount {
         Ok(done)
     }
 
-    /// The same as a buffer of its own, which shares the cached block where it can.
+    /// The same as a buffer of its own.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -128,40 +139,51 @@ impl Mount {
 
     async fn find_pieces(&self, object: u64, offset: u64, len: usize) -> Result<Found> {
         let generation = self.head.live().generation();
-        let settings = self.facts.settings();
-        let notes = settings.has_atime && !self.is_read_only();
         self.look(None, |op| {
-            let inode = op.inode(object)?;
-            check_data(&inode)?;
-            let rest = inode.size().saturating_sub(offset).min(READ_CHUNK);
+            let file = self.briefs.get(op, object)?;
+            let rest = file.size.saturating_sub(offset).min(READ_CHUNK);
             let len = usize::try_from(rest).map_or(len, |rest| rest.min(len));
-            let block_size = op.tx.dnode(object)?.data_block_size();
+            let block_size = file.dnode.data_block_size();
             let mut pieces = Vec::new();
             if len > 0 {
                 let last = (offset + len as u64 - 1) / block_size;
-                for blkid in offset / block_size..=last {
+                let blocks = offset / block_size..last + 1;
+                for blkid in blocks.clone() {
                     pieces.push(op.tx.peek(object, blkid)?);
                 }
+                let waits = pieces.iter().any(|piece| matches!(piece, Piece::Stored(_)));
+                self.ahead.note(op.tx, object, blocks, waits);
             }
-            let is_noted = !notes || is_noted(&inode, settings.is_relatime);
+            let is_noted = self.are_noted(&file.times);
             Ok(Found { pieces, block_size, len, generation, is_noted })
         })
         .await
     }
 
+    /// Whether reading an inode now tells nothing that is to be noted.
+    pub(super) fn is_noted(&self, inode: &Inode) -> bool {
+        self.are_noted(&Times::of(inode))
+    }
+
+    fn are_noted(&self, times: &Times) -> bool {
+        let settings = self.facts.settings();
+        !settings.has_atime || self.is_read_only() || is_noted(times, settings.is_relatime)
+    }
+
     /// Notes that a node was read.
-    async fn note_reading(&self, object: u64) -> Result<()> {
+    pub(super) async fn note_reading(&self, object: u64) -> Result<()> {
         let noted = self.apply(Charge::write(ATTRIBUTES_COST), None, |op| {
             let mut inode = op.inode(object)?;
             inode.set_time(ZplAttr::Atime, op.now);
             op.store(&inode)
         });
         match noted.await {
-            // A full pool can still be read.
-            Err(error) if matches!(error.kind(), Kind::NoSpace | Kind::Quota | Kind::ReadOnly) => {
-                Ok(())
-            }
-            other => other,
+            // A full pool can still be read, and what was read may be gone by now.
+            Err(error) => match error.kind() {
+                Kind::NoSpace | Kind::Quota | Kind::ReadOnly | Kind::NotFound => Ok(()),
+                _ => Err(error),
+            },
+            Ok(()) => Ok(()),
         }
     }
 
@@ -255,12 +277,13 @@ impl Mount {
     }
 
     /// Copies a range from one file to another, or within one, where it does not overlap itself.
-    /// Gives how many bytes: fewer than asked for at the end of the source. The bytes are written
-    /// anew; blocks are not shared.
+    /// Gives how many bytes: fewer than asked for at the end of the source, or where something is
+    /// in the way, which the next call then says. The bytes are written anew; blocks are not
+    /// shared.
     ///
     /// # Errors
     /// As [`read`](Self::read) and [`write`](Self::write); `FsError::WrongKind` if the ranges
-    /// overlap.
+    /// overlap. Nothing is copied then.
     pub async fn copy_range(
         &self,
         cred: &Credentials,
@@ -279,14 +302,27 @@ impl Mount {
         while done < len {
             let want = usize::try_from(len - done).map_or(buf.len(), |rest| rest.min(buf.len()));
             let part = buf.get_mut(..want).unwrap_or(&mut []);
-            let count = self.read(source, start.saturating_add(done), part).await?;
-            if count == 0 {
-                break;
+            let copied = async {
+                let count = self.read(source, start.saturating_add(done), part).await?;
+                if count == 0 {
+                    return Ok((0, 0));
+                }
+                let bytes = part.get(..count).unwrap_or(&[]);
+                let options = WriteOptions::default();
+                let at = place.saturating_add(done);
+                let written = self.write(cred, target, at, bytes, options).await?;
+                Ok((count as u64, written.len))
+            };
+            match copied.await {
+                Ok((read, written)) => {
+                    done += written;
+                    if read == 0 || written < read {
+                        break;
+                    }
+                }
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
             }
-            let bytes = buf.get(..count).unwrap_or(&[]);
-            let options = WriteOptions::default();
-            self.write(cred, target, place.saturating_add(done), bytes, options).await?;
-            done += count as u64;
         }
         Ok(done)
     }
@@ -388,28 +424,15 @@ impl Shape {
 
 fn edit_size(op: &mut Op<'_, '_>, object: u64) -> cenote_dmu::TxResult<u64> {
     let inode = op.inode(object)?;
-    check_data(&inode)?;
+    inode.check_data()?;
     Ok(inode.size())
 }
 
-/// Only regular files have data.
-pub(super) fn check_data(inode: &Inode) -> cenote_dmu::TxResult<()> {
-    match inode.kind() {
-        FileKind::Regular => Ok(()),
-        FileKind::Directory => Err(edit::refuse(Kind::Invalid, FsError::IsADirectory)),
-        _ => Err(edit::refuse(Kind::Invalid, FsError::WrongKind)),
-    }
-}
-
 /// Whether reading now tells nothing that is not known.
-fn is_noted(inode: &Inode, is_relatime: bool) -> bool {
-    let at = |attr| inode.time(attr);
-    let (atime, mtime, ctime): (Time, Time, Time) =
-        (at(ZplAttr::Atime), at(ZplAttr::Mtime), at(ZplAttr::Ctime));
+fn is_noted(times: &Times, is_relatime: bool) -> bool {
     is_relatime
-        && atime > mtime
-        && atime > ctime
-        && now().seconds - atime.seconds < RELATIME_SECONDS
+        && times.read > times.changed
+        && now().seconds - times.read.seconds < RELATIME_SECONDS
 }
 
 fn of_piece(piece: &Piece) -> Option<&Buf> {

@@ -106,7 +106,6 @@ fn of_cause(cause: &FsError) -> Option<i32> {
         FsError::TooManyHardLinks => EMLINK,
         FsError::ReadOnly | FsError::LegacyNode | FsError::OldVersion { .. } => EROFS,
         FsError::NoSuchPlace => ENXIO,
-        FsError::IsRoot => EBUSY,
         FsError::Stale => ESTALE,
         FsError::LayoutCount | FsError::AttributesTooLong { .. } => ENOSPC,
         _ => return None,

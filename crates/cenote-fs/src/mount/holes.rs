@@ -3,7 +3,6 @@
 use cenote_rt::{Error, Kind, Result};
 
 use super::Mount;
-use super::data::check_data;
 use crate::error::FsError;
 
 /// Runs of blocks that one look goes through at most.
@@ -29,7 +28,7 @@ impl Mount {
             let found = self
                 .look(None, |op| {
                     let inode = op.inode(object)?;
-                    check_data(&inode)?;
+                    inode.check_data()?;
                     let size = inode.size();
                     let block = op.tx.dnode(object)?.data_block_size();
                     let mut at = at;

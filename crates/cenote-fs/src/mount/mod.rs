@@ -28,6 +28,7 @@
 //! Sources: spec 03 §9-§13, 04 §17, 07 A7.
 
 mod attributes;
+mod brief;
 pub mod control;
 mod data;
 mod device;
@@ -42,20 +43,23 @@ mod xattr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_dmu::TxResult;
+use cenote_dmu::live::ReadAhead;
 use cenote_ondisk::znode::Time;
 use cenote_pool::engine::{Charge, Engine, Head, Ownership};
 use cenote_rt::{Error, FixedMap, Kind, Result};
 
 use crate::access::Credentials;
-use crate::edit::{self, Facts, Inode, Op};
+use crate::edit::{self, Facts, Op};
 use crate::error::FsError;
 use crate::range_lock::RangeLocks;
 
+use self::brief::Briefs;
+
+pub use crate::edit::{DirEntry, ReadDirPage};
 pub use attributes::Attributes;
 pub use data::{Allocate, WriteOptions};
 pub use device::{decode_dev, encode_rdev};
 pub use holes::Seek;
-pub use names::{DirEntry, ReadDirPage};
 pub use open::Handle;
 pub use statfs::Space;
 
@@ -77,9 +81,15 @@ pub struct Mount {
     /// The count of changes of properties that `facts` has.
     settings_count: Mutex<u64>,
     /// Locks of nodes that somebody works on. Held for a look-up.
-    locks: Mutex<FixedMap<u64, Arc<RangeLocks>>>,
+    locks: Mutex<NodeLocks>,
+    /// Inodes of files that are read.
+    briefs: Briefs,
+    /// Who reads which files from where.
+    ahead: ReadAhead,
     /// Nodes that wait to be freed. Held for a look.
     to_reap: Arc<Mutex<Vec<u64>>>,
+    /// Nodes that could not be freed. Held for a look.
+    unreaped: Mutex<Vec<u64>>,
 }
 
 impl Mount {
@@ -134,7 +144,7 @@ impl Mount {
         if self.head.log().must_commit(false) {
             self.make_durable(None).await?;
         }
-        self.reap().await?;
+        self.reap_pending().await;
         Ok(value)
     }
 
@@ -192,21 +202,27 @@ impl Mount {
     /// The locks of a node, as long as somebody has them.
     fn locks_of(&self, object: u64) -> Arc<RangeLocks> {
         let mut locks = lock(&self.locks);
-        if locks.len() > LOCKS_KEPT {
-            locks.retain(|_, locks| Arc::strong_count(locks) > 1);
+        if locks.of.len() > LOCKS_KEPT {
+            locks.of.retain(|_, locks| Arc::strong_count(locks) > 1);
+            locks.sweeps += 1;
         }
-        Arc::clone(locks.entry(object).or_default())
+        Arc::clone(locks.of.entry(object).or_default())
     }
 
-    /// The locks of a node, if somebody may have them.
-    fn busy_locks_of(&self, object: u64) -> Option<Arc<RangeLocks>> {
-        lock(&self.locks).get(&object).cloned()
+    /// The locks of a node, if somebody may have them. If not, how often such were looked for that
+    /// nobody has: as long as that stays the same, nobody had any meanwhile.
+    fn busy_locks_of(&self, object: u64) -> std::result::Result<Arc<RangeLocks>, u64> {
+        let locks = lock(&self.locks);
+        locks.of.get(&object).cloned().ok_or(locks.sweeps)
     }
+}
 
-    /// Attributes of an inode.
-    fn attributes_of(op: &Op<'_, '_>, inode: &Inode) -> TxResult<Attributes> {
-        Attributes::of(op, inode)
-    }
+/// The locks of nodes that somebody works on, or did.
+#[derive(Debug, Default)]
+struct NodeLocks {
+    of: FixedMap<u64, Arc<RangeLocks>>,
+    /// How often those were let go of that nobody had.
+    sweeps: u64,
 }
 
 /// Locks that are kept before those are looked for that nobody has.

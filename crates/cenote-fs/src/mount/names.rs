@@ -8,34 +8,12 @@ use cenote_rt::{Error, Kind, Result};
 use super::control::{self, Virtual};
 use super::{Attributes, Handle, Mount};
 use crate::access::Credentials;
-use crate::edit::{self, NewNode, Rename, Target};
+use crate::edit::{self, DirEntry, NewNode, ReadDirPage, Rename, Target};
 use crate::error::FsError;
 use crate::node::FileKind;
 
 /// Cookies below are those of `.`, `..` and `.zfs`; entries begin behind (spec 03 §10.1).
 const DOTS_END: u64 = 3;
-
-/// An entry of a directory, as it is listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirEntry {
-    /// Its name.
-    pub name: Vec<u8>,
-    /// The node.
-    pub object: u64,
-    /// What it is; unknown on file systems of the first version.
-    pub kind: Option<FileKind>,
-    /// Listing goes on behind it from here, now or later.
-    pub cookie: u64,
-}
-
-/// Some entries of a directory.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ReadDirPage {
-    /// The entries.
-    pub entries: Vec<DirEntry>,
-    /// Nothing follows.
-    pub is_end: bool,
-}
 
 /// The most that a change of a large directory writes: leaf, pointers and header, two leaves of a
 /// split, two blocks of a grown table of pointers.
@@ -54,7 +32,7 @@ impl Mount {
         }
         self.look(Some(cred), |op| {
             let inode = edit::lookup(op, parent, name)?;
-            Self::attributes_of(op, &inode)
+            Attributes::of(op, &inode)
         })
         .await
     }
@@ -79,7 +57,7 @@ impl Mount {
                 inode = edit::lookup(op, object, name)?;
                 object = inode.object;
             }
-            Self::attributes_of(op, &inode)
+            Attributes::of(op, &inode)
         })
         .await
     }
@@ -101,7 +79,7 @@ impl Mount {
         let charge = Charge::write(self.names_cost(&[parent]).await?);
         self.change(charge, Some(cred), |op| {
             let inode = edit::create(op, parent, name, new)?;
-            Self::attributes_of(op, &inode)
+            Attributes::of(op, &inode)
         })
         .await
     }
@@ -119,7 +97,7 @@ impl Mount {
         let charge = Charge::write(self.names_cost(&[]).await?);
         let attributes = self.change(charge, Some(cred), |op| {
             let inode = edit::create_orphan(op, parent, new)?;
-            Self::attributes_of(op, &inode)
+            Attributes::of(op, &inode)
         });
         let attributes = attributes.await?;
         let handle = self.hold(attributes.object).await?;
@@ -142,7 +120,7 @@ impl Mount {
         let charge = Charge::write(self.names_cost(&[parent]).await?);
         let linked = self.change(charge, Some(cred), |op| {
             let inode = edit::link(op, object, parent, name)?;
-            Self::attributes_of(op, &inode)
+            Attributes::of(op, &inode)
         });
         let linked = linked.await?;
         // A first name: the log does not know the node, and could not make sense of what follows.
@@ -182,7 +160,8 @@ impl Mount {
         let charge = Charge::free(self.names_cost(&[parent]).await?);
         let removed =
             self.change(charge, Some(cred), |op| edit::remove(op, parent, name, target)).await?;
-        self.settle(&removed).await
+        self.settle(&removed).await;
+        Ok(())
     }
 
     /// What a change of names in these directories writes at most (spec 04 §19.2).
@@ -201,12 +180,11 @@ impl Mount {
         .await
     }
 
-    async fn settle(&self, removed: &edit::Removed) -> Result<()> {
+    async fn settle(&self, removed: &edit::Removed) {
         if removed.is_unlinked {
             self.doom(removed.object);
-            self.reap().await?;
+            self.reap_pending().await;
         }
-        Ok(())
     }
 
     /// Renames.
@@ -219,10 +197,10 @@ impl Mount {
         }
         let charge = Charge::write(self.names_cost(&[wish.from.0, wish.to.0]).await?);
         let replaced = self.change(charge, Some(cred), |op| edit::rename(op, wish)).await?;
-        match replaced {
-            Some(removed) => self.settle(&removed).await,
-            None => Ok(()),
+        if let Some(removed) = replaced {
+            self.settle(&removed).await;
         }
+        Ok(())
     }
 
     /// The target of a symbolic link.
@@ -230,13 +208,14 @@ impl Mount {
     /// # Errors
     /// `FsError::WrongKind` if it is none.
     pub async fn read_link(&self, object: u64) -> Result<Vec<u8>> {
-        self.look(None, |op| {
+        let read = self.look(None, |op| {
             let inode = op.inode(object)?;
             if inode.kind() != FileKind::Symlink {
                 return Err(edit::refuse(Kind::Invalid, FsError::WrongKind));
             }
+            let is_noted = self.is_noted(&inode);
             if let Some(target) = inode.bytes(ZplAttr::Symlink) {
-                return Ok(target.to_vec());
+                return Ok((target.to_vec(), is_noted));
             }
             // Old ones keep what does not fit as data.
             let len = usize::try_from(inode.size()).unwrap_or(usize::MAX);
@@ -244,9 +223,13 @@ impl Mount {
                 let cause = FsError::LinkLength { len: inode.size() };
                 return Err(Error::corrupt(cause).into());
             }
-            op.tx.read(object, 0, len)
-        })
-        .await
+            Ok((op.tx.read(object, 0, len)?, is_noted))
+        });
+        let (target, is_noted) = read.await?;
+        if !is_noted {
+            self.note_reading(object).await?;
+        }
+        Ok(target)
     }
 
     /// At most `max` entries of a directory, `.` and `..` first, from the place of a cookie on: 0
@@ -266,10 +249,13 @@ impl Mount {
             return self.control_list(place, cookie, max).await;
         }
         let shows_control = self.shows_control(object);
-        self.look(Some(cred), |op| {
+        // A listing is noted with its beginning.
+        let mut is_noted = true;
+        let listed = self.look(Some(cred), |op| {
             let mut page = ReadDirPage::default();
             if cookie < DOTS_END {
                 let dir = op.inode(object)?;
+                is_noted = self.is_noted(&dir);
                 let mut dots = vec![(&b"."[..], dir.object), (&b".."[..], dir.parent())];
                 if shows_control {
                     dots.push((edit::CONTROL, control::CONTROL));
@@ -291,17 +277,15 @@ impl Mount {
             }
             let from = if cookie <= DOTS_END { 0 } else { cookie };
             let listed = edit::list(op, object, from, rest)?;
-            let entries = listed.entries.into_iter().map(|entry| DirEntry {
-                name: entry.name,
-                object: entry.object,
-                kind: entry.kind,
-                cookie: entry.cookie,
-            });
-            page.entries.extend(entries);
+            page.entries.extend(listed.entries);
             page.is_end = listed.is_end;
             Ok(page)
-        })
-        .await
+        });
+        let page = listed.await?;
+        if !is_noted {
+            self.note_reading(object).await?;
+        }
+        Ok(page)
     }
 }
 

@@ -2,14 +2,17 @@
 
 use std::sync::{Arc, Mutex};
 
+use cenote_dmu::TxResult;
+use cenote_dmu::live::ReadAhead;
 use cenote_pool::engine::{Charge, Engine};
 use cenote_rt::{Error, Kind, Result};
 
+use super::brief::Briefs;
 use super::control::Virtual;
 use super::{ATTRIBUTES_COST, Mount, lock, now};
 use crate::access::Credentials;
 use crate::acl::Want;
-use crate::edit::{self, Facts, permit};
+use crate::edit::{self, Facts, Op, permit};
 use crate::error::FsError;
 
 /// Somebody's hold on a node: it is not freed when it loses its last name.
@@ -98,45 +101,66 @@ impl Mount {
             opened: now(),
             is_read_only,
             locks: Mutex::default(),
+            briefs: Briefs::default(),
+            ahead: ReadAhead::default(),
             to_reap: Arc::default(),
+            unreaped: Mutex::default(),
         });
         // Has the log look at the property `sync`.
         mount.engine.commit_log(&mount.head, None).await?;
         if !mount.is_read_only() {
-            mount.drain().await?;
+            mount.drain().await;
         }
         Ok(mount)
     }
 
-    /// Frees everything in the unlinked set that nobody has open.
-    async fn drain(&self) -> Result<()> {
+    /// Frees everything in the unlinked set that nobody has open. What is damaged there does not
+    /// keep the file system from being opened.
+    async fn drain(&self) {
         let set = self.facts.unlinked;
         let members = self.look(None, |op| {
             let numbers = cenote_dmu::zap::edit::numbers(op.tx, set)?;
             Ok(numbers.into_iter().map(|(number, _)| number).collect::<Vec<_>>())
         });
-        let members = members.await?;
+        let members = members.await.unwrap_or_default();
         lock(&self.to_reap).extend(members);
-        self.reap().await
+        self.reap_pending().await;
     }
 
     /// Frees nodes that lost their names and their handles. Operations that change something do
     /// this too.
     ///
     /// # Errors
-    /// Those of the pool. What could not be freed stays in the unlinked set.
+    /// Those of the pool, when everything was tried. What could not be freed stays in the unlinked
+    /// set; the next call tries it again, as does the next mount.
     pub async fn reap(&self) -> Result<()> {
+        let again = std::mem::take(&mut *lock(&self.unreaped));
+        lock(&self.to_reap).extend(again);
+        self.reap_pending().await.map_or(Ok(()), Err)
+    }
+
+    /// The same behind an operation, which was done: that something else cannot be freed is no
+    /// failure of it. Gives the first error.
+    pub(super) async fn reap_pending(&self) -> Option<Error> {
+        let mut first = None;
         loop {
-            let Some(object) = lock(&self.to_reap).pop() else { return Ok(()) };
-            loop {
-                let charge = Charge::free(ATTRIBUTES_COST);
-                let reaped = self.apply(charge, None, |op| edit::reap(op, object)).await?;
-                if let Some(next) = reaped.next {
-                    lock(&self.to_reap).push(next);
-                }
-                if !reaped.is_unfinished {
-                    break;
-                }
+            let Some(object) = lock(&self.to_reap).pop() else { return first };
+            if let Err(error) = self.reap_one(object).await {
+                lock(&self.unreaped).push(object);
+                first.get_or_insert(error);
+            }
+        }
+    }
+
+    async fn reap_one(&self, object: u64) -> Result<()> {
+        loop {
+            let charge = Charge::free(ATTRIBUTES_COST);
+            let reaped = self.apply(charge, None, |op| edit::reap(op, object)).await?;
+            if let Some(next) = reaped.next {
+                lock(&self.to_reap).push(next);
+            }
+            if !reaped.is_unfinished {
+                return Ok(());
             }
         }
     }
@@ -153,12 +177,26 @@ impl Mount {
     /// # Errors
     /// `Kind::NotFound` if there is none.
     pub async fn hold(&self, object: u64) -> Result<Handle> {
-        // Counted under the object set's lock: a removal either sees it or was before.
         let is_control = Virtual::of(object).is_some();
-        self.look(None, |op| {
+        self.hold_if(None, object, |op| {
             if !is_control {
                 op.inode(object)?;
             }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn hold_if(
+        &self,
+        cred: Option<&Credentials>,
+        object: u64,
+        mut check: impl FnMut(&mut Op<'_, '_>) -> TxResult<()>,
+    ) -> Result<Handle> {
+        // Counted under the object set's lock, in the look that found it: a removal either sees it
+        // or was before, and the number is still that node's.
+        self.look(cred, |op| {
+            check(op)?;
             self.facts.openers.add(object);
             Ok(())
         })
@@ -178,15 +216,14 @@ impl Mount {
         if Virtual::of(object).is_some() {
             return self.hold_to_look(object, want).await;
         }
-        self.look(Some(cred), |op| {
+        self.hold_if(Some(cred), object, |op| {
             let inode = op.inode(object)?;
             if inode.is_directory() && want.intersects(Want::WRITE | Want::APPEND) {
                 return Err(edit::refuse(Kind::Invalid, FsError::IsADirectory));
             }
             permit::check(op, &inode, want)
         })
-        .await?;
-        self.hold(object).await
+        .await
     }
 
     /// Opens a directory that is not stored.

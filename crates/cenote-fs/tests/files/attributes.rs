@@ -14,15 +14,15 @@ use cenote_rt::{Result, block_on};
 
 use crate::fixture::{Fixture, root};
 
-fn user(uid: u32) -> Credentials {
+pub(crate) fn user(uid: u32) -> Credentials {
     Credentials::user(uid, uid, vec![])
 }
 
-fn number<T>(result: Result<T>) -> std::result::Result<T, i32> {
+pub(crate) fn number<T>(result: Result<T>) -> std::result::Result<T, i32> {
     result.map_err(|error| errno::of(&error))
 }
 
-async fn set(fixture: &Fixture, property: &str, value: u64) {
+pub(crate) async fn set(fixture: &Fixture, property: &str, value: u64) {
     fixture.engine.set_property("tank", property, Value::U64(value)).await.unwrap();
 }
 
@@ -99,7 +99,7 @@ fn extended_attributes_go_where_they_fit() {
     .unwrap();
 }
 
-fn posix(entries: &[(Tag, u16)]) -> Vec<u8> {
+pub(crate) fn posix(entries: &[(Tag, u16)]) -> Vec<u8> {
     let entries = entries.iter().map(|(tag, rwx)| Entry { tag: *tag, rwx: *rwx }).collect();
     PosixAcl::of(entries).unwrap().encode()
 }

@@ -3,25 +3,30 @@
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
 mod accounts;
+mod ahead;
 mod attributes;
 mod basics;
 mod control;
 mod copied;
 mod cuts;
-mod fixture;
 mod examples;
 mod extras;
+mod fixture;
 #[path = "../../../cenote-pool/tests/zil/frozen.rs"]
 mod frozen;
 mod history;
 #[path = "../../../cenote-pool/tests/zil/images.rs"]
 mod images;
+mod large;
 mod logs;
 mod longnames;
 mod model;
 #[expect(dead_code, reason = "shared with the tests of volumes")]
 #[path = "../volumes/pools.rs"]
 mod pools;
+mod reading;
 mod replay;
+mod rights;
 mod speed;
 mod spelling;
+mod unnamed;

@@ -3,6 +3,7 @@
 use cenote_fs::{FsError, NewVolume, Volume, WritableVolume};
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Buf, BufMut, Kind, Rng, block_on};
+use futures_util::future::join;
 
 use crate::model::{self, check_status, draw, read_all};
 use crate::pools::{self, Shape};
@@ -252,6 +253,36 @@ fn a_volume_gets_another_size() {
         assert!(read_all(&volume, &mut rng).await.unwrap() == model);
         engine.export().await.unwrap();
         pools::judge(&devices, "sizes", &[]);
+    })
+    .unwrap();
+}
+
+/// What waits while the volume is cut finds it as it is then.
+#[test]
+fn requests_that_wait_for_a_cut_end_before_it() {
+    block_on(2, async {
+        let (engine, _devices) = pools::fresh(&Shape::DISK).await;
+        let volume = NewVolume::new("tank/v", SIZE).create(&engine).await.unwrap();
+        let (half, len) = (SIZE / 2, 64 << 10);
+        let behind = |error: cenote_rt::Error| {
+            assert!(matches!(error.cause(), Some(FsError::BehindEnd { .. })), "{error}");
+        };
+        let refused = join(volume.resize(half), volume.write(half, bytes(len, 1), true)).await;
+        behind(refused.1.unwrap_err());
+        refused.0.unwrap();
+        volume.resize(SIZE).await.unwrap();
+        let refused = join(volume.resize(half), volume.read(half, len)).await;
+        behind(refused.1.unwrap_err());
+        volume.resize(SIZE).await.unwrap();
+        let refused = join(volume.resize(half), volume.discard(half, len as u64)).await;
+        behind(refused.1.unwrap_err());
+        volume.resize(SIZE).await.unwrap();
+        let zeros = volume.write_zeroes(half, len as u64, true, false);
+        let refused = join(volume.resize(half), zeros).await;
+        behind(refused.1.unwrap_err());
+        // What was waited for longer is there.
+        let grown = join(volume.resize(SIZE), volume.read(half, len)).await;
+        assert!(grown.1.unwrap().iter().all(|byte| *byte == 0));
     })
     .unwrap();
 }

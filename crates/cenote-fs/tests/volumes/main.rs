@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
+mod ahead;
 mod bytes;
 mod crash;
 mod field;

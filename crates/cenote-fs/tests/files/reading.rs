@@ -1,0 +1,101 @@
+//! Reading beside writing, copying into a full file system, and when reading is noted.
+
+use cenote_fs::edit::{NewKind, NewNode};
+use cenote_fs::mount::WriteOptions;
+use cenote_rt::{Rng, block_on};
+use futures_util::future::join;
+
+use crate::attributes::set;
+use crate::fixture::{Fixture, root};
+
+/// A read is of one time, also where it is the first to touch a file and a writer comes while it
+/// waits for the disk.
+#[test]
+fn nobody_reads_half_of_a_write() {
+    block_on(2, async {
+        const LEN: usize = 6 << 20;
+        let fixture = Fixture::new().await;
+        let top = fixture.mount.root();
+        let mut files = Vec::new();
+        for name in ["a", "b", "c"] {
+            files.push(fixture.file(top, name, &vec![1; LEN]).await.unwrap().object);
+        }
+        // Nobody has locks of these now, and nothing is in memory.
+        let fixture = fixture.reopen().await;
+        let mount = &fixture.mount;
+        for file in files {
+            let mut bytes = vec![0; LEN];
+            let (cred, new) = (root(), vec![2; LEN]);
+            let write = mount.write(&cred, file, 0, &new, WriteOptions::default());
+            let (read, written) = join(mount.read(file, 0, &mut bytes), write).await;
+            assert_eq!((read.unwrap(), written.unwrap().len), (LEN, LEN as u64));
+            let first = bytes[0];
+            let other = bytes.iter().position(|byte| *byte != first);
+            assert_eq!(other, None, "{first} up to there");
+        }
+    })
+    .unwrap();
+}
+
+/// What was copied is what is told, also where a write was cut short.
+#[test]
+fn a_copy_tells_how_far_it_got() {
+    block_on(2, async {
+        const PLACE: u64 = 512 << 10;
+        let fixture = Fixture::new().await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let mut bytes = vec![0; 5 << 20];
+        Rng::seeded(5).fill(&mut bytes);
+        let source = fixture.file(top, "source", &bytes).await.unwrap().object;
+        fixture.engine.sync().await.unwrap();
+        let used = mount.space().await.unwrap();
+        let used = (used.blocks - used.free_blocks) * used.block_size;
+        set(&fixture, "quota", used + (3 << 20)).await;
+        let target = fixture.file(top, "target", b"").await.unwrap().object;
+        let mut copied = 0;
+        // The end is in the middle of one request.
+        let mut last = Ok(0);
+        for _ in 0..8 {
+            let (from, to) = ((source, copied), (target, PLACE + copied));
+            last = mount.copy_range(&root(), from, to, 5 << 20).await;
+            match &last {
+                Ok(count) => copied += count,
+                Err(_) => break,
+            }
+        }
+        last.unwrap_err();
+        assert!(copied > 0 && copied < 5 << 20, "{copied}");
+        assert_eq!(mount.attributes(target).await.unwrap().size, PLACE + copied);
+        let found = fixture.read_all(target).await.unwrap();
+        assert!(found[PLACE as usize..] == bytes[..copied as usize]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn listing_and_following_are_noted() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        set(&fixture, "relatime", 0).await;
+        let new = NewNode::new(NewKind::Symlink(b"target"), 0o777);
+        let link = mount.create(&root(), top, b"link", &new).await.unwrap();
+        let dir = fixture.dir(top, "dir").await.unwrap();
+        let read = async || {
+            mount.read_link(link.object).await.unwrap();
+            mount.read_dir(&root(), dir.object, 0, 10).await.unwrap();
+            let link = mount.attributes(link.object).await.unwrap();
+            let dir = mount.attributes(dir.object).await.unwrap();
+            (link.atime, dir.atime)
+        };
+        let first = read().await;
+        assert!(first.0 > link.atime && first.1 > dir.atime);
+        let second = read().await;
+        assert!(second.0 > first.0 && second.1 > first.1);
+        set(&fixture, "atime", 0).await;
+        // Properties are looked at when something changes.
+        fixture.file(top, "file", b"").await.unwrap();
+        assert_eq!(read().await, second);
+    })
+    .unwrap();
+}

@@ -1,0 +1,183 @@
+//! Nodes without names: what the log is told of them, and that they are freed.
+
+use cenote_dmu::zap::edit as zap;
+use cenote_fs::Time;
+use cenote_fs::edit::xattr::Existing;
+use cenote_fs::edit::{self, NewKind, NewNode, Op, SetAttributes, Target};
+use cenote_fs::mount::{Allocate, WriteOptions, errno};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::block_on;
+
+use crate::attributes::{number, set};
+use crate::fixture::{Fixture, root};
+use crate::pools::{self, Shape};
+
+/// A pool whose log is in use, and the txg before which nothing was changed.
+async fn logged() -> (Fixture, u64) {
+    // With room for everything at its worst, so that nothing has to be synced in between.
+    let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+    let first = fixture.file(fixture.mount.root(), "first", b"x").await.unwrap();
+    fixture.mount.fsync(first.object).await.unwrap();
+    fixture.engine.sync().await.unwrap();
+    let txg = fixture.engine.uberblock().txg;
+    (fixture, txg)
+}
+
+#[test]
+fn attributes_of_what_has_no_name_are_not_in_the_log() {
+    block_on(2, async {
+        let (fixture, _) = logged().await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let mut handles = Vec::new();
+        // A property that is set takes a sync: what is of interest comes last.
+        for xattr in [2, 1] {
+            set(&fixture, "xattr", xattr).await;
+            for has_some in [false, true] {
+                let name = format!("gone{xattr}{has_some}");
+                let gone = fixture.file(top, &name, b"x").await.unwrap().object;
+                let put = async |name: &[u8]| {
+                    mount.set_xattr(&root(), gone, name, b"value", Existing::Any).await.unwrap();
+                };
+                if has_some {
+                    put(b"user.before").await;
+                }
+                handles.push(mount.hold(gone).await.unwrap());
+                mount.unlink(&root(), top, name.as_bytes()).await.unwrap();
+                put(b"user.after").await;
+                put(b"user.taken").await;
+                mount.remove_xattr(&root(), gone, b"user.taken").await.unwrap();
+                let aces = mount.acl(&root(), gone).await.unwrap();
+                mount.set_acl(&root(), gone, &aces).await.unwrap();
+                assert_eq!(mount.xattr(&root(), gone, b"user.after").await.unwrap(), b"value");
+            }
+        }
+        let last = fixture.file(top, "last", b"what is behind").await.unwrap().object;
+        mount.fsync(last).await.unwrap();
+        let images = pools::images_of(&fixture.devices);
+        let (engine, mount, _) = crate::logs::after_crash(images).await;
+        let found = mount.walk(&root(), b"last").await.unwrap();
+        assert_eq!(found.size, 14);
+        drop((engine, mount));
+        drop(handles);
+        fixture.mount.reap().await.unwrap();
+        fixture.judge("unnamed", &["-dddd"]).await;
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_needs_no_record_needs_no_sync() {
+    block_on(2, async {
+        let (fixture, txg) = logged().await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let new = NewNode::new(NewKind::Regular, 0o600);
+        let (_unnamed, told) = mount.create_unnamed(&root(), top, &new).await.unwrap();
+        mount.write(&root(), told.object, 0, b"x", WriteOptions::default()).await.unwrap();
+        let file = fixture.file(top, "file", b"content").await.unwrap().object;
+        mount.allocate(&root(), file, 4096, 4096, Allocate::PunchHole).await.unwrap();
+        let before = mount.attributes(file).await.unwrap();
+        mount.sync().await.unwrap();
+        assert_eq!(fixture.engine.uberblock().txg, txg);
+        let images = pools::images_of(&fixture.devices);
+        let (engine, mount, _) = crate::logs::after_crash(images).await;
+        let after = mount.attributes(file).await.unwrap();
+        assert_eq!((after.mtime, after.size), (before.mtime, before.size));
+        drop((engine, mount));
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_is_damaged_and_cannot_be_freed_is_nobody_elses_failure() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let gone = fixture.file(top, "gone", b"x").await.unwrap().object;
+        let handle = mount.hold(gone).await.unwrap();
+        mount.unlink(&root(), top, b"gone").await.unwrap();
+        let set_bonus = async |kind| {
+            let change = fixture.engine.apply(mount.head(), |tx| tx.set_bonus_type(gone, kind));
+            change.await.unwrap();
+        };
+        set_bonus(ObjectType::DSL_DATASET).await;
+        drop(handle);
+        fixture.file(top, "file", b"").await.unwrap();
+        assert!(mount.lookup(&root(), top, b"file").await.is_ok());
+        // It is still there to be freed, and told to who asks.
+        mount.reap().await.unwrap_err();
+        let other = fixture.file(top, "other", b"x").await.unwrap().object;
+        std::mem::forget(mount.hold(other).await.unwrap());
+        mount.unlink(&root(), top, b"other").await.unwrap();
+        let fixture = fixture.reopen().await;
+        let mount = &fixture.mount;
+        let found = number(mount.attributes(other).await).map(|_| ());
+        assert_eq!(found, Err(errno::ENOENT), "what is not damaged is freed");
+        mount.reap().await.unwrap_err();
+        let mended =
+            fixture.engine.apply(mount.head(), |tx| tx.set_bonus_type(gone, ObjectType::SA));
+        mended.await.unwrap();
+        mount.reap().await.unwrap();
+        let found = number(mount.attributes(gone).await).map(|_| ());
+        assert_eq!(found, Err(errno::ENOENT));
+        fixture.judge("damaged", &["-dddd"]).await;
+    })
+    .unwrap();
+}
+
+/// Somebody may open what has no name between its removal and its being freed.
+#[test]
+fn what_is_opened_late_is_freed_when_it_is_closed() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let file = fixture.file(top, "file", b"x").await.unwrap().object;
+        let value = [1; 40_000];
+        mount.set_xattr(&root(), file, b"user.x", &value, Existing::Any).await.unwrap();
+        let apply = async |change: &dyn Fn(&mut Op<'_, '_>) -> cenote_dmu::TxResult<()>| {
+            let done = fixture.engine.apply(mount.head(), |tx| {
+                let mut op = Op::new(tx, mount.facts(), None, Time::default());
+                change(&mut op)?;
+                op.finish(Some(mount.head().log()));
+                Ok(())
+            });
+            done.await.unwrap();
+        };
+        apply(&|op| {
+            let removed = edit::remove(op, top, b"file", Target::File)?;
+            assert!(removed.is_unlinked);
+            Ok(())
+        })
+        .await;
+        let handle = mount.hold(file).await.unwrap();
+        apply(&|op| {
+            assert_eq!(edit::reap(op, file)?, edit::Reaped::default());
+            Ok(())
+        })
+        .await;
+        let late = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
+        mount.set_attributes(&root(), file, &late).await.unwrap();
+        drop(handle);
+        mount.reap().await.unwrap();
+        let found = number(mount.attributes(file).await).map(|_| ());
+        assert_eq!(found, Err(errno::ENOENT));
+        let set = mount.facts().unlinked;
+        let left = mount.head().live().inspect(|tx| zap::len(tx, set)).await.unwrap();
+        assert_eq!(left, 0);
+    })
+    .unwrap();
+}
+
+#[test]
+fn losing_the_last_name_is_a_change() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let file = fixture.file(top, "file", b"x").await.unwrap();
+        let _handle = mount.hold(file.object).await.unwrap();
+        mount.unlink(&root(), top, b"file").await.unwrap();
+        let told = mount.attributes(file.object).await.unwrap();
+        assert_eq!((told.links, told.mtime), (0, file.mtime));
+        assert!(told.ctime > file.ctime);
+    })
+    .unwrap();
+}
