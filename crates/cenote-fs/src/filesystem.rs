@@ -92,8 +92,8 @@ impl FileSystem {
         opened.map_err(|error| error.in_dataset(name))
     }
 
-    /// Opens a snapshot, `pool/dataset@name`, of a pool that is open for writing. As long as this is
-    /// there the snapshot cannot be destroyed.
+    /// Opens a snapshot, `pool/dataset@name`, of a pool that is open for writing. As long as this
+    /// is there the snapshot cannot be destroyed.
     ///
     /// # Errors
     /// `Kind::NotFound` if there is no such snapshot; otherwise as [`open`](Self::open).

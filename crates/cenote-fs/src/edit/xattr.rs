@@ -266,8 +266,8 @@ fn of_node<T>(
     if inode.links() > 0 { part(op, inode) } else { op.unlogged(|op| part(op, inode)) }
 }
 
-/// Takes the capabilities of a program away, which it had for what it was. The inode is the caller's
-/// to store.
+/// Takes the capabilities of a program away, which it had for what it was. The inode is the
+/// caller's to store.
 pub(super) fn drop_capability(op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
     let list = inode.bytes(ZplAttr::Dxattr).unwrap_or(&[]);
     // Every write asks: the list is taken apart only if it can have the name.
