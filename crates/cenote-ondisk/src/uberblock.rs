@@ -91,8 +91,8 @@ pub struct RaidzReflow {
     pub state: ReflowState,
 }
 
-/// What the pool's keeper tells other hosts (spec 01 §17).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// What the pool's keeper tells other hosts (spec 01 §17). The default promises nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Mmp {
     /// Nanoseconds between heartbeats; 0 = multihost is off.
     pub delay_ns: u64,
@@ -198,6 +198,19 @@ impl Uberblock {
         })
     }
 
+    /// Sets the MMP fields. A number that does not fit becomes the largest that does.
+    pub fn set_mmp(&mut self, mmp: Mmp) {
+        self.mmp_magic = MMP_MAGIC;
+        self.mmp_delay = mmp.delay_ns;
+        self.mmp_config = [
+            told(HAS_INTERVAL, INTERVAL_MS, mmp.interval_ms),
+            told(HAS_SEQUENCE, SEQUENCE, mmp.sequence),
+            told(HAS_FAIL_INTERVALS, FAIL_INTERVALS, mmp.fail_intervals),
+        ]
+        .into_iter()
+        .fold(0, |word, part| word | part);
+    }
+
     /// Progress of a RAID-Z expansion.
     #[must_use]
     pub const fn raidz_reflow(&self) -> RaidzReflow {
@@ -220,6 +233,16 @@ impl Uberblock {
         let sequence = self.mmp().and_then(|mmp| mmp.sequence).unwrap_or(0);
         (self.txg, self.timestamp, sequence)
     }
+}
+
+/// A number with the bit that says that it means something; 0 if it is not told.
+fn told<const FLAG: u32, const SHIFT: u32, const WIDTH: u32>(
+    flag: Bits<FLAG, 1>,
+    field: Bits<SHIFT, WIDTH>,
+    value: Option<u64>,
+) -> u64 {
+    let value = value.map(|value| value.min(Bits::<SHIFT, WIDTH>::MAX));
+    value.and_then(|value| field.with(flag.with(0, 1)?, value)).unwrap_or(0)
 }
 
 /// The best of several valid uberblocks with a txg up to `txg_max`; the item with it, so that the
@@ -320,6 +343,30 @@ mod tests {
         assert_eq!((reflow.offset, reflow.state), (7 * 512, ReflowState::InvalidSyncedOnImport));
         words[22] = 0;
         assert_eq!(Uberblock::from_words(&words).unwrap().mmp(), None);
+    }
+
+    #[test]
+    fn mmp_words_are_those_of_real_pools() {
+        let mut uberblock = Uberblock::from_words(&WORDS).unwrap();
+        let mmp = |sequence| Mmp {
+            delay_ns: 5,
+            interval_ms: Some(1000),
+            sequence: Some(sequence),
+            fail_intervals: Some(10),
+        };
+        for (mmp, word) in [
+            (mmp(0), 0x000a_0000_0003_e807),
+            (mmp(1), 0x000a_0001_0003_e807),
+            (Mmp { sequence: None, ..mmp(0) }, 0x000a_0000_0003_e805),
+            (Mmp::default(), 0),
+        ] {
+            uberblock.set_mmp(mmp);
+            assert_eq!((uberblock.mmp_config, uberblock.mmp()), (word, Some(mmp)));
+        }
+        uberblock.set_mmp(Mmp { interval_ms: Some(u64::MAX), ..mmp(1 << 16) });
+        let (interval, sequence) = (Some(0xff_ffff), Some(0xffff));
+        let bounded = Mmp { interval_ms: interval, sequence, ..mmp(0) };
+        assert_eq!(uberblock.mmp(), Some(bounded));
     }
 
     #[test]

@@ -16,21 +16,94 @@
 //!
 //! If one of them fails, all of it is done again, once the pool is resumed: what it writes is the
 //! same each time, and whatever of it is on disk already says the same (spec 01 §14).
+//!
+//! What is no block has no dirty time log that would tell of a flush that failed. So a flush counts
+//! only if of the leaves that took the uberblock, and of those of each vdev that took its labels,
+//! one is left that neither failed nor left service since ([`Taken`]).
 
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{VdevConfig, label_list};
 use cenote_ondisk::uberblock::Uberblock;
-use cenote_rt::Result;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_vdev::LeafId;
+use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::labels::{Pair, slot_of};
+use cenote_vdev::{FlushOutcome, LeafId, Tree};
 
 use super::{Config, Engine, invariant_error};
 
 /// Top-level vdevs that get the uberblock when the config did not change.
 const UBERBLOCK_TOPS: usize = 3;
+
+/// Why a commit has to be done again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum CommitError {
+    /// Nobody took it.
+    #[error("no device took the {0}")]
+    NotTaken(&'static str),
+    /// Whoever took it failed to make it durable.
+    #[error("the {what} may be lost: {cause}")]
+    NotDurable {
+        /// What was written.
+        what: &'static str,
+        /// What the first device said.
+        cause: String,
+    },
+}
+
+impl From<CommitError> for Error {
+    fn from(error: CommitError) -> Self {
+        Self::new(Kind::Io, error)
+    }
+}
+
+/// Leaves that took what is to be made durable, one of which must.
+#[derive(Debug)]
+pub(super) struct Taken {
+    what: &'static str,
+    /// Each as it was before: its turn changes when it leaves service or gets another device.
+    leaves: Vec<(LeafId, u64)>,
+}
+
+impl Taken {
+    /// Nobody so far.
+    pub(super) const fn none(what: &'static str) -> Self {
+        Self { what, leaves: Vec::new() }
+    }
+
+    /// Has a leaf take it. Gives the error if it does not.
+    pub(super) async fn give(
+        &mut self,
+        tree: &Tree,
+        leaf: LeafId,
+        write: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        let turn = tree.leaf(leaf).turn();
+        write.await?;
+        self.leaves.push((leaf, turn));
+        Ok(())
+    }
+
+    /// Keeps those for which it is durable after a flush with that outcome.
+    ///
+    /// # Errors
+    /// `Kind::Io` if there is none.
+    pub(super) fn settle(mut self, tree: &Tree, flushed: &FlushOutcome) -> Result<Vec<LeafId>> {
+        if self.leaves.is_empty() {
+            return Err(CommitError::NotTaken(self.what).into());
+        }
+        let has_failed = |leaf| flushed.failed.iter().any(|failed| failed.leaf == leaf);
+        self.leaves.retain(|(id, turn)| !has_failed(*id) && tree.leaf(*id).turn() == *turn);
+        if self.leaves.is_empty() {
+            let cause = flushed.failed.first();
+            let cause = cause.map_or_else(String::new, |failed| failed.error.to_string());
+            return Err(CommitError::NotDurable { what: self.what, cause }.into());
+        }
+        Ok(self.leaves.into_iter().map(|(leaf, _)| leaf).collect())
+    }
+}
 
 impl Engine {
     /// Commits `txg`, whose MOS has the root `root`.
@@ -70,28 +143,30 @@ impl Engine {
         let tops = if is_dirty { concrete(config) } else { some_tops(config, txg) };
 
         if is_on(Bug::UberblockFirst) {
-            self.write_uberblock(&tops, uberblock).await?;
+            self.write_uberblock(&tops, uberblock).await;
         }
         // Order 1.
-        self.flush_unless(Bug::NoFlushBeforeLabels).await?;
+        self.flush_unless(Bug::NoFlushBeforeLabels, Vec::new()).await?;
         if is_dirty {
-            self.write_labels(config, &tops, Pair::Even).await?;
+            self.check_host()?;
+            let taken = self.write_labels(config, &tops, Pair::Even, None).await?;
             if is_on(Bug::OddLabelsFirst) {
-                self.write_labels(config, &tops, Pair::Odd).await?;
+                self.write_labels(config, &tops, Pair::Odd, None).await?;
             }
             // Order 2.
-            self.flush_unless(Bug::NoFlushBeforeUberblock).await?;
+            self.flush_unless(Bug::NoFlushBeforeUberblock, taken).await?;
         }
-        let written = self.write_uberblock(&tops, uberblock).await?;
-        if written == 0 {
-            return Err(cenote_rt::Error::new(cenote_rt::Kind::Io, "no device took the uberblock"));
-        }
+        // From here on others may find the txg: the last moment to see that nobody else has the
+        // pool.
+        self.check_host()?;
+        let taken = self.write_uberblock(&tops, uberblock).await;
         // Order 3.
-        self.flush_unless(Bug::NoFlushAfterUberblock).await?;
+        let durable = self.flush_unless(Bug::NoFlushAfterUberblock, vec![taken]).await?;
         if is_dirty {
-            self.write_labels(config, &tops, Pair::Odd).await?;
+            // Not where the uberblock may be lost: all four labels would be newer than any there.
+            let taken = self.write_labels(config, &tops, Pair::Odd, Some(&durable)).await?;
             // Order 4.
-            self.flush_unless(Bug::NoFlushAfterLabels).await?;
+            self.flush_unless(Bug::NoFlushAfterLabels, taken).await?;
         }
         Ok(())
     }
@@ -110,62 +185,66 @@ impl Engine {
         uberblock
     }
 
-    /// Every leaf of the vdevs gets the config; each vdev that holds data must have one that took
-    /// it.
-    async fn write_labels(&self, config: &Config, tops: &[&VdevConfig], pair: Pair) -> Result<()> {
+    /// Every leaf of the vdevs gets the config, or only those of `among`; each vdev that holds data
+    /// must have one that took it. Gives those that did, by vdev.
+    async fn write_labels(
+        &self,
+        config: &Config,
+        tops: &[&VdevConfig],
+        pair: Pair,
+        among: Option<&BTreeSet<LeafId>>,
+    ) -> Result<Vec<Taken>> {
+        let mut all = Vec::new();
         for top in tops {
-            let mut written = 0;
+            let mut taken = Taken::none("label");
             let mut last = None;
             for leaf in top.leaves() {
                 let list = label_list(&config.facts, top, leaf.guid);
-                let Some(id) = self.leaf_id(leaf.guid) else { continue };
-                match self.tree.write_label_config(id, pair, &list).await {
-                    Ok(()) => written += 1,
-                    Err(error) => last = Some(error),
+                let Some(id) = self.tree.leaf_of(leaf.guid) else { continue };
+                if among.is_some_and(|among| !among.contains(&id)) {
+                    continue;
                 }
+                let write = self.tree.write_label_config(id, pair, &list);
+                last = taken.give(&self.tree, id, write).await.err().or(last);
             }
-            if written == 0 && !top.top.is_log {
-                return Err(last.unwrap_or_else(|| {
-                    cenote_rt::Error::new(cenote_rt::Kind::Io, "no device took the label")
-                }));
+            // The pool does without a log.
+            if top.top.is_log {
+                continue;
             }
+            if let (true, Some(error)) = (taken.leaves.is_empty(), last) {
+                return Err(error);
+            }
+            all.push(taken);
         }
-        Ok(())
+        Ok(all)
     }
 
     /// The uberblock goes to all four labels of every leaf. Gives the leaves that took it.
-    async fn write_uberblock(&self, tops: &[&VdevConfig], uberblock: &Uberblock) -> Result<usize> {
-        let mut written = 0;
+    async fn write_uberblock(&self, tops: &[&VdevConfig], uberblock: &Uberblock) -> Taken {
+        let mut taken = Taken::none("uberblock");
         for top in tops {
             for leaf in top.leaves() {
                 let ashift = top.top.ashift;
                 let slot = slot_of(uberblock.txg, ashift, self.multihost.is_on());
-                let Some(id) = self.leaf_id(leaf.guid) else { continue };
+                let Some(id) = self.tree.leaf_of(leaf.guid) else { continue };
                 // A leaf that fails has its error counted; the others have the uberblock.
-                if self.tree.write_uberblock(id, uberblock, slot).await.is_ok() {
-                    written += 1;
-                }
+                let write = self.tree.write_uberblock(id, uberblock, slot);
+                drop(taken.give(&self.tree, id, write).await);
             }
         }
-        Ok(written)
-    }
-}
-
-impl Engine {
-    /// Flushes, unless that bug is in.
-    async fn flush_unless(&self, bug: Bug) -> Result<()> {
-        if is_on(bug) { Ok(()) } else { self.flush_devices().await }
+        taken
     }
 
-    /// Flushes every leaf that was written, those that came in this very txg included.
-    async fn flush_devices(&self) -> Result<()> {
-        self.tree.flush().await.map(drop)
-    }
-
-    /// The leaf, if it can be written.
-    fn leaf_id(&self, guid: u64) -> Option<LeafId> {
-        let (id, _) = self.tree.leaves().find(|(_, leaf)| leaf.guid() == guid)?;
-        Some(id)
+    /// Flushes every leaf that was written, those that came in this very txg included, unless that
+    /// bug is in. Gives the leaves for which what they took is durable now: one at least of each of
+    /// `taken`.
+    async fn flush_unless(&self, bug: Bug, taken: Vec<Taken>) -> Result<BTreeSet<LeafId>> {
+        let flushed = if is_on(bug) { FlushOutcome::default() } else { self.tree.flush().await? };
+        let mut durable = BTreeSet::new();
+        for taken in taken {
+            durable.extend(taken.settle(&self.tree, &flushed)?);
+        }
+        Ok(durable)
     }
 }
 

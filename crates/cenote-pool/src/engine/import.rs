@@ -74,15 +74,17 @@ impl Engine {
         let base_txg = newest.unwrap_or(0).max(pool.txg());
         let engine = Self::from_pool(&pool, base_txg).await?;
         engine.adopt_checkpoint(&pool).await?;
-        // Before anything is allocated: what the logs have must not be overwritten.
-        engine.claim_logs(&pool, options.missing_log_ok).await?;
-        engine.tidy().await?;
+        // Before anything is written: slots and uberblocks are those of a pool with heartbeats, if
+        // it is one, and they are there from now on.
         engine.follow_properties().await?;
         if engine.multihost.is_on() && options.host.as_ref().is_some_and(|host| host.hostid == 0) {
             // Nobody could tell whose heartbeats they are.
             engine.stop("the pool has the multihost property on and this system has no hostid");
             return Err(OpenError::NoHostId.into());
         }
+        // Before anything is allocated: what the logs have must not be overwritten.
+        engine.claim_logs(&pool, options.missing_log_ok).await?;
+        engine.tidy().await?;
         if engine.multihost.is_on() {
             // Other hosts are told before anybody may change anything.
             engine.sync().await?;

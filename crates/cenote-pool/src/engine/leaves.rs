@@ -171,7 +171,7 @@ impl Engine {
             return Err(Error::new(Kind::Io, EngineError::StillFailing(dead.guid())));
         }
         if suspended.is_some() {
-            self.suspension.resume();
+            self.suspension.resume()?;
         }
         if back.is_empty() && gone.is_empty() {
             return Ok(());

@@ -173,11 +173,14 @@ impl Suspension {
         }
     }
 
-    /// Suspends the pool without an I/O that waits.
+    /// Suspends the pool without an I/O that waits. Another host is a cause above all others: what
+    /// it may have changed stays changed, however well the devices are.
     pub(super) fn suspend(&self, cause: Suspended) {
         {
             let mut inner = self.lock();
-            inner.suspended.get_or_insert(cause);
+            if !matches!(inner.suspended, Some(Suspended::Multihost(_))) {
+                inner.suspended = Some(cause);
+            }
             // Where nobody could clear it, it does not come back.
             inner.is_abandoned |= !inner.is_armed;
         }
@@ -185,13 +188,21 @@ impl Suspension {
     }
 
     /// Everything that is held is tried again.
-    pub(super) fn resume(&self) {
+    ///
+    /// # Errors
+    /// `Kind::Io` if another host may have the pool: that does not pass, also not if it came to be
+    /// while somebody looked after the devices.
+    pub(super) fn resume(&self) -> Result<()> {
         {
             let mut inner = self.lock();
+            if let Some(cause @ Suspended::Multihost(_)) = &inner.suspended {
+                return Err(refusal(cause));
+            }
             inner.suspended = None;
             inner.turn += 1;
         }
         self.changed.notify_waiters();
+        Ok(())
     }
 
     /// Everything that is held fails, and nothing is held any more.
@@ -313,12 +324,34 @@ mod tests {
             let held = Arc::clone(&suspension);
             let task = cenote_rt::spawn(async move { held.hold(0, broken()).await });
             assert_eq!(suspension.until_suspended().await, Suspended::Io("broken".into()));
-            suspension.resume();
+            suspension.resume().expect("only devices");
             task.await.expect("no panic").expect("resumed");
             assert_eq!(suspension.cause(), None);
             // One that comes late.
             suspension.hold(0, broken()).await.expect("resumed meanwhile");
             assert_eq!(suspension.cause(), None);
+        })
+        .expect("runtime");
+    }
+
+    /// Devices that are well again say nothing of other hosts.
+    #[test]
+    fn another_host_is_not_forgotten() {
+        simulate(1, async {
+            let suspension = Arc::new(Suspension::default());
+            suspension.arm();
+            let held = Arc::clone(&suspension);
+            let task = cenote_rt::spawn(async move { held.hold(0, broken()).await });
+            suspension.until_suspended().await;
+            let other = Suspended::Multihost("another host".into());
+            suspension.suspend(other.clone());
+            suspension.suspend(Suspended::Io("broken".into()));
+            assert_eq!(suspension.cause(), Some(other.clone()));
+            suspension.resume().expect_err("refused");
+            assert_eq!((suspension.cause(), suspension.turn()), (Some(other), 0));
+            assert!(!task.is_finished());
+            suspension.abandon();
+            task.await.expect("no panic").expect_err("given up");
         })
         .expect("runtime");
     }

@@ -1,16 +1,34 @@
 //! Devices that are pulled out together: they lose what they had not flushed, and can be put back.
+//! Or they hang together: what they are asked to write is done late.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
-use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Notify, Result};
 
-/// What devices hang on: pulled out after a number of writes and flushes.
+/// What devices hang on: pulled out after a number of writes and flushes, or at a certain flush.
 #[derive(Debug)]
 pub(crate) struct Bus {
     left: AtomicI64,
     is_out: AtomicBool,
+    /// Writes that were begun.
+    writes: AtomicU64,
+    trap: Mutex<Trap>,
+    is_hung: AtomicBool,
+    goes_on: Notify,
+}
+
+/// What happens at a flush.
+#[derive(Debug, Default)]
+enum Trap {
+    #[default]
+    None,
+    /// Out, if something was written there before.
+    Out { after: Range<u64>, is_set: bool },
+    /// The bus hangs.
+    Hang,
 }
 
 /// A device on a bus.
@@ -30,7 +48,35 @@ struct Contents {
 impl Bus {
     /// One that stays in.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { left: AtomicI64::new(i64::MAX), is_out: AtomicBool::new(false) })
+        Arc::new(Self {
+            left: AtomicI64::new(i64::MAX),
+            is_out: AtomicBool::new(false),
+            writes: AtomicU64::new(0),
+            trap: Mutex::default(),
+            is_hung: AtomicBool::new(false),
+            goes_on: Notify::new(),
+        })
+    }
+
+    /// Writes so far.
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::SeqCst)
+    }
+
+    /// Pulls the devices out at the first flush after a write that begins in that range.
+    pub(crate) fn pull_out_at_flush_after(&self, after: Range<u64>) {
+        *self.trap.lock().unwrap() = Trap::Out { after, is_set: false };
+    }
+
+    /// From the next flush on nothing is answered.
+    pub(crate) fn hang_at_flush(&self) {
+        *self.trap.lock().unwrap() = Trap::Hang;
+    }
+
+    /// What was not answered is done now.
+    pub(crate) fn go_on(&self) {
+        self.is_hung.store(false, Ordering::SeqCst);
+        self.goes_on.notify_waiters();
     }
 
     /// Pulls the devices out after so many writes and flushes.
@@ -59,6 +105,42 @@ impl Bus {
             self.is_out.store(true, Ordering::SeqCst);
         }
         self.check()
+    }
+
+    /// A write begins there.
+    async fn write(&self, offset: u64) -> Result<()> {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        if let Trap::Out { after, is_set } = &mut *self.trap.lock().unwrap() {
+            *is_set |= after.contains(&offset);
+        }
+        self.answer().await;
+        self.pass()
+    }
+
+    async fn flush(&self) -> Result<()> {
+        {
+            let mut trap = self.trap.lock().unwrap();
+            match &*trap {
+                Trap::Out { is_set: true, .. } => self.left.store(0, Ordering::SeqCst),
+                Trap::Hang => self.is_hung.store(true, Ordering::SeqCst),
+                _ => {}
+            }
+            if !matches!(&*trap, Trap::Out { is_set: false, .. }) {
+                *trap = Trap::None;
+            }
+        }
+        self.answer().await;
+        self.pass()
+    }
+
+    async fn answer(&self) {
+        loop {
+            let goes_on = self.goes_on.notified();
+            if !self.is_hung.load(Ordering::SeqCst) {
+                return;
+            }
+            goes_on.await;
+        }
     }
 
     fn check(&self) -> Result<()> {
@@ -96,7 +178,7 @@ impl Device for Pluggable {
 
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.bus.pass()?;
+            self.bus.write(offset).await?;
             let mut contents = self.contents.lock().unwrap();
             let mut at = offset;
             for part in parts {
@@ -109,7 +191,7 @@ impl Device for Pluggable {
 
     fn flush(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.bus.pass()?;
+            self.bus.flush().await?;
             let mut contents = self.contents.lock().unwrap();
             contents.durable = contents.now.clone();
             Ok(())

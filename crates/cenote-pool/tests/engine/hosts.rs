@@ -1,15 +1,18 @@
 //! A pool and other hosts, and a pool that goes back for good.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_dmu::Tx;
 use cenote_pool::engine::admin::PoolSetting;
+use cenote_pool::engine::zil::LogRecord;
 use cenote_pool::engine::{Engine, EngineError, Suspended};
 use cenote_pool::import::{Host, scan_devices};
 use cenote_pool::{OpenError, OpenOptions, Pool, leaks};
-use cenote_rt::{block_on, simulate, sleep, tunables};
+use cenote_rt::{block_on, simulate, sleep, tunables, until};
 
-use crate::pools;
-use crate::unplugged::{Fixture, as_devices, judge};
+use crate::pools::{self, as_devices};
+use crate::unplugged::{Fixture, judge};
 
 /// What another host finds that wants the pool.
 async fn take(fixture: &Fixture) -> cenote_rt::Result<()> {
@@ -57,6 +60,70 @@ fn a_pool_in_use_is_left_alone() {
         let error = engine.clear(None).await.unwrap_err();
         assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
         engine.abandon();
+    })
+    .unwrap();
+}
+
+/// Devices that do not answer are no excuse: what they do late, another host may have overtaken.
+#[test]
+fn a_host_that_hung_writes_no_commit() {
+    tunables::MULTIHOST_INTERVAL.set(100).unwrap();
+    block_on(2, async {
+        let fixture = Fixture::new("mirror", 2, 2).await;
+        let engine = &fixture.engine;
+        engine.set_pool(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
+        let kept = engine.uberblock().txg;
+        fixture.bus.hang_at_flush();
+        let sync = {
+            let engine = Arc::clone(engine);
+            let comment = PoolSetting::Comment(Some("late".into()));
+            cenote_rt::spawn(async move { engine.set_pool(vec![comment]).await })
+        };
+        let cause = until(Duration::from_secs(20), engine.until_suspended()).await;
+        assert!(matches!(cause, Some(Suspended::Multihost(_))), "{cause:?}");
+        fixture.bus.go_on();
+        sleep(Duration::from_millis(500)).await;
+        // A heartbeat that ended late changes nothing.
+        let error = engine.clear(None).await.unwrap_err();
+        assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
+        assert!(!sync.is_finished());
+        let scan = scan_devices(as_devices(&fixture.devices)).await;
+        let newest = scan.find("tank").unwrap().uberblocks().iter().map(|found| found.txg).max();
+        assert_eq!(newest, Some(kept), "written without heartbeats");
+        engine.abandon();
+        sync.await.unwrap().unwrap_err();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_host_without_a_number_writes_nothing() {
+    tunables::MULTIHOST_INTERVAL.set(100).unwrap();
+    block_on(2, async {
+        let fixture = Fixture::new("mirror", 2, 2).await;
+        let engine = &fixture.engine;
+        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let object = pools::new_object(engine, &head).await.unwrap();
+        // A log that the next opening claims: the first commit of it is a sync.
+        for round in 0..2 {
+            let write = |tx: &mut Tx<'_>| {
+                tx.write(object, 0, &[round; 4096])?;
+                Ok(((), vec![LogRecord::write_later(object, 0, 4096)]))
+            };
+            engine.apply_logged(&head, write).await.unwrap();
+            engine.commit_log(&head, Some(object)).await.unwrap();
+        }
+        engine.set_pool(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
+        engine.rest().await.unwrap();
+        let Fixture { bus, devices, guid, engine } = fixture;
+        drop((engine, head));
+
+        let nobody = Host { hostid: 0, hostname: String::new() };
+        let options = OpenOptions { host: Some(nobody), force: true, ..OpenOptions::default() };
+        let before = bus.writes();
+        let error = Engine::open_devices(as_devices(&devices), guid, &options).await.unwrap_err();
+        assert!(matches!(error.cause(), Some(OpenError::NoHostId)), "{error}");
+        assert_eq!(bus.writes(), before);
     })
     .unwrap();
 }

@@ -1,6 +1,5 @@
 //! A small pool in memory, looked at from all sides.
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_device::{Device, Image, ImageDevice};
@@ -15,10 +14,11 @@ use cenote_pool::engine::{Engine, Head, NewDataset};
 use cenote_pool::import::scan_devices;
 use cenote_pool::{Candidate, OpenOptions, Pool, leaks};
 use cenote_rt::{Result, Rng, tunables};
+use cenote_testkit::cuts;
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
 use crate::audit::Auditor;
-use crate::pools;
+use crate::pools::{self, as_devices};
 
 /// Bytes of a block of test objects.
 pub(crate) const BLOCK: u64 = 16 << 10;
@@ -109,9 +109,8 @@ impl MemoryPool {
     /// Writes the devices to files.
     pub(crate) fn write_images(&self) -> pools::TempDir {
         let dir = pools::TempDir::new();
-        for (index, device) in self.devices.iter().enumerate() {
-            write_image(&device.image(), &dir.path().join(format!("d{index}.img")));
-        }
+        let images: Vec<_> = self.devices.iter().map(|device| device.image()).collect();
+        cuts::unpack(&images, dir.path());
         dir
     }
 
@@ -236,24 +235,6 @@ impl MemoryPool {
 
 fn image_device(index: usize) -> Arc<ImageDevice> {
     Arc::new(ImageDevice::new(format!("d{index}.img"), Image::zeroed(SIZE)))
-}
-
-fn as_devices(devices: &[Arc<ImageDevice>]) -> Vec<Arc<dyn Device>> {
-    devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
-}
-
-pub(crate) fn write_image(image: &Image, path: &Path) {
-    use std::io::{Seek, SeekFrom, Write};
-    let mut file = std::fs::File::create(path).unwrap();
-    file.set_len(image.size()).unwrap();
-    let mut buf = vec![0; 1 << 20];
-    for offset in (0..image.size()).step_by(1 << 20) {
-        image.read_at(offset, &mut buf);
-        if buf.iter().any(|byte| *byte != 0) {
-            file.seek(SeekFrom::Start(offset)).unwrap();
-            file.write_all(&buf).unwrap();
-        }
-    }
 }
 
 /// A file system without anything.

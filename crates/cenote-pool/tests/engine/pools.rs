@@ -48,6 +48,11 @@ impl Drop for TempDir {
     }
 }
 
+/// As a pool takes them.
+pub(crate) fn as_devices<D: Device + 'static>(devices: &[Arc<D>]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
+}
+
 /// A shape of pools.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {

@@ -2,6 +2,7 @@
 //! lost, nothing that was accepted either, and OpenZFS finds the pool whole.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_device::Device;
 use cenote_pool::engine::admin::PoolSetting;
@@ -10,13 +11,14 @@ use cenote_pool::engine::{Engine, EngineError, Event, Suspended};
 use cenote_pool::import::scan_devices;
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_rt::{Kind, Rng, simulate};
+use cenote_testkit::cuts;
 use cenote_testkit::rng::cases;
 use cenote_vdev::VdevState;
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
 use crate::bus::{Bus, Pluggable};
-use crate::memory::write_image;
-use crate::{pools, tempfile_dir};
+use crate::pools::{self, as_devices};
+use crate::tempfile_dir;
 
 const SIZE: u64 = 64 << 20;
 const BLOCKS: u64 = 12;
@@ -136,17 +138,11 @@ fn object_of_test(tx: &mut cenote_dmu::Tx<'_>) -> cenote_dmu::TxResult<u64> {
     panic!("the object is gone");
 }
 
-/// As a pool takes them.
-pub(crate) fn as_devices(devices: &[Arc<Pluggable>]) -> Vec<Arc<dyn Device>> {
-    devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
-}
-
 /// Asks OpenZFS.
 pub(crate) fn judge(devices: &[Arc<Pluggable>]) {
     let dir = tempfile_dir();
-    for (number, device) in devices.iter().enumerate() {
-        write_image(&device.image(), &dir.path().join(format!("d{number}.img")));
-    }
+    let images: Vec<_> = devices.iter().map(|device| device.image()).collect();
+    cuts::unpack(&images, dir.path());
     pools::judge(dir.path(), "tank");
 }
 
@@ -173,6 +169,47 @@ fn a_suspended_pool_goes_on_where_it_stood() {
     }
     println!("{points} cuts, {suspended} suspended pools");
     assert!(suspended > points / 2, "{suspended} of {points}");
+}
+
+/// Where the first label of a device has its uberblocks, and the second one its config.
+const RING: std::ops::Range<u64> = 128 << 10..256 << 10;
+const SECOND_CONFIG: std::ops::Range<u64> = (256 + 16) << 10..(256 + 128) << 10;
+
+#[test]
+fn a_txg_counts_once_a_flush_says_so() {
+    for (layout, count) in [("disk", 1), ("mirror", 2)] {
+        for after in [RING, SECOND_CONFIG] {
+            simulate(1, a_last_flush_fails(layout, count, after)).unwrap();
+        }
+    }
+}
+
+/// All devices are gone at the flush after a commit has written there.
+async fn a_last_flush_fails(layout: &str, count: usize, after: std::ops::Range<u64>) {
+    let fixture = Fixture::new(layout, count, count).await;
+    let engine = &fixture.engine;
+    fixture.bus.pull_out_at_flush_after(after.clone());
+    let is_cleared = Arc::new(AtomicBool::new(false));
+    let rescue = {
+        let (engine, bus) = (Arc::clone(engine), Arc::clone(&fixture.bus));
+        let (devices, is_cleared) = (fixture.devices.clone(), Arc::clone(&is_cleared));
+        cenote_rt::spawn(async move {
+            engine.until_suspended().await;
+            bus.put_back(&devices);
+            is_cleared.store(true, Ordering::SeqCst);
+            engine.clear(None).await.unwrap();
+        })
+    };
+    // The config changes, so all flushes of a commit are there.
+    engine.set_pool(vec![PoolSetting::Comment(Some("new".into()))]).await.unwrap();
+    assert!(is_cleared.load(Ordering::SeqCst), "{layout}, {after:x?}: told too early");
+    rescue.await.unwrap();
+    let txg = engine.uberblock().txg;
+    // What a power cut would leave.
+    fixture.put_back();
+    let scan = scan_devices(as_devices(&fixture.devices)).await;
+    let newest = scan.find("tank").unwrap().uberblocks().iter().map(|found| found.txg).max();
+    assert_eq!(newest, Some(txg), "{layout}, {after:x?}");
 }
 
 #[test]

@@ -13,10 +13,11 @@
 
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::uberblock::Uberblock;
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::Result;
 use cenote_vdev::labels::slot_of;
 
 use crate::Pool;
+use crate::engine::commit::Taken;
 use crate::engine::dsl::history;
 use crate::engine::ops::Request;
 use crate::engine::{CheckpointError, Engine};
@@ -64,23 +65,19 @@ impl Engine {
             ..kept
         };
         let is_data = |top: &&VdevConfig| top.kind.is_concrete() && !top.top.is_log;
-        let mut written = 0;
+        let (tree, mut taken) = (pool.tree(), Taken::none("uberblock"));
         for top in pool.config().vdev_tree.children.iter().filter(is_data).take(TOPS) {
             let slot = slot_of(uberblock.txg, top.top.ashift, is_multihost);
             for leaf in top.leaves() {
-                let found = pool.tree().leaves().find(|(_, found)| found.guid() == leaf.guid);
-                let Some((id, _)) = found else { continue };
+                let Some(id) = tree.leaf_of(leaf.guid) else { continue };
                 // One that fails lacks it, the others have it.
-                if pool.tree().write_uberblock(id, &uberblock, slot).await.is_ok() {
-                    written += 1;
-                }
+                let write = tree.write_uberblock(id, &uberblock, slot);
+                drop(taken.give(tree, id, write).await);
             }
         }
-        if written == 0 {
-            return Err(Error::new(Kind::Io, "no device took the uberblock"));
-        }
         // From here on the pool is back. Space of later txgs may be used again only after this.
-        pool.tree().flush().await?;
+        let flushed = tree.flush().await?;
+        taken.settle(tree, &flushed)?;
         Ok(kept.txg)
     }
 }
