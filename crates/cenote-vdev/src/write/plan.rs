@@ -250,7 +250,9 @@ impl<'a> Builder<'a> {
             }
         }
         let mut has_column = vec![false; by_child.len()];
-        places.iter().for_each(|(child, _)| has_column[*child] = true);
+        for (child, _) in &places {
+            has_column[*child] = true;
+        }
         let mut children = Vec::with_capacity(by_child.len());
         for (child, mut pieces) in by_child.into_iter().enumerate() {
             pieces.sort_by_key(|piece| piece.offset);
