@@ -38,11 +38,17 @@ pub enum Bug {
     RewriteOfOldBlocks,
     /// The log of the oldest unflushed txg is dropped with those before it.
     LogDroppedEarly,
+    /// Records of an intent log count as durable while they are on their way.
+    NoFlushOfLog,
+    /// A txg is synced before the intent logs that a crash left have their space.
+    ClaimAfterAllocate,
+    /// Of an intent log that a crash left only the first block is claimed.
+    ClaimWithoutTail,
 }
 
 impl Bug {
-    /// All of them.
-    pub const ALL: [Self; 14] = [
+    /// Those that cuts of a pool show.
+    pub const OF_POOLS: [Self; 14] = [
         Self::NoFlushBeforeLabels,
         Self::NoFlushBeforeUberblock,
         Self::NoFlushAfterUberblock,
@@ -58,6 +64,9 @@ impl Bug {
         Self::RewriteOfOldBlocks,
         Self::LogDroppedEarly,
     ];
+    /// Those that cuts of intent logs show.
+    pub const OF_LOGS: [Self; 3] =
+        [Self::NoFlushOfLog, Self::ClaimAfterAllocate, Self::ClaimWithoutTail];
 }
 
 static ON: AtomicU8 = AtomicU8::new(0);

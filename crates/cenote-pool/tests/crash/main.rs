@@ -24,7 +24,7 @@ use workload::{DEVICE_SIZE, Layout};
 
 /// Rounds of a run: a txg or a few each.
 const ROUNDS: u64 = 32;
-const ROUNDS_ALL: u64 = 120;
+const ROUNDS_ALL: u64 = 64;
 /// What the usual layouts come to at least.
 const POINTS_MIN: usize = 5000;
 /// How many OpenZFS is to look at, at least.

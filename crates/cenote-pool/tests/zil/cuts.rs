@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use cenote_device::{Image, ImageDevice, Log, Recorder, Replay};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::engine::zil::VolumeReplayer;
+use cenote_rt::seeded::{self, Bug};
 use cenote_rt::{Rng, block_on};
 use cenote_testkit::cuts;
 
@@ -15,6 +16,9 @@ use crate::pools::{self, Layout};
 const OPS: u64 = 10;
 /// Names of the volumes; two tasks write each.
 const NAMES: [&str; 2] = ["tank/a", "tank/b"];
+
+/// Variable that puts a bug in.
+const BUG: &str = "CENOTE_SEEDED_BUG";
 
 /// What was durable when a mark was set, by volume.
 type Acks = Arc<Mutex<Vec<Vec<usize>>>>;
@@ -29,6 +33,8 @@ struct Run {
 fn every_cut_keeps_what_was_committed() {
     let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     println!("CENOTE_SEED={seed}");
+    let bug = std::env::var(BUG).ok();
+    seeded::set(Bug::OF_LOGS.into_iter().find(|found| bug == Some(format!("{found:?}"))));
     let wanted = std::env::var("CENOTE_LAYOUT").unwrap_or_default();
     for layout in Layout::ALL {
         if !wanted.is_empty() && format!("{layout:?}") != wanted {
@@ -38,6 +44,28 @@ fn every_cut_keeps_what_was_committed() {
         let (points, second) = block_on(2, explore(layout, seed)).unwrap();
         let seconds = cenote_rt::monotonic().saturating_sub(start).as_secs_f64();
         println!("{layout:?}: {points} points, {second} second cuts in {seconds:.1} s");
+    }
+}
+
+/// The test above is itself tested: with each of the bugs it must fail. They are on in a process of
+/// its own, since the other tests here are to go on without.
+#[test]
+fn every_seeded_bug_of_logs_is_found() {
+    if !cfg!(debug_assertions) {
+        let test = cenote_testkit::skip::current_test();
+        return cenote_testkit::skip::skip(&test, "the bugs are not in a build without assertions");
+    }
+    for bug in Bug::OF_LOGS {
+        let said = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "cuts::every_cut_keeps_what_was_committed", "--nocapture"])
+            .envs([(BUG, format!("{bug:?}")), ("CENOTE_LAYOUT", "Disk".into())])
+            .env("RUST_BACKTRACE", "0")
+            .output()
+            .unwrap();
+        assert!(!said.status.success(), "{bug:?} is not found");
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        let why = text.lines().find(|line| line.contains("seed 1 event"));
+        println!("{bug:?}: found by {}", why.unwrap_or_else(|| panic!("{bug:?}: {text}")));
     }
 }
 

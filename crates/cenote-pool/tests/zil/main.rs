@@ -9,6 +9,7 @@ mod golden;
 mod images;
 mod model;
 mod pools;
+mod reopened;
 
 use std::sync::Arc;
 

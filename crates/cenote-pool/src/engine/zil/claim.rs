@@ -24,6 +24,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ZIL_HEADER_LEN;
 use cenote_ondisk::zil::record::records;
 use cenote_ondisk::zil::{Body, LogBlock, ZilFlags, ZilHeader, block_seq};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, FixedSet, Kind, Result};
 
 use super::chain::no_header;
@@ -59,6 +60,10 @@ impl Engine {
         are_dropped: bool,
     ) -> Result<()> {
         let (logs, claimed_before) = left_logs(pool).await?;
+        if is_on(Bug::ClaimAfterAllocate) {
+            self.with_config(super::super::Config::touch);
+            self.sync().await?;
+        }
         let first_txg = self.open_txg();
         let mut dropped = Vec::new();
         for Left { object, header } in claimed_before {
@@ -157,6 +162,9 @@ impl Engine {
             extent.max_block = block_seq(&bp);
             extent.newest_birth = extent.newest_birth.max(bp.birth());
             let Some((next, targets)) = read_block(&self.store, &bp).await? else { break };
+            if is_on(Bug::ClaimWithoutTail) && block_seq(&bp) > block_seq(&header.log) {
+                break;
+            }
             for (seq, target) in targets {
                 if let Some(target) = target.filter(|target| target.birth() >= first_txg) {
                     if !self.is_readable(&target).await?
