@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use cenote_rt::{FixedMap, tunables};
 
-use self::streams::{Bounds, Extent, Streams, Wish};
+use self::streams::{BLOCKS_MIN, Bounds, Extent, Streams, Wish};
 use super::step::Step;
 use super::tx::Tx;
 use super::view::geometry_of;
@@ -51,8 +51,11 @@ impl ReadAhead {
         let Ok(dnode) = tx.dnode(object) else { return };
         let extent = Extent {
             block_size: dnode.data_block_size(),
-            blocks: geometry_of(&dnode).max_block + 1,
+            blocks: geometry_of(&dnode).max_block.saturating_add(1),
         };
+        if extent.blocks < BLOCKS_MIN {
+            return;
+        }
         let (bounds, now) = (bounds(), cenote_rt::monotonic());
         let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
         make_room(&mut objects, object, now, bounds.reap);

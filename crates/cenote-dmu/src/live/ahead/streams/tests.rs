@@ -87,17 +87,12 @@ fn the_end_is_not_passed() {
         reader.ask(start..start + 4, true);
     }
     assert!(reader.wished.iter().copied().eq(end - 32..end));
-    assert!(reader.streams.streams.is_empty(), "at the end a stream is over");
+    assert!(reader.streams.sequences.is_empty(), "at the end a stream is over");
     let mut steps = Reader::default();
     for number in 1..6 {
         steps.ask(end - 100 * (6 - number)..end - 100 * (6 - number) + 1, true);
     }
     assert!(steps.wished.iter().all(|block| *block < end) && !steps.wished.is_empty());
-    let tiny = Extent { blocks: 2, ..OBJECT };
-    let mut streams = Streams::default();
-    for block in 0..2 {
-        assert_eq!(streams.note(block..block + 1, true, tiny, &bounds(), Duration::ZERO), None);
-    }
 }
 
 #[test]
@@ -110,7 +105,7 @@ fn random_requests_are_left_alone() {
             let start = rng.below(blocks - 1);
             reader.now += rng.below(2);
             reader.ask(start..start + 1, true);
-            assert!(reader.streams.streams.len() <= 8);
+            assert!(reader.streams.sequences.len() <= 8);
         }
         let count = reader.wished.len();
         assert!(count < requests / 100, "{count} of {blocks} blocks for nothing");
@@ -146,7 +141,7 @@ fn requests_out_of_order_are_of_their_stream() {
         let place = if block < 16 { block } else { block ^ 3 };
         reader.ask(place..place + 1, false);
     }
-    assert_eq!(reader.streams.streams.len(), 1);
+    assert_eq!(reader.streams.sequences.len(), 1);
     let mut wished = reader.wished.clone();
     wished.sort_unstable();
     wished.dedup();
