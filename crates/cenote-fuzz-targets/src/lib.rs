@@ -14,6 +14,7 @@ pub mod codecs;
 pub mod lists;
 pub mod objects;
 pub mod space;
+pub mod wire;
 pub mod zaps;
 
 /// Name and function of a fuzz target.
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     ("label", lists::label),
     ("lz4", codecs::lz4),
     ("lzjb", codecs::lzjb),
+    ("nbd", wire::nbd),
     ("nvlist_native", lists::nvlist_native),
     ("nvlist_xdr", lists::nvlist_xdr),
     ("objset", blocks::objset),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The decoders: one target each in `fuzz/fuzz_targets`, one folder each in `fuzz/seeds`.
-const DECODERS: [&str; 33] = [
+const DECODERS: [&str; 34] = [
     "acl",
     "blkptr",
     "bpobj",
@@ -24,6 +24,7 @@ const DECODERS: [&str; 33] = [
     "label",
     "lz4",
     "lzjb",
+    "nbd",
     "nvlist_native",
     "nvlist_xdr",
     "objset",

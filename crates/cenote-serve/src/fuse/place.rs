@@ -46,8 +46,9 @@ pub(super) fn resolve(at: &Path) -> Result<PathBuf> {
 pub(super) fn detach_dead(at: &Path) -> Result<bool> {
     let mut is_any = false;
     while is_ours(at)? {
-        match std::fs::symlink_metadata(at) {
-            Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
+        // Attributes may be in the kernel's cache: this is always asked of whoever serves it.
+        match rustix::fs::statvfs(at) {
+            Err(Errno::NOTCONN) => {
                 detach(at, true)?;
                 is_any = true;
             }
