@@ -25,6 +25,7 @@
 //!
 //! Sources: spec 02 §5, §6.3; spec 05 §5.5.
 
+mod bound;
 mod content;
 mod layout;
 mod prepare;
@@ -45,6 +46,7 @@ use crate::cache::Form;
 use crate::error::WriteError;
 use crate::policy::{CompressionPolicy, WritePolicy};
 use crate::store::{BlockStore, key_of, located};
+pub use bound::SpaceBound;
 pub use content::{Content, Draft};
 use layout::Layout;
 pub use prepare::{Prepared, Stored};

@@ -13,6 +13,8 @@ use cenote_ondisk::objset::{ObjSetFlags, ZIL_HEADER_LEN};
 use cenote_ranges::RangeSet;
 use cenote_rt::Buf;
 
+use super::footprint::{DnodeFootprint, Footprint, ObjectFootprint};
+
 /// What a changed object counts beside its blocks.
 const OBJECT_BYTES: u64 = 512;
 
@@ -57,6 +59,7 @@ pub(super) struct ObjectLayer {
     pub(super) spill: SpillChange,
     /// Bytes of `blocks`.
     block_bytes: u64,
+    footprint: ObjectFootprint,
 }
 
 /// Changes of an object set.
@@ -72,6 +75,9 @@ pub(super) struct Layer {
     pub(super) count_delta: i64,
     /// Bytes that it keeps in memory.
     pub(super) dirty_bytes: u64,
+    /// What syncing it writes.
+    pub(super) footprint: Footprint,
+    dnodes: DnodeFootprint,
     /// A directory got a name of more than 255 bytes.
     pub(super) has_long_name: bool,
 }
@@ -87,6 +93,7 @@ impl ObjectLayer {
             early: BTreeMap::new(),
             spill: SpillChange::Unchanged,
             block_bytes: 0,
+            footprint: ObjectFootprint::default(),
         }
     }
 
@@ -98,16 +105,31 @@ impl ObjectLayer {
     /// A block as it is to become.
     pub(super) fn put_block(&mut self, blkid: u64, block: Buf) {
         self.block_bytes += block.len() as u64;
+        self.footprint.put(block.len());
         self.early.remove(&blkid);
-        if let Some(before) = self.blocks.insert(blkid, block) {
-            self.block_bytes -= before.len() as u64;
+        match self.blocks.insert(blkid, block) {
+            Some(before) => self.forget(&before),
+            None => self.touch(blkid),
+        }
+    }
+
+    /// A block is no longer here.
+    fn forget(&mut self, block: &Buf) {
+        self.block_bytes -= block.len() as u64;
+        self.footprint.take(block.len());
+    }
+
+    /// What is above a block changes.
+    fn touch(&mut self, blkid: u64) {
+        if let Head::Alive(head) = &self.head {
+            self.footprint.touch(head, blkid);
         }
     }
 
     /// A block out of here, for whoever changes it and puts it back.
     pub(super) fn take_block(&mut self, blkid: u64) -> Option<Buf> {
         let block = self.blocks.remove(&blkid)?;
-        self.block_bytes -= block.len() as u64;
+        self.forget(&block);
         Some(block)
     }
 
@@ -133,8 +155,13 @@ impl ObjectLayer {
         for blkid in freed {
             self.early.remove(&blkid);
             if let Some(before) = self.blocks.remove(&blkid) {
-                self.block_bytes -= before.len() as u64;
+                self.forget(&before);
             }
+        }
+        // What is above goes as well, but at the edges.
+        if !blocks.is_empty() {
+            self.touch(blocks.start);
+            self.touch(blocks.end - 1);
         }
         self.frees.add(blocks);
     }
@@ -146,15 +173,23 @@ impl ObjectLayer {
         self.blocks.clear();
         self.early.clear();
         self.block_bytes = 0;
+        self.footprint = ObjectFootprint::default();
         self.spill = SpillChange::Unchanged;
     }
 
+    fn spill_len(&self) -> Option<usize> {
+        match &self.spill {
+            SpillChange::Set(block) => Some(block.len()),
+            SpillChange::Unchanged | SpillChange::Removed => None,
+        }
+    }
+
     fn bytes(&self) -> u64 {
-        let spill = match &self.spill {
-            SpillChange::Set(block) => block.len() as u64,
-            SpillChange::Unchanged | SpillChange::Removed => 0,
-        };
-        OBJECT_BYTES + spill + self.block_bytes
+        OBJECT_BYTES + self.spill_len().unwrap_or(0) as u64 + self.block_bytes
+    }
+
+    fn footprint(&self) -> Footprint {
+        self.footprint.total(self.alive().map(|head| &**head), self.spill_len())
     }
 
     /// Puts later changes of the same object on top.
@@ -189,14 +224,18 @@ impl Layer {
     /// Puts later changes on top.
     pub(super) fn merge(&mut self, later: Self) {
         for (object, changes) in later.objects {
+            self.footprint += self.dnodes.touch(object);
             match self.objects.entry(object) {
                 std::collections::btree_map::Entry::Vacant(entry) => {
                     self.dirty_bytes += changes.bytes();
+                    self.footprint += changes.footprint();
                     entry.insert(changes);
                 }
                 std::collections::btree_map::Entry::Occupied(mut entry) => {
                     let before = entry.get().bytes();
+                    self.footprint -= entry.get().footprint();
                     entry.get_mut().merge(changes);
+                    self.footprint += entry.get().footprint();
                     self.dirty_bytes = self.dirty_bytes + entry.get().bytes() - before;
                 }
             }

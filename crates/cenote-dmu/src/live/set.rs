@@ -14,6 +14,7 @@ use super::alloc::Cursor;
 use super::blocks::Blocks;
 use super::context::{SyncContext, Synced};
 use super::error::LiveError;
+use super::footprint::Footprint;
 use super::layer::Layer;
 use super::object::new_dnode;
 use super::step::{ObjectSpec, Step, TxResult};
@@ -66,7 +67,7 @@ pub struct Live {
 
 /// What a run of a closure came to.
 enum Attempt<T> {
-    Done(T),
+    Done(T, Footprint),
     Need(Box<super::Missing>, u64),
 }
 
@@ -168,24 +169,36 @@ impl Live {
         txg: u64,
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<T> {
+        Ok(self.run(Some(txg), &mut change).await?.0)
+    }
+
+    /// The same, and what syncing the txg writes more than without the change.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn apply_measured<T>(
+        &self,
+        txg: u64,
+        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<(T, Footprint)> {
         self.run(Some(txg), &mut change).await
     }
 
     /// Looks at the set as it is now. Whatever the closure changes is forgotten.
     pub async fn inspect<T>(&self, mut look: impl FnMut(&mut Tx<'_>) -> TxResult<T>) -> Result<T> {
-        self.run(None, &mut look).await
+        Ok(self.run(None, &mut look).await?.0)
     }
 
     async fn run<T>(
         &self,
         txg: Option<u64>,
         change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<T>,
-    ) -> Result<T> {
+    ) -> Result<(T, Footprint)> {
         let mut fetched = Fetched::default();
         let mut replaced = 0;
         loop {
             let (missing, generation) = match self.attempt(txg, &fetched, change)? {
-                Attempt::Done(value) => return Ok(value),
+                Attempt::Done(value, added) => return Ok((value, added)),
                 Attempt::Need(missing, generation) => (missing, generation),
             };
             match self.blocks.read(missing.pointer, missing.place).await {
@@ -226,11 +239,12 @@ impl Live {
         let (overlay, cursor, has_found) = (tx.overlay, tx.cursor, tx.has_found_number);
         match result {
             Ok(value) => {
+                let mut added = Footprint::default();
                 if let Some(txg) = txg {
                     state.cursor = cursor;
-                    self.merge(&mut state, txg, overlay)?;
+                    added = self.merge(&mut state, txg, overlay)?;
                 }
-                Ok(Attempt::Done(value))
+                Ok(Attempt::Done(value, added))
             }
             Err(Step::Need(missing)) => {
                 if !has_found {
@@ -243,10 +257,10 @@ impl Live {
         }
     }
 
-    /// Puts an overlay on top of the layer of its txg.
-    fn merge(&self, state: &mut State, txg: u64, overlay: Layer) -> Result<()> {
+    /// Puts an overlay on top of the layer of its txg; tells what that adds to it.
+    fn merge(&self, state: &mut State, txg: u64, overlay: Layer) -> Result<Footprint> {
         if overlay.is_empty() {
-            return Ok(());
+            return Ok(Footprint::default());
         }
         let is_open = state.layers.back().is_some_and(|e| e.txg == txg && !e.is_sealed);
         if !is_open {
@@ -256,8 +270,9 @@ impl Live {
         let layer = state.layers.back_mut().and_then(|entry| Arc::get_mut(&mut entry.layer));
         // V1: an unsealed layer is nobody else's.
         let layer = layer.ok_or_else(|| self.broken(LiveError::Layer("layer is shared")))?;
+        let before = layer.footprint;
         layer.merge(overlay);
-        Ok(())
+        Ok(layer.footprint.beyond(&before))
     }
 
     /// Sets the header of the intent log from `txg` on; unlike other changes this may go into a

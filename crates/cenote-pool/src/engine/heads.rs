@@ -137,6 +137,13 @@ impl std::fmt::Debug for Head {
 /// the next.
 pub(super) struct HeadPolicy(Settings);
 
+impl HeadPolicy {
+    /// Copies of users' data.
+    pub(super) const fn copies(&self) -> u8 {
+        self.0.dataset.copies
+    }
+}
+
 impl PolicySource for HeadPolicy {
     fn policy(&self, block: &BlockSpec) -> Result<WritePolicy> {
         policy_of(&self.0.pool, &self.0.dataset, block)

@@ -66,7 +66,10 @@ impl Engine {
                 let is_woken = cenote_rt::until(left, wake.notified()).await.is_some();
                 // Whoever wakes counts in what is being synced; what has come since that ended may
                 // be little, and many small txgs cost more than a large one.
-                let is_early = |engine: Arc<Self>| !is_due(engine.dirty_bytes());
+                let is_early = |engine: Arc<Self>| {
+                    let is_tight = engine.admission.take_tight();
+                    !is_tight && !is_due(engine.dirty_bytes())
+                };
                 if is_woken && engine.upgrade().is_some_and(is_early) {
                     continue;
                 }
@@ -118,9 +121,8 @@ impl Engine {
         }
     }
 
-    /// Counts what a change of `head` in `txg` added, and starts a sync if that is enough. Gives
-    /// the bytes.
-    pub(super) fn note_dirty(&self, head: &Head, txg: u64) -> u64 {
+    /// Counts what a change of `head` in `txg` added, and starts a sync if that is enough.
+    pub(super) fn note_dirty(&self, head: &Head, txg: u64) {
         let now = head.live().dirty_bytes(txg);
         let before = head.dirty.swap(now, Ordering::AcqRel);
         // Less than before: it is the head's first change in a new txg.
@@ -131,7 +133,6 @@ impl Engine {
         if is_due(dirty) {
             self.wake.notify_one();
         }
-        added
     }
 
     /// Counts again once a txg is committed: what is left belongs to the open one.

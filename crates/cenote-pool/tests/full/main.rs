@@ -166,6 +166,68 @@ fn what_frees_works_on_a_full_pool() {
     });
 }
 
+/// No sync but those for room.
+#[test]
+fn a_full_pool_is_written_over_without_an_end() {
+    for len in [128 << 10, 8 << 10, 512] {
+        simulate(async {
+            let mut fixture = Fixture::new(len).await;
+            let object = fixture.new_object(len).await;
+            // Three quarters of what is for users, then as much again at random places.
+            let blocks = (9 * SIZE / 32 / len).min(4000);
+            for block in 0..blocks {
+                fixture.write(object, block * len, len).await.unwrap();
+            }
+            let mut written = 0;
+            for _ in 0..blocks {
+                let block = fixture.rng.below(blocks);
+                match fixture.write(object, block * len, len).await {
+                    Ok(()) => written += 1,
+                    Err(error) => assert_eq!(error.kind(), Kind::NoSpace),
+                }
+            }
+            let txgs = fixture.engine.open_txg();
+            println!("{written} of {blocks} blocks of {len} written over, txg {txgs}");
+            assert!(written > blocks / 2, "{written} of {blocks}");
+            fixture.engine.sync().await.unwrap();
+            fixture.finish().await;
+        });
+    }
+}
+
+#[test]
+fn a_pool_whose_free_space_is_in_pieces_is_filled() {
+    simulate(async {
+        let mut fixture = Fixture::new(7).await;
+        let (small, large) = (4 << 10, 128 << 10);
+        let (first, second) = (fixture.new_object(small).await, fixture.new_object(large).await);
+        let (blocks, kind) = fixture.fill(first, small).await;
+        assert_eq!(kind, Kind::NoSpace);
+        // Every second one goes: no free range is longer than that.
+        for from in (0..blocks).step_by(256) {
+            let charge = Charge::free(16 << 10);
+            let change = fixture.engine.apply_charged(&fixture.head, charge, |tx| {
+                let range = (from..(from + 256).min(blocks)).step_by(2);
+                for block in range {
+                    tx.free_range(first, block * small, Some(small))?;
+                }
+                Ok(())
+            });
+            change.await.unwrap();
+            fixture.engine.sync().await.unwrap();
+        }
+        fixture.settle().await;
+        let mut written = 0;
+        while let Ok(()) = fixture.write(second, written * large, large).await {
+            written += 1;
+        }
+        println!("{written} blocks of {large} in pieces");
+        assert!(written * large > blocks * small / 8, "{written} blocks");
+        fixture.engine.sync().await.unwrap();
+        fixture.finish().await;
+    });
+}
+
 #[test]
 fn quotas_end_where_they_say() {
     for property in ["quota", "refquota"] {

@@ -10,24 +10,41 @@
 //! stands in the dirs. One that would only fit if less were under way waits for a sync; one that
 //! cannot fit is refused. What frees more than it takes passes quotas, and may use half of what the
 //! pool keeps back: so a full pool can be emptied.
+//!
+//! The worst is known once a change is made: the blocks that syncing its txg writes more than
+//! without it ([`Footprint`]), each split into sectors for lack of longer ranges
+//! ([`SpaceBound`]), and what tells of them in lists and maps. A block, data or pointers, that is
+//! changed again in the same txg costs nothing more. Until then the change stands for what it said
+//! that it would write. Records of a log are charged twice, in their txg and in the next, which
+//! frees the blocks of the log.
+//!
+//! What is left out, the MOS and what each txg writes of a data set whatever is changed, has its
+//! room in what the pool keeps back.
+//!
+//! Where there is little room, a sync begins as soon as half of it is under way, so that changes
+//! go on meanwhile.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cenote_block::SpaceBound;
+use cenote_dmu::live::Footprint;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::objset::ObjSetType;
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{AsyncMutex, Error, Kind, Result};
 
 use super::{OpError, PoolSpace, Reserve};
 use crate::engine::dsl::{self, blocks, props, room};
 use crate::engine::{Engine, EngineError, Head, is_txg_passed};
 
-/// Worst case of space for a byte: the widest RAID-Z of single sectors, three copies, some slack.
-const INFLATION: u64 = 24;
 /// What a change is charged of which nothing is known: dnodes and a block of names.
 const UNKNOWN_BYTES: u64 = 16 << 10;
-/// The same with metadata, where nothing is unusual.
-const LIKELY_INFLATION: u64 = 2;
+/// What each block is charged for entries in lists of dead blocks and maps of space, three copies
+/// of them, and an item of a log is for its share of a block.
+const ENTRY_BYTES: u64 = 1 << 10;
+/// What the worst case is over the likely one, where nothing is split.
+const WORST_OVER_LIKELY: u64 = 2;
 /// What is under way may exceed a quota by this part of it.
 const OVERSHOOT_SHIFT: u32 = 5;
 /// Syncs that a change waits for room: freed space comes back after three.
@@ -43,6 +60,9 @@ pub struct Charge {
 }
 
 impl Charge {
+    /// A change of which nothing is known before.
+    pub(in crate::engine) const UNKNOWN: Self = Self::write(UNKNOWN_BYTES);
+
     /// A change that writes so many bytes.
     #[must_use]
     pub const fn write(bytes: u64) -> Self {
@@ -78,17 +98,28 @@ struct Line {
 }
 
 /// What came of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
-    Enter,
+    Enter(Entered),
     Wait(OpError),
     Refuse(OpError),
+}
+
+/// A change that may be made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Entered {
+    /// What was charged, by dir.
+    charges: Vec<(u64, u64)>,
+    /// Half of the room of one of them is under way in the open txg.
+    is_tight: bool,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     /// Charges by dir and txg.
     under_way: BTreeMap<u64, BTreeMap<u64, u64>>,
+    /// The last txg that was synced.
+    synced: u64,
     /// Lines by head, since the last sync.
     lines: BTreeMap<u64, Arc<Line>>,
 }
@@ -98,6 +129,11 @@ struct Inner {
 pub(in crate::engine) struct Admission {
     // Held for arithmetic, never across I/O.
     inner: Mutex<Inner>,
+    /// Held by the one who syncs for room while others wait: one sync is for all of them. Before
+    /// `syncing`.
+    gate: AsyncMutex<()>,
+    /// The open txg is to be synced although it is small.
+    is_tight: AtomicBool,
 }
 
 impl Admission {
@@ -109,10 +145,20 @@ impl Admission {
     pub(in crate::engine) fn synced(&self, txg: u64) {
         let mut inner = self.lock();
         inner.lines.clear();
+        inner.synced = txg;
         for charges in inner.under_way.values_mut() {
             charges.retain(|of, _| *of > txg);
         }
         inner.under_way.retain(|_, charges| !charges.is_empty());
+    }
+
+    /// Whether a sync was asked for since this was.
+    pub(in crate::engine) fn take_tight(&self) -> bool {
+        self.is_tight.swap(false, Ordering::AcqRel)
+    }
+
+    fn last_synced(&self) -> u64 {
+        self.lock().synced
     }
 
     fn request(
@@ -122,9 +168,9 @@ impl Admission {
         charge: Charge,
         bytes: u64,
         txg: u64,
-    ) -> (Verdict, Vec<(u64, u64)>) {
+    ) -> Verdict {
         let mut inner = self.lock();
-        let mut charges = Vec::new();
+        let mut entered = Entered::default();
         let mut rest = bytes;
         // What the dataset has reserved is enough once less is under way.
         let mut may_fill = false;
@@ -132,8 +178,9 @@ impl Admission {
         let is_free_of_quota =
             charge.is_freeing || line.is_volume || line.stations.iter().any(|dir| !dir.has_head);
         for (index, station) in line.stations.iter().enumerate() {
-            let under_way: u64 =
-                inner.under_way.get(&station.dir).map_or(0, |charges| charges.values().sum());
+            let charges = inner.under_way.get(&station.dir);
+            let under_way: u64 = charges.map_or(0, |charges| charges.values().sum());
+            let open = charges.and_then(|charges| charges.get(&txg).copied()).unwrap_or(0);
             let mut used = station.used;
             let mut passed_on = rest;
             if index == 0 {
@@ -145,7 +192,7 @@ impl Admission {
                 };
                 may_fill = under_way > 0 && likely(rest) <= line.unfilled;
                 if let Some(verdict) = check_refquota(line, charge, under_way) {
-                    return (verdict, Vec::new());
+                    return verdict;
                 }
             }
             let mut quota = match station.quota {
@@ -166,14 +213,13 @@ impl Admission {
                 // What was freed lately comes back.
                 let comes_back =
                     error == OpError::NoSpace && (used - quota < pool.deferred || may_fill);
-                let verdict =
-                    if comes_back { Verdict::Wait(error) } else { Verdict::Refuse(error) };
-                return (verdict, Vec::new());
+                return if comes_back { Verdict::Wait(error) } else { Verdict::Refuse(error) };
             }
             if used.saturating_add(under_way) >= quota.saturating_add(quota >> OVERSHOOT_SHIFT) {
-                return (Verdict::Wait(error), Vec::new());
+                return Verdict::Wait(error);
             }
-            charges.push((station.dir, rest));
+            entered.is_tight |= open > 0 && open >= (quota - used) / 2;
+            entered.charges.push((station.dir, rest));
             let share = |used: u64| used.max(station.reserved);
             let with = station.used.saturating_add(under_way);
             rest = share(with.saturating_add(passed_on)).saturating_sub(share(with));
@@ -181,17 +227,29 @@ impl Admission {
                 break;
             }
         }
-        for (dir, bytes) in &charges {
+        for (dir, bytes) in &entered.charges {
             *inner.under_way.entry(*dir).or_default().entry(txg).or_default() += bytes;
         }
-        (Verdict::Enter, charges)
+        Verdict::Enter(entered)
     }
 
-    /// Adds `bytes` to each of the charges.
-    fn add(&self, charges: &[(u64, u64)], bytes: u64, txg: u64) {
+    /// A change that was charged with `bytes` is charged with `cost` instead, and with `logged` in
+    /// this txg and the next.
+    fn correct(&self, charges: &[(u64, u64)], bytes: u64, cost: u64, logged: u64, txg: u64) {
         let mut inner = self.lock();
-        for (dir, _) in charges {
-            *inner.under_way.entry(*dir).or_default().entry(txg).or_default() += bytes;
+        // A txg that was synced in between is paid for.
+        let from = txg.max(inner.synced + 1);
+        for (dir, charged) in charges {
+            let under_way = inner.under_way.entry(*dir).or_default();
+            // What a reservation took off stays off.
+            let cost = charged.saturating_add(cost).saturating_sub(bytes);
+            if from == txg {
+                let sum = under_way.entry(txg).or_default();
+                *sum = sum.saturating_sub(*charged).saturating_add(cost).saturating_add(logged);
+            }
+            if logged > 0 && from <= txg + 1 {
+                *under_way.entry(txg + 1).or_default() += logged;
+            }
         }
     }
 
@@ -208,7 +266,17 @@ impl Admission {
 /// What a worst case is likely to come to. By this is measured what a reservation has room for:
 /// that space is there, and who reserved it counts on it.
 const fn likely(worst: u64) -> u64 {
-    worst / (INFLATION / LIKELY_INFLATION)
+    worst / WORST_OVER_LIKELY
+}
+
+/// The most space that a footprint takes, in a dataset with so many copies.
+fn worst_of(bound: &SpaceBound, footprint: &Footprint, copies: u8) -> u64 {
+    let entry = bound.of_share(ENTRY_BYTES);
+    let costs = footprint.blocks().map(|block| {
+        let copies = copies.saturating_add(u8::from(block.is_metadata));
+        bound.of_block(block.size, copies).saturating_add(entry).saturating_mul(block.count)
+    });
+    costs.fold(0, u64::saturating_add)
 }
 
 fn check_refquota(line: &Line, charge: Charge, under_way: u64) -> Option<Verdict> {
@@ -234,40 +302,37 @@ impl Engine {
         charge: Charge,
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<(T, u64)> {
-        let (value, txg, _) = self.apply_admitted(head, charge, &mut change).await?;
-        Ok((value, txg))
+        self.apply_weighed(head, charge, |tx| Ok((change(tx)?, 0))).await
     }
 
     /// Changes a head in the open txg, and tells that txg. The closure may run several times, and
     /// changes nothing unless it succeeds.
     ///
-    /// What it will write is not known before: it enters for little, and is charged afterwards for
-    /// what it did. Whoever knows what a change costs, or frees with it, says so
-    /// ([`Engine::apply_charged`]).
+    /// What it will write is not known before: it enters for little. Whoever knows what a change
+    /// costs, or frees with it, says so ([`Engine::apply_charged`]).
     ///
     /// # Errors
     /// As there.
     pub async fn apply<T>(
         &self,
         head: &Head,
-        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+        change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<(T, u64)> {
-        let charge = Charge::write(UNKNOWN_BYTES);
-        let (value, txg, (charges, added)) = self.apply_admitted(head, charge, &mut change).await?;
-        let more = self.worst_case(added.saturating_sub(UNKNOWN_BYTES));
-        self.admission.add(&charges, more, txg);
-        Ok((value, txg))
+        self.apply_charged(head, Charge::UNKNOWN, change).await
     }
 
-    /// The change, and with its txg what was charged and the bytes that it added in memory.
-    async fn apply_admitted<T>(
+    /// [`apply_charged`](Self::apply_charged) of a change that also tells how many bytes it may
+    /// have written before its txg is synced: those of a log.
+    pub(in crate::engine) async fn apply_weighed<T>(
         &self,
         head: &Head,
         charge: Charge,
-        change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<T>,
-    ) -> Result<(T, u64, (Vec<(u64, u64)>, u64))> {
-        let bytes = self.worst_case(charge.bytes);
+        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, u64)>,
+    ) -> Result<(T, u64)> {
         self.admit().await?;
+        let bound = self.store.space_bound();
+        let copies = head.policy().copies();
+        let bytes = bound.of_block(charge.bytes, copies);
         let mut waits = 0;
         loop {
             self.until_running().await?;
@@ -275,25 +340,35 @@ impl Engine {
                 return Err(Error::not_found(EngineError::HeadGone(head.object())));
             }
             let txg = self.open_txg();
+            let synced = self.admission.last_synced();
             let line = self.line(head).await?;
             let pool = self.pool_space();
-            let (verdict, charges) = self.admission.request(&line, &pool, charge, bytes, txg);
-            match verdict {
-                Verdict::Enter => {}
+            let entered = match self.admission.request(&line, &pool, charge, bytes, txg) {
+                Verdict::Enter(entered) => entered,
                 Verdict::Wait(_) if waits < WAITS_MAX => {
                     waits += 1;
-                    self.sync().await?;
+                    self.sync_for_room(synced).await?;
                     continue;
                 }
                 Verdict::Wait(error) | Verdict::Refuse(error) => return Err(error.into()),
-            }
-            match head.live().apply(txg, &mut *change).await {
-                Ok(value) => {
-                    let added = self.note_dirty(head, txg);
-                    return Ok((value, txg, (charges, added)));
+            };
+            match head.live().apply_measured(txg, &mut change).await {
+                Ok(((value, logged), footprint)) => {
+                    let cost = worst_of(&bound, &footprint, copies);
+                    let logged = match logged {
+                        0 => 0,
+                        logged => bound.of_whole(logged.saturating_add(ENTRY_BYTES)),
+                    };
+                    self.admission.correct(&entered.charges, bytes, cost, logged, txg);
+                    self.note_dirty(head, txg);
+                    if entered.is_tight {
+                        self.admission.is_tight.store(true, Ordering::Release);
+                        self.wake.notify_one();
+                    }
+                    return Ok((value, txg));
                 }
                 Err(error) => {
-                    self.admission.withdraw(&charges, txg);
+                    self.admission.withdraw(&entered.charges, txg);
                     // The txg was closed in between: the change belongs in the next one.
                     if !is_txg_passed(&error) {
                         return Err(error);
@@ -303,15 +378,15 @@ impl Engine {
         }
     }
 
-    /// The most space that so many bytes may take.
-    fn worst_case(&self, bytes: u64) -> u64 {
-        if bytes == 0 {
-            return 0;
+    /// Syncs, unless a txg after `synced` has been synced meanwhile: then there may be room.
+    async fn sync_for_room(&self, synced: u64) -> Result<()> {
+        let _one = self.admission.gate.lock().await;
+        // What is being synced comes to its end first: it may be enough, and what is open gathers.
+        drop(self.syncing.lock().await);
+        if self.admission.last_synced() == synced {
+            self.sync().await?;
         }
-        let ashift = self.with_config(|config| {
-            config.root.children.iter().map(|top| top.top.ashift).max().unwrap_or(9)
-        });
-        bytes.max(1 << ashift).saturating_mul(INFLATION)
+        Ok(())
     }
 
     async fn line(&self, head: &Head) -> Result<Arc<Line>> {

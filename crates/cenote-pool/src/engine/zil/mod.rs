@@ -213,10 +213,9 @@ impl Engine {
     pub async fn apply_logged<T>(
         &self,
         head: &Head,
-        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
+        change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
     ) -> Result<(T, u64)> {
-        check_replayed(head)?;
-        self.apply(head, |tx| logged(head, tx, &mut change)).await
+        self.apply_charged_logged(head, Charge::UNKNOWN, change).await
     }
 
     /// [`apply_charged`](Self::apply_charged) that also records what it did, as
@@ -231,21 +230,31 @@ impl Engine {
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
     ) -> Result<(T, u64)> {
         check_replayed(head)?;
-        self.apply_charged(head, charge, |tx| logged(head, tx, &mut change)).await
+        self.apply_weighed(head, charge, |tx| logged(head, tx, &mut change)).await
     }
 }
 
-/// Runs a change and takes down what it says it did, when nothing can fail any more.
+/// Runs a change and takes down what it says it did, when nothing can fail any more. Tells how
+/// many bytes may be written of it before its txg is synced, for its value.
 fn logged<T>(
     head: &Head,
     tx: &mut Tx<'_>,
     change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
-) -> TxResult<T> {
+) -> TxResult<(T, u64)> {
     let (value, records) = change(tx)?;
+    let is_for_throughput = head.log().is_for_throughput.load(Ordering::Acquire);
+    let mut bytes = 0;
+    for record in &records {
+        let len = record.data_len();
+        // Data that is written where it stays goes in whole blocks.
+        let is_early = len > 0 && (is_for_throughput || len >= tunables::IMMEDIATE_WRITE_SZ.get());
+        let dnode = if is_early { tx.find(record.object)? } else { None };
+        bytes += record.written(dnode.map(|dnode| dnode.data_block_size()));
+    }
     for record in records {
         head.log().record(tx.txg(), record);
     }
-    Ok(value)
+    Ok((value, bytes))
 }
 
 /// What an earlier opening left comes before anything new: replayed later, it would undo that.

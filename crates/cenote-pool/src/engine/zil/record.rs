@@ -96,6 +96,28 @@ impl LogRecord {
         Self { kind: self.kind | CASE_INSENSITIVE, ..self }
     }
 
+    /// Bytes of data that it tells of.
+    pub(super) fn data_len(&self) -> u64 {
+        match &self.content {
+            Content::Body(_) => 0,
+            Content::Write { data: Data::Kept(data), .. } => data.len() as u64,
+            Content::Write { data: Data::Later { len }, .. } => *len,
+        }
+    }
+
+    /// Bytes that a commit writes of it, in whole blocks of `block` bytes if its data is written
+    /// where it stays.
+    pub(super) fn written(&self, block: Option<u64>) -> u64 {
+        match (&self.content, block) {
+            (Content::Body(body), _) => body.len() as u64,
+            (Content::Write { offset, .. }, Some(block)) if block > 0 => {
+                let blocks = (offset % block).saturating_add(self.data_len()).div_ceil(block);
+                blocks.saturating_mul(block)
+            }
+            _ => self.data_len(),
+        }
+    }
+
     /// Bytes that it keeps in memory.
     pub(super) fn memory(&self) -> usize {
         let content = match &self.content {
