@@ -38,9 +38,24 @@ impl Exit {
         Self::Usage(message.into())
     }
 
+    /// What there is to say.
+    #[must_use]
+    pub fn message(&self) -> String {
+        match self {
+            Self::Failed(text) | Self::FailedWith(text, _) | Self::Usage(text) => text.clone(),
+            Self::Status(status) => format!("it failed with status {status}"),
+            Self::Pipe => "the output is closed".to_owned(),
+        }
+    }
+
     /// A failure with its message.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::Failed(message.into())
+    }
+
+    /// A failure in OpenZFS's form.
+    pub fn cannot(deed: &str, subject: &str, why: impl std::fmt::Display) -> Self {
+        Self::Failed(format!("cannot {deed} '{subject}': {why}"))
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod argument;
 pub mod getopt;
+mod host;
 pub mod io;
 pub mod nicenum;
 mod quantity;
@@ -21,5 +22,8 @@ pub mod zpool;
 mod program;
 mod writer;
 
+pub use host::{Caller, Gone, Host, Session, Taken};
 pub use io::{CommandResult, Exit, Io};
-pub use program::run;
+pub use program::{run, run_for};
+pub use writer::prepare;
+pub use zpool::cache as cache_file;

@@ -1,5 +1,6 @@
 //! The entry: which tool, which verb, and how what it returns becomes an exit status.
 
+use crate::host::Session;
 use crate::io::{CommandResult, Exit, Io};
 use crate::usage::Tool;
 use crate::{err, out, source::Source, verbs, zdb, zfs, zpool};
@@ -18,9 +19,50 @@ Commands of cenote:
   cat    -d DIR POOL/DATASET[@SNAP] [PATH]
   cp     -r [--strict] -d DIR POOL/DATASET[@SNAP] [PATH] TARGET
   verify [--leaks] -d DIR POOL
+  mount  [-o OPTIONS] -d DIR POOL/DATASET MOUNTPOINT
+  nbd    [--socket PATH | --listen ADDRESS] -d DIR POOL[/DATASET]
 
 Each takes --help.
 ";
+
+/// Verbs that change nothing, and that anybody may use.
+const OPEN_VERBS: [&str; 19] = [
+    "list", "get", "status", "history", "iostat", "events", "version", "help", "userspace",
+    "groupspace", "projectspace", "project", "holds", "diff", "mount", "wait", "-V", "--version",
+    "-?",
+];
+
+/// Runs `zpool` or `zfs` (the tool's name first) in a session.
+pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
+    let result = match args {
+        [tool, rest @ ..] if tool == "zpool" => in_session(Tool::Zpool, session, rest, io),
+        [tool, rest @ ..] if tool == "zfs" => in_session(Tool::Zfs, session, rest, io),
+        _ => Err(Exit::usage("not a command that runs in a session")),
+    };
+    finish_all(result, io)
+}
+
+fn in_session(
+    tool: Tool,
+    session: &Session,
+    args: &[String],
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let source = Source { session: Some(session.clone()), ..Source::default() };
+    if let Some(verb) = args.first()
+        && tool.has_verb(verb)
+        && !session.caller.is_trusted()
+        && !(OPEN_VERBS.contains(&verb.as_str()) && is_harmless(verb, args))
+    {
+        return Err(Exit::failed(format!("cannot {verb}: permission denied")));
+    }
+    openzfs_tool(tool, source, args, io)
+}
+
+/// Whether a verb that anybody may use does nothing but show.
+fn is_harmless(verb: &str, args: &[String]) -> bool {
+    verb != "mount" || args.len() == 1
+}
 
 /// Runs the program with `args` (the program's name first) and returns its exit status.
 pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
@@ -33,11 +75,15 @@ pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
         },
     };
     let result = match tool {
-        "zpool" => openzfs_tool(Tool::Zpool, rest, io),
-        "zfs" => openzfs_tool(Tool::Zfs, rest, io),
+        "zpool" => openzfs_tool(Tool::Zpool, Source::default(), rest, io),
+        "zfs" => openzfs_tool(Tool::Zfs, Source::default(), rest, io),
         "zdb" => zdb::run(rest, io),
         _ => own_verb(tool, rest, io),
     };
+    finish_all(result, io)
+}
+
+fn finish_all(result: CommandResult, io: &mut Io<'_>) -> i32 {
     let status = finish(result, io);
     // A reader that went away before the last flush ends like one that went away earlier.
     if io.out.flush().is_err() && status == 0 { 141 } else { status }
@@ -63,8 +109,8 @@ fn finish(result: CommandResult, io: &mut Io<'_>) -> i32 {
     }
 }
 
-fn openzfs_tool(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let (source, rest) = Source::take_leading(args)?;
+fn openzfs_tool(tool: Tool, source: Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let (source, rest) = source.take_leading(args)?;
     let Some((verb, rest)) = rest.split_first() else {
         return Err(Exit::Usage(format!("missing command\n{}", tool.usage().trim_end())));
     };

@@ -10,6 +10,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_codec::crypto;
 use cenote_pool::dsl::{BadName, DslError};
@@ -18,7 +19,8 @@ use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, 
 use cenote_rt::{Error, Kind};
 
 use crate::argument;
-use crate::io::Exit;
+use crate::host::Session;
+use crate::io::{CommandResult, Exit};
 
 /// Where devices are looked for when no directory is named.
 const DEFAULT_DIRECTORY: &str = "/dev";
@@ -29,7 +31,7 @@ pub fn run<T>(command: impl Future<Output = Result<T, Exit>>) -> Result<T, Exit>
 }
 
 /// What the command line says about where pools are.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Source {
     /// Directories and devices to look in, in order (`-d`, `-p`).
     pub paths: Vec<String>,
@@ -39,6 +41,8 @@ pub struct Source {
     pub embedded: bool,
     /// The txg as of which pools are opened (`-T`), where that is asked for.
     pub txg: Option<u64>,
+    /// Who has the pools open, where somebody has.
+    pub session: Option<Session>,
 }
 
 impl Source {
@@ -52,12 +56,12 @@ impl Source {
     }
 
     /// Takes the leading `--embedded`, `-d`, `-k` and `-T` off the arguments of `zpool` or `zfs`.
-    pub fn take_leading(args: &[String]) -> Result<(Self, &[String]), Exit> {
-        let mut source = Self::default();
+    pub fn take_leading(self, args: &[String]) -> Result<(Self, &[String]), Exit> {
+        let mut source = self;
         let mut rest = args;
         loop {
             rest = match rest {
-                [flag, tail @ ..] if flag == "--embedded" => {
+                [flag, tail @ ..] if flag == "--embedded" && source.session.is_none() => {
                     source.embedded = true;
                     tail
                 }
@@ -86,9 +90,52 @@ impl Source {
         }
     }
 
+    /// Whether there is anywhere that pools could come from.
+    pub(crate) fn has_pools(&self) -> bool {
+        self.embedded || self.session.is_some()
+    }
+
+    /// The path that an argument stands for, from where the command was given.
+    pub(crate) fn path(&self, text: &str) -> PathBuf {
+        let path = argument::path(text);
+        match &self.session {
+            Some(session) => session.caller.folder().join(path),
+            None => path,
+        }
+    }
+
+    /// The user who gives the command.
+    pub(crate) fn uid(&self) -> u32 {
+        match &self.session {
+            Some(session) => session.caller.uid(),
+            None => rustix::process::getuid().as_raw(),
+        }
+    }
+
+    /// Waits so long; false if nobody is there any more who would see what comes then.
+    pub(crate) async fn sleep(&self, time: Duration) -> bool {
+        match &self.session {
+            Some(session) => session.caller.gone().sleep(time).await,
+            None => {
+                cenote_rt::sleep(time).await;
+                true
+            }
+        }
+    }
+
+    /// Unmounts those of the file systems that are mounted.
+    pub(crate) async fn unmount(&self, names: &[String], is_forced: bool) -> CommandResult {
+        let Some(session) = &self.session else { return Ok(()) };
+        let mounts = session.host.mounts();
+        for name in names.iter().filter(|name| mounts.iter().any(|(there, _)| there == *name)) {
+            session.host.unmount(name, is_forced).await?;
+        }
+        Ok(())
+    }
+
     /// The pools of all directories and devices, opened by nobody yet.
     pub async fn scan(&self) -> Result<Scan, Exit> {
-        let mut paths: Vec<PathBuf> = self.paths.iter().map(|path| argument::path(path)).collect();
+        let mut paths: Vec<PathBuf> = self.paths.iter().map(|path| self.path(path)).collect();
         if paths.is_empty() {
             paths.push(PathBuf::from(DEFAULT_DIRECTORY));
         }
@@ -111,6 +158,9 @@ impl Source {
 
     /// The same, with more allowed.
     pub async fn pool_with(&self, name: &str, options: &OpenOptions) -> Result<Arc<Pool>, Exit> {
+        if let Some(session) = &self.session {
+            return Ok(session.pool(name)?.view().await?);
+        }
         let scan = self.scan().await?;
         let candidate = scan.find(name).map_err(|error| find_failure(name, &error))?;
         self.open(candidate, options).await
@@ -124,6 +174,8 @@ impl Source {
     ) -> Result<Arc<Pool>, Exit> {
         let mut options = options.clone();
         options.txg = options.txg.or(self.txg);
+        // Reading shows what was synced, and not what is in logs.
+        options.missing_log_ok = true;
         let opened = Pool::open(candidate, &options).await;
         let pool = opened.map_err(|error| open_failure(candidate, &error))?;
         for (dataset, file) in &self.keys {
@@ -137,6 +189,11 @@ impl Source {
     /// The file system, volume or snapshot of that name; the pool's guid may stand for its name.
     pub async fn dataset(&self, name: &str) -> Result<Dataset, Exit> {
         let parsed = DatasetName::parse(name).map_err(|error| bad_name(name, error))?;
+        if let Some(session) = &self.session {
+            let engine = session.pool(parsed.pool).map_err(|_| no_dataset(name))?;
+            let below = &name[parsed.pool.len()..];
+            return dataset_of(&engine.view().await?, &format!("{}{below}", engine.name())).await;
+        }
         let scan = self.scan().await?;
         let candidate = match scan.find(parsed.pool) {
             Ok(candidate) => candidate,
@@ -249,7 +306,7 @@ mod tests {
         ]
         .map(str::to_owned)
         .to_vec();
-        let (source, rest) = Source::take_leading(&args).expect("valid");
+        let (source, rest) = Source::default().take_leading(&args).expect("valid");
         assert_eq!(source.paths, ["/a", "/b"]);
         assert_eq!(source.keys, [("p/x".to_owned(), "/key".to_owned())]);
         assert_eq!(rest, ["list", "-d", "1"]);

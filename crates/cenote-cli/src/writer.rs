@@ -4,6 +4,10 @@
 //!   scan ──> Engine::open (devices locked) ──> operation, its command line recorded ──> left
 //! ```
 //!
+//! [`Writer::run`] is that whole way. A pool is left the same way whether the operation went well
+//! or not: part of it may be done, and an exported pool must not stay in use because a command
+//! failed. As with OpenZFS, the command line is recorded only if it went well.
+//!
 //! Nobody keeps a pool between two commands: each opens it, changes it, and leaves it. A pool that
 //! was exported is exported again; one that was in use stays so, and may be opened by the next
 //! command of this host. Another host's pool is refused, as long as that host did not export it:
@@ -18,11 +22,12 @@ use cenote_fs::format::FsOwners;
 use cenote_ondisk::config::PoolState;
 use cenote_pool::engine::admin::Command;
 use cenote_pool::engine::{Engine, EngineError, Notice};
-use cenote_pool::import::{Candidate, Host};
+use cenote_pool::import::{Candidate, FindError, Host};
 use cenote_pool::{OpenError, OpenOptions};
 use cenote_rt::{Error, Kind};
 
 use crate::err;
+use crate::host::{self, Taken};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{self, Source};
 use crate::usage::Tool;
@@ -30,7 +35,59 @@ use crate::usage::Tool;
 /// A pool that is open for a command that changes it.
 pub(crate) struct Writer {
     engine: Arc<Engine>,
-    was_exported: bool,
+    /// What becomes of it if the command fails.
+    found: After,
+    /// What becomes of it if the command goes well.
+    done: After,
+    /// Who gives the command.
+    uid: u32,
+}
+
+/// What becomes of a pool when the command is done with it.
+#[derive(Clone)]
+pub(crate) enum After {
+    /// It is exported, as it was.
+    Export,
+    /// It is destroyed, as it was.
+    Destroy,
+    /// It stays in use by this host, without anybody who has it open.
+    Rest,
+    /// Whoever has it open keeps it, and looks at what has changed.
+    Stay(Arc<dyn host::Host>),
+    /// Whoever has pools open gets it.
+    Keep(Arc<dyn host::Host>, Taken),
+}
+
+impl After {
+    /// What leaves a pool as it was found.
+    pub(crate) fn as_found(candidate: &Candidate) -> Self {
+        match candidate.facts.state {
+            PoolState::Exported => Self::Export,
+            PoolState::Destroyed => Self::Destroy,
+            _ => Self::Rest,
+        }
+    }
+
+    /// What a command leaves that made a pool one of this host's.
+    pub(crate) fn taken(source: &Source, how: Taken) -> Self {
+        match &source.session {
+            Some(session) => Self::Keep(Arc::clone(&session.host), how),
+            None => Self::Rest,
+        }
+    }
+}
+
+/// Readies a pool that was opened for writing, and that stays open.
+///
+/// # Errors
+/// Those of reading it, and of what a crash left.
+pub async fn prepare(engine: &Arc<Engine>) -> Result<(), Exit> {
+    let has_objects = engine.has_feature("userobj_accounting").await?;
+    let has_projects = engine.has_feature("project_quota").await?;
+    engine.set_probe(owners(has_objects, has_projects));
+    // What a crash left comes before anything new.
+    cenote_fs::recover(engine).await?;
+    Ok(())
 }
 
 /// The command line that is recorded.
@@ -43,6 +100,11 @@ pub(crate) fn command_line(tool: Tool, verb: &str, args: &[String]) -> String {
     line
 }
 
+/// What is said of a failure: its cause, if it is one of these, and else all that is known.
+pub(crate) fn said<E: std::error::Error + 'static>(error: &Error) -> String {
+    error.cause::<E>().map_or_else(|| error.to_string(), E::to_string)
+}
+
 /// Who owns objects, for a pool that counts everything it can.
 pub(crate) fn owners(has_objects: bool, has_projects: bool) -> Arc<FsOwners> {
     Arc::new(FsOwners { counts_objects: has_objects, counts_projects: has_projects })
@@ -52,27 +114,82 @@ impl Writer {
     /// Opens the pool of a dataset for writing; its guid may stand for its name.
     pub(crate) async fn open(source: &Source, dataset: &str) -> Result<Self, Exit> {
         let name = dataset.split(['/', '@', '#']).next().unwrap_or(dataset);
+        if !source.has_pools() {
+            return Err(source::find_failure(name, &FindError::NotFound));
+        }
+        if let Some(session) = &source.session {
+            let engine = session.pool(name)?;
+            let uid = source.uid();
+            engine.serve(u64::from(uid));
+            let stay = After::Stay(Arc::clone(&session.host));
+            return Ok(Self { engine, found: stay.clone(), done: stay, uid });
+        }
         let scan = source.scan().await?;
         let candidate = scan.find(name).map_err(|error| source::find_failure(name, &error))?;
-        let options = OpenOptions { host: Some(Host::current()), ..OpenOptions::default() };
+        let options = OpenOptions {
+            host: Some(Host::current()),
+            unneeded_log_ok: true,
+            ..OpenOptions::default()
+        };
         let engine = Engine::open(candidate, &options)
             .await
             .map_err(|error| open_failure(candidate, &error))?;
-        let was_exported = candidate.facts.state == PoolState::Exported;
-        Self::of(engine, was_exported).await
+        let found = After::as_found(candidate);
+        Self::of(source, engine, found.clone(), found).await
     }
 
-    /// A pool that is open already.
-    pub(crate) async fn of(engine: Arc<Engine>, was_exported: bool) -> Result<Self, Exit> {
-        let has_objects = engine.has_feature("userobj_accounting").await?;
-        let has_projects = engine.has_feature("project_quota").await?;
-        engine.set_probe(owners(has_objects, has_projects));
-        // What a crash left comes before anything new.
-        cenote_fs::recover(&engine).await?;
-        // A command that waited would wait for ever.
-        engine.stop_at_failures();
-        engine.serve(u64::from(rustix::process::getuid().as_raw()));
-        Ok(Self { engine, was_exported })
+    /// A pool that this command has opened or made.
+    pub(crate) async fn of(
+        source: &Source,
+        engine: Arc<Engine>,
+        found: After,
+        done: After,
+    ) -> Result<Self, Exit> {
+        let writer = Self { engine, found, done, uid: source.uid() };
+        let engine = &writer.engine;
+        if source.session.is_none() {
+            // A command that waited would wait for ever.
+            engine.stop_at_failures();
+        }
+        engine.serve(u64::from(writer.uid));
+        match prepare(engine).await {
+            Ok(()) => Ok(writer),
+            Err(exit) => {
+                // What went wrong first is what is told.
+                let _ = writer.part(&writer.found).await;
+                Err(exit)
+            }
+        }
+    }
+
+    /// Opens the pool of a dataset, and carries `work` out in it: see [`Self::carry_out`].
+    pub(crate) async fn run(
+        source: &Source,
+        dataset: &str,
+        line: Option<&str>,
+        io: &mut Io<'_>,
+        work: impl AsyncFnOnce(&Arc<Engine>, &mut Io<'_>) -> CommandResult,
+    ) -> CommandResult {
+        Self::open(source, dataset).await?.carry_out(line, io, work).await
+    }
+
+    /// Does `work`, records the command line if that went well, and leaves the pool in any case.
+    pub(crate) async fn carry_out(
+        self,
+        line: Option<&str>,
+        io: &mut Io<'_>,
+        work: impl AsyncFnOnce(&Arc<Engine>, &mut Io<'_>) -> CommandResult,
+    ) -> CommandResult {
+        let mut outcome = work(&self.engine, io).await;
+        if let Some(line) = line.filter(|_| outcome.is_ok()) {
+            outcome = self.record(line).await;
+        }
+        let left = self.part(if outcome.is_ok() { &self.done } else { &self.found }).await;
+        self.tell(io)?;
+        if let (Err(_), Err(Exit::Failed(error))) = (&outcome, &left) {
+            err!(io, "warning: the pool is not left as it was found: {error}")?;
+        }
+        outcome.and(left)
     }
 
     /// The pool.
@@ -80,27 +197,55 @@ impl Writer {
         &self.engine
     }
 
-    /// Records the command and leaves the pool as it was found.
-    pub(crate) async fn finish(self, line: &str, io: &mut Io<'_>) -> CommandResult {
-        self.record(line).await?;
-        self.leave(io).await
-    }
-
     /// Records the command.
     pub(crate) async fn record(&self, line: &str) -> CommandResult {
         let hostname = Host::current().hostname;
-        let who = u64::from(rustix::process::getuid().as_raw());
+        let who = u64::from(self.uid);
         let command = Command { line: line.to_owned(), who, hostname };
         Ok(self.engine.record_command(command).await?)
     }
 
-    /// Leaves the pool as it was found.
-    pub(crate) async fn leave(self, io: &mut Io<'_>) -> CommandResult {
-        if self.was_exported {
-            self.engine.export().await?;
-        } else {
-            self.engine.rest().await?;
+    /// Records the command in a pool that it exports or destroys; where that fails, the pool is
+    /// left as it was found.
+    pub(crate) async fn close(
+        self,
+        line: &str,
+        is_forced: bool,
+        io: &mut Io<'_>,
+        how: impl AsyncFnOnce(&Engine) -> cenote_rt::Result<()>,
+    ) -> CommandResult {
+        if let After::Stay(host) = &self.found {
+            host.release(&self.engine.name(), is_forced).await?;
         }
+        let closed = match self.record(line).await {
+            Ok(()) => how(&self.engine).await.map_err(Exit::from),
+            Err(exit) => Err(exit),
+        };
+        match closed {
+            Ok(()) => self.tell(io),
+            Err(exit) => {
+                let found = match &self.found {
+                    After::Stay(host) => After::Keep(Arc::clone(host), Taken::default()),
+                    other => other.clone(),
+                };
+                Self { found, ..self }.carry_out(None, io, async |_, _| Err(exit)).await
+            }
+        }
+    }
+
+    async fn part(&self, after: &After) -> CommandResult {
+        match after {
+            After::Export => self.engine.export().await?,
+            After::Destroy => self.engine.destroy().await?,
+            After::Rest => self.engine.rest().await.map(drop)?,
+            After::Stay(host) => host.follow(&self.engine.name()).await?,
+            After::Keep(host, how) => host.take(Arc::clone(&self.engine), how.clone()).await?,
+        }
+        Ok(())
+    }
+
+    /// Says what happened beside what was asked for.
+    fn tell(&self, io: &mut Io<'_>) -> CommandResult {
         for notice in self.engine.take_notices() {
             err!(io, "warning: {}", told(&notice))?;
         }

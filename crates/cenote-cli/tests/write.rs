@@ -1,6 +1,8 @@
 //! Pools that are made and changed through the commands, judged by our own verdict and by
 //! OpenZFS's, where that is installed; and what the commands say, against what OpenZFS's said.
 
+mod imports;
+mod leafwork;
 mod program;
 
 use std::path::Path;
@@ -452,10 +454,45 @@ fn a_checkpoint_is_kept_and_gone_back_to() {
     shed.judge("tank");
 }
 
+/// A command that fails leaves the pool as it found it, and in the history what went well only.
+#[test]
+fn a_command_that_fails_leaves_the_pool() {
+    let shed = Shed::new("fails", 2);
+    shed.succeeds("zpool create tank d0");
+    for line in [
+        "zpool checkpoint -d tank",
+        "zpool trim -c tank",
+        "zpool trim tank nosuch",
+        "zpool offline tank nosuch",
+        "zpool add tank nosuch",
+        "zpool set bootfs=tank/nosuch tank",
+        "zfs set reservation=10G tank",
+    ] {
+        shed.succeeds("zpool export tank");
+        let (_, err, status) = shed.run(line);
+        assert!(status != 0 && !err.contains("warning"), "{line}: {err}");
+        // A pool that is in use is not imported again.
+        shed.succeeds("zpool import tank");
+    }
+    shed.succeeds("zpool export tank");
+    let (_, err, status) = shed.run("zpool import -o bootfs=tank/nosuch tank");
+    assert!(status == 1 && !err.contains("warning"), "{err}");
+    shed.succeeds("zpool import tank");
+    shed.succeeds("zpool destroy tank");
+    let (_, err, status) = shed.run("zpool import -D -o bootfs=tank/nosuch tank");
+    assert!(status == 1 && !err.contains("warning"), "{err}");
+    assert_eq!(shed.succeeds("zpool list"), "no pools available\n");
+    shed.succeeds("zpool import -D tank");
+    let history = shed.succeeds("zpool history tank");
+    assert!(!history.contains("nosuch") && !history.contains("-c tank"), "{history}");
+    shed.judge("tank");
+}
+
 /// Free space is discarded and filled; what stands in the status, and in whose words it fails.
 #[test]
 fn free_space_is_trimmed_and_initialized() {
     let shed = Shed::new("trim", 2);
+    let usage = |err: &str| err.lines().next().unwrap_or_default().to_owned();
     let path = |name: &str| shed.path().join(name).to_string_lossy().into_owned();
     shed.succeeds("zpool create tank mirror d0 d1");
     let none = format!("cannot trim '{}': there is no active trim", path("d0"));
@@ -485,8 +522,18 @@ fn free_space_is_trimmed_and_initialized() {
     shed.succeeds("zpool wait -t trim,initialize tank");
     let (_, err, status) = shed.run("zpool wait -t nosuch tank");
     assert!(status == 2 && err.starts_with("invalid activity 'nosuch'\n"), "{err}");
-    let events = shed.succeeds("zpool events tank");
-    assert_eq!(events, "TIME                           CLASS\n");
+    // A name only filters.
+    for line in ["zpool events tank", "zpool events nosuch"] {
+        assert_eq!(shed.succeeds(line), "TIME                           CLASS\n");
+    }
+    for (line, want) in [
+        ("zpool events -c tank", "invalid options combined with -c"),
+        ("zpool events -c -H", "invalid options combined with -c"),
+        ("zpool events tank@x", "invalid pool name 'tank@x'"),
+    ] {
+        let (_, err, status) = shed.run(line);
+        assert_eq!((status, usage(&err).as_str()), (2, want), "{line}");
+    }
     shed.judge("tank");
 }
 
@@ -503,7 +550,12 @@ fn devices_leave_and_come_back() {
     shed.succeeds("zpool create tank mirror d0 d1");
     let absent = "cannot offline nosuch: no such device in pool";
     shed.fails("zpool offline tank nosuch", absent);
-    shed.succeeds("zpool offline tank d0");
+    let absent_online = "couldn't find device \"nosuch\" in pool \"tank\"";
+    shed.fails("zpool online tank nosuch", absent_online);
+    let expand = "cannot online 'tank': devices are not expanded by this version of cenote";
+    shed.fails("zpool online -e tank d0", expand);
+    // One that fails keeps none of the others from its turn.
+    shed.fails("zpool offline tank nosuch d0", absent);
     assert_eq!(state("d0"), "OFFLINE");
     let needed = format!("cannot offline {}: no valid replicas", device("d1"));
     shed.fails("zpool offline tank d1", &needed);
@@ -518,11 +570,27 @@ fn devices_leave_and_come_back() {
     assert_eq!(state("d0"), "ONLINE");
     shed.succeeds("zpool offline -f tank d0");
     assert_eq!(state("d0"), "FAULTED");
-    shed.succeeds("zpool clear tank d0");
+    shed.succeeds("zpool clear tank mirror-0");
     assert_eq!(state("d0"), "ONLINE");
+    shed.fails("zpool clear tank nosuch", "cannot clear errors for nosuch: no such device in pool");
+    let (_, err, status) = shed.run("zpool clear -n tank");
+    assert!(status == 2 && err.starts_with("-n or -X only meaningful with -F\n"), "{err}");
+    let written = || std::fs::metadata(device("d0")).and_then(|found| found.modified()).unwrap();
+    let before = written();
+    shed.succeeds("zpool clear -nF tank");
+    assert_eq!(written(), before);
     shed.succeeds("zpool export tank");
     let cache = shed.path().join("cache");
     let line = format!("zpool import -F -o cachefile={} tank", cache.display());
+    // What may know of other pools is not replaced.
+    std::fs::write(&cache, "something else").expect("a file");
+    let (_, err, status) = shed.run(&line);
+    assert!(status == 1 && err.starts_with("cannot import 'tank': cachefile: "), "{err}");
+    assert_eq!(std::fs::read(&cache).expect("the file"), b"something else");
+    std::fs::remove_file(&cache).expect("the file");
+    // The pool was not taken: no other name is asked for.
+    shed.succeeds(&line.replace("-F ", ""));
+    shed.succeeds("zpool export tank");
     shed.succeeds(&line);
     shed.succeeds("zpool export tank");
     shed.succeeds(&format!("zpool import -c {} tank", cache.display()));

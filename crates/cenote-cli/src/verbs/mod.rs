@@ -1,4 +1,5 @@
-//! The verbs that are cenote's own: they read files, volumes and whole pools in this process.
+//! The verbs that are cenote's own: they read files, volumes and whole pools in this process, and
+//! show them to others.
 //!
 //! A source is two arguments, `POOL/DATASET[@SNAP]` and a path in it, since `:` may be part of a
 //! dataset's name. Directories and devices come with `-d` or `-p`, keys with `-k`.
@@ -7,6 +8,8 @@ mod cat;
 mod cp;
 mod json;
 mod ls;
+mod mount;
+mod nbd;
 mod progress;
 mod verify;
 mod walk;
@@ -31,6 +34,8 @@ pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
         "cat" => cat::run(args, io),
         "cp" => cp::run(args, io),
         "verify" => verify::run(args, io),
+        "mount" => mount::run(args, io),
+        "nbd" => nbd::run(args, io),
         _ => Err(Exit::usage(format!("unrecognized command '{verb}'; run 'cenote help'"))),
     }
 }

@@ -1,21 +1,23 @@
 //! `zdb -R`: bytes at an address of the pool, whatever they are.
 //!
 //! The block is `VDEV:OFFSET:SIZE[:FLAGS]`, numbers in hexadecimal but for the vdev. That is a
-//! top-level vdev by number, or something in it: a child by its numbers (`0.1`), a leaf by guid, by
-//! path or by the path's last part; of these the bytes come as they lie there. Flags: `d`
+//! top-level vdev by number, or something in it: a child by its numbers (`0.1`), a vdev as
+//! `zpool` takes its name; of a leaf the bytes come as they lie there. Flags: `d`
 //! finds a compression that makes sense of it, `i` shows block pointers, `r` writes raw bytes,
 //! `e` swaps the words' bytes, `b` shows the block pointer at an offset (`bOFFSET`), `g` reads a
 //! gang header, `v` tells what was tried.
 
 use cenote_codec::compress::{Compression, decompress};
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BLOCK_SIZE_MAX, BlockPtr, SECTOR_SIZE};
+use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::label::LABEL_START_LEN;
 use cenote_rt::BufMut;
 use cenote_vdev::{Place, Tree, Vdev};
 
 use super::pool::Show;
 use crate::io::{CommandResult, Exit, Io};
-use crate::{err, out};
+use crate::zpool::names;
+use crate::{argument, err, out};
 
 /// Bytes of a gang header.
 const GANG_LEN: u64 = 512;
@@ -89,7 +91,7 @@ async fn one(show: &mut Show<'_, '_>, text: &str) -> CommandResult {
         spec.lsize = GANG_LEN;
     }
     let tree = show.pool.tree();
-    let Some(vdev) = find(tree, spec.vdev) else {
+    let Some(vdev) = find(tree, &show.pool.config().vdev_tree, spec.vdev) else {
         show.has_failed = true;
         return err!(show.io, "***Invalid vdev: {}", spec.vdev);
     };
@@ -112,7 +114,7 @@ async fn one(show: &mut Show<'_, '_>, text: &str) -> CommandResult {
 }
 
 /// The vdev that an operand names.
-fn find<'t>(tree: &'t Tree, name: &str) -> Option<&'t Vdev> {
+fn find<'t>(tree: &'t Tree, root: &VdevConfig, name: &str) -> Option<&'t Vdev> {
     let mut numbers = name.split('.').map(str::parse::<u64>);
     if let Some(Ok(id)) = numbers.next()
         && let Some(top) = tree.top(id)
@@ -125,18 +127,7 @@ fn find<'t>(tree: &'t Tree, name: &str) -> Option<&'t Vdev> {
             return down;
         }
     }
-    let guid = name.parse().ok().and_then(|guid| tree.vdev(guid));
-    guid.or_else(|| {
-        let is_named = |vdev: &&Vdev| {
-            let path = vdev.leaf().map(|leaf| tree.leaf(leaf).path()).unwrap_or_default();
-            let is_same = || {
-                let whole = std::fs::canonicalize(path).ok();
-                whole.is_some() && whole == std::fs::canonicalize(name).ok()
-            };
-            path == name || path.rsplit('/').next() == Some(name) || is_same()
-        };
-        tree.vdevs().filter(|vdev| vdev.leaf().is_some()).find(is_named)
-    })
+    tree.vdev(names::find(root, name, &argument::path(name)).ok()?.guid)
 }
 
 /// Reads what is there; nobody knows a checksum for it.
@@ -252,13 +243,14 @@ mod tests {
             let second = tree.vdevs().filter(|vdev| vdev.leaf().is_some()).nth(1).expect("two");
             let path = golden.devices()[1].to_string_lossy().into_owned();
             let guid = second.guid().to_string();
-            for name in ["0.1", "d1.img", &path, &guid] {
-                let found = find(tree, name).map(Vdev::guid);
-                assert_eq!(found, Some(second.guid()), "{name}");
-            }
-            assert_eq!(find(tree, "0").map(Vdev::guid), tree.top(0).map(Vdev::guid));
-            for name in ["1", "0.2", "0.1.0", "x", "mirror-0"] {
-                assert!(find(tree, name).is_none(), "{name}");
+            let root = &pool.config().vdev_tree;
+            let top = tree.top(0).map(Vdev::guid);
+            let others = ["1", "0.2", "0.1.0", "x", "mirror-1"].map(|name| (name, None));
+            let second_names =
+                ["0.1", "d1.img", &path, &guid].map(|name| (name, Some(second.guid())));
+            let tops = ["0", "mirror-0"].map(|name| (name, top));
+            for (name, want) in second_names.into_iter().chain(tops).chain(others) {
+                assert_eq!(find(tree, root, name).map(Vdev::guid), want, "{name}");
             }
             let spec = parse("0.1:3059000:1000").expect("valid");
             let (own, top) = (

@@ -1,9 +1,11 @@
 //! The verbs that change datasets that are there: `snapshot`, `rename`, `promote`, `rollback`,
 //! `set`, `inherit`, `bookmark`, `hold`, `release`.
 
+use std::sync::Arc;
+
 use cenote_fs::{WritableVolume, volume};
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::{OpError, PropertyChange};
+use cenote_pool::engine::{Engine, OpError, PropertyChange};
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind};
 
@@ -91,10 +93,11 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
             }
         }
         let first = wanted.first().cloned().unwrap_or_default();
-        let writer = Writer::open(source, &first).await?;
-        let taken = writer.engine().snapshot_with(wanted, props).await;
-        taken.map_err(|error| not_made(&first, &wording(&error)))?;
-        writer.finish(line, io).await
+        Writer::run(source, &first, Some(line), io, async |engine, _| {
+            let taken = engine.snapshot_with(wanted, props).await;
+            taken.map_err(|error| not_made(&first, &wording(&error)))
+        })
+        .await
     })
 }
 
@@ -127,10 +130,11 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             };
             let must_be_there = if parsed.has('r') { head } else { from };
             existing(source, must_be_there).await?;
-            let writer = Writer::open(source, head).await?;
-            let done = writer.engine().rename_snapshot(head, old, new, parsed.has('r')).await;
-            done.map_err(|error| cannot(&wording(&error)))?;
-            return writer.finish(line, io).await;
+            let work = async |engine: &Arc<Engine>, _: &mut Io<'_>| {
+                let done = engine.rename_snapshot(head, old, new, parsed.has('r')).await;
+                done.map_err(|error| cannot(&wording(&error)))
+            };
+            return Writer::run(source, head, Some(line), io, work).await;
         }
         let dataset = existing(source, from).await?;
         check_target(source, &dataset, from, to).await?;
@@ -140,13 +144,14 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         }
         let options = FileSystemOptions::below(dataset.pool(), to).await?;
         drop(dataset);
-        let writer = Writer::open(source, from).await?;
-        for parent in missing {
-            options.make(&writer, &parent, &[]).await?;
-        }
-        let done = writer.engine().rename(from, to).await;
-        done.map_err(|error| cannot(&wording(&error)))?;
-        writer.finish(line, io).await
+        Writer::run(source, from, Some(line), io, async |engine, _| {
+            for parent in missing {
+                options.make(engine, &parent, &[]).await?;
+            }
+            let done = engine.rename(from, to).await;
+            done.map_err(|error| cannot(&wording(&error)))
+        })
+        .await
     })
 }
 
@@ -195,15 +200,16 @@ fn promote(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
             return Err(Exit::failed(format!("cannot promote '{name}': not a cloned filesystem")));
         }
         drop(dataset);
-        let writer = Writer::open(source, name).await?;
-        writer.engine().promote(name).await.map_err(|error| {
-            let why = match error.cause() {
-                Some(OpError::Exists) => "conflicting snapshot names".to_owned(),
-                _ => wording(&error),
-            };
-            Exit::failed(format!("cannot promote '{name}': {why}"))
-        })?;
-        writer.finish(line, io).await
+        Writer::run(source, name, Some(line), io, async |engine, _| {
+            engine.promote(name).await.map_err(|error| {
+                let why = match error.cause() {
+                    Some(OpError::Exists) => "conflicting snapshot names".to_owned(),
+                    _ => wording(&error),
+                };
+                Exit::cannot("promote", name, why)
+            })
+        })
+        .await
     })
 }
 
@@ -225,22 +231,11 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         let later = Later::than(&snapshot, &head).await?;
         later.check(name, &parsed)?;
         drop((snapshot, head));
-        let writer = Writer::open(source, head_name).await?;
-        let engine = writer.engine();
-        let failed = |error: cenote_rt::Error| {
-            Exit::failed(format!("cannot rollback '{head_name}': {}", wording(&error)))
-        };
-        for clone in &later.clones {
-            engine.destroy_dataset(clone).await.map_err(failed)?;
-        }
-        if !later.snapshots.is_empty() {
-            engine.destroy_snapshots(later.snapshots, false).await.map_err(failed)?;
-        }
-        if !later.bookmarks.is_empty() {
-            engine.destroy_bookmarks(later.bookmarks).await.map_err(failed)?;
-        }
-        engine.rollback(head_name, Some(name)).await.map_err(failed)?;
-        writer.finish(line, io).await
+        Writer::run(source, head_name, Some(line), io, async |engine, _| {
+            let done = later.roll_back(engine, head_name, name).await;
+            done.map_err(|error| Exit::cannot("rollback", head_name, wording(&error)))
+        })
+        .await
     })
 }
 
@@ -268,6 +263,20 @@ impl Later {
             }
         }
         Ok(later)
+    }
+
+    /// Destroys it all and goes back to the snapshot `name` of `head`.
+    async fn roll_back(self, engine: &Engine, head: &str, name: &str) -> cenote_rt::Result<()> {
+        for clone in &self.clones {
+            engine.destroy_dataset(clone).await?;
+        }
+        if !self.snapshots.is_empty() {
+            engine.destroy_snapshots(self.snapshots, false).await?;
+        }
+        if !self.bookmarks.is_empty() {
+            engine.destroy_bookmarks(self.bookmarks).await?;
+        }
+        engine.rollback(head, Some(name)).await.map(drop)
     }
 
     fn check(&self, name: &str, parsed: &Parsed) -> CommandResult {
@@ -309,9 +318,10 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
             let dataset = existing(source, name).await?;
             let changes = Changes::of(&dataset, settings).await?;
             drop(dataset);
-            let writer = Writer::open(source, name).await?;
-            changes.make(&writer, name).await?;
-            writer.finish(line, io).await?;
+            Writer::run(source, name, Some(line), io, async |engine, _| {
+                changes.make(engine, name).await
+            })
+            .await?;
         }
         Ok(())
     })
@@ -370,8 +380,7 @@ impl Changes {
         Ok(changes)
     }
 
-    async fn make(self, writer: &Writer, name: &str) -> CommandResult {
-        let engine = writer.engine();
+    async fn make(self, engine: &Arc<Engine>, name: &str) -> CommandResult {
         let properties: Vec<_> = self.props.iter().map(|(name, _)| name.clone()).collect();
         let changes =
             self.props.into_iter().map(|(name, value)| (name, PropertyChange::Set(value)));
@@ -440,15 +449,17 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
         for name in names {
             let all = heads(source, name, parsed.has('r')).await?;
             let all: Vec<_> = all.iter().map(|dataset| dataset.name().to_owned()).collect();
-            let writer = Writer::open(source, name).await?;
-            for dataset in all {
-                let done = writer.engine().inherit_property(&dataset, property, is_reverted).await;
-                done.map_err(|error| {
-                    let why = wording(&error);
-                    Exit::failed(format!("cannot inherit {property} for '{dataset}': {why}"))
-                })?;
-            }
-            writer.finish(line, io).await?;
+            Writer::run(source, name, Some(line), io, async |engine, _| {
+                for dataset in all {
+                    let done = engine.inherit_property(&dataset, property, is_reverted).await;
+                    done.map_err(|error| {
+                        let why = wording(&error);
+                        Exit::cannot(&format!("inherit {property} for"), &dataset, why)
+                    })?;
+                }
+                Ok(())
+            })
+            .await?;
         }
         Ok(())
     })
@@ -483,16 +494,17 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         } else {
             existing(source, &source_name).await?;
         }
-        let writer = Writer::open(source, &name).await?;
-        let done = writer.engine().bookmark(vec![(name.clone(), source_name.clone())]).await;
-        done.map_err(|error| match error.cause() {
-            Some(OpError::Exists) => cannot("bookmark exists"),
-            Some(OpError::NotAnAncestor) => {
-                cannot("source is not an ancestor of the new bookmark's dataset")
-            }
-            _ => cannot(&wording(&error)),
-        })?;
-        writer.finish(line, io).await
+        Writer::run(source, &name, Some(line), io, async |engine, _| {
+            let done = engine.bookmark(vec![(name.clone(), source_name.clone())]).await;
+            done.map_err(|error| match error.cause() {
+                Some(OpError::Exists) => cannot("bookmark exists"),
+                Some(OpError::NotAnAncestor) => {
+                    cannot("source is not an ancestor of the new bookmark's dataset")
+                }
+                _ => cannot(&wording(&error)),
+            })
+        })
+        .await
     })
 }
 
@@ -567,13 +579,11 @@ async fn change_holds(
     io: &mut Io<'_>,
 ) -> CommandResult {
     let Some((first, _)) = wanted.first().cloned() else { return Ok(()) };
-    let writer = Writer::open(source, &first).await?;
-    let engine = writer.engine();
-    let done =
-        if is_hold { engine.hold(wanted, false).await } else { engine.release(wanted).await };
-    done.map_err(|error| {
+    Writer::run(source, &first, Some(line), io, async |engine, _| {
+        let done =
+            if is_hold { engine.hold(wanted, false).await } else { engine.release(wanted).await };
         let what = if is_hold { "hold snapshot" } else { "release hold from snapshot" };
-        Exit::failed(format!("cannot {what} '{first}': {}", wording(&error)))
-    })?;
-    writer.finish(line, io).await
+        done.map_err(|error| Exit::cannot(what, &first, wording(&error)))
+    })
+    .await
 }

@@ -6,7 +6,7 @@ use cenote_fs::format::{NewFileSystem, fill_volume};
 use cenote_fs::volume::{SMALL_BLOCK_MAX, default_block_size, reservation};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::{NewDataset, OpError};
+use cenote_pool::engine::{Engine, NewDataset, OpError};
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind, Pool};
 
@@ -21,9 +21,6 @@ use crate::usage::Tool;
 use crate::writer::{Writer, command_line};
 use crate::zpool::block_on;
 use crate::zpool::create::{is_stored, new_file_system};
-
-/// Block size of a volume, if the vdevs suit it.
-const VOLUME_BLOCK: u64 = 16 << 10;
 
 /// What is to be made.
 enum New {
@@ -87,27 +84,27 @@ async fn create(
         return Ok(());
     }
     drop(pool);
-    let writer = Writer::open(source, name).await?;
-    for ancestor in missing {
-        options.make(&writer, &ancestor, &[]).await?;
-    }
-    match new {
-        New::FileSystem => options.make(&writer, name, &settings).await?,
-        New::Volume { size, block_size, .. } => {
-            let new = NewDataset {
-                name: name.to_owned(),
-                kind: ObjSetType::Zvol,
-                props: props.into_iter().filter(|(name, _)| is_stored(name)).collect(),
-                fill: Box::new(move |tx| fill_volume(tx, size, block_size)),
-            };
-            make(&writer, name, new).await?;
+    Writer::run(source, name, Some(line), io, async |engine, _| {
+        for ancestor in missing {
+            options.make(engine, &ancestor, &[]).await?;
         }
-    }
-    writer.finish(line, io).await
+        let (size, block_size) = match new {
+            New::FileSystem => return options.make(engine, name, &settings).await,
+            New::Volume { size, block_size, .. } => (size, block_size),
+        };
+        let new = NewDataset {
+            name: name.to_owned(),
+            kind: ObjSetType::Zvol,
+            props: props.into_iter().filter(|(name, _)| is_stored(name)).collect(),
+            fill: Box::new(move |tx| fill_volume(tx, size, block_size)),
+        };
+        make(engine, name, new).await
+    })
+    .await
 }
 
-async fn make(writer: &Writer, name: &str, new: NewDataset) -> CommandResult {
-    let made = writer.engine().create_dataset(new).await;
+async fn make(engine: &Engine, name: &str, new: NewDataset) -> CommandResult {
+    let made = engine.create_dataset(new).await;
     made.map(drop).map_err(|error| cannot(name, wording(&error)))
 }
 
@@ -130,7 +127,7 @@ impl FileSystemOptions {
     /// Makes one.
     pub(super) async fn make(
         &self,
-        writer: &Writer,
+        engine: &Engine,
         name: &str,
         settings: &[Setting],
     ) -> CommandResult {
@@ -143,7 +140,7 @@ impl FileSystemOptions {
             props: stored.cloned().collect(),
             fill: Box::new(move |tx| first.fill(tx)),
         };
-        make(writer, name, new).await
+        make(engine, name, new).await
     }
 }
 
@@ -163,7 +160,7 @@ pub(super) fn wording(error: &cenote_rt::Error) -> String {
 
 async fn pool_of(source: &Source, name: &str) -> Result<Arc<Pool>, Exit> {
     let first = name.split(['/', '@', '#']).next().unwrap_or(name);
-    let pool = if source.embedded { source.pool(first).await.ok() } else { None };
+    let pool = if source.has_pools() { source.pool(first).await.ok() } else { None };
     pool.ok_or_else(|| cannot(name, format!("no such pool '{first}'")))
 }
 
@@ -261,14 +258,15 @@ fn plan(pool: &Pool, name: &str, parsed: &Parsed, settings: &[Setting]) -> Resul
     if size == 0 {
         return Err(cannot(name, "volume size must be a multiple of volume block size"));
     }
-    let block_size = match (parsed.value('b'), number(settings, "volblocksize")) {
-        (Some(text), _) => {
+    let wanted = match parsed.value('b') {
+        Some(text) => {
             let value = setting::parse("volblocksize", text, 'v', Moment::Creation);
-            value.map_err(|why| cannot(name, why))?.1.single().unwrap_or(VOLUME_BLOCK)
+            value.map_err(|why| cannot(name, why))?.1.single()
         }
-        (None, Some(block_size)) => block_size,
-        (None, None) => default_block_size(&pool.config().vdev_tree.children),
+        None => number(settings, "volblocksize"),
     };
+    let block_size =
+        wanted.unwrap_or_else(|| default_block_size(&pool.config().vdev_tree.children));
     if block_size > SMALL_BLOCK_MAX && !has(pool, "large_blocks") {
         let text = "volume block size needs the feature 'large_blocks'";
         return Err(cannot(name, text));
@@ -329,13 +327,14 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         let kind = if snapshot.kind().await? == DatasetKind::Volume { 'v' } else { 'f' };
         let settings = settings(name, &parsed, kind)?;
         drop((pool, snapshot));
-        let writer = Writer::open(source, name).await?;
-        for ancestor in missing {
-            options.make(&writer, &ancestor, &[]).await?;
-        }
-        let props = settings.into_iter().filter(|(name, _)| is_stored(name)).collect();
-        let made = writer.engine().clone_dataset(origin, name, props).await;
-        made.map_err(|error| cannot(name, wording(&error)))?;
-        writer.finish(&line, io).await
+        Writer::run(source, name, Some(&line), io, async |engine, _| {
+            for ancestor in missing {
+                options.make(engine, &ancestor, &[]).await?;
+            }
+            let props = settings.into_iter().filter(|(name, _)| is_stored(name)).collect();
+            let made = engine.clone_dataset(origin, name, props).await;
+            made.map(drop).map_err(|error| cannot(name, wording(&error)))
+        })
+        .await
     })
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use cenote_pool::engine::OpError;
+use cenote_pool::engine::{Engine, OpError};
 use cenote_pool::{Dataset, DatasetKind};
 
 use super::create::wording;
@@ -133,9 +133,11 @@ async fn dataset(
         return Ok(());
     }
     drop(head);
-    let writer = Writer::open(source, name).await?;
-    destroy(&writer, &doomed.names, false).await?;
-    writer.finish(line, io).await
+    source.unmount(&doomed.names, parsed.has('f')).await?;
+    Writer::run(source, name, Some(line), io, async |engine, _| {
+        destroy(engine, &doomed.names, false).await
+    })
+    .await
 }
 
 fn dependents(what: &str, option: char, names: &[String]) -> Exit {
@@ -159,8 +161,7 @@ fn tell(names: &[String], parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
 }
 
 /// Destroys in order; snapshots that follow each other go together.
-async fn destroy(writer: &Writer, names: &[String], is_deferred: bool) -> CommandResult {
-    let engine = writer.engine();
+async fn destroy(engine: &Engine, names: &[String], is_deferred: bool) -> CommandResult {
     let mut rest = names;
     while let [first, ..] = rest {
         let count = rest.iter().take_while(|name| name.contains('@')).count();
@@ -252,9 +253,10 @@ async fn snapshots(
         return Ok(());
     }
     drop((top, heads));
-    let writer = Writer::open(source, name.split(['/', '@']).next().unwrap_or(name)).await?;
-    destroy(&writer, &doomed.names, parsed.has('d')).await?;
-    writer.finish(line, io).await
+    Writer::run(source, name, Some(line), io, async |engine, _| {
+        destroy(engine, &doomed.names, parsed.has('d')).await
+    })
+    .await
 }
 
 /// What destroying the snapshots gives back; none if they do not follow each other.
@@ -305,8 +307,9 @@ async fn bookmark(
         return Ok(());
     }
     drop(dataset);
-    let writer = Writer::open(source, head).await?;
-    let done = writer.engine().destroy_bookmarks(vec![name.to_owned()]).await;
-    done.map_err(|error| failure(name, &error))?;
-    writer.finish(line, io).await
+    Writer::run(source, head, Some(line), io, async |engine, _| {
+        let done = engine.destroy_bookmarks(vec![name.to_owned()]).await;
+        done.map_err(|error| failure(name, &error))
+    })
+    .await
 }

@@ -48,7 +48,7 @@ async fn holds(
     let Suffix::Snapshot(short) = parsed.suffix else {
         return Err(Exit::usage(format!("'{name}' is not a snapshot")));
     };
-    if !source.embedded {
+    if !source.has_pools() {
         let dataset = parsed.dataset;
         return Err(Exit::failed(format!("cannot open '{dataset}': dataset does not exist")));
     }

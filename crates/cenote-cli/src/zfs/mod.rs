@@ -14,6 +14,7 @@ pub(crate) mod get;
 mod holds;
 pub(crate) mod json;
 pub(crate) mod list;
+mod mount;
 mod quotas;
 mod refuse;
 mod select;
@@ -21,8 +22,7 @@ pub(crate) mod setting;
 mod space;
 pub(crate) mod value;
 
-use crate::getopt;
-use crate::io::{CommandResult, Exit, Io};
+use crate::io::{CommandResult, Io};
 use crate::source::Source;
 use crate::usage::Tool;
 use crate::zpool;
@@ -39,27 +39,10 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "get" => get::run(source, args, io),
         "holds" => holds::run(source, args, io),
         "userspace" | "groupspace" | "projectspace" => space::run(verb, source, args, io),
-        "mount" => mount(source, args, io),
+        "mount" => mount::mount(source, args, io),
+        "unmount" => mount::unmount(source, args, io),
         "version" => zpool::version(Tool::Zfs, args, io),
         "help" => zpool::help(Tool::Zfs, args, io),
         _ => refuse::run(verb, source, args, io),
     }
-}
-
-/// `mount`: without arguments the list of what is mounted, which is nothing.
-fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let parsed = getopt::parse(args, ":ajRlvo:Of", &[getopt::Long::flag("json", 'j')])?;
-    if !parsed.operands.is_empty() {
-        return refuse::run("mount", source, args, io);
-    }
-    if parsed.has('a') {
-        let message = "cannot mount: not supported by this version of cenote";
-        return Err(Exit::failed(message));
-    }
-    if parsed.has('j') {
-        let mut document = zpool::json::document("zfs mount");
-        document.insert("datasets".into(), serde_json::Map::new().into());
-        return zpool::json::print(document, io);
-    }
-    Ok(())
 }

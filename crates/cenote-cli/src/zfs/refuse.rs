@@ -136,7 +136,7 @@ async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
 
 /// The dataset of that name, which must be there.
 pub(super) async fn existing(source: &Source, name: &str) -> Result<Dataset, Exit> {
-    if source.embedded {
+    if source.has_pools() {
         return source.dataset(name).await;
     }
     Err(Exit::failed(format!("cannot open '{name}': dataset does not exist")))
@@ -158,7 +158,7 @@ pub(super) async fn check_new_name(source: &Source, name: &str) -> CommandResult
         }
         Suffix::None => {}
     }
-    let pool = if source.embedded { source.pool(parsed.pool).await.ok() } else { None };
+    let pool = if source.has_pools() { source.pool(parsed.pool).await.ok() } else { None };
     let Some(pool) = pool else { return cannot(format!("no such pool '{}'", parsed.pool)) };
     if dataset_of(&pool, name).await.is_ok() {
         return cannot("dataset already exists".to_owned());

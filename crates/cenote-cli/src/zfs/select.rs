@@ -334,7 +334,7 @@ async fn start(source: &Source, name: &str, types: Types, is_walking: bool) -> R
         }
         _ => {}
     }
-    if !source.embedded {
+    if !source.has_pools() {
         return Err(cannot("dataset does not exist"));
     }
     let head = source.dataset(parsed.dataset).await?;

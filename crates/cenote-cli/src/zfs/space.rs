@@ -101,7 +101,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
             _ => "too many arguments",
         }));
     };
-    if !source.embedded {
+    if !source.has_pools() {
         return Err(Exit::failed(format!("cannot open '{name}': dataset does not exist")));
     }
     block_on(async {

@@ -3,6 +3,8 @@
 //! A native nvlist with a list per pool, by name. What is asked of it here is which pools there
 //! are and where their devices were; the configs themselves come from the labels.
 
+use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use cenote_ondisk::endian::Endian;
@@ -15,15 +17,15 @@ const DEPTH_MAX: usize = 16;
 
 /// What a cache file says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Cached {
+pub struct Cached {
     /// The pools.
-    pub(super) guids: Vec<u64>,
+    pub guids: Vec<u64>,
     /// Their devices.
-    pub(super) paths: Vec<PathBuf>,
+    pub paths: Vec<PathBuf>,
 }
 
 /// Reads a cache file.
-pub(super) fn read(file: &Path) -> Result<Cached, Exit> {
+pub fn read(file: &Path) -> Result<Cached, Exit> {
     let bytes = std::fs::read(file)
         .map_err(|_| Exit::failed("cannot import: failed to open cache file"))?;
     let list = NvList::decode(&bytes)
@@ -43,16 +45,56 @@ pub(super) fn read(file: &Path) -> Result<Cached, Exit> {
 ///
 /// # Errors
 /// Those of the file system.
-pub(super) fn write(file: &Path, pool: &str, config: NvList) -> std::io::Result<()> {
-    let known = std::fs::read(file).ok().and_then(|bytes| NvList::decode(&bytes).ok());
-    let mut list = known.unwrap_or_default();
-    list.insert(pool, config);
+pub fn write(file: &Path, pool: &str, config: NvList) -> std::io::Result<()> {
+    change(file, |list| list.insert(pool, config))
+}
+
+/// Takes a pool out of a cache file.
+///
+/// # Errors
+/// Those of the file system.
+pub fn remove(file: &Path, pool: &str) -> std::io::Result<()> {
+    change(file, |list| list.remove(pool))
+}
+
+fn change(file: &Path, edit: impl FnOnce(&mut NvList)) -> std::io::Result<()> {
+    let mut list = known(file)?;
+    edit(&mut list);
     let bytes = list.encode(Encoding::Native(Endian::Little));
     // In place of the old one at once: nobody finds half of it.
-    let new = file.with_extension("tmp");
+    let new =
+        PathBuf::from([file.as_os_str(), OsStr::new(".tmp")].into_iter().collect::<OsString>());
     std::fs::write(&new, bytes)?;
+    // DURABILITY: the contents before the name, and the name before anybody is told.
     std::fs::File::open(&new)?.sync_all()?;
-    std::fs::rename(&new, file)
+    std::fs::rename(&new, file)?;
+    std::fs::File::open(folder(file))?.sync_all()
+}
+
+/// Whether a pool can be added to a cache file: what is there is one, or could be.
+///
+/// # Errors
+/// Those of the file system, and of a file that is something else.
+pub fn check(file: &Path) -> std::io::Result<()> {
+    known(file)?;
+    std::fs::read_dir(folder(file)).map(drop)
+}
+
+/// The pools that a cache file knows; none if it is not there.
+fn known(file: &Path) -> std::io::Result<NvList> {
+    match std::fs::read(file) {
+        // What cannot be read must not be replaced: other pools are in it.
+        Ok(bytes) => NvList::decode(&bytes).map_err(std::io::Error::other),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(NvList::default()),
+        Err(error) => Err(error),
+    }
+}
+
+fn folder(file: &Path) -> &Path {
+    match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
 }
 
 fn collect(vdev: &NvList, depth: usize, paths: &mut Vec<PathBuf>) {

@@ -18,7 +18,7 @@ use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, command_line};
+use crate::writer::{Writer, command_line, said};
 use crate::zfs::columns;
 use crate::{argument, err, out};
 
@@ -36,15 +36,6 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     }
 }
 
-/// Opens the pool, which must be one of this process.
-async fn open(source: &Source, name: &str) -> Result<Writer, Exit> {
-    if source.embedded {
-        Writer::open(source, name).await
-    } else {
-        Err(Exit::failed(no_such_pool(name)))
-    }
-}
-
 fn destroy(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "f", &[])?;
     let [name] = &parsed.operands[..] else { return Err(one_pool(&parsed)) };
@@ -53,9 +44,8 @@ fn destroy(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
         return Err(Exit::failed("use 'zfs destroy' to destroy a dataset"));
     }
     block_on(async {
-        let writer = open(source, name).await?;
-        writer.record(line).await?;
-        Ok(writer.engine().destroy().await?)
+        let writer = Writer::open(source, name).await?;
+        writer.close(line, parsed.has('f'), io, async |engine| engine.destroy().await).await
     })
 }
 
@@ -68,8 +58,11 @@ fn one_pool(parsed: &Parsed) -> Exit {
 
 /// Names of all pools that are in use.
 async fn active(source: &Source) -> Result<Vec<String>, Exit> {
-    if !source.embedded {
+    if !source.has_pools() {
         return Ok(Vec::new());
+    }
+    if let Some(session) = &source.session {
+        return Ok(session.host.pools().iter().map(|engine| engine.name()).collect());
     }
     let scan = source.scan().await?;
     let active = scan.candidates.iter().filter(|found| found.facts.state == PoolState::Active);
@@ -90,12 +83,14 @@ fn export(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         let names = if parsed.has('a') { active(source).await? } else { parsed.operands.clone() };
         let mut status = Ok(());
         for name in &names {
-            let outcome = async {
-                let writer = open(source, name).await?;
-                writer.record(line).await?;
-                Ok::<_, Exit>(writer.engine().export().await?)
+            let outcome = match Writer::open(source, name).await {
+                Ok(writer) => {
+                    let is_forced = parsed.has('f');
+                    writer.close(line, is_forced, io, async |engine| engine.export().await).await
+                }
+                Err(exit) => Err(exit),
             };
-            if let Err(Exit::Failed(message)) = outcome.await {
+            if let Err(Exit::Failed(message)) = outcome {
                 err!(io, "{message}")?;
                 status = Err(Exit::Status(1));
             }
@@ -112,7 +107,7 @@ fn sync(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
             names => names.to_vec(),
         };
         for name in &names {
-            open(source, name).await?.leave(io).await?;
+            Writer::run(source, name, None, io, async |_, _| Ok(())).await?;
         }
         Ok(())
     })
@@ -129,9 +124,9 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
     let Some((property, value)) = setting.split_once('=') else {
         return Err(Exit::usage("missing value in property=value argument"));
     };
-    let cannot = |why: &str| Exit::failed(format!("cannot set property for '{name}': {why}"));
+    let cannot = |why: &str| Exit::cannot("set property for", name, why);
     block_on(async {
-        if !source.embedded {
+        if !source.has_pools() {
             return Err(Exit::failed(no_such_pool(name)));
         }
         source.pool(name).await?;
@@ -140,17 +135,18 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
         let is_transient = columns::lookup(POOL_PROPERTIES, property).is_some()
             && pool_property(property).is_some()
             && wanted.settings.is_empty();
-        let writer = open(source, name).await?;
-        if !is_transient {
-            let outcome = writer.engine().set_pool(wanted.settings).await;
-            outcome.map_err(|error| match error.cause::<OpError>() {
+        Writer::run(source, name, Some(line), io, async |engine, _| {
+            if is_transient {
+                return Ok(());
+            }
+            engine.set_pool(wanted.settings).await.map_err(|error| match error.cause::<OpError>() {
                 Some(OpError::NotFound) => {
                     cannot(&format!("'{value}' is not a dataset of the pool"))
                 }
                 _ => cannot(&error.to_string()),
-            })?;
-        }
-        writer.finish(line, io).await
+            })
+        })
+        .await
     })
 }
 
@@ -167,24 +163,18 @@ fn reguid(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             _ => "too many arguments",
         }));
     };
-    block_on(async {
-        let writer = open(source, name).await?;
+    block_on(Writer::run(source, name, Some(line), io, async |engine, _| {
         let guid = match wanted {
             Some(guid) => guid,
             None => cenote_vdev::create::Guids::unguessable().next_guid()?,
         };
         let scan = source.scan().await?;
         if scan.candidates.iter().any(|found| found.guid() == guid) {
-            return Err(Exit::failed(format!("cannot reguid '{name}': pool guid is in use")));
+            return Err(Exit::cannot("reguid", name, "pool guid is in use"));
         }
-        writer.engine().reguid(guid).await.map_err(|error| {
-            match error.cause::<CheckpointError>() {
-                Some(cause) => Exit::failed(format!("cannot reguid '{name}': {cause}")),
-                None => error.into(),
-            }
-        })?;
-        writer.finish(line, io).await
-    })
+        let changed = engine.reguid(guid).await;
+        changed.map_err(|error| Exit::cannot("reguid", name, said::<CheckpointError>(&error)))
+    }))
 }
 
 fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -252,7 +242,7 @@ fn upgrade(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
         let names = if parsed.has('a') { active(source).await? } else { parsed.operands.clone() };
         let mut count = 0;
         for name in &names {
-            if !source.embedded {
+            if !source.has_pools() {
                 return Err(Exit::failed(no_such_pool(name)));
             }
             let pool = source.pool(name).await?;
@@ -268,14 +258,16 @@ fn upgrade(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                 continue;
             }
             count += 1;
-            let writer = open(source, name).await?;
-            let settings = wanted.iter().copied().map(PoolSetting::Feature).collect();
-            writer.engine().set_pool(settings).await?;
-            out!(io, "Enabled the following features on '{name}':")?;
-            for feature in &wanted {
-                out!(io, "  {}", feature.name)?;
-            }
-            writer.finish(line, io).await?;
+            Writer::run(source, name, Some(line), io, async |engine, io| {
+                let settings = wanted.iter().copied().map(PoolSetting::Feature).collect();
+                engine.set_pool(settings).await?;
+                out!(io, "Enabled the following features on '{name}':")?;
+                for feature in &wanted {
+                    out!(io, "  {}", feature.name)?;
+                }
+                Ok(())
+            })
+            .await?;
         }
         if parsed.has('a') && count == 0 {
             out!(io, "All pools are already formatted using feature flags.\n")?;
@@ -295,7 +287,7 @@ fn list_upgrades(
     parsed: &Parsed,
     io: &mut Io<'_>,
 ) -> CommandResult {
-    let pools = if source.embedded && !parsed.has('v') {
+    let pools = if source.has_pools() && !parsed.has('v') {
         block_on(async {
             let mut pools = Vec::new();
             for name in active(source).await? {

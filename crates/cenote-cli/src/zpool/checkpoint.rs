@@ -6,13 +6,13 @@
 
 use cenote_pool::engine::{CheckpointError, CheckpointState};
 
-use super::{block_on, no_such_pool};
+use super::block_on;
 use crate::err;
 use crate::getopt::{self, Long};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, command_line};
+use crate::writer::{Writer, command_line, said};
 
 /// What is said of a slash in the name.
 const NOT_A_DATASET: &str = "'zpool checkpoint' doesn't work on datasets. To save the state of a \
@@ -36,24 +36,16 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         err!(io, "cannot open '{name}': invalid character '/' in pool name")?;
         return Err(Exit::failed(NOT_A_DATASET));
     }
-    block_on(async {
-        if !source.embedded {
-            return Err(Exit::failed(no_such_pool(name)));
-        }
-        let writer = Writer::open(source, name).await?;
-        let engine = writer.engine();
+    block_on(Writer::run(source, name, Some(&line), io, async |engine, _| {
         let (deed, outcome) = if parsed.has('d') {
             ("discard checkpoint in", engine.discard_checkpoint().await)
         } else {
             ("checkpoint", engine.take_checkpoint().await)
         };
-        outcome.map_err(|error| match error.cause::<CheckpointError>() {
-            Some(cause) => Exit::failed(format!("cannot {deed} '{name}': {cause}")),
-            None => Exit::failed(format!("cannot {deed} '{name}': {error}")),
-        })?;
+        outcome.map_err(|error| Exit::cannot(deed, name, said::<CheckpointError>(&error)))?;
         while parsed.has('w') && engine.checkpoint() == CheckpointState::Discarding {
             engine.sync().await?;
         }
-        writer.finish(&line, io).await
-    })
+        Ok(())
+    }))
 }

@@ -276,7 +276,7 @@ fn progress(words: &Words, progress: &LeafProgress, has_details: bool) -> String
         LeafWorkState::Complete => format!("completed at {time}"),
         LeafWorkState::None | LeafWorkState::Canceled => return format!("  ({never})"),
     };
-    format!("  ({}% {ran}, {since})", progress.percent)
+    format!("  ({}% {ran}, {since})", progress.percent())
 }
 
 fn is_well(device: &AuxReport) -> bool {

@@ -20,10 +20,11 @@ use super::layout::{Devices, Layout};
 use super::redundancy;
 use super::setting::Wanted;
 use crate::getopt::{self, Parsed};
+use crate::host::Taken;
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, command_line, owners};
+use crate::writer::{After, Writer, command_line, owners};
 use crate::zfs::setting::{self, Moment, Setting};
 
 /// The first txg of a pool.
@@ -70,11 +71,15 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         }
         check_absent(source, name, &devices).await?;
         devices.check_each(&cannot)?;
-        if !source.embedded {
+        if !source.has_pools() {
             let text = "a pool is made with 'zpool --embedded' only";
             return Err(Exit::failed(format!("{cannot}: {text}")));
         }
-        create(name, &layout, devices, &options, &line, io).await
+        let how = Taken {
+            altroot: parsed.value('R').map(|folder| source.path(folder)),
+            ..Taken::default()
+        };
+        create(source, how, name, &layout, devices, &options, &line, io).await
     })
 }
 
@@ -145,8 +150,14 @@ pub(super) fn check_name(name: &str) -> CommandResult {
 
 /// Refuses the name of a pool that is there, if it is not on the very devices that are taken.
 async fn check_absent(source: &Source, name: &str, devices: &Devices) -> CommandResult {
-    if !source.embedded {
+    if !source.has_pools() {
         return Ok(());
+    }
+    if let Some(session) = &source.session {
+        return match session.pool(name) {
+            Ok(_) => Err(Exit::failed(format!("cannot create '{name}': pool already exists"))),
+            Err(_) => Ok(()),
+        };
     }
     let scan = source.scan().await?;
     let mut named = scan.candidates.iter().filter(|candidate| candidate.name() == name);
@@ -161,6 +172,8 @@ async fn check_absent(source: &Source, name: &str, devices: &Devices) -> Command
 }
 
 async fn create(
+    source: &Source,
+    how: Taken,
     name: &str,
     layout: &Layout,
     devices: Devices,
@@ -192,35 +205,31 @@ async fn create(
         probe: Some(owners(has_objects, has_projects)),
     })
     .await
-    .map_err(|error| Exit::failed(format!("cannot create '{name}': {error}")))?;
-    let writer = Writer::of(engine, false).await?;
-    match set_up(&writer, name, options, line).await {
-        Ok(()) => writer.leave(io).await,
+    .map_err(|error| Exit::cannot("create", name, error))?;
+    let done = After::taken(source, how);
+    let writer = Writer::of(source, engine, After::Rest, done).await?;
+    match set_up(writer.engine(), name, options).await {
+        Ok(()) => writer.carry_out(Some(line), io, async |_, _| Ok(())).await,
         Err(error) => {
             // Nobody gets a pool that is not as it was asked for.
             writer.engine().destroy().await?;
-            Err(Exit::failed(format!("cannot create '{name}': {error}")))
+            Err(Exit::cannot("create", name, error))
         }
     }
 }
 
 /// Properties of the pool and its root file system.
-async fn set_up(
-    writer: &Writer,
-    name: &str,
-    options: &Options,
-    line: &str,
-) -> cenote_rt::Result<()> {
+async fn set_up(engine: &Engine, name: &str, options: &Options) -> cenote_rt::Result<()> {
     if !options.pool.settings.is_empty() {
-        writer.engine().set_pool(options.pool.settings.clone()).await?;
+        engine.set_pool(options.pool.settings.clone()).await?;
     }
     let stored = options.root.iter().filter(|(name, _)| is_stored(name));
     let changes: Vec<_> =
         stored.map(|(name, value)| (name.clone(), PropertyChange::Set(value.clone()))).collect();
     if !changes.is_empty() {
-        writer.engine().change_properties(name, changes).await?;
+        engine.change_properties(name, changes).await?;
     }
-    writer.record(line).await.map_err(|_| cenote_rt::Error::new(cenote_rt::Kind::Io, "history"))
+    Ok(())
 }
 
 /// Whether a property is stored in the list of properties, and not in the file system itself.
@@ -314,16 +323,14 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     if words.is_empty() {
         return Err(Exit::usage("missing vdev specification"));
     }
-    if !source.embedded {
-        return Err(Exit::failed(super::no_such_pool(name)));
-    }
+    let is_dry = parsed.has('n');
     let line = command_line(Tool::Zpool, "add", args);
-    block_on(async {
-        let writer = Writer::open(source, name).await?;
+    let line = (!is_dry).then_some(&line[..]);
+    block_on(Writer::run(source, name, line, io, async |engine, io| {
         let layout = Layout::parse(words)?;
         let cannot = format!("cannot add to '{name}'");
         let devices = Devices::open(source, &layout, parsed.has('f')).await?;
-        let root = writer.engine().vdev_config();
+        let root = engine.vdev_config();
         if !parsed.has('f') {
             devices.check_redundancy(&layout)?;
             if let Some(text) = redundancy::mismatch_with(&root, &layout.groups) {
@@ -331,28 +338,27 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 return Err(Exit::failed(format!("invalid vdev specification\n{how}\n{text}")));
             }
         }
-        if parsed.has('n') {
+        if is_dry {
             let preview = layout.preview(name, &tree(&root));
             write!(io.out, "would update '{name}' to the following configuration:\n\n{preview}")?;
             return Ok(());
         }
         devices.check_each(&cannot)?;
-        let new = new_vdevs(&writer, &layout, &devices, wanted.ashift)
+        let new = new_vdevs(engine, &layout, &devices, wanted.ashift)
             .map_err(|error| vdev_failure(&cannot, &error))?;
-        writer.engine().add_vdevs(new).await?;
-        writer.finish(&line, io).await
-    })
+        Ok(engine.add_vdevs(new).await?)
+    }))
 }
 
 fn new_vdevs(
-    writer: &Writer,
+    engine: &Engine,
     layout: &Layout,
     devices: &Devices,
     ashift: Option<u64>,
 ) -> cenote_rt::Result<NewVdevs> {
     let (specs, spares, caches) = devices.specs(layout);
     let mut guids = Guids::unguessable();
-    let (first, txg) = (writer.engine().next_vdev_id(), writer.engine().open_txg());
+    let (first, txg) = (engine.next_vdev_id(), engine.open_txg());
     let (mut tops, mut all_spares, mut all_caches) = (Vec::new(), Vec::new(), Vec::new());
     for (id, spec) in (first..).zip(&specs) {
         let top = create::top(spec, id, ashift, txg, &mut guids)?;

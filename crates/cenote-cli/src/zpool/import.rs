@@ -5,8 +5,11 @@
 //! every command may open it. Nobody keeps it open meanwhile; a pool that is to be there read-only
 //! or without a trace would need that, and is checked as an import checks it, and refused.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use cenote_ondisk::config::PoolState;
-use cenote_pool::engine::{CheckpointError, Engine, EngineError};
+use cenote_pool::engine::Engine;
 use cenote_pool::features::UnknownFeature;
 use cenote_pool::import::{FindError, Host, Scan};
 use cenote_pool::pool::Rewind;
@@ -17,14 +20,15 @@ use cenote_vdev::{VdevAux, VdevState};
 
 use super::names::Names;
 use super::setting::Wanted;
-use super::{block_on, cache, config_table, import_text};
+use super::{block_on, cache, config_table, import_failure, import_text};
 use crate::getopt::{self, Long, Parsed};
+use crate::host::Taken;
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, command_line};
+use crate::writer::{After, Writer, command_line};
 use crate::zfs::value;
-use crate::{argument, err, out};
+use crate::{err, out};
 
 /// Letter of `--rewind-to-checkpoint`.
 const CHECKPOINT: char = '\u{1}';
@@ -39,40 +43,51 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     if parsed.has('d') {
         source.paths = parsed.values('d').map(str::to_owned).collect();
     }
-    let cached = parsed.value('c').map(|file| cache::read(&argument::path(file))).transpose()?;
+    let cached = parsed.value('c').map(|file| cache::read(&source.path(file))).transpose()?;
     if let Some(cached) = &cached {
         source.paths = cached.paths.iter().map(|path| path.to_string_lossy().into()).collect();
     }
     // A directory that is not there holds no pools.
     let is_elsewhere = cached.is_some() || !source.paths.is_empty();
-    source.paths.retain(|path| argument::path(path).exists());
+    let here = source.clone();
+    source.paths.retain(|path| here.path(path).exists());
     block_on(async {
         let mut scan = if is_elsewhere && source.paths.is_empty() {
             Scan::default()
         } else {
             source.scan().await?
         };
+        if let Some(session) = &source.session {
+            // What somebody has open is not there to be imported.
+            let held: Vec<u64> = session.host.pools().iter().map(|engine| engine.guid()).collect();
+            scan.candidates.retain(|found| !held.contains(&found.guid()));
+        }
         if let Some(cached) = &cached {
             scan.candidates.retain(|found| cached.guids.contains(&found.facts.pool_guid));
         }
         match (&parsed.operands[..], parsed.has('a')) {
             ([], false) => list(&scan, &parsed, io).await,
-            ([], true) if source.embedded => import_every(&scan, &parsed, &line, io).await,
+            ([], true) if source.has_pools() => import_every(&source, &scan, &parsed, &line, io).await,
             ([], true) => import_all(&scan, &parsed),
-            ([name, ..], _) if source.embedded && !is_read_only(&parsed) => {
-                import_for_good(&scan, name, &parsed, &line, io).await
+            ([name, ..], _) if source.has_pools() && !is_read_only(&parsed) => {
+                import_for_good(&source, &scan, name, &parsed, &line, io).await
             }
             ([name, ..], _) => import_one(&scan, name, &parsed, io).await,
         }
     })
 }
 
-/// Options that exclude each other.
-fn check(parsed: &Parsed) -> CommandResult {
-    let rewinds = parsed.has('F');
-    if (parsed.has('n') || parsed.has('X')) && !rewinds {
+/// Options that say how to go back, and mean nothing without the one that wants to.
+pub(super) fn check_rewind(parsed: &Parsed) -> CommandResult {
+    if (parsed.has('n') || parsed.has('X')) && !parsed.has('F') {
         return Err(Exit::usage("-n or -X only meaningful with -F"));
     }
+    Ok(())
+}
+
+/// Options that exclude each other.
+fn check(parsed: &Parsed) -> CommandResult {
+    check_rewind(parsed)?;
     if parsed.has('c') && parsed.has('d') {
         return Err(Exit::usage("-c is incompatible with -d"));
     }
@@ -211,7 +226,13 @@ fn import_all(scan: &Scan, parsed: &Parsed) -> CommandResult {
 }
 
 /// Imports every pool that was exported.
-async fn import_every(scan: &Scan, parsed: &Parsed, line: &str, io: &mut Io<'_>) -> CommandResult {
+async fn import_every(
+    source: &Source,
+    scan: &Scan,
+    parsed: &Parsed,
+    line: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
     let is_wanted = |found: &&Candidate| {
         found.is_destroyed() == parsed.has('D')
             && (parsed.has('D') || found.facts.state == PoolState::Exported)
@@ -222,7 +243,7 @@ async fn import_every(scan: &Scan, parsed: &Parsed, line: &str, io: &mut Io<'_>)
     }
     let mut status = Ok(());
     for candidate in wanted {
-        if let Err(Exit::Failed(message)) = take(candidate, None, parsed, line, io).await {
+        if let Err(Exit::Failed(message)) = take(source, candidate, None, parsed, line, io).await {
             err!(io, "{message}")?;
             status = Err(Exit::Status(1));
         }
@@ -232,6 +253,7 @@ async fn import_every(scan: &Scan, parsed: &Parsed, line: &str, io: &mut Io<'_>)
 
 /// Imports one pool.
 async fn import_for_good(
+    source: &Source,
     scan: &Scan,
     name: &str,
     parsed: &Parsed,
@@ -252,11 +274,19 @@ async fn import_for_good(
     if parsed.has('n') {
         return import_one(scan, name, parsed, io).await;
     }
-    take(candidate, new_name, parsed, line, io).await
+    take(source, candidate, new_name, parsed, line, io).await
+}
+
+fn name_is_taken(name: &str) -> Exit {
+    Exit::failed(format!(
+        "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool import \
+         <pool | id> <newpool>' to give it a new name"
+    ))
 }
 
 /// Makes a pool one that is in use by this host.
 async fn take(
+    source: &Source,
     candidate: &Candidate,
     new_name: Option<&str>,
     parsed: &Parsed,
@@ -265,16 +295,16 @@ async fn take(
 ) -> CommandResult {
     let name = candidate.name();
     let host = Host::current();
-    if candidate.facts.state == PoolState::Active
+    if let Some(session) = &source.session {
+        if session.pool(new_name.unwrap_or(name)).is_ok() {
+            return Err(name_is_taken(name));
+        }
+    } else if candidate.facts.state == PoolState::Active
         && !candidate.last_use().is_foreign(&host)
         && new_name.is_none()
         && !parsed.options.iter().any(|(letter, _)| "fFTm".contains(*letter))
     {
-        let text = "a pool with that name already exists";
-        return Err(Exit::failed(format!(
-            "cannot import '{name}': {text}\nuse the form 'zpool import <pool | id> <newpool>' \
-             to give it a new name"
-        )));
+        return Err(name_is_taken(name));
     }
     let mut wanted = Wanted::default();
     for (property, value) in parsed.values('o').filter_map(|text| text.split_once('=')) {
@@ -283,46 +313,57 @@ async fn take(
             set.map_err(|why| Exit::failed(format!("cannot import '{name}': {why}")))?;
         }
     }
+    let file = cache_file(parsed).filter(|file| !matches!(*file, "none" | ""));
+    let file = file.map(|file| source.path(file));
+    let not_known = |error: std::io::Error| Exit::cannot("import", name, format!("cachefile: {error}"));
+    if let Some(file) = &file {
+        // Before the pool is anybody's.
+        cache::check(file).map_err(not_known)?;
+    }
     let options = options(parsed);
-    let rewound = rewound(candidate, parsed).await;
-    let engine = Engine::open(candidate, &options).await.map_err(|error| {
-        if let Some(cause) = error.cause::<CheckpointError>() {
-            return Exit::failed(format!("cannot import '{name}': {cause}"));
+    let rewound = rewound(candidate, &options).await;
+    let engine = match Engine::open(candidate, &options).await {
+        Ok(engine) => engine,
+        Err(error) => return Err(import_failure::of(candidate, &options, &error).await),
+    };
+    let how = Taken {
+        altroot: parsed.value('R').map(|folder| source.path(folder)),
+        cache_file: cache_file(parsed).map(|file| match file {
+            "none" | "" => PathBuf::new(),
+            file => source.path(file),
+        }),
+        is_unmounted: parsed.has('N'),
+    };
+    let done = After::taken(source, how);
+    let writer = Writer::of(source, engine, After::as_found(candidate), done).await?;
+    let work = async |engine: &Arc<Engine>, io: &mut Io<'_>| {
+        let id = (host.hostid != 0).then_some((host.hostid, host.hostname));
+        engine.take_for_host(id).await?;
+        // A name for this time only ends with the command.
+        if let Some(new_name) = new_name.filter(|_| !parsed.has('t')) {
+            engine.rename_pool(new_name).await?;
         }
-        match error.cause::<EngineError>() {
-            Some(_) => Exit::failed(format!(
-                "cannot import '{name}': {error}\nThe pool can be imported using '-o readonly=on'."
-            )),
-            None => failure(candidate, error.cause::<OpenError>(), &error.to_string()),
+        if !wanted.settings.is_empty() {
+            engine.set_pool(wanted.settings).await?;
         }
-    })?;
-    let writer = Writer::of(engine, false).await?;
-    let engine = writer.engine();
-    let id = (host.hostid != 0).then_some((host.hostid, host.hostname));
-    engine.take_for_host(id).await?;
-    // A name for this time only ends with the command.
-    if let Some(new_name) = new_name.filter(|_| !parsed.has('t')) {
-        engine.rename_pool(new_name).await?;
-    }
-    if !wanted.settings.is_empty() {
-        engine.set_pool(wanted.settings).await?;
-    }
-    if let Some(rewound) = rewound {
-        exclaim(name, &rewound, false, io)?;
-    }
-    if let Some(file) = cache_file(parsed) {
-        // What is not there yet is where the devices were found.
-        let (name, list) = engine.config_list();
-        cache::write(&argument::path(file), &name, list)?;
-    }
-    writer.finish(line, io).await
+        if let Some(rewound) = rewound {
+            exclaim(name, &rewound, false, io)?;
+        }
+        if let Some(file) = file.filter(|_| source.session.is_none()) {
+            // What is not there yet is where the devices were found.
+            let (name, list) = engine.config_list();
+            cache::write(&file, &name, list).map_err(not_known)?;
+        }
+        Ok(())
+    };
+    writer.carry_out(Some(line), io, work).await
 }
 
-/// The file that is to know of the pool.
+/// The file that is to know of the pool, "none" or nothing for none.
 fn cache_file(parsed: &Parsed) -> Option<&str> {
     let properties = parsed.values('o').filter_map(|text| text.split_once('='));
     let last = properties.filter(|(name, _)| *name == "cachefile").last();
-    last.map(|(_, file)| file).filter(|file| !matches!(*file, "none" | ""))
+    last.map(|(_, file)| file)
 }
 
 /// How a pool is opened for an import.
@@ -335,6 +376,7 @@ fn options(parsed: &Parsed) -> OpenOptions {
             (true, true) => Rewind::Extreme,
         },
         missing_log_ok: parsed.has('m'),
+        unneeded_log_ok: false,
         destroyed_ok: parsed.has('D'),
         host: Some(Host::current()),
         force: parsed.has('f'),
@@ -344,19 +386,27 @@ fn options(parsed: &Parsed) -> OpenOptions {
 }
 
 /// What an import goes back to.
-struct Rewound {
+pub(super) struct Rewound {
     /// Seconds since 1970 of the state.
-    time: u64,
+    pub(super) time: u64,
     /// Seconds that are lost.
-    loss: u64,
+    pub(super) loss: u64,
+}
+
+/// So many seconds, in minutes if they are many.
+pub(super) fn loss_text(seconds: u64) -> String {
+    match seconds {
+        0..=120 => format!("{seconds} seconds"),
+        _ => format!("{} minutes", (seconds + 30) / 60),
+    }
 }
 
 /// What an import with these options would go back to, if it does.
-async fn rewound(candidate: &Candidate, parsed: &Parsed) -> Option<Rewound> {
-    if !parsed.has('F') && !parsed.has('T') {
+pub(super) async fn rewound(candidate: &Candidate, options: &OpenOptions) -> Option<Rewound> {
+    if options.rewind == Rewind::Never && options.txg.is_none() {
         return None;
     }
-    let options = OpenOptions { host: None, ..options(parsed) };
+    let options = OpenOptions { host: None, ..options.clone() };
     let time = Pool::open(candidate, &options).await.ok()?.uberblock().timestamp;
     let newest = candidate.uberblocks().iter().max_by_key(|uberblock| uberblock.rank())?.timestamp;
     (newest != time).then(|| Rewound { time, loss: newest.saturating_sub(time) })
@@ -373,8 +423,7 @@ fn exclaim(name: &str, rewound: &Rewound, is_trial: bool, io: &mut Io<'_>) -> Co
     out!(io, "{back}")?;
     match rewound.loss {
         0 => Ok(()),
-        loss @ 1..=120 => out!(io, "{lost} approximately {loss} seconds of transactions."),
-        loss => out!(io, "{lost} approximately {} minutes of transactions.", (loss + 30) / 60),
+        loss => out!(io, "{lost} approximately {} of transactions.", loss_text(loss)),
     }
 }
 
@@ -405,16 +454,17 @@ async fn import_one(scan: &Scan, name: &str, parsed: &Parsed, io: &mut Io<'_>) -
         return Err(Exit::failed(format!("invalid pool name '{new_name}'")));
     }
     let options = options(parsed);
-    let pool = Pool::open(candidate, &options)
-        .await
-        .map_err(|error| failure(candidate, error.cause::<OpenError>(), &error.to_string()))?;
+    let pool = match Pool::open(candidate, &options).await {
+        Ok(pool) => pool,
+        Err(error) => return Err(import_failure::of(candidate, &options, &error).await),
+    };
     let unwritable = pool.features().unwritable();
     if !is_read_only(parsed) && !unwritable.is_empty() {
-        let error = OpenError::ReadOnlyFeatures(unwritable);
-        return Err(failure(candidate, Some(&error), ""));
+        let error = OpenError::ReadOnlyFeatures(unwritable).into();
+        return Err(import_failure::of(candidate, &options, &error).await);
     }
     if parsed.has('n') {
-        if let Some(rewound) = rewound(candidate, parsed).await {
+        if let Some(rewound) = rewound(candidate, &options).await {
             exclaim(name, &rewound, true, io)?;
         }
         return Ok(());
@@ -428,53 +478,4 @@ fn refusal(name: &str) -> Exit {
         "cannot import '{name}': an import that lasts is not supported by this version of cenote\n\
          \tUse 'zpool --embedded -d DIR VERB' and 'zfs --embedded -d DIR VERB' to read the pool."
     ))
-}
-
-/// What an import that fails says.
-fn failure(candidate: &Candidate, cause: Option<&OpenError>, text: &str) -> Exit {
-    let name = candidate.name();
-    let facts = &candidate.facts;
-    Exit::failed(match cause {
-        Some(OpenError::Version { .. }) => {
-            format!("cannot import '{name}': pool is formatted using an unsupported ZFS version")
-        }
-        Some(OpenError::ForeignHost { hostid, hostname }) => {
-            let time =
-                candidate.uberblocks().iter().max_by_key(|ub| ub.rank()).map(|ub| ub.timestamp);
-            let time = value::date(time.unwrap_or(0), "%a %b %e %H:%M:%S %Y");
-            let hostname = if hostname.is_empty() { "<unknown>" } else { hostname };
-            format!(
-                "cannot import '{name}': pool was previously in use from another system.\n\
-                 Last accessed by {hostname} (hostid={hostid:x}) at {time}\n\
-                 The pool can be imported, use 'zpool import -f' to import the pool."
-            )
-        }
-        Some(OpenError::ActiveElsewhere) => format!(
-            "cannot import '{name}': pool is imported on {} (hostid: 0x{:x})\n\
-             Export the pool on the other system, then run 'zpool import'.",
-            facts.hostname.as_deref().unwrap_or("<unknown>"),
-            facts.hostid
-        ),
-        Some(OpenError::NoHostId) => format!(
-            "Cannot import '{name}': pool has the multihost property on and the\n\
-             system's hostid is not set. Set a unique hostid with the zgenhostid(8) command."
-        ),
-        Some(OpenError::UnsupportedFeatures(features)) => {
-            format!("cannot import '{name}': unsupported version or feature{}", listed(features))
-        }
-        Some(OpenError::ReadOnlyFeatures(features)) => format!(
-            "cannot import '{name}': unsupported version or feature{}\n\
-             The pool can be imported using '-o readonly=on'.",
-            listed(features)
-        ),
-        Some(OpenError::MissingVdevs(_) | OpenError::MissingLog(_) | OpenError::GuidSum { .. }) => {
-            format!("cannot import '{name}': one or more devices is currently unavailable")
-        }
-        _ => format!("cannot import '{name}': I/O error ({text})"),
-    })
-}
-
-fn listed(features: &[UnknownFeature]) -> String {
-    let guids = features.iter().flat_map(|feature| ["\n\t", &feature.guid]);
-    guids.collect()
 }

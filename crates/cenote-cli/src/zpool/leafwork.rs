@@ -4,14 +4,14 @@
 //! it is done, with `-w` or without. One that is interrupted leaves the state as it is: `status`
 //! shows how far it was, `-s` and `-c` end it, and the command without them goes on from there.
 
-use std::sync::Arc;
-
 use cenote_ondisk::config::VdevConfig;
-use cenote_ondisk::leaf_work::LeafWorkKind;
+use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
 use cenote_pool::engine::{Engine, LeafWorkError, Stop, TrimOptions};
+use cenote_pool::status::vdev_name;
 use cenote_rt::Error;
 
-use super::{block_on, no_such_pool};
+use super::block_on;
+use super::names::{self, Unfound};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::quantity;
@@ -89,23 +89,17 @@ fn work(
     let [name, devices @ ..] = &parsed.operands[..] else {
         return Err(Exit::usage("missing pool name argument"));
     };
-    block_on(async {
-        if !source.embedded {
-            return Err(Exit::failed(no_such_pool(name)));
-        }
-        let writer = Writer::open(source, name).await?;
-        let engine = Arc::clone(writer.engine());
+    block_on(Writer::run(source, name, Some(line), io, async |engine, _| {
         let root = engine.vdev_config();
         let mut leaves = Vec::new();
         for word in devices {
-            let found = leaf_named(&root, word).ok_or_else(|| {
-                let deed = kind.name();
-                Exit::failed(format!("cannot {deed} '{word}': no such device in pool"))
-            })?;
-            leaves.push(found);
+            let found = names::find(&root, word, &source.path(word))
+                .and_then(|vdev| vdev.leaf.path.is_some().then_some(vdev).ok_or(Unfound::Absent))
+                .map_err(|why| Exit::cannot(kind.name(), word, why))?;
+            leaves.push(found.guid);
         }
         if leaves.is_empty() {
-            leaves = of_all(&engine, kind, stop).await?;
+            leaves = of_all(engine, kind, stop).await?;
         }
         let outcome = async {
             if let Some(stop) = stop {
@@ -117,9 +111,8 @@ fn work(
             }
             engine.wait_for_leaf_work(&leaves, kind).await
         };
-        outcome.await.map_err(|error| failure(&root, name, kind, &error))?;
-        writer.finish(line, io).await
-    })
+        outcome.await.map_err(|error| failure(&root, name, kind, &error))
+    }))
 }
 
 /// The leaves that are meant when none is named: all, but to be stopped those that run.
@@ -130,39 +123,25 @@ async fn of_all(engine: &Engine, kind: LeafWorkKind, stop: Option<Stop>) -> Resu
     }
     let mut running = Vec::new();
     for leaf in &all {
-        let state = engine.leaf_work(*leaf, kind).await?.state;
-        use cenote_ondisk::leaf_work::LeafWorkState::{Active, Suspended};
-        if state == Active || state == Suspended && stop == Some(Stop::Cancel) {
+        let is_meant = match engine.leaf_work(*leaf, kind).await?.state {
+            LeafWorkState::Active => true,
+            LeafWorkState::Suspended => stop == Some(Stop::Cancel),
+            _ => false,
+        };
+        if is_meant {
             running.push(*leaf);
         }
     }
     Ok(if running.is_empty() { all } else { running })
 }
 
-/// The leaf that is called so: by guid, by path, or by the end of its path.
-/// The leaf that a word on the command line means: path, name or guid.
-pub(super) fn leaf_named(root: &VdevConfig, word: &str) -> Option<u64> {
-    let is_it = |leaf: &&VdevConfig| {
-        let path = path_of(leaf);
-        let name = path.rsplit('/').next();
-        leaf.guid.to_string() == word || path == word || name == Some(word)
-    };
-    root.leaves().find(is_it).map(|leaf| leaf.guid)
-}
-
-/// Where a leaf is.
-pub(super) fn path_of(leaf: &VdevConfig) -> String {
-    let path = leaf.leaf.path.as_ref();
-    path.map_or_else(|| leaf.guid.to_string(), |path| path.to_string_lossy().into_owned())
-}
-
 fn failure(root: &VdevConfig, pool: &str, kind: LeafWorkKind, error: &Error) -> Exit {
     let deed = kind.name();
     match error.cause::<LeafWorkError>() {
         Some(cause) => {
-            let leaf = root.find(cause.leaf()).map_or_else(|| pool.to_owned(), path_of);
-            Exit::failed(format!("cannot {deed} '{leaf}': {cause}"))
+            let leaf = root.find(cause.leaf()).map_or_else(|| pool.to_owned(), vdev_name);
+            Exit::cannot(deed, &leaf, cause)
         }
-        None => Exit::failed(format!("cannot {deed} '{pool}': {error}")),
+        None => Exit::cannot(deed, pool, error),
     }
 }

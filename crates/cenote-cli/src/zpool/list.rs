@@ -55,8 +55,11 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             }
             io.out.flush()?;
             round += 1;
-            if !repeat.next(round).await {
-                return pools.finish();
+            let told = pools.finish();
+            // Nobody who waits keeps a pool from using its space again.
+            drop(pools);
+            if !repeat.next(round, source).await {
+                return told;
             }
         }
     })

@@ -6,7 +6,7 @@
 //!
 //! Sources: spec 06 §19, spec 05 §6.6, the manual pages.
 
-mod cache;
+pub mod cache;
 mod change;
 mod checkpoint;
 mod config_table;
@@ -16,13 +16,14 @@ mod events;
 mod get;
 mod history;
 mod import;
+mod import_failure;
 mod import_text;
 pub(crate) mod json;
 mod layout;
 mod leafwork;
 mod list;
 mod list_vdevs;
-mod names;
+pub(crate) mod names;
 mod redundancy;
 mod refuse;
 mod scan;
@@ -62,7 +63,7 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "trim" => leafwork::trim(source, args, io),
         "initialize" => leafwork::initialize(source, args, io),
         "wait" => wait::run(source, args, io),
-        "events" => events::run(source, args, io),
+        "events" => events::run(args, io),
         "version" => version(Tool::Zpool, args, io),
         "help" => help(Tool::Zpool, args, io),
         _ => refuse::run(verb, source, args, io),
@@ -127,10 +128,28 @@ pub(crate) async fn pools(
     io: &mut Io<'_>,
 ) -> Result<Pools, Exit> {
     let mut pools = Pools { open: Vec::new(), is_incomplete: false };
-    if !source.embedded {
+    if !source.has_pools() {
         for name in names {
             err!(io, "{}", missing(name))?;
             pools.is_incomplete = true;
+        }
+        return Ok(pools);
+    }
+    if let Some(session) = &source.session {
+        let held = session.host.pools();
+        if names.is_empty() {
+            for engine in held {
+                pools.open.push(engine.view().await?);
+            }
+        }
+        for name in names {
+            match session.pool(name) {
+                Ok(engine) => pools.open.push(engine.view().await?),
+                Err(_) => {
+                    err!(io, "{}", missing(name))?;
+                    pools.is_incomplete = true;
+                }
+            }
         }
         return Ok(pools);
     }
@@ -200,13 +219,12 @@ impl Repeat {
     }
 
     /// Waits for the next round; false when there is none.
-    pub(crate) async fn next(self, done: u64) -> bool {
+    pub(crate) async fn next(self, done: u64, source: &Source) -> bool {
         let Some(interval) = self.interval else { return false };
         if self.count.is_some_and(|count| done >= count) {
             return false;
         }
-        cenote_rt::sleep(interval).await;
-        true
+        source.sleep(interval).await
     }
 }
 

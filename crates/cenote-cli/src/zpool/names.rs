@@ -2,11 +2,59 @@
 //!
 //! A file goes by its whole path, a disk by the last part of it and without the partition that
 //! OpenZFS made on it, an absent device by its guid, everything else by kind and number.
+//!
+//! The way back is [`find`]: a vdev may be meant by guid, by path, by one of these names, by the
+//! last part of its path, or by another path of the same file. The first of these that fits
+//! anything decides, and it must fit one vdev only.
+
+use std::path::Path;
 
 use cenote_ondisk::config::{VdevConfig, VdevKind};
-use cenote_pool::status::VdevReport;
+use cenote_pool::status::{VdevReport, vdev_name};
 
 use crate::getopt::Parsed;
+
+/// Why a word means no vdev.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unfound {
+    #[error("no such device in pool")]
+    Absent,
+    #[error("several devices of the pool have that name; use the path or the guid")]
+    Ambiguous,
+}
+
+/// The vdev below `root` that a word on the command line means; `file` is what that is as a path.
+pub(crate) fn find<'a>(
+    root: &'a VdevConfig,
+    word: &str,
+    file: &Path,
+) -> Result<&'a VdevConfig, Unfound> {
+    let path = |vdev: &VdevConfig| vdev.leaf.path.as_ref().map(ToString::to_string);
+    let is_path =
+        |vdev: &VdevConfig, fits: &dyn Fn(&str) -> bool| path(vdev).is_some_and(|path| fits(&path));
+    let names = Names::default().within(root);
+    let real = || file.canonicalize().ok();
+    let ways: [&dyn Fn(&VdevConfig) -> bool; 5] = [
+        &|vdev| vdev.guid.to_string() == word,
+        &|vdev| is_path(vdev, &|path| path == word),
+        &|vdev| names.config(vdev) == word,
+        &|vdev| is_path(vdev, &|path| path.rsplit('/').next() == Some(word)),
+        &|vdev| {
+            is_path(vdev, &|path| {
+                Path::new(path).canonicalize().ok().is_some_and(|path| Some(path) == real())
+            })
+        },
+    ];
+    for fits in ways {
+        let mut found = root.walk().skip(1).filter(|vdev| fits(vdev));
+        match (found.next(), found.next()) {
+            (None, _) => {}
+            (Some(vdev), None) => return Ok(vdev),
+            (Some(_), Some(_)) => return Err(Unfound::Ambiguous),
+        }
+    }
+    Err(Unfound::Absent)
+}
 
 /// How vdevs are called.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +100,17 @@ impl Names {
         }
     }
 
+    /// The name of a vdev as its config has it.
+    fn config(&self, vdev: &VdevConfig) -> String {
+        let name = vdev_name(vdev);
+        match vdev.kind {
+            VdevKind::Disk | VdevKind::File => {
+                self.device(&name, vdev.kind == VdevKind::Disk, vdev.leaf.whole_disk)
+            }
+            _ => name,
+        }
+    }
+
     /// The name of a device that is there, at `path`.
     pub(super) fn device(&self, path: &str, is_disk: bool, is_whole: bool) -> String {
         let mut path = path.to_owned();
@@ -92,6 +151,41 @@ fn without_partition(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vdev_is_found_by_each_of_its_names() {
+        let leaf = |guid, kind, path: &str, whole_disk| {
+            let mut leaf = VdevConfig { guid, kind, ..VdevConfig::hole(0) };
+            leaf.leaf.path = Some(path.into());
+            leaf.leaf.whole_disk = whole_disk;
+            leaf
+        };
+        let children = vec![
+            leaf(11, VdevKind::Disk, "/dev/disk/by-id/ata-X-part1", true),
+            leaf(12, VdevKind::File, "/images/a/d0", false),
+            leaf(13, VdevKind::File, "/images/b/d0", false),
+            leaf(14, VdevKind::File, "/images/b/12", false),
+        ];
+        let kind = VdevKind::Mirror;
+        let mirror = VdevConfig { guid: 10, kind, children, ..VdevConfig::hole(0) };
+        let root = VdevConfig::root(9, vec![mirror]);
+        let find = |word| find(&root, word, Path::new(word)).map(|vdev| vdev.guid);
+        for (word, want) in [
+            ("11", Ok(11)),
+            ("/dev/disk/by-id/ata-X-part1", Ok(11)),
+            ("ata-X", Ok(11)),
+            ("ata-X-part1", Ok(11)),
+            ("mirror-0", Ok(10)),
+            ("/images/b/d0", Ok(13)),
+            // The guid of one is the name of another.
+            ("12", Ok(12)),
+            ("d0", Err(Unfound::Ambiguous)),
+            ("d1", Err(Unfound::Absent)),
+            ("root", Err(Unfound::Absent)),
+        ] {
+            assert_eq!(find(word), want, "{word}");
+        }
+    }
 
     #[test]
     fn disks_lose_directory_and_partition() {

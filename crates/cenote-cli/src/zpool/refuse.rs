@@ -88,7 +88,7 @@ async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
     let Some(name) = operands.get(index) else {
         return Err(Exit::failed(format!("cannot {} pools: {}", verb.deed, NOT_YET)));
     };
-    if source.embedded {
+    if source.has_pools() {
         source.pool(name).await?;
     } else {
         return Err(Exit::failed(super::no_such_pool(name)));

@@ -3,18 +3,22 @@
 //! Nobody keeps a pool between two commands. So counts of errors begin anew with each, what is
 //! temporary ends with the command, and a leaf that was found faulted gets its chance whenever the
 //! pool is opened; what lasts is what the labels say, and what each leaf lacks.
+//!
+//! `clear -F` changes nothing for a pool that can be opened; going back to an earlier state of one
+//! that cannot is an import's (`zpool import -F`). With `-n` the pool is only looked at.
 
-use cenote_ondisk::config::VdevConfig;
-use cenote_pool::engine::EngineError;
-use cenote_rt::Error;
+use cenote_pool::engine::{Engine, EngineError};
+use cenote_pool::status::vdev_name;
 
-use super::leafwork::{leaf_named, path_of};
-use super::{block_on, no_such_pool};
+use super::block_on;
+use super::import::check_rewind;
+use super::names::{self, Unfound};
+use crate::err;
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, command_line};
+use crate::writer::{Writer, command_line, said};
 
 /// Runs one of the verbs.
 pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -35,60 +39,62 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         (_, 0) => return Err(Exit::usage("missing device name")),
         _ => {}
     }
-    if parsed.has('p') {
-        let text = "power of slots is not controlled by this version of cenote";
-        return Err(Exit::failed(format!("cannot {verb} '{pool}': {text}")));
-    }
-    if (parsed.has('n') || parsed.has('X')) && !parsed.has('F') {
-        return Err(Exit::usage("-n only valid with -F"));
-    }
-    block_on(async {
-        if !source.embedded {
-            return Err(Exit::failed(no_such_pool(pool)));
+    for (letter, text) in [
+        ('p', "power of slots is not controlled by this version of cenote"),
+        ('e', "devices are not expanded by this version of cenote"),
+    ] {
+        if parsed.has(letter) {
+            return Err(Exit::cannot(verb, pool, text));
         }
-        // With -F a pool that cannot be opened is rewound, which is what an import does here.
-        let writer = Writer::open(source, pool).await?;
-        if parsed.has('n') {
-            return writer.leave(io).await;
-        }
-        let root = writer.engine().vdev_config();
+    }
+    check_rewind(&parsed)?;
+    if parsed.has('n') {
+        return block_on(async { source.pool(pool).await.map(drop) });
+    }
+    block_on(Writer::run(source, pool, Some(&line), io, async |engine, io| {
         if verb == "clear" && devices.is_empty() {
-            let cleared = writer.engine().clear(None).await;
-            cleared.map_err(|error| failure(verb, pool, &error))?;
+            let cleared = engine.clear(None).await;
+            return cleared.map_err(|error| failure(verb, pool, said::<EngineError>(&error)));
         }
+        // One that fails keeps none of the others from its turn.
+        let mut status = Ok(());
         for word in devices {
-            serve(&writer, verb, &parsed, &root, word).await?;
+            let served = serve(engine, source, verb, &parsed, word).await;
+            if let Err(Exit::Failed(message)) = served {
+                err!(io, "{message}")?;
+                status = Err(Exit::Status(1));
+            }
         }
-        writer.finish(&line, io).await
-    })
+        status
+    }))
 }
 
 async fn serve(
-    writer: &Writer,
+    engine: &Engine,
+    source: &Source,
     verb: &str,
     parsed: &Parsed,
-    root: &VdevConfig,
     word: &str,
 ) -> CommandResult {
-    let subject = if verb == "clear" { "clear errors for" } else { verb };
-    let leaf = leaf_named(root, word);
-    let absent = || Exit::failed(format!("cannot {subject} {word}: no such device in pool"));
-    let leaf = leaf.ok_or_else(absent)?;
-    let engine = writer.engine();
+    let root = engine.vdev_config();
+    let vdev = names::find(&root, word, &source.path(word)).map_err(|why| match (verb, why) {
+        ("online", Unfound::Absent) => {
+            let pool = engine.name();
+            Exit::failed(format!("couldn't find device \"{word}\" in pool \"{pool}\""))
+        }
+        _ => failure(verb, word, why),
+    })?;
     let outcome = match verb {
-        "clear" => engine.clear(Some(leaf)).await,
-        "online" => engine.online(leaf, None).await,
-        _ if parsed.has('f') => engine.fault(leaf, parsed.has('t')).await,
-        _ => engine.offline(leaf, parsed.has('t')).await,
+        "clear" => engine.clear(Some(vdev.guid)).await,
+        "online" => engine.online(vdev.guid, None).await,
+        _ if parsed.has('f') => engine.fault(vdev.guid, parsed.has('t')).await,
+        _ => engine.offline(vdev.guid, parsed.has('t')).await,
     };
-    let name = root.find(leaf).map_or_else(|| word.to_owned(), path_of);
-    outcome.map_err(|error| failure(verb, &name, &error))
+    outcome.map_err(|error| failure(verb, &vdev_name(vdev), said::<EngineError>(&error)))
 }
 
-fn failure(verb: &str, subject: &str, error: &Error) -> Exit {
+/// OpenZFS's form of it, which has no quotes here.
+fn failure(verb: &str, subject: &str, why: impl std::fmt::Display) -> Exit {
     let verb = if verb == "clear" { "clear errors for" } else { verb };
-    Exit::failed(match error.cause::<EngineError>() {
-        Some(cause @ EngineError::NoReplicas(_)) => format!("cannot {verb} {subject}: {cause}"),
-        _ => format!("cannot {verb} {subject}: {error}"),
-    })
+    Exit::failed(format!("cannot {verb} {subject}: {why}"))
 }

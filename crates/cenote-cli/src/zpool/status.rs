@@ -56,8 +56,11 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             }
             io.out.flush()?;
             round += 1;
-            if !repeat.next(round).await {
-                return pools.finish();
+            let told = pools.finish();
+            // Nobody who waits keeps a pool from using its space again.
+            drop(pools);
+            if !repeat.next(round, source).await {
+                return told;
             }
         }
     })
@@ -197,7 +200,8 @@ async fn print_json(
         }
         let names = Names::of(parsed).within(&pool.config().vdev_tree);
         let errors = if parsed.has('v') { damaged(pool).await? } else { Vec::new() };
-        let map = status_json::pool(pool, &status, &names, &errors, form);
+        let work = status_json::Work { has_initialize: parsed.has('i'), has_trim: parsed.has('t') };
+        let map = status_json::pool(pool, &status, &names, &errors, (form, work));
         all.insert(pool_key(pool, form), map.into());
     }
     let mut document = json::document("zpool status");

@@ -1,8 +1,11 @@
 //! The status of a pool for programs: keys and order as OpenZFS 2.3 prints them.
 
 use cenote_ondisk::config::VdevKind;
+use cenote_ondisk::leaf_work::LeafWorkState;
 use cenote_ondisk::scan::{ScanFunc, ScanPhys, ScanState};
-use cenote_pool::status::{AuxReport, ExpansionState, PoolStatus, VdevReport, state_name};
+use cenote_pool::status::{
+    AuxReport, ExpansionState, LeafProgress, PoolStatus, VdevReport, state_name,
+};
 use cenote_pool::{AllocationClass, Pool};
 use serde_json::{Map, Value};
 
@@ -15,8 +18,18 @@ use super::status_text;
 use crate::nicenum;
 use crate::zfs::value;
 
+/// Which work on leaves is to be told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    /// `-i`
+    pub(super) has_initialize: bool,
+    /// `-t`
+    pub(super) has_trim: bool,
+}
+
 struct Writer<'a> {
     form: Form,
+    work: Work,
     names: &'a Names,
     status: &'a PoolStatus,
 }
@@ -27,9 +40,9 @@ pub(super) fn pool(
     status: &PoolStatus,
     names: &Names,
     errors: &[String],
-    form: Form,
+    (form, work): (Form, Work),
 ) -> Map<String, Value> {
-    let writer = Writer { form, names, status };
+    let writer = Writer { form, work, names, status };
     let mut map = pool_json(pool, form, false);
     if let Some((text, action)) = status_text::texts(status.reason) {
         let one_line = |text: &str| text.replace('|', " ");
@@ -252,7 +265,47 @@ impl Writer<'_> {
             map.insert("not_present".into(), self.form.number(1));
             map.insert("was".into(), path.clone().into());
         }
+        if is_leaf {
+            self.leaf_work(vdev, &mut map);
+        }
         map
+    }
+
+    /// How far initialize and trim are, where they are asked for.
+    fn leaf_work(&self, vdev: &VdevReport, map: &mut Map<String, Value>) {
+        if self.work.has_initialize {
+            let keys = ["init_state", "initialized", "to_initialize", "init_time", "init_errors"];
+            self.leaf_progress(&vdev.initialize, keys, "UNINITIALIZED", map);
+        }
+        if self.work.has_trim {
+            let keys = ["trim_state", "trimmed", "to_trim", "trim_time", "trim_errors"];
+            self.leaf_progress(&vdev.trim, keys, "UNTRIMMED", map);
+            map.insert("trim_notsup".into(), self.form.number(0));
+        }
+    }
+
+    fn leaf_progress(
+        &self,
+        progress: &LeafProgress,
+        [state, done, total, time, errors]: [&str; 5],
+        never: &str,
+        map: &mut Map<String, Value>,
+    ) {
+        let name = match progress.work.state {
+            LeafWorkState::None => {
+                map.insert(state.into(), never.into());
+                return;
+            }
+            LeafWorkState::Active => "ACTIVE",
+            LeafWorkState::Canceled => "CANCELED",
+            LeafWorkState::Suspended => "SUSPENDED",
+            LeafWorkState::Complete => "COMPLETE",
+        };
+        map.insert(state.into(), name.into());
+        map.insert(done.into(), self.bytes(progress.done));
+        map.insert(total.into(), self.bytes(progress.total));
+        map.insert(time.into(), self.time(progress.work.time));
+        map.insert(errors.into(), self.form.number(0));
     }
 
     fn aux(&self, device: &AuxReport, is_spare: bool) -> Map<String, Value> {

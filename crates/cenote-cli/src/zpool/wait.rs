@@ -3,13 +3,12 @@
 //! Nobody keeps a pool between two commands: what is under way stands still between them. So this
 //! command does what it is to wait for, until it is done.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
 use cenote_pool::engine::{CheckpointState, Engine};
 
-use super::{Repeat, block_on, no_such_pool, timestamp};
+use super::{Repeat, block_on, timestamp};
 use crate::getopt;
 use crate::io::{CommandResult, Exit, Io};
 use crate::nicenum;
@@ -54,19 +53,14 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             _ => "too many arguments",
         }));
     };
-    block_on(async {
-        if !source.embedded {
-            return Err(Exit::failed(no_such_pool(name)));
-        }
-        let writer = Writer::open(source, name).await?;
-        let engine = Arc::clone(writer.engine());
+    block_on(Writer::run(source, name, None, io, async |engine, io| {
         let is_wanted = |activity: &str| wanted.iter().any(|at| ACTIVITIES[*at] == activity);
         if is_wanted("initialize") || is_wanted("trim") {
             engine.resume_leaf_work().await?;
         }
         let mut shown: Option<Duration> = None;
         loop {
-            let left = left(&engine, &wanted).await?;
+            let left = left(engine, &wanted).await?;
             let now = cenote_rt::monotonic();
             if let Some(interval) = repeat.interval
                 && shown.is_none_or(|shown| now.saturating_sub(shown) >= interval)
@@ -84,15 +78,17 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 shown = Some(now);
             }
             if left.iter().all(|bytes| *bytes == 0) {
-                return writer.leave(io).await;
+                return Ok(());
             }
             if left[0] + left[1] > 0 {
                 engine.sync().await?;
             } else {
-                cenote_rt::sleep(STEP).await;
+                if !source.sleep(STEP).await {
+                    return Ok(());
+                }
             }
         }
-    })
+    }))
 }
 
 /// Bytes that each activity has left, of those that are waited for.
@@ -103,7 +99,10 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
             "discard" if engine.checkpoint() == CheckpointState::Discarding => {
                 engine.checkpoint_bytes().max(1)
             }
-            "free" if engine.has_pending_frees().await? => 1,
+            "free" if engine.has_background_work().await => 1,
+            "free" if engine.has_pending_frees().await? => {
+                return Err(Exit::failed("cannot wait: what was destroyed cannot be freed"));
+            }
             "initialize" => of_leaves(engine, LeafWorkKind::Initialize).await?,
             "trim" => of_leaves(engine, LeafWorkKind::Trim).await?,
             // Nothing else is ever under way in a pool that is open for writing here.
@@ -117,8 +116,7 @@ async fn of_leaves(engine: &Engine, kind: LeafWorkKind) -> Result<u64, Exit> {
     let mut left = 0;
     for leaf in engine.data_leaves() {
         let work = engine.leaf_work(leaf, kind).await?;
-        if work.state == LeafWorkState::Active {
-            engine.check_leaf_work(leaf, kind).await?;
+        if work.state == LeafWorkState::Active && engine.check_leaf_work(leaf, kind).await? {
             left += engine.leaf_size(leaf).saturating_sub(work.offset).max(1);
         }
     }

@@ -212,6 +212,11 @@ impl NvList {
         self.get(name).is_some()
     }
 
+    /// Takes out every pair with this name.
+    pub fn remove(&mut self, name: &str) {
+        self.pairs.retain(|pair| pair.name != name);
+    }
+
     /// Adds a pair; with unique names it takes the place of one of that name.
     pub fn insert(&mut self, name: impl Into<NvString>, value: impl Into<NvValue>) {
         let (name, value) = (name.into(), value.into());

@@ -191,7 +191,9 @@ fn check_tree(
     let is_offline =
         |config: &VdevConfig| config.leaves().all(|leaf| leaf.leaf.offline || leaf.leaf.faulted);
     let log = dead.iter().find(|config| config.top.is_log && !is_offline(config));
-    if let (Some(log), false) = (log, options.missing_log_ok) {
+    // Whether any log is on it is seen when the logs are claimed.
+    let is_missing_ok = options.missing_log_ok || options.unneeded_log_ok;
+    if let (Some(log), false) = (log, is_missing_ok) {
         return Err(OpenError::MissingLog(log.id).into());
     }
     let found = root.guid_sum();

@@ -27,6 +27,9 @@ pub struct OpenOptions {
     pub rewind: Rewind,
     /// Open without log devices that are missing; what they alone hold is not replayed anyway.
     pub missing_log_ok: bool,
+    /// The same, but only if no log is on them: who opens a pool for writing that was imported
+    /// without a log device gives up nothing more.
+    pub unneeded_log_ok: bool,
     /// Open a destroyed pool (`-D`).
     pub destroyed_ok: bool,
     /// Check that no other host uses the pool, as an import does. Without it nothing is checked:

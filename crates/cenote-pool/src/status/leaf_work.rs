@@ -13,8 +13,21 @@ use crate::{Pool, mos};
 pub struct LeafProgress {
     /// What is stored.
     pub work: LeafWork,
+    /// Bytes of the leaf's free space that are done.
+    pub done: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+impl LeafProgress {
     /// Percent of the free space that is done.
-    pub percent: u64,
+    #[must_use]
+    pub fn percent(&self) -> u64 {
+        if self.work.state == LeafWorkState::Complete {
+            return 100;
+        }
+        (u128::from(self.done) * 100 / (u128::from(self.total) + 1)) as u64
+    }
 }
 
 /// Completes the report of a pool, whose figures it has.
@@ -40,7 +53,7 @@ fn fill<'a>(
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
                 // What cannot be read has never run.
                 let work = read(pool, config, kind).await.unwrap_or_default();
-                let progress = LeafProgress { work, percent: percent(&work, figures, width) };
+                let progress = progress(work, figures, width);
                 match kind {
                     LeafWorkKind::Trim => vdev.trim = progress,
                     LeafWorkKind::Initialize => vdev.initialize = progress,
@@ -67,18 +80,19 @@ async fn read(pool: &Pool, leaf: &VdevConfig, kind: LeafWorkKind) -> Result<Leaf
     })
 }
 
-/// Free bytes before the offset, of all free bytes; a metaslab in the middle counts by its part.
-fn percent(work: &LeafWork, figures: &VdevFigures, width: u64) -> u64 {
-    if work.state == LeafWorkState::Complete {
-        return 100;
-    }
+/// Free bytes before the offset, and all free bytes; a metaslab in the middle counts by its part.
+fn progress(work: LeafWork, figures: &VdevFigures, width: u64) -> LeafProgress {
     let reached = work.offset.saturating_mul(width);
-    let (mut done, mut all) = (0_u128, 0_u128);
+    let (mut done, mut total) = (0_u128, 0_u128);
     for metaslab in &figures.metaslabs {
         let free = u128::from(metaslab.size.saturating_sub(metaslab.allocated));
         let part = u128::from(reached.saturating_sub(metaslab.start).min(metaslab.size));
-        all += free;
+        total += free;
         done += free * part / u128::from(metaslab.size.max(1));
     }
-    (done * 100 / (all + 1)) as u64
+    if work.state == LeafWorkState::Complete {
+        done = total;
+    }
+    let of_leaf = |bytes: u128| u64::try_from(bytes / u128::from(width.max(1))).unwrap_or(u64::MAX);
+    LeafProgress { work, done: of_leaf(done), total: of_leaf(total) }
 }

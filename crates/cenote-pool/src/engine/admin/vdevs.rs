@@ -65,6 +65,16 @@ impl Engine {
         (config.facts.name, list)
     }
 
+    /// The pool's name.
+    pub fn name(&self) -> String {
+        self.with_config(|config| config.facts.name.clone())
+    }
+
+    /// The pool's guid.
+    pub fn guid(&self) -> u64 {
+        self.with_config(|config| config.facts.pool_guid)
+    }
+
     /// The vdevs.
     pub fn vdev_config(&self) -> VdevConfig {
         self.config().root

@@ -1,0 +1,160 @@
+//! Who has pools open between commands, and on whose behalf a command runs.
+//!
+//! A command that is run without a session opens its pools itself (`--embedded`) or finds none. In
+//! a session the pools are those of a [`Host`], the daemon: they stay open, what they hold is
+//! mounted, and a command only asks and changes them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cenote_pool::engine::Engine;
+use cenote_rt::{BoxFuture, Notify};
+
+use crate::io::{CommandResult, Exit};
+
+/// Who has pools open.
+pub trait Host: Send + Sync {
+    /// The pools, by name.
+    fn pools(&self) -> Vec<Arc<Engine>>;
+
+    /// Takes a pool that was created or imported, and shows what it holds.
+    fn take(&self, engine: Arc<Engine>, how: Taken) -> BoxFuture<'_, CommandResult>;
+
+    /// Shows nothing of a pool any more, and forgets it. Who asked closes it.
+    fn release<'a>(&'a self, pool: &'a str, is_forced: bool) -> BoxFuture<'a, CommandResult>;
+
+    /// Looks at what has changed in a pool: what was mounted moves or goes, what is new comes.
+    fn follow<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult>;
+
+    /// Mounts a file system where its properties say.
+    fn mount<'a>(&'a self, dataset: &'a str, options: &'a str) -> BoxFuture<'a, CommandResult>;
+
+    /// Mounts every file system of a pool that wants to be.
+    fn mount_all<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult>;
+
+    /// Unmounts a file system, or what is mounted in a folder.
+    fn unmount<'a>(&'a self, what: &'a str, is_forced: bool) -> BoxFuture<'a, CommandResult>;
+
+    /// What is mounted, by dataset, and where.
+    fn mounts(&self) -> Vec<(String, PathBuf)>;
+}
+
+/// How a pool comes to a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Mount points are below this folder, and nothing is remembered (`-R`).
+    pub altroot: Option<PathBuf>,
+    /// Where the pool is remembered instead (property `cachefile`); empty for nowhere.
+    pub cache_file: Option<PathBuf>,
+    /// Nothing is mounted (`-N`).
+    pub is_unmounted: bool,
+}
+
+/// A command in a session.
+#[derive(Clone)]
+pub struct Session {
+    /// Who has the pools.
+    pub host: Arc<dyn Host>,
+    /// Who runs the command.
+    pub caller: Caller,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("caller", &self.caller).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// A pool by name, or by guid.
+    pub(crate) fn pool(&self, name: &str) -> Result<Arc<Engine>, Exit> {
+        let pools = self.host.pools();
+        let by_name = pools.iter().find(|engine| engine.name() == name);
+        let by_guid = || pools.iter().find(|engine| name.parse() == Ok(engine.guid()));
+        let found = by_name.or_else(by_guid).map(Arc::clone);
+        found.ok_or_else(|| Exit::failed(format!("cannot open '{name}': no such pool")))
+    }
+}
+
+/// Who runs a command.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    uid: u32,
+    gid: u32,
+    folder: PathBuf,
+    gone: Gone,
+}
+
+impl Caller {
+    /// A user, in a working directory.
+    #[must_use]
+    pub fn new(uid: u32, gid: u32, folder: PathBuf) -> Self {
+        Self { uid, gid, folder, gone: Gone::default() }
+    }
+
+    /// His uid.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// His gid.
+    #[must_use]
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
+
+    /// His working directory.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether he may change anything: the user whose daemon it is, and root.
+    #[must_use]
+    pub fn is_trusted(&self) -> bool {
+        self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
+    }
+
+    /// What is to be told when he does not wait any more.
+    #[must_use]
+    pub fn gone(&self) -> Gone {
+        self.gone.clone()
+    }
+}
+
+/// Whether somebody still waits for a command.
+#[derive(Debug, Clone, Default)]
+pub struct Gone(Arc<GoneState>);
+
+#[derive(Debug, Default)]
+struct GoneState {
+    is_set: AtomicBool,
+    told: Notify,
+}
+
+impl Gone {
+    /// Nobody waits any more.
+    pub fn set(&self) {
+        self.0.is_set.store(true, Ordering::Release);
+        self.0.told.notify_waiters();
+    }
+
+    /// Whether nobody waits any more.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.0.is_set.load(Ordering::Acquire)
+    }
+
+    /// Waits so long, or until nobody waits any more; says whether somebody does.
+    pub async fn sleep(&self, time: Duration) -> bool {
+        // Before the look: what is told after it wakes.
+        let told = self.0.told.notified();
+        if !self.is_set() {
+            cenote_rt::until(time, told).await;
+        }
+        !self.is_set()
+    }
+}

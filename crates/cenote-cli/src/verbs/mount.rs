@@ -1,0 +1,97 @@
+//! `cenote mount`: a file system of a pool, mounted through FUSE by this process.
+//!
+//! The pool is opened here and left as it was found. Until then the verb stays in the foreground:
+//! it ends when the file system is unmounted by whomever, or with a signal, which unmounts it. A
+//! process that is killed loses nothing that was made durable; the next mount at the same place
+//! detaches what it left.
+
+use std::sync::Arc;
+
+use cenote_fs::Mount;
+use cenote_pool::engine::Engine;
+use cenote_rt::Kind;
+use cenote_serve::Signals;
+use cenote_serve::fuse::{FuseMount, MountOptions, Unmount};
+
+use super::{parse, wrong_use};
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::{self, Source};
+use crate::writer::Writer;
+use crate::{argument, err, out};
+
+const USAGE: &str = "\
+usage: cenote mount [-o OPTION[,OPTION]...] [-d DIR|DEVICE]... POOL/DATASET MOUNTPOINT
+
+Mounts a file system, and stays until it is unmounted or interrupted.
+
+  -o OPTION       ro, nosuid, nodev, noexec; allow_other: for everybody (as root it is
+                  unless noallow_other is given); writeback: the kernel keeps written pages back
+  -d DIR|DEVICE   where the pool's devices are; may be repeated (-p is the same)
+";
+
+/// How long who has files open may go on after a signal.
+const FAREWELL: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Runs the verb.
+pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let Some((parsed, source)) = parse(args, ("o:", &[]), USAGE, io)? else { return Ok(()) };
+    let [name, at] = &parsed.operands[..] else {
+        return Err(wrong_use("a dataset and a mount point are needed", USAGE));
+    };
+    let words = parsed.values('o').collect::<Vec<_>>().join(",");
+    let options =
+        MountOptions::parse(&words).map_err(|error| wrong_use(&error.to_string(), USAGE))?;
+    // Before there are other threads.
+    let signals = Signals::block()?;
+    let source = Source { embedded: true, ..source };
+    source::run(async {
+        Writer::run(&source, name, None, io, async |engine, io| {
+            serve(engine, name, at, &options, &signals, io).await
+        })
+        .await
+    })
+}
+
+async fn serve(
+    engine: &Arc<Engine>,
+    name: &str,
+    at: &str,
+    options: &MountOptions,
+    signals: &Signals,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    // What nobody makes durable is on disk after some seconds.
+    engine.keep();
+    let opened = if options.is_read_only {
+        Mount::open_read_only(engine, name).await
+    } else {
+        Mount::open(engine, name).await
+    };
+    let mount = opened.map_err(|error| source::contents_failure(name, &error))?;
+    let failed = |error: cenote_rt::Error| Exit::failed(format!("cannot mount '{name}': {error}"));
+    let fuse = FuseMount::start(mount, &argument::path(at), options).await.map_err(failed)?;
+    out!(io, "'{name}' is mounted at '{}'", fuse.at().display())?;
+    io.out.flush()?;
+    if signals.or(fuse.ended()).await.is_none() {
+        leave(&fuse, io).await?;
+    }
+    let mount = Arc::clone(fuse.mount());
+    drop(fuse);
+    // Nodes that the kernel did not forget before it let go of the file system.
+    mount.reap().await?;
+    Ok(())
+}
+
+async fn leave(fuse: &FuseMount, io: &mut Io<'_>) -> CommandResult {
+    match fuse.unmount(Unmount::Plain).await {
+        Ok(()) => fuse.ended().await,
+        Err(error) if error.kind() == Kind::Busy => {
+            err!(io, "'{}' is in use: it is detached", fuse.at().display())?;
+            fuse.unmount(Unmount::Detach).await?;
+            // Who still has files open is cut off when this process ends.
+            let _ = cenote_rt::until(FAREWELL, fuse.ended()).await;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! `cenote nbd`: the volumes of a pool, and snapshots of them, over NBD.
+//!
+//! The pool is opened here and left as it was found. Until then the verb stays in the foreground,
+//! and ends with a signal: what was asked for by then is answered, and everything is durable.
+
+use std::sync::Arc;
+
+use cenote_pool::engine::Engine;
+use cenote_rt::net::Address;
+use cenote_serve::Signals;
+use cenote_serve::nbd::{Exports, Server};
+
+use super::{parse, wrong_use};
+use crate::getopt::Long;
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::{self, Source};
+use crate::writer::Writer;
+use crate::{argument, out};
+
+const USAGE: &str = "\
+usage: cenote nbd [-r] [--socket PATH | --listen HOST:PORT] [-d DIR|DEVICE]... POOL[/DATASET]
+
+Serves the volumes at and below a dataset, and their snapshots, until it is interrupted.
+Exports have the names of their datasets; the empty name is the volume, if there is but one.
+
+  -r                  nothing can be changed
+  --socket PATH       on a socket in the file system
+  --listen HOST:PORT  on a TCP port; 0 is any that is free (default: localhost:10809)
+  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
+";
+
+const SOCKET: char = 's';
+const LISTEN: char = 'l';
+const DEFAULT_ADDRESS: &str = "localhost:10809";
+
+/// Runs the verb.
+pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let longs = [Long::with_argument("socket", SOCKET), Long::with_argument("listen", LISTEN)];
+    let Some((parsed, source)) = parse(args, ("r", &longs), USAGE, io)? else { return Ok(()) };
+    let [name] = &parsed.operands[..] else {
+        return Err(wrong_use("one pool or dataset is needed", USAGE));
+    };
+    let address = match (parsed.value(SOCKET), parsed.value(LISTEN)) {
+        (Some(path), None) => Address::Unix(argument::path(path)),
+        (None, listen) => Address::Tcp(listen.unwrap_or(DEFAULT_ADDRESS).to_owned()),
+        (Some(_), Some(_)) => {
+            return Err(wrong_use("--socket and --listen exclude each other", USAGE));
+        }
+    };
+    let is_read_only = parsed.has('r');
+    // Before there are other threads.
+    let signals = Signals::block()?;
+    let source = Source { embedded: true, ..source };
+    source::run(async {
+        Writer::run(&source, name, None, io, async |engine, io| {
+            serve(engine, name, is_read_only, &address, &signals, io).await
+        })
+        .await
+    })
+}
+
+async fn serve(
+    engine: &Arc<Engine>,
+    name: &str,
+    is_read_only: bool,
+    address: &Address,
+    signals: &Signals,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    // What nobody makes durable is on disk after some seconds.
+    engine.keep();
+    let exports = Exports::new(Arc::clone(engine), name, is_read_only);
+    let names = exports.names().await?;
+    let failed =
+        |error: cenote_rt::Error| Exit::failed(format!("cannot listen at '{address}': {error}"));
+    let server = Server::start(exports, address).await.map_err(failed)?;
+    for name in names {
+        out!(io, "{}", locator(server.address(), &name))?;
+    }
+    out!(io, "listening at {}", server.address())?;
+    io.out.flush()?;
+    signals.next().await;
+    server.stop().await?;
+    Ok(())
+}
+
+/// What a client takes to find an export.
+fn locator(address: &Address, name: &str) -> String {
+    match address {
+        Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", path.display()),
+        Address::Tcp(address) => format!("nbd://{address}/{name}"),
+    }
+}

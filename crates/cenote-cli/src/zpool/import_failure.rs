@@ -1,0 +1,128 @@
+//! Why an import fails, in OpenZFS's words.
+
+use std::fmt::Write as _;
+
+use cenote_pool::engine::{CheckpointError, EngineError};
+use cenote_pool::features::UnknownFeature;
+use cenote_pool::import::Host;
+use cenote_pool::pool::Rewind;
+use cenote_pool::status::examine;
+use cenote_pool::{Candidate, OpenError, OpenOptions};
+use cenote_rt::Error;
+
+use super::import::{loss_text, rewound};
+use super::names::Names;
+use crate::io::Exit;
+use crate::zfs::value;
+
+/// What is said of it, and what may help.
+pub(super) async fn of(candidate: &Candidate, options: &OpenOptions, error: &Error) -> Exit {
+    let name = candidate.name();
+    if let Some(cause) = error.cause::<CheckpointError>() {
+        return Exit::failed(format!("cannot import '{name}': {cause}"));
+    }
+    if error.cause::<EngineError>().is_some() {
+        return Exit::failed(format!(
+            "cannot import '{name}': {error}\nThe pool can be imported using '-o readonly=on'."
+        ));
+    }
+    let cause = error.cause::<OpenError>();
+    let text = refusal(candidate, cause, &error.to_string());
+    Exit::failed(match cause {
+        Some(OpenError::MissingLog(log)) => format!("{}\n{text}", missing(candidate, *log).await),
+        Some(OpenError::CorruptMos(_) | OpenError::NoUberblock { .. }) => {
+            format!("{text}\n\t{}", recovery(candidate, options).await)
+        }
+        _ => text,
+    })
+}
+
+/// The log device that is not there, with its leaves.
+async fn missing(candidate: &Candidate, log: u64) -> String {
+    let status = examine(candidate, &Host::current()).await;
+    let names = Names::default().within(&candidate.root);
+    let mut text = "The devices below are missing or corrupted, use '-m' to import the pool \
+                    anyway:\n"
+        .to_owned();
+    if let Some(top) = status.root.children.iter().find(|top| top.id == log) {
+        let _ = writeln!(text, "\t    {} [log]", names.vdev(top));
+        for leaf in &top.children {
+            let _ = writeln!(text, "\t      {}", names.vdev(leaf));
+        }
+    }
+    text
+}
+
+/// What an import that goes back would do about it.
+async fn recovery(candidate: &Candidate, options: &OpenOptions) -> String {
+    let back = OpenOptions { rewind: Rewind::Safe, host: None, ..options.clone() };
+    let is_first = options.rewind == Rewind::Never && options.txg.is_none();
+    let found = if is_first { rewound(candidate, &back).await } else { None };
+    let Some(found) = found else {
+        return "Destroy and re-create the pool from\n\ta backup source.".to_owned();
+    };
+    let (name, time) = (candidate.name(), value::date(found.time, "%c"));
+    let discarded = match found.loss {
+        0 => String::new(),
+        loss => format!(
+            "Approximately {} of data\n\tmust be discarded, irreversibly.  ",
+            loss_text(loss)
+        ),
+    };
+    format!(
+        "Recovery is possible, but will result in some data loss.\n\
+         \tReturning the pool to its state as of {time}\n\
+         \tshould correct the problem.  {discarded}Recovery can be attempted\n\
+         \tby executing 'zpool import -F {name}'.  A scrub of the pool\n\
+         \tis strongly recommended after recovery."
+    )
+}
+
+/// Why the pool is not imported.
+fn refusal(candidate: &Candidate, cause: Option<&OpenError>, text: &str) -> String {
+    let name = candidate.name();
+    let facts = &candidate.facts;
+    match cause {
+        Some(OpenError::Version { .. }) => {
+            format!("cannot import '{name}': pool is formatted using an unsupported ZFS version")
+        }
+        Some(OpenError::ForeignHost { hostid, hostname }) => {
+            let time =
+                candidate.uberblocks().iter().max_by_key(|ub| ub.rank()).map(|ub| ub.timestamp);
+            let time = value::date(time.unwrap_or(0), "%a %b %e %H:%M:%S %Y");
+            let hostname = if hostname.is_empty() { "<unknown>" } else { hostname };
+            format!(
+                "cannot import '{name}': pool was previously in use from another system.\n\
+                 Last accessed by {hostname} (hostid={hostid:x}) at {time}\n\
+                 The pool can be imported, use 'zpool import -f' to import the pool."
+            )
+        }
+        Some(OpenError::ActiveElsewhere) => format!(
+            "cannot import '{name}': pool is imported on {} (hostid: 0x{:x})\n\
+             Export the pool on the other system, then run 'zpool import'.",
+            facts.hostname.as_deref().unwrap_or("<unknown>"),
+            facts.hostid
+        ),
+        Some(OpenError::NoHostId) => format!(
+            "Cannot import '{name}': pool has the multihost property on and the\n\
+             system's hostid is not set. Set a unique hostid with the zgenhostid(8) command."
+        ),
+        Some(OpenError::UnsupportedFeatures(features)) => {
+            format!("cannot import '{name}': unsupported version or feature{}", listed(features))
+        }
+        Some(OpenError::ReadOnlyFeatures(features)) => format!(
+            "cannot import '{name}': unsupported version or feature{}\n\
+             The pool can be imported using '-o readonly=on'.",
+            listed(features)
+        ),
+        Some(OpenError::MissingVdevs(_) | OpenError::MissingLog(_) | OpenError::GuidSum { .. }) => {
+            format!("cannot import '{name}': one or more devices is currently unavailable")
+        }
+        _ => format!("cannot import '{name}': I/O error ({text})"),
+    }
+}
+
+fn listed(features: &[UnknownFeature]) -> String {
+    let guids = features.iter().flat_map(|feature| ["\n\t", &feature.guid]);
+    guids.collect()
+}

@@ -1,0 +1,105 @@
+//! Trims of single devices, through the commands.
+
+use std::path::Path;
+
+use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::leaf_work::LeafWorkKind;
+use cenote_pool::OpenOptions;
+use cenote_pool::engine::{Engine, Stop, TrimOptions};
+use cenote_pool::import::{ScanOptions, scan};
+
+use crate::Shed;
+
+/// A trim of one device that was held in its middle: what is said of it, and how it ends.
+#[test]
+fn a_trim_is_held_and_given_up() {
+    let shed = Shed::new("held", 2);
+    let path = |name: &str| shed.path().join(name).to_string_lossy().into_owned();
+    shed.succeeds("zpool create tank mirror d0 d1");
+    cenote_rt::block_on(2, hold_trim(shed.path(), &path("d0"))).expect("a runtime").expect("held");
+    let text = shed.succeeds("zpool status -t tank");
+    assert!(text.contains("% trimmed, suspended, started at "), "{text}");
+    let json = shed.succeeds("zpool status -j --json-int --json-flat-vdevs -t -i tank");
+    let leaf = |name: &str, json: &str| {
+        let whole: serde_json::Value = serde_json::from_str(json).expect("JSON");
+        whole["pools"]["tank"]["vdevs"][path(name)].clone()
+    };
+    let held = leaf("d0", &json);
+    assert_eq!((&held["trim_state"], &held["trim_notsup"]), (&"SUSPENDED".into(), &0.into()));
+    let bytes = |key: &str| held[key].as_u64().expect("bytes");
+    assert!(bytes("trimmed") < bytes("to_trim") && bytes("to_trim") > 50 << 20, "{held}");
+    assert!(bytes("trim_time") > 0 && held["trim_errors"] == 0, "{held}");
+    assert_eq!(
+        (&held["init_state"], &held["initialized"]),
+        (&"UNINITIALIZED".into(), &serde_json::Value::Null)
+    );
+    assert_eq!(leaf("d1", &json)["trim_state"], "UNTRIMMED");
+    assert_eq!(
+        leaf("d1", &shed.succeeds("zpool status -j tank"))["trim_state"],
+        serde_json::Value::Null
+    );
+    let none = format!("cannot trim '{}': there is no active trim", path("d0"));
+    shed.fails("zpool trim -s tank d0", &none);
+    shed.succeeds("zpool trim -c tank d0");
+    shed.fails("zpool trim -c tank d0", &none);
+    let json = shed.succeeds("zpool status -j --json-flat-vdevs -t tank");
+    assert_eq!(leaf("d0", &json)["trim_state"], "CANCELED");
+    shed.succeeds("zpool trim -r 10G tank d0");
+    let json = shed.succeeds("zpool status -j --json-flat-vdevs -t tank");
+    let done = leaf("d0", &json);
+    assert_eq!((&done["trim_state"], &done["trimmed"]), (&"COMPLETE".into(), &done["to_trim"]));
+    // No file can promise that nobody reads what was there.
+    let text =
+        format!("cannot trim '{}': trim operations are not supported by this device", path("d0"));
+    shed.fails("zpool trim -d tank", &text);
+    let (_, err, status) = shed.run("zpool trim -d -c tank");
+    assert!(status == 2 && err.starts_with("-d cannot be combined with the -c or -s options\n"));
+    let (_, err, status) = shed.run("zpool trim -r nonsense tank");
+    assert!(status == 2 && err.starts_with("invalid value for rate\n"), "{err}");
+    let follow = "cannot follow events: not supported by this version of cenote";
+    shed.fails("zpool events -f tank", follow);
+    shed.judge("tank");
+}
+
+/// Begins to trim a device slowly, and holds that.
+async fn hold_trim(folder: &Path, device: &str) -> cenote_rt::Result<()> {
+    let options = ScanOptions { paths: vec![folder.to_path_buf()] };
+    let scan = scan(&options).await?;
+    let candidate = scan.find("tank").expect("the pool");
+    let engine = Engine::open(candidate, &OpenOptions::default()).await?;
+    let root = engine.vdev_config();
+    let is_it = |leaf: &&VdevConfig| {
+        leaf.leaf.path.as_ref().is_some_and(|path| path.to_string_lossy() == device)
+    };
+    let leaf = [root.leaves().find(is_it).expect("the device").guid];
+    let slowly = TrimOptions { rate: 4 << 20, ..TrimOptions::default() };
+    engine.start_trim(&leaf, slowly).await?;
+    engine.stop_work(&leaf, LeafWorkKind::Trim, Stop::Suspend).await?;
+    engine.export().await
+}
+
+/// Work on a device that is not there is nothing to wait for.
+#[test]
+fn work_that_cannot_go_on_is_not_waited_for() {
+    let shed = Shed::new("waits", 2);
+    shed.succeeds("zpool create tank mirror d0 d1");
+    let folder = shed.path().to_owned();
+    cenote_rt::block_on(1, async {
+        let scan = ScanOptions { paths: vec![folder] };
+        let scan = cenote_pool::import::scan(&scan).await.expect("a scan");
+        let found = scan.find("tank").expect("the pool");
+        let engine = Engine::open(found, &OpenOptions::default()).await.expect("the pool");
+        let leaf = engine.data_leaves()[0];
+        engine.start_initialize(&[leaf]).await.expect("the start");
+    })
+    .expect("a runtime");
+    shed.succeeds("zpool offline tank d0");
+    shed.succeeds("zpool wait tank");
+    let status = shed.succeeds("zpool status -i tank");
+    assert!(status.contains("% initialized, started at "), "{status}");
+    shed.succeeds("zpool online tank d0");
+    shed.succeeds("zpool wait -t initialize tank");
+    let status = shed.succeeds("zpool status -i tank");
+    assert!(status.contains("(100% initialized, completed at "), "{status}");
+    shed.judge("tank");
+}
