@@ -27,8 +27,24 @@ Each takes --help.
 
 /// Verbs that change nothing, and that anybody may use.
 const OPEN_VERBS: [&str; 19] = [
-    "list", "get", "status", "history", "iostat", "events", "version", "help", "userspace",
-    "groupspace", "projectspace", "project", "holds", "diff", "mount", "wait", "-V", "--version",
+    "list",
+    "get",
+    "status",
+    "history",
+    "iostat",
+    "events",
+    "version",
+    "help",
+    "userspace",
+    "groupspace",
+    "projectspace",
+    "project",
+    "holds",
+    "diff",
+    "mount",
+    "wait",
+    "-V",
+    "--version",
     "-?",
 ];
 
@@ -42,12 +58,7 @@ pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     finish_all(result, io)
 }
 
-fn in_session(
-    tool: Tool,
-    session: &Session,
-    args: &[String],
-    io: &mut Io<'_>,
-) -> CommandResult {
+fn in_session(tool: Tool, session: &Session, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let source = Source { session: Some(session.clone()), ..Source::default() };
     if let Some(verb) = args.first()
         && tool.has_verb(verb)

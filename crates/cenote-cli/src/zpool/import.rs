@@ -67,7 +67,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         }
         match (&parsed.operands[..], parsed.has('a')) {
             ([], false) => list(&scan, &parsed, io).await,
-            ([], true) if source.has_pools() => import_every(&source, &scan, &parsed, &line, io).await,
+            ([], true) if source.has_pools() => {
+                import_every(&source, &scan, &parsed, &line, io).await
+            }
             ([], true) => import_all(&scan, &parsed),
             ([name, ..], _) if source.has_pools() && !is_read_only(&parsed) => {
                 import_for_good(&source, &scan, name, &parsed, &line, io).await
@@ -315,7 +317,8 @@ async fn take(
     }
     let file = cache_file(parsed).filter(|file| !matches!(*file, "none" | ""));
     let file = file.map(|file| source.path(file));
-    let not_known = |error: std::io::Error| Exit::cannot("import", name, format!("cachefile: {error}"));
+    let not_known =
+        |error: std::io::Error| Exit::cannot("import", name, format!("cachefile: {error}"));
     if let Some(file) = &file {
         // Before the pool is anybody's.
         cache::check(file).map_err(not_known)?;
