@@ -5,7 +5,8 @@
 # which takes a quarter of an hour on two quiet cores).
 # BENCH_DIR: a folder on tmpfs, BENCH_DISK: one on a disk, BENCH_MIB: how much data (memory 256,
 # disk 512), BENCH_ROUNDS: how often each is measured, in turn with its peer (memory 2, disk 3,
-# steady 1); the best round counts. BENCH_ENGINE: a program built before.
+# steady 1); the best round counts. BENCH_GB: how much is destroyed (100) or simulated (40).
+# BENCH_ENGINE: a program built before.
 set -euo pipefail
 here=$(dirname "$(dirname "$(readlink -f "$0")")")
 mkdir -p "${BENCH_DIR:=/dev/shm}" "${BENCH_DISK:=$here/target}"
@@ -116,7 +117,7 @@ for part in $parts; do
     steady) steady ;;
     destroy) "$engine" destroy "${BENCH_GB:-100}" 1000000 ;;
     import) dir=$memory; fresh; "$engine" scatter "$dir" 16 1000000; "$engine" import "$dir" ;;
-    simulated) "$engine" simulated "${BENCH_GB:-80}" ;;
+    simulated) "$engine" simulated "${BENCH_GB:-40}" ;;
     space) for count in 20000 100000; do "$engine" space "$count"; done ;;
     *) echo "no part $part" >&2; exit 2 ;;
   esac
