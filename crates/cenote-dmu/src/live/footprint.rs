@@ -137,8 +137,8 @@ impl Paths {
     }
 
     fn nearest(&self, number: u64) -> [Option<u64>; 2] {
-        let before = self.lowest.range(..number).next_back();
-        [before, self.lowest.range(number..).next()].map(Option::copied)
+        let before = self.lowest.range(..number).next_back().copied();
+        [before, self.lowest.range(number..).next().copied()]
     }
 }
 
