@@ -114,13 +114,11 @@ impl Source {
 
     /// Waits so long; false if nobody is there any more who would see what comes then.
     pub(crate) async fn sleep(&self, time: Duration) -> bool {
-        match &self.session {
-            Some(session) => session.caller.gone().sleep(time).await,
-            None => {
-                cenote_rt::sleep(time).await;
-                true
-            }
+        if let Some(session) = &self.session {
+            return session.caller.gone().sleep(time).await;
         }
+        cenote_rt::sleep(time).await;
+        true
     }
 
     /// Unmounts those of the file systems that are mounted.

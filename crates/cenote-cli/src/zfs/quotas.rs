@@ -16,7 +16,7 @@ pub(super) struct Limit {
     holder: Holder,
     resource: Resource,
     /// Bytes or objects; 0 = none.
-    limit: u64,
+    most: u64,
 }
 
 impl Limit {
@@ -44,8 +44,8 @@ impl Limit {
                     SpaceOwner::Project => Holder::Project(id),
                 };
                 let resource = if space.is_objects { Resource::Objects } else { Resource::Space };
-                let limit = if value == "none" { 0 } else { quantity::parse(value)? };
-                Ok(Self { holder, resource, limit })
+                let most = if value == "none" { 0 } else { quantity::parse(value)? };
+                Ok(Self { holder, resource, most })
             })
         };
         Some(limit)
@@ -54,8 +54,8 @@ impl Limit {
     /// Sets it.
     pub(super) async fn set(self, engine: &Engine, dataset: &str) -> Result<()> {
         let head = engine.head(dataset).await?;
-        let Self { holder, resource, limit } = self;
-        engine.apply(&head, |tx| quota::set_limit(tx, holder, resource, limit)).await?;
+        let Self { holder, resource, most } = self;
+        engine.apply(&head, |tx| quota::set_limit(tx, holder, resource, most)).await?;
         Ok(())
     }
 }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn limits_as_they_are_typed() {
-        let limit = |holder, resource, limit| Some(Ok(Limit { holder, resource, limit }));
+        let limit = |holder, resource, most| Some(Ok(Limit { holder, resource, most }));
         for (property, value, want) in [
             ("userquota@1000", "1M", limit(Holder::User(1000), Resource::Space, 1 << 20)),
             ("userquota@root", "5", limit(Holder::User(0), Resource::Space, 5)),

@@ -79,7 +79,17 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             altroot: parsed.value('R').map(|folder| source.path(folder)),
             ..Taken::default()
         };
-        create(source, how, name, &layout, devices, &options, &line, io).await
+        let engine = create(name, &layout, devices, &options).await?;
+        let done = After::taken(source, how);
+        let writer = Writer::of(source, engine, After::Rest, done).await?;
+        match set_up(writer.engine(), name, &options).await {
+            Ok(()) => writer.carry_out(Some(&line), io, async |_, _| Ok(())).await,
+            Err(error) => {
+                // Nobody gets a pool that is not as it was asked for.
+                writer.engine().destroy().await?;
+                Err(Exit::cannot("create", name, error))
+            }
+        }
     })
 }
 
@@ -172,15 +182,11 @@ async fn check_absent(source: &Source, name: &str, devices: &Devices) -> Command
 }
 
 async fn create(
-    source: &Source,
-    how: Taken,
     name: &str,
     layout: &Layout,
     devices: Devices,
     options: &Options,
-    line: &str,
-    io: &mut Io<'_>,
-) -> CommandResult {
+) -> Result<Arc<Engine>, Exit> {
     let (tops, spares, caches) = devices.specs(layout);
     let spec = create::CreateSpec { tops, spares, caches, ashift: options.pool.ashift };
     let vdevs = create::pool(&spec, FIRST_TXG, &mut Guids::unguessable())
@@ -193,7 +199,7 @@ async fn create(
     let host = Host::current();
     let host = (host.hostid != 0).then_some((host.hostid, host.hostname));
     let vdev_devices = all_devices(&vdevs.root, vdevs.spares.iter().chain(&vdevs.caches), &devices);
-    let engine = Engine::create(CreateSpec {
+    let made = Engine::create(CreateSpec {
         name: name.to_owned(),
         vdevs,
         devices: vdev_devices,
@@ -204,18 +210,8 @@ async fn create(
         fill_root: Box::new(move |tx| new.fill(tx)),
         probe: Some(owners(has_objects, has_projects)),
     })
-    .await
-    .map_err(|error| Exit::cannot("create", name, error))?;
-    let done = After::taken(source, how);
-    let writer = Writer::of(source, engine, After::Rest, done).await?;
-    match set_up(writer.engine(), name, options).await {
-        Ok(()) => writer.carry_out(Some(line), io, async |_, _| Ok(())).await,
-        Err(error) => {
-            // Nobody gets a pool that is not as it was asked for.
-            writer.engine().destroy().await?;
-            Err(Exit::cannot("create", name, error))
-        }
-    }
+    .await;
+    made.map_err(|error| Exit::cannot("create", name, error))
 }
 
 /// Properties of the pool and its root file system.

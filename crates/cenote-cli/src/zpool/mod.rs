@@ -143,12 +143,11 @@ pub(crate) async fn pools(
             }
         }
         for name in names {
-            match session.pool(name) {
-                Ok(engine) => pools.open.push(engine.view().await?),
-                Err(_) => {
-                    err!(io, "{}", missing(name))?;
-                    pools.is_incomplete = true;
-                }
+            if let Ok(engine) = session.pool(name) {
+                pools.open.push(engine.view().await?);
+            } else {
+                err!(io, "{}", missing(name))?;
+                pools.is_incomplete = true;
             }
         }
         return Ok(pools);

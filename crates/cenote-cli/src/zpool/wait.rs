@@ -69,9 +69,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 if shown.is_none() && !parsed.has('H') {
                     row(&wanted, |at| ACTIVITIES[at].to_uppercase(), false, io)?;
                 }
-                let number = |at: usize| match parsed.has('p') {
-                    true => left[at].to_string(),
-                    false => nicenum::bytes(left[at]),
+                let is_literal = parsed.has('p');
+                let number = |at: usize| {
+                    if is_literal { left[at].to_string() } else { nicenum::bytes(left[at]) }
                 };
                 row(&wanted, number, parsed.has('H'), io)?;
                 io.out.flush()?;
@@ -82,10 +82,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             }
             if left[0] + left[1] > 0 {
                 engine.sync().await?;
-            } else {
-                if !source.sleep(STEP).await {
-                    return Ok(());
-                }
+            } else if !source.sleep(STEP).await {
+                return Ok(());
             }
         }
     }))
