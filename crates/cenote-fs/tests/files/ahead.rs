@@ -183,16 +183,15 @@ fn what_is_overwritten_whole_is_not_read() {
             (10 * LARGE, 1000, 0),
             (15 * LARGE + 5, 1000, 0),
         ] {
-            let bytes = vec![3; len as usize];
-            let reads = file.cold(async |file| {
-                // The way to the records.
-                file.read(9 * LARGE, 1).await;
-                let options = WriteOptions::default();
-                mount.write(&me, file.object, offset, &bytes, options).await.unwrap();
-            });
-            let reads = reads.await;
-            assert!(reads >= 2, "record and indirect block");
-            assert_eq!(reads - 2, expected, "{len} bytes at {offset}");
+            let (bytes, options) = (vec![3; len as usize], WriteOptions::default());
+            file.cool().await;
+            // The way to the records, and what is asked of the data set before it is written.
+            file.read(9 * LARGE, 1).await;
+            let whole = vec![4; LARGE as usize];
+            mount.write(&me, file.object, 8 * LARGE, &whole, options).await.unwrap();
+            let before = file.reads();
+            mount.write(&me, file.object, offset, &bytes, options).await.unwrap();
+            assert_eq!(file.reads() - before, expected, "{len} bytes at {offset}");
             file.fixture.engine.sync().await.unwrap();
         }
     })

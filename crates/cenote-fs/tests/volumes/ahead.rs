@@ -62,8 +62,10 @@ fn sequences_are_read_ahead_and_partial_writes_read_their_edges() {
             (300 * BLOCK + 512, 1024, 1),
         ] {
             engine.store().clear_cache();
-            // The way to them.
+            // The way to them, and what is asked of the data set before it is written.
             read(&volume, 900 * BLOCK, 1).await;
+            let whole = Buf::from(vec![8; BLOCK as usize]);
+            volume.write(901 * BLOCK, vec![whole], false).await.unwrap();
             let before = reads(&engine).await;
             let bytes = Buf::from(vec![9; len as usize]);
             volume.write(offset, vec![bytes], false).await.unwrap();
