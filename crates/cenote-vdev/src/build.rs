@@ -210,11 +210,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
     /// A leaf's state from its config and device (spec 06 §2.3).
     fn leaf_state(&mut self, config: &VdevConfig, id: LeafId) -> (VdevState, VdevAux) {
         let leaf = &mut self.leaves[id.0];
-        let told = match config.leaf.aux_state.as_deref() {
-            Some("external") => VdevAux::External,
-            Some("err_exceeded") => VdevAux::ErrExceeded,
-            _ => VdevAux::None,
-        };
+        let told = VdevAux::of_config(config.leaf.aux_state.as_deref());
         let is_distributed = matches!(config.kind, ConfigKind::DraidSpare { .. });
         let size = leaf.device().map(|device| device.info().size);
         let (state, aux) = match size {

@@ -102,6 +102,21 @@ impl VdevAux {
         Self::External,
         Self::ChildrenOffline,
     ];
+
+    /// How a config has it (`aux_state`), if it has it.
+    pub const fn in_config(self) -> Option<&'static str> {
+        match self {
+            Self::ErrExceeded => Some("err_exceeded"),
+            Self::External => Some("external"),
+            _ => None,
+        }
+    }
+
+    /// What a config means; none for words that mean nothing.
+    pub fn of_config(text: Option<&str>) -> Self {
+        let found = Self::ALL.into_iter().find(|aux| text.is_some() && aux.in_config() == text);
+        found.unwrap_or(Self::None)
+    }
 }
 
 /// State and reason of a vdev, both at once, as they change while the pool is in use.
@@ -201,6 +216,11 @@ mod tests {
                 assert_eq!((status.state(), status.aux()), (state, aux));
             }
         }
+        for aux in VdevAux::ALL.into_iter().filter(|aux| aux.in_config().is_some()) {
+            assert_eq!(VdevAux::of_config(aux.in_config()), aux);
+        }
+        assert_eq!(VdevAux::of_config(None), VdevAux::None);
+        assert_eq!(VdevAux::of_config(Some("other")), VdevAux::None);
     }
 
     #[test]

@@ -15,8 +15,7 @@ use cenote_rt::{Error, Result};
 use cenote_vdev::{BadChild, VdevState};
 
 use super::Engine;
-use super::dsl::{directory_object, errors, features, get_dataset, get_dir};
-use crate::mos::DIRECTORY;
+use super::dsl::{errors, features, get_dataset, get_dir};
 
 /// Events that are kept.
 const EVENTS_MAX: usize = 1000;
@@ -131,13 +130,7 @@ impl Engine {
         }
         self.mos_apply(txg, |tx| {
             let by_head = features::is_active(tx, "head_errlog")?;
-            let log = if let Some(log) = directory_object(tx, ERRLOG_LAST)? {
-                log
-            } else {
-                let log = errors::new_log(tx)?;
-                zap::update(tx, DIRECTORY, ERRLOG_LAST, log)?;
-                log
-            };
+            let log = errors::need_log(tx, ERRLOG_LAST)?;
             for &(objset, object, level, blkid, birth) in &lost {
                 let place = Bookmark { objset, object, level, blkid };
                 if by_head {
@@ -165,14 +158,7 @@ fn note_by_head(tx: &mut Tx<'_>, log: u64, place: &Bookmark, birth: u64) -> TxRe
             get_dir(tx, dir)?.head_dataset_obj
         }
     };
-    let key = zap::hex_key(head);
-    let errors = if let Some(errors) = zap::lookup_u64(tx, log, &key)? {
-        errors
-    } else {
-        let errors = errors::new_log(tx)?;
-        zap::insert(tx, log, &key, errors)?;
-        errors
-    };
+    let errors = errors::need_log_of(tx, log, head)?;
     let entry = HeadEntry { object: place.object, level: place.level, blkid: place.blkid, birth };
     zap::update(tx, errors, &entry.format(), Value::text(""))
 }

@@ -26,11 +26,6 @@ use super::damage::Event;
 use super::{Engine, EngineError, Suspended};
 use crate::import::Found;
 
-/// `aux_state` of a leaf that failed.
-const ERR_EXCEEDED: &str = "err_exceeded";
-/// `aux_state` of a leaf that was faulted by somebody else's decision, for good.
-const EXTERNAL: &str = "external";
-
 /// One look at the leaves at a time.
 #[derive(Debug, Default)]
 pub(super) struct Service {
@@ -41,7 +36,8 @@ pub(super) struct Service {
 /// it that way (spec 06 §10).
 pub(super) fn forgive(root: &mut VdevConfig) {
     for_leaves(root, &mut |leaf| {
-        if leaf.faulted && leaf.aux_state.as_deref() != Some(EXTERNAL) {
+        let told = VdevAux::of_config(leaf.aux_state.as_deref());
+        if leaf.faulted && told != VdevAux::External {
             (leaf.faulted, leaf.aux_state) = (false, None);
         }
     });
@@ -70,7 +66,7 @@ impl Engine {
                 self.with_config(|config| {
                     if let Some(vdev) = config.root.find_mut(leaf.guid()) {
                         vdev.leaf.faulted = true;
-                        vdev.leaf.aux_state = Some(ERR_EXCEEDED.into());
+                        vdev.leaf.aux_state = VdevAux::ErrExceeded.in_config().map(Into::into);
                         config.touch();
                     }
                 });
@@ -124,7 +120,7 @@ impl Engine {
             tree.take_out(guid, state, aux);
             if let Some(vdev) = config.root.find_mut(guid).filter(|_| !is_temporary) {
                 (vdev.leaf.offline, vdev.leaf.faulted) = (!is_fault, is_fault);
-                vdev.leaf.aux_state = is_fault.then(|| EXTERNAL.into());
+                vdev.leaf.aux_state = aux.in_config().map(Into::into);
                 config.touch();
             }
             Ok(())
@@ -262,7 +258,7 @@ impl Engine {
             for guid in &gone {
                 if let Some(vdev) = config.root.find_mut(*guid) {
                     vdev.leaf.faulted = true;
-                    vdev.leaf.aux_state = Some(ERR_EXCEEDED.into());
+                    vdev.leaf.aux_state = VdevAux::ErrExceeded.in_config().map(Into::into);
                 }
             }
             // Also for its own sake: the labels of a leaf that is back are old.

@@ -12,10 +12,32 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 
 use super::{directory_object, features};
+use crate::mos::DIRECTORY;
 
 /// An empty log.
-pub(crate) fn new_log(tx: &mut Tx<'_>) -> TxResult<u64> {
+fn new_log(tx: &mut Tx<'_>) -> TxResult<u64> {
     zap::create(tx, &ObjectSpec::new(ObjectType::ERROR_LOG, 0), ZapOptions::default())
+}
+
+/// The log that the directory names, made if there is none.
+pub(crate) fn need_log(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
+    if let Some(log) = directory_object(tx, name)? {
+        return Ok(log);
+    }
+    let log = new_log(tx)?;
+    zap::update(tx, DIRECTORY, name, log)?;
+    Ok(log)
+}
+
+/// The log of a head within one that is kept by head, made if there is none.
+pub(crate) fn need_log_of(tx: &mut Tx<'_>, log: u64, head: u64) -> TxResult<u64> {
+    let key = zap::hex_key(head);
+    if let Some(errors) = zap::lookup_u64(tx, log, &key)? {
+        return Ok(errors);
+    }
+    let errors = new_log(tx)?;
+    zap::insert(tx, log, &key, errors)?;
+    Ok(errors)
 }
 
 /// Errors in what is gone are no errors.
@@ -41,13 +63,7 @@ pub(crate) fn move_old(tx: &mut Tx<'_>, from: u64, to: u64, txg: u64) -> TxResul
         if old.is_empty() {
             continue;
         }
-        let target = if let Some(target) = zap::lookup_u64(tx, log, &zap::hex_key(to))? {
-            target
-        } else {
-            let target = new_log(tx)?;
-            zap::insert(tx, log, &zap::hex_key(to), target)?;
-            target
-        };
+        let target = need_log_of(tx, log, to)?;
         for name in &old {
             zap::update(tx, target, *name, Value::text(""))?;
             zap::remove(tx, source, *name)?;

@@ -19,10 +19,11 @@ mod run;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{Error, Kind, Result, monotonic, tunables};
 
 use super::Engine;
 use super::dsl::history;
@@ -103,11 +104,35 @@ pub enum Stop {
 pub(super) struct LeafWorks {
     // Held for a look, never across I/O.
     running: Mutex<BTreeMap<(u64, LeafWorkKind), Arc<Runner>>>,
+    /// When it was last written down how far they are.
+    saved: Mutex<Duration>,
 }
+
+/// How far the work on a leaf is.
+type Progress = (u64, LeafWorkKind, u64);
 
 impl LeafWorks {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(u64, LeafWorkKind), Arc<Runner>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn saved(&self) -> MutexGuard<'_, Duration> {
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How far all of it is, if that is to be written down again: one txg for all that run, and
+    /// whoever is the first to ask sees to it.
+    fn due(&self) -> Option<Vec<Progress>> {
+        {
+            let (mut saved, now) = (self.saved(), monotonic());
+            if now.saturating_sub(*saved) <= Duration::from_secs(tunables::TXG_TIMEOUT.get()) {
+                return None;
+            }
+            *saved = now;
+        }
+        let running = self.lock();
+        let running = running.iter().filter(|(_, runner)| !runner.has_ended());
+        Some(running.map(|(&(leaf, kind), runner)| (leaf, kind, runner.offset())).collect())
     }
 
     /// That of a leaf, unless it has ended.
@@ -124,13 +149,17 @@ struct Target {
     path: String,
 }
 
+/// Leaves that hold data or logs and can be worked on.
+fn data_leaves_of(root: &VdevConfig) -> impl Iterator<Item = &VdevConfig> {
+    let tops = root.children.iter().filter(|top| top.kind.is_concrete());
+    let leaves = tops.flat_map(VdevConfig::leaves).filter(|leaf| leaf.kind.is_real_leaf());
+    leaves.filter(|leaf| leaf.leaf.zap_leaf.is_some())
+}
+
 impl Engine {
     /// All leaves that hold data or logs and can be worked on.
     pub fn data_leaves(&self) -> Vec<u64> {
-        let root = self.config().root;
-        let tops = root.children.iter().filter(|top| top.kind.is_concrete());
-        let leaves = tops.flat_map(VdevConfig::leaves).filter(|leaf| leaf.kind.is_real_leaf());
-        leaves.filter(|leaf| leaf.leaf.zap_leaf.is_some()).map(|leaf| leaf.guid).collect()
+        self.with_config(|config| data_leaves_of(&config.root).map(|leaf| leaf.guid).collect())
     }
 
     /// What is stored of work on a leaf; how far it is if it runs.
@@ -212,8 +241,8 @@ impl Engine {
 
     /// Bytes of a leaf's data area.
     pub fn leaf_size(&self, leaf: u64) -> u64 {
-        let found = self.tree.leaves().find(|(_, found)| found.guid() == leaf);
-        let size = found.and_then(|(_, leaf)| leaf.device().map(|device| device.info().size));
+        let found = self.tree.leaf_of(leaf).and_then(|id| self.tree.leaf(id).device());
+        let size = found.map(|device| device.info().size);
         size.and_then(cenote_vdev::layout::leaf_asize).unwrap_or(0)
     }
 
@@ -269,12 +298,14 @@ impl Engine {
     pub(super) async fn stop_leaf_work(&self) {
         self.auto_trim.stop().await;
         let running: Vec<_> = self.leaf_works.lock().keys().copied().collect();
+        let mut done = Vec::new();
         for (leaf, kind) in running {
             if let Some(offset) = self.halt(leaf, kind).await {
-                // Not being able to say how far it is only repeats work.
-                drop(self.save_progress(leaf, kind, offset).await);
+                done.push((leaf, kind, offset));
             }
         }
+        // Not being able to say how far it is only repeats work.
+        drop(self.save_progress(&done).await);
     }
 
     /// Stops the work on a leaf; tells how far it was, if it was under way.
@@ -327,39 +358,52 @@ impl Engine {
     }
 
     fn target(&self, leaf: u64) -> Result<Target> {
-        let root = self.config().root;
-        let is_data = self.data_leaves().contains(&leaf);
-        let found = root.find(leaf).filter(|_| is_data);
-        let zap = found.and_then(|found| found.leaf.zap_leaf);
-        let (Some(found), Some(zap)) = (found, zap) else {
-            return Err(LeafWorkError::NoDevice(leaf).into());
-        };
-        let path = found.leaf.path.as_ref();
-        let path = path.map_or_else(String::new, |path| path.to_string_lossy().into_owned());
-        Ok(Target { guid: leaf, zap, path })
+        let target = self.with_config(|config| {
+            let found = data_leaves_of(&config.root).find(|found| found.guid == leaf)?;
+            let path = found.leaf.path.as_ref();
+            let path = path.map_or_else(String::new, |path| path.to_string_lossy().into_owned());
+            Some(Target { guid: leaf, zap: found.leaf.zap_leaf?, path })
+        });
+        target.ok_or_else(|| LeafWorkError::NoDevice(leaf).into())
     }
 
     fn is_leaf_writable(&self, leaf: u64) -> bool {
-        self.tree.leaves().any(|(_, found)| found.guid() == leaf && found.is_writable())
+        self.tree.leaf_of(leaf).is_some_and(|id| self.tree.leaf(id).is_writable())
     }
 
-    /// Writes down how far the work on a leaf is, while it is under way.
-    async fn save_progress(&self, leaf: u64, kind: LeafWorkKind, offset: u64) -> Result<()> {
-        let target = self.target(leaf)?;
+    /// Writes down how far work on leaves is.
+    async fn save_progress(&self, done: &[Progress]) -> Result<()> {
+        let of = |&(leaf, kind, offset): &Progress| Ok((self.target(leaf)?.zap, kind, offset));
+        let done = done.iter().map(of).collect::<Result<Vec<_>>>()?;
+        if done.is_empty() {
+            return Ok(());
+        }
         self.run(move |tx, _| {
-            let mut work = record::read(tx, target.zap, kind)?;
-            work.offset = offset;
-            record::write(tx, target.zap, kind, &work)
+            for &(zap, kind, offset) in &done {
+                let mut work = record::read(tx, zap, kind)?;
+                // It may have ended meanwhile.
+                if work.state == LeafWorkState::Active {
+                    work.offset = offset;
+                    record::write(tx, zap, kind, &work)?;
+                }
+            }
+            Ok(())
         })
         .await
     }
 
-    /// Writes down that the work on a leaf has ended.
-    async fn save_end(&self, leaf: u64, kind: LeafWorkKind, end: LeafWorkState) -> Result<()> {
+    /// Writes down that the work on a leaf has ended, and how far it was.
+    async fn save_end(
+        &self,
+        leaf: u64,
+        kind: LeafWorkKind,
+        end: LeafWorkState,
+        offset: u64,
+    ) -> Result<()> {
         let target = self.target(leaf)?;
         self.operate(Request::free(), move |tx, env, _| {
             let mut work = record::read(tx, target.zap, kind)?;
-            (work.state, work.time) = (end, env.now);
+            (work.state, work.time, work.offset) = (end, env.now, offset);
             record::write(tx, target.zap, kind, &work)?;
             let deed = if end == LeafWorkState::Complete { "complete" } else { "canceled" };
             let text = format!("vdev={} {deed}", target.path);

@@ -83,8 +83,8 @@ impl Runner {
                     None => Ok(()),
                 };
             }
-            // Also when the notice was given between the two lines above.
-            cenote_rt::until(MOMENT, ended).await;
+            // Also a notice that was given since the first line.
+            ended.await;
         }
     }
 
@@ -137,6 +137,7 @@ impl Engine {
             }
             running.insert((leaf, kind), Arc::clone(&runner));
         }
+        *self.leaf_works.saved() = monotonic();
         let walk =
             Walk { leaf, top, kind, work, metaslab: 0, from: 0, runner: Arc::clone(&runner) };
         let engine = Weak::clone(&self.me);
@@ -150,7 +151,6 @@ impl Engine {
 impl Walk {
     /// Works to the end; none if it was stopped before.
     async fn run(mut self, engine: &Weak<Engine>) -> Option<Result<()>> {
-        let (mut saved, mut saved_offset) = (monotonic(), self.runner.offset());
         loop {
             // Held for a moment's work only: who lets go of the pool does not wait for the end.
             let engine = engine.upgrade()?;
@@ -166,22 +166,16 @@ impl Walk {
                 Step::Again => {}
                 Step::Next => (self.metaslab, self.from) = (self.metaslab + 1, 0),
                 Step::End => {
-                    let leaf = self.leaf;
-                    let result = engine.save_progress(leaf, self.kind, self.runner.offset()).await;
-                    let end = LeafWorkState::Complete;
-                    return Some(match result {
-                        Ok(()) => engine.save_end(leaf, self.kind, end).await,
-                        error => error,
-                    });
+                    let (end, offset) = (LeafWorkState::Complete, self.runner.offset());
+                    return Some(engine.save_end(self.leaf, self.kind, end, offset).await);
                 }
             }
             let offset = self.runner.offset();
-            let timeout = Duration::from_secs(tunables::TXG_TIMEOUT.get());
-            if offset != saved_offset && monotonic().saturating_sub(saved) > timeout {
-                if let Err(error) = engine.save_progress(self.leaf, self.kind, offset).await {
-                    return Some(Err(error));
-                }
-                (saved, saved_offset) = (monotonic(), offset);
+            if offset != from
+                && let Some(done) = engine.leaf_works.due()
+                && let Err(error) = engine.save_progress(&done).await
+            {
+                return Some(Err(error));
             }
             drop(engine);
             self.keep_to_rate(offset - from, begun).await;
@@ -193,7 +187,8 @@ impl Walk {
         if error.kind() != Kind::Unsupported {
             return Err(error);
         }
-        engine.save_end(self.leaf, self.kind, LeafWorkState::Canceled).await?;
+        let (end, offset) = (LeafWorkState::Canceled, self.runner.offset());
+        engine.save_end(self.leaf, self.kind, end, offset).await?;
         Err(LeafWorkError::NotSupported(self.leaf).into())
     }
 
@@ -252,11 +247,9 @@ impl Walk {
     /// The leaf, and the metaslab; none behind the last.
     fn place(&self, engine: &Engine) -> Result<Option<(LeafId, MetaslabSpace)>> {
         engine.check_stopped()?;
-        let found = engine.tree.leaves().find(|(_, leaf)| leaf.guid() == self.leaf);
-        let Some((id, leaf)) = found else {
-            return Err(LeafWorkError::NoDevice(self.leaf).into());
-        };
-        if !leaf.is_writable() {
+        let id = engine.tree.leaf_of(self.leaf);
+        let id = id.ok_or_else(|| Error::from(LeafWorkError::NoDevice(self.leaf)))?;
+        if !engine.tree.leaf(id).is_writable() {
             return Err(LeafWorkError::NotWritable(self.leaf).into());
         }
         let figures = engine.alloc.metaslab_space(self.top, self.metaslab);
