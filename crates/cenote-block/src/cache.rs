@@ -65,7 +65,7 @@ impl Hash for Key {
     /// rewrite: every look at a block hashes. In sectors, because the hash keeps low bits that are
     /// always zero, and shards are chosen by those: blocks of equal bytes would all be in one.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.offset / SECTOR_SIZE ^ u64::from(self.vdev) << 48);
+        state.write_u64((self.offset / SECTOR_SIZE) ^ (u64::from(self.vdev) << 48));
         state.write_u64(self.checksum[0]);
     }
 }
