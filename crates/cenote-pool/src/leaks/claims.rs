@@ -6,6 +6,7 @@ use cenote_dmu::{Bpobj, Bptree, Deadlist, SpaceMap};
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dsl::key;
+use cenote_ondisk::indirect::MappingEntry;
 use cenote_ondisk::spacemap::{Geometry, Item};
 use cenote_ondisk::vdev_zap::POOL_CHECKPOINT_SM;
 use cenote_rt::{BoxFuture, FixedMap, Result};
@@ -256,7 +257,7 @@ impl<'a, C: Census> Claimer<'a, C> {
             (Some(map), _) => map.pieces(offset, size),
             // The copying goes upwards, and may stand in the middle of a block.
             (None, Some((removing, map))) if *removing == vdev => {
-                let copied = map.entries().last().map_or(0, |entry| entry.end());
+                let copied = map.entries().last().map_or(0, MappingEntry::end);
                 let size = copied.clamp(offset, offset.saturating_add(size)) - offset;
                 map.pieces(offset, size)
             }
