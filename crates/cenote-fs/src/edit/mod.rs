@@ -80,6 +80,9 @@ pub struct Op<'a, 'tx> {
     records: Vec<LogRecord>,
     /// Objects whose records every commit has to take along.
     made_sync: Vec<u64>,
+    /// What is recorded of an object now belongs to its name, and goes with every commit as that
+    /// does.
+    is_naming: bool,
     /// Objects that have no name any more.
     forgotten: Vec<u64>,
     /// Something was done that the log cannot tell of.
@@ -104,6 +107,7 @@ impl<'a, 'tx> Op<'a, 'tx> {
             is_schema_changed: false,
             records: Vec::new(),
             made_sync: Vec::new(),
+            is_naming: false,
             forgotten: Vec::new(),
             is_unrecorded: false,
         }

@@ -149,11 +149,14 @@ impl Inherited {
     pub(super) fn give(&self, op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
         let acls = [(Which::Access, &self.access), (Which::Default, &self.default)];
         let mut is_changed = false;
+        // Nobody is to find the name without what it inherits: the mode alone may allow more.
+        op.is_naming = true;
         for (which, acl) in acls {
             let Some(acl) = acl else { continue };
             xattr::put(op, inode, which.name(), &acl.encode(), Existing::Any)?;
             is_changed = true;
         }
+        op.is_naming = false;
         if is_changed { op.store(inode) } else { Ok(()) }
     }
 }

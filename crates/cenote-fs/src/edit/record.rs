@@ -28,6 +28,9 @@ fn log_names(op: &mut Op<'_, '_>, kind: RecordKind, body: &Body<'_>) {
 
 /// The same of one object.
 fn log_object(op: &mut Op<'_, '_>, kind: RecordKind, object: u64, body: &Body<'_>) {
+    if op.is_naming {
+        return log_names(op, kind, body);
+    }
     match body.encode(kind) {
         Some(bytes) => op.log(LogRecord::of_object(kind, object, bytes)),
         None => op.log_unrecorded(),

@@ -257,13 +257,24 @@ fn check(
         let from = durable.files.get(object).copied().unwrap_or(0);
         let was = |step: usize| file_at(&states[step], *object);
         let is_whole = (from..=last).any(|step| was(step).as_ref() == Some(file));
+        // The log takes the bytes of a write when it is committed: by then others may have written
+        // there, and are seen with that part.
         let is_part = || {
-            (from..last).any(|step| match (was(step), was(step + 1)) {
-                (Some(before), Some(after)) => is_part(&before, &after, file),
-                _ => false,
+            let states: Vec<File> = (from..=last).filter_map(was).collect();
+            let later = |at: usize| states.iter().skip(at + 1);
+            let mut before = states.iter().enumerate();
+            before.any(|(at, before)| later(at).any(|after| is_part(before, after, file)))
+        };
+        // The record of a name may be there without that of the ACL that goes with it, as long as
+        // neither was promised.
+        let is_bare = || {
+            let born = (from..=last).find_map(|step| was(step).map(|file| (step, file)));
+            born.is_some_and(|(step, born)| {
+                let bare = File { xattrs: BTreeMap::new(), ..born };
+                step > durable.names && *file == bare
             })
         };
-        if !is_whole && !is_part() {
+        if !is_whole && !is_part() && !is_bare() {
             let history: Vec<_> =
                 (from..=last).map(|step| was(step).map(|file| file.short())).collect();
             let found = format!("object {object} ({})", file.short());

@@ -102,6 +102,22 @@ impl Pair {
         false
     }
 
+    /// What quotas say, once more if that is not what was found: a sync may have come in between.
+    pub(crate) async fn settled(
+        &self,
+        found: Option<i32>,
+        may: Outcome<()>,
+        (uid, gid, project): (u32, u32, u32),
+        counts: bool,
+    ) -> Outcome<()> {
+        let is_same = (found == Some(errno::EDQUOT)) == (may == Err(errno::EDQUOT));
+        if is_same || may.is_err_and(|number| number != errno::EDQUOT) {
+            return may;
+        }
+        let is_full = self.is_full(uid, gid, project, counts).await;
+        if is_full { Err(errno::EDQUOT) } else { Ok(()) }
+    }
+
     pub(crate) async fn on_attributes(&mut self, action: Action) -> Verdict {
         match action {
             Action::Own { node, mode, uid, gid } => {
@@ -208,6 +224,7 @@ impl Pair {
         }
         let wish = SetAttributes { mode, uid, gid, ..SetAttributes::default() };
         let found = number(self.mount().set_attributes(&root(), self.object(id), &wish).await);
+        let may = self.settled(found.err(), may, (new_uid, new_gid, 0), true).await;
         same("own", &found.map(drop), &may)?;
         if may.is_ok() {
             self.node(id).own(uid, gid, mode);
@@ -297,6 +314,7 @@ impl Pair {
             ..SetAttributes::default()
         };
         let found = number(mount.set_attributes(&root(), object, &wish).await);
+        let may = self.settled(found.err(), may, (0, 0, project), true).await;
         same("project", &found.map(drop), &may)?;
         if may.is_ok() {
             let extra = &mut self.node(id).extra;

@@ -384,11 +384,23 @@ impl Pair {
         if self.is_full(0, gid, project, true).await { Err(errno::EDQUOT) } else { Ok(()) }
     }
 
+    async fn settled_for(
+        &self,
+        dir: Id,
+        found: Option<&i32>,
+        may: Outcome<()>,
+        has_project: bool,
+    ) -> Outcome<()> {
+        let (gid, project) = self.model.owners_of_new(dir, has_project);
+        self.settled(found.copied(), may, (0, gid, project), true).await
+    }
+
     async fn create_unnamed(&mut self, dir: Id) -> Verdict {
         let may = self.room_for(dir, self.model.may_add(dir), true).await;
         let new = NewNode::new(NewKind::Regular, MODE);
-        let found = self.mount().create_unnamed(&root(), self.object(dir), &new).await;
-        match (number(found), may) {
+        let found = number(self.mount().create_unnamed(&root(), self.object(dir), &new).await);
+        let may = self.settled_for(dir, found.as_ref().err(), may, true).await;
+        match (found, may) {
             (Ok((handle, found)), Ok(())) => {
                 let id = self.model.bear(dir, Body::File(Vec::new()), MODE);
                 let node = self.model.nodes.get_mut(&id).unwrap();
@@ -412,8 +424,9 @@ impl Pair {
         let new = NewNode::new(kind, MODE);
         let has_project = matches!(kind, NewKind::Regular | NewKind::Directory);
         let may = self.room_for(dir, self.model.may_create(dir, &name), has_project).await;
-        let found = self.mount().create(&root(), self.object(dir), &name, &new).await;
-        match (number(found), may) {
+        let found = number(self.mount().create(&root(), self.object(dir), &name, &new).await);
+        let may = self.settled_for(dir, found.as_ref().err(), may, has_project).await;
+        match (found, may) {
             (Ok(found), Ok(())) => {
                 let id = self.model.put(dir, &name, body, MODE);
                 self.model.nodes.get_mut(&id).unwrap().object = found.object;
@@ -440,6 +453,8 @@ impl Pair {
         let mut may = self.model.may_rename((source, &old), (target, &new), mode);
         if may == Ok(true) && mode == Mode::Whiteout {
             may = self.room_for(source, Ok(()), false).await.map(|()| true);
+            let settled = self.settled_for(source, found.as_ref().err(), may.map(drop), false);
+            may = settled.await.map(|()| true);
         }
         same("rename", &found, &may.map(drop))?;
         if may == Ok(true)
@@ -475,6 +490,7 @@ impl Pair {
                 let who = if is_root { root() } else { Credentials::user(9, 9, vec![]) };
                 let may = self.may_write(id, at).await;
                 let found = number(mount.write(&who, object, offset, &data, options).await);
+                let may = self.settled_write(id, found.as_ref().err(), may).await;
                 same("write", &found.map(drop), &may)?;
                 if may.is_ok() {
                     self.model.write(id, at as usize, &data, is_root);
@@ -509,6 +525,7 @@ impl Pair {
                 let may = if data.is_empty() { Ok(()) } else { self.may_write(id, place).await };
                 let (from, to) = ((self.object(source), start), (object, place));
                 let found = number(mount.copy_range(&root(), from, to, len).await);
+                let may = self.settled_write(id, found.as_ref().err(), may).await;
                 same("copy", &found, &may.map(|()| data.len() as u64))?;
                 if may.is_ok() && !data.is_empty() {
                     self.model.write(id, place as usize, &data, true);
@@ -527,6 +544,12 @@ impl Pair {
             _ => mount.fsync(object).await.map_err(fail)?,
         }
         self.check(id, &mount.attributes(object).await.map_err(fail)?)
+    }
+
+    async fn settled_write(&self, id: Id, found: Option<&i32>, may: Outcome<()>) -> Outcome<()> {
+        let node = &self.model.nodes[&id];
+        let owners = (node.uid, node.gid, node.extra.project.unwrap_or(0));
+        self.settled(found.copied(), may, owners, false).await
     }
 
     /// What flags and quotas say to a write.
