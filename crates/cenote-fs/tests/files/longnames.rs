@@ -79,7 +79,7 @@ fn names_are_as_long_as_the_property_allows() {
         rename(&fixture, &short, &longest).await.unwrap_err();
         let page = fixture.mount.read_dir(&root(), top, 0, 100).await.unwrap();
         assert_eq!(page.entries.len(), 4);
-        let printed = fixture.judge("longnames", &["-dddd"]).await;
+        let printed = fixture.judge("longnames-made", &["-dddd"]).await;
         let Some(printed) = printed else { return };
         assert!(printed.contains("short again"), "{printed}");
     })
