@@ -168,8 +168,8 @@ fn reading_ahead_can_be_switched_off() {
 
 #[test]
 fn what_is_overwritten_whole_is_not_read() {
-    let _alone = alone();
     const LARGE: u64 = 128 << 10;
+    let _alone = alone();
     simulate(5, async {
         let file = File::new(LARGE, 10).await;
         let (mount, me) = (&file.fixture.mount, root());

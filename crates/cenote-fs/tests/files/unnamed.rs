@@ -131,7 +131,7 @@ fn what_is_opened_late_is_freed_when_it_is_closed() {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         let file = fixture.file(top, "file", b"x").await.unwrap().object;
-        let value = [1; 40_000];
+        let value = vec![1; 40_000];
         mount.set_xattr(&root(), file, b"user.x", &value, Existing::Any).await.unwrap();
         let apply = async |change: &dyn Fn(&mut Op<'_, '_>) -> cenote_dmu::TxResult<()>| {
             let done = fixture.engine.apply(mount.head(), |tx| {
