@@ -112,7 +112,7 @@ fn side_by_side(seeds: Range<u64>, explore: &(impl Fn(u64) -> usize + Sync)) -> 
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let joined = workers.into_iter().map(|worker| worker.join());
+        let joined = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
         joined.map(|points| points.unwrap_or_else(|cause| resume_unwind(cause))).sum()
     })
 }

@@ -8,11 +8,11 @@
 //!
 //! A request that fits no stream begins one. The second of a sequence is its first hit. Requests
 //! that fit none are looked at for equal steps, of which the third is the first hit: until a few
-//! more came they may as well be the beginnings of sequences. With every hit a stream reads further ahead: twice as far up to a least
-//! distance, then an eighth more, but only if the reader still had to wait, up to a greatest. A
-//! request out of the order of its stream, as parallel readers make them, is part of it once the
-//! stream is long against the gap, and as long as it has few holes: who reads at random meets
-//! streams too, and must not make them longer.
+//! more came they may as well be the beginnings of sequences. With every hit a stream reads further
+//! ahead: twice as far up to a least distance, then an eighth more, but only if the reader still
+//! had to wait, up to a greatest. A request out of the order of its stream, as parallel readers
+//! make them, is part of it once the stream is long against the gap, and as long as it has few
+//! holes: who reads at random meets streams too, and must not make them longer.
 //!
 //! Blocks are numbers here, and nothing is read: what is wished for is told as [`Wish`], and how
 //! far it was followed is told back.
