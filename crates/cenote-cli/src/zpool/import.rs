@@ -410,9 +410,10 @@ pub(super) async fn rewound(candidate: &Candidate, options: &OpenOptions) -> Opt
         return None;
     }
     let options = OpenOptions { host: None, ..options.clone() };
-    let time = Pool::open(candidate, &options).await.ok()?.uberblock().timestamp;
-    let newest = candidate.uberblocks().iter().max_by_key(|uberblock| uberblock.rank())?.timestamp;
-    (newest != time).then(|| Rewound { time, loss: newest.saturating_sub(time) })
+    let found = *Pool::open(candidate, &options).await.ok()?.uberblock();
+    let newest = candidate.uberblocks().into_iter().max_by_key(|uberblock| uberblock.rank())?;
+    let (time, loss) = (found.timestamp, newest.timestamp.saturating_sub(found.timestamp));
+    (newest.txg != found.txg).then_some(Rewound { time, loss })
 }
 
 /// Says what was, or would be, lost.
