@@ -23,7 +23,6 @@ use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cenote_ondisk::blkptr::SECTOR_SIZE;
 use cenote_rt::{Buf, Result, buf};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
@@ -62,10 +61,13 @@ pub(crate) struct Key {
 
 impl Hash for Key {
     /// By the place and a word of the checksum, which differ wherever keys do but by a form or a
-    /// rewrite: every look at a block hashes. In sectors, because the hash keeps low bits that are
-    /// always zero, and shards are chosen by those: blocks of equal bytes would all be in one.
+    /// rewrite: every look at a block hashes. The high half of the product goes into the low one:
+    /// shards are chosen by bits that are the same in all multiples of a block, and blocks of equal
+    /// bytes would all be in one.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64((self.offset / SECTOR_SIZE) ^ (u64::from(self.vdev) << 48));
+        let place = self.offset ^ u64::from(self.vdev) << 48;
+        let place = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        state.write_u64(place ^ place >> 32);
         state.write_u64(self.checksum[0]);
     }
 }
