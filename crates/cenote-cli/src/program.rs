@@ -12,6 +12,7 @@ Tools with OpenZFS's options and output:
   zpool [--embedded -d DIR]... VERB     pools: create, import, add, set, list, status, ...
   zfs   [--embedded -d DIR]... VERB     datasets: create, snapshot, destroy, set, list, ...
   zdb   [-e -p DIR] [OPTIONS] [POOL]    what is on disk
+  With --embedded pools are opened here and left again; without it the daemon has them.
   Further options before VERB: -k DATASET=KEYFILE loads a key, -T TXG shows the pool as of a txg.
 
 Commands of cenote:
@@ -21,6 +22,7 @@ Commands of cenote:
   verify [--leaks] -d DIR POOL
   mount  [-o OPTIONS] -d DIR POOL/DATASET MOUNTPOINT
   nbd    [--socket PATH | --listen ADDRESS] -d DIR POOL[/DATASET]
+  daemon start|stop|status|run
 
 Each takes --help.
 ";

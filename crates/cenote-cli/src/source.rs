@@ -20,7 +20,7 @@ use cenote_rt::{Error, Kind};
 
 use crate::argument;
 use crate::host::Session;
-use crate::io::{CommandResult, Exit};
+use crate::io::Exit;
 
 /// Where devices are looked for when no directory is named.
 const DEFAULT_DIRECTORY: &str = "/dev";
@@ -121,14 +121,20 @@ impl Source {
         true
     }
 
-    /// Unmounts those of the file systems that are mounted.
-    pub(crate) async fn unmount(&self, names: &[String], is_forced: bool) -> CommandResult {
-        let Some(session) = &self.session else { return Ok(()) };
+    /// Unmounts those of the file systems that are mounted, and gives them.
+    pub(crate) async fn unmount(
+        &self,
+        names: &[String],
+        is_forced: bool,
+    ) -> Result<Vec<String>, Exit> {
+        let Some(session) = &self.session else { return Ok(Vec::new()) };
         let mounts = session.host.mounts();
-        for name in names.iter().filter(|name| mounts.iter().any(|(there, _)| there == *name)) {
+        let is_mounted = |name: &&String| mounts.iter().any(|(there, _)| there == *name);
+        let mounted: Vec<String> = names.iter().filter(is_mounted).cloned().collect();
+        for name in &mounted {
             session.host.unmount(name, is_forced).await?;
         }
-        Ok(())
+        Ok(mounted)
     }
 
     /// The pools of all directories and devices, opened by nobody yet.

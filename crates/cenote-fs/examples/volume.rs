@@ -66,7 +66,8 @@ async fn run(folder: &Path) -> Result<()> {
     // The snapshot is what it was.
     let before = Volume::open_snapshot(&engine, "demo/disk@before").await?;
     println!("before: {:?}", String::from_utf8_lossy(&before.read_at(4, 12).await?));
-    drop(volume);
+    // Devices are let go of with the last who may read them.
+    drop((volume, before));
     engine.export().await?;
     drop(engine);
 

@@ -442,7 +442,7 @@ fn dedup_entries_that_grew_and_those_without_references_are_no_leak() {
         let mut blocks = Blocks(Vec::new());
         traverse::pool(&pool, Options::default(), &mut blocks).await.unwrap();
         let deduped = blocks.0.iter().map(|(bp, _)| bp).filter(|bp| bp.is_dedup());
-        let mut counts: std::collections::BTreeMap<_, Vec<usize>> = Default::default();
+        let mut counts = std::collections::BTreeMap::<_, Vec<usize>>::new();
         for bp in deduped {
             counts.entry(bp.dva(0).map(|dva| dva.offset)).or_default().push(bp.dva_count());
         }

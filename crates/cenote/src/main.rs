@@ -1,4 +1,4 @@
-//! The `cenote` program: a thin `main` over `cenote_cli`.
+//! The `cenote` program: a thin `main` over `cenote_cli`, and the daemon.
 
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -6,9 +6,14 @@ use std::process::ExitCode;
 /// Larger writes go out at once.
 const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
 
+mod daemon;
+
 fn main() -> ExitCode {
-    let args: Vec<String> =
-        std::env::args_os().map(|arg| cenote_cli::argument::from_os(&arg)).collect();
+    let args: Vec<_> = std::env::args_os().collect();
+    if let Some(status) = daemon::run(&args) {
+        return status;
+    }
+    let args: Vec<String> = args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect();
     // Past the standard library's own buffer, which looks for line ends in all that it is given.
     let stdout = match std::io::stdout().as_fd().try_clone_to_owned() {
         Ok(stdout) => std::fs::File::from(stdout),

@@ -231,11 +231,21 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         let later = Later::than(&snapshot, &head).await?;
         later.check(name, &parsed)?;
         drop((snapshot, head));
-        Writer::run(source, head_name, Some(line), io, async |engine, _| {
+        let mut doomed = later.clones.clone();
+        doomed.push(head_name.to_owned());
+        let unmounted = source.unmount(&doomed, true).await?;
+        let done = Writer::run(source, head_name, Some(line), io, async |engine, _| {
             let done = later.roll_back(engine, head_name, name).await;
             done.map_err(|error| Exit::cannot("rollback", head_name, wording(&error)))
-        })
-        .await
+        });
+        let done = done.await;
+        // It is where it was, whatever it holds now.
+        if let Some(session) = source.session.as_ref()
+            && unmounted.iter().any(|name| name == head_name)
+        {
+            session.host.mount(head_name, "").await?;
+        }
+        done
     })
 }
 

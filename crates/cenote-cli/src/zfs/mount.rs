@@ -1,5 +1,6 @@
 //! `mount`, `unmount`: what a host shows in folders.
 
+use super::refuse::existing;
 use crate::getopt::{self, Parsed};
 use crate::host::Session;
 use crate::io::{CommandResult, Exit, Io};
@@ -21,7 +22,10 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         ([], true) => mount_all(session(source, "mount")?),
         ([dataset], false) => {
             let options: Vec<&str> = parsed.values('o').collect();
-            block_on(session(source, dataset)?.host.mount(dataset, &options.join(",")))
+            block_on(async {
+                existing(source, dataset).await?;
+                session(source, dataset)?.host.mount(dataset, &options.join(",")).await
+            })
         }
         _ => Err(Exit::usage("too many arguments")),
     }

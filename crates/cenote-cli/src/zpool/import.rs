@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_ondisk::config::PoolState;
+use cenote_ondisk::uberblock::Uberblock;
 use cenote_pool::engine::Engine;
 use cenote_pool::features::UnknownFeature;
 use cenote_pool::import::{FindError, Host, Scan};
@@ -411,7 +412,7 @@ pub(super) async fn rewound(candidate: &Candidate, options: &OpenOptions) -> Opt
     }
     let options = OpenOptions { host: None, ..options.clone() };
     let found = *Pool::open(candidate, &options).await.ok()?.uberblock();
-    let newest = candidate.uberblocks().into_iter().max_by_key(|uberblock| uberblock.rank())?;
+    let newest = candidate.uberblocks().into_iter().max_by_key(Uberblock::rank)?;
     let (time, loss) = (found.timestamp, newest.timestamp.saturating_sub(found.timestamp));
     (newest.txg != found.txg).then_some(Rewound { time, loss })
 }

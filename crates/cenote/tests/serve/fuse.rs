@@ -59,7 +59,9 @@ fn assert_same(ours: &Path, wanted: &Path) {
         assert_eq!(found.get(path), Some(fact), "{}", path.display());
     }
     assert_eq!(found.len(), expected.len());
-    succeeds(Command::new("diff").args(["-r", "--no-dereference", "-x", "fifo"]).args([ours, wanted]));
+    succeeds(
+        Command::new("diff").args(["-r", "--no-dereference", "-x", "fifo"]).args([ours, wanted]),
+    );
 }
 
 /// Beside plain files: links of both kinds, a hole, a fifo, odd modes, owners and times.

@@ -1,0 +1,146 @@
+//! The daemon: it has the pools, and runs the commands that ask for them.
+//!
+//! ```text
+//!   cenote zfs list ──socket: arguments, folder, descriptors──> daemon ──> cenote_cli::run_for
+//!                   <──────────────────── status ─────────────
+//! ```
+//!
+//! `zpool` and `zfs` without `--embedded` go to it, and start it where it does not run. It
+//! remembers which pools it had, opens them again when it starts, and can be killed at any time:
+//! what it acknowledged is on disk. One daemon runs for each folder of state (a lock says so), and
+//! devices are locked, so that no two ever have one pool.
+
+mod client;
+mod mounts;
+mod place;
+mod pools;
+mod server;
+mod wire;
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use cenote_rt::Runtime;
+use cenote_serve::Signals;
+use rustix::fs::{FlockOperation, flock};
+
+use place::Place;
+use pools::Pools;
+use wire::Request;
+
+const USAGE: &str = "\
+usage: cenote daemon [start|stop|status|run]
+  start   starts it in the background (commands do that, too)
+  stop    ends it: what is mounted is unmounted, pools stay imported and come back with it
+  status  says whether it runs
+  run     runs it here, until SIGTERM, SIGINT or SIGHUP
+It keeps what it remembers in CENOTE_STATE_DIR and listens on CENOTE_SOCKET.
+";
+
+/// Verbs that need no pools of anybody.
+const LOCAL_VERBS: [&str; 8] =
+    ["version", "help", "-V", "--version", "-?", "--help", "-h", "labelclear"];
+
+/// Runs a command that is the daemon's, or for it; none if it is for this process alone.
+pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
+    let program = args.first()?.to_string_lossy();
+    let invoked = program.rsplit('/').next().unwrap_or_default().to_owned();
+    let words = if matches!(&*invoked, "zpool" | "zfs") { args } else { args.get(1..)? };
+    let tool = words.first()?.to_string_lossy();
+    let tool = tool.rsplit('/').next().unwrap_or_default().to_owned();
+    let verb = words.get(1).map(|verb| verb.to_string_lossy().into_owned());
+    match (&*tool, verb.as_deref()) {
+        ("daemon", verb) => Some(daemon(verb)),
+        ("zpool" | "zfs", Some(verb)) if is_for_daemon(verb) => Some(pass(&tool, words)),
+        _ => None,
+    }
+}
+
+/// Whether a verb is about pools that the daemon has.
+fn is_for_daemon(verb: &str) -> bool {
+    verb != "--embedded" && !LOCAL_VERBS.contains(&verb)
+}
+
+/// Has the daemon run a command.
+fn pass(tool: &str, words: &[std::ffi::OsString]) -> ExitCode {
+    let passed = || {
+        let place = Place::of_environment().ok_or_else(no_place)?;
+        let mut stream = client::connect_or_start(&place)?;
+        let mut args = vec![tool.into()];
+        args.extend_from_slice(words.get(1..).unwrap_or_default());
+        client::run(&mut stream, &Request { folder: std::env::current_dir()?, args })
+    };
+    match passed() {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("cannot reach the cenote daemon: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn no_place() -> std::io::Error {
+    std::io::Error::other("neither CENOTE_STATE_DIR nor HOME says where it keeps its state")
+}
+
+fn daemon(verb: Option<&str>) -> ExitCode {
+    let Some(place) = Place::of_environment() else {
+        eprintln!("{}", no_place());
+        return ExitCode::FAILURE;
+    };
+    let done = match verb {
+        Some("start") => client::connect_or_start(&place).map(drop),
+        Some("stop") => client::stop(&place),
+        Some("status") | None => {
+            let is_running = client::connect(&place).is_some();
+            println!("{}", if is_running { "running" } else { "not running" });
+            return if is_running { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        }
+        Some("run") => serve(&place),
+        Some(_) => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cenote daemon: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Is the daemon.
+fn serve(place: &Place) -> std::io::Result<()> {
+    let failed = |error: cenote_rt::Error| std::io::Error::other(error.to_string());
+    place.make()?;
+    // LOCK: held as long as the process lives, and let go of by the kernel when it is killed.
+    let mut lock = File::options().create(true).truncate(false).write(true).open(place.lock())?;
+    flock(&lock, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| std::io::Error::other("another daemon runs with this folder of state"))?;
+    lock.set_len(0)?;
+    writeln!(lock, "{}", std::process::id())?;
+    let signals = Signals::block().map_err(failed)?;
+    let place = place.clone();
+    let served = cenote_rt::block_on(0, async move {
+        let pools = Pools::open(&place).await;
+        // Whoever had the lock before is gone, and so is its socket.
+        std::fs::remove_file(&place.socket).ok();
+        let listener = UnixListener::bind(&place.socket)?;
+        let (runtime, serving) = (Runtime::here(), Arc::clone(&pools));
+        std::thread::Builder::new()
+            .name("accept".to_owned())
+            .spawn(move || server::serve(&listener, &runtime, &serving))?;
+        signals.next().await;
+        // Nobody finds it any more; commands that run may end meanwhile.
+        std::fs::remove_file(&place.socket).ok();
+        pools.close().await;
+        Ok(())
+    });
+    drop(lock);
+    served.map_err(failed)?
+}

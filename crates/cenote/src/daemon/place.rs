@@ -1,0 +1,58 @@
+//! Where the daemon keeps what it remembers, and where it listens.
+//!
+//! | | root | others |
+//! |---|---|---|
+//! | state (`CENOTE_STATE_DIR`) | `/var/lib/cenote` | `cenote` in `$XDG_STATE_HOME` |
+//! | socket (`CENOTE_SOCKET`) | `control.sock` there | the same |
+//!
+//! `$XDG_STATE_HOME` is `~/.local/state` where it is not set.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The folder and the socket of one daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// What it remembers.
+    pub(super) state: PathBuf,
+    /// Where it listens.
+    pub(super) socket: PathBuf,
+}
+
+impl Place {
+    /// As the environment says; none if it says nothing and there is no home.
+    pub(super) fn of_environment() -> Option<Self> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let state = match variable("CENOTE_STATE_DIR") {
+            Some(folder) => PathBuf::from(folder),
+            None if rustix::process::geteuid().is_root() => "/var/lib/cenote".into(),
+            None => match variable("XDG_STATE_HOME") {
+                Some(folder) => Path::new(&folder).join("cenote"),
+                None => Path::new(&variable("HOME")?).join(".local/state/cenote"),
+            },
+        };
+        let socket = variable("CENOTE_SOCKET").map(PathBuf::from);
+        let socket = socket.unwrap_or_else(|| state.join("control.sock"));
+        Some(Self { state, socket })
+    }
+
+    /// Makes the folder of the state. Others may reach the socket in it, and are told apart there.
+    pub(super) fn make(&self) -> std::io::Result<()> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.state)
+    }
+
+    /// The pools that were in use.
+    pub(super) fn pools(&self) -> PathBuf {
+        self.state.join("zpool.cache")
+    }
+
+    /// Held by the daemon as long as it runs.
+    pub(super) fn lock(&self) -> PathBuf {
+        self.state.join("daemon.lock")
+    }
+
+    /// What it says.
+    pub(super) fn log(&self) -> PathBuf {
+        self.state.join("daemon.log")
+    }
+}

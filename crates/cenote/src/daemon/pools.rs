@@ -1,0 +1,176 @@
+//! The pools that the daemon has.
+//!
+//! What it had is remembered in a cache file, OpenZFS's, in the folder of its state: written
+//! before a command that imports or creates a pool ends, so that a daemon that is killed after that
+//! finds the pool again. A pool that cannot be opened when it starts stays in the file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_cli::cache_file;
+use cenote_cli::{CommandResult, Exit, Host, Taken};
+use cenote_pool::engine::Engine;
+use cenote_pool::import::{self, Candidate};
+use cenote_pool::{OpenOptions, ScanOptions};
+use cenote_rt::BoxFuture;
+
+use super::mounts::Mounts;
+use super::place::Place;
+
+/// The pools, and what is mounted of them.
+pub(super) struct Pools {
+    place: Place,
+    // Held for a look, never across an await.
+    open: Mutex<BTreeMap<String, Held>>,
+}
+
+/// A pool.
+#[derive(Clone)]
+struct Held {
+    engine: Arc<Engine>,
+    mounts: Arc<Mounts>,
+    /// Where it is remembered.
+    remembered: Option<PathBuf>,
+}
+
+impl Pools {
+    /// Opens what was open.
+    pub(super) async fn open(place: &Place) -> Arc<Self> {
+        let pools = Arc::new(Self { place: place.clone(), open: Mutex::default() });
+        let file = place.pools();
+        if !file.exists() {
+            return pools;
+        }
+        match cache_file::read(&file) {
+            Ok(known) => {
+                let scan = import::scan(&ScanOptions { paths: known.paths }).await;
+                let found = scan.map(|scan| scan.candidates).unwrap_or_default();
+                for guid in known.guids {
+                    let candidate = found.iter().find(|candidate| candidate.guid() == guid);
+                    pools.open_again(guid, candidate).await;
+                }
+            }
+            Err(exit) => eprintln!("{}: {}", file.display(), exit.message()),
+        }
+        pools
+    }
+
+    async fn open_again(&self, guid: u64, candidate: Option<&Candidate>) {
+        let Some(candidate) = candidate else {
+            eprintln!("pool {guid}: no device of it is there");
+            return;
+        };
+        let options = OpenOptions { host: Some(import::Host::current()), ..OpenOptions::default() };
+        let opened = async {
+            let engine = Engine::open(candidate, &options).await?;
+            cenote_cli::prepare(&engine).await?;
+            Ok::<_, Exit>(engine)
+        };
+        match opened.await {
+            Ok(engine) => {
+                let how = Taken { cache_file: Some(self.place.pools()), ..Taken::default() };
+                if let Err(exit) = self.hold(engine, how).await {
+                    eprintln!("pool {}: {}", candidate.name(), exit.message());
+                }
+            }
+            Err(exit) => eprintln!("pool {}: {}", candidate.name(), exit.message()),
+        }
+    }
+
+    /// Leaves every pool as it is: they stay imported, and come back with the daemon.
+    pub(super) async fn close(&self) {
+        let open = std::mem::take(&mut *self.lock());
+        for (name, held) in open {
+            held.mounts.leave().await;
+            if let Err(error) = held.engine.rest().await {
+                eprintln!("pool {name}: {error}");
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self, name: &str) -> Result<Held, Exit> {
+        let found = self.lock().get(name).cloned();
+        found.ok_or_else(|| Exit::failed(format!("cannot open '{name}': no such pool")))
+    }
+
+    /// The pool of a dataset.
+    fn of_dataset(&self, dataset: &str) -> Result<Held, Exit> {
+        self.held(dataset.split(['/', '@']).next().unwrap_or_default())
+    }
+
+    async fn hold(&self, engine: Arc<Engine>, how: Taken) -> CommandResult {
+        let name = engine.name();
+        engine.keep();
+        engine.resume_leaf_work().await?;
+        let remembered = match how.cache_file {
+            Some(file) => Some(file).filter(|file| !file.as_os_str().is_empty()),
+            None if how.altroot.is_some() => None,
+            None => Some(self.place.pools()),
+        };
+        if let Some(file) = &remembered {
+            let (name, list) = engine.config_list();
+            cache_file::write(file, &name, list)?;
+        }
+        let mounts = Arc::new(Mounts::new(&engine, how.altroot));
+        let held = Held { engine, mounts: Arc::clone(&mounts), remembered };
+        self.lock().insert(name, held);
+        if how.is_unmounted { Ok(()) } else { mounts.mount_all().await }
+    }
+
+    async fn let_go(&self, name: &str, is_forced: bool) -> CommandResult {
+        let held = self.held(name)?;
+        held.mounts.unmount_all(is_forced).await?;
+        self.lock().remove(name);
+        match &held.remembered {
+            Some(file) => Ok(cache_file::remove(file, name)?),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Host for Pools {
+    fn pools(&self) -> Vec<Arc<Engine>> {
+        self.lock().values().map(|held| Arc::clone(&held.engine)).collect()
+    }
+
+    fn take(&self, engine: Arc<Engine>, how: Taken) -> BoxFuture<'_, CommandResult> {
+        Box::pin(self.hold(engine, how))
+    }
+
+    fn release<'a>(&'a self, pool: &'a str, is_forced: bool) -> BoxFuture<'a, CommandResult> {
+        Box::pin(self.let_go(pool, is_forced))
+    }
+
+    fn follow<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move { self.held(pool)?.mounts.follow().await })
+    }
+
+    fn mount<'a>(&'a self, dataset: &'a str, options: &'a str) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move { self.of_dataset(dataset)?.mounts.mount(dataset, options).await })
+    }
+
+    fn mount_all<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move { self.held(pool)?.mounts.mount_all().await })
+    }
+
+    fn unmount<'a>(&'a self, what: &'a str, is_forced: bool) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move {
+            let held: Vec<Held> = self.lock().values().cloned().collect();
+            for held in held {
+                if let Some(dataset) = held.mounts.find(what) {
+                    return held.mounts.unmount(&dataset, is_forced).await;
+                }
+            }
+            Err(Exit::failed(format!("cannot unmount '{what}': not currently mounted")))
+        })
+    }
+
+    fn mounts(&self) -> Vec<(String, PathBuf)> {
+        self.lock().values().flat_map(|held| held.mounts.list()).collect()
+    }
+}

@@ -1,0 +1,186 @@
+//! The daemon: commands find it, start it, and lose nothing with it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cenote_testkit::golden::PrivateFolder;
+use cenote_testkit::skip;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{SIZE, succeeds};
+
+/// A folder with devices, a daemon of its own, and a place to mount at.
+struct House {
+    folder: PrivateFolder,
+}
+
+impl House {
+    fn new(stem: &str) -> Self {
+        let house = Self { folder: PrivateFolder::create(stem) };
+        std::fs::create_dir(house.path("pool")).unwrap();
+        for device in ["d0", "d1"] {
+            let device = std::fs::File::create(house.path("pool").join(device)).unwrap();
+            device.set_len(SIZE / 2).unwrap();
+        }
+        house
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
+        command.args(words).current_dir(self.folder.path()).stdin(Stdio::null());
+        command.env("CENOTE_STATE_DIR", self.path("state")).env_remove("CENOTE_SOCKET");
+        command
+    }
+
+    /// A command that must succeed, and what it says.
+    fn run(&self, line: &str) -> String {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        succeeds(&mut self.command(&words))
+    }
+
+    /// A command that must fail: its status and what it says.
+    fn fails(&self, line: &str) -> (i32, String) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let output = self.command(&words).output().unwrap();
+        assert!(!output.status.success(), "{line}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code().unwrap(), said)
+    }
+
+    /// Makes the pool `t`, with or without what is mounted.
+    fn create(&self, place: &str) {
+        let (d0, d1) = (self.text("pool/d0"), self.text("pool/d1"));
+        self.run(&format!("zpool create -m {place} -O compression=lz4 t mirror {d0} {d1}"));
+    }
+
+    /// Kills the daemon, as a crash does.
+    fn kill(&self) {
+        let lock = std::fs::read_to_string(self.path("state/daemon.lock")).unwrap();
+        let pid = Pid::from_raw(lock.trim().parse().unwrap()).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+        // The kernel lets go of the lock when it is gone.
+        let lock = std::fs::File::open(self.path("state/daemon.lock")).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        // A test that failed leaves nobody behind.
+        let _ = self.command(&["daemon", "stop"]).output();
+    }
+}
+
+fn has_fuse() -> bool {
+    let is_there = Path::new("/dev/fuse").exists();
+    if !is_there {
+        skip::skip(&skip::current_test(), "no /dev/fuse");
+    }
+    is_there
+}
+
+#[test]
+fn commands_share_the_pools_of_the_daemon() {
+    let house = House::new("daemon-commands");
+    assert_eq!(house.fails("daemon status").0, 1);
+    assert_eq!(house.run("zpool list"), "no pools available\n");
+    assert_eq!(house.run("daemon status"), "running\n");
+    house.create("none");
+    assert_eq!(house.run("zpool list -H -o name,health"), "t\tONLINE\n");
+    house.run("zfs create -o mountpoint=none -o quota=10M t/a");
+    house.run("zfs snapshot -r t@one");
+    house.run("zfs clone -o mountpoint=none t/a@one t/b");
+    assert_eq!(house.run("zfs list -H -t all -o name"), "t\nt@one\nt/a\nt/a@one\nt/b\n");
+    assert_eq!(house.run("zfs get -H -o value quota t/a"), "10M\n");
+    let (status, said) = house.fails("zfs create t/a");
+    assert_eq!((status, said.as_str()), (1, "cannot create 't/a': dataset already exists\n"));
+    assert_eq!(house.fails("zfs frobnicate").0, 2);
+    let (_, said) = house.fails("zpool create t pool/d0");
+    assert!(said.contains("cannot"), "{said}");
+    // The daemon has it: nobody else opens it for writing.
+    let folder = house.text("pool");
+    let (_, said) = house.fails(&format!("zfs --embedded -d {folder} create t/c"));
+    assert!(said.contains("in use by another program"), "{said}");
+    let history = house.run("zpool history t");
+    assert!(history.contains("zfs snapshot -r t@one"), "{history}");
+
+    // Killed, it comes back with the next command, and so does the pool.
+    house.kill();
+    assert_eq!(house.run("zfs get -H -o value quota t/a"), "10M\n");
+    assert_eq!(house.run("zfs list -H -t snapshot -o name"), "t@one\nt/a@one\n");
+    house.run("daemon stop");
+    assert_eq!(house.fails("daemon status").0, 1);
+    house.run("zfs destroy -r t/b");
+
+    house.run("zpool export t");
+    assert_eq!(house.run("zpool list"), "no pools available\n");
+    let said = house.run(&format!("zpool import -d {folder}"));
+    assert!(said.contains("pool: t") && said.contains("state: ONLINE"), "{said}");
+    house.run(&format!("zpool import -d {folder} t"));
+    assert_eq!(house.run("zfs list -H -o name"), "t\nt/a\n");
+    house.run("zpool export -a");
+    house.run("daemon stop");
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", &folder, "t"]));
+}
+
+#[test]
+fn file_systems_are_where_their_properties_say() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("daemon-mounts");
+    let at = house.text("at");
+    house.create(&at);
+    std::fs::write(house.path("at/hello"), "one").unwrap();
+    house.run("zfs create t/a");
+    std::fs::write(house.path("at/a/file"), vec![7; 300_000]).unwrap();
+    assert_eq!(house.run("zfs mount"), format!("{:<30}  {at}\n{:<30}  {at}/a\n", "t", "t/a"));
+    house.run("zfs snapshot t/a@one");
+    std::fs::write(house.path("at/a/file"), "changed").unwrap();
+
+    // It moves with its name and its property, and comes back with a rollback.
+    house.run("zfs rename t/a t/b");
+    assert_eq!(std::fs::read(house.path("at/b/file")).unwrap(), b"changed");
+    let other = house.text("other");
+    house.run(&format!("zfs set mountpoint={other} t/b"));
+    assert!(!house.path("at/b/file").exists());
+    house.run("zfs rollback t/b@one");
+    assert_eq!(std::fs::read(house.path("other/file")).unwrap(), vec![7; 300_000]);
+
+    house.run("zfs unmount t/b");
+    assert!(!house.path("other/file").exists());
+    let (status, said) = house.fails("zfs unmount t/b");
+    assert_eq!((status, said.as_str()), (1, "cannot unmount 't/b': not currently mounted\n"));
+    house.run("zfs mount t/b");
+    assert!(house.path("other/file").exists());
+
+    // What was synced survives a kill; the dead mounts are replaced.
+    let file = std::fs::File::create(house.path("at/kept")).unwrap();
+    std::io::Write::write_all(&mut &file, b"kept").unwrap();
+    file.sync_all().unwrap();
+    house.kill();
+    drop(file);
+    house.run("zpool list");
+    assert_eq!(std::fs::read(house.path("at/kept")).unwrap(), b"kept");
+    assert_eq!(std::fs::read(house.path("other/file")).unwrap(), vec![7; 300_000]);
+
+    house.run("zfs destroy -r t/b");
+    assert!(!house.path("other/file").exists());
+    // Somebody who looks into it keeps a pool from leaving.
+    let open = std::fs::File::open(house.path("at/hello")).unwrap();
+    let (_, said) = house.fails("zpool export t");
+    assert!(said.contains("pool or dataset is busy"), "{said}");
+    drop(open);
+    house.run("zpool export t");
+    assert!(!house.path("at/hello").exists());
+    house.run("daemon stop");
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", &house.text("pool"), "t"]));
+}
