@@ -62,7 +62,7 @@ fn the_bytes_of_a_volume_are_served() {
     let expected = [
         "demo/disk: 16777216 bytes in blocks of 16384\n",
         "read: \"first sector",
-        "       0 + 1048576  hole\n",
+        "       0 + 1081344  hole\n",
         "before: \"first sector",
         "again: 33554432 bytes, the first 0\n",
     ];
