@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cenote_dmu::{ObjSet, Zap};
 use cenote_ondisk::master_node::{
     CASESENSITIVITY, DELETE_QUEUE, FUID, FUID_DOMAIN, FUID_IDX, FUID_NVP_ARRAY, MASTER_NODE_OBJ,
-    NORMALIZATION, ROOT, SA_ATTRS, UTF8ONLY, VERSION, VERSION_MAX,
+    NORMALIZATION, ROOT, SA_ATTRS, SHARES, UTF8ONLY, VERSION, VERSION_MAX,
 };
 use cenote_ondisk::nvlist::NvList;
 use cenote_ondisk::objset::ObjSetType;
@@ -72,6 +72,7 @@ pub struct FileSystem {
     version: u64,
     root: u64,
     unlinked: Option<u64>,
+    shares: Option<u64>,
     domains: Option<u64>,
     rules: NameRules,
     is_snapshot: bool,
@@ -140,6 +141,7 @@ impl FileSystem {
             version,
             root,
             unlinked: number(&master, DELETE_QUEUE).await?,
+            shares: number(&master, SHARES).await?,
             domains: number(&master, FUID).await?,
             rules: NameRules { case, normalization, is_utf8_only },
             objset,
@@ -184,6 +186,11 @@ impl FileSystem {
     /// Attributes and layouts.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// The directory that stands for SMB shares, which no path leads to.
+    pub(crate) fn shares(&self) -> Option<u64> {
+        self.shares
     }
 
     /// Objects that have no name any more and were not freed yet, in ZAP order.

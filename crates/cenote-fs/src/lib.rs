@@ -15,6 +15,7 @@
 
 pub mod access;
 pub mod acl;
+pub mod diff;
 mod directory;
 pub mod edit;
 mod error;

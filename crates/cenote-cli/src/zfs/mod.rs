@@ -10,6 +10,7 @@ mod change;
 pub(crate) mod columns;
 mod create;
 mod destroy;
+mod diff;
 pub(crate) mod get;
 mod holds;
 pub(crate) mod json;
@@ -39,6 +40,7 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "get" => get::run(source, args, io),
         "holds" => holds::run(source, args, io),
         "userspace" | "groupspace" | "projectspace" => space::run(verb, source, args, io),
+        "diff" => diff::run(source, args, io),
         "mount" => mount::mount(source, args, io),
         "unmount" => mount::unmount(source, args, io),
         "version" => zpool::version(Tool::Zfs, args, io),

@@ -53,7 +53,6 @@ const VERBS: &[Verb] = &[
     verb("receive", ":o:x:dehMnuvFsAc", (1, "missing snapshot argument"), None, "receive"),
     verb("allow", "ldugecsh", (1, "missing dataset argument"), None, "allow on"),
     verb("unallow", "ldugecsrh", (1, "missing dataset argument"), None, "unallow on"),
-    verb("diff", "FHth", (1, "must provide at least one snapshot name"), None, "diff"),
     verb("load-key", "anrL:", (1, "Missing dataset argument or -a option"), Some(0), "load key for"),
     verb("unload-key", "ar", (1, "Missing dataset argument or -a option"), Some(0), "unload key for"),
     verb("change-key", "lio:", (1, "Missing dataset argument"), Some(0), "change key for"),

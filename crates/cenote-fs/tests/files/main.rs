@@ -9,6 +9,7 @@ mod basics;
 mod control;
 mod copied;
 mod cuts;
+mod diff;
 mod examples;
 mod extras;
 mod fixture;

@@ -1,0 +1,198 @@
+//! `zfs diff`: what changed in a file system since a snapshot.
+//!
+//! Paths are shown where the file system is mounted, or would be: unlike OpenZFS's, this one needs
+//! no mount. Bytes of paths that are no plain ASCII are escaped as OpenZFS escapes them, the space
+//! included, so that columns can be taken apart.
+//!
+//! Sources: spec 06 §19, the manual page zfs-diff(8).
+
+use std::fmt::Write as _;
+
+use cenote_fs::diff::{Change, Diff, Seen};
+use cenote_fs::{FileKind, FileSystem};
+use cenote_pool::props::PropValue;
+use cenote_pool::{Dataset, DatasetKind};
+
+use super::refuse::existing;
+use crate::getopt::{self, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::{Source, dataset_of};
+use crate::zpool::block_on;
+
+/// Runs `zfs diff`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "FHth", &[])?;
+    let (from, to) = match &parsed.operands[..] {
+        [] => return Err(Exit::usage("must provide at least one snapshot name")),
+        [from] => (from, None),
+        [from, to] => (from, Some(to.as_str())),
+        _ => return Err(Exit::usage("too many arguments")),
+    };
+    let style = Style::of(&parsed);
+    block_on(async {
+        let (before, after) = both(source, from, to).await?;
+        let place = place(source, &after).await?;
+        let open = async |dataset: &Dataset| {
+            let opened = FileSystem::open(dataset).await;
+            opened.map_err(|error| crate::source::contents_failure(dataset.name(), &error))
+        };
+        let mut diff = Diff::new(&open(&before).await?, &open(&after).await?);
+        while let Some(change) = diff.next().await? {
+            io.out.write_all(&style.line(&place, &change))?;
+        }
+        Ok(())
+    })
+}
+
+/// The snapshot, and the later state that is compared with it: both of one view of the pool.
+async fn both(source: &Source, from: &str, to: Option<&str>) -> Result<(Dataset, Dataset), Exit> {
+    let Some((head, _)) = from.split_once('@') else {
+        return Err(Exit::failed(format!("Badly formed snapshot name {from}")));
+    };
+    if let Some(session) = &source.session
+        && let Ok(engine) = session.pool(head.split('/').next().unwrap_or_default())
+    {
+        // The newest state is what is compared, and views show what is on disk.
+        engine.sync().await?;
+    }
+    let before = existing(source, from).await?;
+    let later = match to {
+        Some(name) if name.starts_with('@') => format!("{head}{name}"),
+        Some(name) => name.to_owned(),
+        None => head.to_owned(),
+    };
+    let after = dataset_of(before.pool(), &later).await?;
+    if after.kind().await? != DatasetKind::Filesystem && !after.is_snapshot() {
+        return Err(Exit::failed(format!("cannot open '{later}': not a filesystem")));
+    }
+    if is_earlier(&before, &after).await? {
+        return Ok((before, after));
+    }
+    Err(Exit::failed("Unable to obtain diffs: \n   Not an earlier snapshot from the same fs"))
+}
+
+/// Whether a snapshot is an earlier one of a dataset, or of what that was cloned from.
+async fn is_earlier(before: &Dataset, after: &Dataset) -> Result<bool, Exit> {
+    let mut at = after.clone();
+    loop {
+        if at.dir().object == before.dir().object {
+            let is_newest = !at.is_snapshot();
+            return Ok(is_newest || before.phys().creation_txg < at.phys().creation_txg);
+        }
+        match at.origin().await? {
+            // The origin itself is what a clone was before its first change.
+            Some(origin) if origin.object() == before.object() => return Ok(true),
+            Some(origin) => at = origin,
+            None => return Ok(false),
+        }
+    }
+}
+
+/// Where the paths begin.
+async fn place(source: &Source, after: &Dataset) -> Result<Vec<u8>, Exit> {
+    let name = after.name().split('@').next().unwrap_or_default();
+    let mounts = source.session.as_ref().map(|session| session.host.mounts()).unwrap_or_default();
+    if let Some((_, at)) = mounts.into_iter().find(|(dataset, _)| dataset == name) {
+        return Ok(at.into_os_string().into_encoded_bytes());
+    }
+    let head = dataset_of(after.pool(), name).await?;
+    match head.props().await?.get("mountpoint").await?.map(|row| row.value) {
+        Some(PropValue::Text(at)) if at.starts_with('/') => Ok(at.into_bytes()),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// How lines look.
+#[expect(clippy::struct_excessive_bools, reason = "one for each option")]
+struct Style {
+    has_kind: bool,
+    has_time: bool,
+    is_scripted: bool,
+    is_plain: bool,
+}
+
+impl Style {
+    fn of(parsed: &Parsed) -> Self {
+        let [has_kind, is_scripted, has_time, is_plain] =
+            ['F', 'H', 't', 'h'].map(|letter| parsed.has(letter));
+        Self { has_kind, has_time, is_scripted, is_plain }
+    }
+
+    fn line(&self, place: &[u8], change: &Change) -> Vec<u8> {
+        let (letter, shown, rest) = match change {
+            Change::Removed(seen) => ('-', seen, None),
+            Change::Added(seen) => ('+', seen, None),
+            Change::Modified(seen) => ('M', seen, None),
+            Change::Linked(seen, by) => ('M', seen, Some(format!("\t({by:+})").into_bytes())),
+            Change::Renamed(old, new) => {
+                let arrow: &[u8] = if self.is_scripted { b"\t" } else { b" -> " };
+                ('R', old, Some([arrow, &self.path(place, new)].concat()))
+            }
+        };
+        let mut text = String::new();
+        if self.has_time {
+            let ctime = match change {
+                Change::Renamed(_, new) => new.ctime,
+                _ => shown.ctime,
+            };
+            let _ = write!(text, "{:>10}.{:09}\t", ctime.seconds, ctime.nanoseconds);
+        }
+        text.push(letter);
+        text.push('\t');
+        if self.has_kind {
+            text.push(letter_of(shown.kind));
+            text.push('\t');
+        }
+        let mut line = text.into_bytes();
+        line.extend(self.path(place, shown));
+        line.extend(rest.into_iter().flatten());
+        line.push(b'\n');
+        line
+    }
+
+    fn path(&self, place: &[u8], seen: &Seen) -> Vec<u8> {
+        let Some(path) = &seen.path else {
+            return format!("(object {}, which has no path)", seen.object).into_bytes();
+        };
+        let whole = [place.strip_suffix(b"/").unwrap_or(place), path].concat();
+        if self.is_plain { whole } else { escaped(&whole) }
+    }
+}
+
+/// Bytes that are no visible ASCII, and the backslash, as octal numbers.
+fn escaped(path: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(path.len());
+    for byte in path {
+        match byte {
+            b'\\' | 0..=b' ' | 0x7f.. => text.extend(format!("\\{byte:04o}").into_bytes()),
+            _ => text.push(*byte),
+        }
+    }
+    text
+}
+
+/// What `-F` shows.
+fn letter_of(kind: FileKind) -> char {
+    match kind {
+        FileKind::BlockDevice => 'B',
+        FileKind::CharDevice => 'C',
+        FileKind::Directory => '/',
+        FileKind::Fifo => '|',
+        FileKind::Symlink => '@',
+        FileKind::Socket => '=',
+        FileKind::Regular => 'F',
+        FileKind::Other(0xd) => '>',
+        FileKind::Other(0xe) => 'P',
+        FileKind::Other(_) => '?',
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_stand_in_a_column_is_escaped() {
+        assert_eq!(escaped(b"/a b\\\xff\x7f~!"), b"/a\\0040b\\0134\\0377\\0177~!");
+    }
+}

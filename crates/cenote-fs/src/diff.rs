@@ -1,0 +1,206 @@
+//! What differs between two states of a file system.
+//!
+//! ```text
+//!   blocks of dnodes that differ ──> objects in them ──> node before, node after ──> Change
+//! ```
+//!
+//! The trees of both meta-dnodes are compared from the top. What two states share is the same
+//! block, so one look at two equal pointers leaves out everything below them: the work is in
+//! proportion to what changed, and memory holds one block of dnodes and a pointer's place per
+//! entry of the indirect blocks above it. Objects come in the order of their numbers.
+//!
+//! An object that has the same generation in both states is the same node; one that has another
+//! was removed, and its number used again. A node changed if its time of change did. Nodes that
+//! lost their last name and are still open count as not there.
+//!
+//! Sources: spec 02 §10 (blocks of dnodes), spec 03 §8 (attributes).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_dmu::Dnode;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::znode::Time;
+use cenote_rt::{Kind, Result};
+
+use crate::{FileKind, FileSystem, Node};
+
+/// A node in one of the states.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Where it is, from the root of the file system on. A file of several links whose recorded
+    /// directory does not have it any more has none.
+    pub path: Option<Vec<u8>>,
+    /// Its object.
+    pub object: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Its time of change.
+    pub ctime: Time,
+    links: u64,
+    gen_: u64,
+}
+
+/// One difference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It is no longer there.
+    Removed(Seen),
+    /// It was not there.
+    Added(Seen),
+    /// Its contents or attributes are others.
+    Modified(Seen),
+    /// So many names came or went; it is shown by the name that it had before, or has now.
+    Linked(Seen, i64),
+    /// It is somewhere else.
+    Renamed(Seen, Seen),
+}
+
+/// The differences between two states, one after the other.
+pub struct Diff {
+    before: Arc<FileSystem>,
+    after: Arc<FileSystem>,
+    /// Subtrees of the meta-dnodes that are still to be compared; the next one is the last.
+    todo: Vec<(u8, u64)>,
+    found: VecDeque<Change>,
+}
+
+impl Diff {
+    /// Between `before` and a later state of the same file system, or of a clone of it.
+    #[must_use]
+    pub fn new(before: &Arc<FileSystem>, after: &Arc<FileSystem>) -> Self {
+        let metas = [before.objset.meta_dnode(), after.objset.meta_dnode()];
+        let [a, b] = metas.map(|meta| meta.geometry());
+        let has_same_shape = a.block_size == b.block_size && a.entry_shift() == b.entry_shift();
+        // Blocks of different sizes cannot be compared with each other: all of them differ.
+        let top = if has_same_shape { a.levels.max(b.levels).saturating_sub(1) } else { 0 };
+        let count = metas.iter().map(|meta| meta.block_count()).max().unwrap_or(0);
+        let last = count.saturating_sub(1) >> shift(a.entry_shift(), top);
+        let todo = (0..=last).rev().map(|blkid| (top, blkid)).collect();
+        let (before, after) = (Arc::clone(before), Arc::clone(after));
+        Self { before, after, todo, found: VecDeque::new() }
+    }
+
+    /// The next difference; `None` behind the last.
+    ///
+    /// # Errors
+    /// Those of reading either state.
+    pub async fn next(&mut self) -> Result<Option<Change>> {
+        loop {
+            if let Some(change) = self.found.pop_front() {
+                return Ok(Some(change));
+            }
+            let Some((level, blkid)) = self.todo.pop() else { return Ok(None) };
+            self.compare(level, blkid).await?;
+        }
+    }
+
+    async fn compare(&mut self, level: u8, blkid: u64) -> Result<()> {
+        let (before, after) = (self.before.objset.meta_dnode(), self.after.objset.meta_dnode());
+        let reach = |meta: &Dnode| level < meta.geometry().levels;
+        if reach(before) && reach(after) {
+            let a = before.block_pointer(level, blkid).await?;
+            if a == after.block_pointer(level, blkid).await? {
+                return Ok(());
+            }
+        }
+        if level > 0 {
+            let entries = 1_u64 << after.geometry().entry_shift();
+            let first = blkid.saturating_mul(entries);
+            let below = (first..first.saturating_add(entries)).rev();
+            self.todo.extend(below.map(|blkid| (level - 1, blkid)));
+            return Ok(());
+        }
+        let slots = self.after.objset.slots_per_block();
+        let start = blkid.saturating_mul(slots);
+        self.compare_objects(start..start.saturating_add(slots)).await
+    }
+
+    async fn compare_objects(&mut self, objects: Range<u64>) -> Result<()> {
+        let mut nodes: BTreeMap<u64, [Option<Seen>; 2]> = BTreeMap::new();
+        for (side, fs) in [&self.before, &self.after].into_iter().enumerate() {
+            let mut dnodes = fs.objset.dnodes_in(objects.clone());
+            while let Some(dnode) = dnodes.next().await {
+                let dnode = dnode?;
+                if let Some(seen) = fs.seen(&dnode).await? {
+                    let both = nodes.entry(dnode.object()).or_default();
+                    if let Some(place) = both.get_mut(side) {
+                        *place = Some(seen);
+                    }
+                }
+            }
+        }
+        for (_, [before, after]) in nodes {
+            self.note(before, after).await?;
+        }
+        Ok(())
+    }
+
+    async fn note(&mut self, before: Option<Seen>, after: Option<Seen>) -> Result<()> {
+        match (before, after) {
+            (Some(old), Some(new)) if old.gen_ == new.gen_ => {
+                if old.ctime != new.ctime {
+                    let (old, new) =
+                        (self.before.placed(old).await?, self.after.placed(new).await?);
+                    self.found.push_back(changed(old, new));
+                }
+            }
+            (before, after) => {
+                if let Some(old) = before {
+                    self.found.push_back(Change::Removed(self.before.placed(old).await?));
+                }
+                if let Some(new) = after {
+                    self.found.push_back(Change::Added(self.after.placed(new).await?));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What became of a node that is there before and after.
+fn changed(old: Seen, new: Seen) -> Change {
+    let by = new.links.cast_signed().wrapping_sub(old.links.cast_signed());
+    // Links of a directory are its folders, which are told of themselves.
+    if by != 0 && new.kind != FileKind::Directory {
+        return Change::Linked(if by > 0 { old } else { new }, by);
+    }
+    if old.path == new.path { Change::Modified(new) } else { Change::Renamed(old, new) }
+}
+
+fn shift(entry_shift: u32, level: u8) -> u32 {
+    entry_shift.saturating_mul(level.into()).min(u64::BITS - 1)
+}
+
+impl FileSystem {
+    /// The node in an object, without its path; none if the object is no node, or has no name.
+    async fn seen(self: &Arc<Self>, dnode: &Dnode) -> Result<Option<Seen>> {
+        let is_node = matches!(
+            dnode.phys().object_type,
+            ObjectType::PLAIN_FILE_CONTENTS | ObjectType::DIRECTORY_CONTENTS
+        );
+        if !is_node || Some(dnode.object()) == self.shares() {
+            return Ok(None);
+        }
+        let node: Node = self.node(dnode.object()).await?;
+        let attributes = node.attributes();
+        Ok((attributes.links > 0).then(|| Seen {
+            path: None,
+            object: node.object(),
+            kind: node.kind(),
+            ctime: attributes.ctime,
+            links: attributes.links,
+            gen_: attributes.gen_,
+        }))
+    }
+
+    async fn placed(self: &Arc<Self>, seen: Seen) -> Result<Seen> {
+        let path = match self.path_of(seen.object).await {
+            // Something above it lost its last name.
+            Err(error) if error.kind() == Kind::NotFound => None,
+            path => path?,
+        };
+        Ok(Seen { path, ..seen })
+    }
+}
