@@ -4,8 +4,6 @@
 //! made, so that not even widths of columns differ. Tables are those of the txg just before the
 //! export, which writes to the pool itself: `-T` opens that.
 
-mod program;
-
 use std::path::PathBuf;
 
 use cenote_ondisk::endian::Endian;
@@ -14,7 +12,8 @@ use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
 use cenote_testkit::golden::{PrivateFolder, on_each, wording};
 use cenote_testkit::tables::{EXEMPT_DATASET, EXEMPT_POOL, without_exempt};
 use cenote_testkit::{Golden, compare, golden, tables};
-use program::cenote;
+
+use crate::program::cenote;
 
 /// Lines of tables that need not match: (pool, start of the line, reason).
 const EXEMPT_LINES: &[(&str, &str, &str)] = &[

@@ -70,7 +70,7 @@ fn blocks_and_metaslabs_are_those_of_zdb() {
 
 #[test]
 fn blocks_and_metaslabs_are_as_stored() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zdb");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/zdb");
     for name in STORED {
         let Some(pool) = cenote_testkit::golden(name) else { continue };
         for option in ["bb", "mm"] {

@@ -3,14 +3,13 @@
 //! Where the real one is not installed, what it printed of some pools is compared with instead;
 //! `CENOTE_BLESS=1` writes that anew (`zdb/POOL.txt.zst`, compressed with the program `zstd`).
 
-#[path = "zdb/mod.rs"]
-mod zdb;
-
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cenote_testkit::{Golden, compare, golden, skip, unpack};
+
+use crate::zdb;
 
 /// Options of which the whole text is compared, for a pool.
 const POOL_OPTIONS: [&str; 10] =
@@ -99,7 +98,7 @@ fn objects() {
 }
 
 fn kept_path(pool: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zdb");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/zdb");
     folder.join(format!("{pool}.txt.zst"))
 }
 

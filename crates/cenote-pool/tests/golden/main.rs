@@ -1,0 +1,11 @@
+//! Pools that OpenZFS made, as they are and with planted faults.
+
+mod dirs;
+mod import;
+mod import_shapes;
+mod keys;
+mod leaks;
+mod properties;
+mod status;
+mod traverse;
+mod verify;
