@@ -20,6 +20,7 @@ Commands of cenote:
   cat    -d DIR POOL/DATASET[@SNAP] [PATH]
   cp     -r [--strict] -d DIR POOL/DATASET[@SNAP] [PATH] TARGET
   verify [--leaks] -d DIR POOL
+  where  [-H] -d DIR POOL/DATASET[@SNAP] [PATH]
   mount  [-o OPTIONS] -d DIR POOL/DATASET MOUNTPOINT
   nbd    [--socket PATH | --listen ADDRESS] -d DIR POOL[/DATASET]
   daemon start|stop|status|run

@@ -13,6 +13,7 @@ mod nbd;
 mod progress;
 mod verify;
 mod walk;
+mod wherever;
 
 use std::sync::Arc;
 
@@ -36,6 +37,7 @@ pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
         "verify" => verify::run(args, io),
         "mount" => mount::run(args, io),
         "nbd" => nbd::run(args, io),
+        "where" => wherever::run(args, io),
         _ => Err(Exit::usage(format!("unrecognized command '{verb}'; run 'cenote help'"))),
     }
 }

@@ -356,6 +356,12 @@ impl Tree {
     }
 }
 
+/// Where a block lies, as it is found.
+struct Ranges {
+    found: Vec<LeafRange>,
+    has_parity: bool,
+}
+
 impl LeafReader for Tree {
     fn read_leaf(&self, leaf: LeafId, offset: u64, len: usize) -> BoxFuture<'_, Result<Buf>> {
         Box::pin(self.leaf(leaf).read(offset, len))
@@ -437,12 +443,20 @@ impl Tree {
     /// The stretches of leaves that a scrub of a block reads, for sorting and aggregation. Leaves
     /// that are absent or may be stale are left out; so is everything if the address cannot be.
     pub fn leaf_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
-        let place = place.into();
-        let mut ranges = Vec::new();
+        self.ranges(place.into(), psize, birth, true)
+    }
+
+    /// The same without parity: what a read of a healthy block may ask for.
+    pub fn data_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
+        self.ranges(place.into(), psize, birth, false)
+    }
+
+    fn ranges(&self, place: Place, psize: u64, birth: u64, has_parity: bool) -> Vec<LeafRange> {
+        let mut ranges = Ranges { found: Vec::new(), has_parity };
         if let Ok((top, len)) = self.check_range(place, psize) {
             self.add_ranges(top, (place.offset as i64, len), birth, 0, &mut ranges);
         }
-        ranges
+        ranges.found
     }
 
     /// Arena index of the top-level vdev and bytes to read, if the address can be.
@@ -506,7 +520,7 @@ impl Tree {
         (offset, len): (i64, usize),
         birth: u64,
         depth: u8,
-        ranges: &mut Vec<LeafRange>,
+        ranges: &mut Ranges,
     ) {
         let node = &self.vdevs[vdev];
         if depth > DEPTH_MAX || self.freshness(vdev, birth) != Freshness::Fresh {
@@ -518,7 +532,7 @@ impl Tree {
         match &node.layout {
             Layout::Leaf(leaf) => {
                 if let Ok(offset) = u64::try_from(offset + DATA_START as i64) {
-                    ranges.push(LeafRange { leaf: *leaf, offset, len: len as u64 });
+                    ranges.found.push(LeafRange { leaf: *leaf, offset, len: len as u64 });
                 }
             }
             Layout::DraidSpare(..) => {
@@ -533,7 +547,9 @@ impl Tree {
             }
             Layout::Raidz(_) | Layout::Draid(_) => {
                 let Some(map) = job.map(vdev, ask) else { return };
-                for run in stripes::runs(&map, |_, _| true) {
+                let has_parity = ranges.has_parity;
+                let runs = stripes::runs(&map, |_, column| has_parity || column.data_len > 0);
+                for run in runs {
                     let Some(child) = node.children.get(run.child) else { continue };
                     self.add_ranges(*child, (run.offset, run.len), birth, depth + 1, ranges);
                 }

@@ -1,0 +1,109 @@
+//! `cenote where`: on which devices the bytes of a file or volume lie.
+//!
+//! One line for each stretch of a device that belongs to a block: data first, which a read of a
+//! healthy block asks for, then parity. Of a mirror every side is data. Blocks that have no place
+//! (holes, bytes that stand in the pointer itself) are left out; of a gang block there is its
+//! header.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cenote_dmu::Dnode;
+use cenote_fs::Follow;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_pool::Pool;
+
+use super::{Contents, describe, parse, shown, wrong_use};
+use crate::argument;
+use crate::io::{CommandResult, Exit, Io};
+use crate::out;
+use crate::source;
+
+const USAGE: &str = "\
+usage: cenote where [-H] [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL/DATASET[@SNAP] PATH
+       cenote where [-H] [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL/VOLUME[@SNAP]
+
+Shows where the blocks of a file or volume lie: for each, its first byte in the file, then
+every stretch of a device that it has: its first byte there (labels included), its length,
+and whether it is data, parity, or the header of a gang.
+
+  -H                  no headings, and a tab between columns
+  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
+  -k DATASET=KEYFILE  file with the key of an encryption root
+";
+
+/// Runs the verb.
+pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let Some((parsed, source)) = parse(args, ("H", &[]), USAGE, io)? else { return Ok(()) };
+    let (name, path) = match &parsed.operands[..] {
+        [] => return Err(wrong_use("missing dataset argument", USAGE)),
+        [name] => (name, None),
+        [name, path] => (name, Some(argument::bytes(path))),
+        _ => return Err(wrong_use("too many arguments", USAGE)),
+    };
+    source::run(async {
+        let dataset = source.dataset(name).await?;
+        let dnode = match (super::open(&dataset).await?, &path) {
+            (Contents::Volume(volume), None) => Arc::clone(volume.dnode()),
+            (Contents::Files(fs), Some(path)) => {
+                let node = fs.walk(path, Follow::Yes).await.map_err(|error| {
+                    Exit::failed(format!("where: {}: {}", shown(path), describe(&error)))
+                })?;
+                Arc::clone(node.dnode())
+            }
+            _ => return Err(wrong_use("a file system with a path, or a volume", USAGE)),
+        };
+        let is_scripted = parsed.has('H');
+        if !is_scripted {
+            out!(io, "{:>12}  {:>12}  {:>8}  {:6}  DEVICE", "BYTE", "AT", "LENGTH", "WHAT")?;
+        }
+        show(dataset.pool(), &dnode, is_scripted, io).await
+    })
+}
+
+async fn show(
+    pool: &Arc<Pool>,
+    dnode: &Arc<Dnode>,
+    is_scripted: bool,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let size = dnode.geometry().block_size;
+    let mut next = dnode.next_data(0).await?;
+    while let Some(offset) = next {
+        let blkid = offset / size;
+        if let Some(pointer) = dnode.block_pointer(0, blkid).await? {
+            for (path, at, len, what) in stretches(pool, &pointer) {
+                let byte = blkid.saturating_mul(size);
+                if is_scripted {
+                    out!(io, "{byte}\t{at}\t{len}\t{what}\t{path}")?;
+                } else {
+                    out!(io, "{byte:>12}  {at:>12}  {len:>8}  {what:6}  {path}")?;
+                }
+            }
+        }
+        next = dnode.next_data(blkid.saturating_add(1).saturating_mul(size)).await?;
+    }
+    Ok(())
+}
+
+/// Device, first byte on it, bytes, and what they are.
+fn stretches(pool: &Arc<Pool>, pointer: &BlockPtr) -> Vec<(String, u64, u64, &'static str)> {
+    let (store, tree) = (pool.store(), pool.store().tree());
+    let all = store.leaf_ranges(pointer);
+    let birth = pointer.physical_birth();
+    let ranges = |dva| tree.data_ranges(dva, pointer.psize(), birth);
+    let data: BTreeSet<_> = pointer.dvas().flat_map(ranges).collect();
+    let mut stretches: Vec<_> = all
+        .into_iter()
+        .map(|range| {
+            let what = match (pointer.is_gang(), data.contains(&range)) {
+                (true, _) => "gang",
+                (false, true) => "data",
+                (false, false) => "parity",
+            };
+            (tree.leaf(range.leaf).path().to_owned(), range.offset, range.len, what)
+        })
+        .collect();
+    stretches.sort_by_key(|(.., what)| *what == "parity");
+    stretches
+}
