@@ -1,8 +1,9 @@
 //! Tunables: every policy constant of the engine, under OpenZFS's name, in one table.
 //!
 //! A tunable is an atomic number with a name, a default, a range and a line of help. It can be
-//! read and set while running, in decimal or 0x hexadecimal. No policy constant lives elsewhere;
-//! what the on-disk format fixes is not policy and stands beside its decoder.
+//! read and set while running, in decimal or 0x hexadecimal: `cenote tunable`, and files of the
+//! daemon (`docs/watching.md`). No policy constant lives elsewhere; what the on-disk format fixes
+//! is not policy and stands beside its decoder.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,12 +70,28 @@ impl Tunable {
 
     /// Sets it, if the value is in range.
     pub fn set(&self, value: u64) -> Result<(), TunableError> {
-        if value < self.min || value > self.max {
-            let &Self { name, min, max, .. } = self;
-            return Err(TunableError::Range { name, min, max, value });
-        }
+        self.check(value)?;
         self.value.store(value, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The value that a text gives it, decimal or 0x hexadecimal, if that is in range.
+    pub fn parse(&self, text: &str) -> Result<u64, TunableError> {
+        let value = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+            Some(hex) => u64::from_str_radix(hex, 16),
+            None => text.parse(),
+        };
+        let value = value.map_err(|_| TunableError::NotANumber(text.to_owned()))?;
+        self.check(value)?;
+        Ok(value)
+    }
+
+    fn check(&self, value: u64) -> Result<(), TunableError> {
+        let &Self { name, min, max, .. } = self;
+        if (min..=max).contains(&value) {
+            return Ok(());
+        }
+        Err(TunableError::Range { name, min, max, value })
     }
 }
 
@@ -87,11 +104,7 @@ pub fn find(name: &str) -> Option<&'static Tunable> {
 /// Sets the tunable `name` from text, as `-o name=value` on a command line gives it.
 pub fn set(name: &str, text: &str) -> Result<(), TunableError> {
     let tunable = find(name).ok_or_else(|| TunableError::Unknown(name.to_owned()))?;
-    let value = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => text.parse(),
-    };
-    tunable.set(value.map_err(|_| TunableError::NotANumber(text.to_owned()))?)
+    tunable.set(tunable.parse(text)?)
 }
 
 macro_rules! tunables {
@@ -346,6 +359,8 @@ tunables! {
         "largest physical sector, log2, that raises the ashift of a new vdev";
     MAX_MISSING_TVDS = "zfs_max_missing_tvds", 0, (0, 1 << 16),
         "missing top-level vdevs with which a pool may still be opened";
+    KSTAT_INTERVAL = "cenote_kstat_interval", 10, (1, 3600),
+        "seconds after which the daemon writes its kstat files anew";
     USER_INDIRECT_IS_SPECIAL = "zfs_user_indirect_is_special", 1, (0, 1),
         "whether indirect blocks of files count as metadata for the special class";
 }

@@ -22,12 +22,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use cenote_device::Device;
-use cenote_rt::{AsyncMutex, Buf, BufMut, Error, Kind, OwnedSemaphorePermit, Result, Semaphore};
+use cenote_rt::{AsyncMutex, Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore};
 
 use crate::IoClass;
 use crate::dtl::TxgRanges;
 pub(crate) use crate::queue::{Content, WritePart as Part};
-use crate::queue::{Load, Queue, QueueStats};
+use crate::queue::{InFlight, Load, Queue, QueueStats};
 use crate::unflushed::{Flight, Landing, Unflushed};
 
 /// Byte of a device at which its data area starts.
@@ -95,7 +95,7 @@ const WRITES_MAX: u32 = 1 << 20;
 /// How a leaf is reached: by one device, and what waits for that one waits for no other.
 #[derive(Debug)]
 struct Access {
-    /// What is written, or given back, goes through it. Reads go straight to its device.
+    /// What is written, or given back, goes through it. Reads go past what waits there.
     queue: Queue,
     /// One flush at a time.
     flushing: AsyncMutex<()>,
@@ -534,12 +534,12 @@ impl Leaf {
             return Err(self.no_device(offset));
         };
         let _under_way = InFlight::start(&self.counters.in_flight);
-        let result = access.queue.device().read(offset, BufMut::for_filling(len)).await;
+        let result = access.queue.read_now(offset, len).await;
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         match result {
             Ok(buf) => {
                 self.counters.bytes.fetch_add(len as u64, Ordering::Relaxed);
-                Ok(buf.freeze())
+                Ok(buf)
             }
             Err(error) => {
                 self.mark_failed();
@@ -613,23 +613,6 @@ impl Begun<'_> {
     /// Where it is to be submitted.
     pub(crate) fn queue(&self) -> &Queue {
         &self.access.queue
-    }
-}
-
-/// Counts an I/O until it ends or its task is dropped.
-#[derive(Debug)]
-struct InFlight<'a>(&'a AtomicU64);
-
-impl<'a> InFlight<'a> {
-    fn start(counter: &'a AtomicU64) -> Self {
-        counter.fetch_add(1, Ordering::Relaxed);
-        Self(counter)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

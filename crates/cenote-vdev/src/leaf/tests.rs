@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicUsize;
 
 use cenote_device::{DeviceInfo, MemoryDevice};
 use cenote_ondisk::config::VdevConfig;
-use cenote_rt::{BoxFuture, JoinHandle, Notify, simulate, tunables};
+use cenote_rt::{BoxFuture, BufMut, JoinHandle, Notify, simulate, tunables};
 
 use super::*;
 use crate::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};

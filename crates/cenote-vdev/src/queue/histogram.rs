@@ -46,6 +46,17 @@ impl Histogram {
         }
         self.sum = self.sum.saturating_add(other.sum);
     }
+
+    /// What it has counted since it was `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut since = *self;
+        for (count, before) in since.counts.iter_mut().zip(earlier.counts) {
+            *count = count.saturating_sub(before);
+        }
+        since.sum = self.sum.saturating_sub(earlier.sum);
+        since
+    }
 }
 
 #[cfg(test)]
@@ -64,5 +75,11 @@ mod tests {
         let mut twice = histogram;
         twice.merge(&histogram);
         assert_eq!((histogram.count(), twice.count()), (8, 16));
+        let mut two = Histogram::default();
+        (two.add(5), two.add(9));
+        let mut four = two;
+        (four.add(1), four.add(5));
+        assert_eq!((four.since(&two).count(), four.since(&two).sum()), (2, 6));
+        assert_eq!(four.since(&two).since(&four), Histogram::default());
     }
 }

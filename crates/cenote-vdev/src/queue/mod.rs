@@ -15,6 +15,8 @@
 //! queues that make up a block are waited for together ([`Sending`]). Async writes are
 //! issued a moment later, by a task: what other tasks are about to submit goes with them.
 //!
+//! Reads that somebody waits for go past the queue ([`Queue::read_now`]), and are counted here.
+//!
 //! When an aggregate fails, its parts are done one by one: a bad sector costs only the block that
 //! has it, and each caller gets an error of its own.
 //!
@@ -34,6 +36,7 @@ mod stats;
 mod tests;
 mod ticket;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cenote_device::Device;
@@ -129,6 +132,9 @@ struct State {
 struct Shared {
     device: Arc<dyn Device>,
     load: Arc<Load>,
+    since_ns: u64,
+    /// Reads under way past the queue.
+    reading: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -147,7 +153,8 @@ pub struct Hold {
 impl Queue {
     /// A queue in front of `device`, of a pool with that load.
     pub fn new(device: Arc<dyn Device>, load: Arc<Load>) -> Self {
-        Self { shared: Arc::new(Shared { device, load, state: Mutex::default() }) }
+        let (since_ns, reading, state) = (now_ns(), AtomicU64::new(0), Mutex::default());
+        Self { shared: Arc::new(Shared { device, load, since_ns, reading, state }) }
     }
 
     /// The device behind it.
@@ -167,6 +174,17 @@ impl Queue {
         let request = Request { direction, class, offset, len: len as u64, is_pad: false };
         self.submit([(request, None, Answer::Read(sender))]);
         ticket::wait(receiver)
+    }
+
+    /// Reads at once, past all that waits: what somebody waits for, as its device takes it. It is
+    /// counted as a synchronous read that did not wait.
+    pub(crate) async fn read_now(&self, offset: u64, len: usize) -> Result<Buf> {
+        let _under_way = InFlight::start(&self.shared.reading);
+        let since = now_ns();
+        let read = self.shared.device.read(offset, BufMut::for_filling(len)).await?;
+        let service = now_ns().saturating_sub(since);
+        self.shared.lock().recorded.read_now(len as u64, service);
+        Ok(read.freeze())
     }
 
     /// Writes `parts`, which neither overlap one another nor anything that is being written. It
@@ -219,8 +237,14 @@ impl Queue {
 
     /// What it has done, and what it has to do.
     pub fn stats(&self) -> QueueStats {
-        let state = self.shared.lock();
-        state.recorded.stats(state.scheduler.queued(), state.scheduler.active())
+        let mut stats = {
+            let state = self.shared.lock();
+            state.recorded.stats(state.scheduler.queued(), state.scheduler.active())
+        };
+        stats.age_ns = now_ns().saturating_sub(self.shared.since_ns);
+        stats.classes[IoClass::SyncRead as usize].active +=
+            self.shared.reading.load(Ordering::Relaxed);
+        stats
     }
 
     fn submit(&self, requests: impl IntoIterator<Item = (Request, Option<Content>, Answer)>) {
@@ -246,6 +270,23 @@ impl Queue {
                 Shared::pump(&shared);
             }));
         }
+    }
+}
+
+/// Counts an I/O until it ends or its task is dropped.
+#[derive(Debug)]
+pub(crate) struct InFlight<'a>(&'a AtomicU64);
+
+impl<'a> InFlight<'a> {
+    pub(crate) fn start(counter: &'a AtomicU64) -> Self {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Self(counter)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

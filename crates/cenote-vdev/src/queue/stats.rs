@@ -34,9 +34,11 @@ pub struct DirectionStats {
     pub total: Histogram,
 }
 
-/// Of a queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Of a queue, or of several together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueStats {
+    /// Nanoseconds since it began to count.
+    pub age_ns: u64,
     /// By class.
     pub classes: [ClassStats; CLASSES],
     /// Reads, writes, discards.
@@ -57,6 +59,53 @@ impl QueueStats {
     pub fn direction(&self, direction: Direction) -> &DirectionStats {
         &self.directions[direction as usize]
     }
+
+    /// Adds what another queue has done, and has to do.
+    pub fn merge(&mut self, other: &Self) {
+        self.age_ns = self.age_ns.max(other.age_ns);
+        for (class, more) in self.classes.iter_mut().zip(&other.classes) {
+            class.queued += more.queued;
+            class.active += more.active;
+            class.individual.merge(&more.individual);
+            class.aggregated.merge(&more.aggregated);
+            class.wait.merge(&more.wait);
+            class.service.merge(&more.service);
+        }
+        for (direction, more) in self.directions.iter_mut().zip(&other.directions) {
+            direction.operations += more.operations;
+            direction.bytes += more.bytes;
+            direction.service.merge(&more.service);
+            direction.total.merge(&more.total);
+        }
+        self.written_pads += other.written_pads;
+        self.dropped_pads += other.dropped_pads;
+    }
+
+    /// What it has done since `earlier`, and has to do now. A queue that began anew meanwhile, as
+    /// its device did, has done what it says.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut since = self.clone();
+        if self.age_ns < earlier.age_ns {
+            return since;
+        }
+        since.age_ns = self.age_ns - earlier.age_ns;
+        for (class, before) in since.classes.iter_mut().zip(&earlier.classes) {
+            class.individual = class.individual.since(&before.individual);
+            class.aggregated = class.aggregated.since(&before.aggregated);
+            class.wait = class.wait.since(&before.wait);
+            class.service = class.service.since(&before.service);
+        }
+        for (direction, before) in since.directions.iter_mut().zip(&earlier.directions) {
+            direction.operations = direction.operations.saturating_sub(before.operations);
+            direction.bytes = direction.bytes.saturating_sub(before.bytes);
+            direction.service = direction.service.since(&before.service);
+            direction.total = direction.total.since(&before.total);
+        }
+        since.written_pads = since.written_pads.saturating_sub(earlier.written_pads);
+        since.dropped_pads = since.dropped_pads.saturating_sub(earlier.dropped_pads);
+        since
+    }
 }
 
 /// The counters of a queue.
@@ -73,6 +122,18 @@ impl Recorded {
         if !request.is_pad {
             self.classes[request.class as usize].individual.add(request.len);
         }
+    }
+
+    /// A read that went past the queue.
+    pub(super) fn read_now(&mut self, len: u64, service_ns: u64) {
+        let class = &mut self.classes[IoClass::SyncRead as usize];
+        class.individual.add(len);
+        class.service.add(service_ns);
+        let direction = &mut self.directions[Direction::Read as usize];
+        direction.operations += 1;
+        direction.bytes += len;
+        direction.service.add(service_ns);
+        direction.total.add(service_ns);
     }
 
     pub(super) fn waited(&mut self, class: IoClass, wait_ns: u64) {
@@ -106,6 +167,7 @@ impl Recorded {
             (class.queued, class.active) = (queued, active);
         }
         QueueStats {
+            age_ns: 0,
             classes,
             directions: self.directions,
             written_pads: self.written_pads,
