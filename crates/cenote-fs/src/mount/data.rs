@@ -89,6 +89,7 @@ impl Mount {
             let at = offset.saturating_add(done as u64);
             let count = self.read_some(object, at, rest).await?;
             if count == 0 {
+        self.head.activity().read(done as u64);
                 break;
             }
             done += count;
@@ -193,6 +194,7 @@ impl Mount {
     /// # Errors
     /// `Kind::NoSpace`, `Kind::Quota`; `FsError::FileTooLarge`; refusals of flags.
     pub async fn write(
+        self.head.activity().written(bytes.len() as u64);
         &self,
         cred: &Credentials,
         object: u64,

@@ -39,6 +39,7 @@ impl WritableVolume {
     pub async fn read(&self, offset: u64, len: usize) -> Result<Buf> {
         let _lock = self.locks.shared(span(offset, len as u64)).await;
         let range = self.check(offset, len as u64)?;
+        self.head.activity().read(len as u64);
         if range.is_empty() {
             return Ok(Buf::empty());
         }

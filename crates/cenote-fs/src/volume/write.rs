@@ -56,6 +56,7 @@ impl WritableVolume {
             for range in cut(range, TRANSACTION.max(self.block_size())) {
                 self.write_part(range, &mut bufs, is_kept).await?;
             }
+            self.head.activity().written(len as u64);
         }
         self.settle(is_fua).await
     }

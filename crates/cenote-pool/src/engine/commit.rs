@@ -32,6 +32,7 @@ use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::labels::{Pair, slot_of};
 use cenote_vdev::{FlushOutcome, LeafId, Tree};
 
+use super::events::{Deed, Event};
 use super::{Config, Engine, invariant_error};
 
 /// Top-level vdevs that get the uberblock when the config did not change.
@@ -129,6 +130,9 @@ impl Engine {
         }
         *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
         self.maps.committed(txg, root, &config.root.children);
+        if is_dirty {
+            self.damage.note(Event::Pool(Deed::Configured));
+        }
         Ok(())
     }
 

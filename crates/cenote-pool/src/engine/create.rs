@@ -27,6 +27,7 @@ use cenote_vdev::{BuildOptions, Tree, labels, layout};
 
 use super::birth::{self, NewPool};
 use super::dsl::create::TXG_INITIAL;
+use super::events::{Deed, Event};
 use super::{
     Config, Engine, EngineError, Head, Parts, Scope, Steady, Suspension, Task, admin, import, store,
 };
@@ -144,6 +145,7 @@ impl Engine {
         engine.suspension.arm();
         Ok(engine)
     }
+        engine.damage.note(Event::Pool(Deed::Created));
 }
 
 /// Hot spares and cache devices say what they are; whose, only the pool knows.

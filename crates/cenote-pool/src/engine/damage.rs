@@ -1,8 +1,8 @@
 //! Blocks that are lost: noted as they are met, written to the pool's error log by the next sync
-//! (spec 04 §22), and a ring of what happened for whoever looks.
+//! (spec 04 §22), and among the events for whoever looks.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_block::Reporter;
 use cenote_dmu::zap::edit as zap;
@@ -12,104 +12,60 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry, format_plain};
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Result};
-use cenote_vdev::{BadChild, VdevState};
+use cenote_vdev::{BadChild, Cause};
 
 use super::Engine;
 use super::dsl::{errors, features, get_dataset, get_dir};
+use super::events::{Event, EventLog};
 
-/// Events that are kept.
-const EVENTS_MAX: usize = 1000;
 /// Lost blocks that may wait for the next sync.
 const LOST_MAX: usize = 100_000;
 
-/// Something that happened to the pool's devices or data.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// No copy of a block can be read.
-    Lost {
-        /// Where the block belongs.
-        place: Bookmark,
-        /// What each copy says.
-        cause: String,
-    },
-    /// A leaf left service, or came back.
-    State {
-        /// Guid of the leaf.
-        leaf: u64,
-        /// How it is now.
-        state: VdevState,
-    },
-    /// Part of a block on a leaf was wrong.
-    Bad {
-        /// Guid of the leaf.
-        leaf: u64,
-        /// Byte on the device.
-        offset: u64,
-        /// What was wrong.
-        cause: String,
-        /// Whether all that was bad of the block was written anew.
-        is_repaired: bool,
-    },
-}
-
 /// Hears of damage.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Damage {
     // Held for a few instructions, never across I/O.
-    noted: Mutex<Noted>,
+    lost: Mutex<BTreeSet<LostBlock>>,
+    /// What happened.
+    events: Arc<EventLog>,
 }
 
-#[derive(Debug, Default)]
-struct Noted {
-    lost: BTreeSet<(u64, u64, i64, u64, u64)>,
-    events: VecDeque<Event>,
-}
+/// Object set, object, level and number of a block, and its birth.
+type LostBlock = (u64, u64, i64, u64, u64);
 
 impl Damage {
-    /// The last events, from the oldest.
-    pub(super) fn events(&self) -> Vec<Event> {
-        self.lock().events.iter().cloned().collect()
+    /// Of the pool with that name and guid.
+    pub(super) fn new(pool: &str, guid: u64) -> Self {
+        Self { lost: Mutex::default(), events: Arc::new(EventLog::new(pool, guid)) }
     }
 
     pub(super) fn note(&self, event: Event) {
-        self.lock().push(event);
+        self.events.note(event);
     }
 
-    fn take_lost(&self) -> BTreeSet<(u64, u64, i64, u64, u64)> {
-        std::mem::take(&mut self.lock().lost)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Noted> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Noted {
-    fn push(&mut self, event: Event) {
-        if self.events.len() >= EVENTS_MAX {
-            self.events.pop_front();
-        }
-        self.events.push_back(event);
+    fn lost(&self) -> std::sync::MutexGuard<'_, BTreeSet<LostBlock>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Reporter for Damage {
     fn unrecoverable(&self, place: &Bookmark, bp: &BlockPtr, error: &Error) {
-        let mut noted = self.lock();
-        if noted.lost.len() < LOST_MAX {
+        let mut lost = self.lost();
+        if lost.len() < LOST_MAX {
             let birth = bp.physical_birth();
-            noted.lost.insert((place.objset, place.object, place.level, place.blkid, birth));
+            lost.insert((place.objset, place.object, place.level, place.blkid, birth));
         }
-        noted.push(Event::Lost { place: *place, cause: error.to_string() });
+        drop(lost);
+        self.note(Event::Lost { place: *place, cause: error.to_string() });
     }
 
     fn recovered(&self, _: &BlockPtr, bad: &[BadChild], repaired: usize) {
-        let mut noted = self.lock();
         for child in bad {
-            noted.push(Event::Bad {
+            self.note(Event::Bad {
                 leaf: child.guid,
                 offset: child.offset,
                 cause: child.cause.to_string(),
+                is_io: matches!(child.cause, Cause::Io(_)),
                 is_repaired: repaired >= bad.len(),
             });
         }
@@ -117,14 +73,14 @@ impl Reporter for Damage {
 }
 
 impl Engine {
-    /// What happened to devices and data, from the oldest of the last thousand events.
-    pub fn events(&self) -> Vec<Event> {
-        self.damage.events()
+    /// What happened to the pool: a ring of the last thousand events.
+    pub fn events(&self) -> &Arc<EventLog> {
+        &self.damage.events
     }
 
     /// Writes lost blocks down. Whether a log already names one makes no difference.
     pub(super) async fn record_damage(&self, txg: u64) -> Result<()> {
-        let lost = self.damage.take_lost();
+        let lost = std::mem::take(&mut *self.damage.lost());
         if lost.is_empty() {
             return Ok(());
         }

@@ -9,6 +9,7 @@ use cenote_dmu::Live;
 use cenote_dmu::live::{OwnerProbe, PolicySource};
 use cenote_rt::{Error, Kind, Result};
 
+use super::activity::Activity;
 use super::zil::Log;
 
 /// A head that is open for writing.
@@ -26,6 +27,7 @@ pub struct Head {
     settings_count: AtomicU64,
     /// Bytes of changes in memory when they were counted last.
     pub(super) dirty: AtomicU64,
+    activity: Activity,
 }
 
 /// Somebody's hold on a head: while there is one the dataset can be neither destroyed nor rolled
@@ -66,6 +68,7 @@ impl Head {
             owners: AtomicUsize::new(0),
             settings_count: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
+            activity: Activity::default(),
         })
     }
 
@@ -103,6 +106,11 @@ impl Head {
     /// Its intent log.
     pub fn log(&self) -> &Log {
         &self.log
+    }
+
+    /// What is done with it: whoever reads and writes it counts that here.
+    pub fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     /// Changes how blocks are written from now on.

@@ -21,6 +21,7 @@ use cenote_ondisk::spacemap::{Geometry, Item};
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::Tree;
 
+use super::events::{Deed, Event};
 use super::{Config, Engine, EngineError, Parts, Steady, Suspension, leaves, store};
 use crate::accounting::{AllocationClass, VdevFigures, row_size};
 use crate::features::FeatureState;
@@ -105,6 +106,7 @@ impl Engine {
         let alloc = SpaceAllocator::new(alloc::Options {
             store: Arc::<store::Maps>::clone(&maps),
             geometry: Arc::<Tree>::clone(pool.tree()),
+        engine.damage.note(Event::Pool(Deed::Imported));
             txg,
             has_logs: pool.features().state("log_spacemap") != FeatureState::Disabled,
             allocators: ALLOCATORS,

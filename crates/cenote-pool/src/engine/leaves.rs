@@ -22,7 +22,7 @@ use cenote_ondisk::config::{LeafConfig, VdevConfig};
 use cenote_rt::{AsyncMutex, Error, Kind, Result};
 use cenote_vdev::{LeafId, Vdev, VdevAux, VdevKind, VdevState};
 
-use super::damage::Event;
+use super::events::{Deed, Event};
 use super::{Engine, EngineError, Suspended};
 use crate::import::Found;
 
@@ -169,6 +169,7 @@ impl Engine {
         if suspended.is_some() {
             self.suspension.resume()?;
         }
+        self.damage.note(Event::Pool(Deed::Cleared));
         if back.is_empty() && gone.is_empty() {
             return Ok(());
         }

@@ -19,6 +19,7 @@
 //!
 //! Sources: spec 01 §14-§18, 04 §9-§20, 05 §4-§5.
 
+mod activity;
 pub mod admin;
 mod birth;
 mod checkpoint;
@@ -28,6 +29,7 @@ mod damage;
 mod destroy;
 pub(crate) mod dsl;
 mod dtl;
+mod events;
 mod heads;
 mod import;
 mod leafwork;
@@ -56,18 +58,19 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::uberblock::Uberblock;
-use cenote_rt::{AsyncMutex, BoxFuture, Error, Kind, Notify, Result};
+use cenote_rt::{AsyncMutex, BoxFuture, Error, Kind, Notify, Result, tunables};
 use cenote_vdev::Tree;
 
 use crate::keys::KeyStore;
 
+pub use activity::{Activity, ActivityCounts};
 pub use checkpoint::{CheckpointError, CheckpointState};
-pub use damage::Event;
 use dsl::Context;
 pub use dsl::OpError;
 pub use dsl::settings::Change as PropertyChange;
 use heads::Heads;
 pub use heads::{Head, Ownership};
+pub use events::{Deed, Event, EventLog, NotedEvent};
 pub use leafwork::{LeafWorkError, Stop, TrimOptions};
 pub use opened::OpenSnapshot;
 use ops::Admission;
@@ -268,9 +271,10 @@ struct Parts {
 
 impl Engine {
     fn assemble(parts: Parts) -> Arc<Self> {
-        parts.alloc.set_memory(cenote_rt::tunables::ALLOCATOR_MEMORY.get());
+        parts.alloc.set_memory(tunables::ALLOCATOR_MEMORY.get());
         let open_txg = (parts.base_txg + 1).max(dsl::create::TXG_INITIAL);
-        let damage = Arc::<damage::Damage>::default();
+        let facts = &parts.config.facts;
+        let damage = Arc::new(damage::Damage::new(&facts.name, facts.pool_guid));
         // A store that was read from before reports to whoever asked first, and keeps to that.
         parts.store.set_reporter(Arc::<damage::Damage>::clone(&damage));
         Arc::new_cyclic(|me| Self {
@@ -336,6 +340,17 @@ impl Engine {
     /// The txg that takes changes now.
     pub fn open_txg(&self) -> u64 {
         self.open_txg.load(Ordering::Acquire)
+    /// The heads that are open.
+    pub fn open_heads(&self) -> Vec<Arc<Head>> {
+        self.heads.all()
+    }
+
+    /// Acts by tunables of which the pool keeps copies: the bounds of memory.
+    pub fn retune(&self) {
+        self.alloc.set_memory(tunables::ALLOCATOR_MEMORY.get());
+        self.store.set_cache_capacity(tunables::BLOCK_CACHE_BYTES.get());
+    }
+
     }
 
     pub(crate) fn config(&self) -> Config {
@@ -577,6 +592,9 @@ enum End {
     Good,
     Bad(String),
     Never,
+        let is_destroyed = state == PoolState::Destroyed;
+        let deed = if is_destroyed { Deed::Destroyed } else { Deed::Exported };
+        self.damage.note(Event::Pool(deed));
 }
 
 /// Stops the pool unless a sync came to its end, and that was a good one.

@@ -1,7 +1,10 @@
 //! The tree of vdevs as tables show it: names, states, counters, figures.
 
+use std::sync::Arc;
+
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::label;
+use cenote_vdev::queue::QueueStats;
 use cenote_vdev::{LeafStats, VdevAux, VdevState};
 
 use crate::Pool;
@@ -33,6 +36,8 @@ pub struct VdevReport {
     pub class: Option<AllocationClass>,
     /// Reads and errors since the pool was opened.
     pub stats: LeafStats,
+    /// What the queue of a leaf has done.
+    pub queue: Option<Arc<QueueStats>>,
     /// Sector size in use, log2.
     pub ashift: u64,
     /// Sector size of the device, log2.
@@ -102,6 +107,7 @@ pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
         report.ashift = u64::from(vdev.ashift());
         let Some(leaf) = vdev.leaf().map(|leaf| pool.tree().leaf(leaf)) else { return };
         report.stats = leaf.stats();
+        report.queue = leaf.queue_stats().map(Arc::new);
         report.is_absent = leaf.device().is_none() && config.kind.is_leaf();
         let info = leaf.device().map(|device| device.info().clone());
         report.device_size = info.as_ref().map(|info| label::usable_size(info.size));
@@ -133,6 +139,7 @@ pub(super) fn report(
         aux: VdevAux::None,
         class: None,
         stats: LeafStats::default(),
+        queue: None,
         ashift: config.top.ashift,
         physical_ashift: None,
         device_size: None,
@@ -191,6 +198,16 @@ impl VdevReport {
             todo.extend(next.children.iter().rev());
             Some(next)
         })
+    }
+
+    /// What it has done: what all leaves below it have.
+    #[must_use]
+    pub fn io(&self) -> QueueStats {
+        let mut io = QueueStats::default();
+        for queue in self.walk().filter_map(|vdev| vdev.queue.as_ref()) {
+            io.merge(queue);
+        }
+        io
     }
 
     /// Leaves, without those of a replacement under way.

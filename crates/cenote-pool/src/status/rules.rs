@@ -108,6 +108,7 @@ fn of_devices(input: &Input<'_>) -> Option<Reason> {
     let has_errors = |leaf: &VdevReport| {
         leaf.state == VdevState::Degraded
             || leaf.stats.read_errors != 0
+            || leaf.stats.write_errors != 0
             || leaf.stats.checksum_errors != 0
     };
     let at_rest = input.status.root.leaves_at_rest();

@@ -29,6 +29,7 @@ use cenote_rt::{BoxFuture, Result};
 use cenote_vdev::labels;
 
 use super::dsl::Context;
+use super::events::{Deed, Event};
 use super::{Answer, Config, Engine, Scope, Task, is_fatal};
 pub use command::Command;
 pub use settings::{PoolSetting, is_maintained};
@@ -70,7 +71,9 @@ impl Engine {
             config.touch();
             Ok(())
         })
-        .await
+        .await?;
+        self.damage.note(Event::Pool(Deed::Reguided));
+        Ok(())
     }
 
     /// Gives the pool another name.

@@ -106,6 +106,7 @@ impl Engine {
         if pieces.is_empty() {
             return Ok(Way::Chain);
         }
+        let count = pieces.len() as u64;
         let pieces = self.write_early(head, pieces).await?;
         bursts.rotate_right(1);
         bursts[0] = pieces.iter().map(Piece::len).sum();
@@ -114,6 +115,7 @@ impl Engine {
         if !is_on(Bug::NoFlushOfLog) {
             self.tree.flush().await?;
         }
+        head.activity().committed(count);
         Ok(Way::Chain)
     }
 
