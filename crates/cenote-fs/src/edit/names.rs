@@ -94,7 +94,11 @@ pub(crate) fn find_by(
 
 /// What a directory must have under a name.
 pub(crate) fn require(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Found> {
-    find(op, dir, name)?.ok_or_else(|| refuse(Kind::NotFound, FsError::NoEntry))
+    let is_too_long = name.len() > NAME_MAX && !op.facts.settings().has_long_names;
+    find(op, dir, name)?.ok_or_else(|| match is_too_long {
+        true => refuse(Kind::Invalid, FsError::NameTooLong),
+        false => refuse(Kind::NotFound, FsError::NoEntry),
+    })
 }
 
 fn found(name: Vec<u8>, value: &Value) -> TxResult<Found> {

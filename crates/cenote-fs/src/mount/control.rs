@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use cenote_ondisk::znode::PFlags;
+use cenote_ondisk::znode::{PFlags, Time};
 use cenote_rt::{Error, Kind, Result, tunables};
 
 use super::{Attributes, DirEntry, Mount, ReadDirPage};
@@ -70,6 +70,21 @@ impl Virtual {
 /// The number of the root of a snapshot.
 pub(crate) const fn root_of(snapshot: u64) -> u64 {
     ROOTS_END.saturating_sub(snapshot)
+}
+
+/// The snapshot whose root has that number, by the number of its dataset.
+#[must_use]
+pub fn snapshot_of_root(number: u64) -> Option<u64> {
+    match Virtual::of(number) {
+        Some(Virtual::Root(snapshot)) => Some(snapshot),
+        _ => None,
+    }
+}
+
+/// Whether a number is one of the control directory's, and no object's.
+#[must_use]
+pub fn is_control(number: u64) -> bool {
+    Virtual::of(number).is_some()
 }
 
 fn refuse<T>(kind: Kind, cause: FsError) -> Result<T> {
@@ -131,12 +146,13 @@ impl Mount {
 
     /// What is told of something in the control directory.
     pub(super) async fn control_attributes(&self, place: Virtual) -> Result<Attributes> {
-        let (object, links, size) = match place {
-            Virtual::Control => (CONTROL, 1, 0),
-            Virtual::Shares => (SHARES, 2, 2),
+        let (object, links, size, changed) = match place {
+            Virtual::Control => (CONTROL, 1, 0, self.opened),
+            Virtual::Shares => (SHARES, 2, 2, self.opened),
             Virtual::Snapshots => {
-                let count = self.engine.snapshots_of(&self.head).await?.len() as u64 + 2;
-                (SNAPSHOTS, count, count)
+                let snapshots = self.engine.snapshots_of(&self.head).await?;
+                let count = snapshots.len() as u64 + 2;
+                (SNAPSHOTS, count, count, self.snapshots_changed(snapshots))
             }
             Virtual::Root(number) => {
                 let snapshots = self.engine.snapshots_of(&self.head).await?;
@@ -159,12 +175,25 @@ impl Mount {
             block_size: BLOCK,
             device: None,
             atime: self.opened,
-            mtime: self.opened,
-            ctime: self.opened,
+            mtime: changed,
+            ctime: changed,
             crtime: self.opened,
             flags: PFlags::empty(),
             project: None,
         })
+    }
+
+    /// When the snapshots were first seen as they are.
+    fn snapshots_changed(&self, now: Vec<(String, u64)>) -> Time {
+        let mut seen = super::lock(&self.snapshots_seen);
+        match &mut *seen {
+            Some((snapshots, at)) if *snapshots == now => *at,
+            Some(changed) => {
+                *changed = (now, super::now());
+                changed.1
+            }
+            None => seen.insert((now, self.opened)).1,
+        }
     }
 
     /// Entries of a directory in here, from the place of a cookie on.

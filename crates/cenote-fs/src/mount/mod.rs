@@ -76,6 +76,8 @@ pub struct Mount {
     facts: Arc<Facts>,
     /// When it was opened, which is the time of what is not stored.
     opened: Time,
+    /// The snapshots as they were seen last, by name and number, and since when. Held for a look.
+    snapshots_seen: Mutex<Option<(Vec<(String, u64)>, Time)>>,
     /// Whoever opened it may not write.
     is_read_only: bool,
     /// The count of changes of properties that `facts` has.
@@ -180,8 +182,12 @@ impl Mount {
         live.inspect(|tx| look(&mut Op::new(tx, &self.facts, cred, now))).await
     }
 
-    /// Takes properties over that were changed.
-    async fn refresh(&self) -> Result<()> {
+    /// Takes properties over that were changed. Changes of the file system do so by themselves; who
+    /// only reads it goes by what it was told last.
+    ///
+    /// # Errors
+    /// Those of reading them, and of the intent log.
+    pub async fn refresh(&self) -> Result<()> {
         let count = self.head.settings_count();
         let is_same = *lock(&self.settings_count) == count;
         if is_same {

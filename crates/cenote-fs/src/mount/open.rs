@@ -9,10 +9,10 @@ use cenote_rt::{Error, Kind, Result};
 
 use super::brief::Briefs;
 use super::control::Virtual;
-use super::{ATTRIBUTES_COST, Mount, lock, now};
+use super::{ATTRIBUTES_COST, Attributes, Mount, lock, now};
 use crate::access::Credentials;
 use crate::acl::Want;
-use crate::edit::{self, Facts, Op, permit};
+use crate::edit::{self, Facts, Inode, Op, permit};
 use crate::error::FsError;
 
 /// Somebody's hold on a node: it is not freed when it loses its last name.
@@ -99,6 +99,7 @@ impl Mount {
             _ownership: ownership,
             facts: Arc::new(facts),
             opened: now(),
+            snapshots_seen: Mutex::default(),
             is_read_only,
             locks: Mutex::default(),
             briefs: Briefs::default(),
@@ -187,6 +188,65 @@ impl Mount {
         .await
     }
 
+    /// Takes hold of a node and tells of it, if it is the one of that generation.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is none, or another.
+    pub async fn hold_known(
+        &self,
+        object: u64,
+        generation: Option<u64>,
+    ) -> Result<(Attributes, Handle)> {
+        if let Some(place) = Virtual::of(object) {
+            return Ok((self.control_attributes(place).await?, self.hold(object).await?));
+        }
+        self.find_held(None, |op| {
+            let inode = op.inode(object)?;
+            match generation.is_none_or(|known| known == inode.generation()) {
+                true => Ok(inode),
+                false => Err(edit::refuse(Kind::NotFound, FsError::NoEntry)),
+            }
+        })
+        .await
+    }
+
+    /// The node of a name, as [`lookup`](Self::lookup) finds it, held.
+    ///
+    /// # Errors
+    /// As [`lookup`](Self::lookup).
+    pub async fn lookup_held(
+        &self,
+        cred: &Credentials,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<(Attributes, Handle)> {
+        if let Some(found) = self.control_lookup(cred, parent, name).await? {
+            return Ok((found, self.hold(found.object).await?));
+        }
+        self.find_held(Some(cred), |op| edit::lookup(op, parent, name)).await
+    }
+
+    async fn find_held(
+        &self,
+        cred: Option<&Credentials>,
+        mut find: impl FnMut(&mut Op<'_, '_>) -> TxResult<Inode>,
+    ) -> Result<(Attributes, Handle)> {
+        let found = self.look(cred, |op| {
+            let inode = find(op)?;
+            let attributes = Attributes::of(op, &inode)?;
+            // Last: the look runs again if it fails.
+            self.facts.openers.add(attributes.object);
+            Ok(attributes)
+        });
+        let found = found.await?;
+        Ok((found, self.handle(found.object)))
+    }
+
+    /// A handle of a node that is counted.
+    fn handle(&self, object: u64) -> Handle {
+        Handle { object, facts: Arc::clone(&self.facts), to_reap: Arc::clone(&self.to_reap) }
+    }
+
     async fn hold_if(
         &self,
         cred: Option<&Credentials>,
@@ -201,7 +261,7 @@ impl Mount {
             Ok(())
         })
         .await?;
-        Ok(Handle { object, facts: Arc::clone(&self.facts), to_reap: Arc::clone(&self.to_reap) })
+        Ok(self.handle(object))
     }
 
     /// Opens a node, for `cred` to do with it what `want` says. Whether it may is asked here only,

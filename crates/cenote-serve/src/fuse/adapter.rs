@@ -9,7 +9,7 @@
 //! operation, and the kernel asks no more; nor for directories, nor at `close`. Files are made with
 //! `mknod`. A kernel that cannot do without gets handles that mean nothing.
 //!
-//! `ioctl` is refused, locks are the kernel's own.
+//! Locks are the kernel's own.
 
 use std::ffi::OsStr;
 use std::io;
@@ -33,7 +33,8 @@ use fuser::{
 };
 
 use super::convert::{attributes, errno_of, file_type, generation, time};
-use super::vfs::{TTL, Vfs, let_through};
+use super::flags;
+use super::vfs::{Vfs, let_through};
 
 /// Longest read or write.
 const REQUEST_MAX: u32 = 1 << 20;
@@ -96,7 +97,9 @@ impl Adapter {
         let work = work(Arc::clone(&self.vfs));
         self.runtime.begin(async move {
             match work.await {
-                Ok(found) => reply.entry(&TTL, &attributes(&found), generation(&found)),
+                Ok(found) => {
+                    reply.entry(&Vfs::ttl(&found), &attributes(&found), generation(&found));
+                }
                 Err(error) => reply.error(errno_of(&error)),
             }
         });
@@ -180,8 +183,8 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         self.begin(|vfs| async move {
-            match vfs.mount.attributes(vfs.object(node.0)).await {
-                Ok(found) => reply.attr(&TTL, &attributes(&found)),
+            match vfs.attributes(node.0).await {
+                Ok(found) => reply.attr(&Vfs::ttl(&found), &attributes(&found)),
                 Err(error) => reply.error(errno_of(&error)),
             }
         });
@@ -217,7 +220,7 @@ impl Filesystem for Adapter {
         };
         self.begin(|vfs| async move {
             match vfs.set_attributes(cred, node.0, &wish).await {
-                Ok(found) => reply.attr(&TTL, &attributes(&found)),
+                Ok(found) => reply.attr(&Vfs::ttl(&found), &attributes(&found)),
                 Err(error) => reply.error(errno_of(&error)),
             }
         });
@@ -225,7 +228,7 @@ impl Filesystem for Adapter {
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
         self.begin(|vfs| async move {
-            match vfs.mount.read_link(vfs.object(node.0)).await {
+            match vfs.target(node.0).await {
                 Ok(target) => reply.data(&target),
                 Err(error) => reply.error(errno_of(&error)),
             }
@@ -268,15 +271,13 @@ impl Filesystem for Adapter {
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (cred, name) = (cred_of(request), bytes(name));
         self.begin_empty(reply, |vfs| async move {
-            vfs.mount.unlink(&cred, vfs.object(parent.0), &name).await
+            vfs.mount.unlink(&cred, vfs.changing(parent.0)?, &name).await
         });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (cred, name) = (cred_of(request), bytes(name));
-        self.begin_empty(reply, |vfs| async move {
-            vfs.mount.rmdir(&cred, vfs.object(parent.0), &name).await
-        });
+        self.begin_empty(reply, |vfs| async move { vfs.rmdir(&cred, parent.0, &name).await });
     }
 
     fn symlink(
@@ -318,8 +319,8 @@ impl Filesystem for Adapter {
         };
         let (cred, name, new_name) = (cred_of(request), bytes(name), bytes(new_name));
         self.begin_empty(reply, |vfs| async move {
-            let from = (vfs.object(parent.0), &name[..]);
-            let to = (vfs.object(new_parent.0), &new_name[..]);
+            let from = (vfs.changing(parent.0)?, &name[..]);
+            let to = (vfs.changing(new_parent.0)?, &new_name[..]);
             vfs.mount.rename(&cred, &Rename { from, to, mode }).await
         });
     }
@@ -366,7 +367,7 @@ impl Filesystem for Adapter {
                 Ok(made) => {
                     let flags = FopenFlags::FOPEN_KEEP_CACHE;
                     let (attr, number) = (attributes(&made), generation(&made));
-                    reply.created(&TTL, &attr, number, FileHandle(0), flags);
+                    reply.created(&Vfs::ttl(&made), &attr, number, FileHandle(0), flags);
                 }
                 Err(error) => reply.error(errno_of(&error)),
             }
@@ -427,7 +428,7 @@ impl Filesystem for Adapter {
     }
 
     fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.begin_empty(reply, |vfs| async move { vfs.mount.fsync(vfs.object(node.0)).await });
+        self.begin_empty(reply, |vfs| async move { vfs.fsync(node.0).await });
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -446,7 +447,7 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectory,
     ) {
         self.begin(|vfs| async move {
-            let mut listing = Listing::new(vfs.object(node.0), offset);
+            let mut listing = Listing::new(node.0, offset);
             loop {
                 let entry = match listing.next(&vfs).await {
                     Ok(Some(entry)) => entry,
@@ -455,7 +456,7 @@ impl Filesystem for Adapter {
                 };
                 let kind = match entry.kind {
                     Some(kind) => file_type(kind),
-                    None => match vfs.mount.attributes(entry.object).await {
+                    None => match vfs.attributes(entry.object).await {
                         Ok(found) => file_type(found.kind),
                         Err(_) => FileType::RegularFile,
                     },
@@ -477,22 +478,25 @@ impl Filesystem for Adapter {
         mut reply: ReplyDirectoryPlus,
     ) {
         self.begin(|vfs| async move {
-            let mut listing = Listing::new(vfs.object(node.0), offset);
+            let mut listing = Listing::new(node.0, offset);
             loop {
                 let entry = match listing.next(&vfs).await {
                     Ok(Some(entry)) => entry,
                     Ok(None) => return reply.ok(),
                     Err(error) => return reply.error(errno_of(&error)),
                 };
-                // What is gone by now is not told.
-                let Ok(found) = vfs.mount.attributes(entry.object).await else { continue };
                 let is_dots = entry.name == b"." || entry.name == b"..";
                 // Of these two the kernel does not keep the nodes.
-                let found = if is_dots { Ok(found) } else { vfs.give(found).await };
+                let found = match is_dots {
+                    true => vfs.attributes(entry.object).await,
+                    false => vfs.give(entry.object).await,
+                };
+                // What is gone by now is not told.
                 let Ok(found) = found else { continue };
                 let (number, attr) = (INodeNo(found.object), attributes(&found));
                 let name = OsStr::from_bytes(&entry.name);
-                if reply.add(number, entry.cookie, name, &TTL, &attr, generation(&found)) {
+                let ttl = Vfs::ttl(&found);
+                if reply.add(number, entry.cookie, name, &ttl, &attr, generation(&found)) {
                     if !is_dots {
                         // It did not get this one.
                         vfs.forget(found.object, 1).await;
@@ -504,7 +508,7 @@ impl Filesystem for Adapter {
     }
 
     fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.begin_empty(reply, |vfs| async move { vfs.mount.fsync(vfs.object(node.0)).await });
+        self.begin_empty(reply, |vfs| async move { vfs.fsync(node.0).await });
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
@@ -548,7 +552,8 @@ impl Filesystem for Adapter {
         };
         let (cred, name, value) = (cred_of(request), bytes(name), value.to_vec());
         self.begin_empty(reply, |vfs| async move {
-            vfs.set_xattr(&cred, node.0, (&name, &value), existing).await
+            let object = vfs.changing(node.0)?;
+            vfs.mount.set_xattr(&cred, object, &name, &value, existing).await
         });
     }
 
@@ -562,7 +567,7 @@ impl Filesystem for Adapter {
     ) {
         let (cred, name) = (cred_of(request), bytes(name));
         self.begin(|vfs| async move {
-            match vfs.mount.xattr(&cred, vfs.object(node.0), &name).await {
+            match vfs.xattr(&cred, node.0, &name).await {
                 Ok(value) => answer_sized(reply, len, &value),
                 Err(error) => {
                     let is_acl = vfs.has_posix_acls && POSIX_ACLS.contains(&&name[..]);
@@ -578,7 +583,7 @@ impl Filesystem for Adapter {
     fn listxattr(&self, request: &Request, node: INodeNo, len: u32, reply: ReplyXattr) {
         let cred = cred_of(request);
         self.begin(|vfs| async move {
-            match vfs.mount.xattrs(&cred, vfs.object(node.0)).await {
+            match vfs.xattrs(&cred, node.0).await {
                 Ok(names) => {
                     let ends = names.iter().flat_map(|name| name.iter().chain(&[0]));
                     answer_sized(reply, len, &ends.copied().collect::<Vec<u8>>());
@@ -591,7 +596,7 @@ impl Filesystem for Adapter {
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (cred, name) = (cred_of(request), bytes(name));
         self.begin_empty(reply, |vfs| async move {
-            vfs.mount.remove_xattr(&cred, vfs.object(node.0), &name).await
+            vfs.mount.remove_xattr(&cred, vfs.changing(node.0)?, &name).await
         });
     }
 
@@ -606,23 +611,28 @@ impl Filesystem for Adapter {
         ] {
             want.set(right, mask.contains(flag));
         }
-        self.begin_empty(reply, |vfs| async move {
-            vfs.mount.access(&cred, vfs.object(node.0), want).await
-        });
+        self.begin_empty(reply, |vfs| async move { vfs.access(&cred, node.0, want).await });
     }
 
     fn ioctl(
         &self,
-        _: &Request,
-        _: INodeNo,
+        request: &Request,
+        node: INodeNo,
         _: FileHandle,
         _: IoctlFlags,
-        _: u32,
-        _: &[u8],
+        command: u32,
+        data: &[u8],
         _: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        let (cred, data) = (cred_of(request), data.to_vec());
+        self.begin(|vfs| async move {
+            match flags::ioctl(&vfs, cred, node.0, command, &data).await {
+                Ok(Some(answer)) => reply.ioctl(0, &answer),
+                Ok(None) => reply.error(Errno::ENOTTY),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
     }
 
     fn fallocate(
@@ -647,7 +657,7 @@ impl Filesystem for Adapter {
         };
         let cred = cred_of(request);
         self.begin_empty(reply, |vfs| async move {
-            vfs.mount.allocate(&cred, vfs.object(node.0), offset, len, how).await
+            vfs.mount.allocate(&cred, vfs.changing(node.0)?, offset, len, how).await
         });
     }
 
@@ -671,7 +681,7 @@ impl Filesystem for Adapter {
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         self.begin(|vfs| async move {
-            match vfs.mount.seek(vfs.object(node.0), offset, what).await {
+            match vfs.seek(node.0, offset, what).await {
                 Ok(found) => reply.offset(found as i64),
                 Err(error) => reply.error(errno_of(&error)),
             }
@@ -703,7 +713,7 @@ impl Filesystem for Adapter {
 
 /// A directory from a cookie on.
 struct Listing {
-    object: u64,
+    node: u64,
     cookie: u64,
     page: std::vec::IntoIter<DirEntry>,
     is_end: bool,
@@ -711,9 +721,9 @@ struct Listing {
 }
 
 impl Listing {
-    fn new(object: u64, cookie: u64) -> Self {
+    fn new(node: u64, cookie: u64) -> Self {
         let page = Vec::new().into_iter();
-        Self { object, cookie, page, is_end: false, is_any_told: false }
+        Self { node, cookie, page, is_end: false, is_any_told: false }
     }
 
     async fn next(&mut self, vfs: &Vfs) -> Result<Option<DirEntry>> {
@@ -726,8 +736,7 @@ impl Listing {
             if self.is_end {
                 return Ok(None);
             }
-            let root = Credentials::root();
-            match vfs.mount.read_dir(&root, self.object, self.cookie, ENTRIES).await {
+            match vfs.read_dir(self.node, self.cookie, ENTRIES).await {
                 Ok(page) => {
                     self.is_end = page.is_end;
                     self.page = page.entries.into_iter();

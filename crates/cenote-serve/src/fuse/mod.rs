@@ -21,8 +21,10 @@
 
 mod adapter;
 mod convert;
+mod flags;
 mod nodes;
 mod place;
+mod snapshots;
 mod vfs;
 
 use std::path::{Path, PathBuf};
@@ -104,7 +106,15 @@ impl MountOptions {
     /// # Errors
     /// [`FuseError::Option`]
     pub fn parse(text: &str) -> Result<Self, FuseError> {
-        let mut options = Self::default();
+        Self::default().with(text)
+    }
+
+    /// The same with what the words of `mount -o` say; the last word about something counts.
+    ///
+    /// # Errors
+    /// [`FuseError::Option`]
+    pub fn with(self, text: &str) -> Result<Self, FuseError> {
+        let mut options = self;
         for word in text.split(',').filter(|word| !word.is_empty()) {
             match word {
                 "ro" => options.is_read_only = true,
@@ -119,6 +129,10 @@ impl MountOptions {
                 "exec" => options.noexec = false,
                 "writeback" => options.is_writeback = true,
                 "nowriteback" => options.is_writeback = false,
+                "defaults" => {
+                    options.is_read_only = false;
+                    (options.nosuid, options.nodev, options.noexec) = (false, false, false);
+                }
                 other => return Err(FuseError::Option(other.to_owned())),
             }
         }
@@ -211,6 +225,23 @@ impl FuseMount {
     pub async fn unmount(&self, how: Unmount) -> Result<()> {
         let at = self.at.clone();
         cenote_rt::blocking(move || place::detach(&at, how == Unmount::Detach)).await?
+    }
+
+    /// Closes snapshots that were looked at below `.zfs` and that nobody reads just now: for who is
+    /// about to destroy one.
+    pub fn let_go_of_snapshots(&self) {
+        self.vfs.snapshots.let_go();
+    }
+
+    /// Gives the mount other options, of those that the kernel keeps: reading only, set-id bits,
+    /// devices, execution.
+    ///
+    /// # Errors
+    /// `Kind::Permission` for who is not root; `Kind::Busy` if somebody has a file open for writing
+    /// that could not be written any more.
+    pub async fn remount(&self, options: &MountOptions) -> Result<()> {
+        let (at, options) = (self.at.clone(), options.clone());
+        cenote_rt::blocking(move || place::remount(&at, &options)).await?
     }
 
     /// Has the kernel ask for everything again that it knows of files: for who has changed them

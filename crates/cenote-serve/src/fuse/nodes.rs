@@ -21,8 +21,6 @@ struct Node {
     _handle: Handle,
     /// How often the kernel was given it.
     lookups: u64,
-    /// It is known to have no capabilities, which a write would take away.
-    is_plain: bool,
 }
 
 impl Nodes {
@@ -39,7 +37,7 @@ impl Nodes {
 
     /// Counts a node that is held now.
     pub(super) fn add(&self, handle: Handle) {
-        let new = |handle| Node { _handle: handle, lookups: 0, is_plain: false };
+        let new = |handle| Node { _handle: handle, lookups: 0 };
         let mut table = self.table();
         table.entry(handle.object()).or_insert_with(|| new(handle)).lookups += 1;
     }
@@ -54,18 +52,6 @@ impl Nodes {
         }
         table.remove(&object);
         true
-    }
-
-    /// Whether a node is known to have no capabilities.
-    pub(super) fn is_plain(&self, object: u64) -> bool {
-        self.table().get(&object).is_some_and(|node| node.is_plain)
-    }
-
-    /// Notes whether a node is known to have no capabilities.
-    pub(super) fn set_plain(&self, object: u64, is_plain: bool) {
-        if let Some(node) = self.table().get_mut(&object) {
-            node.is_plain = is_plain;
-        }
     }
 
     /// All of them.

@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 
 use cenote_rt::{Error, Kind, Result};
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
 
-use super::FuseError;
+use super::{FuseError, MountOptions};
 
 /// The type that our mounts have.
 pub(super) const SUBTYPE: &str = "zfs";
@@ -123,6 +123,26 @@ pub(super) fn detach(at: &Path, is_lazy: bool) -> Result<()> {
         }
         Err(error) => Err(failed(error.into(), Kind::Io)),
     }
+}
+
+/// Gives a mount other options.
+///
+/// # Errors
+/// `Kind::Permission`, `Kind::Busy`, `Kind::Io`.
+pub(super) fn remount(at: &Path, options: &MountOptions) -> Result<()> {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.is_read_only);
+    flags.set(MountFlags::NOSUID, options.nosuid);
+    flags.set(MountFlags::NODEV, options.nodev);
+    flags.set(MountFlags::NOEXEC, options.noexec);
+    mount_remount(at, flags, c"").map_err(|error| {
+        let kind = match error {
+            Errno::PERM => Kind::Permission,
+            Errno::BUSY => Kind::Busy,
+            _ => Kind::Io,
+        };
+        Error::new(kind, FuseError::Refused { at: at.into(), error: error.into() })
+    })
 }
 
 /// Lets the kernel read further ahead than it does by itself. Only root may; without it reads come

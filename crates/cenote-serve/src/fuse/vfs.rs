@@ -6,30 +6,30 @@
 //! operations run with the rights of somebody who was let through. Left to us are the owner of what
 //! is made, what flags of a node forbid, set-id bits after a write, and quotas.
 //!
-//! **Set-id bits and capabilities** are taken away here when a file is written (KILLPRIV_V2). Else
-//! the kernel would ask for `security.capability` before each write. We ask once for each node that
-//! the kernel knows, and note the answer.
+//! **Set-id bits and capabilities** are taken away when a file is written, in the transaction that
+//! writes (KILLPRIV_V2). Else the kernel would ask for `security.capability` before each write.
 //!
 //! **What is cached where.** Nobody but the kernel changes a mounted file system, so its cache of
 //! pages is kept over open and close, and is dropped only when told to. Names and attributes are
 //! asked for again after [`TTL`]: what changes by itself (times of reading, space taken, which is
-//! known when a txg is on disk) is never older than that.
+//! known when a txg is on disk) is never older than that. What is in a snapshot does not change and
+//! is believed for long; the control directory, which changes by commands, is asked each time.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fs::access::{Capabilities, Credentials};
+use cenote_fs::acl::Want;
 use cenote_fs::edit::{NewNode, SetAttributes};
-use cenote_fs::mount::{Attributes, WriteOptions};
+use cenote_fs::mount::{Attributes, ReadDirPage, Seek, WriteOptions, control};
 use cenote_fs::{FsError, Mount};
-use cenote_rt::{Buf, BufMut, Error, Result};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
 use super::nodes::Nodes;
+use super::snapshots::{self, Place, Snapshots};
 
 /// How long the kernel may believe what it was told.
-pub(super) const TTL: Duration = Duration::from_secs(1);
-/// The attribute with the capabilities of a program.
-const CAPABILITY: &[u8] = b"security.capability";
+const TTL: Duration = Duration::from_secs(1);
 /// Number of the root for the kernel.
 const ROOT: u64 = 1;
 /// Bytes that one request copies.
@@ -40,6 +40,7 @@ const COPY_MAX: u64 = 64 << 20;
 pub(super) struct Vfs {
     pub(super) mount: Arc<Mount>,
     pub(super) nodes: Nodes,
+    pub(super) snapshots: Snapshots,
     /// POSIX ACLs are the kernel's business too.
     pub(super) has_posix_acls: bool,
 }
@@ -58,12 +59,33 @@ pub(super) fn let_through(uid: u32, gid: u32) -> Credentials {
 impl Vfs {
     pub(super) fn new(mount: Arc<Mount>) -> Self {
         let has_posix_acls = mount.facts().settings().acl_type == POSIX;
-        Self { mount, nodes: Nodes::default(), has_posix_acls }
+        let (nodes, snapshots) = (Nodes::default(), Snapshots::default());
+        Self { mount, nodes, snapshots, has_posix_acls }
     }
 
-    /// The object of a number of the kernel's.
-    pub(super) fn object(&self, node: u64) -> u64 {
+    /// The object of a number of the kernel's, which is no node in a snapshot.
+    fn object(&self, node: u64) -> u64 {
         if node == ROOT { self.mount.root() } else { node }
+    }
+
+    /// The object of a node that is to be changed, or that something is to be changed in.
+    ///
+    /// # Errors
+    /// `Kind::ReadOnly` in a snapshot.
+    pub(super) fn changing(&self, node: u64) -> Result<u64> {
+        match Place::of(node) {
+            None => Ok(self.object(node)),
+            Some(_) => Err(Error::new(Kind::ReadOnly, FsError::ReadOnly)),
+        }
+    }
+
+    /// How long the kernel may believe what it is told of a node.
+    pub(super) fn ttl(attributes: &Attributes) -> Duration {
+        match attributes.object {
+            object if snapshots::is_inside(object) => snapshots::TTL,
+            object if control::is_control(object) => Duration::ZERO,
+            _ => TTL,
+        }
     }
 
     /// The node of a name; the kernel knows it from here on.
@@ -73,23 +95,39 @@ impl Vfs {
         parent: u64,
         name: &[u8],
     ) -> Result<Attributes> {
-        let found = self.mount.lookup(cred, self.object(parent), name).await?;
-        self.give(found).await
+        match Place::of(parent) {
+            None => {
+                let object = self.object(parent);
+                let (found, handle) = self.mount.lookup_held(cred, object, name).await?;
+                self.nodes.add(handle);
+                Ok(found)
+            }
+            Some(dir) => self.snapshots.lookup(&self.mount, dir, name).await,
+        }
     }
 
-    /// Gives a node to the kernel.
-    pub(super) async fn give(&self, attributes: Attributes) -> Result<Attributes> {
+    /// A node that a listing has found, given to the kernel.
+    pub(super) async fn give(&self, node: u64) -> Result<Attributes> {
+        match Place::of(node) {
+            None => {
+                let (found, handle) = self.mount.hold_known(node, None).await?;
+                self.nodes.add(handle);
+                Ok(found)
+            }
+            Some(place) => self.snapshots.attributes(&self.mount, place).await,
+        }
+    }
+
+    /// Gives a node to the kernel that was just made or linked.
+    async fn give_new(&self, attributes: Attributes) -> Result<Attributes> {
         if self.nodes.again(attributes.object) {
             return Ok(attributes);
         }
-        let handle = self.mount.hold(attributes.object).await?;
-        // Since it was looked up the number may have become another node's.
-        let held = self.mount.attributes(attributes.object).await?;
-        if held.generation != attributes.generation {
-            return Err(Error::not_found(FsError::NoEntry));
-        }
+        // Since then the number may have become another node's.
+        let Attributes { object, generation, .. } = attributes;
+        let (found, handle) = self.mount.hold_known(object, Some(generation)).await?;
         self.nodes.add(handle);
-        Ok(held)
+        Ok(found)
     }
 
     /// The kernel forgets a node so many times.
@@ -107,8 +145,8 @@ impl Vfs {
         name: &[u8],
         new: &NewNode<'_>,
     ) -> Result<Attributes> {
-        let made = self.mount.create(cred, self.object(parent), name, new).await?;
-        self.give(made).await
+        let made = self.mount.create(cred, self.changing(parent)?, name, new).await?;
+        self.give_new(made).await
     }
 
     pub(super) async fn link(
@@ -118,9 +156,9 @@ impl Vfs {
         parent: u64,
         name: &[u8],
     ) -> Result<Attributes> {
-        let (object, parent) = (self.object(node), self.object(parent));
+        let (object, parent) = (self.changing(node)?, self.changing(parent)?);
         let linked = self.mount.link(cred, object, parent, name).await?;
-        self.give(linked).await
+        self.give_new(linked).await
     }
 
     pub(super) async fn set_attributes(
@@ -129,10 +167,7 @@ impl Vfs {
         node: u64,
         wish: &SetAttributes,
     ) -> Result<Attributes> {
-        let object = self.object(node);
-        if wish.size.is_some() || wish.uid.is_some() || wish.gid.is_some() {
-            self.drop_capability(object).await?;
-        }
+        let object = self.changing(node)?;
         if wish.size.is_none() {
             // The kernel has looked at the groups, and taken the bit off if need be.
             cred.capabilities |= Capabilities::FSETID;
@@ -140,7 +175,87 @@ impl Vfs {
         self.mount.set_attributes(&cred, object, wish).await
     }
 
+    /// Removes a directory; one of `.zfs/snapshot` is a snapshot.
+    pub(super) async fn rmdir(&self, cred: &Credentials, parent: u64, name: &[u8]) -> Result<()> {
+        if parent == control::SNAPSHOTS {
+            self.snapshots.let_go();
+        }
+        self.mount.rmdir(cred, self.changing(parent)?, name).await
+    }
+
+    pub(super) async fn attributes(&self, node: u64) -> Result<Attributes> {
+        match Place::of(node) {
+            None => self.mount.attributes(self.object(node)).await,
+            Some(place) => self.snapshots.attributes(&self.mount, place).await,
+        }
+    }
+
+    pub(super) async fn target(&self, node: u64) -> Result<Vec<u8>> {
+        match Place::of(node) {
+            None => self.mount.read_link(self.object(node)).await,
+            Some(place) => self.snapshots.target(&self.mount, place).await,
+        }
+    }
+
+    pub(super) async fn seek(&self, node: u64, offset: u64, what: Seek) -> Result<u64> {
+        match Place::of(node) {
+            None => self.mount.seek(self.object(node), offset, what).await,
+            Some(place) => self.snapshots.seek(&self.mount, place, offset, what).await,
+        }
+    }
+
+    /// At most `max` entries of a directory from the place of a cookie on. Who may list it the
+    /// kernel has decided.
+    pub(super) async fn read_dir(&self, node: u64, cookie: u64, max: usize) -> Result<ReadDirPage> {
+        match Place::of(node) {
+            None => {
+                let root = Credentials::root();
+                self.mount.read_dir(&root, self.object(node), cookie, max).await
+            }
+            Some(place) => self.snapshots.read_dir(&self.mount, place, cookie, max).await,
+        }
+    }
+
+    pub(super) async fn xattr(
+        &self,
+        cred: &Credentials,
+        node: u64,
+        name: &[u8],
+    ) -> Result<Vec<u8>> {
+        match Place::of(node) {
+            None => self.mount.xattr(cred, self.object(node), name).await,
+            Some(place) => self.snapshots.xattr(&self.mount, place, name).await,
+        }
+    }
+
+    pub(super) async fn xattrs(&self, cred: &Credentials, node: u64) -> Result<Vec<Vec<u8>>> {
+        match Place::of(node) {
+            None => self.mount.xattrs(cred, self.object(node)).await,
+            Some(place) => self.snapshots.xattrs(&self.mount, place, cred).await,
+        }
+    }
+
+    /// Whether somebody may do something, for a kernel that does not decide itself.
+    pub(super) async fn access(&self, cred: &Credentials, node: u64, want: Want) -> Result<()> {
+        match Place::of(node) {
+            None => self.mount.access(cred, self.object(node), want).await,
+            Some(_) if want.contains(Want::WRITE) => self.changing(node).map(drop),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Makes a node durable. What is in a snapshot is.
+    pub(super) async fn fsync(&self, node: u64) -> Result<()> {
+        match Place::of(node) {
+            None => self.mount.fsync(self.object(node)).await,
+            Some(_) => Ok(()),
+        }
+    }
+
     pub(super) async fn read(&self, node: u64, offset: u64, len: usize) -> Result<Buf> {
+        if let Some(place) = Place::of(node) {
+            return self.snapshots.read(&self.mount, place, offset, len).await;
+        }
         let mut buf = BufMut::for_filling(len);
         let count = self.mount.read(self.object(node), offset, &mut buf).await?;
         buf.truncate(count);
@@ -156,8 +271,7 @@ impl Vfs {
         bytes: &[u8],
         (drops_set_ids, is_sync): (bool, bool),
     ) -> Result<u64> {
-        let object = self.object(node);
-        self.drop_capability(object).await?;
+        let object = self.changing(node)?;
         cred.capabilities.set(Capabilities::FSETID, !drops_set_ids);
         let options = WriteOptions { is_append: false, is_sync };
         Ok(self.mount.write(&cred, object, offset, bytes, options).await?.len)
@@ -170,51 +284,13 @@ impl Vfs {
         to: (u64, u64),
         len: u64,
     ) -> Result<u64> {
-        let (source, target) = (self.object(from.0), self.object(to.0));
-        self.drop_capability(target).await?;
+        if Place::of(from.0).is_some() {
+            // The kernel copies by reading and writing then.
+            return Err(Error::new(Kind::Invalid, FsError::InSnapshot));
+        }
+        let (source, target) = (self.object(from.0), self.changing(to.0)?);
         let len = len.min(COPY_MAX);
         self.mount.copy_range(&cred, (source, from.1), (target, to.1), len).await
-    }
-
-    pub(super) async fn set_xattr(
-        &self,
-        cred: &Credentials,
-        node: u64,
-        (name, value): (&[u8], &[u8]),
-        existing: cenote_fs::edit::xattr::Existing,
-    ) -> Result<()> {
-        let object = self.object(node);
-        let set = self.mount.set_xattr(cred, object, name, value, existing).await;
-        if name == CAPABILITY {
-            self.nodes.set_plain(object, false);
-        }
-        set
-    }
-
-    /// The content or owner of a file changes: the program in it is not trusted any more.
-    async fn drop_capability(&self, object: u64) -> Result<()> {
-        if self.nodes.is_plain(object) {
-            return Ok(());
-        }
-        let root = Credentials::root();
-        // Noted first: an attribute that is set meanwhile takes the note back.
-        self.nodes.set_plain(object, true);
-        match self.mount.xattr(&root, object, CAPABILITY).await {
-            Ok(_) => {
-                let removed = self.mount.remove_xattr(&root, object, CAPABILITY).await;
-                if removed.is_err() {
-                    self.nodes.set_plain(object, false);
-                }
-                removed
-            }
-            Err(error) if matches!(error.cause(), Some(FsError::NoXattr | FsError::XattrsOff)) => {
-                Ok(())
-            }
-            Err(error) => {
-                self.nodes.set_plain(object, false);
-                Err(error)
-            }
-        }
     }
 }
 

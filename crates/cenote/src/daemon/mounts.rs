@@ -75,6 +75,13 @@ impl Mounts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Closes snapshots that were looked at below `.zfs` of what is mounted.
+    pub(super) fn let_go_of_snapshots(&self) {
+        for mounted in self.state().mounted.values() {
+            mounted.fuse.let_go_of_snapshots();
+        }
+    }
+
     /// What is mounted, by dataset, and where.
     pub(super) fn list(&self) -> Vec<(String, PathBuf)> {
         let state = self.state();

@@ -89,6 +89,13 @@ impl Pools {
         }
     }
 
+    /// Closes snapshots that were looked at below `.zfs`: a command may be about to destroy one.
+    pub(super) fn let_go_of_snapshots(&self) {
+        for held in self.lock().values() {
+            held.mounts.let_go_of_snapshots();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

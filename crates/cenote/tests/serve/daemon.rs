@@ -10,12 +10,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{SIZE, succeeds};
 
 /// A folder with devices, a daemon of its own, and a place to mount at.
-struct House {
+pub(crate) struct House {
     folder: PrivateFolder,
 }
 
 impl House {
-    fn new(stem: &str) -> Self {
+    pub(crate) fn new(stem: &str) -> Self {
         let house = Self { folder: PrivateFolder::create(stem) };
         std::fs::create_dir(house.path("pool")).unwrap();
         for device in ["d0", "d1"] {
@@ -25,15 +25,15 @@ impl House {
         house
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
         command.args(words).current_dir(self.folder.path()).stdin(Stdio::null());
         command.env("CENOTE_STATE_DIR", self.path("state")).env_remove("CENOTE_SOCKET");
@@ -41,13 +41,13 @@ impl House {
     }
 
     /// A command that must succeed, and what it says.
-    fn run(&self, line: &str) -> String {
+    pub(crate) fn run(&self, line: &str) -> String {
         let words: Vec<&str> = line.split_whitespace().collect();
         succeeds(&mut self.command(&words))
     }
 
     /// A command that must fail: its status and what it says.
-    fn fails(&self, line: &str) -> (i32, String) {
+    pub(crate) fn fails(&self, line: &str) -> (i32, String) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let output = self.command(&words).output().unwrap();
         assert!(!output.status.success(), "{line}");
@@ -56,13 +56,13 @@ impl House {
     }
 
     /// Makes the pool `t`, with or without what is mounted.
-    fn create(&self, place: &str) {
+    pub(crate) fn create(&self, place: &str) {
         let (d0, d1) = (self.text("pool/d0"), self.text("pool/d1"));
         self.run(&format!("zpool create -m {place} -O compression=lz4 t mirror {d0} {d1}"));
     }
 
     /// Kills the daemon, as a crash does.
-    fn kill(&self) {
+    pub(crate) fn kill(&self) {
         let lock = std::fs::read_to_string(self.path("state/daemon.lock")).unwrap();
         let pid = Pid::from_raw(lock.trim().parse().unwrap()).unwrap();
         kill_process(pid, Signal::KILL).unwrap();
@@ -79,7 +79,7 @@ impl Drop for House {
     }
 }
 
-fn has_fuse() -> bool {
+pub(crate) fn has_fuse() -> bool {
     let is_there = Path::new("/dev/fuse").exists();
     if !is_there {
         skip::skip(&skip::current_test(), "no /dev/fuse");

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use cenote_testkit::{place, skip};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, FlockOperation, Mode, RenameFlags, Timespec, Timestamps,
+    AtFlags, CWD, FallocateFlags, FlockOperation, IFlags, Mode, RenameFlags, Timespec, Timestamps,
     XattrFlags,
 };
 use rustix::io::Errno;
@@ -164,10 +164,42 @@ fn names_links_and_attributes() {
     let listed = succeeds(Command::new("ls").arg("-l").arg(&many));
     assert_eq!(listed.lines().count(), 1001);
     fs::remove_dir_all(&many).unwrap();
+    let too_long = fs::metadata(at.join("x".repeat(256))).unwrap_err();
+    assert_eq!(too_long.raw_os_error(), Some(Errno::NAMETOOLONG.raw_os_error()));
     xattrs(&at);
     rights(&at);
+    flags(&at);
     mounted.stop();
     shed.judge();
+}
+
+/// Flags and projects, by the calls and programs that set them.
+fn flags(at: &Path) {
+    let path = at.join("flagged");
+    fs::write(&path, b"x").unwrap();
+    let file = File::open(&path).unwrap();
+    assert_eq!(rustix::fs::ioctl_getflags(&file), Ok(IFlags::empty()));
+    rustix::fs::ioctl_setflags(&file, IFlags::IMMUTABLE | IFlags::NODUMP).unwrap();
+    assert_eq!(rustix::fs::ioctl_getflags(&file), Ok(IFlags::IMMUTABLE | IFlags::NODUMP));
+    let refused = fs::write(&path, b"y").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    let refused = fs::remove_file(&path).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    rustix::fs::ioctl_setflags(&file, IFlags::NODUMP).unwrap();
+    let unknown = rustix::fs::ioctl_setflags(&file, IFlags::COMPRESSED);
+    assert_eq!(unknown, Err(Errno::OPNOTSUPP));
+    fs::write(&path, b"y").unwrap();
+    if !has("chattr") || !has("lsattr") {
+        return;
+    }
+    let folder = at.join("project");
+    fs::create_dir(&folder).unwrap();
+    succeeds(Command::new("chattr").args(["-p", "77", "+P"]).arg(&folder));
+    fs::write(folder.join("member"), b"m").unwrap();
+    let told = succeeds(Command::new("lsattr").arg("-p").arg(&folder));
+    assert!(told.trim_start().starts_with("77 "), "{told}");
+    let told = succeeds(Command::new("lsattr").arg("-pd").arg(&folder));
+    assert!(told.split_whitespace().nth(1).unwrap().contains('P'), "{told}");
 }
 
 fn xattrs(at: &Path) {

@@ -6,6 +6,7 @@
 mod daemon;
 mod fuse;
 mod nbd;
+mod snapshots;
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;

@@ -1,0 +1,125 @@
+//! `.zfs` of a mounted file system: snapshots are read there as they were, and made, renamed and
+//! destroyed as directories.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use crate::daemon::{House, has_fuse};
+use crate::succeeds;
+
+/// Names in a directory, in order.
+fn names(at: &Path) -> Vec<String> {
+    let entries = fs::read_dir(at).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn snapshots_are_directories_of_what_is_mounted() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("fuse-zfs");
+    let at = house.path("at");
+    house.create(at.to_str().unwrap());
+    let bytes: Vec<u8> = (0..400_000_u32).map(|n| (n / 7) as u8).collect();
+    fs::create_dir(at.join("d")).unwrap();
+    fs::write(at.join("d/file"), &bytes).unwrap();
+    fs::hard_link(at.join("d/file"), at.join("d/other")).unwrap();
+    symlink("file", at.join("d/link")).unwrap();
+    fs::write(at.join("hole"), b"x").unwrap();
+    let hole = fs::OpenOptions::new().write(true).open(at.join("hole")).unwrap();
+    hole.write_all_at(b"end", 2 << 20).unwrap();
+    rustix::fs::setxattr(at.join("d/file"), "user.a", b"one", XattrFlags::empty()).unwrap();
+    house.run("zfs snapshot t@one");
+
+    // Another file system now, and another one there.
+    fs::write(at.join("d/file"), b"changed").unwrap();
+    fs::remove_file(at.join("d/link")).unwrap();
+    let zfs = at.join(".zfs");
+    assert_eq!(names(&at), ["d", "hole"], "hidden");
+    assert_eq!(names(&zfs), ["shares", "snapshot"]);
+    assert_eq!(names(&zfs.join("snapshot")), ["one"]);
+    let one = zfs.join("snapshot/one");
+    assert_eq!(names(&one), ["d", "hole"]);
+    assert_eq!(names(&one.join("d")), ["file", "link", "other"]);
+    assert!(fs::read(one.join("d/file")).unwrap() == bytes);
+    assert!(fs::read(one.join("d/link")).unwrap() == bytes, "through the link");
+    assert_eq!(fs::read(at.join("d/file")).unwrap(), b"changed");
+    let mut value = [0; 10];
+    let len = rustix::fs::getxattr(one.join("d/file"), "user.a", &mut value[..]).unwrap();
+    assert_eq!(&value[..len], b"one");
+    let hole = fs::File::open(one.join("hole")).unwrap();
+    let data = rustix::fs::seek(&hole, rustix::fs::SeekFrom::Data(1 << 20)).unwrap();
+    assert!(data > 1 << 20, "{data}");
+    drop(hole);
+
+    // Who copies both makes no links between them, but keeps those within.
+    let number = |path: &Path| fs::symlink_metadata(path).unwrap().ino();
+    assert_eq!(number(&one.join("d/file")), number(&one.join("d/other")));
+    for name in ["d", "d/file", "hole"] {
+        assert_ne!(number(&at.join(name)), number(&one.join(name)), "{name}");
+    }
+    let archive = house.text("archive");
+    let mut tar = Command::new("tar");
+    tar.args(["-cf", &archive, "d", ".zfs/snapshot/one"]).current_dir(&at);
+    succeeds(&mut tar);
+    let copy = house.path("copy");
+    fs::create_dir(&copy).unwrap();
+    succeeds(Command::new("tar").args(["-xf", &archive]).current_dir(&copy));
+    assert!(fs::read(copy.join(".zfs/snapshot/one/d/file")).unwrap() == bytes);
+    assert_eq!(fs::read(copy.join("d/file")).unwrap(), b"changed");
+
+    // Nothing of it can be changed.
+    let refused = fs::write(one.join("d/file"), b"").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    for refused in [
+        fs::write(one.join("new"), b""),
+        fs::remove_file(one.join("hole")),
+        fs::remove_dir(one.join("d")),
+        fs::create_dir(one.join("e")),
+        fs::rename(one.join("hole"), one.join("h")),
+        fs::hard_link(one.join("hole"), at.join("h")),
+    ] {
+        let number = refused.unwrap_err().raw_os_error();
+        assert_eq!(number, Some(Errno::ROFS.raw_os_error()));
+    }
+    let from = fs::File::open(one.join("d/file")).unwrap();
+    let mut into = fs::File::create(at.join("restored")).unwrap();
+    std::io::copy(&mut &from, &mut into).unwrap();
+    assert!(fs::read(at.join("restored")).unwrap() == bytes);
+    drop((from, into));
+
+    // What commands do is seen, and what was only looked at is no obstacle to them.
+    house.run("zfs snapshot t@two");
+    assert_eq!(names(&zfs.join("snapshot")), ["one", "two"]);
+    assert_eq!(fs::read(zfs.join("snapshot/two/d/file")).unwrap(), b"changed");
+    house.run("zfs destroy t@one");
+    assert_eq!(names(&zfs.join("snapshot")), ["two"]);
+    assert!(!one.join("d").exists());
+
+    // Directories that come and go are snapshots that do.
+    let refused = fs::create_dir(zfs.join("snapshot/three")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "by default");
+    house.run("tunable set zfs_admin_snapshot=1");
+    fs::create_dir(zfs.join("snapshot/three")).unwrap();
+    fs::rename(zfs.join("snapshot/two"), zfs.join("snapshot/2")).unwrap();
+    assert_eq!(house.run("zfs list -H -o name -t snapshot"), "t@2\nt@three\n");
+    assert_eq!(fs::read(zfs.join("snapshot/2/d/file")).unwrap(), b"changed");
+    fs::remove_dir(zfs.join("snapshot/2")).unwrap();
+    assert_eq!(house.run("zfs list -H -o name -t snapshot"), "t@three\n");
+    assert_eq!(names(&zfs.join("snapshot")), ["three"]);
+
+    house.run("zfs set snapdir=visible t");
+    fs::write(at.join("last"), b"").unwrap();
+    assert_eq!(names(&at), [".zfs", "d", "hole", "last", "restored"]);
+    house.run("zpool destroy t");
+}
