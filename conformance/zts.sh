@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# OpenZFS's own test suite against this program: groups of it, on file vdevs.
+#
+# The suite is Debian's package zfs-test, as it is: its runner and its tests, without its script
+# zfs-tests.sh, which wants a kernel module, a user that is not root and one that can sudo. What
+# that script prepares is prepared here: a folder with three files for devices, and the only folder
+# in the tests' path, in which zfs, zpool, zdb and mount.zfs are links to this program.
+#
+# CENOTE: the program. ZTS_TIMEOUT: seconds that a test has (180). ZTS_KEEP=1 keeps logs and files.
+# Tests of which zts.skip says why are left out; ZTS_ALL=1 runs them, too. Ends with 0 if every
+# group has 85 % or more.
+set -euo pipefail
+here=$(dirname "$(dirname "$(readlink -f "$0")")")
+: "${CENOTE:=$here/target/release/cenote}"
+suite=/usr/share/zfs
+die() { printf 'zts: %s\n' "$*" >&2; exit 1; }
+
+[ "$(id -u)" = 0 ] || die "tests create users and change what is mounted: run it as root"
+[ -d "$suite/zfs-tests" ] || die "OpenZFS's test suite is not here (Debian's package zfs-test)"
+for tool in ksh sudo python3; do
+  command -v $tool >/dev/null || die "$tool is missing (Debian's package of that name)"
+done
+
+groups=("$@")
+if [ ${#groups[@]} = 0 ]; then
+  groups=(zfs_create zfs_set zfs_get zfs_list zfs_snapshot zfs_rollback zfs_clone zfs_promote
+    zfs_rename zfs_destroy zfs_mount zfs_diff zpool_create zpool_add zpool_get zpool_set
+    zpool_status zpool_export zpool_import reservation quota)
+fi
+
+work=$(mktemp -d /var/tmp/cenote-zts.XXXXXX)
+chmod 755 "$work"
+results=$here/target/zts
+mkdir -p "$results"
+
+leave() {
+  local status=$?
+  env CENOTE_STATE_DIR="$work/state" "$CENOTE" daemon stop >/dev/null 2>&1 || true
+  awk -v work="$work" 'index($2, work) == 1 { print $2 }' /proc/mounts | sort -r |
+    while read -r at; do umount -l "$at" || true; done
+  [ -n "${ZTS_KEEP:-}" ] && printf 'kept: %s\n' "$work" || rm -rf "$work"
+  exit "$status"
+}
+trap leave EXIT
+trap 'exit 130' INT TERM
+
+# The tests' path.
+bin=$work/bin
+mkdir "$bin" "$work/state"
+for tool in zfs zpool zdb mount.zfs; do ln -s "$CENOTE" "$bin/$tool"; done
+(
+  # What the suite says that its tests need.
+  . "$suite/zfs-tests/include/commands.cfg"
+  for tool in $SYSTEM_FILES_COMMON $SYSTEM_FILES_LINUX $ZFS_FILES; do
+    [ -e "$bin/$tool" ] && continue
+    for folder in /usr/local/bin /usr/local/sbin /usr/bin /usr/sbin /bin /sbin; do
+      [ -x "$folder/$tool" ] && { ln -s "$folder/$tool" "$bin/$tool"; break; }
+    done
+  done
+  for tool in $ZFSTEST_FILES; do
+    [ -e "$suite/zfs-tests/bin/$tool" ] && ln -s "$suite/zfs-tests/bin/$tool" "$bin/$tool"
+  done
+)
+ln -sf /sbin/fsck.ext4 "$bin/fsck"
+ln -sf /sbin/mkfs.ext4 "$bin/newfs"
+ln -sf "$bin/gzip" "$bin/compress"
+ln -sf "$bin/gunzip" "$bin/uncompress"
+
+# No service of the system, and no pool of anybody else, is in reach.
+export CENOTE_STATE_DIR=$work/state
+unset CENOTE_SOCKET
+export STF_PATH=$bin STF_SUITE=$suite/zfs-tests STF_TOOLS=$suite/test-runner
+export FILEDIR=$work TMPDIR=$work KEEP=rpool __ZFS_POOL_EXCLUDE=rpool
+export TESTFAIL_CALLBACKS=
+export ZTS_DIR=$suite SCRIPT_DIR=$suite BIN_DIR=/usr/bin SBIN_DIR=/sbin
+export ZDB=$bin/zdb ZFS=$bin/zfs ZPOOL=$bin/zpool
+FILES="$work/file-vdev0 $work/file-vdev1 $work/file-vdev2"
+export FILES DISKS=$FILES LOOPBACKS=
+for file in $FILES; do truncate -s 4G "$file"; done
+# The names of pools and folders that tests use. Without them their commands go elsewhere.
+set +u; . "$STF_SUITE/include/default.cfg"; set -u
+[ "$TESTDIR" = "$work/testdir" ] || die "the suite's names are not what they should be"
+
+# The suite's run files, with less time for each test; a run file names what there is for Linux.
+for name in common linux; do
+  sed "s/^timeout = .*/timeout = ${ZTS_TIMEOUT:-180}/" "$suite/runfiles/$name.run" |
+    python3 -c '
+import os, re, sys
+text = sys.stdin.read()
+for line in open(sys.argv[1]) if not os.environ.get("ZTS_ALL") else []:
+    name = re.escape(line.split("\t")[0].strip())
+    text = re.sub(r"\x27%s(\.ksh)?\x27,?\s*" % name, "", text)
+sys.stdout.write(text)' "$here/conformance/zts.skip" > "$work/$name.run"
+done
+
+# How many tests of a group are left out.
+left_out() {
+  [ -z "${ZTS_ALL:-}" ] || { echo 0; return; }
+  find "$STF_SUITE/tests" -path "*/$1/*.ksh" -printf '%f\n' | sed 's/\.ksh$//' |
+    grep -Fxc -f <(cut -f 1 "$here/conformance/zts.skip") || true
+}
+
+# Where tests keep what stands for disks, as /dev is where disks are.
+ZPOOL_IMPORT_PATH=$work "$CENOTE" daemon start
+worst=100
+printf '| group | tests | passed | failed | skipped | left out | |\n|---|---|---|---|---|---|---|\n'
+for group in "${groups[@]}"; do
+  log=$results/$group.log
+  (cd "$work" && PATH=$bin "$suite/test-runner/bin/test-runner.py" \
+    -c "$work/common.run,$work/linux.run" -T "$group" -i "$STF_SUITE" -o "$work/results" < /dev/null) \
+    > "$log" 2>&1 || true
+  # "Test: …/zfs_create/zfs_create_001_pos (run as root) [00:01] [PASS]"
+  sed -n "s,^Test: .*/\([^/ ]*\) (run as .*) \[[0-9:]*\] \[\([A-Z]*\)\]\$,\1 \2,p" "$log" |
+    grep -Ev '^(setup|cleanup|zfs_failsafe|zfs_dbgmsg|zfs_dmesg|zfs_mmp) ' > "$results/$group.tests" || true
+  count() { grep -c " $1\$" "$results/$group.tests" || true; }
+  passed=$(count PASS) skipped=$(count SKIP) all=$(wc -l < "$results/$group.tests")
+  # What is skipped because the group could not begin has failed.
+  if grep -q '/setup (run as .*\[FAIL\]$' "$log"; then skipped=0; fi
+  failed=$((all - passed - skipped))
+  share=$((all > 0 ? passed * 100 / all : 0))
+  [ "$share" -ge "$worst" ] || worst=$share
+  out=$(left_out "$group")
+  printf '| %s | %s | %s | %s | %s | %s | %s %% |\n' \
+    "$group" "$((all + out))" "$passed" "$failed" "$skipped" "$out" "$share"
+  cat "$work"/results/2*/log > "$results/$group.details" 2>/dev/null || true
+  rm -rf "$work/results"
+done
+printf '\nlogs: %s\n' "$results" >&2
+for group in "${groups[@]}"; do
+  awk -v group="$group" '$2 != "PASS" { print group ": " $1 " " $2 }' "$results/$group.tests" >&2
+done
+[ "$worst" -ge 85 ]
