@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote_pool::engine::Engine;
+use cenote_pool::engine::{Engine, EventLog};
 use cenote_rt::{BoxFuture, Notify};
 
 use crate::io::{CommandResult, Exit};
@@ -47,6 +47,12 @@ pub struct Taken {
     /// Mount points are below this folder, and nothing is remembered (`-R`).
     pub altroot: Option<PathBuf>,
     /// Where the pool is remembered instead (property `cachefile`); empty for nowhere.
+
+    /// Acts by tunables that a command has set, and shows them.
+    fn tuned(&self);
+
+    /// What happened to the pools, also to those that left not long ago.
+    fn events(&self) -> Vec<Arc<EventLog>>;
     pub cache_file: Option<PathBuf>,
     /// Nothing is mounted (`-N`).
     pub is_unmounted: bool,

@@ -13,6 +13,7 @@ pub mod nicenum;
 mod quantity;
 pub mod source;
 pub mod table;
+mod tunable;
 pub mod usage;
 pub mod verbs;
 pub mod zdb;

@@ -31,21 +31,12 @@ fn scaled(value: u64, units: &[&str]) -> String {
     format!("{whole}{unit}")
 }
 
-/// Time in nanoseconds, as `zpool iostat -l` prints it.
+/// Time in nanoseconds, as `zpool iostat -l` prints it: whole units, no time as a dash.
 pub fn time(ns: u64) -> String {
     const UNITS: [(&str, u64); 4] =
-        [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
-    let (unit, scale) =
-        UNITS.iter().rev().find(|(_, scale)| ns >= *scale).copied().unwrap_or(("ns", 1));
-    if ns.is_multiple_of(scale) || scale == 1 {
-        return format!("{}{unit}", ns / scale);
-    }
-    let scaled = ns as f64 / scale as f64;
-    [2, 1, 0]
-        .iter()
-        .map(|precision| format!("{scaled:.precision$}{unit}"))
-        .find(|text| text.len() <= 5)
-        .unwrap_or_else(|| format!("{}{unit}", ns / scale))
+        [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
+    let unit = UNITS.iter().find(|(_, scale)| ns >= *scale);
+    unit.map_or_else(|| "-".to_owned(), |(unit, scale)| format!("{}{unit}", ns / scale))
 }
 
 #[cfg(test)]
@@ -70,5 +61,19 @@ mod tests {
             assert_eq!(bytes(value), want, "{value}");
         }
         assert_eq!(bytes_b(24), "24B");
+    }
+
+    #[test]
+    fn times_are_whole() {
+        for (ns, want) in [
+            (0, "-"),
+            (1, "1ns"),
+            (999, "999ns"),
+            (1_000, "1us"),
+            (2_999_999, "2ms"),
+            ((1 << 37) - 1, "137s"),
+        ] {
+            assert_eq!(time(ns), want, "{ns}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::host::Session;
 use crate::io::{CommandResult, Exit, Io};
 use crate::usage::Tool;
-use crate::{err, out, source::Source, verbs, zdb, zfs, zpool};
+use crate::{err, out, source::Source, tunable, verbs, zdb, zfs, zpool};
 
 const HELP: &str = "\
 usage: cenote COMMAND [ARGUMENTS]
@@ -24,9 +24,19 @@ Commands of cenote:
   mount  [-o OPTIONS] -d DIR POOL/DATASET MOUNTPOINT
   nbd    [--socket PATH | --listen ADDRESS] -d DIR POOL[/DATASET]
   daemon start|stop|status|run
+  tunable [list|get|set]                what governs the engine, of the daemon
+  completions bash|zsh                  what a shell completes these with
 
 Each takes --help.
 ";
+
+/// The tools and commands that the help names.
+pub(crate) fn commands() -> impl Iterator<Item = &'static str> {
+    let named = HELP.lines().filter_map(|line| line.strip_prefix("  "));
+    named
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))
+        .filter_map(|line| line.split_whitespace().next())
+}
 
 /// Verbs that change nothing, and that anybody may use.
 const OPEN_VERBS: [&str; 19] = [
@@ -51,11 +61,12 @@ const OPEN_VERBS: [&str; 19] = [
     "-?",
 ];
 
-/// Runs `zpool` or `zfs` (the tool's name first) in a session.
+/// Runs `zpool`, `zfs` or `tunable` (the tool's name first) in a session.
 pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     let result = match args {
         [tool, rest @ ..] if tool == "zpool" => in_session(Tool::Zpool, session, rest, io),
         [tool, rest @ ..] if tool == "zfs" => in_session(Tool::Zfs, session, rest, io),
+        [tool, rest @ ..] if tool == "tunable" => tunable::run(Some(session), rest, io),
         _ => Err(Exit::usage("not a command that runs in a session")),
     };
     finish_all(result, io)
@@ -105,6 +116,7 @@ fn finish_all(result: CommandResult, io: &mut Io<'_>) -> i32 {
 
 fn finish(result: CommandResult, io: &mut Io<'_>) -> i32 {
     match result {
+        "tunable" => tunable::run(None, rest, io),
         Ok(()) => 0,
         Err(Exit::Status(status)) => status,
         Err(Exit::Pipe) => 141,

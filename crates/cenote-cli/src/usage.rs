@@ -49,9 +49,16 @@ impl Tool {
         self.list().lines().any(|line| starts_verb(line) == Some(verb))
     }
 
-    /// The usage text of one verb.
-    pub fn verb_usage(self, verb: &str) -> String {
-        let mut text = "usage:\n".to_owned();
+    /// Its verbs, in the order of the list.
+    pub fn verbs(self) -> Vec<&'static str> {
+        let mut verbs: Vec<_> = self.list().lines().filter_map(starts_verb).collect();
+        verbs.dedup();
+        verbs
+    }
+
+    /// The lines of the list that are about one verb.
+    pub fn synopsis(self, verb: &str) -> String {
+        let mut text = String::new();
         let mut inside = false;
         for line in self.list().lines() {
             match starts_verb(line) {
@@ -63,6 +70,12 @@ impl Tool {
                 text.push('\n');
             }
         }
+        text
+    }
+
+    /// The usage text of one verb.
+    pub fn verb_usage(self, verb: &str) -> String {
+        let mut text = format!("usage:\n{}", self.synopsis(verb));
         if self.shows_properties(verb) {
             text.push('\n');
             text.push_str(self.properties());

@@ -4,6 +4,7 @@
 mod leafwork;
 mod program;
 
+mod watching;
 use std::path::Path;
 
 use cenote_testkit::golden::PrivateFolder;

@@ -5,6 +5,7 @@
 //! dataset's name. Directories and devices come with `-d` or `-p`, keys with `-k`.
 
 mod cat;
+mod completions;
 mod cp;
 mod json;
 mod ls;
@@ -33,6 +34,7 @@ pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
     match verb {
         "ls" => ls::run(args, io),
         "cat" => cat::run(args, io),
+        "completions" => completions::run(args, io),
         "cp" => cp::run(args, io),
         "verify" => verify::run(args, io),
         "mount" => mount::run(args, io),

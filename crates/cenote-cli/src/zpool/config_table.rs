@@ -125,9 +125,9 @@ pub(super) fn vdev_width(vdev: &VdevReport, depth: usize, names: &Names) -> usiz
 
 /// Whether `-e` shows it.
 fn is_bad(vdev: &VdevReport) -> bool {
+    let stats = &vdev.stats;
     vdev.state != VdevState::Healthy
-        || vdev.stats.read_errors != 0
-        || vdev.stats.checksum_errors != 0
+        || [stats.read_errors, stats.write_errors, stats.checksum_errors].iter().any(|n| *n != 0)
 }
 
 fn has_bad(vdev: &VdevReport) -> bool {
@@ -198,7 +198,8 @@ impl Table<'_> {
         let shown = |number: u64| {
             if self.options.is_literal { number.to_string() } else { nicenum::bytes(number) }
         };
-        for number in [vdev.stats.read_errors, 0, vdev.stats.checksum_errors] {
+        let stats = &vdev.stats;
+        for number in [stats.read_errors, stats.write_errors, stats.checksum_errors] {
             let _ = write!(line, " {:>5}", shown(number));
         }
         // Slow and direct reads are not counted while nothing is written.

@@ -1,16 +1,29 @@
 //! `zpool events`.
 //!
-//! Events are kept by whoever has the pool open, and nobody has it between two commands: what a
-//! command of its own can show is that there are none.
+//! Events are kept by whoever has a pool open, and nobody has it between two commands of
+//! `--embedded`: such a command has none to show, and none to wait for. In a session they are those
+//! of all pools, also of some that left.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_pool::engine::{EventLog, FailMode, NotedEvent};
 use cenote_pool::{DatasetName, Suffix};
 
-use crate::getopt;
+use super::block_on;
+use super::event_text::{Known, class, pairs};
+use crate::getopt::{self, Parsed};
+use crate::host::Session;
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
+use crate::source::Source;
+use crate::zfs::value;
+
+/// Between two looks for more.
+const STEP: Duration = Duration::from_millis(200);
 
 /// Runs it.
-pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "vHfc", &[])?;
     let name = match &parsed.operands[..] {
         [] => None,
@@ -21,23 +34,103 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
     if let Some(name) = name.filter(|name| !is_pool_name(name)) {
         return Err(Exit::usage(format!("invalid pool name '{name}'")));
     }
+    let session = source.session.as_ref();
     if parsed.has('c') {
         if name.is_some() || "vHf".chars().any(|letter| parsed.has(letter)) {
             return Err(Exit::usage("invalid options combined with -c"));
         }
-        return out!(io, "cleared 0 events");
+        return clear(session, io);
     }
-    if parsed.has('f') {
-        let text = "cannot follow events: not supported by this version of cenote";
-        return Err(Exit::failed(text));
+    let Some(session) = session else {
+        if parsed.has('f') {
+            return Err(Exit::failed("cannot follow events: nobody keeps a pool open"));
+        }
+        return header(&parsed, io);
+    };
+    let dropped: u64 = session.host.events().iter().map(|log| log.take_dropped()).sum();
+    if dropped > 0 {
+        out!(io, "dropped {dropped} events")?;
     }
-    if !parsed.has('H') {
-        out!(io, "{:<30} CLASS", "TIME")?;
-    }
-    Ok(())
+    header(&parsed, io)?;
+    let mut shown = Shown { name, by_log: Vec::new() };
+    block_on(async {
+        loop {
+            shown.show(session, &parsed, io)?;
+            io.out.flush()?;
+            if !parsed.has('f') || !source.sleep(STEP).await {
+                return Ok(());
+            }
+        }
+    })
 }
 
 /// Whether a pool could be called so, as OpenZFS's check of such names sees it.
 fn is_pool_name(name: &str) -> bool {
     DatasetName::parse(name).is_ok_and(|parsed| parsed.suffix == Suffix::None)
+}
+
+fn header(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
+    if parsed.has('H') { Ok(()) } else { out!(io, "{:<30} CLASS", "TIME") }
+}
+
+fn clear(session: Option<&Session>, io: &mut Io<'_>) -> CommandResult {
+    if session.is_some_and(|session| !session.caller.is_trusted()) {
+        return Err(Exit::failed("cannot clear events: permission denied"));
+    }
+    let logs = session.map(|session| session.host.events()).unwrap_or_default();
+    out!(io, "cleared {} events", logs.iter().map(|log| log.clear()).sum::<usize>())
+}
+
+/// What was shown.
+struct Shown<'a> {
+    /// Of this pool alone.
+    name: Option<&'a String>,
+    /// The last event of each log: another log may have got later ones meanwhile.
+    by_log: Vec<(u64, u64)>,
+}
+
+impl Shown<'_> {
+    /// Shows what is new.
+    fn show(&mut self, session: &Session, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
+        let mut new: Vec<(Arc<EventLog>, NotedEvent)> = Vec::new();
+        for log in session.host.events() {
+            if self.name.is_some_and(|name| *name != log.pool) {
+                continue;
+            }
+            let last = self.by_log.iter().find(|(id, _)| *id == log.id).map_or(0, |(_, eid)| *eid);
+            let events = log.after(last);
+            if let Some(newest) = events.last() {
+                self.by_log.retain(|(id, _)| *id != log.id);
+                self.by_log.push((log.id, newest.eid));
+            }
+            new.extend(events.into_iter().map(|noted| (Arc::clone(&log), noted)));
+        }
+        new.sort_by_key(|(_, noted)| noted.eid);
+        for (log, noted) in &new {
+            let (seconds, nanos) = (noted.time.as_secs(), noted.time.subsec_nanos());
+            let date = value::date(seconds, "%b %d %Y %H:%M:%S");
+            let gap = if parsed.has('H') { '\t' } else { ' ' };
+            out!(io, "{date}.{nanos:09}{gap}{}", class(&noted.event))?;
+            if parsed.has('v') {
+                write!(io.out, "{}", pairs(log, noted, known(session, log).as_ref()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is known of the pool of a log, if it has not left.
+fn known(session: &Session, log: &EventLog) -> Option<Known> {
+    let pools = session.host.pools();
+    let engine = pools.iter().find(|engine| engine.events().id == log.id)?;
+    let config = engine.vdev_config();
+    let path = |leaf: &cenote_ondisk::config::VdevConfig| {
+        Some((leaf.guid, leaf.leaf.path.as_ref()?.to_string()))
+    };
+    let failmode = match engine.failmode() {
+        FailMode::Wait => "wait",
+        FailMode::Continue => "continue",
+        FailMode::Panic => "panic",
+    };
+    Some(Known { paths: config.leaves().filter_map(path).collect(), failmode })
 }

@@ -12,12 +12,16 @@ mod checkpoint;
 mod config_table;
 pub(crate) mod create;
 mod dump;
+mod event_text;
 mod events;
 mod get;
 mod history;
 mod import;
 mod import_failure;
 mod import_text;
+mod iostat;
+mod iostat_columns;
+mod iostat_table;
 pub(crate) mod json;
 mod layout;
 mod leafwork;
@@ -53,6 +57,7 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "get" => get::run(source, args, io),
         "status" => status::run(source, args, io),
         "history" => history::run(source, args, io),
+        "iostat" => iostat::run(source, args, io),
         "create" => create::run(source, args, io),
         "add" => create::add(source, args, io),
         "destroy" | "export" | "sync" | "set" | "reguid" | "upgrade" | "labelclear" => {
@@ -63,7 +68,7 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "trim" => leafwork::trim(source, args, io),
         "initialize" => leafwork::initialize(source, args, io),
         "wait" => wait::run(source, args, io),
-        "events" => events::run(args, io),
+        "events" => events::run(source, args, io),
         "version" => version(Tool::Zpool, args, io),
         "help" => help(Tool::Zpool, args, io),
         _ => refuse::run(verb, source, args, io),
@@ -233,7 +238,11 @@ pub(crate) fn timestamp(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     match parsed.value('T') {
         None => Ok(()),
         Some("u") => Ok(writeln!(io.out, "{now}")?),
-        Some("d") => Ok(writeln!(io.out, "{}", crate::zfs::value::date(now, "%c"))?),
+        Some("d") => {
+            // As the C library's `_DATE_FMT` has it.
+            let now = crate::zfs::value::date(now, "%a %b %e %H:%M:%S %Z %Y");
+            Ok(writeln!(io.out, "{now}")?)
+        }
         Some(_) => Err(Exit::usage("")),
     }
 }

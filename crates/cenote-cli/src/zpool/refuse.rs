@@ -37,7 +37,6 @@ const NAME: &str = "missing pool name argument";
 const VERBS: &[Verb] = &[
     verb("remove", "npsw", &[NAME, "missing device"], Some(0), "remove from"),
     verb("prefetch", "t:", &[NAME], Some(0), "prefetch for"),
-    verb("iostat", "c::gLPT:vyhplqrwnH", &[], Some(0), "show I/O statistics of"),
     verb("reopen", "n", &[], Some(0), "reopen"),
     verb("attach", "fo:sw", &[NAME, "missing <device> specification", "missing <new_device> specification"], Some(0), "attach to"),
     verb("detach", "", &[NAME, "missing <device> specification"], Some(0), "detach from"),

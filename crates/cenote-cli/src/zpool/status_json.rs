@@ -256,7 +256,7 @@ impl Writer<'_> {
             size("phys_space", bytes);
         }
         map.insert("read_errors".into(), self.form.number(vdev.stats.read_errors));
-        map.insert("write_errors".into(), self.form.number(0));
+        map.insert("write_errors".into(), self.form.number(vdev.stats.write_errors));
         map.insert("checksum_errors".into(), self.form.number(vdev.stats.checksum_errors));
         if is_leaf {
             map.insert("slow_ios".into(), self.form.number(0));

@@ -16,6 +16,7 @@ mod place;
 mod pools;
 mod server;
 mod wire;
+mod watch;
 
 use std::fs::File;
 use std::io::Write;
@@ -57,6 +58,7 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
         ("zpool" | "zfs", Some(verb)) if is_for_daemon(verb) => Some(pass(&tool, words)),
         _ => None,
     }
+        ("tunable", verb) if verb.is_none_or(is_for_daemon) => Some(pass(&tool, words)),
 }
 
 /// Whether a verb is about pools that the daemon has.
@@ -128,6 +130,7 @@ fn serve(place: &Place) -> std::io::Result<()> {
     let place = place.clone();
     let served = cenote_rt::block_on(0, async move {
         let pools = Pools::open(&place).await;
+        pools.show();
         // Whoever had the lock before is gone, and so is its socket.
         std::fs::remove_file(&place.socket).ok();
         let listener = UnixListener::bind(&place.socket)?;

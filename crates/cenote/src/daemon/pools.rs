@@ -4,25 +4,33 @@
 //! before a command that imports or creates a pool ends, so that a daemon that is killed after that
 //! finds the pool again. A pool that cannot be opened when it starts stays in the file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cenote_cli::cache_file;
 use cenote_cli::{CommandResult, Exit, Host, Taken};
-use cenote_pool::engine::Engine;
+use cenote_pool::engine::{Engine, EventLog};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
 use cenote_rt::BoxFuture;
 
 use super::mounts::Mounts;
 use super::place::Place;
+use super::watch::Watch;
+
+/// Pools that left whose events are kept.
+const GONE_MAX: usize = 16;
 
 /// The pools, and what is mounted of them.
 pub(super) struct Pools {
     place: Place,
     // Held for a look, never across an await.
     open: Mutex<BTreeMap<String, Held>>,
+    /// What others watch it by.
+    watch: OnceLock<Watch>,
+    /// What happened to pools that left. Held for a look.
+    gone: Mutex<VecDeque<Arc<EventLog>>>,
 }
 
 /// A pool.
@@ -37,7 +45,12 @@ struct Held {
 impl Pools {
     /// Opens what was open.
     pub(super) async fn open(place: &Place) -> Arc<Self> {
-        let pools = Arc::new(Self { place: place.clone(), open: Mutex::default() });
+        let pools = Arc::new(Self {
+            place: place.clone(),
+            open: Mutex::default(),
+            watch: OnceLock::new(),
+            gone: Mutex::default(),
+        });
         let file = place.pools();
         if !file.exists() {
             return pools;
@@ -54,6 +67,19 @@ impl Pools {
             Err(exit) => eprintln!("{}: {}", file.display(), exit.message()),
         }
         pools
+    }
+
+    /// Lets others watch.
+    pub(super) fn show(self: &Arc<Self>) {
+        self.watch.get_or_init(|| Watch::start(&self.place, self));
+    }
+
+    fn keep_events(&self, engine: &Engine) {
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        if gone.len() >= GONE_MAX {
+            gone.pop_front();
+        }
+        gone.push_back(Arc::clone(engine.events()));
     }
 
     async fn open_again(&self, guid: u64, candidate: Option<&Candidate>) {
@@ -80,6 +106,9 @@ impl Pools {
 
     /// Leaves every pool as it is: they stay imported, and come back with the daemon.
     pub(super) async fn close(&self) {
+        if let Some(watch) = self.watch.get() {
+            watch.stop();
+        }
         let open = std::mem::take(&mut *self.lock());
         for (name, held) in open {
             held.mounts.leave().await;
@@ -132,6 +161,8 @@ impl Pools {
     async fn let_go(&self, name: &str, is_forced: bool) -> CommandResult {
         let held = self.held(name)?;
         held.mounts.unmount_all(is_forced).await?;
+        // Kept as long as others: that it was exported is still to come.
+        self.keep_events(&held.engine);
         self.lock().remove(name);
         match &held.remembered {
             Some(file) => Ok(cache_file::remove(file, name)?),
@@ -179,5 +210,18 @@ impl Host for Pools {
 
     fn mounts(&self) -> Vec<(String, PathBuf)> {
         self.lock().values().flat_map(|held| held.mounts.list()).collect()
+    }
+
+    fn events(&self) -> Vec<Arc<EventLog>> {
+        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let open = self.pools().into_iter().map(|engine| Arc::clone(engine.events()));
+        gone.into_iter().chain(open).collect()
+    }
+
+    fn tuned(&self) {
+        self.pools().iter().for_each(|engine| engine.retune());
+        if let Some(watch) = self.watch.get() {
+            watch.tuned();
+        }
     }
 }

@@ -6,6 +6,7 @@
 mod daemon;
 mod fuse;
 mod nbd;
+mod watch;
 mod snapshots;
 
 use std::io::{BufRead, BufReader, Read};

@@ -1,0 +1,77 @@
+# bash completion of cenote, and of zpool and zfs where those are cenote.  -*- shell-script -*-
+
+_cenote_table() {
+    case $1 in
+@TABLE@
+    esac
+}
+
+# Names of pools or datasets; nobody starts a daemon by pressing Tab.
+_cenote_names() {
+    cenote daemon status >/dev/null 2>&1 || return
+    case $1 in
+    zpool) cenote zpool list -H -o name 2>/dev/null ;;
+    *) cenote zfs list -H -o name -t "$2" 2>/dev/null ;;
+    esac
+}
+
+_cenote() {
+    local line=${COMP_LINE:0:COMP_POINT} words tool verb current at=1 choice left
+    # Not by COMP_WORDS: there a name ends at its @.
+    read -ra words <<<"${line}."
+    current=${words[-1]%.}
+    tool=${words[0]##*/}
+    if [[ $tool == cenote ]]; then
+        if ((${#words[@]} == 2)); then
+            choice=$(_cenote_table cenote)
+        else
+            tool=${words[1]} at=2
+        fi
+    fi
+    if [[ -z $choice ]]; then
+        while [[ ${words[at]} == --embedded || ${words[at]} == -[dkT] ]]; do
+            if [[ ${words[at]} == --embedded ]]; then at=$((at + 1)); else at=$((at + 2)); fi
+        done
+        verb=${words[at]-}
+        case $tool in
+        zpool | zfs)
+            if ((${#words[@]} <= at + 1)); then
+                choice=$(_cenote_table "$tool")
+            elif [[ $current == -* ]]; then
+                choice=$(_cenote_table "$tool $verb")
+            elif [[ $current == *@* ]]; then
+                choice=$(_cenote_names zfs snapshot)
+            else
+                choice=$(_cenote_names "$tool" filesystem,volume)
+            fi
+            ;;
+        daemon) choice="start stop status run" ;;
+        tunable)
+            if ((${#words[@]} <= at + 1)); then
+                choice="list get set"
+            else
+                choice=$(cenote tunable --embedded list -H 2>/dev/null | cut -f 1)
+            fi
+            ;;
+        completions) choice="bash zsh" ;;
+        esac
+    fi
+    # The shell replaces what is behind the last of these.
+    left=${current%"${current##*[@:=]}"}
+    COMPREPLY=()
+    while read -r choice; do
+        [[ -n $choice ]] && COMPREPLY+=("${choice#"$left"}")
+    done < <(compgen -W "$choice" -- "$current")
+    if ((${#COMPREPLY[@]} == 0)) && [[ $tool != zpool && $tool != zfs ]]; then
+        compopt -o default 2>/dev/null
+    fi
+    return 0
+}
+
+complete -F _cenote cenote
+for _cenote_name in zpool zfs; do
+    if [[ $(readlink -f -- "$(type -P "$_cenote_name")" 2>/dev/null) == */cenote ]]; then
+        complete -F _cenote "$_cenote_name"
+    fi
+done
+unset _cenote_name

@@ -1,0 +1,60 @@
+#compdef cenote
+# zsh completion of cenote; `compdef _cenote zpool zfs` where those are cenote.
+
+_cenote_table() {
+    case $1 in
+@TABLE@
+    esac
+}
+
+# Names of pools or datasets; nobody starts a daemon by pressing Tab.
+_cenote_names() {
+    cenote daemon status >/dev/null 2>&1 || return
+    case $1 in
+    zpool) cenote zpool list -H -o name 2>/dev/null ;;
+    *) cenote zfs list -H -o name -t "$2" 2>/dev/null ;;
+    esac
+}
+
+_cenote() {
+    local tool=${words[1]:t} current=${words[CURRENT]} verb
+    local -a choice
+    integer at=2
+    if [[ $tool == cenote ]]; then
+        if ((CURRENT == 2)); then
+            compadd -- $(_cenote_table cenote)
+            return
+        fi
+        tool=${words[2]}
+        at=3
+    fi
+    while [[ ${words[at]} == --embedded || ${words[at]} == -[dkT] ]]; do
+        if [[ ${words[at]} == --embedded ]]; then at+=1; else at+=2; fi
+    done
+    verb=${words[at]}
+    case $tool in
+    zpool | zfs)
+        if ((CURRENT <= at)); then
+            choice=($(_cenote_table $tool))
+        elif [[ $current == -* ]]; then
+            choice=($(_cenote_table "$tool $verb"))
+        elif [[ $current == *@* ]]; then
+            choice=(${(f)"$(_cenote_names zfs snapshot)"})
+        else
+            choice=(${(f)"$(_cenote_names $tool filesystem,volume)"})
+        fi
+        ;;
+    daemon) choice=(start stop status run) ;;
+    tunable)
+        if ((CURRENT <= at)); then
+            choice=(list get set)
+        else
+            choice=(${(f)"$(cenote tunable --embedded list -H 2>/dev/null | cut -f 1)"})
+        fi
+        ;;
+    completions) choice=(bash zsh) ;;
+    esac
+    if ((${#choice})); then compadd -- $choice; else _files; fi
+}
+
+_cenote "$@"

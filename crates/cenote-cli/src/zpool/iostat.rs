@@ -1,0 +1,283 @@
+//! `zpool iostat`.
+//!
+//! What a leaf has done is counted by its queue from when the pool was opened; what stands above it
+//! has done what all of its leaves have. The first report is over that time, each further one over
+//! the time since the one before. In a session the counters are those of the pool that is in use;
+//! with `--embedded` those of the opening for this very command, which stays open for all reports.
+
+use std::sync::Arc;
+
+use cenote_ondisk::config::VdevKind;
+use cenote_pool::status::{AuxReport, PoolStatus, VdevReport};
+use cenote_pool::{AllocationClass, Pool};
+use cenote_rt::FixedMap;
+use cenote_vdev::queue::QueueStats;
+
+use super::config_table::{SECTIONS, section};
+use super::iostat_columns::Group;
+use super::iostat_table::{Line, Look, Row, name_width};
+use super::names::{self, Names};
+use super::{Pools, Repeat, block_on, no_such_pool, pools, timestamp};
+use crate::err;
+use crate::getopt::{self, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::Source;
+
+/// Nanoseconds of a second.
+const SECOND_NS: f64 = 1e9;
+
+/// What the operands mean.
+enum Asked {
+    /// Pools, by guid, in this order; all if there are none.
+    Pools(Vec<u64>),
+    /// Vdevs, by guid.
+    Vdevs(Vec<u64>),
+}
+
+/// What leaves and pools had done when they were shown last, by guid.
+type Earlier = FixedMap<u64, QueueStats>;
+
+/// Runs `zpool iostat`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "c::gLPT:vyhplqrwnH", &[])?;
+    let groups = groups(&parsed)?;
+    let mut operands = parsed.operands.clone();
+    let repeat = Repeat::take(&mut operands)?;
+    block_on(async {
+        let mut held = pools(source, &[], no_such_pool, io).await?;
+        let asked = asked(&held.open, &operands, source)?;
+        let mut look = Look {
+            groups,
+            is_scripted: parsed.has('H'),
+            is_literal: parsed.has('p'),
+            of: if matches!(asked, Asked::Vdevs(_)) { "vdev" } else { "pool" },
+            name_width: 0,
+        };
+        let is_verbose = parsed.has('v') || matches!(asked, Asked::Vdevs(_));
+        let (mut round, mut shown, mut earlier) = (0, 0, Earlier::default());
+        loop {
+            held.keep(&asked);
+            let is_skipped = parsed.has('y') && round == 0;
+            if held.open.is_empty() {
+                err!(io, "no pools available")?;
+            }
+            let lines = reports(&held.open, &parsed, &asked, &mut earlier).await?;
+            look.name_width = name_width(lines.iter());
+            if !held.open.is_empty() {
+                timestamp(&parsed, io)?;
+            }
+            let is_first = round == 0 && !is_skipped;
+            let has_header = (is_first || is_skipped != is_verbose)
+                && look.histogram().is_none()
+                && !look.is_scripted;
+            if has_header && !held.open.is_empty() {
+                write!(io.out, "{}", look.header())?;
+            }
+            round += 1;
+            if !is_skipped {
+                for line in &lines {
+                    write!(io.out, "{}", look.line(line))?;
+                }
+                shown += 1;
+            }
+            io.out.flush()?;
+            let told = held.finish();
+            if source.session.is_some() {
+                // Nobody who waits keeps a pool from using its space again.
+                held.open.clear();
+            }
+            if !(is_skipped && repeat.interval.is_none()) && !repeat.next(shown, source).await {
+                return told;
+            }
+            if source.session.is_some() {
+                held = pools(source, &[], no_such_pool, io).await?;
+            }
+        }
+    })
+}
+
+impl Pools {
+    /// Leaves those that are asked for, in the order of the question.
+    fn keep(&mut self, asked: &Asked) {
+        let Asked::Pools(wanted) = asked else { return };
+        if wanted.is_empty() {
+            return;
+        }
+        let open = std::mem::take(&mut self.open);
+        let of = |guid: &u64| open.iter().find(|pool| pool.guid() == *guid).cloned();
+        self.open = wanted.iter().filter_map(of).collect();
+    }
+}
+
+/// The groups of columns that the options name.
+fn groups(parsed: &Parsed) -> Result<Vec<Group>, Exit> {
+    if parsed.has('c') {
+        let message = "cannot run '-c': scripts are not supported by this version of cenote";
+        return Err(Exit::failed(message));
+    }
+    let [latency, queues, latencies, sizes] = ['l', 'q', 'w', 'r'].map(|letter| parsed.has(letter));
+    if latencies && sizes {
+        return Err(Exit::usage("Only one of [-r|-w] can be passed at a time"));
+    }
+    if (latencies || sizes) && (latency || queues) {
+        return Err(Exit::usage("[-r|-w] isn't allowed with [-c|-l|-q]"));
+    }
+    if latencies || sizes {
+        return Ok(vec![if latencies { Group::LatencyHistogram } else { Group::SizeHistogram }]);
+    }
+    let mut groups = vec![Group::Default];
+    groups.extend(latency.then_some(Group::Latency));
+    groups.extend(queues.then_some(Group::Queues));
+    Ok(groups)
+}
+
+/// What the operands mean: pools, vdevs of a pool, or vdevs of any.
+fn asked(pools: &[Arc<Pool>], operands: &[String], source: &Source) -> Result<Asked, Exit> {
+    let pool = |word: &String| {
+        let mut all = pools.iter();
+        all.find(|pool| pool.name() == word || pool.guid().to_string() == *word)
+    };
+    let named: Vec<u64> = operands.iter().filter_map(pool).map(|pool| pool.guid()).collect();
+    if named.len() == operands.len() {
+        return Ok(Asked::Pools(named));
+    }
+    let vdev = |within: &[Arc<Pool>], word: &String| {
+        let file = source.path(word);
+        let mut trees = within.iter().map(|pool| &pool.config().vdev_tree);
+        trees.find_map(|tree| names::find(tree, word, &file).ok()).map(|vdev| vdev.guid)
+    };
+    let all: Option<Vec<u64>> = operands.iter().map(|word| vdev(pools, word)).collect();
+    if let Some(all) = all {
+        return Ok(Asked::Vdevs(all));
+    }
+    let (Some(first), [name, rest @ ..]) = (operands.first().and_then(pool), operands) else {
+        return Err(Exit::failed("Unable to parse pools/vdevs list.\n"));
+    };
+    let mut found = Vec::new();
+    let mut unfound = String::new();
+    for word in rest {
+        match vdev(std::slice::from_ref(first), word) {
+            Some(guid) => found.push(guid),
+            None => unfound += &format!("couldn't find device \"{word}\" in pool \"{name}\"\n"),
+        }
+    }
+    if unfound.is_empty() {
+        return Ok(Asked::Vdevs(found));
+    }
+    Err(Exit::usage(format!(
+        "Expected either a list of pools, or list of vdevs in \"{name}\", but got:\n{unfound}"
+    )))
+}
+
+/// What is to be shown of all pools, and remembers it for the next time.
+async fn reports(
+    pools: &[Arc<Pool>],
+    parsed: &Parsed,
+    asked: &Asked,
+    earlier: &mut Earlier,
+) -> Result<Vec<Line>, Exit> {
+    let is_verbose = parsed.has('v');
+    let mut lines = Vec::new();
+    let mut now = Earlier::default();
+    for pool in pools {
+        let status = pool.status().await?;
+        let names = Names::of(parsed).within(&pool.config().vdev_tree);
+        let mut report = Report { names, earlier, now: &mut now, lines: &mut lines };
+        match asked {
+            Asked::Vdevs(wanted) => {
+                let all = status.root.walk().filter(|vdev| wanted.contains(&vdev.guid));
+                all.for_each(|vdev| report.vdev(vdev, 0, None));
+            }
+            Asked::Pools(_) => {
+                let space = status.space.as_ref().map(|space| (space.allocated, space.free()));
+                report.vdev(&status.root, 0, space);
+                if is_verbose {
+                    report.below(&status);
+                    lines.push(Line::Separator);
+                }
+            }
+        }
+    }
+    let is_plain_list = !is_verbose && matches!(asked, Asked::Pools(_)) && pools.len() > 1;
+    if is_plain_list || (matches!(asked, Asked::Vdevs(_)) && !lines.is_empty()) {
+        lines.push(Line::Separator);
+    }
+    *earlier = now;
+    Ok(lines)
+}
+
+struct Report<'a> {
+    names: Names,
+    earlier: &'a Earlier,
+    now: &'a mut Earlier,
+    lines: &'a mut Vec<Line>,
+}
+
+impl Report<'_> {
+    /// One vdev; the space of a top-level one is known.
+    fn vdev(&mut self, vdev: &VdevReport, depth: usize, space: Option<(u64, u64)>) {
+        let figures = vdev.figures.as_ref().filter(|figures| figures.is_concrete);
+        let figures = figures.map(|figures| (figures.allocated, figures.free()));
+        let all = vdev.io();
+        let before = self.earlier.get(&vdev.guid);
+        let io = before.map_or_else(|| all.clone(), |before| all.since(before));
+        let scale = if io.age_ns == 0 { 1.0 } else { SECOND_NS / io.age_ns as f64 };
+        self.now.insert(vdev.guid, all);
+        self.lines.push(Line::Vdev(Box::new(Row {
+            name: self.names.vdev(vdev),
+            depth,
+            capacity: space.or(figures),
+            io,
+            scale,
+            // Over its whole time a histogram has counts, and no rates.
+            histogram_scale: if before.is_some() { scale } else { 1.0 },
+        })));
+    }
+
+    /// Everything below a pool.
+    fn below(&mut self, status: &PoolStatus) {
+        for vdev in section(&status.root, AllocationClass::Normal) {
+            self.tree(vdev, 2);
+        }
+        for (class, title) in SECTIONS {
+            let vdevs = section(&status.root, class);
+            if !vdevs.is_empty() {
+                self.lines.push(Line::Title(title));
+            }
+            for vdev in vdevs {
+                self.tree(vdev, 2);
+            }
+        }
+        if !status.caches.is_empty() {
+            self.lines.push(Line::Title("cache"));
+        }
+        for cache in &status.caches {
+            self.cache(cache);
+        }
+    }
+
+    fn tree(&mut self, vdev: &VdevReport, depth: usize) {
+        if vdev.kind == VdevKind::Indirect {
+            return;
+        }
+        self.vdev(vdev, depth, None);
+        for child in &vdev.children {
+            self.tree(child, depth + 2);
+        }
+    }
+
+    /// A cache device holds nothing: nothing is written to it.
+    fn cache(&mut self, cache: &AuxReport) {
+        self.lines.push(Line::Vdev(Box::new(Row {
+            name: match self.names.by_guid {
+                true => cache.guid.to_string(),
+                false => self.names.device(&cache.name, false, false),
+            },
+            depth: 2,
+            capacity: cache.device_size.map(|size| (0, size)),
+            io: QueueStats::default(),
+            scale: 1.0,
+            histogram_scale: 1.0,
+        })));
+    }
+}

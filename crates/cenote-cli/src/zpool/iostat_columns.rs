@@ -1,0 +1,163 @@
+//! The columns of `zpool iostat`, by group: their titles, and what stands in them.
+//!
+//! A group has two lines of titles: one over a pair of columns (or one), one over each. Layout:
+//! spec 06 §20.
+
+use cenote_vdev::IoClass;
+use cenote_vdev::IoClass::{
+    AsyncRead, AsyncWrite, Initializing, Rebuild, Removal, Scrub, SyncRead, SyncWrite, Trim,
+};
+use cenote_vdev::queue::{Direction, Histogram, QueueStats};
+
+/// Columns that belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Group {
+    /// Capacity, operations, bandwidth.
+    Default,
+    /// `-l`
+    Latency,
+    /// `-q`
+    Queues,
+    /// `-w`
+    LatencyHistogram,
+    /// `-r`
+    SizeHistogram,
+}
+
+/// A title over so many columns.
+pub(super) type Title = (&'static str, usize);
+
+const WAITS: [Title; 7] = [
+    ("total_wait", 2),
+    ("disk_wait", 2),
+    ("syncq_wait", 2),
+    ("asyncq_wait", 2),
+    ("scrub", 1),
+    ("trim", 1),
+    ("rebuild", 1),
+];
+
+impl Group {
+    /// The upper line of titles.
+    pub(super) fn top(self) -> &'static [Title] {
+        match self {
+            Self::Default => &[("capacity", 2), ("operations", 2), ("bandwidth", 2)],
+            Self::Latency => &WAITS,
+            Self::LatencyHistogram => WAITS.get(..4).unwrap_or_default(),
+            Self::Queues => &[
+                ("syncq_read", 2),
+                ("syncq_write", 2),
+                ("asyncq_read", 2),
+                ("asyncq_write", 2),
+                ("scrubq_read", 2),
+                ("trimq_write", 2),
+                ("rebuildq_write", 2),
+            ],
+            Self::SizeHistogram => &[
+                ("sync_read", 2),
+                ("sync_write", 2),
+                ("async_read", 2),
+                ("async_write", 2),
+                ("scrub", 2),
+                ("trim", 2),
+                ("rebuild", 2),
+            ],
+        }
+    }
+
+    /// The lower line: one for each column.
+    pub(super) fn bottom(self) -> &'static [&'static str] {
+        const BOTH: [&str; 8] =
+            ["read", "write", "read", "write", "read", "write", "read", "write"];
+        match self {
+            Self::Default => &["alloc", "free", "read", "write", "read", "write"],
+            Self::Latency => &const { join(BOTH, ["wait", "wait", "wait"]) },
+            Self::LatencyHistogram => &const { join(BOTH, ["scrub", "trim", "rebuild"]) },
+            Self::Queues => &const { twice(["pend", "activ"]) },
+            Self::SizeHistogram => &const { twice(["ind", "agg"]) },
+        }
+    }
+
+    /// Columns of a number; wider where it stands there in full.
+    pub(super) fn width(self, is_literal: bool) -> usize {
+        match self {
+            _ if !is_literal => 5,
+            Self::Default => 15,
+            Self::Latency | Self::LatencyHistogram => 10,
+            Self::Queues | Self::SizeHistogram => 6,
+        }
+    }
+}
+
+const fn join(
+    [a, b, c, d, e, f, g, h]: [&'static str; 8],
+    [x, y, z]: [&'static str; 3],
+) -> [&'static str; 11] {
+    [a, b, c, d, e, f, g, h, x, y, z]
+}
+
+const fn twice([a, b]: [&'static str; 2]) -> [&'static str; 14] {
+    [a, b, a, b, a, b, a, b, a, b, a, b, a, b]
+}
+
+/// The classes behind each pair of columns of queues and sizes: what is done in the background for
+/// the pool counts with what is not waited for.
+const CLASSES: [&[IoClass]; 7] = [
+    &[SyncRead],
+    &[SyncWrite],
+    &[AsyncRead],
+    &[AsyncWrite, Initializing, Removal],
+    &[Scrub],
+    &[Trim],
+    &[Rebuild],
+];
+
+/// Histograms of the classes together.
+fn of_classes(
+    io: &QueueStats,
+    classes: &[IoClass],
+    part: impl Fn(&cenote_vdev::queue::ClassStats) -> Histogram,
+) -> Histogram {
+    let mut all = Histogram::default();
+    classes.iter().for_each(|class| all.merge(&part(io.class(*class))));
+    all
+}
+
+/// What `-l` and `-w` show, by column.
+pub(super) fn waits(io: &QueueStats) -> [Histogram; 11] {
+    let (read, write) = (io.direction(Direction::Read), io.direction(Direction::Write));
+    let [sync_read, sync_write, async_read, async_write, scrub, trim, rebuild] =
+        CLASSES.map(|classes| of_classes(io, classes, |class| class.wait));
+    [
+        read.total,
+        write.total,
+        read.service,
+        write.service,
+        sync_read,
+        sync_write,
+        async_read,
+        async_write,
+        scrub,
+        trim,
+        rebuild,
+    ]
+}
+
+/// What `-r` shows, by column.
+pub(super) fn sizes(io: &QueueStats) -> [Histogram; 14] {
+    let of = |at: usize| {
+        let classes = CLASSES[at / 2];
+        let is_single = at.is_multiple_of(2);
+        of_classes(io, classes, |class| if is_single { class.individual } else { class.aggregated })
+    };
+    std::array::from_fn(of)
+}
+
+/// What `-q` shows, by column.
+pub(super) fn queues(io: &QueueStats) -> [u64; 14] {
+    std::array::from_fn(|at| {
+        let classes = CLASSES[at / 2].iter().map(|class| io.class(*class));
+        let is_pending = at.is_multiple_of(2);
+        classes.map(|class| if is_pending { class.queued } else { class.active }).sum()
+    })
+}

@@ -1,0 +1,114 @@
+//! The figures of all pools at a moment: what metrics and kstats are written from.
+//!
+//! A pool's space is that of its last committed txg; counters are those of now, since the pool was
+//! opened here.
+
+use std::sync::Arc;
+
+use cenote_block::{CacheStats, StoreStats};
+use cenote_pool::engine::{ActivityCounts, Engine};
+use cenote_pool::status::{VdevReport, state_name};
+use cenote_rt::Result;
+use cenote_vdev::LeafStats;
+use cenote_vdev::queue::QueueStats;
+
+/// Of one pool.
+#[derive(Debug)]
+pub(super) struct PoolFigures {
+    pub(super) name: String,
+    pub(super) guid: u64,
+    /// In a word.
+    pub(super) state: &'static str,
+    pub(super) is_suspended: bool,
+    pub(super) size: u64,
+    pub(super) allocated: u64,
+    /// In percent.
+    pub(super) fragmentation: Option<u64>,
+    pub(super) damaged: u64,
+    pub(super) open_txg: u64,
+    pub(super) synced_txg: u64,
+    pub(super) dirty_bytes: u64,
+    pub(super) cache: CacheStats,
+    pub(super) store: StoreStats,
+    /// What all devices did.
+    pub(super) io: QueueStats,
+    pub(super) leaves: Vec<LeafFigures>,
+    pub(super) datasets: Vec<DatasetFigures>,
+}
+
+/// Of one device.
+#[derive(Debug)]
+pub(super) struct LeafFigures {
+    pub(super) name: String,
+    pub(super) guid: u64,
+    pub(super) state: &'static str,
+    pub(super) stats: LeafStats,
+    pub(super) io: QueueStats,
+}
+
+/// Of one dataset that is open.
+#[derive(Debug)]
+pub(super) struct DatasetFigures {
+    pub(super) name: String,
+    pub(super) object: u64,
+    pub(super) counts: ActivityCounts,
+}
+
+/// The figures of these pools; of one that cannot be looked into there are none.
+pub(super) async fn collect(engines: &[Arc<Engine>]) -> Vec<PoolFigures> {
+    let mut all = Vec::with_capacity(engines.len());
+    for engine in engines {
+        match of_pool(engine).await {
+            Ok(figures) => all.push(figures),
+            Err(error) => eprintln!("figures of pool {}: {error}", engine.name()),
+        }
+    }
+    all
+}
+
+async fn of_pool(engine: &Arc<Engine>) -> Result<PoolFigures> {
+    let (status, datasets) = {
+        let view = engine.view().await?;
+        let status = view.status().await?;
+        let mut datasets = Vec::new();
+        for head in engine.open_heads() {
+            // One that was destroyed has no name any more.
+            let Ok(dataset) = view.dataset_by_object(head.object()).await else { continue };
+            let (object, counts) = (head.object(), head.activity().counts());
+            datasets.push(DatasetFigures { name: dataset.name().to_owned(), object, counts });
+        }
+        (status, datasets)
+    };
+    let space = status.space.as_ref();
+    Ok(PoolFigures {
+        name: engine.name(),
+        guid: engine.guid(),
+        state: state_name(status.root.state, status.root.aux),
+        is_suspended: engine.suspended().is_some(),
+        size: space.map_or(0, |space| space.size),
+        allocated: space.map_or(0, |space| space.allocated),
+        fragmentation: space.and_then(|space| space.fragmentation),
+        damaged: status.error_count,
+        open_txg: engine.open_txg(),
+        synced_txg: engine.uberblock().txg,
+        dirty_bytes: engine.dirty_bytes(),
+        cache: engine.store().cache_stats(),
+        store: engine.store().stats(),
+        io: status.root.io(),
+        leaves: status.root.walk().filter_map(leaf).collect(),
+        datasets,
+    })
+}
+
+fn leaf(vdev: &VdevReport) -> Option<LeafFigures> {
+    if !vdev.kind.is_leaf() {
+        return None;
+    }
+    Some(LeafFigures {
+        name: vdev.name.clone(),
+        guid: vdev.guid,
+        state: state_name(vdev.state, vdev.aux),
+        stats: vdev.stats,
+        io: vdev.io(),
+    })
+}

@@ -1,0 +1,191 @@
+//! Just so much of HTTP that somebody can get a page: a request, an answer, and goodbye.
+//!
+//! It says nothing that `zpool` and `zfs` would not tell anybody, and takes nothing: who may open
+//! the socket may read. Clients that ask for too much or too slowly are left.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Clients at a time.
+const CLIENTS_MAX: usize = 16;
+/// Bytes of a request.
+const REQUEST_MAX: u64 = 8 << 10;
+/// How long a client may take for each part of it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Gives the page at a path, with the kind of its contents.
+pub(super) type Page = dyn Fn(&str) -> Option<(&'static str, String)> + Send + Sync;
+
+/// Answers on a socket in the file system, which anybody may open.
+pub(super) fn serve_unix(path: &Path, page: &Arc<Page>) -> std::io::Result<()> {
+    // Whoever had it before is gone: the daemon has its lock.
+    std::fs::remove_file(path).ok();
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    let server = Server::new(page);
+    spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let limited = stream
+                .set_read_timeout(Some(PATIENCE))
+                .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+            if limited.is_ok() {
+                server
+                    .take(stream, |stream: &UnixStream| stream.shutdown(std::net::Shutdown::Write));
+            }
+        }
+    })
+}
+
+/// Answers at `HOST:PORT`.
+pub(super) fn serve_tcp(address: &str, page: &Arc<Page>) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    let server = Server::new(page);
+    spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let limited = stream
+                .set_read_timeout(Some(PATIENCE))
+                .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+            if limited.is_ok() {
+                server
+                    .take(stream, |stream: &TcpStream| stream.shutdown(std::net::Shutdown::Write));
+            }
+        }
+    })
+}
+
+fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name("metrics".to_owned()).spawn(work).map(drop)
+}
+
+struct Server {
+    page: Arc<Page>,
+    clients: Arc<AtomicUsize>,
+}
+
+impl Server {
+    fn new(page: &Arc<Page>) -> Self {
+        Self { page: Arc::clone(page), clients: Arc::default() }
+    }
+
+    /// Answers a client in a thread of its own, if there are not too many.
+    fn take<S: Read + Write + Send + 'static>(
+        &self,
+        mut stream: S,
+        end: impl Fn(&S) -> std::io::Result<()> + Send + 'static,
+    ) {
+        let (page, clients) = (Arc::clone(&self.page), Arc::clone(&self.clients));
+        if clients.fetch_add(1, Ordering::AcqRel) >= CLIENTS_MAX {
+            clients.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let counted = Arc::clone(&clients);
+        let answer = move || {
+            // Who does not wait for the answer needs none.
+            answer(&mut stream, &*page).and_then(|()| end(&stream)).ok();
+            counted.fetch_sub(1, Ordering::AcqRel);
+        };
+        if spawn(answer).is_err() {
+            clients.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+fn answer(stream: &mut (impl Read + Write), page: &Page) -> std::io::Result<()> {
+    let request = request(stream)?;
+    let mut words = request.lines().next().unwrap_or_default().split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = target.split('?').next().unwrap_or_default();
+    let (status, kind, body) = match (method, page(path)) {
+        ("GET" | "HEAD", Some((kind, body))) => ("200 OK", kind, body),
+        ("GET" | "HEAD", None) => ("404 Not Found", "text/plain", "not found\n".to_owned()),
+        _ => ("405 Method Not Allowed", "text/plain", "only GET\n".to_owned()),
+    };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    if method != "HEAD" {
+        stream.write_all(body.as_bytes())?;
+    }
+    stream.flush()
+}
+
+/// The head of a request, to its empty line.
+fn request(stream: &mut impl Read) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    let mut limited = stream.take(REQUEST_MAX);
+    let mut piece = [0; 1024];
+    while !bytes.windows(4).any(|four| four == b"\r\n\r\n") {
+        let count = limited.read(&mut piece)?;
+        if count == 0 {
+            return Err(std::io::Error::other("no end of the request"));
+        }
+        bytes.extend_from_slice(piece.get(..count).unwrap_or_default());
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that has asked, and hears.
+    struct Client {
+        asks: std::io::Cursor<Vec<u8>>,
+        hears: Vec<u8>,
+    }
+
+    impl Read for Client {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            let some = into.len().min(7);
+            self.asks.read(&mut into[..some])
+        }
+    }
+
+    impl Write for Client {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.hears.write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn heard(asked: &str) -> Option<String> {
+        let asks = std::io::Cursor::new(asked.as_bytes().to_vec());
+        let mut client = Client { asks, hears: Vec::new() };
+        let page = |path: &str| (path == "/x").then(|| ("text/plain", "all\n".to_owned()));
+        answer(&mut client, &page).ok()?;
+        Some(String::from_utf8(client.hears).expect("UTF-8"))
+    }
+
+    #[test]
+    fn pages_are_given_and_nothing_else() {
+        let said = heard("GET /x?a=b HTTP/1.1\r\nHost: a\r\n\r\n").expect("an answer");
+        assert!(
+            said.starts_with("HTTP/1.1 200 OK\r\n") && said.ends_with("\r\n\r\nall\n"),
+            "{said}"
+        );
+        let said = heard("HEAD /x HTTP/1.0\r\n\r\n").expect("an answer");
+        assert!(said.contains("Content-Length: 4\r\n") && said.ends_with("\r\n\r\n"), "{said}");
+        for (asked, status) in [
+            ("GET /y HTTP/1.1\r\n\r\n", "404"),
+            ("POST /x HTTP/1.1\r\n\r\n", "405"),
+            ("\r\n\r\n", "405"),
+        ] {
+            let said = heard(asked).expect("an answer");
+            assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{asked}: {said}");
+        }
+        assert_eq!(heard("GET /x HTTP/1.1\r\n"), None);
+        assert_eq!(heard(&"x".repeat(REQUEST_MAX as usize + 1)), None);
+    }
+}

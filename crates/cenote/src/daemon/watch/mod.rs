@@ -1,0 +1,145 @@
+//! What others watch the daemon by, and turn it by: files and sockets, without a command.
+//!
+//! ```text
+//!   parameters/NAME           a tunable each, to be read and written
+//!   metrics.sock              GET /metrics (Prometheus), /metrics.json
+//!   kstat/zfs/...             the same figures as a kernel module's files
+//! ```
+//!
+//! All of it is in the folder of the daemon's state. What cannot be shown is told, and keeps no
+//! daemon from its work.
+
+mod figures;
+mod http;
+mod kstats;
+mod metrics;
+mod parameters;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use cenote_cli::Host;
+use cenote_rt::{Notify, Runtime, tunables};
+
+use super::place::Place;
+use super::pools::Pools;
+use http::Page;
+use kstats::Kstats;
+use parameters::Parameters;
+
+/// All of it.
+#[derive(Debug)]
+pub(super) struct Watch {
+    parameters: Option<Arc<Parameters>>,
+    kstats: Arc<Mutex<Option<Kstats>>>,
+    /// Tells whoever writes them that tunables were set.
+    tuned: Arc<Notify>,
+    socket: PathBuf,
+}
+
+/// Tells what could not be done at a path.
+fn told<T>(at: &Path, done: std::io::Result<T>) -> Option<T> {
+    done.inspect_err(|error| eprintln!("{}: {error}", at.display())).ok()
+}
+
+impl Watch {
+    /// Shows everything. To be called in a task.
+    pub(super) fn start(place: &Place, pools: &Arc<Pools>) -> Self {
+        let tuned = Arc::new(Notify::new());
+        let (told_pools, told_tuned) = (Arc::downgrade(pools), Arc::clone(&tuned));
+        let act = move || {
+            told_tuned.notify_one();
+            if let Some(pools) = told_pools.upgrade() {
+                pools.pools().iter().for_each(|engine| engine.retune());
+            }
+        };
+        let folder = parameters::place(&place.state);
+        let parameters = told(&folder, Parameters::start(&folder, act));
+        let folder = place.state.join("kstat");
+        let kstats = Arc::new(Mutex::new(told(&folder, Kstats::create(&folder))));
+        let writer = Writer {
+            pools: Arc::downgrade(pools),
+            kstats: Arc::clone(&kstats),
+            tuned: Arc::clone(&tuned),
+            folder,
+        };
+        drop(cenote_rt::spawn(writer.run()));
+        let socket = place.state.join("metrics.sock");
+        let page = page(pools);
+        told(&socket, http::serve_unix(&socket, &page));
+        if let Some(address) = std::env::var("CENOTE_METRICS_LISTEN").ok().filter(|a| !a.is_empty())
+        {
+            told(Path::new(&address), http::serve_tcp(&address, &page));
+        }
+        Self { parameters, kstats, tuned, socket }
+    }
+
+    /// Tunables were set by a command.
+    pub(super) fn tuned(&self) {
+        self.tuned.notify_one();
+        if let Some(parameters) = &self.parameters {
+            parameters.show();
+        }
+    }
+
+    /// Takes away what says nothing true any more.
+    pub(super) fn stop(&self) {
+        if let Some(parameters) = &self.parameters {
+            parameters.remove();
+        }
+        std::fs::remove_file(&self.socket).ok();
+        let mut kstats = self.kstats.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kstats) = kstats.take() {
+            kstats.remove();
+        }
+    }
+}
+
+/// The pages of metrics.
+fn page(pools: &Arc<Pools>) -> Arc<Page> {
+    let (runtime, pools) = (Runtime::here(), Arc::downgrade(pools));
+    Arc::new(move |path| {
+        let (kind, form): (_, fn(&[metrics::Family]) -> String) = match path {
+            "/metrics" => ("text/plain; version=0.0.4", metrics::text),
+            "/metrics.json" => ("application/json", metrics::json),
+            _ => return None,
+        };
+        let engines = pools.upgrade()?.pools();
+        let figures = runtime.lend(|| cenote_rt::block_on(0, figures::collect(&engines)));
+        Some((kind, form(&metrics::families(&figures.ok()?))))
+    })
+}
+
+/// Writes kstats every few seconds, as long as there are pools that could be shown.
+struct Writer {
+    pools: Weak<Pools>,
+    kstats: Arc<Mutex<Option<Kstats>>>,
+    tuned: Arc<Notify>,
+    folder: PathBuf,
+}
+
+impl Writer {
+    async fn run(self) {
+        loop {
+            let Some(engines) = self.pools.upgrade().map(|pools| pools.pools()) else { return };
+            let figures = figures::collect(&engines).await;
+            // Nobody who waits keeps a pool.
+            drop(engines);
+            if !self.write(&figures) {
+                return;
+            }
+            let interval = Duration::from_secs(tunables::KSTAT_INTERVAL.get());
+            // Sooner if that has become shorter.
+            cenote_rt::until(interval, self.tuned.notified()).await;
+        }
+    }
+
+    /// Whether there is still anything to write.
+    fn write(&self, figures: &[figures::PoolFigures]) -> bool {
+        let mut kstats = self.kstats.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(kstats) = &mut *kstats else { return false };
+        told(&self.folder, kstats.write(figures));
+        true
+    }
+}

@@ -1,0 +1,159 @@
+//! What others watch the daemon by: tunables, figures, events, through commands, files and sockets.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::daemon::House;
+
+/// Waits until something holds: what a file or another process does comes a moment later.
+#[expect(clippy::disallowed_methods, reason = "other processes have a time of their own")]
+fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("never: {what}");
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// A page of the daemon's metrics.
+fn page(house: &House, target: &str) -> String {
+    let mut stream = UnixStream::connect(house.path("state/metrics.sock")).unwrap();
+    write!(stream, "GET {target} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    body.to_owned()
+}
+
+#[test]
+fn tunables_are_set_by_commands_and_by_files() {
+    let house = House::new("watch-tunables");
+    assert_eq!(house.run("tunable get zfs_txg_timeout"), "5\n");
+    let file = house.path("state/parameters/zfs_txg_timeout");
+    assert_eq!(read(&file), "5\n");
+    house.run("tunable set zfs_txg_timeout=0x7 zfs_arc_max=33554432");
+    assert_eq!(house.run("tunable get zfs_txg_timeout"), "7\n");
+    assert_eq!(read(&file), "7\n");
+    let list = house.run("tunable list -H txg_timeout");
+    assert_eq!(list, "zfs_txg_timeout\t7\t5\t1\t3600\n");
+    // Those of the daemon, and not of a command.
+    assert_eq!(house.run("tunable --embedded get zfs_txg_timeout"), "5\n");
+    let (status, said) = house.fails("tunable set zfs_txg_timeout=0 zfs_arc_max=1048576");
+    assert_eq!((status, said.as_str()), (1, "zfs_txg_timeout takes 1 to 3600, not 0\n"));
+    assert_eq!(house.run("tunable get zfs_arc_max"), "33554432\n");
+
+    std::fs::write(&file, "0x9\n").unwrap();
+    until("what was written holds", || house.run("tunable get zfs_txg_timeout") == "9\n");
+    until("the file says it as others do", || read(&file) == "9\n");
+    std::fs::write(&file, "never").unwrap();
+    until("what is no number is taken back", || read(&file) == "9\n");
+    assert!(read(&house.path("state/daemon.log")).contains("'never' is not a decimal or 0x"));
+    // The cache of a pool that is open follows.
+    house.create("none");
+    std::fs::write(house.path("state/parameters/zfs_arc_max"), "16777216").unwrap();
+    let capacity = "cenote_cache_capacity_bytes{pool=\"t\"} 16777216\n";
+    until("the cache is smaller", || page(&house, "/metrics").contains(capacity));
+    house.run("daemon stop");
+    assert!(!file.exists());
+    assert_eq!(house.run("tunable get zfs_txg_timeout"), "5\n");
+}
+
+#[test]
+fn figures_are_live() {
+    let house = House::new("watch-figures");
+    house.create("none");
+    let pairs = |text: &str| -> Vec<u64> {
+        text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    };
+    // Since the pool was made, and in an interval of a write.
+    let before = pairs(&house.run("zpool iostat -Hp t"));
+    assert!(before.len() == 6 && before[3] > 0, "{before:?}");
+    let watched = house.command(&["zpool", "iostat", "-Hpy", "t", "0.3", "2"]);
+    let mut watched = watched;
+    let child = watched.stdout(Stdio::piped()).spawn().unwrap();
+    house.run("zfs create -o mountpoint=none t/a");
+    let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    let rows: Vec<_> = said.lines().map(pairs).collect();
+    assert_eq!(rows.len(), 2, "{said}");
+    let after = pairs(&house.run("zpool iostat -Hp t"));
+    assert_eq!(after.len(), 6);
+    let leaves = house.run("zpool iostat -vHp t");
+    assert_eq!(leaves.lines().count(), 4, "{leaves}");
+    let histogram = house.run("zpool iostat -rHp t");
+    assert!(histogram.lines().skip(2).flat_map(pairs).sum::<u64>() > 0, "{histogram}");
+
+    let text = page(&house, "/metrics");
+    for line in [
+        "# TYPE cenote_pool_size_bytes gauge",
+        "cenote_pool_suspended{pool=\"t\"} 0",
+        "# TYPE cenote_vdev_service_seconds histogram",
+        "cenote_tunable{name=\"zfs_txg_timeout\"} 5",
+    ] {
+        assert!(text.lines().any(|there| there == line), "{line}\n{text}");
+    }
+    assert!(text.contains("cenote_pool_state{pool=\"t\",guid=\""), "{text}");
+    let json = page(&house, "/metrics.json");
+    assert!(json.starts_with("{\"cenote_info\":[{\"labels\":{\"version\":"), "{json}");
+
+    let kstat = house.path("state/kstat/zfs");
+    house.run("tunable set cenote_kstat_interval=1");
+    until("the pool is among the files", || read(&kstat.join("t/state")) == "ONLINE\n");
+    let arc = read(&kstat.join("arcstats"));
+    let hits = arc.lines().find(|line| line.starts_with("hits ")).unwrap();
+    assert_eq!(hits.split_whitespace().nth(1), Some("4"), "{arc}");
+    let io = read(&kstat.join("t/io"));
+    assert_eq!(
+        io.lines().map(|line| line.split_whitespace().count()).collect::<Vec<_>>()[1..],
+        [12, 12]
+    );
+    // As a folder in the place of /proc, for those who look there.
+    assert!(house.path("state/kstat/spl/kstat/zfs/t/io").exists());
+    house.run("zpool export t");
+    until("a pool that left leaves no files", || !kstat.join("t").exists());
+    house.run("daemon stop");
+    assert!(!kstat.exists() && !house.path("state/metrics.sock").exists());
+}
+
+#[test]
+fn events_are_followed() {
+    let house = House::new("watch-events");
+    house.run("daemon start");
+    let mut follow = house.command(&["zpool", "events", "-f", "-H", "t"]);
+    let mut follower = follow.stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(follower.stdout.take().unwrap()).lines();
+    house.create("none");
+    let d1 = house.text("pool/d1");
+    house.run(&format!("zpool offline t {d1}"));
+    house.run(&format!("zpool online t {d1}"));
+    house.run("zpool export t");
+    let mut classes = Vec::new();
+    while classes.last().is_none_or(|class| class != "sysevent.fs.zfs.pool_export") {
+        let line = said.next().unwrap().unwrap();
+        classes.push(line.split_once('\t').unwrap().1.to_owned());
+    }
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+    for class in ["sysevent.fs.zfs.pool_create", "resource.fs.zfs.statechange"] {
+        assert!(classes.iter().any(|there| there == class), "{classes:?}");
+    }
+    let all = house.run("zpool events");
+    assert!(all.starts_with("TIME                           CLASS\n"), "{all}");
+    assert_eq!(all.lines().count(), classes.len() + 1, "{all}");
+    assert_eq!(house.run("zpool events -H other"), "");
+    let verbose = house.run("zpool events -v t");
+    for line in ["class = \"resource.fs.zfs.statechange\"", "vdev_state = 0x2", "pool = \"t\""] {
+        assert!(verbose.lines().any(|there| there.trim() == line), "{line}\n{verbose}");
+    }
+    assert_eq!(house.run("zpool events -c"), format!("cleared {} events\n", classes.len()));
+    assert_eq!(house.run("zpool events -H"), "");
+}
