@@ -43,6 +43,6 @@ for unit_dir in "${unit_dirs[@]}"; do
   for unit in "$here/systemd/${unit_dir%%:*}"/*; do
     [ -f "$unit" ] || continue
     mkdir -p "$root/${unit_dir#*:}"
-    sed "s|/usr/bin/cenote|$prefix/bin/cenote|g" "$unit" > "$root/${unit_dir#*:}/${unit##*/}"
+    sed "s|^ExecStart=cenote |ExecStart=$prefix/bin/cenote |" "$unit" > "$root/${unit_dir#*:}/${unit##*/}"
   done
 done
