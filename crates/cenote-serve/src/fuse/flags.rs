@@ -1,6 +1,6 @@
 //! Flags and projects of nodes, as `lsattr`, `chattr` and `project` programs ask for them: with the
-//! ioctls that Linux has for that. Of its flags those are told that OpenZFS tells: immutable, append
-//! only, no dump, and that new nodes inherit the project.
+//! ioctls that Linux has for that. Of its flags those are told that OpenZFS tells: immutable,
+//! append only, no dump, and that new nodes inherit the project.
 //!
 //! Who may set them the kernel has decided when it asks.
 
