@@ -8,6 +8,10 @@ const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
 
 mod daemon;
 
+/// Records, tasks and dnodes are many small pieces that one thread makes and another drops.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     if let Some(status) = daemon::run(&args) {

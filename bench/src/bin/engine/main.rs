@@ -18,6 +18,10 @@ mod write;
 use args::Args;
 use cenote_rt::Result;
 
+/// The program's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const USAGE: &str = "\
 engine write DIR LAYOUT SIZE-MIB FILL-MIB RECORDSIZE COMPRESSION CHECKSUM OVERWRITES
 engine raw DIR LEAVES MIB           write and fsync so much to each of some files, nothing else

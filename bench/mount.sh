@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# mount: a mounted file system beside zfs-fuse (Debian's, unpacked and not installed) and the
+# kernel's btrfs on a loop file, in one run on one disk. As root.
+# BENCH_DIR: where the pools go (default: target/bench), BENCH_MIB: size of the file (default 1024),
+# BENCH_RECORDS: record sizes (default "128K 8K").
+here=$(dirname "$(dirname "$(readlink -f "$0")")")
+dir=${BENCH_DIR:-$here/target/bench}/mount mib=${BENCH_MIB:-1024}
+mkdir -p "$dir"
+CONFORMANCE_DIR=$dir . "$here/conformance/common.sh"
+need fio fio
+size=$((mib * 5))
+
+# --- what is mounted: each has `make_X RECORDS`, `again_X`, `end_X` ------------------------------
+
+make_cenote() { make_pool cenote $size compression=lz4 recordsize="$1"; start cenote; }
+again_cenote() { umount "$dir/cenote/at" && wait "${mounted[0]}"; start cenote; }
+end_cenote() { umount "$dir/cenote/at" && wait "${mounted[0]}"; mounted=(); rm -rf "$dir/cenote"; }
+
+zfs_fuse() { # PROGRAM ARGUMENT...
+  LD_LIBRARY_PATH=$(dirname "$(find "$tools/zfs-fuse" -name 'libfuse.so.2')") \
+    "$tools/zfs-fuse/$1" "${@:2}"
+}
+make_zfsfuse() {
+  mkdir -p "$dir/zfsfuse/at" /var/run/zfs
+  truncate -s "${size}M" "$dir/zfsfuse/d0"
+  zfs_fuse sbin/zfs-fuse -n -p "$dir/zfsfuse/pid" > "$dir/zfsfuse/said" 2>&1 &
+  peer=$!
+  until zfs_fuse sbin/zpool list >/dev/null 2>&1; do
+    kill -0 "$peer" 2>/dev/null || { cat "$dir/zfsfuse/said" >&2; die "zfs-fuse does not start"; }
+    sleep 0.2
+  done
+  zfs_fuse sbin/zpool create -O compression=on -O recordsize="$1" -m "$dir/zfsfuse/at" \
+    benchpeer "$dir/zfsfuse/d0"
+}
+again_zfsfuse() {
+  zfs_fuse sbin/zpool export benchpeer && zfs_fuse sbin/zpool import -d "$dir/zfsfuse" benchpeer
+}
+end_zfsfuse() {
+  zfs_fuse sbin/zpool destroy benchpeer; kill "$peer"; wait "$peer" || true
+  peer=; rm -rf "$dir/zfsfuse"
+}
+
+make_btrfs() {
+  mkdir -p "$dir/btrfs/at"
+  truncate -s "${size}M" "$dir/btrfs/d0"
+  "$tools/btrfs-progs/sbin/mkfs.btrfs" -q "$dir/btrfs/d0"
+  mount -o loop,compress=lzo "$dir/btrfs/d0" "$dir/btrfs/at"
+}
+again_btrfs() {
+  umount "$dir/btrfs/at" && mount -o loop,compress=lzo "$dir/btrfs/d0" "$dir/btrfs/at"
+}
+end_btrfs() { umount "$dir/btrfs/at"; rm -rf "$dir/btrfs"; }
+
+# --- the run -------------------------------------------------------------------------------------
+
+clean() {
+  leave
+  [ -z "${peer:-}" ] || { umount -l "$dir/zfsfuse/at" 2>/dev/null; kill "$peer" 2>/dev/null; }
+  umount "$dir/btrfs/at" 2>/dev/null || true
+}
+trap clean EXIT
+
+# fio's file of 1 MiB requests that are written once, then 8K of it at a time with fdatasync: what
+# the disk can do.
+bare() {
+  python3 - "$dir/bare" <<'PY'
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o600)
+os.unlink(sys.argv[1])
+block = os.urandom(1 << 20)
+for _ in range(64):
+    os.write(fd, block)
+os.fsync(fd)
+start, count = time.monotonic(), 0
+while time.monotonic() - start < 6:
+    os.pwrite(fd, block[:8192], count % 8192 * 8192)
+    os.fdatasync(fd)
+    count += 1
+print(f"write 8K, fsync each, 1/s\t{count / (time.monotonic() - start):.1f}")
+PY
+}
+
+drop() { sync; echo 3 > /proc/sys/vm/drop_caches; }
+
+run() { # PEER RECORDS
+  make_"$1" "$2"
+  local part
+  for part in write read random files; do
+    # Nothing is in memory: not in the kernel's cache, and not in that of the file system.
+    [ $part = write ] || { again_"$1"; drop; }
+    python3 "$here/bench/mount_load.py" "$dir/$1/at" "$mib" $part
+  done
+  end_"$1"
+}
+
+peers=${BENCH_PEERS:-"cenote zfsfuse btrfs"}
+case $peers in *zfsfuse*) unpack zfs-fuse zfs-fuse libfuse2 ;; esac
+case $peers in *btrfs*) unpack btrfs-progs btrfs-progs ;; esac
+for records in ${BENCH_RECORDS:-128K 8K}; do
+  bare > "$dir/figures-bare"
+  for peer_name in $peers; do
+    # Of btrfs there are no records: one run is enough.
+    [ "$peer_name" = btrfs ] && [ -s "$dir/figures-btrfs" ] && [ "$records" != 128K ] && continue
+    run "$peer_name" "$records" > "$dir/figures-$peer_name"
+  done
+  python3 - "$dir" "$records" "$mib" $peers <<'PY'
+import os, sys
+folder, records, mib, *peers = sys.argv[1:]
+def figures(name):
+    path = f"{folder}/figures-{name}"
+    rows = [line.rstrip().split("\t") for line in open(path)] if os.path.exists(path) else []
+    return {name: float(value) for name, value in rows}
+all_ = {name: figures(name) for name in [*peers, "bare"]}
+print(f"\nrecords of {records}, {mib} MiB, data 2:1 compressible; cenote lz4, zfs-fuse lzjb, btrfs lzo")
+names = ["cenote", *[name for name in [*peers, "bare"] if name != "cenote"]]
+print("| what | " + " | ".join(names) + " | ratios |")
+print("|---" * (len(names) + 2) + "|")
+for what, ours in all_["cenote"].items():
+    cells = [all_[name].get(what) for name in names]
+    ratios = [f"{ours / cell:.2f}" for cell in cells[1:] if cell]
+    print(f"| {what} | " + " | ".join(f"{cell:.0f}" if cell else "" for cell in cells)
+          + f" | {', '.join(ratios)} |")
+PY
+done
