@@ -24,6 +24,9 @@ use crate::io::Exit;
 
 /// Where devices are looked for when no directory is named.
 const DEFAULT_DIRECTORY: &str = "/dev";
+/// Directories, with colons between them, to look in instead of that (of the daemon, where it
+/// looks).
+const PATH_VARIABLE: &str = "ZPOOL_IMPORT_PATH";
 
 /// Runs the asynchronous part of a command on all processors.
 pub fn run<T>(command: impl Future<Output = Result<T, Exit>>) -> Result<T, Exit> {
@@ -140,6 +143,10 @@ impl Source {
     /// The pools of all directories and devices, opened by nobody yet.
     pub async fn scan(&self) -> Result<Scan, Exit> {
         let mut paths: Vec<PathBuf> = self.paths.iter().map(|path| self.path(path)).collect();
+        if paths.is_empty() {
+            let variable = std::env::var_os(PATH_VARIABLE);
+            paths.extend(variable.iter().flat_map(std::env::split_paths));
+        }
         if paths.is_empty() {
             paths.push(PathBuf::from(DEFAULT_DIRECTORY));
         }

@@ -304,6 +304,11 @@ fn lost_blocks_become_holes_and_are_told() {
             (!places.is_empty()).then_some((path, block, places))
         })
         .expect("a file to damage");
+    let mut shown = cenote();
+    shown.args(["where", "-H", "-d"]).arg(copy.path()).args(["g-basic/plain", &path]);
+    let shown = String::from_utf8(shown.output().unwrap().stdout).unwrap();
+    let line = |place: &u64| format!("131072\t{place}\t131072\tdata\t");
+    assert!(places.iter().any(|place| shown.contains(&line(place))), "{places:?}: {shown}");
     let whole = cat(&path).stdout;
     let device = fs::OpenOptions::new().write(true).open(copy.device(0)).unwrap();
     for place in places {

@@ -253,6 +253,8 @@ async fn snapshots(
         return Ok(());
     }
     drop((top, heads));
+    // Clones that go with them.
+    source.unmount(&doomed.names, parsed.has('f')).await?;
     Writer::run(source, name, Some(line), io, async |engine, _| {
         destroy(engine, &doomed.names, parsed.has('d')).await
     })

@@ -16,6 +16,7 @@ mod holds;
 pub(crate) mod json;
 pub(crate) mod list;
 mod mount;
+mod path;
 mod quotas;
 mod refuse;
 mod select;

@@ -17,6 +17,7 @@ use cenote_pool::props::{PropRow, PropType, PropValue};
 use cenote_pool::{Bookmark, Dataset, DatasetKind, DatasetName, Pool, Suffix};
 
 use super::columns::Column;
+use super::path;
 use super::value;
 use crate::err;
 use crate::io::{Exit, Io};
@@ -200,7 +201,7 @@ pub(super) async fn select(
         (None, false, true) if types.is_of_suffixes() => 1,
         (None, false, true) => 0,
     };
-    let is_walking = depth > 0;
+    let is_walking = depth > 0 || selection.depth.is_some();
     let mut walk = Walk {
         types,
         lists_snapshots: true,
@@ -212,7 +213,11 @@ pub(super) async fn select(
     let mut is_incomplete = false;
     if has_names {
         for name in &selection.names {
-            match start(source, name, types, is_walking).await {
+            let opened = async {
+                let name = path::dataset(source, name)?;
+                start(source, &name, types, is_walking).await
+            };
+            match opened.await {
                 Ok(item) => walk.from(item, selection.types.is_none()).await?,
                 Err(Exit::Failed(message)) => {
                     err!(io, "{message}")?;

@@ -45,7 +45,8 @@ pub(crate) fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Resul
         _ => {}
     }
     // A file system may have what its volumes are to inherit.
-    let is_of_type = property.types.contains(kind) || property.is_inheritable && kind == 'f';
+    let is_handed_on = property.is_inheritable && property.access != Access::SetOnce;
+    let is_of_type = property.types.contains(kind) || is_handed_on && kind == 'f';
     if !is_of_type {
         return Err(format!("'{name}' does not apply to datasets of this type"));
     }
@@ -123,6 +124,7 @@ fn check(property: &Property, text: &str, value: &Value) -> Result<(), String> {
             Err(format!("'{name}' must be an absolute path, 'none', or 'legacy'"))
         }
         "mountpoint" if text.len() > PATH_MAX => Err(format!("'{name}' is too long")),
+        "sharenfs" if !is_share(text) => Err(format!("'{name}' cannot be set to invalid options")),
         "volsize" if number == 0 => Err(format!("'{name}' cannot be zero")),
         "encryption" if number != 2 => {
             Err("encryption is not supported by this version of cenote".to_owned())
@@ -140,6 +142,51 @@ fn check(property: &Property, text: &str, value: &Value) -> Result<(), String> {
     }
 }
 
+/// Whether a text may be a value of `sharenfs`: on, off, or options of exports(5).
+fn is_share(text: &str) -> bool {
+    const OPTIONS: [&str; 37] = [
+        "rw",
+        "ro",
+        "sec",
+        "anon",
+        "root",
+        "insecure",
+        "secure",
+        "async",
+        "sync",
+        "no_wdelay",
+        "wdelay",
+        "nohide",
+        "hide",
+        "crossmnt",
+        "no_subtree_check",
+        "subtree_check",
+        "insecure_locks",
+        "secure_locks",
+        "no_auth_nlm",
+        "auth_nlm",
+        "no_acl",
+        "mountpoint",
+        "mp",
+        "fsuid",
+        "refer",
+        "replicas",
+        "root_squash",
+        "no_root_squash",
+        "all_squash",
+        "no_all_squash",
+        "fsid",
+        "anonuid",
+        "anongid",
+        "pnfs",
+        "no_pnfs",
+        "security_label",
+        "xprtsec",
+    ];
+    let is_option = |option: &str| OPTIONS.contains(&option.split('=').next().unwrap_or_default());
+    matches!(text, "on" | "off") || text.split(',').all(is_option)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,6 +202,7 @@ mod tests {
         assert_eq!(parse("recsize=1M", 'f'), of("recordsize", 1 << 20));
         assert_eq!(parse("quota=none", 'f'), of("quota", 0));
         assert_eq!(parse("snapshot_limit=none", 'f'), of("snapshot_limit", u64::MAX));
+        assert!(parse("sharenfs=rw=@10.0.0.0/8,no_root_squash", 'f').is_ok());
         for (text, want) in [
             ("nosuch=1", "invalid property 'nosuch'"),
             ("used=1", "'used' is readonly"),
@@ -162,6 +210,8 @@ mod tests {
             ("quota=x", "bad numeric value 'x'"),
             ("volsize=1G", "'volsize' does not apply to datasets of this type"),
             ("atime=maybe", "'atime' must be one of 'on | off'"),
+            ("volblocksize=16K", "'volblocksize' does not apply to datasets of this type"),
+            ("sharenfs=ON", "'sharenfs' cannot be set to invalid options"),
         ] {
             assert_eq!(parse(text, 'f'), Err(want.to_owned()), "{text}");
         }

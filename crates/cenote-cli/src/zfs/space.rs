@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use cenote_pool::DatasetKind;
 use cenote_pool::props::{SpaceOwner, SpaceRow};
 
+use super::path;
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::nicenum;
@@ -105,6 +106,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         return Err(Exit::failed(format!("cannot open '{name}': dataset does not exist")));
     }
     block_on(async {
+        let name = &*path::dataset(source, name)?;
         let dataset = source.dataset(name).await?;
         if dataset.kind().await? != DatasetKind::Filesystem {
             let text = "operation is only applicable to filesystems and their snapshots";

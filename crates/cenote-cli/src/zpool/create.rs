@@ -1,5 +1,6 @@
 //! `zpool create` and `zpool add`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_device::Device;
@@ -11,15 +12,16 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::engine::admin::NewVdevs;
 use cenote_pool::engine::create::CreateSpec;
 use cenote_pool::engine::{Engine, PropertyChange};
-use cenote_pool::features;
 use cenote_pool::import::Host;
+use cenote_pool::{AllocationClass, Pool, features};
 use cenote_vdev::create::{self, CreateError, Guids};
 
 use super::block_on;
+use super::config_table::{SECTIONS, section};
 use super::layout::{Devices, Layout};
 use super::redundancy;
 use super::setting::Wanted;
-use crate::getopt::{self, Parsed};
+use crate::getopt::{self, Long, Parsed};
 use crate::host::Taken;
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
@@ -65,7 +67,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             devices.check_redundancy(&layout)?;
         }
         if parsed.has('n') {
-            let preview = layout.preview(name, &[]);
+            let preview = layout.preview(name, &BTreeMap::new());
             write!(io.out, "would create '{name}' with the following layout:\n\n{preview}")?;
             return Ok(());
         }
@@ -300,9 +302,20 @@ fn all_devices<'a>(
     leaves.filter_map(device).collect()
 }
 
+/// What [`getopt`] reports the long options as.
+const IN_USE: char = '1';
+const REPLICATION: char = '2';
+const ASHIFT: char = '3';
+/// What `zpool add -f` stands for, one by one; sizes of sectors may differ anyway.
+const OVERRIDES: [Long; 3] = [
+    Long::flag("allow-in-use", IN_USE),
+    Long::flag("allow-replication-mismatch", REPLICATION),
+    Long::flag("allow-ashift-mismatch", ASHIFT),
+];
+
 /// Runs `zpool add`.
 pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let parsed = getopt::parse(args, "fgLno:P", &[])?;
+    let parsed = getopt::parse(args, "fgLno:P", &OVERRIDES)?;
     let mut wanted = Wanted::default();
     for text in parsed.values('o') {
         match text.split_once('=') {
@@ -322,12 +335,19 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let is_dry = parsed.has('n');
     let line = command_line(Tool::Zpool, "add", args);
     let line = (!is_dry).then_some(&line[..]);
+    if parsed.has('f') && OVERRIDES.iter().any(|long| parsed.has(long.letter)) {
+        return Err(Exit::usage(
+            "'-f' option is not allowed with '--allow-replication-mismatch', \
+             '--allow-ashift-mismatch', or '--allow-in-use'",
+        ));
+    }
     block_on(Writer::run(source, name, line, io, async |engine, io| {
         let layout = Layout::parse(words)?;
         let cannot = format!("cannot add to '{name}'");
-        let devices = Devices::open(source, &layout, parsed.has('f')).await?;
+        let takes_used = parsed.has('f') || parsed.has(IN_USE);
+        let devices = Devices::open(source, &layout, takes_used).await?;
         let root = engine.vdev_config();
-        if !parsed.has('f') {
+        if !parsed.has('f') && !parsed.has(REPLICATION) {
             devices.check_redundancy(&layout)?;
             if let Some(text) = redundancy::mismatch_with(&root, &layout.groups) {
                 let how = "use '-f' to override the following errors:";
@@ -335,7 +355,7 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             }
         }
         if is_dry {
-            let preview = layout.preview(name, &tree(&root));
+            let preview = layout.preview(name, &sections(&*engine.view().await?).await?);
             write!(io.out, "would update '{name}' to the following configuration:\n\n{preview}")?;
             return Ok(());
         }
@@ -374,18 +394,25 @@ fn new_vdevs(
     Ok(NewVdevs { tops, spares: all_spares, caches: all_caches, devices })
 }
 
-/// The vdevs of a pool as lines of a preview.
-fn tree(root: &VdevConfig) -> Vec<String> {
-    let mut lines = Vec::new();
-    for top in &root.children {
-        let path = |leaf: &VdevConfig| {
-            leaf.leaf.path.as_ref().map(|path| path.to_string_lossy().into_owned())
-        };
-        lines.push(format!(
-            "  {}",
-            path(top).unwrap_or_else(|| format!("{}-{}", top.kind.name(), top.id))
-        ));
-        lines.extend(top.children.iter().filter_map(path).map(|path| format!("    {path}")));
+/// What a pool has as lines of a preview, by section.
+async fn sections(pool: &Pool) -> Result<BTreeMap<&'static str, Vec<String>>, Exit> {
+    let status = pool.status().await?;
+    let mut sections: BTreeMap<_, Vec<String>> = BTreeMap::new();
+    let titles = [("", AllocationClass::Normal)];
+    let others = SECTIONS.iter().map(|(class, title)| (*title, *class));
+    for (title, class) in titles.into_iter().chain(others) {
+        for top in section(&status.root, class) {
+            let is_numbered = title.is_empty() || top.children.is_empty();
+            // Only ordinary ones go by their number there.
+            let name = if is_numbered { &top.name } else { top.kind.name() };
+            let lines = sections.entry(title).or_default();
+            lines.push(format!("  {name}"));
+            lines.extend(top.children.iter().map(|leaf| format!("    {}", leaf.name)));
+        }
     }
-    lines
+    for (title, devices) in [("cache", &status.caches), ("spares", &status.spares)] {
+        let lines = devices.iter().map(|device| format!("  {}", device.name));
+        sections.insert(title, lines.collect());
+    }
+    Ok(sections)
 }

@@ -4,11 +4,12 @@ use serde_json::Map;
 
 use super::json::{self, Form};
 use super::list::{self, pool_json, pool_key};
-use super::{block_on, pools};
-use crate::getopt;
+use super::names::Names;
+use super::{block_on, pools, vdev_props};
+use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
-use crate::zfs::columns::{self, Column};
+use crate::zfs::columns::{self, Column, Field};
 use crate::zfs::get::{Row, render};
 use crate::zfs::json as zfs_json;
 
@@ -20,23 +21,16 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let [wanted, names @ ..] = &parsed.operands[..] else {
         return Err(Exit::usage("missing property argument"));
     };
+    if let Some(result) = block_on(of_vdevs(source, wanted, names, &parsed, &fields, io))? {
+        return result;
+    }
     // Only a pool tells what `all` is.
     let wanted = match wanted.as_str() {
         "all" => None,
         list => Some(list::pool_columns(list)?),
     };
     let is_literal = parsed.has('p') || form.has_numbers;
-    let missing = |name: &str| {
-        if let Some((pool, _)) = names.split_first()
-            && pool != name
-        {
-            return format!(
-                "cannot get properties of '{name}': not a pool; properties of vdevs are not \
-                 supported by this version of cenote"
-            );
-        }
-        format!("Cannot get properties of {name}: no such pool available.")
-    };
+    let missing = |name: &str| format!("Cannot get properties of {name}: no such pool available.");
     block_on(async {
         let pools = pools(source, names, missing, io).await?;
         let (mut rows, mut all, mut width, mut name_width) = (Vec::new(), Map::new(), 0, 0);
@@ -87,4 +81,38 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         }
         pools.finish()
     })
+}
+
+/// Properties of vdevs, if that is what the words behind a pool's name mean.
+async fn of_vdevs(
+    source: &Source,
+    list: &str,
+    words: &[String],
+    parsed: &Parsed,
+    fields: &[Field],
+    io: &mut Io<'_>,
+) -> Result<Option<CommandResult>, Exit> {
+    let Some((pool, words)) = words.split_first().filter(|(_, words)| !words.is_empty()) else {
+        return Ok(None);
+    };
+    let Ok(pool) = source.pool(pool).await else { return Ok(None) };
+    let status = pool.status().await?;
+    let names = Names::default().within(&pool.config().vdev_tree);
+    let Some(vdevs) = vdev_props::find(&status, words, &names) else { return Ok(None) };
+    if parsed.has('j') {
+        let text =
+            "cannot get properties of vdevs as JSON: not supported by this version of cenote";
+        return Err(Exit::failed(text));
+    }
+    let wanted = vdev_props::columns(list)?;
+    let rows = vdevs
+        .into_iter()
+        .flat_map(|vdev| vdev_props::rows(&status, vdev, &wanted, &names, parsed.has('p')));
+    let rows: Vec<Row> = rows.collect();
+    let widest = |part: fn(&Row) -> &String| {
+        rows.iter().map(|row| part(row).chars().count()).max().unwrap_or(0)
+    };
+    let (name_width, width) = (widest(|row| &row.name), widest(|row| &row.value));
+    write!(io.out, "{}", render(&rows, fields, parsed.has('H'), name_width, width))?;
+    Ok(Some(Ok(())))
 }

@@ -3,6 +3,7 @@
 //! What is wrong with the words is told in OpenZFS's order: the words themselves, then paths, then
 //! devices that are somebody's, then vdevs that keep data less safe than others.
 
+use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -126,10 +127,10 @@ impl Layout {
         tops.chain(&self.spares).chain(&self.caches)
     }
 
-    /// The layout as a tree below the name of the pool.
-    pub(super) fn preview(&self, name: &str, above: &[String]) -> String {
+    /// The layout as a tree below the name of the pool, each section behind what is there of it.
+    pub(super) fn preview(&self, name: &str, there: &BTreeMap<&str, Vec<String>>) -> String {
         let mut lines = vec![name.to_owned()];
-        lines.extend(above.iter().cloned());
+        let there = |title| there.get(title).cloned().unwrap_or_default();
         let classes = [
             (VdevClass::Normal, ""),
             (VdevClass::Dedup, "dedup"),
@@ -138,9 +139,11 @@ impl Layout {
         ];
         for (class, title) in classes {
             let groups = self.groups.iter().filter(|group| group.class == class);
-            if !title.is_empty() && groups.clone().next().is_some() {
+            let before = there(title);
+            if !title.is_empty() && (groups.clone().next().is_some() || !before.is_empty()) {
                 lines.push(title.to_owned());
             }
+            lines.extend(before);
             for group in groups {
                 let mut indent = "  ";
                 if let Some(word) = &group.word {
@@ -151,8 +154,10 @@ impl Layout {
             }
         }
         for (title, paths) in [("cache", &self.caches), ("spares", &self.spares)] {
-            if !paths.is_empty() {
+            let before = there(title);
+            if !paths.is_empty() || !before.is_empty() {
                 lines.push(title.to_owned());
+                lines.extend(before);
                 lines.extend(paths.iter().map(|path| format!("  {path}")));
             }
         }
@@ -406,7 +411,7 @@ mod tests {
         let text = "\tt\n\t  mirror\n\t    /a\n\t    /b\n\t  raidz2\n\t    /c\n\t    /d\n\t    /e\n\
                     \tspecial\n\t  /h\n\tlogs\n\t  mirror\n\t    /f\n\t    /g\n\
                     \tcache\n\t  /i\n\tspares\n\t  /j\n";
-        assert_eq!(layout.map(|layout| layout.preview("t", &[])), Ok(text.to_owned()));
+        assert_eq!(layout.map(|layout| layout.preview("t", &BTreeMap::new())), Ok(text.to_owned()));
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod setting;
 mod status;
 mod status_json;
 mod status_text;
+mod vdev_props;
 mod wait;
 
 use std::sync::Arc;
