@@ -4,6 +4,7 @@
 //! a session the pools are those of a [`Host`], the daemon: they stay open, what they hold is
 //! mounted, and a command only asks and changes them.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +23,21 @@ pub trait Host: Send + Sync {
     /// Takes a pool that was created or imported, and shows what it holds.
     fn take(&self, engine: Arc<Engine>, how: Taken) -> BoxFuture<'_, CommandResult>;
 
-    /// Shows nothing of a pool any more, and forgets it. Who asked closes it.
-    fn release<'a>(&'a self, pool: &'a str, is_forced: bool) -> BoxFuture<'a, CommandResult>;
+    /// Shows nothing of a pool any more, and forgets it. Who asked closes it; `deed` is what he
+    /// does with it.
+    fn release<'a>(
+        &'a self,
+        pool: &'a str,
+        deed: &'a str,
+        is_forced: bool,
+    ) -> BoxFuture<'a, CommandResult>;
 
-    /// Looks at what has changed in a pool: what was mounted moves or goes, what is new comes.
-    fn follow<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult>;
+    /// Looks at what has changed in a pool: what was mounted moves or goes, what is new comes. If
+    /// `is_quiet`, nothing but what is gone for good moves, now or when somebody looks again.
+    fn follow<'a>(&'a self, pool: &'a str, is_quiet: bool) -> BoxFuture<'a, CommandResult>;
 
     /// Mounts a file system where its properties say.
-    fn mount<'a>(&'a self, dataset: &'a str, options: &'a str) -> BoxFuture<'a, CommandResult>;
+    fn mount<'a>(&'a self, dataset: &'a str, wish: &'a MountWish) -> BoxFuture<'a, CommandResult>;
 
     /// Mounts every file system of a pool that wants to be.
     fn mount_all<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult>;
@@ -39,6 +47,12 @@ pub trait Host: Send + Sync {
 
     /// What is mounted, by dataset, and where.
     fn mounts(&self) -> Vec<(String, PathBuf)>;
+
+    /// Acts by tunables that a command has set, and shows them.
+    fn tuned(&self);
+
+    /// What happened to the pools, also to those that left not long ago.
+    fn events(&self) -> Vec<Arc<EventLog>>;
 }
 
 /// How a pool comes to a host.
@@ -47,15 +61,20 @@ pub struct Taken {
     /// Mount points are below this folder, and nothing is remembered (`-R`).
     pub altroot: Option<PathBuf>,
     /// Where the pool is remembered instead (property `cachefile`); empty for nowhere.
-
-    /// Acts by tunables that a command has set, and shows them.
-    fn tuned(&self);
-
-    /// What happened to the pools, also to those that left not long ago.
-    fn events(&self) -> Vec<Arc<EventLog>>;
     pub cache_file: Option<PathBuf>,
     /// Nothing is mounted (`-N`).
     pub is_unmounted: bool,
+}
+
+/// How a file system is to be mounted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MountWish {
+    /// Options of the mount, which go before properties (`-o`).
+    pub options: String,
+    /// A folder that is not empty is hidden, whatever `overlay` says (`-O`).
+    pub is_overlay: bool,
+    /// Where it is mounted, if properties leave that to whoever mounts it (`legacy`).
+    pub place: Option<PathBuf>,
 }
 
 /// A command in a session.
@@ -90,6 +109,7 @@ pub struct Caller {
     uid: u32,
     gid: u32,
     folder: PathBuf,
+    input: Option<Arc<OwnedFd>>,
     gone: Gone,
 }
 
@@ -97,7 +117,18 @@ impl Caller {
     /// A user, in a working directory.
     #[must_use]
     pub fn new(uid: u32, gid: u32, folder: PathBuf) -> Self {
-        Self { uid, gid, folder, gone: Gone::default() }
+        Self { uid, gid, folder, input: None, gone: Gone::default() }
+    }
+
+    /// The same with his standard input.
+    #[must_use]
+    pub fn with_input(self, input: OwnedFd) -> Self {
+        Self { input: Some(Arc::new(input)), ..self }
+    }
+
+    /// His standard input.
+    pub(crate) fn input(&self) -> Option<Arc<OwnedFd>> {
+        self.input.clone()
     }
 
     /// His uid.

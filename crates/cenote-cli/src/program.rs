@@ -73,11 +73,14 @@ pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
 }
 
 fn in_session(tool: Tool, session: &Session, args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let source = Source { session: Some(session.clone()), ..Source::default() };
-    if let Some(verb) = args.first()
+    // What others change stays where it is mounted.
+    let leaves_mounts = !session.caller.is_trusted();
+    let source = Source { session: Some(session.clone()), leaves_mounts, ..Source::default() };
+    if let Some(verb) = args.first().map(|verb| full(verb))
         && tool.has_verb(verb)
         && !session.caller.is_trusted()
-        && !(OPEN_VERBS.contains(&verb.as_str()) && is_harmless(verb, args))
+        && !(tool == Tool::Zfs && zfs::ASKING_VERBS.contains(&verb))
+        && !(OPEN_VERBS.contains(&verb) && is_harmless(verb, args))
     {
         return Err(Exit::failed(format!("cannot {verb}: permission denied")));
     }
@@ -87,6 +90,16 @@ fn in_session(tool: Tool, session: &Session, args: &[String], io: &mut Io<'_>) -
 /// Whether a verb that anybody may use does nothing but show.
 fn is_harmless(verb: &str, args: &[String]) -> bool {
     verb != "mount" || args.len() == 1
+}
+
+/// The whole word for what is short for a verb.
+fn full(verb: &str) -> &str {
+    match verb {
+        "recv" => "receive",
+        "snap" => "snapshot",
+        "umount" => "unmount",
+        other => other,
+    }
 }
 
 /// Runs the program with `args` (the program's name first) and returns its exit status.
@@ -103,6 +116,7 @@ pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
         "zpool" => openzfs_tool(Tool::Zpool, Source::default(), rest, io),
         "zfs" => openzfs_tool(Tool::Zfs, Source::default(), rest, io),
         "zdb" => zdb::run(rest, io),
+        "tunable" => tunable::run(None, rest, io),
         _ => own_verb(tool, rest, io),
     };
     finish_all(result, io)
@@ -116,7 +130,6 @@ fn finish_all(result: CommandResult, io: &mut Io<'_>) -> i32 {
 
 fn finish(result: CommandResult, io: &mut Io<'_>) -> i32 {
     match result {
-        "tunable" => tunable::run(None, rest, io),
         Ok(()) => 0,
         Err(Exit::Status(status)) => status,
         Err(Exit::Pipe) => 141,
@@ -146,10 +159,7 @@ fn openzfs_tool(tool: Tool, source: Source, args: &[String], io: &mut Io<'_>) ->
             write!(io.out, "{}", tool.usage())?;
             return Ok(());
         }
-        "recv" => "receive",
-        "snap" => "snapshot",
-        "umount" => "unmount",
-        other => other,
+        other => full(other),
     };
     if !tool.has_verb(verb) {
         let usage = tool.usage();

@@ -8,6 +8,7 @@
 //! What cannot be opened is said in OpenZFS's words, once, in this file; a command only passes the
 //! [`Exit`] on.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub struct Source {
     pub txg: Option<u64>,
     /// Who has the pools open, where somebody has.
     pub session: Option<Session>,
+    /// What is mounted stays where it is, whatever changes (`-u`).
+    pub leaves_mounts: bool,
 }
 
 impl Source {
@@ -93,6 +96,11 @@ impl Source {
         }
     }
 
+    /// The same for a command that leaves what is mounted where it is, if `is_wanted`.
+    pub(crate) fn leaving_mounts(&self, is_wanted: bool) -> Self {
+        Self { leaves_mounts: self.leaves_mounts || is_wanted, ..self.clone() }
+    }
+
     /// Whether there is anywhere that pools could come from.
     pub(crate) fn has_pools(&self) -> bool {
         self.embedded || self.session.is_some()
@@ -104,6 +112,19 @@ impl Source {
         match &self.session {
             Some(session) => session.caller.folder().join(path),
             None => path,
+        }
+    }
+
+    /// Whether whoever gives the command may do everything.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.session.as_ref().is_none_or(|session| session.caller.is_trusted())
+    }
+
+    /// What whoever gives the command sends.
+    pub(crate) fn input(&self) -> Input {
+        match self.session.as_ref().and_then(|session| session.caller.input()) {
+            Some(lent) => Input::Lent(lent),
+            None => Input::Own(std::io::stdin()),
         }
     }
 
@@ -217,6 +238,23 @@ impl Source {
     }
 }
 
+/// Standard input of whoever gives a command.
+pub(crate) enum Input {
+    /// This process's.
+    Own(std::io::Stdin),
+    /// That of another process.
+    Lent(Arc<OwnedFd>),
+}
+
+impl AsFd for Input {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Own(stdin) => stdin.as_fd(),
+            Self::Lent(lent) => lent.as_fd(),
+        }
+    }
+}
+
 /// A dataset of an open pool, or OpenZFS's words for why there is none.
 pub async fn dataset_of(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
     pool.dataset(name).await.map_err(|error| match error.cause::<BadName>() {
@@ -281,11 +319,19 @@ async fn load_key(pool: &Arc<Pool>, name: &str, file: &str) -> Result<(), Exit> 
     let failed = |text: String| Exit::failed(format!("Key load error: {text}"));
     let material = std::fs::read(argument::path(file))
         .map_err(|error| failed(format!("Failed to open key material file: {file}: {error}")))?;
-    let Err(error) = pool.load_key(&dataset, &material).await else { return Ok(()) };
-    Err(failed(match error.cause::<KeyError>() {
+    match pool.load_key(&dataset, &material).await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(key_failure(&dataset, &error).await),
+    }
+}
+
+/// What is said of a key that is not loaded.
+pub(crate) async fn key_failure(dataset: &Dataset, error: &Error) -> Exit {
+    let name = dataset.name();
+    let text = match error.cause::<KeyError>() {
         Some(KeyError::NotEncrypted) => format!("'{name}' is not encrypted."),
         Some(KeyError::NotRoot) => {
-            let root = dataset.encryption_root().await?.unwrap_or_default();
+            let root = dataset.encryption_root().await.ok().flatten().unwrap_or_default();
             format!("Keys must be loaded for encryption root of '{name}' ({root}).")
         }
         Some(KeyError::AlreadyLoaded) => format!("Key already loaded for '{name}'."),
@@ -293,7 +339,8 @@ async fn load_key(pool: &Arc<Pool>, name: &str, file: &str) -> Result<(), Exit> 
             format!("Incorrect key provided for '{name}'.")
         }
         _ => error.to_string(),
-    }))
+    };
+    Exit::failed(format!("Key load error: {text}"))
 }
 
 #[cfg(test)]

@@ -52,8 +52,8 @@ pub(crate) enum After {
     Destroy,
     /// It stays in use by this host, without anybody who has it open.
     Rest,
-    /// Whoever has it open keeps it, and looks at what has changed.
-    Stay(Arc<dyn host::Host>),
+    /// Whoever has it open keeps it, and looks at what has changed; with true, mounts stay.
+    Stay(Arc<dyn host::Host>, bool),
     /// Whoever has pools open gets it.
     Keep(Arc<dyn host::Host>, Taken),
 }
@@ -82,6 +82,9 @@ impl After {
 /// # Errors
 /// Those of reading it, and of what a crash left.
 pub async fn prepare(engine: &Arc<Engine>) -> Result<(), Exit> {
+    if engine.is_read_only() {
+        return Ok(());
+    }
     let has_objects = engine.has_feature("userobj_accounting").await?;
     let has_projects = engine.has_feature("project_quota").await?;
     engine.set_probe(owners(has_objects, has_projects));
@@ -121,7 +124,7 @@ impl Writer {
             let engine = session.pool(name)?;
             let uid = source.uid();
             engine.serve(u64::from(uid));
-            let stay = After::Stay(Arc::clone(&session.host));
+            let stay = After::Stay(Arc::clone(&session.host), source.leaves_mounts);
             return Ok(Self { engine, found: stay.clone(), done: stay, uid });
         }
         let scan = source.scan().await?;
@@ -199,6 +202,9 @@ impl Writer {
 
     /// Records the command.
     pub(crate) async fn record(&self, line: &str) -> CommandResult {
+        if self.engine.is_read_only() {
+            return Ok(());
+        }
         let hostname = Host::current().hostname;
         let who = u64::from(self.uid);
         let command = Command { line: line.to_owned(), who, hostname };
@@ -214,8 +220,9 @@ impl Writer {
         io: &mut Io<'_>,
         how: impl AsyncFnOnce(&Engine) -> cenote_rt::Result<()>,
     ) -> CommandResult {
-        if let After::Stay(host) = &self.found {
-            host.release(&self.engine.name(), is_forced).await?;
+        if let After::Stay(host, _) = &self.found {
+            let deed = line.split(' ').nth(1).unwrap_or_default();
+            host.release(&self.engine.name(), deed, is_forced).await?;
         }
         let closed = match self.record(line).await {
             Ok(()) => how(&self.engine).await.map_err(Exit::from),
@@ -225,7 +232,7 @@ impl Writer {
             Ok(()) => self.tell(io),
             Err(exit) => {
                 let found = match &self.found {
-                    After::Stay(host) => After::Keep(Arc::clone(host), Taken::default()),
+                    After::Stay(host, _) => After::Keep(Arc::clone(host), Taken::default()),
                     other => other.clone(),
                 };
                 Self { found, ..self }.carry_out(None, io, async |_, _| Err(exit)).await
@@ -238,7 +245,7 @@ impl Writer {
             After::Export => self.engine.export().await?,
             After::Destroy => self.engine.destroy().await?,
             After::Rest => self.engine.rest().await.map(drop)?,
-            After::Stay(host) => host.follow(&self.engine.name()).await?,
+            After::Stay(host, is_quiet) => host.follow(&self.engine.name(), *is_quiet).await?,
             After::Keep(host, how) => host.take(Arc::clone(&self.engine), how.clone()).await?,
         }
         Ok(())

@@ -71,6 +71,17 @@ impl Listener {
         }
     }
 
+    /// Takes over a socket that is listened on already, as whoever made it gave it a name. To be
+    /// called in a runtime.
+    ///
+    /// # Errors
+    /// `Kind::Io`.
+    pub fn over(socket: std::os::unix::net::UnixListener, path: PathBuf) -> Result<Self> {
+        socket.set_nonblocking(true).map_err(failed)?;
+        let socket = UnixListener::from_std(socket).map_err(failed)?;
+        Ok(Self { socket: Socket::Unix(socket), address: Address::Unix(path) })
+    }
+
     /// Where it listens, with the port that it got.
     #[must_use]
     pub fn address(&self) -> &Address {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cenote_pool::engine::Engine;
 use cenote_rt::net::Address;
 use cenote_serve::Signals;
-use cenote_serve::nbd::{Exports, Server};
+use cenote_serve::nbd::{Exports, Server, Subtree};
 
 use super::{parse, wrong_use};
 use crate::getopt::Long;
@@ -69,7 +69,7 @@ async fn serve(
 ) -> CommandResult {
     // What nobody makes durable is on disk after some seconds.
     engine.keep();
-    let exports = Exports::new(Arc::clone(engine), name, is_read_only);
+    let exports = Exports::new(Subtree::new(Arc::clone(engine), name, is_read_only));
     let names = exports.names().await?;
     let failed =
         |error: cenote_rt::Error| Exit::failed(format!("cannot listen at '{address}': {error}"));

@@ -10,11 +10,13 @@ use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind};
 
 use super::create::{FileSystemOptions, wording};
+use super::permits;
 use super::quotas::Limit;
 use super::refuse::{check_inheritable, existing};
 use super::setting::{self, Moment, Setting};
 use crate::err;
 use crate::getopt::{self, Parsed};
+use crate::host::MountWish;
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{Source, dataset_of};
 use crate::usage::Tool;
@@ -50,7 +52,7 @@ pub(super) async fn below(head: &Dataset, found: &mut Vec<Dataset>) -> CommandRe
 }
 
 /// A head, and with `all` those below it.
-async fn heads(source: &Source, name: &str, all: bool) -> Result<Vec<Dataset>, Exit> {
+pub(super) async fn heads(source: &Source, name: &str, all: bool) -> Result<Vec<Dataset>, Exit> {
     let head = existing(source, name).await?;
     let mut found = vec![head.clone()];
     if all {
@@ -86,6 +88,8 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
                 if let Err(error) = cenote_pool::DatasetName::parse(&name) {
                     return Err(not_made(&name, &error.to_string()));
                 }
+                let right = ("create snapshot", name.as_str());
+                permits::need_for(source, &head, &["snapshot"], right).await?;
                 if head.snapshot(short).await.is_ok() || wanted.contains(&name) {
                     return Err(not_made(&name, "dataset already exists"));
                 }
@@ -107,6 +111,7 @@ fn not_made(name: &str, why: &str) -> Exit {
 
 fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "pruf", &[])?;
+    let source = &source.leaving_mounts(parsed.has('u'));
     let (from, to) = match &parsed.operands[..] {
         [] => return Err(Exit::usage("missing source dataset argument")),
         [_] => return Err(Exit::usage("missing target dataset argument")),
@@ -129,7 +134,8 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
                 None => to,
             };
             let must_be_there = if parsed.has('r') { head } else { from };
-            existing(source, must_be_there).await?;
+            let found = existing(source, must_be_there).await?;
+            permits::need_for(source, &found, &["rename"], ("rename", from)).await?;
             let work = async |engine: &Arc<Engine>, _: &mut Io<'_>| {
                 let done = engine.rename_snapshot(head, old, new, parsed.has('r')).await;
                 done.map_err(|error| cannot(&wording(&error)))
@@ -138,6 +144,9 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         }
         let dataset = existing(source, from).await?;
         check_target(source, &dataset, from, to).await?;
+        permits::need(source, &dataset, &["rename", "mount"], "rename").await?;
+        let pool = dataset.pool();
+        permits::need_above(source, pool, to, &["create", "mount"], "rename").await?;
         let missing = missing_parents(&dataset, to).await;
         if !missing.is_empty() && !parsed.has('p') {
             return Err(cannot("parent does not exist"));
@@ -196,9 +205,12 @@ fn promote(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
     };
     block_on(async {
         let dataset = existing(source, name).await?;
-        if dataset.origin().await?.is_none() {
+        let Some(origin) = dataset.origin().await? else {
             return Err(Exit::failed(format!("cannot promote '{name}': not a cloned filesystem")));
-        }
+        };
+        permits::need(source, &dataset, &["promote", "mount"], "promote").await?;
+        permits::need_for(source, &origin, &["promote"], ("promote", name)).await?;
+        drop(origin);
         drop(dataset);
         Writer::run(source, name, Some(line), io, async |engine, _| {
             engine.promote(name).await.map_err(|error| {
@@ -230,6 +242,9 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         let head = existing(source, head_name).await?;
         let later = Later::than(&snapshot, &head).await?;
         later.check(name, &parsed)?;
+        permits::need(source, &head, &["rollback"], "rollback").await?;
+        let lost = [&later.clones[..], &later.snapshots].concat();
+        permits::need_on(source, head.pool(), &lost, &["destroy", "mount"], "destroy").await?;
         drop((snapshot, head));
         let mut doomed = later.clones.clone();
         doomed.push(head_name.to_owned());
@@ -243,7 +258,7 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         if let Some(session) = source.session.as_ref()
             && unmounted.iter().any(|name| name == head_name)
         {
-            session.host.mount(head_name, "").await?;
+            session.host.mount(head_name, &MountWish::default()).await?;
         }
         done
     })
@@ -312,6 +327,7 @@ impl Later {
 
 fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "u", &[])?;
+    let source = &source.leaving_mounts(parsed.has('u'));
     let count = parsed.operands.iter().take_while(|operand| operand.contains('=')).count();
     if parsed.operands.is_empty() {
         return Err(Exit::usage("missing arguments"));
@@ -327,6 +343,11 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
         for name in names {
             let dataset = existing(source, name).await?;
             let changes = Changes::of(&dataset, settings).await?;
+            for text in settings {
+                let property = text.split('=').next().unwrap_or_default();
+                let right = permits::of_property(property);
+                permits::need(source, &dataset, &[&right], "set property for").await?;
+            }
             drop(dataset);
             Writer::run(source, name, Some(line), io, async |engine, _| {
                 changes.make(engine, name).await
@@ -458,6 +479,10 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
     block_on(async {
         for name in names {
             let all = heads(source, name, parsed.has('r')).await?;
+            let right = permits::of_property(property);
+            for dataset in &all {
+                permits::need(source, dataset, &[&right], "set property for").await?;
+            }
             let all: Vec<_> = all.iter().map(|dataset| dataset.name().to_owned()).collect();
             Writer::run(source, name, Some(line), io, async |engine, _| {
                 for dataset in all {
@@ -495,6 +520,7 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
     block_on(async {
         if source_name.contains('#') {
             let of = existing(source, &head(&source_name)).await?;
+            permits::need_for(source, &of, &["bookmark"], ("create bookmark", &name)).await?;
             let short = source_name.split_once('#').map_or("", |(_, short)| short);
             if of.bookmark(short).await.is_err() {
                 return Err(Exit::failed(format!(
@@ -502,7 +528,8 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
                 )));
             }
         } else {
-            existing(source, &source_name).await?;
+            let of = existing(source, &source_name).await?;
+            permits::need_for(source, &of, &["bookmark"], ("create bookmark", &name)).await?;
         }
         Writer::run(source, &name, Some(line), io, async |engine, _| {
             let done = engine.bookmark(vec![(name.clone(), source_name.clone())]).await;
@@ -589,6 +616,10 @@ async fn change_holds(
     io: &mut Io<'_>,
 ) -> CommandResult {
     let Some((first, _)) = wanted.first().cloned() else { return Ok(()) };
+    let right = if is_hold { "hold" } else { "release" };
+    for (name, _) in &wanted {
+        permits::need(source, &source.dataset(name).await?, &[right], right).await?;
+    }
     Writer::run(source, &first, Some(line), io, async |engine, _| {
         let done =
             if is_hold { engine.hold(wanted, false).await } else { engine.release(wanted).await };

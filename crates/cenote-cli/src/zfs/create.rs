@@ -10,6 +10,7 @@ use cenote_pool::engine::{Engine, NewDataset, OpError};
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind, Pool};
 
+use super::permits;
 use super::refuse::{check_new_name, existing};
 use super::setting::{self, Moment, Setting};
 use crate::getopt::{self, Long, Parsed};
@@ -47,6 +48,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         _ => return Err(Exit::usage("too many arguments")),
     };
     let line = command_line(Tool::Zfs, "create", args);
+    let source = &source.leaving_mounts(parsed.has('u'));
     block_on(create(source, name, &parsed, &line, io))
 }
 
@@ -67,6 +69,7 @@ async fn create(
     let new = plan(&pool, name, parsed, &settings)?;
     let missing = ancestors(source, &pool, name, parsed.has('p')).await?;
     let Some(missing) = missing else { return Ok(()) };
+    may_create(source, &pool, name, &settings, &new).await?;
     let options = FileSystemOptions::below(&pool, name).await?;
     let mut props = settings.clone();
     if let New::Volume { size, block_size, is_sparse: false } = new
@@ -84,6 +87,7 @@ async fn create(
         return Ok(());
     }
     drop(pool);
+    let is_volume = matches!(new, New::Volume { .. });
     Writer::run(source, name, Some(line), io, async |engine, _| {
         for ancestor in missing {
             options.make(engine, &ancestor, &[]).await?;
@@ -100,7 +104,29 @@ async fn create(
         };
         make(engine, name, new).await
     })
-    .await
+    .await?;
+    if !source.is_trusted() && !is_volume && !parsed.has('u') {
+        let text = "filesystem successfully created, but it may only be mounted by root";
+        return Err(Exit::failed(text));
+    }
+    Ok(())
+}
+
+/// Refuses whoever may not make such a dataset there.
+async fn may_create(
+    source: &Source,
+    pool: &Arc<Pool>,
+    name: &str,
+    settings: &[Setting],
+    new: &New,
+) -> CommandResult {
+    let set: Vec<String> = settings.iter().map(|(name, _)| permits::of_property(name)).collect();
+    let mut needed = vec!["create", "mount"];
+    needed.extend(set.iter().map(String::as_str));
+    if let New::Volume { is_sparse: false, .. } = new {
+        needed.push("refreservation");
+    }
+    permits::need_above(source, pool, name, &needed, "create").await
 }
 
 async fn make(engine: &Engine, name: &str, new: NewDataset) -> CommandResult {
@@ -152,6 +178,7 @@ fn has(pool: &Pool, feature: &str) -> bool {
 pub(super) fn wording(error: &cenote_rt::Error) -> String {
     match error.cause::<OpError>() {
         Some(OpError::WrongParent) => "parent is not a filesystem".to_owned(),
+        None if error.kind() == cenote_rt::Kind::ReadOnly => "pool is read-only".to_owned(),
         Some(OpError::Limit) => "the filesystem or snapshot limit is reached".to_owned(),
         Some(cause) => cause.to_string(),
         None => error.to_string(),
@@ -310,6 +337,7 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         _ => return Err(Exit::usage("too many arguments")),
     };
     let line = command_line(Tool::Zfs, "clone", args);
+    let source = &source.leaving_mounts(parsed.has('u'));
     block_on(async {
         let snapshot = existing(source, origin).await?;
         if !snapshot.is_snapshot() {
@@ -329,6 +357,8 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         let options = FileSystemOptions::below(&pool, name).await?;
         let kind = if snapshot.kind().await? == DatasetKind::Volume { 'v' } else { 'f' };
         let settings = settings(name, &parsed, kind)?;
+        permits::need_for(source, &snapshot, &["clone"], ("create", name)).await?;
+        may_create(source, &pool, name, &settings, &New::FileSystem).await?;
         drop((pool, snapshot));
         Writer::run(source, name, Some(&line), io, async |engine, _| {
             for ancestor in missing {

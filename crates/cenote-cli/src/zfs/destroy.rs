@@ -10,6 +10,7 @@ use cenote_pool::engine::{Engine, OpError};
 use cenote_pool::{Dataset, DatasetKind};
 
 use super::create::wording;
+use super::permits;
 use super::refuse::existing;
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
@@ -18,6 +19,9 @@ use crate::usage::Tool;
 use crate::writer::{Writer, command_line};
 use crate::zpool::block_on;
 use crate::{nicenum, out};
+
+/// What whoever destroys must have been granted.
+const RIGHTS: [&str; 2] = ["destroy", "mount"];
 
 /// Runs `zfs destroy`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -128,6 +132,7 @@ async fn dataset(
     if is_pool {
         doomed.names.retain(|doomed| doomed != name);
     }
+    permits::need_on(source, head.pool(), &doomed.names, &RIGHTS, "destroy").await?;
     tell(&doomed.names, parsed, io)?;
     if parsed.has('n') {
         return Ok(());
@@ -240,6 +245,7 @@ async fn snapshots(
         let text = "could not find any snapshots to destroy; check snapshot names.";
         return Err(Exit::failed(text));
     }
+    permits::need_on(source, top.pool(), &doomed.names, &RIGHTS, "destroy").await?;
     tell(&doomed.names, parsed, io)?;
     if let Some(bytes) = reclaimed.filter(|_| parsed.has('v') && !parsed.has('d')) {
         let size = nicenum::bytes_b(bytes);
@@ -305,6 +311,7 @@ async fn bookmark(
     if dataset.bookmark(short).await.is_err() {
         return Err(Exit::failed(format!("bookmark '{name}' does not exist.")));
     }
+    permits::need_for(source, &dataset, &RIGHTS[..1], ("destroy", name)).await?;
     if parsed.has('n') {
         return Ok(());
     }

@@ -6,6 +6,7 @@
 //!
 //! Sources: spec 04 §7, §17, the manual pages.
 
+mod allow;
 mod change;
 pub(crate) mod columns;
 mod create;
@@ -14,15 +15,18 @@ mod diff;
 pub(crate) mod get;
 mod holds;
 pub(crate) mod json;
+mod keys;
 pub(crate) mod list;
 mod mount;
-mod path;
+mod permits;
 mod quotas;
 mod refuse;
 mod select;
 pub(crate) mod setting;
 mod space;
 pub(crate) mod value;
+
+pub(crate) use permits::ASKING_VERBS;
 
 use crate::io::{CommandResult, Io};
 use crate::source::Source;
@@ -42,6 +46,8 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "holds" => holds::run(source, args, io),
         "userspace" | "groupspace" | "projectspace" => space::run(verb, source, args, io),
         "diff" => diff::run(source, args, io),
+        "allow" | "unallow" => allow::run(verb, source, args, io),
+        "load-key" | "unload-key" => keys::run(verb, source, args, io),
         "mount" => mount::mount(source, args, io),
         "unmount" => mount::unmount(source, args, io),
         "version" => zpool::version(Tool::Zfs, args, io),

@@ -1,15 +1,26 @@
 //! `mount`, `unmount`: what a host shows in folders.
 
+use std::path::Path;
+
+use cenote_pool::props::PropValue;
+use cenote_pool::{Dataset, DatasetKind};
+
+use super::change::below;
+use super::keys;
 use super::refuse::existing;
 use crate::getopt::{self, Parsed};
-use crate::host::Session;
+use crate::host::{MountWish, Session};
 use crate::io::{CommandResult, Exit, Io};
-use crate::source::Source;
+use crate::source::{Source, dataset_of};
 use crate::zpool::{block_on, json};
 use crate::{err, out};
 
 /// What is said where nobody has pools open.
 const NO_HOST: &str = "only the daemon mounts: give the command without '--embedded'";
+/// Longest options of a mount.
+const OPTIONS_MAX: usize = 4096;
+/// `canmount` of file systems that are mounted with all others.
+const CANMOUNT_ON: u64 = 1;
 
 /// Runs `zfs mount`.
 pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -17,18 +28,150 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
     if parsed.has('j') && (parsed.has('a') || !parsed.operands.is_empty()) {
         return Err(Exit::usage("too many arguments"));
     }
-    match (&parsed.operands[..], parsed.has('a')) {
-        ([], false) => list(source, &parsed, io),
-        ([], true) => mount_all(session(source, "mount")?),
-        ([dataset], false) => {
-            let options: Vec<&str> = parsed.values('o').collect();
+    let wish = MountWish {
+        options: options(&parsed)?,
+        is_overlay: parsed.has('O'),
+        ..MountWish::default()
+    };
+    match (&parsed.operands[..], parsed.has('a'), parsed.has('R')) {
+        ([], false, false) => list(source, &parsed, io),
+        ([], false, true) => Err(Exit::usage("missing filesystem argument")),
+        ([], true, _) => {
+            let session = session(source, "mount")?;
             block_on(async {
-                existing(source, dataset).await?;
-                session(source, dataset)?.host.mount(dataset, &options.join(",")).await
+                let mut all = Vec::new();
+                for engine in session.host.pools() {
+                    let root = engine.view().await?.root_dataset().await?;
+                    all.push(root.clone());
+                    below(&root, &mut all).await?;
+                }
+                mount_each(source, session, all, (&wish, &parsed), io).await
             })
         }
+        ([dataset], false, true) => block_on(async {
+            let root = existing(source, dataset).await?;
+            let mut all = vec![root.clone()];
+            below(&root, &mut all).await?;
+            let session = session(source, dataset)?;
+            mount_each(source, session, all, (&wish, &parsed), io).await
+        }),
+        ([dataset], false, false) => block_on(async {
+            let found = existing(source, dataset).await?;
+            check_type(&found).await?;
+            let session = session(source, dataset)?;
+            if parsed.has('l') {
+                unlock(source, &found, io).await?;
+            }
+            session.host.mount(dataset, &wish).await
+        }),
         _ => Err(Exit::usage("too many arguments")),
     }
+}
+
+/// The options of `-o`, all together.
+fn options(parsed: &Parsed) -> Result<String, Exit> {
+    let mut options = String::new();
+    for value in parsed.values('o') {
+        if value.is_empty() {
+            return Err(Exit::usage("empty mount options (-o) specified"));
+        }
+        if !options.is_empty() {
+            options.push(',');
+        }
+        options.push_str(value);
+    }
+    if options.len() > OPTIONS_MAX {
+        return Err(Exit::usage(format!(
+            "the opts argument for 'o' option is too long (more than {OPTIONS_MAX} chars)"
+        )));
+    }
+    Ok(options)
+}
+
+async fn check_type(dataset: &Dataset) -> CommandResult {
+    if dataset.is_snapshot() || dataset.kind().await? != DatasetKind::Filesystem {
+        let name = dataset.name();
+        let text = "operation not applicable to datasets of this type";
+        return Err(Exit::failed(format!("cannot open '{name}': {text}")));
+    }
+    Ok(())
+}
+
+/// Mounts those of the datasets that want to be and are not.
+async fn mount_each(
+    source: &Source,
+    session: &Session,
+    datasets: Vec<Dataset>,
+    (wish, parsed): (&MountWish, &Parsed),
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let mut wanted = Vec::new();
+    let mut status = Ok(());
+    for dataset in datasets {
+        if !wants(&dataset).await? {
+            continue;
+        }
+        if parsed.has('l')
+            && let Err(exit) = unlock(source, &dataset, io).await
+        {
+            err!(io, "{}", exit.message())?;
+            status = Err(Exit::Status(1));
+        }
+        // What is locked is passed over.
+        if !is_locked(&dataset).await? {
+            wanted.push(dataset.name().to_owned());
+        }
+    }
+    for name in &wanted {
+        // One that fails keeps none of the others from its turn.
+        if let Err(exit) = session.host.mount(name, wish).await {
+            err!(io, "{}", exit.message())?;
+            status = Err(Exit::Status(1));
+        }
+    }
+    if parsed.has('v') && !wanted.is_empty() {
+        let count = wanted.len();
+        out!(io, "Mounting ZFS filesystems: ({count}/{count})")?;
+    }
+    status
+}
+
+async fn is_locked(dataset: &Dataset) -> Result<bool, Exit> {
+    let key = dataset.key_info().await?;
+    Ok(key.is_some_and(|key| !dataset.pool().keys().is_loaded(key.object)))
+}
+
+/// Loads the key that a dataset needs (`-l`).
+async fn unlock(source: &Source, dataset: &Dataset, io: &mut Io<'_>) -> CommandResult {
+    if !is_locked(dataset).await? {
+        return Ok(());
+    }
+    let Some(root) = dataset.encryption_root().await? else { return Ok(()) };
+    let root = dataset_of(dataset.pool(), &root).await?;
+    keys::load(source, &root, None, false, io).await
+}
+
+/// Forgets the key of a dataset that was unmounted, if it was its own (`-u`).
+async fn lock(source: &Source, name: &str) -> CommandResult {
+    let dataset = source.dataset(name).await?;
+    match dataset.encryption_root().await? {
+        Some(root) if !is_locked(&dataset).await? => {
+            keys::unload(source, &dataset_of(dataset.pool(), &root).await?).await
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn wants(dataset: &Dataset) -> Result<bool, Exit> {
+    if dataset.kind().await? != DatasetKind::Filesystem || dataset.is_inconsistent() {
+        return Ok(false);
+    }
+    let props = dataset.props().await?;
+    let value = async |name| Ok::<_, Exit>(props.get(name).await?.map(|row| row.value));
+    let is_path =
+        matches!(value("mountpoint").await?, Some(PropValue::Text(path)) if path.starts_with('/'));
+    let is_on = value("canmount").await? == Some(PropValue::Number(CANMOUNT_ON));
+    Ok(is_path && is_on && value("mounted").await? == Some(PropValue::Number(0)))
 }
 
 /// Runs `zfs unmount`.
@@ -38,41 +181,55 @@ pub(super) fn unmount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comm
     match (&parsed.operands[..], parsed.has('a')) {
         ([], true) => {
             let session = session(source, "unmount")?;
-            let mut status = Ok(());
+            let mut mounts = session.host.mounts();
             // What is mounted within another comes before it.
-            for (dataset, _) in session.host.mounts().into_iter().rev() {
-                if let Err(exit) = block_on(session.host.unmount(&dataset, is_forced)) {
+            mounts.sort_by(|(_, a), (_, b)| b.cmp(a));
+            let mut status = Ok(());
+            for (dataset, _) in mounts {
+                let done = block_on(async {
+                    session.host.unmount(&dataset, is_forced).await?;
+                    if parsed.has('u') { lock(source, &dataset).await } else { Ok(()) }
+                });
+                if let Err(exit) = done {
                     err!(io, "{}", exit.message())?;
                     status = Err(Exit::Status(1));
                 }
             }
             status
         }
-        ([what], false) => {
-            let session = session(source, what)?;
-            let path = source.path(what);
-            let what = if what.starts_with('/') { path.to_string_lossy() } else { what.into() };
-            block_on(session.host.unmount(&what, is_forced))
-        }
+        ([what], false) => unmount_one(source, what, &parsed),
         ([], false) => Err(Exit::usage("missing filesystem argument")),
         _ => Err(Exit::usage("too many arguments")),
     }
 }
 
-fn session<'a>(source: &'a Source, what: &str) -> Result<&'a Session, Exit> {
-    source.session.as_ref().ok_or_else(|| Exit::failed(format!("cannot mount '{what}': {NO_HOST}")))
+fn unmount_one(source: &Source, what: &str, parsed: &Parsed) -> CommandResult {
+    let session = session(source, what)?;
+    let dataset = if what.starts_with('/') {
+        let path = source.path(what);
+        let mounts = session.host.mounts();
+        let found = mounts.iter().find(|(_, at)| *at == path).map(|(dataset, _)| dataset.clone());
+        found.ok_or_else(|| Exit::cannot("unmount", what, not_a_mount(&path, &mounts)))?
+    } else {
+        what.to_owned()
+    };
+    block_on(async {
+        check_type(&existing(source, &dataset).await?).await?;
+        session.host.unmount(&dataset, parsed.has('f')).await?;
+        if parsed.has('u') { lock(source, &dataset).await } else { Ok(()) }
+    })
 }
 
-fn mount_all(session: &Session) -> CommandResult {
-    block_on(async {
-        let mut texts = Vec::new();
-        for engine in session.host.pools() {
-            if let Err(exit) = session.host.mount_all(&engine.name()).await {
-                texts.push(exit.message());
-            }
-        }
-        if texts.is_empty() { Ok(()) } else { Err(Exit::failed(texts.join("\n"))) }
-    })
+/// Why a path is not what somebody can unmount.
+fn not_a_mount(path: &Path, mounts: &[(String, std::path::PathBuf)]) -> &'static str {
+    if mounts.iter().any(|(_, at)| path.starts_with(at)) {
+        return "not a mountpoint";
+    }
+    if path.exists() { "not a ZFS filesystem" } else { "No such file or directory" }
+}
+
+fn session<'a>(source: &'a Source, what: &str) -> Result<&'a Session, Exit> {
+    source.session.as_ref().ok_or_else(|| Exit::failed(format!("cannot mount '{what}': {NO_HOST}")))
 }
 
 fn list(source: &Source, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {

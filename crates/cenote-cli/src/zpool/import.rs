@@ -72,7 +72,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 import_every(&source, &scan, &parsed, &line, io).await
             }
             ([], true) => import_all(&scan, &parsed),
-            ([name, ..], _) if source.has_pools() && !is_read_only(&parsed) => {
+            ([name, ..], _)
+                if source.session.is_some() || source.has_pools() && !is_read_only(&parsed) =>
+            {
                 import_for_good(&source, &scan, name, &parsed, &line, io).await
             }
             ([name, ..], _) => import_one(&scan, name, &parsed, io).await,
@@ -326,25 +328,38 @@ async fn take(
     }
     let options = options(parsed);
     let rewound = rewound(candidate, &options).await;
-    let engine = match Engine::open(candidate, &options).await {
+    let is_read_only = is_read_only(parsed);
+    let opened = match is_read_only {
+        true => Engine::open_read_only(candidate, &options).await,
+        false => Engine::open(candidate, &options).await,
+    };
+    let engine = match opened {
         Ok(engine) => engine,
         Err(error) => return Err(import_failure::of(candidate, &options, &error).await),
     };
+    let is_temporary = is_read_only || parsed.has('t');
+    if let Some(new_name) = new_name.filter(|_| is_temporary) {
+        engine.go_by(new_name);
+    }
     let how = Taken {
         altroot: parsed.value('R').map(|folder| source.path(folder)),
-        cache_file: cache_file(parsed).map(|file| match file {
-            "none" | "" => PathBuf::new(),
-            file => source.path(file),
-        }),
+        cache_file: match cache_file(parsed) {
+            Some("none" | "") => Some(PathBuf::new()),
+            Some(file) => Some(source.path(file)),
+            // Its name would not be found again.
+            None if parsed.has('t') => Some(PathBuf::new()),
+            None => None,
+        },
         is_unmounted: parsed.has('N'),
     };
     let done = After::taken(source, how);
     let writer = Writer::of(source, engine, After::as_found(candidate), done).await?;
     let work = async |engine: &Arc<Engine>, io: &mut Io<'_>| {
-        let id = (host.hostid != 0).then_some((host.hostid, host.hostname));
-        engine.take_for_host(id).await?;
-        // A name for this time only ends with the command.
-        if let Some(new_name) = new_name.filter(|_| !parsed.has('t')) {
+        if !is_read_only {
+            let id = (host.hostid != 0).then_some((host.hostid, host.hostname));
+            engine.take_for_host(id).await?;
+        }
+        if let Some(new_name) = new_name.filter(|_| !is_temporary) {
             engine.rename_pool(new_name).await?;
         }
         if !wanted.settings.is_empty() {

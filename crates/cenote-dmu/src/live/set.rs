@@ -82,12 +82,18 @@ impl Live {
 
     /// The set that was opened for reading.
     pub fn open(blocks: Arc<dyn Blocks>, set: &ObjSet) -> Result<Arc<Self>> {
+        // What is encrypted cannot be written.
         if set.is_encrypted() {
             let error = Error::new(Kind::Unsupported, LiveError::Encrypted);
             return Err(error.with_at(|at| at.objset = Some(set.id())));
         }
+        Ok(Self::open_read_only(blocks, set))
+    }
+
+    /// The same for whoever changes nothing. If it is encrypted `blocks` has its keys.
+    pub fn open_read_only(blocks: Arc<dyn Blocks>, set: &ObjSet) -> Arc<Self> {
         let base = Tree::new(*set.root(), set.phys().clone());
-        Ok(Self::over(blocks, set.id(), base, Cursor::default()))
+        Self::over(blocks, set.id(), base, Cursor::default())
     }
 
     fn over(blocks: Arc<dyn Blocks>, id: u64, base: Tree, cursor: Cursor) -> Arc<Self> {

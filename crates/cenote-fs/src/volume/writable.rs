@@ -46,7 +46,8 @@ pub struct WritableVolume {
 }
 
 impl WritableVolume {
-    /// Opens a volume. What a crash left in its intent log is replayed first.
+    /// Opens a volume. What a crash left in its intent log is replayed first. One that somebody
+    /// has open is the same for all.
     ///
     /// # Errors
     /// [`FsError::NotAVolume`]; `Kind::NotFound`; those of the replay.
@@ -69,7 +70,9 @@ impl WritableVolume {
             })
             .await?;
         geometry::check_size(size, block_size).map_err(Error::corrupt)?;
-        Ok(Arc::new(Self {
+        let shared_by = Arc::clone(&head);
+        // Who has it open shares its size and its locks.
+        Ok(shared_by.share(Arc::new(Self {
             engine: Arc::clone(engine),
             head,
             _owner: owner,
@@ -78,7 +81,7 @@ impl WritableVolume {
             resized: Notify::new(),
             locks: RangeLocks::default(),
             ahead: ReadAhead::default(),
-        }))
+        })))
     }
 
     /// The dataset's name now: it may be renamed while it is open.

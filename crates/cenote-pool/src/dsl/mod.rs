@@ -17,6 +17,7 @@
 pub mod bookmark;
 pub mod dataset;
 pub mod deadlist;
+pub mod deleg;
 pub mod dir;
 pub mod name;
 pub mod written;

@@ -203,7 +203,7 @@ impl Engine {
             let mut taken = Taken::none("label");
             let mut last = None;
             for leaf in top.leaves() {
-                let list = label_list(&config.facts, top, leaf.guid);
+                let list = label_list(&config.stored(), top, leaf.guid);
                 let Some(id) = self.tree.leaf_of(leaf.guid) else { continue };
                 if among.is_some_and(|among| !among.contains(&id)) {
                     continue;

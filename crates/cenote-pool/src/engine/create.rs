@@ -115,6 +115,7 @@ impl Engine {
         let mos = Live::create(Steady::mos(&blocks, &suspension), 0, ObjSetType::Meta);
         let mut config = Config {
             facts,
+            stored_name: None,
             has_vdev_zaps: true,
             root: spec.vdevs.root.clone(),
             is_unrecorded: false,
@@ -135,6 +136,7 @@ impl Engine {
             maps,
             keys: Arc::default(),
             seed: super::random_seed()?,
+            is_read_only: false,
         });
         if let Some(probe) = &spec.probe {
             engine.set_probe(Arc::clone(probe));
@@ -143,9 +145,9 @@ impl Engine {
         let birth = Box::new(Birth { spec, salt });
         engine.run_task(birth).await?;
         engine.suspension.arm();
+        engine.damage.note(Event::Pool(Deed::Created));
         Ok(engine)
     }
-        engine.damage.note(Event::Pool(Deed::Created));
 }
 
 /// Hot spares and cache devices say what they are; whose, only the pool knows.
@@ -271,7 +273,7 @@ impl Task for Birth {
                 config.touch();
             });
             let live = Live::create(
-                Steady::head(&engine.store, &engine.suspension),
+                Steady::head(&engine.store, &engine.suspension, None),
                 mos.root_dataset,
                 ObjSetType::Zfs,
             );

@@ -1,8 +1,9 @@
 //! Heads that are open for writing: file systems and volumes.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy, WritePolicy};
 use cenote_dmu::Live;
@@ -28,6 +29,8 @@ pub struct Head {
     /// Bytes of changes in memory when they were counted last.
     pub(super) dirty: AtomicU64,
     activity: Activity,
+    /// What those who have it open share. Held for a look.
+    shared: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
 }
 
 /// Somebody's hold on a head: while there is one the dataset can be neither destroyed nor rolled
@@ -69,6 +72,7 @@ impl Head {
             settings_count: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             activity: Activity::default(),
+            shared: Mutex::default(),
         })
     }
 
@@ -77,6 +81,19 @@ impl Head {
     pub fn own(self: &Arc<Self>) -> Ownership {
         self.owners.fetch_add(1, Ordering::AcqRel);
         Ownership(Arc::clone(self))
+    }
+
+    /// What everybody shares who has the head open: `mine`, or what somebody else has brought
+    /// before and still has.
+    pub fn share<T: Send + Sync + 'static>(&self, mine: Arc<T>) -> Arc<T> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let theirs = shared.as_ref().and_then(Weak::upgrade);
+        if let Some(theirs) = theirs.and_then(|theirs| theirs.downcast().ok()) {
+            return theirs;
+        }
+        let weak: Weak<T> = Arc::downgrade(&mine);
+        *shared = Some(weak);
+        mine
     }
 
     pub(super) fn is_owned(&self) -> bool {

@@ -50,6 +50,18 @@ impl Engine {
         Self::open_devices(devices, candidate.guid(), options).await
     }
 
+    /// Opens a pool for reading: nothing is written to its devices, what is in its intent logs is
+    /// not shown, and features that only writers must know are no obstacle. Its devices are not
+    /// locked.
+    ///
+    /// # Errors
+    /// As [`Pool::open`].
+    pub async fn open_read_only(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Self>> {
+        let options = OpenOptions { for_writing: false, ..options.clone() };
+        let pool = Pool::open(candidate, &options).await?;
+        Self::over(&pool, pool.txg(), true).await
+    }
+
     /// The same on devices that are open for writing already.
     pub async fn open_devices(
         devices: Vec<Arc<dyn Device>>,
@@ -91,6 +103,7 @@ impl Engine {
             engine.sync().await?;
         }
         engine.suspension.arm();
+        engine.damage.note(Event::Pool(Deed::Imported));
         Ok(engine)
     }
 
@@ -98,6 +111,10 @@ impl Engine {
     /// `base_txg`, so that its uberblocks win over those that a rewind gave up (spec 01 §16.2).
     async fn from_pool(pool: &Arc<Pool>, base_txg: u64) -> Result<Arc<Self>> {
         check_features(pool)?;
+        Self::over(pool, base_txg, false).await
+    }
+
+    async fn over(pool: &Arc<Pool>, base_txg: u64, is_read_only: bool) -> Result<Arc<Self>> {
         let txg = base_txg;
         let suspension = Arc::<Suspension>::default();
         let maps = store::Maps::new(pool.store(), &suspension);
@@ -106,22 +123,31 @@ impl Engine {
         let alloc = SpaceAllocator::new(alloc::Options {
             store: Arc::<store::Maps>::clone(&maps),
             geometry: Arc::<Tree>::clone(pool.tree()),
-        engine.damage.note(Event::Pool(Deed::Imported));
             txg,
             has_logs: pool.features().state("log_spacemap") != FeatureState::Disabled,
             allocators: ALLOCATORS,
             seed: pool.load_guid(),
         });
-        load_space(pool, &alloc).await?;
-        pool.store().set_allocator(Arc::clone(&alloc));
-        let mos_dir = mos::u64(pool.mos(), pool.root_dir().phys.child_dir_zapobj, key::MOS_DIR)
-            .await?
-            .ok_or_else(|| super::invariant_error("the pool has no $MOS".into()))?;
+        match load_space(pool, &alloc).await {
+            // Who allocates nothing can do without.
+            Err(_) if is_read_only => {}
+            loaded => loaded?,
+        }
+        if !is_read_only {
+            pool.store().set_allocator(Arc::clone(&alloc));
+        }
+        let mos_dir = mos::u64(pool.mos(), pool.root_dir().phys.child_dir_zapobj, key::MOS_DIR);
+        let mos_dir = match mos_dir.await? {
+            Some(object) => object,
+            None if is_read_only => 0,
+            None => return Err(super::invariant_error("the pool has no $MOS".into())),
+        };
         let mut facts = config.facts.clone();
         facts.state = PoolState::Active;
         pool.name().clone_into(&mut facts.name);
         let mut config = Config {
             facts,
+            stored_name: None,
             has_vdev_zaps: config.has_per_vdev_zaps,
             root: config.vdev_tree.clone(),
             is_unrecorded: false,
@@ -144,6 +170,7 @@ impl Engine {
             maps,
             keys: Arc::clone(pool.keys()),
             seed: pool.load_guid(),
+            is_read_only,
         }))
     }
 }

@@ -67,10 +67,11 @@ pub use activity::{Activity, ActivityCounts};
 pub use checkpoint::{CheckpointError, CheckpointState};
 use dsl::Context;
 pub use dsl::OpError;
+pub use dsl::deleg::GrantChange;
 pub use dsl::settings::Change as PropertyChange;
 use heads::Heads;
-pub use heads::{Head, Ownership};
 pub use events::{Deed, Event, EventLog, NotedEvent};
+pub use heads::{Head, Ownership};
 pub use leafwork::{LeafWorkError, Stop, TrimOptions};
 pub use opened::OpenSnapshot;
 use ops::Admission;
@@ -117,6 +118,9 @@ pub enum EngineError {
     /// A pool from before feature flags.
     #[error("pools of version {0} are opened for reading only")]
     OldVersion(u64),
+    /// The pool was imported for reading.
+    #[error("pool is read-only")]
+    ReadOnly,
     /// Features in use that are read and not kept.
     #[error("the pool uses features that are read only here: {}", .0.join(", "))]
     Unmaintained(Vec<String>),
@@ -137,6 +141,8 @@ pub(crate) fn invariant_error(what: String) -> Error {
 pub(crate) struct Config {
     /// The pool.
     pub(crate) facts: PoolFacts,
+    /// The name on disk, where the pool has another one for the time being.
+    pub(crate) stored_name: Option<String>,
     /// Whether vdevs have objects for their properties.
     pub(crate) has_vdev_zaps: bool,
     /// The vdevs.
@@ -148,6 +154,15 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// The facts as they are on disk.
+    pub(crate) fn stored(&self) -> PoolFacts {
+        let mut facts = self.facts.clone();
+        if let Some(name) = &self.stored_name {
+            facts.name.clone_from(name);
+        }
+        facts
+    }
+
     /// Notes that it was changed.
     pub(crate) fn touch(&mut self) {
         self.is_unrecorded = true;
@@ -249,6 +264,8 @@ pub struct Engine {
     auto_trim: leafwork::AutoTrim,
     /// How readers see it.
     views: view::Views,
+    /// Nothing is ever written.
+    is_read_only: bool,
 }
 
 /// What an engine is put together from.
@@ -267,6 +284,7 @@ struct Parts {
     maps: Arc<store::Maps>,
     keys: Arc<KeyStore>,
     seed: u64,
+    is_read_only: bool,
 }
 
 impl Engine {
@@ -277,6 +295,10 @@ impl Engine {
         let damage = Arc::new(damage::Damage::new(&facts.name, facts.pool_guid));
         // A store that was read from before reports to whoever asked first, and keeps to that.
         parts.store.set_reporter(Arc::<damage::Damage>::clone(&damage));
+        let views = view::Views { keys: parts.keys, ..view::Views::default() };
+        if !parts.is_read_only {
+            views.presence.set_writable();
+        }
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             suspension: parts.suspension,
@@ -313,8 +335,20 @@ impl Engine {
             checkpoint: checkpoint::Checkpoint::default(),
             leaf_works: leafwork::LeafWorks::default(),
             auto_trim: leafwork::AutoTrim::default(),
-            views: view::Views { keys: parts.keys, last: Mutex::default() },
+            views,
+            is_read_only: parts.is_read_only,
         })
+    }
+
+    /// The heads that are open.
+    pub fn open_heads(&self) -> Vec<Arc<Head>> {
+        self.heads.all()
+    }
+
+    /// Acts by tunables of which the pool keeps copies: the bounds of memory.
+    pub fn retune(&self) {
+        self.alloc.set_memory(tunables::ALLOCATOR_MEMORY.get());
+        self.store.set_cache_capacity(tunables::BLOCK_CACHE_BYTES.get());
     }
 
     /// The vdevs.
@@ -337,20 +371,14 @@ impl Engine {
         *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the pool was opened for reading only.
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
     /// The txg that takes changes now.
     pub fn open_txg(&self) -> u64 {
         self.open_txg.load(Ordering::Acquire)
-    /// The heads that are open.
-    pub fn open_heads(&self) -> Vec<Arc<Head>> {
-        self.heads.all()
-    }
-
-    /// Acts by tunables of which the pool keeps copies: the bounds of memory.
-    pub fn retune(&self) {
-        self.alloc.set_memory(tunables::ALLOCATOR_MEMORY.get());
-        self.store.set_cache_capacity(tunables::BLOCK_CACHE_BYTES.get());
-    }
-
     }
 
     pub(crate) fn config(&self) -> Config {
@@ -401,6 +429,9 @@ impl Engine {
 
     /// Waits while the pool is suspended, or refuses at once: as `failmode` says.
     async fn until_running(&self) -> Result<()> {
+        if self.is_read_only {
+            return Err(Error::new(Kind::ReadOnly, EngineError::ReadOnly));
+        }
         self.check_stopped()?;
         let Some(cause) = self.suspension.cause() else { return Ok(()) };
         if self.suspension.mode() == FailMode::Continue || !self.suspension.pass().await {
@@ -530,6 +561,10 @@ impl Engine {
     /// Leaves the pool in order: everything is written, and the labels say that nobody has it
     /// (spec 01 §15). It takes no changes afterwards.
     pub async fn export(&self) -> Result<()> {
+        if self.is_read_only {
+            self.stop("exported");
+            return Ok(());
+        }
         self.close(PoolState::Exported).await
     }
 
@@ -539,6 +574,9 @@ impl Engine {
     }
 
     async fn close(&self, state: PoolState) -> Result<()> {
+        if self.is_read_only {
+            return Err(Error::new(Kind::ReadOnly, EngineError::ReadOnly));
+        }
         // Waiting for devices is for whoever keeps the pool, not for whoever wants to leave it.
         self.check_running()?;
         // Nobody touches free space any more: soon it is somebody else's.
@@ -554,6 +592,9 @@ impl Engine {
         });
         self.sync().await?;
         self.state().stopped.get_or_insert_with(|| EngineError::Closed.to_string());
+        let is_destroyed = state == PoolState::Destroyed;
+        let deed = if is_destroyed { Deed::Destroyed } else { Deed::Exported };
+        self.damage.note(Event::Pool(deed));
         Ok(())
     }
 
@@ -592,9 +633,6 @@ enum End {
     Good,
     Bad(String),
     Never,
-        let is_destroyed = state == PoolState::Destroyed;
-        let deed = if is_destroyed { Deed::Destroyed } else { Deed::Exported };
-        self.damage.note(Event::Pool(deed));
 }
 
 /// Stops the pool unless a sync came to its end, and that was a good one.

@@ -284,6 +284,9 @@ impl Engine {
     /// # Errors
     /// Those of a sync.
     pub async fn rest(&self) -> Result<u64> {
+        if self.is_read_only {
+            return Ok(self.uberblock().txg);
+        }
         if !self.multihost.is_on() {
             return self.sync().await;
         }

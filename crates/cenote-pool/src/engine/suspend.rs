@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_block::policy::WritePolicy;
 use cenote_block::{BlockStore, Content, Draft, ReadContext, WriteContext, Written};
+use cenote_codec::crypto::BlockKeys;
 use cenote_dmu::live::Blocks;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
@@ -226,6 +227,8 @@ pub(super) fn given_up() -> Error {
 pub(super) struct Steady {
     store: Arc<BlockStore>,
     suspension: Arc<Suspension>,
+    /// Of a head that is encrypted and only read.
+    keys: Option<Arc<BlockKeys>>,
     /// The MOS is read in syncing context, where nobody can be told of an error.
     is_mos: bool,
 }
@@ -233,29 +236,44 @@ pub(super) struct Steady {
 impl Steady {
     /// For the MOS.
     pub(super) fn mos(store: &Arc<BlockStore>, suspension: &Arc<Suspension>) -> Arc<Self> {
-        Self::new(store, suspension, true)
+        Self::new(store, suspension, None, true)
     }
 
     /// For a head: its users hear of what cannot be read, its syncs wait.
-    pub(super) fn head(store: &Arc<BlockStore>, suspension: &Arc<Suspension>) -> Arc<Self> {
-        Self::new(store, suspension, false)
+    pub(super) fn head(
+        store: &Arc<BlockStore>,
+        suspension: &Arc<Suspension>,
+        keys: Option<Arc<BlockKeys>>,
+    ) -> Arc<Self> {
+        Self::new(store, suspension, keys, false)
     }
 
-    fn new(store: &Arc<BlockStore>, suspension: &Arc<Suspension>, is_mos: bool) -> Arc<Self> {
-        Arc::new(Self { store: Arc::clone(store), suspension: Arc::clone(suspension), is_mos })
+    fn new(
+        store: &Arc<BlockStore>,
+        suspension: &Arc<Suspension>,
+        keys: Option<Arc<BlockKeys>>,
+        is_mos: bool,
+    ) -> Arc<Self> {
+        let (store, suspension) = (Arc::clone(store), Arc::clone(suspension));
+        Arc::new(Self { store, suspension, keys, is_mos })
+    }
+
+    fn context(&self, place: &Bookmark) -> ReadContext<'_> {
+        let is_encrypted = self.keys.is_some();
+        ReadContext { place: *place, keys: self.keys.as_ref(), is_encrypted, bypass_cache: false }
     }
 }
 
 impl Blocks for Steady {
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
-        Blocks::cached(&*self.store, pointer, place)
+        self.store.cached(pointer, &self.context(place))
     }
 
     fn read(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
         if self.is_mos {
             return self.read_for_sync(pointer, place);
         }
-        Blocks::read(&*self.store, pointer, place)
+        Box::pin(async move { self.store.read(&pointer, &self.context(&place)).await })
     }
 
     fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
@@ -271,7 +289,7 @@ impl Blocks for Steady {
     }
 
     fn prefetch(&self, pointer: &BlockPtr, place: &Bookmark) -> bool {
-        self.store.prefetch(pointer, &ReadContext { place: *place, ..ReadContext::default() })
+        self.store.prefetch(pointer, &self.context(place))
     }
 
     fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>> {

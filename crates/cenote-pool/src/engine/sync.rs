@@ -246,7 +246,7 @@ impl Syncing<'_> {
             })
         });
         let Some(config) = config else { return Ok(()) };
-        let list = pool_list(&config.facts, &config.root, config.has_vdev_zaps);
+        let list = pool_list(&config.stored(), &config.root, config.has_vdev_zaps);
         self.engine
             .mos_apply(txg, |tx| {
                 let object = dsl::need_directory_object(tx, "config")?;

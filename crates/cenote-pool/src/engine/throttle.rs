@@ -55,6 +55,9 @@ impl Engine {
 
     /// Keeps the pool going: syncs in the background, until the last user of the pool is gone.
     pub fn keep(self: &Arc<Self>) {
+        if self.is_read_only {
+            return;
+        }
         self.is_kept.store(true, Ordering::Release);
         let (engine, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
         cenote_rt::spawn(async move {

@@ -13,21 +13,28 @@ use cenote_ondisk::config::{PoolConfig, VdevConfig};
 use cenote_rt::Result;
 
 use super::{Config, Engine};
-use crate::Pool;
 use crate::import::Found;
 use crate::keys::KeyStore;
 use crate::pool::load::{Parts, stored_config};
+use crate::{Pool, Presence};
 
 /// What views have in common.
 #[derive(Debug, Default)]
 pub(super) struct Views {
     /// Keys that were loaded, for as long as the pool is open.
     pub(super) keys: Arc<KeyStore>,
+    /// Where the pool mounts, and what of it.
+    pub(super) presence: Arc<Presence>,
     /// The newest view, while somebody has it.
     pub(super) last: Mutex<Weak<Pool>>,
 }
 
 impl Engine {
+    /// What is not stored in the pool: where it mounts, and what of it.
+    pub fn presence(&self) -> &Arc<Presence> {
+        &self.views.presence
+    }
+
     /// The pool as of the last committed txg. Let go of it soon.
     ///
     /// # Errors
@@ -52,6 +59,7 @@ impl Engine {
             store: Arc::clone(&self.store),
             mos,
             keys: Arc::clone(&self.views.keys),
+            presence: Arc::clone(&self.views.presence),
             pin: Some(pin),
         })
         .await?;

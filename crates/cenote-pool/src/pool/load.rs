@@ -29,7 +29,7 @@ use crate::dsl::{Dir, DslError};
 use crate::features::{FeatureEntry, FeatureTable, UnknownFeature, by_guid};
 use crate::import::{AuxDevice, Candidate, Found};
 use crate::keys::KeyStore;
-use crate::{dsl, mos};
+use crate::{Presence, dsl, mos};
 
 /// The last version before feature flags.
 const VERSION_LEGACY_MAX: u64 = 28;
@@ -64,6 +64,7 @@ pub(super) async fn load(
         store,
         mos,
         keys: Arc::default(),
+        presence: Arc::default(),
         pin: None,
     })
     .await?;
@@ -82,6 +83,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) store: Arc<BlockStore>,
     pub(crate) mos: Arc<ObjSet>,
     pub(crate) keys: Arc<KeyStore>,
+    pub(crate) presence: Arc<Presence>,
     /// Keeps it as it is, if the pool is being written.
     pub(crate) pin: Option<Pin>,
 }
@@ -229,6 +231,7 @@ impl Pool {
             spares: Vec::new(),
             caches: Vec::new(),
             keys: parts.keys,
+            presence: parts.presence,
             is_deflated: false,
             rewound_from: None,
             warnings: Vec::new(),

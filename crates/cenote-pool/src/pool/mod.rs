@@ -29,7 +29,7 @@ use crate::errlog::{self, DamagedBlock};
 use crate::features::FeatureTable;
 use crate::import::AuxDevice;
 use crate::keys::KeyStore;
-use crate::mos;
+use crate::{Presence, mos};
 
 /// A pool as one of its uberblocks has it. Everything that it hands out is of that txg.
 #[derive(Debug)]
@@ -46,6 +46,7 @@ pub struct Pool {
     pub(crate) spares: Vec<AuxDevice>,
     pub(crate) caches: Vec<AuxDevice>,
     pub(crate) keys: Arc<KeyStore>,
+    pub(crate) presence: Arc<Presence>,
     pub(crate) is_deflated: bool,
     pub(crate) rewound_from: Option<u64>,
     pub(crate) warnings: Vec<String>,
@@ -144,6 +145,11 @@ impl Pool {
     /// Keys that were loaded.
     pub fn keys(&self) -> &Arc<KeyStore> {
         &self.keys
+    }
+
+    /// What is not stored in it: where it mounts, and what of it.
+    pub fn presence(&self) -> &Arc<Presence> {
+        &self.presence
     }
 
     /// The txg that a rewind gave up, if there was one.

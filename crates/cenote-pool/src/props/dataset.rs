@@ -213,8 +213,7 @@ impl DatasetProps {
             "createtxg" => number(phys.creation_txg),
             "guid" => number(phys.guid),
             "objsetid" => number(dataset.object()),
-            // Nothing is mounted by opening a pool.
-            "mounted" => number(0),
+            "mounted" => number(u64::from(dataset.pool().presence().is_mounted(dataset.object()))),
             "origin" => dataset.origin().await?.and_then(|origin| text(origin.name())),
             "prevsnap" => match phys.prev_snap_obj {
                 0 => None,
@@ -360,11 +359,20 @@ impl DatasetProps {
     fn stored(&self, property: &'static Property) -> (PropValue, Source) {
         let (value, source) = self.chain.native(property);
         if property.name != "mountpoint" {
-            return (value, source);
+            let presence = self.dataset.pool().presence();
+            // A mount option in force hides what is set.
+            return match presence
+                .option(self.dataset.object(), property.name)
+                .map(PropValue::Number)
+            {
+                Some(option) if option != value => (option, Source::Temporary),
+                _ => (value, source),
+            };
         }
         let path = match &value {
             PropValue::Text(path) if path.starts_with('/') && source != Source::Received => {
-                mountpoint(self.dataset.name(), path, &source)
+                let path = mountpoint(self.dataset.name(), path, &source);
+                self.dataset.pool().presence().below_altroot(path)
             }
             _ => return (value, source),
         };

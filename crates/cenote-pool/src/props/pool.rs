@@ -192,14 +192,16 @@ impl PoolProps<'_> {
             "load_guid" => number(pool.load_guid()),
             "version" if pool.version() == VERSION_FEATURES => (PropValue::Absent, Source::Default),
             "version" => (PropValue::Number(pool.version()), Source::Local),
-            "altroot" | "cachefile" | "tname" => set_text(None),
+            "altroot" => set_text(pool.presence().altroot().as_deref()),
+            "cachefile" => set_text(pool.presence().cache_file().as_deref()),
+            "tname" => set_text(None),
             "bootfs" => set_text(self.bootfs.as_deref()),
             "comment" => set_text(facts.comment.as_deref()),
             "compatibility" => match facts.compatibility.as_deref() {
                 None | Some("" | "off") => (PropValue::Text("off".into()), Source::Default),
                 set => set_text(set),
             },
-            "readonly" => number(1),
+            "readonly" => number(u64::from(!pool.presence().is_writable())),
             "last_scrubbed_txg" => {
                 let txg = pool.directory_value(LAST_SCRUBBED_TXG).and_then(Value::first);
                 number(txg.unwrap_or(0))

@@ -1,97 +1,76 @@
-//! What is exported: volumes of a pool, and snapshots of volumes.
+//! What clients have open: volumes, and snapshots of volumes.
 //!
-//! A client names a dataset, `pool/volume` or `pool/volume@snapshot`. The first connection to it
-//! opens it, all share it, the last closes it: so a flush on one connection counts for all, and a
-//! volume that nobody uses can be destroyed. What there is is looked up when it is asked for.
+//! A client names an export; [`Offers`] say which dataset that is. All who have a volume open
+//! share it, so a flush on one connection counts for all; a volume that nobody uses can be
+//! destroyed.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use cenote_fs::{FsError, Volume, VolumeExtent, WritableVolume};
-use cenote_pool::DatasetKind;
-use cenote_pool::engine::Engine;
 use cenote_rt::{AsyncMutex, Buf, Error, Kind, Result};
+
+use super::offers::Offers;
 
 /// Extents of an answer about a snapshot.
 const EXTENTS_MAX: usize = 1024;
 
-/// What clients may connect to.
+/// What clients may connect to, and what they have open.
 #[derive(Debug)]
 pub struct Exports {
-    engine: Arc<Engine>,
-    root: String,
-    is_read_only: bool,
-    /// What somebody uses. Held while one is opened, so that nobody opens it twice.
-    open: AsyncMutex<BTreeMap<String, Weak<Export>>>,
+    offers: Arc<dyn Offers>,
+    /// Held while one is looked up and opened: whoever takes an offer back and then looks here
+    /// finds everybody who still got it.
+    open: AsyncMutex<Vec<Weak<Export>>>,
 }
 
 impl Exports {
-    /// The volumes at and below a dataset of a pool.
+    /// What somebody offers.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, root: &str, is_read_only: bool) -> Arc<Self> {
-        Arc::new(Self { engine, root: root.to_owned(), is_read_only, open: AsyncMutex::default() })
+    pub fn new(offers: Arc<dyn Offers>) -> Arc<Self> {
+        Arc::new(Self { offers, open: AsyncMutex::default() })
     }
 
-    /// The volumes and their snapshots, by name, as of the last txg that is on disk.
+    /// What there is, by name, as of the last txg that is on disk.
     ///
     /// # Errors
     /// Those of reading the pool.
     pub async fn names(&self) -> Result<Vec<String>> {
-        let view = self.engine.view().await?;
-        let mut names = Vec::new();
-        for dataset in view.datasets().await? {
-            let name = dataset.name();
-            if self.has(name) && dataset.kind().await? == DatasetKind::Volume {
-                names.push(name.to_owned());
-                let snapshots = dataset.snapshots().await?;
-                names.extend(snapshots.iter().map(|snapshot| snapshot.name().to_owned()));
-            }
-        }
-        names.sort();
-        Ok(names)
+        self.offers.names().await
     }
 
-    /// Whether a name is at or below the root.
-    fn has(&self, name: &str) -> bool {
-        let below = name.strip_prefix(&self.root);
-        below.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    /// What clients have open of a pool, each as often as it is open.
+    pub async fn in_use(&self, pool: u64) -> Vec<String> {
+        let open = self.live().await;
+        let of_pool = open.iter().filter(|export| export.pool == pool);
+        of_pool.map(|export| export.name.clone()).collect()
     }
 
-    /// The export that a client names. The empty name is the root, if that is a volume, or the
-    /// only volume that there is.
+    /// The export that a client names. The empty name is the only volume that there is.
     ///
     /// # Errors
     /// `Kind::NotFound` if there is none; those of opening it.
     pub(super) async fn open(&self, name: &str) -> Result<Arc<Export>> {
-        let name = self.resolve(name).await?;
         let mut open = self.open.lock().await;
-        if let Some(export) = open.get(&name).and_then(Weak::upgrade) {
-            return Ok(export);
-        }
-        open.retain(|_, export| export.strong_count() > 0);
-        let contents = if name.contains('@') {
-            Contents::Snapshot(Volume::open_snapshot(&self.engine, &name).await?)
+        let offer = self.offers.find(name).await?;
+        let contents = if offer.engine.is_read_only() {
+            // Nothing of what a view leads to is ever written over.
+            let dataset = offer.engine.view().await?.dataset(&offer.name).await?;
+            Contents::Snapshot(Volume::open(&dataset).await?)
+        } else if offer.name.contains('@') {
+            Contents::Snapshot(Volume::open_snapshot(&offer.engine, &offer.name).await?)
         } else {
-            Contents::Volume(WritableVolume::open(&self.engine, &name).await?)
+            Contents::Volume(WritableVolume::open(&offer.engine, &offer.name).await?)
         };
-        let is_read_only = self.is_read_only || matches!(contents, Contents::Snapshot(_));
-        let export = Arc::new(Export { name: name.clone(), contents, is_read_only });
-        open.insert(name, Arc::downgrade(&export));
+        let is_read_only = offer.is_read_only || matches!(contents, Contents::Snapshot(_));
+        let (pool, name) = (offer.engine.guid(), offer.name);
+        let export = Arc::new(Export { pool, name, contents, is_read_only });
+        open.retain(|export| export.strong_count() > 0);
+        open.push(Arc::downgrade(&export));
         Ok(export)
     }
 
-    /// The dataset that a client means.
-    async fn resolve(&self, name: &str) -> Result<String> {
-        if name.is_empty() {
-            let names = self.names().await?;
-            let mut volumes = names.iter().filter(|name| !name.contains('@'));
-            return match (names.contains(&self.root), volumes.next(), volumes.next()) {
-                (true, ..) => Ok(self.root.clone()),
-                (false, Some(only), None) => Ok(only.clone()),
-                _ => Err(Error::not_found(FsError::NotAVolume)),
-            };
-        }
-        if self.has(name) { Ok(name.to_owned()) } else { Err(Error::not_found(FsError::NoEntry)) }
+    async fn live(&self) -> Vec<Arc<Export>> {
+        self.open.lock().await.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Makes durable what clients have written to what is still open.
@@ -99,8 +78,7 @@ impl Exports {
     /// # Errors
     /// Those of the pool.
     pub(super) async fn flush(&self) -> Result<()> {
-        let open: Vec<_> = self.open.lock().await.values().filter_map(Weak::upgrade).collect();
-        for export in open {
+        for export in self.live().await {
             export.flush().await?;
         }
         Ok(())
@@ -110,6 +88,8 @@ impl Exports {
 /// Something that is exported and open.
 #[derive(Debug)]
 pub(super) struct Export {
+    /// Guid of the pool.
+    pool: u64,
     name: String,
     contents: Contents,
     is_read_only: bool,

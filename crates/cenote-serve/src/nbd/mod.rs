@@ -17,6 +17,7 @@
 mod connection;
 mod export;
 mod handshake;
+mod offers;
 pub mod options;
 pub mod wire;
 
@@ -28,6 +29,7 @@ use cenote_rt::{JoinHandle, Result, Semaphore};
 
 use crate::stop::Stop;
 pub use export::Exports;
+pub use offers::{Offer, Offers, Subtree, only};
 
 /// The context of data and holes.
 const CONTEXT: &str = "base:allocation";
@@ -59,7 +61,12 @@ impl Server {
     /// # Errors
     /// `Kind::Busy` if somebody listens there; `Kind::Io`.
     pub async fn start(exports: Arc<Exports>, address: &Address) -> Result<Self> {
-        let listener = Listener::bind(address).await?;
+        Ok(Self::on(Listener::bind(address).await?, exports))
+    }
+
+    /// Serves exports on a socket that is there.
+    #[must_use]
+    pub fn on(listener: Listener, exports: Arc<Exports>) -> Self {
         let address = listener.address().clone();
         let stop = Arc::new(Stop::default());
         let places = Arc::new(Semaphore::new(CLIENTS_MAX as usize));
@@ -69,7 +76,7 @@ impl Server {
             Arc::clone(&stop),
             Arc::clone(&places),
         ));
-        Ok(Self { exports, address, stop, places, listening })
+        Self { exports, address, stop, places, listening }
     }
 
     /// Where it listens, with the port that it got.

@@ -11,12 +11,13 @@
 //! devices are locked, so that no two ever have one pool.
 
 mod client;
+mod exports;
 mod mounts;
 mod place;
 mod pools;
 mod server;
-mod wire;
 mod watch;
+mod wire;
 
 use std::fs::File;
 use std::io::Write;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 
 use cenote_rt::Runtime;
 use cenote_serve::Signals;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, flock};
 
 use place::Place;
 use pools::Pools;
@@ -38,7 +39,8 @@ usage: cenote daemon [start|stop|status|run]
   stop    ends it: what is mounted is unmounted, pools stay imported and come back with it
   status  says whether it runs
   run     runs it here, until SIGTERM, SIGINT or SIGHUP
-It keeps what it remembers in CENOTE_STATE_DIR and listens on CENOTE_SOCKET.
+It keeps what it remembers in CENOTE_STATE_DIR and listens on CENOTE_SOCKET. Volumes with
+'cenote:nbd=on' are served on nbd.sock there, and at CENOTE_NBD_LISTEN (HOST:PORT).
 ";
 
 /// Verbs that need no pools of anybody.
@@ -56,9 +58,9 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
     match (&*tool, verb.as_deref()) {
         ("daemon", verb) => Some(daemon(verb)),
         ("zpool" | "zfs", Some(verb)) if is_for_daemon(verb) => Some(pass(&tool, words)),
+        ("tunable", verb) if verb.is_none_or(is_for_daemon) => Some(pass(&tool, words)),
         _ => None,
     }
-        ("tunable", verb) if verb.is_none_or(is_for_daemon) => Some(pass(&tool, words)),
 }
 
 /// Whether a verb is about pools that the daemon has.
@@ -126,14 +128,16 @@ fn serve(place: &Place) -> std::io::Result<()> {
         .map_err(|_| std::io::Error::other("another daemon runs with this folder of state"))?;
     lock.set_len(0)?;
     writeln!(lock, "{}", std::process::id())?;
+    // Others are told apart by who they are; volumes are for whoever may open the socket.
+    let listener = listen(&place.socket, 0o666)?;
+    let volumes = listen(&place.nbd(), 0o600);
+    let volumes = volumes.inspect_err(|error| eprintln!("{}: {error}", place.nbd().display()));
     let signals = Signals::block().map_err(failed)?;
     let place = place.clone();
     let served = cenote_rt::block_on(0, async move {
         let pools = Pools::open(&place).await;
         pools.show();
-        // Whoever had the lock before is gone, and so is its socket.
-        std::fs::remove_file(&place.socket).ok();
-        let listener = UnixListener::bind(&place.socket)?;
+        let servers = exports::serve(pools.exports(), volumes.ok(), &place).await;
         let (runtime, serving) = (Runtime::here(), Arc::clone(&pools));
         std::thread::Builder::new()
             .name("accept".to_owned())
@@ -141,9 +145,25 @@ fn serve(place: &Place) -> std::io::Result<()> {
         signals.next().await;
         // Nobody finds it any more; commands that run may end meanwhile.
         std::fs::remove_file(&place.socket).ok();
+        for server in servers {
+            if let Err(error) = server.stop().await {
+                eprintln!("{error}");
+            }
+        }
         pools.close().await;
         Ok(())
     });
     drop(lock);
     served.map_err(failed)?
+}
+
+/// A socket with these rights. To be called before there are other threads: what a process leaves
+/// out of rights is the same for all of them.
+fn listen(path: &std::path::Path, rights: u32) -> std::io::Result<UnixListener> {
+    // Whoever had the lock before is gone, and so is its socket.
+    std::fs::remove_file(path).ok();
+    let before = rustix::process::umask(Mode::from_raw_mode(!rights & 0o777));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    listener
 }

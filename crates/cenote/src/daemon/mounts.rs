@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cenote_cli::{CommandResult, Exit};
+use cenote_cli::{CommandResult, Exit, MountWish};
 use cenote_fs::Mount;
 use cenote_pool::engine::Engine;
-use cenote_pool::props::PropValue;
+use cenote_pool::props::{PropValue, dataset_property};
 use cenote_pool::{Dataset, DatasetKind};
 use cenote_rt::{AsyncMutex, Kind};
 use cenote_serve::fuse::{self, FuseMount, MountOptions, Unmount};
@@ -28,7 +28,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What is mounted of one pool.
 pub(super) struct Mounts {
     engine: Arc<Engine>,
-    altroot: Option<PathBuf>,
     // Held for a whole change, across awaits: mounts and unmounts come one after the other.
     changing: AsyncMutex<()>,
     // Held for a look, never across an await.
@@ -39,18 +38,33 @@ pub(super) struct Mounts {
 struct State {
     /// By number of the dataset.
     mounted: BTreeMap<u64, Mounted>,
-    /// File systems that were there before.
-    known: BTreeSet<u64>,
+    /// File systems that were there before, with their names and mount points.
+    known: BTreeMap<u64, (String, String)>,
+}
+
+impl State {
+    /// Takes a file system down. Whether it is to be mounted: it is new, or somebody has given it
+    /// another mount point. One that only has another name stays as it was.
+    fn knows(&mut self, wanted: &Wanted) -> bool {
+        let now = (wanted.dataset.clone(), wanted.mountpoint.clone());
+        match self.known.insert(wanted.object, now) {
+            Some((name, mountpoint)) => name == wanted.dataset && mountpoint != wanted.mountpoint,
+            None => true,
+        }
+    }
 }
 
 #[derive(Clone)]
 struct Mounted {
-    dataset: String,
     fuse: Arc<FuseMount>,
+    /// What properties said when they were looked at last.
+    wanted: Wanted,
+    /// Options in force: those of properties, and what the mount was given beside them.
     options: MountOptions,
 }
 
 /// A file system as its properties have it.
+#[derive(Clone)]
 struct Wanted {
     object: u64,
     dataset: String,
@@ -58,17 +72,16 @@ struct Wanted {
     place: Option<PathBuf>,
     mountpoint: String,
     canmount: u64,
+    /// Its key is not loaded.
+    is_locked: bool,
+    /// It may hide what is in its place.
+    is_overlay: bool,
     options: MountOptions,
 }
 
 impl Mounts {
-    pub(super) fn new(engine: &Arc<Engine>, altroot: Option<PathBuf>) -> Self {
-        Self {
-            engine: Arc::clone(engine),
-            altroot,
-            changing: AsyncMutex::new(()),
-            state: Mutex::default(),
-        }
+    pub(super) fn new(engine: &Arc<Engine>) -> Self {
+        Self { engine: Arc::clone(engine), changing: AsyncMutex::new(()), state: Mutex::default() }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -87,7 +100,7 @@ impl Mounts {
         let state = self.state();
         let mounted = state.mounted.values();
         let mut list: Vec<_> = mounted
-            .map(|mounted| (mounted.dataset.clone(), mounted.fuse.at().to_owned()))
+            .map(|mounted| (mounted.wanted.dataset.clone(), mounted.fuse.at().to_owned()))
             .collect();
         list.sort();
         list
@@ -104,46 +117,58 @@ impl Mounts {
     pub(super) async fn mount_all(&self) -> CommandResult {
         let _changing = self.changing.lock().await;
         let wanted = self.wanted().await?;
-        self.state().known.extend(wanted.iter().map(|wanted| wanted.object));
         let mut failures = Vec::new();
+        for wanted in &wanted {
+            self.state().knows(wanted);
+        }
         for wanted in wanted.iter().filter(|wanted| wanted.canmount == CANMOUNT_ON) {
             let is_mounted = self.state().mounted.contains_key(&wanted.object);
-            if !is_mounted && wanted.place.is_some() {
-                failures.extend(self.start(wanted).await.err());
+            if !is_mounted && wanted.place.is_some() && !wanted.is_locked {
+                failures.extend(self.start(wanted, &wanted.options).await.err());
             }
         }
         first(&failures)
     }
 
     /// Mounts one file system.
-    pub(super) async fn mount(&self, dataset: &str, options: &str) -> CommandResult {
+    pub(super) async fn mount(&self, dataset: &str, wish: &MountWish) -> CommandResult {
         let _changing = self.changing.lock().await;
         let cannot = |why: &str| Exit::failed(format!("cannot mount '{dataset}': {why}"));
-        let wanted = self.wanted().await?;
-        let found = wanted.into_iter().find(|wanted| wanted.dataset == dataset);
-        let mut wanted = found.ok_or_else(|| {
-            Exit::failed(format!("cannot open '{dataset}': dataset does not exist"))
-        })?;
+        let view = self.engine.view().await?;
+        let mut wanted = match view.dataset(dataset).await {
+            Ok(found) if found.kind().await? == DatasetKind::Filesystem => {
+                self.wish(&found).await?
+            }
+            _ => {
+                return Err(Exit::failed(format!(
+                    "cannot open '{dataset}': dataset does not exist"
+                )));
+            }
+        };
         if self.state().mounted.contains_key(&wanted.object) {
             return Err(cannot("filesystem already mounted"));
         }
-        match (wanted.mountpoint.as_str(), wanted.canmount) {
-            (_, CANMOUNT_OFF) => return Err(cannot("'canmount' property is set to 'off'")),
+        match (wanted.mountpoint.as_str(), &wish.place) {
+            (_, Some(_)) => wanted.place.clone_from(&wish.place),
+            _ if wanted.canmount == CANMOUNT_OFF => {
+                return Err(cannot("'canmount' property is set to 'off'"));
+            }
             ("legacy", _) => {
-                return Err(Exit::failed(format!(
-                    "cannot mount '{dataset}': legacy mountpoint\nuse mount(8) to mount this \
-                     filesystem"
-                )));
+                return Err(cannot("legacy mountpoint\nuse mount(8) to mount this filesystem"));
             }
             ("none", _) => return Err(cannot("no mountpoint set")),
             _ => {}
         }
-        let asked = MountOptions::parse(options).map_err(|error| cannot(&error.to_string()))?;
-        wanted.options.is_read_only |= asked.is_read_only;
-        wanted.options.nosuid |= asked.nosuid;
-        wanted.options.nodev |= asked.nodev;
-        wanted.options.noexec |= asked.noexec;
-        self.start(&wanted).await
+        if wanted.is_locked {
+            return Err(cannot("encryption key not loaded"));
+        }
+        wanted.is_overlay |= wish.is_overlay;
+        let options = wanted.options.clone().with(&wish.options);
+        let mut options = options.map_err(|error| cannot(&error.to_string()))?;
+        let is_root = rustix::process::geteuid().is_root();
+        (options.nosuid, options.nodev) = (options.nosuid || !is_root, options.nodev || !is_root);
+        options.is_read_only |= self.engine.is_read_only();
+        self.start(&wanted, &options).await
     }
 
     /// Unmounts one file system.
@@ -152,7 +177,7 @@ impl Mounts {
         let found = {
             let state = self.state();
             let mut all = state.mounted.iter();
-            all.find(|(_, mounted)| mounted.dataset == dataset).map(|(object, _)| *object)
+            all.find(|(_, mounted)| mounted.wanted.dataset == dataset).map(|(object, _)| *object)
         };
         match found {
             Some(object) => self.end(object, is_forced).await,
@@ -179,8 +204,9 @@ impl Mounts {
         }
     }
 
-    /// Brings what is mounted to what the properties say now.
-    pub(super) async fn follow(&self) -> CommandResult {
+    /// Brings what is mounted to what the properties say now. If `is_quiet` it stays as it is, for
+    /// as long as they say this.
+    pub(super) async fn follow(&self, is_quiet: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
         let wanted = self.wanted().await?;
         let mut failures = Vec::new();
@@ -188,56 +214,125 @@ impl Mounts {
         for object in self.deepest_first() {
             let Some(mounted) = self.state().mounted.get(&object).cloned() else { continue };
             let now = wanted.iter().find(|wanted| wanted.object == object);
-            let stays = now.is_some_and(|now| {
-                now.dataset == mounted.dataset
-                    && now.place.as_deref() == Some(mounted.fuse.at())
-                    && now.options == mounted.options
-                    && now.canmount != CANMOUNT_OFF
-            });
             // What was rolled back or destroyed answers nobody any more.
             let is_gone = now.is_none() || mounted.fuse.mount().head().is_gone();
-            if !stays || is_gone {
-                failures.extend(self.end(object, is_gone).await.err());
-                again.insert(object);
+            if let Some(now) = now.filter(|_| !is_gone) {
+                let refreshed = mounted.fuse.mount().refresh().await;
+                failures.extend(refreshed.err().map(Exit::from));
+                if is_quiet {
+                    self.note(now);
+                    continue;
+                }
+                if mounted.wanted.stays(now) {
+                    failures.extend(self.adjust(&mounted, now).await.err());
+                    continue;
+                }
             }
+            failures.extend(self.end(object, is_gone).await.err());
+            again.insert(object);
         }
         for wanted in &wanted {
-            let is_new = self.state().known.insert(wanted.object);
-            let comes = (is_new && wanted.canmount == CANMOUNT_ON)
+            let is_called = self.state().knows(wanted);
+            let comes = (is_called && !is_quiet && wanted.canmount == CANMOUNT_ON)
                 || (again.contains(&wanted.object) && wanted.canmount != CANMOUNT_OFF);
-            if comes && wanted.place.is_some() {
-                failures.extend(self.start(wanted).await.err());
+            if comes && wanted.place.is_some() && !wanted.is_locked {
+                failures.extend(self.start(wanted, &wanted.options).await.err());
             }
         }
         first(&failures)
     }
 
-    async fn start(&self, wanted: &Wanted) -> CommandResult {
+    /// Takes down what properties say now, without acting by it.
+    fn note(&self, now: &Wanted) {
+        if let Some(mounted) = self.state().mounted.get_mut(&now.object) {
+            mounted.wanted = now.clone();
+        }
+    }
+
+    /// Gives a mount that stays the options that properties have now.
+    async fn adjust(&self, mounted: &Mounted, now: &Wanted) -> CommandResult {
+        let (before, mut options) = (&mounted.wanted.options, mounted.options.clone());
+        if *before == now.options {
+            return Ok(());
+        }
+        // What was set goes before what the mount was given; the rest stays.
+        let changed = |before: bool, now: bool, option: &mut bool| {
+            if before != now {
+                *option = now;
+            }
+        };
+        changed(before.is_read_only, now.options.is_read_only, &mut options.is_read_only);
+        changed(before.nosuid, now.options.nosuid, &mut options.nosuid);
+        changed(before.nodev, now.options.nodev, &mut options.nodev);
+        changed(before.noexec, now.options.noexec, &mut options.noexec);
+        let dataset = &now.dataset;
+        match mounted.fuse.remount(&options).await {
+            Ok(()) => {
+                self.tell(now.object, &options);
+                if let Some(mounted) = self.state().mounted.get_mut(&now.object) {
+                    (mounted.wanted, mounted.options) = (now.clone(), options);
+                }
+                Ok(())
+            }
+            // Who is not root cannot; it is mounted again, if nobody uses it.
+            Err(error) if error.kind() == Kind::Permission => {
+                self.end(now.object, false).await?;
+                self.start(now, &options).await
+            }
+            Err(error) if error.kind() == Kind::Busy => Err(Exit::failed(format!(
+                "cannot remount '{dataset}': mountpoint or dataset is busy"
+            ))),
+            Err(error) => Err(Exit::failed(format!("cannot remount '{dataset}': {error}"))),
+        }
+    }
+
+    /// Has the properties show how something is mounted.
+    fn tell(&self, object: u64, options: &MountOptions) {
+        let options = vec![
+            ("readonly", u64::from(options.is_read_only)),
+            ("setuid", u64::from(!options.nosuid)),
+            ("devices", u64::from(!options.nodev)),
+            ("exec", u64::from(!options.noexec)),
+        ];
+        self.engine.presence().mounted(object, options);
+    }
+
+    async fn start(&self, wanted: &Wanted, options: &MountOptions) -> CommandResult {
         let Some(place) = &wanted.place else { return Ok(()) };
         let dataset = &wanted.dataset;
         let cannot = |why: String| Exit::failed(format!("cannot mount '{dataset}': {why}"));
+        let not_there =
+            |why: &str| Exit::failed(format!("cannot mount '{}': {why}", place.display()));
         // What a daemon that was killed left there answers nobody.
         match fuse::detach_dead(place).await {
             Err(error) if error.kind() != Kind::NotFound => return Err(cannot(error.to_string())),
             _ => {}
         }
         std::fs::create_dir_all(place).map_err(|error| {
-            Exit::failed(format!(
-                "cannot mount '{}': failed to create mountpoint: {}",
-                place.display(),
-                said(&error)
-            ))
+            not_there(&format!("failed to create mountpoint: {}", said(&error)))
         })?;
-        let opened = if wanted.options.is_read_only {
+        let is_empty = || std::fs::read_dir(place).is_ok_and(|mut found| found.next().is_none());
+        if !wanted.is_overlay && !is_empty() {
+            return Err(not_there("directory is not empty"));
+        }
+        // The property keeps changes out by itself, and may be another soon.
+        let is_fixed = options.is_read_only && !wanted.options.is_read_only;
+        let opened = if is_fixed || self.engine.is_read_only() {
             Mount::open_read_only(&self.engine, dataset).await
         } else {
-            Mount::open(&self.engine, dataset).await
+            match Mount::open(&self.engine, dataset).await {
+                // What cannot be written can be read.
+                Err(error) if options.is_read_only && error.kind() == Kind::Unsupported => {
+                    Mount::open_read_only(&self.engine, dataset).await
+                }
+                opened => opened,
+            }
         };
         let mount = opened.map_err(|error| cannot(error.to_string()))?;
-        let fuse = FuseMount::start(mount, place, &wanted.options).await;
+        let fuse = FuseMount::start(mount, place, options).await;
         let fuse = Arc::new(fuse.map_err(|error| cannot(error.to_string()))?);
-        let (dataset, options) = (dataset.clone(), wanted.options.clone());
-        let mounted = Mounted { dataset, fuse, options };
+        self.tell(wanted.object, options);
+        let mounted = Mounted { fuse, wanted: wanted.clone(), options: options.clone() };
         self.state().mounted.insert(wanted.object, mounted);
         Ok(())
     }
@@ -256,6 +351,7 @@ impl Mounts {
         // What was detached ends with its last user, who may take his time.
         cenote_rt::until(PATIENCE, mounted.fuse.ended()).await;
         self.state().mounted.remove(&object);
+        self.engine.presence().unmounted(object);
         Ok(())
     }
 
@@ -288,22 +384,26 @@ impl Mounts {
 
     async fn wish(&self, dataset: &Dataset) -> Result<Wanted, Exit> {
         let props = dataset.props().await?;
-        let mut numbers = [0; 5];
-        let names = ["canmount", "readonly", "setuid", "devices", "exec"];
+        let mut numbers = [0; 6];
+        let names = ["canmount", "overlay", "readonly", "setuid", "devices", "exec"];
         for (number, name) in numbers.iter_mut().zip(names) {
-            if let Some(PropValue::Number(value)) = props.get(name).await?.map(|row| row.value) {
+            // What is set, not what a mount option makes of it.
+            let property = dataset_property(name);
+            let value = property.map(|property| props.chain().native(property).0);
+            if let Some(PropValue::Number(value)) = value {
                 *number = value;
             }
         }
-        let [canmount, readonly, setuid, devices, exec] = numbers;
+        let [canmount, overlay, readonly, setuid, devices, exec] = numbers;
         let mountpoint = match props.get("mountpoint").await?.map(|row| row.value) {
             Some(PropValue::Text(text)) => text,
             _ => "none".to_owned(),
         };
-        let place = mountpoint.strip_prefix('/').map(|below| match &self.altroot {
-            Some(root) => root.join(below),
-            None => Path::new("/").join(below),
-        });
+        let place = mountpoint.starts_with('/').then(|| PathBuf::from(&mountpoint));
+        let is_locked = match dataset.key_info().await? {
+            Some(key) => !dataset.pool().keys().is_loaded(key.object),
+            None => false,
+        };
         let is_root = rustix::process::geteuid().is_root();
         Ok(Wanted {
             object: dataset.object(),
@@ -311,14 +411,24 @@ impl Mounts {
             place,
             mountpoint,
             canmount,
+            is_overlay: overlay == 1,
+            is_locked,
             options: MountOptions {
-                is_read_only: readonly == 1,
+                is_read_only: readonly == 1 || self.engine.is_read_only(),
                 nosuid: setuid == 0 || !is_root,
                 nodev: devices == 0 || !is_root,
                 noexec: exec == 0,
                 ..MountOptions::default()
             },
         })
+    }
+}
+
+impl Wanted {
+    /// Whether what was mounted so stays where it is.
+    fn stays(&self, now: &Self) -> bool {
+        (&self.dataset, &self.mountpoint) == (&now.dataset, &now.mountpoint)
+            && now.canmount != CANMOUNT_OFF
     }
 }
 

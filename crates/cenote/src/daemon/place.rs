@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | state (`CENOTE_STATE_DIR`) | `/var/lib/cenote` | `cenote` in `$XDG_STATE_HOME` |
 //! | socket (`CENOTE_SOCKET`) | `control.sock` there | the same |
+//! | volumes over NBD | `nbd.sock` there | the same |
+//! | the same by TCP (`CENOTE_NBD_LISTEN`) | nowhere | nowhere |
 //!
 //! `$XDG_STATE_HOME` is `~/.local/state` where it is not set.
 
@@ -17,6 +19,8 @@ pub(super) struct Place {
     pub(super) state: PathBuf,
     /// Where it listens.
     pub(super) socket: PathBuf,
+    /// `HOST:PORT` where volumes are served beside their socket.
+    pub(super) nbd_listen: Option<String>,
 }
 
 impl Place {
@@ -33,7 +37,9 @@ impl Place {
         };
         let socket = variable("CENOTE_SOCKET").map(PathBuf::from);
         let socket = socket.unwrap_or_else(|| state.join("control.sock"));
-        Some(Self { state, socket })
+        let nbd_listen = variable("CENOTE_NBD_LISTEN");
+        let nbd_listen = nbd_listen.map(|address| address.to_string_lossy().into_owned());
+        Some(Self { state, socket, nbd_listen })
     }
 
     /// Makes the folder of the state. Others may reach the socket in it, and are told apart there.
@@ -44,6 +50,11 @@ impl Place {
     /// The pools that were in use.
     pub(super) fn pools(&self) -> PathBuf {
         self.state.join("zpool.cache")
+    }
+
+    /// Where volumes are served.
+    pub(super) fn nbd(&self) -> PathBuf {
+        self.state.join("nbd.sock")
     }
 
     /// Held by the daemon as long as it runs.

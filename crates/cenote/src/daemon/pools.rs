@@ -5,16 +5,19 @@
 //! finds the pool again. A pool that cannot be opened when it starts stays in the file.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cenote_cli::cache_file;
-use cenote_cli::{CommandResult, Exit, Host, Taken};
+use cenote_cli::{CommandResult, Exit, Host, MountWish, Taken};
 use cenote_pool::engine::{Engine, EventLog};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
 use cenote_rt::BoxFuture;
+use cenote_serve::nbd::Exports;
 
+use super::exports::Volumes;
 use super::mounts::Mounts;
 use super::place::Place;
 use super::watch::Watch;
@@ -22,9 +25,11 @@ use super::watch::Watch;
 /// Pools that left whose events are kept.
 const GONE_MAX: usize = 16;
 
-/// The pools, and what is mounted of them.
+/// The pools, and what is shown of them.
 pub(super) struct Pools {
     place: Place,
+    /// Their volumes, and who has them open.
+    exports: Arc<Exports>,
     // Held for a look, never across an await.
     open: Mutex<BTreeMap<String, Held>>,
     /// What others watch it by.
@@ -40,13 +45,22 @@ struct Held {
     mounts: Arc<Mounts>,
     /// Where it is remembered.
     remembered: Option<PathBuf>,
+    /// Its volumes are not offered to anybody any more.
+    is_leaving: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Pools {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pools").field("place", &self.place).finish_non_exhaustive()
+    }
 }
 
 impl Pools {
     /// Opens what was open.
     pub(super) async fn open(place: &Place) -> Arc<Self> {
-        let pools = Arc::new(Self {
+        let pools = Arc::new_cyclic(|pools| Self {
             place: place.clone(),
+            exports: Exports::new(Arc::new(Volumes(Weak::clone(pools)))),
             open: Mutex::default(),
             watch: OnceLock::new(),
             gone: Mutex::default(),
@@ -118,6 +132,18 @@ impl Pools {
         }
     }
 
+    /// The volumes.
+    pub(super) fn exports(&self) -> &Arc<Exports> {
+        &self.exports
+    }
+
+    /// The pools whose volumes are offered.
+    pub(super) fn offering(&self) -> Vec<Arc<Engine>> {
+        let open = self.lock();
+        let offering = open.values().filter(|held| !held.is_leaving.load(Ordering::Acquire));
+        offering.map(|held| Arc::clone(&held.engine)).collect()
+    }
+
     /// Closes snapshots that were looked at below `.zfs`: a command may be about to destroy one.
     pub(super) fn let_go_of_snapshots(&self) {
         for held in self.lock().values() {
@@ -141,26 +167,48 @@ impl Pools {
 
     async fn hold(&self, engine: Arc<Engine>, how: Taken) -> CommandResult {
         let name = engine.name();
-        engine.keep();
-        engine.resume_leaf_work().await?;
+        if !engine.is_read_only() {
+            engine.keep();
+            engine.resume_leaf_work().await?;
+        }
+        let presence = engine.presence();
+        presence.set_altroot(how.altroot.as_deref().and_then(Path::to_str));
+        let is_default = how.cache_file.as_ref().is_none_or(|file| *file == self.place.pools());
         let remembered = match how.cache_file {
+            // As OpenZFS has it: what is there for reading, or elsewhere, is not remembered.
+            _ if engine.is_read_only() => None,
             Some(file) => Some(file).filter(|file| !file.as_os_str().is_empty()),
             None if how.altroot.is_some() => None,
             None => Some(self.place.pools()),
         };
+        if !is_default || how.altroot.is_some() {
+            let file = remembered.as_deref().and_then(Path::to_str);
+            presence.set_cache_file(Some(file.unwrap_or("none")));
+        }
         if let Some(file) = &remembered {
             let (name, list) = engine.config_list();
             cache_file::write(file, &name, list)?;
         }
-        let mounts = Arc::new(Mounts::new(&engine, how.altroot));
-        let held = Held { engine, mounts: Arc::clone(&mounts), remembered };
+        let mounts = Arc::new(Mounts::new(&engine));
+        let is_leaving = Arc::default();
+        let held = Held { engine, mounts: Arc::clone(&mounts), remembered, is_leaving };
         self.lock().insert(name, held);
         if how.is_unmounted { Ok(()) } else { mounts.mount_all().await }
     }
 
-    async fn let_go(&self, name: &str, is_forced: bool) -> CommandResult {
+    async fn let_go(&self, name: &str, deed: &str, is_forced: bool) -> CommandResult {
         let held = self.held(name)?;
-        held.mounts.unmount_all(is_forced).await?;
+        // Before the look at who has volumes: nobody comes after it.
+        held.is_leaving.store(true, Ordering::Release);
+        let is_used = !self.exports.in_use(held.engine.guid()).await.is_empty();
+        let left = match is_used {
+            true => Err(Exit::cannot(deed, name, "pool is busy")),
+            false => held.mounts.unmount_all(is_forced).await,
+        };
+        if left.is_err() {
+            held.is_leaving.store(false, Ordering::Release);
+            return left;
+        }
         // Kept as long as others: that it was exported is still to come.
         self.keep_events(&held.engine);
         self.lock().remove(name);
@@ -180,16 +228,21 @@ impl Host for Pools {
         Box::pin(self.hold(engine, how))
     }
 
-    fn release<'a>(&'a self, pool: &'a str, is_forced: bool) -> BoxFuture<'a, CommandResult> {
-        Box::pin(self.let_go(pool, is_forced))
+    fn release<'a>(
+        &'a self,
+        pool: &'a str,
+        deed: &'a str,
+        is_forced: bool,
+    ) -> BoxFuture<'a, CommandResult> {
+        Box::pin(self.let_go(pool, deed, is_forced))
     }
 
-    fn follow<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult> {
-        Box::pin(async move { self.held(pool)?.mounts.follow().await })
+    fn follow<'a>(&'a self, pool: &'a str, is_quiet: bool) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move { self.held(pool)?.mounts.follow(is_quiet).await })
     }
 
-    fn mount<'a>(&'a self, dataset: &'a str, options: &'a str) -> BoxFuture<'a, CommandResult> {
-        Box::pin(async move { self.of_dataset(dataset)?.mounts.mount(dataset, options).await })
+    fn mount<'a>(&'a self, dataset: &'a str, wish: &'a MountWish) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move { self.of_dataset(dataset)?.mounts.mount(dataset, wish).await })
     }
 
     fn mount_all<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult> {

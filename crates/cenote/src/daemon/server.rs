@@ -58,8 +58,9 @@ pub(super) fn serve(listener: &UnixListener, runtime: &Runtime, pools: &Arc<Pool
 /// Runs one command.
 fn command(stream: &UnixStream, runtime: &Runtime, pools: &Arc<Pools>) -> std::io::Result<()> {
     let peer = socket_peercred(stream)?;
-    let (request, [_, stdout, stderr]) = receive(stream)?;
+    let (request, [stdin, stdout, stderr]) = receive(stream)?;
     let caller = Caller::new(peer.uid.as_raw(), peer.gid.as_raw(), request.folder);
+    let caller = caller.with_input(stdin);
     let gone = caller.gone();
     let args: Vec<String> =
         request.args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect();

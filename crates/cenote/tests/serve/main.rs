@@ -3,11 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod allow;
 mod daemon;
+mod exports;
 mod fuse;
+mod mounts;
 mod nbd;
-mod watch;
 mod snapshots;
+mod watch;
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;

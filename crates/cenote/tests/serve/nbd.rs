@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Command;
 
 use cenote_serve::nbd::options::{InfoRequest, MetaRequest, OptionKind, encode_option};
@@ -227,11 +228,11 @@ fn fio_verifies_what_it_wrote() {
 }
 
 /// A client that speaks for itself.
-struct Raw(UnixStream);
+pub(crate) struct Raw(UnixStream);
 
 impl Raw {
-    fn connect(shed: &Shed, flags: u32) -> Self {
-        let mut raw = Self(UnixStream::connect(shed.path("s")).unwrap());
+    pub(crate) fn connect(socket: &Path, flags: u32) -> Self {
+        let mut raw = Self(UnixStream::connect(socket).unwrap());
         let greeting = raw.take(18);
         assert_eq!(greeting, b"NBDMAGICIHAVEOPT\0\x03");
         raw.0.write_all(&flags.to_be_bytes()).unwrap();
@@ -245,7 +246,7 @@ impl Raw {
     }
 
     /// Sends an option, and gives the types of all replies.
-    fn option(&mut self, kind: OptionKind, data: &[u8]) -> Vec<u32> {
+    pub(crate) fn option(&mut self, kind: OptionKind, data: &[u8]) -> Vec<u32> {
         self.0.write_all(&encode_option(kind, data)).unwrap();
         let mut types = Vec::new();
         loop {
@@ -260,13 +261,13 @@ impl Raw {
         }
     }
 
-    fn go(&mut self, name: &str) -> u32 {
+    pub(crate) fn go(&mut self, name: &str) -> u32 {
         let info = InfoRequest { name: name.to_owned(), wanted: vec![1, 3] };
         *self.option(OptionKind::Go, &info.encode()).last().unwrap()
     }
 
     /// Sends a request, and gives the error of the answer: a simple one, or a single chunk.
-    fn request(&mut self, command: Request, flags: u16, offset: u64, len: u32) -> u32 {
+    pub(crate) fn request(&mut self, command: Request, flags: u16, offset: u64, len: u32) -> u32 {
         let wire = Wire { command, flags, cookie: 77, offset, len };
         self.0.write_all(&wire.encode()).unwrap();
         if command == Request::Write {
@@ -293,10 +294,10 @@ impl Raw {
     }
 }
 
-const OK: u32 = 1;
+pub(crate) const OK: u32 = 1;
 const UNSUPPORTED: u32 = 1 << 31 | 1;
 const INVALID: u32 = 1 << 31 | 3;
-const UNKNOWN: u32 = 1 << 31 | 6;
+pub(crate) const UNKNOWN: u32 = 1 << 31 | 6;
 const TOO_BIG: u32 = 1 << 31 | 9;
 
 #[test]
@@ -306,7 +307,7 @@ fn clients_that_break_the_rules() {
     let meta = |name: &str, query: &str| {
         MetaRequest { name: name.to_owned(), queries: vec![query.to_owned()] }.encode()
     };
-    let mut raw = Raw::connect(&shed, 3);
+    let mut raw = Raw::connect(&shed.path("s"), 3);
     assert_eq!(raw.option(OptionKind::Unknown(5), b""), [UNSUPPORTED], "TLS");
     assert_eq!(raw.option(OptionKind::Unknown(4711), b"abc"), [UNSUPPORTED]);
     assert_eq!(raw.option(OptionKind::List, b"x"), [INVALID]);
@@ -348,7 +349,7 @@ fn clients_that_break_the_rules() {
     assert!(raw.is_left(), "no request");
 
     // The old way, without chunks; and flags that nobody knows.
-    let mut raw = Raw::connect(&shed, 1);
+    let mut raw = Raw::connect(&shed.path("s"), 1);
     raw.0.write_all(&encode_option(OptionKind::ExportName, b"t/v@empty")).unwrap();
     let said = raw.take(8 + 2 + 124);
     assert_eq!(said[..8], VOLUME.to_be_bytes());
@@ -357,12 +358,12 @@ fn clients_that_break_the_rules() {
     let wire = Wire { command: Request::Write, flags: 0, cookie: 0, offset: 0, len: 33 << 20 };
     raw.0.write_all(&wire.encode()).unwrap();
     assert!(raw.is_left(), "too long");
-    assert!(Raw::connect(&shed, 0xff).is_left());
-    let mut raw = Raw::connect(&shed, 3);
+    assert!(Raw::connect(&shed.path("s"), 0xff).is_left());
+    let mut raw = Raw::connect(&shed.path("s"), 3);
     raw.0.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(raw.is_left(), "somebody else");
     // A client that says nothing does not hold the end up.
-    let _silent = Raw::connect(&shed, 3);
+    let _silent = Raw::connect(&shed.path("s"), 3);
     serving.stop();
     shed.judge();
 }

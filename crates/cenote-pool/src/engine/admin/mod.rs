@@ -84,10 +84,19 @@ impl Engine {
         let name = name.to_owned();
         self.administer(move |_, _, config| {
             config.facts.name.clone_from(&name);
+            config.stored_name = None;
             config.touch();
             Ok(())
         })
         .await
+    }
+
+    /// Has the pool go by another name until it is closed: on disk it keeps its own.
+    pub fn go_by(&self, name: &str) {
+        self.with_config(|config| {
+            let stored = std::mem::replace(&mut config.facts.name, name.to_owned());
+            config.stored_name.get_or_insert(stored);
+        });
     }
 
     /// Says in the labels which host has the pool; none says that nobody in particular has it.

@@ -85,7 +85,7 @@ impl Engine {
     /// # Errors
     /// A device's, before anything of the pool is changed; those of a sync.
     pub async fn add_vdevs(&self, new: NewVdevs) -> Result<()> {
-        let facts = self.config().facts;
+        let facts = self.config().stored();
         let blank = PoolFacts { txg: 0, ..facts };
         for (top, _) in &new.tops {
             for leaf in top.leaves() {

@@ -1,4 +1,4 @@
-//! Delegated permissions that a new dataset gets from those above (spec 04 §24).
+//! Changes of delegated permissions, and what a new dataset gets from those above (spec 04 §24).
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::object_type::ObjectType;
 
-use super::{Env, get_dir, names, new_zap, put_dir, room};
+use super::{Env, get_dir, history, names, new_zap, put_dir, room};
 
 /// Create-time permissions, and create-time sets.
 const CREATE_TIME: [(&str, &str); 2] = [("c-$", "ul$"), ("C-$", "Ul$")];
@@ -39,6 +39,80 @@ pub(crate) fn copy_create_time(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult
             zap::insert(tx, jump, permission, 0)?;
         }
         zap::insert(tx, phys.deleg_zapobj, &format!("{target}{}", env.who), jump)?;
+    }
+    Ok(())
+}
+
+/// A change of what a dataset grants, under one key of its ZAP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrantChange {
+    /// Who and where: `ul$1000`.
+    pub key: String,
+    /// Permissions, or sets; none stands for all there are, when they are taken away.
+    pub names: Vec<String>,
+}
+
+/// Grants permissions on a dataset (`zfs allow`).
+pub(crate) fn allow(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    dataset: &str,
+    grants: &[GrantChange],
+) -> TxResult<()> {
+    names::check_pool(env, dataset)?;
+    let dir = names::dir(tx, dataset)?;
+    let mut phys = get_dir(tx, dir)?;
+    if phys.deleg_zapobj == 0 {
+        phys.deleg_zapobj = new_zap(tx, ObjectType::DSL_PERMS)?;
+        put_dir(tx, dir, &phys)?;
+    }
+    for grant in grants {
+        let jump = if let Some(jump) = zap::lookup_u64(tx, phys.deleg_zapobj, &grant.key)? {
+            jump
+        } else {
+            let jump = new_zap(tx, ObjectType::DSL_PERMS)?;
+            zap::insert(tx, phys.deleg_zapobj, &grant.key, jump)?;
+            jump
+        };
+        for name in &grant.names {
+            zap::update(tx, jump, name, 0)?;
+            let text = format!("{} {name}", grant.key);
+            history::log(tx, env, "permission update", phys.head_dataset_obj, &text)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes permissions away that a dataset grants (`zfs unallow`). What is not granted is no error.
+pub(crate) fn unallow(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    dataset: &str,
+    grants: &[GrantChange],
+) -> TxResult<()> {
+    names::check_pool(env, dataset)?;
+    let dir = names::dir(tx, dataset)?;
+    let phys = get_dir(tx, dir)?;
+    let deleg = phys.deleg_zapobj;
+    if deleg == 0 {
+        return Ok(());
+    }
+    for grant in grants {
+        let Some(jump) = zap::lookup_u64(tx, deleg, &grant.key)? else { continue };
+        for name in &grant.names {
+            if zap::take(tx, jump, name)?.is_some() {
+                let text = format!("{} {name}", grant.key);
+                history::log(tx, env, "permission remove", phys.head_dataset_obj, &text)?;
+            }
+        }
+        if grant.names.is_empty() {
+            let head = phys.head_dataset_obj;
+            history::log(tx, env, "permission who remove", head, &grant.key)?;
+        }
+        if grant.names.is_empty() || zap::len(tx, jump)? == 0 {
+            zap::remove(tx, deleg, &grant.key)?;
+            zap::destroy(tx, jump)?;
+        }
     }
     Ok(())
 }

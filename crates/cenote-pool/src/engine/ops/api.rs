@@ -12,6 +12,7 @@ use cenote_rt::{BoxFuture, Kind, Result};
 
 use super::{Body, Request, Steady};
 use crate::engine::create::Fill;
+use crate::engine::dsl::deleg::{self, GrantChange};
 use crate::engine::dsl::settings::{self, Change};
 use crate::engine::dsl::{
     Effects, bookmark, create, destroy, directory_object, hold, names, need_directory_object,
@@ -249,6 +250,23 @@ impl Engine {
         .await
     }
 
+    /// Grants permissions on a dataset (`zfs allow`).
+    pub async fn allow(&self, name: &str, grants: Vec<GrantChange>) -> Result<()> {
+        let (name, blocks) = (name.to_owned(), 2 * grants.len() as u64);
+        self.operate(Request::half(blocks), move |tx, env, _| {
+            deleg::allow(tx, env, &name, &grants)
+        })
+        .await
+    }
+
+    /// Takes permissions on datasets away (`zfs unallow`), in one txg.
+    pub async fn unallow(&self, names: Vec<String>, grants: Vec<GrantChange>) -> Result<()> {
+        self.operate(Request::free(), move |tx, env, _| {
+            each(&names, |name| name, |name| deleg::unallow(tx, env, name, &grants))
+        })
+        .await
+    }
+
     /// Changes properties of a dataset or snapshot in one txg. Heads that are open follow.
     pub async fn change_properties(
         &self,
@@ -367,7 +385,7 @@ impl CreateDataset {
 
     async fn fill(&mut self, scope: &Scope<'_>, object: u64) -> Result<Arc<Head>> {
         let Scope { engine, context } = scope;
-        let blocks = Steady::head(&engine.store, &engine.suspension);
+        let blocks = Steady::head(&engine.store, &engine.suspension, None);
         let live = Live::create(blocks, object, self.new.kind);
         live.apply(context.txg, |tx| (self.new.fill)(tx)).await?;
         engine.note_case(context.txg, object, &live).await?;

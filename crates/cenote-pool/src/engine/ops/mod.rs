@@ -20,10 +20,13 @@ use std::sync::Arc;
 
 use cenote_block::alloc::Class;
 use cenote_block::policy::DatasetPolicy;
+use cenote_codec::crypto::BlockKeys;
 use cenote_dmu::live::OwnerProbe;
+use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Live, ObjSet, Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::dsl::key;
 use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
 
@@ -35,6 +38,7 @@ pub use facts::HeadSpace;
 use super::dsl::room::{self, PoolSpace, Reserve};
 use super::dsl::{self, Effects, Env, OpError, names, props, scan};
 use super::{Answer, Engine, Head, Scope, Steady, Task};
+use crate::keys::KeyError;
 use crate::traverse::{self, Damage, Flow, Visitor};
 
 /// How often a task comes again because something was made in its own txg.
@@ -304,11 +308,32 @@ impl Engine {
             .mos
             .inspect(|tx| dsl::get_dataset(tx, object).map(|head| (head.bp, head.dir_obj)))
             .await?;
-        let set = ObjSet::open(Arc::clone(&self.store), &root, None, object).await?;
-        let live = Live::open(Steady::head(&self.store, &self.suspension), &set)?;
+        let keys = if self.is_read_only { self.keys_of(dir).await? } else { None };
+        let set = ObjSet::open(Arc::clone(&self.store), &root, keys.clone(), object).await?;
+        let is_encrypted = keys.is_some();
+        let blocks = Steady::head(&self.store, &self.suspension, keys);
+        let live = match self.is_read_only {
+            true => Live::open_read_only(blocks, &set),
+            false => Live::open(blocks, &set)?,
+        };
         let policy = self.mos.inspect(|tx| props::policy(tx, dir)).await?;
         let head = Head::new(object, live, self.policy, policy, self.probe());
+        // Keys go with who has it open.
+        if is_encrypted {
+            return Ok(head);
+        }
         Ok(self.heads.insert(head))
+    }
+
+    /// The keys of what is in a dir, if it is encrypted.
+    async fn keys_of(&self, dir: u64) -> Result<Option<Arc<BlockKeys>>> {
+        let found = self.mos.inspect(|tx| match dsl::blocks::is_zapified(tx, dir)? {
+            true => zap::lookup_u64(tx, dir, key::CRYPTO_KEY_OBJ),
+            false => Ok(None),
+        });
+        let Some(object) = found.await? else { return Ok(None) };
+        let keys = self.views.keys.block_keys(object);
+        keys.map(Some).ok_or_else(|| KeyError::NotLoaded.into())
     }
 
     /// How a head's properties want its blocks to be written.

@@ -1,0 +1,281 @@
+//! `load-key`, `unload-key`: keys of encrypted datasets, for as long as the pool is open.
+//!
+//! A key comes from where the property `keylocation` says: a file, or whoever gives the command,
+//! who is asked on a terminal and read from otherwise. Encrypted datasets are read only here, so
+//! their pools are imported with `readonly=on`.
+
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use cenote_codec::crypto;
+use cenote_pool::props::PropValue;
+use cenote_pool::{Dataset, KeyError, Pool};
+use cenote_rt::Error;
+use rustix::termios::{LocalModes, OptionalActions, isatty, tcgetattr, tcsetattr};
+
+use super::change::below;
+use super::permits;
+use super::refuse::existing;
+use crate::getopt;
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::{Source, key_failure};
+use crate::zpool::block_on;
+use crate::{argument, err, out};
+
+/// Status when a key was not loaded or unloaded.
+const STATUS: i32 = 255;
+/// How often somebody at a terminal may try.
+const TRIES: usize = 3;
+/// Longest key that is read.
+const KEY_MAX: u64 = 4096;
+
+/// Runs one of the verbs.
+pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let is_load = verb == "load-key";
+    let parsed = getopt::parse(args, if is_load { "anrL:" } else { "ar" }, &[])?;
+    let is_recursive = parsed.has('r') || parsed.has('a');
+    let location = parsed.value('L');
+    match (parsed.operands.len(), parsed.has('a')) {
+        (0, true) | (1, false) => {}
+        (0, false) => return Err(Exit::usage("Missing dataset argument or -a option")),
+        (_, true) => return Err(Exit::usage("Cannot specify dataset with -a option")),
+        (_, false) => return Err(Exit::usage("Too many arguments")),
+    }
+    if is_recursive && location.is_some_and(|location| location != "prompt") {
+        let text = "alternate keylocation may only be 'prompt' with -r or -a";
+        return Err(Exit::usage(text));
+    }
+    block_on(async {
+        let mut wanted = Vec::new();
+        let mut pools = Vec::new();
+        match (parsed.operands.first(), &source.session) {
+            (Some(name), _) => wanted.push(existing(source, name).await?),
+            (None, Some(session)) => {
+                for engine in session.host.pools() {
+                    pools.push(engine.view().await?);
+                }
+            }
+            (None, None) => {}
+        }
+        for pool in pools {
+            wanted.push(pool.root_dataset().await?);
+        }
+        if is_recursive {
+            for root in wanted.clone() {
+                below(&root, &mut wanted).await?;
+            }
+        }
+        let mut counts = Counts::default();
+        for dataset in wanted {
+            if is_recursive && !is_concerned(&dataset, is_load).await? {
+                continue;
+            }
+            counts.tried += 1;
+            let done = match is_load {
+                true => load(source, &dataset, location, parsed.has('n'), io).await,
+                false => unload(source, &dataset).await,
+            };
+            match done {
+                Ok(()) => counts.done += 1,
+                Err(exit) => err!(io, "{}", exit.message())?,
+            }
+        }
+        counts.tell(is_load, is_recursive, parsed.has('n'), io)
+    })
+}
+
+#[derive(Default)]
+struct Counts {
+    done: usize,
+    tried: usize,
+}
+
+impl Counts {
+    fn tell(
+        &self,
+        is_load: bool,
+        is_recursive: bool,
+        is_trial: bool,
+        io: &mut Io<'_>,
+    ) -> CommandResult {
+        let deed = match (is_load, is_trial) {
+            (true, true) => "verified",
+            (true, false) => "loaded",
+            (false, _) => "unloaded",
+        };
+        if is_trial || is_recursive && self.tried > 0 {
+            out!(io, "{} / {} key(s) successfully {deed}", self.done, self.tried)?;
+        }
+        if self.done == self.tried { Ok(()) } else { Err(Exit::Status(STATUS)) }
+    }
+}
+
+/// Whether a dataset has a key of its own that is not yet as it is to be.
+async fn is_concerned(dataset: &Dataset, is_load: bool) -> Result<bool, Exit> {
+    let Some(key) = dataset.key_info().await? else { return Ok(false) };
+    let is_loaded = dataset.pool().keys().is_loaded(key.object);
+    Ok(key.root_dir == dataset.dir().object && is_loaded != is_load)
+}
+
+/// Loads the key of a dataset, from where it is kept if no place is named.
+///
+/// # Errors
+/// OpenZFS's words for why it is not loaded.
+pub(super) async fn load(
+    source: &Source,
+    dataset: &Dataset,
+    location: Option<&str>,
+    is_trial: bool,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    permits::need(source, dataset, &["load-key"], "load key for").await?;
+    let name = dataset.name();
+    let pool: &Arc<Pool> = dataset.pool();
+    let failed = |text: String| Exit::failed(format!("Key load error: {text}"));
+    let Some(key) = dataset.key_info().await? else {
+        return Err(key_failure(dataset, &KeyError::NotEncrypted.into()).await);
+    };
+    if key.root_dir != dataset.dir().object {
+        return Err(key_failure(dataset, &KeyError::NotRoot.into()).await);
+    }
+    if !is_trial && pool.keys().is_loaded(key.object) {
+        return Err(key_failure(dataset, &KeyError::AlreadyLoaded.into()).await);
+    }
+    let stored = match dataset.props().await?.get("keylocation").await?.map(|row| row.value) {
+        Some(PropValue::Text(text)) => text,
+        _ => "prompt".to_owned(),
+    };
+    let location = location.unwrap_or(&stored);
+    let format = key.format().map_err(|error| failed(error.to_string()))?;
+    let (tries, file) = match location.strip_prefix("file://") {
+        // Whoever may load keys need not be somebody who may read everything.
+        Some(_) if !source.is_trusted() && location != stored => {
+            return Err(failed("Invalid keylocation.".to_owned()));
+        }
+        Some(file) => (1, Some(file)),
+        None if location == "prompt" => (TRIES, None),
+        None => return Err(failed("Invalid keylocation.".to_owned())),
+    };
+    let mut left = tries;
+    loop {
+        left -= 1;
+        let (material, is_typed) = match file {
+            Some(file) => {
+                let read = std::fs::read(argument::path(file));
+                let read = read.map_err(|error| {
+                    let said = error.to_string();
+                    let said = said.split(" (os error").next().unwrap_or_default().to_owned();
+                    failed(format!("Failed to open key material file: {said}"))
+                });
+                (read?, false)
+            }
+            None => {
+                let is_raw = format == crypto::KeyFormat::Raw;
+                let input = source.input();
+                let prompt = format!("Enter {} for '{name}':", asked(format));
+                typed(input.as_fd(), &prompt, is_raw, io)
+                    .map_err(|error| failed(error.to_string()))?
+            }
+        };
+        let done = match is_trial {
+            true => try_key(&key, &material).await,
+            false => pool.load_key(dataset, &material).await.map(drop),
+        };
+        match done {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                let exit = key_failure(dataset, &error).await;
+                if left == 0 || !is_typed {
+                    return Err(exit);
+                }
+                err!(io, "{}", exit.message())?;
+            }
+        }
+    }
+}
+
+async fn try_key(key: &cenote_pool::keys::KeyInfo, material: &[u8]) -> Result<(), Error> {
+    let wrapping = key.wrapping_key(material).await?;
+    crypto::BlockKeys::unwrap(&wrapping, &key.wrapped).map(drop).map_err(KeyError::from)?;
+    Ok(())
+}
+
+fn asked(format: crypto::KeyFormat) -> &'static str {
+    match format {
+        crypto::KeyFormat::Raw => "raw key",
+        crypto::KeyFormat::Hex => "hex key",
+        crypto::KeyFormat::Passphrase => "passphrase",
+    }
+}
+
+/// What whoever gives the command types or sends, and whether he is at a terminal.
+fn typed(
+    input: BorrowedFd<'_>,
+    prompt: &str,
+    is_raw: bool,
+    io: &mut Io<'_>,
+) -> std::io::Result<(Vec<u8>, bool)> {
+    let mut reader = std::fs::File::from(input.try_clone_to_owned()?);
+    let mut material = Vec::new();
+    if !isatty(input) {
+        if is_raw {
+            reader.take(KEY_MAX).read_to_end(&mut material)?;
+            return Ok((material, false));
+        }
+        read_line(&mut reader, &mut material)?;
+        return Ok((material, false));
+    }
+    if is_raw {
+        return Err(std::io::Error::other("Cannot enter raw keys on the terminal"));
+    }
+    write!(io.out, "{prompt}")?;
+    io.out.flush()?;
+    let before = tcgetattr(input)?;
+    let mut quiet = before.clone();
+    quiet.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(input, OptionalActions::Flush, &quiet)?;
+    let read = read_line(&mut reader, &mut material);
+    tcsetattr(input, OptionalActions::Flush, &before)?;
+    writeln!(io.out)?;
+    read.map(|()| (material, true))
+}
+
+/// A line, and nothing of what comes behind it.
+fn read_line(reader: &mut impl Read, line: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut byte = [0];
+    while (line.len() as u64) < KEY_MAX && reader.read(&mut byte)? == 1 && byte != *b"\n" {
+        line.push(byte[0]);
+    }
+    Ok(())
+}
+
+/// Forgets the key of a dataset, which must not be mounted.
+///
+/// # Errors
+/// OpenZFS's words for why it is not forgotten.
+pub(super) async fn unload(source: &Source, dataset: &Dataset) -> CommandResult {
+    permits::need(source, dataset, &["load-key"], "unload key for").await?;
+    let name = dataset.name();
+    let failed = |text: String| Exit::failed(format!("Key unload error: {text}"));
+    let mut users = vec![dataset.clone()];
+    below(dataset, &mut users).await?;
+    let root = dataset.dir().object;
+    for user in users {
+        let key = user.key_info().await?;
+        let is_mounted = user.pool().presence().is_mounted(user.object());
+        if is_mounted && key.is_some_and(|key| key.root_dir == root) {
+            return Err(failed(format!("'{name}' is busy.")));
+        }
+    }
+    let Err(error) = dataset.pool().unload_key(dataset).await else { return Ok(()) };
+    Err(failed(match error.cause::<KeyError>() {
+        Some(KeyError::NotEncrypted) => format!("'{name}' is not encrypted."),
+        Some(KeyError::NotRoot) => {
+            let root = dataset.encryption_root().await?.unwrap_or_default();
+            format!("Keys must be unloaded for encryption root of '{name}' ({root}).")
+        }
+        Some(KeyError::NotLoaded) => format!("Key already unloaded for '{name}'."),
+        _ => error.to_string(),
+    }))
+}

@@ -1,0 +1,107 @@
+//! What there is to connect to: names, and the datasets that they mean.
+//!
+//! What there is is looked up whenever it is asked for, so nobody has to be told of what is made,
+//! renamed or destroyed.
+
+use std::sync::Arc;
+
+use cenote_fs::FsError;
+use cenote_pool::DatasetKind;
+use cenote_pool::engine::Engine;
+use cenote_rt::{BoxFuture, Error, Result};
+
+/// Somebody who has volumes to offer.
+pub trait Offers: Send + Sync + std::fmt::Debug {
+    /// The names of volumes and of snapshots of them, in order.
+    fn names(&self) -> BoxFuture<'_, Result<Vec<String>>>;
+
+    /// What a client means; the empty name is the only volume that there is. `Kind::NotFound` if
+    /// there is none.
+    fn find<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Offer>>;
+}
+
+/// A volume, or a snapshot of one, that clients may have.
+#[derive(Debug, Clone)]
+pub struct Offer {
+    /// The pool.
+    pub engine: Arc<Engine>,
+    /// The dataset.
+    pub name: String,
+    /// Nothing may be changed.
+    pub is_read_only: bool,
+}
+
+/// The volumes at and below a dataset of a pool, and all their snapshots.
+#[derive(Debug)]
+pub struct Subtree {
+    engine: Arc<Engine>,
+    root: String,
+    is_read_only: bool,
+}
+
+impl Subtree {
+    /// Those of a pool or dataset.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>, root: &str, is_read_only: bool) -> Arc<Self> {
+        Arc::new(Self { engine, root: root.to_owned(), is_read_only })
+    }
+
+    /// Whether a name is at or below the root.
+    fn has(&self, name: &str) -> bool {
+        let below = name.strip_prefix(&self.root);
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    }
+
+    async fn all(&self) -> Result<Vec<String>> {
+        let view = self.engine.view().await?;
+        let mut names = Vec::new();
+        for dataset in view.datasets().await? {
+            let name = dataset.name();
+            if self.has(name) && dataset.kind().await? == DatasetKind::Volume {
+                names.push(name.to_owned());
+                let snapshots = dataset.snapshots().await?;
+                names.extend(snapshots.iter().map(|snapshot| snapshot.name().to_owned()));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The dataset that a client means.
+    async fn resolve(&self, name: &str) -> Result<String> {
+        if name.is_empty() {
+            let names = self.all().await?;
+            // The root has the others below it.
+            return match only(&names) {
+                _ if names.contains(&self.root) => Ok(self.root.clone()),
+                Some(only) => Ok(only.to_owned()),
+                None => Err(Error::not_found(FsError::NotAVolume)),
+            };
+        }
+        if self.has(name) { Ok(name.to_owned()) } else { Err(Error::not_found(FsError::NoEntry)) }
+    }
+}
+
+/// The volume among some names, if there is but one.
+#[must_use]
+pub fn only(names: &[String]) -> Option<&str> {
+    let mut volumes = names.iter().filter(|name| !name.contains('@'));
+    match (volumes.next(), volumes.next()) {
+        (Some(only), None) => Some(only),
+        _ => None,
+    }
+}
+
+impl Offers for Subtree {
+    fn names(&self) -> BoxFuture<'_, Result<Vec<String>>> {
+        Box::pin(self.all())
+    }
+
+    fn find<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Offer>> {
+        Box::pin(async move {
+            let name = self.resolve(name).await?;
+            let engine = Arc::clone(&self.engine);
+            Ok(Offer { engine, name, is_read_only: self.is_read_only })
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! What others may do who were granted it.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use cenote_testkit::skip;
+
+use crate::daemon::House;
+use crate::succeeds;
+
+/// Somebody without a name.
+const STRANGER: u32 = 54_321;
+
+/// What a command of the stranger says, and its status.
+fn stranger(house: &House, line: &str) -> (i32, String) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let mut command = house.command(&words);
+    let output = command.uid(STRANGER).gid(STRANGER).current_dir("/").output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn who_was_granted_it_may() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::skip(&skip::current_test(), "not root");
+    }
+    let house = House::new("allow");
+    house.create("none");
+    house.run("zfs create t/a");
+    house.run("zfs create t/b");
+    assert_eq!(stranger(&house, "zfs list -H -o name").1, "t\nt/a\nt/b\n");
+    let refused = |line: &str, said: &str| {
+        assert_eq!(stranger(&house, line), (1, format!("{said}: permission denied\n")), "{line}");
+    };
+    let done = |line: &str| assert_eq!(stranger(&house, line), (0, String::new()), "{line}");
+    refused("zfs snapshot t/a@one", "cannot create snapshot 't/a@one'");
+    refused("zfs snap t/a@one", "cannot create snapshot 't/a@one'");
+    refused("zfs destroy t/b", "cannot destroy 't/b'");
+    refused("zpool export t", "cannot export");
+    refused("zfs mount -a", "cannot mount");
+
+    house.run(&format!("zfs allow -u {STRANGER} snapshot,hold,@make t/a"));
+    house.run("zfs allow -s @make create,mount,compression,quota t");
+    house.run("zfs allow -c destroy,userprop t/a");
+    house.run("zfs allow -l -e bookmark t/a");
+    house.run("zfs allow -d everyone release t/a");
+    let wanted = format!(
+        "---- Permissions on t/a ----------------------------------------------\n\
+         Permission sets:\n\
+         \tdestroy,userprop\n\
+         Local permissions:\n\
+         \teveryone bookmark\n\
+         Descendent permissions:\n\
+         \teveryone release\n\
+         Local+Descendent permissions:\n\
+         \tuser (unknown: {STRANGER}) @make,hold,snapshot\n\
+         ---- Permissions on t ------------------------------------------------\n\
+         Permission sets:\n\
+         \t@make compression,create,mount,quota\n"
+    );
+    assert_eq!(house.run("zfs allow t/a"), wanted);
+    done("zfs snapshot t/a@one");
+    done("zfs hold x t/a@one");
+    refused("zfs release x t/a@one", "cannot release 't/a@one'");
+    done("zfs bookmark t/a@one t/a#one");
+    done("zfs set compression=lz4 t/a");
+    refused("zfs set atime=off t/a", "cannot set property for 't/a'");
+    refused("zfs snapshot t/b@one", "cannot create snapshot 't/b@one'");
+    refused("zfs create t/c", "cannot create 't/c'");
+    // What he creates has what its creator gets.
+    let (status, said) = stranger(&house, "zfs create -o quota=10M t/a/mine");
+    let only_root = "filesystem successfully created, but it may only be mounted by root\n";
+    assert_eq!((status, said.as_str()), (1, only_root));
+    done("zfs set my:own=yes t/a/mine");
+    done("zfs destroy t/a/mine");
+    refused("zfs set my:own=yes t/a", "cannot set property for 't/a'");
+    // He gives nothing that he has not, and may not give what he has.
+    let (status, said) = stranger(&house, "zfs allow -e snapshot t/a");
+    assert_eq!(
+        (status, said.as_str()),
+        (1, "cannot set permissions on 't/a': permission denied\n")
+    );
+    let own = format!("zfs unallow -u {STRANGER} hold t/a");
+    done(&own);
+    refused("zfs hold y t/a@one", "cannot hold 't/a@one'");
+
+    let (_, said) = house.fails("zfs allow -e fly t");
+    assert_eq!(said, "invalid permission 'fly'\n");
+    assert!(house.run("zfs allow -h").contains("receive:append"));
+    house.kill();
+    assert!(house.run("zfs allow t/a").contains("everyone bookmark"));
+    for line in ["-c t/a", "-e t/a", "-u 54321 t/a", "-s @make t"] {
+        house.run(&format!("zfs unallow {line}"));
+    }
+    assert_eq!(house.run("zfs allow t/a"), "");
+    house.run("zfs allow everyone snapshot,@x t/b");
+    house.run("zfs allow -s @x hold t/b");
+    let history = house.run("zpool history -i t");
+    assert!(history.contains("permission update t/b"), "{history}");
+    house.run("zfs release x t/a@one");
+    house.run("zpool export t");
+    judge(&house);
+}
+
+/// OpenZFS's checker finds what is granted, and no leak.
+fn judge(house: &House) {
+    let folder = house.text("pool");
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", &folder, "t"]));
+    let zdb =
+        ["/usr/sbin/zdb", "/sbin/zdb"].into_iter().find(|path| std::path::Path::new(path).exists());
+    let Some(zdb) = zdb else {
+        return skip::skip(&skip::current_test(), "no zdb here to judge");
+    };
+    let said = succeeds(Command::new(zdb).args(["-e", "-p", &folder, "-bcc", "t"]));
+    assert!(said.contains("No leaks"), "{said}");
+    // Its search for lost objects does not know lists of permissions (spec 04 §24).
+    let said = succeeds(Command::new(zdb).args(["-e", "-p", &folder, "-L", "-dddd", "t"]));
+    for wanted in ["ed$ = ", "El$ = ", "s-$@x = ", "snapshot = 0", "@x = 0", "hold = 0"] {
+        assert!(said.contains(wanted), "{wanted}");
+    }
+}

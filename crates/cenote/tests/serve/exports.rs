@@ -1,0 +1,138 @@
+//! Volumes that the daemon exports: which, how, to whom, and for how long.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use cenote_serve::nbd::options::OptionKind;
+use cenote_serve::nbd::wire::{Command as Request, request_flag};
+
+use crate::daemon::House;
+use crate::nbd::{OK, Raw, UNKNOWN};
+use crate::{has, succeeds};
+
+const VOLUME: u64 = 16 << 20;
+
+/// The client's own choice of flags: fixed newstyle, no zeros.
+const FLAGS: u32 = 3;
+const PERMISSION: u32 = 1;
+
+fn house(stem: &str) -> House {
+    let house = House::new(stem);
+    house.create("none");
+    house.run("zfs create -o cenote:nbd=on t/images");
+    for name in ["t/images/a", "t/images/b", "t/other"] {
+        house.run(&format!("zfs create -s -V {VOLUME} {name}"));
+    }
+    house.run("zfs snapshot t/images/a@one");
+    house
+}
+
+fn connect(house: &House) -> Raw {
+    Raw::connect(&house.path("state/nbd.sock"), FLAGS)
+}
+
+/// How many exports there are.
+fn count(house: &House) -> usize {
+    let listed = connect(house).option(OptionKind::List, b"");
+    assert_eq!(listed.last(), Some(&OK));
+    listed.len() - 1
+}
+
+#[test]
+fn properties_decide_what_is_exported() {
+    let house = house("exports-which");
+    let socket = house.path("state/nbd.sock");
+    assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(count(&house), 2);
+    assert_eq!(connect(&house).go("t/images/a"), OK);
+    for hidden in ["t/other", "t/images", "t/images/a@one", "t/none", "u/a", ""] {
+        assert_eq!(connect(&house).go(hidden), UNKNOWN, "{hidden}");
+    }
+    house.run("zfs set snapdev=visible t/images/a");
+    house.run("zfs set cenote:nbd=off t/images/b");
+    assert_eq!(count(&house), 2);
+    let mut snapshot = connect(&house);
+    assert_eq!(snapshot.go("t/images/a@one"), OK);
+    assert_eq!(snapshot.request(Request::Write, 0, 0, 512), PERMISSION);
+    let (_, said) = house.fails("zfs destroy t/images/a@one");
+    assert_eq!(said, "cannot destroy 't/images/a@one': dataset is busy\n");
+    drop(snapshot);
+    // One volume is left, and needs no name.
+    assert_eq!(connect(&house).go(""), OK);
+    house.run("zfs set readonly=on t/images/a");
+    let mut fixed = connect(&house);
+    assert_eq!(fixed.go("t/images/a"), OK);
+    assert_eq!(fixed.request(Request::Write, 0, 0, 512), PERMISSION);
+    house.run("zfs set volmode=none t/images");
+    assert_eq!(count(&house), 0);
+    house.run("zfs inherit volmode t/images");
+    house.run("zfs rename t/images/a t/images/c");
+    assert_eq!(connect(&house).go("t/images/a"), UNKNOWN);
+    assert_eq!(connect(&house).go("t/images/c"), OK);
+}
+
+#[test]
+fn a_volume_in_use_stays() {
+    let house = house("exports-use");
+    let mut client = connect(&house);
+    assert_eq!(client.go("t/images/a"), OK);
+    assert_eq!(client.request(Request::Write, request_flag::FUA, 4096, 8192), 0);
+    let (status, said) = house.fails("zfs destroy -r t/images/a");
+    assert_eq!((status, said.as_str()), (1, "cannot destroy 't/images/a': dataset is busy\n"));
+    for deed in ["export", "destroy"] {
+        let (status, said) = house.fails(&format!("zpool {deed} t"));
+        let wanted = format!("cannot {deed} 't': pool is busy\n");
+        assert_eq!((status, said), (1, wanted));
+    }
+    // It has its size for who comes; who is there has the old one.
+    house.run(&format!("zfs set volsize={} t/images/a", 2 * VOLUME));
+    assert_ne!(client.request(Request::Read, 0, VOLUME, 512), 0);
+    let mut second = connect(&house);
+    assert_eq!(second.go("t/images/a"), OK);
+    assert_eq!(second.request(Request::Read, 0, VOLUME, 512), 0);
+    // What is turned off is for nobody who comes now.
+    house.run("zfs set cenote:nbd=off t/images");
+    assert_eq!(connect(&house).go("t/images/a"), UNKNOWN);
+    assert_eq!(client.request(Request::Flush, 0, 0, 0), 0);
+    drop((client, second));
+    house.run("zfs inherit cenote:nbd t/images");
+    house.run("zfs set cenote:nbd=on t");
+
+    // Killed, it comes back with what was flushed, exported.
+    house.kill();
+    house.run("zpool list");
+    assert_eq!(count(&house), 3);
+    if has("qemu-io") {
+        let locator = format!("nbd+unix:///t/images/a?socket={}", house.text("state/nbd.sock"));
+        let said = succeeds(
+            Command::new("qemu-io")
+                .args(["-f", "raw", "-c", "read -P 1 4096 8192", "-c", "read -P 0 0 4096"])
+                .arg(locator),
+        );
+        assert!(!said.contains("failed"), "{said}");
+    }
+    house.run("zfs destroy -r t/images");
+    assert_eq!(count(&house), 1);
+    house.run("zpool export t");
+    assert_eq!(count(&house), 0);
+    house.run("daemon stop");
+    assert!(!house.path("state/nbd.sock").exists());
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", &house.text("pool"), "t"]));
+}
+
+#[test]
+fn exports_have_a_port_where_one_is_asked_for() {
+    if !has("nbdinfo") {
+        return;
+    }
+    let house = House::new("exports-port");
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut start = house.command(&["daemon", "start"]);
+    succeeds(start.env("CENOTE_NBD_LISTEN", format!("127.0.0.1:{port}")));
+    house.create("none");
+    house.run(&format!("zfs create -s -V {VOLUME} -o cenote:nbd=on t/v"));
+    let locator = format!("nbd://127.0.0.1:{port}/t/v");
+    let said = succeeds(Command::new("nbdinfo").args(["--size", &locator]));
+    assert_eq!(said.trim(), VOLUME.to_string());
+}

@@ -1,0 +1,225 @@
+//! What the daemon mounts, and how: options, properties, what is told of it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use cenote_testkit::golden::golden;
+use sha2::Digest;
+
+use crate::daemon::{House, has_fuse};
+use crate::nbd::{OK, Raw};
+use crate::succeeds;
+
+/// Options with which something is mounted, as the kernel has them.
+fn kernel_options(at: &str) -> String {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mut lines = table.lines().rev().map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = lines.find(|fields| fields[1] == at).expect("it is mounted");
+    found[3].to_owned()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn options_of_mounts_go_before_properties() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-options");
+    let at = house.text("at");
+    house.create(&at);
+    house.run("zfs create t/a");
+    house.run("zfs create -u t/b");
+    house.run("zfs create -o canmount=noauto t/c");
+    let mounted = |names: &str| house.run(&format!("zfs get -H -o value mounted {names}"));
+    assert_eq!(mounted("t t/a t/b t/c"), "yes\nyes\nno\nno\n");
+    assert_eq!(house.run("zfs list -H -o name,mounted t/b"), "t/b\tno\n");
+    assert_eq!(house.run("zfs mount -v -a"), "Mounting ZFS filesystems: (1/1)\n");
+    assert_eq!(mounted("t/b t/c"), "yes\nno\n");
+    house.run("zfs unmount -a");
+    assert_eq!(house.run("zfs mount"), "");
+    house.run("zfs mount -R t");
+    assert_eq!(mounted("t t/a t/b t/c"), "yes\nyes\nyes\nno\n");
+
+    house.run("zfs mount -o ro,noexec t/c");
+    let said = house.run("zfs get -H -o property,value,source readonly,exec t/c");
+    assert_eq!(said, "readonly\ton\ttemporary\nexec\toff\ttemporary\n");
+    assert!(kernel_options(&format!("{at}/c")).contains("noexec"));
+    assert!(fs::write(house.path("at/c/x"), "x").is_err());
+    house.run("zfs unmount t/c");
+    assert_eq!(house.run("zfs get -H -o value,source readonly t/c"), "off\tdefault\n");
+
+    for (line, wanted) in [
+        ("zfs mount t/a", "cannot mount 't/a': filesystem already mounted\n"),
+        ("zfs mount t/none", "cannot open 't/none': dataset does not exist\n"),
+        ("zfs unmount t/c", "cannot unmount 't/c': not currently mounted\n"),
+        ("zfs unmount /proc", "cannot unmount '/proc': not a ZFS filesystem\n"),
+    ] {
+        assert_eq!(house.fails(line), (1, wanted.to_owned()), "{line}");
+    }
+    let (_, said) = house.fails("zfs mount -o sideways t/c");
+    assert_eq!(said, "cannot mount 't/c': unknown mount option 'sideways'\n");
+    house.run("zfs unmount t/b");
+    house.run("zfs set mountpoint=legacy t/b");
+    let (_, said) = house.fails("zfs mount t/b");
+    let wanted = "cannot mount 't/b': legacy mountpoint\nuse mount(8) to mount this filesystem\n";
+    assert_eq!(said, wanted);
+
+    // A folder that is not empty.
+    fs::create_dir_all(house.path("full/inside")).unwrap();
+    let full = house.text("full");
+    let (_, said) = house.fails(&format!("zfs set -u overlay=off mountpoint={full} t/none"));
+    assert!(said.contains("does not exist"), "{said}");
+    house.run(&format!("zfs set -u overlay=off mountpoint={full} t/b"));
+    assert_eq!(mounted("t/b"), "no\n");
+    let (_, said) = house.fails("zfs mount t/b");
+    assert_eq!(said, format!("cannot mount '{full}': directory is not empty\n"));
+    house.run("zfs mount -O t/b");
+    assert!(!house.path("full/inside").exists());
+    house.run("zpool export t");
+    assert!(house.path("full/inside").exists());
+}
+
+#[test]
+fn properties_reach_what_is_mounted() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-live");
+    let at = house.text("at");
+    house.create(&at);
+    let file = house.path("at/file");
+    fs::write(&file, "one").unwrap();
+    let open = fs::File::open(&file).unwrap();
+    // Somebody has it open: as root it is not mounted again for that.
+    house.run("zfs set readonly=on t");
+    assert!(fs::write(&file, "two").is_err());
+    house.run("zfs set readonly=off t");
+    fs::write(&file, "two").unwrap();
+    if is_root() {
+        let device = fs::metadata(&file).unwrap().dev();
+        house.run("zfs set exec=off t");
+        assert!(kernel_options(&at).contains("noexec"));
+        house.run("zfs set exec=on setuid=off devices=off t");
+        let options = kernel_options(&at);
+        assert!(!options.contains("noexec") && options.contains("nosuid,nodev"), "{options}");
+        assert_eq!(fs::metadata(&file).unwrap().dev(), device, "the same mount");
+    }
+    drop(open);
+
+    // What is read is noted, or not, from now on.
+    let read_at = || {
+        fs::read(&file).unwrap();
+        // The kernel asks again after a second.
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        let seen = fs::metadata(&file).unwrap();
+        (seen.atime(), seen.atime_nsec())
+    };
+    house.run("zfs set atime=off t");
+    fs::write(&file, "three").unwrap();
+    let before = read_at();
+    assert_eq!(read_at(), before);
+    house.run("zfs set atime=on relatime=off t");
+    fs::write(&file, "four").unwrap();
+    assert_ne!(read_at(), before);
+
+    // A mount point that is set mounts what is not mounted; -u leaves all as it is.
+    house.run("zfs create -o mountpoint=none t/a");
+    let other = house.text("other");
+    house.run(&format!("zfs set mountpoint={other} t/a"));
+    fs::write(house.path("other/x"), "x").unwrap();
+    house.run("zfs set -u mountpoint=none t/a");
+    house.run("zfs create -u t/b");
+    assert!(house.path("other/x").exists());
+    assert_eq!(house.run("zfs get -H -o value mounted t/a t/b"), "yes\nno\n");
+    house.run("zfs rename -u t/a t/c");
+    assert!(house.path("other/x").exists());
+    house.run("zfs set canmount=off t/c");
+    assert!(!house.path("other/x").exists());
+    house.run("zpool export t");
+}
+
+#[test]
+fn pools_are_there_for_reading() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-reading");
+    house.create(&house.text("at"));
+    fs::write(house.path("at/file"), "kept").unwrap();
+    house.run("zfs create -V 8M -s -o cenote:nbd=on t/v");
+    house.run("zpool export t");
+    let (pool, root) = (house.text("pool"), house.text("root"));
+    let sums = || {
+        let read = |device: &str| fs::read(house.path("pool").join(device)).unwrap();
+        (sha2::Sha256::digest(read("d0")), sha2::Sha256::digest(read("d1")))
+    };
+    let before = sums();
+    house.run(&format!("zpool import -d {pool} -o readonly=on -R {root} t u"));
+    let said = house.run("zpool get -H -o value name,readonly,altroot,cachefile u");
+    assert_eq!(said, format!("u\non\n{root}\nnone\n"));
+    let at = format!("{root}{}", house.text("at"));
+    assert_eq!(house.run("zfs get -H -o value mountpoint,mounted u"), format!("{at}\nyes\n"));
+    assert_eq!(fs::read_to_string(format!("{at}/file")).unwrap(), "kept");
+    assert!(fs::write(format!("{at}/file"), "changed").is_err());
+    for line in ["zfs create u/x", "zfs set atime=off u", "zfs snapshot u@one"] {
+        let (_, said) = house.fails(line);
+        assert!(said.contains("read-only"), "{line}: {said}");
+    }
+    let mut client = Raw::connect(&house.path("state/nbd.sock"), 3);
+    assert_eq!(client.go("u/v"), OK);
+    drop(client);
+    house.run("zpool export u");
+    assert_eq!(sums(), before, "nothing was written");
+
+    // Another name, for this time only; nothing is mounted.
+    house.run(&format!("zpool import -d {pool} -N -t t u"));
+    assert_eq!(house.run("zfs get -H -o value mounted u"), "no\n");
+    house.run("zfs create -u u/x");
+    house.run("zpool export u");
+    house.run(&format!("zpool import -d {pool} t"));
+    assert_eq!(house.run("zfs list -H -o name"), "t\nt/v\nt/x\n");
+    house.run("zpool export t");
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", &pool, "t"]));
+}
+
+#[test]
+fn keys_open_what_is_there_for_reading() {
+    let Some(golden) = golden("g-crypt").filter(|_| has_fuse()) else { return };
+    let house = House::new("mounts-keys");
+    let (images, root) = (golden.images(), house.text("root"));
+    let images = images.to_str().unwrap();
+    house.run(&format!("zpool import -d {images} -f -o readonly=on -R {root} g-crypt"));
+    let status = |name: &str| house.run(&format!("zfs get -H -o value keystatus,mounted {name}"));
+    assert_eq!(status("g-crypt/gcm"), "unavailable\nno\n");
+    let (_, said) = house.fails("zfs mount g-crypt/gcm");
+    assert_eq!(said, "cannot mount 'g-crypt/gcm': encryption key not loaded\n");
+    let (wrong, pass) = (golden.key_file("hex"), golden.key_file("pass"));
+    let load = |key: &std::path::Path, name: &str| {
+        format!("zfs load-key -L file://{} {name}", key.display())
+    };
+    assert_eq!(
+        house.fails(&load(&wrong, "g-crypt/gcm")),
+        (255, "Key load error: Incorrect key provided for 'g-crypt/gcm'.\n".to_owned())
+    );
+    house.run(&load(&pass, "g-crypt/gcm"));
+    let (_, said) = house.fails(&load(&pass, "g-crypt/gcm"));
+    assert_eq!(said, "Key load error: Key already loaded for 'g-crypt/gcm'.\n");
+    house.run("zfs mount g-crypt/gcm");
+    assert_eq!(status("g-crypt/gcm"), "available\nyes\n");
+    let at = house.run("zfs get -H -o value mountpoint g-crypt/gcm");
+    let name = "added/after-snapshot";
+    let file = std::path::Path::new(at.trim()).join(name);
+    let key = format!("g-crypt/gcm={}", pass.display());
+    let output = house.command(&["cat", "-d", images, "-k", &key, "g-crypt/gcm", name]).output();
+    assert!(fs::read(&file).unwrap() == output.unwrap().stdout, "{name}");
+    let (status_of_unload, said) = house.fails("zfs unload-key g-crypt/gcm");
+    let busy = "Key unload error: 'g-crypt/gcm' is busy.\n";
+    assert_eq!((status_of_unload, said.as_str()), (255, busy));
+    house.run("zfs unmount -u g-crypt/gcm");
+    assert_eq!(status("g-crypt/gcm"), "unavailable\nno\n");
+    assert_eq!(house.run("zfs unload-key -a"), "");
+    house.run("zpool export g-crypt");
+}
