@@ -18,6 +18,7 @@ pub(crate) mod json;
 mod keys;
 pub(crate) mod list;
 mod mount;
+mod path;
 mod permits;
 mod quotas;
 mod refuse;
