@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -153,8 +154,13 @@ pub(super) async fn store_by_pwrite(
     cenote_rt::blocking(work).await.map_err(io::Error::other)?
 }
 
+/// From how many bytes on the kernel is asked to begin with a write at once. It would wait for the
+/// flush, and the disk would have nothing to do until then.
+const BEGIN_MIN: u64 = 128 << 10;
+
 /// Writes on this thread, however long it takes.
 fn write_now(file: &File, mut offset: u64, mut parts: Vec<Buf>) -> io::Result<()> {
+    let start = offset;
     parts.retain(|part| !part.is_empty());
     while !parts.is_empty() {
         let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
@@ -168,6 +174,11 @@ fn write_now(file: &File, mut offset: u64, mut parts: Vec<Buf>) -> io::Result<()
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
+    }
+    if let Some(len) = NonZeroU64::new(offset - start).filter(|len| len.get() >= BEGIN_MIN) {
+        // Pages that are not on the disk yet are written and stay in the cache. An advice: that it
+        // is refused changes nothing, and durable is only what is flushed.
+        let _ = rustix::fs::fadvise(file, start, Some(len), rustix::fs::Advice::DontNeed);
     }
     Ok(())
 }
