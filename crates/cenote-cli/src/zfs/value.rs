@@ -69,6 +69,9 @@ fn readable(row: &PropRow, number: u64) -> String {
     }
 }
 
+/// A time as `ctime` and, where nothing is known of a language, `%c` of `strftime` have it.
+pub(crate) const CTIME: &str = "%a %b %e %H:%M:%S %Y";
+
 /// Seconds since 1970 in local time.
 pub(crate) fn date(seconds: u64, format: &str) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);

@@ -268,7 +268,7 @@ const TRIM: Words = ["trimming", "trimmed", "untrimmed"];
 fn progress(words: &Words, progress: &LeafProgress, has_details: bool) -> String {
     let [runs, ran, never] = words;
     let work = &progress.work;
-    let time = value::date(work.time, "%a %b %e %H:%M:%S %Y");
+    let time = value::date(work.time, value::CTIME);
     let since = match work.state {
         LeafWorkState::Active if !has_details => return format!("  ({runs})"),
         _ if !has_details => return String::new(),

@@ -390,6 +390,8 @@ fn options(parsed: &Parsed) -> OpenOptions {
     OpenOptions {
         txg: parsed.value('T').and_then(|txg| txg.parse().ok()),
         rewind: match (parsed.has('F'), parsed.has('X')) {
+            // Whoever names a txg wants to go as far as that.
+            _ if parsed.has('T') => Rewind::Extreme,
             (false, _) => Rewind::default(),
             (true, false) => Rewind::Safe,
             (true, true) => Rewind::Extreme,
@@ -434,7 +436,7 @@ pub(super) async fn rewound(candidate: &Candidate, options: &OpenOptions) -> Opt
 
 /// Says what was, or would be, lost.
 fn exclaim(name: &str, rewound: &Rewound, is_trial: bool, io: &mut Io<'_>) -> CommandResult {
-    let time = value::date(rewound.time, "%c");
+    let time = value::date(rewound.time, value::CTIME);
     let (back, lost) = if is_trial {
         (format!("Would be able to return {name} to its state as of {time}."), "Would discard")
     } else {

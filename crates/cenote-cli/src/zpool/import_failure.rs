@@ -61,7 +61,7 @@ async fn recovery(candidate: &Candidate, options: &OpenOptions) -> String {
     let Some(found) = found else {
         return "Destroy and re-create the pool from\n\ta backup source.".to_owned();
     };
-    let (name, time) = (candidate.name(), value::date(found.time, "%c"));
+    let (name, time) = (candidate.name(), value::date(found.time, value::CTIME));
     let discarded = match found.loss {
         0 => String::new(),
         loss => format!(
@@ -89,7 +89,7 @@ fn refusal(candidate: &Candidate, cause: Option<&OpenError>, text: &str) -> Stri
         Some(OpenError::ForeignHost { hostid, hostname }) => {
             let time =
                 candidate.uberblocks().iter().max_by_key(|ub| ub.rank()).map(|ub| ub.timestamp);
-            let time = value::date(time.unwrap_or(0), "%a %b %e %H:%M:%S %Y");
+            let time = value::date(time.unwrap_or(0), value::CTIME);
             let hostname = if hostname.is_empty() { "<unknown>" } else { hostname };
             format!(
                 "cannot import '{name}': pool was previously in use from another system.\n\

@@ -11,15 +11,12 @@ use cenote_pool::status::{Checkpoint, Expansion, ExpansionState, PoolStatus, Rem
 use crate::nicenum::{bytes, bytes_b};
 use crate::zfs::value;
 
-/// As C's `ctime` shows a time.
-const CTIME: &str = "%a %b %e %H:%M:%S %Y";
-
 /// `removing_vdev` and friends: state words of a removal.
 const REMOVAL_RUNNING: u64 = 1;
 const REMOVAL_FINISHED: u64 = 2;
 
 fn ctime(seconds: u64) -> String {
-    value::date(seconds, CTIME)
+    value::date(seconds, value::CTIME)
 }
 
 /// A duration: days only where there are some.

@@ -81,7 +81,7 @@ impl Writer<'_> {
         if self.form.has_numbers {
             return seconds.into();
         }
-        value::date(seconds, "%a %b %e %H:%M:%S %Y").into()
+        value::date(seconds, value::CTIME).into()
     }
 
     /// Scan, removal, checkpoint, expansion.

@@ -7,7 +7,7 @@ use super::OpenError;
 /// The first txg of any pool.
 const TXG_INITIAL: u64 = 4;
 /// Blocks freed in the last so many txgs were not yet given out again.
-const SAFE_TXGS: u64 = 2;
+pub(super) const SAFE_TXGS: u64 = 2;
 
 /// How far to rewind when the newest state cannot be opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -96,7 +96,7 @@ fn load_guid() -> Result<u64> {
 }
 
 /// The same error as one of opening; the place stays what it was.
-fn corrupt(error: Error) -> Error {
+pub(super) fn corrupt(error: Error) -> Error {
     if error.kind() == Kind::Limit || error.cause::<OpenError>().is_some() {
         return error;
     }

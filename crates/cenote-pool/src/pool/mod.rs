@@ -6,6 +6,7 @@ pub(crate) mod indirect;
 pub(crate) mod load;
 mod names;
 mod open;
+mod sound;
 
 pub use choose::Rewind;
 pub use error::OpenError;

@@ -2,7 +2,8 @@
 //!
 //! The newest uberblock is tried first. When what it leads to cannot be opened, and a rewind was
 //! asked for, older ones are tried as far as the rewind allows (spec 01 §16.4). What is reported
-//! in the end is why the newest state failed, not the oldest.
+//! in the end is why the newest state failed, not the oldest. A state that a rewind may lead to must
+//! have its metadata ([`sound`]).
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::{Error, Kind, Result};
 
 use super::choose::{Rewind, best, next_max_txg};
-use super::{OpenError, Pool, load};
+use super::{OpenError, Pool, load, sound};
 use crate::import::{Candidate, Found, Host, watch_time};
 use crate::mos;
 
@@ -23,7 +24,8 @@ pub struct OpenOptions {
     pub txg: Option<u64>,
     /// Take the state of the pool's checkpoint.
     pub checkpoint: bool,
-    /// Go back when the newest state cannot be opened (`-F`, `-FX`).
+    /// Go back when the newest state cannot be opened, or metadata of it cannot be read (`-F`,
+    /// `-FX`).
     pub rewind: Rewind,
     /// Open without log devices that are missing; what they alone hold is not replayed anyway.
     pub missing_log_ok: bool,
@@ -81,11 +83,8 @@ impl Pool {
         let newest = attempt.txg;
         let mut first_failure = None;
         loop {
-            match load::load(candidate, attempt, options).await {
-                Ok(mut pool) => {
-                    pool.rewound_from = (attempt.txg != newest).then_some(newest);
-                    return Ok(Arc::new(pool));
-                }
+            match attempted(candidate, attempt, newest, options).await {
+                Ok(pool) => return Ok(pool),
                 Err(error) => first_failure.get_or_insert(error),
             };
             let older = next_max_txg(rewind, newest, attempt.txg)
@@ -98,6 +97,20 @@ impl Pool {
         }
         Err(first_failure.unwrap_or_else(|| OpenError::NoUberblock { max_txg: newest }.into()))
     }
+}
+
+/// Opens the state of one uberblock, which is sound if one may go back to it.
+async fn attempted(
+    candidate: &Candidate,
+    attempt: Uberblock,
+    newest: u64,
+    options: &OpenOptions,
+) -> Result<Arc<Pool>> {
+    let mut pool = load::load(candidate, attempt, options).await?;
+    pool.rewound_from = (attempt.txg != newest).then_some(newest);
+    let pool = Arc::new(pool);
+    sound::check(&pool, options.rewind, newest).await.map_err(load::corrupt)?;
+    Ok(pool)
 }
 
 /// Opens the state that the checkpoint holds.
