@@ -12,6 +12,7 @@ mod ops;
 mod pools;
 mod space;
 mod unplugged;
+mod theirs;
 mod views;
 
 use cenote_rt::block_on;
