@@ -70,7 +70,7 @@ bitflags! {
 }
 
 /// The attributes that are a bit of a node's flags, with that bit.
-pub const XV_FLAGS: [(XvMask, PFlags); 14] = [
+const XV_FLAGS: [(XvMask, PFlags); 15] = [
     (XvMask::ARCHIVE, PFlags::ARCHIVE),
     (XvMask::SYSTEM, PFlags::SYSTEM),
     (XvMask::READONLY, PFlags::READONLY),
@@ -85,6 +85,7 @@ pub const XV_FLAGS: [(XvMask, PFlags); 14] = [
     (XvMask::REPARSE, PFlags::REPARSE),
     (XvMask::OFFLINE, PFlags::OFFLINE),
     (XvMask::SPARSE, PFlags::SPARSE),
+    (XvMask::PROJINHERIT, PFlags::PROJINHERIT),
 ];
 
 /// The block (`lr_attr_t`).
@@ -105,11 +106,10 @@ impl XvAttrs {
     #[must_use]
     pub fn of_flags(changed: PFlags, flags: PFlags) -> Self {
         let mut attrs = Self::default();
-        let inherit = [(XvMask::PROJINHERIT, PFlags::PROJINHERIT)];
-        for (bit, flag) in XV_FLAGS.iter().chain(&inherit) {
-            if changed.contains(*flag) {
-                attrs.requested |= *bit;
-                attrs.values.set(*bit, flags.contains(*flag));
+        for (bit, flag) in XV_FLAGS {
+            if changed.contains(flag) {
+                attrs.requested |= bit;
+                attrs.values.set(bit, flags.contains(flag));
             }
         }
         attrs
@@ -143,11 +143,10 @@ impl XvAttrs {
     #[must_use]
     pub fn flags(&self) -> (PFlags, PFlags) {
         let (mut changed, mut flags) = (PFlags::empty(), PFlags::empty());
-        let inherit = [(XvMask::PROJINHERIT, PFlags::PROJINHERIT)];
-        for (bit, flag) in XV_FLAGS.iter().chain(&inherit) {
-            if self.requested.contains(*bit) {
-                changed |= *flag;
-                flags.set(*flag, self.values.contains(*bit));
+        for (bit, flag) in XV_FLAGS {
+            if self.requested.contains(bit) {
+                changed |= flag;
+                flags.set(flag, self.values.contains(bit));
             }
         }
         (changed, flags)
