@@ -12,6 +12,9 @@ use super::set::Live;
 use super::step::{Missing, Step, TxResult};
 use super::tx::Tx;
 
+/// How often a read starts over because the tree under it was replaced.
+const REPLACED_MAX: usize = 8;
+
 /// A data block, as far as it is there.
 #[derive(Debug, Clone)]
 pub enum Piece {
@@ -21,6 +24,16 @@ pub enum Piece {
     Data(Buf),
     /// It is to be read.
     Stored(Box<Missing>),
+}
+
+impl Piece {
+    /// What is in memory.
+    fn into_known(self) -> Option<Buf> {
+        match self {
+            Self::Data(block) => Some(block),
+            Self::Hole | Self::Stored(_) => None,
+        }
+    }
 }
 
 impl Tx<'_> {
@@ -41,23 +54,45 @@ impl Tx<'_> {
 
 impl Live {
     /// Counts the commits: while it stays the same, so do the places of blocks.
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.lock().generation
     }
 
-    /// Reads what is still to be read of some pieces, all at once.
+    /// Data blocks, holes as none, from the pieces that `find` gives with something beside them:
+    /// what is still to be read of them is read at once. `find` is asked again if the tree was
+    /// replaced meanwhile.
     ///
     /// # Errors
-    /// Those of reading. If the generation is another one than when the pieces were looked for,
-    /// they are to be looked for again.
-    pub async fn fetch_pieces(&self, pieces: Vec<Piece>) -> Result<Vec<Option<Buf>>> {
+    /// Those of `find`, and of reading.
+    pub async fn gather<T, F>(&self, mut find: impl FnMut() -> F) -> Result<(Vec<Option<Buf>>, T)>
+    where
+        F: Future<Output = Result<(Vec<Piece>, T)>>,
+    {
+        let mut replaced = 0;
+        loop {
+            let generation = self.generation();
+            let (pieces, beside) = find().await?;
+            if !pieces.iter().any(|piece| matches!(piece, Piece::Stored(_))) {
+                return Ok((pieces.into_iter().map(Piece::into_known).collect(), beside));
+            }
+            match self.fetch(pieces).await {
+                Ok(blocks) => return Ok((blocks, beside)),
+                // The space of a block may have been used for another.
+                Err(_) if replaced < REPLACED_MAX && self.generation() != generation => {
+                    replaced += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn fetch(&self, pieces: Vec<Piece>) -> Result<Vec<Option<Buf>>> {
         let fetch = |piece| async {
             match piece {
-                Piece::Hole => Ok(None),
-                Piece::Data(block) => Ok(Some(block)),
                 Piece::Stored(missing) => {
                     self.blocks.read(missing.pointer, missing.place).await.map(Some)
                 }
+                known => Ok(known.into_known()),
             }
         };
         try_join_all(pieces.into_iter().map(fetch)).await

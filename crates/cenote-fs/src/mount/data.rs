@@ -19,8 +19,6 @@ use crate::error::FsError;
 const CHUNK: u64 = 1 << 20;
 /// Bytes that one look at a file finds at most.
 const READ_CHUNK: u64 = 4 << 20;
-/// How often a read starts over because the tree under it was replaced.
-const REPLACED_MAX: usize = 8;
 /// With `relatime`, reading is noted at least once a day.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 
@@ -49,13 +47,11 @@ pub enum Allocate {
     ZeroRangeKeepSize,
 }
 
-/// What a look at a file found.
+/// What a look at a file found beside its blocks.
 struct Found {
-    pieces: Vec<Piece>,
     block_size: u64,
     /// Bytes of the request that there are.
     len: usize,
-    generation: u64,
     is_noted: bool,
 }
 
@@ -89,11 +85,11 @@ impl Mount {
             let at = offset.saturating_add(done as u64);
             let count = self.read_some(object, at, rest).await?;
             if count == 0 {
-        self.head.activity().read(done as u64);
                 break;
             }
             done += count;
         }
+        self.head.activity().read(done as u64);
         Ok(done)
     }
 
@@ -109,37 +105,23 @@ impl Mount {
     }
 
     async fn read_some(&self, object: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
-        let mut replaced = 0;
-        loop {
-            let found = self.find_pieces(object, offset, into.len()).await?;
-            let Found { pieces, block_size, len, generation, is_noted } = found;
-            if !is_noted {
-                self.note_reading(object).await?;
-            }
-            let has_stored = pieces.iter().any(|piece| matches!(piece, Piece::Stored(_)));
-            let into = into.get_mut(..len).unwrap_or(&mut []);
-            if !has_stored {
-                copy(pieces.iter().map(of_piece), offset, block_size, into);
-                return Ok(len);
-            }
-            match self.head.live().fetch_pieces(pieces).await {
-                Ok(blocks) => {
-                    copy(blocks.iter().map(Option::as_ref), offset, block_size, into);
-                    return Ok(len);
-                }
-                // The space of a block may have been reused meanwhile.
-                Err(_)
-                    if replaced < REPLACED_MAX && self.head.live().generation() != generation =>
-                {
-                    replaced += 1;
-                }
-                Err(error) => return Err(error),
-            }
+        let wanted = into.len();
+        let find = || self.find_pieces(object, offset, wanted);
+        let (blocks, found) = self.head.live().gather(find).await?;
+        if !found.is_noted {
+            self.note_reading(object).await?;
         }
+        let into = into.get_mut(..found.len).unwrap_or(&mut []);
+        copy(blocks.iter().map(Option::as_ref), offset, found.block_size, into);
+        Ok(found.len)
     }
 
-    async fn find_pieces(&self, object: u64, offset: u64, len: usize) -> Result<Found> {
-        let generation = self.head.live().generation();
+    async fn find_pieces(
+        &self,
+        object: u64,
+        offset: u64,
+        len: usize,
+    ) -> Result<(Vec<Piece>, Found)> {
         self.look(None, |op| {
             let file = self.briefs.get(op, object)?;
             let rest = file.size.saturating_sub(offset).min(READ_CHUNK);
@@ -156,7 +138,7 @@ impl Mount {
                 self.ahead.note(op.tx, object, blocks, waits);
             }
             let is_noted = self.are_noted(&file.times);
-            Ok(Found { pieces, block_size, len, generation, is_noted })
+            Ok((pieces, Found { block_size, len, is_noted }))
         })
         .await
     }
@@ -194,7 +176,6 @@ impl Mount {
     /// # Errors
     /// `Kind::NoSpace`, `Kind::Quota`; `FsError::FileTooLarge`; refusals of flags.
     pub async fn write(
-        self.head.activity().written(bytes.len() as u64);
         &self,
         cred: &Credentials,
         object: u64,
@@ -213,6 +194,7 @@ impl Mount {
         let guard = locks.exclusive(range).await;
         let place = if options.is_append { Place::End } else { Place::At(offset) };
         let facts = self.write_chunks(cred, object, place, bytes).await?;
+        self.head.activity().written(bytes.len() as u64);
         drop(guard);
         if options.is_sync {
             self.fsync(object).await?;
@@ -435,13 +417,6 @@ fn is_noted(times: &Times, is_relatime: bool) -> bool {
     is_relatime
         && times.read > times.changed
         && now().seconds - times.read.seconds < RELATIME_SECONDS
-}
-
-fn of_piece(piece: &Piece) -> Option<&Buf> {
-    match piece {
-        Piece::Data(block) => Some(block),
-        Piece::Hole | Piece::Stored(_) => None,
-    }
 }
 
 /// Copies what `into` is to hold out of the blocks from the one of `offset` on.

@@ -1,20 +1,17 @@
 //! Reading a volume: its bytes, and which of them are holes.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use cenote_dmu::Step;
-use cenote_dmu::live::Missing;
+use cenote_dmu::TxResult;
+use cenote_dmu::live::Piece;
 use cenote_ondisk::master_node::ZVOL_OBJ;
-use cenote_rt::{Buf, BufMut, FixedSet, Result};
-use futures_util::stream::{self, StreamExt};
+use cenote_rt::{Buf, BufMut, Result};
 
 use super::writable::{WritableVolume, span};
 
-/// Blocks that are looked at together, and of them those that are read at a time.
+/// Blocks that are looked at, and read, together.
 const BATCH: u64 = 64;
-const READS_MAX: usize = 32;
-/// Rounds of reading what is missing: one for each level of the tree.
-const ROUNDS_MAX: usize = 7;
 /// Runs that are looked for in one go, and extents of an answer.
 const RUNS_MAX: usize = 256;
 const EXTENTS_MAX: usize = 4096;
@@ -39,10 +36,10 @@ impl WritableVolume {
     pub async fn read(&self, offset: u64, len: usize) -> Result<Buf> {
         let _lock = self.locks.shared(span(offset, len as u64)).await;
         let range = self.check(offset, len as u64)?;
-        self.head.activity().read(len as u64);
         if range.is_empty() {
             return Ok(Buf::empty());
         }
+        self.head.activity().read(len as u64);
         let size = self.block_size();
         let blocks = range.start / size..range.end.div_ceil(size);
         if blocks.end - blocks.start == 1 {
@@ -71,46 +68,26 @@ impl WritableVolume {
         Ok(bytes.freeze())
     }
 
-    /// Blocks as they are now; holes are none. What is not in memory is read together. `request`
-    /// is what somebody asked for, told once.
+    /// Blocks as they are now; holes are none. `request` is what somebody asked for, told once.
     async fn blocks(
         &self,
         blocks: Range<u64>,
         request: Option<&Range<u64>>,
     ) -> Result<Vec<Option<Buf>>> {
         let live = self.head.live();
-        for round in 0..ROUNDS_MAX {
-            let (found, missing) = live
-                .inspect(|tx| {
-                    let (mut found, mut missing) = (Vec::new(), Vec::<Box<Missing>>::new());
-                    for number in blocks.clone() {
-                        match tx.block(ZVOL_OBJ, number) {
-                            Ok(block) => found.push(block),
-                            // Nothing is changed here: all that is needed can be asked for at once.
-                            Err(Step::Need(need)) => missing.push(need),
-                            Err(error) => return Err(error),
-                        }
-                    }
-                    if let Some(request) = request.filter(|_| round == 0) {
-                        self.ahead.note(tx, ZVOL_OBJ, request.clone(), !missing.is_empty());
-                    }
-                    Ok((found, missing))
-                })
-                .await?;
-            if missing.is_empty() {
-                return Ok(found);
-            }
-            let mut seen = FixedSet::default();
-            let wanted = missing.into_iter().filter(|need| seen.insert(need.pointer));
-            let reads = wanted.map(|need| live.blocks().read(need.pointer, need.place));
-            // Into the cache. What fails, or was replaced meanwhile, is met again below.
-            stream::iter(reads).for_each_concurrent(READS_MAX, async |read| drop(read.await)).await;
-        }
-        let mut found = Vec::new();
-        for number in blocks {
-            found.push(live.inspect(|tx| tx.block(ZVOL_OBJ, number)).await?);
-        }
-        Ok(found)
+        let is_told = AtomicBool::new(request.is_none());
+        let find = || {
+            live.inspect(|tx| {
+                let pieces = blocks.clone().map(|number| tx.peek(ZVOL_OBJ, number));
+                let pieces = pieces.collect::<TxResult<Vec<_>>>()?;
+                if let Some(request) = request.filter(|_| !is_told.swap(true, Ordering::Relaxed)) {
+                    let waits = pieces.iter().any(|piece| matches!(piece, Piece::Stored(_)));
+                    self.ahead.note(tx, ZVOL_OBJ, request.clone(), waits);
+                }
+                Ok((pieces, ()))
+            })
+        };
+        Ok(live.gather(find).await?.0)
     }
 
     /// What is data and what is hole, from `offset` on; neighbours differ. The answer covers the
