@@ -76,9 +76,11 @@ mod tests {
         twice.merge(&histogram);
         assert_eq!((histogram.count(), twice.count()), (8, 16));
         let mut two = Histogram::default();
-        (two.add(5), two.add(9));
+        two.add(5);
+        two.add(9);
         let mut four = two;
-        (four.add(1), four.add(5));
+        four.add(1);
+        four.add(5);
         assert_eq!((four.since(&two).count(), four.since(&two).sum()), (2, 6));
         assert_eq!(four.since(&two).since(&four), Histogram::default());
     }

@@ -316,7 +316,9 @@ mod tests {
     #[test]
     fn samples_have_both_forms() {
         let mut times = Histogram::default();
-        (times.add(10), times.add(1 << 20), times.add(1 << 20));
+        for ns in [10, 1 << 20, 1 << 20] {
+            times.add(ns);
+        }
         let labels = vec![("pool", "a\"b\\".to_owned())];
         let families = [
             Family {
