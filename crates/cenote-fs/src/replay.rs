@@ -256,5 +256,13 @@ fn set_attributes(op: &mut Op<'_, '_>, body: &Body<'_>) -> TxResult<()> {
         apply_rest(&mut inode, attrs);
         op.store(&inode)?;
     }
+    // Bits that a write or a new owner took off are told in the same way as a mode that somebody
+    // asked for, which does to the ACL what `aclmode` says.
+    let is_aside = !mask.contains(SetMask::CTIME) || mask.intersects(SetMask::UID | SetMask::GID);
+    if let Some(mode) = wish.mode.filter(|_| is_aside)
+        && edit::lose_set_ids(op, *object, mode)?
+    {
+        wish.mode = None;
+    }
     edit::set_attributes(op, *object, &wish).map(|_| ())
 }

@@ -82,7 +82,7 @@ pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) ->
     set_owner(op, &mut inode, wish)?;
     let has_lost_ids = inode.mode() & SET_IDS != before;
     if let Some(mode) = wish.mode {
-        set_mode(op, &mut inode, u64::from(mode) & PERMISSION_MASK)?;
+        permit::chmod(op, &mut inode, u64::from(mode) & PERMISSION_MASK)?;
     }
     if let Some(flags) = wish.flags {
         inode.set_flags((inode.flags() - USER_FLAGS) | (flags & USER_FLAGS));
@@ -115,14 +115,17 @@ pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) ->
     Ok(inode)
 }
 
-fn set_mode(op: &mut Op<'_, '_>, inode: &mut Inode, mode: u64) -> TxResult<()> {
-    let (lost, others) = (inode.mode() & SET_IDS & !mode, !SET_IDS & PERMISSION_MASK);
-    if op.cred.is_none() && lost != 0 && (mode ^ inode.mode()) & others == 0 {
-        // A write or a new owner took the bits off, which leaves the ACL alone.
-        inode.set_word(ZplAttr::Mode, inode.mode() & !lost);
-        return Ok(());
+/// Takes set-id bits off as a write or a new owner did, which left the ACL alone, if that is all
+/// that this mode would change. Says whether it is.
+pub(crate) fn lose_set_ids(op: &mut Op<'_, '_>, object: u64, mode: u32) -> TxResult<bool> {
+    let mut inode = op.inode(object)?;
+    let changed = (u64::from(mode) ^ inode.mode()) & PERMISSION_MASK;
+    let is_all = changed & !(SET_IDS & inode.mode()) == 0;
+    if is_all {
+        inode.set_word(ZplAttr::Mode, inode.mode() & !changed);
+        op.store(&inode)?;
     }
-    permit::chmod(op, inode, mode)
+    Ok(is_all)
 }
 
 fn set_owner(op: &mut Op<'_, '_>, inode: &mut Inode, wish: &SetAttributes) -> TxResult<()> {
@@ -193,8 +196,7 @@ pub(super) fn drop_privileges(op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResul
     let mode = permit::mode_after_write(op, inode);
     if mode != inode.mode() {
         inode.set_word(ZplAttr::Mode, mode);
-        let mode = Some((mode & PERMISSION_MASK) as u32);
-        record::set_attributes(op, inode, &SetAttributes { mode, ..Default::default() });
+        record::lose_set_ids(op, inode);
     }
     Ok(())
 }

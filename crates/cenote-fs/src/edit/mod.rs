@@ -51,6 +51,7 @@ use crate::error::FsError;
 use crate::mount::control::Virtual;
 
 pub use acl::{acl, set_acl};
+pub(crate) use attributes::lose_set_ids;
 pub use attributes::{SetAttributes, SetTime, USER_FLAGS, set_attributes};
 pub use create::{NewKind, NewNode, create, create_orphan, link};
 pub use data::{Place, WriteFacts, block_size_for, free, truncate, write};

@@ -176,6 +176,28 @@ pub(super) fn set_attributes(op: &mut Op<'_, '_>, inode: &Inode, wish: &SetAttri
     log_object(op, RecordKind::Setattr, object, &body);
 }
 
+/// A write took set-id bits off. Only the mode is named, as OpenZFS does: a change of mode that
+/// somebody asked for, which may change the ACL, names the time of change as well.
+pub(super) fn lose_set_ids(op: &mut Op<'_, '_>, inode: &Inode) {
+    if inode.links() == 0 {
+        return;
+    }
+    let (object, mask) = (inode.object, SetMask::MODE.to_stored());
+    let (none, mode) = ([0, 0], inode.mode());
+    let body = Body::Setattr {
+        object,
+        mask,
+        mode,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        atime: none,
+        mtime: none,
+        xvattr: None,
+    };
+    log_object(op, RecordKind::Setattr, object, &body);
+}
+
 fn wanted_flags(wish: &SetAttributes) -> Option<XvAttrs> {
     let flags = wish.flags.map(|flags| XvAttrs::of_flags(USER_FLAGS, flags));
     match wish.project {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_device::Image;
+use cenote_fs::access::Credentials;
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
 use cenote_fs::mount::{Allocate, Attributes, WriteOptions, encode_rdev};
@@ -185,6 +186,44 @@ fn every_operation_is_done_again() {
             }
             drop((engine, mount));
         }
+    })
+    .unwrap();
+}
+
+/// A change of mode that takes set-id bits off does to the ACL what it did before the crash, and
+/// a write that does so leaves it alone.
+#[test]
+fn set_ids_go_with_and_without_the_acl() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let mode = |mode| SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        let owner = SetAttributes { uid: Some(7), ..SetAttributes::default() };
+        let mut files = Vec::new();
+        for name in ["chmod", "write", "chown"] {
+            let file = fixture.file(top, name, b"code").await.unwrap().object;
+            mount.set_attributes(&root(), file, &mode(0o4755)).await.unwrap();
+            let mut aces = mount.acl(&root(), file).await.unwrap();
+            aces.insert(0, Ace { kind: 0, flags: 0, mask: 0x3, id: 77, object: None });
+            mount.set_acl(&root(), file, &aces).await.unwrap();
+            let told = mount.attributes(file).await.unwrap();
+            assert_eq!((told.mode, aces.len()), (0o4755, 4), "{name}");
+            files.push(file);
+        }
+        fixture.engine.sync().await.unwrap();
+        mount.set_attributes(&root(), files[0], &mode(0o755)).await.unwrap();
+        let somebody = Credentials::user(9, 9, vec![]);
+        mount.write(&somebody, files[1], 0, b"x", WriteOptions::default()).await.unwrap();
+        mount.set_attributes(&root(), files[2], &owner).await.unwrap();
+        mount.sync().await.unwrap();
+        let wanted = tree(mount).await;
+        let lengths = ["/chmod", "/write", "/chown"].map(|path| wanted[path].aces.len());
+        assert_eq!(lengths, [3, 4, 4]);
+        let (engine, mount, _) = after_crash(pools::images_of(&fixture.devices)).await;
+        for (path, row) in tree(&mount).await {
+            assert_eq!(row, wanted[&path], "{path}");
+        }
+        drop((engine, mount));
     })
     .unwrap();
 }
