@@ -59,7 +59,8 @@ pub(crate) fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Resul
     Ok((name.to_owned(), value))
 }
 
-fn user(name: &str, text: &str) -> Result<Setting, String> {
+/// A property that users made up, of datasets or pools.
+pub(crate) fn user(name: &str, text: &str) -> Result<Setting, String> {
     let is_legal = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.' | ':');
     if !name.chars().all(is_legal) {
         return Err(format!("invalid property '{name}'"));

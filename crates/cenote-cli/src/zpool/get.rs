@@ -1,5 +1,6 @@
 //! `zpool get`.
 
+use cenote_pool::props::Source as Origin;
 use serde_json::Map;
 
 use super::json::{self, Form};
@@ -53,8 +54,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             let mut properties = Map::new();
             name_width = name_width.max(pool.name().len());
             for (column, row) in found {
-                let source =
-                    row.as_ref().map_or(cenote_pool::props::Source::None, |row| row.source.clone());
+                // What users made up and did not set is so by default.
+                let unset = if column.name.contains(':') { Origin::Default } else { Origin::None };
+                let source = row.as_ref().map_or(unset, |row| row.source.clone());
                 let shown = row.map_or_else(|| "-".into(), |row| list::shown(&row, is_literal));
                 let widened = if column.widens(is_literal) { shown.chars().count() } else { 0 };
                 width = width.max(column.width()).max(widened);

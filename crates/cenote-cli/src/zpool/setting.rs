@@ -9,6 +9,7 @@ use cenote_pool::props::{Access, POOL_PROPERTIES, PropType};
 
 use crate::quantity;
 use crate::zfs::columns;
+use crate::zfs::setting as zfs_setting;
 
 /// Longest comment.
 const COMMENT_MAX: usize = 32;
@@ -38,6 +39,7 @@ impl Wanted {
             return self.add_feature(feature, text, is_new);
         }
         if name.contains(':') {
+            zfs_setting::user(name, text)?;
             let text = (!text.is_empty()).then(|| text.to_owned());
             self.settings.push(PoolSetting::User(name.to_owned(), text));
             return Ok(());
@@ -59,6 +61,9 @@ impl Wanted {
             "version" => return check_version(text),
             "comment" => return self.set_comment(text),
             "compatibility" => return self.set_compatibility(text),
+            "bootfs" if text.contains(['@', '#']) => {
+                return Err(format!("'{text}' is an invalid name"));
+            }
             "bootfs" => {
                 let dataset = (!matches!(text, "" | "-")).then(|| text.to_owned());
                 self.settings.push(PoolSetting::Bootfs(dataset));
