@@ -95,9 +95,12 @@ pub(crate) fn find_by(
 /// What a directory must have under a name.
 pub(crate) fn require(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Found> {
     let is_too_long = name.len() > NAME_MAX && !op.facts.settings().has_long_names;
-    find(op, dir, name)?.ok_or_else(|| match is_too_long {
-        true => refuse(Kind::Invalid, FsError::NameTooLong),
-        false => refuse(Kind::NotFound, FsError::NoEntry),
+    find(op, dir, name)?.ok_or_else(|| {
+        if is_too_long {
+            refuse(Kind::Invalid, FsError::NameTooLong)
+        } else {
+            refuse(Kind::NotFound, FsError::NoEntry)
+        }
     })
 }
 

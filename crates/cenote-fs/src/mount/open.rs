@@ -202,10 +202,10 @@ impl Mount {
         }
         self.find_held(None, |op| {
             let inode = op.inode(object)?;
-            match generation.is_none_or(|known| known == inode.generation()) {
-                true => Ok(inode),
-                false => Err(edit::refuse(Kind::NotFound, FsError::NoEntry)),
+            if generation.is_some_and(|known| known != inode.generation()) {
+                return Err(edit::refuse(Kind::NotFound, FsError::NoEntry));
             }
+            Ok(inode)
         })
         .await
     }

@@ -487,9 +487,10 @@ impl Filesystem for Adapter {
                 };
                 let is_dots = entry.name == b"." || entry.name == b"..";
                 // Of these two the kernel does not keep the nodes.
-                let found = match is_dots {
-                    true => vfs.attributes(entry.object).await,
-                    false => vfs.give(entry.object).await,
+                let found = if is_dots {
+                    vfs.attributes(entry.object).await
+                } else {
+                    vfs.give(entry.object).await
                 };
                 // What is gone by now is not told.
                 let Ok(found) = found else { continue };

@@ -83,10 +83,8 @@ fn told(node: &Node) -> Result<Attributes> {
     let fs = node.filesystem();
     let object = number(fs, node.object())?;
     // Of the root the control directory tells.
-    let generation = match is_inside(object) {
-        true => fs.objset().root().birth(),
-        false => node.attributes().gen_,
-    };
+    let generation =
+        if is_inside(object) { fs.objset().root().birth() } else { node.attributes().gen_ };
     Ok(Attributes { object, generation, ..Attributes::of_node(node) })
 }
 
