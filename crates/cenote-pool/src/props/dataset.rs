@@ -16,6 +16,9 @@ use crate::dsl::{Bookmark, Dataset, DatasetKind, DatasetName, Suffix};
 use crate::keys::KeyInfo;
 use crate::mos;
 
+/// Where a list of clones is cut off.
+const CLONES_LEN_MAX: usize = 8191;
+
 /// What is read once for all properties of a dataset.
 #[derive(Debug, Clone)]
 pub struct DatasetProps {
@@ -221,8 +224,9 @@ impl DatasetProps {
                 object => text(dataset.pool().dataset_by_object(object).await?.name()),
             },
             "clones" => {
-                let names = dataset.clone_names().await?;
-                if names.is_empty() { None } else { text(names.join(",")) }
+                let mut names = dataset.clone_names().await?.join(",");
+                names.truncate(names.floor_char_boundary(CLONES_LEN_MAX));
+                if names.is_empty() { None } else { text(names) }
             }
             "numclones" => number(phys.num_children.saturating_sub(1)),
             "userrefs" => number(dataset.holds().await?.len() as u64),
