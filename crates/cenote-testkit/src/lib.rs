@@ -25,6 +25,7 @@ pub mod manifest;
 pub mod overlay;
 pub mod place;
 pub mod rng;
+pub mod shrink;
 pub mod skip;
 pub mod tables;
 pub mod unpack;

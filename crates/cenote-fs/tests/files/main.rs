@@ -22,6 +22,7 @@ mod large;
 mod logs;
 mod longnames;
 mod model;
+mod owners;
 #[expect(dead_code, reason = "shared with the tests of volumes")]
 #[path = "../volumes/pools.rs"]
 mod pools;

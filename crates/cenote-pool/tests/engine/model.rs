@@ -2,7 +2,8 @@
 //!
 //! The model says of each operation whether it works, and what every dataset and snapshot holds
 //! afterwards. Every few operations the pool on disk is compared with it, and everything that is
-//! kept in sums is computed anew.
+//! kept in sums is computed anew. A history is a list of steps, each by a seed of its own, so that
+//! one that fails can be made shorter by leaving steps out.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +11,8 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::Pool;
 use cenote_pool::engine::OpError;
 use cenote_rt::{Error, Kind, Result, Rng, block_on};
+use cenote_testkit::rng::{cases, number};
+use cenote_testkit::shrink::shorter;
 
 use crate::memory::{BLOCK, Budget, MemoryPool, content, filesystem, need_object};
 
@@ -18,6 +21,8 @@ const OBJECTS: u64 = 4;
 const BLOCKS: u64 = 24;
 /// Operations between two looks at the disk.
 const CHECK_EVERY: u64 = 6;
+/// Operations of a history.
+const STEPS: u64 = 120;
 
 type Contents = BTreeMap<(u64, u64), u64>;
 type SnapId = u64;
@@ -44,14 +49,15 @@ struct Dataset {
 struct Model {
     datasets: BTreeMap<String, Dataset>,
     next_id: SnapId,
+    /// Of the step that is played.
     rng: Rng,
     salt: u64,
 }
 
 impl Model {
-    fn new(seed: u64) -> Self {
+    fn new() -> Self {
         let datasets = BTreeMap::from([("tank".to_owned(), Dataset::default())]);
-        Self { datasets, next_id: 1, rng: Rng::seeded(seed), salt: 0 }
+        Self { datasets, next_id: 1, rng: Rng::seeded(0), salt: 0 }
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -538,15 +544,17 @@ async fn compare_contents(pool: &std::sync::Arc<Pool>, name: &str, contents: &Co
     }
 }
 
-async fn play(seed: u64, steps: u64, is_judged: bool) {
+/// Plays steps, each by its seed.
+async fn play(steps: &[u64], is_judged: bool) {
     let pool = MemoryPool::new().await;
-    let mut run = Run { pool, model: Model::new(seed), trace: Vec::new() };
-    for step in 0..steps {
+    let mut run = Run { pool, model: Model::new(), trace: Vec::new() };
+    for (number, seed) in (1..).zip(steps) {
+        run.model.rng = Rng::seeded(*seed);
         run.step().await;
-        if step % CHECK_EVERY == CHECK_EVERY - 1 {
+        if number % CHECK_EVERY == 0 {
             run.compare().await;
         }
-        if step % 40 == 39 {
+        if number % 40 == 0 {
             run.pool.reopen().await;
         }
     }
@@ -559,24 +567,29 @@ async fn play(seed: u64, steps: u64, is_judged: bool) {
     }
 }
 
-fn play_seeds(seeds: std::ops::Range<u64>, steps: u64) {
-    // Dead trees are freed over several txgs.
-    let rate = Budget::take();
-    rate.set(50);
-    for seed in seeds {
-        let result = std::panic::catch_unwind(|| block_on(2, play(seed, steps, seed % 4 == 0)));
-        match result {
-            Ok(done) => done.unwrap(),
-            Err(panic) => {
-                eprintln!("seed {seed}");
-                std::panic::resume_unwind(panic);
-            }
-        }
-    }
+/// Whether playing these steps ends, on a thread of its own.
+fn ends(steps: &[u64], is_judged: bool) -> bool {
+    let steps = steps.to_vec();
+    let played = std::thread::spawn(move || block_on(2, play(&steps, is_judged)).unwrap());
+    played.join().is_ok()
 }
 
 #[test]
 fn random_operations_agree_with_the_model() {
-    let seeds = std::env::var("CENOTE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3);
-    play_seeds(0..seeds, 120);
+    // Dead trees are freed over several txgs.
+    let rate = Budget::take();
+    rate.set(50);
+    let first = number("CENOTE_SEED").unwrap_or(0);
+    for seed in first..first + cases(3, 100) {
+        let mut rng = Rng::seeded(seed);
+        let steps: Vec<u64> = (0..STEPS).map(|_| rng.next_u64()).collect();
+        let is_judged = seed % 4 == 0;
+        if !ends(&steps, is_judged) {
+            let fails = async |steps: &[u64]| !ends(steps, is_judged);
+            let short = block_on(1, shorter(steps, fails)).unwrap();
+            // What it was is printed last.
+            let is_again = !ends(&short, is_judged);
+            panic!("CENOTE_SEED={seed}: fails with {} steps; again: {is_again}", short.len());
+        }
+    }
 }
