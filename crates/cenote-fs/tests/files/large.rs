@@ -40,12 +40,21 @@ async fn price(fixture: &Fixture, dir: u64, number: u64) -> [u64; 2] {
 #[test]
 fn entries_cost_the_same_however_many_there_are() {
     block_on(2, async {
-        let count = cases(6000, 100_000);
-        let fixture = Fixture::of(&Shape { size: 1 << 30, ..Shape::DISK }).await;
+        let count = cases(6000, 1_000_000);
+        let size = if wants_all() { 16 << 30 } else { 1 << 30 };
+        let fixture = Fixture::of(&Shape { size, ..Shape::DISK }).await;
         let dir = fixture.dir(fixture.mount.root(), "large").await.unwrap().object;
         let mut asked = 0;
+        let start = cenote_rt::monotonic();
+        let tell = |what: &str, number: u64| {
+            let seconds = cenote_rt::monotonic().saturating_sub(start).as_secs_f64();
+            println!("{what}: {number} of {count}, {seconds:.1} s since the start");
+        };
         for number in 0..count {
             add(&fixture.mount, dir, number).await;
+            if number % (count / 8) == 0 {
+                tell("made", number);
+            }
             if number % (count / 8) == count / 16 {
                 let prices = price(&fixture, dir, count + number).await;
                 // Header and leaf; before that one block that grows up to 128K.
@@ -56,15 +65,20 @@ fn entries_cost_the_same_however_many_there_are() {
             }
         }
         assert!(asked >= 3);
+        tell("made", count);
         let mount = &fixture.mount;
         assert_eq!(mount.attributes(dir).await.unwrap().size, count + 2);
         for number in (0..count).step_by(17) {
             mount.lookup(&root(), dir, &name(number)).await.unwrap();
         }
+        tell("looked for every 17th", count);
+        assert_eq!(all(mount, dir).await.len() as u64, count);
+        tell("listed", count);
         for number in (0..count).filter(|number| number % 10 != 0) {
             mount.unlink(&root(), dir, &name(number)).await.unwrap();
         }
         fixture.engine.sync().await.unwrap();
+        tell("removed nine of ten", count);
         assert_eq!(all(mount, dir).await.len() as u64, count.div_ceil(10));
         fixture.judge("a large directory", &["-bcc"]).await;
     })
