@@ -2,7 +2,9 @@
 # mount: a mounted file system beside zfs-fuse (Debian's, unpacked and not installed) and the
 # kernel's btrfs on a loop file, in one run on one disk. As root.
 # BENCH_DIR: where the pools go (default: target/bench), BENCH_MIB: size of the file (default 1024),
-# BENCH_RECORDS: record sizes (default "128K 8K").
+# BENCH_SECONDS: of what is timed (default 8), BENCH_FILES: small files (default 10000),
+# BENCH_RECORDS: record sizes (default "128K 8K"),
+# BENCH_PEERS: who is measured (default "cenote zfsfuse btrfs").
 here=$(dirname "$(dirname "$(readlink -f "$0")")")
 dir=${BENCH_DIR:-$here/target/bench}/mount mib=${BENCH_MIB:-1024}
 mkdir -p "$dir"
@@ -17,26 +19,27 @@ again_cenote() { umount "$dir/cenote/at" && wait "${mounted[0]}"; start cenote; 
 end_cenote() { umount "$dir/cenote/at" && wait "${mounted[0]}"; mounted=(); rm -rf "$dir/cenote"; }
 
 zfs_fuse() { # PROGRAM ARGUMENT...
-  LD_LIBRARY_PATH=$(dirname "$(find "$tools/zfs-fuse" -name 'libfuse.so.2')") \
-    "$tools/zfs-fuse/$1" "${@:2}"
+  LD_LIBRARY_PATH=$tools/zfs-fuse/lib/$(uname -m)-linux-gnu "$tools/zfs-fuse/sbin/$1" "${@:2}"
 }
 make_zfsfuse() {
   mkdir -p "$dir/zfsfuse/at" /var/run/zfs
   truncate -s "${size}M" "$dir/zfsfuse/d0"
-  zfs_fuse sbin/zfs-fuse -n -p "$dir/zfsfuse/pid" > "$dir/zfsfuse/said" 2>&1 &
+  (exec env LD_LIBRARY_PATH="$tools/zfs-fuse/lib/$(uname -m)-linux-gnu" \
+    "$tools/zfs-fuse/sbin/zfs-fuse" -n -p "$dir/zfsfuse/pid") > "$dir/zfsfuse/said" 2>&1 &
   peer=$!
-  until zfs_fuse sbin/zpool list >/dev/null 2>&1; do
+  until zfs_fuse zpool list >/dev/null 2>&1; do
     kill -0 "$peer" 2>/dev/null || { cat "$dir/zfsfuse/said" >&2; die "zfs-fuse does not start"; }
     sleep 0.2
   done
-  zfs_fuse sbin/zpool create -O compression=on -O recordsize="$1" -m "$dir/zfsfuse/at" \
+  zfs_fuse zpool create -o cachefile=none -O compression=on -O recordsize="$1" -m "$dir/zfsfuse/at" \
     benchpeer "$dir/zfsfuse/d0"
 }
 again_zfsfuse() {
-  zfs_fuse sbin/zpool export benchpeer && zfs_fuse sbin/zpool import -d "$dir/zfsfuse" benchpeer
+  zfs_fuse zpool export benchpeer
+  zfs_fuse zpool import -o cachefile=none -d "$dir/zfsfuse" benchpeer
 }
 end_zfsfuse() {
-  zfs_fuse sbin/zpool destroy benchpeer; kill "$peer"; wait "$peer" || true
+  zfs_fuse zpool destroy benchpeer; kill "$peer"; wait "$peer" || true
   peer=; rm -rf "$dir/zfsfuse"
 }
 
@@ -54,8 +57,9 @@ end_btrfs() { umount "$dir/btrfs/at"; rm -rf "$dir/btrfs"; }
 # --- the run -------------------------------------------------------------------------------------
 
 clean() {
-  leave
-  [ -z "${peer:-}" ] || { umount -l "$dir/zfsfuse/at" 2>/dev/null; kill "$peer" 2>/dev/null; }
+  leave || true
+  umount -l "$dir/zfsfuse/at" 2>/dev/null || true
+  [ -z "${peer:-}" ] || kill "$peer" 2>/dev/null || true
   umount "$dir/btrfs/at" 2>/dev/null || true
 }
 trap clean EXIT
@@ -82,15 +86,15 @@ PY
 
 drop() { sync; echo 3 > /proc/sys/vm/drop_caches; }
 
-run() { # PEER RECORDS
-  make_"$1" "$2"
+run() { # PEER RECORDS; prints figures
+  make_"$1" "$2" >&2
   local part
   for part in write read random files; do
     # Nothing is in memory: not in the kernel's cache, and not in that of the file system.
-    [ $part = write ] || { again_"$1"; drop; }
+    [ $part = write ] || { again_"$1" >&2; drop; }
     python3 "$here/bench/mount_load.py" "$dir/$1/at" "$mib" $part
   done
-  end_"$1"
+  end_"$1" >&2
 }
 
 peers=${BENCH_PEERS:-"cenote zfsfuse btrfs"}

@@ -23,7 +23,7 @@ def fio(name, unit, *options):
     tell(f"{name}, {unit}", value / seconds)
 
 
-def files(name, each, count=10_000):
+def files(name, each, count=int(os.environ.get("BENCH_FILES", "10000"))):
     start = time.monotonic()
     for number in range(count):
         each(f"{work}/many/f{number}")
@@ -47,7 +47,7 @@ def read(path):
 
 
 large = ["--filename=large", f"--size={mib}m"]
-timed = lambda seconds: [f"--runtime={seconds}", "--time_based"]
+timed = [f"--runtime={os.environ.get('BENCH_SECONDS', '8')}", "--time_based"]
 if part == "write":
     os.mkdir(work)
     fio("write 1M", "MB/s", *large, "--bs=1m", "--rw=write", "--end_fsync=1", *COMPRESSIBLE)
@@ -55,13 +55,13 @@ elif part == "read":
     fio("read 1M, cold", "MB/s", *large, "--bs=1m", "--rw=read")
     fio("read 1M, hot", "MB/s", *large, "--bs=1m", "--rw=read")
 elif part == "random":
-    fio("read 8K at random, cold", "1/s", *large, "--bs=8k", "--rw=randread", *timed(8))
-    fio("read 8K at random of 128M, hot", "1/s", "--filename=large", "--size=128m", "--bs=8k",
-        "--rw=randread", *timed(5))
+    fio("read 8K at random, cold", "1/s", *large, "--bs=8k", "--rw=randread", *timed)
+    fio("read 8K at random of 128M, hot", "1/s", "--filename=large", "--bs=8k", "--rw=randread",
+        f"--size={min(128, int(mib))}m", *timed)
     fio("write 8K at random", "1/s", *large, "--bs=8k", "--rw=randwrite", "--end_fsync=1",
-        *timed(10), *COMPRESSIBLE)
+        *timed, *COMPRESSIBLE)
     fio("write 8K, fsync each", "1/s", "--filename=synced", "--size=64m", "--bs=8k", "--rw=write",
-        "--fsync=1", *timed(6), *COMPRESSIBLE)
+        "--fsync=1", *timed, *COMPRESSIBLE)
 else:
     os.mkdir(work + "/many")
     files("files of 1 KB made", create)
