@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use cenote_device::Image;
 use cenote_ondisk::objset::ObjSetType;
+use cenote_pool::OpenOptions;
 use cenote_pool::engine::zil::VolumeReplayer;
 use cenote_pool::engine::{Engine, Notice};
 use cenote_rt::{Result, Rng, block_on};
@@ -234,13 +235,22 @@ async fn lose_log_device(is_claimed: bool) {
     }
     let left = pools::as_devices(&devices[..1]);
     assert!(pools::open(left.clone()).await.is_err());
-    let options =
-        cenote_pool::OpenOptions { missing_log_ok: true, ..cenote_pool::OpenOptions::default() };
-    let engine = pools::open_with(left, &options).await.unwrap();
+    let unneeded = OpenOptions { unneeded_log_ok: true, ..OpenOptions::default() };
+    let needed = pools::open_with(left.clone(), &unneeded).await.map(drop);
+    assert!(needed.is_err(), "a log is on it");
+    let options = OpenOptions { missing_log_ok: true, ..OpenOptions::default() };
+    let engine = pools::open_with(left.clone(), &options).await.unwrap();
     let head = engine.head("tank/v").await.unwrap();
     assert!(!head.log().is_claimed());
     let dropped = Notice::LogsDropped { datasets: vec![head.object()] };
     assert!(engine.take_notices().contains(&dropped));
+    assert_eq!(model::read(&head).await.unwrap(), synced);
+    engine.export().await.unwrap();
+    drop((engine, head));
+    // Now none is on it any more.
+    assert!(pools::open(left.clone()).await.is_err());
+    let engine = pools::open_with(left, &unneeded).await.unwrap();
+    let head = engine.head("tank/v").await.unwrap();
     assert_eq!(model::read(&head).await.unwrap(), synced);
     engine.export().await.unwrap();
 }
