@@ -34,6 +34,8 @@ pub enum Bug {
     LostParity,
     /// The first child of a mirror is not written.
     LostCopy,
+    /// Blocks on RAID-Z are given no room for their pads.
+    DroppedPad,
     /// Blocks of older txgs are written over.
     RewriteOfOldBlocks,
     /// The log of the oldest unflushed txg is dropped with those before it.
@@ -48,7 +50,7 @@ pub enum Bug {
 
 impl Bug {
     /// Those that cuts of a pool show.
-    pub const OF_POOLS: [Self; 14] = [
+    pub const OF_POOLS: [Self; 15] = [
         Self::NoFlushBeforeLabels,
         Self::NoFlushBeforeUberblock,
         Self::NoFlushAfterUberblock,
@@ -61,6 +63,7 @@ impl Bug {
         Self::ForgottenDeadBlock,
         Self::LostParity,
         Self::LostCopy,
+        Self::DroppedPad,
         Self::RewriteOfOldBlocks,
         Self::LogDroppedEarly,
     ];

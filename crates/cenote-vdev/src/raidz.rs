@@ -11,6 +11,8 @@
 //! * Z1  The columns of a map cover its data exactly once, in order.
 //! * Z2  No two columns of a row are on one child.
 
+use cenote_rt::seeded::{Bug, is_on};
+
 use crate::map::{Column, ColumnId, Map, Row, deal};
 
 /// Bytes of the boot area, where the first rows of a running expansion are kept (spec 06 §5.4).
@@ -68,7 +70,11 @@ impl Raidz {
     pub fn asize(&self, psize: u64, birth: u64) -> u64 {
         let sectors = psize.div_ceil(1 << self.ashift);
         let stripes = sectors.div_ceil(self.width_at(birth) - self.nparity);
-        (sectors + self.nparity * stripes).next_multiple_of(self.nparity + 1) << self.ashift
+        let total = sectors + self.nparity * stripes;
+        if is_on(Bug::DroppedPad) {
+            return total << self.ashift;
+        }
+        total.next_multiple_of(self.nparity + 1) << self.ashift
     }
 
     /// The map of `psize` bytes at byte `offset`.

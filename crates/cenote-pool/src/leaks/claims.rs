@@ -12,7 +12,7 @@ use cenote_ondisk::vdev_zap::POOL_CHECKPOINT_SM;
 use cenote_rt::{BoxFuture, FixedMap, Result};
 use cenote_vdev::IndirectMap;
 
-use super::segments::Claims;
+use super::segments::{Claims, Segment};
 use super::shared::{Leftover, Meeting, Shared};
 use super::{Census, Origin, Sighting};
 use crate::accounting::top_zap;
@@ -38,6 +38,8 @@ pub(super) struct Pass {
     pub(super) checkpoint_bytes: u64,
     /// Bytes of dedup entries that nothing refers to.
     pub(super) unreferenced_bytes: u64,
+    /// Addresses of fewer bytes than their vdevs need for such a block.
+    pub(super) short: Vec<Segment>,
     pub(super) leftovers: Vec<Leftover>,
     pub(super) damage: Vec<String>,
 }
@@ -236,6 +238,7 @@ impl<'a, C: Census> Claimer<'a, C> {
                     let tree = self.pool.tree();
                     tree.asize_for(vdev, GANG_HEADER, bp.physical_birth()).unwrap_or(dva.asize)
                 } else {
+                    self.check_size(bp, dva);
                     dva.asize
                 };
                 self.claim_range(vdev, offset, asize, 0);
@@ -247,6 +250,17 @@ impl<'a, C: Census> Claimer<'a, C> {
             }
             Ok(())
         })
+    }
+
+    /// Notes an address that does not hold its block with its parity and pads.
+    fn check_size(&mut self, bp: &BlockPtr, dva: Dva) {
+        let (vdev, start) = (u64::from(dva.vdev), dva.offset);
+        let needed = self.pool.tree().asize_for(vdev, bp.psize(), bp.physical_birth());
+        // Who is on a removed vdev has the size that he had before.
+        let is_moved = self.pool.tree().indirect(vdev).is_some();
+        if self.counts && !is_moved && needed.is_some_and(|needed| dva.asize < needed) {
+            self.pass.short.push(Segment { vdev, start, end: start.saturating_add(dva.asize) });
+        }
     }
 
     /// Claims a range, on a removed vdev also where it has gone, and on one that is being removed

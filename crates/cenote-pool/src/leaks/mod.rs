@@ -5,7 +5,8 @@
 //!
 //! Allocated and not claimed: leaked. Claimed and not allocated: a block in free space. Claimed
 //! twice: two blocks in one place, unless a dedup or clone table counts the references, of which
-//! none may be left over (spec 05 §5.7, §10, §11; spec 04 §12; spec 08 §26, §28).
+//! none may be left over (spec 05 §5.7, §10, §11; spec 04 §12; spec 08 §26, §28). An address must
+//! have room for its block, with the parity and the pads of its vdev (spec 06 §4.2).
 //!
 //! Addresses on a removed vdev claim the space that they were moved to, and, on the removed vdev
 //! itself, what the mapping still has to serve. While a vdev is being removed, what was copied is
@@ -87,6 +88,7 @@ pub async fn check_with(pool: &Arc<Pool>, census: &mut impl Census) -> Result<Le
         if is_first {
             report.claimed = pass.bytes;
             report.shared = pass.shared_bytes;
+            report.note_short(&pass.short);
             report.leftovers = pass.leftovers;
             report.damage = pass.damage;
             report.checkpoint = pass.checkpoint_bytes;

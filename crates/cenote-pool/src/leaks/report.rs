@@ -65,6 +65,8 @@ pub struct LeakReport {
     pub unallocated: Segments,
     /// Claimed by two blocks.
     pub doubles: Segments,
+    /// Blocks whose addresses are shorter than their vdevs need.
+    pub short: Segments,
     /// References that tables count and nothing has.
     pub leftovers: Vec<Leftover>,
     /// Space maps that contradict themselves.
@@ -91,6 +93,7 @@ impl LeakReport {
         self.leaked.count == 0
             && self.unallocated.count == 0
             && self.doubles.count == 0
+            && self.short.count == 0
             && self.leftovers.is_empty()
             && self.faults.is_empty()
             && self.obsolete.is_empty()
@@ -107,6 +110,7 @@ impl LeakReport {
             ("leaked space", &self.leaked),
             ("block in free space", &self.unallocated),
             ("space of two blocks", &self.doubles),
+            ("too little space of a block", &self.short),
         ];
         for (what, segments) in kinds {
             lines.extend(segments.listed.iter().map(|segment| {
@@ -151,6 +155,12 @@ impl LeakReport {
     pub(super) fn note_doubles(&mut self, segments: &[Segment]) {
         for segment in segments {
             self.doubles.add(*segment);
+        }
+    }
+
+    pub(super) fn note_short(&mut self, segments: &[Segment]) {
+        for segment in segments {
+            self.short.add(*segment);
         }
     }
 

@@ -35,23 +35,30 @@ fn image(path: String) -> Arc<dyn Device> {
     Arc::new(ImageDevice::new(path, Image::zeroed(DEVICE_SIZE)))
 }
 
-/// What the suite has to say of a layout.
-fn suite(layout: Layout) -> Result<(), String> {
+/// What the suite has to say of a layout, of a run with that bug.
+fn suite(layout: Layout, bug: Option<Bug>) -> Result<(), String> {
+    seeded::set(bug);
     let work = async {
         let run = workload::run(layout, SEED, ROUNDS, image).await;
+        if bug == Some(Bug::DroppedPad) {
+            // The leak check asks the same arithmetic, and would agree with it.
+            seeded::set(None);
+        }
         let run = run.map_err(|error| format!("the engine: {error}"))?;
         let depth = Depth::QUICK;
         let cuts =
             explore(layout, SEED, &run, depth).await.map_err(|error| format!("a cut: {error}"));
         cuts.and_then(|_| order::check(&run.log).map_err(|error| format!("the order: {error}")))
     };
-    cenote_rt::simulate(SEED, work).expect("a runtime")
+    let verdict = cenote_rt::simulate(SEED, work).expect("a runtime");
+    seeded::set(None);
+    verdict
 }
 
 /// Where a bug can show at all.
 fn layout_of(bug: Bug) -> Layout {
     match bug {
-        Bug::LostParity => Layout::Raidz2,
+        Bug::LostParity | Bug::DroppedPad => Layout::Raidz2,
         Bug::LostCopy => Layout::Mirror,
         _ => Layout::Disk,
     }
@@ -64,14 +71,12 @@ fn every_seeded_bug_is_found() {
         return cenote_testkit::skip::skip(&test, "the bugs are not in a build without assertions");
     }
     for layout in [Layout::Disk, Layout::Mirror, Layout::Raidz2] {
-        assert_eq!(suite(layout), Ok(()), "{layout:?} without a bug");
+        assert_eq!(suite(layout, None), Ok(()), "{layout:?} without a bug");
     }
     let mut missed = Vec::new();
     for bug in Bug::OF_POOLS {
         let start = cenote_rt::monotonic();
-        seeded::set(Some(bug));
-        let verdict = suite(layout_of(bug));
-        seeded::set(None);
+        let verdict = suite(layout_of(bug), Some(bug));
         let took = cenote_rt::monotonic().saturating_sub(start).as_secs_f64();
         match verdict {
             Err(error) => {
