@@ -15,6 +15,7 @@ mod write;
 use std::ops::Range;
 use std::sync::Arc;
 
+use cenote_dmu::live::DnodeAhead;
 use cenote_dmu::{Dnode, ObjSet, Zap};
 use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
 use cenote_ondisk::objset::ObjSetType;
@@ -35,6 +36,8 @@ pub struct Volume {
     name: Arc<str>,
     dnode: Arc<Dnode>,
     size: u64,
+    /// Who reads it, and what they will ask for next.
+    ahead: Arc<DnodeAhead>,
     /// Keeps the snapshot of a pool that is written meanwhile.
     _hold: Option<Arc<OpenSnapshot>>,
 }
@@ -73,7 +76,7 @@ impl Volume {
             let cause = FsError::VolumeSize { size, block_size: dnode.geometry().block_size };
             return Err(located(dnode.locate(Error::corrupt(cause))));
         }
-        Ok(Self { name: name.into(), dnode, size, _hold: None })
+        Ok(Self { name: name.into(), dnode, size, ahead: Arc::default(), _hold: None })
     }
 
     /// The dataset's name.
@@ -103,6 +106,8 @@ impl Volume {
         if len == 0 {
             return Ok(Buf::empty());
         }
+        let size = self.block_size();
+        self.ahead.note(&self.dnode, offset / size..(offset + len as u64).div_ceil(size));
         self.dnode.read_at(offset, len).await
     }
 

@@ -1,8 +1,9 @@
 //! What reading and writing volumes asks of the devices, by what the block store counts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_fs::{NewVolume, WritableVolume};
+use cenote_fs::{NewVolume, Volume, WritableVolume};
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::Engine;
 use cenote_rt::{Buf, Rng, simulate, sleep};
@@ -31,18 +32,59 @@ async fn read(volume: &WritableVolume, offset: u64, len: u64) {
     assert_eq!(volume.read(offset, len as usize).await.unwrap().len() as u64, len);
 }
 
+/// A volume of noise, on disk.
+async fn noise(engine: &Arc<Engine>) -> Arc<WritableVolume> {
+    let new = NewVolume::new("tank/v", BLOCK * BLOCKS).with_block_size(BLOCK);
+    let new = new.with("compression", Value::U64(OFF));
+    let volume = new.create(engine).await.unwrap();
+    let mut bytes = vec![0; (BLOCK * BLOCKS) as usize];
+    Rng::seeded(1).fill(&mut bytes);
+    volume.write(0, vec![Buf::from(bytes)], false).await.unwrap();
+    engine.sync().await.unwrap();
+    volume
+}
+
+#[test]
+fn snapshots_are_read_ahead() {
+    simulate(1, async {
+        // Room for what the volume keeps beside a snapshot.
+        let shape = Shape { size: 256 << 20, ..Shape::DISK };
+        let (engine, _devices) = pools::fresh(&shape).await;
+        drop(noise(&engine).await);
+        engine.snapshot(vec!["tank/v@s".into()]).await.unwrap();
+        let snapshot = Volume::open_snapshot(&engine, "tank/v@s").await.unwrap();
+        engine.store().clear_cache();
+        let mut ahead = Vec::new();
+        let first = reads(&engine).await;
+        for offset in (0..BLOCK * BLOCKS).step_by(16 << 10) {
+            let bytes = snapshot.read_at(offset, 16 << 10).await.unwrap();
+            assert_eq!(bytes.len(), 16 << 10);
+            let needed = first + offset / BLOCK + 2;
+            ahead.push(reads(&engine).await.saturating_sub(needed));
+        }
+        let most = ahead.iter().max().unwrap();
+        assert!((400..=1100).contains(most), "{most} blocks ahead at most");
+        // Indirect blocks beside.
+        let all = reads(&engine).await - first;
+        assert!((BLOCKS..BLOCKS + 8).contains(&all), "{all} blocks, each once");
+        // At random nothing is.
+        engine.store().clear_cache();
+        snapshot.read_at(0, 512).await.unwrap();
+        let (before, mut rng) = (reads(&engine).await, Rng::seeded(5));
+        for _ in 0..100 {
+            snapshot.read_at(rng.below(BLOCKS) * BLOCK, 512).await.unwrap();
+        }
+        let more = reads(&engine).await - before;
+        assert!(more <= 140, "{more} blocks for 100");
+    })
+    .unwrap();
+}
+
 #[test]
 fn sequences_are_read_ahead_and_partial_writes_read_their_edges() {
     simulate(1, async {
         let (engine, _devices) = pools::fresh(&Shape::DISK).await;
-        let new = NewVolume::new("tank/v", BLOCK * BLOCKS).with_block_size(BLOCK);
-        let new = new.with("compression", Value::U64(OFF));
-        let volume = new.create(&engine).await.unwrap();
-        let mut bytes = vec![0; (BLOCK * BLOCKS) as usize];
-        Rng::seeded(1).fill(&mut bytes);
-        volume.write(0, vec![Buf::from(bytes)], false).await.unwrap();
-        engine.sync().await.unwrap();
-
+        let volume = noise(&engine).await;
         engine.store().clear_cache();
         read(&volume, 0, 16 << 10).await;
         let (first, mut most) = (reads(&engine).await, 0);

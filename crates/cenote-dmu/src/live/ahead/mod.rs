@@ -21,7 +21,7 @@
 mod streams;
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cenote_rt::{FixedMap, tunables};
@@ -30,6 +30,7 @@ use self::streams::{BLOCKS_MIN, Bounds, Extent, Streams, Wish};
 use super::step::Step;
 use super::tx::Tx;
 use super::view::geometry_of;
+use crate::dnode::Dnode;
 
 /// Objects whose readers are known.
 const OBJECTS_MAX: usize = 1024;
@@ -65,6 +66,39 @@ impl ReadAhead {
             let above = above(tx, object, &wish);
             streams.followed(&wish, stopped, above);
         }
+    }
+}
+
+/// Who reads an object of a set that nobody changes.
+#[derive(Debug, Default)]
+pub struct DnodeAhead {
+    streams: Mutex<Streams>,
+}
+
+impl DnodeAhead {
+    /// Takes note that data blocks of the object are asked for, as [`ReadAhead::note`] does. What
+    /// will be next is looked for and read by a task.
+    pub fn note(&self, dnode: &Arc<Dnode>, blocks: Range<u64>) {
+        let extent =
+            Extent { block_size: dnode.geometry().block_size, blocks: dnode.block_count() };
+        if tunables::PREFETCH_DISABLE.get() != 0 || extent.blocks < BLOCKS_MIN {
+            return;
+        }
+        let (bounds, now) = (bounds(), cenote_rt::monotonic());
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whether the reader waits is not known before he has read: he counts as one who does.
+        let Some(wish) = streams.note(blocks, true, extent, &bounds, now) else { return };
+        streams.followed(&wish, None, wish.above.end);
+        drop(streams);
+        if wish.data.iter().all(Range::is_empty) {
+            return;
+        }
+        let dnode = Arc::clone(dnode);
+        drop(cenote_rt::spawn(async move {
+            for block in wish.data.into_iter().flatten() {
+                dnode.prefetch_block(0, block).await;
+            }
+        }));
     }
 }
 
