@@ -9,6 +9,7 @@ mod hosts;
 mod memory;
 mod model;
 mod ops;
+mod pads;
 mod pools;
 mod space;
 mod unplugged;
