@@ -17,7 +17,11 @@ leave() {
     cenote zpool export -a >/dev/null 2>&1 || cenote zpool export -f tank >/dev/null 2>&1 || true
     cenote daemon stop >/dev/null 2>&1 || true
   fi
-  rm -rf "$folder"
+  # What is still there after an interruption.
+  for at in lz4 zstd; do
+    fusermount3 -uz "$folder/tank/$at" 2>/dev/null || umount -l "$folder/tank/$at" 2>/dev/null || true
+  done
+  rm -rf --one-file-system "$folder"
   exit "$status"
 }
 trap leave EXIT
