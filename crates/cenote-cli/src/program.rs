@@ -39,7 +39,7 @@ pub(crate) fn commands() -> impl Iterator<Item = &'static str> {
 }
 
 /// Verbs that change nothing, and that anybody may use.
-const OPEN_VERBS: [&str; 19] = [
+const OPEN_VERBS: [&str; 18] = [
     "list",
     "get",
     "status",
@@ -53,7 +53,6 @@ const OPEN_VERBS: [&str; 19] = [
     "projectspace",
     "project",
     "holds",
-    "diff",
     "mount",
     "wait",
     "-V",
@@ -66,6 +65,7 @@ pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     let result = match args {
         [tool, rest @ ..] if tool == "zpool" => in_session(Tool::Zpool, session, rest, io),
         [tool, rest @ ..] if tool == "zfs" => in_session(Tool::Zfs, session, rest, io),
+        [tool, rest @ ..] if tool == "mount.zfs" => zfs::mount_for(session, rest),
         [tool, rest @ ..] if tool == "tunable" => tunable::run(Some(session), rest, io),
         _ => Err(Exit::usage("not a command that runs in a session")),
     };

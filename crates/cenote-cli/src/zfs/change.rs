@@ -26,6 +26,9 @@ use crate::zpool::block_on;
 /// Status of `zfs set` when a property cannot be set.
 const STATUS_OF_SET: i32 = 255;
 
+/// What whoever takes a snapshot must have been granted, the second for properties.
+const RIGHTS: [&str; 2] = ["snapshot", "userprop"];
+
 /// Runs one of the verbs.
 pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let line = command_line(Tool::Zfs, verb, args);
@@ -88,8 +91,9 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
                 if let Err(error) = cenote_pool::DatasetName::parse(&name) {
                     return Err(not_made(&name, &error.to_string()));
                 }
-                let right = ("create snapshot", name.as_str());
-                permits::need_for(source, &head, &["snapshot"], right).await?;
+                let rights = if props.is_empty() { &RIGHTS[..1] } else { &RIGHTS };
+                let deed = ("create snapshot", name.as_str());
+                permits::need_for(source, &head, rights, deed).await?;
                 if head.snapshot(short).await.is_ok() || wanted.contains(&name) {
                     return Err(not_made(&name, "dataset already exists"));
                 }

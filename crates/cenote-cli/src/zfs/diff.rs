@@ -13,6 +13,7 @@ use cenote_fs::{FileKind, FileSystem};
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind};
 
+use super::permits;
 use super::refuse::existing;
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
@@ -51,6 +52,7 @@ async fn both(source: &Source, from: &str, to: Option<&str>) -> Result<(Dataset,
     };
     if let Some(session) = &source.session
         && let Ok(engine) = session.pool(head.split('/').next().unwrap_or_default())
+        && !engine.is_read_only()
     {
         // The newest state is what is compared, and views show what is on disk.
         engine.sync().await?;
@@ -65,6 +67,8 @@ async fn both(source: &Source, from: &str, to: Option<&str>) -> Result<(Dataset,
     if after.kind().await? != DatasetKind::Filesystem && !after.is_snapshot() {
         return Err(Exit::failed(format!("cannot open '{later}': not a filesystem")));
     }
+    permits::need(source, &before, &["diff"], "diff").await?;
+    permits::need(source, &after, &["diff"], "diff").await?;
     if is_earlier(&before, &after).await? {
         return Ok((before, after));
     }

@@ -27,6 +27,7 @@ pub(crate) mod setting;
 mod space;
 pub(crate) mod value;
 
+pub(crate) use mount::mount_for;
 pub(crate) use permits::ASKING_VERBS;
 
 use crate::io::{CommandResult, Io};

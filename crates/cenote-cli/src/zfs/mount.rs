@@ -13,7 +13,7 @@ use crate::host::{MountWish, Session};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{Source, dataset_of};
 use crate::zpool::{block_on, json};
-use crate::{err, out};
+use crate::{argument, err, out};
 
 /// What is said where nobody has pools open.
 const NO_HOST: &str = "only the daemon mounts: give the command without '--embedded'";
@@ -66,6 +66,61 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         }),
         _ => Err(Exit::usage("too many arguments")),
     }
+}
+
+/// Words of `/etc/fstab` that are not about how it is mounted.
+const NO_OPTIONS: [&str; 10] = [
+    "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "zfsutil", "relatime", "sync",
+];
+/// Statuses of programs that `mount` runs.
+const STATUS_OF_USE: i32 = 1;
+const STATUS_OF_FAILURE: i32 = 32;
+
+/// `mount.zfs DATASET FOLDER`: mounts what `mountpoint=legacy` leaves to others, anywhere.
+pub(crate) fn mount_for(session: &Session, args: &[String]) -> CommandResult {
+    let usage = || {
+        let text = "Usage: mount.zfs [-sfnvh] [-o options] <dataset> <mountpoint>";
+        Exit::FailedWith(text.to_owned(), STATUS_OF_USE)
+    };
+    let (mut operands, mut words, mut is_fake) = (Vec::new(), Vec::new(), false);
+    // Options come behind, too.
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "-o" => words.extend(rest.next().ok_or_else(usage)?.split(',')),
+            "-f" => is_fake = true,
+            "-s" | "-n" | "-v" => {}
+            _ if arg.starts_with('-') => return Err(usage()),
+            _ => operands.push(arg),
+        }
+    }
+    let [dataset, place] = &operands[..] else { return Err(usage()) };
+    if !session.caller.is_trusted() {
+        let text = format!("filesystem '{dataset}' can not be mounted due to insufficient rights");
+        return Err(Exit::FailedWith(text, STATUS_OF_USE));
+    }
+    let is_util = words.contains(&"zfsutil");
+    words.retain(|word| !NO_OPTIONS.contains(word) && !word.starts_with("x-"));
+    let source = Source { session: Some(session.clone()), ..Source::default() };
+    let failed = |exit: Exit| Exit::FailedWith(exit.message(), STATUS_OF_FAILURE);
+    let wish = MountWish {
+        options: words.join(","),
+        place: Some(session.caller.folder().join(argument::path(place))),
+        ..MountWish::default()
+    };
+    block_on(async {
+        let found = source.dataset(dataset).await?;
+        check_type(&found).await?;
+        let mountpoint = found.props().await?.get("mountpoint").await?.map(|row| row.value);
+        if !is_util && mountpoint != Some(PropValue::Text("legacy".to_owned())) {
+            return Err(Exit::failed(format!(
+                "filesystem '{dataset}' cannot be mounted using 'mount'.\nUse 'zfs set \
+                 mountpoint=legacy' or 'zfs mount {dataset}'.\nSee zfs(8) for more information."
+            )));
+        }
+        if is_fake { Ok(()) } else { session.host.mount(dataset, &wish).await }
+    })
+    .map_err(failed)
 }
 
 /// The options of `-o`, all together.

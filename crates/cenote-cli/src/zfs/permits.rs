@@ -67,13 +67,14 @@ pub(super) const OTHERS: &[(&str, &str)] = &[
 ];
 
 /// Verbs that ask by themselves whether whoever gives them may.
-pub(crate) const ASKING_VERBS: [&str; 16] = [
+pub(crate) const ASKING_VERBS: [&str; 17] = [
     "allow",
     "unallow",
     "bookmark",
     "clone",
     "create",
     "destroy",
+    "diff",
     "hold",
     "release",
     "inherit",

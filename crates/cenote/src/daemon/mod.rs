@@ -28,6 +28,7 @@ use std::sync::Arc;
 use cenote_rt::Runtime;
 use cenote_serve::Signals;
 use rustix::fs::{FlockOperation, Mode, flock};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use place::Place;
 use pools::Pools;
@@ -37,11 +38,14 @@ const USAGE: &str = "\
 usage: cenote daemon [start|stop|status|run]
   start   starts it in the background (commands do that, too)
   stop    ends it: what is mounted is unmounted, pools stay imported and come back with it
-  status  says whether it runs
+  status  says whether it runs, and its pools, mounts, exports and memory
   run     runs it here, until SIGTERM, SIGINT or SIGHUP
 It keeps what it remembers in CENOTE_STATE_DIR and listens on CENOTE_SOCKET. Volumes with
 'cenote:nbd=on' are served on nbd.sock there, and at CENOTE_NBD_LISTEN (HOST:PORT).
 ";
+
+/// What `mount -t zfs` runs, a link to this program.
+const MOUNT_HELPER: &str = "mount.zfs";
 
 /// Verbs that need no pools of anybody.
 const LOCAL_VERBS: [&str; 8] =
@@ -51,13 +55,15 @@ const LOCAL_VERBS: [&str; 8] =
 pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
     let program = args.first()?.to_string_lossy();
     let invoked = program.rsplit('/').next().unwrap_or_default().to_owned();
-    let words = if matches!(&*invoked, "zpool" | "zfs") { args } else { args.get(1..)? };
+    let words =
+        if matches!(&*invoked, "zpool" | "zfs" | MOUNT_HELPER) { args } else { args.get(1..)? };
     let tool = words.first()?.to_string_lossy();
     let tool = tool.rsplit('/').next().unwrap_or_default().to_owned();
     let verb = words.get(1).map(|verb| verb.to_string_lossy().into_owned());
     match (&*tool, verb.as_deref()) {
         ("daemon", verb) => Some(daemon(verb)),
         ("zpool" | "zfs", Some(verb)) if is_for_daemon(verb) => Some(pass(&tool, words)),
+        (MOUNT_HELPER, _) => Some(pass(&tool, words)),
         ("tunable", verb) if verb.is_none_or(is_for_daemon) => Some(pass(&tool, words)),
         _ => None,
     }
@@ -99,9 +105,12 @@ fn daemon(verb: Option<&str>) -> ExitCode {
         Some("start") => client::connect_or_start(&place).map(drop),
         Some("stop") => client::stop(&place),
         Some("status") | None => {
-            let is_running = client::connect(&place).is_some();
-            println!("{}", if is_running { "running" } else { "not running" });
-            return if is_running { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            let Some(mut stream) = client::connect(&place) else {
+                println!("not running");
+                return ExitCode::FAILURE;
+            };
+            let args = vec!["daemon".into(), "status".into()];
+            client::run(&mut stream, &Request { folder: "/".into(), args }).map(drop)
         }
         Some("run") => serve(&place),
         Some(_) => {
@@ -129,7 +138,12 @@ fn serve(place: &Place) -> std::io::Result<()> {
     lock.set_len(0)?;
     writeln!(lock, "{}", std::process::id())?;
     // Others are told apart by who they are; volumes are for whoever may open the socket.
-    let listener = listen(&place.socket, 0o666)?;
+    let activated = activated();
+    let is_activated = activated.is_some();
+    let listener = match activated {
+        Some(listener) => listener,
+        None => listen(&place.socket, 0o666)?,
+    };
     let volumes = listen(&place.nbd(), 0o600);
     let volumes = volumes.inspect_err(|error| eprintln!("{}: {error}", place.nbd().display()));
     let signals = Signals::block().map_err(failed)?;
@@ -143,8 +157,11 @@ fn serve(place: &Place) -> std::io::Result<()> {
             .name("accept".to_owned())
             .spawn(move || server::serve(&listener, &runtime, &serving))?;
         signals.next().await;
-        // Nobody finds it any more; commands that run may end meanwhile.
-        std::fs::remove_file(&place.socket).ok();
+        // Nobody finds it any more; commands that run may end meanwhile. A socket that somebody
+        // else listens on for us stays: the next command starts us again.
+        if !is_activated {
+            std::fs::remove_file(&place.socket).ok();
+        }
         for server in servers {
             if let Err(error) = server.stop().await {
                 eprintln!("{error}");
@@ -155,6 +172,22 @@ fn serve(place: &Place) -> std::io::Result<()> {
     });
     drop(lock);
     served.map_err(failed)?
+}
+
+/// The socket for commands, if whoever started this process listens on it already: the first of
+/// those that `LISTEN_FDS` counts.
+fn activated() -> Option<UnixListener> {
+    const FIRST: i32 = 3;
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+    if number("LISTEN_PID") != Some(std::process::id()) || number("LISTEN_FDS")? == 0 {
+        return None;
+    }
+    let this = pidfd_open(getpid(), PidfdFlags::empty()).ok()?;
+    let listener: UnixListener = pidfd_getfd(&this, FIRST, PidfdGetfdFlags::empty()).ok()?.into();
+    // It is one, if it has an address.
+    listener.local_addr().ok()?;
+    listener.set_nonblocking(false).ok()?;
+    Some(listener)
 }
 
 /// A socket with these rights. To be called before there are other threads: what a process leaves

@@ -5,6 +5,7 @@
 //! finds the pool again. A pool that cannot be opened when it starts stays in the file.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -135,6 +136,37 @@ impl Pools {
     /// The volumes.
     pub(super) fn exports(&self) -> &Arc<Exports> {
         &self.exports
+    }
+
+    /// What there is, for people: pools, what is mounted, what is exported, and memory.
+    pub(super) fn report(&self) -> String {
+        let (process, memory) = (std::process::id(), resident() >> 10);
+        let mut text = format!("running (process {process}, {memory} MiB of memory)\n");
+        for engine in self.pools() {
+            let state = match (engine.suspended(), engine.is_read_only()) {
+                (Some(_), _) => "suspended",
+                (None, true) => "read-only",
+                (None, false) => "open",
+            };
+            let _ = writeln!(text, "pool    {}  {state}", engine.name());
+        }
+        for (dataset, at) in self.mounts() {
+            let _ = writeln!(text, "mount   {dataset}  {}", at.display());
+        }
+        let exports = cenote_rt::block_on(0, async {
+            let names = self.exports.names().await.unwrap_or_default();
+            let mut used = Vec::new();
+            for engine in self.pools() {
+                used.extend(self.exports.in_use(engine.guid()).await);
+            }
+            (names, used)
+        });
+        let (names, used) = exports.unwrap_or_default();
+        for name in names {
+            let count = used.iter().filter(|used| **used == name).count();
+            let _ = writeln!(text, "export  {name}  {count} in use");
+        }
+        text
     }
 
     /// The pools whose volumes are offered.
@@ -277,4 +309,12 @@ impl Host for Pools {
             watch.tuned();
         }
     }
+}
+
+/// KiB of memory that this process has.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.trim().split(' ').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }

@@ -76,7 +76,12 @@ fn command(stream: &UnixStream, runtime: &Runtime, pools: &Arc<Pools>) -> std::i
     let mut err = File::from(stderr);
     let session = Session { host: Arc::<Pools>::clone(pools), caller };
     let is_stop = args == ["daemon", "stop"] && session.caller.is_trusted();
+    let is_status = args == ["daemon", "status"];
     let run = AssertUnwindSafe(|| {
+        if is_status {
+            let report = runtime.lend(|| pools.report());
+            return i32::from(write!(out, "{report}").is_err());
+        }
         let mut io = Io { out: &mut out, err: &mut err };
         runtime.lend(|| cenote_cli::run_for(&session, &args, &mut io))
     });

@@ -36,6 +36,8 @@ fn who_was_granted_it_may() {
     let done = |line: &str| assert_eq!(stranger(&house, line), (0, String::new()), "{line}");
     refused("zfs snapshot t/a@one", "cannot create snapshot 't/a@one'");
     refused("zfs snap t/a@one", "cannot create snapshot 't/a@one'");
+    house.run("zfs snapshot t/a@zero");
+    refused("zfs diff t/a@zero", "cannot diff 't/a@zero'");
     refused("zfs destroy t/b", "cannot destroy 't/b'");
     refused("zpool export t", "cannot export");
     refused("zfs mount -a", "cannot mount");

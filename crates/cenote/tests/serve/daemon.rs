@@ -7,7 +7,7 @@ use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::skip;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{SIZE, succeeds};
+use crate::{SIZE, has, succeeds};
 
 /// A folder with devices, a daemon of its own, and a place to mount at.
 pub(crate) struct House {
@@ -92,7 +92,7 @@ fn commands_share_the_pools_of_the_daemon() {
     let house = House::new("daemon-commands");
     assert_eq!(house.fails("daemon status").0, 1);
     assert_eq!(house.run("zpool list"), "no pools available\n");
-    assert_eq!(house.run("daemon status"), "running\n");
+    assert!(house.run("daemon status").starts_with("running (process "));
     house.create("none");
     assert_eq!(house.run("zpool list -H -o name,health"), "t\tONLINE\n");
     house.run("zfs create -o mountpoint=none -o quota=10M t/a");
@@ -183,4 +183,27 @@ fn file_systems_are_where_their_properties_say() {
     assert!(!house.path("at/hello").exists());
     house.run("daemon stop");
     succeeds(&mut house.command(&["verify", "--leaks", "-d", &house.text("pool"), "t"]));
+}
+
+#[test]
+fn a_socket_that_somebody_listens_on_is_taken_over() {
+    if !has("systemd-socket-activate") {
+        return;
+    }
+    let house = House::new("daemon-activated");
+    std::fs::create_dir(house.path("state")).unwrap();
+    let socket = house.path("state/control.sock");
+    let state = format!("CENOTE_STATE_DIR={}", house.text("state"));
+    let mut command = Command::new("systemd-socket-activate");
+    command.arg("-l").arg(&socket).args(["-E", &state, env!("CARGO_BIN_EXE_cenote")]);
+    let mut activated = command.args(["daemon", "run"]).stderr(Stdio::null()).spawn().unwrap();
+    while !socket.exists() {
+        std::thread::yield_now();
+    }
+    assert_eq!(house.run("zpool list"), "no pools available\n");
+    let process = format!("(process {},", activated.id());
+    assert!(house.run("daemon status").contains(&process));
+    house.run("daemon stop");
+    assert!(activated.wait().unwrap().success());
+    assert!(socket.exists(), "it is not ours");
 }

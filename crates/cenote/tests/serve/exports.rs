@@ -84,6 +84,12 @@ fn a_volume_in_use_stays() {
         let wanted = format!("cannot {deed} 't': pool is busy\n");
         assert_eq!((status, said), (1, wanted));
     }
+    let said = house.run("daemon status");
+    assert!(said.contains("pool    t  open\n"), "{said}");
+    assert!(
+        said.contains("export  t/images/a  1 in use\nexport  t/images/b  0 in use\n"),
+        "{said}"
+    );
     // It has its size for who comes; who is there has the old one.
     house.run(&format!("zfs set volsize={} t/images/a", 2 * VOLUME));
     assert_ne!(client.request(Request::Read, 0, VOLUME, 512), 0);

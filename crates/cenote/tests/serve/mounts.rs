@@ -67,6 +67,24 @@ fn options_of_mounts_go_before_properties() {
     let wanted = "cannot mount 't/b': legacy mountpoint\nuse mount(8) to mount this filesystem\n";
     assert_eq!(said, wanted);
 
+    // Whoever mounts by himself says where.
+    let link = house.path("mount.zfs");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cenote"), &link).unwrap();
+    let helper = |words: &[&str]| {
+        let mut command = std::process::Command::new(&link);
+        command.args(words).env("CENOTE_STATE_DIR", house.path("state"));
+        command.output().unwrap()
+    };
+    fs::create_dir(house.path("legacy")).unwrap();
+    let legacy = house.text("legacy");
+    assert_eq!(helper(&["t/a", &legacy]).status.code(), Some(32), "not legacy");
+    assert!(helper(&["t/b", &legacy, "-o", "noauto,ro"]).status.success());
+    assert_eq!(
+        house.run("zfs mount").lines().last().unwrap().split_whitespace().last(),
+        Some(&*legacy)
+    );
+    house.run(&format!("zfs unmount {legacy}"));
+
     // A folder that is not empty.
     fs::create_dir_all(house.path("full/inside")).unwrap();
     let full = house.text("full");
