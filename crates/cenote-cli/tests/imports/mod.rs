@@ -24,7 +24,7 @@ const DATA_START: u64 = 4 << 20;
 fn uberblocks(folder: &Path) -> Vec<Uberblock> {
     let options = ScanOptions { paths: vec![folder.to_path_buf()] };
     let scan = block_on(1, scan(&options)).expect("a runtime").expect("devices");
-    let mut all = scan.find("t").expect("the pool").uberblocks().to_vec();
+    let mut all = scan.find("t").expect("the pool").uberblocks();
     all.sort_by_key(|uberblock| uberblock.txg);
     all.dedup_by_key(|uberblock| uberblock.txg);
     all
