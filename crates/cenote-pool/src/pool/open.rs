@@ -2,8 +2,8 @@
 //!
 //! The newest uberblock is tried first. When what it leads to cannot be opened, and a rewind was
 //! asked for, older ones are tried as far as the rewind allows (spec 01 §16.4). What is reported
-//! in the end is why the newest state failed, not the oldest. A state that a rewind may lead to must
-//! have its metadata ([`sound`]).
+//! in the end is why the newest state failed, not the oldest. A state that a rewind may lead to
+//! must have its metadata ([`sound`]).
 
 use std::sync::Arc;
 
