@@ -31,8 +31,8 @@ test "$(git -C "$at" rev-parse HEAD)" = "$wanted"
 git -C "$at" reset -q --hard
 is_whole
 (cd "$at" && git ls-files -s) | cmp - "$work/git/before"
-# A build, the rules of the house applied by what was built, and a listing of the same tree.
-(cd "$at" && cargo run -q --offline -p xtask -- tidy) >> "$log" 2>&1
+# A build, and what was built run on the same tree.
+(cd "$at" && cargo run -q --offline -p xtask -- spec) >> "$log" 2>&1
 objects=$(git -C "$at" count-objects -v | awk '/^in-pack/ { print $2 }')
 stop git
 row "git $(git --version | cut -d' ' -f3): clone, commit, kill, fsck, build; $objects objects" \
