@@ -5,6 +5,7 @@
 //! the time since the one before. In a session the counters are those of the pool that is in use;
 //! with `--embedded` those of the opening for this very command, which stays open for all reports.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use cenote_ondisk::config::VdevKind;
@@ -158,7 +159,9 @@ fn asked(pools: &[Arc<Pool>], operands: &[String], source: &Source) -> Result<As
     for word in rest {
         match vdev(std::slice::from_ref(first), word) {
             Some(guid) => found.push(guid),
-            None => unfound += &format!("couldn't find device \"{word}\" in pool \"{name}\"\n"),
+            None => {
+                let _ = writeln!(unfound, "couldn't find device \"{word}\" in pool \"{name}\"");
+            }
         }
     }
     if unfound.is_empty() {
@@ -269,9 +272,10 @@ impl Report<'_> {
     /// A cache device holds nothing: nothing is written to it.
     fn cache(&mut self, cache: &AuxReport) {
         self.lines.push(Line::Vdev(Box::new(Row {
-            name: match self.names.by_guid {
-                true => cache.guid.to_string(),
-                false => self.names.device(&cache.name, false, false),
+            name: if self.names.by_guid {
+                cache.guid.to_string()
+            } else {
+                self.names.device(&cache.name, false, false)
             },
             depth: 2,
             capacity: cache.device_size.map(|size| (0, size)),

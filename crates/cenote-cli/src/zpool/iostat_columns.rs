@@ -67,12 +67,16 @@ impl Group {
 
     /// The lower line: one for each column.
     pub(super) fn bottom(self) -> &'static [&'static str] {
-        const BOTH: [&str; 8] =
-            ["read", "write", "read", "write", "read", "write", "read", "write"];
         match self {
             Self::Default => &["alloc", "free", "read", "write", "read", "write"],
-            Self::Latency => &const { join(BOTH, ["wait", "wait", "wait"]) },
-            Self::LatencyHistogram => &const { join(BOTH, ["scrub", "trim", "rebuild"]) },
+            Self::Latency => &[
+                "read", "write", "read", "write", "read", "write", "read", "write", "wait", "wait",
+                "wait",
+            ],
+            Self::LatencyHistogram => &[
+                "read", "write", "read", "write", "read", "write", "read", "write", "scrub",
+                "trim", "rebuild",
+            ],
             Self::Queues => &const { twice(["pend", "activ"]) },
             Self::SizeHistogram => &const { twice(["ind", "agg"]) },
         }
@@ -87,13 +91,6 @@ impl Group {
             Self::Queues | Self::SizeHistogram => 6,
         }
     }
-}
-
-const fn join(
-    [a, b, c, d, e, f, g, h]: [&'static str; 8],
-    [x, y, z]: [&'static str; 3],
-) -> [&'static str; 11] {
-    [a, b, c, d, e, f, g, h, x, y, z]
 }
 
 const fn twice([a, b]: [&'static str; 2]) -> [&'static str; 14] {

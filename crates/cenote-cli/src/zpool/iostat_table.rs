@@ -171,9 +171,10 @@ impl Look {
         // What is beyond the last bucket counts with it.
         let count = |column: &Histogram, at: usize| {
             let counts = column.counts();
-            let counts = match at + 1 == range.end {
-                true => counts.get(at..).unwrap_or_default().iter().sum(),
-                false => counts.get(at).copied().unwrap_or(0),
+            let counts = if at + 1 == range.end {
+                counts.get(at..).unwrap_or_default().iter().sum()
+            } else {
+                counts.get(at).copied().unwrap_or(0)
             };
             scaled(counts, row.histogram_scale)
         };
@@ -198,9 +199,10 @@ impl Look {
             };
             for column in &columns {
                 let cell = self.number(count(column, at));
-                let _ = match self.is_scripted {
-                    true => write!(text, "\t{cell}"),
-                    false => write!(text, "  {cell:>width$}"),
+                let _ = if self.is_scripted {
+                    write!(text, "\t{cell}")
+                } else {
+                    write!(text, "  {cell:>width$}")
                 };
             }
             text.push('\n');

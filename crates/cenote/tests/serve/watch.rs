@@ -78,8 +78,7 @@ fn figures_are_live() {
     // Since the pool was made, and in an interval of a write.
     let before = pairs(&house.run("zpool iostat -Hp t"));
     assert!(before.len() == 6 && before[3] > 0, "{before:?}");
-    let watched = house.command(&["zpool", "iostat", "-Hpy", "t", "0.3", "2"]);
-    let mut watched = watched;
+    let mut watched = house.command(&["zpool", "iostat", "-Hpy", "t", "0.3", "2"]);
     let child = watched.stdout(Stdio::piped()).spawn().unwrap();
     house.run("zfs create -o mountpoint=none t/a");
     let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();

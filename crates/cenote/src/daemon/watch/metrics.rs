@@ -15,7 +15,7 @@ use cenote_rt::tunables;
 use cenote_vdev::queue::{Direction, Histogram};
 use serde_json::{Map, Value};
 
-use super::figures::PoolFigures;
+use super::figures::{DatasetFigures, PoolFigures};
 
 /// Bounds of histograms of time: powers of two of nanoseconds, 16 us to 34 s.
 const BOUNDS: std::ops::RangeInclusive<usize> = 14..=35;
@@ -89,6 +89,11 @@ impl Families {
     }
 }
 
+/// A metric with one sample for each pool: name, help, kind, and what its value is.
+type PoolMetric = (&'static str, &'static str, Kind, fn(&PoolFigures) -> u64);
+/// The same, a counter, for each dataset.
+type DatasetMetric = (&'static str, &'static str, fn(&DatasetFigures) -> u64);
+
 fn of_pools(pools: &[PoolFigures], all: &mut Families) {
     let labels = |pool: &PoolFigures| vec![("pool", pool.name.clone())];
     all.one(
@@ -101,8 +106,7 @@ fn of_pools(pools: &[PoolFigures], all: &mut Families) {
             (labels, Number::Count(1))
         }),
     );
-    type Figure = (&'static str, &'static str, Kind, fn(&PoolFigures) -> u64);
-    let figures: [Figure; 21] = [
+    let figures: [PoolMetric; 21] = [
         ("cenote_pool_suspended", "Whether a pool is suspended.", Kind::Gauge, |p| {
             p.is_suspended.into()
         }),
@@ -216,8 +220,7 @@ fn of_leaves(pools: &[PoolFigures], all: &mut Families) {
 
 fn of_datasets(pools: &[PoolFigures], all: &mut Families) {
     let datasets = || pools.iter().flat_map(|pool| &pool.datasets);
-    type Figure = (&'static str, &'static str, fn(&super::figures::DatasetFigures) -> u64);
-    let figures: [Figure; 6] = [
+    let figures: [DatasetMetric; 6] = [
         ("cenote_dataset_reads_total", "Requests to read.", |d| d.counts.reads),
         ("cenote_dataset_read_bytes_total", "Bytes that they got.", |d| d.counts.read_bytes),
         ("cenote_dataset_writes_total", "Requests to write.", |d| d.counts.writes),

@@ -116,11 +116,9 @@ impl Parameters {
         let mut shown = self.shown();
         let Ok(text) = self.read(tunable.name) else { return false };
         let before = tunable.get();
-        match tunable.parse(text.trim()).and_then(|value| tunable.set(value)) {
-            Ok(()) => {}
-            Err(error) => {
-                eprintln!("{}: {error}", self.folder.join(tunable.name).display());
-            }
+        let set = tunable.parse(text.trim()).and_then(|value| tunable.set(value));
+        if let Err(error) = set {
+            eprintln!("{}: {error}", self.folder.join(tunable.name).display());
         }
         if text == line(tunable) {
             shown.insert(tunable.name, tunable.get());
