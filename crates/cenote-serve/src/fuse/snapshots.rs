@@ -113,7 +113,8 @@ impl Snapshots {
         }
         let all = mount.engine().snapshots_of(mount.head()).await?;
         let stale = || Error::not_found(FsError::Stale);
-        let (name, _) = all.into_iter().find(|(_, number)| *number == snapshot).ok_or_else(stale)?;
+        let (name, _) =
+            all.into_iter().find(|(_, number)| *number == snapshot).ok_or_else(stale)?;
         let opened = mount.open_snapshot(name.as_bytes()).await?;
         if opened.objset().id() != snapshot {
             return Err(stale());
