@@ -65,9 +65,10 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         };
         let changes = request.changes();
         Writer::run(source, &request.dataset, Some(&line), io, async |engine, _| {
-            let done = match is_removal {
-                true => engine.unallow(names, changes).await,
-                false => engine.allow(&request.dataset, changes).await,
+            let done = if is_removal {
+                engine.unallow(names, changes).await
+            } else {
+                engine.allow(&request.dataset, changes).await
             };
             done.map_err(cannot)
         })
@@ -86,10 +87,10 @@ async fn check_right(
     if is_removal {
         let own = source.uid().to_string();
         let is_own = request.whom.iter().all(|(who, id)| *who == 'u' && *id == own);
-        return match source.is_trusted() || is_own {
-            true => Ok(()),
-            false => Err(Exit::cannot("set permissions on", name, "permission denied")),
-        };
+        if source.is_trusted() || is_own {
+            return Ok(());
+        }
+        return Err(Exit::cannot("set permissions on", name, "permission denied"));
     }
     let mut needed: Vec<&str> = vec!["allow"];
     needed.extend(request.permissions.iter().map(String::as_str));

@@ -72,9 +72,10 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
                 continue;
             }
             counts.tried += 1;
-            let done = match is_load {
-                true => load(source, &dataset, location, parsed.has('n'), io).await,
-                false => unload(source, &dataset).await,
+            let done = if is_load {
+                load(source, &dataset, location, parsed.has('n'), io).await
+            } else {
+                unload(source, &dataset).await
             };
             match done {
                 Ok(()) => counts.done += 1,
@@ -178,9 +179,10 @@ pub(super) async fn load(
                     .map_err(|error| failed(error.to_string()))?
             }
         };
-        let done = match is_trial {
-            true => try_key(&key, &material).await,
-            false => pool.load_key(dataset, &material).await.map(drop),
+        let done = if is_trial {
+            try_key(&key, &material).await
+        } else {
+            pool.load_key(dataset, &material).await.map(drop)
         };
         match done {
             Ok(()) => return Ok(()),

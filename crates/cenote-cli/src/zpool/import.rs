@@ -329,9 +329,10 @@ async fn take(
     let options = options(parsed);
     let rewound = rewound(candidate, &options).await;
     let is_read_only = is_read_only(parsed);
-    let opened = match is_read_only {
-        true => Engine::open_read_only(candidate, &options).await,
-        false => Engine::open(candidate, &options).await,
+    let opened = if is_read_only {
+        Engine::open_read_only(candidate, &options).await
+    } else {
+        Engine::open(candidate, &options).await
     };
     let engine = match opened {
         Ok(engine) => engine,

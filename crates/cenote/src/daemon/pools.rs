@@ -233,9 +233,10 @@ impl Pools {
         // Before the look at who has volumes: nobody comes after it.
         held.is_leaving.store(true, Ordering::Release);
         let is_used = !self.exports.in_use(held.engine.guid()).await.is_empty();
-        let left = match is_used {
-            true => Err(Exit::cannot(deed, name, "pool is busy")),
-            false => held.mounts.unmount_all(is_forced).await,
+        let left = if is_used {
+            Err(Exit::cannot(deed, name, "pool is busy"))
+        } else {
+            held.mounts.unmount_all(is_forced).await
         };
         if left.is_err() {
             held.is_leaving.store(false, Ordering::Release);

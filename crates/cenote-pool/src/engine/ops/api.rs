@@ -253,10 +253,8 @@ impl Engine {
     /// Grants permissions on a dataset (`zfs allow`).
     pub async fn allow(&self, name: &str, grants: Vec<GrantChange>) -> Result<()> {
         let (name, blocks) = (name.to_owned(), 2 * grants.len() as u64);
-        self.operate(Request::half(blocks), move |tx, env, _| {
-            deleg::allow(tx, env, &name, &grants)
-        })
-        .await
+        self.operate(Request::half(blocks), move |tx, env, _| deleg::allow(tx, env, &name, &grants))
+            .await
     }
 
     /// Takes permissions on datasets away (`zfs unallow`), in one txg.

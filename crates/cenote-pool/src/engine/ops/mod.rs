@@ -312,9 +312,10 @@ impl Engine {
         let set = ObjSet::open(Arc::clone(&self.store), &root, keys.clone(), object).await?;
         let is_encrypted = keys.is_some();
         let blocks = Steady::head(&self.store, &self.suspension, keys);
-        let live = match self.is_read_only {
-            true => Live::open_read_only(blocks, &set),
-            false => Live::open(blocks, &set)?,
+        let live = if self.is_read_only {
+            Live::open_read_only(blocks, &set)
+        } else {
+            Live::open(blocks, &set)?
         };
         let policy = self.mos.inspect(|tx| props::policy(tx, dir)).await?;
         let head = Head::new(object, live, self.policy, policy, self.probe());
@@ -327,9 +328,11 @@ impl Engine {
 
     /// The keys of what is in a dir, if it is encrypted.
     async fn keys_of(&self, dir: u64) -> Result<Option<Arc<BlockKeys>>> {
-        let found = self.mos.inspect(|tx| match dsl::blocks::is_zapified(tx, dir)? {
-            true => zap::lookup_u64(tx, dir, key::CRYPTO_KEY_OBJ),
-            false => Ok(None),
+        let found = self.mos.inspect(|tx| {
+            if !dsl::blocks::is_zapified(tx, dir)? {
+                return Ok(None);
+            }
+            zap::lookup_u64(tx, dir, key::CRYPTO_KEY_OBJ)
         });
         let Some(object) = found.await? else { return Ok(None) };
         let keys = self.views.keys.block_keys(object);
