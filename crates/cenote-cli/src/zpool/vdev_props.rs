@@ -105,17 +105,14 @@ pub(super) fn find<'a>(
         return Some(status.root.walk().collect());
     }
     let is = |vdev: &VdevReport, word: &str| {
-        let is_root = vdev.kind == VdevKind::Root;
-        let path = vdev.path.as_deref();
-        match is_root {
-            true => matches!(word, "root" | "root-0"),
-            false => {
-                path == Some(word)
-                    || names.vdev(vdev) == word
-                    || vdev.guid.to_string() == word
-                    || path.is_some_and(|path| path.rsplit('/').next() == Some(word))
-            }
+        if vdev.kind == VdevKind::Root {
+            return matches!(word, "root" | "root-0");
         }
+        let path = vdev.path.as_deref();
+        path == Some(word)
+            || names.vdev(vdev) == word
+            || vdev.guid.to_string() == word
+            || path.is_some_and(|path| path.rsplit('/').next() == Some(word))
     };
     words.iter().map(|word| status.root.walk().find(|vdev| is(vdev, word))).collect()
 }
