@@ -4,8 +4,8 @@
 mod imports;
 mod leafwork;
 mod program;
-
 mod watching;
+
 use std::path::Path;
 
 use cenote_testkit::golden::PrivateFolder;

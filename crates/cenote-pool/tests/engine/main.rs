@@ -12,8 +12,8 @@ mod ops;
 mod pads;
 mod pools;
 mod space;
-mod unplugged;
 mod theirs;
+mod unplugged;
 mod views;
 
 use cenote_rt::block_on;
