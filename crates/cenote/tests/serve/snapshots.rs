@@ -38,6 +38,8 @@ fn snapshots_are_directories_of_what_is_mounted() {
     fs::write(at.join("hole"), b"x").unwrap();
     let hole = fs::OpenOptions::new().write(true).open(at.join("hole")).unwrap();
     hole.write_all_at(b"end", 2 << 20).unwrap();
+    // What is open keeps the file system mounted.
+    drop(hole);
     rustix::fs::setxattr(at.join("d/file"), "user.a", b"one", XattrFlags::empty()).unwrap();
     house.run("zfs snapshot t@one");
 
