@@ -355,7 +355,8 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             }
         }
         if is_dry {
-            let preview = layout.preview(name, &sections(&engine.view().await?).await?);
+            let pool = engine.view().await?;
+            let preview = layout.preview(name, &sections(&pool).await?);
             write!(io.out, "would update '{name}' to the following configuration:\n\n{preview}")?;
             return Ok(());
         }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use cenote_ondisk::znode::{PFlags, Time};
 use cenote_rt::{Error, Kind, Result, tunables};
 
-use super::{Attributes, DirEntry, Mount, ReadDirPage};
+use super::{Attributes, DirEntry, Mount, ReadDirPage, SnapshotList};
 use crate::access::{Capabilities, Credentials};
 use crate::edit::{self, NewKind, NewNode, Rename, permit};
 use crate::error::FsError;
@@ -184,7 +184,7 @@ impl Mount {
     }
 
     /// When the snapshots were first seen as they are.
-    fn snapshots_changed(&self, now: Vec<(String, u64)>) -> Time {
+    fn snapshots_changed(&self, now: SnapshotList) -> Time {
         let mut seen = super::lock(&self.snapshots_seen);
         match &mut *seen {
             Some((snapshots, at)) if *snapshots == now => *at,

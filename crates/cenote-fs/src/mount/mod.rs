@@ -66,6 +66,9 @@ pub use statfs::Space;
 /// What a change of attributes writes at most: some dnodes, a spill block, a new layout.
 const ATTRIBUTES_COST: u64 = 8 << 10;
 
+/// Snapshots by name and number.
+type SnapshotList = Vec<(String, u64)>;
+
 /// A file system that is open for reading and writing.
 pub struct Mount {
     name: String,
@@ -77,7 +80,7 @@ pub struct Mount {
     /// When it was opened, which is the time of what is not stored.
     opened: Time,
     /// The snapshots as they were seen last, by name and number, and since when. Held for a look.
-    snapshots_seen: Mutex<Option<(Vec<(String, u64)>, Time)>>,
+    snapshots_seen: Mutex<Option<(SnapshotList, Time)>>,
     /// Whoever opened it may not write.
     is_read_only: bool,
     /// The count of changes of properties that `facts` has.

@@ -2,10 +2,10 @@
 //! ioctls that Linux has for that. Of its flags those are told that OpenZFS tells: immutable,
 //! append only, no dump, and that new nodes inherit the project.
 //!
-//! Who may set them the kernel has decided when it asks.
+//! Kernels before 5.13 let everybody ask: who may set them is decided here, too.
 
 use cenote_fs::PFlags;
-use cenote_fs::access::{Capabilities, Credentials};
+use cenote_fs::access::Credentials;
 use cenote_fs::edit::SetAttributes;
 use cenote_rt::{Error, Kind, Result};
 
@@ -61,12 +61,11 @@ fn word(bytes: &[u8], at: usize) -> Result<u32> {
 /// `Kind::Unsupported` for flags that there are not; those of changing attributes.
 pub(super) async fn ioctl(
     vfs: &Vfs,
-    mut cred: Credentials,
+    cred: Credentials,
     node: u64,
     command: u32,
     data: &[u8],
 ) -> Result<Option<Vec<u8>>> {
-    cred.capabilities |= Capabilities::LINUX_IMMUTABLE;
     let found = vfs.attributes(node).await?;
     let wish = match command {
         GET_FLAGS => return Ok(Some(told(found.flags, PLAIN).to_ne_bytes().to_vec())),

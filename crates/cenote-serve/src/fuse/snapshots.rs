@@ -28,7 +28,7 @@ use cenote_fs::{FileKind, FileSystem, FsError, Mount, Node};
 use cenote_rt::{Buf, Error, Kind, Result};
 
 /// How long the kernel may believe what it was told of a node in a snapshot.
-pub(super) const TTL: Duration = Duration::from_secs(3600);
+pub(super) const TTL: Duration = Duration::from_hours(1);
 /// Snapshots that are kept open.
 const OPEN_MAX: usize = 64;
 /// Marks numbers of nodes in snapshots. (The highest bit is left alone: to some programs such
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn numbers_of_nodes_in_snapshots_are_nobody_elses() {
-        let number = MARK | 77 << OBJECT_BITS | 12;
+        let number = MARK | 77 << OBJECT_BITS | 0xc;
         assert!(is_inside(number));
         assert_eq!(Place::of(number), Some(Place { snapshot: 77, object: Some(12) }));
         for live in [1, 34, 1 << 40, control::CONTROL, control::SNAPSHOTS, control::SHARES] {
