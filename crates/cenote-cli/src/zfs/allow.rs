@@ -289,7 +289,7 @@ fn who(grant: &Grant) -> Option<String> {
 /// What can be granted.
 fn help() -> String {
     let mut text = String::from("The following permissions are supported:\n\n");
-    let _ = writeln!(text, "{:<16} {:<14}\t{}", "NAME", "TYPE", "NOTES");
+    let _ = writeln!(text, "{:<16} {:<14}\tNOTES", "NAME", "TYPE");
     for (kind, list) in [("subcommand", SUBCOMMANDS), ("other", OTHERS)] {
         for (name, note) in list {
             let _ = writeln!(text, "{name:<16} {kind:<14}\t{note}");

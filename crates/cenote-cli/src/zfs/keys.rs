@@ -161,23 +161,18 @@ pub(super) async fn load(
     let mut left = tries;
     loop {
         left -= 1;
-        let (material, is_typed) = match file {
-            Some(file) => {
-                let read = std::fs::read(argument::path(file));
-                let read = read.map_err(|error| {
-                    let said = error.to_string();
-                    let said = said.split(" (os error").next().unwrap_or_default().to_owned();
-                    failed(format!("Failed to open key material file: {said}"))
-                });
-                (read?, false)
-            }
-            None => {
-                let is_raw = format == crypto::KeyFormat::Raw;
-                let input = source.input();
-                let prompt = format!("Enter {} for '{name}':", asked(format));
-                typed(input.as_fd(), &prompt, is_raw, io)
-                    .map_err(|error| failed(error.to_string()))?
-            }
+        let (material, is_typed) = if let Some(file) = file {
+            let read = read_key_file(file).map_err(|error| {
+                let said = error.to_string();
+                let said = said.split(" (os error").next().unwrap_or_default().to_owned();
+                failed(format!("Failed to open key material file: {said}"))
+            });
+            (read?, false)
+        } else {
+            let is_raw = format == crypto::KeyFormat::Raw;
+            let input = source.input();
+            let prompt = format!("Enter {} for '{name}':", asked(format));
+            typed(input.as_fd(), &prompt, is_raw, io).map_err(|error| failed(error.to_string()))?
         };
         let done = if is_trial {
             try_key(&key, &material).await
@@ -195,6 +190,13 @@ pub(super) async fn load(
             }
         }
     }
+}
+
+/// What a key's file says: no more than a key can have.
+fn read_key_file(file: &str) -> std::io::Result<Vec<u8>> {
+    let mut material = Vec::new();
+    std::fs::File::open(argument::path(file))?.take(KEY_MAX).read_to_end(&mut material)?;
+    Ok(material)
 }
 
 async fn try_key(key: &cenote_pool::keys::KeyInfo, material: &[u8]) -> Result<(), Error> {

@@ -87,7 +87,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 // Nobody who waits keeps a pool from using its space again.
                 held.open.clear();
             }
-            if !(is_skipped && repeat.interval.is_none()) && !repeat.next(shown, source).await {
+            let goes_on = is_skipped && repeat.interval.is_none();
+            if !(goes_on || repeat.next(shown, source).await) {
                 return told;
             }
             if source.session.is_some() {

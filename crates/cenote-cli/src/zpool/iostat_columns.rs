@@ -116,7 +116,9 @@ fn of_classes(
     part: impl Fn(&cenote_vdev::queue::ClassStats) -> Histogram,
 ) -> Histogram {
     let mut all = Histogram::default();
-    classes.iter().for_each(|class| all.merge(&part(io.class(*class))));
+    for class in classes {
+        all.merge(&part(io.class(*class)));
+    }
     all
 }
 

@@ -167,10 +167,11 @@ fn value(
         "guid" => Some(vdev.guid.to_string()),
         "capacity" => Some(percent((allocated * 100).checked_div(size).unwrap_or(0))),
         "fragmentation" => Some(percent(fragmentation)),
-        "size" => Some(bytes(if size == 0 { vdev.device_size.unwrap_or(0) } else { size })),
+        "size" | "asize" => {
+            Some(bytes(if size == 0 { vdev.device_size.unwrap_or(0) } else { size }))
+        }
         "free" => Some(bytes(size - allocated.min(size))),
         "allocated" => Some(bytes(allocated)),
-        "asize" => Some(bytes(if size == 0 { vdev.device_size.unwrap_or(0) } else { size })),
         "psize" => Some(device().unwrap_or_else(|| bytes(0))),
         "ashift" => Some(vdev.ashift.to_string()),
         "parity" => Some(parity(vdev).to_string()),

@@ -103,7 +103,7 @@ impl Parameters {
             let is_new = match name {
                 Some(name) => name.to_str().and_then(tunables::find).is_some_and(|t| self.came(t)),
                 // Notes were lost: anything may have been written.
-                None => tunables::ALL.iter().fold(false, |is_new, t| self.came(t) || is_new),
+                None => tunables::ALL.iter().filter(|tunable| self.came(tunable)).count() > 0,
             };
             if is_new {
                 act();
