@@ -108,6 +108,7 @@ async fn facts(pool: &Arc<Pool>, shown: &mut Shown) -> Result<()> {
 /// How often devices were read depends on how blocks were packed.
 fn forget_counts(report: &mut VdevReport) {
     report.stats = LeafStats::default();
+    report.queue = None;
     report.children.iter_mut().for_each(forget_counts);
 }
 
