@@ -37,7 +37,8 @@ fn iostat_shows_what_its_opening_read() {
     assert!(pool[0] == mirror[0] && pool[0] > Some(0) && pool[1] == mirror[1], "{text}");
     assert_eq!((d0[0], d1[1], log[0].is_some(), cache[0]), (None, None, true, Some(0)));
     let reads = |row: &[Option<u64>]| row[2].expect("reads");
-    assert!(reads(&mirror) > 0 && reads(&pool) >= reads(&mirror), "{text}");
+    // Each for the time since its own devices were opened: they are not ordered.
+    assert!(reads(&mirror) > 0 && reads(&pool) > 0, "{text}");
     assert!(d0.len() == 6 && cache[2..].iter().all(|cell| *cell == Some(0)), "{text}");
 
     let text = shed.succeeds("zpool iostat -v t");

@@ -23,7 +23,7 @@ use explore::{Depth, Tally, explore};
 use workload::{DEVICE_SIZE, Layout};
 
 /// Rounds of a run: a txg or a few each.
-const ROUNDS: u64 = 28;
+const ROUNDS: u64 = 25;
 const ROUNDS_ALL: u64 = 64;
 /// What the usual layouts come to at least.
 const POINTS_MIN: usize = 5000;

@@ -20,7 +20,7 @@ mod order;
 #[expect(dead_code, reason = "the crash suite uses more of it")]
 mod workload;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cenote_device::{Device, Image, ImageDevice};
 use cenote_rt::seeded::{self, Bug};
@@ -30,6 +30,10 @@ use workload::{DEVICE_SIZE, Layout};
 /// Rounds of a run.
 const ROUNDS: u64 = 30;
 const SEED: u64 = 7;
+/// Bugs that are looked for at a time.
+const AT_A_TIME: usize = 2;
+/// Variable that puts a bug in.
+const BUG: &str = "CENOTE_SEEDED_BUG";
 
 fn image(path: String) -> Arc<dyn Device> {
     Arc::new(ImageDevice::new(path, Image::zeroed(DEVICE_SIZE)))
@@ -64,27 +68,55 @@ fn layout_of(bug: Bug) -> Layout {
     }
 }
 
+/// Nothing is found without a bug. The test below runs this one in processes of their own, each
+/// with a bug: they are on in the whole process.
+#[test]
+fn nothing_is_found_in_the_engine() {
+    let wanted = std::env::var(BUG).ok();
+    let bug = Bug::OF_POOLS.into_iter().find(|bug| wanted == Some(format!("{bug:?}")));
+    let all = vec![Layout::Disk, Layout::Mirror, Layout::Raidz2];
+    for layout in bug.map_or(all, |bug| vec![layout_of(bug)]) {
+        assert_eq!(suite(layout, bug), Ok(()), "{layout:?} with {bug:?}");
+    }
+}
+
 #[test]
 fn every_seeded_bug_is_found() {
     if !cfg!(debug_assertions) {
         let test = cenote_testkit::skip::current_test();
         return cenote_testkit::skip::skip(&test, "the bugs are not in a build without assertions");
     }
-    for layout in [Layout::Disk, Layout::Mirror, Layout::Raidz2] {
-        assert_eq!(suite(layout, None), Ok(()), "{layout:?} without a bug");
-    }
-    let mut missed = Vec::new();
-    for bug in Bug::OF_POOLS {
-        let start = cenote_rt::monotonic();
-        let verdict = suite(layout_of(bug), Some(bug));
-        let took = cenote_rt::monotonic().saturating_sub(start).as_secs_f64();
-        match verdict {
-            Err(error) => {
-                let error: String = error.chars().take(160).collect();
-                println!("{bug:?}: found in {took:.1} s by {error}");
+    let left = Mutex::new(Bug::OF_POOLS.into_iter());
+    let missed = Mutex::new(Vec::new());
+    let look = || {
+        loop {
+            let Some(bug) = left.lock().unwrap().next() else { return };
+            match said_of(bug) {
+                Some(said) => println!("{bug:?}: found by {said}"),
+                None => missed.lock().unwrap().push(bug),
             }
-            Ok(()) => missed.push(bug),
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(look);
+        }
+    });
+    assert_eq!(missed.into_inner().unwrap(), [], "not found");
+}
+
+/// What is found in an engine with a bug.
+fn said_of(bug: Bug) -> Option<String> {
+    let said = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "nothing_is_found_in_the_engine", "--nocapture"])
+        .envs([(BUG, format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
+        .output()
+        .unwrap();
+    if said.status.success() {
+        return None;
     }
-    assert_eq!(missed, [], "not found");
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    let why = text.lines().find_map(|line| line.trim().strip_prefix("left: Err("));
+    let why = why.unwrap_or_else(|| panic!("{bug:?}: {text}"));
+    Some(why.chars().take(160).collect())
 }
