@@ -42,6 +42,24 @@ pub(crate) fn half_noise(len: usize) -> Vec<u8> {
     words
 }
 
+/// An indirect block of a file with one block in nine: a pointer, then holes with a birth.
+pub(crate) fn hole_pointers(len: usize) -> Vec<u8> {
+    let mut pointers = noise(len);
+    for (i, pointer) in pointers.chunks_exact_mut(128).enumerate() {
+        if i % 9 != 0 {
+            pointer.fill(0);
+            pointer[54..56].copy_from_slice(&[19, 128]);
+            pointer[80] = 7;
+        }
+    }
+    pointers
+}
+
+/// The same eight bytes again and again, as in a table of one value.
+pub(crate) fn words(len: usize) -> Vec<u8> {
+    b"\x10\0\0\0\0\0\0\x80".iter().copied().cycle().take(len).collect()
+}
+
 fn next(state: &mut u64) -> u8 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 56) as u8

@@ -1,6 +1,6 @@
 //! Speed of the codecs on this machine, one thread, in 10^9 bytes of logical data per second.
 //!
-//!     cargo run --release -p cenote-bench [-- FILTER]
+//!     cargo run --release -p cenote-bench --bin cenote-bench [-- FILTER]
 //!
 //! Each figure is the best of several runs, each long enough for the clock and short enough to pass
 //! between two interruptions. Where a kernel has a vector and a scalar form, both are shown. Data
@@ -32,6 +32,8 @@ fn main() {
     checksums(&report);
     report.title("compression", "decode", "encode");
     compressions(&report);
+    report.title("lz4, decoding", "ours", "lz4_flex");
+    lz4_decoding(&report);
 }
 
 /// Makes the compiler compute what nobody looks at.
@@ -130,6 +132,27 @@ fn checksums(report: &Report) {
         report.single(name, RECORD, || {
             keep(compute(algorithm, black_box(&block), false, Some(&salt)));
         });
+    }
+}
+
+/// LZ4 beside a library's decoder: what files hold, and an indirect block that is mostly holes.
+fn lz4_decoding(report: &Report) {
+    for (name, block) in [
+        ("text", data::text(RECORD)),
+        ("half noise", data::half_noise(RECORD)),
+        ("one word", data::words(RECORD)),
+        ("indirect block", data::hole_pointers(RECORD)),
+    ] {
+        let mut stored = vec![0; 2 * RECORD];
+        let level = ZstdLevel::default();
+        let len = compress(Compression::Lz4, level, &block, &mut stored).expect("room enough");
+        let (mut ours, mut theirs) = (vec![0; RECORD], vec![0; RECORD]);
+        report.pair(
+            &format!("lz4 of {name}"),
+            RECORD,
+            || keep(decompress(Compression::Lz4, black_box(&stored[..len]), &mut ours)),
+            || keep(lz4_flex::block::decompress_into(black_box(&stored[4..len]), &mut theirs)),
+        );
     }
 }
 

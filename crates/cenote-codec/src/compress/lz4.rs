@@ -1,9 +1,10 @@
 //! LZ4: the length of the block (u32 BE), then an LZ4 block.
 //!
-//! Any LZ4 decoder reads it; a library's does here. The encoder is ours, because what OpenZFS makes
-//! of a block matters beyond its size: dedup and nopwrite compare checksums of compressed bytes, so
-//! a block written by us should equal the same block written there. It chooses as the 2012 variant
-//! of LZ4 does that OpenZFS ships:
+//! The decoder is ours for the runs of metadata: indirect blocks and dnodes are mostly the same few
+//! bytes again and again, which libraries copy byte by byte. The encoder is ours, because what
+//! OpenZFS makes of a block matters beyond its size: dedup and nopwrite compare checksums of
+//! compressed bytes, so a block written by us should equal the same block written there. It chooses
+//! as the 2012 variant of LZ4 does that OpenZFS ships:
 //!
 //! * A table holds the last place of each hash of four bytes: 2^13 slots for blocks below 65,547
 //!   bytes, 2^12 above. All slots begin as place 0.
@@ -14,7 +15,7 @@
 //!   the table, and the place at its end is tried at once, before a new search.
 //! * It gives up as soon as the output might not fit, by a bound that is not tight.
 //!
-//! Sources: spec 02 §4.3; equality is checked against libzpool by `tests/lz4_equals_libzpool.rs`.
+//! Sources: spec 02 §4.3, docs/decisions/0009; equality is checked against libzpool by `tests/lz4_equals_libzpool.rs`.
 
 use super::{DecompressError, complete};
 
@@ -51,6 +52,10 @@ const FIRST_ATTEMPT: usize = 67;
 /// What a token's four bits can say before more bytes follow.
 const NIBBLE_MAX: usize = 15;
 
+/// What is at most so long is copied as a piece of just that length, where there is room for it:
+/// moves of a fixed length take an instruction or two.
+const PIECE: usize = 32;
+
 /// Fills `dst` from `src`.
 pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {
     let no_header = DecompressError::NoHeader { len: src.len() };
@@ -59,8 +64,81 @@ pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {
     let too_long = DecompressError::Length { length: length.into(), available: rest.len() };
     let block = rest.get(..length as usize).ok_or(too_long)?;
     let broken = DecompressError::Broken { form: "lz4" };
-    let produced = lz4_flex::block::decompress_into(block, dst).map_err(|_| broken)?;
+    let produced = decode(block, dst).ok_or(broken)?;
     complete(produced, dst)
+}
+
+/// Decodes a block to the front of `dst`, and how much it made; `None` if it is none or too large.
+/// Behind that much, a copy of a whole piece may have left bytes.
+fn decode(src: &[u8], dst: &mut [u8]) -> Option<usize> {
+    let (mut at, mut out) = (0, 0);
+    loop {
+        (at, out) = short_sequences(src, at, dst, out);
+        let token = usize::from(*src.get(at)?);
+        at += 1;
+        let literals = length(src, &mut at, token >> 4)?;
+        match (src.get(at..at + PIECE), dst.get_mut(out..out + PIECE)) {
+            (Some(from), Some(to)) if literals <= PIECE => to.copy_from_slice(from),
+            _ => dst.get_mut(out..out + literals)?.copy_from_slice(src.get(at..at + literals)?),
+        }
+        (at, out) = (at + literals, out + literals);
+        if at == src.len() {
+            return Some(out);
+        }
+        let distance = usize::from(u16::from_le_bytes(*src.get(at..)?.first_chunk()?));
+        at += 2;
+        let matched = length(src, &mut at, token & NIBBLE_MAX)? + MATCH_MIN;
+        if distance == 0 || distance > out || matched > dst.len() - out {
+            return None;
+        }
+        repeat(dst, out - distance, out, matched);
+        out += matched;
+    }
+}
+
+/// Goes on for as long as lengths are in tokens alone and a piece fits behind the output. Most
+/// sequences of most blocks are such.
+fn short_sequences(src: &[u8], mut at: usize, dst: &mut [u8], mut out: usize) -> (usize, usize) {
+    while let Some(&[token, ref rest @ ..]) = src.get(at..).and_then(<[u8]>::first_chunk::<17>) {
+        let (literals, matched) = (usize::from(token >> 4), usize::from(token & 15));
+        let distance = u16::from_le_bytes([rest[literals & 15], rest[(literals + 1) & 15]]);
+        let (distance, from) = (usize::from(distance), out + literals);
+        let is_short = literals < NIBBLE_MAX && matched < NIBBLE_MAX && distance >= PIECE;
+        if !is_short || distance > from || from + PIECE > dst.len() {
+            break;
+        }
+        dst[out..out + 16].copy_from_slice(rest);
+        dst.copy_within(from - distance..from - distance + PIECE, from);
+        (at, out) = (at + 3 + literals, from + matched + MATCH_MIN);
+    }
+    (at, out)
+}
+
+/// A length of which a token has four bits, and bytes that follow the rest.
+fn length(src: &[u8], at: &mut usize, nibble: usize) -> Option<usize> {
+    let mut length = nibble;
+    let mut more = nibble == NIBBLE_MAX;
+    while more {
+        let byte = *src.get(*at)?;
+        *at += 1;
+        length += usize::from(byte);
+        more = byte == u8::MAX;
+    }
+    Some(length)
+}
+
+/// Goes on at `out` for `len` bytes with what is there since `start`, again and again. Indirect
+/// blocks and dnodes are full of such runs: each copy is twice as long as the one before.
+fn repeat(dst: &mut [u8], start: usize, out: usize, len: usize) {
+    let (mut at, end) = (out, out + len);
+    if len <= PIECE && at - start >= PIECE && at + PIECE <= dst.len() {
+        return dst.copy_within(start..start + PIECE, at);
+    }
+    while at < end {
+        let piece = (at - start).min(end - at);
+        dst.copy_within(start..start + piece, at);
+        at += piece;
+    }
 }
 
 /// Compresses `src` into `dst`, byte for byte as OpenZFS does into as much room; `None` if it does

@@ -16,10 +16,10 @@
 //! An encoder writes at most `dst.len()` bytes and gives `None` if that does not do: the caller
 //! sizes `dst` by what makes compression worth it, and stores the block raw otherwise.
 //!
-//! What is ours and what comes from libraries: lzjb and zle are small and nobody else has them. The
-//! LZ4 encoder is ours because its choices have to equal OpenZFS's (see `lz4`). LZ4 decoding, zlib
-//! and Zstandard are libraries; the contexts of the latter two are kept per thread, since making
-//! one costs more than a small block.
+//! What is ours and what comes from libraries: lzjb and zle are small and nobody else has them. LZ4
+//! is ours because the encoder's choices have to equal OpenZFS's, and for metadata's sake (see
+//! `lz4`). zlib and Zstandard are libraries; their contexts are kept per thread, since making one
+//! costs more than a small block.
 //!
 //! Sources: spec 02 §4.
 

@@ -58,6 +58,31 @@ proptest! {
         let _ = zstd::decompress(&framed, &mut vec![0; expected]);
     }
 
+    /// A library's decoder says what a block of LZ4 is.
+    #[test]
+    fn lz4_is_what_a_library_takes_it_for(
+        data in any_text(),
+        damage in any::<Option<(prop::sample::Index, u8)>>(),
+        room in 0usize..2000,
+    ) {
+        let mut stored = vec![0; data.len() + data.len() / 8 + 512];
+        let len = lz4::compress(&data, &mut stored).expect("room enough");
+        stored.truncate(len);
+        if let Some((at, change)) = damage {
+            let at = 4 + at.index(len - 4);
+            stored[at] ^= change;
+        }
+        for len in [data.len(), room] {
+            let (mut ours, mut theirs) = (vec![0; len], vec![0; len]);
+            let said = lz4::decompress(&stored, &mut ours);
+            let wanted = lz4_flex::block::decompress_into(&stored[4..], &mut theirs);
+            prop_assert_eq!(said.is_ok(), matches!(wanted, Ok(made) if made == len), "{:?} {:?}", said, wanted);
+            if said.is_ok() {
+                prop_assert_eq!(ours, theirs);
+            }
+        }
+    }
+
     #[test]
     fn damage_is_an_error_or_other_bytes(
         data in any_text(),
