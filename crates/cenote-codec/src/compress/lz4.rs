@@ -15,7 +15,8 @@
 //!   the table, and the place at its end is tried at once, before a new search.
 //! * It gives up as soon as the output might not fit, by a bound that is not tight.
 //!
-//! Sources: spec 02 §4.3, docs/decisions/0009; equality is checked against libzpool by `tests/lz4_equals_libzpool.rs`.
+//! Sources: spec 02 §4.3, docs/decisions/0009; equality is checked against libzpool by
+//! `tests/lz4_equals_libzpool.rs`.
 
 use super::{DecompressError, complete};
 
