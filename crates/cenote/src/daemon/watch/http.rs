@@ -4,13 +4,17 @@
 //! the socket may read. Clients that ask for too much or too slowly are left.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{Shutdown, shutdown};
 
 /// Clients at a time.
 const CLIENTS_MAX: usize = 16;
@@ -28,32 +32,26 @@ pub(super) fn serve_unix(path: &Path, page: &Arc<Page>) -> std::io::Result<()> {
     std::fs::remove_file(path).ok();
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
-    let server = Server::new(page);
-    spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let limited = stream
-                .set_read_timeout(Some(PATIENCE))
-                .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-            if limited.is_ok() {
-                server
-                    .take(stream, |stream: &UnixStream| stream.shutdown(std::net::Shutdown::Write));
-            }
-        }
-    })
+    serve(move || listener.accept().map(|(stream, _)| stream), page)
 }
 
 /// Answers at `HOST:PORT`.
 pub(super) fn serve_tcp(address: &str, page: &Arc<Page>) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
-    let server = Server::new(page);
+    serve(move || listener.accept().map(|(stream, _)| stream), page)
+}
+
+/// Answers who comes, for as long as the process lives.
+fn serve<S: Read + Write + AsFd + Send + 'static>(
+    accept: impl Fn() -> std::io::Result<S> + Send + 'static,
+    page: &Arc<Page>,
+) -> std::io::Result<()> {
+    let (page, clients) = (Arc::clone(page), Arc::new(AtomicUsize::new(0)));
     spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let limited = stream
-                .set_read_timeout(Some(PATIENCE))
-                .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-            if limited.is_ok() {
-                server
-                    .take(stream, |stream: &TcpStream| stream.shutdown(std::net::Shutdown::Write));
+        loop {
+            // One that is gone before it is taken is no reason not to take the next.
+            if let Ok(stream) = accept() {
+                take(stream, &page, &clients);
             }
         }
     })
@@ -63,36 +61,32 @@ fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name("metrics".to_owned()).spawn(work).map(drop)
 }
 
-struct Server {
-    page: Arc<Page>,
-    clients: Arc<AtomicUsize>,
-}
-
-impl Server {
-    fn new(page: &Arc<Page>) -> Self {
-        Self { page: Arc::clone(page), clients: Arc::default() }
+/// Answers a client in a thread of its own, if there are not too many.
+fn take(
+    mut stream: impl Read + Write + AsFd + Send + 'static,
+    page: &Arc<Page>,
+    clients: &Arc<AtomicUsize>,
+) {
+    let limited = [Timeout::Recv, Timeout::Send]
+        .into_iter()
+        .try_for_each(|id| set_socket_timeout(&stream, id, Some(PATIENCE)));
+    if limited.is_err() {
+        return;
     }
-
-    /// Answers a client in a thread of its own, if there are not too many.
-    fn take<S: Read + Write + Send + 'static>(
-        &self,
-        mut stream: S,
-        end: impl Fn(&S) -> std::io::Result<()> + Send + 'static,
-    ) {
-        let (page, clients) = (Arc::clone(&self.page), Arc::clone(&self.clients));
-        if clients.fetch_add(1, Ordering::AcqRel) >= CLIENTS_MAX {
-            clients.fetch_sub(1, Ordering::AcqRel);
-            return;
+    if clients.fetch_add(1, Ordering::AcqRel) >= CLIENTS_MAX {
+        clients.fetch_sub(1, Ordering::AcqRel);
+        return;
+    }
+    let (page, counted) = (Arc::clone(page), Arc::clone(clients));
+    let work = move || {
+        // Who does not wait for the answer needs none.
+        if answer(&mut stream, &*page).is_ok() {
+            shutdown(&stream, Shutdown::Write).ok();
         }
-        let counted = Arc::clone(&clients);
-        let answer = move || {
-            // Who does not wait for the answer needs none.
-            answer(&mut stream, &*page).and_then(|()| end(&stream)).ok();
-            counted.fetch_sub(1, Ordering::AcqRel);
-        };
-        if spawn(answer).is_err() {
-            clients.fetch_sub(1, Ordering::AcqRel);
-        }
+        counted.fetch_sub(1, Ordering::AcqRel);
+    };
+    if spawn(work).is_err() {
+        clients.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
