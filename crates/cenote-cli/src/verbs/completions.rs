@@ -22,6 +22,8 @@ Prints what the shell completes cenote, zpool and zfs with:
 /// What says words that `echo` would take for options.
 const SAY: &str = "printf '%s '";
 
+/// What both have, in place of a line of theirs.
+const COMMON: &str = include_str!("completions.sh");
 const BASH: &str = include_str!("completions.bash");
 const ZSH: &str = include_str!("completions.zsh");
 
@@ -37,7 +39,8 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
         ["zsh"] => ZSH,
         _ => return Err(wrong_use("a shell is needed: bash or zsh", USAGE)),
     };
-    Ok(write!(io.out, "{}", form.replace("@TABLE@\n", &table()))?)
+    let script = form.replace("@COMMON@\n", COMMON).replace("@TABLE@\n", &table());
+    Ok(write!(io.out, "{script}")?)
 }
 
 /// The lines of a `case` over "TOOL VERB": the options that it takes, and over "TOOL": its verbs.
@@ -96,7 +99,7 @@ mod tests {
             let text = script(shell);
             assert!(text.contains("cenote) printf '%s ' zpool zfs zdb ls "), "{text}");
             assert!(text.contains("'zpool iostat') printf '%s ' -H "), "{text}");
-            assert!(!text.contains("@TABLE@"));
+            assert!(!text.contains("@TABLE@") && !text.contains("@COMMON@"));
         }
     }
 

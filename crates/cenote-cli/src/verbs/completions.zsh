@@ -1,20 +1,7 @@
 #compdef cenote
 # zsh completion of cenote; `compdef _cenote zpool zfs` where those are cenote.
 
-_cenote_table() {
-    case $1 in
-@TABLE@
-    esac
-}
-
-# Names of pools or datasets; nobody starts a daemon by pressing Tab.
-_cenote_names() {
-    cenote daemon status >/dev/null 2>&1 || return
-    case $1 in
-    zpool) cenote zpool list -H -o name 2>/dev/null ;;
-    *) cenote zfs list -H -o name -t "$2" 2>/dev/null ;;
-    esac
-}
+@COMMON@
 
 _cenote() {
     local tool=${words[1]:t} current=${words[CURRENT]} verb
