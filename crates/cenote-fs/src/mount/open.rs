@@ -179,13 +179,13 @@ impl Mount {
     /// `Kind::NotFound` if there is none.
     pub async fn hold(&self, object: u64) -> Result<Handle> {
         let is_control = Virtual::of(object).is_some();
-        self.hold_if(None, object, |op| {
+        let held = self.hold_if(None, |op| {
             if !is_control {
                 op.inode(object)?;
             }
-            Ok(())
-        })
-        .await
+            Ok((object, ()))
+        });
+        held.await.map(|((), handle)| handle)
     }
 
     /// Takes hold of a node and tells of it, if it is the one of that generation.
@@ -200,12 +200,12 @@ impl Mount {
         if let Some(place) = Virtual::of(object) {
             return Ok((self.control_attributes(place).await?, self.hold(object).await?));
         }
-        self.find_held(None, |op| {
+        self.hold_if(None, |op| {
             let inode = op.inode(object)?;
             if generation.is_some_and(|known| known != inode.generation()) {
                 return Err(edit::refuse(Kind::NotFound, FsError::NoEntry));
             }
-            Ok(inode)
+            told(op, &inode)
         })
         .await
     }
@@ -223,45 +223,30 @@ impl Mount {
         if let Some(found) = self.control_lookup(cred, parent, name).await? {
             return Ok((found, self.hold(found.object).await?));
         }
-        self.find_held(Some(cred), |op| edit::lookup(op, parent, name)).await
+        self.hold_if(Some(cred), |op| {
+            let inode = edit::lookup(op, parent, name)?;
+            told(op, &inode)
+        })
+        .await
     }
 
-    async fn find_held(
+    /// Takes hold of the node that `find` finds, with what it tells of it.
+    async fn hold_if<T>(
         &self,
         cred: Option<&Credentials>,
-        mut find: impl FnMut(&mut Op<'_, '_>) -> TxResult<Inode>,
-    ) -> Result<(Attributes, Handle)> {
-        let found = self.look(cred, |op| {
-            let inode = find(op)?;
-            let attributes = Attributes::of(op, &inode)?;
-            // Last: the look runs again if it fails.
-            self.facts.openers.add(attributes.object);
-            Ok(attributes)
-        });
-        let found = found.await?;
-        Ok((found, self.handle(found.object)))
-    }
-
-    /// A handle of a node that is counted.
-    fn handle(&self, object: u64) -> Handle {
-        Handle { object, facts: Arc::clone(&self.facts), to_reap: Arc::clone(&self.to_reap) }
-    }
-
-    async fn hold_if(
-        &self,
-        cred: Option<&Credentials>,
-        object: u64,
-        mut check: impl FnMut(&mut Op<'_, '_>) -> TxResult<()>,
-    ) -> Result<Handle> {
+        mut find: impl FnMut(&mut Op<'_, '_>) -> TxResult<(u64, T)>,
+    ) -> Result<(T, Handle)> {
         // Counted under the object set's lock, in the look that found it: a removal either sees it
         // or was before, and the number is still that node's.
-        self.look(cred, |op| {
-            check(op)?;
-            self.facts.openers.add(object);
-            Ok(())
-        })
-        .await?;
-        Ok(self.handle(object))
+        let found = self.look(cred, |op| {
+            let found = find(op)?;
+            // Last: the look runs again if it fails.
+            self.facts.openers.add(found.0);
+            Ok(found)
+        });
+        let (object, told) = found.await?;
+        let (facts, to_reap) = (Arc::clone(&self.facts), Arc::clone(&self.to_reap));
+        Ok((told, Handle { object, facts, to_reap }))
     }
 
     /// Opens a node, for `cred` to do with it what `want` says. Whether it may is asked here only,
@@ -276,14 +261,15 @@ impl Mount {
         if Virtual::of(object).is_some() {
             return self.hold_to_look(object, want).await;
         }
-        self.hold_if(Some(cred), object, |op| {
+        let held = self.hold_if(Some(cred), |op| {
             let inode = op.inode(object)?;
             if inode.is_directory() && want.intersects(Want::WRITE | Want::APPEND) {
                 return Err(edit::refuse(Kind::Invalid, FsError::IsADirectory));
             }
-            permit::check(op, &inode, want)
-        })
-        .await
+            permit::check(op, &inode, want)?;
+            Ok((object, ()))
+        });
+        held.await.map(|((), handle)| handle)
     }
 
     /// Opens a directory that is not stored.
@@ -311,4 +297,9 @@ impl Mount {
         })
         .await
     }
+}
+
+/// A node that was found, and what is told of it.
+fn told(op: &Op<'_, '_>, inode: &Inode) -> TxResult<(u64, Attributes)> {
+    Attributes::of(op, inode).map(|attributes| (attributes.object, attributes))
 }
