@@ -626,7 +626,8 @@ impl Filesystem for Adapter {
         _: u32,
         reply: ReplyIoctl,
     ) {
-        let (cred, data) = (cred_of(request), data.to_vec());
+        let cred = flags::asker(request.uid(), request.gid());
+        let data = data.to_vec();
         self.begin(|vfs| async move {
             match flags::ioctl(&vfs, cred, node.0, command, &data).await {
                 Ok(Some(answer)) => reply.ioctl(0, &answer),

@@ -2,7 +2,8 @@
 //! ioctls that Linux has for that. Of its flags those are told that OpenZFS tells: immutable,
 //! append only, no dump, and that new nodes inherit the project.
 //!
-//! Kernels before 5.13 let everybody ask: who may set them is decided here, too.
+//! Kernels before 5.13 let everybody ask: who may set them is decided here, and what the kernel has
+//! let through in other ways counts for nothing ([`asker`]).
 
 use cenote_fs::PFlags;
 use cenote_fs::access::Credentials;
@@ -55,6 +56,11 @@ fn word(bytes: &[u8], at: usize) -> Result<u32> {
     word.map(u32::from_ne_bytes).ok_or_else(|| Error::new(Kind::Invalid, "too few bytes"))
 }
 
+/// Who asks: only owners and root may, though of other requests the kernel has looked at that.
+pub(super) fn asker(uid: u32, gid: u32) -> Credentials {
+    Credentials::user(uid, gid, Vec::new())
+}
+
 /// Answers an ioctl; none if it is not one of these.
 ///
 /// # Errors
@@ -100,6 +106,9 @@ pub(super) async fn ioctl(
 
 #[cfg(test)]
 mod tests {
+    use cenote_fs::access::rules::{Subject, may_set_flags};
+    use cenote_fs::acl::Ids;
+
     use super::*;
 
     #[test]
@@ -110,5 +119,15 @@ mod tests {
         let wish = wished(flags, 0x60, PLAIN).expect("known");
         assert_eq!(wish, PFlags::APPENDONLY | PFlags::NODUMP | PFlags::ARCHIVE);
         assert_eq!(wished(flags, 1, PLAIN).expect_err("unknown").kind(), Kind::Unsupported);
+    }
+
+    #[test]
+    fn only_owners_set_flags() {
+        let ids = Ids { uid: 1000, gid: 100 };
+        let flags = PFlags::ACL_TRIVIAL;
+        let node = Subject { mode: 0o100_644, ids, flags, aces: &[], posix: None };
+        let may = |uid, flags| may_set_flags(&node, &asker(uid, 100), flags).is_ok();
+        assert!(may(1000, PFlags::NODUMP) && may(0, PFlags::NODUMP | PFlags::IMMUTABLE));
+        assert!(!may(1001, PFlags::NODUMP) && !may(1000, PFlags::IMMUTABLE));
     }
 }
