@@ -6,13 +6,15 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use cenote_pool::dsl::deleg::Asker;
 use cenote_pool::engine::{Engine, EventLog};
 use cenote_rt::{BoxFuture, Notify};
 
+use crate::accounts;
 use crate::io::{CommandResult, Exit};
 
 /// Who has pools open.
@@ -111,13 +113,15 @@ pub struct Caller {
     folder: PathBuf,
     input: Option<Arc<OwnedFd>>,
     gone: Gone,
+    /// Found out when it is asked for, once for a command.
+    asker: Arc<OnceLock<Asker>>,
 }
 
 impl Caller {
     /// A user, in a working directory.
     #[must_use]
     pub fn new(uid: u32, gid: u32, folder: PathBuf) -> Self {
-        Self { uid, gid, folder, input: None, gone: Gone::default() }
+        Self { uid, gid, folder, input: None, gone: Gone::default(), asker: Arc::default() }
     }
 
     /// The same with his standard input.
@@ -147,6 +151,12 @@ impl Caller {
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Him, as one who asks for permissions: with the groups that the system has him in.
+    pub(crate) fn asker(&self) -> &Asker {
+        let (uid, gid) = (self.uid, self.gid);
+        self.asker.get_or_init(|| Asker { uid, gids: accounts::groups(uid, gid) })
     }
 
     /// Whether he may change anything: the user whose daemon it is, and root.

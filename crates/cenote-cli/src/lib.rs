@@ -5,6 +5,7 @@
 //! cenote's own. One program holds them all: `cenote zpool …`, or a link named `zpool` to it.
 //! Commands write to an [`Io`] and return how they end; nothing here exits the process.
 
+mod accounts;
 pub mod argument;
 pub mod getopt;
 mod host;

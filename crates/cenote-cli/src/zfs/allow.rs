@@ -22,7 +22,7 @@ use super::change::heads;
 use super::create::wording;
 use super::permits::{self, OTHERS, SUBCOMMANDS};
 use super::refuse::existing;
-use super::space::system_names;
+use crate::accounts::system_names;
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;

@@ -347,11 +347,12 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
         for name in names {
             let dataset = existing(source, name).await?;
             let changes = Changes::of(&dataset, settings).await?;
-            for text in settings {
-                let property = text.split('=').next().unwrap_or_default();
-                let right = permits::of_property(property);
-                permits::need(source, &dataset, &[&right], "set property for").await?;
-            }
+            let rights: Vec<String> = settings
+                .iter()
+                .map(|text| permits::of_property(text.split('=').next().unwrap_or_default()))
+                .collect();
+            let rights: Vec<&str> = rights.iter().map(String::as_str).collect();
+            permits::need(source, &dataset, &rights, "set property for").await?;
             drop(dataset);
             Writer::run(source, name, Some(line), io, async |engine, _| {
                 changes.make(engine, name).await

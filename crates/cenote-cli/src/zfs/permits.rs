@@ -4,12 +4,12 @@
 //! needs, of the dataset that it concerns, before it changes anything. As with OpenZFS on Linux
 //! nobody else mounts: what others make or move is mounted later.
 
-use cenote_pool::dsl::deleg::Asker;
-use cenote_pool::props::{Access, Property, SpaceOwner, userspace};
+use std::collections::BTreeSet;
+
+use cenote_pool::props::{Access, Property, userspace};
 use cenote_pool::{Dataset, Pool};
 
 use super::columns;
-use super::space::system_names;
 use crate::io::{CommandResult, Exit};
 use crate::source::{Source, dataset_of};
 
@@ -115,16 +115,10 @@ pub(super) async fn need_for(
     let Some(session) = source.session.as_ref().filter(|_| !source.is_trusted()) else {
         return Ok(());
     };
-    let caller = &session.caller;
-    let asker = Asker { uid: caller.uid(), gids: groups(caller.uid(), caller.gid()) };
-    let props = dataset.pool().props().await?;
-    let is_on = props.get("delegation").is_none_or(|row| row.literal() == "on");
-    for permission in permissions {
-        if !is_on || !dataset.permits(&asker, permission).await? {
-            return Err(Exit::cannot(deed, subject, "permission denied"));
-        }
+    if dataset.permits(session.caller.asker(), permissions).await? {
+        return Ok(());
     }
-    Ok(())
+    Err(Exit::cannot(deed, subject, "permission denied"))
 }
 
 /// The same for the dataset of a name, or the parent that it is to have.
@@ -159,8 +153,14 @@ pub(super) async fn need_on(
     if source.is_trusted() {
         return Ok(());
     }
+    let mut asked = BTreeSet::new();
     for name in names {
-        need(source, &dataset_of(pool, name).await?, permissions, deed).await?;
+        // Of a snapshot somebody may what he may of its dataset.
+        let head = name.split('@').next().unwrap_or(name);
+        if asked.insert(head) {
+            let found = dataset_of(pool, head).await?;
+            need_for(source, &found, permissions, (deed, name)).await?;
+        }
     }
     Ok(())
 }
@@ -177,21 +177,4 @@ pub(super) fn of_property(name: &str) -> String {
     }
     let property = columns::lookup(cenote_pool::props::DATASET_PROPERTIES, name);
     property.map_or_else(|| name.to_owned(), |property| property.name.to_owned())
-}
-
-/// The groups of a user: the one that he comes with, and those that the system has him in.
-fn groups(uid: u32, gid: u32) -> Vec<u32> {
-    let users = system_names(SpaceOwner::User);
-    let name = users.into_iter().find(|(id, _)| *id == u64::from(uid)).map(|(_, name)| name);
-    let text = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    let mut found = vec![gid];
-    for line in text.lines() {
-        let mut fields = line.split(':').skip(2);
-        let (Some(id), Some(members)) = (fields.next(), fields.next()) else { continue };
-        let is_member = members.split(',').any(|member| Some(member) == name.as_deref());
-        if let (true, Ok(id)) = (is_member, id.parse()) {
-            found.push(id);
-        }
-    }
-    found
 }

@@ -7,7 +7,7 @@ use cenote_pool::engine::Engine;
 use cenote_pool::props::{SpaceOwner, userspace};
 use cenote_rt::Result;
 
-use super::space::system_names;
+use crate::accounts::system_names;
 use crate::quantity;
 
 /// A limit to be set.

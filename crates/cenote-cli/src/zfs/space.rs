@@ -6,6 +6,7 @@ use cenote_pool::DatasetKind;
 use cenote_pool::props::{SpaceOwner, SpaceRow};
 
 use super::path;
+use crate::accounts::system_names;
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::nicenum;
@@ -196,22 +197,6 @@ fn compare(a: &Entry, b: &Entry, order: &[(Field, bool)]) -> Ordering {
         if *is_down { order.reverse() } else { order }
     });
     by_fields.fold(Ordering::Equal, Ordering::then).then(a.kind.cmp(b.kind)).then_with(by_name)
-}
-
-/// Ids and names of this system.
-pub(super) fn system_names(owner: SpaceOwner) -> Vec<(u64, String)> {
-    let file = match owner {
-        SpaceOwner::User => "/etc/passwd",
-        SpaceOwner::Group => "/etc/group",
-        SpaceOwner::Project => return Vec::new(),
-    };
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let entry = |line: &str| {
-        let mut fields = line.split(':');
-        let name = fields.next()?.to_owned();
-        Some((fields.nth(1)?.parse().ok()?, name))
-    };
-    text.lines().filter_map(entry).collect()
 }
 
 fn render(entries: &[Entry], fields: &[Field], is_scripted: bool, is_literal: bool) -> String {

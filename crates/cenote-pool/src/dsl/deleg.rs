@@ -87,13 +87,17 @@ impl Dataset {
         }
     }
 
-    /// Whether somebody has a permission on the dataset.
+    /// Whether somebody has all of these permissions on the dataset. Nobody has one where the pool
+    /// does not delegate.
     ///
     /// # Errors
     /// Those of reading the MOS.
-    pub async fn permits(&self, asker: &Asker, permission: &str) -> Result<bool> {
-        let here = &self.dir().name;
-        Ok(is_granted(&self.delegations().await?, here, asker, permission))
+    pub async fn permits(&self, asker: &Asker, permissions: &[&str]) -> Result<bool> {
+        if !self.pool().delegates().await? {
+            return Ok(false);
+        }
+        let (here, all) = (&self.dir().name, self.delegations().await?);
+        Ok(permissions.iter().all(|permission| is_granted(&all, here, asker, permission)))
     }
 }
 

@@ -38,6 +38,12 @@ impl Pool {
         };
         Ok(PoolProps { pool: self, space: self.space().await?, set, bootfs })
     }
+
+    /// Whether what is granted on datasets counts (property `delegation`).
+    pub(crate) async fn delegates(&self) -> Result<bool> {
+        let Some(object) = self.directory_object(POOL_PROPS) else { return Ok(true) };
+        Ok(mos::u64(self.mos(), object, "delegation").await? != Some(0))
+    }
 }
 
 fn number(value: u64) -> (PropValue, Source) {

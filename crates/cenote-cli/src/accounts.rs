@@ -1,0 +1,36 @@
+//! Users and groups as this system knows them: the files that it names them in.
+
+use cenote_pool::props::SpaceOwner;
+
+/// Ids and names of this system.
+pub(crate) fn system_names(owner: SpaceOwner) -> Vec<(u64, String)> {
+    let file = match owner {
+        SpaceOwner::User => "/etc/passwd",
+        SpaceOwner::Group => "/etc/group",
+        SpaceOwner::Project => return Vec::new(),
+    };
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let entry = |line: &str| {
+        let mut fields = line.split(':');
+        let name = fields.next()?.to_owned();
+        Some((fields.nth(1)?.parse().ok()?, name))
+    };
+    text.lines().filter_map(entry).collect()
+}
+
+/// The groups of a user: the one that he comes with, and those that the system has him in.
+pub(crate) fn groups(uid: u32, gid: u32) -> Vec<u32> {
+    let users = system_names(SpaceOwner::User);
+    let name = users.into_iter().find(|(id, _)| *id == u64::from(uid)).map(|(_, name)| name);
+    let text = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    let mut found = vec![gid];
+    for line in text.lines() {
+        let mut fields = line.split(':').skip(2);
+        let (Some(id), Some(members)) = (fields.next(), fields.next()) else { continue };
+        let is_member = members.split(',').any(|member| Some(member) == name.as_deref());
+        if let (true, Ok(id)) = (is_member, id.parse()) {
+            found.push(id);
+        }
+    }
+    found
+}
