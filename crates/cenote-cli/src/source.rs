@@ -8,6 +8,7 @@
 //! What cannot be opened is said in OpenZFS's words, once, in this file; a command only passes the
 //! [`Exit`] on.
 
+use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use crate::argument;
 use crate::host::Session;
 use crate::io::Exit;
 
+/// Longest key that is read.
+pub(crate) const KEY_MAX: u64 = 4096;
 /// Where devices are looked for when no directory is named.
 const DEFAULT_DIRECTORY: &str = "/dev";
 /// Directories, with colons between them, to look in instead of that (of the daemon, where it
@@ -313,11 +316,18 @@ pub fn open_failure(candidate: &Candidate, error: &Error) -> Exit {
     })
 }
 
+/// What a key's file says: no more than a key can have.
+pub(crate) fn read_key_file(file: &str) -> std::io::Result<Vec<u8>> {
+    let mut material = Vec::new();
+    std::fs::File::open(argument::path(file))?.take(KEY_MAX).read_to_end(&mut material)?;
+    Ok(material)
+}
+
 /// Loads the key of one encryption root from a file.
 async fn load_key(pool: &Arc<Pool>, name: &str, file: &str) -> Result<(), Exit> {
     let dataset = dataset_of(pool, name).await?;
     let failed = |text: String| Exit::failed(format!("Key load error: {text}"));
-    let material = std::fs::read(argument::path(file))
+    let material = read_key_file(file)
         .map_err(|error| failed(format!("Failed to open key material file: {file}: {error}")))?;
     match pool.load_key(&dataset, &material).await {
         Ok(_) => Ok(()),

@@ -19,16 +19,14 @@ use super::permits;
 use super::refuse::existing;
 use crate::getopt;
 use crate::io::{CommandResult, Exit, Io};
-use crate::source::{Source, key_failure};
+use crate::source::{KEY_MAX, Source, key_failure, read_key_file};
 use crate::zpool::block_on;
-use crate::{argument, err, out};
+use crate::{err, out};
 
 /// Status when a key was not loaded or unloaded.
 const STATUS: i32 = 255;
 /// How often somebody at a terminal may try.
 const TRIES: usize = 3;
-/// Longest key that is read.
-const KEY_MAX: u64 = 4096;
 
 /// Runs one of the verbs.
 pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -190,13 +188,6 @@ pub(super) async fn load(
             }
         }
     }
-}
-
-/// What a key's file says: no more than a key can have.
-fn read_key_file(file: &str) -> std::io::Result<Vec<u8>> {
-    let mut material = Vec::new();
-    std::fs::File::open(argument::path(file))?.take(KEY_MAX).read_to_end(&mut material)?;
-    Ok(material)
 }
 
 async fn try_key(key: &cenote_pool::keys::KeyInfo, material: &[u8]) -> Result<(), Error> {
