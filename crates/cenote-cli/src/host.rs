@@ -47,6 +47,10 @@ pub trait Host: Send + Sync {
     /// Unmounts a file system, or what is mounted in a folder.
     fn unmount<'a>(&'a self, what: &'a str, is_forced: bool) -> BoxFuture<'a, CommandResult>;
 
+    /// Closes snapshots of a pool that were looked at below `.zfs` and that nobody reads just now:
+    /// what is open cannot be destroyed.
+    fn let_go_of_snapshots(&self, pool: &str);
+
     /// What is mounted, by dataset, and where.
     fn mounts(&self) -> Vec<(String, PathBuf)>;
 

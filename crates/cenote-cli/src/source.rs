@@ -164,6 +164,17 @@ impl Source {
         Ok(mounted)
     }
 
+    /// Has snapshots in the pool of a dataset closed that were only looked at: some may be about to
+    /// be destroyed.
+    pub(crate) fn let_go_of_snapshots(&self, dataset: &str) {
+        let name = dataset.split(['/', '@']).next().unwrap_or(dataset);
+        if let Some(session) = &self.session
+            && let Ok(engine) = session.pool(name)
+        {
+            session.host.let_go_of_snapshots(&engine.name());
+        }
+    }
+
     /// The pools of all directories and devices, opened by nobody yet.
     pub async fn scan(&self) -> Result<Scan, Exit> {
         let mut paths: Vec<PathBuf> = self.paths.iter().map(|path| self.path(path)).collect();

@@ -252,6 +252,7 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         drop((snapshot, head));
         let mut doomed = later.clones.clone();
         doomed.push(head_name.to_owned());
+        source.let_go_of_snapshots(head_name);
         let unmounted = source.unmount(&doomed, true).await?;
         let done = Writer::run(source, head_name, Some(line), io, async |engine, _| {
             let done = later.roll_back(engine, head_name, name).await;
@@ -624,6 +625,10 @@ async fn change_holds(
     let right = if is_hold { "hold" } else { "release" };
     for (name, _) in &wanted {
         permits::need(source, &source.dataset(name).await?, &[right], right).await?;
+    }
+    if !is_hold {
+        // One that is to go goes with its last hold.
+        source.let_go_of_snapshots(&first);
     }
     Writer::run(source, &first, Some(line), io, async |engine, _| {
         let done =

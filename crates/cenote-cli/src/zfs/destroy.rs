@@ -138,6 +138,7 @@ async fn dataset(
         return Ok(());
     }
     drop(head);
+    source.let_go_of_snapshots(name);
     source.unmount(&doomed.names, parsed.has('f')).await?;
     Writer::run(source, name, Some(line), io, async |engine, _| {
         destroy(engine, &doomed.names, false).await
@@ -259,6 +260,7 @@ async fn snapshots(
         return Ok(());
     }
     drop((top, heads));
+    source.let_go_of_snapshots(name);
     // Clones that go with them.
     source.unmount(&doomed.names, parsed.has('f')).await?;
     Writer::run(source, name, Some(line), io, async |engine, _| {

@@ -233,6 +233,12 @@ impl FuseMount {
         self.vfs.snapshots.let_go();
     }
 
+    /// How many snapshots are open because they were looked at below `.zfs`.
+    #[must_use]
+    pub fn open_snapshots(&self) -> usize {
+        self.vfs.snapshots.count()
+    }
+
     /// Gives the mount other options, of those that the kernel keeps: reading only, set-id bits,
     /// devices, execution.
     ///

@@ -107,6 +107,11 @@ impl Snapshots {
         drop(open);
     }
 
+    /// How many are kept open.
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
     async fn open(&self, mount: &Mount, snapshot: u64) -> Result<Arc<FileSystem>> {
         if let Some(found) = self.again(snapshot) {
             return Ok(found);

@@ -95,6 +95,11 @@ impl Mounts {
         }
     }
 
+    /// How many snapshots are open because they were looked at below `.zfs`.
+    pub(super) fn open_snapshots(&self) -> usize {
+        self.state().mounted.values().map(|mounted| mounted.fuse.open_snapshots()).sum()
+    }
+
     /// What is mounted, by dataset, and where.
     pub(super) fn list(&self) -> Vec<(String, PathBuf)> {
         let state = self.state();

@@ -150,6 +150,16 @@ impl Pools {
             };
             let _ = writeln!(text, "pool    {}  {state}", engine.name());
         }
+        let held: Vec<Held> = self.lock().values().cloned().collect();
+        for held in held {
+            match held.mounts.open_snapshots() {
+                0 => {}
+                count => {
+                    let name = held.engine.name();
+                    let _ = writeln!(text, "snaps   {name}  {count} kept open below .zfs");
+                }
+            }
+        }
         for (dataset, at) in self.mounts() {
             let _ = writeln!(text, "mount   {dataset}  {}", at.display());
         }
@@ -174,13 +184,6 @@ impl Pools {
         let open = self.lock();
         let offering = open.values().filter(|held| !held.is_leaving.load(Ordering::Acquire));
         offering.map(|held| Arc::clone(&held.engine)).collect()
-    }
-
-    /// Closes snapshots that were looked at below `.zfs`: a command may be about to destroy one.
-    pub(super) fn let_go_of_snapshots(&self) {
-        for held in self.lock().values() {
-            held.mounts.let_go_of_snapshots();
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
@@ -292,6 +295,12 @@ impl Host for Pools {
             }
             Err(Exit::failed(format!("cannot unmount '{what}': not currently mounted")))
         })
+    }
+
+    fn let_go_of_snapshots(&self, pool: &str) {
+        if let Ok(held) = self.held(pool) {
+            held.mounts.let_go_of_snapshots();
+        }
     }
 
     fn mounts(&self) -> Vec<(String, PathBuf)> {

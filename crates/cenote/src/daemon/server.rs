@@ -71,7 +71,6 @@ fn command(stream: &UnixStream, runtime: &Runtime, pools: &Arc<Pools>) -> std::i
         while matches!((&watched).read(&mut byte), Ok(1..)) {}
         gone.set();
     })?;
-    pools.let_go_of_snapshots();
     let mut out = BufWriter::with_capacity(OUTPUT_BUFFER, File::from(stdout));
     let mut err = File::from(stderr);
     let session = Session { host: Arc::<Pools>::clone(pools), caller };

@@ -100,11 +100,27 @@ fn snapshots_are_directories_of_what_is_mounted() {
     assert!(fs::read(at.join("restored")).unwrap() == bytes);
     drop((from, into));
 
+    // Commands that only look close nothing: what was read is read on.
+    let held = fs::File::open(one.join("d/file")).unwrap();
+    let mut first = [0; 10];
+    held.read_exact_at(&mut first, 0).unwrap();
+    let kept = "snaps   t  1 kept open below .zfs\n";
+    assert!(house.run("daemon status").contains(kept));
+    for line in ["zfs list -t all", "zfs get all t@one", "zpool status", "zfs destroy -nr t@one"] {
+        house.run(line);
+        assert!(house.run("daemon status").contains(kept), "{line}");
+    }
+    let mut rest = vec![0; bytes.len() - first.len()];
+    held.read_exact_at(&mut rest, first.len() as u64).unwrap();
+    assert!([&first[..], &rest].concat() == bytes);
+    drop(held);
+
     // What commands do is seen, and what was only looked at is no obstacle to them.
     house.run("zfs snapshot t@two");
     assert_eq!(names(&zfs.join("snapshot")), ["one", "two"]);
     assert_eq!(fs::read(zfs.join("snapshot/two/d/file")).unwrap(), b"changed");
     house.run("zfs destroy t@one");
+    assert!(!house.run("daemon status").contains("kept open"));
     assert_eq!(names(&zfs.join("snapshot")), ["two"]);
     assert!(!one.join("d").exists());
 
