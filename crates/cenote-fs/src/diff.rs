@@ -6,8 +6,8 @@
 //!
 //! The trees of both meta-dnodes are compared from the top. What two states share is the same
 //! block, so one look at two equal pointers leaves out everything below them: the work is in
-//! proportion to what changed, and memory holds one block of dnodes and a pointer's place per
-//! entry of the indirect blocks above it. Objects come in the order of their numbers.
+//! proportion to what changed, and memory holds one block of dnodes and a range of places for each
+//! level above it. Objects come in the order of their numbers.
 //!
 //! An object that has the same generation in both states is the same node; one that has another
 //! was removed, and its number used again. A node changed if its time of change did. Nodes that
@@ -61,8 +61,9 @@ pub enum Change {
 pub struct Diff {
     before: Arc<FileSystem>,
     after: Arc<FileSystem>,
-    /// Subtrees of the meta-dnodes that are still to be compared; the next one is the last.
-    todo: Vec<(u8, u64)>,
+    /// Subtrees of the meta-dnodes that are still to be compared, by level: a range for each level
+    /// that the walk is in, the lowest last.
+    todo: Vec<(u8, Range<u64>)>,
     found: VecDeque<Change>,
 }
 
@@ -77,7 +78,7 @@ impl Diff {
         let top = if has_same_shape { a.levels.max(b.levels).saturating_sub(1) } else { 0 };
         let count = metas.iter().map(|meta| meta.block_count()).max().unwrap_or(0);
         let last = count.saturating_sub(1) >> shift(a.entry_shift(), top);
-        let todo = (0..=last).rev().map(|blkid| (top, blkid)).collect();
+        let todo = vec![(top, 0..last.saturating_add(1))];
         let (before, after) = (Arc::clone(before), Arc::clone(after));
         Self { before, after, todo, found: VecDeque::new() }
     }
@@ -91,8 +92,12 @@ impl Diff {
             if let Some(change) = self.found.pop_front() {
                 return Ok(Some(change));
             }
-            let Some((level, blkid)) = self.todo.pop() else { return Ok(None) };
-            self.compare(level, blkid).await?;
+            let Some((level, blkids)) = self.todo.last_mut() else { return Ok(None) };
+            let level = *level;
+            match blkids.next() {
+                Some(blkid) => self.compare(level, blkid).await?,
+                None => drop(self.todo.pop()),
+            }
         }
     }
 
@@ -108,8 +113,7 @@ impl Diff {
         if level > 0 {
             let entries = 1_u64 << after.geometry().entry_shift();
             let first = blkid.saturating_mul(entries);
-            let below = (first..first.saturating_add(entries)).rev();
-            self.todo.extend(below.map(|blkid| (level - 1, blkid)));
+            self.todo.push((level - 1, first..first.saturating_add(entries)));
             return Ok(());
         }
         let slots = self.after.objset.slots_per_block();
