@@ -282,6 +282,7 @@ const CARRIED_OUT: &[&str] = &[
     "zfs destroy -r t/x",
     "zfs destroy t/a@%r",
     "zfs destroy t/cc@s,r",
+    "zfs diff t/cc@nope t/cc",
     "zpool set nosuch=1 t",
     "zpool set comment=hi t",
     "zpool get comment t",
@@ -336,6 +337,13 @@ fn ranges_and_lists_of_snapshots_go() {
     for name in ["one", "two", "three", "four", "five"] {
         shed.succeeds(&format!("zfs snapshot -r t/a@{name}"));
     }
+    assert_eq!(shed.succeeds("zfs diff @one t/a@two"), "");
+    shed.fails(
+        "zfs diff t/a@two t/a@one",
+        "Unable to obtain diffs: \n   Not an earlier snapshot from the same fs",
+    );
+    shed.fails("zfs diff t/a@two @no", "Unable to obtain diffs: No such file or directory");
+    shed.fails("zfs diff t/no@two", "cannot open 't/no': dataset does not exist");
     shed.succeeds("zfs destroy t/a@two%three,five");
     assert_eq!(shed.succeeds("zfs list -H -o name -t snapshot t/a"), "t/a@one\nt/a@four\n");
     shed.succeeds("zfs rename -r t/a@four t/a@4");

@@ -12,6 +12,7 @@ use cenote_fs::diff::{Change, Diff, Seen};
 use cenote_fs::{FileKind, FileSystem};
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind};
+use cenote_rt::Kind;
 
 use super::permits;
 use super::refuse::existing;
@@ -47,32 +48,67 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
 
 /// The snapshot, and the later state that is compared with it: both of one view of the pool.
 async fn both(source: &Source, from: &str, to: Option<&str>) -> Result<(Dataset, Dataset), Exit> {
+    let from = match to {
+        // The dataset stands with the later state.
+        Some(name) if from.starts_with('@') => {
+            &format!("{}{from}", name.split('@').next().unwrap_or_default())
+        }
+        _ => from,
+    };
     let Some((head, _)) = from.split_once('@') else {
         return Err(Exit::failed(format!("Badly formed snapshot name {from}")));
     };
-    if let Some(session) = &source.session
-        && let Ok(engine) = session.pool(head.split('/').next().unwrap_or_default())
-        && !engine.is_read_only()
-    {
-        // The newest state is what is compared, and views show what is on disk.
-        engine.sync().await?;
-    }
-    let before = existing(source, from).await?;
     let later = match to {
         Some(name) if name.starts_with('@') => format!("{head}{name}"),
         Some(name) => name.to_owned(),
         None => head.to_owned(),
     };
-    let after = dataset_of(before.pool(), &later).await?;
-    if after.kind().await? != DatasetKind::Filesystem && !after.is_snapshot() {
-        return Err(Exit::failed(format!("cannot open '{later}': not a filesystem")));
-    }
+    let (mut before, mut after) = named(source, from, &later).await?;
     permits::need(source, &before, &["diff"], "diff").await?;
     permits::need(source, &after, &["diff"], "diff").await?;
+    if let Some(session) = &source.session
+        && let Ok(engine) = session.pool(before.pool().name())
+        && !engine.is_read_only()
+        && !after.is_snapshot()
+    {
+        // The newest state is what is compared, and views show what is on disk.
+        engine.sync().await?;
+        (before, after) = named(source, from, &later).await?;
+    }
     if is_earlier(&before, &after).await? {
         return Ok((before, after));
     }
-    Err(Exit::failed("Unable to obtain diffs: \n   Not an earlier snapshot from the same fs"))
+    Err(unobtainable("\n   Not an earlier snapshot from the same fs"))
+}
+
+fn unobtainable(why: &str) -> Exit {
+    Exit::failed(format!("Unable to obtain diffs: {why}"))
+}
+
+/// The datasets of these names, which are there and of the right kind.
+async fn named(source: &Source, from: &str, later: &str) -> Result<(Dataset, Dataset), Exit> {
+    let (head, short) = from.split_once('@').unwrap_or((from, ""));
+    let before = snapshot(&existing(source, head).await?, short).await?;
+    let (head, short) = match later.split_once('@') {
+        Some((head, short)) => (head, Some(short)),
+        None => (later, None),
+    };
+    let head = dataset_of(before.pool(), head).await?;
+    if head.kind().await? != DatasetKind::Filesystem {
+        return Err(Exit::failed(format!("cannot open '{}': not a filesystem", head.name())));
+    }
+    let after = match short {
+        Some(short) => snapshot(&head, short).await?,
+        None => head,
+    };
+    Ok((before, after))
+}
+
+async fn snapshot(head: &Dataset, short: &str) -> Result<Dataset, Exit> {
+    head.snapshot(short).await.map_err(|error| match error.kind() {
+        Kind::NotFound => unobtainable("No such file or directory"),
+        _ => error.into(),
+    })
 }
 
 /// Whether a snapshot is an earlier one of a dataset, or of what that was cloned from.
