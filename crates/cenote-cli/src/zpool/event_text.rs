@@ -6,6 +6,8 @@
 use std::fmt::Write as _;
 
 use cenote_pool::engine::{Deed, Event, EventLog, NotedEvent};
+use cenote_pool::status::state_name;
+use cenote_vdev::{VdevAux, VdevState};
 
 /// `errno` of bytes that are not those that were written, and of a device that fails.
 const EBADE: u64 = 52;
@@ -54,6 +56,12 @@ impl Pairs {
         let _ = writeln!(self.text, "{:1$}{name} = {value:#x}", "", self.indent);
     }
 
+    /// A state is told by name, too.
+    fn state(&mut self, name: &str, state: VdevState) {
+        let (word, indent) = (state_name(state, VdevAux::None), self.indent);
+        let _ = writeln!(self.text, "{:indent$}{name} = \"{word}\" ({:#x})", "", state as u64);
+    }
+
     fn path(&mut self, known: Option<&Known>, leaf: u64) {
         let path = known.and_then(|known| known.paths.iter().find(|(guid, _)| *guid == leaf));
         if let Some((_, path)) = path {
@@ -97,7 +105,7 @@ pub(super) fn pairs(log: &EventLog, noted: &NotedEvent, known: Option<&Known>) -
         }
         Event::State { leaf, state } => {
             pairs.number("vdev_guid", *leaf);
-            pairs.number("vdev_state", *state as u64);
+            pairs.state("vdev_state", *state);
             pairs.path(known, *leaf);
         }
         Event::Pool(_) => {}

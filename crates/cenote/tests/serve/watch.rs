@@ -150,7 +150,11 @@ fn events_are_followed() {
     assert_eq!(all.lines().count(), classes.len() + 1, "{all}");
     assert_eq!(house.run("zpool events -H other"), "");
     let verbose = house.run("zpool events -v t");
-    for line in ["class = \"resource.fs.zfs.statechange\"", "vdev_state = 0x2", "pool = \"t\""] {
+    for line in [
+        "class = \"resource.fs.zfs.statechange\"",
+        "vdev_state = \"OFFLINE\" (0x2)",
+        "pool = \"t\"",
+    ] {
         assert!(verbose.lines().any(|there| there.trim() == line), "{line}\n{verbose}");
     }
     assert_eq!(house.run("zpool events -c"), format!("cleared {} events\n", classes.len()));
