@@ -38,6 +38,11 @@ fn who_was_granted_it_may() {
     house.run("zfs snapshot t/a@zero");
     refused("zfs diff t/a@zero", "cannot diff 't/a@zero'");
     refused("zfs destroy t/b", "cannot destroy 't/b'");
+    // What is at a path that he might not see is not told.
+    for path in ["/", "/proc/self/exe", "/no/such/file"] {
+        let said = format!("cannot open '{path}': not a ZFS filesystem\n");
+        assert_eq!(stranger(&house, &format!("zfs list {path}")), (1, said));
+    }
     refused("zpool export t", "cannot export");
     refused("zfs mount -a", "cannot mount");
 
