@@ -3,8 +3,8 @@
 //!     BufMut --freeze--> Buf --clone/slice--> Buf ...
 //!
 //! A read fills a [`BufMut`]; a cached block is a [`Buf`], immutable and shared (`Arc`), so a
-//! reader never waits for another and never copies. The start is aligned to 4096 bytes by
-//! over-allocating, which direct I/O needs and which costs no `unsafe`.
+//! reader never waits for another and never copies. The start of a page or more is aligned to 4096
+//! bytes by over-allocating, which direct I/O needs and which costs no `unsafe`.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
@@ -23,10 +23,11 @@ pub struct BufMut {
 }
 
 impl BufMut {
-    /// `len` zero bytes, aligned to [`ALIGN`] when a sector or longer.
+    /// `len` zero bytes, aligned to [`ALIGN`] when that long or longer: aligning what is shorter
+    /// would cost several times its memory, and direct I/O gathers small pieces anyway.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        if len < 512 {
+        if len < ALIGN {
             return Self { storage: Storage(vec![0; len]), start: 0, len };
         }
         Self::aligned(Storage(vec![0; len + ALIGN]), len)
@@ -36,7 +37,7 @@ impl BufMut {
     /// much cheaper, because the storage of an earlier buffer is used again.
     #[must_use]
     pub fn for_filling(len: usize) -> Self {
-        if len < 512 {
+        if len < ALIGN {
             return Self::zeroed(len);
         }
         Self::aligned(Storage::of_any_content(len + ALIGN), len)
@@ -157,8 +158,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sectors_are_aligned() {
-        for len in [512, 4096, 131072] {
+    fn pages_are_aligned() {
+        for len in [4096, 4608, 131072] {
             let buf = BufMut::zeroed(len);
             assert_eq!((buf.len(), buf.as_ptr() as usize % ALIGN), (len, 0), "len {len}");
         }
