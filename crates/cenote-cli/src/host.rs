@@ -13,6 +13,7 @@ use std::time::Duration;
 use cenote_pool::dsl::deleg::Asker;
 use cenote_pool::engine::{Engine, EventLog};
 use cenote_rt::{BoxFuture, Notify};
+use cenote_serve::fuse::MountOptions;
 
 use crate::accounts;
 use crate::io::{CommandResult, Exit};
@@ -51,6 +52,17 @@ pub trait Host: Send + Sync {
     /// what is open cannot be destroyed.
     fn let_go_of_snapshots(&self, pool: &str);
 
+    /// Unmounts those of the file systems that are mounted, since they are about to change: all of
+    /// them, or none. For [`bring_back`](Self::bring_back).
+    fn set_aside<'a>(
+        &'a self,
+        datasets: &'a [String],
+        is_forced: bool,
+    ) -> BoxFuture<'a, Result<Vec<Aside>, Exit>>;
+
+    /// Mounts again what was set aside, where its properties say now, if it is still there.
+    fn bring_back<'a>(&'a self, pool: &'a str, aside: Vec<Aside>) -> BoxFuture<'a, CommandResult>;
+
     /// What is mounted, by dataset, and where.
     fn mounts(&self) -> Vec<(String, PathBuf)>;
 
@@ -81,6 +93,19 @@ pub struct MountWish {
     pub is_overlay: bool,
     /// Where it is mounted, if properties leave that to whoever mounts it (`legacy`).
     pub place: Option<PathBuf>,
+}
+
+/// A file system that was unmounted for a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Aside {
+    /// Number of the dataset.
+    pub object: u64,
+    /// `mountpoint`, as it was.
+    pub mountpoint: String,
+    /// Where it was.
+    pub place: PathBuf,
+    /// How it was mounted.
+    pub options: MountOptions,
 }
 
 /// A command in a session.

@@ -24,7 +24,7 @@ pub mod zpool;
 mod program;
 mod writer;
 
-pub use host::{Caller, Gone, Host, MountWish, Session, Taken};
+pub use host::{Aside, Caller, Gone, Host, MountWish, Session, Taken};
 pub use io::{CommandResult, Exit, Io};
 pub use program::{run, run_for};
 pub use writer::prepare;

@@ -22,7 +22,7 @@ use cenote_rt::{Error, Kind};
 
 use crate::argument;
 use crate::host::Session;
-use crate::io::Exit;
+use crate::io::{CommandResult, Exit};
 
 /// Longest key that is read.
 pub(crate) const KEY_MAX: u64 = 4096;
@@ -148,20 +148,24 @@ impl Source {
         true
     }
 
-    /// Unmounts those of the file systems that are mounted, and gives them.
-    pub(crate) async fn unmount(
+    /// Does `work` while those of the file systems that are mounted are not: if one cannot be
+    /// unmounted, nothing is done. What is there afterwards is mounted again.
+    pub(crate) async fn without_mounts(
         &self,
         names: &[String],
         is_forced: bool,
-    ) -> Result<Vec<String>, Exit> {
-        let Some(session) = &self.session else { return Ok(Vec::new()) };
-        let mounts = session.host.mounts();
-        let is_mounted = |name: &&String| mounts.iter().any(|(there, _)| there == *name);
-        let mounted: Vec<String> = names.iter().filter(is_mounted).cloned().collect();
-        for name in &mounted {
-            session.host.unmount(name, is_forced).await?;
+        work: impl Future<Output = CommandResult>,
+    ) -> CommandResult {
+        let (Some(session), Some(first)) = (&self.session, names.first()) else {
+            return work.await;
+        };
+        let aside = session.host.set_aside(names, is_forced).await?;
+        let done = work.await;
+        if aside.is_empty() {
+            return done;
         }
-        Ok(mounted)
+        let pool = first.split(['/', '@']).next().unwrap_or_default();
+        done.and(session.host.bring_back(pool, aside).await)
     }
 
     /// Has snapshots in the pool of a dataset closed that were only looked at: some may be about to

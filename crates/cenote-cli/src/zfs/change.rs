@@ -10,13 +10,12 @@ use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind};
 
 use super::create::{FileSystemOptions, wording};
-use super::permits;
 use super::quotas::Limit;
 use super::refuse::{check_inheritable, existing};
 use super::setting::{self, Moment, Setting};
+use super::{moving, permits};
 use crate::err;
 use crate::getopt::{self, Parsed};
-use crate::host::MountWish;
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{Source, dataset_of};
 use crate::usage::Tool;
@@ -156,15 +155,19 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             return Err(cannot("parent does not exist"));
         }
         let options = FileSystemOptions::below(dataset.pool(), to).await?;
+        let mut moved = Vec::new();
+        if !source.leaves_mounts {
+            moved = moving::by_name(&dataset).await?;
+        }
         drop(dataset);
-        Writer::run(source, from, Some(line), io, async |engine, _| {
+        let work = Box::pin(Writer::run(source, from, Some(line), io, async |engine, _| {
             for parent in missing {
                 options.make(engine, &parent, &[]).await?;
             }
             let done = engine.rename(from, to).await;
             done.map_err(|error| cannot(&wording(&error)))
-        })
-        .await
+        }));
+        source.without_mounts(&moved, parsed.has('f'), work).await
     })
 }
 
@@ -253,19 +256,11 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         let mut doomed = later.clones.clone();
         doomed.push(head_name.to_owned());
         source.let_go_of_snapshots(head_name);
-        let unmounted = source.unmount(&doomed, true).await?;
-        let done = Writer::run(source, head_name, Some(line), io, async |engine, _| {
+        let work = Box::pin(Writer::run(source, head_name, Some(line), io, async |engine, _| {
             let done = later.roll_back(engine, head_name, name).await;
             done.map_err(|error| Exit::cannot("rollback", head_name, wording(&error)))
-        });
-        let done = done.await;
-        // It is where it was, whatever it holds now.
-        if let Some(session) = source.session.as_ref()
-            && unmounted.iter().any(|name| name == head_name)
-        {
-            session.host.mount(head_name, &MountWish::default()).await?;
-        }
-        done
+        }));
+        source.without_mounts(&doomed, true, work).await
     })
 }
 
@@ -354,11 +349,15 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
                 .collect();
             let rights: Vec<&str> = rights.iter().map(String::as_str).collect();
             permits::need(source, &dataset, &rights, "set property for").await?;
+            let mut moved = Vec::new();
+            if !source.leaves_mounts {
+                moved = moving::by_settings(&dataset, settings).await?;
+            }
             drop(dataset);
-            Writer::run(source, name, Some(line), io, async |engine, _| {
+            let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
                 changes.make(engine, name).await
-            })
-            .await?;
+            }));
+            source.without_mounts(&moved, false, work).await?;
         }
         Ok(())
     })
@@ -489,8 +488,14 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
             for dataset in &all {
                 permits::need(source, dataset, &[&right], "set property for").await?;
             }
+            let mut moved = Vec::new();
+            if property == "mountpoint" && !source.leaves_mounts {
+                for dataset in &all {
+                    moving::by_mountpoint(dataset, &mut moved).await?;
+                }
+            }
             let all: Vec<_> = all.iter().map(|dataset| dataset.name().to_owned()).collect();
-            Writer::run(source, name, Some(line), io, async |engine, _| {
+            let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
                 for dataset in all {
                     let done = engine.inherit_property(&dataset, property, is_reverted).await;
                     done.map_err(|error| {
@@ -499,8 +504,8 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                     })?;
                 }
                 Ok(())
-            })
-            .await?;
+            }));
+            source.without_mounts(&moved, false, work).await?;
         }
         Ok(())
     })

@@ -139,11 +139,10 @@ async fn dataset(
     }
     drop(head);
     source.let_go_of_snapshots(name);
-    source.unmount(&doomed.names, parsed.has('f')).await?;
-    Writer::run(source, name, Some(line), io, async |engine, _| {
+    let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
         destroy(engine, &doomed.names, false).await
-    })
-    .await
+    }));
+    source.without_mounts(&doomed.names, parsed.has('f'), work).await
 }
 
 fn dependents(what: &str, option: char, names: &[String]) -> Exit {
@@ -262,11 +261,10 @@ async fn snapshots(
     drop((top, heads));
     source.let_go_of_snapshots(name);
     // Clones that go with them.
-    source.unmount(&doomed.names, parsed.has('f')).await?;
-    Writer::run(source, name, Some(line), io, async |engine, _| {
+    let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
         destroy(engine, &doomed.names, parsed.has('d')).await
-    })
-    .await
+    }));
+    source.without_mounts(&doomed.names, parsed.has('f'), work).await
 }
 
 /// What destroying the snapshots gives back; none if they do not follow each other.

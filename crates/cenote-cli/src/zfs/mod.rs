@@ -18,6 +18,7 @@ pub(crate) mod json;
 mod keys;
 pub(crate) mod list;
 mod mount;
+mod moving;
 mod path;
 mod permits;
 mod quotas;

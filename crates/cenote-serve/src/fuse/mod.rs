@@ -29,6 +29,7 @@ mod vfs;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_fs::Mount;
 use cenote_rt::{Error, Kind, Result, Runtime};
@@ -40,6 +41,8 @@ use vfs::Vfs;
 
 /// Threads that take requests.
 const THREADS: usize = 4;
+/// How long a mount that is to be cut off has to take what the kernel has not written yet.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why a file system is not mounted, or not unmounted.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +150,8 @@ pub enum Unmount {
     Plain,
     /// Out of sight at once; who uses it still can.
     Detach,
+    /// Out of sight at once; who uses it is cut off, where that is permitted.
+    Force,
 }
 
 /// A file system that the kernel has mounted. It stays so when this is dropped.
@@ -224,7 +229,19 @@ impl FuseMount {
     /// `Kind::Busy` if it is in use, and not to be detached.
     pub async fn unmount(&self, how: Unmount) -> Result<()> {
         let at = self.at.clone();
-        cenote_rt::blocking(move || place::detach(&at, how == Unmount::Detach)).await?
+        if how != Unmount::Force {
+            return cenote_rt::blocking(move || place::detach(&at, how == Unmount::Detach)).await?;
+        }
+        let plain = at.clone();
+        match cenote_rt::blocking(move || place::detach(&plain, false)).await? {
+            Err(error) if error.kind() == Kind::Busy => {}
+            done => return done,
+        }
+        // What programs have written into memory that they share with files is still on its way.
+        let files = at.clone();
+        let flushed = cenote_rt::blocking(move || place::flush(&files));
+        cenote_rt::until(FLUSH_PATIENCE, flushed).await;
+        cenote_rt::blocking(move || place::cut_off(&at)).await?
     }
 
     /// Closes snapshots that were looked at below `.zfs` and that nobody reads just now: for who is

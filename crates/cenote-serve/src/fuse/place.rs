@@ -64,19 +64,25 @@ fn is_ours(at: &Path) -> Result<bool> {
     Ok(type_at(&table, at).is_some_and(|kind| kind == TYPE))
 }
 
-/// The type of what is mounted at a place: of several the last, which hides the others.
-fn type_at(table: &[u8], at: &Path) -> Option<Vec<u8>> {
+/// What the table says of what is mounted at a place: of several the last, which hides the others.
+fn fields_at<'a>(table: &'a [u8], at: &Path) -> Option<Vec<&'a [u8]>> {
+    let lines = table.split(|byte| *byte == b'\n');
+    let mut lines = lines.map(|line| line.split(|byte| *byte == b' ').collect::<Vec<_>>());
+    let is_at = |fields: &Vec<&[u8]>| {
+        fields.get(4).is_some_and(|place| unescape(place).as_bytes() == at.as_os_str().as_bytes())
+    };
     let mut found = None;
-    for line in table.split(|byte| *byte == b'\n') {
-        let mut fields = line.split(|byte| *byte == b' ');
-        let Some(place) = fields.nth(4) else { continue };
-        if unescape(place).as_bytes() != at.as_os_str().as_bytes() {
-            continue;
-        }
-        // Options follow, as many as there are, up to a dash.
-        found = fields.skip_while(|field| *field != b"-").nth(1).map(<[u8]>::to_vec);
+    while let Some(fields) = lines.find(is_at) {
+        found = Some(fields);
     }
     found
+}
+
+/// The type of what is mounted at a place.
+fn type_at(table: &[u8], at: &Path) -> Option<Vec<u8>> {
+    let fields = fields_at(table, at)?.into_iter();
+    // Behind the options, as many as there are, and a dash.
+    fields.skip(5).skip_while(|field| *field != b"-").nth(1).map(<[u8]>::to_vec)
 }
 
 /// Blanks and the like are written as a backslash and three octal digits.
@@ -123,6 +129,39 @@ pub(super) fn detach(at: &Path, is_lazy: bool) -> Result<()> {
         }
         Err(error) => Err(failed(error.into(), Kind::Io)),
     }
+}
+
+/// Has the kernel hand over the pages that it has not written yet.
+pub(super) fn flush(at: &Path) {
+    if let Ok(folder) = std::fs::File::open(at) {
+        // Who cannot be asked is about to be cut off.
+        let _ = rustix::fs::syncfs(&folder);
+    }
+}
+
+/// Unmounts what is in use: whoever uses it gets errors from now on. Without root, for which the
+/// kernel has no way, it is only taken out of sight, but where the connection can be ended.
+///
+/// # Errors
+/// `Kind::Io`
+pub(super) fn cut_off(at: &Path) -> Result<()> {
+    if unmount(at, UnmountFlags::FORCE | UnmountFlags::DETACH).is_ok() {
+        return Ok(());
+    }
+    let connection = connection(at);
+    detach(at, true)?;
+    if let Some(connection) = connection {
+        let _ = std::fs::write(connection, "1");
+    }
+    Ok(())
+}
+
+/// The file that ends a connection, which belongs to who has mounted.
+fn connection(at: &Path) -> Option<PathBuf> {
+    let table = std::fs::read(MOUNTS).ok()?;
+    let fields = fields_at(&table, at)?;
+    let (_, number) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
+    Some(Path::new("/sys/fs/fuse/connections").join(number).join("abort"))
 }
 
 /// Gives a mount other options.

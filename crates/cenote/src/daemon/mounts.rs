@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cenote_cli::{CommandResult, Exit, MountWish};
+use cenote_cli::{Aside, CommandResult, Exit, MountWish};
 use cenote_fs::Mount;
 use cenote_pool::engine::Engine;
 use cenote_pool::props::{PropValue, dataset_property};
@@ -190,6 +190,59 @@ impl Mounts {
         }
     }
 
+    /// Unmounts those of the file systems that are mounted: all of them, or none.
+    pub(super) async fn set_aside(
+        &self,
+        datasets: &[String],
+        is_forced: bool,
+    ) -> Result<Vec<Aside>, Exit> {
+        let _changing = self.changing.lock().await;
+        let mut aside = Vec::new();
+        for object in self.deepest_first() {
+            let found = self.state().mounted.get(&object).map(Mounted::aside);
+            let Some((dataset, before)) = found else { continue };
+            if !datasets.contains(&dataset) {
+                continue;
+            }
+            if let Err(exit) = self.end(object, is_forced).await {
+                let back = self.back(&aside).await.err();
+                let failures: Vec<Exit> = std::iter::once(exit).chain(back).collect();
+                return first(&failures).map(|()| aside);
+            }
+            aside.push(before);
+        }
+        Ok(aside)
+    }
+
+    /// Mounts again what was set aside, where its properties say now.
+    pub(super) async fn bring_back(&self, aside: &[Aside]) -> CommandResult {
+        let _changing = self.changing.lock().await;
+        self.back(aside).await
+    }
+
+    async fn back(&self, aside: &[Aside]) -> CommandResult {
+        let mut failures = Vec::new();
+        // Each before those below it.
+        for mut now in self.wanted().await? {
+            let Some(before) = aside.iter().find(|before| before.object == now.object) else {
+                continue;
+            };
+            self.state().knows(&now);
+            let is_mounted = self.state().mounted.contains_key(&now.object);
+            if is_mounted || now.canmount == CANMOUNT_OFF || now.is_locked {
+                continue;
+            }
+            let mut options = now.options.clone();
+            if now.place.is_none() && now.mountpoint == before.mountpoint {
+                // Where it is was never a matter of its properties.
+                now.place = Some(before.place.clone());
+                options = before.options.clone();
+            }
+            failures.extend(self.start(&now, &options).await.err());
+        }
+        first(&failures)
+    }
+
     /// Unmounts everything, the deepest first.
     pub(super) async fn unmount_all(&self, is_forced: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
@@ -258,6 +311,7 @@ impl Mounts {
     async fn adjust(&self, mounted: &Mounted, now: &Wanted) -> CommandResult {
         let (before, mut options) = (&mounted.wanted.options, mounted.options.clone());
         if *before == now.options {
+            self.note(now);
             return Ok(());
         }
         // What was set goes before what the mount was given; the rest stays.
@@ -344,7 +398,7 @@ impl Mounts {
 
     async fn end(&self, object: u64, is_forced: bool) -> CommandResult {
         let Some(mounted) = self.state().mounted.get(&object).cloned() else { return Ok(()) };
-        let how = if is_forced { Unmount::Detach } else { Unmount::Plain };
+        let how = if is_forced { Unmount::Force } else { Unmount::Plain };
         if let Err(error) = mounted.fuse.unmount(how).await {
             let at = mounted.fuse.at().display();
             let why = match error.kind() {
@@ -353,7 +407,7 @@ impl Mounts {
             };
             return Err(Exit::failed(format!("cannot unmount '{at}': {why}")));
         }
-        // What was detached ends with its last user, who may take his time.
+        // Its last request may take its time; without root so may its last user.
         cenote_rt::until(PATIENCE, mounted.fuse.ended()).await;
         self.state().mounted.remove(&object);
         self.engine.presence().unmounted(object);
@@ -429,11 +483,26 @@ impl Mounts {
     }
 }
 
+impl Mounted {
+    /// Its dataset, and what it takes to have it again.
+    fn aside(&self) -> (String, Aside) {
+        let aside = Aside {
+            object: self.wanted.object,
+            mountpoint: self.wanted.mountpoint.clone(),
+            place: self.fuse.at().to_owned(),
+            options: self.options.clone(),
+        };
+        (self.wanted.dataset.clone(), aside)
+    }
+}
+
 impl Wanted {
-    /// Whether what was mounted so stays where it is.
+    /// Whether what was mounted so stays where it is. A name moves nothing that properties do not
+    /// mount.
     fn stays(&self, now: &Self) -> bool {
-        (&self.dataset, &self.mountpoint) == (&now.dataset, &now.mountpoint)
-            && now.canmount != CANMOUNT_OFF
+        let is_elsewhere = self.mountpoint != now.mountpoint
+            || self.mountpoint.starts_with('/') && self.dataset != now.dataset;
+        !is_elsewhere && now.canmount != CANMOUNT_OFF
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cenote_cli::cache_file;
-use cenote_cli::{CommandResult, Exit, Host, MountWish, Taken};
+use cenote_cli::{Aside, CommandResult, Exit, Host, MountWish, Taken};
 use cenote_pool::engine::{Engine, EventLog};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
@@ -301,6 +301,21 @@ impl Host for Pools {
         if let Ok(held) = self.held(pool) {
             held.mounts.let_go_of_snapshots();
         }
+    }
+
+    fn set_aside<'a>(
+        &'a self,
+        datasets: &'a [String],
+        is_forced: bool,
+    ) -> BoxFuture<'a, Result<Vec<Aside>, Exit>> {
+        Box::pin(async move {
+            let Some(first) = datasets.first() else { return Ok(Vec::new()) };
+            self.of_dataset(first)?.mounts.set_aside(datasets, is_forced).await
+        })
+    }
+
+    fn bring_back<'a>(&'a self, pool: &'a str, aside: Vec<Aside>) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move { self.held(pool)?.mounts.bring_back(&aside).await })
     }
 
     fn mounts(&self) -> Vec<(String, PathBuf)> {

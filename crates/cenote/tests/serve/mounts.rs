@@ -22,6 +22,17 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// `mount -t zfs`.
+fn mount_helper(house: &House, words: &[&str]) -> std::process::Output {
+    let link = house.path("mount.zfs");
+    if !link.exists() {
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cenote"), &link).unwrap();
+    }
+    let mut command = std::process::Command::new(&link);
+    command.args(words).env("CENOTE_STATE_DIR", house.path("state"));
+    command.output().unwrap()
+}
+
 #[test]
 fn options_of_mounts_go_before_properties() {
     if !has_fuse() {
@@ -68,13 +79,7 @@ fn options_of_mounts_go_before_properties() {
     assert_eq!(said, wanted);
 
     // Whoever mounts by himself says where.
-    let link = house.path("mount.zfs");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cenote"), &link).unwrap();
-    let helper = |words: &[&str]| {
-        let mut command = std::process::Command::new(&link);
-        command.args(words).env("CENOTE_STATE_DIR", house.path("state"));
-        command.output().unwrap()
-    };
+    let helper = |words: &[&str]| mount_helper(&house, words);
     fs::create_dir(house.path("legacy")).unwrap();
     let legacy = house.text("legacy");
     assert_eq!(helper(&["t/a", &legacy]).status.code(), Some(32), "not legacy");
@@ -156,6 +161,53 @@ fn properties_reach_what_is_mounted() {
     assert!(house.path("other/x").exists());
     house.run("zfs set canmount=off t/c");
     assert!(!house.path("other/x").exists());
+    house.run("zpool export t");
+}
+
+#[test]
+fn what_is_in_use_is_neither_moved_nor_destroyed() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-busy");
+    let at = house.text("at");
+    house.create(&at);
+    house.run("zfs create -p t/a/below");
+    house.run("zfs create -o mountpoint=legacy t/l");
+    fs::create_dir(house.path("legacy")).unwrap();
+    let legacy = house.text("legacy");
+    assert!(mount_helper(&house, &["t/l", &legacy]).status.success());
+    fs::write(house.path("at/a/file"), "kept").unwrap();
+    let mounts = house.run("zfs mount");
+    let mut open = fs::File::open(house.path("at/a/file")).unwrap();
+    // What lies below it is unmounted first, and comes back.
+    let busy = format!("cannot unmount '{at}/a': pool or dataset is busy\n");
+    for line in [
+        "zfs rename t/a t/b",
+        "zfs set mountpoint=/elsewhere t/a",
+        "zfs set canmount=off t/a",
+        "zfs destroy -r t/a",
+    ] {
+        let (_, said) = house.fails(line);
+        assert_eq!(said, busy, "{line}");
+        assert_eq!(house.run("zfs list -H -o name,canmount -r t/a"), "t/a\ton\nt/a/below\ton\n");
+        assert_eq!(house.run("zfs mount"), mounts, "{line}");
+    }
+    // What was mounted by somebody else than properties stays, whatever its name is.
+    house.run("zfs rename t/l t/m");
+    assert!(house.run("zfs mount").contains(&format!("{:<30}  {legacy}\n", "t/m")));
+    if !is_root() {
+        return;
+    }
+    // -f cuts off whoever is there.
+    house.run("zfs rename -f t/a t/b");
+    let mut text = String::new();
+    assert!(std::io::Read::read_to_string(&mut open, &mut text).is_err());
+    let open = fs::File::open(house.path("at/b/file")).unwrap();
+    house.run("zfs destroy -f -r t/b");
+    assert!(!house.path("at/b/file").exists());
+    assert_eq!(house.run("zfs list -H -o name"), "t\nt/m\n");
+    drop(open);
     house.run("zpool export t");
 }
 
