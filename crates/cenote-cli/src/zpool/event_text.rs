@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use cenote_pool::engine::{Deed, Event, EventLog, NotedEvent};
+use cenote_pool::engine::{Deed, Event, EventLog, NotedEvent, TrimTurn};
 use cenote_pool::status::state_name;
 use cenote_vdev::{VdevAux, VdevState};
 
@@ -30,6 +30,14 @@ pub(super) fn class(event: &Event) -> &'static str {
         Event::Bad { is_io: true, .. } => "ereport.fs.zfs.io",
         Event::Bad { is_io: false, .. } => "ereport.fs.zfs.checksum",
         Event::State { .. } => "resource.fs.zfs.statechange",
+        Event::Suspended(_) => "ereport.fs.zfs.io_failure",
+        Event::Trim { turn, .. } => match turn {
+            TrimTurn::Start => "sysevent.fs.zfs.trim_start",
+            TrimTurn::Resume => "sysevent.fs.zfs.trim_resume",
+            TrimTurn::Suspend => "sysevent.fs.zfs.trim_suspend",
+            TrimTurn::Cancel => "sysevent.fs.zfs.trim_cancel",
+            TrimTurn::Finish => "sysevent.fs.zfs.trim_finish",
+        },
         Event::Pool(deed) => match deed {
             Deed::Created => "sysevent.fs.zfs.pool_create",
             Deed::Imported => "sysevent.fs.zfs.pool_import",
@@ -108,7 +116,11 @@ pub(super) fn pairs(log: &EventLog, noted: &NotedEvent, known: Option<&Known>) -
             pairs.state("vdev_state", *state);
             pairs.path(known, *leaf);
         }
-        Event::Pool(_) => {}
+        Event::Trim { leaf, .. } => {
+            pairs.number("vdev_guid", *leaf);
+            pairs.path(known, *leaf);
+        }
+        Event::Suspended(_) | Event::Pool(_) => {}
     }
     let time = noted.time;
     let _ = writeln!(

@@ -144,6 +144,7 @@ impl Engine {
         label_aux(&spec).await?;
         let birth = Box::new(Birth { spec, salt });
         engine.run_task(birth).await?;
+        engine.suspension.tell(engine.events());
         engine.suspension.arm();
         engine.damage.note(Event::Pool(Deed::Created));
         Ok(engine)

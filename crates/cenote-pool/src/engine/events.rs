@@ -46,6 +46,30 @@ pub enum Event {
     },
     /// The pool came, or goes.
     Pool(Deed),
+    /// Devices do not take what must be written: the pool waits.
+    Suspended(String),
+    /// Discarding what is free on a leaf began, or ended.
+    Trim {
+        /// Guid of the leaf.
+        leaf: u64,
+        /// What it does now.
+        turn: TrimTurn,
+    },
+}
+
+/// What became of a trim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrimTurn {
+    /// It began.
+    Start,
+    /// It went on.
+    Resume,
+    /// It is held.
+    Suspend,
+    /// It was given up.
+    Cancel,
+    /// All is done.
+    Finish,
 }
 
 /// What became of a pool.

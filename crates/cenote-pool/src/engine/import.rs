@@ -102,6 +102,7 @@ impl Engine {
             // Other hosts are told before anybody may change anything.
             engine.sync().await?;
         }
+        engine.suspension.tell(engine.events());
         engine.suspension.arm();
         engine.damage.note(Event::Pool(Deed::Imported));
         Ok(engine)

@@ -69,7 +69,7 @@ use dsl::Context;
 pub use dsl::OpError;
 pub use dsl::deleg::GrantChange;
 pub use dsl::settings::Change as PropertyChange;
-pub use events::{Deed, Event, EventLog, NotedEvent};
+pub use events::{Deed, Event, EventLog, NotedEvent, TrimTurn};
 use heads::Heads;
 pub use heads::{Head, Ownership};
 pub use leafwork::{LeafWorkError, Stop, TrimOptions};

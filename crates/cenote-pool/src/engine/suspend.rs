@@ -20,7 +20,7 @@
 //! whoever opens it hears the error.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cenote_block::policy::WritePolicy;
 use cenote_block::{BlockStore, Content, Draft, ReadContext, WriteContext, Written};
@@ -31,6 +31,7 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result};
 
 use super::EngineError;
+use super::events::{Event, EventLog};
 
 /// What happens to those who want something of a suspended pool (property `failmode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -88,9 +89,26 @@ pub(super) struct Suspension {
     inner: Mutex<Inner>,
     changed: Notify,
     mode: AtomicU64,
+    /// Where it is told.
+    events: OnceLock<Arc<EventLog>>,
 }
 
 impl Suspension {
+    /// From now on whoever looks at these events sees when the pool is suspended.
+    pub(super) fn tell(&self, events: &Arc<EventLog>) {
+        self.events.get_or_init(|| Arc::clone(events));
+    }
+
+    /// Suspends the pool, unless it is.
+    fn set(&self, inner: &mut Inner, cause: Suspended) {
+        if inner.suspended.is_none() {
+            if let Some(events) = self.events.get() {
+                events.note(Event::Suspended(cause.to_string()));
+            }
+            inner.suspended = Some(cause);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,7 +151,7 @@ impl Suspension {
                 return Err(error);
             }
             if inner.turn == since {
-                inner.suspended.get_or_insert_with(|| Suspended::Io(error.to_string()));
+                self.set(&mut inner, Suspended::Io(error.to_string()));
             }
             since
         };
@@ -179,8 +197,10 @@ impl Suspension {
     pub(super) fn suspend(&self, cause: Suspended) {
         {
             let mut inner = self.lock();
-            if !matches!(inner.suspended, Some(Suspended::Multihost(_))) {
+            if inner.suspended.is_some() && matches!(cause, Suspended::Multihost(_)) {
                 inner.suspended = Some(cause);
+            } else {
+                self.set(&mut inner, cause);
             }
             // Where nobody could clear it, it does not come back.
             inner.is_abandoned |= !inner.is_armed;
@@ -334,6 +354,8 @@ mod tests {
     fn what_is_held_is_told_to_go_on() {
         simulate(1, async {
             let suspension = Arc::new(Suspension::default());
+            let events = Arc::new(EventLog::new("t", 7));
+            suspension.tell(&events);
             // Not before the pool stands.
             assert!(suspension.hold(0, broken()).await.is_err());
             suspension.arm();
@@ -348,6 +370,8 @@ mod tests {
             // One that comes late.
             suspension.hold(0, broken()).await.expect("resumed meanwhile");
             assert_eq!(suspension.cause(), None);
+            let told: Vec<_> = events.after(0).into_iter().map(|noted| noted.event).collect();
+            assert_eq!(told, [Event::Suspended("broken".into())]);
         })
         .expect("runtime");
     }

@@ -134,6 +134,7 @@ fn events_are_followed() {
     let d1 = house.text("pool/d1");
     house.run(&format!("zpool offline t {d1}"));
     house.run(&format!("zpool online t {d1}"));
+    house.run("zpool trim -w t");
     house.run("zpool export t");
     let mut classes = Vec::new();
     while classes.last().is_none_or(|class| class != "sysevent.fs.zfs.pool_export") {
@@ -142,7 +143,12 @@ fn events_are_followed() {
     }
     follower.kill().unwrap();
     follower.wait().unwrap();
-    for class in ["sysevent.fs.zfs.pool_create", "resource.fs.zfs.statechange"] {
+    for class in [
+        "sysevent.fs.zfs.pool_create",
+        "resource.fs.zfs.statechange",
+        "sysevent.fs.zfs.trim_start",
+        "sysevent.fs.zfs.trim_finish",
+    ] {
         assert!(classes.iter().any(|there| there == class), "{classes:?}");
     }
     let all = house.run("zpool events");

@@ -27,6 +27,7 @@ use cenote_rt::{Error, Kind, Result, monotonic, tunables};
 
 use super::Engine;
 use super::dsl::history;
+use super::events::{Event, TrimTurn};
 use super::ops::Request;
 pub(super) use auto::AutoTrim;
 use run::Runner;
@@ -290,7 +291,19 @@ impl Engine {
             }
             Ok(())
         })
-        .await
+        .await?;
+        let turn = if stop == Stop::Cancel { TrimTurn::Cancel } else { TrimTurn::Suspend };
+        for leaf in leaves {
+            self.note_trim(*leaf, kind, turn);
+        }
+        Ok(())
+    }
+
+    /// Tells what became of a trim; of other work there are no events.
+    fn note_trim(&self, leaf: u64, kind: LeafWorkKind, turn: TrimTurn) {
+        if kind == LeafWorkKind::Trim {
+            self.damage.note(Event::Trim { leaf, turn });
+        }
     }
 
     /// Stops everything that works on leaves, so that nothing of theirs is touched any more; how
@@ -346,12 +359,14 @@ impl Engine {
                     record::write(tx, target.zap, kind, &work)?;
                     let text = format!("vdev={} activated", target.path);
                     history::log_pool(tx, env, kind.name(), &text)?;
-                    begun.push((target.guid, work));
+                    let turn = if goes_on { TrimTurn::Resume } else { TrimTurn::Start };
+                    begun.push((target.guid, work, turn));
                 }
                 Ok(begun)
             })
             .await?;
-        for (leaf, work) in begun {
+        for (leaf, work, turn) in begun {
+            self.note_trim(leaf, kind, turn);
             self.run_leaf_work(leaf, kind, work);
         }
         Ok(())
@@ -409,6 +424,9 @@ impl Engine {
             let text = format!("vdev={} {deed}", target.path);
             history::log_pool(tx, env, kind.name(), &text)
         })
-        .await
+        .await?;
+        let is_complete = end == LeafWorkState::Complete;
+        self.note_trim(leaf, kind, if is_complete { TrimTurn::Finish } else { TrimTurn::Cancel });
+        Ok(())
     }
 }
