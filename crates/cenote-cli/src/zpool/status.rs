@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use cenote_fs::FileSystem;
+use cenote_ondisk::ddt::DdtStat;
 use cenote_pool::Pool;
+use cenote_pool::accounting::DedupStats;
 use cenote_pool::status::{PoolStatus, state_name};
 use serde_json::Map;
 
@@ -21,6 +23,14 @@ use crate::{err, out};
 
 /// Letter of `--power`.
 const POWER: char = '\u{4}';
+
+/// What stands above the table of dedup statistics.
+const DEDUP_HEAD: &str = concat!(
+    "\nbucket              allocated                       referenced          \n",
+    "______   ______________________________   ______________________________\n",
+    "refcnt   blocks   LSIZE   PSIZE   DSIZE   blocks   LSIZE   PSIZE   DSIZE\n",
+    "------   ------   -----   -----   -----   ------   -----   -----   -----\n",
+);
 
 /// Where message ids lead.
 pub(super) const MESSAGE_URL: &str = "https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-";
@@ -118,9 +128,6 @@ async fn one(pool: &Arc<Pool>, status: &PoolStatus, parsed: &Parsed) -> Result<S
         has_trim: parsed.has('t'),
     };
     text.push_str(&config_table::render(status, &options));
-    if parsed.has('D') {
-        text.push_str(&dedup(status));
-    }
     text.push('\n');
     match status.error_count {
         0 => text.push_str("errors: No known data errors\n"),
@@ -136,6 +143,9 @@ async fn one(pool: &Arc<Pool>, status: &PoolStatus, parsed: &Parsed) -> Result<S
             }
         }
     }
+    if parsed.has('D') {
+        text.push_str(&dedup(status));
+    }
     Ok(text)
 }
 
@@ -146,9 +156,36 @@ fn dedup(status: &PoolStatus) -> String {
         0 => "\n dedup: no DDT entries\n".to_owned(),
         blocks => {
             let size = nicenum::bytes_b(space.dedup.table_bytes);
-            format!("\n dedup: DDT entries {blocks}, size {size} on disk, 0B in core\n")
+            let head = format!("\n dedup: DDT entries {blocks}, size {size} on disk, 0B in core\n");
+            head + &dedup_table(&space.dedup)
         }
     }
+}
+
+/// Blocks of the dedup tables by how often they are referenced.
+fn dedup_table(dedup: &DedupStats) -> String {
+    let mut table = DEDUP_HEAD.to_owned();
+    let mut row = |count: &str, stat: &DdtStat| {
+        let number = nicenum::bytes;
+        let size = nicenum::bytes_b;
+        let _ = writeln!(
+            table,
+            "{count:>6}   {:>6}   {:>5}   {:>5}   {:>5}   {:>6}   {:>5}   {:>5}   {:>5}",
+            number(stat.blocks),
+            size(stat.lsize),
+            size(stat.psize),
+            size(stat.dsize),
+            number(stat.ref_blocks),
+            size(stat.ref_lsize),
+            size(stat.ref_psize),
+            size(stat.ref_dsize)
+        );
+    };
+    for (power, stat) in dedup.histogram.0.iter().enumerate().filter(|(_, stat)| stat.blocks > 0) {
+        row(&nicenum::bytes(1 << power), stat);
+    }
+    row("Total", &dedup.total);
+    table
 }
 
 /// Names of what is damaged, each object once.

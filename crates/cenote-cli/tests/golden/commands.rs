@@ -528,3 +528,26 @@ fn json_documents() {
         compare::assert_text(command, &ours, &wanted);
     }
 }
+
+/// What `zdb -DD` of OpenZFS prints of the same tables.
+#[test]
+fn dedup_tables() {
+    let Some(golden) = golden("g-classes") else { return };
+    let folder = golden.images();
+    let folder = folder.to_str().expect("UTF-8");
+    let said = succeeds(&["zpool", "--embedded", "-d", folder, "status", "-D", "g-classes"]);
+    let (_, table) = said.split_once("errors: No known data errors\n\n").expect("it comes last");
+    assert!(table.starts_with(" dedup: DDT entries 57, size "), "{table}");
+    let (_, table) = table.split_once("on disk, 0B in core\n").expect("sizes");
+    let wanted = [
+        "",
+        "bucket              allocated                       referenced          ",
+        "______   ______________________________   ______________________________",
+        "refcnt   blocks   LSIZE   PSIZE   DSIZE   blocks   LSIZE   PSIZE   DSIZE",
+        "------   ------   -----   -----   -----   ------   -----   -----   -----",
+        "     2       57   2.11M    864K    864K      134   6.18M   2.46M   2.46M",
+        " Total       57   2.11M    864K    864K      134   6.18M   2.46M   2.46M",
+        "",
+    ];
+    assert_eq!(table, wanted.join("\n"));
+}

@@ -44,6 +44,12 @@ impl DdtStat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DdtHistogram(pub [DdtStat; 64]);
 
+impl Default for DdtHistogram {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
 impl DdtHistogram {
     /// An empty one.
     pub const EMPTY: Self = Self(

@@ -17,10 +17,12 @@ use crate::mos;
 const DDT_PREFIX: &str = "DDT-";
 
 /// Sums over entries of the dedup tables.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DedupStats {
     /// Blocks stored and referenced, with their sizes.
     pub total: DdtStat,
+    /// The same by how often they are referenced.
+    pub histogram: Box<DdtHistogram>,
     /// Bytes that the tables themselves take.
     pub table_bytes: u64,
 }
@@ -75,9 +77,10 @@ pub(crate) async fn dedup(mos: &Arc<ObjSet>, directory: &[(String, Value)]) -> R
         for (_, histogram) in mos::entries(mos, object).await? {
             let histogram =
                 DdtHistogram::decode(&histogram.words()).map_err(mos::corrupt(object))?;
-            stats.total.add(&histogram.total());
+            stats.histogram.add(&histogram);
         }
     }
+    stats.total = stats.histogram.total();
     Ok(stats)
 }
 
@@ -120,7 +123,7 @@ mod tests {
         let clones = CloneStats { used: 787_456, saved: 1_578_496 };
         assert_eq!(clones.ratio(), 300);
         let total = DdtStat { dsize: 811_520, ref_dsize: 2_434_560, ..DdtStat::default() };
-        let stats = DedupStats { total, table_bytes: 0 };
+        let stats = DedupStats { total, ..DedupStats::default() };
         assert_eq!((stats.ratio(), stats.saved()), (300, 1_623_040));
     }
 }
