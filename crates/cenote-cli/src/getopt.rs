@@ -2,10 +2,12 @@
 //!
 //! The option string is the single fact to review against the manual page: a letter is an option,
 //! a letter with `:` takes an argument, `::` an optional one attached to it. Options and operands
-//! may be mixed; `--` ends the options. Long options are a table of names. OpenZFS's wording for
-//! what is wrong is "invalid option 'x'" and "missing argument for 'x' option", then the usage
-//! text and status 2 (research of scripts: some read the first line of it).
+//! may be mixed, unless `POSIXLY_CORRECT` is set; `--` ends the options. Long options
+//! are a table of names. OpenZFS's wording for what is wrong is "invalid option 'x'" and "missing
+//! argument for 'x' option", then the usage text and status 2 (research of scripts: some read the
+//! first line of it).
 
+use crate::environment;
 use crate::io::Exit;
 
 /// A long option: its name, whether it takes an argument, and the letter it stands for.
@@ -92,7 +94,8 @@ fn takes(optstring: &str, letter: char) -> Option<Takes> {
 
 /// Parses `args` by `optstring` and `longs`. A leading `+` stops at the first operand.
 pub fn parse(args: &[String], optstring: &str, longs: &[Long]) -> Result<Parsed, Exit> {
-    let stop_at_operand = optstring.starts_with('+');
+    let is_posix = environment::variable(environment::POSIX).is_some();
+    let stop_at_operand = optstring.starts_with('+') || is_posix;
     let mut parsed = Parsed::default();
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
@@ -191,6 +194,15 @@ mod tests {
         assert_eq!(parsed.operands, ["a", "b", "-c"]);
         assert!(parsed.has('H') && parsed.has('p') && !parsed.has('P'));
         assert_eq!((parsed.value('o'), parsed.value('d')), (Some("name,used"), Some("1")));
+    }
+
+    #[test]
+    fn whoever_wants_posix_has_options_first() {
+        let variables = vec![(environment::POSIX.into(), "".into())];
+        let line = args("-H a -p b");
+        let parsed = environment::lend(variables, || parse(&line, "Hp", &[])).expect("valid");
+        assert_eq!(parsed.operands, ["a", "-p", "b"]);
+        assert_eq!(parsed.options, [('H', None)]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use cenote_rt::{BoxFuture, Notify};
 use cenote_serve::fuse::MountOptions;
 
 use crate::accounts;
+use crate::environment::Variables;
 use crate::io::{CommandResult, Exit};
 
 /// Who has pools open.
@@ -141,6 +142,7 @@ pub struct Caller {
     gid: u32,
     folder: PathBuf,
     input: Option<Arc<OwnedFd>>,
+    environment: Variables,
     gone: Gone,
     /// Found out when it is asked for, once for a command.
     asker: Arc<OnceLock<Asker>>,
@@ -150,7 +152,19 @@ impl Caller {
     /// A user, in a working directory.
     #[must_use]
     pub fn new(uid: u32, gid: u32, folder: PathBuf) -> Self {
-        Self { uid, gid, folder, input: None, gone: Gone::default(), asker: Arc::default() }
+        let (environment, gone) = (Variables::new(), Gone::default());
+        Self { uid, gid, folder, input: None, environment, gone, asker: Arc::default() }
+    }
+
+    /// The same with variables of his environment.
+    #[must_use]
+    pub fn with_environment(self, environment: Variables) -> Self {
+        Self { environment, ..self }
+    }
+
+    /// The variables of his environment that are known.
+    pub(crate) fn environment(&self) -> &Variables {
+        &self.environment
     }
 
     /// The same with his standard input.

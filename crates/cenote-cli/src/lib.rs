@@ -7,6 +7,7 @@
 
 mod accounts;
 pub mod argument;
+pub mod environment;
 pub mod getopt;
 mod host;
 pub mod io;

@@ -3,7 +3,7 @@
 use crate::host::Session;
 use crate::io::{CommandResult, Exit, Io};
 use crate::usage::Tool;
-use crate::{err, out, source::Source, tunable, verbs, zdb, zfs, zpool};
+use crate::{environment, err, out, source::Source, tunable, verbs, zdb, zfs, zpool};
 
 const HELP: &str = "\
 usage: cenote COMMAND [ARGUMENTS]
@@ -62,6 +62,10 @@ const OPEN_VERBS: [&str; 18] = [
 
 /// Runs `zpool`, `zfs` or `tunable` (the tool's name first) in a session.
 pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
+    environment::lend(session.caller.environment().clone(), || run_here(session, args, io))
+}
+
+fn run_here(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     let result = match args {
         [tool, rest @ ..] if tool == "zpool" => in_session(Tool::Zpool, session, rest, io),
         [tool, rest @ ..] if tool == "zfs" => in_session(Tool::Zfs, session, rest, io),

@@ -20,17 +20,14 @@ use cenote_pool::import::{self, Candidate, FindError, Scan};
 use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, ScanOptions};
 use cenote_rt::{Error, Kind};
 
-use crate::argument;
 use crate::host::Session;
 use crate::io::{CommandResult, Exit};
+use crate::{argument, environment};
 
 /// Longest key that is read.
 pub(crate) const KEY_MAX: u64 = 4096;
 /// Where devices are looked for when no directory is named.
 const DEFAULT_DIRECTORY: &str = "/dev";
-/// Directories, with colons between them, to look in instead of that (of the daemon, where it
-/// looks).
-const PATH_VARIABLE: &str = "ZPOOL_IMPORT_PATH";
 
 /// Runs the asynchronous part of a command on all processors.
 pub fn run<T>(command: impl Future<Output = Result<T, Exit>>) -> Result<T, Exit> {
@@ -111,7 +108,10 @@ impl Source {
 
     /// The path that an argument stands for, from where the command was given.
     pub(crate) fn path(&self, text: &str) -> PathBuf {
-        let path = argument::path(text);
+        self.where_given(argument::path(text))
+    }
+
+    fn where_given(&self, path: PathBuf) -> PathBuf {
         match &self.session {
             Some(session) => session.caller.folder().join(path),
             None => path,
@@ -183,8 +183,9 @@ impl Source {
     pub async fn scan(&self) -> Result<Scan, Exit> {
         let mut paths: Vec<PathBuf> = self.paths.iter().map(|path| self.path(path)).collect();
         if paths.is_empty() {
-            let variable = std::env::var_os(PATH_VARIABLE);
-            paths.extend(variable.iter().flat_map(std::env::split_paths));
+            let variable = environment::variable(environment::IMPORT_PATH);
+            let named = variable.iter().flat_map(std::env::split_paths);
+            paths.extend(named.map(|path| self.where_given(path)));
         }
         if paths.is_empty() {
             paths.push(PathBuf::from(DEFAULT_DIRECTORY));

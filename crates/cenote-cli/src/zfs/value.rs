@@ -6,9 +6,8 @@
 use cenote_pool::props::userspace;
 use cenote_pool::props::{Form, PropRow, PropType, PropValue};
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 
-use crate::nicenum;
+use crate::{environment, nicenum};
 
 /// Space figures whose unit stands even behind zero.
 const SPACE: [&str; 7] = [
@@ -76,7 +75,7 @@ pub(crate) const CTIME: &str = "%a %b %e %H:%M:%S %Y";
 pub(crate) fn date(seconds: u64, format: &str) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     let time = Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH);
-    time.to_zoned(TimeZone::system()).strftime(format).to_string()
+    time.to_zoned(environment::time_zone()).strftime(format).to_string()
 }
 
 #[cfg(test)]

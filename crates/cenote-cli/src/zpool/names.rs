@@ -12,6 +12,7 @@ use std::path::Path;
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_pool::status::{VdevReport, vdev_name};
 
+use crate::environment;
 use crate::getopt::Parsed;
 
 /// Why a word means no vdev.
@@ -70,12 +71,12 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// What the options say.
+    /// What the options say, and the variables that stand for them.
     pub(super) fn of(parsed: &Parsed) -> Self {
         Self {
-            by_guid: parsed.has('g'),
-            follows_links: parsed.has('L'),
-            has_paths: parsed.has('P'),
+            by_guid: parsed.has('g') || environment::is_on(environment::BY_GUID),
+            follows_links: parsed.has('L') || environment::is_on(environment::FOLLOWS_LINKS),
+            has_paths: parsed.has('P') || environment::is_on(environment::HAS_PATHS),
             whole_disks: Vec::new(),
         }
     }

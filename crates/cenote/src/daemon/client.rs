@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use cenote_cli::environment;
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -72,8 +73,7 @@ pub(super) fn stop(place: &Place) -> std::io::Result<()> {
     let Some(mut stream) = connect(place) else {
         return Err(std::io::Error::other("it does not run"));
     };
-    let args = vec!["daemon".into(), "stop".into()];
-    if run(&mut stream, &Request { folder: "/".into(), args })? != 0 {
+    if run(&mut stream, &Request::of_daemon("stop"))? != 0 {
         return Err(std::io::Error::other("permission denied"));
     }
     // LOCK: it has this one until it has left everything in order.
@@ -88,5 +88,9 @@ fn start(place: &Place) -> std::io::Result<std::process::Child> {
         std::fs::OpenOptions::new().create(true).append(true).open(place.log())?.into();
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["daemon", "run", "--detached"]).current_dir("/").stdin(Stdio::null());
+    // What concerns a command is none of the next one's.
+    for name in environment::NAMES {
+        command.env_remove(name);
+    }
     command.stdout(log.try_clone()?).stderr(log).spawn()
 }

@@ -25,6 +25,7 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use cenote_cli::environment;
 use cenote_rt::Runtime;
 use cenote_serve::Signals;
 use rustix::fs::{FlockOperation, Mode, flock};
@@ -81,7 +82,8 @@ fn pass(tool: &str, words: &[std::ffi::OsString]) -> ExitCode {
         let mut stream = client::connect_or_start(&place)?;
         let mut args = vec![tool.into()];
         args.extend_from_slice(words.get(1..).unwrap_or_default());
-        client::run(&mut stream, &Request { folder: std::env::current_dir()?, args })
+        let (environment, folder) = (environment::own(), std::env::current_dir()?);
+        client::run(&mut stream, &Request { environment, folder, args })
     };
     match passed() {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
@@ -109,8 +111,7 @@ fn daemon(verb: Option<&str>) -> ExitCode {
                 println!("not running");
                 return ExitCode::FAILURE;
             };
-            let args = vec!["daemon".into(), "status".into()];
-            client::run(&mut stream, &Request { folder: "/".into(), args }).map(drop)
+            client::run(&mut stream, &Request::of_daemon("status")).map(drop)
         }
         Some("run") => serve(&place),
         Some(_) => {

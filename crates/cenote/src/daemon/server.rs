@@ -60,7 +60,7 @@ fn command(stream: &UnixStream, runtime: &Runtime, pools: &Arc<Pools>) -> std::i
     let peer = socket_peercred(stream)?;
     let (request, [stdin, stdout, stderr]) = receive(stream)?;
     let caller = Caller::new(peer.uid.as_raw(), peer.gid.as_raw(), request.folder);
-    let caller = caller.with_input(stdin);
+    let caller = caller.with_input(stdin).with_environment(request.environment);
     let gone = caller.gone();
     let args: Vec<String> =
         request.args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect();

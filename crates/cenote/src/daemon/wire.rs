@@ -1,20 +1,23 @@
 //! What a command sends to the daemon, and what it gets back.
 //!
 //! ```text
-//!   u32 magic | u32 bytes that follow | u32 words | words: u32 length, bytes     (little-endian)
+//!   u32 magic | u32 bytes that follow | u32 variables | u32 words | words: u32 length, bytes
 //!     `- with its first byte: descriptors of stdin, stdout, stderr
-//!   answer: u32 status
+//!   answer: u32 status                                                        (little-endian)
 //! ```
 //!
-//! Words are the working directory, the tool, and its arguments. The daemon trusts nobody who can
+//! Words are the names and values of variables of the environment, the working directory, the tool,
+//! and its arguments. The daemon trusts nobody who can
 //! reach its socket: a request has a bounded length, and who sends it is told by the kernel.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// What a request begins with: "cen1".
-const MAGIC: u32 = u32::from_le_bytes(*b"cen1");
+use cenote_cli::environment::Variables;
+
+/// What a request begins with: "cen2".
+const MAGIC: u32 = u32::from_le_bytes(*b"cen2");
 /// Bytes before the words.
 pub(super) const HEADER: usize = 8;
 /// The longest request: what a command line may have, and some more.
@@ -37,6 +40,8 @@ pub(super) enum BadRequest {
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {
+    /// What counts of the environment in which it was given.
+    pub(super) environment: Variables,
     /// Where it was given.
     pub(super) folder: PathBuf,
     /// The tool and its arguments.
@@ -44,12 +49,22 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// What is asked of the daemon itself.
+    pub(super) fn of_daemon(verb: &str) -> Self {
+        let args = vec!["daemon".into(), verb.into()];
+        Self { environment: Variables::new(), folder: "/".into(), args }
+    }
+
     /// The whole message.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let words: Vec<&[u8]> = std::iter::once(self.folder.as_os_str().as_bytes())
+        let variables = self.environment.iter().flat_map(|(name, value)| [name, value]);
+        let words: Vec<&[u8]> = variables
+            .map(|word| word.as_bytes())
+            .chain(std::iter::once(self.folder.as_os_str().as_bytes()))
             .chain(self.args.iter().map(|arg| arg.as_bytes()))
             .collect();
-        let mut body = (words.len() as u32).to_le_bytes().to_vec();
+        let mut body = (self.environment.len() as u32).to_le_bytes().to_vec();
+        body.extend_from_slice(&(words.len() as u32).to_le_bytes());
         for word in words {
             body.extend_from_slice(&(word.len() as u32).to_le_bytes());
             body.extend_from_slice(word);
@@ -76,7 +91,8 @@ impl Request {
 
     /// Takes the bytes behind the header apart.
     pub(super) fn decode(body: &[u8]) -> Result<Self, BadRequest> {
-        let (count, mut rest) = number(body)?;
+        let (variables, rest) = number(body)?;
+        let (count, mut rest) = number(rest)?;
         let mut words = Vec::new();
         for _ in 0..count {
             let (length, after) = number(rest)?;
@@ -85,8 +101,17 @@ impl Request {
             rest = after;
         }
         let mut words = words.into_iter();
+        let mut environment = Variables::new();
+        for _ in 0..variables {
+            let (Some(name), Some(value)) = (words.next(), words.next()) else {
+                return Err(BadRequest::Words);
+            };
+            environment.push((name, value));
+        }
         match (words.next(), rest.is_empty()) {
-            (Some(folder), true) => Ok(Self { folder: folder.into(), args: words.collect() }),
+            (Some(folder), true) => {
+                Ok(Self { environment, folder: folder.into(), args: words.collect() })
+            }
             _ => Err(BadRequest::Words),
         }
     }
@@ -104,6 +129,7 @@ mod tests {
     fn request() -> Request {
         let odd = OsString::from_vec(b"tank/\xff".to_vec());
         Request {
+            environment: vec![("TZ".into(), "".into()), ("A".into(), "b c".into())],
             folder: "/tmp/a b".into(),
             args: vec!["zfs".into(), "list".into(), odd, "".into()],
         }
@@ -128,10 +154,12 @@ mod tests {
         let longer = [body, &[0]].concat();
         assert_eq!(Request::decode(&longer), Err(BadRequest::Words));
         // Counts and lengths that lie ask for no memory.
-        let mut lying = body.to_vec();
-        lying[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(Request::decode(&lying), Err(BadRequest::Words));
-        assert_eq!(Request::decode(&0_u32.to_le_bytes()), Err(BadRequest::Words));
+        for field in [0, 4] {
+            let mut lying = body.to_vec();
+            lying[field..field + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+            assert_eq!(Request::decode(&lying), Err(BadRequest::Words));
+        }
+        assert_eq!(Request::decode(&[0; 8]), Err(BadRequest::Words));
         header[4..].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(Request::length(header), Err(BadRequest::Length(u32::MAX)));
         header[0] ^= 1;
