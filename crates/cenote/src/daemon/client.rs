@@ -87,7 +87,7 @@ fn start(place: &Place) -> std::io::Result<std::process::Child> {
     let log: OwnedFd =
         std::fs::OpenOptions::new().create(true).append(true).open(place.log())?.into();
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["daemon", "run", "--detached"]).current_dir("/").stdin(Stdio::null());
+    command.args(["daemon", "run", super::DETACHED]).current_dir("/").stdin(Stdio::null());
     // What concerns a command is none of the next one's.
     for name in environment::NAMES {
         command.env_remove(name);

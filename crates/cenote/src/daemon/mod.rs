@@ -45,6 +45,9 @@ It keeps what it remembers in CENOTE_STATE_DIR and listens on CENOTE_SOCKET. Vol
 'cenote:nbd=on' are served on nbd.sock there, and at CENOTE_NBD_LISTEN (HOST:PORT).
 ";
 
+/// What a command says to the daemon that it starts.
+const DETACHED: &str = "--detached";
+
 /// What `mount -t zfs` runs, a link to this program.
 const MOUNT_HELPER: &str = "mount.zfs";
 
@@ -62,7 +65,12 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
     let tool = tool.rsplit('/').next().unwrap_or_default().to_owned();
     let verb = words.get(1).map(|verb| verb.to_string_lossy().into_owned());
     match (&*tool, verb.as_deref()) {
-        ("daemon", verb) => Some(daemon(verb)),
+        ("daemon", verb) => {
+            if words.get(2).is_some_and(|word| *word == *DETACHED) {
+                detach();
+            }
+            Some(daemon(verb))
+        }
         ("zpool" | "zfs", Some(verb)) if is_for_daemon(verb) => Some(pass(&tool, words)),
         (MOUNT_HELPER, _) => Some(pass(&tool, words)),
         ("tunable", verb) if verb.is_none_or(is_for_daemon) => Some(pass(&tool, words)),
@@ -126,6 +134,21 @@ fn daemon(verb: Option<&str>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Lets go of what this process has from the command that started it: a pipe that a script reads to
+/// its end would never end, and its terminal's signals are not for us. To be called before anything
+/// is opened: what is open then is somebody else's.
+fn detach() {
+    const STDERR: i32 = 2;
+    let Ok(list) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers = list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    // The list itself is among them, and closed before they are.
+    let numbers: Vec<i32> = numbers.filter(|number| *number > STDERR).collect();
+    for number in numbers {
+        let _ = nix::unistd::close(number);
+    }
+    let _ = rustix::process::setsid();
 }
 
 /// Is the daemon.

@@ -131,6 +131,42 @@ fn commands_share_the_pools_of_the_daemon() {
     succeeds(&mut house.command(&["verify", "--leaks", "-d", &folder, "t"]));
 }
 
+/// The environment of who gives a command counts, and nothing that he has open stays open in the
+/// daemon that he starts.
+#[test]
+fn a_command_brings_its_environment_and_nothing_else() {
+    let house = House::new("daemon-environment");
+    let marker = house.path("marker");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec 9>\"$1\"; exec \"$0\" zpool list", env!("CARGO_BIN_EXE_cenote")]);
+    shell.arg(&marker).env("CENOTE_STATE_DIR", house.path("state")).env("TZ", "XYZ-5");
+    succeeds(&mut shell);
+    let lock = std::fs::read_to_string(house.path("state/daemon.lock")).unwrap();
+    let folder = format!("/proc/{}/fd", lock.trim());
+    let open: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
+    let links = open.into_iter().filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    assert!(links.into_iter().all(|link| link != marker));
+
+    house.create("none");
+    let said = |name: &str, value: &str, line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = house.command(&words).env(name, value).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    assert_eq!(said("A", "", "zfs list t -H -o name"), (Some(0), "t\n".into()));
+    let (status, text) = said("POSIXLY_CORRECT", "", "zfs list t -H -o name");
+    assert!(status == Some(1) && text.contains("cannot open '-H': dataset does not"), "{text}");
+    let history = |zone: &str| said("TZ", zone, "zpool history t").1[..60].to_owned();
+    assert_ne!(history("XYZ-7"), history("XYZ+7"));
+    let guids = said("ZPOOL_VDEV_NAME_GUID", "1", "zpool status t").1;
+    assert!(!guids.contains("mirror-0") && !guids.contains("d0"), "{guids}");
+    assert!(said("ZPOOL_VDEV_NAME_GUID", "0", "zpool status t").1.contains("mirror-0"));
+    house.run("zpool export t");
+    let (_, found) = said("ZPOOL_IMPORT_PATH", "pool", "zpool import");
+    assert!(found.contains("pool: t"), "{found}");
+}
+
 #[test]
 fn file_systems_are_where_their_properties_say() {
     if !has_fuse() {
