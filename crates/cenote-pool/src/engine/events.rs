@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cenote_ondisk::bookmark::Bookmark;
+use cenote_rt::Notify;
 use cenote_vdev::VdevState;
 
 /// Events that are kept.
@@ -113,6 +114,8 @@ pub struct EventLog {
     pub guid: u64,
     // Held for a few instructions, never across I/O.
     ring: Mutex<Ring>,
+    /// Tells that there is something new.
+    news: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -129,7 +132,13 @@ fn number() -> u64 {
 
 impl EventLog {
     pub(super) fn new(pool: &str, guid: u64) -> Self {
-        Self { id: number(), pool: pool.to_owned(), guid, ring: Mutex::default() }
+        Self {
+            id: number(),
+            pool: pool.to_owned(),
+            guid,
+            ring: Mutex::default(),
+            news: Notify::new(),
+        }
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
@@ -145,6 +154,13 @@ impl EventLog {
         }
         // Under the lock: numbers of a ring are in order.
         ring.events.push_back(NotedEvent { eid: number(), time, event });
+        drop(ring);
+        self.news.notify_waiters();
+    }
+
+    /// Ends with the next event that is noted after this was called.
+    pub fn told(&self) -> impl Future<Output = ()> + Send + '_ {
+        self.news.notified()
     }
 
     /// The events that are kept, from the oldest, whose numbers are greater than `after`.

@@ -18,6 +18,7 @@ use cenote_rt::net::{Address, Listener};
 use cenote_rt::{BoxFuture, Error, Result};
 use cenote_serve::nbd::{self, Exports, Offer, Offers, Server};
 
+use super::log;
 use super::place::Place;
 use super::pools::Pools;
 
@@ -123,14 +124,19 @@ pub(super) async fn serve(
     if let Some(socket) = socket {
         match Listener::over(socket, place.nbd()) {
             Ok(listener) => servers.push(Server::on(listener, Arc::clone(exports))),
-            Err(error) => eprintln!("{}: {error}", place.nbd().display()),
+            Err(error) => {
+                let path = place.nbd();
+                log::warn("volumes not exported", &[("path", &path.display()), ("cause", &error)]);
+            }
         }
     }
     if let Some(address) = &place.nbd_listen {
         let address = Address::Tcp(address.clone());
         match Server::start(Arc::clone(exports), &address).await {
             Ok(server) => servers.push(server),
-            Err(error) => eprintln!("cannot export volumes at {address}: {error}"),
+            Err(error) => {
+                log::warn("volumes not exported", &[("address", &address), ("cause", &error)]);
+            }
         }
     }
     servers

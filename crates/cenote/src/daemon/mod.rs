@@ -12,6 +12,7 @@
 
 mod client;
 mod exports;
+mod log;
 mod mounts;
 mod place;
 mod pools;
@@ -43,6 +44,7 @@ usage: cenote daemon [start|stop|status|run]
   run     runs it here, until SIGTERM, SIGINT or SIGHUP
 It keeps what it remembers in CENOTE_STATE_DIR and listens on CENOTE_SOCKET. Volumes with
 'cenote:nbd=on' are served on nbd.sock there, and at CENOTE_NBD_LISTEN (HOST:PORT).
+CENOTE_LOG (error, warn, info, debug, off) says what it logs.
 ";
 
 /// What a command says to the daemon that it starts.
@@ -169,8 +171,20 @@ fn serve(place: &Place) -> std::io::Result<()> {
         None => listen(&place.socket, 0o666)?,
     };
     let volumes = listen(&place.nbd(), 0o600);
-    let volumes = volumes.inspect_err(|error| eprintln!("{}: {error}", place.nbd().display()));
+    let volumes = volumes.inspect_err(|error| {
+        let socket = place.nbd();
+        log::warn("no socket for volumes", &[("path", &socket.display()), ("cause", error)]);
+    });
     let signals = Signals::block().map_err(failed)?;
+    log::catch_panics();
+    log::info(
+        "daemon started",
+        &[
+            ("version", &env!("CARGO_PKG_VERSION")),
+            ("process", &std::process::id()),
+            ("state", &place.state.display()),
+        ],
+    );
     let place = place.clone();
     let served = cenote_rt::block_on(0, async move {
         let pools = Pools::open(&place).await;
@@ -188,10 +202,11 @@ fn serve(place: &Place) -> std::io::Result<()> {
         }
         for server in servers {
             if let Err(error) = server.stop().await {
-                eprintln!("{error}");
+                log::warn("volumes not closed in order", &[("cause", &error)]);
             }
         }
         pools.close().await;
+        log::info("daemon stopped", &[]);
         Ok(())
     });
     drop(lock);

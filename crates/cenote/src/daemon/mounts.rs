@@ -18,6 +18,8 @@ use cenote_pool::{Dataset, DatasetKind};
 use cenote_rt::{AsyncMutex, Kind};
 use cenote_serve::fuse::{self, FuseMount, MountOptions, Unmount};
 
+use super::log;
+
 /// `canmount`: mounted with all others.
 const CANMOUNT_OFF: u64 = 0;
 const CANMOUNT_ON: u64 = 1;
@@ -257,7 +259,7 @@ impl Mounts {
         let _changing = self.changing.lock().await;
         for object in self.deepest_first() {
             if let Err(exit) = self.end(object, true).await {
-                eprintln!("{}", exit.message());
+                log::warn("not unmounted", &[("cause", &exit.message())]);
             }
         }
     }
@@ -391,6 +393,7 @@ impl Mounts {
         let fuse = FuseMount::start(mount, place, options).await;
         let fuse = Arc::new(fuse.map_err(|error| cannot(error.to_string()))?);
         self.tell(wanted.object, options);
+        log::info("mounted", &[("dataset", dataset), ("at", &fuse.at().display())]);
         let mounted = Mounted { fuse, wanted: wanted.clone(), options: options.clone() };
         self.state().mounted.insert(wanted.object, mounted);
         Ok(())
@@ -410,6 +413,8 @@ impl Mounts {
         // Its last request may take its time; without root so may its last user.
         cenote_rt::until(PATIENCE, mounted.fuse.ended()).await;
         self.state().mounted.remove(&object);
+        let (dataset, at) = (&mounted.wanted.dataset, mounted.fuse.at().display());
+        log::info("unmounted", &[("dataset", dataset), ("at", &at), ("forced", &is_forced)]);
         self.engine.presence().unmounted(object);
         Ok(())
     }

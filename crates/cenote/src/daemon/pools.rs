@@ -5,7 +5,7 @@
 //! finds the pool again. A pool that cannot be opened when it starts stays in the file.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -19,6 +19,7 @@ use cenote_rt::BoxFuture;
 use cenote_serve::nbd::Exports;
 
 use super::exports::Volumes;
+use super::log::{self, Level};
 use super::mounts::Mounts;
 use super::place::Place;
 use super::watch::Watch;
@@ -79,7 +80,11 @@ impl Pools {
                     pools.open_again(guid, candidate).await;
                 }
             }
-            Err(exit) => eprintln!("{}: {}", file.display(), exit.message()),
+            Err(exit) => log::log(
+                Level::Error,
+                "cache file not read",
+                &[("path", &file.display()), ("cause", &exit.message())],
+            ),
         }
         pools
     }
@@ -99,7 +104,7 @@ impl Pools {
 
     async fn open_again(&self, guid: u64, candidate: Option<&Candidate>) {
         let Some(candidate) = candidate else {
-            eprintln!("pool {guid}: no device of it is there");
+            log::warn("pool not found", &[("guid", &guid)]);
             return;
         };
         let options = OpenOptions { host: Some(import::Host::current()), ..OpenOptions::default() };
@@ -112,10 +117,15 @@ impl Pools {
             Ok(engine) => {
                 let how = Taken { cache_file: Some(self.place.pools()), ..Taken::default() };
                 if let Err(exit) = self.hold(engine, how).await {
-                    eprintln!("pool {}: {}", candidate.name(), exit.message());
+                    let fields: &[(&str, &dyn Display)] =
+                        &[("pool", &candidate.name()), ("cause", &exit.message())];
+                    log::warn("pool not in order", fields);
                 }
             }
-            Err(exit) => eprintln!("pool {}: {}", candidate.name(), exit.message()),
+            Err(exit) => log::warn(
+                "pool not opened",
+                &[("pool", &candidate.name()), ("cause", &exit.message())],
+            ),
         }
     }
 
@@ -128,7 +138,7 @@ impl Pools {
         for (name, held) in open {
             held.mounts.leave().await;
             if let Err(error) = held.engine.rest().await {
-                eprintln!("pool {name}: {error}");
+                log::warn("pool not left in order", &[("pool", &name), ("cause", &error)]);
             }
         }
     }
@@ -224,6 +234,7 @@ impl Pools {
             let (name, list) = engine.config_list();
             cache_file::write(file, &name, list)?;
         }
+        drop(cenote_rt::spawn(log::follow(Arc::clone(engine.events()))));
         let mounts = Arc::new(Mounts::new(&engine));
         let is_leaving = Arc::default();
         let held = Held { engine, mounts: Arc::clone(&mounts), remembered, is_leaving };

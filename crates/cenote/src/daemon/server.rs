@@ -9,6 +9,7 @@
 //! Commands are synchronous functions over the engine's tasks, so each has a thread; the engine's
 //! own work goes on in the runtime and outlives them.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufWriter, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -24,6 +25,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt::socket_peercred,
 };
 
+use super::log::{self, Level};
 use super::pools::Pools;
 use super::wire::{HEADER, Request};
 
@@ -45,12 +47,12 @@ pub(super) fn serve(listener: &UnixListener, runtime: &Runtime, pools: &Arc<Pool
         let (runtime, pools, running) = (runtime.clone(), Arc::clone(pools), Arc::clone(&running));
         let work = move || {
             if let Err(error) = command(&stream, &runtime, &pools) {
-                eprintln!("a command was not run: {error}");
+                log::warn("command not run", &[("cause", &error)]);
             }
             running.fetch_sub(1, Ordering::AcqRel);
         };
         if let Err(error) = std::thread::Builder::new().name("command".to_owned()).spawn(work) {
-            eprintln!("a command was not run: {error}");
+            log::warn("command not run", &[("cause", &error)]);
         }
     }
 }
@@ -59,7 +61,8 @@ pub(super) fn serve(listener: &UnixListener, runtime: &Runtime, pools: &Arc<Pool
 fn command(stream: &UnixStream, runtime: &Runtime, pools: &Arc<Pools>) -> std::io::Result<()> {
     let peer = socket_peercred(stream)?;
     let (request, [stdin, stdout, stderr]) = receive(stream)?;
-    let caller = Caller::new(peer.uid.as_raw(), peer.gid.as_raw(), request.folder);
+    let uid = peer.uid.as_raw();
+    let caller = Caller::new(uid, peer.gid.as_raw(), request.folder);
     let caller = caller.with_input(stdin).with_environment(request.environment);
     let gone = caller.gone();
     let args: Vec<String> =
@@ -90,6 +93,9 @@ fn command(stream: &UnixStream, runtime: &Runtime, pools: &Arc<Pools>) -> std::i
         1
     });
     drop(out);
+    let line = args.join(" ");
+    let fields: &[(&str, &dyn Display)] = &[("uid", &uid), ("line", &line), ("status", &status)];
+    log::log(Level::Debug, "command", fields);
     let mut stream = stream;
     let answered = stream.write_all(&status.to_le_bytes());
     stream.shutdown(std::net::Shutdown::Both).ok();

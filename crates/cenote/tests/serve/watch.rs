@@ -57,13 +57,21 @@ fn tunables_are_set_by_commands_and_by_files() {
     until("the file says it as others do", || read(&file) == "9\n");
     std::fs::write(&file, "never").unwrap();
     until("what is no number is taken back", || read(&file) == "9\n");
-    assert!(read(&house.path("state/daemon.log")).contains("'never' is not a decimal or 0x"));
+    let log = read(&house.path("state/daemon.log"));
+    let warning =
+        "level=warn event=\"tunable not set\" name=zfs_txg_timeout cause=\"'never' is not";
+    assert!(log.contains(warning), "{log}");
     // The cache of a pool that is open follows.
     house.create("none");
     std::fs::write(house.path("state/parameters/zfs_arc_max"), "16777216").unwrap();
     let capacity = "cenote_cache_capacity_bytes{pool=\"t\"} 16777216\n";
     until("the cache is smaller", || page(&house, "/metrics").contains(capacity));
     house.run("daemon stop");
+    let log = read(&house.path("state/daemon.log"));
+    for event in ["\"daemon started\" version=", "\"pool created\" pool=t", "\"daemon stopped\""] {
+        assert!(log.contains(&format!(" level=info event={event}")), "{event}\n{log}");
+    }
+    assert!(log.lines().all(|line| line.starts_with("time=")), "{log}");
     assert!(!file.exists());
     assert_eq!(house.run("tunable get zfs_txg_timeout"), "5\n");
 }

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::super::log;
 use cenote_block::{CacheStats, StoreStats};
 use cenote_pool::engine::{ActivityCounts, Engine};
 use cenote_pool::status::{VdevReport, state_name};
@@ -60,7 +61,9 @@ pub(super) async fn collect(engines: &[Arc<Engine>]) -> Vec<PoolFigures> {
     for engine in engines {
         match of_pool(engine).await {
             Ok(figures) => all.push(figures),
-            Err(error) => eprintln!("figures of pool {}: {error}", engine.name()),
+            Err(error) => {
+                log::warn("no figures", &[("pool", &engine.name()), ("cause", &error)]);
+            }
         }
     }
     all

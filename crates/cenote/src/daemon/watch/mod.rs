@@ -22,6 +22,7 @@ use std::time::Duration;
 use cenote_cli::Host;
 use cenote_rt::{Notify, Runtime, tunables};
 
+use super::log;
 use super::place::Place;
 use super::pools::Pools;
 use http::Page;
@@ -40,7 +41,10 @@ pub(super) struct Watch {
 
 /// Tells what could not be done at a path.
 fn told<T>(at: &Path, done: std::io::Result<T>) -> Option<T> {
-    done.inspect_err(|error| eprintln!("{}: {error}", at.display())).ok()
+    let failed = |error: &std::io::Error| {
+        log::warn("not shown", &[("path", &at.display()), ("cause", error)]);
+    };
+    done.inspect_err(failed).ok()
 }
 
 impl Watch {

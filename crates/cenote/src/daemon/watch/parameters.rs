@@ -20,6 +20,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::super::log;
 use cenote_rt::tunables::{self, Tunable};
 use rustix::fs::inotify;
 
@@ -57,7 +58,8 @@ impl Parameters {
         let looking = Arc::clone(&parameters);
         std::thread::Builder::new().name("parameters".to_owned()).spawn(move || {
             if let Err(error) = looking.look(watch, act) {
-                eprintln!("{}: {error}", looking.folder.display());
+                let folder = looking.folder.display();
+                log::warn("files of tunables not watched", &[("path", &folder), ("cause", &error)]);
             }
         })?;
         Ok(parameters)
@@ -118,7 +120,7 @@ impl Parameters {
         let before = tunable.get();
         let set = tunable.parse(text.trim()).and_then(|value| tunable.set(value));
         if let Err(error) = set {
-            eprintln!("{}: {error}", self.folder.join(tunable.name).display());
+            log::warn("tunable not set", &[("name", &tunable.name), ("cause", &error)]);
         }
         if text == line(tunable) {
             shown.insert(tunable.name, tunable.get());
@@ -145,7 +147,9 @@ impl Parameters {
             Ok(()) => {
                 shown.insert(tunable.name, tunable.get());
             }
-            Err(error) => eprintln!("{}: {error}", draft.display()),
+            Err(error) => {
+                log::warn("file not written", &[("path", &draft.display()), ("cause", &error)]);
+            }
         }
     }
 }
