@@ -24,6 +24,7 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, Semaphore, tunables};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
@@ -35,6 +36,10 @@ use crate::{Device, DeviceInfo, OpenMode};
 mod ways;
 
 use ways::{fill, store, store_cached, sync};
+
+/// How often what somebody holds is asked for, and the pause between.
+const CLAIM_TRIES: u32 = 20;
+const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 
 /// Alignment of offset, length and memory from which on a direct read is tried.
 const DIRECT_ALIGN: usize = 4096;
@@ -62,6 +67,20 @@ pub struct FileDevice {
     depth: Arc<Semaphore>,
     /// Whether the page cache can be asked without waiting.
     has_nowait: std::sync::atomic::AtomicBool,
+}
+
+/// Tries again for a moment what is refused because somebody has the file. A process that is being
+/// started holds what its parent had open until it runs its program, so a device that was just
+/// closed may look taken.
+#[expect(clippy::disallowed_methods, reason = "files are opened by threads that may wait")]
+fn patiently<T>(mut claim: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    for _ in 1..CLAIM_TRIES {
+        match claim() {
+            Err(Errno::BUSY | Errno::WOULDBLOCK) => std::thread::sleep(CLAIM_PAUSE),
+            done => return done,
+        }
+    }
+    claim()
 }
 
 impl FileDevice {
@@ -100,17 +119,15 @@ impl FileDevice {
                 OpenMode::Exclusive => OFlags::RDWR,
             };
         let in_use = || Error::new(Kind::Busy, OpenError::InUse(name.clone()));
-        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
-            Errno::BUSY => in_use(),
+        let claimed = |error| match error {
+            Errno::BUSY | Errno::WOULDBLOCK => in_use(),
             error => failed(error),
-        })?;
-        let file = File::from(file);
+        };
+        let open = || rustix::fs::open(path, flags, Mode::empty());
+        let file = File::from(patiently(open).map_err(claimed)?);
         if mode == OpenMode::Exclusive {
             let lock = FlockOperation::NonBlockingLockExclusive;
-            rustix::fs::flock(&file, lock).map_err(|error| match error {
-                Errno::WOULDBLOCK => in_use(),
-                error => failed(error),
-            })?;
+            patiently(|| rustix::fs::flock(&file, lock)).map_err(claimed)?;
         }
         let info = describe(&file, name.clone(), is_block_device).map_err(failed)?;
         let is_direct = match tunables::DIRECT_IO.get() {

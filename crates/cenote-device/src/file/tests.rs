@@ -110,16 +110,24 @@ fn a_truncated_file_is_an_error_not_a_hang() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the lock is the kernel's, and so is its time")]
 fn opening_says_why_not() {
     let missing = FileDevice::open("/nonexistent/cenote", OpenMode::ReadOnly).expect_err("missing");
     assert_eq!(missing.kind(), Kind::NotFound);
     let folder = FileDevice::open(std::env::temp_dir(), OpenMode::ReadOnly).expect_err("folder");
     assert!(matches!(folder.cause(), Some(OpenError::NotADevice(_))), "{folder}");
     let sample = Sample::new("lock");
-    let _held = FileDevice::open(&sample.0, OpenMode::Exclusive).expect("first");
+    let held = FileDevice::open(&sample.0, OpenMode::Exclusive).expect("first");
     let second = FileDevice::open(&sample.0, OpenMode::Exclusive).expect_err("second");
     assert_eq!(second.kind(), Kind::Busy);
     FileDevice::open(&sample.0, OpenMode::ReadOnly).expect("readers take no lock");
+    // As a process does that is being started: for a moment.
+    let closing = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(held);
+    });
+    FileDevice::open(&sample.0, OpenMode::Exclusive).expect("it is closed soon");
+    closing.join().expect("no panic");
 }
 
 /// A device of that many zeros, removed when the sample is dropped.
