@@ -173,6 +173,11 @@ pub(super) fn set_attributes(op: &mut Op<'_, '_>, inode: &Inode, wish: &SetAttri
         mtime: time(wish.mtime),
         xvattr,
     };
+    // What is made in a directory takes its project over, and records of names do not tell of that:
+    // they must be replayed behind this one.
+    if inode.is_directory() && xvattr.is_some() {
+        return log_names(op, RecordKind::Setattr, &body);
+    }
     log_object(op, RecordKind::Setattr, object, &body);
 }
 

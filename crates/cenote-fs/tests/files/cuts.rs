@@ -225,23 +225,25 @@ fn file_at(model: &Model, object: u64) -> Option<File> {
     })
 }
 
-/// Whether a file is as it was before an operation, with a first part of that.
-fn is_part(before: &File, after: &File, found: &File) -> bool {
+/// Whether a file is as it was before some operations, with parts of those: each byte as it was at
+/// some moment of them. The log takes the bytes of a write when it is committed, and others may have
+/// written there by then; a long write is several records.
+fn is_part(states: &[File], found: &File) -> bool {
+    let [before, .., after] = states else { return false };
     fn is_one<T: PartialEq>(found: &T, before: &T, after: &T) -> bool {
         found == before || found == after
     }
+    let lens = || states.iter().map(|state| state.bytes.len());
     // What was cut off meanwhile is zeros to a record that is packed now.
-    let mut later = after.bytes.clone();
-    later.resize(later.len().max(before.bytes.len()), 0);
-    let same = found.bytes.iter().zip(&later).take_while(|(found, later)| found == later);
-    let same = same.count();
-    let mut expected = later[..same].to_vec();
-    expected.extend(before.bytes.get(same..).unwrap_or(&[]));
+    let was = |at: usize, state: &File| state.bytes.get(at).copied().unwrap_or(0);
     is_one(&found.owners, &before.owners, &after.owners)
         && is_one(&found.mode, &before.mode, &after.mode)
         && is_one(&found.flags, &before.flags, &after.flags)
         && is_one(&found.xattrs, &before.xattrs, &after.xattrs)
-        && (found.bytes == expected || is_one(&found.bytes, &before.bytes, &after.bytes))
+        && lens().min() <= Some(found.bytes.len())
+        && Some(found.bytes.len()) <= lens().max()
+        && (found.bytes.iter().enumerate())
+            .all(|(at, byte)| states.iter().any(|state| was(at, state) == *byte))
 }
 
 fn check(
@@ -263,13 +265,12 @@ fn check(
         let from = durable.files.get(object).copied().unwrap_or(0);
         let was = |step: usize| file_at(&states[step], *object);
         let is_whole = (from..=last).any(|step| was(step).as_ref() == Some(file));
-        // The log takes the bytes of a write when it is committed: by then others may have written
-        // there, and are seen with that part.
         let is_part = || {
-            let states: Vec<File> = (from..=last).filter_map(was).collect();
-            let later = |at: usize| states.iter().skip(at + 1);
-            let mut before = states.iter().enumerate();
-            before.any(|(at, before)| later(at).any(|after| is_part(before, after, file)))
+            let mut states: Vec<File> = (from..=last).filter_map(was).collect();
+            states.dedup();
+            let pairs =
+                (0..states.len()).flat_map(|from| (from..states.len()).map(move |to| (from, to)));
+            pairs.into_iter().any(|(from, to)| is_part(&states[from..=to], file))
         };
         // The record of a name may be there without that of the ACL that goes with it, as long as
         // neither was promised.

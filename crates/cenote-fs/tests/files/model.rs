@@ -454,6 +454,9 @@ impl Model {
             if self.nodes[&other].is_dir() && from.0 != to.0 && self.is_below(from.0, other) {
                 return Err(errno::EINVAL);
             }
+            if from.0 != to.0 && self.is_foreign(from.0, other) {
+                return Err(errno::EXDEV);
+            }
             self.may_move(from.0, to.0, id)?;
             self.may_move(to.0, from.0, other)?;
             return Ok(true);
