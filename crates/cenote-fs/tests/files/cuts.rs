@@ -225,14 +225,15 @@ fn file_at(model: &Model, object: u64) -> Option<File> {
     })
 }
 
+fn is_one<T: PartialEq>(found: &T, before: &T, after: &T) -> bool {
+    found == before || found == after
+}
+
 /// Whether a file is as it was before some operations, with parts of those: each byte as it was at
 /// some moment of them. The log takes the bytes of a write when it is committed, and others may have
 /// written there by then; a long write is several records.
 fn is_part(states: &[File], found: &File) -> bool {
     let [before, .., after] = states else { return false };
-    fn is_one<T: PartialEq>(found: &T, before: &T, after: &T) -> bool {
-        found == before || found == after
-    }
     let lens = || states.iter().map(|state| state.bytes.len());
     // What was cut off meanwhile is zeros to a record that is packed now.
     let was = |at: usize, state: &File| state.bytes.get(at).copied().unwrap_or(0);
