@@ -160,7 +160,8 @@ enum PieceContent {
     },
 }
 
-/// Least data of a write that is put at the end of a block, to carry on in the next.
+/// Least data of a write that is put at the end of a block, to carry on in the next; and what it is
+/// cut at a multiple of: a sector of a volume is found as it was before or as it was to be.
 const SPLIT_MIN: usize = 512;
 
 impl Piece {
@@ -268,7 +269,9 @@ impl Piece {
                 true
             }
             PieceContent::Write { offset, data } => {
-                let len = if fits { data.len() } else { (room - WRITE_BASE_LEN) & !7 };
+                let most = (room - WRITE_BASE_LEN) & !7;
+                let over = (*offset % SPLIT_MIN as u64) as usize + most;
+                let len = if fits { data.len() } else { most - over % SPLIT_MIN };
                 let stored = len.next_multiple_of(8);
                 put_header(into, self.kind, WRITE_BASE_LEN + stored, self.txg, seq);
                 into.extend(words::to_bytes(&[self.object, *offset, len as u64, 0]));
