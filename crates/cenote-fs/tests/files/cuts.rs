@@ -229,22 +229,20 @@ fn is_one<T: PartialEq>(found: &T, before: &T, after: &T) -> bool {
     found == before || found == after
 }
 
-/// Whether a file is as it was before some operations, with parts of those: each byte as it was at
-/// some moment of them. The log takes the bytes of a write when it is committed, and others may have
-/// written there by then; a long write is several records.
-fn is_part(states: &[File], found: &File) -> bool {
-    let [before, .., after] = states else { return false };
-    let lens = || states.iter().map(|state| state.bytes.len());
+/// Whether a file is as it was before an operation, or with a part of that, or after it, but that
+/// bytes may be later ones: the log takes those of a write when it is committed, and others may have
+/// written there by then.
+fn is_part([before, after]: [&File; 2], committed: &File, found: &File) -> bool {
+    let lens = [before.bytes.len(), after.bytes.len()];
     // What was cut off meanwhile is zeros to a record that is packed now.
     let was = |at: usize, state: &File| state.bytes.get(at).copied().unwrap_or(0);
+    let is_known = |(at, byte)| [before, after, committed].iter().any(|one| was(at, one) == byte);
     is_one(&found.owners, &before.owners, &after.owners)
         && is_one(&found.mode, &before.mode, &after.mode)
         && is_one(&found.flags, &before.flags, &after.flags)
         && is_one(&found.xattrs, &before.xattrs, &after.xattrs)
-        && lens().min() <= Some(found.bytes.len())
-        && Some(found.bytes.len()) <= lens().max()
-        && (found.bytes.iter().enumerate())
-            .all(|(at, byte)| states.iter().any(|state| was(at, state) == *byte))
+        && (lens[0].min(lens[1])..=lens[0].max(lens[1])).contains(&found.bytes.len())
+        && found.bytes.iter().copied().enumerate().all(is_known)
 }
 
 fn check(
@@ -267,11 +265,12 @@ fn check(
         let was = |step: usize| file_at(&states[step], *object);
         let is_whole = (from..=last).any(|step| was(step).as_ref() == Some(file));
         let is_part = || {
-            let mut states: Vec<File> = (from..=last).filter_map(was).collect();
-            states.dedup();
-            let pairs =
-                (0..states.len()).flat_map(|from| (from..states.len()).map(move |to| (from, to)));
-            pairs.into_iter().any(|(from, to)| is_part(&states[from..=to], file))
+            let states: Vec<File> = (from..=last).filter_map(was).collect();
+            let later = |at: usize| states[at + 1..].iter();
+            let mut pairs = states.windows(2).enumerate();
+            pairs.any(|(at, pair)| {
+                later(at).any(|committed| is_part([&pair[0], &pair[1]], committed, file))
+            })
         };
         // The record of a name may be there without that of the ACL that goes with it, as long as
         // neither was promised.
