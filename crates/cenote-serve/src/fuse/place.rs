@@ -68,14 +68,9 @@ fn is_ours(at: &Path) -> Result<bool> {
 fn fields_at<'a>(table: &'a [u8], at: &Path) -> Option<Vec<&'a [u8]>> {
     let lines = table.split(|byte| *byte == b'\n');
     let mut lines = lines.map(|line| line.split(|byte| *byte == b' ').collect::<Vec<_>>());
-    let is_at = |fields: &Vec<&[u8]>| {
+    lines.rfind(|fields| {
         fields.get(4).is_some_and(|place| unescape(place).as_bytes() == at.as_os_str().as_bytes())
-    };
-    let mut found = None;
-    while let Some(fields) = lines.find(is_at) {
-        found = Some(fields);
-    }
-    found
+    })
 }
 
 /// The type of what is mounted at a place.
