@@ -168,6 +168,18 @@ impl Source {
         done.and(session.host.bring_back(pool, aside).await)
     }
 
+    /// Does `work`, which moves mounts, without them as [`Source::without_mounts`] does, unless
+    /// mounts are to stay where they are.
+    pub(crate) async fn moving_mounts(
+        &self,
+        names: &[String],
+        is_forced: bool,
+        work: impl Future<Output = CommandResult>,
+    ) -> CommandResult {
+        let names = if self.leaves_mounts { &[] } else { names };
+        self.without_mounts(names, is_forced, work).await
+    }
+
     /// Has snapshots in the pool of a dataset closed that were only looked at: some may be about to
     /// be destroyed.
     pub(crate) fn let_go_of_snapshots(&self, dataset: &str) {

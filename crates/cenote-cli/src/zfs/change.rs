@@ -155,10 +155,7 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             return Err(cannot("parent does not exist"));
         }
         let options = FileSystemOptions::below(dataset.pool(), to).await?;
-        let mut moved = Vec::new();
-        if !source.leaves_mounts {
-            moved = moving::by_name(&dataset).await?;
-        }
+        let moved = moving::by_name(&dataset).await?;
         drop(dataset);
         let work = Box::pin(Writer::run(source, from, Some(line), io, async |engine, _| {
             for parent in missing {
@@ -167,7 +164,7 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             let done = engine.rename(from, to).await;
             done.map_err(|error| cannot(&wording(&error)))
         }));
-        source.without_mounts(&moved, parsed.has('f'), work).await
+        source.moving_mounts(&moved, parsed.has('f'), work).await
     })
 }
 
@@ -349,15 +346,12 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
                 .collect();
             let rights: Vec<&str> = rights.iter().map(String::as_str).collect();
             permits::need(source, &dataset, &rights, "set property for").await?;
-            let mut moved = Vec::new();
-            if !source.leaves_mounts {
-                moved = moving::by_settings(&dataset, settings).await?;
-            }
+            let moved = moving::by_settings(&dataset, settings).await?;
             drop(dataset);
             let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
                 changes.make(engine, name).await
             }));
-            source.without_mounts(&moved, false, work).await?;
+            source.moving_mounts(&moved, false, work).await?;
         }
         Ok(())
     })
@@ -489,7 +483,7 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                 permits::need(source, dataset, &[&right], "set property for").await?;
             }
             let mut moved = Vec::new();
-            if property == "mountpoint" && !source.leaves_mounts {
+            if property == "mountpoint" {
                 for dataset in &all {
                     moving::by_mountpoint(dataset, &mut moved).await?;
                 }
@@ -505,7 +499,7 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                 }
                 Ok(())
             }));
-            source.without_mounts(&moved, false, work).await?;
+            source.moving_mounts(&moved, false, work).await?;
         }
         Ok(())
     })
