@@ -1,8 +1,10 @@
 //! Histories on volumes with power cuts: nothing that was flushed is lost, and of what was not,
-//! every sector is as it was at some moment since.
+//! every sector is as it was at some moment since, or, where requests write parts of sectors, as
+//! the first of these would have left it with bytes of later ones.
 //!
 //! `CENOTE_SEED` gives other histories; `CENOTE_TEST_ALL` runs many.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use cenote_device::{Image, ImageDevice, Log, Recorder};
@@ -59,22 +61,49 @@ impl Allowed {
     /// The first sector that is as it never was since the last flush.
     fn wrong_sector(&self, found: &[u8]) -> Option<usize> {
         // A sector that a request covers in part goes on from what it was before.
-        let mut states: Vec<Vec<Vec<u8>>> =
-            self.durable.chunks(SECTOR).map(|sector| vec![sector.to_vec()]).collect();
+        let first = |sector: &[u8]| vec![State { bytes: sector.to_vec(), new: 0..0 }];
+        let mut states: Vec<Vec<State>> = self.durable.chunks(SECTOR).map(first).collect();
         for Effect { offset, bytes } in &self.later {
             let (start, end) = (*offset as usize, *offset as usize + bytes.len());
             let (first, last) = (start / SECTOR, end.div_ceil(SECTOR));
             for (number, states) in states.iter_mut().enumerate().take(last).skip(first) {
                 let at = number * SECTOR;
                 let (from, to) = (start.max(at), end.min(at + SECTOR));
-                let mut new = states.last().cloned().unwrap_or_default();
-                new[from - at..to - at].copy_from_slice(&bytes[from - start..to - start]);
-                states.push(new);
+                let mut state =
+                    State { new: from - at..to - at, ..states[states.len() - 1].clone() };
+                state.bytes[state.new.clone()].copy_from_slice(&bytes[from - start..to - start]);
+                states.push(state);
             }
         }
         let mut sectors = found.chunks(SECTOR).zip(&states);
-        sectors.position(|(sector, states)| !states.iter().any(|state| state == sector))
+        sectors.position(|(sector, states)| !was(states, sector))
     }
+}
+
+/// A sector after a request, and what of it that has written.
+#[derive(Debug, Clone)]
+struct State {
+    bytes: Vec<u8>,
+    new: Range<usize>,
+}
+
+/// Whether a sector is as it was at some moment, with some of the next requests' records. Those have
+/// the bytes of the moment when they were committed: another may have written there by then.
+fn was(states: &[State], sector: &[u8]) -> bool {
+    (0..states.len()).any(|start| {
+        let mut expected: Vec<Option<u8>> = states[start].bytes.iter().copied().map(Some).collect();
+        (start..states.len()).any(|end| {
+            if end > start {
+                expected[states[end].new.clone()].fill(None);
+            }
+            states[end..].iter().any(|committed| {
+                let mut bytes = expected.iter().zip(&committed.bytes).zip(sector);
+                bytes.all(|((expected, committed), byte)| {
+                    expected.as_ref().unwrap_or(committed) == byte
+                })
+            })
+        })
+    })
 }
 
 async fn run(seed: u64) -> Run {
