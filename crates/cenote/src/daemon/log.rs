@@ -15,7 +15,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cenote_pool::engine::{Deed, Event, EventLog};
-use cenote_vdev::VdevState;
+use cenote_pool::status::state_name;
+use cenote_vdev::{VdevAux, VdevState};
 use jiff::Timestamp;
 
 /// Between two looks at the events of a pool.
@@ -202,7 +203,7 @@ fn tell(pool: &str, event: &Event) {
         }
         Event::State { leaf, state } => {
             let level = if *state == VdevState::Healthy { Level::Info } else { Level::Warn };
-            let state = format!("{state:?}").to_lowercase();
+            let state = state_name(*state, VdevAux::None);
             log(level, "device state", &[("pool", &pool), ("device", leaf), ("state", &state)]);
         }
         Event::Bad { leaf, offset, cause, is_repaired, .. } => warn(

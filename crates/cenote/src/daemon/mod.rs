@@ -10,6 +10,7 @@
 //! what it acknowledged is on disk. One daemon runs for each folder of state (a lock says so), and
 //! devices are locked, so that no two ever have one pool.
 
+mod accept;
 mod client;
 mod exports;
 mod log;
@@ -190,10 +191,7 @@ fn serve(place: &Place) -> std::io::Result<()> {
         let pools = Pools::open(&place).await;
         pools.show();
         let servers = exports::serve(pools.exports(), volumes.ok(), &place).await;
-        let (runtime, serving) = (Runtime::here(), Arc::clone(&pools));
-        std::thread::Builder::new()
-            .name("accept".to_owned())
-            .spawn(move || server::serve(&listener, &runtime, &serving))?;
+        server::serve(listener, Runtime::here(), Arc::clone(&pools))?;
         signals.next().await;
         // Nobody finds it any more; commands that run may end meanwhile. A socket that somebody
         // else listens on for us stays: the next command starts us again.

@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use cenote_cli::{Caller, Io, Session};
 use cenote_rt::Runtime;
@@ -25,42 +25,42 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt::socket_peercred,
 };
 
+use super::accept;
 use super::log::{self, Level};
 use super::pools::Pools;
 use super::wire::{HEADER, Request};
 
 /// Commands at a time.
 const COMMANDS_MAX: usize = 256;
+/// How long a client may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Larger writes go out at once.
 const OUTPUT_BUFFER: usize = 64 << 10;
 
 /// Takes commands until the process ends.
-pub(super) fn serve(listener: &UnixListener, runtime: &Runtime, pools: &Arc<Pools>) {
-    let running = Arc::new(AtomicUsize::new(0));
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else { continue };
-        if running.fetch_add(1, Ordering::AcqRel) >= COMMANDS_MAX {
-            running.fetch_sub(1, Ordering::AcqRel);
-            // The client hears that nobody is there.
-            continue;
-        }
-        let (runtime, pools, running) = (runtime.clone(), Arc::clone(pools), Arc::clone(&running));
-        let work = move || {
+pub(super) fn serve(
+    listener: UnixListener,
+    runtime: Runtime,
+    pools: Arc<Pools>,
+) -> std::io::Result<()> {
+    accept::serve(
+        "command",
+        COMMANDS_MAX,
+        move || Ok(listener.accept()?.0),
+        move |stream| {
             if let Err(error) = command(&stream, &runtime, &pools) {
                 log::warn("command not run", &[("cause", &error)]);
             }
-            running.fetch_sub(1, Ordering::AcqRel);
-        };
-        if let Err(error) = std::thread::Builder::new().name("command".to_owned()).spawn(work) {
-            log::warn("command not run", &[("cause", &error)]);
-        }
-    }
+        },
+    )
 }
 
 /// Runs one command.
 fn command(stream: &UnixStream, runtime: &Runtime, pools: &Arc<Pools>) -> std::io::Result<()> {
     let peer = socket_peercred(stream)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     let (request, [stdin, stdout, stderr]) = receive(stream)?;
+    stream.set_read_timeout(None)?;
     let uid = peer.uid.as_raw();
     let caller = Caller::new(uid, peer.gid.as_raw(), request.folder);
     let caller = caller.with_input(stdin).with_environment(request.environment);

@@ -10,11 +10,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{Shutdown, shutdown};
+
+use crate::daemon::accept;
 
 /// Clients at a time.
 const CLIENTS_MAX: usize = 16;
@@ -32,62 +33,29 @@ pub(super) fn serve_unix(path: &Path, page: &Arc<Page>) -> std::io::Result<()> {
     std::fs::remove_file(path).ok();
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
-    serve(move || listener.accept().map(|(stream, _)| stream), page)
+    serve(move || Ok(listener.accept()?.0), page)
 }
 
 /// Answers at `HOST:PORT`.
 pub(super) fn serve_tcp(address: &str, page: &Arc<Page>) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
-    serve(move || listener.accept().map(|(stream, _)| stream), page)
+    serve(move || Ok(listener.accept()?.0), page)
 }
 
-/// Answers who comes, for as long as the process lives.
 fn serve<S: Read + Write + AsFd + Send + 'static>(
     accept: impl Fn() -> std::io::Result<S> + Send + 'static,
     page: &Arc<Page>,
 ) -> std::io::Result<()> {
-    let (page, clients) = (Arc::clone(page), Arc::new(AtomicUsize::new(0)));
-    spawn(move || {
-        loop {
-            // One that is gone before it is taken is no reason not to take the next.
-            if let Ok(stream) = accept() {
-                take(stream, &page, &clients);
-            }
-        }
-    })
-}
-
-fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name("metrics".to_owned()).spawn(work).map(drop)
-}
-
-/// Answers a client in a thread of its own, if there are not too many.
-fn take(
-    mut stream: impl Read + Write + AsFd + Send + 'static,
-    page: &Arc<Page>,
-    clients: &Arc<AtomicUsize>,
-) {
-    let limited = [Timeout::Recv, Timeout::Send]
-        .into_iter()
-        .try_for_each(|id| set_socket_timeout(&stream, id, Some(PATIENCE)));
-    if limited.is_err() {
-        return;
-    }
-    if clients.fetch_add(1, Ordering::AcqRel) >= CLIENTS_MAX {
-        clients.fetch_sub(1, Ordering::AcqRel);
-        return;
-    }
-    let (page, counted) = (Arc::clone(page), Arc::clone(clients));
-    let work = move || {
+    let page = Arc::clone(page);
+    accept::serve("metrics", CLIENTS_MAX, accept, move |mut stream| {
+        let limited = [Timeout::Recv, Timeout::Send]
+            .into_iter()
+            .try_for_each(|id| set_socket_timeout(&stream, id, Some(PATIENCE)));
         // Who does not wait for the answer needs none.
-        if answer(&mut stream, &*page).is_ok() {
+        if limited.is_ok() && answer(&mut stream, &*page).is_ok() {
             shutdown(&stream, Shutdown::Write).ok();
         }
-        counted.fetch_sub(1, Ordering::AcqRel);
-    };
-    if spawn(work).is_err() {
-        clients.fetch_sub(1, Ordering::AcqRel);
-    }
+    })
 }
 
 fn answer(stream: &mut (impl Read + Write), page: &Page) -> std::io::Result<()> {
