@@ -10,7 +10,8 @@
 //! divided by what is left to the other, and changes come one after the other: so writers slow
 //! down to what the devices take, instead of running into the limit and standing still.
 //!
-//! A pool with a keeper (`Engine::keep`) also syncs what is older than `zfs_txg_timeout`.
+//! A pool with a keeper (`Engine::keep`) also syncs what is older than `zfs_txg_timeout`. Without
+//! one nobody waits: whoever meets the limit syncs.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -103,7 +104,10 @@ impl Engine {
             cenote_rt::until(DELAY_MAX, drained).await;
             self.until_running().await?;
         }
-        self.slow_down(delay(self.dirty_bytes(), max)).await;
+        // Where nobody syncs meanwhile nothing is won by waiting.
+        if self.is_kept.load(Ordering::Acquire) {
+            self.slow_down(delay(self.dirty_bytes(), max)).await;
+        }
         Ok(())
     }
 
