@@ -114,7 +114,11 @@ fn figures_are_live() {
 
     let kstat = house.path("state/kstat/zfs");
     house.run("tunable set cenote_kstat_interval=1");
-    until("the pool is among the files", || read(&kstat.join("t/state")) == "ONLINE\n");
+    until("the pool is among the files", || {
+        let is_there = read(&kstat.join("t/state")) == "ONLINE\n";
+        // Files come one after the other.
+        is_there && kstat.join("t/io").exists()
+    });
     let arc = read(&kstat.join("arcstats"));
     let hits = arc.lines().find(|line| line.starts_with("hits ")).unwrap();
     assert_eq!(hits.split_whitespace().nth(1), Some("4"), "{arc}");
