@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::{Golden, compare, golden, skip, unpack};
 
 use crate::zdb;
@@ -204,4 +205,49 @@ fn what_a_pointer_holds() {
     }
     let Some(real) = cenote_oracle::zdb() else { return };
     assert_eq!(real.run(&["-E", words]).stdout, ours);
+}
+
+/// Options whose layout is free: what they show is what the real one shows, but for empty lines
+/// and the name that a pool has at its checkpoint.
+#[test]
+fn paths_pieces_maps_and_checkpoints() {
+    let Some(real) = cenote_oracle::zdb() else { return };
+    let rows: [(&str, &[&str], &[&str]); 8] = [
+        ("g-basic", &["-O"], &["g-basic/plain", "sizes/noise-512"]),
+        ("g-basic", &["-ddddd"], &["g-basic/plain", "40"]),
+        ("g-basic", &["-R"], &["g-basic", "0:214c00:20000:r"]),
+        ("g-basic", &["-R"], &["g-basic", "0:214c00:20000"]),
+        ("g-basic", &["-M"], &["g-basic"]),
+        ("g-removed", &["-M"], &["g-removed"]),
+        ("g-removed", &["-k", "-C"], &["g-removed"]),
+        ("g-removed", &["-k", "-d"], &["g-removed"]),
+    ];
+    let lines = |text: &str| {
+        let text = text.replace("_CHECKPOINTED_UNIVERSE", "");
+        let lines = text.lines().filter(|line| !line.is_empty());
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    for (pool, options, targets) in rows {
+        let Some(golden) = golden(pool) else { continue };
+        let folder = golden.images();
+        let said = real.pool_with(&folder, options, targets);
+        let folder = text(&folder);
+        let (ours, err, status) =
+            zdb::cenote(&[&["-e", "-p", folder.as_str()], options, targets].concat());
+        let what = format!("{options:?} {targets:?}");
+        assert!(!ours.is_empty() && said.is_success() && status == 0, "{what}: {err}{said}");
+        compare::assert_text(&what, &lines(&ours), &lines(&said.stdout));
+    }
+    let Some(golden) = golden("g-basic") else { return };
+    let target = PrivateFolder::create("zdb-copies");
+    let copies = ["theirs", "ours"].map(|name| text(&target.path().join(name)));
+    let (dataset, file) = ("g-basic/plain", "sizes/text-131073");
+    let said = real.pool_with(&golden.images(), &["-r"], &[dataset, file, &copies[0]]);
+    let folder = text(&golden.images());
+    let (ours, _, status) = zdb::cenote(&["-e", "-p", &folder, "-r", dataset, file, &copies[1]]);
+    let there = ours.replace(&copies[1], &copies[0]);
+    assert_eq!((there.as_str(), Some(status)), (said.stdout.as_str(), said.code));
+    let [theirs, ours] = copies.map(|path| std::fs::read(path).expect("a copy"));
+    assert_eq!(ours.len(), 131_073);
+    compare::assert_bytes("a copy", &ours, &theirs);
 }

@@ -4,6 +4,8 @@ use cenote_ondisk::dnode::OBJECT_MAX;
 use cenote_rt::Result;
 
 use super::Mount;
+use crate::PFlags;
+use crate::quota::{Holder, Resource};
 
 /// Bytes of a dnode: a file takes no less.
 const DNODE: u64 = 512;
@@ -49,5 +51,29 @@ impl Mount {
             fsid: space.fsid,
             name_max: if settings.has_long_names { 1023 } else { 255 },
         })
+    }
+    /// The same as whoever stands at `object` has it: in what hands its project down, the limits of
+    /// the project are all that there is.
+    ///
+    /// # Errors
+    /// Those of reading the MOS and the object.
+    pub async fn space_at(&self, object: u64) -> Result<Space> {
+        let mut space = self.space().await?;
+        let node = self.attributes(object).await?;
+        let project = node.project.filter(|id| *id != 0);
+        let Some(id) = project.filter(|_| node.flags.contains(PFlags::PROJINHERIT)) else {
+            return Ok(space);
+        };
+        let project = Holder::Project(id.into());
+        if let Some(limit) = self.quota(project, Resource::Space).await? {
+            let left = limit.saturating_sub(self.used(project, Resource::Space).await?);
+            space.blocks = limit / space.block_size;
+            space.free_blocks = left / space.block_size;
+        }
+        if let Some(limit) = self.quota(project, Resource::Objects).await? {
+            space.files = limit;
+            space.free_files = limit.saturating_sub(self.used(project, Resource::Objects).await?);
+        }
+        Ok(space)
     }
 }

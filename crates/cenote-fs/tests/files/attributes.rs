@@ -5,7 +5,7 @@ use cenote_fs::acl::Want;
 use cenote_fs::acl::posix::{Entry, PosixAcl, Tag};
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, SetAttributes};
-use cenote_fs::mount::{Allocate, WriteOptions, errno};
+use cenote_fs::mount::{Allocate, Space, WriteOptions, errno};
 use cenote_fs::quota::{Holder, Resource};
 use cenote_fs::{Ace, PFlags, Who};
 use cenote_ondisk::acl::{POSIX_ACCESS, POSIX_DEFAULT};
@@ -13,6 +13,7 @@ use cenote_ondisk::zap::Value;
 use cenote_rt::{Result, block_on};
 
 use crate::fixture::{Fixture, root};
+use crate::pools;
 
 pub(crate) fn user(uid: u32) -> Credentials {
     Credentials::user(uid, uid, vec![])
@@ -326,6 +327,68 @@ fn projects_and_quotas() {
         fixture.engine.sync().await.unwrap();
         assert_eq!(write(0).await, Ok(()));
         fixture.judge("quotas", &["-dddd"]).await;
+    })
+    .unwrap();
+}
+
+/// What `df` shows: what is referenced and what may still be, in records; and in what hands its
+/// project down, the limits of the project.
+#[test]
+fn figures_of_space_are_those_of_the_dataset_or_of_the_project() {
+    const RECORD: u64 = 64 << 10;
+    const MIB: u64 = 1 << 20;
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        let (mount, engine) = (&fixture.mount, &fixture.engine);
+        let top = mount.root();
+        set(&fixture, "recordsize", RECORD).await;
+        let dir = fixture.dir(top, "dir").await.unwrap().object;
+        let flags = Some(PFlags::PROJINHERIT);
+        let wish = SetAttributes { project: Some(42), flags, ..SetAttributes::default() };
+        mount.set_attributes(&root(), dir, &wish).await.unwrap();
+        engine.sync().await.unwrap();
+        let before = mount.space().await.unwrap();
+        let mut noise = vec![0; 3 << 20];
+        cenote_rt::Rng::seeded(5).fill(&mut noise);
+        for (number, bytes) in noise.chunks(700_000).enumerate() {
+            fixture.file(dir, &format!("file-{number}"), bytes).await.unwrap();
+        }
+        engine.sync().await.unwrap();
+        let on_disk = async |property| {
+            let pool = pools::look(&fixture.devices).await.unwrap();
+            pools::number(&pool.dataset("tank").await.unwrap(), property).await
+        };
+        let space = mount.space().await.unwrap();
+        let (referenced, available) = (on_disk("referenced").await, on_disk("available").await);
+        assert!(referenced > 3 * MIB, "{referenced}");
+        let blocks = (referenced.next_multiple_of(RECORD) + available) / RECORD;
+        let figures = (space.block_size, space.blocks, space.free_blocks);
+        assert_eq!(figures, (RECORD, blocks, available / RECORD));
+        // An inode is 512 bytes: so many more fit, and five more are there.
+        assert_eq!(space.free_files, available / 512);
+        let used = |space: &Space| space.files - space.free_files;
+        assert_eq!(used(&space), used(&before) + 5);
+        assert_eq!((space.fsid, space.name_max), (before.fsid, 255));
+        set(&fixture, "refquota", 16 * MIB).await;
+        let space = mount.space().await.unwrap();
+        assert_eq!(space.blocks, 16 * MIB / RECORD);
+        assert_eq!(space.free_blocks, (16 * MIB - on_disk("referenced").await) / RECORD);
+
+        // Without limits a project has what all have.
+        let project = Holder::Project(42);
+        assert_eq!(mount.space_at(dir).await.unwrap(), space);
+        mount.set_quota(project, Resource::Space, 4 * MIB).await.unwrap();
+        mount.set_quota(project, Resource::Objects, 7).await.unwrap();
+        engine.sync().await.unwrap();
+        let space = mount.space_at(dir).await.unwrap();
+        let used = mount.used(project, Resource::Space).await.unwrap();
+        assert!((3 * MIB..4 * MIB).contains(&used), "{used}");
+        let figures = (space.blocks, space.free_blocks, space.files, space.free_files);
+        assert_eq!(figures, (4 * MIB / RECORD, (4 * MIB - used) / RECORD, 7, 1));
+        mount.set_quota(project, Resource::Space, 2 * MIB).await.unwrap();
+        let space = mount.space_at(dir).await.unwrap();
+        assert_eq!((space.blocks, space.free_blocks), (2 * MIB / RECORD, 0));
+        assert_eq!(mount.space_at(top).await.unwrap(), mount.space().await.unwrap());
     })
     .unwrap();
 }

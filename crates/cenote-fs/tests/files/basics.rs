@@ -5,7 +5,9 @@ use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes};
 use cenote_fs::mount::{Allocate, Seek, WriteOptions, encode_rdev, errno};
 use cenote_rt::block_on;
 
+use crate::attributes::set;
 use crate::fixture::{Fixture, root};
+use crate::pools::{self, Shape};
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed) ^ (at >> 8) as u8).collect()
@@ -178,6 +180,54 @@ fn files_grow_and_shrink() {
         let facts = mount.write(&root(), file, 0, b"end", options).await.unwrap();
         assert_eq!((facts.offset, facts.len, facts.size), (150_000, 3, 150_003));
         fixture.judge("sizes", &["-dddd"]).await;
+    })
+    .unwrap();
+}
+
+/// Records of 512 bytes to 16 MiB, in inodes of 512 bytes to 16K: OpenZFS tells the sizes, and the
+/// bytes are there.
+#[test]
+fn records_and_inodes_of_every_size() {
+    // `recordsize`, `dnodesize` (1 is "auto"), and what an inode then takes.
+    const ROWS: [(u64, u64, u64); 7] = [
+        (512, 0, 512),
+        (1 << 10, 1, 1 << 10),
+        (8 << 10, 1 << 10, 1 << 10),
+        (128 << 10, 2 << 10, 2 << 10),
+        (1 << 20, 4 << 10, 4 << 10),
+        (4 << 20, 8 << 10, 8 << 10),
+        (16 << 20, 16 << 10, 16 << 10),
+    ];
+    block_on(2, async {
+        let fixture = Fixture::of(&Shape { size: 1 << 30, ..Shape::DISK }).await;
+        let top = fixture.mount.root();
+        let mut files = Vec::new();
+        for (record, dnode, inode) in ROWS {
+            set(&fixture, "recordsize", record).await;
+            set(&fixture, "dnodesize", dnode).await;
+            // Properties are looked at when something changes.
+            fixture.dir(top, &format!("dir-{record}")).await.unwrap();
+            let bytes = pattern(record as usize + 700, inode as u8);
+            let file = fixture.file(top, &format!("file-{record}"), &bytes).await.unwrap();
+            assert_eq!(file.block_size, record);
+            files.push((file.object, bytes, record, inode));
+        }
+        let fixture = fixture.reopen().await;
+        for (object, bytes, record, _) in &files {
+            assert!(fixture.read_all(*object).await.unwrap() == *bytes, "{record}");
+        }
+        let pool = pools::look(&fixture.devices).await.unwrap();
+        let (records, dnodes) = ("large_blocks", "large_dnode");
+        assert!(pool.features().is_active(records) && pool.features().is_active(dnodes));
+        let Some(said) = fixture.judge("sizes", &["-P", "-dddd"]).await else { return };
+        for (object, _, record, inode) in files {
+            let words = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let number = object.to_string();
+            let mut rows = words.filter(|words| words.len() > 8 && words[0] == number);
+            let sizes = [record, inode].map(|size| size.to_string());
+            let is_there = rows.any(|words| words[3] == sizes[0] && words[5] == sizes[1]);
+            assert!(is_there, "object {object}: {sizes:?}\n{said}");
+        }
     })
     .unwrap();
 }

@@ -206,11 +206,13 @@ impl Resumed<'_> {
         let engine = Engine::open_devices(devices, guid, &options)
             .await
             .map_err(|error| format!("{error:?}"))?;
+        let recovered = recorder.len() as u64;
         let end = self.change(&engine, &recorder).await.map_err(|error| format!("{error:?}"))?;
         let log = recorder.log();
         let mut points = 0;
-        let mut cuts: Vec<_> =
-            (0..2).map(|_| self.rng.below(log.events.len() as u64 + 1) as usize).collect();
+        // In the recovery, anywhere, and at the end.
+        let ends = [recovered, log.events.len() as u64];
+        let mut cuts = ends.map(|end| self.rng.below(end + 1) as usize).to_vec();
         cuts.push(log.events.len());
         cuts.sort_unstable();
         let mut replay = Replay::new(&log);

@@ -27,6 +27,8 @@ const ROUNDS: u64 = 25;
 const ROUNDS_ALL: u64 = 64;
 /// What the usual layouts come to at least.
 const POINTS_MIN: usize = 5000;
+/// Of so many points one at least is cut again, in its recovery or in what comes after that.
+const AGAIN_OF: usize = 10;
 /// How many OpenZFS is to look at, at least.
 const JUDGED_MIN: usize = 100;
 
@@ -41,6 +43,9 @@ fn every_cut_leaves_a_committed_state() {
     let usual = go_through(&Layout::USUAL, seed);
     let points: usize = usual.iter().map(|tally| tally.points + tally.again).sum();
     assert!(points >= POINTS_MIN, "only {points} points");
+    let (cut, again) =
+        usual.iter().fold((0, 0), |(cut, again), tally| (cut + tally.points, again + tally.again));
+    assert!(again >= cut / AGAIN_OF, "only {again} of {cut} were cut again");
     let judged: usize = usual.iter().map(|tally| tally.judged).sum();
     assert!(judged == 0 || judged >= JUDGED_MIN, "only {judged} were shown to OpenZFS");
     if wants_all() {

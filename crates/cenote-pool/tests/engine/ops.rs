@@ -1,9 +1,12 @@
 //! Each operation on datasets by itself: what it does, what it refuses, and that all sums are right
 //! afterwards.
 
+use std::time::Duration;
+
 use cenote_ondisk::feature::FEATURES;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::{Charge, NewDataset, Notice, OpError, PropertyChange};
+use cenote_pool::DamagedBlock;
+use cenote_pool::engine::{Charge, Event, NewDataset, Notice, OpError, PropertyChange};
 use cenote_rt::{Error, Kind, Result, block_on};
 
 use crate::memory::{BLOCK, Budget, MemoryPool, content, filesystem, need_object};
@@ -548,6 +551,46 @@ fn lost_blocks_follow_those_who_have_them() {
     });
 }
 
+/// A block of which no copy is right is told at once, and stands in the pool's error log with the
+/// next txg, in the form that the pool's features ask for.
+#[test]
+fn what_is_lost_is_in_the_error_log() {
+    use cenote_ondisk::bookmark::Bookmark;
+    run(async {
+        for is_by_head in [true, false] {
+            let features = cenote_pool::features::identity();
+            let features = features.filter(|feature| is_by_head || feature.name != "head_errlog");
+            let mut pool = MemoryPool::with_features(features.collect()).await;
+            pool.create("tank/a").await;
+            fill(&pool, "tank/a", 1, 4, 1).await;
+            pool.engine.sync().await.unwrap();
+            let dataset = pool.reader().await.dataset("tank/a").await.unwrap();
+            let dnode = dataset.open().await.unwrap().dnode(1).await.unwrap();
+            let bp = dnode.block_pointer(0, 3).await.unwrap().unwrap();
+            let place = Bookmark { objset: dataset.object(), object: 1, level: 0, blkid: 3 };
+            pool.engine.export().await.unwrap();
+            pool.spoil(bp.dva(0).unwrap().offset + (4 << 20), 64).await;
+            pool.open_again().await;
+            let head = pool.engine.head("tank/a").await.unwrap();
+            let read = head.live().inspect(|tx| tx.read(1, 3 * BLOCK, 8)).await;
+            assert_eq!(read.unwrap_err().kind(), Kind::Checksum);
+            let events = pool.engine.events().after(0);
+            let is_told =
+                |event: &Event| matches!(event, Event::Lost { place: lost, .. } if *lost == place);
+            assert!(events.iter().any(|noted| is_told(&noted.event)), "{events:?}");
+            assert_eq!(pool.reader().await.error_log().await.unwrap(), []);
+            pool.engine.sync().await.unwrap();
+            let birth = is_by_head.then(|| bp.physical_birth());
+            for _ in 0..2 {
+                let found = pool.reader().await.error_log().await.unwrap();
+                assert_eq!(found, [DamagedBlock { place, birth }], "by head: {is_by_head}");
+                pool.reopen().await;
+            }
+            pool.check().await;
+        }
+    });
+}
+
 #[test]
 fn what_was_done_is_recorded() {
     run(async {
@@ -765,5 +808,29 @@ fn a_dead_tree_with_damage_waits() {
         pool.engine.sync().await.unwrap();
         let notices = pool.engine.take_notices();
         assert_eq!(notices.len(), 1);
+    });
+}
+
+/// A pool that is kept commits by itself, after `zfs_txg_timeout` and not before.
+#[test]
+fn a_kept_pool_commits_in_time() {
+    use cenote_rt::{monotonic, sleep, tunables::TXG_TIMEOUT};
+    run(async {
+        TXG_TIMEOUT.set(1).unwrap();
+        let pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        let start = monotonic();
+        pool.engine.keep();
+        pool.write("tank/a", 1, 0, 7).await;
+        let txg = pool.engine.uberblock().txg;
+        while pool.engine.uberblock().txg == txg {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let took = monotonic() - start;
+        TXG_TIMEOUT.set(TXG_TIMEOUT.default).unwrap();
+        assert!(took >= Duration::from_secs(1), "{took:?}");
+        // It would have been five otherwise; less is not sure on a machine that has much to do.
+        assert!(took < Duration::from_secs(5), "{took:?}");
+        pool.judge().await;
     });
 }

@@ -17,6 +17,7 @@ use cenote_pool::engine::{Charge, Engine, Head};
 use cenote_pool::import::scan_devices;
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_rt::{Error, Kind, Rng};
+use cenote_testkit::cuts;
 
 /// Bytes of the device.
 const SIZE: u64 = 64 << 20;
@@ -91,13 +92,16 @@ impl Fixture {
         }
     }
 
-    /// Exports the pool; its space must be what is reachable.
+    /// Exports the pool; its space must be what is reachable, to OpenZFS too.
     async fn finish(self) {
         self.engine.export().await.unwrap();
         let scan = scan_devices(vec![Arc::clone(&self.device) as Arc<dyn Device>]).await;
         let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
         let report = leaks::check(&pool).await.unwrap();
         assert!(report.is_clean(), "{:?}", report.lines());
+        let folder = pools::TempDir::new();
+        cuts::unpack(&[self.device.image()], folder.path());
+        pools::judge(folder.path(), "tank");
     }
 }
 

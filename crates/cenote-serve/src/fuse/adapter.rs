@@ -512,9 +512,9 @@ impl Filesystem for Adapter {
         self.begin_empty(reply, |vfs| async move { vfs.fsync(node.0).await });
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        self.begin(|vfs| async move {
-            match vfs.mount.space().await {
+    fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
+        self.begin(move |vfs| async move {
+            match vfs.space(node.0).await {
                 Ok(space) => {
                     let block = space.block_size as u32;
                     let (total, free) = (space.blocks, space.free_blocks);

@@ -21,7 +21,7 @@ use std::time::Duration;
 use cenote_fs::access::{Capabilities, Credentials};
 use cenote_fs::acl::Want;
 use cenote_fs::edit::{NewNode, SetAttributes};
-use cenote_fs::mount::{Attributes, ReadDirPage, Seek, WriteOptions, control};
+use cenote_fs::mount::{Attributes, ReadDirPage, Seek, Space, WriteOptions, control};
 use cenote_fs::{FsError, Mount};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
@@ -103,6 +103,14 @@ impl Vfs {
                 Ok(found)
             }
             Some(dir) => self.snapshots.lookup(&self.mount, dir, name).await,
+        }
+    }
+
+    /// How full the file system is, for whoever stands at a node.
+    pub(super) async fn space(&self, node: u64) -> Result<Space> {
+        match Place::of(node) {
+            None => self.mount.space_at(self.object(node)).await,
+            Some(_) => self.mount.space().await,
         }
     }
 
