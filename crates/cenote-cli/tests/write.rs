@@ -3,6 +3,7 @@
 
 mod imports;
 mod leafwork;
+mod lost;
 mod program;
 mod watching;
 

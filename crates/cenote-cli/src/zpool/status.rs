@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use cenote_fs::FileSystem;
 use cenote_ondisk::ddt::DdtStat;
-use cenote_pool::Pool;
 use cenote_pool::accounting::DedupStats;
 use cenote_pool::status::{PoolStatus, state_name};
+use cenote_pool::{DamagedObject, Pool};
 use serde_json::Map;
 
 use super::config_table::{self, Options};
@@ -188,17 +188,11 @@ fn dedup_table(dedup: &DedupStats) -> String {
     table
 }
 
-/// Names of what is damaged, each object once.
+/// Names of what is damaged, each object once, in all datasets that share the block.
 pub(super) async fn damaged(pool: &Arc<Pool>) -> Result<Vec<String>, Exit> {
-    let mut places: Vec<(u64, u64)> = pool
-        .error_log()
-        .await?
-        .iter()
-        .map(|block| (block.place.objset, block.place.object))
-        .collect();
-    places.dedup();
-    let mut names = Vec::with_capacity(places.len());
-    for (objset, object) in places {
+    let objects = pool.damaged_objects().await?;
+    let mut names = Vec::with_capacity(objects.len());
+    for DamagedObject { objset, object } in objects {
         if objset == 0 {
             names.push(format!("<metadata>:<0x{object:x}>"));
             continue;

@@ -23,7 +23,6 @@ mod logs;
 mod longnames;
 mod model;
 mod owners;
-#[expect(dead_code, reason = "shared with the tests of volumes")]
 #[path = "../volumes/pools.rs"]
 mod pools;
 mod reading;

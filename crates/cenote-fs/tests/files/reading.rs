@@ -99,3 +99,26 @@ fn listing_and_following_are_noted() {
     })
     .unwrap();
 }
+
+/// With `relatime` a read is noted once after each change.
+#[test]
+fn what_was_read_since_it_changed_is_noted_once() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        let mount = &fixture.mount;
+        set(&fixture, "relatime", 1).await;
+        let file = fixture.file(mount.root(), "file", b"bytes").await.unwrap();
+        let read = async || {
+            mount.read(file.object, 0, &mut [0; 5]).await.unwrap();
+            mount.attributes(file.object).await.unwrap().atime
+        };
+        let first = read().await;
+        assert!(first > file.atime);
+        assert_eq!(read().await, first);
+        mount.write(&root(), file.object, 0, b"other", WriteOptions::default()).await.unwrap();
+        let second = read().await;
+        assert!(second > first);
+        assert_eq!(read().await, second);
+    })
+    .unwrap();
+}

@@ -1,0 +1,83 @@
+//! Files that are lost, as `zpool status` names them.
+
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use cenote_fs::Mount;
+use cenote_fs::access::Credentials;
+use cenote_fs::edit::{NewKind, NewNode};
+use cenote_fs::mount::WriteOptions;
+use cenote_pool::OpenOptions;
+use cenote_pool::engine::Engine;
+use cenote_pool::import::{ScanOptions, scan};
+use cenote_rt::{Kind, Result, Rng, block_on};
+
+use crate::Shed;
+use crate::program::cenote;
+
+/// Bytes of a record: the second one of the file is lost.
+const RECORD: usize = 128 << 10;
+
+async fn open(shed: &Shed) -> Result<Arc<Engine>> {
+    let scan = scan(&ScanOptions { paths: vec![shed.path().to_path_buf()] }).await?;
+    Engine::open(scan.find("t").expect("the pool"), &OpenOptions::default()).await
+}
+
+/// A file, a snapshot with it and a clone of that.
+async fn fill(shed: &Shed) -> Result<()> {
+    let engine = open(shed).await?;
+    let mount = Mount::open(&engine, "t").await?;
+    let (root, new) = (Credentials::root(), NewNode::new(NewKind::Regular, 0o644));
+    let file = mount.create(&root, mount.root(), b"lost", &new).await?;
+    let mut bytes = vec![0; 2 * RECORD];
+    Rng::seeded(1).fill(&mut bytes);
+    mount.write(&root, file.object, 0, &bytes, WriteOptions::default()).await?;
+    drop(mount);
+    engine.snapshot(vec!["t@s".into()]).await?;
+    engine.clone_dataset("t@s", "t/c", Vec::new()).await?;
+    engine.export().await
+}
+
+/// Reads what is damaged, and has it noted.
+async fn read(shed: &Shed) -> Result<()> {
+    let engine = open(shed).await?;
+    let mount = Mount::open(&engine, "t").await?;
+    let file = mount.lookup(&Credentials::root(), mount.root(), b"lost").await?;
+    let mut bytes = [0; 16];
+    assert_eq!(mount.read(file.object, 0, &mut bytes).await?, 16);
+    let error = mount.read(file.object, RECORD as u64, &mut bytes).await.expect_err("lost");
+    assert_eq!(error.kind(), Kind::Checksum);
+    drop(mount);
+    engine.sync().await?;
+    engine.export().await
+}
+
+/// With `head_errlog` they are named wherever the block is shared, else where it was read.
+#[test]
+fn lost_files_are_named() {
+    for (options, names) in [
+        ("", &["t/c:/lost", "t:/lost", "t@s:/lost"][..]),
+        ("-o compatibility=grub2 ", &["t:/lost"]),
+    ] {
+        let shed = Shed::new("lost", 1);
+        shed.succeeds(&format!("zpool create {options}t d0"));
+        block_on(2, fill(&shed)).expect("a runtime").expect("written");
+        let folder = shed.path().to_str().expect("UTF-8");
+        let (shown, ..) = cenote(&["where", "-H", "-d", folder, "t", "lost"]);
+        let place = shown.lines().find_map(|line| line.strip_prefix(&format!("{RECORD}\t")));
+        let place = place.and_then(|line| line.split('\t').next()?.parse().ok());
+        let device = std::fs::File::options().write(true).open(shed.path().join("d0"));
+        let place = place.unwrap_or_else(|| panic!("{shown}"));
+        device.expect("a device").write_all_at(&[0x5a; 512], place).expect("damage");
+        block_on(2, read(&shed)).expect("a runtime").expect("read");
+        let status = shed.succeeds("zpool status t");
+        assert!(status.ends_with("\nerrors: 1 data errors, use '-v' for a list\n"), "{status}");
+        assert!(status.contains("status: One or more devices has experienced an error resulting"));
+        let status = shed.succeeds("zpool status -v t");
+        let head = "errors: Permanent errors have been detected in the following files:\n\n";
+        let (_, list) = status.split_once(head).unwrap_or_else(|| panic!("{status}"));
+        let mut found: Vec<_> = list.lines().map(str::trim_start).collect();
+        found.sort_unstable();
+        assert_eq!(found, names, "{options}");
+    }
+}
