@@ -52,6 +52,7 @@ impl Mount {
             name_max: if settings.has_long_names { 1023 } else { 255 },
         })
     }
+
     /// The same as whoever stands at `object` has it: in what hands its project down, the limits of
     /// the project are all that there is.
     ///
