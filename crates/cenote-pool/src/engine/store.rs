@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cenote_block::BlockStore;
-use cenote_block::alloc::{MetaslabStore, StoredSpace};
+use cenote_block::alloc::{MetaslabStore, SpaceAllocator, StoredSpace};
 use cenote_dmu::{ObjSet, SpaceMap};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::VdevConfig;
@@ -60,6 +60,9 @@ impl Maps {
             let store = self.store.upgrade();
             let store = store.ok_or_else(|| Error::new(Kind::Io, EngineError::Closed))?;
             let turn = self.suspension.turn();
+            // Before the look at what is committed: it may take longer than the commits after which
+            // its maps' blocks would be others', and a map that cannot be read is never used again.
+            let _pin = store.allocator().map(SpaceAllocator::pin);
             match self.read_from(store, vdev, metaslab).await {
                 Err(error) => self.suspension.hold(turn, error).await?,
                 space => return space,
