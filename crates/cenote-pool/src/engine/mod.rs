@@ -103,6 +103,9 @@ pub enum EngineError {
     /// A device with the labels of something else.
     #[error("device does not belong to leaf {0} of this pool")]
     WrongDevice(u64),
+    /// Somebody else added vdevs since those to be added got their numbers.
+    #[error("vdevs were added to the pool meanwhile")]
+    VdevsAdded,
     /// The pool was closed.
     #[error("pool is closed")]
     Closed,

@@ -83,6 +83,13 @@ impl MemoryPool {
 
     /// Another disk, which comes to the pool as a top-level vdev of its own.
     pub(crate) async fn add_disk(&mut self, class: VdevClass) {
+        let (device, new) = self.new_disk(class);
+        self.devices.push(device);
+        self.engine.add_vdevs(new).await.unwrap();
+    }
+
+    /// A disk that may come to the pool as the next top-level vdev.
+    pub(crate) fn new_disk(&self, class: VdevClass) -> (Arc<ImageDevice>, NewVdevs) {
         let device = image_device(self.devices.len());
         let spec = TopSpec {
             redundancy: Redundancy::Single,
@@ -98,8 +105,7 @@ impl MemoryPool {
             caches: Vec::new(),
             devices: vec![(guid, Arc::clone(&device) as Arc<dyn Device>)],
         };
-        self.devices.push(device);
-        self.engine.add_vdevs(new).await.unwrap();
+        (device, new)
     }
 
     fn device_list(&self) -> Vec<Arc<dyn Device>> {

@@ -7,7 +7,7 @@ use cenote_device::Image;
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::admin::PoolSetting;
-use cenote_pool::engine::{CheckpointError, LeafWorkError, Stop, TrimOptions};
+use cenote_pool::engine::{CheckpointError, EngineError, LeafWorkError, Stop, TrimOptions};
 use cenote_rt::{block_on, tunables};
 use cenote_vdev::create::VdevClass;
 
@@ -56,6 +56,28 @@ fn a_device_that_comes_is_used_at_once() {
         pool.reopen().await;
         pool.check().await;
         pool.judge().await;
+    })
+    .unwrap();
+    drop(budget);
+}
+
+/// Two commands that add devices at once: the later one is refused, and the pool goes on.
+#[test]
+fn devices_that_come_at_once_come_one_after_the_other() {
+    let budget = Budget::take();
+    block_on(1, async {
+        let mut pool = MemoryPool::new().await;
+        let (one, other) = (pool.new_disk(VdevClass::Normal), pool.new_disk(VdevClass::Normal));
+        pool.engine.add_vdevs(one.1).await.unwrap();
+        pool.devices.push(one.0);
+        let error = pool.engine.add_vdevs(other.1).await.unwrap_err();
+        assert_eq!(error.cause(), Some(&EngineError::VdevsAdded));
+        pool.add_disk(VdevClass::Normal).await;
+        pool.create("tank/a").await;
+        pool.write("tank/a", 5, 0, 7).await;
+        pool.reopen().await;
+        assert_eq!(pool.read("tank/a", 5, 0).await, 7);
+        pool.check().await;
     })
     .unwrap();
     drop(budget);

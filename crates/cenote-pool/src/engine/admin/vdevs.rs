@@ -83,7 +83,8 @@ impl Engine {
     /// Adds vdevs. They are used from the next txg on.
     ///
     /// # Errors
-    /// A device's, before anything of the pool is changed; those of a sync.
+    /// A device's, before anything of the pool is changed; `Kind::Busy` if others came since these
+    /// got their ids; those of a sync.
     pub async fn add_vdevs(&self, new: NewVdevs) -> Result<()> {
         let facts = self.config().stored();
         let blank = PoolFacts { txg: 0, ..facts };
@@ -118,6 +119,11 @@ impl Task for Add {
         Box::pin(async move {
             let Scope { engine, context } = scope;
             let (before, new) = (engine.config(), &self.new);
+            let ids = before.root.children.len() as u64..;
+            if new.tops.iter().zip(ids).any(|((top, _), id)| top.id != id) {
+                self.answer.put(Err(Error::new(Kind::Busy, EngineError::VdevsAdded)));
+                return Ok(());
+            }
             let result = engine
                 .mos_apply(context.txg, |tx| {
                     // The closure may run several times: each begins with what was there.
