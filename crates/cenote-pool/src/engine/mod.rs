@@ -594,7 +594,12 @@ impl Engine {
             config.touch();
         });
         self.sync().await?;
-        self.state().stopped.get_or_insert_with(|| EngineError::Closed.to_string());
+        {
+            // What somebody else has begun to sync meanwhile is written before this returns: then
+            // the devices are whoever's.
+            let _one = self.syncing.lock().await;
+            self.state().stopped.get_or_insert_with(|| EngineError::Closed.to_string());
+        }
         let is_destroyed = state == PoolState::Destroyed;
         let deed = if is_destroyed { Deed::Destroyed } else { Deed::Exported };
         self.damage.note(Event::Pool(deed));

@@ -11,7 +11,7 @@ use cenote_pool::engine::{CheckpointError, EngineError, LeafWorkError, Stop, Tri
 use cenote_rt::{block_on, tunables};
 use cenote_vdev::create::VdevClass;
 
-use crate::memory::{Budget, MemoryPool};
+use crate::memory::{Budget, MemoryPool, need_object};
 
 /// Allocated bytes of each top-level vdev.
 fn allocated(pool: &MemoryPool) -> Vec<u64> {
@@ -81,6 +81,51 @@ fn devices_that_come_at_once_come_one_after_the_other() {
     })
     .unwrap();
     drop(budget);
+}
+
+/// Once a pool is exported nothing is written any more, though somebody keeps syncing it: the
+/// devices may be another's.
+#[test]
+fn what_is_exported_is_left_alone() {
+    let budget = Budget::take();
+    block_on(2, async {
+        for round in 0..8 {
+            let pool = MemoryPool::new().await;
+            let head = pool.create("tank/a").await;
+            let engine = std::sync::Arc::clone(&pool.engine);
+            let busy = cenote_rt::spawn(async move {
+                loop {
+                    let changed = engine.apply(&head, |tx| {
+                        need_object(tx, 5)?;
+                        tx.write(5, 0, &[round; 512])
+                    });
+                    if changed.await.is_err() || engine.sync().await.is_err() {
+                        return;
+                    }
+                }
+            });
+            pool.engine.sync().await.unwrap();
+            pool.engine.export().await.unwrap();
+            let images = || pool.devices.iter().map(|device| device.image()).collect::<Vec<_>>();
+            let before = images();
+            busy.await.unwrap();
+            for (before, after) in before.iter().zip(&images()) {
+                assert!(same(before, after), "written after it was exported, round {round}");
+            }
+        }
+    })
+    .unwrap();
+    drop(budget);
+}
+
+/// Whether two images of a device have the same labels: every commit writes one.
+fn same(one: &Image, other: &Image) -> bool {
+    let labels = |image: &Image| {
+        let mut bytes = vec![0; 512 << 10];
+        image.read_at(0, &mut bytes);
+        bytes
+    };
+    labels(one) == labels(other)
 }
 
 #[test]
