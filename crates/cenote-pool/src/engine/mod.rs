@@ -21,6 +21,8 @@
 
 mod activity;
 pub mod admin;
+#[cfg(test)]
+mod bench;
 mod birth;
 mod checkpoint;
 mod commit;

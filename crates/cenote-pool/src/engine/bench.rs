@@ -1,0 +1,19 @@
+//! What tests in here need.
+
+use std::sync::Arc;
+
+use cenote_device::{Device, Image, ImageDevice};
+use cenote_vdev::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+use super::Engine;
+use super::create::CreateSpec as PoolSpec;
+
+/// A new pool `t` in memory.
+pub(super) async fn pool() -> Arc<Engine> {
+    let device: Arc<dyn Device> = Arc::new(ImageDevice::new("d", Image::zeroed(64 << 20)));
+    let leaves = vec![LeafSpec::of(device.info())];
+    let top = TopSpec { redundancy: Redundancy::Single, class: VdevClass::Normal, leaves };
+    let spec = CreateSpec { tops: vec![top], ..CreateSpec::default() };
+    let vdevs = create::pool(&spec, 4, &mut Guids::unguessable()).expect("spec");
+    Engine::create(PoolSpec::new("t", vdevs, vec![device])).await.expect("made")
+}
