@@ -9,9 +9,11 @@ use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry, format_plain};
+use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
-use cenote_rt::{Error, Result};
+use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{BadChild, Cause};
 
 use super::Engine;
@@ -84,7 +86,7 @@ impl Engine {
         if lost.is_empty() {
             return Ok(());
         }
-        self.mos_apply(txg, |tx| {
+        let noted = self.mos_apply(txg, |tx| {
             let by_head = features::is_active(tx, "head_errlog")?;
             let log = errors::need_log(tx, ERRLOG_LAST)?;
             for &(objset, object, level, blkid, birth) in &lost {
@@ -96,8 +98,12 @@ impl Engine {
                 }
             }
             Ok(())
-        })
-        .await
+        });
+        match noted.await {
+            // A log that is lost itself is no reason to stop the pool.
+            Err(error) if matches!(error.kind(), Kind::Checksum | Kind::Corrupt) => Ok(()),
+            noted => noted,
+        }
     }
 }
 
@@ -107,7 +113,9 @@ fn note_by_head(tx: &mut Tx<'_>, log: u64, place: &Bookmark, birth: u64) -> TxRe
         // The MOS has no head; its errors stand under its own number.
         0 => 0,
         dataset => {
-            if tx.find(dataset)?.is_none() {
+            // It may have been destroyed since, and the number be another object's.
+            let is_dataset = |dnode: &DnodePhys| dnode.bonus_type == ObjectType::DSL_DATASET;
+            if !tx.find(dataset)?.is_some_and(|dnode| is_dataset(&dnode)) {
                 return Ok(());
             }
             let dir = get_dataset(tx, dataset)?.dir_obj;
@@ -117,4 +125,35 @@ fn note_by_head(tx: &mut Tx<'_>, log: u64, place: &Bookmark, birth: u64) -> TxRe
     let errors = errors::need_log_of(tx, log, head)?;
     let entry = HeadEntry { object: place.object, level: place.level, blkid: place.blkid, birth };
     zap::update(tx, errors, &entry.format(), Value::text(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_rt::block_on;
+
+    use super::*;
+    use crate::engine::bench;
+
+    /// Whoever still reads a dataset that was destroyed may meet damage when its number is already
+    /// another object's: that is no reason to stop the pool.
+    #[test]
+    fn damage_of_what_is_gone_stops_nothing() {
+        block_on(1, async {
+            let engine = bench::pool().await;
+            let root = engine.head("t").await.expect("there").object();
+            // The pool directory, which is no dataset; no object at all; the root dataset.
+            for objset in [crate::mos::DIRECTORY, 1 << 40, root] {
+                let place = Bookmark { objset, object: 7, level: 0, blkid: 3 };
+                let error = Error::new(Kind::Checksum, "lost");
+                engine.damage.unrecoverable(&place, &BlockPtr::HOLE, &error);
+                engine.sync().await.expect("the pool goes on");
+            }
+            let found = engine.mos.inspect(|tx| {
+                let log = errors::need_log(tx, ERRLOG_LAST)?;
+                Ok((features::is_active(tx, "head_errlog")?, zap::len(tx, log)?))
+            });
+            assert_eq!(found.await.expect("readable"), (true, 1));
+        })
+        .expect("runtime");
+    }
 }
