@@ -146,6 +146,14 @@ impl<'a, 'tx> Op<'a, 'tx> {
         self.is_unrecorded = true;
     }
 
+    /// How many bytes the log may write of what it is told.
+    ///
+    /// # Errors
+    /// Those of the transaction.
+    pub fn weigh(&self, log: &Log) -> TxResult<u64> {
+        log.weigh(self.tx, &self.records)
+    }
+
     /// Publishes what others see of the operation beside the object set. To be called last in the
     /// closure, when nothing can fail any more. In a replay nothing is logged.
     pub fn finish(self, log: Option<&Log>) {

@@ -161,12 +161,14 @@ impl Mount {
         mut change: impl FnMut(&mut Op<'_, '_>) -> TxResult<T>,
     ) -> Result<T> {
         let now = now();
-        let applied = self.engine.apply_charged(&self.head, charge, |tx| {
+        let log = self.head.log();
+        let applied = self.engine.apply_weighed(&self.head, charge, |tx| {
             let mut op = Op::new(tx, &self.facts, cred, now);
             let value = change(&mut op)?;
+            let logged = op.weigh(log)?;
             // Last: from here on nothing fails.
-            op.finish(Some(self.head.log()));
-            Ok(value)
+            op.finish(Some(log));
+            Ok((value, logged))
         });
         Ok(applied.await?.0)
     }

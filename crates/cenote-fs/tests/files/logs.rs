@@ -11,7 +11,7 @@ use cenote_fs::mount::{Allocate, Attributes, WriteOptions, encode_rdev};
 use cenote_fs::{Ace, FileKind, Mount, PFlags, Time, recover};
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::Engine;
-use cenote_rt::block_on;
+use cenote_rt::{Kind, Rng, block_on};
 use cenote_testkit::manifest::sha256;
 
 use crate::fixture::{Fixture, root};
@@ -271,6 +271,47 @@ fn files_without_names_are_not_in_the_log() {
             );
         }
         drop((engine, mount));
+    })
+    .unwrap();
+}
+
+/// A block that is written and made durable over and over takes its place in the pool once, and in
+/// the log each time: the log leaves room for the sync that frees it.
+#[test]
+fn a_log_leaves_room_for_its_sync() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let mut rng = Rng::seeded(5);
+        let mut noise = |len: usize| {
+            let mut bytes = vec![0; len];
+            rng.fill(&mut bytes);
+            bytes
+        };
+        let options = WriteOptions::default();
+        let again = fixture.file(top, "again", &noise(128 << 10)).await.unwrap().object;
+        let rest = fixture.file(top, "rest", b"").await.unwrap().object;
+        let mut end = 0;
+        let full = loop {
+            match mount.write(&root(), rest, end, &noise(256 << 10), options).await {
+                Ok(written) => end += written.len,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), Kind::NoSpace);
+        // Some of it, so that something can be written at all.
+        let size = Some(end - (4 << 20));
+        let wish = SetAttributes { size, ..SetAttributes::default() };
+        mount.set_attributes(&root(), rest, &wish).await.unwrap();
+        for _ in 0..4 {
+            fixture.engine.sync().await.unwrap();
+        }
+        for _ in 0..600 {
+            mount.write(&root(), again, 0, &noise(128 << 10), options).await.unwrap();
+            mount.fsync(again).await.unwrap();
+        }
+        fixture.engine.sync().await.unwrap();
+        fixture.judge("log", &[]).await;
     })
     .unwrap();
 }

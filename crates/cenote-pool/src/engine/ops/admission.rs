@@ -322,8 +322,15 @@ impl Engine {
     }
 
     /// [`apply_charged`](Self::apply_charged) of a change that also tells how many bytes it may
-    /// have written before its txg is synced: those of a log.
-    pub(in crate::engine) async fn apply_weighed<T>(
+    /// have written before its txg is synced: those of a log ([`Log::weigh`]). Who writes a block
+    /// over and over and has it durable each time takes the space of one block for it, and of as
+    /// many in the log.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// [`Log::weigh`]: crate::engine::zil::Log::weigh
+    pub async fn apply_weighed<T>(
         &self,
         head: &Head,
         charge: Charge,

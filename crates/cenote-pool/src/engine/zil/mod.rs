@@ -125,6 +125,28 @@ impl Log {
         }
     }
 
+    /// How many bytes may be written of records before their txg is synced, if they are committed:
+    /// what a change is charged for its log.
+    ///
+    /// # Errors
+    /// Those of the transaction.
+    pub fn weigh(&self, tx: &Tx<'_>, records: &[LogRecord]) -> TxResult<u64> {
+        if self.mode() == SyncMode::Disabled {
+            return Ok(0);
+        }
+        let is_for_throughput = self.is_for_throughput.load(Ordering::Acquire);
+        let mut bytes = 0;
+        for record in records {
+            let len = record.data_len();
+            // Data that is written where it stays goes in whole blocks.
+            let is_early =
+                len > 0 && (is_for_throughput || len >= tunables::IMMEDIATE_WRITE_SZ.get());
+            let dnode = if is_early { tx.find(record.object)? } else { None };
+            bytes += record.written(dnode.map(|dnode| dnode.data_block_size()));
+        }
+        Ok(bytes)
+    }
+
     /// What commits do, as far as is known.
     pub fn mode(&self) -> SyncMode {
         SyncMode::from_property(self.mode.load(Ordering::Acquire))
@@ -242,15 +264,7 @@ fn logged<T>(
     change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
 ) -> TxResult<(T, u64)> {
     let (value, records) = change(tx)?;
-    let is_for_throughput = head.log().is_for_throughput.load(Ordering::Acquire);
-    let mut bytes = 0;
-    for record in &records {
-        let len = record.data_len();
-        // Data that is written where it stays goes in whole blocks.
-        let is_early = len > 0 && (is_for_throughput || len >= tunables::IMMEDIATE_WRITE_SZ.get());
-        let dnode = if is_early { tx.find(record.object)? } else { None };
-        bytes += record.written(dnode.map(|dnode| dnode.data_block_size()));
-    }
+    let bytes = head.log().weigh(tx, &records)?;
     for record in records {
         head.log().record(tx.txg(), record);
     }
