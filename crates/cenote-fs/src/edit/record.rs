@@ -7,7 +7,7 @@
 use cenote_ondisk::acl::Acl;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::zil::{Body, LoggedAcl, NewObject, RecordKind, SetMask, XvAttrs};
-use cenote_ondisk::znode::Time;
+use cenote_ondisk::znode::{PFlags, Time};
 use cenote_pool::engine::zil::LogRecord;
 
 use super::attributes::{SetAttributes, SetTime, USER_FLAGS};
@@ -236,14 +236,20 @@ pub(super) fn set_xattr(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8], value: 
 
 /// Bytes were written: the log takes them from the file when it comes to that.
 pub(super) fn write(op: &mut Op<'_, '_>, inode: &Inode, offset: u64, len: u64) {
-    if inode.links() > 0 {
-        op.log(LogRecord::write_later(inode.object, offset, len));
-    }
+    log_data(op, inode, LogRecord::write_later(inode.object, offset, len));
 }
 
 /// A range was cut out, or everything from an offset on with `len` 0.
 pub(super) fn truncate(op: &mut Op<'_, '_>, inode: &Inode, offset: u64, len: u64) {
-    if inode.links() > 0 {
-        op.log(LogRecord::truncate(inode.object, offset, len));
+    log_data(op, inode, LogRecord::truncate(inode.object, offset, len));
+}
+
+fn log_data(op: &mut Op<'_, '_>, inode: &Inode, record: LogRecord) {
+    if inode.links() == 0 {
+        return;
     }
+    // Nobody asks for the file that holds an extended attribute to be durable: its value goes with
+    // its name, or after a crash there would be a name with no value.
+    let is_value = inode.flags().contains(PFlags::XATTR);
+    op.log(if is_value { record.synchronous() } else { record });
 }

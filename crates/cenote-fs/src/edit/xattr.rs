@@ -232,7 +232,11 @@ pub(super) fn put(
         let packed = pack(&pairs);
         if before <= LIST_MAX_BEFORE && packed.len() <= LIST_MAX {
             inode.set_bytes(ZplAttr::Dxattr, &packed);
+            // Where a file goes for it, every commit tells of that: of the value too, then.
+            let was_naming = op.is_naming;
+            op.is_naming |= file.is_some();
             record::set_xattr(op, inode, name, Some(value));
+            op.is_naming = was_naming;
             return match file {
                 Some((found, hidden)) => of_node(op, inode, |op, _| drop_file(op, hidden, &found)),
                 None => Ok(()),

@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use cenote_device::Image;
 use cenote_fs::access::Credentials;
+use cenote_fs::acl::posix::Tag;
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
 use cenote_fs::mount::{Allocate, Attributes, WriteOptions, encode_rdev};
 use cenote_fs::{Ace, FileKind, Mount, PFlags, Time, recover};
+use cenote_ondisk::acl::POSIX_DEFAULT;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::Engine;
 use cenote_rt::{Kind, Rng, block_on};
 use cenote_testkit::manifest::sha256;
 
+use crate::attributes::{posix, set};
 use crate::fixture::{Fixture, root};
 use crate::pools::{self, Shape};
 
@@ -271,6 +274,69 @@ fn files_without_names_are_not_in_the_log() {
             );
         }
         drop((engine, mount));
+    })
+    .unwrap();
+}
+
+/// An attribute that is a file of its own is durable with its node, value and all.
+#[test]
+fn attributes_in_directories_have_their_values() {
+    block_on(2, async {
+        // With room for everything at its worst, so that nothing has to be synced in between.
+        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        for (property, value) in [("acltype", 1), ("xattr", 1)] {
+            fixture.engine.set_property("tank", property, Value::U64(value)).await.unwrap();
+        }
+        let dir = fixture.dir(top, "dir").await.unwrap().object;
+        let acl = [(Tag::Owner, 7), (Tag::User(5), 7), (Tag::Group, 5), (Tag::Mask, 7)];
+        let acl = posix(&[&acl[..], &[(Tag::Other, 0)]].concat());
+        let default = POSIX_DEFAULT.as_bytes();
+        mount.set_xattr(&root(), dir, default, &acl, Existing::Any).await.unwrap();
+        let file = fixture.file(top, "file", b"x").await.unwrap().object;
+        mount.set_xattr(&root(), file, b"user.old", b"old", Existing::Any).await.unwrap();
+        mount.fsync(file).await.unwrap();
+        fixture.engine.sync().await.unwrap();
+        let before = fixture.engine.uberblock().txg;
+        for (name, value) in [(&b"user.old"[..], vec![1; 9000]), (b"user.new", vec![2; 40])] {
+            mount.set_xattr(&root(), file, name, &value, Existing::Any).await.unwrap();
+        }
+        // What it inherits is there when its name is.
+        fixture.dir(dir, "inherits").await.unwrap();
+        mount.fsync(file).await.unwrap();
+        assert_eq!(fixture.engine.uberblock().txg, before, "all of it is in the log only");
+        let wanted = tree(mount).await;
+        let (engine, mount, _) = after_crash(pools::images_of(&fixture.devices)).await;
+        for (path, row) in tree(&mount).await {
+            assert_eq!(row, wanted[&path], "{path}");
+        }
+        drop((engine, mount));
+    })
+    .unwrap();
+}
+
+/// An attribute that gets another value at another place has one of the two after a crash.
+#[test]
+fn attributes_that_move_are_not_lost() {
+    block_on(2, async {
+        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let name = b"user.moves";
+        let file = fixture.file(top, "file", b"x").await.unwrap().object;
+        let other = fixture.file(top, "other", b"x").await.unwrap().object;
+        mount.fsync(other).await.unwrap();
+        for (from, to) in [(1, 2), (2, 1)] {
+            set(&fixture, "xattr", from).await;
+            mount.set_xattr(&root(), file, name, b"old", Existing::Any).await.unwrap();
+            set(&fixture, "xattr", to).await;
+            fixture.engine.sync().await.unwrap();
+            mount.set_xattr(&root(), file, name, b"new", Existing::Any).await.unwrap();
+            mount.fsync(other).await.unwrap();
+            let (engine, crashed, _) = after_crash(pools::images_of(&fixture.devices)).await;
+            let found = crashed.xattr(&root(), file, name).await.unwrap();
+            assert!([&b"old"[..], b"new"].contains(&&found[..]), "{found:?}");
+            drop((engine, crashed));
+        }
     })
     .unwrap();
 }

@@ -84,7 +84,7 @@ impl LogRecord {
         Self::of_object(RecordKind::Truncate, object, words::to_bytes(&[object, offset, len]))
     }
 
-    /// The same, taken along by every commit: the file is open with `O_SYNC`.
+    /// The same, taken along by every commit, whatever object that asks for.
     #[must_use]
     pub fn synchronous(self) -> Self {
         Self { is_sync: true, ..self }
