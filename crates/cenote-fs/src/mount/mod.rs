@@ -85,8 +85,8 @@ pub struct Mount {
     is_read_only: bool,
     /// The count of changes of properties that `facts` has.
     settings_count: Mutex<u64>,
-    /// Locks of nodes that somebody works on. Held for a look-up.
-    locks: Mutex<NodeLocks>,
+    /// What all mounts of the head share.
+    shared: Arc<Shared>,
     /// Inodes of files that are read.
     briefs: Briefs,
     /// Who reads which files from where.
@@ -212,7 +212,7 @@ impl Mount {
 
     /// The locks of a node, as long as somebody has them.
     fn locks_of(&self, object: u64) -> Arc<RangeLocks> {
-        let mut locks = lock(&self.locks);
+        let mut locks = lock(&self.shared.locks);
         if locks.of.len() > LOCKS_KEPT {
             locks.of.retain(|_, locks| Arc::strong_count(locks) > 1);
             locks.sweeps += 1;
@@ -223,9 +223,19 @@ impl Mount {
     /// The locks of a node, if somebody may have them. If not, how often such were looked for that
     /// nobody has: as long as that stays the same, nobody had any meanwhile.
     fn busy_locks_of(&self, object: u64) -> std::result::Result<Arc<RangeLocks>, u64> {
-        let locks = lock(&self.locks);
+        let locks = lock(&self.shared.locks);
         locks.of.get(&object).cloned().ok_or(locks.sweeps)
     }
+}
+
+/// What all mounts of a head share: who unmounts while the file system is in use, and mounts it
+/// again, has two. A node that one of them holds is not freed for the other, so that its number
+/// cannot become another's meanwhile.
+#[derive(Debug)]
+struct Shared {
+    facts: Arc<Facts>,
+    /// Locks of nodes that somebody works on. Held for a look-up.
+    locks: Mutex<NodeLocks>,
 }
 
 /// The locks of nodes that somebody works on, or did.

@@ -9,7 +9,7 @@ use cenote_rt::{Error, Kind, Result};
 
 use super::brief::Briefs;
 use super::control::Virtual;
-use super::{ATTRIBUTES_COST, Attributes, Mount, lock, now};
+use super::{ATTRIBUTES_COST, Attributes, Mount, Shared, lock, now};
 use crate::access::Credentials;
 use crate::acl::Want;
 use crate::edit::{self, Facts, Inode, Op, permit};
@@ -91,17 +91,22 @@ impl Mount {
         }
         // Layouts may have been registered meanwhile.
         let facts = if is_read_only { facts } else { Facts::read(engine, &head).await? };
+        let settings = facts.settings();
+        let shared = Shared { facts: Arc::new(facts), locks: Mutex::default() };
+        let shared = head.share(Arc::new(shared));
+        // Who shared them first may have read them long ago.
+        shared.facts.set_settings(settings);
         let mount = Arc::new(Self {
             name: dataset.to_owned(),
             engine: Arc::clone(engine),
             settings_count: Mutex::new(head.settings_count()),
             head,
             _ownership: ownership,
-            facts: Arc::new(facts),
+            facts: Arc::clone(&shared.facts),
             opened: now(),
             snapshots_seen: Mutex::default(),
             is_read_only,
-            locks: Mutex::default(),
+            shared,
             briefs: Briefs::default(),
             ahead: ReadAhead::default(),
             to_reap: Arc::default(),

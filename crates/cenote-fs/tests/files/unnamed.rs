@@ -1,10 +1,10 @@
 //! Nodes without names: what the log is told of them, and that they are freed.
 
 use cenote_dmu::zap::edit as zap;
-use cenote_fs::Time;
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{self, NewKind, NewNode, Op, SetAttributes, Target};
 use cenote_fs::mount::{Allocate, WriteOptions, errno};
+use cenote_fs::{Mount, Time};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::block_on;
 
@@ -178,6 +178,45 @@ fn losing_the_last_name_is_a_change() {
         let told = mount.attributes(file.object).await.unwrap();
         assert_eq!((told.links, told.mtime), (0, file.mtime));
         assert!(told.ctime > file.ctime);
+    })
+    .unwrap();
+}
+
+/// A file system that is unmounted while it is in use, and mounted again, is there twice: what the
+/// first mount holds is not freed by the second, and its number is nobody else's.
+#[test]
+fn what_another_mount_holds_stays() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        let (first, top) = (&fixture.mount, fixture.mount.root());
+        let options = WriteOptions::default();
+        let before = fixture.file(top, "before", b"unlinked before").await.unwrap().object;
+        let after = fixture.file(top, "after", b"unlinked after").await.unwrap().object;
+        let handles = [first.hold(before).await.unwrap(), first.hold(after).await.unwrap()];
+        first.unlink(&root(), top, b"before").await.unwrap();
+        fixture.engine.sync().await.unwrap();
+        let second = Mount::open(&fixture.engine, "tank").await.unwrap();
+        second.unlink(&root(), top, b"after").await.unwrap();
+        for _ in 0..2 {
+            // Of another layout too, which is new to the first.
+            let made = NewNode::new(NewKind::Symlink(b"target"), 0o777);
+            let link = second.create(&root(), top, b"link", &made).await.unwrap().object;
+            assert_eq!(first.read_link(link).await.unwrap(), b"target");
+            second.unlink(&root(), top, b"link").await.unwrap();
+            fixture.engine.sync().await.unwrap();
+        }
+        for (object, wanted) in [(before, &b"UNLINKED before"[..]), (after, b"UNLINKED after")] {
+            first.write(&root(), object, 0, b"UNLINKED", options).await.unwrap();
+            assert_eq!(fixture.read_all(object).await.unwrap(), wanted);
+        }
+        drop(handles);
+        second.reap().await.unwrap();
+        first.reap().await.unwrap();
+        for object in [before, after] {
+            assert_eq!(errno::of(&first.attributes(object).await.unwrap_err()), errno::ENOENT);
+        }
+        drop(second);
+        fixture.judge("twice", &[]).await;
     })
     .unwrap();
 }
