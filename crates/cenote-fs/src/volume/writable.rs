@@ -62,6 +62,8 @@ impl WritableVolume {
         }
         let owner = head.own();
         engine.replay_log(&head, &VolumeReplayer).await?;
+        // Has the log look at the property `sync`: before that it commits only what asks for it.
+        engine.commit_log(&head, None).await?;
         let (block_size, size) = head
             .live()
             .inspect(|tx| {

@@ -185,3 +185,23 @@ fn log_blocks_have_their_class() {
     })
     .unwrap();
 }
+
+/// With `sync=always` the first write after an opening is durable like any other.
+#[test]
+fn always_begins_with_the_first_write() {
+    block_on(2, async {
+        let (engine, devices) = pools::fresh(&Shape::DISK).await;
+        let new = NewVolume::new("tank/v", SIZE).with_block_size(BLOCK).sparse();
+        drop(new.with("sync", Value::U64(1)).create(&engine).await.unwrap());
+        engine.export().await.unwrap();
+        drop(engine);
+        let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
+        let volume = WritableVolume::open(&engine, "tank/v").await.unwrap();
+        volume.write(0, vec![noise(1, 4096)], false).await.unwrap();
+        let left = pools::devices(pools::images_of(&devices));
+        let after = pools::open(pools::as_devices(&left)).await.unwrap();
+        let found = WritableVolume::open(&after, "tank/v").await.unwrap();
+        assert!(*found.read(0, 4096).await.unwrap() == *noise(1, 4096));
+    })
+    .unwrap();
+}
