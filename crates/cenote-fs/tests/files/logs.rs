@@ -341,6 +341,40 @@ fn attributes_that_move_are_not_lost() {
     .unwrap();
 }
 
+/// What was written while nothing had to be durable is, once that is asked for again.
+#[test]
+fn what_was_not_logged_is_synced() {
+    block_on(2, async {
+        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let file = fixture.file(top, "file", b"x").await.unwrap().object;
+        mount.fsync(file).await.unwrap();
+        set(&fixture, "sync", 2).await;
+        let engine = Arc::clone(&fixture.engine);
+        let allowed =
+            cenote_rt::spawn(
+                async move { engine.set_property("tank", "sync", Value::U64(0)).await },
+            );
+        let mut count = 0_u64;
+        while !allowed.is_finished() {
+            let word = (count + 1).to_le_bytes();
+            let at = count * 8;
+            mount.write(&root(), file, at, &word, WriteOptions::default()).await.unwrap();
+            count += 1;
+        }
+        allowed.await.unwrap().unwrap();
+        mount.fsync(file).await.unwrap();
+        let (engine, mount, _) = after_crash(pools::images_of(&fixture.devices)).await;
+        let mut found = vec![0; count as usize * 8];
+        assert_eq!(mount.read(file, 0, &mut found).await.unwrap(), found.len());
+        for (word, wanted) in found.chunks_exact(8).zip(1_u64..) {
+            assert_eq!(word, wanted.to_le_bytes(), "of {count}");
+        }
+        drop((engine, mount));
+    })
+    .unwrap();
+}
+
 /// A block that is written and made durable over and over takes its place in the pool once, and in
 /// the log each time: the log leaves room for the sync that frees it.
 #[test]

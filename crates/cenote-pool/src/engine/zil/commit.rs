@@ -53,6 +53,9 @@ impl Engine {
         if log.mode() == SyncMode::Disabled {
             return Ok(());
         }
+        if log.unlogged.load(Ordering::Acquire) > self.uberblock().txg {
+            return self.sync().await.map(drop);
+        }
         let Some(ticket) = log.queue().pull(object) else { return Ok(()) };
         let mut bursts = log.writer.lock().await;
         if log.queue().is_done(ticket) {
@@ -296,7 +299,12 @@ impl Engine {
             .await;
         match looked_up {
             Ok((mode, bias)) => {
+                let before = log.mode();
                 log.mode.store(mode, Ordering::Release);
+                if before == SyncMode::Disabled {
+                    // What was changed so far is in no record, and durable with its txg only.
+                    log.unlogged.fetch_max(self.open_txg(), Ordering::AcqRel);
+                }
                 log.is_for_throughput.store(bias == 1, Ordering::Release);
                 Ok(())
             }

@@ -88,6 +88,8 @@ pub struct Log {
     is_for_throughput: AtomicBool,
     /// Properties may have changed since the mode was looked up.
     is_stale: AtomicBool,
+    /// Txgs up to this one may have changes without records: nothing had to be durable then.
+    unlogged: AtomicU64,
 }
 
 /// How much the last commits wrote, the newest first.
@@ -103,6 +105,7 @@ impl Default for Log {
             mode: AtomicU64::new(0),
             is_for_throughput: AtomicBool::new(false),
             is_stale: AtomicBool::new(true),
+            unlogged: AtomicU64::new(0),
         }
     }
 }
