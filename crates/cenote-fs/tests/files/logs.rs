@@ -350,6 +350,8 @@ fn what_was_not_logged_is_synced() {
         let file = fixture.file(top, "file", b"x").await.unwrap().object;
         mount.fsync(file).await.unwrap();
         set(&fixture, "sync", 2).await;
+        // The log looks at its property when it is to commit.
+        mount.fsync(file).await.unwrap();
         let engine = Arc::clone(&fixture.engine);
         let allowed =
             cenote_rt::spawn(

@@ -25,10 +25,11 @@ use cenote_dmu::live::OwnerProbe;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::{PoolState, VdevConfig};
 use cenote_ondisk::nvlist::NvString;
-use cenote_rt::{BoxFuture, Result};
+use cenote_rt::{BoxFuture, Error, Result};
 use cenote_vdev::labels;
 
-use super::dsl::Context;
+use super::checkpoint::{self, CheckpointError};
+use super::dsl::{Context, features};
 use super::events::{Deed, Event};
 use super::{Answer, Config, Engine, Scope, Task, is_fatal};
 pub use command::Command;
@@ -65,7 +66,11 @@ impl Engine {
     pub async fn reguid(&self, guid: u64) -> Result<()> {
         // The kept uberblock has the sum of the guids of its time.
         self.check_no_checkpoint()?;
-        self.administer(move |_, _, config| {
+        self.administer(move |tx, _, config| {
+            // The same sync may have taken one before.
+            if features::is_active(tx, checkpoint::FEATURE)? {
+                return Err(Error::from(CheckpointError::Exists).into());
+            }
             config.facts.pool_guid = guid;
             config.root.guid = guid;
             config.touch();
