@@ -68,6 +68,15 @@ async fn tree(mount: &Mount) -> BTreeMap<String, Row> {
     rows
 }
 
+/// All that is there is wanted, and nothing is missing.
+async fn check(mount: &Mount, wanted: &BTreeMap<String, Row>) {
+    let found = tree(mount).await;
+    assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
+    for (path, row) in &found {
+        assert_eq!(row, &wanted[path], "{path}");
+    }
+}
+
 /// The pool as a crash leaves it, opened again. Gives how many records there were.
 pub(crate) async fn after_crash(images: Vec<Image>) -> (Arc<Engine>, Arc<Mount>, u64) {
     let devices = pools::devices(images);
@@ -182,11 +191,7 @@ fn every_operation_is_done_again() {
         for _ in 0..2 {
             let (engine, mount, applied) = after_crash(crashed.clone()).await;
             assert!(applied > 30, "{applied}");
-            let found = tree(&mount).await;
-            assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
-            for (path, row) in &found {
-                assert_eq!(row, &wanted[path], "{path}");
-            }
+            check(&mount, &wanted).await;
             drop((engine, mount));
         }
     })
@@ -223,9 +228,7 @@ fn set_ids_go_with_and_without_the_acl() {
         let lengths = ["/chmod", "/write", "/chown"].map(|path| wanted[path].aces.len());
         assert_eq!(lengths, [3, 4, 4]);
         let (engine, mount, _) = after_crash(pools::images_of(&fixture.devices)).await;
-        for (path, row) in tree(&mount).await {
-            assert_eq!(row, wanted[&path], "{path}");
-        }
+        check(&mount, &wanted).await;
         drop((engine, mount));
     })
     .unwrap();
@@ -307,9 +310,7 @@ fn attributes_in_directories_have_their_values() {
         assert_eq!(fixture.engine.uberblock().txg, before, "all of it is in the log only");
         let wanted = tree(mount).await;
         let (engine, mount, _) = after_crash(pools::images_of(&fixture.devices)).await;
-        for (path, row) in tree(&mount).await {
-            assert_eq!(row, wanted[&path], "{path}");
-        }
+        check(&mount, &wanted).await;
         drop((engine, mount));
     })
     .unwrap();
