@@ -4,7 +4,6 @@
 //! when the head says so. Who has which file open is here as well, because a file that loses its
 //! last name is freed in the same transaction if nobody has.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_dmu::zap::edit as zap;
@@ -185,8 +184,6 @@ pub struct Facts {
     // Each held for a copy.
     settings: RwLock<Settings>,
     schema: Mutex<Arc<Schema>>,
-    /// The last txg in which something was done that the log does not tell.
-    unrecorded: AtomicU64,
 }
 
 impl Facts {
@@ -231,15 +228,6 @@ impl Facts {
     pub(super) fn set_schema(&self, schema: Arc<Schema>) {
         *self.schema.lock().unwrap_or_else(PoisonError::into_inner) = schema;
     }
-
-    pub(super) fn note_unrecorded(&self, txg: u64) {
-        self.unrecorded.fetch_max(txg, Ordering::AcqRel);
-    }
-
-    /// The last txg that only a sync makes durable; 0 if there was none.
-    pub fn unrecorded(&self) -> u64 {
-        self.unrecorded.load(Ordering::Acquire)
-    }
 }
 
 fn master_node(tx: &mut Tx<'_>, settings: Settings) -> TxResult<(Facts, Registry)> {
@@ -270,7 +258,6 @@ fn master_node(tx: &mut Tx<'_>, settings: Settings) -> TxResult<(Facts, Registry
         openers: Openers::default(),
         settings: RwLock::new(settings),
         schema: Mutex::default(),
-        unrecorded: AtomicU64::new(0),
     };
     Ok((facts, registry(tx, sa_master)?))
 }

@@ -163,7 +163,7 @@ impl<'a, 'tx> Op<'a, 'tx> {
         let Some(log) = log else { return };
         let txg = self.tx.txg();
         if self.is_unrecorded {
-            self.facts.note_unrecorded(txg);
+            log.note_unrecorded(txg);
         }
         for object in self.made_sync {
             log.make_sync(object);

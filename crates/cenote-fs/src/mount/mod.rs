@@ -200,11 +200,7 @@ impl Mount {
         }
         let settings = edit::Settings::read(&self.engine, &self.head).await?;
         self.facts.set_settings(settings);
-        // The log has a look at `sync=` only when it is asked for something. What it cannot tell of
-        // has to be on disk before records that follow from it are.
-        if self.facts.unrecorded() > self.engine.uberblock().txg {
-            self.engine.sync().await?;
-        }
+        // The log has a look at `sync=` only when it is asked for something.
         self.engine.commit_log(&self.head, None).await?;
         *lock(&self.settings_count) = count;
         Ok(())

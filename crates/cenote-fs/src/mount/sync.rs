@@ -24,13 +24,8 @@ impl Mount {
 
     pub(super) async fn make_durable(&self, object: Option<u64>) -> Result<()> {
         self.refresh().await?;
-        let log = self.head.log();
-        if self.is_read_only || log.mode() == cenote_pool::engine::zil::SyncMode::Disabled {
+        if self.is_read_only {
             return Ok(());
-        }
-        // What the log cannot tell of is durable with its txg only. Records of that txg go with it.
-        if self.facts.unrecorded() > self.engine.uberblock().txg {
-            return self.engine.sync().await.map(drop);
         }
         self.engine.commit_log(&self.head, object).await
     }

@@ -53,7 +53,8 @@ impl Engine {
         if log.mode() == SyncMode::Disabled {
             return Ok(());
         }
-        if log.unlogged.load(Ordering::Acquire) > self.uberblock().txg {
+        // Records of that txg go with it.
+        if log.unrecorded.load(Ordering::Acquire) > self.uberblock().txg {
             return self.sync().await.map(drop);
         }
         let Some(ticket) = log.queue().pull(object) else { return Ok(()) };
@@ -302,8 +303,8 @@ impl Engine {
                 let before = log.mode();
                 log.mode.store(mode, Ordering::Release);
                 if before == SyncMode::Disabled {
-                    // What was changed so far is in no record, and durable with its txg only.
-                    log.unlogged.fetch_max(self.open_txg(), Ordering::AcqRel);
+                    // What was changed so far is in no record.
+                    log.note_unrecorded(self.open_txg());
                 }
                 log.is_for_throughput.store(bias == 1, Ordering::Release);
                 Ok(())

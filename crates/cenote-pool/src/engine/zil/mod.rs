@@ -88,8 +88,8 @@ pub struct Log {
     is_for_throughput: AtomicBool,
     /// Properties may have changed since the mode was looked up.
     is_stale: AtomicBool,
-    /// Txgs up to this one may have changes without records: nothing had to be durable then.
-    unlogged: AtomicU64,
+    /// The last txg that may have changes without records: only a sync makes it durable.
+    unrecorded: AtomicU64,
 }
 
 /// How much the last commits wrote, the newest first.
@@ -105,7 +105,7 @@ impl Default for Log {
             mode: AtomicU64::new(0),
             is_for_throughput: AtomicBool::new(false),
             is_stale: AtomicBool::new(true),
-            unlogged: AtomicU64::new(0),
+            unrecorded: AtomicU64::new(0),
         }
     }
 }
@@ -126,6 +126,12 @@ impl Log {
         if self.mode() != SyncMode::Disabled {
             self.queue().push(txg, record);
         }
+    }
+
+    /// Notes that something was done in `txg` that no record tells of: a commit is a sync as long as
+    /// that is not on disk.
+    pub fn note_unrecorded(&self, txg: u64) {
+        self.unrecorded.fetch_max(txg, Ordering::AcqRel);
     }
 
     /// How many bytes may be written of records before their txg is synced, if they are committed:
