@@ -131,6 +131,14 @@ impl<'a, 'tx> Op<'a, 'tx> {
         done
     }
 
+    /// Does a part whose records every commit takes along, as it does those of names.
+    pub(crate) fn naming<T>(&mut self, part: impl FnOnce(&mut Self) -> T) -> T {
+        let was_naming = std::mem::replace(&mut self.is_naming, true);
+        let done = part(self);
+        self.is_naming = was_naming;
+        done
+    }
+
     /// What is recorded of an object goes with every commit from now on.
     pub(crate) fn make_sync(&mut self, object: u64) {
         self.made_sync.push(object);

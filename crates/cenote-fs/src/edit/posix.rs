@@ -149,14 +149,13 @@ impl Inherited {
     pub(super) fn give(&self, op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
         let acls = [(Which::Access, &self.access), (Which::Default, &self.default)];
         let mut is_changed = false;
-        // Nobody is to find the name without what it inherits: the mode alone may allow more.
-        op.is_naming = true;
         for (which, acl) in acls {
             let Some(acl) = acl else { continue };
-            xattr::put(op, inode, which.name(), &acl.encode(), Existing::Any)?;
+            let (name, value) = (which.name(), acl.encode());
+            // Nobody is to find the name without what it inherits: the mode alone may allow more.
+            op.naming(|op| xattr::put(op, inode, name, &value, Existing::Any))?;
             is_changed = true;
         }
-        op.is_naming = false;
         if is_changed { op.store(inode) } else { Ok(()) }
     }
 }

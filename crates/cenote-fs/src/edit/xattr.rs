@@ -232,15 +232,13 @@ pub(super) fn put(
         let packed = pack(&pairs);
         if before <= LIST_MAX_BEFORE && packed.len() <= LIST_MAX {
             inode.set_bytes(ZplAttr::Dxattr, &packed);
-            // Where a file goes for it, every commit tells of that: of the value too, then.
-            let was_naming = op.is_naming;
-            op.is_naming |= file.is_some();
-            record::set_xattr(op, inode, name, Some(value));
-            op.is_naming = was_naming;
-            return match file {
-                Some((found, hidden)) => of_node(op, inode, |op, _| drop_file(op, hidden, &found)),
-                None => Ok(()),
+            let Some((found, hidden)) = file else {
+                record::set_xattr(op, inode, name, Some(value));
+                return Ok(());
             };
+            // Every commit tells of the file that goes: of the value too, then.
+            op.naming(|op| record::set_xattr(op, inode, name, Some(value)));
+            return of_node(op, inode, |op, _| drop_file(op, hidden, &found));
         }
     }
     of_node(op, inode, |op, inode| put_file(op, inode, name, value, file))?;
