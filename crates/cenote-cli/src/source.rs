@@ -168,16 +168,13 @@ impl Source {
         done.and(session.host.bring_back(pool, aside).await)
     }
 
-    /// Does `work`, which moves mounts, without them as [`Source::without_mounts`] does, unless
-    /// mounts are to stay where they are.
-    pub(crate) async fn moving_mounts(
+    /// The file systems whose mounts a change moves: none, and nobody looks, if mounts are to stay
+    /// where they are.
+    pub(crate) async fn moved(
         &self,
-        names: &[String],
-        is_forced: bool,
-        work: impl Future<Output = CommandResult>,
-    ) -> CommandResult {
-        let names = if self.leaves_mounts { &[] } else { names };
-        self.without_mounts(names, is_forced, work).await
+        names: impl Future<Output = Result<Vec<String>, Exit>>,
+    ) -> Result<Vec<String>, Exit> {
+        if self.leaves_mounts { Ok(Vec::new()) } else { names.await }
     }
 
     /// Has snapshots in the pool of a dataset closed that were only looked at: some may be about to

@@ -155,7 +155,7 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             return Err(cannot("parent does not exist"));
         }
         let options = FileSystemOptions::below(dataset.pool(), to).await?;
-        let moved = moving::by_name(&dataset).await?;
+        let moved = source.moved(Box::pin(moving::by_name(&dataset))).await?;
         drop(dataset);
         let work = Box::pin(Writer::run(source, from, Some(line), io, async |engine, _| {
             for parent in missing {
@@ -164,7 +164,7 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             let done = engine.rename(from, to).await;
             done.map_err(|error| cannot(&wording(&error)))
         }));
-        source.moving_mounts(&moved, parsed.has('f'), work).await
+        source.without_mounts(&moved, parsed.has('f'), work).await
     })
 }
 
@@ -346,12 +346,12 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
                 .collect();
             let rights: Vec<&str> = rights.iter().map(String::as_str).collect();
             permits::need(source, &dataset, &rights, "set property for").await?;
-            let moved = moving::by_settings(&dataset, settings).await?;
+            let moved = source.moved(Box::pin(moving::by_settings(&dataset, settings))).await?;
             drop(dataset);
             let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
                 changes.make(engine, name).await
             }));
-            source.moving_mounts(&moved, false, work).await?;
+            source.without_mounts(&moved, false, work).await?;
         }
         Ok(())
     })
@@ -482,12 +482,7 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
             for dataset in &all {
                 permits::need(source, dataset, &[&right], "set property for").await?;
             }
-            let mut moved = Vec::new();
-            if property == "mountpoint" {
-                for dataset in &all {
-                    moving::by_mountpoint(dataset, &mut moved).await?;
-                }
-            }
+            let moved = source.moved(Box::pin(moving::by_inheriting(&all, property))).await?;
             let all: Vec<_> = all.iter().map(|dataset| dataset.name().to_owned()).collect();
             let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
                 for dataset in all {
@@ -499,7 +494,7 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                 }
                 Ok(())
             }));
-            source.moving_mounts(&moved, false, work).await?;
+            source.without_mounts(&moved, false, work).await?;
         }
         Ok(())
     })

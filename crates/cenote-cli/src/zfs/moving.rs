@@ -39,8 +39,19 @@ pub(super) async fn by_settings(head: &Dataset, settings: &[String]) -> Result<V
     Ok(moving)
 }
 
+/// Those that move when file systems inherit a property.
+pub(super) async fn by_inheriting(all: &[Dataset], property: &str) -> Result<Vec<String>, Exit> {
+    let mut moving = Vec::new();
+    if property == "mountpoint" {
+        for dataset in all {
+            by_mountpoint(dataset, &mut moving).await?;
+        }
+    }
+    Ok(moving)
+}
+
 /// A file system and all below it that have its mount point.
-pub(super) async fn by_mountpoint(head: &Dataset, moving: &mut Vec<String>) -> Result<(), Exit> {
+async fn by_mountpoint(head: &Dataset, moving: &mut Vec<String>) -> Result<(), Exit> {
     moving.push(head.name().to_owned());
     for child in head.children().await? {
         if mountpoint(&child).await?.is_none_or(|(_, is_inherited)| is_inherited) {
