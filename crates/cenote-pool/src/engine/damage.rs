@@ -132,14 +132,14 @@ mod tests {
     use cenote_rt::block_on;
 
     use super::*;
-    use crate::engine::bench;
+    use crate::engine::testing;
 
     /// Whoever still reads a dataset that was destroyed may meet damage when its number is already
     /// another object's: that is no reason to stop the pool.
     #[test]
     fn damage_of_what_is_gone_stops_nothing() {
         block_on(1, async {
-            let engine = bench::pool().await;
+            let engine = testing::pool().await;
             let root = engine.head("t").await.expect("there").object();
             // The pool directory, which is no dataset; no object at all; the root dataset.
             for objset in [crate::mos::DIRECTORY, 1 << 40, root] {

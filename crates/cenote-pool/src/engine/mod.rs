@@ -21,8 +21,6 @@
 
 mod activity;
 pub mod admin;
-#[cfg(test)]
-mod bench;
 mod birth;
 mod checkpoint;
 mod commit;
@@ -44,6 +42,8 @@ mod ops;
 mod store;
 mod suspend;
 mod sync;
+#[cfg(test)]
+mod testing;
 mod throttle;
 mod view;
 pub mod zil;

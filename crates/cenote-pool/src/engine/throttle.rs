@@ -191,14 +191,14 @@ mod tests {
     use cenote_rt::block_on;
 
     use super::*;
-    use crate::engine::bench;
+    use crate::engine::testing;
 
     /// A change is not in the count if that was made anew in the very moment: it gets to disk all
     /// the same, though nothing else is ever changed.
     #[test]
     fn what_was_not_counted_is_kept_too() {
         block_on(1, async {
-            let engine = bench::pool().await;
+            let engine = testing::pool().await;
             let head = engine.head("t").await.expect("there");
             let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 512);
             let (_, txg) = engine.apply(&head, |tx| tx.allocate(&spec)).await.expect("room");
