@@ -105,7 +105,7 @@ impl Mount {
 
     /// Whether the root lists `.zfs`.
     pub(super) fn shows_control(&self, dir: u64) -> bool {
-        dir == self.root() && self.facts.settings().snapdir == VISIBLE
+        dir == self.root() && self.shared.facts.settings().snapdir == VISIBLE
     }
 
     /// The node of a name in or of the control directory; none if it is neither.
@@ -122,7 +122,7 @@ impl Mount {
                 permit::search(op, &dir)
             })
             .await?;
-            if self.facts.settings().snapdir == DISABLED {
+            if self.shared.facts.settings().snapdir == DISABLED {
                 return refuse(Kind::NotFound, FsError::NoEntry);
             }
             return self.control_attributes(Virtual::Control).await.map(Some);

@@ -149,7 +149,7 @@ impl Mount {
     }
 
     fn are_noted(&self, times: &Times) -> bool {
-        let settings = self.facts.settings();
+        let settings = self.shared.facts.settings();
         !settings.has_atime || self.is_read_only() || is_noted(times, settings.is_relatime)
     }
 
@@ -240,7 +240,7 @@ impl Mount {
 
     /// How much goes into the next transaction: up to a multiple of a chunk in the file.
     fn chunk_len(&self, place: Place, len: usize) -> usize {
-        let chunk = CHUNK.max(self.facts.settings().record_size);
+        let chunk = CHUNK.max(self.shared.facts.settings().record_size);
         let within = match place {
             Place::At(offset) => offset % chunk,
             Place::End => 0,
@@ -250,7 +250,7 @@ impl Mount {
 
     /// The blocks of a file.
     async fn shape(&self, object: u64) -> Result<Shape> {
-        let record = self.facts.settings().record_size;
+        let record = self.shared.facts.settings().record_size;
         self.look(None, |op| {
             let dnode = op.tx.dnode(object)?;
             let block = dnode.data_block_size();

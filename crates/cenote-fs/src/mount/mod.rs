@@ -76,14 +76,13 @@ pub struct Mount {
     head: Arc<Head>,
     /// Keeps the dataset from being destroyed.
     _ownership: Ownership,
-    facts: Arc<Facts>,
     /// When it was opened, which is the time of what is not stored.
     opened: Time,
     /// The snapshots as they were seen last, by name and number, and since when. Held for a look.
     snapshots_seen: Mutex<Option<(SnapshotList, Time)>>,
     /// Whoever opened it may not write.
     is_read_only: bool,
-    /// The count of changes of properties that `facts` has.
+    /// The count of changes of properties up to which this mount has looked.
     settings_count: Mutex<u64>,
     /// What all mounts of the head share.
     shared: Arc<Shared>,
@@ -119,19 +118,19 @@ impl Mount {
     /// What is known of the file system.
     #[must_use]
     pub fn facts(&self) -> &Arc<Facts> {
-        &self.facts
+        &self.shared.facts
     }
 
     /// The root directory.
     #[must_use]
     pub fn root(&self) -> u64 {
-        self.facts.root
+        self.shared.facts.root
     }
 
     /// Whether nothing can be changed.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.is_read_only || self.facts.settings().is_read_only
+        self.is_read_only || self.shared.facts.settings().is_read_only
     }
 
     /// Runs an operation that changes something, for `cred`.
@@ -163,7 +162,7 @@ impl Mount {
         let now = now();
         let log = self.head.log();
         let applied = self.engine.apply_weighed(&self.head, charge, |tx| {
-            let mut op = Op::new(tx, &self.facts, cred, now);
+            let mut op = Op::new(tx, &self.shared.facts, cred, now);
             let value = change(&mut op)?;
             let logged = op.weigh(log)?;
             // Last: from here on nothing fails.
@@ -184,7 +183,7 @@ impl Mount {
         }
         let now = Time::default();
         let live = self.head.live();
-        live.inspect(|tx| look(&mut Op::new(tx, &self.facts, cred, now))).await
+        live.inspect(|tx| look(&mut Op::new(tx, &self.shared.facts, cred, now))).await
     }
 
     /// Takes properties over that were changed. Changes of the file system do so by themselves; who
@@ -199,7 +198,7 @@ impl Mount {
             return Ok(());
         }
         let settings = edit::Settings::read(&self.engine, &self.head).await?;
-        self.facts.set_settings(settings);
+        self.shared.facts.set_settings(settings);
         // The log has a look at `sync=` only when it is asked for something.
         self.engine.commit_log(&self.head, None).await?;
         *lock(&self.settings_count) = count;

@@ -102,7 +102,6 @@ impl Mount {
             settings_count: Mutex::new(head.settings_count()),
             head,
             _ownership: ownership,
-            facts: Arc::clone(&shared.facts),
             opened: now(),
             snapshots_seen: Mutex::default(),
             is_read_only,
@@ -123,7 +122,7 @@ impl Mount {
     /// Frees everything in the unlinked set that nobody has open. What is damaged there does not
     /// keep the file system from being opened.
     async fn drain(&self) {
-        let set = self.facts.unlinked;
+        let set = self.shared.facts.unlinked;
         let members = self.look(None, |op| {
             let numbers = cenote_dmu::zap::edit::numbers(op.tx, set)?;
             Ok(numbers.into_iter().map(|(number, _)| number).collect::<Vec<_>>())
@@ -173,7 +172,7 @@ impl Mount {
 
     /// Sees that a node without a name is freed, now or when the last has closed it.
     pub(super) fn doom(&self, object: u64) {
-        if !self.facts.openers.doom(object) {
+        if !self.shared.facts.openers.doom(object) {
             lock(&self.to_reap).push(object);
         }
     }
@@ -246,11 +245,11 @@ impl Mount {
         let found = self.look(cred, |op| {
             let found = find(op)?;
             // Last: the look runs again if it fails.
-            self.facts.openers.add(found.0);
+            self.shared.facts.openers.add(found.0);
             Ok(found)
         });
         let (object, told) = found.await?;
-        let (facts, to_reap) = (Arc::clone(&self.facts), Arc::clone(&self.to_reap));
+        let (facts, to_reap) = (Arc::clone(&self.shared.facts), Arc::clone(&self.to_reap));
         Ok((told, Handle { object, facts, to_reap }))
     }
 

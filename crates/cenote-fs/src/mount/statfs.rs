@@ -36,7 +36,7 @@ impl Mount {
     /// # Errors
     /// Those of reading the MOS.
     pub async fn space(&self) -> Result<Space> {
-        let settings = self.facts.settings();
+        let settings = self.shared.facts.settings();
         let space = self.engine.head_space(&self.head).await?;
         let block_size = settings.record_size;
         let referenced = space.referenced.next_multiple_of(block_size);
