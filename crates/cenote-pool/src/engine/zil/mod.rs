@@ -128,8 +128,8 @@ impl Log {
         }
     }
 
-    /// Notes that something was done in `txg` that no record tells of: a commit is a sync as long as
-    /// that is not on disk.
+    /// Notes that something was done in `txg` that no record tells of: a commit is a sync as long
+    /// as that is not on disk.
     pub fn note_unrecorded(&self, txg: u64) {
         self.unrecorded.fetch_max(txg, Ordering::AcqRel);
     }
