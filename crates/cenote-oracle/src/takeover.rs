@@ -17,8 +17,6 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use cenote_testkit::skip;
-
 use crate::shims;
 use crate::tool::{self, Said};
 
@@ -54,13 +52,7 @@ pub struct Takeover {
 /// `ztest`, if it and a C compiler are installed; else says that the running test skips.
 pub fn ztest() -> Option<Takeover> {
     static FOUND: OnceLock<Result<Takeover, String>> = OnceLock::new();
-    match FOUND.get_or_init(find) {
-        Ok(found) => Some(found.clone()),
-        Err(why) => {
-            skip::skip(&skip::current_test(), why);
-            None
-        }
-    }
+    tool::found_or_skip(FOUND.get_or_init(find))
 }
 
 fn find() -> Result<Takeover, String> {

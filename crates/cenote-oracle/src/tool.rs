@@ -48,9 +48,10 @@ pub fn zstream() -> Option<Tool> {
     found_or_skip(FOUND.get_or_init(|| find("zstream", |_| Ok(()))))
 }
 
-fn found_or_skip(found: &Result<Tool, String>) -> Option<Tool> {
+/// What was found; else says that the running test skips.
+pub(crate) fn found_or_skip<T: Clone>(found: &Result<T, String>) -> Option<T> {
     match found {
-        Ok(tool) => Some(tool.clone()),
+        Ok(found) => Some(found.clone()),
         Err(why) => {
             skip::skip(&skip::current_test(), why);
             None
@@ -94,6 +95,11 @@ fn judge_version(text: &str) -> Result<(), String> {
 }
 
 impl Tool {
+    /// A program as it is.
+    pub(crate) const fn new(program: PathBuf) -> Self {
+        Self { program, shim: None }
+    }
+
     /// Runs it with `arguments`.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Said {
         let mut command = Command::new(&self.program);

@@ -74,7 +74,10 @@ impl Live {
                 changes.early.insert(blkid, written.bp);
             }
         }
-        Ok(Some(Early { bp: written.bp, is_new }))
+        // Who replays the record must know how large the block is.
+        let hole = BlockPtr::punched(data.len() as u64, spec.object_type, 0, txg);
+        let bp = hole.filter(|_| written.bp.is_hole()).unwrap_or(written.bp);
+        Ok(Some(Early { bp, is_new }))
     }
 
     /// The blocks that the sync of `txg`, which is closed, will take as they are.

@@ -7,9 +7,9 @@ use cenote_device::Image;
 use cenote_fs::access::Credentials;
 use cenote_fs::acl::posix::Tag;
 use cenote_fs::edit::xattr::Existing;
-use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
+use cenote_fs::edit::{Facts, NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
 use cenote_fs::mount::{Allocate, Attributes, WriteOptions, encode_rdev};
-use cenote_fs::{Ace, FileKind, Mount, PFlags, Time, recover};
+use cenote_fs::{Ace, FileKind, FsReplayer, Mount, PFlags, Time, recover};
 use cenote_ondisk::acl::POSIX_DEFAULT;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::Engine;
@@ -19,6 +19,7 @@ use cenote_testkit::manifest::sha256;
 use crate::attributes::{posix, set};
 use crate::fixture::{Fixture, root};
 use crate::pools::{self, Shape};
+use crate::told::{Left, Told};
 
 /// What can be said of a node after a replay, which has times of its own.
 #[derive(Debug, PartialEq)]
@@ -146,6 +147,19 @@ async fn everything(fixture: &Fixture) {
     mount.rmdir(&root(), top, b"empty").await.unwrap();
 }
 
+/// OpenZFS claims the log, and reads in it what we do, in the same order.
+async fn read_by_openzfs(crashed: Vec<Image>) {
+    let Some(theirs) = cenote_oracle::libzpool() else { return };
+    let left = Left::of(&crashed, "log-read");
+    let engine = pools::open(pools::as_devices(&pools::devices(crashed))).await.unwrap();
+    let head = engine.head("tank").await.unwrap();
+    let told = Told::new(FsReplayer::new(Facts::read(&engine, &head).await.unwrap()));
+    let replayed = engine.replay_log(&head, &told).await.unwrap().unwrap();
+    assert!(replayed.failure.is_none(), "{replayed:?}");
+    assert_eq!(left.replay(&theirs, &["tank"]), [told.lines()]);
+    left.judge().await;
+}
+
 #[test]
 fn every_operation_is_done_again() {
     block_on(2, async {
@@ -187,6 +201,7 @@ fn every_operation_is_done_again() {
                 assert!(said.contains(kind), "{kind}: {said}");
             }
         }
+        read_by_openzfs(crashed.clone()).await;
         // Twice, since a crash may come in the middle of it: what is done once is not done again.
         for _ in 0..2 {
             let (engine, mount, applied) = after_crash(crashed.clone()).await;

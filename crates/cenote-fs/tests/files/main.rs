@@ -30,4 +30,6 @@ mod replay;
 mod rights;
 mod speed;
 mod spelling;
+#[path = "../volumes/told.rs"]
+mod told;
 mod unnamed;

@@ -9,11 +9,14 @@ use cenote_fs::{NewVolume, Volume, WritableVolume};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_ondisk::zil::Body;
+use cenote_ondisk::zil::{Body, ZilHeader};
+use cenote_oracle::Libzpool;
 use cenote_pool::engine::zil::{Operation, Replayer, VolumeReplayer};
 use cenote_rt::{Buf, BufMut, Rng, block_on};
+use cenote_testkit::manifest::sha256;
 
 use crate::pools::{self, Shape};
+use crate::told::{Left, Told};
 
 const BLOCK: u64 = 16 << 10;
 const SIZE: u64 = 4 << 20;
@@ -46,10 +49,15 @@ fn noise(seed: u64, len: usize) -> Buf {
 
 /// Small and large writes, all durable, and the volume's bytes then.
 async fn write(volume: &WritableVolume) -> Vec<u8> {
-    let mut model = vec![0; SIZE as usize];
     // The first sync makes the log.
     volume.write(0, vec![noise(0, 512)], true).await.unwrap();
     volume.engine().sync().await.unwrap();
+    write_again(volume).await
+}
+
+/// The same for a volume with a log.
+async fn write_again(volume: &WritableVolume) -> Vec<u8> {
+    let mut model = vec![0; SIZE as usize];
     for round in 0..6_u64 {
         let writes = [
             (round * 8 * BLOCK, 4096),
@@ -113,6 +121,86 @@ fn large_writes_are_where_they_stay() {
         }
     })
     .unwrap();
+}
+
+/// What is in no txg yet: data in records, blocks that are pointed at, text that fits into a
+/// pointer, zeros, a write of many log blocks, ranges that are freed.
+async fn write_everything(volume: &WritableVolume) -> Vec<u8> {
+    let mut model = write_again(volume).await;
+    let mib = 1 << 20;
+    let writes = [
+        (mib, noise(1, 600_000)),
+        (2 * mib, Buf::from(vec![7; 4 * BLOCK as usize])),
+        (3 * mib, noise(2, 4 * BLOCK as usize)),
+        (3 * mib + 100, Buf::from(vec![0; 4 * BLOCK as usize])),
+    ];
+    for (offset, data) in writes {
+        model[offset as usize..][..data.len()].copy_from_slice(&data);
+        volume.write(offset, vec![data], true).await.unwrap();
+    }
+    for (offset, len) in [(mib + 3 * BLOCK, 2 * BLOCK), (0, BLOCK)] {
+        model[offset as usize..][..len as usize].fill(0);
+        volume.discard(offset, len).await.unwrap();
+        volume.flush().await.unwrap();
+    }
+    model
+}
+
+/// OpenZFS claims what a crash left in the logs of volumes, reads in it what we do, and replays it.
+#[test]
+fn openzfs_replays_what_is_left() {
+    let Some(theirs) = cenote_oracle::libzpool() else { return };
+    block_on(2, async {
+        replayed_by(&theirs, false).await;
+        replayed_by(&theirs, true).await;
+    })
+    .unwrap();
+}
+
+async fn replayed_by(theirs: &Libzpool, has_slog: bool) {
+    let names = ["tank/latency", "tank/throughput"];
+    let (engine, devices) = pools::fresh(&Shape { has_slog, ..Shape::DISK }).await;
+    let mut volumes = Vec::new();
+    for (bias, name) in names.into_iter().enumerate() {
+        let new = NewVolume::new(name, SIZE).with_block_size(BLOCK).sparse();
+        let volume = new.with("logbias", Value::U64(bias as u64)).create(&engine).await.unwrap();
+        volume.write(0, vec![noise(0, 512)], true).await.unwrap();
+        volumes.push(volume);
+    }
+    engine.sync().await.unwrap();
+    let txg = engine.uberblock().txg;
+    let models = [write_everything(&volumes[0]).await, write_everything(&volumes[1]).await];
+    assert_eq!(engine.uberblock().txg, txg, "all of it is in the logs only");
+    let images = pools::images_of(&devices);
+
+    let left = pools::devices(images.clone());
+    let after = pools::open(pools::as_devices(&left)).await.unwrap();
+    let mut ours = Vec::new();
+    for name in names {
+        let head = after.head(name).await.unwrap();
+        let blocks = ZilHeader::decode(&head.live().zil_header()).unwrap().claim_blk_seq;
+        assert!(blocks > 20, "{blocks}");
+        let told = Told::new(VolumeReplayer);
+        let replayed = after.replay_log(&head, &told).await.unwrap().unwrap();
+        assert!(replayed.failure.is_none(), "{replayed:?}");
+        ours.push(told.lines());
+    }
+    let left = Left::of(&images, &format!("replayed-{has_slog}"));
+    assert_eq!(left.replay(theirs, &names), ours);
+    // Where the data was.
+    let places = ["inside", "block", "embedded", "hole"];
+    let has = |lines: &[String], place: &str| lines.iter().any(|line| line.contains(place));
+    assert_eq!(places.map(|place| has(&ours[0], place)), [true, !has_slog, !has_slog, !has_slog]);
+    assert_eq!(places.map(|place| has(&ours[1], place)), [false, true, true, true]);
+
+    let pool = left.judge().await;
+    let size = SIZE.to_string();
+    let said = theirs.pool("tank", left.path(), &[&["hash", &size], &names[..]].concat());
+    for (name, model) in names.into_iter().zip(&models) {
+        let volume = Volume::open(&pool.dataset(name).await.unwrap()).await.unwrap();
+        assert!(*volume.read_at(0, SIZE as usize).await.unwrap() == **model, "{name}");
+        assert!(said.stdout.contains(&format!("{name} {}\n", sha256(model))), "{said}");
+    }
 }
 
 /// Blocks that were written early go with what they belonged to, or when they are written over.

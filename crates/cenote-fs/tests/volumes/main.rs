@@ -12,3 +12,4 @@ mod log;
 mod model;
 mod pools;
 mod space;
+mod told;
