@@ -142,6 +142,9 @@ fn cells(vdev: &VdevReport, is_literal: bool) -> [String; 9] {
     if figures.checkpoint != 0 {
         cells[3] = number(figures.checkpoint, is_literal);
     }
+    if figures.expandable != 0 {
+        cells[4] = number(figures.expandable, is_literal);
+    }
     if let Some(percent) = figures.fragmentation {
         cells[5] = if is_literal { percent.to_string() } else { format!("{percent}%") };
     }

@@ -154,10 +154,11 @@ fn value(
     let bytes = |number: u64| if is_literal { number.to_string() } else { nicenum::bytes(number) };
     let sum = |part: fn(&VdevReport) -> u64| vdev.walk().map(part).sum::<u64>();
     let figures = vdev.walk().filter_map(|below| below.figures.as_ref());
-    let (mut size, mut allocated, mut fragmentation) = (0, 0, 0);
+    let (mut size, mut allocated, mut fragmentation, mut expandable) = (0, 0, 0, 0);
     for figures in figures {
         size += figures.size;
         allocated += figures.allocated;
+        expandable += figures.expandable;
         fragmentation = fragmentation.max(figures.fragmentation.unwrap_or(0));
     }
     let percent = |part: u64| if is_literal { part.to_string() } else { format!("{part}%") };
@@ -172,6 +173,7 @@ fn value(
         }
         "free" => Some(bytes(size - allocated.min(size))),
         "allocated" => Some(bytes(allocated)),
+        "expandsize" => Some(expandable).filter(|bytes| *bytes != 0).map(bytes),
         "psize" => Some(device().unwrap_or_else(|| bytes(0))),
         "ashift" => Some(vdev.ashift.to_string()),
         "parity" => Some(parity(vdev).to_string()),

@@ -4,7 +4,9 @@ usage: driver.py                               ends with 0 if there is an engine
        driver.py FOLDER POOL replay DATASET... opens for writing, which claims all logs; replays
                                                those, tells what they held, and exports
        driver.py FOLDER POOL hash BYTES DATASET...   of the first bytes of object 1 of each
-       driver.py FOLDER POOL figures           what it counts of the pool and its datasets
+       driver.py FOLDER POOL figures           what it counts of the pool and its datasets, opened
+                                               for writing, when nothing is freed any more; leaves
+                                               the pool as it is then
 
 The engine is libzpool of the 2.3 series. What it says to others goes to standard error. A replay
 puts objects where records make them, with nothing in them, so that the engine does not leave out
@@ -16,6 +18,7 @@ import hashlib
 import os
 import struct
 import sys
+import time
 import traceback
 from pathlib import Path
 
@@ -31,6 +34,7 @@ READ, WRITE = 1, 2                  # SPA_MODE
 SKIP_MMP = U64(0x20)                # ZFS_IMPORT_SKIP_MMP
 ANY_KIND = 5                        # DMU_OST_ANY
 WAIT = U64(1)                       # TXG_WAIT
+SETTLED = 5                         # rounds of txgs that change nothing
 TO_THE_END = 2**64 - 1              # DMU_OBJECT_END
 SNAPSHOTS, CHILDREN = 1, 2          # DS_FIND
 HEADER, BASE, XVATTR = 32, 192, 72  # bytes: of a record, of a write, of optional attributes
@@ -65,8 +69,6 @@ def start(mode):
     # The library keeps the pointer.
     start.cache = b"/nowhere/zpool.cache"
     ctypes.c_char_p.in_dll(Z, "spa_config_path").value = start.cache
-    # Space is counted when nothing is written too.
-    ctypes.c_int.in_dll(Z, "spa_mode_readable_spacemaps").value = 1
     Z.kernel_init(mode)
 
 
@@ -243,12 +245,28 @@ def tell(name, values):
             print(name, property_, number)
 
 
+def settled(spa):
+    """Properties of the pool, once an opening has done in the background what it has to do."""
+    seen = []
+    while seen[-SETTLED:] != seen[-1:] * SETTLED or not seen:
+        # Waits for as many txgs as freed space does.
+        Z.txg_wait_synced(VP(Z.spa_get_dsl(spa)), U64(0))
+        time.sleep(0.03)
+        values = VP(nv({}))
+        ok(Z.spa_prop_get(spa, values), "spa_prop_get")
+        inner = VP()
+        N.nvpair_value_nvlist(dict(pairs(values))["allocated"], ctypes.byref(inner))
+        seen.append(number_of(dict(pairs(inner))["value"]))
+    return values
+
+
 def figures(folder, pool, _):
-    start(READ)
+    # Opened for reading it does not count what the log of space maps has.
+    start(READ | WRITE)
     open_pool(folder, pool)
-    spa, values = VP(), VP(nv({}))
+    spa = VP()
     ok(Z.spa_open(pool, ctypes.byref(spa), TAG), "spa_open")
-    ok(Z.spa_prop_get(spa, values), "spa_prop_get")
+    values = settled(spa)
     tell("pool", values)
 
     def one(name, _):

@@ -42,6 +42,8 @@ pub struct Space {
     pub allocated: u64,
     /// Percent, of the normal class.
     pub fragmentation: Option<u64>,
+    /// Bytes of metaslabs that the vdevs of the normal class could have more.
+    pub expandable: u64,
     /// Bytes that a checkpoint holds; none without a checkpoint.
     pub checkpoint: Option<u64>,
     /// Deflated space of the normal class.
@@ -103,6 +105,7 @@ impl Space {
         for config in &pool.config().vdev_tree.children {
             let ratio = pool.deflate_ratio(config.id);
             let mut vdev = VdevFigures::read(mos, config, ratio, is_checkpointed).await?;
+            vdev.see_devices(pool.tree(), config);
             if !has_histograms {
                 vdev.forget_fragmentation();
             }
@@ -164,6 +167,7 @@ impl Space {
             if vdev.class != AllocationClass::Normal {
                 continue;
             }
+            self.expandable = self.expandable.saturating_add(vdev.expandable);
             let log = vdev.embedded_log.map_or(0, |id| vdev.metaslabs[id].size);
             embedded = embedded.wrapping_add(deflate::deflate(log, vdev.ratio));
             class_size = class_size.wrapping_add(vdev.size - log);

@@ -12,6 +12,7 @@ use cenote_ondisk::spacemap::{SpaceMapPhys, UNFLUSHED_PHYS_TXGS};
 use cenote_ondisk::vdev_zap::{ALLOCATION_BIAS, AllocationBias, POOL_CHECKPOINT_SM};
 use cenote_ondisk::words;
 use cenote_rt::{Error, Result, tunables};
+use cenote_vdev::{Tree, layout};
 
 use crate::mos;
 use cenote_block::alloc::fragmentation;
@@ -70,6 +71,8 @@ pub struct VdevFigures {
     pub allocated: u64,
     /// Bytes that were freed and that a checkpoint still holds.
     pub checkpoint: u64,
+    /// Bytes of metaslabs that it could have more, since its devices have grown.
+    pub expandable: u64,
     /// Percent.
     pub fragmentation: Option<u64>,
     /// Deflate ratio.
@@ -113,6 +116,7 @@ impl VdevFigures {
             size: 0,
             allocated: 0,
             checkpoint: 0,
+            expandable: 0,
             fragmentation: None,
             ratio,
             metaslab_shift: config.top.metaslab_shift as u32,
@@ -188,6 +192,20 @@ impl VdevFigures {
             self.checkpoint = header(mos, object).await?.allocated.min(0).unsigned_abs();
         }
         Ok(())
+    }
+
+    /// Looks at how large its devices are now.
+    pub(crate) fn see_devices(&mut self, tree: &Tree, config: &VdevConfig) {
+        if !self.is_concrete || self.damage.is_some() {
+            return;
+        }
+        let size = |leaf: &VdevConfig| {
+            let leaf = tree.leaf(tree.vdev(leaf.guid)?.leaf()?);
+            Some(leaf.device()?.info().size)
+        };
+        let most = layout::asize(config, config.top.ashift as u32, &size).unwrap_or(0);
+        let more = most.saturating_sub(config.top.asize);
+        self.expandable = more >> self.metaslab_shift << self.metaslab_shift;
     }
 
     /// Applies one entry of a log: `len` bytes from `offset` came or went in `txg`.

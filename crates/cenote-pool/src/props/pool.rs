@@ -172,8 +172,8 @@ impl PoolProps<'_> {
             "capacity" => number(space.capacity()),
             "fragmentation" => space.fragmentation.map_or_else(absent, number),
             "checkpoint" => space.checkpoint.map_or_else(absent, number),
-            // Devices that have grown are seen when a pool is opened for writing only.
-            "expandsize" => absent(),
+            "expandsize" if space.expandable == 0 => absent(),
+            "expandsize" => number(space.expandable),
             "freeing" => number(space.freeing),
             "leaked" => number(space.leaked),
             "dedupratio" => number(space.dedup.ratio()),
