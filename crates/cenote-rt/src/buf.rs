@@ -4,15 +4,20 @@
 //!
 //! A read fills a [`BufMut`]; a cached block is a [`Buf`], immutable and shared (`Arc`), so a
 //! reader never waits for another and never copies. The start of a page or more is aligned to 4096
-//! bytes by over-allocating, which direct I/O needs and which costs no `unsafe`.
+//! bytes, which direct I/O needs: whole pages as they come, if the allocator aligns them, all else
+//! by over-allocating, which costs memory (half as much again for 8 KiB) and no `unsafe`.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::recycle::Storage;
 
 /// Alignment of the first byte of every buffer, enough for direct I/O on any sector size we open.
 pub const ALIGN: usize = 4096;
+
+/// Whether the allocator aligns whole pages by itself, as far as is known.
+static ALIGNS_PAGES: AtomicBool = AtomicBool::new(true);
 
 /// A buffer with one owner, who may write it.
 #[derive(Debug)]
@@ -30,7 +35,7 @@ impl BufMut {
         if len < ALIGN {
             return Self { storage: Storage(vec![0; len]), start: 0, len };
         }
-        Self::aligned(Storage(vec![0; len + ALIGN]), len)
+        Self::aligned(len, |len| Storage(vec![0; len]))
     }
 
     /// `len` bytes of any content, aligned like [`zeroed`](Self::zeroed), for who fills them all:
@@ -40,11 +45,19 @@ impl BufMut {
         if len < ALIGN {
             return Self::zeroed(len);
         }
-        Self::aligned(Storage::of_any_content(len + ALIGN), len)
+        Self::aligned(len, Storage::of_any_content)
     }
 
-    /// The first `len` bytes of `storage` from an aligned address on.
-    fn aligned(storage: Storage, len: usize) -> Self {
+    /// `len` bytes from an aligned address on, of what `allocate` gives.
+    fn aligned(len: usize, allocate: impl Fn(usize) -> Storage) -> Self {
+        if len.is_multiple_of(ALIGN) && ALIGNS_PAGES.load(Ordering::Relaxed) {
+            let storage = allocate(len);
+            if storage.0.as_ptr().align_offset(ALIGN) == 0 {
+                return Self { storage, start: 0, len };
+            }
+            ALIGNS_PAGES.store(false, Ordering::Relaxed);
+        }
+        let storage = allocate(len + ALIGN);
         let start = storage.0.as_ptr().align_offset(ALIGN);
         // align_offset may give usize::MAX in theory; an unaligned buffer is still correct.
         let start = if start < ALIGN { start } else { 0 };
