@@ -6,6 +6,7 @@
 
 use cenote_dmu::live::Piece;
 use cenote_ondisk::sa::ZplAttr;
+use cenote_ondisk::znode::Time;
 use cenote_pool::engine::Charge;
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
@@ -150,7 +151,7 @@ impl Mount {
 
     fn are_noted(&self, times: &Times) -> bool {
         let settings = self.shared.facts.settings();
-        !settings.has_atime || self.is_read_only() || is_noted(times, settings.is_relatime)
+        !settings.has_atime || self.is_read_only() || settings.is_relatime && is_noted(times, now())
     }
 
     /// Notes that a node was read.
@@ -412,11 +413,9 @@ fn edit_size(op: &mut Op<'_, '_>, object: u64) -> cenote_dmu::TxResult<u64> {
     Ok(inode.size())
 }
 
-/// Whether reading now tells nothing that is not known.
-fn is_noted(times: &Times, is_relatime: bool) -> bool {
-    is_relatime
-        && times.read > times.changed
-        && now().seconds - times.read.seconds < RELATIME_SECONDS
+/// Whether with `relatime` reading tells nothing that is not known.
+fn is_noted(times: &Times, now: Time) -> bool {
+    times.read > times.changed && now.seconds - times.read.seconds < RELATIME_SECONDS
 }
 
 /// Copies what `into` is to hold out of the blocks from the one of `offset` on.
@@ -436,5 +435,21 @@ fn copy<'a>(
             None => target.fill(0),
         }
         (rest, within) = (behind, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relatime_notes_what_comes_after_a_change_or_a_day() {
+        let at = |seconds, nanoseconds| Time { seconds, nanoseconds };
+        let times = Times { read: at(1000, 1), changed: at(1000, 0) };
+        let day = RELATIME_SECONDS;
+        assert!(is_noted(&times, at(1000, 1)) && is_noted(&times, at(999 + day, 0)));
+        assert!(!is_noted(&times, at(1000 + day, 0)), "a day has passed");
+        let unread = Times { read: at(1000, 0), ..times };
+        assert!(!is_noted(&unread, at(1000, 1)), "changed at the same time, or later");
     }
 }
