@@ -52,6 +52,11 @@ pub struct Source {
 }
 
 impl Source {
+    /// What the daemon has mounted, by dataset, and where.
+    pub(crate) fn mounts(&self) -> Vec<(String, PathBuf)> {
+        self.session.as_ref().map(|session| session.host.mounts()).unwrap_or_default()
+    }
+
     /// Takes `DATASET=KEYFILE`.
     pub fn add_key(&mut self, text: &str) -> Result<(), Exit> {
         let (dataset, file) = text

@@ -131,8 +131,7 @@ async fn is_earlier(before: &Dataset, after: &Dataset) -> Result<bool, Exit> {
 /// Where the paths begin.
 async fn place(source: &Source, after: &Dataset) -> Result<Vec<u8>, Exit> {
     let name = after.name().split('@').next().unwrap_or_default();
-    let mounts = source.session.as_ref().map(|session| session.host.mounts()).unwrap_or_default();
-    if let Some((_, at)) = mounts.into_iter().find(|(dataset, _)| dataset == name) {
+    if let Some((_, at)) = source.mounts().into_iter().find(|(dataset, _)| dataset == name) {
         return Ok(at.into_os_string().into_encoded_bytes());
     }
     let head = dataset_of(after.pool(), name).await?;

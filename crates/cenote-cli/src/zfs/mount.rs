@@ -288,7 +288,7 @@ fn session<'a>(source: &'a Source, what: &str) -> Result<&'a Session, Exit> {
 }
 
 fn list(source: &Source, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
-    let mounts = source.session.as_ref().map(|session| session.host.mounts()).unwrap_or_default();
+    let mounts = source.mounts();
     if parsed.has('j') {
         let mut datasets = serde_json::Map::new();
         for (dataset, at) in mounts {

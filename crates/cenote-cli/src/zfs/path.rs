@@ -24,8 +24,7 @@ pub(super) fn dataset<'a>(source: &Source, text: &'a str) -> Result<Cow<'a, str>
     } else {
         unseen(&path)
     };
-    let mounts = source.session.as_ref().map(|session| session.host.mounts()).unwrap_or_default();
-    let above = mounts.into_iter().filter(|(_, at)| path.starts_with(at));
+    let above = source.mounts().into_iter().filter(|(_, at)| path.starts_with(at));
     // The innermost one is what is seen there.
     let innermost = above.max_by_key(|(_, at)| at.as_os_str().len());
     innermost.map(|(name, _)| Cow::Owned(name)).ok_or_else(|| cannot("not a ZFS filesystem"))

@@ -60,9 +60,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 return Ok(());
             }
             if form.is_wanted {
-                print_json(&pools.open, &parsed, form, io).await?;
+                print_json(source, &pools.open, &parsed, form, io).await?;
             } else {
-                print(&pools.open, &parsed, operands.is_empty(), io).await?;
+                print(source, &pools.open, &parsed, operands.is_empty(), io).await?;
             }
             io.out.flush()?;
             round += 1;
@@ -77,6 +77,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
 }
 
 async fn print(
+    source: &Source,
     pools: &[Arc<Pool>],
     parsed: &Parsed,
     is_of_all: bool,
@@ -95,7 +96,7 @@ async fn print(
             out!(io)?;
         }
         is_first = false;
-        write!(io.out, "{}", one(pool, &status, parsed).await?)?;
+        write!(io.out, "{}", one(source, pool, &status, parsed).await?)?;
     }
     if is_first && parsed.has('x') && is_of_all {
         out!(io, "all pools are healthy")?;
@@ -104,7 +105,12 @@ async fn print(
 }
 
 /// One pool.
-async fn one(pool: &Arc<Pool>, status: &PoolStatus, parsed: &Parsed) -> Result<String, Exit> {
+async fn one(
+    source: &Source,
+    pool: &Arc<Pool>,
+    status: &PoolStatus,
+    parsed: &Parsed,
+) -> Result<String, Exit> {
     let state = state_name(status.root.state, status.root.aux);
     let mut text = format!("  pool: {}\n state: {state}\n", pool.name());
     if let Some((status, action)) = status_text::texts(status.reason) {
@@ -138,7 +144,7 @@ async fn one(pool: &Arc<Pool>, status: &PoolStatus, parsed: &Parsed) -> Result<S
             text.push_str(
                 "errors: Permanent errors have been detected in the following files:\n\n",
             );
-            for name in damaged(pool).await? {
+            for name in damaged(source, pool).await? {
                 let _ = writeln!(text, "        {name}");
             }
         }
@@ -188,8 +194,10 @@ fn dedup_table(dedup: &DedupStats) -> String {
     table
 }
 
-/// Names of what is damaged, each object once, in all datasets that share the block.
-pub(super) async fn damaged(pool: &Arc<Pool>) -> Result<Vec<String>, Exit> {
+/// Names of what is damaged, each object once, in all datasets that share the block: paths where
+/// these are mounted.
+async fn damaged(source: &Source, pool: &Arc<Pool>) -> Result<Vec<String>, Exit> {
+    let mounts = source.mounts();
     let objects = pool.damaged_objects().await?;
     let mut names = Vec::with_capacity(objects.len());
     for DamagedObject { objset, object } in objects {
@@ -209,7 +217,11 @@ pub(super) async fn damaged(pool: &Arc<Pool>) -> Result<Vec<String>, Exit> {
         names.push(match path {
             Some(path) => {
                 let path = String::from_utf8_lossy(&path).into_owned();
-                format!("{name}:/{}", path.trim_start_matches('/'))
+                let path = path.trim_start_matches('/');
+                match mounts.iter().find(|(dataset, _)| dataset == name) {
+                    Some((_, at)) => format!("{}/{path}", at.display()),
+                    None => format!("{name}:/{path}"),
+                }
             }
             None => format!("{name}:<0x{object:x}>"),
         });
@@ -218,6 +230,7 @@ pub(super) async fn damaged(pool: &Arc<Pool>) -> Result<Vec<String>, Exit> {
 }
 
 async fn print_json(
+    source: &Source,
     pools: &[Arc<Pool>],
     parsed: &Parsed,
     form: Form,
@@ -230,7 +243,7 @@ async fn print_json(
             continue;
         }
         let names = Names::of(parsed).within(&pool.config().vdev_tree);
-        let errors = if parsed.has('v') { damaged(pool).await? } else { Vec::new() };
+        let errors = if parsed.has('v') { damaged(source, pool).await? } else { Vec::new() };
         let work = status_json::Work { has_initialize: parsed.has('i'), has_trim: parsed.has('t') };
         let map = status_json::pool(pool, &status, &names, &errors, (form, work));
         all.insert(pool_key(pool, form), map.into());

@@ -293,3 +293,35 @@ fn keys_open_what_is_there_for_reading() {
     assert_eq!(house.run("zfs unload-key -a"), "");
     house.run("zpool export g-crypt");
 }
+
+#[test]
+fn damaged_files_are_named_where_they_are_mounted() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-damage");
+    let at = house.text("at");
+    house.create(&at);
+    house.run("zfs create -o compression=off t/fs");
+    let bytes: Vec<u8> = (0..64_u8).cycle().take(4096).map(|byte| byte.wrapping_mul(37)).collect();
+    fs::write(house.path("at/fs/lost"), &bytes).unwrap();
+    house.run("zpool export t");
+    for name in ["pool/d0", "pool/d1"] {
+        let mut device = fs::read(house.path(name)).unwrap();
+        let copies: Vec<_> = (0..device.len())
+            .step_by(4096)
+            .filter(|at| device[*at..].starts_with(&bytes))
+            .collect();
+        assert_eq!(copies.len(), 1, "one copy on each side");
+        device[copies[0]] ^= 1;
+        fs::write(house.path(name), device).unwrap();
+    }
+    house.run(&format!("zpool import -d {} t", house.text("pool")));
+    fs::read(house.path("at/fs/lost")).unwrap_err();
+    house.run("zpool sync t");
+    let status = house.run("zpool status -v t");
+    assert!(status.ends_with(&format!("files:\n\n        {at}/fs/lost\n")), "{status}");
+    house.run("zfs unmount t/fs");
+    let status = house.run("zpool status -v t");
+    assert!(status.ends_with("files:\n\n        t/fs:/lost\n"), "{status}");
+}
