@@ -4,7 +4,7 @@
 # engine.sh [PART...]: memory disk steady destroy import simulated space (all of them by default,
 # which takes a quarter of an hour on two quiet cores).
 # BENCH_DIR: a folder on tmpfs, BENCH_DISK: one on a disk, BENCH_MIB: how much data (memory 256,
-# disk 512), BENCH_ROUNDS: how often each is measured, in turn with its peer (memory 2, disk 3,
+# disk 512), BENCH_ROUNDS: how often each is measured, in turn with its peer (memory 3, disk 3,
 # steady 1); the best round counts. BENCH_GB: how much is destroyed (100) or simulated (40).
 # BENCH_ENGINE: a program built before.
 set -euo pipefail
@@ -51,7 +51,7 @@ row() { # WHAT LABEL LAYOUT SIZE FILL RECORD COMPRESSION CHECKSUM OVERWRITES
 head() { printf '\n%-44s %8s %8s %6s %8s\n' "$1" cenote OpenZFS ratio "cpu ratio"; }
 
 in_memory() {
-  dir=$memory mib=${BENCH_MIB:-256} rounds=${BENCH_ROUNDS:-2}
+  dir=$memory mib=${BENCH_MIB:-256} rounds=${BENCH_ROUNDS:-3}
   head "on tmpfs"
   local layout size checksum compression
   for layout in d raidz2:6; do

@@ -23,6 +23,7 @@ use cenote_rt::Result;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const USAGE: &str = "\
+engine [-o TUNABLE=VALUE]... COMMAND ..., one of:
 engine write DIR LAYOUT SIZE-MIB FILL-MIB RECORDSIZE COMPRESSION CHECKSUM OVERWRITES
 engine raw DIR LEAVES MIB           write and fsync so much to each of some files, nothing else
 engine destroy DIR GB SNAPSHOT-BLOCKS   how long 8K writes with fsync take meanwhile
@@ -39,6 +40,17 @@ engine synced DIR WRITERS COUNT     8K writes that wait until they are durable";
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    let mut words = &words[..];
+    while let [option, setting, rest @ ..] = words
+        && option == "-o"
+    {
+        let Some((name, value)) = setting.split_once('=') else { usage() };
+        if let Err(error) = cenote_rt::tunables::set(name, value) {
+            eprintln!("engine: {error}");
+            std::process::exit(2);
+        }
+        words = rest;
+    }
     let Some((verb, rest)) = words.split_first() else { usage() };
     let args = Args::new(rest);
     let done = match &verb[..] {
