@@ -2,14 +2,16 @@
 //! `upgrade`, `labelclear`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use cenote_device::{FileDevice, OpenError, OpenMode};
 use cenote_ondisk::config::PoolState;
 use cenote_pool::engine::admin::PoolSetting;
-use cenote_pool::engine::{CheckpointError, OpError};
+use cenote_pool::engine::{CheckpointError, Engine, OpError};
 use cenote_pool::features::{self, FeatureState, compat};
 use cenote_pool::import::Found;
 use cenote_pool::props::{POOL_PROPERTIES, pool_property};
+use cenote_rt::Kind;
 use cenote_vdev::labels;
 
 use super::setting::Wanted;
@@ -107,7 +109,13 @@ fn sync(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
             names => names.to_vec(),
         };
         for name in &names {
-            Writer::run(source, name, None, io, async |_, _| Ok(())).await?;
+            let sync = async |engine: &Arc<Engine>, _: &mut Io<'_>| match engine.sync().await {
+                Err(error) if error.kind() == Kind::ReadOnly => {
+                    Err(Exit::cannot("sync", name, "pool is read-only"))
+                }
+                synced => Ok(synced.map(drop)?),
+            };
+            Writer::run(source, name, None, io, sync).await?;
         }
         Ok(())
     })

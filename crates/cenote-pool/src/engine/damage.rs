@@ -45,6 +45,11 @@ impl Damage {
         self.events.note(event);
     }
 
+    /// Whether lost blocks wait to be written down.
+    pub(super) fn has_lost(&self) -> bool {
+        !self.lost().is_empty()
+    }
+
     fn lost(&self) -> std::sync::MutexGuard<'_, BTreeSet<LostBlock>> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -164,7 +164,9 @@ async fn tick(engine: &Weak<Engine>) -> bool {
     // A leaf that failed is looked into by a sync.
     let has_background = engine.has_background_work().await;
     // The count may miss what was changed while it was made anew: what is there counts.
-    let is_clean = engine.dirty_bytes() == 0 && !engine.heads.is_dirty(engine.open_txg());
+    let is_clean = engine.dirty_bytes() == 0
+        && !engine.heads.is_dirty(engine.open_txg())
+        && !engine.damage.has_lost();
     if is_clean && !engine.tree.has_failed() && !has_background {
         return engine.check_stopped().is_ok();
     }

@@ -238,6 +238,7 @@ fn pools_are_there_for_reading() {
         let (_, said) = house.fails(line);
         assert!(said.contains("read-only"), "{line}: {said}");
     }
+    assert_eq!(house.fails("zpool sync"), (1, "cannot sync 'u': pool is read-only\n".to_owned()));
     let mut client = Raw::connect(&house.path("state/nbd.sock"), 3);
     assert_eq!(client.go("u/v"), OK);
     drop(client);
@@ -308,10 +309,8 @@ fn damaged_files_are_named_where_they_are_mounted() {
     house.run("zpool export t");
     for name in ["pool/d0", "pool/d1"] {
         let mut device = fs::read(house.path(name)).unwrap();
-        let copies: Vec<_> = (0..device.len())
-            .step_by(4096)
-            .filter(|at| device[*at..].starts_with(&bytes))
-            .collect();
+        let copies: Vec<_> =
+            (0..device.len()).step_by(512).filter(|at| device[*at..].starts_with(&bytes)).collect();
         assert_eq!(copies.len(), 1, "one copy on each side");
         device[copies[0]] ^= 1;
         fs::write(house.path(name), device).unwrap();
