@@ -12,13 +12,15 @@ mod pools;
 mod reopened;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use cenote_device::Image;
+use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::OpenOptions;
 use cenote_pool::engine::zil::VolumeReplayer;
 use cenote_pool::engine::{Engine, Notice};
-use cenote_rt::{Result, Rng, block_on};
+use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, block_on};
 use model::{History, Volume};
 use pools::Layout;
 
@@ -110,6 +112,91 @@ fn committers_share_writes() {
         assert_eq!(engine.replay_logs().await.unwrap().len(), 1);
         assert_eq!(model::read(&head).await.unwrap(), before);
         engine.export().await.unwrap();
+    })
+    .unwrap();
+}
+
+/// A device that takes its time to flush, and counts.
+#[derive(Debug)]
+struct Slow {
+    inner: Arc<ImageDevice>,
+    flushes: AtomicUsize,
+}
+
+impl Device for Slow {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        self.inner.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        self.inner.write(offset, parts)
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async move {
+            // Whoever has something to do meanwhile does it.
+            for _ in 0..FLUSH_TURNS {
+                cenote_rt::sleep(Duration::from_micros(100)).await;
+            }
+            self.inner.flush().await
+        })
+    }
+}
+
+/// How often others have a turn during a flush.
+const FLUSH_TURNS: usize = 20;
+
+/// Flushes of the devices, by number, that so many tasks cost with so many commits each.
+async fn flushes(tasks: u64, commits: u64) -> Vec<usize> {
+    let devices: Vec<_> = pools::devices(blank(Layout::Slog))
+        .into_iter()
+        .map(|inner| Arc::new(Slow { inner, flushes: AtomicUsize::new(0) }))
+        .collect();
+    let list = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
+    let engine = pools::make(Layout::Slog, 7, list).await.unwrap();
+    let volume = volume(&engine, "tank/v").await.unwrap();
+    let op = |salt| model::Op { first: salt % model::CELLS, count: 1, salt: Some(salt | 1) };
+    // The first commit syncs, for the header.
+    let place = volume.apply(&engine, op(0), false).await.unwrap();
+    volume.commit(&engine, place).await.unwrap();
+    let txg = engine.uberblock().txg;
+    let count = || devices.iter().map(|device| device.flushes.load(Ordering::Relaxed));
+    let before: Vec<_> = count().collect();
+    let tasks: Vec<_> = (0..tasks)
+        .map(|task| {
+            let (engine, volume) = (Arc::clone(&engine), volume.clone());
+            cenote_rt::spawn(async move {
+                for number in 0..commits {
+                    let place =
+                        volume.apply(&engine, op(task * 100 + number), false).await.unwrap();
+                    volume.commit(&engine, place).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(engine.uberblock().txg, txg, "it took a sync");
+    count().zip(before).map(|(after, before)| after - before).collect()
+}
+
+/// A commit by itself costs one flush of the log device and none of any other; of many who commit
+/// at the same time all that come while one flushes share the next.
+#[test]
+fn committers_share_flushes() {
+    cenote_rt::simulate(1, async {
+        assert_eq!(flushes(1, 20).await, [0, 20]);
+        for tasks in [2, 8, 32] {
+            let [0, count] = flushes(tasks, 20).await[..] else { panic!("data was flushed") };
+            // While one of them flushes all others come, and then that one.
+            assert!((20..=2 * 20 + 1).contains(&count), "{count} flushes of {tasks} tasks");
+        }
     })
     .unwrap();
 }
