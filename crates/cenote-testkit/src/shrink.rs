@@ -1,4 +1,6 @@
-//! Making a failing history shorter.
+//! Random histories, and making one that fails shorter.
+
+use cenote_rt::{Rng, block_on};
 
 /// Runs of a history at most before it is short enough.
 const RUNS_MAX: usize = 400;
@@ -24,6 +26,30 @@ pub async fn shorter<T: Clone>(mut steps: Vec<T>, fails: impl AsyncFn(&[T]) -> b
     steps
 }
 
+/// Steps of a history: a seed for each, so that some can be left out.
+pub fn steps(seed: u64, count: usize) -> Vec<u64> {
+    let mut rng = Rng::seeded(seed);
+    (0..count).map(|_| rng.next_u64()).collect()
+}
+
+/// Plays a history. One that fails is made as short as it can be, and played once more, so that
+/// what it says stands last.
+///
+/// # Panics
+/// If the history fails.
+pub fn play<T: Clone + Send + Sync>(steps: Vec<T>, history: impl Fn(&[T]) + Sync) {
+    // On a thread of its own, whose end is seen.
+    let ends =
+        |steps: &[T]| std::thread::scope(|scope| scope.spawn(|| history(steps)).join().is_ok());
+    if ends(&steps) {
+        return;
+    }
+    let short = block_on(1, shorter(steps, async |steps: &[T]| !ends(steps)));
+    let short = short.expect("a runtime");
+    let is_again = !ends(&short);
+    panic!("the history fails with {} steps; again: {is_again}", short.len());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +60,21 @@ mod tests {
         let fails = async |steps: &[u32]| needed.iter().all(|step| steps.contains(step));
         let left = cenote_rt::block_on(1, shorter((0..100).collect(), fails)).unwrap();
         assert_eq!(left, needed);
+    }
+
+    #[test]
+    fn what_ends_is_played_once() {
+        let played = std::sync::atomic::AtomicUsize::new(0);
+        play(steps(1, 7), |steps| {
+            assert_eq!(steps.len(), 7);
+            played.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(played.into_inner(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "fails with 1 steps; again: true")]
+    fn what_fails_is_told_shortened() {
+        play((0..20).collect(), |steps: &[u32]| assert!(!steps.contains(&13)));
     }
 }

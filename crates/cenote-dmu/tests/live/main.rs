@@ -12,11 +12,13 @@ mod walk;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_dmu::ObjSet;
 use cenote_dmu::live::Live;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::Rng;
+use cenote_testkit::shrink::{play, steps};
 
 use bench::{Bench, Layout};
 use model::Model;
@@ -72,64 +74,55 @@ async fn reopen(bench: &Bench, live: &Live) -> Arc<Live> {
     Live::open(bench.blocks(), &set).unwrap()
 }
 
+/// The txgs of a history: a step in so many ends one.
+fn txgs(steps: &[u64], every: u64) -> impl Iterator<Item = &[u64]> {
+    steps.split_inclusive(move |step| step.is_multiple_of(every))
+}
+
+/// What happens around the steps of a txg.
+fn around(steps: &[u64]) -> Rng {
+    Rng::seeded(steps.last().map_or(0, |step| !step))
+}
+
 /// A set whose txgs overlap: changes go on in the next txg while one is being synced.
-async fn overlapping(layout: Layout, seed: u64, txgs: u64) {
-    let mut rng = Rng::seeded(seed);
+async fn overlapping(layout: Layout, seed: u64, steps: &[u64]) {
     let bench = Bench::new(layout, seed);
     let mut live = Live::create(bench.blocks(), 54, ObjSetType::Zvol);
     let (mut model, mut before, mut changed) = (Model::default(), Model::default(), Changed::new());
-    let first = 4;
-    model::change(&live, first, &mut model, &mut rng, 5).await;
+    let mut parts = txgs(steps, 20);
+    let mut txg = 4;
+    model::change(&live, txg, &mut model, parts.next().unwrap_or_default()).await;
     let (mut holes, mut deepest) = (0, 0);
-    for txg in first..first + txgs {
+    while let Some(part) = parts.next() {
+        let mut rng = around(part);
         bench.set_misses([0, 0, 10, 40][rng.below(4) as usize]);
         if rng.below(4) == 0 {
             bench.store.clear_cache();
         }
         let at_end = model.clone();
-        let count = rng.below(30);
-        model::change(&live, txg + 1, &mut model, &mut rng, count).await;
-        let count = rng.below(10);
-        let changing = model::change(&live, txg + 1, &mut model, &mut rng, count);
+        let (first, rest) = part.split_at(part.len() * 3 / 4);
+        model::change(&live, txg + 1, &mut model, first).await;
+        let changing = model::change(&live, txg + 1, &mut model, rest);
         futures_util::future::join(bench.pass(&live, txg, 1, None), changing).await;
         bench.commit(&live, txg);
         note_changes(&mut changed, &before, &at_end, txg);
         let walk = check(&bench, &live, &at_end, &changed, txg).await;
         (holes, deepest) = (holes + walk.holes_with_birth, deepest.max(walk.deepest));
         before = at_end;
-        if rng.below(10) == 0 && !live.is_dirty(txg + 1) {
+        txg += 1;
+        if rng.below(10) == 0 && !live.is_dirty(txg) {
             live = reopen(&bench, &live).await;
         } else if rng.below(10) == 0 {
-            bench.sync(&live, txg + 1).await;
-            note_changes(&mut changed, &before, &model, txg + 1);
-            check(&bench, &live, &model, &changed, txg + 1).await;
-            before = model.clone();
+            bench.sync(&live, txg).await;
+            note_changes(&mut changed, &before, &model, txg);
+            check(&bench, &live, &model, &changed, txg).await;
             live = reopen(&bench, &live).await;
-            // The loop syncs this txg once more, empty: allocators take no txg twice.
-            return Box::pin(go_on(bench, live, before, changed, rng, txg + 2, first + txgs)).await;
+            before = model.clone();
+            txg += 1;
+            model::change(&live, txg, &mut model, parts.next().unwrap_or_default()).await;
         }
     }
     println!("seed {seed:#x}: {holes} holes with births, {deepest} levels of indirect blocks");
-}
-
-/// Txgs one after the other on a set that was opened again.
-async fn go_on(
-    bench: Bench,
-    live: Arc<Live>,
-    mut model: Model,
-    mut changed: Changed,
-    mut rng: Rng,
-    first: u64,
-    end: u64,
-) {
-    for txg in first..end {
-        let before = model.clone();
-        let count = rng.below(40);
-        model::change(&live, txg, &mut model, &mut rng, count).await;
-        bench.sync(&live, txg).await;
-        note_changes(&mut changed, &before, &model, txg);
-        check(&bench, &live, &model, &changed, txg).await;
-    }
 }
 
 #[test]
@@ -142,23 +135,25 @@ fn sets_with_overlapping_txgs_are_as_the_model() {
     ];
     for case in 0..cenote_testkit::rng::cases(3, 60) {
         let layout = layouts[case as usize % 3];
-        cenote_rt::block_on(2, overlapping(layout, rng.next_u64(), 25)).unwrap();
+        let seed = rng.next_u64();
+        play(steps(seed, 500), |steps| {
+            cenote_rt::block_on(2, overlapping(layout, seed, steps)).unwrap();
+        });
     }
 }
 
 /// A MOS: changed between the passes of a txg, which rewrite its blocks in place.
-async fn passes(layout: Layout, seed: u64, txgs: u64) -> u64 {
-    let mut rng = Rng::seeded(seed);
+async fn passes(layout: Layout, seed: u64, steps: &[u64]) -> u64 {
     let mut bench = Bench::new(layout, seed);
     bench.policies.0 = cenote_block::policy::DatasetPolicy::MOS;
     let mut live = Live::create(bench.blocks(), 0, ObjSetType::Meta);
     let (mut model, mut changed) = (Model::default(), Changed::new());
-    for txg in 4..4 + txgs {
+    for (part, txg) in txgs(steps, 20).zip(4..) {
+        let mut rng = around(part);
         bench.set_misses([0, 20][rng.below(2) as usize]);
         let before = model.clone();
-        for pass in 1..=1 + rng.below(10) {
-            let count = rng.below(8);
-            model::change(&live, txg, &mut model, &mut rng, count).await;
+        for (ops, pass) in part.chunks(4).zip(1..) {
+            model::change(&live, txg, &mut model, ops).await;
             bench.pass(&live, txg, pass, None).await;
         }
         bench.commit(&live, txg);
@@ -174,11 +169,15 @@ async fn passes(layout: Layout, seed: u64, txgs: u64) -> u64 {
 #[test]
 fn passes_of_one_txg_rewrite_in_place() {
     let mut rng = cenote_testkit::rng::seeded("passes", 0x9a55);
-    let mut in_place = 0;
+    let in_place = AtomicU64::new(0);
     for case in 0..cenote_testkit::rng::cases(2, 40) {
         let layout = [Layout::Single { ashift: 12 }, Layout::RaidZ { ashift: 12, width: 3 }];
-        let run = passes(layout[case as usize % 2], rng.next_u64(), 12);
-        in_place += cenote_rt::block_on(2, run).unwrap();
+        let (layout, seed) = (layout[case as usize % 2], rng.next_u64());
+        play(steps(seed, 240), |steps| {
+            let count = cenote_rt::block_on(2, passes(layout, seed, steps)).unwrap();
+            in_place.fetch_add(count, Ordering::Relaxed);
+        });
     }
+    let in_place = in_place.into_inner();
     assert!(in_place > 50, "{in_place} blocks were written in place");
 }

@@ -256,9 +256,10 @@ impl Op {
     }
 }
 
-/// Applies `count` operations to both.
-pub(crate) async fn change(live: &Live, txg: u64, model: &mut Model, rng: &mut Rng, count: u64) {
-    for _ in 0..count {
+/// Applies an operation or some to both with each step, which is a seed.
+pub(crate) async fn change(live: &Live, txg: u64, model: &mut Model, steps: &[u64]) {
+    for step in steps {
+        let rng = &mut Rng::seeded(*step);
         // Several in one transaction now and then, of which all or none are done.
         let mut next = model.clone();
         let mut ops = Vec::new();

@@ -12,7 +12,7 @@ use cenote_pool::Pool;
 use cenote_pool::engine::OpError;
 use cenote_rt::{Error, Kind, Result, Rng, block_on};
 use cenote_testkit::rng::{cases, number};
-use cenote_testkit::shrink::shorter;
+use cenote_testkit::shrink::{play, steps};
 
 use crate::memory::{BLOCK, Budget, MemoryPool, content, filesystem, need_object};
 
@@ -22,7 +22,7 @@ const BLOCKS: u64 = 24;
 /// Operations between two looks at the disk.
 const CHECK_EVERY: u64 = 6;
 /// Operations of a history.
-const STEPS: u64 = 120;
+const STEPS: usize = 120;
 
 type Contents = BTreeMap<(u64, u64), u64>;
 type SnapId = u64;
@@ -545,7 +545,7 @@ async fn compare_contents(pool: &std::sync::Arc<Pool>, name: &str, contents: &Co
 }
 
 /// Plays steps, each by its seed.
-async fn play(steps: &[u64], is_judged: bool) {
+async fn history(steps: &[u64], is_judged: bool) {
     let pool = MemoryPool::new().await;
     let mut run = Run { pool, model: Model::new(), trace: Vec::new() };
     for (number, seed) in (1..).zip(steps) {
@@ -567,13 +567,6 @@ async fn play(steps: &[u64], is_judged: bool) {
     }
 }
 
-/// Whether playing these steps ends, on a thread of its own.
-fn ends(steps: &[u64], is_judged: bool) -> bool {
-    let steps = steps.to_vec();
-    let played = std::thread::spawn(move || block_on(2, play(&steps, is_judged)).unwrap());
-    played.join().is_ok()
-}
-
 #[test]
 fn random_operations_agree_with_the_model() {
     // Dead trees are freed over several txgs.
@@ -581,15 +574,8 @@ fn random_operations_agree_with_the_model() {
     rate.set(50);
     let first = number("CENOTE_SEED").unwrap_or(0);
     for seed in first..first + cases(3, 100) {
-        let mut rng = Rng::seeded(seed);
-        let steps: Vec<u64> = (0..STEPS).map(|_| rng.next_u64()).collect();
+        println!("CENOTE_SEED={seed}");
         let is_judged = seed % 4 == 0;
-        if !ends(&steps, is_judged) {
-            let fails = async |steps: &[u64]| !ends(steps, is_judged);
-            let short = block_on(1, shorter(steps, fails)).unwrap();
-            // What it was is printed last.
-            let is_again = !ends(&short, is_judged);
-            panic!("CENOTE_SEED={seed}: fails with {} steps; again: {is_again}", short.len());
-        }
+        play(steps(seed, STEPS), |steps| block_on(2, history(steps, is_judged)).unwrap());
     }
 }

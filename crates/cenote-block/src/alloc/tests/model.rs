@@ -3,16 +3,18 @@
 //!
 //! The model knows what is allocated, by whom, and what was freed in which txg. It checks every
 //! address when it is handed out, and after each commit that maps and logs say exactly what it
-//! knows.
+//! knows. A step of a sequence is a seed: one that fails is made shorter by leaving steps out.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_ondisk::blkptr::Dva;
 use cenote_ranges::RangeSet;
 use cenote_rt::{Kind, Rng};
+use cenote_testkit::shrink::{play, steps};
 
 use super::disk::{Disk, Store, TestLayout, TestVdev, yield_now};
 use crate::alloc::policy::{Dynamic, Historic, Policy};
@@ -276,11 +278,14 @@ impl Run {
         model.freed.clear();
     }
 
-    async fn go(&mut self, txgs: u64) {
-        for _ in 0..txgs {
+    /// Goes through steps, each of them a seed: an allocation, or a sync with what comes beside it.
+    async fn go(&mut self, steps: &[u64]) {
+        for step in steps {
+            self.rng = RefCell::new(Rng::seeded(*step));
             let txg = self.disk.txg + 1;
-            for _ in 0..self.dice(25) {
+            if self.dice(13) > 0 {
                 self.allocate(txg).await;
+                continue;
             }
             let disk = self.disk.clone();
             let open = async {
@@ -300,6 +305,34 @@ impl Run {
                 _ => {}
             }
         }
+    }
+
+    /// The same without imports: an allocation that is refused fits nowhere. Gives how many were.
+    async fn go_full(&mut self, steps: &[u64]) -> u64 {
+        let mut refusals = 0;
+        for step in steps {
+            self.rng = RefCell::new(Rng::seeded(*step));
+            let txg = self.disk.txg + 1;
+            match self.dice(150) {
+                0 => {
+                    self.disk = self.sync(self.disk.clone(), txg).await;
+                    self.check(txg);
+                }
+                1..28 => self.free(txg),
+                _ => {
+                    let psize = 512 * (1 + self.dice(48));
+                    let request = Request::data(psize, txg);
+                    if let Ok(dvas) = self.space.allocate(&request).await {
+                        self.given(&dvas, &request);
+                        self.model.borrow_mut().blocks.push((dvas, txg));
+                    } else {
+                        refusals += 1;
+                        assert!(!self.fits(psize, txg), "{psize} bytes fit");
+                    }
+                }
+            }
+        }
+        refusals
     }
 }
 
@@ -322,14 +355,17 @@ fn vdevs(seed: u64) -> Vec<TestVdev> {
 
 #[test]
 fn random_sequences_agree_with_the_model() {
-    let (mut given, mut refused) = (0, 0);
+    let (given, refused) = (AtomicU64::new(0), AtomicU64::new(0));
     for seed in 0..32 {
-        let mut run = Run::new(seed, vdevs(seed), seed % 5 != 4);
-        run.is_tight = seed % 7 == 6;
-        cenote_rt::block_on(1, run.go(40)).unwrap();
-        given += run.model.borrow().given;
-        refused += run.model.borrow().refused;
+        play(steps(seed, 520), |steps| {
+            let mut run = Run::new(seed, vdevs(seed), seed % 5 != 4);
+            run.is_tight = seed % 7 == 6;
+            cenote_rt::block_on(1, run.go(steps)).unwrap();
+            given.fetch_add(run.model.borrow().given, Ordering::Relaxed);
+            refused.fetch_add(run.model.borrow().refused, Ordering::Relaxed);
+        });
     }
+    let (given, refused) = (given.into_inner(), refused.into_inner());
     assert!(given > 10_000 && refused > 300, "{given} given, {refused} refused");
 }
 
@@ -337,31 +373,11 @@ fn random_sequences_agree_with_the_model() {
 #[test]
 fn no_space_means_that_nothing_fits() {
     for seed in 0..6 {
-        let mut run = Run::new(seed, vdevs(seed % 3), true);
-        cenote_rt::block_on(1, async {
-            let mut refusals = 0;
-            for round in 0..20 {
-                let txg = run.disk.txg + 1;
-                for _ in 0..120 {
-                    let psize = 512 * (1 + run.dice(48));
-                    let request = Request::data(psize, txg);
-                    if let Ok(dvas) = run.space.allocate(&request).await {
-                        run.given(&dvas, &request);
-                        run.model.borrow_mut().blocks.push((dvas, txg));
-                        continue;
-                    }
-                    refusals += 1;
-                    assert!(!run.fits(psize, txg), "{psize} bytes fit");
-                }
-                for _ in 0..run.dice(80) * u64::from(round % 3 > 0) {
-                    run.free(txg);
-                }
-                run.disk = run.sync(run.disk.clone(), txg).await;
-                run.check(txg);
-            }
-            assert!(refusals > 20, "{refusals}");
-        })
-        .unwrap();
+        play(steps(seed, 3000), |steps| {
+            let mut run = Run::new(seed, vdevs(seed % 3), true);
+            let refusals = cenote_rt::block_on(1, run.go_full(steps)).unwrap();
+            assert!(refusals > 20 || steps.len() < 3000, "{refusals}");
+        });
     }
 }
 

@@ -10,6 +10,7 @@ use cenote_ondisk::zap::{
     ZapFlags, ZapKind,
 };
 use cenote_rt::{Kind, Result, Rng};
+use cenote_testkit::shrink::{play, steps};
 
 use super::*;
 use crate::live::{ObjectSpec, TxResult};
@@ -147,15 +148,28 @@ fn value_of(plan: &Plan, rng: &mut Rng) -> Value {
     }
 }
 
+/// Of ten steps so many put something in. It stands in the lowest bits of a step, the rest of
+/// which is a seed.
+const PHASES: [u64; 3] = [8, 5, 1];
+const PHASE_MASK: u64 = 15;
+
 fn run(plan: Plan, seed: u64) {
-    let mut rng = Rng::seeded(seed);
+    let mut steps = steps(seed, plan.ops as usize);
+    // Phases of growing, changing and emptying.
+    for (number, step) in steps.iter_mut().enumerate() {
+        let phase = PHASES[number * 6 / plan.ops as usize % 3];
+        *step = *step & !PHASE_MASK | phase;
+    }
+    play(steps, |steps| history(plan, steps));
+}
+
+fn history(plan: Plan, steps: &[u64]) {
     let mut model = Model::with_misses();
     let spec = ObjectSpec::new(ObjectType::ZAP_OTHER, plan.block_size);
     let object = model.apply(|tx| create(tx, &spec, plan.options)).unwrap();
     let mut wanted = BTreeMap::new();
-    for step in 0..plan.ops {
-        // Phases of growing, changing and emptying.
-        let inserts = [8, 5, 1][(step * 6 / plan.ops % 3) as usize];
+    for (step, number) in steps.iter().zip(0_u64..) {
+        let (mut rng, inserts) = (Rng::seeded(*step), step & PHASE_MASK);
         let key = key_of(&plan, rng.below(plan.names));
         let name = KeyRef::from(&key);
         let is_there = wanted.contains_key(&key);
@@ -176,13 +190,13 @@ fn run(plan: Plan, seed: u64) {
             let removed = model.apply(|tx| take(tx, object, name)).unwrap();
             assert_eq!(removed, wanted.remove(&key));
         }
-        if step % 16 == 0 {
+        if number % 16 == 0 {
             model.evict();
             let key = key_of(&plan, rng.below(plan.names));
             let found = model.apply(|tx| lookup(tx, object, &key)).unwrap();
             assert_eq!(found.as_ref(), wanted.get(&key));
         }
-        if step % (plan.ops / 12) == 0 {
+        if number % (plan.ops / 12) == 0 {
             compare(&mut model, object, &wanted);
         }
     }
