@@ -45,6 +45,11 @@ impl DeviceInfo {
 }
 
 /// A leaf device. Offsets are bytes from its start, labels included.
+///
+/// There is no write that is durable when it returns (FUA): who needs that writes and flushes.
+/// Wherever it matters (labels, uberblocks, blocks of intent logs) several writes are under way at
+/// once, and one flush behind them covers all; as writes of their own kind each would wait for the
+/// medium by itself, and a device without the command, as every file, would flush for each.
 pub trait Device: Send + Sync + Debug {
     /// What is known of it.
     fn info(&self) -> &DeviceInfo;
