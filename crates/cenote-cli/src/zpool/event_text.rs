@@ -46,6 +46,7 @@ pub(super) fn class(event: &Event) -> &'static str {
             Deed::Reguided => "sysevent.fs.zfs.pool_reguid",
             Deed::Configured => "sysevent.fs.zfs.config_sync",
             Deed::Cleared => "sysevent.fs.zfs.vdev_clear",
+            Deed::ScanCancelled => "sysevent.fs.zfs.scrub_abort",
         },
     }
 }

@@ -281,7 +281,8 @@ impl Task for Birth {
             live.apply(context.txg, |tx| (self.spec.fill_root)(tx)).await?;
             engine.note_case(context.txg, mos.root_dataset, &live).await?;
             let settings = engine.settings_of(mos.root_dataset).await?;
-            let head = Head::new(mos.root_dataset, live, engine.policy, settings, engine.probe());
+            let policy = engine.pool_policy();
+            let head = Head::new(mos.root_dataset, live, policy, settings, engine.probe());
             engine.heads.insert(head);
             Ok(())
         })

@@ -90,6 +90,8 @@ pub enum Deed {
     Configured,
     /// Errors were forgotten.
     Cleared,
+    /// A scrub or resilver that was under way is given up.
+    ScanCancelled,
 }
 
 /// An event that was noted.

@@ -138,6 +138,11 @@ impl Head {
         self.settings_count.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// What the pool's features mean for blocks is another thing from now on.
+    pub(super) fn set_pool_policy(&self, pool: PoolPolicy) {
+        self.settings.write().unwrap_or_else(PoisonError::into_inner).pool = pool;
+    }
+
     /// Counts the times that properties may have changed: who keeps some of them looks here.
     pub fn settings_count(&self) -> u64 {
         self.settings_count.load(Ordering::Acquire)

@@ -232,7 +232,8 @@ pub struct Engine {
     config: Mutex<Config>,
     state: Mutex<State>,
     uberblock: Mutex<Uberblock>,
-    policy: PoolPolicy,
+    /// What the pool's features mean for blocks. Held for a copy.
+    policy: Mutex<PoolPolicy>,
     /// The txg that takes changes. Written under `syncing` only.
     open_txg: AtomicU64,
     is_closing: AtomicBool,
@@ -321,7 +322,7 @@ impl Engine {
             config: Mutex::new(parts.config),
             state: Mutex::default(),
             uberblock: Mutex::new(parts.uberblock),
-            policy: parts.policy,
+            policy: Mutex::new(parts.policy),
             open_txg: AtomicU64::new(open_txg),
             is_closing: AtomicBool::new(false),
             damage,
@@ -395,7 +396,7 @@ impl Engine {
     }
 
     fn pool_policy(&self) -> PoolPolicy {
-        self.policy
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_closing(&self) -> bool {

@@ -24,6 +24,9 @@ pub struct Found {
     pub good_labels: usize,
     /// Every valid uberblock in any of its labels.
     pub uberblocks: Vec<Uberblock>,
+    /// Other guids that its labels have for the pool: it was given another one, and a crash came
+    /// before all labels told so.
+    pub(super) other_guids: Vec<u64>,
 }
 
 impl Found {
@@ -42,8 +45,9 @@ impl Found {
         let config = configs.first().cloned()?;
         let uberblocks = labels.iter().filter(is_own).flat_map(|label| &label.uberblocks);
         let uberblocks = uberblocks.map(|found| found.uberblock).collect();
+        let other_guids = other_guids(&labels, &config);
         let path = device.info().path.clone();
-        Some(Self { path, device, config, configs, good_labels, uberblocks })
+        Some(Self { path, device, config, configs, good_labels, uberblocks, other_guids })
     }
 
     /// Guid of the leaf that it is.
@@ -60,6 +64,18 @@ impl Found {
     pub(super) fn rank(&self) -> (u64, usize) {
         (self.config.txg, self.good_labels)
     }
+}
+
+/// Guids by which other labels call the pool that `config` tells of: the same leaf of a pool of the
+/// same name.
+fn other_guids(labels: &[Label], config: &LabelConfig) -> Vec<u64> {
+    let Some(own) = &config.member else { return Vec::new() };
+    let is_same = |label: &&LabelConfig| is_in_use(label) && label.guid == config.guid;
+    let configs = labels.iter().filter_map(Label::valid_config).filter(is_same);
+    let facts = configs.filter_map(|label| label.member.as_ref().map(|member| &member.facts));
+    let others = facts
+        .filter(|facts| facts.name == own.facts.name && facts.pool_guid != own.facts.pool_guid);
+    others.map(|facts| facts.pool_guid).collect()
 }
 
 /// A label of txg 0 is that of a device that left, or never became a member.

@@ -128,6 +128,28 @@ async fn read(path: PathBuf) -> Option<Found> {
     Found::read(device).await
 }
 
+/// A pool that is given another guid has both for a moment, on different devices and on one: after
+/// a crash then it is still one pool. It goes by what the newest label says.
+fn join_renumbered(pools: &mut BTreeMap<u64, Vec<Arc<Found>>>) {
+    let found = pools.values().flatten();
+    let pairs: Vec<(u64, u64)> = found
+        .flat_map(|found| {
+            let own = found.pool_guid();
+            found.other_guids.iter().filter_map(move |other| Some((own?, *other)))
+        })
+        .collect();
+    for (own, other) in pairs {
+        let newest = |guid| pools.get(guid)?.iter().map(|found| found.config.txg).max();
+        let (to, from) = match (newest(&own), newest(&other)) {
+            (Some(own_txg), Some(other_txg)) if own_txg < other_txg => (other, own),
+            (Some(_), Some(_)) => (own, other),
+            _ => continue,
+        };
+        let devices = pools.remove(&from).unwrap_or_default();
+        pools.entry(to).or_default().extend(devices);
+    }
+}
+
 /// Groups devices into pools. Listings have the pool whose first device comes last first, as
 /// OpenZFS's do.
 fn group(found: Vec<Arc<Found>>) -> Vec<Candidate> {
@@ -145,6 +167,8 @@ fn group(found: Vec<Arc<Found>>) -> Vec<Candidate> {
             }
         }
     }
+    join_renumbered(&mut pools);
+    order.retain(|pool| pools.contains_key(pool));
     let merge = |pool: &u64| Candidate::merge(pools.remove(pool)?, others.clone());
     order.iter().filter_map(merge).collect()
 }

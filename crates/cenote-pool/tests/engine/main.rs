@@ -11,6 +11,7 @@ mod model;
 mod ops;
 mod pads;
 mod pools;
+mod scans;
 mod space;
 mod theirs;
 mod unplugged;

@@ -469,39 +469,43 @@ fn properties_reach_heads_that_are_open() {
     });
 }
 
+/// What is active as soon as it is enabled is kept to from the next txg on, also of heads that are
+/// open: a hole without birth would be one from before to whoever sends.
 #[test]
-fn a_scan_gives_way() {
-    use cenote_dmu::zap::edit as zap;
-    use cenote_ondisk::scan::{ScanFunc, ScanPhys, ScanState};
+fn features_count_once_they_are_enabled() {
+    use cenote_pool::engine::admin::PoolSetting;
+    const NEW: [&str; 2] = ["hole_birth", "embedded_data"];
     run(async {
-        let mut pool = MemoryPool::new().await;
+        let features = cenote_pool::features::identity();
+        let features = features.filter(|feature| !NEW.contains(&feature.name));
+        let mut pool = MemoryPool::with_features(features.collect()).await;
         pool.create("tank/a").await;
-        pool.engine
-            .tamper(|tx| {
-                let mut scan = ScanPhys::decode(&[0; 24]).unwrap();
-                scan.func = ScanFunc::Scrub;
-                scan.state = ScanState::Scanning;
-                scan.queue_obj = zap::create(
-                    tx,
-                    &cenote_dmu::live::ObjectSpec::new(
-                        cenote_ondisk::object_type::ObjectType(38),
-                        0,
-                    ),
-                    zap::ZapOptions::default(),
-                )?;
-                zap::update(tx, 1, "scan", Value::words_of(&scan.encode()))
-            })
-            .await
-            .unwrap();
-        pool.create("tank/b").await;
-        assert!(pool.engine.take_notices().is_empty(), "a new dataset is in no scan's way");
-        pool.snap("tank/a@s").await;
-        let notices = pool.engine.take_notices();
-        assert!(matches!(notices[..], [Notice::ScanCancelled { .. }]), "{notices:?}");
-        let reader = pool.reader().await;
-        let words = reader.directory_value("scan").unwrap().words();
-        let scan = ScanPhys::decode(&words).unwrap();
-        assert_eq!((scan.state, scan.queue_obj), (ScanState::Canceled, 0));
+        fill(&pool, "tank/a", 1, 40, 1).await;
+        // Compresses to almost nothing.
+        pool.write("tank/a", 1, 50, 5).await;
+        let punch = async |block: u64| {
+            let head = pool.engine.head("tank/a").await.unwrap();
+            let free = |tx: &mut cenote_dmu::Tx<'_>| tx.free_range(1, block * BLOCK, Some(BLOCK));
+            pool.engine.apply(&head, free).await.unwrap();
+            pool.engine.sync().await.unwrap()
+        };
+        let pointer = async |block: u64| {
+            let dataset = pool.reader().await.dataset("tank/a").await.unwrap();
+            let dnode = dataset.open().await.unwrap().dnode(1).await.unwrap();
+            dnode.block_pointer(0, block).await.unwrap()
+        };
+        let is_embedded = async |block| pointer(block).await.is_some_and(|bp| bp.is_embedded());
+        pool.engine.sync().await.unwrap();
+        punch(3).await;
+        assert!(pointer(3).await.is_none_or(|bp| bp.is_hole() && bp.birth() == 0));
+        assert!(pointer(50).await.is_some() && !is_embedded(50).await);
+        let settings = FEATURES.iter().filter(|feature| NEW.contains(&feature.name));
+        pool.engine.set_pool(settings.map(PoolSetting::Feature).collect()).await.unwrap();
+        pool.write("tank/a", 1, 51, 10).await;
+        let txg = punch(4).await;
+        let hole = pointer(4).await.unwrap();
+        assert_eq!((hole.is_hole(), hole.birth()), (true, txg));
+        assert!(is_embedded(51).await && !is_embedded(50).await);
         pool.check().await;
         pool.judge().await;
     });

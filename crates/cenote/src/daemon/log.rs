@@ -187,6 +187,9 @@ fn tell(pool: &str, event: &Event) {
         Event::Pool(Deed::Configured) => {
             log(Level::Debug, "config written", &[("pool", &pool)]);
         }
+        Event::Pool(Deed::ScanCancelled) => {
+            warn("scan cancelled: datasets change", &[("pool", &pool)]);
+        }
         Event::Pool(deed) => {
             let event = match deed {
                 Deed::Created => "pool created",
@@ -194,7 +197,7 @@ fn tell(pool: &str, event: &Event) {
                 Deed::Exported => "pool exported",
                 Deed::Destroyed => "pool destroyed",
                 Deed::Reguided => "pool has another guid",
-                Deed::Cleared | Deed::Configured => "errors cleared",
+                Deed::Cleared | Deed::Configured | Deed::ScanCancelled => "errors cleared",
             };
             info(event, &[("pool", &pool)]);
         }

@@ -162,6 +162,7 @@ where
                 Err(error) => self.answer.put(Err(error)),
                 Ok((value, config)) => {
                     engine.with_config(|there| *there = config);
+                    engine.follow_features().await?;
                     self.answer.put(Ok(value));
                 }
             }

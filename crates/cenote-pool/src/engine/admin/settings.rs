@@ -1,5 +1,8 @@
 //! Properties and features of a pool (spec 01 §11, §12).
 
+use std::sync::PoisonError;
+
+use cenote_block::policy::PoolPolicy;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult};
@@ -87,6 +90,27 @@ impl Engine {
             AUTOTRIM => self.auto_trim.set(value != 0),
             _ => {}
         }
+    }
+
+    /// Takes over what the features mean for blocks. In the txg that enables them, so that each
+    /// later one keeps to it: a hole without birth would count as one from before (spec 02 §9.6).
+    ///
+    /// # Errors
+    /// A device's.
+    pub(in crate::engine) async fn follow_features(&self) -> Result<()> {
+        let policy = self
+            .mos
+            .inspect(|tx| {
+                Ok(PoolPolicy {
+                    has_embedded_data: features::is_active(tx, "embedded_data")?,
+                    has_hole_birth: features::is_active(tx, "hole_birth")?,
+                    has_lz4: features::is_active(tx, "lz4_compress")?,
+                })
+            })
+            .await?;
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+        self.heads.all().iter().for_each(|head| head.set_pool_policy(policy));
+        Ok(())
     }
 
     /// Takes over what the properties say.

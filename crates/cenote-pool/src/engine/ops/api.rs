@@ -388,7 +388,7 @@ impl CreateDataset {
         live.apply(context.txg, |tx| (self.new.fill)(tx)).await?;
         engine.note_case(context.txg, object, &live).await?;
         let policy = engine.settings_of(object).await?;
-        let head = Head::new(object, live, engine.policy, policy, engine.probe());
+        let head = Head::new(object, live, engine.pool_policy(), policy, engine.probe());
         Ok(engine.heads.insert(head))
     }
 }

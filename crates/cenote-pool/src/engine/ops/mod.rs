@@ -37,6 +37,7 @@ pub use facts::HeadSpace;
 
 use super::dsl::room::{self, PoolSpace, Reserve};
 use super::dsl::{self, Effects, Env, OpError, names, props, scan};
+use super::events::{Deed, Event};
 use super::{Answer, Engine, Head, Scope, Steady, Task};
 use crate::keys::KeyError;
 use crate::traverse::{self, Damage, Flow, Visitor};
@@ -165,6 +166,7 @@ impl Engine {
             .await?;
         if is_cancelled {
             self.note(Notice::ScanCancelled { txg });
+            self.damage.note(Event::Pool(Deed::ScanCancelled));
         }
         for block in logs {
             self.store.free(&block, txg).await?;
@@ -318,7 +320,7 @@ impl Engine {
             Live::open(blocks, &set)?
         };
         let policy = self.mos.inspect(|tx| props::policy(tx, dir)).await?;
-        let head = Head::new(object, live, self.policy, policy, self.probe());
+        let head = Head::new(object, live, self.pool_policy(), policy, self.probe());
         // Keys go with who has it open.
         if is_encrypted {
             return Ok(head);
