@@ -7,6 +7,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
+#[path = "../engine/audit.rs"]
+mod audit;
 #[expect(dead_code, reason = "the test of seeded bugs uses more of it")]
 mod explore;
 mod judge;
@@ -20,11 +22,13 @@ use std::sync::Arc;
 use cenote_device::{Device, Image, ImageDevice};
 use cenote_testkit::rng::{cases, number, wants_all};
 use explore::{Depth, Tally, explore};
-use workload::{DEVICE_SIZE, Layout};
+use workload::{DEVICE_SIZE, Layout, OPERATIONS};
 
-/// Rounds of a run: a txg or a few each.
-const ROUNDS: u64 = 25;
-const ROUNDS_ALL: u64 = 64;
+/// Rounds of a run: some txgs each.
+const ROUNDS: u64 = 78;
+const ROUNDS_ALL: u64 = 120;
+/// What that comes to at least, for each layout.
+const TXGS_MIN: u64 = 300;
 /// What the usual layouts come to at least.
 const POINTS_MIN: usize = 5000;
 /// Of so many points one at least is cut again, in its recovery or in what comes after that.
@@ -65,6 +69,7 @@ fn go_through(layouts: &[Layout], seed: u64) -> Vec<Tally> {
         .map(|(layout, thread)| {
             let tally = thread.join().expect("no panic").unwrap_or_else(|error| panic!("{error}"));
             println!("{layout:?}: {tally:?}");
+            assert!(tally.gangs > 0 && tally.checkpoints > 0 && tally.audited > 0, "{tally:?}");
             tally
         })
         .collect();
@@ -80,6 +85,11 @@ fn go_through_one(layout: Layout, seed: u64) -> Result<Tally, String> {
     let work = async {
         let run = workload::run(layout, seed, cases(ROUNDS, ROUNDS_ALL), image).await;
         let run = run.map_err(|error| format!("{layout:?} seed {seed}: {error:?}"))?;
+        println!("{layout:?}: {} txgs, {:?}", run.txgs, run.done);
+        assert!(run.txgs >= TXGS_MIN, "{layout:?}: only {} txgs", run.txgs);
+        let left: Vec<_> =
+            OPERATIONS.into_iter().filter(|what| !run.done.contains_key(what)).collect();
+        assert!(left.is_empty(), "{layout:?}: never done: {left:?}");
         order::check(&run.log).map_err(|error| format!("{layout:?} seed {seed}: {error}"))?;
         explore(layout, seed, &run, Depth::FULL).await
     };

@@ -1,10 +1,15 @@
 //! What a pool must hold: the model that every state after a crash is compared with.
 
-use std::collections::BTreeMap;
+#[path = "facts.rs"]
+pub(crate) mod facts;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cenote_pool::{Pool, leaks};
+use cenote_pool::{Dataset, Pool, leaks};
 use cenote_rt::Rng;
+
+use facts::{Facts, POOL};
 
 /// Bytes of a block of the tests' objects.
 pub(crate) const BLOCK: usize = 4096;
@@ -12,21 +17,45 @@ pub(crate) const BLOCK: usize = 4096;
 /// Blocks of an object: number to what was written.
 pub(crate) type Content = BTreeMap<u64, u64>;
 
-/// All datasets and snapshots by name, each with its objects.
+/// Features that a pool begins without, in the order in which it gets them.
+pub(crate) const UPGRADES: [&str; 6] = [
+    "hole_birth",
+    "filesystem_limits",
+    "embedded_data",
+    "async_destroy",
+    "bookmark_written",
+    "zstd_compress",
+];
+
+/// All datasets and snapshots by name, each with its objects, and what else there is to say.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) datasets: BTreeMap<String, BTreeMap<u64, Content>>,
+    pub(crate) facts: Facts,
 }
 
 /// The states of a run by the txg that committed them.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     states: BTreeMap<u64, State>,
+    /// Txgs with which the pool was opened again.
+    openings: BTreeSet<u64>,
 }
 
 impl History {
     pub(crate) fn note(&mut self, txg: u64, state: &State) {
         self.states.insert(txg, state.clone());
+    }
+
+    /// Somebody opens the pool as that txg has left it.
+    pub(crate) fn note_opening(&mut self, txg: u64) {
+        self.openings.insert(txg);
+    }
+
+    /// Whether what was freed in `txg` or since waits until it is used again: nobody who opens a
+    /// pool knows what was freed last.
+    pub(crate) fn is_whole(&self, txg: u64, newest: u64) -> bool {
+        self.openings.range(txg + 1..=newest).next().is_none()
     }
 
     /// What that very txg committed.
@@ -37,6 +66,14 @@ impl History {
     /// What a pool of that txg holds: what the last txg with a change left.
     pub(crate) fn at(&self, txg: u64) -> Option<&State> {
         self.states.range(..=txg).next_back().map(|(_, state)| state)
+    }
+
+    /// Whether the next txg gives the pool of that txg another guid.
+    pub(crate) fn is_renumbered_after(&self, txg: u64) -> bool {
+        let key = (POOL.to_owned(), "guid".to_owned());
+        let guid = |state: &State| state.facts.get(&key).cloned();
+        let next = self.states.range(txg + 1..).next().map(|(_, state)| guid(state));
+        next.is_some_and(|next| Some(next) != self.at(txg).map(guid))
     }
 }
 
@@ -54,44 +91,67 @@ pub(crate) fn bytes(number: u64, salt: u64) -> Vec<u8> {
 
 /// Compares a pool with what it must hold, and its space with what is reachable.
 pub(crate) async fn check(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
-    let fail = |error: cenote_rt::Error| format!("{error:?}");
-    let mut found = Vec::new();
-    for head in pool.datasets().await.map_err(fail)? {
-        found.push(head.name().to_string());
-        for snapshot in head.snapshots().await.map_err(fail)? {
-            found.push(snapshot.name().to_string());
-        }
-    }
-    let mut names: Vec<_> = expected.datasets.keys().cloned().collect();
-    found.sort();
-    names.sort();
-    if found != names {
-        return Err(format!("datasets {found:?}, expected {names:?}"));
-    }
-    for (name, objects) in &expected.datasets {
-        if objects.is_empty() {
-            continue;
-        }
-        let dataset = pool.dataset(name).await.map_err(fail)?;
-        let set = dataset.open().await.map_err(fail)?;
-        for (object, content) in objects {
-            let dnode = set.dnode(*object).await.map_err(fail)?;
-            for block in 0..dnode.block_count() {
-                let found = dnode.read_block(0, block).await.map_err(fail)?;
-                let is_equal = match (content.get(&block), &found) {
-                    (Some(salt), Some(found)) => found[..] == bytes(block, *salt)[..],
-                    (None, found) => found.as_ref().is_none_or(|f| f.iter().all(|b| *b == 0)),
-                    (Some(_), None) => false,
-                };
-                if !is_equal {
-                    return Err(format!("{name} object {object} block {block} differs"));
-                }
-            }
-            if content.keys().next_back().is_some_and(|last| *last >= dnode.block_count()) {
-                return Err(format!("{name} object {object} is too short"));
-            }
-        }
-    }
+    check_contents(pool, expected).await?;
     let report = leaks::check(pool).await.map_err(fail)?;
     if report.is_clean() { Ok(()) } else { Err(format!("space: {report:?}")) }
+}
+
+/// Compares a pool with what it must hold.
+pub(crate) async fn check_contents(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
+    let mut found = Vec::new();
+    for head in pool.datasets().await.map_err(fail)? {
+        let snapshots = head.snapshots().await.map_err(fail)?;
+        found.push(head);
+        found.extend(snapshots);
+    }
+    let mut names: Vec<_> = found.iter().map(|dataset| dataset.name().to_owned()).collect();
+    names.sort();
+    if !names.iter().eq(expected.datasets.keys()) {
+        let wanted: Vec<_> = expected.datasets.keys().collect();
+        return Err(format!("datasets {names:?}, expected {wanted:?}"));
+    }
+    check_facts(&facts::of(pool, &found).await.map_err(fail)?, &expected.facts)?;
+    for dataset in found {
+        for (object, content) in &expected.datasets[dataset.name()] {
+            check_object(&dataset, *object, content).await?;
+        }
+    }
+    Ok(())
+}
+
+fn check_facts(found: &Facts, expected: &Facts) -> Result<(), String> {
+    let differs = |key: &&(String, String)| found.get(key) != expected.get(key);
+    match found.keys().chain(expected.keys()).find(differs) {
+        None => Ok(()),
+        Some(key) => {
+            let (found, wanted) = (found.get(key), expected.get(key));
+            Err(format!("{} {}: {found:?}, expected {wanted:?}", key.0, key.1))
+        }
+    }
+}
+
+async fn check_object(dataset: &Dataset, object: u64, content: &Content) -> Result<(), String> {
+    let name = dataset.name();
+    let set = dataset.open().await.map_err(fail)?;
+    let dnode = set.dnode(object).await.map_err(fail)?;
+    for block in 0..dnode.block_count() {
+        let found = dnode.read_block(0, block).await.map_err(fail)?;
+        let is_equal = match (content.get(&block), &found) {
+            (Some(salt), Some(found)) => found[..] == bytes(block, *salt)[..],
+            (None, found) => found.as_ref().is_none_or(|f| f.iter().all(|b| *b == 0)),
+            (Some(_), None) => false,
+        };
+        if !is_equal {
+            return Err(format!("{name} object {object} block {block} differs"));
+        }
+    }
+    if content.keys().next_back().is_some_and(|last| *last >= dnode.block_count()) {
+        return Err(format!("{name} object {object} is too short"));
+    }
+    Ok(())
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as errors are mapped")]
+fn fail(error: cenote_rt::Error) -> String {
+    format!("{error:?}")
 }

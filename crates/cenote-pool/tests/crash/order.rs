@@ -52,10 +52,12 @@ impl Part {
     }
 }
 
-/// Checks every commit of a log after the first mark, by which the pool is made.
+/// Checks every commit of a log after the first mark, by which the pool is made. A device belongs
+/// to it from the flush on that makes its blank labels durable.
 pub(crate) fn check(log: &Log) -> Result<(), String> {
     let mut replay = Replay::new(log);
     let (mut is_made, mut is_label_newer) = (false, false);
+    let mut is_member = vec![false; log.bases.len()];
     for (number, event) in log.events.iter().enumerate() {
         // Whether a discard is lost makes no difference to anybody: nothing waits for it.
         let is_write = |event: usize| !matches!(log.events[event], Event::Discard { .. });
@@ -65,7 +67,7 @@ pub(crate) fn check(log: &Log) -> Result<(), String> {
                 .map(|write| (Part::at(write.offset, log.bases[write.device].size()), write.event))
         };
         match event {
-            Event::Write { device, offset, .. } => {
+            Event::Write { device, offset, .. } if is_member[*device] => {
                 let part = Part::at(*offset, log.bases[*device].size());
                 let early = pending().find(|(other, _)| part.needs().contains(other));
                 if let Some((other, since)) = early.filter(|_| is_made) {
@@ -86,7 +88,8 @@ pub(crate) fn check(log: &Log) -> Result<(), String> {
                     return Err(format!("event {number}: told before {part:?} of {since}"));
                 }
             }
-            Event::Discard { .. } | Event::Done { .. } | Event::Flush { .. } => {}
+            Event::Flush { device, .. } => is_member[*device] = true,
+            Event::Write { .. } | Event::Discard { .. } | Event::Done { .. } => {}
         }
         replay.advance(number + 1);
     }

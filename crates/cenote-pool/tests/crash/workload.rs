@@ -1,28 +1,84 @@
 //! A scripted run on recorded devices in memory: a bit of everything, one txg after the other.
 
+#[path = "datasets.rs"]
+mod datasets;
+#[path = "house.rs"]
+mod house;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_device::{Device, Image, Log, Recorder};
-use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
-use cenote_ondisk::leaf_work::LeafWorkKind;
+use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
-use cenote_ondisk::zap::Value;
 use cenote_pool::engine::create::CreateSpec;
-use cenote_pool::engine::{Engine, NewDataset, TrimOptions};
+use cenote_pool::engine::{Engine, Head, NewDataset};
 use cenote_rt::{Kind, Result, Rng, tunables};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
-use crate::model::{self, BLOCK, Content, History, State};
+use crate::model::facts::POOL;
+use crate::model::{self, BLOCK, Content, History, State, UPGRADES};
 
 /// Bytes of a device: the smallest there is.
 pub(crate) const DEVICE_SIZE: u64 = 64 << 20;
+/// Blocks of so many bytes gang, some of them: all that are not small.
+const GANG_FROM: u64 = 2048;
+const GANG_PERCENT: u64 = 4;
+/// Bytes that are filled at a time.
+const INITIALIZE_CHUNK: u64 = 64 << 10;
+/// The fact that a head is a clone.
+const ORIGIN: &str = "origin";
 /// Blocks of an object.
 const BLOCKS: u64 = 200;
-/// Values of `compression`: off, lz4, gzip-6.
-const COMPRESSIONS: [u64; 3] = [2, 15, 10];
+
+/// What a run does, each of it at least once.
+pub(crate) const OPERATIONS: [&str; 43] = [
+    "create",
+    "sync",
+    "write",
+    "punch",
+    "creating an object",
+    "freeing an object",
+    "creating a head",
+    "destroying a head",
+    "snapshot",
+    "snapshots of all",
+    "destroying a snapshot",
+    "deferred destroy",
+    "clone",
+    "promote",
+    "rollback",
+    "rename",
+    "rename of a snapshot",
+    "hold",
+    "release",
+    "bookmark",
+    "destroying a bookmark",
+    "property",
+    "inheriting a property",
+    "user property",
+    "quota",
+    "refquota",
+    "reservation",
+    "refreservation",
+    "snapshot_limit",
+    "filesystem_limit",
+    "properties of the pool",
+    "upgrade",
+    "adding a log",
+    "adding a vdev",
+    "trim",
+    "the end of a trim",
+    "initialize",
+    "the end of initialize",
+    "checkpoint",
+    "discarding a checkpoint",
+    "reguid",
+    "export",
+    "import",
+];
 
 /// Shapes of pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +133,15 @@ impl Layout {
     fn ashift(self) -> u64 {
         if matches!(self, Self::LargeSectors | Self::Raidz1) { 12 } else { 9 }
     }
+
+    /// What a top-level vdev is, as the facts of a pool have it.
+    fn in_words(redundancy: Redundancy, class: VdevClass, count: usize) -> String {
+        match redundancy {
+            Redundancy::Mirror => format!("mirror of {count}, {class:?}"),
+            Redundancy::Raidz(parity) => format!("raidz{parity} of {count}, {class:?}"),
+            _ => format!("disk, {class:?}"),
+        }
+    }
 }
 
 /// What happened.
@@ -85,35 +150,41 @@ pub(crate) struct Run {
     pub(crate) history: History,
     /// Changes that were asked for.
     pub(crate) operations: u64,
+    /// What was done how often.
+    pub(crate) done: BTreeMap<&'static str, u64>,
+    /// Transaction groups.
+    pub(crate) txgs: u64,
 }
 
-/// Runs the workload for so many rounds, a txg or a few each, on devices that `make` makes.
+/// Runs the workload for so many rounds, some txgs each, on devices that `make` makes.
 pub(crate) async fn run(
     layout: Layout,
     seed: u64,
     rounds: u64,
     make: fn(String) -> Arc<dyn Device>,
 ) -> Result<Run> {
-    // What was freed is used again as soon as it may be: the smallest piece that fits is taken.
-    tunables::DF_ALLOC_THRESHOLD.set(1 << 40).unwrap();
-    tunables::BY_SIZE_MIN.set(0).unwrap();
+    tune();
     let recorder = Recorder::new();
     let devices = (0..layout.devices())
         .map(|number| recorder.wrap(make(format!("d{number}")), Image::zeroed(DEVICE_SIZE)));
-    let engine = Engine::create(spec(layout, seed, devices.collect())).await?;
+    let devices: Vec<_> = devices.collect();
+    let engine = Engine::create(spec(layout, seed, devices.clone())).await?;
     let mut script = Script {
+        layout,
+        rounds,
         engine,
+        make,
+        devices,
         recorder: Arc::clone(&recorder),
         rng: Rng::seeded(seed),
         state: State::default(),
         history: History::default(),
         clones: BTreeMap::new(),
         operations: 0,
+        done: BTreeMap::new(),
     };
-    script.state.datasets.insert("tank".into(), BTreeMap::new());
-    script.acknowledge();
-    script.new_head("tank/a").await?;
-    script.new_head("tank/b").await?;
+    let first = script.engine.uberblock().txg;
+    script.begin().await?;
     for round in 0..rounds {
         script.write().await?;
         script.administer(round).await?;
@@ -121,8 +192,30 @@ pub(crate) async fn run(
         script.keep_house(round).await?;
     }
     script.engine.export().await?;
-    script.acknowledge();
-    Ok(Run { log: recorder.log(), history: script.history, operations: script.operations })
+    script.acknowledge("export");
+    Ok(Run {
+        log: recorder.log(),
+        history: script.history,
+        operations: script.operations,
+        done: script.done,
+        txgs: script.engine.uberblock().txg - first,
+    })
+}
+
+/// How the engine is to be.
+fn tune() {
+    let settings = [
+        // What was freed is used again as soon as it may be: the smallest piece that fits is taken.
+        (&tunables::DF_ALLOC_THRESHOLD, 1 << 40),
+        (&tunables::BY_SIZE_MIN, 0),
+        // Some blocks gang.
+        (&tunables::FORCE_GANGING, GANG_FROM),
+        (&tunables::FORCE_GANGING_PCT, GANG_PERCENT),
+        (&tunables::INITIALIZE_CHUNK_SIZE, INITIALIZE_CHUNK),
+    ];
+    for (tunable, value) in settings {
+        tunable.set(value).unwrap();
+    }
 }
 
 fn spec(layout: Layout, seed: u64, devices: Vec<Arc<dyn Device>>) -> CreateSpec {
@@ -139,11 +232,18 @@ fn spec(layout: Layout, seed: u64, devices: Vec<Arc<dyn Device>>) -> CreateSpec 
     };
     let mut rng = Rng::seeded(seed);
     let vdevs = create::pool(&pool, 4, &mut Guids::new(|| Ok(rng.next_u64()))).unwrap();
-    CreateSpec::new("tank", vdevs, devices)
+    let mut spec = CreateSpec::new("tank", vdevs, devices);
+    spec.features.retain(|feature| !UPGRADES.contains(&feature.name));
+    spec
 }
 
 struct Script {
+    layout: Layout,
+    rounds: u64,
     engine: Arc<Engine>,
+    make: fn(String) -> Arc<dyn Device>,
+    /// All devices of the pool.
+    devices: Vec<Arc<dyn Device>>,
     recorder: Arc<Recorder>,
     rng: Rng,
     state: State,
@@ -151,6 +251,7 @@ struct Script {
     /// Clones with their origins.
     clones: BTreeMap<String, String>,
     operations: u64,
+    done: BTreeMap<&'static str, u64>,
 }
 
 /// Snapshots are called by a letter and the round that took them.
@@ -158,12 +259,65 @@ fn round_of(snapshot: &str) -> u64 {
     snapshot.rsplit_once('@').and_then(|(_, name)| name[1..].parse().ok()).unwrap_or(0)
 }
 
+/// None for what a limit, a reservation or something in use does not allow.
+fn allowed<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), Kind::Quota | Kind::NoSpace | Kind::Busy) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets others run.
+async fn yield_now() {
+    let mut is_ready = false;
+    std::future::poll_fn(move |context| {
+        if is_ready {
+            return std::task::Poll::Ready(());
+        }
+        is_ready = true;
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
 impl Script {
+    /// Two heads, and what there is to say of a new pool.
+    async fn begin(&mut self) -> Result<()> {
+        self.state.datasets.insert("tank".into(), BTreeMap::new());
+        self.say(POOL, "guid", self.engine.guid().to_string());
+        self.say(POOL, "comment", String::new());
+        for (number, (redundancy, class, count)) in self.layout.tops().into_iter().enumerate() {
+            self.say(POOL, &format!("top {number}"), Layout::in_words(redundancy, class, count));
+        }
+        self.acknowledge("create");
+        self.new_head("tank/a").await?;
+        self.new_head("tank/b").await
+    }
+
+    fn say(&mut self, whose: &str, what: &str, which: String) {
+        self.state.facts.insert((whose.to_owned(), what.to_owned()), which);
+    }
+
+    fn unsay(&mut self, whose: &str, what: &str) {
+        self.state.facts.remove(&(whose.to_owned(), what.to_owned()));
+    }
+
     /// What is now is committed, and somebody was told so.
-    fn acknowledge(&mut self) {
+    fn acknowledge(&mut self, what: &'static str) {
+        self.state.facts.retain(|(_, fact), _| fact != ORIGIN);
+        for (clone, origin) in &self.clones {
+            self.state.facts.insert((clone.clone(), ORIGIN.into()), origin.clone());
+        }
         let txg = self.engine.uberblock().txg;
         self.history.note(txg, &self.state);
         self.recorder.mark(txg);
+        self.did(what);
+    }
+
+    fn did(&mut self, what: &'static str) {
+        *self.done.entry(what).or_default() += 1;
         self.operations += 1;
     }
 
@@ -195,23 +349,40 @@ impl Script {
             NewDataset { name: name.into(), kind: ObjSetType::Other, props: Vec::new(), fill };
         self.engine.create_dataset(new).await?;
         self.state.datasets.insert(name.into(), BTreeMap::new());
-        self.acknowledge();
+        self.acknowledge("creating a head");
         self.new_object(name).await?;
         self.engine.sync().await?;
-        self.acknowledge();
+        self.acknowledge("creating an object");
         Ok(())
     }
 
     async fn new_object(&mut self, name: &str) -> Result<()> {
         let head = self.engine.head(name).await?;
         let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK as u64);
-        let (object, _) = self.engine.apply(&head, |tx| tx.allocate(&spec)).await?;
-        self.objects(name).insert(object, Content::new());
+        let object = self.change(&head, |tx| tx.allocate(&spec)).await?;
+        if let Some(object) = object {
+            self.objects(name).insert(object, Content::new());
+        }
         Ok(())
     }
 
     fn objects(&mut self, name: &str) -> &mut BTreeMap<u64, Content> {
         self.state.datasets.get_mut(name).unwrap()
+    }
+
+    /// Changes a head in the open txg; none if there is no room for it.
+    async fn change<T>(
+        &mut self,
+        head: &Head,
+        change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<Option<T>> {
+        let before = self.engine.uberblock().txg;
+        let changed = self.engine.apply(head, change).await;
+        // Who waits for room has synced what there was before.
+        for txg in before + 1..=self.engine.uberblock().txg {
+            self.history.note(txg, &self.state);
+        }
+        Ok(allowed(changed)?.map(|(value, _)| value))
     }
 
     /// One txg of changes to a head.
@@ -228,198 +399,30 @@ impl Script {
             let (block, salt) = (self.rng.below(BLOCKS), self.rng.next_u64());
             let bytes = model::bytes(block, salt);
             let offset = block * BLOCK as u64;
-            self.engine.apply(&head, |tx| tx.write(object, offset, &bytes)).await?;
-            self.objects(&name).get_mut(&object).unwrap().insert(block, salt);
-            self.operations += 1;
+            if self.change(&head, |tx| tx.write(object, offset, &bytes)).await?.is_some() {
+                self.objects(&name).get_mut(&object).unwrap().insert(block, salt);
+                self.did("write");
+            }
         }
         if self.rng.below(4) == 0 {
             let (from, count) = (self.rng.below(BLOCKS - 20), 1 + self.rng.below(20));
             let (offset, len) = (from * BLOCK as u64, count * BLOCK as u64);
-            self.engine.apply(&head, |tx| tx.free_range(object, offset, Some(len))).await?;
-            let content = self.objects(&name).get_mut(&object).unwrap();
-            content.retain(|block, _| !(from..from + count).contains(block));
-            self.operations += 1;
+            let punch = |tx: &mut Tx<'_>| tx.free_range(object, offset, Some(len));
+            if self.change(&head, punch).await?.is_some() {
+                let content = self.objects(&name).get_mut(&object).unwrap();
+                content.retain(|block, _| !(from..from + count).contains(block));
+                self.did("punch");
+            }
         }
-        if self.rng.below(10) == 0 && objects.len() > 1 {
-            self.engine.apply(&head, |tx| tx.free(object)).await?;
+        if self.rng.below(10) == 0
+            && objects.len() > 1
+            && self.change(&head, |tx| tx.free(object)).await?.is_some()
+        {
             self.objects(&name).remove(&object);
-            self.operations += 1;
+            self.did("freeing an object");
         }
         self.engine.sync().await?;
-        self.acknowledge();
-        Ok(())
-    }
-
-    /// Perhaps an operation on datasets.
-    async fn administer(&mut self, round: u64) -> Result<()> {
-        let heads = self.heads();
-        let name = self.pick(&heads).unwrap();
-        match self.rng.below(16) {
-            0..=3 => self.snapshot(vec![format!("{name}@s{round}")]).await?,
-            4 => {
-                self.snapshot(heads.iter().map(|name| format!("{name}@s{round}")).collect())
-                    .await?;
-            }
-            5 | 6 => self.clone_one(round).await?,
-            7 => self.promote().await?,
-            8 => self.roll_back(&name).await?,
-            9 => self.rename(&name, &format!("tank/r{round}")).await?,
-            10 => self.rename_snapshot().await?,
-            11 => {
-                let value = COMPRESSIONS[self.rng.below(3) as usize];
-                self.engine.set_property(&name, "compression", Value::U64(value)).await?;
-            }
-            12 => self.hold_and_mark(round).await?,
-            _ => return Ok(()),
-        }
-        self.acknowledge();
-        Ok(())
-    }
-
-    async fn snapshot(&mut self, names: Vec<String>) -> Result<()> {
-        self.engine.snapshot(names.clone()).await?;
-        for name in names {
-            let head = name.split_once('@').unwrap().0;
-            let content = self.state.datasets[head].clone();
-            self.state.datasets.insert(name, content);
-        }
-        Ok(())
-    }
-
-    async fn clone_one(&mut self, round: u64) -> Result<()> {
-        let snapshots = self.snapshots("");
-        let Some(origin) = self.pick(&snapshots) else { return Ok(()) };
-        if self.state.datasets[&origin].is_empty() {
-            return Ok(());
-        }
-        let name = format!("tank/c{round}");
-        self.engine.clone_dataset(&origin, &name, Vec::new()).await?;
-        self.state.datasets.insert(name.clone(), self.state.datasets[&origin].clone());
-        self.clones.insert(name, origin);
-        Ok(())
-    }
-
-    /// The snapshots up to the origin change hands.
-    async fn promote(&mut self) -> Result<()> {
-        let clones: Vec<_> = self.clones.keys().cloned().collect();
-        let Some(clone) = self.pick(&clones) else { return Ok(()) };
-        self.engine.promote(&clone).await?;
-        let origin = self.clones.remove(&clone).unwrap();
-        let parent = origin.split_once('@').unwrap().0.to_owned();
-        for snapshot in self.snapshots(&parent) {
-            if round_of(&snapshot) <= round_of(&origin) {
-                let (_, name) = snapshot.split_once('@').unwrap();
-                self.move_dataset(&snapshot, &format!("{clone}@{name}"));
-            }
-        }
-        if let Some(older) = self.clones.remove(&parent) {
-            self.clones.insert(clone.clone(), older);
-        }
-        let (_, name) = origin.split_once('@').unwrap();
-        self.clones.insert(parent, format!("{clone}@{name}"));
-        Ok(())
-    }
-
-    /// The model's part of a new name.
-    fn move_dataset(&mut self, from: &str, to: &str) {
-        let content = self.state.datasets.remove(from).unwrap();
-        self.state.datasets.insert(to.to_owned(), content);
-        for origin in self.clones.values_mut().filter(|origin| *origin == from) {
-            to.clone_into(origin);
-        }
-        if let Some(origin) = self.clones.remove(from) {
-            self.clones.insert(to.to_owned(), origin);
-        }
-    }
-
-    async fn roll_back(&mut self, name: &str) -> Result<()> {
-        let Some(latest) = self.snapshots(name).pop() else { return Ok(()) };
-        match self.engine.rollback(name, None).await {
-            // A bookmark of a later snapshot, which is gone, is in the way.
-            Err(error) if error.kind() == Kind::Busy => return Ok(()),
-            result => result?,
-        };
-        let content = self.state.datasets[&latest].clone();
-        self.state.datasets.insert(name.to_owned(), content);
-        Ok(())
-    }
-
-    async fn rename(&mut self, from: &str, to: &str) -> Result<()> {
-        self.engine.rename(from, to).await?;
-        for snapshot in self.snapshots(from) {
-            let (_, name) = snapshot.split_once('@').unwrap();
-            self.move_dataset(&snapshot, &format!("{to}@{name}"));
-        }
-        self.move_dataset(from, to);
-        Ok(())
-    }
-
-    async fn rename_snapshot(&mut self) -> Result<()> {
-        let snapshots: Vec<_> =
-            self.snapshots("").into_iter().filter(|name| name.contains("@s")).collect();
-        let Some(from) = self.pick(&snapshots) else { return Ok(()) };
-        let (head, old) = from.split_once('@').unwrap();
-        let new = format!("t{}", &old[1..]);
-        self.engine.rename_snapshot(head, old, &new, false).await?;
-        self.move_dataset(&from, &format!("{head}@{new}"));
-        Ok(())
-    }
-
-    /// A hold that comes and goes, and a bookmark that stays.
-    async fn hold_and_mark(&mut self, round: u64) -> Result<()> {
-        let snapshots = self.snapshots("");
-        let Some(name) = self.pick(&snapshots) else { return Ok(()) };
-        let head = name.split_once('@').unwrap().0;
-        self.engine.hold(vec![(name.clone(), "tag".into())], false).await?;
-        self.engine.bookmark(vec![(format!("{head}#b{round}"), name.clone())]).await?;
-        self.engine.release(vec![(name.clone(), "tag".into())]).await?;
-        self.operations += 2;
-        Ok(())
-    }
-
-    /// What changes no contents: free space is discarded, and for some rounds a checkpoint holds
-    /// what is freed.
-    async fn keep_house(&mut self, round: u64) -> Result<()> {
-        let (leaves, kind) = (self.engine.data_leaves(), LeafWorkKind::Trim);
-        match round % 18 {
-            3 => {
-                self.engine.start_trim(&leaves, TrimOptions::default()).await?;
-                // To its end: what is acknowledged below must not have a sync of its own beside it.
-                self.engine.wait_for_leaf_work(&leaves, kind).await?;
-            }
-            7 => self.engine.take_checkpoint().await?,
-            10 => self.engine.discard_checkpoint().await?,
-            _ => return Ok(()),
-        }
-        self.operations += 1;
-        self.acknowledge();
-        Ok(())
-    }
-
-    /// Keeps the number of snapshots and heads down.
-    async fn clear_away(&mut self) -> Result<()> {
-        let snapshots: Vec<_> = self
-            .snapshots("")
-            .into_iter()
-            .filter(|name| !self.clones.values().any(|origin| origin == name))
-            .collect();
-        if snapshots.len() > 4 {
-            let victim = self.pick(&snapshots).unwrap();
-            self.engine.destroy_snapshot(&victim).await?;
-            self.state.datasets.remove(&victim);
-            self.acknowledge();
-        }
-        let heads = self.heads();
-        let idle: Vec<_> =
-            heads.iter().filter(|name| self.snapshots(name).is_empty()).cloned().collect();
-        if heads.len() > 4
-            && let Some(victim) = self.pick(&idle)
-        {
-            self.engine.destroy_dataset(&victim).await?;
-            self.state.datasets.remove(&victim);
-            self.clones.remove(&victim);
-            self.acknowledge();
-        }
+        self.acknowledge("sync");
         Ok(())
     }
 }

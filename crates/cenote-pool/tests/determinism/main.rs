@@ -17,6 +17,8 @@ use workload::{DEVICE_SIZE, Layout};
 
 /// Changes that a run is made of, at least.
 const OPERATIONS: u64 = 1000;
+/// Rounds that they take.
+const ROUNDS: u64 = 100;
 
 fn disk(path: String) -> Arc<dyn Device> {
     Arc::new(SimulatedDisk::new(path, DEVICE_SIZE))
@@ -24,7 +26,7 @@ fn disk(path: String) -> Arc<dyn Device> {
 
 /// The hash of everything that a run writes.
 fn hash(layout: Layout, seed: u64) -> u64 {
-    let run = cenote_rt::simulate(seed, workload::run(layout, seed, 150, disk));
+    let run = cenote_rt::simulate(seed, workload::run(layout, seed, ROUNDS, disk));
     let run = run.expect("a runtime").unwrap();
     assert!(run.operations >= OPERATIONS, "only {} operations", run.operations);
     run.log.hash()

@@ -7,6 +7,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
+#[path = "../engine/audit.rs"]
+mod audit;
 #[path = "../crash/explore.rs"]
 #[expect(dead_code, reason = "the crash suite uses more of it")]
 mod explore;

@@ -1,0 +1,117 @@
+//! What a pool says of itself and of its datasets beside their contents: one line each, so that
+//! nothing of it is half done or too much.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_dmu::Zap;
+use cenote_ondisk::config::VdevKind;
+use cenote_ondisk::dsl::DatasetFlags;
+use cenote_ondisk::leaf_work::LeafWorkState;
+use cenote_ondisk::zap::{Entry, Value};
+use cenote_pool::{Dataset, Pool};
+use cenote_rt::Result;
+
+use crate::model::UPGRADES;
+
+/// Of whom and what, and which.
+pub(crate) type Facts = BTreeMap<(String, String), String>;
+
+/// Who a fact of the pool itself is told of.
+pub(crate) const POOL: &str = "pool";
+
+/// A value of a property in one word.
+pub(crate) fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| format!("{:?}", value.words()), str::to_owned)
+}
+
+/// All facts of a pool, of which these are the heads and snapshots.
+pub(crate) async fn of(pool: &Arc<Pool>, datasets: &[Dataset]) -> Result<Facts> {
+    let mut facts = of_pool(pool).await?;
+    for dataset in datasets {
+        let phys = dataset.phys();
+        let props = if dataset.is_snapshot() {
+            for hold in dataset.holds().await? {
+                add(&mut facts, dataset.name(), format!("hold {}", hold.tag), String::new());
+            }
+            if phys.flags.contains(DatasetFlags::DEFER_DESTROY) {
+                add(&mut facts, dataset.name(), "deferred".into(), String::new());
+            }
+            phys.props_obj
+        } else {
+            for mark in dataset.bookmarks().await? {
+                add(&mut facts, &mark.name, "bookmark".into(), String::new());
+            }
+            if let Some(origin) = dataset.origin().await? {
+                add(&mut facts, dataset.name(), "origin".into(), origin.name().to_owned());
+            }
+            let dir = &dataset.dir().phys;
+            for (what, number) in [("dir quota", dir.quota), ("dir reserved", dir.reserved)] {
+                if number != 0 {
+                    add(&mut facts, dataset.name(), what.into(), number.to_string());
+                }
+            }
+            dir.props_zapobj
+        };
+        for entry in entries(pool, props).await? {
+            let name = String::from_utf8_lossy(entry.key.name().unwrap_or_default()).into_owned();
+            add(&mut facts, dataset.name(), name, text(&entry.value));
+        }
+    }
+    Ok(facts)
+}
+
+async fn of_pool(pool: &Arc<Pool>) -> Result<Facts> {
+    let mut facts = Facts::new();
+    let mut say = |what: &str, which: String| add(&mut facts, POOL, what.to_owned(), which);
+    say("guid", pool.guid().to_string());
+    say("comment", pool.config().facts.comment.clone().unwrap_or_default());
+    if pool.checkpoint_txg().is_some() {
+        say("checkpoint", String::new());
+    }
+    for name in UPGRADES {
+        if pool.features().entry(feature(name)).is_some() {
+            say(name, "enabled".into());
+        }
+    }
+    if let Some(props) = pool.directory_object("pool_props") {
+        for entry in entries(pool, props).await? {
+            let name = String::from_utf8_lossy(entry.key.name().unwrap_or_default()).into_owned();
+            say(&name, text(&entry.value));
+        }
+    }
+    for (top, number) in pool.status().await?.root.children.iter().zip(0..) {
+        let class = top.class.map_or_else(String::new, |class| format!("{class:?}"));
+        say(&format!("top {number}"), shape(&top.kind, top.children.len(), &class));
+        for leaf in top.walk().filter(|vdev| vdev.kind.is_real_leaf()) {
+            for (what, progress) in [("trim", &leaf.trim), ("initialize", &leaf.initialize)] {
+                if progress.work.state != LeafWorkState::None {
+                    say(&format!("{what} {}", leaf.guid), format!("{:?}", progress.work.state));
+                }
+            }
+        }
+    }
+    Ok(facts)
+}
+
+/// What a top-level vdev is, in words.
+fn shape(kind: &VdevKind, children: usize, class: &str) -> String {
+    match kind {
+        VdevKind::Mirror => format!("mirror of {children}, {class}"),
+        VdevKind::RaidZ(raidz) => format!("raidz{} of {children}, {class}", raidz.nparity),
+        _ => format!("disk, {class}"),
+    }
+}
+
+/// The name on disk of a feature.
+fn feature(name: &str) -> &'static str {
+    cenote_ondisk::feature::by_name(name).expect("a known feature").guid
+}
+
+fn add(facts: &mut Facts, whose: &str, what: String, which: String) {
+    facts.insert((whose.to_owned(), what), which);
+}
+
+async fn entries(pool: &Arc<Pool>, object: u64) -> Result<Vec<Entry>> {
+    if object == 0 { Ok(Vec::new()) } else { Zap::open(pool.mos(), object).await?.to_vec().await }
+}
