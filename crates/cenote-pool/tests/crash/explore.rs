@@ -50,12 +50,12 @@ impl Depth {
     pub(crate) const FULL: Self = Self {
         whole: 40,
         stride: 1,
-        between: 10,
+        between: 16,
         resume: 10,
         stale: 8,
         rewind: 12,
         audit: 60,
-        judge: 36,
+        judge: 35,
     };
     pub(crate) const QUICK: Self = Self {
         whole: 1,

@@ -492,20 +492,20 @@ fn features_count_once_they_are_enabled() {
         let pointer = async |block: u64| {
             let dataset = pool.reader().await.dataset("tank/a").await.unwrap();
             let dnode = dataset.open().await.unwrap().dnode(1).await.unwrap();
-            dnode.block_pointer(0, block).await.unwrap()
+            dnode.stored_pointer(0, block).await.unwrap()
         };
-        let is_embedded = async |block| pointer(block).await.is_some_and(|bp| bp.is_embedded());
         pool.engine.sync().await.unwrap();
         punch(3).await;
-        assert!(pointer(3).await.is_none_or(|bp| bp.is_hole() && bp.birth() == 0));
-        assert!(pointer(50).await.is_some() && !is_embedded(50).await);
+        let (hole, small) = (pointer(3).await, pointer(50).await);
+        assert_eq!((hole.is_hole(), hole.birth()), (true, 0));
+        assert!(!small.is_hole() && !small.is_embedded());
         let settings = FEATURES.iter().filter(|feature| NEW.contains(&feature.name));
         pool.engine.set_pool(settings.map(PoolSetting::Feature).collect()).await.unwrap();
         pool.write("tank/a", 1, 51, 10).await;
         let txg = punch(4).await;
-        let hole = pointer(4).await.unwrap();
+        let hole = pointer(4).await;
         assert_eq!((hole.is_hole(), hole.birth()), (true, txg));
-        assert!(is_embedded(51).await && !is_embedded(50).await);
+        assert!(pointer(51).await.is_embedded() && !pointer(50).await.is_embedded());
         pool.check().await;
         pool.judge().await;
     });
