@@ -100,6 +100,19 @@ pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
+/// Lets others run, on any executor.
+pub async fn yield_now() {
+    let mut has_yielded = false;
+    std::future::poll_fn(move |context| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return std::task::Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    })
+    .await;
+}
+
 /// Waits for `future`, but no longer than `timeout`.
 pub async fn until<T>(timeout: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(timeout, future).await.ok()

@@ -8,10 +8,10 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::OpenOptions;
 use cenote_pool::engine::admin::{NewVdevs, PoolSetting};
 use cenote_pool::engine::{CheckpointState, Engine, Stop, TrimOptions};
-use cenote_rt::Result;
+use cenote_rt::{Result, yield_now};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
-use super::{DEVICE_SIZE, Layout, Script, yield_now};
+use super::{DEVICE_SIZE, Layout, Script};
 use crate::model::UPGRADES;
 use crate::model::facts::{POOL, text};
 

@@ -268,20 +268,6 @@ fn allowed<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Lets others run.
-async fn yield_now() {
-    let mut is_ready = false;
-    std::future::poll_fn(move |context| {
-        if is_ready {
-            return std::task::Poll::Ready(());
-        }
-        is_ready = true;
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
-}
-
 impl Script {
     /// Two heads, and what there is to say of a new pool.
     async fn begin(&mut self) -> Result<()> {

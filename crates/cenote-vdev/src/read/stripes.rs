@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
 use cenote_codec::parity;
-use cenote_rt::{Buf, BufMut, tunables};
+use cenote_rt::{Buf, BufMut, tunables, yield_now};
 use futures_util::future::join_all;
 
 use super::{Ask, Fail, Fetched, Job, Piece};
@@ -458,19 +458,6 @@ fn next_combination(chosen: &mut [usize], bound: usize) -> bool {
         }
     }
     false
-}
-
-/// Lets other tasks run once.
-async fn yield_now() {
-    let mut has_yielded = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut has_yielded, true) {
-            return std::task::Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }
 
 #[cfg(test)]

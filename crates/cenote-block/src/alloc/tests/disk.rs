@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use cenote_ondisk::spacemap::Action;
 use cenote_ranges::RangeSet;
-use cenote_rt::{BoxFuture, Result};
+use cenote_rt::{BoxFuture, Result, yield_now};
 
 use crate::alloc::{
     Class, Condense, Flush, MetaslabChange, MetaslabSpec, MetaslabStore, Options, SpaceAllocator,
@@ -121,20 +121,6 @@ impl MetaslabStore for Store {
             Ok(StoredSpace { free: free.unwrap_or_else(|| whole.into()), txg: disk.txg })
         })
     }
-}
-
-/// Lets others run.
-pub(super) async fn yield_now() {
-    let mut is_ready = false;
-    std::future::poll_fn(move |context| {
-        if is_ready {
-            return std::task::Poll::Ready(());
-        }
-        is_ready = true;
-        context.waker().wake_by_ref();
-        std::task::Poll::Pending
-    })
-    .await;
 }
 
 impl Disk {

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_ondisk::blkptr::Dva;
 use cenote_ranges::RangeSet;
-use cenote_rt::{Kind, Rng};
+use cenote_rt::{Kind, Rng, yield_now};
 use cenote_testkit::shrink::{play, steps};
 
-use super::disk::{Disk, Store, TestLayout, TestVdev, yield_now};
+use super::disk::{Disk, Store, TestLayout, TestVdev};
 use crate::alloc::policy::{Dynamic, Historic, Policy};
 use crate::alloc::{Class, MapFigures, Request, SpaceAllocator};
 
