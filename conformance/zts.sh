@@ -100,8 +100,9 @@ left_out() {
     grep -Fxc -f <(cut -f 1 "$here/conformance/zts.skip") || true
 }
 
-# Where tests keep what stands for disks, as /dev is where disks are.
-ZPOOL_IMPORT_PATH=$work "$CENOTE" daemon start
+# Where tests keep what stands for disks, as /dev is where disks are. Commands bring it with them.
+export ZPOOL_IMPORT_PATH=$work
+"$CENOTE" daemon start
 worst=100
 printf '| group | tests | passed | failed | skipped | left out | |\n|---|---|---|---|---|---|---|\n'
 for group in "${groups[@]}"; do
