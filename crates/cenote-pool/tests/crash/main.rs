@@ -26,7 +26,7 @@ use workload::{DEVICE_SIZE, Layout, OPERATIONS};
 
 /// Rounds of a run: some txgs each.
 const ROUNDS: u64 = 78;
-const ROUNDS_ALL: u64 = 120;
+const ROUNDS_ALL: u64 = 90;
 /// What that comes to at least, for each layout.
 const TXGS_MIN: u64 = 300;
 /// What the usual layouts come to at least.
