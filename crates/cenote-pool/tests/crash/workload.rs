@@ -130,7 +130,7 @@ impl Layout {
         }
     }
 
-    fn ashift(self) -> u64 {
+    pub(crate) fn ashift(self) -> u64 {
         if matches!(self, Self::LargeSectors | Self::Raidz1) { 12 } else { 9 }
     }
 
