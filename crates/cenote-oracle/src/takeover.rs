@@ -72,7 +72,8 @@ impl Takeover {
         command.current_dir(folder).env("LD_PRELOAD", &self.shim).env("TZ", "UTC");
         let shown = format!("{command:?}");
         let fail = |error: std::io::Error| -> ! { panic!("{shown}: {error}") };
-        let log = std::env::temp_dir().join(format!("cenote-ztest-{}-{pool}", std::process::id()));
+        // Beside the folder, in which the pool is looked for: several may run at once.
+        let log = folder.with_extension("ztest");
         let output = File::create(&log).unwrap_or_else(|error| fail(error));
         let errors = output.try_clone().unwrap_or_else(|error| fail(error));
         command.stdin(Stdio::null()).stdout(output).stderr(errors);

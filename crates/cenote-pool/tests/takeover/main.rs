@@ -56,7 +56,11 @@ fn take_over(layout: Layout, shape: Shape) {
     let said = zdb.pool("tank", dir.path(), &["-bcc"]);
     assert!(said.is_clean(), "before: {said}");
     let said = ztest.run("tank", dir.path(), shape, 60);
-    assert!(said.is_success(), "{said}");
+    if !said.is_success() {
+        let folder = dir.path().display().to_string();
+        std::mem::forget(dir);
+        panic!("the pool stays in {folder}: {said}");
+    }
     let theirs = zdb.pool("tank", dir.path(), &["-bcc"]);
     let ours = block_on(2, check(dir.path())).unwrap().unwrap();
     println!("{shape:?}: taken over; {ours:?}, clean there: {}", theirs.is_clean());

@@ -8,6 +8,7 @@ use cenote_pool::import::scan_devices;
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_rt::{Error, Result};
 use cenote_testkit::cuts;
+use cenote_testkit::golden::PrivateFolder;
 
 /// New devices on these images.
 pub(crate) fn devices(images: Vec<Image>) -> Vec<Arc<ImageDevice>> {
@@ -59,16 +60,15 @@ pub(crate) async fn check_space(images: Vec<Image>) -> std::result::Result<(), S
 /// printed for `options`, if it is there.
 pub(crate) fn judge(devices: &[Arc<ImageDevice>], what: &str, options: &[&str]) -> Option<String> {
     let zdb = cenote_oracle::zdb()?;
-    let folder = std::env::temp_dir().join(format!("cenote-judge-{}-{what}", std::process::id()));
-    cuts::unpack(&images_of(devices), &folder);
-    let said = zdb.pool("tank", &folder, &["-bcc"]);
+    let folder = PrivateFolder::create(what);
+    cuts::unpack(&images_of(devices), folder.path());
+    let said = zdb.pool("tank", folder.path(), &["-bcc"]);
     assert!(said.is_clean(), "{what}: {said}");
     let mut printed = String::new();
     if !options.is_empty() {
-        let said = zdb.pool("tank", &folder, options);
+        let said = zdb.pool("tank", folder.path(), options);
         assert!(said.is_success(), "{what}: {said}");
         printed = said.to_string();
     }
-    std::fs::remove_dir_all(&folder).ok();
     Some(printed)
 }
