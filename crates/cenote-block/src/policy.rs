@@ -45,6 +45,18 @@ pub struct PoolPolicy {
 impl PoolPolicy {
     /// A pool with every feature that this program maintains.
     pub const FULL: Self = Self { has_embedded_data: true, has_hole_birth: true, has_lz4: true };
+
+    /// A pool of which somebody knows what features are active.
+    ///
+    /// # Errors
+    /// Those of who knows.
+    pub fn of<E>(mut is_active: impl FnMut(&'static str) -> Result<bool, E>) -> Result<Self, E> {
+        Ok(Self {
+            has_embedded_data: is_active("embedded_data")?,
+            has_hole_birth: is_active("hole_birth")?,
+            has_lz4: is_active("lz4_compress")?,
+        })
+    }
 }
 
 /// Property `redundant_metadata`.

@@ -7,6 +7,7 @@
 //! Until the first uberblock is on disk the devices belong to nobody: their labels have txg 0,
 //! which every importer ignores, and no uberblock of an earlier pool is left (spec 01 §18.1).
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use cenote_block::alloc::{self, Class, MetaslabSpec, SpaceAllocator};
@@ -191,11 +192,8 @@ fn facts_of(spec: &CreateSpec) -> PoolFacts {
 /// What the pool's features mean for blocks.
 fn policy_of(features: &[&Feature]) -> PoolPolicy {
     let has = |name: &str| features.iter().any(|feature| feature.name == name);
-    PoolPolicy {
-        has_embedded_data: has("embedded_data"),
-        has_hole_birth: has("hole_birth"),
-        has_lz4: has("lz4_compress"),
-    }
+    let Ok(policy) = PoolPolicy::of(|name| Ok::<_, Infallible>(has(name)));
+    policy
 }
 
 /// What the first commit carries on from.

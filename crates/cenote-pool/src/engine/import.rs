@@ -9,6 +9,7 @@
 //!
 //! The labels are read again once the devices are locked: what was found before may have changed.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use cenote_block::alloc::{self, Class, MetaslabSpec, SpaceAllocator, VdevSpec};
@@ -178,11 +179,8 @@ impl Engine {
 
 /// What the pool's features mean for blocks.
 fn policy_of(pool: &Pool) -> PoolPolicy {
-    PoolPolicy {
-        has_embedded_data: pool.features().is_active("embedded_data"),
-        has_hole_birth: pool.features().is_active("hole_birth"),
-        has_lz4: pool.features().is_active("lz4_compress"),
-    }
+    let Ok(policy) = PoolPolicy::of(|name| Ok::<_, Infallible>(pool.features().is_active(name)));
+    policy
 }
 
 /// Features in use that are maintained. Others may be enabled, which obliges to nothing.

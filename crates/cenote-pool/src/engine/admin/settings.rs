@@ -98,16 +98,8 @@ impl Engine {
     /// # Errors
     /// A device's.
     pub(in crate::engine) async fn follow_features(&self) -> Result<()> {
-        let policy = self
-            .mos
-            .inspect(|tx| {
-                Ok(PoolPolicy {
-                    has_embedded_data: features::is_active(tx, "embedded_data")?,
-                    has_hole_birth: features::is_active(tx, "hole_birth")?,
-                    has_lz4: features::is_active(tx, "lz4_compress")?,
-                })
-            })
-            .await?;
+        let policy = |tx: &mut Tx<'_>| PoolPolicy::of(|name| features::is_active(tx, name));
+        let policy = self.mos.inspect(policy).await?;
         *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
         self.heads.all().iter().for_each(|head| head.set_pool_policy(policy));
         Ok(())
