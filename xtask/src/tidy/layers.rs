@@ -117,7 +117,7 @@ pub(super) fn check(root: &Path) -> Vec<String> {
 
 fn read(root: &Path) -> Result<Metadata, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    command.current_dir(root).args(["metadata", "--format-version=1", "--offline"]);
+    command.current_dir(root).args(["metadata", "--format-version=1", "--locked"]);
     command.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
     let output = command.output().map_err(|error| error.to_string())?;
     if !output.status.success() {
