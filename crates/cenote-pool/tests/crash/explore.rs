@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use cenote_device::{Device, Event, Image, ImageDevice, Log, Recorder, Replay};
+use cenote_device::{Device, Image, ImageDevice, Recorder, Replay};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_pool::engine::Engine;
@@ -32,8 +32,6 @@ pub(crate) struct Depth {
     pub(crate) whole: usize,
     /// Of so many boundaries one is looked at.
     pub(crate) stride: usize,
-    /// Between the flushes of several devices, which belong together, one of so many is.
-    pub(crate) between: usize,
     /// Of so many points one goes on, and is cut again.
     pub(crate) resume: usize,
     /// Of so many points one has devices as of long ago.
@@ -47,26 +45,10 @@ pub(crate) struct Depth {
 }
 
 impl Depth {
-    pub(crate) const FULL: Self = Self {
-        whole: 40,
-        stride: 1,
-        between: 16,
-        resume: 10,
-        stale: 8,
-        rewind: 12,
-        audit: 60,
-        judge: 35,
-    };
-    pub(crate) const QUICK: Self = Self {
-        whole: 1,
-        stride: 9,
-        between: 9,
-        resume: 16,
-        stale: 4,
-        rewind: 4,
-        audit: 0,
-        judge: 0,
-    };
+    pub(crate) const FULL: Self =
+        Self { whole: 40, stride: 1, resume: 10, stale: 8, rewind: 12, audit: 60, judge: 70 };
+    pub(crate) const QUICK: Self =
+        Self { whole: 1, stride: 9, resume: 16, stale: 4, rewind: 4, audit: 0, judge: 0 };
 }
 
 /// What was looked at.
@@ -101,22 +83,15 @@ pub(crate) async fn explore(
         tally: Tally::default(),
         judge: Judge::new(if depth.judge > 0 { cenote_oracle::zdb() } else { None }),
     };
-    let (mut boundary, mut between) = (0, 0);
+    let mut boundary = 0;
     while explorer.replay.next_boundary() {
         let Some(acknowledged) = explorer.replay.mark() else { continue };
-        if is_between(&run.log, explorer.replay.position()) {
-            between += 1;
-            if between % depth.between != 0 {
-                continue;
-            }
-        } else {
-            boundary += 1;
-            if boundary % 60 == 0 {
-                explorer.old.push(explorer.replay.images(|_, _| false));
-            }
-            if boundary % depth.stride != 0 {
-                continue;
-            }
+        boundary += 1;
+        if boundary % 200 == 0 {
+            explorer.old.push(explorer.replay.images(|_, _| false));
+        }
+        if boundary % depth.stride != 0 {
+            continue;
         }
         // Nothing of what is in flight, everything, or any part of it: most often the last.
         let first = explorer.rng.below(4).min(2) as usize;
@@ -130,13 +105,6 @@ pub(crate) async fn explore(
         }
     }
     Ok(explorer.tally)
-}
-
-/// Whether one device has been flushed and another one is about to be, with nothing in between.
-fn is_between(log: &Log, position: usize) -> bool {
-    let is_flush = |event: Option<&Event>| matches!(event, Some(Event::Flush { .. }));
-    is_flush(position.checked_sub(1).and_then(|before| log.events.get(before)))
-        && is_flush(log.events.get(position))
 }
 
 struct Explorer<'a> {

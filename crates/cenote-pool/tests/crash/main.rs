@@ -26,11 +26,10 @@ use workload::{DEVICE_SIZE, Layout, OPERATIONS};
 
 /// Rounds of a run: some txgs each.
 const ROUNDS: u64 = 78;
-const ROUNDS_ALL: u64 = 90;
 /// What that comes to at least, for each layout.
 const TXGS_MIN: u64 = 300;
 /// What the usual layouts come to at least.
-const POINTS_MIN: usize = 5000;
+const POINTS_MIN: usize = 10_000;
 /// Of so many points one at least is cut again, in its recovery or in what comes after that.
 const AGAIN_OF: usize = 10;
 /// How many OpenZFS is to look at, at least.
@@ -85,7 +84,7 @@ fn go_through(layouts: &[Layout], seed: u64) -> Vec<Tally> {
 
 fn go_through_one(layout: Layout, seed: u64) -> Result<Tally, String> {
     let work = async {
-        let run = workload::run(layout, seed, cases(ROUNDS, ROUNDS_ALL), image).await;
+        let run = workload::run(layout, seed, cases(ROUNDS, ROUNDS), image).await;
         let run = run.map_err(|error| format!("{layout:?} seed {seed}: {error:?}"))?;
         println!("{layout:?}: {} txgs, {:?}", run.txgs, run.done);
         assert!(run.txgs >= TXGS_MIN, "{layout:?}: only {} txgs", run.txgs);
