@@ -118,6 +118,20 @@ pub async fn until<T>(timeout: Duration, future: impl Future<Output = T>) -> Opt
     tokio::time::timeout(timeout, future).await.ok()
 }
 
+/// Waits for `future`, and does `then` as soon as it has gone as far as it can without waiting. Up
+/// to there nobody else's turn comes: what it begins, it begins in one go.
+pub async fn poll_first<T>(future: impl Future<Output = T>, then: impl FnOnce()) -> T {
+    let (mut future, mut then) = (std::pin::pin!(future), Some(then));
+    tokio::task::unconstrained(std::future::poll_fn(|context| {
+        let polled = future.as_mut().poll(context);
+        if let Some(then) = then.take() {
+            then();
+        }
+        polled
+    }))
+    .await
+}
+
 /// Time since some fixed moment, never going back.
 #[must_use]
 pub fn monotonic() -> Duration {

@@ -23,7 +23,7 @@ use crate::draid::Draid;
 use crate::dtl::{DtlKind, TxgRanges};
 use crate::layout;
 use crate::leaf::{Freshness, Leaf, LeafId};
-use crate::queue::Load;
+use crate::queue::{Load, Plug};
 use crate::raidz::{Raidz, Reflow};
 use crate::state::{Status, VdevAux, VdevState};
 
@@ -248,6 +248,12 @@ impl Tree {
     /// What the queues of its leaves know of the pool: to be told how much is dirty.
     pub fn load(&self) -> &Arc<Load> {
         &self.load
+    }
+
+    /// Holds all async writes back until what it gives is dropped, so that they are seen together.
+    #[must_use]
+    pub fn plug(&self) -> Plug {
+        Plug::new(&self.load)
     }
 
     /// The leaf `id` of this tree.

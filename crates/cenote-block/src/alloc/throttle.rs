@@ -30,15 +30,14 @@ struct Lane {
 }
 
 /// A share of what may be under way; given back when dropped.
-#[derive(Debug)]
-pub struct Reservation {
-    lane: Arc<Semaphore>,
-    count: u32,
-}
+#[derive(Debug, Default)]
+pub struct Reservation(Vec<(Arc<Semaphore>, u32)>);
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.lane.add_permits(self.count as usize);
+        for (permits, count) in &self.0 {
+            permits.add_permits(*count as usize);
+        }
     }
 }
 
@@ -54,21 +53,36 @@ impl Throttle {
         lane.permits.add_permits(more as usize);
     }
 
-    fn lane(&self, class: Class) -> Option<Lane> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).get(&class).cloned()
+    /// The lane of a class, or of the first that it falls back to and that has one.
+    fn lane(&self, class: Class) -> Option<(Class, Lane)> {
+        let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut classes = std::iter::successors(Some(class), |class| class.fallback());
+        classes.find_map(|class| Some((class, lanes.get(&class)?.clone())))
     }
 }
 
 impl SpaceAllocator {
-    /// Waits until `bytes` more may be on their way to the vdevs of a class, and of those it falls
-    /// back to if it has none.
-    pub async fn reserve(&self, class: Class, bytes: u64) -> Option<Reservation> {
-        let classes = std::iter::successors(Some(class), |class| class.fallback());
-        let lane = classes.into_iter().find_map(|class| self.throttle.lane(class))?;
-        // One larger than everything goes alone.
-        let count = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(lane.width);
-        lane.permits.acquire_many(count).await.ok()?.forget();
-        Some(Reservation { lane: lane.permits, count })
+    /// Waits until so many bytes more may be on their way to the vdevs of each class, and of those
+    /// it falls back to if it has none.
+    ///
+    /// Lanes are taken one after the other, in their order and each once, so that of several who
+    /// take more than one none waits for another that waits for it.
+    pub async fn reserve(&self, wanted: impl IntoIterator<Item = (Class, u64)>) -> Reservation {
+        let mut lanes: BTreeMap<Class, (Lane, u64)> = BTreeMap::new();
+        for (class, bytes) in wanted {
+            let Some((class, lane)) = self.throttle.lane(class) else { continue };
+            let (_, permits) = lanes.entry(class).or_insert((lane, 0));
+            *permits = permits.saturating_add(bytes.div_ceil(UNIT));
+        }
+        let mut taken = Reservation::default();
+        for (lane, count) in lanes.into_values() {
+            // More than everything goes alone.
+            let count = u32::try_from(count).unwrap_or(u32::MAX).min(lane.width);
+            let Ok(permits) = lane.permits.acquire_many(count).await else { continue };
+            permits.forget();
+            taken.0.push((lane.permits, count));
+        }
+        taken
     }
 }
 
@@ -84,13 +98,14 @@ mod tests {
         let space = plain_pool();
         cenote_rt::block_on(1, async {
             // One vdev, four turns of 1 MiB.
-            let all = space.reserve(Class::Special, 100 << 20).await;
-            let mut next = Box::pin(space.reserve(Class::Normal, 4096));
+            let all = space.reserve([(Class::Special, 100 << 20)]).await;
+            let mut next = Box::pin(space.reserve([(Class::Normal, 4096)]));
             assert!((&mut next).now_or_never().is_none());
             drop(all);
             let one = next.await;
-            let rest = space.reserve(Class::Normal, (4 << 20) - 4096).await;
-            assert!(space.reserve(Class::Normal, 1).now_or_never().is_none());
+            let rest =
+                space.reserve([(Class::Normal, 4096), (Class::Special, (4 << 20) - 8192)]).await;
+            assert!(space.reserve([(Class::Normal, 1)]).now_or_never().is_none());
             drop((one, rest));
         })
         .unwrap();

@@ -25,7 +25,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
 use futures_util::future::join_all;
 
-use super::Job;
+use super::{Job, placement};
 use crate::alloc::{Class, Request, SpaceAllocator};
 use crate::error::WriteError;
 use crate::gang::{GANG_DEPTH_MAX, HEADER_SIZE};
@@ -208,7 +208,7 @@ impl Job<'_> {
     ) -> Result<Layout> {
         let place = self.context.place;
         let wish = Wish {
-            class: space.preferred_class(&self.placement()),
+            class: space.preferred_class(&placement(self.policy, self.psize())),
             copies: self.policy.copies,
             gang_copies: self.policy.gang_copies,
             txg: self.context.txg,

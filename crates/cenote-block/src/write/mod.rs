@@ -25,8 +25,8 @@
 //!
 //! Sources: spec 02 §5, §6.3; spec 05 §5.5.
 
+mod batch;
 mod bound;
-mod content;
 mod layout;
 mod prepare;
 
@@ -46,8 +46,8 @@ use crate::cache::Form;
 use crate::error::WriteError;
 use crate::policy::{CompressionPolicy, WritePolicy};
 use crate::store::{BlockStore, key_of, located};
+pub use batch::Draft;
 pub use bound::SpaceBound;
-pub use content::{Content, Draft};
 use layout::Layout;
 pub use prepare::{Prepared, Stored};
 
@@ -131,44 +131,51 @@ impl BlockStore {
     /// be encrypted or deduplicated; `Kind::Invariant` when W1 would be broken.
     pub async fn write(
         &self,
-        content: impl Into<Content>,
+        data: Buf,
         policy: &WritePolicy,
         old: Option<&BlockPtr>,
         context: &WriteContext,
     ) -> Result<Written> {
-        let result = self.write_block(content.into(), policy, old, context).await;
+        let old = old.copied().unwrap_or(BlockPtr::HOLE);
+        let draft = Draft { data, policy: *policy, old, context: *context };
+        self.write_draft(&draft, None, Share::Own).await
+    }
+
+    async fn write_draft(
+        &self,
+        draft: &Draft,
+        prepared: Option<Prepared>,
+        share: Share,
+    ) -> Result<Written> {
+        let result = self.write_block(draft, prepared, share).await;
         result.map_err(|error| {
-            let error = located(error, &context.place);
-            error.with_at(|at| at.txg = at.txg.or(Some(context.txg)))
+            let error = located(error, &draft.context.place);
+            error.with_at(|at| at.txg = at.txg.or(Some(draft.context.txg)))
         })
     }
 
     async fn write_block(
         &self,
-        content: Content,
-        policy: &WritePolicy,
-        old: Option<&BlockPtr>,
-        context: &WriteContext,
+        draft: &Draft,
+        prepared: Option<Prepared>,
+        share: Share,
     ) -> Result<Written> {
-        check(content.data(), policy, old, context)?;
-        // A hole has no place of its own, whatever it remembers.
-        let previous = old.filter(|bp| !bp.is_hole());
-        let compression = compression_now(policy.compression, previous, context);
-        let policy_now = WritePolicy { compression, ..*policy };
-        let (data, prepared) = content.take(&policy_now);
+        check(draft)?;
+        let Draft { data, policy, old, context } = draft;
+        let lsize = data.len() as u64;
         let prepared = match prepared {
             Some(prepared) => prepared,
-            None => self.prepare(&data, &policy_now).await?,
+            None => self.prepare(data, &policy_now(draft)).await?,
         };
         let stored = match prepared {
-            Prepared::Zeros => return hole(data.len() as u64, policy, old, context),
+            Prepared::Zeros => return hole(lsize, policy, old, context),
             Prepared::Embedded { payload, compression } => {
-                return embedded(&payload, compression, data.len() as u64, policy, context);
+                return embedded(&payload, compression, lsize, policy, context);
             }
             Prepared::Stored(stored) => stored,
         };
-        let salt = self.salt();
-        let job = Job { store: self, policy, context, salt, lsize: data.len() as u64, stored };
+        let job = Job { store: self, policy, context, salt: self.salt(), lsize, stored, share };
+        let previous = previous(old);
         if let Some(old) = previous
             && job.is_unchanged(old)
         {
@@ -176,7 +183,7 @@ impl BlockStore {
         }
         let written = job.run(previous).await?;
         if let Some(key) = key_of(&written.bp, Form::Plain) {
-            self.cache().insert(key, data);
+            self.cache().insert(key, data.clone());
         }
         Ok(written)
     }
@@ -208,53 +215,51 @@ impl BlockStore {
 }
 
 /// Refuses what is not written, and old blocks from the future.
-fn check(
-    data: &[u8],
-    policy: &WritePolicy,
-    old: Option<&BlockPtr>,
-    context: &WriteContext,
-) -> Result<()> {
+fn check(draft: &Draft) -> Result<()> {
+    let Draft { data, policy, old, context } = draft;
     let size = data.len() as u64;
     if size == 0 || size > BLOCK_SIZE_MAX || !size.is_multiple_of(SECTOR_SIZE) {
         return Err(Error::new(Kind::Invalid, WriteError::Size { size }));
     }
-    if policy.is_encrypted || old.is_some_and(BlockPtr::is_protected) {
+    if policy.is_encrypted || old.is_protected() {
         return Err(Error::new(Kind::Unsupported, WriteError::Encrypted));
     }
     if policy.is_dedup {
         return Err(Error::new(Kind::Unsupported, WriteError::Dedup));
     }
-    match old {
-        Some(old) if old.birth() > context.txg => {
-            let cause = WriteError::FromTheFuture { birth: old.birth(), txg: context.txg };
-            Err(Error::new(Kind::Invariant, cause))
-        }
-        _ => Ok(()),
+    if old.birth() > context.txg {
+        let cause = WriteError::FromTheFuture { birth: old.birth(), txg: context.txg };
+        return Err(Error::new(Kind::Invariant, cause));
     }
+    Ok(())
 }
 
-/// What is compressed in this pass: nothing that is rewritten in a late one, so that sizes, and
-/// with them addresses, stop changing and the txg converges (spec 05 §5.5).
-fn compression_now(
-    policy: CompressionPolicy,
-    previous: Option<&BlockPtr>,
-    context: &WriteContext,
-) -> CompressionPolicy {
+/// The block before. A hole has no place of its own, whatever it remembers.
+fn previous(old: &BlockPtr) -> Option<&BlockPtr> {
+    Some(old).filter(|bp| !bp.is_hole())
+}
+
+/// The policy with what is compressed in this pass: nothing that is rewritten in a late one, so
+/// that sizes, and with them addresses, stop changing and the txg converges (spec 05 §5.5).
+fn policy_now(draft: &Draft) -> WritePolicy {
+    let Draft { policy, old, context, .. } = draft;
     let is_late = context.pass >= tunables::SYNC_PASS_DONT_COMPRESS.get();
-    match previous {
-        Some(old) if is_late && old.birth() == context.txg => CompressionPolicy::Off,
-        _ => policy,
+    match previous(old) {
+        Some(old) if is_late && old.birth() == context.txg => {
+            WritePolicy { compression: CompressionPolicy::Off, ..*policy }
+        }
+        _ => *policy,
     }
 }
 
 fn hole(
     lsize: u64,
     policy: &WritePolicy,
-    old: Option<&BlockPtr>,
+    old: &BlockPtr,
     context: &WriteContext,
 ) -> Result<Written> {
     // Zeros where there never was anything are not worth a birth (spec 02 §5.2).
-    let is_punched = policy.punches_holes && old.is_some_and(|old| old.birth() != 0);
+    let is_punched = policy.punches_holes && old.birth() != 0;
     let birth = if is_punched { context.txg } else { 0 };
     let bp = BlockPtr::punched(lsize, policy.object_type, policy.level, birth);
     let bp = bp.ok_or_else(unrepresentable)?;
@@ -285,6 +290,16 @@ struct Job<'a> {
     salt: Option<Arc<Salt>>,
     lsize: u64,
     stored: Stored,
+    share: Share,
+}
+
+/// Who sees to the bound of what is on its way to the vdevs of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Share {
+    /// The write itself.
+    Own,
+    /// Who writes several blocks, for all of them.
+    Taken,
 }
 
 impl Job<'_> {
@@ -378,10 +393,11 @@ impl Job<'_> {
         let space = self.store.space()?;
         // At most so much is on its way to the vdevs of a class, and whichever is done first is
         // there first for the next share (spec 05 §8.3). Who is waited for takes no turn.
-        let _share = match self.context.class {
-            IoClass::AsyncWrite => {
+        let _share = match (self.context.class, self.share) {
+            (IoClass::AsyncWrite, Share::Own) => {
+                let class = space.preferred_class(&placement(self.policy, self.psize()));
                 let bytes = self.psize().saturating_mul(u64::from(self.policy.copies));
-                space.reserve(space.preferred_class(&self.placement()), bytes).await
+                Some(space.reserve([(class, bytes)]).await)
             }
             _ => None,
         };
@@ -434,17 +450,18 @@ impl Job<'_> {
         let tree = self.store.tree();
         tree.tops().find(|top| top.guid() == guid).map(Vdev::id)
     }
+}
 
-    fn placement(&self) -> Placement {
-        let object_type = self.policy.object_type;
-        Placement {
-            is_metadata: object_type.is_metadata(),
-            is_dedup_table: matches!(object_type, ObjectType::DDT_ZAP | ObjectType::DDT_STATS),
-            level: self.policy.level,
-            is_file_data: matches!(object_type, ObjectType::PLAIN_FILE_CONTENTS | ObjectType::ZVOL),
-            psize: self.psize(),
-            special_small_blocks: self.policy.special_small_blocks,
-        }
+/// What decides on the class of a block of `psize` stored bytes.
+fn placement(policy: &WritePolicy, psize: u64) -> Placement {
+    let object_type = policy.object_type;
+    Placement {
+        is_metadata: object_type.is_metadata(),
+        is_dedup_table: matches!(object_type, ObjectType::DDT_ZAP | ObjectType::DDT_STATS),
+        level: policy.level,
+        is_file_data: matches!(object_type, ObjectType::PLAIN_FILE_CONTENTS | ObjectType::ZVOL),
+        psize,
+        special_small_blocks: policy.special_small_blocks,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a writable object set needs of the block store: a trait, so that tests can have their own.
 
-use cenote_block::{BlockStore, Content, Draft, ReadContext, WriteContext, WritePolicy, Written};
+use cenote_block::{BlockStore, Draft, ReadContext, Written};
 use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{BoxFuture, Buf, Result};
@@ -24,17 +24,11 @@ pub trait Blocks: Send + Sync {
         true
     }
 
-    /// Does the CPU work of several writes at once.
-    fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>>;
+    /// Writes a block.
+    fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>>;
 
-    /// Writes a block; `old` is the pointer that the new one will replace, a hole included.
-    fn write<'a>(
-        &'a self,
-        content: Content,
-        policy: &'a WritePolicy,
-        old: &'a BlockPtr,
-        context: &'a WriteContext,
-    ) -> BoxFuture<'a, Result<Written>>;
+    /// Writes several blocks that belong together; gives the outcomes in their order.
+    fn write_all<'a>(&'a self, drafts: &'a [Draft]) -> BoxFuture<'a, Vec<Result<Written>>>;
 
     /// Bytes that the block is charged: its allocated sectors times the deflate ratio of their vdev
     /// (spec 04 §9.1).
@@ -51,18 +45,13 @@ impl Blocks for BlockStore {
         Box::pin(async move { Self::read(self, &pointer, &context).await })
     }
 
-    fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>> {
-        Box::pin(self.prepare_all(drafts))
+    fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {
+        let Draft { data, policy, old, context } = draft;
+        Box::pin(Self::write(self, data.clone(), policy, Some(old), context))
     }
 
-    fn write<'a>(
-        &'a self,
-        content: Content,
-        policy: &'a WritePolicy,
-        old: &'a BlockPtr,
-        context: &'a WriteContext,
-    ) -> BoxFuture<'a, Result<Written>> {
-        Box::pin(Self::write(self, content, policy, Some(old), context))
+    fn write_all<'a>(&'a self, drafts: &'a [Draft]) -> BoxFuture<'a, Vec<Result<Written>>> {
+        Box::pin(Self::write_all(self, drafts))
     }
 
     fn dsize(&self, pointer: &BlockPtr) -> u64 {

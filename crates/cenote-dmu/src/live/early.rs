@@ -10,7 +10,7 @@
 //! object's; the others are nobody's but the log's, in the same txg.
 
 use cenote_block::policy::BlockSpec;
-use cenote_block::{How, IoClass, WriteContext};
+use cenote_block::{Draft, How, IoClass, WriteContext};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{Buf, Result};
@@ -62,8 +62,8 @@ impl Live {
         // Somebody waits for it.
         let class = IoClass::SyncWrite;
         let context = WriteContext { class, ..WriteContext::new(txg, 1, place) };
-        let content = data.clone().into();
-        let written = self.blocks.write(content, &policy, &BlockPtr::HOLE, &context).await?;
+        let draft = Draft { data: data.clone(), policy, old: BlockPtr::HOLE, context };
+        let written = self.blocks.write(&draft).await?;
         let is_new = written.how == How::New;
         if is_new {
             let mut state = self.lock();

@@ -9,9 +9,7 @@ use cenote_block::alloc::{
     Class, MetaslabSpec, MetaslabStore, Options, SpaceAllocator, StoredSpace, VdevSpec,
 };
 use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy};
-use cenote_block::{
-    BlockStore, CacheConfig, Content, Draft, How, WriteContext, WritePolicy, Written,
-};
+use cenote_block::{BlockStore, CacheConfig, Draft, How, WritePolicy, Written};
 use cenote_device::{Device, MemoryDevice};
 use cenote_dmu::live::{
     BlockSink, Blocks, Facts, Live, OwnerProbe, PolicySource, SyncContext, Synced,
@@ -60,33 +58,34 @@ impl Blocks for Shaky {
         Blocks::read(&*self.store, pointer, place)
     }
 
-    fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>> {
-        Blocks::prepare(&*self.store, drafts)
+    fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {
+        Box::pin(async move { self.count(Blocks::write(&*self.store, draft).await) })
     }
 
-    fn write<'a>(
-        &'a self,
-        content: Content,
-        policy: &'a WritePolicy,
-        old: &'a BlockPtr,
-        context: &'a WriteContext,
-    ) -> BoxFuture<'a, Result<Written>> {
+    fn write_all<'a>(&'a self, drafts: &'a [Draft]) -> BoxFuture<'a, Vec<Result<Written>>> {
         Box::pin(async move {
-            let written = Blocks::write(&*self.store, content, policy, old, context).await?;
-            let how = match written.how {
-                How::New => "new",
-                How::InPlace => "in place",
-                How::Kept => "kept",
-                How::Hole => "hole",
-                How::Embedded => "embedded",
-            };
-            *self.how.lock().unwrap().entry(how).or_default() += 1;
-            Ok(written)
+            let written = Blocks::write_all(&*self.store, drafts).await;
+            written.into_iter().map(|written| self.count(written)).collect()
         })
     }
 
     fn dsize(&self, pointer: &BlockPtr) -> u64 {
         Blocks::dsize(&*self.store, pointer)
+    }
+}
+
+impl Shaky {
+    fn count(&self, written: Result<Written>) -> Result<Written> {
+        let how = match written.as_ref().map(|written| written.how) {
+            Ok(How::New) => "new",
+            Ok(How::InPlace) => "in place",
+            Ok(How::Kept) => "kept",
+            Ok(How::Hole) => "hole",
+            Ok(How::Embedded) => "embedded",
+            Err(_) => return written,
+        };
+        *self.how.lock().unwrap().entry(how).or_default() += 1;
+        written
     }
 }
 

@@ -22,8 +22,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use cenote_block::policy::WritePolicy;
-use cenote_block::{BlockStore, Content, Draft, ReadContext, WriteContext, Written};
+use cenote_block::{BlockStore, Draft, ReadContext, Written};
 use cenote_codec::crypto::BlockKeys;
 use cenote_dmu::live::Blocks;
 use cenote_ondisk::blkptr::BlockPtr;
@@ -312,26 +311,34 @@ impl Blocks for Steady {
         self.store.prefetch(pointer, &self.context(place))
     }
 
-    fn prepare(&self, drafts: Vec<Draft>) -> BoxFuture<'_, Result<Vec<Content>>> {
-        Blocks::prepare(&*self.store, drafts)
-    }
-
-    fn write<'a>(
-        &'a self,
-        content: Content,
-        policy: &'a WritePolicy,
-        old: &'a BlockPtr,
-        context: &'a WriteContext,
-    ) -> BoxFuture<'a, Result<Written>> {
+    fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {
         Box::pin(async move {
             loop {
                 let turn = self.suspension.turn();
                 // Nothing of a write that failed is left: its space was given back.
-                match Blocks::write(&*self.store, content.clone(), policy, old, context).await {
+                match Blocks::write(&*self.store, draft).await {
                     Err(error) => self.suspension.hold(turn, error).await?,
                     written => return written,
                 }
             }
+        })
+    }
+
+    fn write_all<'a>(&'a self, drafts: &'a [Draft]) -> BoxFuture<'a, Vec<Result<Written>>> {
+        Box::pin(async move {
+            let turn = self.suspension.turn();
+            let outcomes = Blocks::write_all(&*self.store, drafts).await;
+            let mut results = Vec::with_capacity(outcomes.len());
+            for (draft, outcome) in drafts.iter().zip(outcomes) {
+                results.push(match outcome {
+                    Err(error) => match self.suspension.hold(turn, error).await {
+                        Ok(()) => self.write(draft).await,
+                        Err(error) => Err(error),
+                    },
+                    written => written,
+                });
+            }
+            results
         })
     }
 

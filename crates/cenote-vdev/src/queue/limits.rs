@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_rt::tunables::{self, Tunable};
 
-use super::CLASSES;
+use super::plug::Plugs;
+use super::{CLASSES, IoClass};
 
 /// Longest I/O that aggregation makes, whatever the limit (the format's largest block).
 pub(super) const SPAN_MAX: u64 = 16 << 20;
@@ -15,6 +16,7 @@ pub struct Load {
     dirty_bytes: AtomicU64,
     dirty_max: AtomicU64,
     has_sync_task: AtomicBool,
+    pub(super) plugs: Plugs,
 }
 
 impl Load {
@@ -83,7 +85,7 @@ impl Limits {
         ];
         let min = table.map(|(min, _)| min.get());
         let mut max = table.map(|(_, max)| max.get());
-        let writes = super::IoClass::AsyncWrite as usize;
+        let writes = IoClass::AsyncWrite as usize;
         max[writes] = load.async_writes(min[writes], max[writes]);
         let aggregation = if is_rotational {
             &tunables::AGGREGATION_LIMIT
@@ -101,6 +103,11 @@ impl Limits {
             write_gap: tunables::WRITE_GAP_LIMIT.get(),
             is_optional_limited: tunables::OPTIONAL_IS_LIMITED.get() == 1,
         }
+    }
+
+    /// Lets nothing of a class through.
+    pub(super) fn hold_back(&mut self, class: IoClass) {
+        (self.min[class as usize], self.max[class as usize]) = (0, 0);
     }
 }
 

@@ -13,7 +13,8 @@
 //! may be dropped. A write that was submitted will be done, whoever waits for it. The requests of
 //! one write enter the queue together, so that aggregation sees them together. Writes to several
 //! queues that make up a block are waited for together ([`Sending`]). Async writes are
-//! issued a moment later, by a task: what other tasks are about to submit goes with them.
+//! issued a moment later, by a task: what other tasks are about to submit goes with them. Whoever
+//! has many to submit holds them all back until the last one is there ([`Plug`]).
 //!
 //! Reads that somebody waits for go past the queue ([`Queue::read_now`]), and are counted here.
 //!
@@ -30,6 +31,7 @@
 
 mod histogram;
 mod limits;
+mod plug;
 mod schedule;
 mod stats;
 #[cfg(test)]
@@ -46,6 +48,7 @@ use crate::IoClass;
 pub use histogram::Histogram;
 use limits::Limits;
 pub use limits::Load;
+pub use plug::Plug;
 pub use schedule::Direction;
 use schedule::{Issue, Next, Request, Scheduler};
 use stats::Recorded;
@@ -261,14 +264,13 @@ impl Queue {
             drop(state);
             return Shared::pump(&self.shared);
         }
-        if !std::mem::replace(&mut state.is_pump_due, true) {
+        if !std::mem::replace(&mut state.is_pump_due, true)
+            && !self.shared.load.plugs.defer(&self.shared)
+        {
             drop(state);
             // It keeps the queue alive: what was submitted is done.
             let shared = Arc::clone(&self.shared);
-            drop(cenote_rt::spawn(async move {
-                shared.lock().is_pump_due = false;
-                Shared::pump(&shared);
-            }));
+            drop(cenote_rt::spawn(async move { Shared::pump_due(&shared) }));
         }
     }
 }
@@ -352,12 +354,23 @@ impl Shared {
         }
     }
 
+    /// The same for who was to do so later.
+    fn pump_due(self: &Arc<Self>) {
+        self.lock().is_pump_due = false;
+        self.pump();
+    }
+
     /// The next issue, if one may start now.
     fn next(self: &Arc<Self>) -> Option<(Active, Vec<Part>)> {
-        let limits = self.limits();
+        let mut limits = self.limits();
         let mut state = self.lock();
         if state.holds > 0 {
             return None;
+        }
+        if self.load.plugs.is_any() && (state.is_pump_due || self.load.plugs.defer(self)) {
+            // Whoever is to go on later will find them.
+            state.is_pump_due = true;
+            limits.hold_back(IoClass::AsyncWrite);
         }
         loop {
             match state.scheduler.next(&limits) {

@@ -511,3 +511,67 @@ fn a_queue_that_is_dropped_does_what_it_has() {
     image.image().read_at(4607, &mut found);
     assert_eq!(found, [7]);
 }
+
+#[test]
+fn plugged_writes_wait_for_the_last_plug_and_nothing_else_does() {
+    let (device, load) = (Noting::new(), Arc::new(Load::default()));
+    let queue = Queue::new(device.clone(), Arc::clone(&load));
+    let other = Noting::new();
+    let beside = Queue::new(other.clone(), Arc::clone(&load));
+    let part = |n: u64| [WritePart::data(n * 4096, bytes(1, 4096))];
+    cenote_rt::simulate(1, async {
+        let plugs = [Plug::new(&load), Plug::new(&load)];
+        let mut writes = vec![beside.write(IoClass::AsyncWrite, &part(0))];
+        for n in 0..20 {
+            writes.push(queue.write(IoClass::AsyncWrite, &part(n)));
+            cenote_rt::yield_now().await;
+        }
+        queue.write(IoClass::SyncWrite, &part(100)).await.expect("written");
+        queue.read(1 << 20, 512, IoClass::SyncRead).await.expect("read");
+        assert_eq!(device.take(), [(100 * 4096, 4096), (1 << 20, 512)]);
+        for plug in plugs {
+            assert_eq!((device.take(), other.take()), (Vec::new(), Vec::new()));
+            drop(plug);
+        }
+        for write in writes {
+            write.await.expect("written");
+        }
+        assert_eq!((device.take(), other.take()), (vec![(0, 20 * 4096)], vec![(0, 4096)]));
+        // Afterwards all is as before.
+        queue.write(IoClass::AsyncWrite, &part(7)).await.expect("written");
+        assert_eq!(device.take(), [(7 * 4096, 4096)]);
+    })
+    .expect("a runtime");
+}
+
+#[test]
+fn plugs_of_many_threads_leave_nothing_behind() {
+    let image = Arc::new(ImageDevice::new("mem", Image::zeroed(1 << 24)));
+    let load = Arc::new(Load::default());
+    let queue = Queue::new(image, Arc::clone(&load));
+    cenote_rt::block_on(2, async {
+        let writers = (0..4).map(|writer| {
+            let (queue, load) = (queue.clone(), Arc::clone(&load));
+            cenote_rt::spawn(async move {
+                for n in 0..500 {
+                    let plug = Plug::new(&load);
+                    let writes = [0, 1, 2].map(|part| {
+                        let at = (writer * 500 + n) * 3 + part;
+                        let part = WritePart::data(at * 512, bytes(1, 512));
+                        queue.write(IoClass::AsyncWrite, &[part])
+                    });
+                    drop(plug);
+                    for write in writes {
+                        write.await.expect("written");
+                    }
+                }
+            })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            writer.await.expect("no panic");
+        }
+    })
+    .expect("a runtime");
+    let class = *queue.stats().class(IoClass::AsyncWrite);
+    assert_eq!((class.queued, class.active, class.wait.count()), (0, 0, 6000));
+}

@@ -29,7 +29,7 @@ mod tree;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_block::policy::BlockSpec;
-use cenote_block::{Content, How, WriteContext};
+use cenote_block::{Draft, How, WriteContext, Written};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
 use cenote_ondisk::dnode::DnodePhys;
@@ -73,7 +73,7 @@ pub(super) struct Change {
 
 /// What a block is, and the bytes that it is to have.
 pub(super) struct Block {
-    pub(super) content: Content,
+    pub(super) data: Buf,
     pub(super) place: Bookmark,
     pub(super) spec: BlockSpec,
     pub(super) fill: u64,
@@ -174,8 +174,10 @@ impl Job<'_> {
         block: Block,
         old: &BlockPtr,
     ) -> Result<(BlockPtr, i64)> {
-        let _room = self.room(block.content.data().len() as u64).await?;
-        self.write_admitted(block, old).await
+        let _room = self.room(block.data.len() as u64).await?;
+        let draft = self.draft(block, *old)?;
+        let written = self.blocks.write(&draft).await?;
+        self.settle(&draft, written)
     }
 
     /// Waits until so many bytes more may be on their way. Who has room waits for no more of it.
@@ -184,27 +186,28 @@ impl Job<'_> {
         self.in_flight.acquire_many(units).await.map_err(|error| Error::new(Kind::Io, error))
     }
 
-    /// The same for who has room already.
-    pub(super) async fn write_admitted(
-        &self,
-        block: Block,
-        old: &BlockPtr,
-    ) -> Result<(BlockPtr, i64)> {
-        let Block { content, place, spec, fill } = block;
-        let lsize = content.data().len() as u64;
+    /// A block that is to be written in the place of `old`.
+    pub(super) fn draft(&self, block: Block, old: BlockPtr) -> Result<Draft> {
+        let Block { data, place, spec, fill } = block;
         let policy = self.context.policy.policy(&spec)?;
-        let context = self.write_context(place, fill);
-        let written = self.blocks.write(content, &policy, old, &context).await?;
+        Ok(Draft { data, policy, old, context: self.write_context(place, fill) })
+    }
+
+    /// Looks at what became of a draft, and tells who accounts. Gives what
+    /// [`write_block`](Self::write_block) gives.
+    pub(super) fn settle(&self, draft: &Draft, written: Written) -> Result<(BlockPtr, i64)> {
+        let Draft { data, policy, old, context } = draft;
+        let lsize = data.len() as u64;
         let txg = context.txg;
         let new = written.bp;
         let is_as_asked = match written.how {
             How::Kept => new == *old,
             How::Hole => new.is_hole(),
-            _ => new.birth() == txg && new.level() == spec.level && new.lsize() == lsize,
+            _ => new.birth() == txg && new.level() == policy.level && new.lsize() == lsize,
         };
         if !is_as_asked {
             let (level, birth, lsize) = (new.level(), new.birth(), new.lsize());
-            return Err(broken(&place, LiveError::WrittenShape { level, birth, lsize }));
+            return Err(broken(&context.place, LiveError::WrittenShape { level, birth, lsize }));
         }
         Ok((new, self.replaced(old, &new, written.how)))
     }
@@ -266,7 +269,7 @@ impl Job<'_> {
     async fn write_root(&self, phys: &ObjSetPhys, old: &BlockPtr) -> Result<BlockPtr> {
         let place = Bookmark { objset: self.id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
         let block = Block {
-            content: Buf::from(phys.encode()).into(),
+            data: Buf::from(phys.encode()),
             place,
             spec: BlockSpec::new(ObjectType::OBJSET, 0),
             fill: phys.meta_dnode.blkptrs.iter().map(BlockPtr::fill).sum(),

@@ -142,7 +142,7 @@ impl Job<'_> {
                     ..BlockSpec::new(after.bonus_type, 0)
                 };
                 let place = self.place(object, 0, SPILL_BLKID);
-                let block = Block { content: data.clone().into(), place, spec, fill: 1 };
+                let block = Block { data: data.clone(), place, spec, fill: 1 };
                 let (new, charged) = self.write_block(block, &old).await?;
                 after.spill = Some(new);
                 Ok(charged)

@@ -243,71 +243,50 @@ impl TreeJob<'_> {
         })
     }
 
-    /// Writes or frees data blocks. What the processor has to do for all of them is one piece of
-    /// work.
+    /// Writes or frees data blocks.
     async fn write_batch(&self, nodes: Vec<Node>) -> Result<Vec<(Node, BlockPtr, i64)>> {
         let mut written = Vec::with_capacity(nodes.len());
-        let mut left = Vec::with_capacity(nodes.len());
+        let (mut kept, mut drafts) = (Vec::new(), Vec::new());
         for node in nodes {
-            match self.change.early.get(&node.number) {
-                Some(new) => written.push((node, *new, self.job.adopt(&node.old, new)?)),
-                None => left.push(node),
-            }
-        }
-        let nodes = left;
-        let bytes = self.shape.size_at(0).saturating_mul(nodes.len() as u64);
-        let _room = self.job.room(bytes).await?;
-        let blocks = self.prepare(&nodes).await?;
-        let mut work = FuturesUnordered::new();
-        for (node, block) in nodes.into_iter().zip(blocks) {
-            let Some(block) = block else {
-                let (new, more) = self.punch(node).await?;
-                written.push((node, new, more));
-                continue;
+            let (new, more) = match self.change.early.get(&node.number) {
+                Some(new) => (*new, self.job.adopt(&node.old, new)?),
+                None => match self.draft(&node)? {
+                    Some(draft) => {
+                        kept.push(node);
+                        drafts.push(draft);
+                        continue;
+                    }
+                    None => self.punch(node).await?,
+                },
             };
-            work.push(async move {
-                let (new, more) = self.job.write_admitted(block, &node.old).await?;
-                Ok::<_, Error>((node, new, more))
-            });
+            written.push((node, new, more));
         }
-        while let Some(result) = work.next().await {
-            written.push(result?);
+        let bytes = self.shape.size_at(0).saturating_mul(drafts.len() as u64);
+        let _room = self.job.room(bytes).await?;
+        let results = self.job.blocks.write_all(&drafts).await;
+        if results.len() != drafts.len() {
+            // What is missing would be taken for a hole.
+            let cause = LiveError::Layer("not all blocks of a batch were written");
+            return Err(broken(&self.job.place(self.change.object, 0, 0), cause));
+        }
+        for ((node, draft), result) in kept.into_iter().zip(&drafts).zip(results) {
+            let (new, more) = self.job.settle(draft, result?)?;
+            written.push((node, new, more));
         }
         Ok(written)
     }
 
-    /// The blocks that are to be written in the place of nodes; none where nothing is left.
-    async fn prepare(&self, nodes: &[Node]) -> Result<Vec<Option<Block>>> {
+    /// The block that is to be written in the place of a node; none where nothing is left.
+    fn draft(&self, node: &Node) -> Result<Option<Draft>> {
         let TreeChange { object, head, blocks, .. } = self.change;
         let is_meta = head.object_type == ObjectType::DNODE;
-        let policy = self.job.context.policy.policy(&self.spec(0))?;
-        let (mut places, mut drafts) = (Vec::with_capacity(nodes.len()), Vec::new());
-        for node in nodes {
-            let data = blocks.get(&node.number);
-            let Some(data) = data.filter(|data| !is_meta || data.iter().any(|byte| *byte != 0))
-            else {
-                places.push(None);
-                continue;
-            };
-            let fill = if is_meta { dnode::slots(data).count() as u64 } else { 1 };
-            let place = self.job.place(*object, 0, node.number);
-            let context = self.job.write_context(place, fill);
-            drafts.push(Draft { data: data.clone(), policy, old: node.old, context });
-            places.push(Some((place, fill)));
-        }
-        let count = drafts.len();
-        let contents = self.job.blocks.prepare(drafts).await?;
-        if contents.len() != count {
-            // What is missing would be taken for a hole.
-            let cause = LiveError::Layer("not all blocks of a batch were prepared");
-            return Err(broken(&self.job.place(*object, 0, 0), cause));
-        }
-        let mut contents = contents.into_iter();
-        let blocks = places.into_iter().map(|place| {
-            let (place, fill) = place?;
-            Some(Block { content: contents.next()?, place, spec: self.spec(0), fill })
-        });
-        Ok(blocks.collect())
+        let data = blocks.get(&node.number);
+        let is_left = |data: &&Buf| !is_meta || data.iter().any(|byte| *byte != 0);
+        let Some(data) = data.filter(is_left) else { return Ok(None) };
+        let fill = if is_meta { dnode::slots(data).count() as u64 } else { 1 };
+        let place = self.job.place(*object, 0, node.number);
+        let block = Block { data: data.clone(), place, spec: self.spec(0), fill };
+        self.job.draft(block, node.old).map(Some)
     }
 
     /// Frees a block and all below it, and leaves a hole.
@@ -363,8 +342,7 @@ impl TreeJob<'_> {
         }
         let fill = entries.iter().map(BlockPtr::fill).sum();
         let place = self.job.place(self.change.object, level, number);
-        let content = data.freeze().into();
-        let block = Block { content, place, spec: self.spec(level), fill };
+        let block = Block { data: data.freeze(), place, spec: self.spec(level), fill };
         let (new, more) = self.job.write_block(block, &old).await?;
         Ok((new, charged + more))
     }

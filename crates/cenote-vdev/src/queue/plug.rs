@@ -1,0 +1,72 @@
+//! Holding async writes of a pool back for a moment, so that they go to the devices together.
+//!
+//! Whoever writes many blocks submits them one after the other, and an idle device would take the
+//! first before there is a second to join it with. While a [`Plug`] is there, queues issue no async
+//! writes; when the last one is dropped, those go on that would have.
+//!
+//! LOCK: that of [`Plugs`] is taken with a queue's lock held, never the other way round.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Load, Shared};
+
+/// The plugs of a pool.
+#[derive(Debug, Default)]
+pub(super) struct Plugs {
+    /// How many there are; changed with `due` locked.
+    count: AtomicUsize,
+    /// Queues that are to go on, each once.
+    due: Mutex<Vec<Arc<Shared>>>,
+}
+
+/// Holds back the async writes of a pool. It is to be dropped without waiting for anything, least
+/// of all for such a write.
+#[derive(Debug)]
+pub struct Plug {
+    load: Arc<Load>,
+}
+
+impl Plugs {
+    fn due(&self) -> MutexGuard<'_, Vec<Arc<Shared>>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A look without the lock: what it says may be over, but for [`defer`](Self::defer).
+    pub(super) fn is_any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that a queue is to go on when no plug is left; false if that is so already.
+    pub(super) fn defer(&self, queue: &Arc<Shared>) -> bool {
+        if !self.is_any() {
+            return false;
+        }
+        let mut due = self.due();
+        if self.is_any() {
+            due.push(Arc::clone(queue));
+        }
+        self.is_any()
+    }
+}
+
+impl Plug {
+    pub(crate) fn new(load: &Arc<Load>) -> Self {
+        let due = load.plugs.due();
+        load.plugs.count.fetch_add(1, Ordering::Relaxed);
+        drop(due);
+        Self { load: Arc::clone(load) }
+    }
+}
+
+impl Drop for Plug {
+    fn drop(&mut self) {
+        let mut due = self.load.plugs.due();
+        let is_last = self.load.plugs.count.fetch_sub(1, Ordering::Relaxed) == 1;
+        let queues = if is_last { std::mem::take(&mut *due) } else { Vec::new() };
+        drop(due);
+        for queue in queues {
+            Shared::pump_due(&queue);
+        }
+    }
+}
