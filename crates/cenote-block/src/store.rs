@@ -20,7 +20,7 @@ use cenote_codec::crypto::BlockKeys;
 use cenote_ondisk::blkptr::{BlockPtr, Protection, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::{Buf, BufMut, Error, Kind, Result, Semaphore, tunables};
+use cenote_rt::{AsyncMutex, Buf, BufMut, Error, Kind, Result, Semaphore, tunables};
 use cenote_vdev::{Tree, VdevKind};
 
 use crate::alloc::SpaceAllocator;
@@ -82,6 +82,8 @@ pub struct BlockStore {
     blocks_written: AtomicU64,
     bytes_written: AtomicU64,
     units: Units,
+    /// LOCK: held by a batch of writes while it is begun, across no await.
+    beginning: AsyncMutex<()>,
     allocator: OnceLock<Arc<SpaceAllocator>>,
     reporter: OnceLock<Arc<dyn Reporter>>,
 }
@@ -95,6 +97,7 @@ impl BlockStore {
         Arc::new(Self {
             tree,
             units,
+            beginning: AsyncMutex::new(()),
             allocator: OnceLock::new(),
             reporter: OnceLock::new(),
             parts_repaired: AtomicU64::new(0),
@@ -138,6 +141,10 @@ impl BlockStore {
 
     pub(crate) fn cache(&self) -> &BlockCache {
         &self.cache
+    }
+
+    pub(crate) fn beginning(&self) -> &AsyncMutex<()> {
+        &self.beginning
     }
 
     pub(crate) fn units(&self) -> Units {

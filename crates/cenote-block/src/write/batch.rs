@@ -39,8 +39,10 @@ impl BlockStore {
             .iter()
             .zip(prepared)
             .map(|(draft, prepared)| self.write_draft(draft, prepared, Share::Taken));
+        // One batch after the other, or they would lie in one another.
+        let turn = self.beginning().lock().await;
         let plug = self.tree().plug();
-        poll_first(join_all(writes), || drop(plug)).await
+        poll_first(join_all(writes), || drop((plug, turn))).await
     }
 
     /// Works out what is to be stored of each. What cannot be prepared has none, and its write

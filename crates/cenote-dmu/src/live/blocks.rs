@@ -1,5 +1,7 @@
 //! What a writable object set needs of the block store: a trait, so that tests can have their own.
 
+use std::sync::Arc;
+
 use cenote_block::{BlockStore, Draft, ReadContext, Written};
 use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
@@ -28,7 +30,7 @@ pub trait Blocks: Send + Sync {
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>>;
 
     /// Writes several blocks that belong together; gives the outcomes in their order.
-    fn write_all<'a>(&'a self, drafts: &'a [Draft]) -> BoxFuture<'a, Vec<Result<Written>>>;
+    fn write_all(&self, drafts: Arc<[Draft]>) -> BoxFuture<'_, Result<Vec<Result<Written>>>>;
 
     /// Bytes that the block is charged: its allocated sectors times the deflate ratio of their vdev
     /// (spec 04 §9.1).
@@ -50,8 +52,8 @@ impl Blocks for BlockStore {
         Box::pin(Self::write(self, data.clone(), policy, Some(old), context))
     }
 
-    fn write_all<'a>(&'a self, drafts: &'a [Draft]) -> BoxFuture<'a, Vec<Result<Written>>> {
-        Box::pin(Self::write_all(self, drafts))
+    fn write_all(&self, drafts: Arc<[Draft]>) -> BoxFuture<'_, Result<Vec<Result<Written>>>> {
+        Box::pin(async move { Ok(Self::write_all(self, &drafts).await) })
     }
 
     fn dsize(&self, pointer: &BlockPtr) -> u64 {

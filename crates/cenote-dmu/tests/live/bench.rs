@@ -62,10 +62,10 @@ impl Blocks for Shaky {
         Box::pin(async move { self.count(Blocks::write(&*self.store, draft).await) })
     }
 
-    fn write_all<'a>(&'a self, drafts: &'a [Draft]) -> BoxFuture<'a, Vec<Result<Written>>> {
+    fn write_all(&self, drafts: Arc<[Draft]>) -> BoxFuture<'_, Result<Vec<Result<Written>>>> {
         Box::pin(async move {
-            let written = Blocks::write_all(&*self.store, drafts).await;
-            written.into_iter().map(|written| self.count(written)).collect()
+            let written = Blocks::write_all(&*self.store, drafts).await?;
+            Ok(written.into_iter().map(|written| self.count(written)).collect())
         })
     }
 

@@ -324,10 +324,13 @@ impl Blocks for Steady {
         })
     }
 
-    fn write_all<'a>(&'a self, drafts: &'a [Draft]) -> BoxFuture<'a, Vec<Result<Written>>> {
+    /// A batch is a task of its own, so that several use all processors.
+    fn write_all(&self, drafts: Arc<[Draft]>) -> BoxFuture<'_, Result<Vec<Result<Written>>>> {
         Box::pin(async move {
             let turn = self.suspension.turn();
-            let outcomes = Blocks::write_all(&*self.store, drafts).await;
+            let (store, batch) = (Arc::clone(&self.store), Arc::clone(&drafts));
+            let task = cenote_rt::spawn(async move { store.write_all(&batch).await });
+            let outcomes = task.await.map_err(|error| Error::new(Kind::Invariant, error))?;
             let mut results = Vec::with_capacity(outcomes.len());
             for (draft, outcome) in drafts.iter().zip(outcomes) {
                 results.push(match outcome {
@@ -338,7 +341,7 @@ impl Blocks for Steady {
                     written => written,
                 });
             }
-            results
+            Ok(results)
         })
     }
 

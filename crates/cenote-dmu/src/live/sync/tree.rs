@@ -13,6 +13,7 @@
 //!   level, at whose place there was nothing; each further level has its first entry only.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use cenote_block::Draft;
 use cenote_block::policy::BlockSpec;
@@ -263,13 +264,14 @@ impl TreeJob<'_> {
         }
         let bytes = self.shape.size_at(0).saturating_mul(drafts.len() as u64);
         let _room = self.job.room(bytes).await?;
-        let results = self.job.blocks.write_all(&drafts).await;
+        let drafts: Arc<[Draft]> = drafts.into();
+        let results = self.job.blocks.write_all(Arc::clone(&drafts)).await?;
         if results.len() != drafts.len() {
             // What is missing would be taken for a hole.
             let cause = LiveError::Layer("not all blocks of a batch were written");
             return Err(broken(&self.job.place(self.change.object, 0, 0), cause));
         }
-        for ((node, draft), result) in kept.into_iter().zip(&drafts).zip(results) {
+        for ((node, draft), result) in kept.into_iter().zip(&*drafts).zip(results) {
             let (new, more) = self.job.settle(draft, result?)?;
             written.push((node, new, more));
         }
