@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use cenote_dmu::live::ReadAhead;
 use cenote_dmu::{ObjSet, Zap};
 use cenote_ondisk::master_node::{
     CASESENSITIVITY, DELETE_QUEUE, FUID, FUID_DOMAIN, FUID_IDX, FUID_NVP_ARRAY, MASTER_NODE_OBJ,
@@ -76,6 +77,8 @@ pub struct FileSystem {
     domains: Option<u64>,
     rules: NameRules,
     is_snapshot: bool,
+    /// Who reads what, and what they will ask for next.
+    pub(crate) ahead: ReadAhead,
     /// Keeps the snapshot of a pool that is written meanwhile.
     _hold: Option<OpenSnapshot>,
 }
@@ -136,6 +139,7 @@ impl FileSystem {
         Ok(Arc::new(Self {
             name: name.to_owned(),
             is_snapshot,
+            ahead: ReadAhead::default(),
             _hold: hold,
             registry,
             version,

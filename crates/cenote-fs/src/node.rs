@@ -202,6 +202,9 @@ impl Node {
         if len == 0 {
             return Ok(Buf::empty());
         }
+        let block = self.dnode.geometry().block_size;
+        let blocks = offset / block..(offset + len as u64).div_ceil(block);
+        self.fs.ahead.note_dnode(&self.dnode, blocks);
         self.dnode.read_at(offset, len).await
     }
 

@@ -15,7 +15,7 @@ mod write;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_dmu::live::DnodeAhead;
+use cenote_dmu::live::ReadAhead;
 use cenote_dmu::{Dnode, ObjSet, Zap};
 use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
 use cenote_ondisk::objset::ObjSetType;
@@ -37,7 +37,7 @@ pub struct Volume {
     dnode: Arc<Dnode>,
     size: u64,
     /// Who reads it, and what they will ask for next.
-    ahead: Arc<DnodeAhead>,
+    ahead: Arc<ReadAhead>,
     /// Keeps the snapshot of a pool that is written meanwhile.
     _hold: Option<Arc<OpenSnapshot>>,
 }
@@ -107,7 +107,8 @@ impl Volume {
             return Ok(Buf::empty());
         }
         let size = self.block_size();
-        self.ahead.note(&self.dnode, offset / size..(offset + len as u64).div_ceil(size));
+        let blocks = offset / size..(offset + len as u64).div_ceil(size);
+        self.ahead.note_dnode(&self.dnode, blocks);
         self.dnode.read_at(offset, len).await
     }
 

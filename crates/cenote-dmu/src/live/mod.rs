@@ -49,7 +49,7 @@ mod tx;
 mod view;
 mod write;
 
-pub use ahead::{DnodeAhead, ReadAhead};
+pub use ahead::ReadAhead;
 pub use blocks::Blocks;
 pub use context::{BlockSink, Facts, Owned, Owner, OwnerProbe, PolicySource, SyncContext, Synced};
 pub use early::Early;

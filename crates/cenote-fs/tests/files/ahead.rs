@@ -1,9 +1,11 @@
 //! What reading and writing files asks of the devices, by what the block store counts.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cenote_fs::mount::WriteOptions;
+use cenote_fs::{FileSystem, Follow, Node};
 use cenote_rt::{Rng, simulate, sleep, tunables};
 
 use crate::fixture::{Fixture, root};
@@ -16,32 +18,37 @@ const RECORDS: u64 = 4096;
 const ABOVE: u64 = 5;
 
 /// One at a time: they set a tunable.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct File {
-    fixture: Fixture,
-    object: u64,
+pub(crate) struct File {
+    pub(crate) fixture: Fixture,
+    pub(crate) object: u64,
     /// Times that it was made cold.
     times: std::cell::Cell<u64>,
 }
 
 impl File {
+    /// On a disk, of noise.
     async fn new(record: u64, records: u64) -> Self {
         let fixture = Fixture::of(&Shape { size: 256 << 20, ..Shape::DISK }).await;
-        fixture.engine.set_property("tank", "recordsize", record.into()).await.unwrap();
-        fixture.engine.set_property("tank", "atime", 0.into()).await.unwrap();
         let mut bytes = vec![0; (record * records) as usize];
         Rng::seeded(1).fill(&mut bytes);
-        let object = fixture.file(fixture.mount.root(), "file", &bytes).await.unwrap().object;
+        Self::of(fixture, record, &bytes).await
+    }
+
+    pub(crate) async fn of(fixture: Fixture, record: u64, bytes: &[u8]) -> Self {
+        fixture.engine.set_property("tank", "recordsize", record.into()).await.unwrap();
+        fixture.engine.set_property("tank", "atime", 0.into()).await.unwrap();
+        let object = fixture.file(fixture.mount.root(), "file", bytes).await.unwrap().object;
         fixture.engine.sync().await.unwrap();
         Self { fixture, object, times: std::cell::Cell::default() }
     }
 
     /// Nothing of it is in memory but the way to the file.
-    async fn cool(&self) {
+    pub(crate) async fn cool(&self) {
         // What is kept of a committed tree goes with it.
         self.times.set(self.times.get() + 1);
         let (top, name) = (self.fixture.mount.root(), format!("cold {}", self.times.get()));
@@ -55,7 +62,11 @@ impl File {
         let mut into = vec![0; len as usize];
         let count = self.fixture.mount.read(self.object, offset, &mut into).await.unwrap();
         assert_eq!(count as u64, len);
-        // Whatever was begun ends.
+        self.settle().await;
+    }
+
+    /// Whatever was begun ends.
+    async fn settle(&self) {
         sleep(Duration::from_millis(1)).await;
         for _ in 0..1000 {
             let before = self.reads();
@@ -68,7 +79,7 @@ impl File {
         }
     }
 
-    fn reads(&self) -> u64 {
+    pub(crate) fn reads(&self) -> u64 {
         self.fixture.engine.store().stats().blocks_read
     }
 
@@ -133,7 +144,7 @@ fn random_reads_read_nothing_else() {
     let _alone = alone();
     simulate(3, async {
         let file = File::new(RECORD, RECORDS).await;
-        let mut wanted = std::collections::BTreeSet::new();
+        let mut wanted = BTreeSet::new();
         let reads = file.cold(async |file| {
             let mut rng = Rng::seeded(5);
             for _ in 0..800 {
@@ -143,6 +154,65 @@ fn random_reads_read_nothing_else() {
             }
         });
         let (reads, wanted) = (reads.await - ABOVE, wanted.len() as u64);
+        assert!(reads >= wanted && reads <= wanted + wanted / 50, "{reads} for {wanted}");
+    })
+    .unwrap();
+}
+
+/// Reads of a file in a snapshot, one after the other, as a mount does them: each opens the node
+/// again.
+async fn read_snapshot(file: &File, fs: &Arc<FileSystem>, offset: u64, len: u64) {
+    let node = node(fs).await;
+    let bytes = node.read_at(offset, len as usize).await.unwrap();
+    assert_eq!(bytes.len() as u64, len);
+    file.settle().await;
+}
+
+async fn node(fs: &Arc<FileSystem>) -> Node {
+    fs.walk(b"file", Follow::Yes).await.unwrap()
+}
+
+#[test]
+fn files_in_snapshots_are_read_ahead_like_others() {
+    let _alone = alone();
+    simulate(6, async {
+        let file = File::new(RECORD, RECORDS).await;
+        let engine = &file.fixture.engine;
+        engine.snapshot(vec!["tank@s".into()]).await.unwrap();
+        // Who reads it anew is not known from before; the way to the file is in memory.
+        let cold = async || {
+            engine.store().clear_cache();
+            let fs = FileSystem::open_snapshot(engine, "tank@s").await.unwrap();
+            node(&fs).await;
+            (fs, file.reads())
+        };
+
+        let ((fs, before), mut most) = (cold().await, 0);
+        for offset in (0..RECORD * RECORDS).step_by(16 << 10) {
+            read_snapshot(&file, &fs, offset, 16 << 10).await;
+            most = most.max((file.reads() - before).saturating_sub((offset >> 12) + 4));
+        }
+        assert_eq!(file.reads() - before, RECORDS + ABOVE, "each block once, those above it too");
+        let least = tunables::PREFETCH_MIN_BYTES.default / RECORD;
+        let share = tunables::BLOCK_CACHE_BYTES.default / 8 / RECORD;
+        assert!((least..=share + ABOVE).contains(&most), "{most} blocks ahead at most");
+
+        let ((fs, before), mut most) = (cold().await, 0);
+        for number in 0..RECORDS / 16 {
+            read_snapshot(&file, &fs, number * 16 * RECORD, RECORD).await;
+            most = most.max(file.reads() - before - number);
+        }
+        assert_eq!(file.reads() - before, RECORDS / 16 + ABOVE, "every 16th block, nothing else");
+        assert!(most > 32, "{most} steps ahead");
+
+        let ((fs, before), mut rng) = (cold().await, Rng::seeded(5));
+        let mut wanted = BTreeSet::new();
+        for _ in 0..800 {
+            let record = rng.below(RECORDS);
+            wanted.insert(record);
+            read_snapshot(&file, &fs, record * RECORD + 100, 1000).await;
+        }
+        let (reads, wanted) = (file.reads() - before - ABOVE, wanted.len() as u64);
         assert!(reads >= wanted && reads <= wanted + wanted / 50, "{reads} for {wanted}");
     })
     .unwrap();

@@ -10,7 +10,8 @@
 //! look-ups, and is read by tasks of its own, into the cache. Where an indirect block is not in
 //! memory it is read first, and the next request goes on from there; indirect blocks are read
 //! further ahead than data, so that this is rare. Nobody waits for any of it, and what fails is met
-//! again by whoever really wants the block.
+//! again by whoever really wants the block. In a set that nobody changes (a snapshot) there are no
+//! transactions: a task looks for what is expected, and waits for blocks above.
 //!
 //! Bounds: streams of an object and how far each reads ahead (`zfetch_...`), an eighth of the cache
 //! for each; the store's bound on bytes that are being read ahead, beyond which nothing is begun;
@@ -54,6 +55,46 @@ impl ReadAhead {
             block_size: dnode.data_block_size(),
             blocks: geometry_of(&dnode).max_block.saturating_add(1),
         };
+        self.follow(object, extent, blocks, waits, |wish| {
+            (data(tx, object, wish), above(tx, object, wish))
+        });
+    }
+
+    /// The same of an object in a set that nobody changes. What will be next is looked for and read
+    /// by a task.
+    pub fn note_dnode(&self, dnode: &Arc<Dnode>, blocks: Range<u64>) {
+        if tunables::PREFETCH_DISABLE.get() != 0 {
+            return;
+        }
+        let extent =
+            Extent { block_size: dnode.geometry().block_size, blocks: dnode.block_count() };
+        let mut wanted = Vec::new();
+        // Whether the reader waits is not known before he has read: he counts as one who does.
+        self.follow(dnode.object(), extent, blocks, true, |wish| {
+            wanted.clone_from(&wish.data);
+            (None, wish.above.end)
+        });
+        if wanted.iter().all(Range::is_empty) {
+            return;
+        }
+        let dnode = Arc::clone(dnode);
+        drop(cenote_rt::spawn(async move {
+            for block in wanted.into_iter().flatten() {
+                dnode.prefetch_block(0, block).await;
+            }
+        }));
+    }
+
+    /// Notes a request, and has `read` begin with what will be next; it gives where it had to stop,
+    /// and how far blocks above are on the way.
+    fn follow(
+        &self,
+        object: u64,
+        extent: Extent,
+        blocks: Range<u64>,
+        waits: bool,
+        read: impl FnOnce(&Wish) -> (Option<(usize, u64)>, u64),
+    ) {
         if extent.blocks < BLOCKS_MIN {
             return;
         }
@@ -62,43 +103,9 @@ impl ReadAhead {
         make_room(&mut objects, object, now, bounds.reap);
         let streams = objects.entry(object).or_default();
         if let Some(wish) = streams.note(blocks, waits, extent, &bounds, now) {
-            let stopped = data(tx, object, &wish);
-            let above = above(tx, object, &wish);
+            let (stopped, above) = read(&wish);
             streams.followed(&wish, stopped, above);
         }
-    }
-}
-
-/// Who reads an object of a set that nobody changes.
-#[derive(Debug, Default)]
-pub struct DnodeAhead {
-    streams: Mutex<Streams>,
-}
-
-impl DnodeAhead {
-    /// Takes note that data blocks of the object are asked for, as [`ReadAhead::note`] does. What
-    /// will be next is looked for and read by a task.
-    pub fn note(&self, dnode: &Arc<Dnode>, blocks: Range<u64>) {
-        let extent =
-            Extent { block_size: dnode.geometry().block_size, blocks: dnode.block_count() };
-        if tunables::PREFETCH_DISABLE.get() != 0 || extent.blocks < BLOCKS_MIN {
-            return;
-        }
-        let (bounds, now) = (bounds(), cenote_rt::monotonic());
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whether the reader waits is not known before he has read: he counts as one who does.
-        let Some(wish) = streams.note(blocks, true, extent, &bounds, now) else { return };
-        streams.followed(&wish, None, wish.above.end);
-        drop(streams);
-        if wish.data.iter().all(Range::is_empty) {
-            return;
-        }
-        let dnode = Arc::clone(dnode);
-        drop(cenote_rt::spawn(async move {
-            for block in wish.data.into_iter().flatten() {
-                dnode.prefetch_block(0, block).await;
-            }
-        }));
     }
 }
 
