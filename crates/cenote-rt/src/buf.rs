@@ -7,6 +7,7 @@
 //! bytes, which direct I/O needs: whole pages as they come, if the allocator aligns them, all else
 //! by over-allocating, which costs memory (half as much again for 8 KiB) and no `unsafe`.
 
+use std::cell::Cell;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,22 @@ pub const ALIGN: usize = 4096;
 
 /// Whether the allocator aligns whole pages by itself, as far as is known.
 static ALIGNS_PAGES: AtomicBool = AtomicBool::new(true);
+
+thread_local! {
+    /// Bytes of the buffers that this thread has made.
+    static MADE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Bytes of all buffers that this thread has made so far. Each is filled once, so this bounds what
+/// was read into them, or copied from one to another.
+#[must_use]
+pub fn bytes_made() -> u64 {
+    MADE.get()
+}
+
+fn count(len: usize) {
+    MADE.set(MADE.get().wrapping_add(len as u64));
+}
 
 /// A buffer with one owner, who may write it.
 #[derive(Debug)]
@@ -33,7 +50,7 @@ impl BufMut {
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         if len < ALIGN {
-            return Self { storage: Storage(vec![0; len]), start: 0, len };
+            return Self::from(vec![0; len]);
         }
         Self::aligned(len, |len| Storage(vec![0; len]))
     }
@@ -50,6 +67,7 @@ impl BufMut {
 
     /// `len` bytes from an aligned address on, of what `allocate` gives.
     fn aligned(len: usize, allocate: impl Fn(usize) -> Storage) -> Self {
+        count(len);
         if len.is_multiple_of(ALIGN) && ALIGNS_PAGES.load(Ordering::Relaxed) {
             let storage = allocate(len);
             if storage.0.as_ptr().align_offset(ALIGN) == 0 {
@@ -80,6 +98,7 @@ impl BufMut {
 impl From<Vec<u8>> for BufMut {
     fn from(storage: Vec<u8>) -> Self {
         let len = storage.len();
+        count(len);
         Self { storage: Storage(storage), start: 0, len }
     }
 }
@@ -176,6 +195,19 @@ mod tests {
             let buf = BufMut::zeroed(len);
             assert_eq!((buf.len(), buf.as_ptr() as usize % ALIGN), (len, 0), "len {len}");
         }
+    }
+
+    #[test]
+    fn what_is_made_is_counted_and_what_is_shared_is_not() {
+        let before = bytes_made();
+        let short = BufMut::zeroed(100);
+        let long = BufMut::for_filling(8192).freeze();
+        let shared = [long.clone(), long.slice(0..4096).expect("inside")];
+        assert_eq!(bytes_made() - before, 8292);
+        let copy = long.into_mut();
+        assert_eq!(bytes_made() - before, 8292 + 8192, "others hold it");
+        drop((short, shared, copy.freeze().into_mut()));
+        assert_eq!(bytes_made() - before, 8292 + 8192);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod attributes;
 mod basics;
 mod control;
 mod copied;
+mod copies;
 mod cuts;
 mod diff;
 mod examples;

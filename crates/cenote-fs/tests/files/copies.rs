@@ -1,0 +1,80 @@
+//! Pages read at random out of long records, by the bytes of the buffers that they take: a record
+//! is filled into one by the device, into another where columns are put together, and into another
+//! where it is decompressed. Out of the last, which is the one in the cache, the page is copied once.
+
+use cenote_rt::buf::bytes_made;
+use cenote_rt::{Rng, simulate, tunables};
+use cenote_vdev::create::Redundancy;
+
+use crate::ahead::{File, alone};
+use crate::fixture::Fixture;
+use crate::pools::Shape;
+
+const RECORD: u64 = 128 << 10;
+const RECORDS: u64 = 64;
+const PAGE: u64 = 4096;
+const PAGES: u64 = RECORDS * RECORD / PAGE;
+const OFF: u64 = 2;
+const LZ4: u64 = 15;
+
+/// Half of it is noise: lz4 makes it a little more than half as long.
+fn content() -> Vec<u8> {
+    let mut bytes = vec![0; (RECORD * RECORDS) as usize];
+    let mut rng = Rng::seeded(2);
+    for part in bytes.chunks_mut(64) {
+        rng.fill(&mut part[..32]);
+    }
+    bytes
+}
+
+/// Reads a page, and looks at it; the bytes of buffers that this took.
+async fn page(file: &File, content: &[u8], number: u64) -> u64 {
+    let mut into = vec![0; PAGE as usize];
+    let (offset, before) = (number * PAGE, bytes_made());
+    let count = file.fixture.mount.read(file.object, offset, &mut into).await.unwrap();
+    let made = bytes_made() - before;
+    assert_eq!((count as u64, &into[..]), (PAGE, &content[offset as usize..][..PAGE as usize]));
+    made
+}
+
+#[test]
+fn a_page_costs_a_record_once_and_then_nothing() {
+    let _alone = alone();
+    tunables::PREFETCH_DISABLE.set(1).unwrap();
+    let disk = Shape { size: 128 << 20, ..Shape::DISK };
+    let raidz = Shape { redundancy: Redundancy::Raidz(1), width: 3, ..disk };
+    // What a record takes, in bytes of it as it is stored.
+    for (shape, compression, stored_times, is_expanded) in
+        [(disk, OFF, 1, false), (disk, LZ4, 1, true), (raidz, OFF, 2, false), (raidz, LZ4, 2, true)]
+    {
+        simulate(8, async {
+            let (fixture, content) = (Fixture::of(&shape).await, content());
+            let engine = &fixture.engine;
+            engine.set_property("tank", "compression", compression.into()).await.unwrap();
+            let file = File::of(fixture, RECORD, &content).await;
+            file.cool().await;
+            // The way to the records.
+            page(&file, &content, 0).await;
+            let (mut rng, mut records) = (Rng::seeded(9), 0);
+            for _ in 0..300 {
+                let (number, before) = (rng.below(PAGES), file.reads());
+                let made = page(&file, &content, number).await;
+                let read = file.reads() - before;
+                records += read;
+                let stored = match (read, compression) {
+                    (0, _) => 0..=0,
+                    (_, OFF) => RECORD..=RECORD,
+                    _ => RECORD / 2..=RECORD * 3 / 4,
+                };
+                let expanded = read * u64::from(is_expanded) * RECORD;
+                let expected = stored.start() * stored_times + expanded
+                    ..=stored.end() * stored_times + expanded;
+                assert!(read <= 1 && expected.contains(&made), "{made} bytes, {read} records");
+            }
+            // The first was read before.
+            assert!((RECORDS / 2..RECORDS).contains(&records), "{records} records, each once");
+        })
+        .unwrap();
+    }
+    tunables::PREFETCH_DISABLE.set(0).unwrap();
+}
