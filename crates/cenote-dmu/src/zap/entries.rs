@@ -68,7 +68,7 @@ impl Entries {
                 self.next_leaf = None;
                 let zap = MicroZap::decode(block).map_err(|error| self.zap.corrupt(error, 0))?;
                 self.ready = zap.entries().into();
-                self.drop_before(from);
+                self.ready.retain(|entry| entry.cursor() >= from);
                 return Ok(());
             }
             Body::Fat { header, .. } => *header,
@@ -100,14 +100,9 @@ impl Entries {
         };
         let leaf = self.zap.decode_leaf(header, &block, number, from.hash)?;
         self.next_leaf = Cursor::next_leaf(from.hash, leaf.header().prefix_len.into());
-        self.ready = leaf.entries().map_err(|error| self.zap.corrupt(error, number))?.into();
-        self.drop_before(from);
+        let entries = leaf.entries_from(from, usize::MAX);
+        self.ready = entries.map_err(|error| self.zap.corrupt(error, number))?.into();
         Ok(())
-    }
-
-    fn drop_before(&mut self, from: Cursor) {
-        let first = self.ready.partition_point(|entry| entry.cursor() < from);
-        self.ready.drain(..first);
     }
 
     /// Moves behind the consecutive pointers to a leaf that cannot be read, as far as they stand in

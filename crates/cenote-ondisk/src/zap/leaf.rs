@@ -16,7 +16,7 @@
 
 use super::fat::block_shift;
 use super::hash::high_bits;
-use super::{BLOCK_LEAF, CorruptZap, Entry, Key, KeyRef, Value};
+use super::{BLOCK_LEAF, CorruptZap, Cursor, Entry, Key, KeyRef, Value};
 use crate::words;
 
 /// Magic of a leaf.
@@ -204,6 +204,12 @@ impl<'a> Leaf<'a> {
 
     /// All entries in cursor order.
     pub fn entries(&self) -> Result<Vec<Entry>, CorruptZap> {
+        self.entries_from(Cursor::default(), usize::MAX)
+    }
+
+    /// At most `max` entries from a place on, in cursor order. Keys and values of others are not
+    /// read.
+    pub fn entries_from(&self, from: Cursor, max: usize) -> Result<Vec<Entry>, CorruptZap> {
         let chunks = self.entry_chunks()?;
         let mut cost = 0_usize;
         for entry in &chunks {
@@ -212,7 +218,8 @@ impl<'a> Leaf<'a> {
         if cost > self.chunks.len() {
             return Err(CorruptZap::Overlap { cost, count: self.chunk_count() });
         }
-        chunks.iter().map(|entry| self.entry(entry)).collect()
+        let first = chunks.partition_point(|entry| (entry.hash, entry.cd) < (from.hash, from.cd));
+        chunks.iter().skip(first).take(max).map(|entry| self.entry(entry)).collect()
     }
 
     /// Chunks that an entry occupies.
@@ -255,32 +262,39 @@ impl<'a> Leaf<'a> {
         if !matches!(size, 1 | 2 | 4 | 8) {
             return Err(CorruptZap::IntegerSize { chunk: entry.chunk, size });
         }
-        let len = usize::from(entry.value_len).saturating_mul(usize::from(size));
-        let bytes = self.array(entry.value_chunk, len)?;
-        match (size, <[u8; 8]>::try_from(bytes.as_slice())) {
-            (8, Ok(word)) => Ok(Value::U64(u64::from_be_bytes(word))),
-            _ => Ok(Value::Array { integer_size: size, bytes }),
+        if (size, entry.value_len) == (8, 1) {
+            let mut word = [0; 8];
+            self.fill(entry.value_chunk, &mut word)?;
+            return Ok(Value::U64(u64::from_be_bytes(word)));
         }
+        let len = usize::from(entry.value_len).saturating_mul(usize::from(size));
+        Ok(Value::Array { integer_size: size, bytes: self.array(entry.value_chunk, len)? })
     }
 
-    /// Gathers an array of `len` bytes from its chunks; each is used once, so a loop ends with the
-    /// length, which is bounded by what the leaf can hold.
+    /// Gathers an array of `len` bytes, which are no more than the leaf can hold.
     pub(super) fn array(&self, first: u16, len: usize) -> Result<Vec<u8>, CorruptZap> {
         if len > self.chunks.len().saturating_mul(ARRAY_LEN) {
             return Err(CorruptZap::ArrayLength { len, found: 0 });
         }
-        let mut bytes = Vec::with_capacity(len);
-        let mut link = first;
-        while bytes.len() < len {
+        let mut bytes = vec![0; len];
+        self.fill(first, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Gathers an array from its chunks; each is used once, so a loop ends with the length.
+    fn fill(&self, first: u16, bytes: &mut [u8]) -> Result<(), CorruptZap> {
+        let len = bytes.len();
+        let (mut link, mut found) = (first, 0_usize);
+        for piece in bytes.chunks_mut(ARRAY_LEN) {
             if link == CHAIN_END {
-                return Err(CorruptZap::ArrayLength { len, found: bytes.len() });
+                return Err(CorruptZap::ArrayLength { len, found });
             }
             let [_, data @ .., next0, next1] = self.chunk(link, CHUNK_ARRAY)?;
-            let piece = (len - bytes.len()).min(ARRAY_LEN);
-            bytes.extend(data.iter().take(piece));
+            found = found.saturating_add(piece.len());
+            piece.iter_mut().zip(data).for_each(|(byte, stored)| *byte = *stored);
             link = u16::from_le_bytes([*next0, *next1]);
         }
-        Ok(bytes)
+        Ok(())
     }
 
     pub(super) fn chunk(

@@ -47,8 +47,10 @@ pub fn entries_from(tx: &mut dyn Objects, object: u64, cookie: u64, max: usize) 
             let bits = zap.hash().bits();
             let mut place = Cursor::deserialize(cookie, bits);
             while let Some(from) = place.filter(|_| found.len() <= max) {
-                let (entries, next) = zap.leaf_entries(from)?;
-                found.extend(entries.into_iter().filter(|entry| entry.cursor() >= from));
+                // One more than asked for, which tells where the next page begins.
+                let rest = (max - found.len()).saturating_add(1);
+                let (entries, next) = zap.leaf_entries(from, rest)?;
+                found.extend(entries);
                 place = next;
             }
             bits

@@ -111,13 +111,18 @@ impl<'t> Fat<'t> {
         Ok(entries)
     }
 
-    /// The entries of the leaf that a place falls into, and where the next leaf begins.
-    pub(super) fn leaf_entries(&mut self, from: Cursor) -> TxResult<(Vec<Entry>, Option<Cursor>)> {
+    /// At most `max` entries from a place on of the leaf that it falls into, and where the next
+    /// leaf begins.
+    pub(super) fn leaf_entries(
+        &mut self,
+        from: Cursor,
+        max: usize,
+    ) -> TxResult<(Vec<Entry>, Option<Cursor>)> {
         let number = self.leaf_of(from.hash)?;
         let object = self.object;
         let leaf = self.leaf(number)?;
         let next = Cursor::next_leaf(from.hash, leaf.header().prefix_len.into());
-        let entries = leaf.entries().map_err(|error| corrupt(object, error))?;
+        let entries = leaf.entries_from(from, max).map_err(|error| corrupt(object, error))?;
         Ok((entries, next))
     }
 
