@@ -44,7 +44,9 @@ if part in ("files", "directory"):
     def each(work): return lambda: [work(*d) for d in dirs]
     if not size:
         step = count // 10
-        for i in range(10): timed(f"part {i}", unit, step, lambda: C.create(S, dirs[0][0], *N(i * step, (i + 1) * step, 0)))
+        def parts():
+            for i in range(10): timed(f"part {i}", unit, step, lambda: C.create(S, dirs[0][0], *N(i * step, (i + 1) * step, 0)))
+        timed("create", unit, count, parts, synced)
         timed("list", unit, count, lambda: C.list(S, dirs[0][0]) == count or sys.exit("not all are listed"))
         timed("lookup", unit, count, lambda: C.look(S, dirs[0][0], *N(0, count, 7919, 0)))
     else:
