@@ -327,6 +327,9 @@ impl Blocks for Steady {
     /// A batch is a task of its own, so that several use all processors.
     fn write_all(&self, drafts: Arc<[Draft]>) -> BoxFuture<'_, Result<Vec<Result<Written>>>> {
         Box::pin(async move {
+            if let [draft] = &*drafts {
+                return Ok(vec![self.write(draft).await]);
+            }
             let turn = self.suspension.turn();
             let (store, batch) = (Arc::clone(&self.store), Arc::clone(&drafts));
             let task = cenote_rt::spawn(async move { store.write_all(&batch).await });
