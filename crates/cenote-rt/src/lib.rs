@@ -20,8 +20,8 @@ pub use random::{Rng, secret_bytes};
 pub use simulation::simulate;
 pub use task::{
     AsyncMutex, BoxFuture, JoinHandle, Notify, OwnedSemaphorePermit, Runtime, Semaphore,
-    SemaphorePermit, block_on, blocking, cpu, monotonic, oneshot, poll_first, sleep, spawn, until,
-    wall_clock, yield_now,
+    SemaphorePermit, begin_blocking, block_on, blocking, cpu, monotonic, oneshot, poll_first,
+    sleep, spawn, until, wall_clock, yield_now,
 };
 
 /// A hash map with a fixed hasher, so that its order is the same in every run.

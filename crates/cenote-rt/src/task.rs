@@ -84,6 +84,15 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     tokio::task::spawn_blocking(work).await.map_err(|error| Error::new(Kind::Io, error))
 }
 
+/// Begins something that blocks the thread, away from the tasks, and waits for nothing. If nobody
+/// is left to run it, it is dropped.
+pub fn begin_blocking(work: impl FnOnce() + Send + 'static) {
+    if simulation::is_here() {
+        return work();
+    }
+    drop(tokio::task::spawn_blocking(work));
+}
+
 /// Runs CPU work of about `estimate_ns`: inline if short, on the blocking pool if long.
 pub async fn cpu<T: Send + 'static>(
     estimate_ns: u64,

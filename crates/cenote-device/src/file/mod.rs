@@ -9,9 +9,9 @@
 //!
 //! Images are read through the page cache, because they are often read again by the next command,
 //! and since readahead makes a sequential scan as fast as `dd`; and they are written through it,
-//! so that many small writes become few; by `pwritev` on the blocking pool, because io_uring hands
-//! a write to the page cache to a thread of the kernel anyway, and it takes two hops more to hear
-//! of its end. A block device that is open for writing is a member of a
+//! so that many small writes become few; by `pwritev` on the blocking pool, one after the other
+//! ([`cached`]), because io_uring hands a write to the page cache to a thread of the kernel anyway,
+//! and it takes two hops more to hear of its end. A block device that is open for writing is a member of a
 //! pool in use, whose blocks the engine caches itself: its I/O bypasses the page cache
 //! (`cenote_direct_io`). What is not aligned in memory is then written from an aligned copy, and
 //! what is not made of whole sectors, or what the host refuses, goes through the cache, which the
@@ -33,9 +33,11 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::device::{NoDiscard, ReadOnly, check_range, check_span, joined};
 use crate::{Device, DeviceInfo, OpenMode};
 
+mod cached;
 mod ways;
 
-use ways::{fill, store, store_cached, sync};
+use cached::CachedWrites;
+use ways::{fill, store, sync};
 
 /// How often what somebody holds is asked for, and the pause between.
 const CLAIM_TRIES: u32 = 20;
@@ -63,6 +65,8 @@ pub struct FileDevice {
     file: Arc<File>,
     /// The same, opened with `O_DIRECT`.
     direct: Option<Arc<File>>,
+    /// Writes to `file`.
+    cached: Arc<CachedWrites>,
     /// Bounds the I/Os in flight.
     depth: Arc<Semaphore>,
     /// Whether the page cache can be asked without waiting.
@@ -145,6 +149,7 @@ impl FileDevice {
             mode,
             file: Arc::new(file),
             direct,
+            cached: Arc::default(),
             depth: Arc::new(Semaphore::new(tunables::DEVICE_QUEUE_DEPTH.get_usize())),
             has_nowait: std::sync::atomic::AtomicBool::new(true),
         })
@@ -212,7 +217,7 @@ impl FileDevice {
             |at: usize| at.is_multiple_of(DIRECT_ALIGN.min(1 << self.info.logical_ashift.max(9)));
         let direct = self.direct.as_ref().filter(|_| is_whole(offset as usize) && is_whole(len));
         let Some(direct) = direct else {
-            return store_cached(&self.file, offset, parts, &permit).await;
+            return self.cached.store(&self.file, offset, parts, &permit).await;
         };
         let is_aligned = |part: &Buf| {
             (part.as_ptr() as usize).is_multiple_of(DIRECT_ALIGN) && is_whole(part.len())
@@ -221,7 +226,7 @@ impl FileDevice {
             if parts.iter().all(is_aligned) { parts } else { vec![joined(&parts).freeze()] };
         match store(direct, offset, parts.clone(), &permit).await {
             Err(error) if is_refusal(&error) => {
-                store_cached(&self.file, offset, parts, &permit).await
+                self.cached.store(&self.file, offset, parts, &permit).await
             }
             result => result,
         }

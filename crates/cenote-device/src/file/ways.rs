@@ -93,21 +93,11 @@ pub(super) async fn store(
     if let Some(ring) = ring() {
         return store_by_ring(ring, file, offset, bounded(parts), permit).await;
     }
-    store_cached(file, offset, parts, permit).await
-}
-
-/// Writes `parts` to the page cache from `offset` on.
-pub(super) async fn store_cached(
-    file: &Arc<File>,
-    offset: u64,
-    parts: Vec<Buf>,
-    permit: &Arc<OwnedSemaphorePermit>,
-) -> io::Result<()> {
     store_by_pwrite(file, offset, bounded(parts), permit).await
 }
 
 /// As many parts as the kernel takes.
-fn bounded(parts: Vec<Buf>) -> Vec<Buf> {
+pub(super) fn bounded(parts: Vec<Buf>) -> Vec<Buf> {
     if parts.len() > PARTS_MAX { vec![crate::device::joined(&parts).freeze()] } else { parts }
 }
 
@@ -159,7 +149,7 @@ pub(super) async fn store_by_pwrite(
 const BEGIN_MIN: u64 = 128 << 10;
 
 /// Writes on this thread, however long it takes.
-fn write_now(file: &File, mut offset: u64, mut parts: Vec<Buf>) -> io::Result<()> {
+pub(super) fn write_now(file: &File, mut offset: u64, mut parts: Vec<Buf>) -> io::Result<()> {
     let start = offset;
     parts.retain(|part| !part.is_empty());
     while !parts.is_empty() {
