@@ -147,10 +147,21 @@ impl Said {
 
     /// True if `zdb -bcc` found nothing wrong: no leak, no double allocation, no bad block.
     pub fn is_clean(&self) -> bool {
-        let complaints = ["leaked space", "errors encountered", "counts:", "not allocated"];
         self.is_success()
             && self.stdout.contains("No leaks (block sum matches space maps exactly)")
-            && !complaints.iter().any(|complaint| self.stdout.contains(complaint))
+            && !self.stdout.contains("leaked space")
+            && !self.complains_of_more_than_leaks()
+    }
+
+    /// True if `zdb -bcc` found space that is allocated and reached by nothing, and nothing else
+    /// wrong. It ends with status 0 then.
+    pub fn has_leaks_only(&self) -> bool {
+        self.is_success() && self.leaked() > 0 && !self.complains_of_more_than_leaks()
+    }
+
+    fn complains_of_more_than_leaks(&self) -> bool {
+        let complaints = ["errors encountered", "counts:", "not allocated", "mismatch"];
+        complaints.iter().any(|complaint| self.stdout.contains(complaint))
     }
 
     /// Bytes of all space that `zdb -b` calls leaked.

@@ -58,22 +58,27 @@ fn take_over(layout: Layout, shape: Shape) {
     let said = ztest.run("tank", dir.path(), shape, 60);
     if !said.is_success() {
         let folder = dir.path().display().to_string();
+        // What ztest asks of its checker and does not show.
+        let theirs = zdb.pool("tank", dir.path(), &["-bcc", "-d", "-y"]);
         std::mem::forget(dir);
-        panic!("the pool stays in {folder}: {said}");
+        panic!("the pool stays in {folder}: {said}{theirs}");
     }
     let theirs = zdb.pool("tank", dir.path(), &["-bcc"]);
     let ours = block_on(2, check(dir.path())).unwrap().unwrap();
     println!("{shape:?}: taken over; {ours:?}, clean there: {}", theirs.is_clean());
-    // What waits in a dedup log to be freed is a leak to OpenZFS's checker.
-    let is_agreed = match ours.leaked + ours.unreferenced {
-        0 => ours.is_clean == theirs.is_clean(),
-        leaked => leaked == theirs.leaked(),
-    };
+    // OpenZFS 2.3 leaks some blocks that ztest writes, in pools of its own as in these. What waits
+    // in a dedup log to be freed is a leak to its checker only (spec 08 §25; the golden test of
+    // leaks has such a pool).
+    let is_agreed = ours.is_sound
+        && match ours.leaked + ours.unreferenced {
+            0 => theirs.is_clean(),
+            leaked => theirs.has_leaks_only() && theirs.leaked() == leaked,
+        };
     if !is_agreed {
         // Never twice the same: whoever is to find out why needs this one.
         let folder = dir.path().display().to_string();
         std::mem::forget(dir);
-        panic!("the verdicts differ, the pool stays in {folder}: {theirs}");
+        panic!("{ours:?} is not the verdict there, the pool stays in {folder}: {theirs}");
     }
 }
 
@@ -95,9 +100,11 @@ async fn fill(engine: &Engine) -> Result<()> {
 /// What we find.
 #[derive(Debug)]
 struct Verdict {
-    /// Every copy is right, and space is accounted for.
-    is_clean: bool,
+    /// Every copy is right, and space is accounted for, leaks apart.
+    is_sound: bool,
+    /// Bytes that nothing reaches.
     leaked: u64,
+    /// Bytes of dedup entries without references.
     unreferenced: u64,
 }
 
@@ -107,13 +114,11 @@ async fn check(dir: &Path) -> Result<Verdict> {
     let candidate = scan.find("tank").expect("the pool is on its devices");
     let pool: Arc<Pool> = Pool::open(candidate, &OpenOptions::default()).await?;
     let summary = verify::pool(&pool, Arc::new(Print), Arc::new(Progress::default())).await?;
-    let report = leaks::check(&pool).await?;
+    let mut report = leaks::check(&pool).await?;
     if !report.is_clean() {
         println!("{:?}", report.lines());
     }
-    Ok(Verdict {
-        is_clean: summary.is_clean() && report.is_clean(),
-        leaked: report.leaked.bytes,
-        unreferenced: report.unreferenced,
-    })
+    let leaked = std::mem::take(&mut report.leaked).bytes;
+    let is_sound = summary.is_clean() && report.is_clean();
+    Ok(Verdict { is_sound, leaked, unreferenced: report.unreferenced })
 }
