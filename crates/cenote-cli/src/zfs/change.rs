@@ -381,11 +381,6 @@ impl Changes {
         let mut changes = Self { props: Vec::new(), volsize: None, limits: Vec::new() };
         for text in settings {
             let (property, value) = text.split_once('=').unwrap_or((text, ""));
-            if property == "refreservation" && value == "auto" && kind == 'v' {
-                let size = number(dataset, "volsize").await?;
-                changes.props.push(reservation(dataset, size).await?);
-                continue;
-            }
             if let Some(limit) = Limit::parse(property, value, kind) {
                 changes.limits.push(limit.map_err(|why| not_set(name, &why))?);
                 continue;
@@ -401,6 +396,9 @@ impl Changes {
                         return Err(not_set(name, &why));
                     }
                     changes.volsize = Some(size);
+                }
+                ("refreservation", Some(setting::AUTO)) => {
+                    changes.props.push(whole_reservation(dataset).await?);
                 }
                 // There is but one version of file systems that is made.
                 ("version", _) => {}
@@ -454,7 +452,8 @@ async fn number(dataset: &Dataset, name: &str) -> Result<u64, Exit> {
 }
 
 /// The reservation of a volume that has all its space.
-async fn reservation(dataset: &Dataset, size: u64) -> Result<Setting, Exit> {
+pub(super) async fn whole_reservation(dataset: &Dataset) -> Result<Setting, Exit> {
+    let size = number(dataset, "volsize").await?;
     let block = number(dataset, "volblocksize").await?.max(1);
     let tops = &dataset.pool().config().vdev_tree.children;
     let reserved = volume::reservation(size, block, 1, tops);

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use cenote_fs::format::{NewFileSystem, fill_volume};
-use cenote_fs::volume::{SMALL_BLOCK_MAX, default_block_size, reservation};
+use cenote_fs::volume::{DEFAULT_BLOCK_SIZE, SMALL_BLOCK_MAX, default_block_size, reservation};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::{Engine, NewDataset, OpError};
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind, Pool};
 
+use super::change::whole_reservation;
 use super::permits;
 use super::refuse::{check_new_name, existing};
 use super::setting::{self, Moment, Setting};
@@ -71,17 +72,9 @@ async fn create(
     let Some(missing) = missing else { return Ok(()) };
     may_create(source, &pool, name, &settings, &new).await?;
     let options = FileSystemOptions::below(&pool, name).await?;
-    let mut props = settings.clone();
-    if let New::Volume { size, block_size, is_sparse: false } = new
-        && !props.iter().any(|(name, _)| name == "refreservation")
-    {
-        let copies = number(&props, "copies").unwrap_or(1);
-        let tops = &pool.config().vdev_tree.children;
-        let reserved = reservation(size, block_size, copies, tops);
-        props.push(("refreservation".to_owned(), Value::U64(reserved)));
-    }
-    if parsed.has('n') || parsed.has('v') {
-        told(name, parsed, &props, io)?;
+    let (props, reserved) = with_reservation(&pool, &settings, &new);
+    if parsed.has('v') || parsed.has('P') {
+        told(name, parsed, &new, reserved, io)?;
     }
     if parsed.has('n') {
         return Ok(());
@@ -305,26 +298,85 @@ fn plan(pool: &Pool, name: &str, parsed: &Parsed, settings: &[Setting]) -> Resul
     Ok(New::Volume { size, block_size, is_sparse: parsed.has('s') })
 }
 
-/// What would be made, for `-n` and `-v`.
-fn told(name: &str, parsed: &Parsed, props: &[Setting], io: &mut Io<'_>) -> CommandResult {
-    let is_dry = parsed.has('n');
-    if parsed.has('P') {
-        out!(io, "create\t{name}")?;
-    } else {
-        out!(io, "{} {name}", if is_dry { "would create" } else { "create" })?;
+/// The properties that are to be stored, and the reservation that nobody has given in bytes: a
+/// volume that is not sparse has all that it may take, as has one whose reservation is `auto`.
+fn with_reservation(pool: &Pool, settings: &[Setting], new: &New) -> (Vec<Setting>, Option<u64>) {
+    let mut props = settings.to_vec();
+    let New::Volume { size, block_size, is_sparse } = *new else { return (props, None) };
+    let given = number(&props, "refreservation");
+    if given.is_some_and(|bytes| bytes != setting::AUTO) || given.is_none() && is_sparse {
+        return (props, None);
     }
-    for (property, value) in props {
-        let value = match value.single() {
-            Some(number) => number.to_string(),
-            None => value.as_str().unwrap_or_default().to_owned(),
-        };
-        if parsed.has('P') {
+    let copies = number(&props, "copies").unwrap_or(1);
+    let reserved = reservation(size, block_size, copies, &pool.config().vdev_tree.children);
+    props.retain(|(name, _)| name != "refreservation");
+    props.push(("refreservation".to_owned(), Value::U64(reserved)));
+    (props, Some(reserved))
+}
+
+/// What is made or would be, for `-v` and `-P`: properties as they were typed, and what follows
+/// from them.
+fn told(
+    name: &str,
+    parsed: &Parsed,
+    new: &New,
+    reserved: Option<u64>,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let (is_dry, is_parsable) = (parsed.has('n'), parsed.has('P'));
+    let deed = |what: &str| match (is_parsable, is_dry) {
+        (true, _) => format!("{}\t{name}", what.replace(" of", "").replace(' ', "_")),
+        (false, true) => format!("would {what} {name}"),
+        (false, false) => format!("{what} {name}"),
+    };
+    if parsed.has('p') {
+        out!(io, "{}", deed("create ancestors of"))?;
+    }
+    out!(io, "{}", deed("create"))?;
+    for (property, value) in lines(parsed, new, reserved) {
+        if is_parsable {
             out!(io, "property\t{property}\t{value}")?;
         } else {
             out!(io, "\t{property}={value}")?;
         }
     }
     Ok(())
+}
+
+/// The properties of [`told`]: what was made of a value comes behind those that were typed.
+fn lines<'a>(parsed: &'a Parsed, new: &New, reserved: Option<u64>) -> Vec<(&'a str, String)> {
+    let mut lines: Vec<(&str, String)> = Vec::new();
+    for (letter, text) in &parsed.options {
+        let text = text.as_deref().unwrap_or_default();
+        let bytes = || quantity::parse(text).unwrap_or_default().to_string();
+        match letter {
+            'V' => lines.push(("volsize", bytes())),
+            'b' => lines.push(("volblocksize", bytes())),
+            'o' => lines.extend(text.split_once('=').map(|(name, value)| (name, value.to_owned()))),
+            _ => {}
+        }
+    }
+    let New::Volume { size, block_size, .. } = new else { return lines };
+    if *block_size != DEFAULT_BLOCK_SIZE && !is_set(parsed, "volblocksize") {
+        lines.retain(|(name, _)| *name != "volblocksize");
+        lines.push(("volblocksize", block_size.to_string()));
+    }
+    let size = ("volsize", size.to_string());
+    if !lines.contains(&size) {
+        lines.retain(|(name, _)| *name != "volsize");
+        lines.push(size);
+    }
+    if let Some(reserved) = reserved
+        && !is_set(parsed, "refreservation")
+    {
+        lines.push(("refreservation", reserved.to_string()));
+    }
+    lines
+}
+
+/// Whether `-o` has the property.
+fn is_set(parsed: &Parsed, property: &str) -> bool {
+    parsed.values('o').any(|text| text.split('=').next() == Some(property))
 }
 
 /// Runs `zfs clone`.
@@ -356,7 +408,11 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         let Some(missing) = missing else { return Ok(()) };
         let options = FileSystemOptions::below(&pool, name).await?;
         let kind = if snapshot.kind().await? == DatasetKind::Volume { 'v' } else { 'f' };
-        let settings = settings(name, &parsed, kind)?;
+        let mut settings = settings(name, &parsed, kind)?;
+        if number(&settings, "refreservation") == Some(setting::AUTO) {
+            settings.retain(|(name, _)| name != "refreservation");
+            settings.push(whole_reservation(&snapshot).await?);
+        }
         permits::need_for(source, &snapshot, &["clone"], ("create", name)).await?;
         may_create(source, &pool, name, &settings, &New::FileSystem).await?;
         drop((pool, snapshot));

@@ -12,6 +12,9 @@ const TEXT_MAX: usize = 8192;
 /// Longest mount point.
 const PATH_MAX: usize = 1024;
 
+/// What stands for `refreservation=auto`: all that the volume may ever take.
+pub(crate) const AUTO: u64 = u64::MAX;
+
 /// When a property is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
@@ -52,6 +55,7 @@ pub(crate) fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Resul
     }
     let value = match property.value_type {
         PropType::Index(names) => index(property, names, text)?,
+        PropType::Number(_) if text == "auto" => Value::U64(auto(name, kind)?),
         PropType::Number(form) => Value::U64(number(property, form, text)?),
         PropType::Text => Value::text(text),
     };
@@ -91,6 +95,14 @@ fn index(property: &Property, names: &[(&str, u64)], text: &str) -> Result<Value
         let (name, values) = (property.name, property.values.unwrap_or_default());
         format!("'{name}' must be one of '{values}'")
     })
+}
+
+fn auto(name: &str, kind: char) -> Result<u64, String> {
+    match (name, kind) {
+        ("refreservation", 'v') => Ok(AUTO),
+        ("refreservation", _) => Err(format!("'{name}=auto' only allowed on volumes")),
+        _ => Err(format!("'auto' is invalid value for '{name}'")),
+    }
 }
 
 fn number(property: &Property, form: Form, text: &str) -> Result<u64, String> {
@@ -202,6 +214,7 @@ mod tests {
         assert_eq!(parse("compression=lz4", 'f'), of("compression", 15));
         assert_eq!(parse("recsize=1M", 'f'), of("recordsize", 1 << 20));
         assert_eq!(parse("quota=none", 'f'), of("quota", 0));
+        assert_eq!(parse("refreservation=auto", 'v'), of("refreservation", AUTO));
         assert_eq!(parse("snapshot_limit=none", 'f'), of("snapshot_limit", u64::MAX));
         assert!(parse("sharenfs=rw=@10.0.0.0/8,no_root_squash", 'f').is_ok());
         for (text, want) in [
@@ -213,6 +226,8 @@ mod tests {
             ("atime=maybe", "'atime' must be one of 'on | off'"),
             ("volblocksize=16K", "'volblocksize' does not apply to datasets of this type"),
             ("sharenfs=ON", "'sharenfs' cannot be set to invalid options"),
+            ("refreservation=auto", "'refreservation=auto' only allowed on volumes"),
+            ("reservation=auto", "'auto' is invalid value for 'reservation'"),
         ] {
             assert_eq!(parse(text, 'f'), Err(want.to_owned()), "{text}");
         }

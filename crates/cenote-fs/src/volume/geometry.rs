@@ -11,7 +11,7 @@ use cenote_ondisk::config::{VdevConfig, VdevKind};
 use crate::error::FsError;
 
 /// The block size that is taken if it suits the vdevs.
-const DEFAULT_BLOCK: u64 = 16 << 10;
+pub const DEFAULT_BLOCK_SIZE: u64 = 16 << 10;
 const BLOCK_MIN: u64 = 512;
 const BLOCK_MAX: u64 = 16 << 20;
 /// Blocks above this need feature `large_blocks`.
@@ -36,7 +36,7 @@ pub fn default_block_size(tops: &[VdevConfig]) -> u64 {
         }
     };
     let most = tops.iter().map(unit).max().unwrap_or(0);
-    let mut block = DEFAULT_BLOCK;
+    let mut block = DEFAULT_BLOCK_SIZE;
     while block * 2 <= most && block < SMALL_BLOCK_MAX {
         block *= 2;
     }
