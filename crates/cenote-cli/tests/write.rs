@@ -1,6 +1,7 @@
 //! Pools that are made and changed through the commands, judged by our own verdict and by
 //! OpenZFS's, where that is installed; and what the commands say, against what OpenZFS's said.
 
+mod creation;
 mod figures;
 mod imports;
 mod leafwork;

@@ -9,7 +9,7 @@ use cenote_block::policy::{CompressionSetting, DatasetPolicy, RedundantMetadata}
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::checksum_type::ChecksumType;
-use cenote_ondisk::zap::Value;
+use cenote_ondisk::zap::{KEY_LEN_MAX, Value};
 
 use super::get_dir;
 
@@ -109,10 +109,19 @@ pub(crate) fn own_number(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<u6
     Ok(local(tx, props, name)?.and_then(|value| value.first()).unwrap_or(0))
 }
 
+/// Removes what is stored under a name with a suffix. Nothing is where a name leaves it no room.
+fn take(tx: &mut Tx<'_>, props: u64, name: &str, suffix: &str) -> TxResult<()> {
+    let key = format!("{name}{suffix}");
+    if key.len() < KEY_LEN_MAX {
+        zap::take(tx, props, &key)?;
+    }
+    Ok(())
+}
+
 /// Sets a local value (`zfs set`).
 pub(crate) fn set(tx: &mut Tx<'_>, props: u64, name: &str, value: &Value) -> TxResult<()> {
-    zap::take(tx, props, &format!("{name}{INHERIT}"))?;
-    zap::take(tx, props, &format!("{name}{IUV}"))?;
+    take(tx, props, name, INHERIT)?;
+    take(tx, props, name, IUV)?;
     match hidden_value(name, value) {
         Some(shown) => {
             zap::update(tx, props, name, shown)?;
@@ -125,7 +134,7 @@ pub(crate) fn set(tx: &mut Tx<'_>, props: u64, name: &str, value: &Value) -> TxR
 /// Removes the local value (`zfs inherit`); a received one stays hidden.
 pub(crate) fn inherit(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<()> {
     zap::take(tx, props, name)?;
-    zap::take(tx, props, &format!("{name}{IUV}"))?;
+    take(tx, props, name, IUV)?;
     if zap::contains(tx, props, HAS_RECEIVED)? {
         zap::update(tx, props, &format!("{name}{INHERIT}"), 0)?;
     }
@@ -135,7 +144,7 @@ pub(crate) fn inherit(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<()> {
 /// Goes back to the received value (`zfs inherit -S`).
 pub(crate) fn revert(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<()> {
     zap::take(tx, props, name)?;
-    zap::take(tx, props, &format!("{name}{INHERIT}"))?;
+    take(tx, props, name, INHERIT)?;
     Ok(())
 }
 

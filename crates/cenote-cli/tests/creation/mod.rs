@@ -1,0 +1,88 @@
+//! What `zfs create` says of what it makes or would make, and reservations that are left to it.
+
+use crate::Shed;
+
+/// A dry run is silent unless it is asked to speak; properties are told as they were typed, and
+/// what was made of them behind.
+#[test]
+fn what_is_made_is_told_on_demand() {
+    let shed = Shed::new("told", 1);
+    shed.succeeds("zpool create t d0");
+    for (line, want) in [
+        ("zfs create -n t/a", ""),
+        ("zfs create -n -V 100T t/a", ""),
+        ("zfs create -nv -o compression=on t/a", "would create t/a\n\tcompression=on\n"),
+        ("zfs create -Pn -o recsize=1M t/a", "create\tt/a\nproperty\trecsize\t1M\n"),
+        ("zfs create -nvp t/a/b", "would create ancestors of t/a/b\nwould create t/a/b\n"),
+        ("zfs create -Pnp t/a/b", "create_ancestors\tt/a/b\ncreate\tt/a/b\n"),
+        (
+            "zfs create -Pns -b 4K -V 10M t/v",
+            "create\tt/v\nproperty\tvolsize\t10485760\nproperty\tvolblocksize\t4096\n",
+        ),
+        ("zfs create -Pns -V 10000 t/v", "create\tt/v\nproperty\tvolsize\t16384\n"),
+    ] {
+        assert_eq!(shed.succeeds(line), want, "{line}");
+    }
+    assert_eq!(shed.succeeds("zfs list -H -o name"), "t\n");
+    assert_eq!(shed.succeeds("zfs create -vp t/a/b"), "create ancestors of t/a/b\ncreate t/a/b\n");
+    assert_eq!(shed.succeeds("zfs list -H -o name"), "t\nt/a\nt/a/b\n");
+    shed.judge("t");
+}
+
+#[test]
+fn a_volume_gets_all_that_it_may_take() {
+    let shed = Shed::new("auto", 1);
+    shed.succeeds("zpool create t d0");
+    let reserved =
+        |name: &str| shed.succeeds(&format!("zfs get -Hp -o value refreservation {name}"));
+    let said = shed.succeeds("zfs create -P -V 10M t/thick");
+    let all = reserved("t/thick");
+    assert_eq!(
+        said,
+        format!("create\tt/thick\nproperty\tvolsize\t10485760\nproperty\trefreservation\t{all}")
+    );
+    assert!(all.trim_end().parse::<u64>().is_ok_and(|bytes| bytes > 10 << 20), "{all}");
+    shed.succeeds("zfs create -s -V 10M t/thin");
+    assert_eq!(reserved("t/thin"), "0\n");
+    shed.succeeds("zfs create -s -V 10M -o refreservation=auto t/made");
+    shed.succeeds("zfs snapshot t/thin@s");
+    shed.succeeds("zfs clone t/thin@s t/sparse");
+    shed.succeeds("zfs clone -o refreservation=auto t/thin@s t/cloned");
+    shed.succeeds("zfs set refreservation=auto t/thin");
+    for name in ["t/made", "t/cloned", "t/thin"] {
+        assert_eq!(reserved(name), all, "{name}");
+    }
+    assert_eq!(reserved("t/sparse"), "0\n");
+    let only = "'refreservation=auto' only allowed on volumes";
+    shed.fails(
+        "zfs create -o refreservation=auto t/files",
+        &format!("cannot create 't/files': {only}"),
+    );
+    let (_, err, _) = shed.run("zfs set refreservation=auto t");
+    assert_eq!(err, format!("cannot set property for 't': {only}\n"));
+    shed.judge("t");
+}
+
+/// A name that fills its entry leaves no room for what is stored beside others under longer names.
+#[test]
+fn the_longest_names_and_values_of_properties_fit() {
+    let shed = Shed::new("longest", 1);
+    shed.succeeds("zpool create t d0");
+    shed.succeeds("zfs create -V 4M t/v");
+    let (name, text) = (format!("x:{}", "a".repeat(253)), "A".repeat(8191));
+    for dataset in ["t", "t/v"] {
+        shed.succeeds(&format!("zfs set long:value={text} {dataset}"));
+        for value in ["one", "two"] {
+            shed.succeeds(&format!("zfs set {name}={value} {dataset}"));
+            let said = shed.succeeds(&format!("zfs get -H -o value {name} {dataset}"));
+            assert_eq!(said, format!("{value}\n"), "{dataset}");
+        }
+        let said = shed.succeeds(&format!("zfs get -H -o value long:value {dataset}"));
+        assert_eq!(said.trim_end(), text, "{dataset}");
+    }
+    shed.succeeds(&format!("zfs inherit {name} t/v"));
+    assert_eq!(shed.succeeds(&format!("zfs get -H -o source {name} t/v")), "inherited from t\n");
+    let (_, err, _) = shed.run(&format!("zfs set {name}b=1 t"));
+    assert!(err.contains("is too long"), "{err}");
+    shed.judge("t");
+}
