@@ -74,6 +74,13 @@ impl From<cenote_rt::Error> for Exit {
     }
 }
 
+/// The system's words for an error, as C's `strerror` has them.
+#[must_use]
+pub fn words(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
 /// Prints a line to standard output of an [`Io`].
 #[macro_export]
 macro_rules! out {

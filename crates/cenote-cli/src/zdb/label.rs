@@ -12,7 +12,7 @@ use cenote_rt::{BufMut, Error};
 use cenote_vdev::labels::{DeviceLabels, Label};
 
 use super::{Options, text};
-use crate::io::{CommandResult, Exit, Io};
+use crate::io::{CommandResult, Exit, Io, words};
 use crate::out;
 
 /// First word of what a cache device begins with, behind its labels.
@@ -48,7 +48,7 @@ fn open(path: &str) -> Result<std::sync::Arc<dyn Device>, String> {
     let found = std::fs::metadata(path)
         .or_else(|error| std::fs::metadata(format!("/dev/{path}")).map_err(|_| error));
     if let Err(error) = found {
-        return Err(super::errno_text(&error));
+        return Err(words(&error));
     }
     FileDevice::open(path, OpenMode::ReadOnly).map_err(|error: Error| error.to_string())
 }

@@ -37,7 +37,7 @@ pub use options::Options;
 
 use cenote_rt::{Error, Kind};
 
-use crate::io::{CommandResult, Exit, Io};
+use crate::io::{CommandResult, Exit, Io, words};
 use crate::{err, out};
 
 /// What the real zdb prints behind a wrong use.
@@ -102,19 +102,13 @@ fn cache_file(options: &Options, io: &mut Io<'_>) -> CommandResult {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) => {
-            out!(io, "cannot open '{}': {}", path.display(), errno_text(&error))?;
+            out!(io, "cannot open '{}': {}", path.display(), words(&error))?;
             return Err(Exit::Status(1));
         }
     };
     let list = cenote_ondisk::nvlist::NvList::decode(&bytes)
         .map_err(|error| Exit::failed(error.to_string()))?;
     text::nvlist(io, &list, 0)
-}
-
-/// An error of the system as C's `strerror` words it.
-fn errno_text(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 /// The errno that OpenZFS has for an error, in words.

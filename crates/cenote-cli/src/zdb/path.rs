@@ -11,7 +11,7 @@ use cenote_pool::Dataset;
 use super::dataset::{ObjectRange, Set, Target};
 use super::pool::Show;
 use super::{dataset, znode};
-use crate::io::{CommandResult, Exit};
+use crate::io::{CommandResult, Exit, words};
 use crate::{err, out};
 
 /// Deepest path that is followed.
@@ -83,9 +83,8 @@ async fn copy(
         use std::os::unix::fs::OpenOptionsExt;
         let mut open = std::fs::OpenOptions::new();
         open.write(true).create(true).truncate(true).mode(COPY_MODE);
-        open.open(target).map_err(|error| {
-            Exit::failed(format!("Failed to open {target}: {}", super::errno_text(&error)))
-        })?
+        open.open(target)
+            .map_err(|error| Exit::failed(format!("Failed to open {target}: {}", words(&error))))?
     };
     out!(show.io, "Copying object {object} to file {target}")?;
     out!(show.io, "Object {object} is {size} bytes")?;

@@ -18,7 +18,7 @@ use super::change::below;
 use super::permits;
 use super::refuse::existing;
 use crate::getopt;
-use crate::io::{CommandResult, Exit, Io};
+use crate::io::{CommandResult, Exit, Io, words};
 use crate::source::{KEY_MAX, Source, key_failure, read_key_file};
 use crate::zpool::block_on;
 use crate::{err, out};
@@ -161,9 +161,7 @@ pub(super) async fn load(
         left -= 1;
         let (material, is_typed) = if let Some(file) = file {
             let read = read_key_file(file).map_err(|error| {
-                let said = error.to_string();
-                let said = said.split(" (os error").next().unwrap_or_default().to_owned();
-                failed(format!("Failed to open key material file: {said}"))
+                failed(format!("Failed to open key material file: {}", words(&error)))
             });
             (read?, false)
         } else {

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
 
-use crate::io::Exit;
+use crate::io::{Exit, words};
 use crate::source::Source;
 
 /// The dataset that an argument means: itself, or the one at that path.
@@ -17,10 +17,7 @@ pub(super) fn dataset<'a>(source: &Source, text: &'a str) -> Result<Cow<'a, str>
     let cannot = |why: &str| Exit::failed(format!("cannot open '{text}': {why}"));
     let path = source.path(text);
     let path = if source.is_trusted() {
-        path.canonicalize().map_err(|error| {
-            let said = error.to_string();
-            cannot(said.split(" (os error").next().unwrap_or(&said))
-        })?
+        path.canonicalize().map_err(|error| cannot(&words(&error)))?
     } else {
         unseen(&path)
     };

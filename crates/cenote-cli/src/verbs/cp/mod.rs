@@ -28,7 +28,7 @@ use self::target::{Place, Target, open_directory};
 use super::walk::{Order, Step, Walk};
 use super::{Contents, Progress, describe, parse, shown, wrong_use};
 use crate::getopt::Long;
-use crate::io::{CommandResult, Exit, Io};
+use crate::io::{CommandResult, Exit, Io, words};
 use crate::{argument, source};
 
 const USAGE: &str = "\
@@ -371,7 +371,7 @@ impl Copy {
             return Err(cannot(what.trim_start_matches("cannot "), path, error));
         }
         self.progress.clear(io.err)?;
-        self.report.failed(path, &format!("{what}: {}", words(error)), io)
+        self.report.failed(path, &format!("{what}: {}", words(&error.into())), io)
     }
 }
 
@@ -393,13 +393,7 @@ fn place_of(to: &Path, name: &[u8]) -> CommandResult<(OwnedFd, Vec<u8>)> {
 }
 
 fn cannot(what: &str, path: &[u8], error: Errno) -> Exit {
-    Exit::failed(format!("cp: cannot {what} '{}': {}", shown(path), words(error)))
-}
-
-/// The system's words for an error, without its number.
-fn words(error: Errno) -> String {
-    let text = std::io::Error::from(error).to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
+    Exit::failed(format!("cp: cannot {what} '{}': {}", shown(path), words(&error.into())))
 }
 
 fn last_name(path: &[u8]) -> &[u8] {
