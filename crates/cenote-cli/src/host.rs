@@ -90,6 +90,8 @@ pub struct Taken {
 pub struct MountWish {
     /// Options of the mount, which go before properties (`-o`).
     pub options: String,
+    /// It is mounted, and is to have these options from now on (`remount`).
+    pub is_again: bool,
     /// A folder that is not empty is hidden, whatever `overlay` says (`-O`).
     pub is_overlay: bool,
     /// Where it is mounted, if properties leave that to whoever mounts it (`legacy`).

@@ -1,9 +1,12 @@
 //! `mount`, `unmount`: what a host shows in folders.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use cenote_pool::engine::Engine;
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind};
+use cenote_serve::fuse::MountOptions;
 
 use super::change::below;
 use super::keys;
@@ -28,8 +31,11 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
     if parsed.has('j') && (parsed.has('a') || !parsed.operands.is_empty()) {
         return Err(Exit::usage("too many arguments"));
     }
+    let options = options(&parsed)?;
+    let words: Vec<_> = options.split(',').filter(|word| *word != REMOUNT).collect();
     let wish = MountWish {
-        options: options(&parsed)?,
+        is_again: options.split(',').any(|word| word == REMOUNT),
+        options: words.join(","),
         is_overlay: parsed.has('O'),
         ..MountWish::default()
     };
@@ -48,11 +54,14 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
                 mount_each(source, session, all, (&wish, &parsed), io).await
             })
         }
-        ([dataset], false, true) => block_on(async {
-            let root = existing(source, dataset).await?;
-            let mut all = vec![root.clone()];
-            below(&root, &mut all).await?;
-            let session = session(source, dataset)?;
+        ([first, ..], false, true) => block_on(async {
+            let mut all = Vec::new();
+            for dataset in &parsed.operands {
+                let root = existing(source, dataset).await?;
+                all.push(root.clone());
+                below(&root, &mut all).await?;
+            }
+            let session = session(source, first)?;
             mount_each(source, session, all, (&wish, &parsed), io).await
         }),
         ([dataset], false, false) => block_on(async {
@@ -68,10 +77,11 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
     }
 }
 
+/// The option that changes others of what is mounted.
+const REMOUNT: &str = "remount";
 /// Words of `/etc/fstab` that are not about how it is mounted.
-const NO_OPTIONS: [&str; 10] = [
-    "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "zfsutil", "relatime", "sync",
-];
+const NO_OPTIONS: [&str; 9] =
+    ["auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "zfsutil", "sync"];
 /// Statuses of programs that `mount` runs.
 const STATUS_OF_USE: i32 = 1;
 const STATUS_OF_FAILURE: i32 = 32;
@@ -82,14 +92,16 @@ pub(crate) fn mount_for(session: &Session, args: &[String]) -> CommandResult {
         let text = "Usage: mount.zfs [-sfnvh] [-o options] <dataset> <mountpoint>";
         Exit::FailedWith(text.to_owned(), STATUS_OF_USE)
     };
-    let (mut operands, mut words, mut is_fake) = (Vec::new(), Vec::new(), false);
+    let (mut operands, mut words) = (Vec::new(), Vec::new());
+    let (mut is_fake, mut is_sloppy) = (false, false);
     // Options come behind, too.
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         match arg.as_str() {
             "-o" => words.extend(rest.next().ok_or_else(usage)?.split(',')),
             "-f" => is_fake = true,
-            "-s" | "-n" | "-v" => {}
+            "-s" => is_sloppy = true,
+            "-n" | "-v" => {}
             _ if arg.starts_with('-') => return Err(usage()),
             _ => operands.push(arg),
         }
@@ -101,6 +113,10 @@ pub(crate) fn mount_for(session: &Session, args: &[String]) -> CommandResult {
     }
     let is_util = words.contains(&"zfsutil");
     words.retain(|word| !NO_OPTIONS.contains(word) && !word.starts_with("x-"));
+    if is_sloppy {
+        words.retain(|word| MountOptions::parse(word).is_ok());
+    }
+    let dataset = &meant(session, dataset);
     let source = Source { session: Some(session.clone()), ..Source::default() };
     let failed = |exit: Exit| Exit::FailedWith(exit.message(), STATUS_OF_FAILURE);
     let wish = MountWish {
@@ -121,6 +137,32 @@ pub(crate) fn mount_for(session: &Session, args: &[String]) -> CommandResult {
         if is_fake { Ok(()) } else { session.host.mount(dataset, &wish).await }
     })
     .map_err(failed)
+}
+
+/// The dataset that `mount` names: itself, as a file in the folder where the command was given, or
+/// by a device of its pool.
+fn meant(session: &Session, text: &str) -> String {
+    let path = Path::new(text);
+    if !path.is_absolute() {
+        return text.to_owned();
+    }
+    if let Some(name) = path.strip_prefix(session.caller.folder()).ok().and_then(Path::to_str)
+        && session.pool(name.split('/').next().unwrap_or(name)).is_ok()
+    {
+        return name.to_owned();
+    }
+    let has_it = |engine: &Arc<Engine>| {
+        let root = engine.vdev_config();
+        let mut leaves = root.leaves();
+        leaves.any(|leaf| {
+            leaf.leaf.path.as_ref().is_some_and(|path| path.as_bytes() == text.as_bytes())
+        })
+    };
+    let pools = session.host.pools();
+    pools
+        .iter()
+        .find(|engine| has_it(engine))
+        .map_or_else(|| text.to_owned(), |engine| engine.name())
 }
 
 /// The options of `-o`, all together.
@@ -152,7 +194,7 @@ async fn check_type(dataset: &Dataset) -> CommandResult {
     Ok(())
 }
 
-/// Mounts those of the datasets that want to be and are not.
+/// Mounts those of the datasets that want to be and are not, each before what has its place in it.
 async fn mount_each(
     source: &Source,
     session: &Session,
@@ -163,9 +205,7 @@ async fn mount_each(
     let mut wanted = Vec::new();
     let mut status = Ok(());
     for dataset in datasets {
-        if !wants(&dataset).await? {
-            continue;
-        }
+        let Some(place) = wanted_place(&dataset).await? else { continue };
         if parsed.has('l')
             && let Err(exit) = unlock(source, &dataset, io).await
         {
@@ -174,10 +214,11 @@ async fn mount_each(
         }
         // What is locked is passed over.
         if !is_locked(&dataset).await? {
-            wanted.push(dataset.name().to_owned());
+            wanted.push((PathBuf::from(place), dataset.name().to_owned()));
         }
     }
-    for name in &wanted {
+    wanted.sort();
+    for (_, name) in &wanted {
         // One that fails keeps none of the others from its turn.
         if let Err(exit) = session.host.mount(name, wish).await {
             err!(io, "{}", exit.message())?;
@@ -217,16 +258,21 @@ async fn lock(source: &Source, name: &str) -> CommandResult {
     }
 }
 
-async fn wants(dataset: &Dataset) -> Result<bool, Exit> {
+/// Where a file system is to be mounted that is not.
+async fn wanted_place(dataset: &Dataset) -> Result<Option<String>, Exit> {
     if dataset.kind().await? != DatasetKind::Filesystem || dataset.is_inconsistent() {
-        return Ok(false);
+        return Ok(None);
     }
     let props = dataset.props().await?;
     let value = async |name| Ok::<_, Exit>(props.get(name).await?.map(|row| row.value));
-    let is_path =
-        matches!(value("mountpoint").await?, Some(PropValue::Text(path)) if path.starts_with('/'));
     let is_on = value("canmount").await? == Some(PropValue::Number(CANMOUNT_ON));
-    Ok(is_path && is_on && value("mounted").await? == Some(PropValue::Number(0)))
+    let is_mounted = value("mounted").await? != Some(PropValue::Number(0));
+    match value("mountpoint").await? {
+        Some(PropValue::Text(path)) if path.starts_with('/') && is_on && !is_mounted => {
+            Ok(Some(path))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Runs `zfs unmount`.

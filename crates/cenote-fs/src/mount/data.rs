@@ -23,6 +23,15 @@ const READ_CHUNK: u64 = 4 << 20;
 /// With `relatime`, reading is noted at least once a day.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 
+/// Whether reading is noted, where a mount has its own idea of it: none is as the property has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AccessTimes {
+    /// In place of `atime`.
+    pub has_atime: Option<bool>,
+    /// In place of `relatime`.
+    pub is_relatime: Option<bool>,
+}
+
 /// How to write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteOptions {
@@ -150,8 +159,10 @@ impl Mount {
     }
 
     fn are_noted(&self, times: &Times) -> bool {
-        let settings = self.shared.facts.settings();
-        !settings.has_atime || self.is_read_only() || settings.is_relatime && is_noted(times, now())
+        let (settings, given) = (self.shared.facts.settings(), self.access_times());
+        !given.has_atime.unwrap_or(settings.has_atime)
+            || self.is_read_only()
+            || given.is_relatime.unwrap_or(settings.is_relatime) && is_noted(times, now())
     }
 
     /// Notes that a node was read.

@@ -57,7 +57,7 @@ use self::brief::Briefs;
 
 pub use crate::edit::{DirEntry, ReadDirPage};
 pub use attributes::Attributes;
-pub use data::{Allocate, WriteOptions};
+pub use data::{AccessTimes, Allocate, WriteOptions};
 pub use device::{decode_dev, encode_rdev};
 pub use holes::Seek;
 pub use open::Handle;
@@ -82,6 +82,8 @@ pub struct Mount {
     snapshots_seen: Mutex<Option<(SnapshotList, Time)>>,
     /// Whoever opened it may not write.
     is_read_only: bool,
+    /// What whoever opened it wants noted of reading. Held for a look.
+    access_times: Mutex<AccessTimes>,
     /// The count of changes of properties up to which this mount has looked.
     settings_count: Mutex<u64>,
     /// What all mounts of the head share.
@@ -131,6 +133,23 @@ impl Mount {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.is_read_only || self.shared.facts.settings().is_read_only
+    }
+
+    /// Whether whoever opened it may not write, whatever properties say.
+    #[must_use]
+    pub fn is_opened_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    /// What is noted of reading where that is not left to properties.
+    #[must_use]
+    pub fn access_times(&self) -> AccessTimes {
+        *lock(&self.access_times)
+    }
+
+    /// Has reading noted otherwise than properties say.
+    pub fn set_access_times(&self, wanted: AccessTimes) {
+        *lock(&self.access_times) = wanted;
     }
 
     /// Runs an operation that changes something, for `cred`.

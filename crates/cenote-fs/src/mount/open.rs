@@ -105,6 +105,7 @@ impl Mount {
             opened: now(),
             snapshots_seen: Mutex::default(),
             is_read_only,
+            access_times: Mutex::default(),
             shared,
             briefs: Briefs::default(),
             ahead: ReadAhead::default(),

@@ -1,7 +1,7 @@
 //! Reading beside writing, copying into a full file system, and when reading is noted.
 
 use cenote_fs::edit::{NewKind, NewNode};
-use cenote_fs::mount::WriteOptions;
+use cenote_fs::mount::{AccessTimes, WriteOptions};
 use cenote_rt::{Rng, block_on};
 use futures_util::future::join;
 
@@ -96,6 +96,12 @@ fn listing_and_following_are_noted() {
         // Properties are looked at when something changes.
         fixture.file(top, "file", b"").await.unwrap();
         assert_eq!(read().await, second);
+        // A mount may have it otherwise.
+        mount.set_access_times(AccessTimes { has_atime: Some(true), is_relatime: None });
+        let third = read().await;
+        assert!(third.0 > second.0 && third.1 > second.1);
+        mount.set_access_times(AccessTimes { has_atime: Some(true), is_relatime: Some(true) });
+        assert_eq!(read().await, third);
     })
     .unwrap();
 }

@@ -553,6 +553,7 @@ impl Filesystem for Adapter {
         };
         let (cred, name, value) = (cred_of(request), bytes(name), value.to_vec());
         self.begin_empty(reply, |vfs| async move {
+            vfs.check_xattrs()?;
             let object = vfs.changing(node.0)?;
             vfs.mount.set_xattr(&cred, object, &name, &value, existing).await
         });
@@ -597,6 +598,7 @@ impl Filesystem for Adapter {
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (cred, name) = (cred_of(request), bytes(name));
         self.begin_empty(reply, |vfs| async move {
+            vfs.check_xattrs()?;
             vfs.mount.remove_xattr(&cred, vfs.changing(node.0)?, &name).await
         });
     }

@@ -27,11 +27,14 @@ mod place;
 mod snapshots;
 mod vfs;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_fs::Mount;
+use cenote_fs::mount::AccessTimes;
 use cenote_rt::{Error, Kind, Result, Runtime};
 use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
 
@@ -101,6 +104,10 @@ pub struct MountOptions {
     pub noexec: bool,
     /// The kernel keeps written pages back.
     pub is_writeback: bool,
+    /// Whether reading is noted.
+    pub access_times: AccessTimes,
+    /// There are no extended attributes, whatever the property says.
+    pub has_no_xattrs: bool,
 }
 
 impl MountOptions {
@@ -130,6 +137,12 @@ impl MountOptions {
                 "dev" | "devices" => options.nodev = false,
                 "noexec" => options.noexec = true,
                 "exec" => options.noexec = false,
+                "atime" => options.access_times.has_atime = Some(true),
+                "noatime" => options.access_times.has_atime = Some(false),
+                "relatime" => options.access_times.is_relatime = Some(true),
+                "norelatime" => options.access_times.is_relatime = Some(false),
+                "xattr" => options.has_no_xattrs = false,
+                "noxattr" => options.has_no_xattrs = true,
                 "writeback" => options.is_writeback = true,
                 "nowriteback" => options.is_writeback = false,
                 "defaults" => {
@@ -161,6 +174,10 @@ pub struct FuseMount {
     vfs: Arc<Vfs>,
     notifier: Notifier,
     ended: Arc<Stop>,
+    /// The kernel's number for it, if that is known.
+    device: Option<Vec<u8>>,
+    /// `snapdir`, as the kernel has listed the root by it.
+    snapdir: AtomicU64,
 }
 
 impl FuseMount {
@@ -177,7 +194,9 @@ impl FuseMount {
         })
         .await??;
         let config = config(&mount, options)?;
+        let snapdir = AtomicU64::new(mount.facts().settings().snapdir);
         let vfs = Arc::new(Vfs::new(mount));
+        vfs.set(options);
         let adapter = Adapter::new(Arc::clone(&vfs), Runtime::here(), options.is_writeback);
         let path = at.clone();
         let ended = Arc::new(Stop::default());
@@ -202,7 +221,8 @@ impl FuseMount {
             };
             Error::new(kind, FuseError::Refused { at: at.clone(), error })
         })?;
-        Ok(Self { at, vfs, notifier, ended })
+        let device = place::device(&at);
+        Ok(Self { at, vfs, notifier, ended, device, snapdir })
     }
 
     /// Where it is mounted.
@@ -215,6 +235,25 @@ impl FuseMount {
     #[must_use]
     pub fn mount(&self) -> &Arc<Mount> {
         &self.vfs.mount
+    }
+
+    /// Whether it is among what is mounted ([`mounted_devices`]), and not in use only.
+    #[must_use]
+    pub fn is_among(&self, devices: &BTreeSet<Vec<u8>>) -> bool {
+        self.device.as_ref().is_none_or(|device| devices.contains(device))
+    }
+
+    /// Takes properties over that were changed.
+    ///
+    /// # Errors
+    /// As [`Mount::refresh`].
+    pub async fn refresh(&self) -> Result<()> {
+        self.mount().refresh().await?;
+        let snapdir = self.mount().facts().settings().snapdir;
+        if self.snapdir.swap(snapdir, Ordering::Relaxed) != snapdir {
+            self.forget(vec![INodeNo::ROOT.0]).await?;
+        }
+        Ok(())
     }
 
     /// Waits until it is unmounted by whomever, and the last request is answered.
@@ -256,30 +295,52 @@ impl FuseMount {
         self.vfs.snapshots.count()
     }
 
-    /// Gives the mount other options, of those that the kernel keeps: reading only, set-id bits,
-    /// devices, execution.
+    /// Gives the mount other options: reading only, set-id bits, devices, execution, which the
+    /// kernel keeps, and those of [`set`](Self::set).
     ///
     /// # Errors
     /// `Kind::Permission` for who is not root; `Kind::Busy` if somebody has a file open for writing
     /// that could not be written any more.
     pub async fn remount(&self, options: &MountOptions) -> Result<()> {
-        let (at, options) = (self.at.clone(), options.clone());
-        cenote_rt::blocking(move || place::remount(&at, &options)).await?
+        let (at, wanted) = (self.at.clone(), options.clone());
+        cenote_rt::blocking(move || place::remount(&at, &wanted)).await??;
+        self.set(options);
+        Ok(())
+    }
+
+    /// Gives the mount those other options that the kernel does not know of: whether reading is
+    /// noted, and whether there are extended attributes.
+    pub fn set(&self, options: &MountOptions) {
+        self.vfs.set(options);
     }
 
     /// Has the kernel ask for everything again that it knows of files: for who has changed them
     /// behind its back, as a rollback does. Names it asks for again within a second.
     pub async fn forget_all(&self) -> Result<()> {
-        let (nodes, notifier) = (self.vfs.nodes.all(), self.notifier.clone());
+        let nodes = self.vfs.nodes.all();
+        self.forget(std::iter::once(INodeNo::ROOT.0).chain(nodes).collect()).await
+    }
+
+    /// Has the kernel ask again what it knows of these nodes.
+    async fn forget(&self, nodes: Vec<u64>) -> Result<()> {
+        let notifier = self.notifier.clone();
         // The kernel may write pages back before it drops them, and wait for us: not here.
         cenote_rt::blocking(move || {
-            for node in std::iter::once(INodeNo::ROOT.0).chain(nodes) {
+            for node in nodes {
                 // A node that it does not know any more is as good as forgotten.
                 let _ = notifier.inval_inode(INodeNo(node), 0, 0);
             }
         })
         .await
     }
+}
+
+/// The kernel's numbers for everything that is mounted.
+///
+/// # Errors
+/// `Kind::Io`
+pub fn mounted_devices() -> Result<BTreeSet<Vec<u8>>> {
+    place::devices().map_err(|error| Error::new(Kind::Io, error))
 }
 
 /// What a program that is gone left at a place is detached. True if there was something.
@@ -324,6 +385,9 @@ mod tests {
         let options = MountOptions::parse("ro,nosuid,,allow_other,writeback").expect("known");
         assert!(options.is_read_only && options.nosuid && options.is_writeback);
         assert_eq!((options.allow_other, options.noexec), (Some(true), false));
+        let options = options.with("noatime,relatime,atime").expect("known");
+        let wanted = AccessTimes { has_atime: Some(true), is_relatime: Some(true) };
+        assert_eq!(options.access_times, wanted);
         let unknown = MountOptions::parse("rw,zoned").expect_err("unknown");
         assert_eq!(unknown.to_string(), "unknown mount option 'zoned'");
     }

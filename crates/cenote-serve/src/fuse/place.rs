@@ -3,6 +3,7 @@
 //! A program that ends without unmounting leaves a dead mount: everything below it fails with
 //! `ENOTCONN`. The next mount at the same place detaches it, if it was one of ours.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -149,6 +150,25 @@ pub(super) fn cut_off(at: &Path) -> Result<()> {
         let _ = std::fs::write(connection, "1");
     }
     Ok(())
+}
+
+/// Number of the device that the kernel has for what is mounted at a place.
+pub(super) fn device(at: &Path) -> Option<Vec<u8>> {
+    let table = std::fs::read(MOUNTS).ok()?;
+    fields_at(&table, at)?.get(2).map(|device| device.to_vec())
+}
+
+/// Numbers of the devices of everything that is mounted.
+///
+/// # Errors
+/// Those of reading the table.
+pub(super) fn devices() -> std::io::Result<BTreeSet<Vec<u8>>> {
+    let table = std::fs::read(MOUNTS)?;
+    let lines = table.split(|byte| *byte == b'\n');
+    Ok(lines
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(2))
+        .map(<[u8]>::to_vec)
+        .collect())
 }
 
 /// The file that ends a connection, which belongs to who has mounted.

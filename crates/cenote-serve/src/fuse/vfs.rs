@@ -16,6 +16,7 @@
 //! is believed for long; the control directory, which changes by commands, is asked each time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_fs::access::{Capabilities, Credentials};
@@ -25,6 +26,7 @@ use cenote_fs::mount::{Attributes, ReadDirPage, Seek, Space, WriteOptions, contr
 use cenote_fs::{FsError, Mount};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
+use super::MountOptions;
 use super::nodes::Nodes;
 use super::snapshots::{self, Place, Snapshots};
 
@@ -43,6 +45,8 @@ pub(super) struct Vfs {
     pub(super) snapshots: Snapshots,
     /// POSIX ACLs are the kernel's business too.
     pub(super) has_posix_acls: bool,
+    /// There are no extended attributes, whatever the property says.
+    has_no_xattrs: AtomicBool,
 }
 
 /// Somebody whom the kernel let through.
@@ -60,7 +64,21 @@ impl Vfs {
     pub(super) fn new(mount: Arc<Mount>) -> Self {
         let has_posix_acls = mount.facts().settings().acl_type == POSIX;
         let (nodes, snapshots) = (Nodes::default(), Snapshots::default());
-        Self { mount, nodes, snapshots, has_posix_acls }
+        Self { mount, nodes, snapshots, has_posix_acls, has_no_xattrs: AtomicBool::default() }
+    }
+
+    /// Goes by those options that the kernel does not know of.
+    pub(super) fn set(&self, options: &MountOptions) {
+        self.mount.set_access_times(options.access_times);
+        self.has_no_xattrs.store(options.has_no_xattrs, Ordering::Relaxed);
+    }
+
+    /// Refuses extended attributes where there are none.
+    pub(super) fn check_xattrs(&self) -> Result<()> {
+        if self.has_no_xattrs.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Unsupported, FsError::XattrsOff));
+        }
+        Ok(())
     }
 
     /// The object of a number of the kernel's, which is no node in a snapshot.
@@ -230,6 +248,7 @@ impl Vfs {
         node: u64,
         name: &[u8],
     ) -> Result<Vec<u8>> {
+        self.check_xattrs()?;
         match Place::of(node) {
             None => self.mount.xattr(cred, self.object(node), name).await,
             Some(place) => self.snapshots.xattr(&self.mount, place, name).await,
@@ -237,6 +256,9 @@ impl Vfs {
     }
 
     pub(super) async fn xattrs(&self, cred: &Credentials, node: u64) -> Result<Vec<Vec<u8>>> {
+        if self.check_xattrs().is_err() {
+            return Ok(Vec::new());
+        }
         match Place::of(node) {
             None => self.mount.xattrs(cred, self.object(node)).await,
             Some(place) => self.snapshots.xattrs(&self.mount, place, cred).await,

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cenote_cli::io::words;
 use cenote_cli::{Aside, CommandResult, Exit, MountWish};
 use cenote_fs::Mount;
 use cenote_pool::engine::Engine;
-use cenote_pool::props::{PropValue, dataset_property};
+use cenote_pool::props::{PropValue, Source, dataset_property};
 use cenote_pool::{Dataset, DatasetKind};
 use cenote_rt::{AsyncMutex, Kind};
 use cenote_serve::fuse::{self, FuseMount, MountOptions, Unmount};
@@ -73,11 +74,15 @@ struct Wanted {
     /// None for `none` and `legacy`.
     place: Option<PathBuf>,
     mountpoint: String,
+    /// Nobody has chosen the place for it.
+    is_by_default: bool,
     canmount: u64,
     /// Its key is not loaded.
     is_locked: bool,
     /// It may hide what is in its place.
     is_overlay: bool,
+    /// `atime` and `relatime`.
+    noting: [u64; 2],
     options: MountOptions,
 }
 
@@ -100,6 +105,22 @@ impl Mounts {
     /// How many snapshots are open because they were looked at below `.zfs`.
     pub(super) fn open_snapshots(&self) -> usize {
         self.state().mounted.values().map(|mounted| mounted.fuse.open_snapshots()).sum()
+    }
+
+    /// Takes down what others have unmounted. `devices` are all that are mounted.
+    pub(super) fn notice(&self, devices: &BTreeSet<Vec<u8>>) {
+        let mut gone = Vec::new();
+        self.state().mounted.retain(|object, mounted| {
+            let is_there = mounted.fuse.is_among(devices);
+            if !is_there {
+                gone.push((*object, mounted.wanted.dataset.clone()));
+            }
+            is_there
+        });
+        for (object, dataset) in gone {
+            self.engine.presence().unmounted(object);
+            log::info("unmounted by others", &[("dataset", &dataset)]);
+        }
     }
 
     /// What is mounted, by dataset, and where.
@@ -152,8 +173,11 @@ impl Mounts {
                 )));
             }
         };
-        if self.state().mounted.contains_key(&wanted.object) {
-            return Err(cannot("filesystem already mounted"));
+        let mounted = self.state().mounted.get(&wanted.object).cloned();
+        match (&mounted, wish.is_again) {
+            (Some(_), false) => return Err(cannot("filesystem already mounted")),
+            (None, true) => return Err(cannot("filesystem is not mounted")),
+            _ => {}
         }
         match (wanted.mountpoint.as_str(), &wish.place) {
             (_, Some(_)) => wanted.place.clone_from(&wish.place),
@@ -175,7 +199,10 @@ impl Mounts {
         let is_root = rustix::process::geteuid().is_root();
         (options.nosuid, options.nodev) = (options.nosuid || !is_root, options.nodev || !is_root);
         options.is_read_only |= self.engine.is_read_only();
-        self.start(&wanted, &options).await
+        match mounted {
+            Some(mounted) => self.give(&mounted, &wanted, options).await,
+            None => self.start(&wanted, &options).await,
+        }
     }
 
     /// Unmounts one file system.
@@ -245,11 +272,18 @@ impl Mounts {
         first(&failures)
     }
 
-    /// Unmounts everything, the deepest first.
+    /// Unmounts everything, the deepest first, and takes folders away that nobody has chosen.
     pub(super) async fn unmount_all(&self, is_forced: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
+        let mut places = Vec::new();
         for object in self.deepest_first() {
+            let mounted = self.state().mounted.get(&object).cloned();
             self.end(object, is_forced).await?;
+            places.extend(mounted.filter(|it| it.wanted.is_by_default));
+        }
+        for mounted in places {
+            // What is not empty was somebody's before.
+            let _ = std::fs::remove_dir(mounted.fuse.at());
         }
         Ok(())
     }
@@ -277,7 +311,7 @@ impl Mounts {
             // What was rolled back or destroyed answers nobody any more.
             let is_gone = now.is_none() || mounted.fuse.mount().head().is_gone();
             if let Some(now) = now.filter(|_| !is_gone) {
-                let refreshed = mounted.fuse.mount().refresh().await;
+                let refreshed = mounted.fuse.refresh().await;
                 failures.extend(refreshed.err().map(Exit::from));
                 if is_quiet {
                     self.note(now);
@@ -312,7 +346,14 @@ impl Mounts {
     /// Gives a mount that stays the options that properties have now.
     async fn adjust(&self, mounted: &Mounted, now: &Wanted) -> CommandResult {
         let (before, mut options) = (&mounted.wanted.options, mounted.options.clone());
-        if *before == now.options {
+        let given = &mut options.access_times;
+        for (index, given) in [&mut given.has_atime, &mut given.is_relatime].into_iter().enumerate()
+        {
+            if mounted.wanted.noting.get(index) != now.noting.get(index) {
+                *given = None;
+            }
+        }
+        if *before == now.options && options == mounted.options {
             self.note(now);
             return Ok(());
         }
@@ -326,8 +367,27 @@ impl Mounts {
         changed(before.nosuid, now.options.nosuid, &mut options.nosuid);
         changed(before.nodev, now.options.nodev, &mut options.nodev);
         changed(before.noexec, now.options.noexec, &mut options.noexec);
+        self.give(mounted, now, options).await
+    }
+
+    /// Gives a mount other options.
+    async fn give(&self, mounted: &Mounted, now: &Wanted, options: MountOptions) -> CommandResult {
         let dataset = &now.dataset;
-        match mounted.fuse.remount(&options).await {
+        if mounted.fuse.mount().is_opened_read_only() && !options.is_read_only {
+            // It cannot write: it is mounted again, if nobody uses it.
+            self.end(now.object, false).await?;
+            return self.start(now, &options).await;
+        }
+        let (access_times, has_no_xattrs) = (options.access_times, options.has_no_xattrs);
+        let before = mounted.options.clone();
+        let is_kernels = MountOptions { access_times, has_no_xattrs, ..before } != options;
+        let given = if is_kernels {
+            mounted.fuse.remount(&options).await
+        } else {
+            mounted.fuse.set(&options);
+            Ok(())
+        };
+        match given {
             Ok(()) => {
                 self.tell(now.object, &options);
                 if let Some(mounted) = self.state().mounted.get_mut(&now.object) {
@@ -349,12 +409,16 @@ impl Mounts {
 
     /// Has the properties show how something is mounted.
     fn tell(&self, object: u64, options: &MountOptions) {
-        let options = vec![
+        let (given, has_no_xattrs) = (options.access_times, options.has_no_xattrs);
+        let mut options = vec![
             ("readonly", u64::from(options.is_read_only)),
             ("setuid", u64::from(!options.nosuid)),
             ("devices", u64::from(!options.nodev)),
             ("exec", u64::from(!options.noexec)),
         ];
+        options.extend(has_no_xattrs.then_some(("xattr", 0)));
+        options.extend(given.has_atime.map(|is_on| ("atime", u64::from(is_on))));
+        options.extend(given.is_relatime.map(|is_on| ("relatime", u64::from(is_on))));
         self.engine.presence().mounted(object, options);
     }
 
@@ -370,7 +434,7 @@ impl Mounts {
             _ => {}
         }
         std::fs::create_dir_all(place).map_err(|error| {
-            not_there(&format!("failed to create mountpoint: {}", said(&error)))
+            not_there(&format!("failed to create mountpoint: {}", words(&error)))
         })?;
         let is_empty = || std::fs::read_dir(place).is_ok_and(|mut found| found.next().is_none());
         if !wanted.is_overlay && !is_empty() {
@@ -430,7 +494,8 @@ impl Mounts {
         objects.into_iter().rev().map(|(_, object)| object).collect()
     }
 
-    /// All file systems, each before those below it.
+    /// All file systems, in the order in which they are mounted: each before what has its place in
+    /// it.
     async fn wanted(&self) -> Result<Vec<Wanted>, Exit> {
         let view = self.engine.view().await?;
         let mut wanted = Vec::new();
@@ -443,13 +508,15 @@ impl Mounts {
                 wanted.push(self.wish(&dataset).await?);
             }
         }
+        wanted.sort_by(|one, other| one.place.cmp(&other.place));
         Ok(wanted)
     }
 
     async fn wish(&self, dataset: &Dataset) -> Result<Wanted, Exit> {
         let props = dataset.props().await?;
-        let mut numbers = [0; 6];
-        let names = ["canmount", "overlay", "readonly", "setuid", "devices", "exec"];
+        let mut numbers = [0; 8];
+        let names =
+            ["canmount", "overlay", "readonly", "setuid", "devices", "exec", "atime", "relatime"];
         for (number, name) in numbers.iter_mut().zip(names) {
             // What is set, not what a mount option makes of it.
             let property = dataset_property(name);
@@ -458,8 +525,12 @@ impl Mounts {
                 *number = value;
             }
         }
-        let [canmount, overlay, readonly, setuid, devices, exec] = numbers;
-        let mountpoint = match props.get("mountpoint").await?.map(|row| row.value) {
+        let [canmount, overlay, readonly, setuid, devices, exec, noting @ ..] = numbers;
+        let row = props.get("mountpoint").await?;
+        let is_by_default = row
+            .as_ref()
+            .is_some_and(|row| matches!(row.source, Source::Default | Source::Inherited(_)));
+        let mountpoint = match row.map(|row| row.value) {
             Some(PropValue::Text(text)) => text,
             _ => "none".to_owned(),
         };
@@ -474,8 +545,10 @@ impl Mounts {
             dataset: dataset.name().to_owned(),
             place,
             mountpoint,
+            is_by_default,
             canmount,
             is_overlay: overlay == 1,
+            noting,
             is_locked,
             options: MountOptions {
                 is_read_only: readonly == 1 || self.engine.is_read_only(),
@@ -514,10 +587,4 @@ impl Wanted {
 fn first(failures: &[Exit]) -> CommandResult {
     let texts: Vec<String> = failures.iter().map(Exit::message).collect();
     if texts.is_empty() { Ok(()) } else { Err(Exit::failed(texts.join("\n"))) }
-}
-
-/// The system's words without its number.
-fn said(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

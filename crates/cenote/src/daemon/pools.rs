@@ -16,6 +16,7 @@ use cenote_pool::engine::{Engine, EventLog};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
 use cenote_rt::BoxFuture;
+use cenote_serve::fuse;
 use cenote_serve::nbd::Exports;
 
 use super::exports::Volumes;
@@ -187,6 +188,15 @@ impl Pools {
             let _ = writeln!(text, "export  {name}  {count} in use");
         }
         text
+    }
+
+    /// Takes down what others have unmounted.
+    pub(super) fn notice(&self) {
+        let Ok(devices) = fuse::mounted_devices() else { return };
+        let held: Vec<Held> = self.lock().values().cloned().collect();
+        for held in held {
+            held.mounts.notice(&devices);
+        }
     }
 
     /// The pools whose volumes are offered.

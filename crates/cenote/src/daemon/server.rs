@@ -85,6 +85,7 @@ fn command(stream: &UnixStream, runtime: &Runtime, pools: &Arc<Pools>) -> std::i
             return i32::from(write!(out, "{report}").is_err());
         }
         let mut io = Io { out: &mut out, err: &mut err };
+        runtime.lend(|| pools.notice());
         runtime.lend(|| cenote_cli::run_for(&session, &args, &mut io))
     });
     let status = if is_stop { Ok(0) } else { std::panic::catch_unwind(run) };

@@ -106,6 +106,142 @@ fn options_of_mounts_go_before_properties() {
 }
 
 #[test]
+fn what_is_mounted_takes_other_options() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-again");
+    house.create(&house.text("at"));
+    let told = |name: &str| house.run(&format!("zfs get -H -o value,source {name} t"));
+    assert_eq!(told("atime"), "on\tdefault\n");
+    house.run("zfs mount -o remount,noatime t");
+    assert_eq!(told("atime"), "off\ttemporary\n");
+    let file = house.path("at/file");
+    fs::write(&file, "kept").unwrap();
+    let read = || {
+        assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+        let found = fs::metadata(&file).unwrap();
+        (found.atime(), found.atime_nsec())
+    };
+    let first = read();
+    house.run("zfs unmount t");
+    house.run("zfs mount -o noatime t");
+    assert_eq!(read(), first, "nothing is noted");
+    // What is set counts again.
+    house.run("zfs set atime=on relatime=off t");
+    assert_eq!(told("atime"), "on\tlocal\n");
+    house.run("zfs mount -o remount,ro t");
+    assert_eq!(told("readonly"), "on\ttemporary\n");
+    assert!(fs::write(&file, "lost").is_err());
+    house.run("zfs mount -o remount,rw t");
+    fs::write(&file, "kept").unwrap();
+    // Mounted for reading, it is opened anew for writing.
+    house.run("zfs unmount t");
+    house.run("zfs mount -o ro t");
+    assert!(fs::write(&file, "lost").is_err());
+    house.run("zfs mount -o remount,rw t");
+    fs::write(&file, "kept").unwrap();
+    house.run("zfs unmount t");
+    let (_, said) = house.fails("zfs mount -o remount,ro t");
+    assert_eq!(said, "cannot mount 't': filesystem is not mounted\n");
+}
+
+/// `umount` tells nobody, and yet it is known.
+#[test]
+fn what_others_unmount_is_not_mounted() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-others");
+    house.create(&house.text("at"));
+    fs::write(house.path("at/file"), "kept").unwrap();
+    let unmount = |how: &[&str]| {
+        let mut command = if is_root() {
+            std::process::Command::new("umount")
+        } else {
+            let mut command = std::process::Command::new("fusermount3");
+            command.arg("-u");
+            command
+        };
+        succeeds(command.args(how).arg(house.path("at")));
+    };
+    for _ in 0..5 {
+        unmount(&[]);
+        assert_eq!(house.run("zfs get -H -o value mounted t"), "no\n");
+        house.run("zfs mount -o noxattr t");
+        assert_eq!(house.run("zfs get -H -o value mounted,xattr t"), "yes\noff\n");
+        assert!(
+            rustix::fs::setxattr(
+                house.path("at/file"),
+                "user.name",
+                b"value",
+                rustix::fs::XattrFlags::empty()
+            )
+            .is_err()
+        );
+    }
+    // Out of sight, but somebody has a file open.
+    let open = fs::File::open(house.path("at/file")).unwrap();
+    unmount(&[if is_root() { "-l" } else { "-z" }]);
+    house.run("zfs mount t");
+    assert_eq!(fs::read_to_string(house.path("at/file")).unwrap(), "kept");
+    assert_eq!(std::io::read_to_string(open).unwrap(), "kept");
+}
+
+/// A child may have its place above its parent's.
+#[test]
+fn each_is_mounted_before_what_has_its_place_in_it() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-order");
+    house.create("none");
+    let at = house.text("at");
+    house.run(&format!("zfs create -u -o mountpoint={at}/in/side t/a"));
+    house.run(&format!("zfs create -u -o mountpoint={at}/in t/a/b"));
+    house.run(&format!("zfs create -u -o mountpoint={at} t/a/b/c"));
+    let all = "yes\nyes\nyes\n";
+    let mounted = || house.run("zfs get -H -o value mounted t/a t/a/b t/a/b/c");
+    house.run("zfs mount -a");
+    assert_eq!(mounted(), all);
+    fs::write(house.path("at/in/side/file"), "a").unwrap();
+    house.run("zfs unmount -a");
+    house.run("zfs mount -R t/a/b t/a");
+    assert_eq!(mounted(), all);
+    assert_eq!(fs::read_to_string(house.path("at/in/side/file")).unwrap(), "a");
+    house.run("zpool export t");
+    house.run(&format!("zpool import -d {} t", house.text("pool")));
+    assert_eq!(mounted(), all);
+    assert_eq!(fs::read_to_string(house.path("at/in/side/file")).unwrap(), "a");
+}
+
+#[test]
+fn mount_finds_what_it_is_to_mount() {
+    if !has_fuse() || !is_root() {
+        return;
+    }
+    let house = House::new("mounts-helper");
+    house.create("none");
+    let (at, device) = (house.text("at"), house.text("pool/d1"));
+    fs::create_dir(&at).unwrap();
+    house.run("zfs set -u mountpoint=legacy t");
+    for words in [
+        vec![device.as_str(), &at],
+        vec!["-s", "-o", "sideways,ro", "t", &at],
+        vec!["-v", "-o", "zfsutil", "t", &at],
+    ] {
+        let done = mount_helper(&house, &words);
+        assert!(done.status.success(), "{words:?}: {done:?}");
+        assert_eq!(house.run("zfs get -H -o value mounted t"), "yes\n", "{words:?}");
+        house.run("zfs unmount t");
+    }
+    for words in [vec!["-o", "sideways", "t", &at], vec!["/dev/null", &at], vec!["t", "/dev/null"]]
+    {
+        assert!(!mount_helper(&house, &words).status.success(), "{words:?}");
+    }
+}
+
+#[test]
 fn properties_reach_what_is_mounted() {
     if !has_fuse() {
         return;

@@ -136,8 +136,13 @@ fn snapshots_are_directories_of_what_is_mounted() {
     assert_eq!(house.run("zfs list -H -o name -t snapshot"), "t@three\n");
     assert_eq!(names(&zfs.join("snapshot")), ["three"]);
 
-    house.run("zfs set snapdir=visible t");
-    fs::write(at.join("last"), b"").unwrap();
-    assert_eq!(names(&at), [".zfs", "d", "hole", "last", "restored"]);
+    for (snapdir, wanted) in [
+        ("hidden", &["d", "hole", "restored"][..]),
+        ("visible", &[".zfs", "d", "hole", "restored"]),
+        ("hidden", &["d", "hole", "restored"]),
+    ] {
+        house.run(&format!("zfs set snapdir={snapdir} t"));
+        assert_eq!(names(&at), wanted, "{snapdir}");
+    }
     house.run("zpool destroy t");
 }
