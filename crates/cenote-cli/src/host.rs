@@ -27,6 +27,10 @@ pub trait Host: Send + Sync {
     /// Takes a pool that was created or imported, and shows what it holds.
     fn take(&self, engine: Arc<Engine>, how: Taken) -> BoxFuture<'_, CommandResult>;
 
+    /// Remembers a pool elsewhere from now on: as [`Taken::cache_file`].
+    fn remember<'a>(&'a self, pool: &'a str, file: Option<PathBuf>)
+    -> BoxFuture<'a, CommandResult>;
+
     /// Shows nothing of a pool any more, and forgets it. Who asked closes it; `deed` is what he
     /// does with it.
     fn release<'a>(

@@ -3,6 +3,7 @@
 //! A native nvlist with a list per pool, by name. What is asked of it here is which pools there
 //! are and where their devices were; the configs themselves come from the labels.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,13 @@ pub struct Cached {
     pub guids: Vec<u64>,
     /// Their devices.
     pub paths: Vec<PathBuf>,
+}
+
+impl Cached {
+    /// Where the devices were: they may be there under other names.
+    pub(crate) fn folders(&self) -> BTreeSet<&Path> {
+        self.paths.iter().map(|path| folder(path)).collect()
+    }
 }
 
 /// Reads a cache file.
@@ -59,8 +67,13 @@ pub fn remove(file: &Path, pool: &str) -> std::io::Result<()> {
 
 fn change(file: &Path, edit: impl FnOnce(&mut NvList)) -> std::io::Result<()> {
     let mut list = known(file)?;
+    let encode = |list: &NvList| list.encode(Encoding::Native(Endian::Little));
+    let before = encode(&list);
     edit(&mut list);
-    let bytes = list.encode(Encoding::Native(Endian::Little));
+    let bytes = encode(&list);
+    if bytes == before {
+        return Ok(());
+    }
     // In place of the old one at once: nobody finds half of it.
     let new =
         PathBuf::from([file.as_os_str(), OsStr::new(".tmp")].into_iter().collect::<OsString>());

@@ -140,6 +140,13 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
         source.pool(name).await?;
         let mut wanted = Wanted::default();
         wanted.add(property, value, false).map_err(|why| cannot(&why))?;
+        if wanted.altroot.is_some() {
+            let why = "can only be set during pool creation or import";
+            return Err(cannot(&format!("property '{property}' {why}")));
+        }
+        if let (Some(session), "cachefile") = (&source.session, property) {
+            session.host.remember(name, wanted.cache_file(false)).await?;
+        }
         let is_transient = columns::lookup(POOL_PROPERTIES, property).is_some()
             && pool_property(property).is_some()
             && wanted.settings.is_empty();

@@ -1,6 +1,7 @@
 //! `zpool create` and `zpool add`.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_device::Device;
@@ -23,7 +24,7 @@ use super::redundancy;
 use super::setting::Wanted;
 use crate::getopt::{self, Long, Parsed};
 use crate::host::Taken;
-use crate::io::{CommandResult, Exit, Io};
+use crate::io::{CommandResult, Exit, Io, words};
 use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{After, Writer, command_line, owners};
@@ -66,25 +67,32 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         if !options.force {
             devices.check_redundancy(&layout)?;
         }
+        let altroot = parsed.value('R').or(options.pool.altroot.as_deref());
+        let altroot = altroot.map(|folder| source.path(folder));
+        let shown = parsed.value('t').unwrap_or(name);
+        if source.session.is_some() {
+            check_mount_point(name, &options, altroot.as_deref())?;
+        }
         if parsed.has('n') {
             let preview = layout.preview(name, &BTreeMap::new());
             write!(io.out, "would create '{name}' with the following layout:\n\n{preview}")?;
             return Ok(());
         }
-        check_absent(source, name, &devices).await?;
+        check_absent(source, shown, &devices).await?;
         devices.check_each(&cannot)?;
         if !source.has_pools() {
             let text = "a pool is made with 'zpool --embedded' only";
             return Err(Exit::failed(format!("{cannot}: {text}")));
         }
-        let how = Taken {
-            altroot: parsed.value('R').map(|folder| source.path(folder)),
-            ..Taken::default()
-        };
+        let cache_file = options.pool.cache_file(parsed.has('t'));
+        let how = Taken { altroot, cache_file, ..Taken::default() };
         let engine = create(name, &layout, devices, &options).await?;
+        if shown != name {
+            engine.go_by(shown);
+        }
         let done = After::taken(source, how);
         let writer = Writer::of(source, engine, After::Rest, done).await?;
-        match set_up(writer.engine(), name, &options).await {
+        match set_up(writer.engine(), shown, &options).await {
             Ok(()) => writer.carry_out(Some(&line), io, async |_, _| Ok(())).await,
             Err(error) => {
                 // Nobody gets a pool that is not as it was asked for.
@@ -126,6 +134,29 @@ fn options(parsed: &Parsed) -> Result<Options, Exit> {
         outcome.map_err(|why| unusable(name, is_pool, &why))?;
     }
     Ok(options)
+}
+
+/// Refuses a folder for the root file system in which there is something.
+fn check_mount_point(name: &str, options: &Options, altroot: Option<&Path>) -> CommandResult {
+    let wanted = options.root.iter().find(|(property, _)| property == "mountpoint");
+    let wanted = match wanted.and_then(|(_, value)| value.as_str()) {
+        Some("none" | "legacy") => return Ok(()),
+        Some(folder) => folder.to_owned(),
+        None => format!("/{name}"),
+    };
+    let folder = match altroot {
+        Some(root) => root.join(wanted.trim_start_matches('/')),
+        None => PathBuf::from(wanted),
+    };
+    let is_empty = std::fs::read_dir(&folder).map(|mut found| found.next().is_none());
+    let why = match is_empty {
+        Ok(true) => return Ok(()),
+        Ok(false) => "exists and is not empty".to_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => format!(": {}", words(&error)),
+    };
+    let how = "use '-m' option to provide a different default";
+    Err(Exit::failed(format!("mountpoint '{}' {why}\n{how}", folder.display())))
 }
 
 /// What is said of a property that cannot be.

@@ -5,7 +5,6 @@
 //! every command may open it. Nobody keeps it open meanwhile; a pool that is to be there read-only
 //! or without a trace would need that, and is checked as an import checks it, and refused.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_ondisk::config::PoolState;
@@ -46,7 +45,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     }
     let cached = parsed.value('c').map(|file| cache::read(&source.path(file))).transpose()?;
     if let Some(cached) = &cached {
-        source.paths = cached.paths.iter().map(|path| path.to_string_lossy().into()).collect();
+        source.paths =
+            cached.folders().into_iter().map(|path| path.to_string_lossy().into()).collect();
     }
     // A directory that is not there holds no pools.
     let is_elsewhere = cached.is_some() || !source.paths.is_empty();
@@ -152,10 +152,7 @@ async fn show(candidate: &Candidate, status: &PoolStatus, io: &mut Io<'_>) -> Co
     if let Some(text) = import_text::status(status.reason) {
         out!(io, "{indent}status: {}", break_line(&text))?;
         for feature in unsupported(candidate, status.reason).await {
-            match feature.description.as_str() {
-                "" => out!(io, "\t{}", feature.guid)?,
-                description => out!(io, "\t{} ({description})", feature.guid)?,
-            }
+            out!(io, "\t{}", feature.described())?;
         }
     }
     let host = (facts.hostname.as_deref().unwrap_or("<unknown>"), facts.hostid);
@@ -318,8 +315,9 @@ async fn take(
             set.map_err(|why| Exit::failed(format!("cannot import '{name}': {why}")))?;
         }
     }
-    let file = cache_file(parsed).filter(|file| !matches!(*file, "none" | ""));
-    let file = file.map(|file| source.path(file));
+    let altroot = parsed.value('R').or(wanted.altroot.as_deref());
+    let cache_file = wanted.cache_file(parsed.has('t'));
+    let file = cache_file.clone().filter(|file| !file.as_os_str().is_empty());
     let not_known =
         |error: std::io::Error| Exit::cannot("import", name, format!("cachefile: {error}"));
     if let Some(file) = &file {
@@ -336,21 +334,15 @@ async fn take(
     };
     let engine = match opened {
         Ok(engine) => engine,
-        Err(error) => return Err(import_failure::of(candidate, &options, &error).await),
+        Err(error) => return Err(import_failure::of(candidate, &options, &error, io).await),
     };
     let is_temporary = is_read_only || parsed.has('t');
     if let Some(new_name) = new_name.filter(|_| is_temporary) {
         engine.go_by(new_name);
     }
     let how = Taken {
-        altroot: parsed.value('R').map(|folder| source.path(folder)),
-        cache_file: match cache_file(parsed) {
-            Some("none" | "") => Some(PathBuf::new()),
-            Some(file) => Some(source.path(file)),
-            // Its name would not be found again.
-            None if parsed.has('t') => Some(PathBuf::new()),
-            None => None,
-        },
+        altroot: altroot.map(|folder| source.path(folder)),
+        cache_file,
         is_unmounted: parsed.has('N'),
     };
     let done = After::taken(source, how);
@@ -377,13 +369,6 @@ async fn take(
         Ok(())
     };
     writer.carry_out(Some(line), io, work).await
-}
-
-/// The file that is to know of the pool, "none" or nothing for none.
-fn cache_file(parsed: &Parsed) -> Option<&str> {
-    let properties = parsed.values('o').filter_map(|text| text.split_once('='));
-    let last = properties.filter(|(name, _)| *name == "cachefile").last();
-    last.map(|(_, file)| file)
 }
 
 /// How a pool is opened for an import.
@@ -479,12 +464,12 @@ async fn import_one(scan: &Scan, name: &str, parsed: &Parsed, io: &mut Io<'_>) -
     let options = options(parsed);
     let pool = match Pool::open(candidate, &options).await {
         Ok(pool) => pool,
-        Err(error) => return Err(import_failure::of(candidate, &options, &error).await),
+        Err(error) => return Err(import_failure::of(candidate, &options, &error, io).await),
     };
     let unwritable = pool.features().unwritable();
     if !is_read_only(parsed) && !unwritable.is_empty() {
         let error = OpenError::ReadOnlyFeatures(unwritable).into();
-        return Err(import_failure::of(candidate, &options, &error).await);
+        return Err(import_failure::of(candidate, &options, &error, io).await);
     }
     if parsed.has('n') {
         if let Some(rewound) = rewound(candidate, &options).await {

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use cenote_pool::engine::{CheckpointError, EngineError};
-use cenote_pool::features::UnknownFeature;
 use cenote_pool::import::Host;
 use cenote_pool::pool::Rewind;
 use cenote_pool::status::examine;
@@ -12,11 +11,18 @@ use cenote_rt::Error;
 
 use super::import::{loss_text, rewound};
 use super::names::Names;
-use crate::io::Exit;
+use crate::io::{CommandResult, Exit, Io};
+use crate::out;
 use crate::zfs::value;
 
-/// What is said of it, and what may help.
-pub(super) async fn of(candidate: &Candidate, options: &OpenOptions, error: &Error) -> Exit {
+/// What is said of it, and what may help; which features are not known is told to whoever reads
+/// the output.
+pub(super) async fn of(
+    candidate: &Candidate,
+    options: &OpenOptions,
+    error: &Error,
+    io: &mut Io<'_>,
+) -> Exit {
     let name = candidate.name();
     if let Some(cause) = error.cause::<CheckpointError>() {
         return Exit::failed(format!("cannot import '{name}': {cause}"));
@@ -27,6 +33,9 @@ pub(super) async fn of(candidate: &Candidate, options: &OpenOptions, error: &Err
         ));
     }
     let cause = error.cause::<OpenError>();
+    if let Err(exit) = list_features(cause, io) {
+        return exit;
+    }
     let text = refusal(candidate, cause, &error.to_string());
     Exit::failed(match cause {
         Some(OpenError::MissingLog(log)) => format!("{}\n{text}", missing(candidate, *log).await),
@@ -107,14 +116,9 @@ fn refusal(candidate: &Candidate, cause: Option<&OpenError>, text: &str) -> Stri
             "Cannot import '{name}': pool has the multihost property on and the\n\
              system's hostid is not set. Set a unique hostid with the zgenhostid(8) command."
         ),
-        Some(OpenError::UnsupportedFeatures(features)) => {
-            format!("cannot import '{name}': unsupported version or feature{}", listed(features))
+        Some(OpenError::UnsupportedFeatures(_) | OpenError::ReadOnlyFeatures(_)) => {
+            format!("cannot import '{name}': unsupported version or feature")
         }
-        Some(OpenError::ReadOnlyFeatures(features)) => format!(
-            "cannot import '{name}': unsupported version or feature{}\n\
-             The pool can be imported using '-o readonly=on'.",
-            listed(features)
-        ),
         Some(OpenError::MissingVdevs(_) | OpenError::MissingLog(_) | OpenError::GuidSum { .. }) => {
             format!("cannot import '{name}': one or more devices is currently unavailable")
         }
@@ -122,7 +126,20 @@ fn refusal(candidate: &Candidate, cause: Option<&OpenError>, text: &str) -> Stri
     }
 }
 
-fn listed(features: &[UnknownFeature]) -> String {
-    let guids = features.iter().flat_map(|feature| ["\n\t", &feature.guid]);
-    guids.collect()
+/// Prints the features for the sake of which a pool is refused.
+fn list_features(cause: Option<&OpenError>, io: &mut Io<'_>) -> CommandResult {
+    let (features, is_readable) = match cause {
+        Some(OpenError::UnsupportedFeatures(features)) => (features, false),
+        Some(OpenError::ReadOnlyFeatures(features)) => (features, true),
+        _ => return Ok(()),
+    };
+    out!(io, "This pool uses the following feature(s) not supported by this system:")?;
+    for feature in features {
+        out!(io, "\t{}", feature.described())?;
+    }
+    if is_readable {
+        out!(io, "All unsupported features are only required for writing to the pool.")?;
+        out!(io, "The pool can be imported using '-o readonly=on'.")?;
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Values of pool properties and features as they are typed (spec 01 §11, §12).
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use cenote_pool::engine::admin::PoolSetting;
 use cenote_pool::features::{self, compat};
@@ -23,6 +24,9 @@ pub(crate) struct Wanted {
     pub(crate) settings: Vec<PoolSetting>,
     /// Sectors of the vdevs, if they are told.
     pub(crate) ashift: Option<u64>,
+    /// Below which folder it mounts, and where it is remembered: as long as it is imported.
+    pub(crate) altroot: Option<String>,
+    cache_file: Option<String>,
     /// Feature sets.
     pub(crate) compatibility: Option<String>,
     /// Features that are to be enabled or are not to be.
@@ -52,8 +56,19 @@ impl Wanted {
             return Err(format!("'{name}' is readonly"));
         }
         match name {
-            // They hold as long as the pool is imported, which here is a command.
-            "altroot" | "cachefile" => return Ok(()),
+            "altroot" => {
+                self.altroot = Some(text.to_owned());
+                return Ok(());
+            }
+            "cachefile" if !matches!(text, "" | "none") && !text.starts_with('/') => {
+                return Err(format!(
+                    "property '{name}' must be empty, an absolute path, or 'none'"
+                ));
+            }
+            "cachefile" => {
+                self.cache_file = Some(text.to_owned());
+                return Ok(());
+            }
             "readonly" if is_new => return Err("'readonly' cannot be set at creation".to_owned()),
             "readonly" => {
                 return Err(format!("property '{name}' can only be set at import time"));
@@ -95,6 +110,17 @@ impl Wanted {
         }
         self.settings.push(PoolSetting::Property(name, value));
         Ok(())
+    }
+
+    /// Where the pool is remembered if that is not where all are; empty for nowhere. With
+    /// `is_renamed` it goes by a name under which it would not be found again.
+    pub(crate) fn cache_file(&self, is_renamed: bool) -> Option<PathBuf> {
+        match self.cache_file.as_deref() {
+            Some("none") => Some(PathBuf::new()),
+            Some("") => None,
+            Some(file) => Some(PathBuf::from(file)),
+            None => is_renamed.then(PathBuf::new),
+        }
     }
 
     fn add_feature(&mut self, name: &str, text: &str, is_new: bool) -> Result<(), String> {
@@ -183,6 +209,7 @@ mod tests {
             ("size", "1", "'size' is readonly"),
             ("autotrim", "x", "'autotrim' must be one of 'on | off'"),
             ("nosuch", "1", "invalid property 'nosuch'"),
+            ("cachefile", "x", "property 'cachefile' must be empty, an absolute path, or 'none'"),
         ] {
             assert_eq!(wanted.add(name, text, true), Err(want.to_owned()));
         }

@@ -69,6 +69,17 @@ pub struct UnknownFeature {
     pub entry: FeatureEntry,
 }
 
+impl UnknownFeature {
+    /// Its name, and what it does if that is known.
+    #[must_use]
+    pub fn described(&self) -> String {
+        match self.description.as_str() {
+            "" => self.guid.clone(),
+            description => format!("{} ({description})", self.guid),
+        }
+    }
+}
+
 /// The features of a pool, by name on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FeatureTable {

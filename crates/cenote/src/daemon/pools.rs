@@ -5,12 +5,14 @@
 //! finds the pool again. A pool that cannot be opened when it starts stays in the file.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
 use std::fmt::{Display, Write as _};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use cenote_cli::cache_file;
+use cenote_cli::cache_file::{self, Cached};
 use cenote_cli::{Aside, CommandResult, Exit, Host, MountWish, Taken};
 use cenote_pool::engine::{Engine, EventLog};
 use cenote_pool::import::{self, Candidate};
@@ -73,14 +75,7 @@ impl Pools {
             return pools;
         }
         match cache_file::read(&file) {
-            Ok(known) => {
-                let scan = import::scan(&ScanOptions { paths: known.paths }).await;
-                let found = scan.map(|scan| scan.candidates).unwrap_or_default();
-                for guid in known.guids {
-                    let candidate = found.iter().find(|candidate| candidate.guid() == guid);
-                    pools.open_again(guid, candidate).await;
-                }
-            }
+            Ok(known) => pools.open_known(known).await,
             Err(exit) => log::log(
                 Level::Error,
                 "cache file not read",
@@ -88,6 +83,30 @@ impl Pools {
             ),
         }
         pools
+    }
+
+    /// Opens the pools of a cache file. Devices may be files in what another of them mounts: what
+    /// is not found at first is looked for again as long as some are.
+    async fn open_known(&self, known: Cached) {
+        let options = ScanOptions { paths: known.paths };
+        let mut left = known.guids;
+        while !left.is_empty() {
+            let scan = import::scan(&options).await;
+            let found = scan.map(|scan| scan.candidates).unwrap_or_default();
+            let candidate = |guid: u64| found.iter().find(|candidate| candidate.guid() == guid);
+            let (there, absent): (Vec<u64>, Vec<u64>) =
+                left.into_iter().partition(|guid| candidate(*guid).is_some());
+            for candidate in there.iter().filter_map(|guid| candidate(*guid)) {
+                self.open_again(candidate).await;
+            }
+            left = absent;
+            if there.is_empty() {
+                break;
+            }
+        }
+        for guid in left {
+            log::warn("pool not found", &[("guid", &guid)]);
+        }
     }
 
     /// Lets others watch.
@@ -103,11 +122,7 @@ impl Pools {
         gone.push_back(Arc::clone(engine.events()));
     }
 
-    async fn open_again(&self, guid: u64, candidate: Option<&Candidate>) {
-        let Some(candidate) = candidate else {
-            log::warn("pool not found", &[("guid", &guid)]);
-            return;
-        };
+    async fn open_again(&self, candidate: &Candidate) {
         let options = OpenOptions { host: Some(import::Host::current()), ..OpenOptions::default() };
         let opened = async {
             let engine = Engine::open(candidate, &options).await?;
@@ -135,8 +150,15 @@ impl Pools {
         if let Some(watch) = self.watch.get() {
             watch.stop();
         }
-        let open = std::mem::take(&mut *self.lock());
-        for (name, held) in open {
+        let mut open: Vec<_> = std::mem::take(&mut *self.lock()).into_iter().collect();
+        while !open.is_empty() {
+            // One whose devices are in what another mounts goes before that.
+            let is_last = |(index, (_, held)): (usize, &(String, Held))| {
+                let others = open.iter().enumerate().filter(move |(other, _)| *other != index);
+                others.map(|(_, (_, other))| other).all(|other| !other.is_within(held))
+            };
+            let next = open.iter().enumerate().position(is_last).unwrap_or(0);
+            let (name, held) = open.remove(next);
             held.mounts.leave().await;
             if let Err(error) = held.engine.rest().await {
                 log::warn("pool not left in order", &[("pool", &name), ("cause", &error)]);
@@ -228,28 +250,31 @@ impl Pools {
         }
         let presence = engine.presence();
         presence.set_altroot(how.altroot.as_deref().and_then(Path::to_str));
-        let is_default = how.cache_file.as_ref().is_none_or(|file| *file == self.place.pools());
-        let remembered = match how.cache_file {
-            // As OpenZFS has it: what is there for reading, or elsewhere, is not remembered.
-            _ if engine.is_read_only() => None,
-            Some(file) => Some(file).filter(|file| !file.as_os_str().is_empty()),
-            None if how.altroot.is_some() => None,
-            None => Some(self.place.pools()),
-        };
-        if !is_default || how.altroot.is_some() {
-            let file = remembered.as_deref().and_then(Path::to_str);
-            presence.set_cache_file(Some(file.unwrap_or("none")));
-        }
-        if let Some(file) = &remembered {
-            let (name, list) = engine.config_list();
-            cache_file::write(file, &name, list)?;
-        }
+        let remembered = self.memory_of(&engine, how.cache_file);
         drop(cenote_rt::spawn(log::follow(Arc::clone(engine.events()))));
         let mounts = Arc::new(Mounts::new(&engine));
         let is_leaving = Arc::default();
         let held = Held { engine, mounts: Arc::clone(&mounts), remembered, is_leaving };
+        held.note()?;
         self.lock().insert(name, held);
         if how.is_unmounted { Ok(()) } else { mounts.mount_all().await }
+    }
+
+    /// The file in which a pool is remembered, which its properties tell.
+    fn memory_of(&self, engine: &Engine, wanted: Option<PathBuf>) -> Option<PathBuf> {
+        let presence = engine.presence();
+        let is_elsewhere = presence.altroot().is_some();
+        let is_default = wanted.as_ref().is_none_or(|file| *file == self.place.pools());
+        let remembered = match wanted {
+            // As OpenZFS has it: what is there for reading, or elsewhere, is not remembered.
+            _ if engine.is_read_only() => None,
+            Some(file) => Some(file).filter(|file| !file.as_os_str().is_empty()),
+            None if is_elsewhere => None,
+            None => Some(self.place.pools()),
+        };
+        let told = remembered.as_deref().and_then(Path::to_str).unwrap_or("none");
+        presence.set_cache_file((!is_default || is_elsewhere).then_some(told));
+        remembered
     }
 
     async fn let_go(&self, name: &str, deed: &str, is_forced: bool) -> CommandResult {
@@ -276,6 +301,28 @@ impl Pools {
     }
 }
 
+impl Held {
+    /// Whether a device of it is a file in what the other pool has mounted.
+    fn is_within(&self, other: &Self) -> bool {
+        let places = other.mounts.list();
+        let root = self.engine.vdev_config();
+        let mut paths = root.leaves().filter_map(|leaf| leaf.leaf.path.as_ref());
+        paths.any(|path| {
+            let path = Path::new(OsStr::from_bytes(path.as_bytes()));
+            places.iter().any(|(_, at)| path.starts_with(at))
+        })
+    }
+
+    /// Has the file in which it is remembered say how it is now.
+    fn note(&self) -> CommandResult {
+        if let Some(file) = &self.remembered {
+            let (name, list) = self.engine.config_list();
+            cache_file::write(file, &name, list)?;
+        }
+        Ok(())
+    }
+}
+
 impl Host for Pools {
     fn pools(&self) -> Vec<Arc<Engine>> {
         self.lock().values().map(|held| Arc::clone(&held.engine)).collect()
@@ -283,6 +330,23 @@ impl Host for Pools {
 
     fn take(&self, engine: Arc<Engine>, how: Taken) -> BoxFuture<'_, CommandResult> {
         Box::pin(self.hold(engine, how))
+    }
+
+    fn remember<'a>(
+        &'a self,
+        pool: &'a str,
+        file: Option<PathBuf>,
+    ) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move {
+            let held = self.held(pool)?;
+            let now = Held { remembered: self.memory_of(&held.engine, file), ..held.clone() };
+            now.note()?;
+            self.lock().insert(pool.to_owned(), now.clone());
+            match held.remembered.filter(|file| Some(file) != now.remembered.as_ref()) {
+                Some(file) => Ok(cache_file::remove(&file, pool)?),
+                None => Ok(()),
+            }
+        })
     }
 
     fn release<'a>(
@@ -295,7 +359,17 @@ impl Host for Pools {
     }
 
     fn follow<'a>(&'a self, pool: &'a str, is_quiet: bool) -> BoxFuture<'a, CommandResult> {
-        Box::pin(async move { self.held(pool)?.mounts.follow(is_quiet).await })
+        Box::pin(async move {
+            let held = self.held(pool)?;
+            if let Err(exit) = held.note() {
+                // What was done is done.
+                log::warn(
+                    "pool not remembered as it is",
+                    &[("pool", &pool), ("cause", &exit.message())],
+                );
+            }
+            held.mounts.follow(is_quiet).await
+        })
     }
 
     fn mount<'a>(&'a self, dataset: &'a str, wish: &'a MountWish) -> BoxFuture<'a, CommandResult> {

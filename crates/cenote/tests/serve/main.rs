@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod allow;
+mod created;
 mod daemon;
 mod exports;
 mod fuse;

@@ -1,0 +1,114 @@
+//! Pools that the daemon makes: where they mount, what they go by, where they are remembered.
+
+use std::fs;
+
+use crate::daemon::{House, has_fuse};
+
+#[test]
+fn a_pool_mounts_on_nothing_that_is_there() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("created-place");
+    let (at, device) = (house.text("at"), house.text("pool/d0"));
+    fs::create_dir_all(house.path("at/inside")).unwrap();
+    let taken = format!(
+        "mountpoint '{at}' exists and is not empty\nuse '-m' option to provide a different default\n"
+    );
+    for how in [format!("-m {at}"), format!("-O mountpoint={at}"), format!("-n -m {at}")] {
+        let line = format!("zpool create {how} t {device}");
+        assert_eq!(house.fails(&line), (1, taken.clone()), "{line}");
+    }
+    assert_eq!(house.run("zpool list"), "no pools available\n");
+    // Below another root the folder is another one; one that nobody has chosen goes with the pool.
+    let root = house.text("root");
+    house.run(&format!("zpool create -R {root} t {device}"));
+    assert_eq!(house.run("zfs get -H -o value mountpoint,mounted t"), format!("{root}/t\nyes\n"));
+    house.run("zfs create t/a");
+    house.run("zpool destroy t");
+    assert!(house.path("root").exists() && !house.path("root/t").exists());
+    house.run(&format!("zpool create -o altroot={root} -m {at} t {device}"));
+    assert_eq!(house.run("zpool get -H -o value altroot,cachefile t"), format!("{root}\nnone\n"));
+    assert_eq!(house.run("zfs get -H -o value mountpoint,mounted t"), format!("{root}{at}\nyes\n"));
+    let (_, said) = house.fails("zpool set altroot=/x t");
+    let why = "property 'altroot' can only be set during pool creation or import";
+    assert_eq!(said, format!("cannot set property for 't': {why}\n"));
+    house.run("zpool destroy t");
+    assert!(fs::exists(format!("{root}{at}")).unwrap());
+}
+
+/// The devices of one pool are files in another: that one comes first and goes last.
+#[test]
+fn pools_in_pools_come_and_go() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("created-within");
+    house.create(&house.text("at"));
+    for (name, at) in [("a", "at"), ("u", "at-a")] {
+        let device = format!("{}/device", house.text(at));
+        fs::File::create(&device).unwrap().set_len(64 << 20).unwrap();
+        house
+            .run(&format!("zpool create -m {} {name} {device}", house.text(&format!("at-{name}"))));
+    }
+    fs::write(house.path("at-u/file"), "kept").unwrap();
+    house.run("daemon stop");
+    assert_eq!(house.run("zpool list -H -o name"), "a\nt\nu\n");
+    assert_eq!(fs::read_to_string(house.path("at-u/file")).unwrap(), "kept");
+    for pool in ["u", "a", "t"] {
+        house.run(&format!("zpool export {pool}"));
+    }
+}
+
+#[test]
+fn a_pool_goes_by_another_name_until_it_is_exported() {
+    let house = House::new("created-name");
+    let (pool, device) = (house.text("pool"), house.text("pool/d0"));
+    house.run(&format!("zpool create -t u -m none -O quota=99M -o comment=hi t {device}"));
+    assert_eq!(house.run("zpool list -H -o name"), "u\n");
+    assert_eq!(house.run("zfs get -H -o value quota u"), "99M\n");
+    assert_eq!(house.run("zpool get -H -o value comment,cachefile u"), "hi\nnone\n");
+    house.run("zpool export u");
+    house.run(&format!("zpool import -d {pool} t"));
+    assert_eq!(house.run("zpool list -H -o name"), "t\n");
+    house.run("zpool destroy t");
+}
+
+#[test]
+fn a_pool_is_remembered_where_it_is_to_be() {
+    let house = House::new("created-memory");
+    let (pool, file) = (house.text("pool"), house.text("cache"));
+    let (d0, d1) = (house.text("pool/d0"), house.text("pool/d1"));
+    house.run(&format!("zpool create -m none -o cachefile={file} t {d0}"));
+    assert_eq!(house.run("zpool get -H -o value cachefile t"), format!("{file}\n"));
+    // What becomes of the pool stands there at once.
+    let knows = |what: &str| {
+        let said = house.run(&format!("zdb -C -U {file}"));
+        said.contains(what)
+    };
+    assert!(knows(&d0) && !knows(&d1));
+    house.run(&format!("zpool add t {d1}"));
+    house.run("zpool set comment=mine t");
+    assert!(knows(&d1) && knows("mine"));
+    let other = house.text("other");
+    house.run(&format!("zpool set cachefile={other} t"));
+    assert!(house.run(&format!("zdb -C -U {other}")).contains("mine") && !knows("mine"));
+    house.run("zpool set cachefile= t");
+    assert_eq!(house.run("zpool get -H -o value,source cachefile t"), "-\tdefault\n");
+    // The daemon finds it again.
+    house.run("daemon stop");
+    assert_eq!(house.run("zpool list -H -o name"), "t\n");
+    house.run("zpool set cachefile=none t");
+    house.run("daemon stop");
+    assert_eq!(house.run("zpool list"), "no pools available\n");
+    house.run(&format!("zpool import -d {pool} -o cachefile={file} t"));
+    assert!(knows("mine"));
+    // Devices that have other names by now are found in the same folder.
+    fs::copy(&file, &other).unwrap();
+    house.run("zpool export t");
+    assert!(!knows("mine"));
+    fs::rename(&d0, format!("{d0}-moved")).unwrap();
+    house.run(&format!("zpool import -c {other} t"));
+    assert!(house.run("zpool status -P t").contains(&format!("{d0}-moved")));
+    house.run("zpool destroy t");
+}
