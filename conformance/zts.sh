@@ -28,16 +28,30 @@ if [ ${#groups[@]} = 0 ]; then
     zpool_status zpool_export zpool_import reservation quota)
 fi
 
+# mount(8) runs /sbin/mount.TYPE and nothing else: seen from here alone that is this program, and
+# what tests leave mounted goes with the last of them.
+helper=/sbin/mount.zfs
+if [ -z "${ZTS_INSIDE:-}" ]; then
+  export ZTS_INSIDE=1 CENOTE
+  exec unshare --mount --propagation private bash "$here/conformance/zts.sh" "$@"
+fi
+[ -e $helper ] && mount --bind "$CENOTE" $helper
+
 work=$(mktemp -d /var/tmp/cenote-zts.XXXXXX)
 chmod 755 "$work"
 results=$here/target/zts
 mkdir -p "$results"
 
+# Ends the daemon, and what it or a test left mounted.
+end_daemon() {
+  env CENOTE_STATE_DIR="$work/state" "$CENOTE" daemon stop >/dev/null 2>&1 || true
+  awk -v work="$work" 'index($2, work) == 1 || $3 == "fuse.zfs" { print $2 }' /proc/mounts |
+    sort -r | while read -r at; do umount -l "$at" || true; done
+}
+
 leave() {
   local status=$?
-  env CENOTE_STATE_DIR="$work/state" "$CENOTE" daemon stop >/dev/null 2>&1 || true
-  awk -v work="$work" 'index($2, work) == 1 { print $2 }' /proc/mounts | sort -r |
-    while read -r at; do umount -l "$at" || true; done
+  end_daemon
   [ -n "${ZTS_KEEP:-}" ] && printf 'kept: %s\n' "$work" || rm -rf "$work"
   exit "$status"
 }
@@ -76,7 +90,6 @@ export ZTS_DIR=$suite SCRIPT_DIR=$suite BIN_DIR=/usr/bin SBIN_DIR=/sbin
 export ZDB=$bin/zdb ZFS=$bin/zfs ZPOOL=$bin/zpool
 FILES="$work/file-vdev0 $work/file-vdev1 $work/file-vdev2"
 export FILES DISKS=$FILES LOOPBACKS=
-for file in $FILES; do truncate -s 4G "$file"; done
 # The names of pools and folders that tests use. Without them their commands go elsewhere.
 set +u; . "$STF_SUITE/include/default.cfg"; set -u
 [ "$TESTDIR" = "$work/testdir" ] || die "the suite's names are not what they should be"
@@ -102,10 +115,15 @@ left_out() {
 
 # Where tests keep what stands for disks, as /dev is where disks are. Commands bring it with them.
 export ZPOOL_IMPORT_PATH=$work
-"$CENOTE" daemon start
 worst=100
 printf '| group | tests | passed | failed | skipped | left out | |\n|---|---|---|---|---|---|---|\n'
 for group in "${groups[@]}"; do
+  # What one group leaves is not there for the next.
+  end_daemon
+  rm -rf "$work/state" $FILES
+  mkdir "$work/state"
+  for file in $FILES; do truncate -s 4G "$file"; done
+  "$CENOTE" daemon start
   log=$results/$group.log
   (cd "$work" && PATH=$bin "$suite/test-runner/bin/test-runner.py" \
     -c "$work/common.run,$work/linux.run" -T "$group" -i "$STF_SUITE" -o "$work/results" < /dev/null) \
