@@ -128,8 +128,8 @@ for group in "${groups[@]}"; do
   (cd "$work" && PATH=$bin "$suite/test-runner/bin/test-runner.py" \
     -c "$work/common.run,$work/linux.run" -T "$group" -i "$STF_SUITE" -o "$work/results" < /dev/null) \
     > "$log" 2>&1 || true
-  # "Test: …/zfs_create/zfs_create_001_pos (run as root) [00:01] [PASS]"
-  sed -n "s,^Test: .*/\([^/ ]*\) (run as .*) \[[0-9:]*\] \[\([A-Z]*\)\]\$,\1 \2,p" "$log" |
+  # "Test (Linux): …/zfs_create/zfs_create_001_pos (run as root) [00:01] [PASS]"
+  sed -n "s,^Test[^:]*: .*/\([^/ ]*\) (run as .*) \[[0-9:]*\] \[\([A-Z]*\)\]\$,\1 \2,p" "$log" |
     grep -Ev '^(setup|cleanup|zfs_failsafe|zfs_dbgmsg|zfs_dmesg|zfs_mmp) ' > "$results/$group.tests" || true
   count() { grep -c " $1\$" "$results/$group.tests" || true; }
   passed=$(count PASS) skipped=$(count SKIP) all=$(wc -l < "$results/$group.tests")
