@@ -11,8 +11,8 @@
 //! and since readahead makes a sequential scan as fast as `dd`; and they are written through it,
 //! so that many small writes become few; by `pwritev` on the blocking pool, one after the other
 //! ([`cached`]), because io_uring hands a write to the page cache to a thread of the kernel anyway,
-//! and it takes two hops more to hear of its end. A block device that is open for writing is a member of a
-//! pool in use, whose blocks the engine caches itself: its I/O bypasses the page cache
+//! and it takes two hops more to hear of its end. A block device that is open for writing is a
+//! member of a pool in use, whose blocks the engine caches itself: its I/O bypasses the page cache
 //! (`cenote_direct_io`). What is not aligned in memory is then written from an aligned copy, and
 //! what is not made of whole sectors, or what the host refuses, goes through the cache, which the
 //! kernel keeps coherent.
