@@ -1,8 +1,7 @@
 //! OpenZFS's own tools as judges for tests.
 //!
-//! `zdb`, `zhack` and `zstream` work without the kernel module, and so does the engine itself, as a
-//! library. A test asks for one, and goes on without it, loudly and counted, where it is not
-//! installed:
+//! `zdb` and `zstream` work without the kernel module, and so does the engine itself, as a library.
+//! A test asks for one, and goes on without it, loudly and counted, where it is not installed:
 //!
 //!     let Some(zdb) = cenote_oracle::zdb() else { return };
 //!     let said = zdb.pool("g-basic", &golden.images(), &["-dddd"]);
@@ -18,4 +17,4 @@ mod tool;
 
 pub use libzpool::{Libzpool, libzpool};
 pub use takeover::{Shape, Takeover, ztest};
-pub use tool::{SERIES, Said, Tool, zdb, zhack, zstream};
+pub use tool::{SERIES, Said, Tool, zdb, zstream};

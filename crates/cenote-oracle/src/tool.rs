@@ -48,12 +48,6 @@ pub fn zstream() -> Option<Tool> {
     found_or_skip(FOUND.get_or_init(|| find("zstream", |_| Ok(()))))
 }
 
-/// `zhack`, if it is installed; else says that the running test skips.
-pub fn zhack() -> Option<Tool> {
-    static FOUND: OnceLock<Result<Tool, String>> = OnceLock::new();
-    found_or_skip(FOUND.get_or_init(|| find("zhack", |_| Ok(()))))
-}
-
 /// What was found; else says that the running test skips.
 pub(crate) fn found_or_skip<T: Clone>(found: &Result<T, String>) -> Option<T> {
     match found {

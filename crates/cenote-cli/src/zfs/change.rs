@@ -398,7 +398,7 @@ impl Changes {
                     changes.volsize = Some(size);
                 }
                 ("refreservation", Some(setting::AUTO)) => {
-                    changes.props.push(whole_reservation(dataset).await?);
+                    changes.props.push(whole_reservation(dataset, dataset).await?);
                 }
                 // There is but one version of file systems that is made.
                 ("version", _) => {}
@@ -451,10 +451,11 @@ async fn number(dataset: &Dataset, name: &str) -> Result<u64, Exit> {
     })
 }
 
-/// The reservation of a volume that has all its space.
-pub(super) async fn whole_reservation(dataset: &Dataset) -> Result<Setting, Exit> {
+/// The reservation of a volume that has all its space. Snapshots do not tell how large its blocks
+/// are: that is what their `head` says.
+pub(super) async fn whole_reservation(dataset: &Dataset, head: &Dataset) -> Result<Setting, Exit> {
     let size = number(dataset, "volsize").await?;
-    let block = number(dataset, "volblocksize").await?.max(1);
+    let block = number(head, "volblocksize").await?.max(1);
     let tops = &dataset.pool().config().vdev_tree.children;
     let reserved = volume::reservation(size, block, 1, tops);
     Ok(("refreservation".to_owned(), Value::U64(reserved)))

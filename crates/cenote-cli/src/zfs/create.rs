@@ -411,7 +411,9 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         let mut settings = settings(name, &parsed, kind)?;
         if number(&settings, "refreservation") == Some(setting::AUTO) {
             settings.retain(|(name, _)| name != "refreservation");
-            settings.push(whole_reservation(&snapshot).await?);
+            let (head, _) = snapshot.name().split_once('@').unwrap_or((snapshot.name(), ""));
+            let head = existing(source, head).await?;
+            settings.push(whole_reservation(&snapshot, &head).await?);
         }
         permits::need_for(source, &snapshot, &["clone"], ("create", name)).await?;
         may_create(source, &pool, name, &settings, &New::FileSystem).await?;

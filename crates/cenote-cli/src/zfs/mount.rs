@@ -218,6 +218,7 @@ async fn mount_each(
         }
     }
     wanted.sort();
+    wanted.dedup();
     for (_, name) in &wanted {
         // One that fails keeps none of the others from its turn.
         if let Err(exit) = session.host.mount(name, wish).await {

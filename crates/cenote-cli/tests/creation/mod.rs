@@ -16,8 +16,8 @@ fn what_is_made_is_told_on_demand() {
         ("zfs create -nvp t/a/b", "would create ancestors of t/a/b\nwould create t/a/b\n"),
         ("zfs create -Pnp t/a/b", "create_ancestors\tt/a/b\ncreate\tt/a/b\n"),
         (
-            "zfs create -Pns -b 4K -V 10M t/v",
-            "create\tt/v\nproperty\tvolsize\t10485760\nproperty\tvolblocksize\t4096\n",
+            "zfs create -Pns -b 4K -V 2M t/v",
+            "create\tt/v\nproperty\tvolsize\t2097152\nproperty\tvolblocksize\t4096\n",
         ),
         ("zfs create -Pns -V 10000 t/v", "create\tt/v\nproperty\tvolsize\t16384\n"),
     ] {
@@ -35,16 +35,16 @@ fn a_volume_gets_all_that_it_may_take() {
     shed.succeeds("zpool create t d0");
     let reserved =
         |name: &str| shed.succeeds(&format!("zfs get -Hp -o value refreservation {name}"));
-    let said = shed.succeeds("zfs create -P -V 10M t/thick");
+    let said = shed.succeeds("zfs create -P -V 2M t/thick");
     let all = reserved("t/thick");
     assert_eq!(
         said,
-        format!("create\tt/thick\nproperty\tvolsize\t10485760\nproperty\trefreservation\t{all}")
+        format!("create\tt/thick\nproperty\tvolsize\t2097152\nproperty\trefreservation\t{all}")
     );
-    assert!(all.trim_end().parse::<u64>().is_ok_and(|bytes| bytes > 10 << 20), "{all}");
-    shed.succeeds("zfs create -s -V 10M t/thin");
+    assert!(all.trim_end().parse::<u64>().is_ok_and(|bytes| bytes > 2 << 20), "{all}");
+    shed.succeeds("zfs create -s -V 2M t/thin");
     assert_eq!(reserved("t/thin"), "0\n");
-    shed.succeeds("zfs create -s -V 10M -o refreservation=auto t/made");
+    shed.succeeds("zfs create -s -V 2M -o refreservation=auto t/made");
     shed.succeeds("zfs snapshot t/thin@s");
     shed.succeeds("zfs clone t/thin@s t/sparse");
     shed.succeeds("zfs clone -o refreservation=auto t/thin@s t/cloned");

@@ -184,35 +184,3 @@ fn a_txg_can_be_named() {
     assert!(out.starts_with("Pool t returned to its state as of "), "{out}");
     came_back_as(&shed, &at(&states, wanted.txg), newest.txg);
 }
-
-/// Which features keep a pool away is told on standard output, where scripts look for them.
-#[test]
-fn features_that_are_not_known_are_listed() {
-    let Some(zhack) = cenote_oracle::zhack() else { return };
-    let shed = Shed::new("features", 1);
-    let folder = shed.path().to_str().expect("UTF-8");
-    let run = |words: &[&str]| {
-        let said = zhack.run(&[&["-d", folder, "feature"], words].concat());
-        assert!(said.is_success(), "{said}");
-    };
-    let import = || {
-        let (out, err, status) = shed.run("zpool import t");
-        assert_eq!(err, "cannot import 't': unsupported version or feature\n");
-        assert_eq!(status, 1);
-        out
-    };
-    shed.succeeds("zpool create t d0");
-    shed.succeeds("zpool export t");
-    run(&["enable", "-r", "-d", "an idea", "t", "com.test:read"]);
-    run(&["enable", "-d", "idle", "t", "com.test:idle"]);
-    shed.succeeds("zpool import t");
-    shed.succeeds("zpool export t");
-    run(&["ref", "t", "com.test:read"]);
-    let title = "This pool uses the following feature(s) not supported by this system:\n";
-    let for_writing = "All unsupported features are only required for writing to the pool.\n\
-                       The pool can be imported using '-o readonly=on'.\n";
-    assert_eq!(import(), format!("{title}\tcom.test:read (an idea)\n{for_writing}"));
-    run(&["enable", "t", "com.test:all"]);
-    run(&["ref", "t", "com.test:all"]);
-    assert_eq!(import(), format!("{title}\tcom.test:all\n"));
-}

@@ -127,7 +127,9 @@ fn what_is_mounted_takes_other_options() {
     house.run("zfs unmount t");
     house.run("zfs mount -o noatime t");
     assert_eq!(read(), first, "nothing is noted");
-    // What is set counts again.
+    // What is set to another value counts again.
+    house.run("zfs set atime=off t");
+    assert_eq!(told("atime"), "off\tlocal\n");
     house.run("zfs set atime=on relatime=off t");
     assert_eq!(told("atime"), "on\tlocal\n");
     house.run("zfs mount -o remount,ro t");
