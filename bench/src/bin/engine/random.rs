@@ -21,8 +21,6 @@ const STEP: u64 = 1 << 20;
 const REQUEST: u64 = 128 << 10;
 /// Reads at a time.
 const DEPTH: u64 = 32;
-/// Where data begins on a device, about.
-const DATA_START: u64 = 64 << 20;
 
 /// A mount with a file of so many bytes; all of it is on the device.
 async fn filled(dir: &str, bytes: u64, record: u64) -> Result<(Arc<Mount>, u64)> {
@@ -93,24 +91,27 @@ pub(crate) async fn direct(args: &Args<'_>) -> Result<()> {
         join(tasks.collect()).await?;
         clock.tell("uncached read", "reads/s", reads as f64);
         println!("of {reads} reads {} from the device", blocks_read(&mount) - before);
-        device_alone(dir, round, bytes, reads).await?;
+        device_alone(dir, round, reads).await?;
     }
     mount.engine().export().await
 }
 
-/// The same device without a pool.
-async fn device_alone(dir: &str, round: u64, bytes: u64, reads: u64) -> Result<()> {
+/// The same device without a pool, where that has written: what is a hole in the device's file
+/// answers without a disk.
+async fn device_alone(dir: &str, round: u64, reads: u64) -> Result<()> {
     let path = std::path::Path::new(dir).join("d0");
-    let device = FileDevice::open(&path, OpenMode::ReadOnly)?;
+    let places = written(&path).map_err(|error| Error::new(Kind::Io, error))?;
+    expect(!places.is_empty())?;
+    let (device, places) = (FileDevice::open(&path, OpenMode::ReadOnly)?, Arc::new(places));
     let clock = Clock::start();
     let tasks = (0..DEPTH).map(|task| {
-        let device = Arc::clone(&device);
+        let (device, places) = (Arc::clone(&device), Arc::clone(&places));
         cenote_rt::spawn(async move {
             let mut rng = Rng::seeded(task + 1000 * (round + 1));
             let mut buf = BufMut::zeroed(RECORD as usize);
             for _ in 0..reads / DEPTH {
-                let offset = DATA_START + rng.below(bytes / RECORD) * RECORD;
-                buf = device.read(offset, buf).await?;
+                let place = places[rng.below(places.len() as u64) as usize];
+                buf = device.read(place, buf).await?;
             }
             Ok(())
         })
@@ -118,6 +119,19 @@ async fn device_alone(dir: &str, round: u64, bytes: u64, reads: u64) -> Result<(
     join(tasks.collect()).await?;
     clock.tell("device alone", "reads/s", reads as f64);
     Ok(())
+}
+
+/// Places of a file at which a record's length was written.
+fn written(path: &std::path::Path) -> std::io::Result<Vec<u64>> {
+    use rustix::fs::{SeekFrom, seek};
+    let file = std::fs::File::open(path)?;
+    let (mut places, mut at) = (Vec::new(), 0);
+    while let Ok(start) = seek(&file, SeekFrom::Data(at)) {
+        at = seek(&file, SeekFrom::Hole(start))?;
+        let first = start.next_multiple_of(RECORD);
+        places.extend((first..at.saturating_sub(RECORD - 1)).step_by(RECORD as usize));
+    }
+    Ok(places)
 }
 
 /// From end to end, from the device, in requests of 128K.
