@@ -400,6 +400,8 @@ impl Attrs {
             } else if dnode.bonus() == bonus {
                 return Ok(());
             }
+            // What somebody holds is copied before it is changed.
+            drop(dnode);
             return tx.set_bonus(object, &bonus);
         }
         let layout = self::layout(tx, schema, master, spilled)?;
