@@ -94,7 +94,7 @@ fn changes_of(state: &mut State, txg: u64, object: u64) -> Option<&mut ObjectLay
     if txg <= state.closed {
         return None;
     }
-    let entry = state.layers.iter_mut().rev().find(|entry| entry.txg == txg && !entry.is_sealed)?;
+    let entry = state.layers.iter_mut().rev().find(|entry| entry.is_open(txg))?;
     std::sync::Arc::get_mut(&mut entry.layer)?.objects.get_mut(&object)
 }
 

@@ -13,6 +13,7 @@ use cenote_ondisk::objset::{ObjSetFlags, ZIL_HEADER_LEN};
 use cenote_ranges::RangeSet;
 use cenote_rt::Buf;
 
+use super::error::LiveError;
 use super::footprint::{DnodeFootprint, Footprint, ObjectFootprint};
 
 /// What a changed object counts beside its blocks.
@@ -55,6 +56,8 @@ pub(super) struct ObjectLayer {
     pub(super) blocks: BTreeMap<u64, Buf>,
     /// Those of `blocks` that are on disk already, as they are.
     pub(super) early: BTreeMap<u64, BlockPtr>,
+    /// What becomes of blocks of the layer below: see [`Patch`].
+    patches: BTreeMap<u64, Patch>,
     /// The spill block.
     pub(super) spill: SpillChange,
     /// Bytes of `blocks`.
@@ -91,6 +94,7 @@ impl ObjectLayer {
             frees: RangeSet::new(),
             blocks: BTreeMap::new(),
             early: BTreeMap::new(),
+            patches: BTreeMap::new(),
             spill: SpillChange::Unchanged,
             block_bytes: 0,
             footprint: ObjectFootprint::default(),
@@ -107,6 +111,7 @@ impl ObjectLayer {
         self.block_bytes += block.len() as u64;
         self.footprint.put(block.len());
         self.early.remove(&blkid);
+        self.patches.remove(&blkid);
         match self.blocks.insert(blkid, block) {
             Some(before) => self.forget(&before),
             None => self.touch(blkid),
@@ -131,6 +136,25 @@ impl ObjectLayer {
         let block = self.blocks.remove(&blkid)?;
         self.forget(&block);
         Some(block)
+    }
+
+    /// Changes bytes of a block of `len` bytes that the layer below has, without a copy of it;
+    /// false where that is not possible, or not worth it.
+    pub(super) fn patch_block(&mut self, blkid: u64, len: usize, at: usize, bytes: &[u8]) -> bool {
+        let is_own = self.is_fresh || self.blocks.contains_key(&blkid);
+        let is_freed = self.frees.find(blkid).is_some();
+        let before = self.patches.get(&blkid).map_or(0, |patch| patch.bytes);
+        // Much of it costs more than the block.
+        if is_own || is_freed || before + bytes.len() > len / 2 {
+            return false;
+        }
+        self.patches.entry(blkid).or_default().add(at, bytes);
+        true
+    }
+
+    /// What becomes of a block of the layer below.
+    pub(super) fn patch(&self, blkid: u64) -> Option<&Patch> {
+        self.patches.get(&blkid)
     }
 
     /// The dnode, if the object is allocated.
@@ -158,6 +182,7 @@ impl ObjectLayer {
                 self.forget(&before);
             }
         }
+        self.patches.retain(|blkid, _| !blocks.contains(blkid));
         // What is above goes as well, but at the edges.
         if !blocks.is_empty() {
             self.touch(blocks.start);
@@ -172,6 +197,7 @@ impl ObjectLayer {
         self.frees.clear();
         self.blocks.clear();
         self.early.clear();
+        self.patches.clear();
         self.block_bytes = 0;
         self.footprint = ObjectFootprint::default();
         self.spill = SpillChange::Unchanged;
@@ -193,14 +219,14 @@ impl ObjectLayer {
     }
 
     /// Puts later changes of the same object on top.
-    fn merge(&mut self, later: Self) {
+    fn merge(&mut self, later: Self) -> Result<(), LiveError> {
         if later.is_fresh {
             *self = later;
-            return;
+            return Ok(());
         }
         if let Head::Freed { .. } = later.head {
             self.set_freed();
-            return;
+            return Ok(());
         }
         self.head = later.head;
         for range in later.frees.iter() {
@@ -209,9 +235,43 @@ impl ObjectLayer {
         for (blkid, block) in later.blocks {
             self.put_block(blkid, block);
         }
+        for (blkid, patch) in later.patches {
+            let block = self.take_block(blkid);
+            let block = block.ok_or(LiveError::Layer("a block that was changed is not there"))?;
+            self.put_block(blkid, patch.applied(block));
+        }
         if !matches!(later.spill, SpillChange::Unchanged) {
             self.spill = later.spill;
         }
+        Ok(())
+    }
+}
+
+/// Bytes of a block that the layer has on which a transaction's changes come to lie. Whoever
+/// changes a few of them need not copy all of it, though he may give up in the middle: they are
+/// changed in place when he is done.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Patch {
+    /// By their places, in the order of writing.
+    pieces: Vec<(usize, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Patch {
+    fn add(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes += bytes.len();
+        self.pieces.push((at, bytes.to_vec()));
+    }
+
+    /// The block with these bytes: the same one, if nobody else holds it.
+    pub(super) fn applied(&self, block: Buf) -> Buf {
+        let mut block = block.into_mut();
+        for (at, bytes) in &self.pieces {
+            if let Some(target) = block.get_mut(*at..*at + bytes.len()) {
+                target.copy_from_slice(bytes);
+            }
+        }
+        block.freeze()
     }
 }
 
@@ -222,11 +282,14 @@ impl Layer {
     }
 
     /// Puts later changes on top.
-    pub(super) fn merge(&mut self, later: Self) {
+    pub(super) fn merge(&mut self, later: Self) -> Result<(), LiveError> {
         for (object, changes) in later.objects {
             self.footprint += self.dnodes.touch(object);
             match self.objects.entry(object) {
                 std::collections::btree_map::Entry::Vacant(entry) => {
+                    if !changes.patches.is_empty() {
+                        return Err(LiveError::Layer("an object that was changed is not there"));
+                    }
                     self.dirty_bytes += changes.bytes();
                     self.footprint += changes.footprint();
                     entry.insert(changes);
@@ -234,7 +297,7 @@ impl Layer {
                 std::collections::btree_map::Entry::Occupied(mut entry) => {
                     let before = entry.get().bytes();
                     self.footprint -= entry.get().footprint();
-                    entry.get_mut().merge(changes);
+                    entry.get_mut().merge(changes)?;
                     self.footprint += entry.get().footprint();
                     self.dirty_bytes = self.dirty_bytes + entry.get().bytes() - before;
                 }
@@ -244,5 +307,6 @@ impl Layer {
         self.flags = later.flags.or(self.flags);
         self.count_delta += later.count_delta;
         self.has_long_name |= later.has_long_name;
+        Ok(())
     }
 }

@@ -25,6 +25,8 @@
 //!   was written after it was freed.
 //! * V4  Reads never walk the tree of an uncommitted txg, whose blocks may be written in place.
 //! * V5  An object number freed in a txg is not given out before that txg is committed.
+//! * V6  Few bytes of a block that the open layer has are kept in the overlay as a patch, and
+//!   changed in place when it is merged, under the same hold of the mutex: no layer has patches.
 //!
 //! Concurrency: one mutex per set, never held across I/O; a closure runs under it. One sync at a
 //! time. Durability: nothing here flushes; the new root counts when the uberblock is on disk.

@@ -36,6 +36,13 @@ pub(super) struct Entry {
     pub(super) layer: Arc<Layer>,
 }
 
+impl Entry {
+    /// Whether it takes changes of that txg.
+    pub(super) fn is_open(&self, txg: u64) -> bool {
+        self.txg == txg && !self.is_sealed
+    }
+}
+
 /// What a set is, under its mutex.
 #[derive(Debug)]
 pub(super) struct State {
@@ -160,7 +167,7 @@ impl Live {
     pub fn is_dirty(&self, txg: u64) -> bool {
         let state = self.lock();
         let is_new = state.synced.root.is_hole();
-        let mut layers = state.layers.iter().filter(|entry| entry.txg == txg && !entry.is_sealed);
+        let mut layers = state.layers.iter().filter(|entry| entry.is_open(txg));
         is_new || layers.any(|entry| !entry.layer.is_empty())
     }
 
@@ -237,9 +244,11 @@ impl Live {
         }
         let below = state.layers.iter();
         let below = below.map(|entry| Below { txg: entry.txg, layer: &entry.layer }).collect();
+        let open = txg.and_then(|txg| state.layers.back().filter(|entry| entry.is_open(txg)));
+        let open = open.map(|entry| &*entry.layer);
         let (blocks, base) = (&*self.blocks, &state.base);
         let indirect_shift = self.indirect_shift.load(Ordering::Relaxed);
-        let source = Source { blocks, id: self.id, indirect_shift, below, base, fetched };
+        let source = Source { blocks, id: self.id, indirect_shift, below, open, base, fetched };
         let mut tx = Tx::new(txg.unwrap_or(u64::MAX), source, state.cursor);
         let result = change(&mut tx);
         let (overlay, cursor, has_found) = (tx.overlay, tx.cursor, tx.has_found_number);
@@ -268,8 +277,7 @@ impl Live {
         if overlay.is_empty() {
             return Ok(Footprint::default());
         }
-        let is_open = state.layers.back().is_some_and(|e| e.txg == txg && !e.is_sealed);
-        if !is_open {
+        if !state.layers.back().is_some_and(|entry| entry.is_open(txg)) {
             let layer = Arc::new(Layer::default());
             state.layers.push_back(Entry { txg, is_sealed: false, layer });
         }
@@ -277,7 +285,7 @@ impl Live {
         // V1: an unsealed layer is nobody else's.
         let layer = layer.ok_or_else(|| self.broken(LiveError::Layer("layer is shared")))?;
         let before = layer.footprint;
-        layer.merge(overlay);
+        layer.merge(overlay).map_err(|cause| self.broken(cause))?;
         Ok(layer.footprint.beyond(&before))
     }
 
@@ -310,12 +318,12 @@ impl Live {
         let mut state = self.lock();
         let behind = state.layers.iter().take_while(|entry| entry.txg <= txg).count();
         let open = behind.checked_sub(1).and_then(|index| state.layers.get(index));
-        if !open.is_some_and(|entry| entry.txg == txg && !entry.is_sealed) {
+        if !open.is_some_and(|entry| entry.is_open(txg)) {
             let layer = Arc::new(Layer::default());
             state.layers.insert(behind, Entry { txg, is_sealed: false, layer });
         }
         let entries = &mut state.layers;
-        let newest = entries.iter_mut().rev().find(|entry| entry.txg == txg && !entry.is_sealed);
+        let newest = entries.iter_mut().rev().find(|entry| entry.is_open(txg));
         let layer = newest.and_then(|entry| Arc::get_mut(&mut entry.layer));
         change(layer.ok_or_else(|| self.broken(LiveError::Layer("layer is shared")))?);
         Ok(())

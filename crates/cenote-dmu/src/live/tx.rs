@@ -37,6 +37,8 @@ pub(super) struct Source<'a> {
     /// For objects that do not say how large their indirect blocks are; 0: the tunable.
     pub(super) indirect_shift: u8,
     pub(super) below: Vec<Below<'a>>,
+    /// The newest of them, if the changes go into it.
+    pub(super) open: Option<&'a Layer>,
     pub(super) base: &'a super::view::Tree,
     pub(super) fetched: &'a super::view::Fetched,
 }

@@ -14,7 +14,7 @@ use cenote_ondisk::objset::{ObjSetPhys, PROJECTUSED_OBJECT};
 use cenote_rt::{Buf, Error, FixedMap, Kind};
 
 use super::blocks::Blocks;
-use super::layer::Layer;
+use super::layer::{Layer, Patch};
 use super::step::{Missing, Step, TxResult};
 use super::tx::Below;
 use crate::dnode::SPILL_BLKID;
@@ -260,11 +260,17 @@ impl<'a> View<'a> {
 
     /// A data block as it is now; `None` if it is a hole or outside. The object is allocated.
     pub(super) fn block(&self, object: u64, blkid: u64) -> TxResult<Option<Buf>> {
+        let mut patch: Option<&Patch> = None;
         for layer in self.layers() {
             let Some(changes) = layer.objects.get(&object) else { continue };
             if let Some(block) = changes.blocks.get(&blkid) {
-                return Ok(Some(block.clone()));
+                let block = block.clone();
+                return Ok(Some(match patch {
+                    Some(patch) => patch.applied(block),
+                    None => block,
+                }));
             }
+            patch = patch.or_else(|| changes.patch(blkid));
             if changes.is_fresh || changes.frees.find(blkid).is_some() {
                 return Ok(None);
             }

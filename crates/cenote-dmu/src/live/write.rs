@@ -25,18 +25,17 @@ impl Tx<'_> {
             let (blkid, within) = (at / size, (at % size) as usize);
             let count = rest.len().min(size as usize - within);
             let (part, behind) = rest.split_at(count);
-            let block = if count as u64 == size {
+            if count as u64 == size {
                 let mut block = BufMut::for_filling(count);
                 block.copy_from_slice(part);
-                block
-            } else {
+                self.put(object, blkid, block.freeze())?;
+            } else if !self.patch(object, blkid, size, within, part)? {
                 let mut block = self.block_to_change(object, blkid, size)?;
                 if let Some(target) = block.get_mut(within..within + count) {
                     target.copy_from_slice(part);
                 }
-                block
-            };
-            self.put(object, blkid, block.freeze())?;
+                self.put(object, blkid, block.freeze())?;
+            }
             (at, rest) = (at + count as u64, behind);
         }
         Ok(())
@@ -121,6 +120,23 @@ impl Tx<'_> {
         }
         self.head_mut(object)?.indblkshift = shift;
         Ok(())
+    }
+
+    /// Changes some bytes of a block that earlier transactions of this txg have changed; false
+    /// where the block has to be changed as a whole.
+    fn patch(
+        &mut self,
+        object: u64,
+        blkid: u64,
+        size: u64,
+        within: usize,
+        bytes: &[u8],
+    ) -> TxResult<bool> {
+        let block = self.source.open.and_then(|open| open.objects.get(&object)?.blocks.get(&blkid));
+        let Some(len) = block.map(|block| block.len()).filter(|len| *len as u64 == size) else {
+            return Ok(false);
+        };
+        Ok(self.touch(object)?.patch_block(blkid, len, within, bytes))
     }
 
     /// A block's bytes, zeros if it is a hole, for who puts them back at once. One that this

@@ -270,3 +270,50 @@ fn changing_and_syncing_can_move_between_threads() {
         is_send(&bench.pass(&live, 4, 1, None));
     });
 }
+
+#[test]
+fn small_changes_of_a_block_that_is_changed_already_copy_nothing() {
+    run(async |bench| {
+        let live = Live::create(bench.blocks(), 54, ObjSetType::Zfs);
+        let spec = ObjectSpec::new(FILE, 128 << 10);
+        let object = live.apply(4, |tx| tx.allocate(&spec)).await.unwrap();
+        live.apply(4, |tx| tx.write(object, 0, &vec![1; 128 << 10])).await.unwrap();
+        let block = async || live.inspect(|tx| tx.block(object, 0)).await.unwrap().unwrap();
+        let place = block().await.as_ptr();
+        for turn in 0..50 {
+            live.apply(4, |tx| tx.write(object, turn * 1000, &[2; 500])).await.unwrap();
+        }
+        let changed = block().await;
+        assert_eq!((changed.as_ptr(), &changed[49_499..49_501]), (place, &[2, 1][..]));
+
+        // What somebody holds stays as it was.
+        live.apply(4, |tx| tx.write(object, 0, &[3; 10])).await.unwrap();
+        assert_eq!(
+            (&changed[..10], &block().await[..11]),
+            (&[2; 10][..], &[&[3; 10][..], &[2]].concat()[..])
+        );
+        drop(changed);
+
+        // Given up, it never was; done, it is seen at once.
+        let given_up = live
+            .apply(4, |tx| {
+                tx.write(object, 5, &[4; 10])?;
+                assert_eq!(tx.read(object, 4, 12)?, [3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 2]);
+                tx.free_range(object, 0, Some(128 << 10))?;
+                tx.write(object, 7, &[5])?;
+                assert_eq!(tx.read(object, 4, 5)?, [0, 0, 0, 5, 0]);
+                tx.set_bonus(object, &[0; 4000])
+            })
+            .await;
+        assert_eq!(given_up.unwrap_err().kind(), Kind::Invalid);
+        assert_eq!(block().await[..12], [3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 2, 2]);
+
+        // The next txg has a copy of its own, and what is synced is what was written.
+        live.apply(5, |tx| tx.write(object, 0, &[6])).await.unwrap();
+        bench.sync(&live, 4).await;
+        let read = async || dnode(&bench, &live, object).await.read_at(0, 2).await.unwrap();
+        assert_eq!(read().await[..], [3, 3]);
+        bench.sync(&live, 5).await;
+        assert_eq!(read().await[..], [6, 3]);
+    });
+}

@@ -130,7 +130,9 @@ impl Op {
             4..42 => {
                 let offset = random_offset(rng, size, is_single);
                 let room = if is_single { size - offset } else { u64::MAX };
-                let len = (1 + rng.below(3 * size)).min(40_000).min(room) as usize;
+                // Half of them in one block, where others have been before.
+                let most = if rng.below(2) == 0 { size / 2 } else { 3 * size };
+                let len = (1 + rng.below(most)).min(40_000).min(room) as usize;
                 Self::Write { object, offset, bytes: random_bytes(rng, len) }
             }
             42..58 => {
@@ -274,12 +276,18 @@ pub(crate) async fn change(live: &Live, txg: u64, model: &mut Model, steps: &[u6
         }
         let last = ops.last().unwrap().clone();
         let is_refused = last.is_refused(&next);
+        // What the closure itself sees of the blocks that it changed last.
+        let seen = next.objects.get(&last.object()).filter(|_| !is_refused);
+        let seen = seen.map(|state| (last.object(), state.read(0, 4 * state.block_size as usize)));
         let is_given_up = !is_refused && rng.below(20) == 0;
         let result = live
             .apply(txg, |tx| {
                 let mut number = 0;
                 for op in &ops {
                     number = op.run(tx)?;
+                }
+                if let Some((object, bytes)) = &seen {
+                    assert!(tx.read(*object, 0, bytes.len())? == *bytes, "{ops:?}");
                 }
                 let given_up = || Step::Fail(Error::new(Kind::Limit, "given up"));
                 if is_given_up { Err(given_up()) } else { Ok(number) }

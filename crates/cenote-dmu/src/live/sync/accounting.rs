@@ -139,8 +139,15 @@ impl Job<'_> {
             let missing = {
                 let (blocks, id) = (self.blocks, self.id);
                 let below = Vec::new();
-                let source =
-                    Source { blocks, id, indirect_shift: 0, below, base: tree, fetched: &fetched };
+                let source = Source {
+                    blocks,
+                    id,
+                    indirect_shift: 0,
+                    below,
+                    open: None,
+                    base: tree,
+                    fetched: &fetched,
+                };
                 let mut tx = Tx::new(self.context.txg, source, Cursor::default());
                 match edit(&mut tx) {
                     Ok(()) => return Ok(tx.overlay),

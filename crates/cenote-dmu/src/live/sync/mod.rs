@@ -110,7 +110,7 @@ fn start(live: &Live, txg: u64) -> Result<(Arc<Layer>, Tree)> {
     if let Some(found) = found {
         return Err(live.broken(LiveError::SyncOrder { txg, found }));
     }
-    let open = state.layers.iter_mut().find(|entry| entry.txg == txg && !entry.is_sealed);
+    let open = state.layers.iter_mut().find(|entry| entry.is_open(txg));
     let layer = open.map(|entry| {
         entry.is_sealed = true;
         Arc::clone(&entry.layer)
