@@ -198,28 +198,6 @@ fn devices_in_use_are_refused() {
     shed.judge("u");
 }
 
-/// A command of a file of wordings: what it is, and what it printed.
-fn wordings(text: &str) -> Vec<(String, String, String, i32)> {
-    let mut all: Vec<(String, String, String, i32)> = Vec::new();
-    for line in text.lines() {
-        if let Some(command) = line.strip_prefix("$ ") {
-            all.push((command.to_owned(), String::new(), String::new(), 0));
-            continue;
-        }
-        let Some((_, out, err, status)) = all.last_mut() else { continue };
-        if let Some(number) = line.strip_prefix("exit ") {
-            *status = number.parse().expect("a status");
-        } else if let Some(line) = line.strip_prefix("stderr: ") {
-            err.push_str(line);
-            err.push('\n');
-        } else if !line.is_empty() {
-            out.push_str(line);
-            out.push('\n');
-        }
-    }
-    all
-}
-
 /// Commands of the wordings in the order in which they are carried out here; figures of space, which
 /// differ, are not compared.
 const CARRIED_OUT: &[&str] = &[
@@ -290,34 +268,31 @@ const CARRIED_OUT: &[&str] = &[
     "zpool set comment=hi t",
     "zpool get comment t",
     "zpool add t /dev/shm/v/c",
+    "zpool add -n t mirror /dev/shm/v/c /dev/shm/v/tiny",
     "zpool export nope",
 ];
 
 #[test]
 fn what_is_carried_out_says_what_openzfs_says() {
-    let Some(text) = cenote_testkit::golden::wording("wording.txt") else { return };
+    let Some(all) = cenote_testkit::wordings("wording.txt") else { return };
     let shed = Shed::new("wordings", 0);
     for name in ["a", "b", "c"] {
         shed.add(name, SIZE);
     }
     shed.add("tiny", 1 << 20);
     let folder = format!("{}/", shed.path().to_str().expect("UTF-8"));
-    let all = wordings(&text);
     let mut from = 0;
     let mut carried_out = Vec::new();
     for command in CARRIED_OUT {
-        let next = all[from..].iter().position(|(there, ..)| there == command);
+        let next = all[from..].iter().position(|there| there.command == *command);
         let index = from + next.unwrap_or_else(|| panic!("{command} is not there"));
         from = index + 1;
-        let (_, want_out, want_err, want_status) = &all[index];
+        let want = &all[index];
         let here = |text: &str| text.replace("/dev/shm/v/", &folder);
         let (out, err, status) = shed.run(&here(command));
-        let squeeze = |text: &str| {
-            text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n")
-        };
-        assert_eq!(squeeze(&err), squeeze(&here(want_err)), "{command}");
-        assert_eq!(squeeze(&out), squeeze(&here(want_out)), "{command}");
-        assert_eq!(status, *want_status, "{command}");
+        assert_eq!(err, here(&want.err), "{command}");
+        assert_eq!(out, here(&want.out), "{command}");
+        assert_eq!(status, want.status, "{command}");
         if status == 0 && !command.contains(" -n") && !command.contains(" get ") {
             carried_out.push(here(command));
         }

@@ -29,7 +29,9 @@ pub mod shrink;
 pub mod skip;
 pub mod tables;
 pub mod unpack;
+pub mod wording;
 
 pub use golden::{Golden, PrivateCopy, golden, golden_names};
 pub use limited::Limited;
 pub use manifest::{Entry, EntryKind, RawPath, VolumeSum};
+pub use wording::wordings;

@@ -11,7 +11,7 @@ use cenote_ondisk::nvlist::{Encoding, NvList, NvValue};
 use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
 use cenote_testkit::golden::{PrivateFolder, on_each, wording};
 use cenote_testkit::tables::{EXEMPT_DATASET, EXEMPT_POOL, without_exempt};
-use cenote_testkit::{Golden, compare, golden, tables};
+use cenote_testkit::{Golden, compare, golden, tables, wordings};
 
 use crate::program::cenote;
 
@@ -331,45 +331,13 @@ fn imports_are_refused() {
     }
 }
 
-/// A command in a file of wordings: its arguments, output and status.
-struct Wording {
-    command: String,
-    out: String,
-    err: String,
-    status: i32,
-}
-
-fn wordings(text: &str) -> Vec<Wording> {
-    let mut wordings: Vec<Wording> = Vec::new();
-    for line in text.lines() {
-        if let Some(command) = line.strip_prefix("$ ") {
-            let (out, err) = (String::new(), String::new());
-            wordings.push(Wording { command: command.to_owned(), out, err, status: -1 });
-            continue;
-        }
-        let Some(wording) = wordings.last_mut().filter(|wording| wording.status == -1) else {
-            continue;
-        };
-        if let Some(line) = line.strip_prefix("stderr: ") {
-            wording.err.extend([line, "\n"]);
-        } else if line == "stderr:" {
-            wording.err.push('\n');
-        } else if let Some(status) = line.strip_prefix("exit ") {
-            wording.status = status.parse().expect("a status");
-        } else {
-            wording.out.extend([line, "\n"]);
-        }
-    }
-    wordings
-}
-
 /// Every verb with `-?`.
 #[test]
 fn usage_texts() {
     let mut count = 0;
     for file in ["usage-zfs.txt", "usage-zpool.txt"] {
-        let Some(text) = cenote_testkit::golden::wording(file) else { return };
-        for wording in wordings(&text) {
+        let Some(wordings) = wordings(file) else { return };
+        for wording in wordings {
             let args: Vec<&str> = wording.command.split(' ').collect();
             let (out, err, status) = cenote(&args);
             compare::assert_text(&wording.command, &err, &wording.err);
@@ -433,11 +401,10 @@ const SAME: &[&str] = &[
 
 #[test]
 fn wordings_on_a_pool() {
-    let Some(text) = cenote_testkit::golden::wording("wording.txt") else { return };
+    let Some(wordings) = wordings("wording.txt") else { return };
     let Some(golden) = golden("g-basic") else { return };
     let images = golden.images();
     let images = images.to_str().expect("UTF-8");
-    let wordings = wordings(&text);
     // Names stand in quotes in messages, and alone in commands.
     let here = |text: &str| {
         text.replace("'t'", "'g-basic'")
@@ -467,9 +434,9 @@ fn wordings_on_a_pool() {
 /// Without a pool, OpenZFS's words for a system that has none.
 #[test]
 fn wordings_without_pools() {
-    let Some(text) = cenote_testkit::golden::wording("wording.txt") else { return };
+    let Some(wordings) = wordings("wording.txt") else { return };
     let mut count = 0;
-    for wording in wordings(&text).iter().take(9) {
+    for wording in wordings.iter().take(9) {
         let args: Vec<&str> = wording.command.split(' ').collect();
         let (out, err, status) = cenote(&args);
         let ours = (out.as_str(), err.as_str(), status);
@@ -495,10 +462,9 @@ fn json_keys(value: &serde_json::Value, at: &str, rename: &dyn Fn(&str) -> Strin
 /// Keys and their order; the pool there is a mirror, as g-codecs is.
 #[test]
 fn json_documents() {
-    let Some(text) = cenote_testkit::golden::wording("wording.txt") else { return };
+    let Some(wordings) = wordings("wording.txt") else { return };
     let Some(golden) = golden("g-codecs") else { return };
     let links = Links::new(&golden, "");
-    let wordings = wordings(&text);
     for (command, limit) in [
         ("zpool status -j t", ""),
         ("zfs list -j", "g-codecs"),
