@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use jiff::tz::TimeZone;
 
@@ -59,6 +59,29 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
         }
         None => std::env::var_os(name),
     })
+}
+
+/// Where the daemon keeps what it remembers (docs/serving.md); none if the environment says nothing
+/// and there is no home.
+#[must_use]
+pub fn state_folder() -> Option<PathBuf> {
+    let folder = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(state) = folder("CENOTE_STATE_DIR") {
+        return Some(state);
+    }
+    if rustix::process::geteuid().is_root() {
+        return Some("/var/lib/cenote".into());
+    }
+    match folder("XDG_STATE_HOME") {
+        Some(states) => Some(states.join("cenote")),
+        None => Some(folder("HOME")?.join(".local/state/cenote")),
+    }
+}
+
+/// The cache file in it: the pools that the daemon has.
+#[must_use]
+pub fn cache_file(state: &Path) -> PathBuf {
+    state.join("zpool.cache")
 }
 
 /// Whether a variable says yes, in the way in which OpenZFS asks: a number but 0, or `yes` or `on`.

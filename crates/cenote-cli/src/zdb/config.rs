@@ -1,4 +1,5 @@
-//! `zdb -C`: the config in the MOS; `-CC`: also the one that opening began with.
+//! `zdb -C`: the config in the MOS; `-CC`: also the one that opening began with, which is that of a
+//! cache file, or what the labels say together.
 
 use cenote_dmu::read_nvlist;
 use cenote_ondisk::nvlist::{NvList, NvString, NvValue};
@@ -20,6 +21,12 @@ pub(super) async fn run(pool: &Pool, io: &mut Io<'_>) -> CommandResult {
         Some(object) => text::nvlist(io, &read_nvlist(pool.mos(), object).await?, INDENT),
         None => Ok(()),
     }
+}
+
+/// Prints what a cache file says.
+pub(super) fn cached(config: &NvList, io: &mut Io<'_>) -> CommandResult {
+    out!(io, "\nCached configuration:")?;
+    text::nvlist(io, config, INDENT)
 }
 
 /// Prints what the labels say together.

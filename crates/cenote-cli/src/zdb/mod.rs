@@ -90,25 +90,32 @@ async fn dispatch(options: &Options, io: &mut Io<'_>) -> CommandResult {
         if options.has('e') || !options.has('C') {
             return Err(Exit::usage(String::new()));
         }
-        return cache_file(options, io);
+        return cache_files(options, io);
     }
     pool::run(options, io).await
 }
 
-/// The cache file's configs.
-fn cache_file(options: &Options, io: &mut Io<'_>) -> CommandResult {
-    let path = options.cache_file.as_deref();
-    let path = path.unwrap_or_else(|| std::path::Path::new(options::CACHE_FILE));
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) => {
-            out!(io, "cannot open '{}': {}", path.display(), words(&error))?;
-            return Err(Exit::Status(1));
+/// The configs of the cache files that are there.
+fn cache_files(options: &Options, io: &mut Io<'_>) -> CommandResult {
+    let (mut is_shown, mut failure) = (false, None);
+    for path in options.cache_files() {
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                let list = cenote_ondisk::nvlist::NvList::decode(&bytes)
+                    .map_err(|error| Exit::failed(error.to_string()))?;
+                text::nvlist(io, &list, 0)?;
+                is_shown = true;
+            }
+            Err(error) => failure = Some((path, error)),
         }
-    };
-    let list = cenote_ondisk::nvlist::NvList::decode(&bytes)
-        .map_err(|error| Exit::failed(error.to_string()))?;
-    text::nvlist(io, &list, 0)
+    }
+    match failure {
+        Some((path, error)) if !is_shown => {
+            out!(io, "cannot open '{}': {}", path.display(), words(&error))?;
+            Err(Exit::Status(1))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The errno that OpenZFS has for an error, in words.

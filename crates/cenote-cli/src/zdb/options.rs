@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use crate::environment;
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit};
 use crate::nicenum;
@@ -63,8 +64,8 @@ const LONG: &[Long] = &[
 /// Options whose output cenote does not have: refused, so that nobody takes silence for an answer.
 const REFUSED: &str = "BDSTZ";
 
-/// The cache file that names pools when `-e` is not given.
-pub(super) const CACHE_FILE: &str = "/etc/zfs/zpool.cache";
+/// The cache file of pools that a kernel has.
+const KERNEL_CACHE_FILE: &str = "/etc/zfs/zpool.cache";
 
 /// The command line, read.
 #[derive(Debug, Clone, Default)]
@@ -147,6 +148,15 @@ impl Options {
     #[must_use]
     pub fn count(&self, letter: char) -> usize {
         self.counts.get(&letter).copied().unwrap_or(0)
+    }
+
+    /// The cache files that name pools when `-e` is not given: the daemon's before a kernel's.
+    pub(super) fn cache_files(&self) -> Vec<PathBuf> {
+        if let Some(file) = &self.cache_file {
+            return vec![file.clone()];
+        }
+        let daemon = environment::state_folder().map(|state| environment::cache_file(&state));
+        daemon.into_iter().chain([KERNEL_CACHE_FILE.into()]).collect()
     }
 
     /// Whether a letter was given, or is on by default.

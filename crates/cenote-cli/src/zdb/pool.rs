@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_ondisk::checkpoint::{POOL_CHECKPOINT, uberblock_bytes};
+use cenote_ondisk::nvlist::NvList;
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_pool::import::{Scan, scan};
 use cenote_pool::pool::Rewind;
@@ -14,7 +15,8 @@ use super::{
     Options, blocks, config, dataset, features, history, metaslabs, outages, path, raw_block,
     uberblock,
 };
-use crate::io::{CommandResult, Exit, Io};
+use crate::io::{CommandResult, Exit, Io, words};
+use crate::zpool::cache::{self, Cached};
 use crate::{err, out};
 
 /// Where devices are looked for without `-p`.
@@ -47,13 +49,16 @@ pub(super) async fn run(options: &Options, io: &mut Io<'_>) -> CommandResult {
     check_operands(options)?;
     let name = options.operands.first().map_or("", String::as_str);
     let pool_name = options.pool_name().unwrap_or(name);
-    let scan = find(options).await?;
+    let (scan, cached) = find(options, pool_name).await?;
     let Ok(candidate) = scan.find(pool_name) else {
         err!(io, "zdb: can't open '{name}': No such file or directory")?;
         return Err(Exit::Status(1));
     };
     if options.count('C') > 1 {
-        config::for_import(candidate, options, io)?;
+        match &cached {
+            Some(config) => config::cached(config, io)?,
+            None => config::for_import(candidate, options, io)?,
+        }
     }
     let pool = match Pool::open(candidate, &open_options(options)).await {
         Ok(pool) => pool,
@@ -79,12 +84,27 @@ fn check_operands(options: &Options) -> CommandResult {
     if is_right { Ok(()) } else { Err(Exit::usage(String::new())) }
 }
 
-async fn find(options: &Options) -> CommandResult<Scan> {
-    let mut paths = options.paths.clone();
-    if paths.is_empty() && options.has('e') {
-        paths.push(PathBuf::from(DEFAULT_DIRECTORY));
+/// Where the pool is: in the directories of `-p`, or where a cache file has it, with the config
+/// that says so.
+async fn find(options: &Options, pool: &str) -> CommandResult<(Scan, Option<NvList>)> {
+    if options.has('e') {
+        let mut paths = options.paths.clone();
+        if paths.is_empty() {
+            paths.push(PathBuf::from(DEFAULT_DIRECTORY));
+        }
+        return Ok((scan(&ScanOptions { paths }).await?, None));
     }
-    Ok(scan(&ScanOptions { paths }).await?)
+    for file in options.cache_files() {
+        let unread =
+            |error| Exit::failed(format!("cannot open '{}': {}", file.display(), words(&error)));
+        let Some(config) = cache::config_of(&file, pool).map_err(unread)? else { continue };
+        let Cached { guids, paths } = Cached::of(&config);
+        let mut scan = scan(&ScanOptions { paths }).await?;
+        // Devices of the cache file may be others' by now.
+        scan.candidates.retain(|found| guids.contains(&found.guid()));
+        return Ok((scan, Some(config)));
+    }
+    Ok((Scan::default(), None))
 }
 
 fn open_options(options: &Options) -> OpenOptions {

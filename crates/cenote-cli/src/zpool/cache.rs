@@ -26,6 +26,20 @@ pub struct Cached {
 }
 
 impl Cached {
+    /// What one config says.
+    pub(crate) fn of(config: &NvList) -> Self {
+        let mut cached = Self::default();
+        cached.add(config);
+        cached
+    }
+
+    fn add(&mut self, config: &NvList) {
+        self.guids.extend(config.u64("pool_guid"));
+        if let Some(tree) = config.list("vdev_tree") {
+            collect(tree, 0, &mut self.paths);
+        }
+    }
+
     /// Where the devices were: they may be there under other names.
     pub(crate) fn folders(&self) -> BTreeSet<&Path> {
         self.paths.iter().map(|path| folder(path)).collect()
@@ -40,13 +54,19 @@ pub fn read(file: &Path) -> Result<Cached, Exit> {
         .map_err(|_| Exit::failed("cannot import: invalid or corrupt cache file contents"))?;
     let mut cached = Cached::default();
     for (_, value) in list.iter() {
-        let NvValue::List(config) = value else { continue };
-        cached.guids.extend(config.u64("pool_guid"));
-        if let Some(tree) = config.list("vdev_tree") {
-            collect(tree, 0, &mut cached.paths);
+        if let NvValue::List(config) = value {
+            cached.add(config);
         }
     }
     Ok(cached)
+}
+
+/// The config of one pool in a cache file; none if the file knows no such pool, or is not there.
+///
+/// # Errors
+/// Those of the file system, and of a file that is something else.
+pub(crate) fn config_of(file: &Path, pool: &str) -> std::io::Result<Option<NvList>> {
+    Ok(known(file)?.list(pool).cloned())
 }
 
 /// Adds a pool to a cache file, in the place of what the file says of it.

@@ -10,7 +10,9 @@
 //! `$XDG_STATE_HOME` is `~/.local/state` where it is not set.
 
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use cenote_cli::environment;
 
 /// The folder and the socket of one daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,14 +29,7 @@ impl Place {
     /// As the environment says; none if it says nothing and there is no home.
     pub(super) fn of_environment() -> Option<Self> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let state = match variable("CENOTE_STATE_DIR") {
-            Some(folder) => PathBuf::from(folder),
-            None if rustix::process::geteuid().is_root() => "/var/lib/cenote".into(),
-            None => match variable("XDG_STATE_HOME") {
-                Some(folder) => Path::new(&folder).join("cenote"),
-                None => Path::new(&variable("HOME")?).join(".local/state/cenote"),
-            },
-        };
+        let state = environment::state_folder()?;
         let socket = variable("CENOTE_SOCKET").map(PathBuf::from);
         let socket = socket.unwrap_or_else(|| state.join("control.sock"));
         let nbd_listen = variable("CENOTE_NBD_LISTEN");
@@ -49,7 +44,7 @@ impl Place {
 
     /// The pools that were in use.
     pub(super) fn pools(&self) -> PathBuf {
-        self.state.join("zpool.cache")
+        environment::cache_file(&self.state)
     }
 
     /// Where volumes are served.

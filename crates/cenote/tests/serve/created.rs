@@ -112,3 +112,43 @@ fn a_pool_is_remembered_where_it_is_to_be() {
     assert!(house.run("zpool status -P t").contains(&format!("{d0}-moved")));
     house.run("zpool destroy t");
 }
+
+/// `zdb` without `-e` looks into the cache file of the daemon, as OpenZFS's does into a kernel's.
+#[test]
+fn zdb_knows_the_pools_that_the_daemon_has() {
+    let house = House::new("created-zdb");
+    house.create("none");
+    house.run("zfs create -o mountpoint=none t/a");
+    let file = house.text("state/zpool.cache");
+    let real = cenote_oracle::zdb();
+    for (words, what) in [
+        (["-C", "t"], "MOS Configuration:"),
+        (["-d", "t/a"], "Dataset t/a"),
+        (["-u", "t"], "txg = "),
+    ] {
+        let ours = house.run(&format!("zdb {}", words.join(" ")));
+        assert!(ours.contains(what), "{ours}");
+        if let Some(real) = &real {
+            let said = real.run(&[&["-U", &file], &words[..]].concat());
+            assert_eq!(ours, said.stdout, "{said}");
+        }
+    }
+    // It needs nobody who has the pool, and reads what another file says, if it is to.
+    let guid = house.run("zpool get -H -o value guid t");
+    house.run("daemon stop");
+    let config = house.run("zdb -C t");
+    assert!(config.contains(&format!("pool_guid: {guid}")), "{config}");
+    let both = house.run("zdb -CC t");
+    assert!(both.starts_with("\nCached configuration:\n") && both.ends_with(&config), "{both}");
+    let other = house.text("other");
+    fs::copy(&file, &other).unwrap();
+    house.run("zpool export t");
+    let absent = (1, "zdb: can't open 't': No such file or directory\n".to_owned());
+    assert_eq!(house.fails("zdb -C t"), absent);
+    assert!(house.run(&format!("zdb -U {other} -C t")).contains(&guid));
+    // What lies there by now is another pool.
+    house.run(&format!("zpool create -f -m none t {}", house.text("pool/d0")));
+    fs::remove_file(house.path("pool/d1")).unwrap();
+    assert_eq!(house.fails(&format!("zdb -U {other} -C t")), absent);
+    house.run("zpool destroy t");
+}
