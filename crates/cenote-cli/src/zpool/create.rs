@@ -67,8 +67,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         if !options.force {
             devices.check_redundancy(&layout)?;
         }
-        let altroot = parsed.value('R').or(options.pool.altroot.as_deref());
-        let altroot = altroot.map(|folder| source.path(folder));
+        let altroot = options.pool.root(parsed.value('R')).map_err(|folder| {
+            Exit::failed(format!("invalid alternate root '{folder}': must be an absolute path"))
+        })?;
         let shown = parsed.value('t').unwrap_or(name);
         if source.session.is_some() {
             check_mount_point(name, &options, altroot.as_deref())?;
@@ -104,6 +105,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
 }
 
 fn options(parsed: &Parsed) -> Result<Options, Exit> {
+    let pool = parsed.operands.first().map_or("", String::as_str);
     let mut options = Options {
         pool: Wanted::default(),
         root: Vec::new(),
@@ -131,7 +133,7 @@ fn options(parsed: &Parsed) -> Result<Options, Exit> {
             setting::parse(name, value, 'f', Moment::Creation)
                 .map(|setting| options.root.push(setting))
         };
-        outcome.map_err(|why| unusable(name, is_pool, &why))?;
+        outcome.map_err(|why| unusable(pool, name, is_pool, &why))?;
     }
     Ok(options)
 }
@@ -159,14 +161,20 @@ fn check_mount_point(name: &str, options: &Options, altroot: Option<&Path>) -> C
     Err(Exit::failed(format!("mountpoint '{}' {why}\n{how}", folder.display())))
 }
 
-/// What is said of a property that cannot be.
-fn unusable(name: &str, is_pool: bool, why: &str) -> Exit {
-    let is_unknown = why.starts_with("invalid property");
-    Exit::failed(match (is_unknown, is_pool) {
-        (true, true) => format!("property '{name}' is not a valid pool or vdev property"),
-        (true, false) => format!("property '{name}' is not a valid filesystem property"),
-        (false, _) => format!("cannot create pool: {why}"),
-    })
+/// What is said of a property that a new pool cannot have.
+fn unusable(pool: &str, name: &str, is_pool: bool, why: &str) -> Exit {
+    match (why.starts_with("invalid property"), is_pool) {
+        (true, true) => unknown(name),
+        (true, false) => {
+            Exit::failed(format!("property '{name}' is not a valid filesystem property"))
+        }
+        (false, _) => Exit::cannot("create", pool, why),
+    }
+}
+
+/// What is said of a property that no pool and no vdev has.
+fn unknown(name: &str) -> Exit {
+    Exit::failed(format!("property '{name}' is not a valid pool or vdev property"))
 }
 
 /// Refuses what no pool may be called.
@@ -353,7 +361,7 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             Some(("ashift", value)) => {
                 wanted.add("ashift", value, true).map_err(Exit::failed)?;
             }
-            Some((name, _)) => return Err(unusable(name, true, "invalid property")),
+            Some((name, _)) => return Err(unknown(name)),
             None => return Err(Exit::usage("missing '=' for -o option")),
         }
     }

@@ -308,14 +308,15 @@ async fn take(
     {
         return Err(name_is_taken(name));
     }
+    let cannot = |why: String| Exit::failed(format!("cannot import pool '{name}': {why}"));
     let mut wanted = Wanted::default();
     for (property, value) in parsed.values('o').filter_map(|text| text.split_once('=')) {
         if property != "readonly" && pool_property(property).is_some() {
-            let set = wanted.add(property, value, false);
-            set.map_err(|why| Exit::failed(format!("cannot import '{name}': {why}")))?;
+            wanted.add(property, value, false).map_err(cannot)?;
         }
     }
-    let altroot = parsed.value('R').or(wanted.altroot.as_deref());
+    let altroot = wanted.root(parsed.value('R'));
+    let altroot = altroot.map_err(|folder| cannot(format!("bad alternate root '{folder}'")))?;
     let cache_file = wanted.cache_file(parsed.has('t'));
     let file = cache_file.clone().filter(|file| !file.as_os_str().is_empty());
     let not_known =
@@ -340,11 +341,7 @@ async fn take(
     if let Some(new_name) = new_name.filter(|_| is_temporary) {
         engine.go_by(new_name);
     }
-    let how = Taken {
-        altroot: altroot.map(|folder| source.path(folder)),
-        cache_file,
-        is_unmounted: parsed.has('N'),
-    };
+    let how = Taken { altroot, cache_file, is_unmounted: parsed.has('N') };
     let done = After::taken(source, how);
     let writer = Writer::of(source, engine, After::as_found(candidate), done).await?;
     let work = async |engine: &Arc<Engine>, io: &mut Io<'_>| {

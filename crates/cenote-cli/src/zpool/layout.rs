@@ -86,18 +86,20 @@ impl Layout {
                 }
                 seen.push(word.clone());
                 part = next;
-                let has_device = rest.peek().is_some_and(|next| Part::of(next).is_none());
+                let takes_groups = matches!(part, Part::Class(_));
+                let ends = |next: &str| if takes_groups { is_part(next) } else { is_word(next) };
+                let has_device = rest.peek().is_some_and(|next| !ends(next));
                 if !has_device {
                     return Err(wrong(format!("{word} requires at least 1 device")));
                 }
                 continue;
             }
             let redundancy = Redundancy::parse(word).map_err(wrong)?;
+            if redundancy.is_some() && matches!(part, Part::Spares | Part::Caches) {
+                // They end where a group begins.
+                part = Part::Class(VdevClass::Normal);
+            }
             let Part::Class(class) = part else {
-                if redundancy.is_some() {
-                    let kind = if part == Part::Spares { "spare" } else { "cache" };
-                    return Err(wrong(format!("unsupported '{kind}' device: {word}")));
-                }
                 let list = match part {
                     Part::Spares => &mut layout.spares,
                     _ => &mut layout.caches,
@@ -165,8 +167,12 @@ impl Layout {
     }
 }
 
+fn is_part(text: &str) -> bool {
+    Part::of(text).is_some()
+}
+
 fn is_word(text: &str) -> bool {
-    Part::of(text).is_some() || !matches!(Redundancy::parse(text), Ok(None))
+    is_part(text) || !matches!(Redundancy::parse(text), Ok(None))
 }
 
 fn check_class(class: VdevClass, redundancy: Redundancy, word: &str) -> Result<(), Exit> {
@@ -244,13 +250,13 @@ impl Devices {
                     somebodys.extend(of.filter(|_| !force));
                     all.push(opened);
                 }
-                Err(pool) => {
-                    return Err(manual(&format!("{word} is part of active pool '{pool}'")));
-                }
+                Err(pool) => somebodys.push(format!("{word} is part of active pool '{pool}'")),
             }
         }
-        if !somebodys.is_empty() {
-            return Err(overridable(&somebodys.join("\n")));
+        match &somebodys.join("\n")[..] {
+            "" => {}
+            text if force => return Err(manual(text)),
+            text => return Err(overridable(text)),
         }
         Ok(Self { all, has_twins })
     }
@@ -415,12 +421,29 @@ mod tests {
     }
 
     #[test]
+    fn spares_may_stand_between_groups() {
+        let tree = |line| parse(line).map(|layout| layout.preview("t", &BTreeMap::new()));
+        let last = tree("mirror /a /b raidz /c /d cache /e spare /f /g");
+        assert!(last.is_ok());
+        for line in [
+            "mirror /a /b spare /f /g raidz /c /d cache /e",
+            "cache /e mirror /a /b spare /f /g raidz /c /d",
+            "spare /f /g mirror /a /b cache /e raidz /c /d",
+        ] {
+            assert_eq!(tree(line), last, "{line}");
+        }
+    }
+
+    #[test]
     fn wrong_words_are_told() {
         for (line, want) in [
             ("mirror /a", "mirror requires at least 2 devices"),
             ("raidz2 /a /b", "raidz2 requires at least 3 devices"),
             ("/a log raidz /b /c", "unsupported 'log' device: raidz"),
             ("/a spare", "spare requires at least 1 device"),
+            ("/a spare mirror /b /c", "spare requires at least 1 device"),
+            ("/a special spare /b", "special requires at least 1 device"),
+            ("/a spare /b mirror /c /d spare /e", "'spare' can be specified only once"),
             ("/a log /b log /c", "'log' can be specified only once"),
         ] {
             assert_eq!(parse(line), Err(wrong(want)), "{line}");

@@ -8,9 +8,9 @@ use cenote_pool::features::{self, compat};
 use cenote_pool::import::Host;
 use cenote_pool::props::{Access, POOL_PROPERTIES, PropType};
 
-use crate::quantity;
 use crate::zfs::columns;
 use crate::zfs::setting as zfs_setting;
+use crate::{argument, quantity};
 
 /// Longest comment.
 const COMMENT_MAX: usize = 32;
@@ -34,6 +34,15 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
+    /// Below which folder the pool mounts, if `-R` or a property says so; the inner error is what
+    /// they say that is no absolute path.
+    pub(crate) fn root(&self, short: Option<&str>) -> Result<Option<PathBuf>, String> {
+        match short.or(self.altroot.as_deref()) {
+            Some(folder) if !folder.starts_with('/') => Err(folder.to_owned()),
+            folder => Ok(folder.map(argument::path)),
+        }
+    }
+
     /// Takes `property=value`. `is_new`: of a pool that is being made.
     ///
     /// # Errors

@@ -33,8 +33,17 @@ fn a_pool_mounts_on_nothing_that_is_there() {
     let (_, said) = house.fails("zpool set altroot=/x t");
     let why = "property 'altroot' can only be set during pool creation or import";
     assert_eq!(said, format!("cannot set property for 't': {why}\n"));
-    house.run("zpool destroy t");
+    house.run("zpool export t");
     assert!(fs::exists(format!("{root}{at}")).unwrap());
+    // It is absolute wherever it is named.
+    let folder = house.text("pool");
+    for how in ["-R root", "-o altroot=root"] {
+        let want = "invalid alternate root 'root': must be an absolute path\n".to_owned();
+        assert_eq!(house.fails(&format!("zpool create -f {how} u {device}")), (1, want));
+        let want = "cannot import pool 't': bad alternate root 'root'\n".to_owned();
+        assert_eq!(house.fails(&format!("zpool import -d {folder} {how} t")), (1, want));
+    }
+    assert_eq!(house.run("zpool list"), "no pools available\n");
 }
 
 /// The devices of one pool are files in another: that one comes first and goes last.

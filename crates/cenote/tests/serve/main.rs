@@ -12,6 +12,7 @@ mod mounts;
 mod nbd;
 mod snapshots;
 mod watch;
+mod wordings;
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
