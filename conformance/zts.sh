@@ -3,8 +3,9 @@
 #
 # The suite is Debian's package zfs-test, as it is: its runner and its tests, without its script
 # zfs-tests.sh, which wants a kernel module, a user that is not root and one that can sudo. What
-# that script prepares is prepared here: a folder with three files for devices, and the only folder
-# in the tests' path, in which zfs, zpool, zdb and mount.zfs are links to this program.
+# that script prepares is prepared here: a folder with three files for devices (for some groups loop
+# devices on them), and the only folder in the tests' path, in which zfs, zpool, zdb and mount.zfs
+# are links to this program.
 #
 # CENOTE: the program. ZTS_TIMEOUT: seconds that a test has (180). ZTS_KEEP=1 keeps logs and files.
 # Tests of which zts.skip says why are left out; ZTS_ALL=1 runs them, too. Ends with 0 if every
@@ -49,9 +50,23 @@ end_daemon() {
     sort -r | while read -r at; do umount -l "$at" || true; done
 }
 
+# Groups that want disks which can be partitioned get loop devices on the files.
+on_loops=" zpool_export "
+loops=()
+attach_loops() {
+  local file
+  for file in $FILES; do loops+=("$(losetup --find --show "$file")"); done
+}
+detach_loops() {
+  local loop
+  for loop in "${loops[@]}"; do losetup --detach "$loop"; done
+  loops=()
+}
+
 leave() {
   local status=$?
   end_daemon
+  detach_loops
   [ -n "${ZTS_KEEP:-}" ] && printf 'kept: %s\n' "$work" || rm -rf "$work"
   exit "$status"
 }
@@ -120,12 +135,18 @@ printf '| group | tests | passed | failed | skipped | left out | |\n|---|---|---
 for group in "${groups[@]}"; do
   # What one group leaves is not there for the next.
   end_daemon
+  detach_loops
   rm -rf "$work/state" $FILES
   mkdir "$work/state"
   for file in $FILES; do truncate -s 4G "$file"; done
+  disks=$FILES
+  if [[ $on_loops == *" $group "* ]]; then
+    attach_loops
+    disks=${loops[*]#/dev/}
+  fi
   "$CENOTE" daemon start
   log=$results/$group.log
-  (cd "$work" && PATH=$bin "$suite/test-runner/bin/test-runner.py" \
+  (cd "$work" && PATH=$bin DISKS=$disks "$suite/test-runner/bin/test-runner.py" \
     -c "$work/common.run,$work/linux.run" -T "$group" -i "$STF_SUITE" -o "$work/results" < /dev/null) \
     > "$log" 2>&1 || true
   # "Test (Linux): …/zfs_create/zfs_create_001_pos (run as root) [00:01] [PASS]"
