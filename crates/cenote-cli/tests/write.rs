@@ -461,7 +461,13 @@ fn a_command_that_fails_leaves_the_pool() {
         // A pool that is in use is not imported again.
         shed.succeeds("zpool import tank");
     }
+    let foreign = "'other' is an invalid name";
+    let cannot = format!("cannot set property for 'tank': {foreign}");
+    shed.fails("zpool set bootfs=other tank", &cannot);
+    shed.fails("zpool create -o bootfs=other u d1", &format!("cannot create 'u': {foreign}"));
     shed.succeeds("zpool export tank");
+    let cannot = format!("cannot import pool 'tank': {foreign}");
+    shed.fails("zpool import -o bootfs=other tank", &cannot);
     let (_, err, status) = shed.run("zpool import -o bootfs=tank/nosuch tank");
     assert!(status == 1 && !err.contains("warning"), "{err}");
     shed.succeeds("zpool import tank");

@@ -137,9 +137,12 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
         if !source.has_pools() {
             return Err(Exit::failed(no_such_pool(name)));
         }
-        source.pool(name).await?;
+        let pool = source.pool(name).await?;
         let mut wanted = Wanted::default();
         wanted.add(property, value, false).map_err(|why| cannot(&why))?;
+        wanted.check_bootfs(pool.name()).map_err(|why| cannot(&why))?;
+        // Nobody else may have it open when it is written.
+        drop(pool);
         if wanted.altroot.is_some() {
             let why = "can only be set during pool creation or import";
             return Err(cannot(&format!("property '{property}' {why}")));

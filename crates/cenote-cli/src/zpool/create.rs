@@ -55,6 +55,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         return Err(Exit::usage("missing vdev specification"));
     }
     check_name(name)?;
+    options.pool.check_bootfs(name).map_err(|why| Exit::cannot("create", name, why))?;
     let layout = Layout::parse(words)?;
     if layout.groups.is_empty() {
         let text = "at least one toplevel vdev must be specified";

@@ -315,6 +315,7 @@ async fn take(
             wanted.add(property, value, false).map_err(cannot)?;
         }
     }
+    wanted.check_bootfs(candidate.name()).map_err(cannot)?;
     let altroot = wanted.root(parsed.value('R'));
     let altroot = altroot.map_err(|folder| cannot(format!("bad alternate root '{folder}'")))?;
     let cache_file = wanted.cache_file(parsed.has('t'));

@@ -43,6 +43,20 @@ impl Wanted {
         }
     }
 
+    /// Refuses a file system to boot from that is none of the pool's.
+    pub(crate) fn check_bootfs(&self, pool: &str) -> Result<(), String> {
+        let named = self.settings.iter().find_map(|setting| match setting {
+            PoolSetting::Bootfs(dataset) => dataset.as_deref(),
+            _ => None,
+        });
+        match named {
+            Some(dataset) if dataset.split('/').next() != Some(pool) => {
+                Err(format!("'{dataset}' is an invalid name"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes `property=value`. `is_new`: of a pool that is being made.
     ///
     /// # Errors
