@@ -27,19 +27,6 @@ pub trait Host: Send + Sync {
     /// Takes a pool that was created or imported, and shows what it holds.
     fn take(&self, engine: Arc<Engine>, how: Taken) -> BoxFuture<'_, CommandResult>;
 
-    /// Remembers a pool elsewhere from now on: as [`Taken::cache_file`].
-    fn remember<'a>(&'a self, pool: &'a str, file: Option<PathBuf>)
-    -> BoxFuture<'a, CommandResult>;
-
-    /// Shows nothing of a pool any more, and forgets it. Who asked closes it; `deed` is what he
-    /// does with it.
-    fn release<'a>(
-        &'a self,
-        pool: &'a str,
-        deed: &'a str,
-        is_forced: bool,
-    ) -> BoxFuture<'a, CommandResult>;
-
     /// Looks at what has changed in a pool: what was mounted moves or goes, what is new comes. If
     /// `is_quiet`, nothing but what is gone for good moves, now or when somebody looks again.
     fn follow<'a>(&'a self, pool: &'a str, is_quiet: bool) -> BoxFuture<'a, CommandResult>;
@@ -50,8 +37,13 @@ pub trait Host: Send + Sync {
     /// Mounts every file system of a pool that wants to be.
     fn mount_all<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult>;
 
-    /// Unmounts a file system, or what is mounted in a folder.
-    fn unmount<'a>(&'a self, what: &'a str, is_forced: bool) -> BoxFuture<'a, CommandResult>;
+    /// Unmounts a file system: at that place, or where its properties have mounted it.
+    fn unmount<'a>(
+        &'a self,
+        dataset: &'a str,
+        place: Option<&'a Path>,
+        is_forced: bool,
+    ) -> BoxFuture<'a, CommandResult>;
 
     /// Closes snapshots of a pool that were looked at below `.zfs` and that nobody reads just now:
     /// what is open cannot be destroyed.
@@ -68,7 +60,20 @@ pub trait Host: Send + Sync {
     /// Mounts again what was set aside, where its properties say now, if it is still there.
     fn bring_back<'a>(&'a self, pool: &'a str, aside: Vec<Aside>) -> BoxFuture<'a, CommandResult>;
 
-    /// What is mounted, by dataset, and where.
+    /// Remembers a pool elsewhere from now on: as [`Taken::cache_file`].
+    fn remember<'a>(&'a self, pool: &'a str, file: Option<PathBuf>)
+    -> BoxFuture<'a, CommandResult>;
+
+    /// Shows nothing of a pool any more, and forgets it. Who asked closes it; `deed` is what he
+    /// does with it.
+    fn release<'a>(
+        &'a self,
+        pool: &'a str,
+        deed: &'a str,
+        is_forced: bool,
+    ) -> BoxFuture<'a, CommandResult>;
+
+    /// What is mounted, by dataset, and where, in the order in which that was done.
     fn mounts(&self) -> Vec<(String, PathBuf)>;
 
     /// Acts by tunables that a command has set, and shows them.
@@ -98,7 +103,8 @@ pub struct MountWish {
     pub is_again: bool,
     /// A folder that is not empty is hidden, whatever `overlay` says (`-O`).
     pub is_overlay: bool,
-    /// Where it is mounted, if properties leave that to whoever mounts it (`legacy`).
+    /// Where it is mounted, for whoever chooses that himself (`mount.zfs`); what is mounted already
+    /// is so at this place, too.
     pub place: Option<PathBuf>,
 }
 

@@ -25,6 +25,9 @@ pub enum Exit {
     Failed(String),
     /// The same with another status.
     FailedWith(String, i32),
+    /// With this message, since something is not mounted that should be; all else is done. Status 1
+    /// for most commands, none for those that only move what is mounted.
+    NotMounted(String),
     /// The reader of the output went away.
     Pipe,
 }
@@ -42,7 +45,10 @@ impl Exit {
     #[must_use]
     pub fn message(&self) -> String {
         match self {
-            Self::Failed(text) | Self::FailedWith(text, _) | Self::Usage(text) => text.clone(),
+            Self::Failed(text)
+            | Self::FailedWith(text, _)
+            | Self::NotMounted(text)
+            | Self::Usage(text) => text.clone(),
             Self::Status(status) => format!("it failed with status {status}"),
             Self::Pipe => "the output is closed".to_owned(),
         }

@@ -137,7 +137,7 @@ fn finish(result: CommandResult, io: &mut Io<'_>) -> i32 {
         Ok(()) => 0,
         Err(Exit::Status(status)) => status,
         Err(Exit::Pipe) => 141,
-        Err(Exit::Failed(message)) => {
+        Err(Exit::Failed(message) | Exit::NotMounted(message)) => {
             let _ = err!(io, "{message}");
             1
         }

@@ -80,6 +80,17 @@ impl Presence {
         options.find(|(name, _)| *name == property).map(|(_, value)| *value)
     }
 
+    /// Properties that were set, by number of the dataset, do not have other values any more that
+    /// they had for the time being.
+    pub fn set_again(&self, set: &[(u64, &str)]) {
+        let mut state = self.lock();
+        for (dataset, property) in set {
+            if let Some(options) = state.mounts.get_mut(dataset) {
+                options.retain(|(name, _)| name != property);
+            }
+        }
+    }
+
     /// A path as it is below the folder.
     pub(crate) fn below_altroot(&self, path: String) -> String {
         match (self.altroot(), path.as_str()) {
@@ -105,6 +116,11 @@ mod tests {
         assert!(presence.is_mounted(7) && !presence.is_mounted(8));
         assert_eq!(presence.option(7, "readonly"), Some(1));
         assert_eq!(presence.option(7, "atime"), None);
+        presence.set_again(&[(7, "atime"), (8, "readonly")]);
+        assert_eq!(presence.option(7, "readonly"), Some(1));
+        presence.set_again(&[(7, "readonly")]);
+        assert_eq!(presence.option(7, "readonly"), None);
+        assert!(presence.is_mounted(7));
         presence.unmounted(7);
         assert!(!presence.is_mounted(7));
     }

@@ -19,6 +19,11 @@ impl Stop {
         self.wished.notify_waiters();
     }
 
+    /// Whether it was wished.
+    pub(crate) fn is_wished(&self) -> bool {
+        self.is_wished.load(Ordering::Acquire)
+    }
+
     /// Waits for the wish.
     pub(crate) async fn wished(&self) {
         self.or(std::future::pending::<()>()).await;
@@ -29,7 +34,7 @@ impl Stop {
         // The wish to be woken is told before the look.
         let mut wished = pin!(self.wished.notified());
         wished.as_mut().enable();
-        if self.is_wished.load(Ordering::Acquire) {
+        if self.is_wished() {
             return None;
         }
         first(wished, work).await

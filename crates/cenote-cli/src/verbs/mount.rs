@@ -11,7 +11,7 @@ use cenote_fs::Mount;
 use cenote_pool::engine::Engine;
 use cenote_rt::Kind;
 use cenote_serve::Signals;
-use cenote_serve::fuse::{FuseMount, MountOptions, Unmount};
+use cenote_serve::fuse::{self, FuseError, FuseMount, MountOptions, Unmount};
 
 use super::{parse, wrong_use};
 use crate::io::{CommandResult, Exit, Io};
@@ -69,7 +69,11 @@ async fn serve(
     };
     let mount = opened.map_err(|error| source::contents_failure(name, &error))?;
     let failed = |error: cenote_rt::Error| Exit::failed(format!("cannot mount '{name}': {error}"));
-    let fuse = FuseMount::start(mount, &argument::path(at), options).await.map_err(failed)?;
+    let at = argument::path(at);
+    if fuse::detach_dead(&at).await.map_err(failed)? {
+        return Err(Exit::failed(format!("cannot mount '{name}': {}", FuseError::Mounted { at })));
+    }
+    let fuse = FuseMount::start(mount, &at, options).await.map_err(failed)?;
     out!(io, "'{name}' is mounted at '{}'", fuse.at().display())?;
     io.out.flush()?;
     if signals.or(fuse.ended()).await.is_none() {
@@ -83,11 +87,11 @@ async fn serve(
 }
 
 async fn leave(fuse: &FuseMount, io: &mut Io<'_>) -> CommandResult {
-    match fuse.unmount(Unmount::Plain).await {
+    match fuse.unmount(fuse.at(), Unmount::Plain).await {
         Ok(()) => fuse.ended().await,
         Err(error) if error.kind() == Kind::Busy => {
             err!(io, "'{}' is in use: it is detached", fuse.at().display())?;
-            fuse.unmount(Unmount::Detach).await?;
+            fuse.unmount(fuse.at(), Unmount::Detach).await?;
             // Who still has files open is cut off when this process ends.
             let _ = cenote_rt::until(FAREWELL, fuse.ended()).await;
         }

@@ -13,7 +13,7 @@ use super::create::{FileSystemOptions, wording};
 use super::quotas::Limit;
 use super::refuse::{check_inheritable, existing};
 use super::setting::{self, Moment, Setting};
-use super::{moving, permits};
+use super::{mount, moving, permits};
 use crate::err;
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
@@ -164,7 +164,7 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             let done = engine.rename(from, to).await;
             done.map_err(|error| cannot(&wording(&error)))
         }));
-        source.without_mounts(&moved, parsed.has('f'), work).await
+        mount::tell_if_not(source.without_mounts(&moved, parsed.has('f'), work).await, io)
     })
 }
 
@@ -347,11 +347,14 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
             let rights: Vec<&str> = rights.iter().map(String::as_str).collect();
             permits::need(source, &dataset, &rights, "set property for").await?;
             let moved = source.moved(Box::pin(moving::by_settings(&dataset, settings))).await?;
+            let placed = source.moved(Box::pin(moving::placed_again(&dataset, settings))).await?;
             drop(dataset);
             let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
                 changes.make(engine, name).await
             }));
-            source.without_mounts(&moved, false, work).await?;
+            let done = source.without_mounts(&moved, false, work).await;
+            mount::tell_if_not(done, io)?;
+            mount::those_wanted(source, &placed, io).await?;
         }
         Ok(())
     })
@@ -368,6 +371,8 @@ struct Changes {
     volsize: Option<u64>,
     /// Limits of users, groups and projects.
     limits: Vec<Limit>,
+    /// What mounts go by again.
+    again: Vec<(u64, &'static str)>,
 }
 
 impl Changes {
@@ -378,7 +383,9 @@ impl Changes {
             (false, DatasetKind::Volume) => 'v',
             (false, _) => 'f',
         };
-        let mut changes = Self { props: Vec::new(), volsize: None, limits: Vec::new() };
+        let named = settings.iter().map(|text| text.split('=').next().unwrap_or_default());
+        let again = moving::set_again(dataset, named).await?;
+        let mut changes = Self { props: Vec::new(), volsize: None, limits: Vec::new(), again };
         for text in settings {
             let (property, value) = text.split_once('=').unwrap_or((text, ""));
             if let Some(limit) = Limit::parse(property, value, kind) {
@@ -426,6 +433,7 @@ impl Changes {
                 not_set(name, &why)
             })?;
         }
+        engine.presence().set_again(&self.again);
         for limit in self.limits {
             limit.set(engine, name).await?;
         }
@@ -483,6 +491,10 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                 permits::need(source, dataset, &[&right], "set property for").await?;
             }
             let moved = source.moved(Box::pin(moving::by_inheriting(&all, property))).await?;
+            let mut again = Vec::new();
+            for dataset in &all {
+                again.extend(moving::set_again(dataset, std::iter::once(property)).await?);
+            }
             let all: Vec<_> = all.iter().map(|dataset| dataset.name().to_owned()).collect();
             let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
                 for dataset in all {
@@ -492,9 +504,11 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                         Exit::cannot(&format!("inherit {property} for"), &dataset, why)
                     })?;
                 }
+                engine.presence().set_again(&again);
                 Ok(())
             }));
-            source.without_mounts(&moved, false, work).await?;
+            let done = source.without_mounts(&moved, false, work).await;
+            mount::tell_if_not(done, io)?;
         }
         Ok(())
     })

@@ -84,6 +84,7 @@ const NO_OPTIONS: [&str; 9] =
     ["auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "zfsutil", "sync"];
 /// Statuses of programs that `mount` runs.
 const STATUS_OF_USE: i32 = 1;
+const STATUS_OF_PLACE: i32 = 2;
 const STATUS_OF_FAILURE: i32 = 32;
 
 /// `mount.zfs DATASET FOLDER`: mounts what `mountpoint=legacy` leaves to others, anywhere.
@@ -116,14 +117,19 @@ pub(crate) fn mount_for(session: &Session, args: &[String]) -> CommandResult {
     if is_sloppy {
         words.retain(|word| MountOptions::parse(word).is_ok());
     }
-    let dataset = &meant(session, dataset);
+    let (dataset, place) = (&meant(session, dataset), argument::path(place));
+    let place = session.caller.folder().join(place);
+    if let Ok(false) = place.try_exists() {
+        let text = format!(
+            "filesystem '{dataset}' cannot be mounted at '{}' due to canonicalization error: No \
+             such file or directory",
+            place.display()
+        );
+        return Err(Exit::FailedWith(text, STATUS_OF_PLACE));
+    }
     let source = Source { session: Some(session.clone()), ..Source::default() };
     let failed = |exit: Exit| Exit::FailedWith(exit.message(), STATUS_OF_FAILURE);
-    let wish = MountWish {
-        options: words.join(","),
-        place: Some(session.caller.folder().join(argument::path(place))),
-        ..MountWish::default()
-    };
+    let wish = MountWish { options: words.join(","), place: Some(place), ..MountWish::default() };
     block_on(async {
         let found = source.dataset(dataset).await?;
         check_type(&found).await?;
@@ -233,6 +239,32 @@ async fn mount_each(
     status
 }
 
+/// Mounts those of the file systems that want to be and are not. Those that cannot be are told of.
+pub(super) async fn those_wanted(
+    source: &Source,
+    names: &[String],
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let Some(session) = &source.session else { return Ok(()) };
+    for name in names {
+        let dataset = source.dataset(name).await?;
+        if wanted_place(&dataset).await?.is_none() || is_locked(&dataset).await? {
+            continue;
+        }
+        drop(dataset);
+        tell_if_not(session.host.mount(name, &MountWish::default()).await, io)?;
+    }
+    Ok(())
+}
+
+/// What a command has done is done, though something could not be mounted afterwards: that is told.
+pub(super) fn tell_if_not(done: CommandResult, io: &mut Io<'_>) -> CommandResult {
+    match done {
+        Err(Exit::NotMounted(message)) => err!(io, "{message}"),
+        done => done,
+    }
+}
+
 async fn is_locked(dataset: &Dataset) -> Result<bool, Exit> {
     let key = dataset.key_info().await?;
     Ok(key.is_some_and(|key| !dataset.pool().keys().is_loaded(key.object)))
@@ -283,13 +315,11 @@ pub(super) fn unmount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comm
     match (&parsed.operands[..], parsed.has('a')) {
         ([], true) => {
             let session = session(source, "unmount")?;
-            let mut mounts = session.host.mounts();
-            // What is mounted within another comes before it.
-            mounts.sort_by(|(_, a), (_, b)| b.cmp(a));
             let mut status = Ok(());
-            for (dataset, _) in mounts {
+            // What is mounted within another, or hides it, comes before it.
+            for (dataset, at) in session.host.mounts().into_iter().rev() {
                 let done = block_on(async {
-                    session.host.unmount(&dataset, is_forced).await?;
+                    session.host.unmount(&dataset, Some(&at), is_forced).await?;
                     if parsed.has('u') { lock(source, &dataset).await } else { Ok(()) }
                 });
                 if let Err(exit) = done {
@@ -307,17 +337,20 @@ pub(super) fn unmount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comm
 
 fn unmount_one(source: &Source, what: &str, parsed: &Parsed) -> CommandResult {
     let session = session(source, what)?;
-    let dataset = if what.starts_with('/') {
-        let path = source.path(what);
-        let mounts = session.host.mounts();
-        let found = mounts.iter().find(|(_, at)| *at == path).map(|(dataset, _)| dataset.clone());
-        found.ok_or_else(|| Exit::cannot("unmount", what, not_a_mount(&path, &mounts)))?
-    } else {
-        what.to_owned()
+    let path = what.starts_with('/').then(|| source.path(what));
+    let dataset = match &path {
+        Some(path) => {
+            let mounts = session.host.mounts();
+            // Of several the last, which hides the others.
+            let found = mounts.iter().rfind(|(_, at)| at == path);
+            let found = found.map(|(dataset, _)| dataset.clone());
+            found.ok_or_else(|| Exit::cannot("unmount", what, not_a_mount(path, &mounts)))?
+        }
+        None => what.to_owned(),
     };
     block_on(async {
         check_type(&existing(source, &dataset).await?).await?;
-        session.host.unmount(&dataset, parsed.has('f')).await?;
+        session.host.unmount(&dataset, path.as_deref(), parsed.has('f')).await?;
         if parsed.has('u') { lock(source, &dataset).await } else { Ok(()) }
     })
 }
@@ -335,7 +368,8 @@ fn session<'a>(source: &'a Source, what: &str) -> Result<&'a Session, Exit> {
 }
 
 fn list(source: &Source, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
-    let mounts = source.mounts();
+    let mut mounts = source.mounts();
+    mounts.sort();
     if parsed.has('j') {
         let mut datasets = serde_json::Map::new();
         for (dataset, at) in mounts {

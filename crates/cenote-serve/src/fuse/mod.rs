@@ -15,6 +15,10 @@
 //! holes cannot be told, and who may write a file but does not own it cannot `touch` it. What it is
 //! good for is many small writes to the same pages.
 //!
+//! **At several places** a file system is one for the kernel, as with the kernel module: the first
+//! mount bound there ([`FuseMount::also_at`]), with one cache of pages and names. Two mounts of
+//! their own would each keep pages of what is written through the other.
+//!
 //! What was written to a file before an `fsync` returned survives any crash; the rest is on disk
 //! some seconds later (`zfs_txg_timeout`). `sync` of all file systems does not reach a FUSE file
 //! system: the kernel keeps it to itself.
@@ -27,7 +31,6 @@ mod place;
 mod snapshots;
 mod vfs;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +44,8 @@ use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
 use crate::stop::Stop;
 use adapter::Adapter;
 use vfs::Vfs;
+
+pub use place::MountTable;
 
 /// Threads that take requests.
 const THREADS: usize = 4;
@@ -61,6 +66,12 @@ pub enum FuseError {
     /// A file system of ours is there.
     #[error("'{}' is mounted already", at.display())]
     Mounted {
+        /// Where.
+        at: PathBuf,
+    },
+    /// Something else is mounted over it.
+    #[error("'{}' is hidden by another file system", at.display())]
+    Hidden {
         /// Where.
         at: PathBuf,
     },
@@ -117,6 +128,13 @@ impl MountOptions {
     /// [`FuseError::Option`]
     pub fn parse(text: &str) -> Result<Self, FuseError> {
         Self::default().with(text)
+    }
+
+    /// The same with those of others that are of a place, and not of the file system.
+    #[must_use]
+    pub fn with_those_of_places(self, others: &Self) -> Self {
+        let Self { is_read_only, nosuid, nodev, noexec, .. } = *others;
+        Self { is_read_only, nosuid, nodev, noexec, ..self }
     }
 
     /// The same with what the words of `mount -o` say; the last word about something counts.
@@ -181,10 +199,11 @@ pub struct FuseMount {
 }
 
 impl FuseMount {
-    /// Mounts a file system. A dead mount of ours at the same place is detached first.
+    /// Mounts a file system. A dead mount of ours at the same place is detached first; anything
+    /// else there is hidden.
     ///
     /// # Errors
-    /// A [`FuseError`]; `Kind::Busy` if a file system of ours is there.
+    /// A [`FuseError`].
     pub async fn start(mount: Arc<Mount>, at: &Path, options: &MountOptions) -> Result<Self> {
         let at = at.to_owned();
         let at = cenote_rt::blocking(move || {
@@ -194,6 +213,7 @@ impl FuseMount {
         })
         .await??;
         let config = config(&mount, options)?;
+        let (source, given) = (mount.name().to_owned(), given(&mount, options));
         let snapdir = AtomicU64::new(mount.facts().settings().snapdir);
         let vfs = Arc::new(Vfs::new(mount));
         vfs.set(options);
@@ -202,7 +222,20 @@ impl FuseMount {
         let ended = Arc::new(Stop::default());
         let tell = Arc::clone(&ended);
         let started = cenote_rt::blocking(move || {
-            let session = Session::new(adapter, &path, &config)?.spawn()?;
+            let is_for_all = config.acl == SessionACL::All;
+            let session = match place::mount(&path, &source, &given, is_for_all) {
+                Ok(device) => {
+                    let session = Session::from_fd(adapter, device, config.acl, config);
+                    // What nobody serves must not stay.
+                    session.inspect_err(|_| drop(place::detach(&path, true)))?
+                }
+                // Who is not root has it mounted by a program that may.
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    Session::new(adapter, &path, &config)?
+                }
+                Err(error) => return Err(error),
+            };
+            let session = session.spawn()?;
             let notifier = session.notifier();
             std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
                 // Why it ended is of no use to anybody: it is not mounted any more.
@@ -225,7 +258,7 @@ impl FuseMount {
         Ok(Self { at, vfs, notifier, ended, device, snapdir })
     }
 
-    /// Where it is mounted.
+    /// Where it was mounted first.
     #[must_use]
     pub fn at(&self) -> &Path {
         &self.at
@@ -237,10 +270,35 @@ impl FuseMount {
         &self.vfs.mount
     }
 
-    /// Whether it is among what is mounted ([`mounted_devices`]), and not in use only.
+    /// Where it is mounted now, each place with how much is mounted before it; nowhere, if it is in
+    /// use only.
     #[must_use]
-    pub fn is_among(&self, devices: &BTreeSet<Vec<u8>>) -> bool {
-        self.device.as_ref().is_none_or(|device| devices.contains(device))
+    pub fn places(&self, table: &MountTable) -> Vec<(usize, PathBuf)> {
+        match &self.device {
+            // The kernel may have given the number of one that has ended to another.
+            _ if self.ended.is_wished() => Vec::new(),
+            Some(device) => table.places(device),
+            None => vec![(0, self.at.clone())],
+        }
+    }
+
+    /// Mounts what is mounted already at another place, too, and says where that is without links.
+    /// Only root can.
+    ///
+    /// # Errors
+    /// `Kind::Permission`; `Kind::Busy` if something else hides it everywhere; a [`FuseError`].
+    pub async fn also_at(&self, at: &Path, options: &MountOptions) -> Result<PathBuf> {
+        let (at, options, device) = (at.to_owned(), options.clone(), self.device.clone());
+        let places = self.places(&MountTable::read()?);
+        cenote_rt::blocking(move || {
+            let at = place::resolve(&at)?;
+            let seen = places.iter().find(|(_, place)| place::device(place) == device);
+            let hidden = || Error::new(Kind::Busy, FuseError::Hidden { at: at.clone() });
+            let (_, from) = seen.ok_or_else(hidden)?;
+            place::bind(from, &at, &options)?;
+            Ok(at)
+        })
+        .await?
     }
 
     /// Takes properties over that were changed.
@@ -261,25 +319,32 @@ impl FuseMount {
         self.ended.wished().await;
     }
 
-    /// Unmounts. What was detached goes on until its last user has gone: see
+    /// Unmounts it at a place. What was detached goes on until its last user has gone: see
     /// [`ended`](Self::ended).
     ///
     /// # Errors
-    /// `Kind::Busy` if it is in use, and not to be detached.
-    pub async fn unmount(&self, how: Unmount) -> Result<()> {
-        let at = self.at.clone();
-        if how != Unmount::Force {
-            return cenote_rt::blocking(move || place::detach(&at, how == Unmount::Detach)).await?;
-        }
-        let plain = at.clone();
-        match cenote_rt::blocking(move || place::detach(&plain, false)).await? {
-            Err(error) if error.kind() == Kind::Busy => {}
+    /// `Kind::Busy` if it is in use, and not to be detached, or if something else hides it there.
+    pub async fn unmount(&self, at: &Path, how: Unmount) -> Result<()> {
+        let (place, device) = (at.to_owned(), self.device.clone());
+        let unmounted = cenote_rt::blocking(move || {
+            let seen = place::device(&place);
+            if seen.is_some() && device.is_some() && seen != device {
+                // The kernel would unmount that.
+                return Err(Error::new(Kind::Busy, FuseError::Hidden { at: place }));
+            }
+            place::detach(&place, how == Unmount::Detach)
+        });
+        let is_hidden = |error: &Error| matches!(error.cause(), Some(FuseError::Hidden { .. }));
+        match unmounted.await? {
+            Err(error)
+                if how == Unmount::Force && error.kind() == Kind::Busy && !is_hidden(&error) => {}
             done => return done,
         }
         // What programs have written into memory that they share with files is still on its way.
-        let files = at.clone();
+        let files = at.to_owned();
         let flushed = cenote_rt::blocking(move || place::flush(&files));
         cenote_rt::until(FLUSH_PATIENCE, flushed).await;
+        let at = at.to_owned();
         cenote_rt::blocking(move || place::cut_off(&at)).await?
     }
 
@@ -295,14 +360,14 @@ impl FuseMount {
         self.vfs.snapshots.count()
     }
 
-    /// Gives the mount other options: reading only, set-id bits, devices, execution, which the
-    /// kernel keeps, and those of [`set`](Self::set).
+    /// Gives the mount at a place other options: set-id bits, devices, execution, which the kernel
+    /// keeps; and everywhere whether there is but reading, and those of [`set`](Self::set).
     ///
     /// # Errors
     /// `Kind::Permission` for who is not root; `Kind::Busy` if somebody has a file open for writing
     /// that could not be written any more.
-    pub async fn remount(&self, options: &MountOptions) -> Result<()> {
-        let (at, wanted) = (self.at.clone(), options.clone());
+    pub async fn remount(&self, at: &Path, options: &MountOptions) -> Result<()> {
+        let (at, wanted) = (at.to_owned(), options.clone());
         cenote_rt::blocking(move || place::remount(&at, &wanted)).await??;
         self.set(options);
         Ok(())
@@ -335,21 +400,25 @@ impl FuseMount {
     }
 }
 
-/// The kernel's numbers for everything that is mounted.
+/// What a program that is gone left at a place is detached. True if there is a file system of ours
+/// now that answers.
 ///
 /// # Errors
-/// `Kind::Io`
-pub fn mounted_devices() -> Result<BTreeSet<Vec<u8>>> {
-    place::devices().map_err(|error| Error::new(Kind::Io, error))
-}
-
-/// What a program that is gone left at a place is detached. True if there was something.
-///
-/// # Errors
-/// `Kind::Busy` if what is mounted there is alive.
+/// A [`FuseError`]; `Kind::NotFound` if there is no such place.
 pub async fn detach_dead(at: &Path) -> Result<bool> {
     let at = at.to_owned();
     cenote_rt::blocking(move || place::detach_dead(&place::resolve(&at)?)).await?
+}
+
+/// The options that the kernel is given.
+fn given(mount: &Mount, options: &MountOptions) -> MountOptions {
+    let is_root = rustix::process::geteuid().is_root();
+    MountOptions {
+        is_read_only: options.is_read_only || mount.is_read_only(),
+        nosuid: options.nosuid || !is_root,
+        nodev: options.nodev || !is_root,
+        ..options.clone()
+    }
 }
 
 fn config(mount: &Mount, options: &MountOptions) -> Result<Config> {
@@ -358,6 +427,7 @@ fn config(mount: &Mount, options: &MountOptions) -> Result<Config> {
     if options.is_writeback && !allow_other {
         return Err(Error::new(Kind::Invalid, FuseError::Writeback));
     }
+    let given = given(mount, options);
     let choose = |is_off, off, on| if is_off { off } else { on };
     let mut config = Config::default();
     config.mount_options = vec![
@@ -365,10 +435,10 @@ fn config(mount: &Mount, options: &MountOptions) -> Result<Config> {
         // fuser gives the subtype to the kernel only in this form.
         MountOption::CUSTOM(format!("subtype={}", place::SUBTYPE)),
         MountOption::DefaultPermissions,
-        choose(options.is_read_only || mount.is_read_only(), MountOption::RO, MountOption::RW),
-        choose(options.nosuid || !is_root, MountOption::NoSuid, MountOption::Suid),
-        choose(options.nodev || !is_root, MountOption::NoDev, MountOption::Dev),
-        choose(options.noexec, MountOption::NoExec, MountOption::Exec),
+        choose(given.is_read_only, MountOption::RO, MountOption::RW),
+        choose(given.nosuid, MountOption::NoSuid, MountOption::Suid),
+        choose(given.nodev, MountOption::NoDev, MountOption::Dev),
+        choose(given.noexec, MountOption::NoExec, MountOption::Exec),
     ];
     config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(THREADS);

@@ -3,21 +3,23 @@
 //! A program that ends without unmounting leaves a dead mount: everything below it fails with
 //! `ENOTCONN`. The next mount at the same place detaches it, if it was one of ours.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use cenote_rt::{Error, Kind, Result};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount_remount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
 
 use super::{FuseError, MountOptions};
 
 /// The type that our mounts have.
 pub(super) const SUBTYPE: &str = "zfs";
 const TYPE: &[u8] = b"fuse.zfs";
+const DEVICE: &str = "/dev/fuse";
 const MOUNTS: &str = "/proc/self/mountinfo";
 /// Pages that the kernel reads ahead of a sequential reader, in KiB.
 const READ_AHEAD: &str = "1024";
@@ -39,46 +41,74 @@ pub(super) fn resolve(at: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Detaches what a program of ours left at a place, resolved as [`resolve`] does. True if there was
-/// something.
+/// Detaches what a program of ours left at a place, resolved as [`resolve`] does. True if there is
+/// a file system of ours now that answers.
 ///
 /// # Errors
-/// `Kind::Busy` if a file system of ours is mounted there; those of detaching.
+/// Those of detaching.
 pub(super) fn detach_dead(at: &Path) -> Result<bool> {
-    let mut is_any = false;
-    while is_ours(at)? {
+    loop {
+        let table = MountTable::read()?;
+        if table.seen_at(at).is_none_or(|seen| seen.kind != TYPE) {
+            return Ok(false);
+        }
         // Attributes may be in the kernel's cache: this is always asked of whoever serves it.
         match rustix::fs::statvfs(at) {
-            Err(Errno::NOTCONN) => {
-                detach(at, true)?;
-                is_any = true;
-            }
-            _ => return Err(Error::new(Kind::Busy, FuseError::Mounted { at: at.into() })),
+            Err(Errno::NOTCONN) => detach(at, true)?,
+            _ => return Ok(true),
         }
     }
-    Ok(is_any)
 }
 
-/// Whether a file system of ours, dead or alive, is what is seen at a place.
-fn is_ours(at: &Path) -> Result<bool> {
-    let table = std::fs::read(MOUNTS).map_err(|error| Error::new(Kind::Io, error))?;
-    Ok(type_at(&table, at).is_some_and(|kind| kind == TYPE))
+/// What is mounted, in the order in which that was done.
+#[derive(Debug)]
+pub struct MountTable(Vec<Seen>);
+
+/// A line of it.
+#[derive(Debug)]
+struct Seen {
+    /// The kernel's number for the file system.
+    device: Vec<u8>,
+    /// It is there as a whole, and not one of its folders.
+    is_whole: bool,
+    at: PathBuf,
+    kind: Vec<u8>,
 }
 
-/// What the table says of what is mounted at a place: of several the last, which hides the others.
-fn fields_at<'a>(table: &'a [u8], at: &Path) -> Option<Vec<&'a [u8]>> {
-    let lines = table.split(|byte| *byte == b'\n');
-    let mut lines = lines.map(|line| line.split(|byte| *byte == b' ').collect::<Vec<_>>());
-    lines.rfind(|fields| {
-        fields.get(4).is_some_and(|place| unescape(place).as_bytes() == at.as_os_str().as_bytes())
-    })
-}
+impl MountTable {
+    /// As it is now.
+    ///
+    /// # Errors
+    /// `Kind::Io`
+    pub fn read() -> Result<Self> {
+        let text = std::fs::read(MOUNTS).map_err(|error| Error::new(Kind::Io, error))?;
+        Ok(Self::parse(&text))
+    }
 
-/// The type of what is mounted at a place.
-fn type_at(table: &[u8], at: &Path) -> Option<Vec<u8>> {
-    let fields = fields_at(table, at)?.into_iter();
-    // Behind the options, as many as there are, and a dash.
-    fields.skip(5).skip_while(|field| *field != b"-").nth(1).map(<[u8]>::to_vec)
+    fn parse(text: &[u8]) -> Self {
+        let seen = |line: &[u8]| {
+            let mut fields = line.split(|byte| *byte == b' ');
+            let device = fields.nth(2)?.to_vec();
+            let is_whole = fields.next()? == b"/";
+            let at = PathBuf::from(unescape(fields.next()?));
+            // Behind the options, as many as there are, and a dash.
+            let kind = fields.skip_while(|field| *field != b"-").nth(1)?.to_vec();
+            Some(Seen { device, is_whole, at, kind })
+        };
+        Self(text.split(|byte| *byte == b'\n').filter_map(seen).collect())
+    }
+
+    /// What is mounted at a place: of several the last, which hides the others.
+    fn seen_at(&self, at: &Path) -> Option<&Seen> {
+        self.0.iter().rfind(|seen| seen.at == at)
+    }
+
+    /// Where a file system is, by the kernel's number for it, with what is mounted before it.
+    pub(super) fn places(&self, device: &[u8]) -> Vec<(usize, PathBuf)> {
+        let lines = self.0.iter().enumerate();
+        let seen = lines.filter(|(_, seen)| seen.is_whole && seen.device == device);
+        seen.map(|(order, seen)| (order, seen.at.clone())).collect()
+    }
 }
 
 /// Blanks and the like are written as a backslash and three octal digits.
@@ -154,29 +184,54 @@ pub(super) fn cut_off(at: &Path) -> Result<()> {
 
 /// Number of the device that the kernel has for what is mounted at a place.
 pub(super) fn device(at: &Path) -> Option<Vec<u8>> {
-    let table = std::fs::read(MOUNTS).ok()?;
-    fields_at(&table, at)?.get(2).map(|device| device.to_vec())
-}
-
-/// Numbers of the devices of everything that is mounted.
-///
-/// # Errors
-/// Those of reading the table.
-pub(super) fn devices() -> std::io::Result<BTreeSet<Vec<u8>>> {
-    let table = std::fs::read(MOUNTS)?;
-    let lines = table.split(|byte| *byte == b'\n');
-    Ok(lines
-        .filter_map(|line| line.split(|byte| *byte == b' ').nth(2))
-        .map(<[u8]>::to_vec)
-        .collect())
+    Some(MountTable::read().ok()?.seen_at(at)?.device.clone())
 }
 
 /// The file that ends a connection, which belongs to who has mounted.
 fn connection(at: &Path) -> Option<PathBuf> {
-    let table = std::fs::read(MOUNTS).ok()?;
-    let fields = fields_at(&table, at)?;
-    let (_, number) = std::str::from_utf8(fields.get(2)?).ok()?.split_once(':')?;
+    let device = device(at)?;
+    let (_, number) = std::str::from_utf8(&device).ok()?.split_once(':')?;
     Some(Path::new("/sys/fs/fuse/connections").join(number).join("abort"))
+}
+
+/// Has the kernel mount a file system of which it asks through the device that this gives. `fuser`
+/// can do so too, but when the file system ends it unmounts what is at the place by then.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn mount(
+    at: &Path,
+    source: &str,
+    options: &MountOptions,
+    is_for_all: bool,
+) -> std::io::Result<OwnedFd> {
+    let device = rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let mode = rustix::fs::stat(at)?.st_mode;
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let data = format!(
+        "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions{}",
+        device.as_raw_fd(),
+        uid.as_raw(),
+        gid.as_raw(),
+        if is_for_all { ",allow_other" } else { "" }
+    );
+    let data = CString::new(data)?;
+    rustix::mount::mount(source, at, TYPE, flags(options), data.as_c_str())?;
+    Ok(device)
+}
+
+/// Has what is mounted at one place at another one, too.
+///
+/// # Errors
+/// `Kind::Permission` for who is not root; `Kind::Io`.
+pub(super) fn bind(from: &Path, at: &Path, options: &MountOptions) -> Result<()> {
+    mount_bind(from, at).map_err(|error| refused(at, error))?;
+    // Options come with the mount that it is made of, and take a second call to change.
+    mount_remount(at, MountFlags::BIND | flags(options), c"").map_err(|error| {
+        // What has other options than were asked for must not stay; it is in nobody's use yet.
+        let _ = unmount(at, UnmountFlags::DETACH);
+        refused(at, error)
+    })
 }
 
 /// Gives a mount other options.
@@ -184,19 +239,25 @@ fn connection(at: &Path) -> Option<PathBuf> {
 /// # Errors
 /// `Kind::Permission`, `Kind::Busy`, `Kind::Io`.
 pub(super) fn remount(at: &Path, options: &MountOptions) -> Result<()> {
+    mount_remount(at, flags(options), c"").map_err(|error| refused(at, error))
+}
+
+fn flags(options: &MountOptions) -> MountFlags {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.is_read_only);
     flags.set(MountFlags::NOSUID, options.nosuid);
     flags.set(MountFlags::NODEV, options.nodev);
     flags.set(MountFlags::NOEXEC, options.noexec);
-    mount_remount(at, flags, c"").map_err(|error| {
-        let kind = match error {
-            Errno::PERM => Kind::Permission,
-            Errno::BUSY => Kind::Busy,
-            _ => Kind::Io,
-        };
-        Error::new(kind, FuseError::Refused { at: at.into(), error: error.into() })
-    })
+    flags
+}
+
+fn refused(at: &Path, error: Errno) -> Error {
+    let kind = match error {
+        Errno::PERM => Kind::Permission,
+        Errno::BUSY => Kind::Busy,
+        _ => Kind::Io,
+    };
+    Error::new(kind, FuseError::Refused { at: at.into(), error: error.into() })
 }
 
 /// Lets the kernel read further ahead than it does by itself. Only root may; without it reads come
@@ -218,14 +279,20 @@ mod tests {
         let table = b"21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
             30 21 0:40 / /mnt/a\\040b rw,nosuid shared:5 master:1 - fuse.zfs tank/a rw\n\
             31 21 0:41 / /mnt/c rw - fuse.zfs tank/c rw\n\
-            32 31 0:42 / /mnt/c rw - tmpfs tmpfs rw\n";
+            32 31 0:42 / /mnt/c rw - tmpfs tmpfs rw\n\
+            33 21 0:40 /sub /mnt/d rw - fuse.zfs tank/a rw\n\
+            34 21 0:40 / /mnt/e ro shared:7 - fuse.zfs tank/a rw\n\
+            broken\n";
+        let table = MountTable::parse(table);
         let of = |path: &str| {
-            type_at(table, Path::new(path)).map(|kind| String::from_utf8_lossy(&kind).into_owned())
+            let seen = table.seen_at(Path::new(path));
+            seen.map(|seen| String::from_utf8_lossy(&seen.kind).into_owned())
         };
         assert_eq!(of("/").as_deref(), Some("ext4"));
         assert_eq!(of("/mnt/a b").as_deref(), Some("fuse.zfs"));
-        assert_eq!(of("/mnt/c").as_deref(), Some("tmpfs"));
+        assert_eq!(of("/mnt/c").as_deref(), Some("tmpfs"), "what hides the other");
         assert_eq!(of("/mnt"), None);
-        assert_eq!(unescape(b"a\\134\\9"), OsString::from("a\\\\9"));
+        assert_eq!(table.places(b"0:40"), [(1, "/mnt/a b".into()), (5, "/mnt/e".into())]);
+        assert_eq!(unescape(b"a\\134\\9"), OsString::from("a\\9"));
     }
 }

@@ -18,6 +18,7 @@ mod mounts;
 mod place;
 mod pools;
 mod server;
+mod wanted;
 mod watch;
 mod wire;
 

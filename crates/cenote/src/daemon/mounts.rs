@@ -4,26 +4,25 @@
 //! of a pool (creation, renaming, setting, rollback) is followed: file systems that are new are
 //! mounted, what is mounted elsewhere than it should be moves, what has gone is unmounted. What
 //! somebody unmounted stays unmounted.
+//!
+//! A file system can be at several places: its own, where properties or whoever mounted it first
+//! put it, and others where somebody mounted it again. Where it is now the kernel says. Properties
+//! move what is in its own place and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cenote_cli::io::words;
 use cenote_cli::{Aside, CommandResult, Exit, MountWish};
 use cenote_fs::Mount;
+use cenote_pool::DatasetKind;
 use cenote_pool::engine::Engine;
-use cenote_pool::props::{PropValue, Source, dataset_property};
-use cenote_pool::{Dataset, DatasetKind};
 use cenote_rt::{AsyncMutex, Kind};
-use cenote_serve::fuse::{self, FuseMount, MountOptions, Unmount};
+use cenote_serve::fuse::{FuseMount, MountOptions, MountTable, Unmount};
 
 use super::log;
-
-/// `canmount`: mounted with all others.
-const CANMOUNT_OFF: u64 = 0;
-const CANMOUNT_ON: u64 = 1;
+use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Wanted};
 
 /// How long an unmounted file system has until its last request is answered.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,29 +59,11 @@ impl State {
 #[derive(Clone)]
 struct Mounted {
     fuse: Arc<FuseMount>,
+    /// Its own place.
+    place: PathBuf,
     /// What properties said when they were looked at last.
     wanted: Wanted,
     /// Options in force: those of properties, and what the mount was given beside them.
-    options: MountOptions,
-}
-
-/// A file system as its properties have it.
-#[derive(Clone)]
-struct Wanted {
-    object: u64,
-    dataset: String,
-    /// None for `none` and `legacy`.
-    place: Option<PathBuf>,
-    mountpoint: String,
-    /// Nobody has chosen the place for it.
-    is_by_default: bool,
-    canmount: u64,
-    /// Its key is not loaded.
-    is_locked: bool,
-    /// It may hide what is in its place.
-    is_overlay: bool,
-    /// `atime` and `relatime`.
-    noting: [u64; 2],
     options: MountOptions,
 }
 
@@ -107,11 +88,11 @@ impl Mounts {
         self.state().mounted.values().map(|mounted| mounted.fuse.open_snapshots()).sum()
     }
 
-    /// Takes down what others have unmounted. `devices` are all that are mounted.
-    pub(super) fn notice(&self, devices: &BTreeSet<Vec<u8>>) {
+    /// Takes down what others have unmounted.
+    pub(super) fn notice(&self, table: &MountTable) {
         let mut gone = Vec::new();
         self.state().mounted.retain(|object, mounted| {
-            let is_there = mounted.fuse.is_among(devices);
+            let is_there = !mounted.fuse.places(table).is_empty();
             if !is_there {
                 gone.push((*object, mounted.wanted.dataset.clone()));
             }
@@ -123,28 +104,21 @@ impl Mounts {
         }
     }
 
-    /// What is mounted, by dataset, and where.
-    pub(super) fn list(&self) -> Vec<(String, PathBuf)> {
+    /// What is mounted, by dataset, and where: each place with how much was mounted before it.
+    pub(super) fn list(&self, table: &MountTable) -> Vec<(usize, String, PathBuf)> {
         let state = self.state();
-        let mounted = state.mounted.values();
-        let mut list: Vec<_> = mounted
-            .map(|mounted| (mounted.wanted.dataset.clone(), mounted.fuse.at().to_owned()))
-            .collect();
-        list.sort();
-        list
-    }
-
-    /// The dataset that is meant by its name or by where it is mounted.
-    pub(super) fn find(&self, what: &str) -> Option<String> {
-        let list = self.list();
-        let found = list.into_iter().find(|(name, at)| name == what || at == Path::new(what));
-        found.map(|(name, _)| name)
+        let places = state.mounted.values().flat_map(|mounted| {
+            let dataset = &mounted.wanted.dataset;
+            let places = mounted.fuse.places(table).into_iter();
+            places.map(move |(order, at)| (order, dataset.clone(), at))
+        });
+        places.collect()
     }
 
     /// Mounts everything that wants to be.
     pub(super) async fn mount_all(&self) -> CommandResult {
         let _changing = self.changing.lock().await;
-        let wanted = self.wanted().await?;
+        let wanted = Wanted::all(&self.engine).await?;
         let mut failures = Vec::new();
         for wanted in &wanted {
             self.state().knows(wanted);
@@ -165,7 +139,7 @@ impl Mounts {
         let view = self.engine.view().await?;
         let mut wanted = match view.dataset(dataset).await {
             Ok(found) if found.kind().await? == DatasetKind::Filesystem => {
-                self.wish(&found).await?
+                Wanted::of(&self.engine, &found).await?
             }
             _ => {
                 return Err(Exit::failed(format!(
@@ -173,9 +147,11 @@ impl Mounts {
                 )));
             }
         };
-        let mounted = self.state().mounted.get(&wanted.object).cloned();
+        let mounted = self.mounted(wanted.object);
         match (&mounted, wish.is_again) {
-            (Some(_), false) => return Err(cannot("filesystem already mounted")),
+            (Some(_), false) if wish.place.is_none() => {
+                return Err(cannot("filesystem already mounted"));
+            }
             (None, true) => return Err(cannot("filesystem is not mounted")),
             _ => {}
         }
@@ -199,46 +175,66 @@ impl Mounts {
         let is_root = rustix::process::geteuid().is_root();
         (options.nosuid, options.nodev) = (options.nosuid || !is_root, options.nodev || !is_root);
         options.is_read_only |= self.engine.is_read_only();
-        match mounted {
-            Some(mounted) => self.give(&mounted, &wanted, options).await,
-            None => self.start(&wanted, &options).await,
+        let Some(mounted) = mounted else { return self.start(&wanted, &options).await };
+        let Some(place) = wish.place.as_ref().filter(|_| !wish.is_again) else {
+            return self.give(&mounted, &wanted, options).await;
+        };
+        let of_files = mounted.options.clone().with_those_of_places(&options);
+        if of_files != options {
+            return Err(cannot("it is mounted with other options already"));
+        }
+        wanted.make_room(place).await?;
+        match self.also_at(&mounted, place, &options).await? {
+            Some(_) => Ok(()),
+            None => Err(cannot("filesystem already mounted")),
         }
     }
 
-    /// Unmounts one file system.
-    pub(super) async fn unmount(&self, dataset: &str, is_forced: bool) -> CommandResult {
+    /// Unmounts one file system: at that place, else in its own, else where it was mounted first.
+    pub(super) async fn unmount(
+        &self,
+        dataset: &str,
+        place: Option<&Path>,
+        is_forced: bool,
+    ) -> CommandResult {
         let _changing = self.changing.lock().await;
+        let table = MountTable::read()?;
         let found = {
             let state = self.state();
-            let mut all = state.mounted.iter();
-            all.find(|(_, mounted)| mounted.wanted.dataset == dataset).map(|(object, _)| *object)
+            state.mounted.values().find(|mounted| mounted.wanted.dataset == dataset).cloned()
         };
-        match found {
-            Some(object) => self.end(object, is_forced).await,
-            None => Err(Exit::failed(format!("cannot unmount '{dataset}': not currently mounted"))),
+        let at = found.as_ref().and_then(|mounted| match place {
+            Some(place) => mounted.is_at(place, &table).then(|| place.to_owned()),
+            None => mounted.at(&table),
+        });
+        match (found, at) {
+            (Some(mounted), Some(at)) => self.end_at(&mounted, &at, is_forced).await,
+            _ => Err(Exit::failed(format!("cannot unmount '{dataset}': not currently mounted"))),
         }
     }
 
-    /// Unmounts those of the file systems that are mounted: all of them, or none.
+    /// Unmounts those of the file systems that are in their own places, with force wherever they
+    /// are: all of them, or none.
     pub(super) async fn set_aside(
         &self,
         datasets: &[String],
         is_forced: bool,
     ) -> Result<Vec<Aside>, Exit> {
         let _changing = self.changing.lock().await;
+        let table = MountTable::read()?;
         let mut aside = Vec::new();
-        for object in self.deepest_first() {
-            let found = self.state().mounted.get(&object).map(Mounted::aside);
-            let Some((dataset, before)) = found else { continue };
-            if !datasets.contains(&dataset) {
+        for (object, at) in self.latest_first(&table) {
+            let Some(mounted) = self.mounted(object) else { continue };
+            let is_meant = datasets.contains(&mounted.wanted.dataset);
+            if !is_meant || at != mounted.place && !is_forced {
                 continue;
             }
-            if let Err(exit) = self.end(object, is_forced).await {
+            if let Err(exit) = self.end_at(&mounted, &at, is_forced).await {
                 let back = self.back(&aside).await.err();
                 let failures: Vec<Exit> = std::iter::once(exit).chain(back).collect();
                 return first(&failures).map(|()| aside);
             }
-            aside.push(before);
+            aside.push(mounted.aside());
         }
         Ok(aside)
     }
@@ -251,14 +247,17 @@ impl Mounts {
 
     async fn back(&self, aside: &[Aside]) -> CommandResult {
         let mut failures = Vec::new();
+        let table = MountTable::read()?;
         // Each before those below it.
-        for mut now in self.wanted().await? {
+        for mut now in Wanted::all(&self.engine).await? {
             let Some(before) = aside.iter().find(|before| before.object == now.object) else {
                 continue;
             };
             self.state().knows(&now);
-            let is_mounted = self.state().mounted.contains_key(&now.object);
-            if is_mounted || now.canmount == CANMOUNT_OFF || now.is_locked {
+            let is_back = self
+                .mounted(now.object)
+                .is_some_and(|mounted| mounted.is_at(&mounted.place, &table));
+            if is_back || now.canmount == CANMOUNT_OFF || now.is_locked {
                 continue;
             }
             let mut options = now.options.clone();
@@ -272,18 +271,18 @@ impl Mounts {
         first(&failures)
     }
 
-    /// Unmounts everything, the deepest first, and takes folders away that nobody has chosen.
+    /// Unmounts everything, the latest first, and takes folders away that nobody has chosen.
     pub(super) async fn unmount_all(&self, is_forced: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
-        let mut places = Vec::new();
-        for object in self.deepest_first() {
-            let mounted = self.state().mounted.get(&object).cloned();
-            self.end(object, is_forced).await?;
-            places.extend(mounted.filter(|it| it.wanted.is_by_default));
+        let mut folders = Vec::new();
+        for (object, at) in self.latest_first(&MountTable::read()?) {
+            let Some(mounted) = self.mounted(object) else { continue };
+            self.end_at(&mounted, &at, is_forced).await?;
+            folders.extend((mounted.wanted.is_by_default && at == mounted.place).then_some(at));
         }
-        for mounted in places {
+        for folder in folders {
             // What is not empty was somebody's before.
-            let _ = std::fs::remove_dir(mounted.fuse.at());
+            let _ = std::fs::remove_dir(folder);
         }
         Ok(())
     }
@@ -291,8 +290,10 @@ impl Mounts {
     /// Unmounts everything, whoever uses it: the process ends.
     pub(super) async fn leave(&self) {
         let _changing = self.changing.lock().await;
-        for object in self.deepest_first() {
-            if let Err(exit) = self.end(object, true).await {
+        let Ok(table) = MountTable::read() else { return };
+        for (object, at) in self.latest_first(&table) {
+            let Some(mounted) = self.mounted(object) else { continue };
+            if let Err(exit) = self.end_at(&mounted, &at, true).await {
                 log::warn("not unmounted", &[("cause", &exit.message())]);
             }
         }
@@ -302,27 +303,31 @@ impl Mounts {
     /// as long as they say this.
     pub(super) async fn follow(&self, is_quiet: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
-        let wanted = self.wanted().await?;
+        let wanted = Wanted::all(&self.engine).await?;
         let mut failures = Vec::new();
         let mut again = BTreeSet::new();
-        for object in self.deepest_first() {
-            let Some(mounted) = self.state().mounted.get(&object).cloned() else { continue };
+        let table = MountTable::read()?;
+        for (object, at) in self.latest_first(&table) {
+            let Some(mounted) = self.mounted(object) else { continue };
             let now = wanted.iter().find(|wanted| wanted.object == object);
             // What was rolled back or destroyed answers nobody any more.
             let is_gone = now.is_none() || mounted.fuse.mount().head().is_gone();
             if let Some(now) = now.filter(|_| !is_gone) {
+                if Some(&at) != mounted.at(&table).as_ref() {
+                    continue;
+                }
                 let refreshed = mounted.fuse.refresh().await;
                 failures.extend(refreshed.err().map(Exit::from));
                 if is_quiet {
                     self.note(now);
                     continue;
                 }
-                if mounted.wanted.stays(now) {
+                if mounted.wanted.stays(now) || at != mounted.place {
                     failures.extend(self.adjust(&mounted, now).await.err());
                     continue;
                 }
             }
-            failures.extend(self.end(object, is_gone).await.err());
+            failures.extend(self.end_at(&mounted, &at, is_gone).await.err());
             again.insert(object);
         }
         for wanted in &wanted {
@@ -346,43 +351,53 @@ impl Mounts {
     /// Gives a mount that stays the options that properties have now.
     async fn adjust(&self, mounted: &Mounted, now: &Wanted) -> CommandResult {
         let (before, mut options) = (&mounted.wanted.options, mounted.options.clone());
-        let given = &mut options.access_times;
-        for (index, given) in [&mut given.has_atime, &mut given.is_relatime].into_iter().enumerate()
-        {
-            if mounted.wanted.noting.get(index) != now.noting.get(index) {
-                *given = None;
-            }
-        }
-        if *before == now.options && options == mounted.options {
-            self.note(now);
-            return Ok(());
-        }
         // What was set goes before what the mount was given; the rest stays.
-        let changed = |before: bool, now: bool, option: &mut bool| {
-            if before != now {
+        let presence = self.engine.presence();
+        let is_set = |name| presence.option(now.object, name).is_none();
+        let [atime, relatime] =
+            [0, 1].map(|index| mounted.wanted.noting.get(index) != now.noting.get(index));
+        let given = &mut options.access_times;
+        given.has_atime = given.has_atime.filter(|_| !atime && !is_set("atime"));
+        given.is_relatime = given.is_relatime.filter(|_| !relatime && !is_set("relatime"));
+        options.has_no_xattrs &= !is_set("xattr");
+        let follow = |name, before: bool, now: bool, option: &mut bool| {
+            if before != now || is_set(name) {
                 *option = now;
             }
         };
-        changed(before.is_read_only, now.options.is_read_only, &mut options.is_read_only);
-        changed(before.nosuid, now.options.nosuid, &mut options.nosuid);
-        changed(before.nodev, now.options.nodev, &mut options.nodev);
-        changed(before.noexec, now.options.noexec, &mut options.noexec);
+        let wanted = &now.options;
+        follow("readonly", before.is_read_only, wanted.is_read_only, &mut options.is_read_only);
+        follow("setuid", before.nosuid, wanted.nosuid, &mut options.nosuid);
+        follow("devices", before.nodev, wanted.nodev, &mut options.nodev);
+        follow("exec", before.noexec, wanted.noexec, &mut options.noexec);
+        if options == mounted.options {
+            self.note(now);
+            return Ok(());
+        }
         self.give(mounted, now, options).await
     }
 
     /// Gives a mount other options.
     async fn give(&self, mounted: &Mounted, now: &Wanted, options: MountOptions) -> CommandResult {
         let dataset = &now.dataset;
+        let busy =
+            || Exit::failed(format!("cannot remount '{dataset}': mountpoint or dataset is busy"));
+        let table = MountTable::read()?;
+        let Some(at) = mounted.at(&table) else { return Ok(()) };
+        let is_elsewhere = mounted.fuse.places(&table).len() > 1;
         if mounted.fuse.mount().is_opened_read_only() && !options.is_read_only {
+            if is_elsewhere {
+                return Err(busy());
+            }
             // It cannot write: it is mounted again, if nobody uses it.
-            self.end(now.object, false).await?;
+            self.end_at(mounted, &at, false).await?;
             return self.start(now, &options).await;
         }
         let (access_times, has_no_xattrs) = (options.access_times, options.has_no_xattrs);
         let before = mounted.options.clone();
         let is_kernels = MountOptions { access_times, has_no_xattrs, ..before } != options;
         let given = if is_kernels {
-            mounted.fuse.remount(&options).await
+            mounted.fuse.remount(&at, &options).await
         } else {
             mounted.fuse.set(&options);
             Ok(())
@@ -396,13 +411,11 @@ impl Mounts {
                 Ok(())
             }
             // Who is not root cannot; it is mounted again, if nobody uses it.
-            Err(error) if error.kind() == Kind::Permission => {
-                self.end(now.object, false).await?;
+            Err(error) if error.kind() == Kind::Permission && !is_elsewhere => {
+                self.end_at(mounted, &at, false).await?;
                 self.start(now, &options).await
             }
-            Err(error) if error.kind() == Kind::Busy => Err(Exit::failed(format!(
-                "cannot remount '{dataset}': mountpoint or dataset is busy"
-            ))),
+            Err(error) if error.kind() == Kind::Busy => Err(busy()),
             Err(error) => Err(Exit::failed(format!("cannot remount '{dataset}': {error}"))),
         }
     }
@@ -422,23 +435,26 @@ impl Mounts {
         self.engine.presence().mounted(object, options);
     }
 
+    /// Mounts a file system in its own place.
     async fn start(&self, wanted: &Wanted, options: &MountOptions) -> CommandResult {
         let Some(place) = &wanted.place else { return Ok(()) };
         let dataset = &wanted.dataset;
-        let cannot = |why: String| Exit::failed(format!("cannot mount '{dataset}': {why}"));
-        let not_there =
-            |why: &str| Exit::failed(format!("cannot mount '{}': {why}", place.display()));
-        // What a daemon that was killed left there answers nobody.
-        match fuse::detach_dead(place).await {
-            Err(error) if error.kind() != Kind::NotFound => return Err(cannot(error.to_string())),
-            _ => {}
-        }
-        std::fs::create_dir_all(place).map_err(|error| {
-            not_there(&format!("failed to create mountpoint: {}", words(&error)))
-        })?;
-        let is_empty = || std::fs::read_dir(place).is_ok_and(|mut found| found.next().is_none());
-        if !wanted.is_overlay && !is_empty() {
-            return Err(not_there("directory is not empty"));
+        let cannot = |why: String| Exit::NotMounted(format!("cannot mount '{dataset}': {why}"));
+        wanted.make_room(place).await?;
+        // Somebody has it elsewhere, and keeps it.
+        let table = MountTable::read()?;
+        let is_there = |mounted: &Mounted| !mounted.fuse.places(&table).is_empty();
+        if let Some(mounted) = self.mounted(wanted.object).filter(is_there)
+            && let Some(place) = self.also_at(&mounted, place, options).await?
+        {
+            mounted.fuse.set(options);
+            self.insert(Mounted {
+                place,
+                wanted: wanted.clone(),
+                options: options.clone(),
+                ..mounted
+            });
+            return Ok(());
         }
         // The property keeps changes out by itself, and may be another soon.
         let is_fixed = options.is_read_only && !wanted.options.is_read_only;
@@ -456,135 +472,110 @@ impl Mounts {
         let mount = opened.map_err(|error| cannot(error.to_string()))?;
         let fuse = FuseMount::start(mount, place, options).await;
         let fuse = Arc::new(fuse.map_err(|error| cannot(error.to_string()))?);
-        self.tell(wanted.object, options);
         log::info("mounted", &[("dataset", dataset), ("at", &fuse.at().display())]);
-        let mounted = Mounted { fuse, wanted: wanted.clone(), options: options.clone() };
-        self.state().mounted.insert(wanted.object, mounted);
+        let (place, wanted, options) = (fuse.at().to_owned(), wanted.clone(), options.clone());
+        self.insert(Mounted { fuse, place, wanted, options });
         Ok(())
     }
 
-    async fn end(&self, object: u64, is_forced: bool) -> CommandResult {
-        let Some(mounted) = self.state().mounted.get(&object).cloned() else { return Ok(()) };
+    fn insert(&self, mounted: Mounted) {
+        self.tell(mounted.wanted.object, &mounted.options);
+        self.state().mounted.insert(mounted.wanted.object, mounted);
+    }
+
+    fn mounted(&self, object: u64) -> Option<Mounted> {
+        self.state().mounted.get(&object).cloned()
+    }
+
+    /// Mounts what is mounted already at one more place, and says where that is without links;
+    /// nowhere, if that takes root.
+    async fn also_at(
+        &self,
+        mounted: &Mounted,
+        place: &Path,
+        options: &MountOptions,
+    ) -> Result<Option<PathBuf>, Exit> {
+        let dataset = &mounted.wanted.dataset;
+        let cannot = |why: &str| Exit::NotMounted(format!("cannot mount '{dataset}': {why}"));
+        if mounted.options.is_read_only && !options.is_read_only {
+            return Err(cannot("mountpoint or dataset is busy"));
+        }
+        match mounted.fuse.also_at(place, options).await {
+            Ok(at) => {
+                log::info("mounted", &[("dataset", dataset), ("at", &at.display())]);
+                Ok(Some(at))
+            }
+            Err(error) if error.kind() == Kind::Permission => Ok(None),
+            Err(error) => Err(cannot(&error.to_string())),
+        }
+    }
+
+    /// Unmounts a file system at a place. Where else it is, it goes on.
+    async fn end_at(&self, mounted: &Mounted, at: &Path, is_forced: bool) -> CommandResult {
+        let is_elsewhere = mounted.fuse.places(&MountTable::read()?).len() > 1;
+        // Whoever is cut off is so everywhere.
         let how = if is_forced { Unmount::Force } else { Unmount::Plain };
-        if let Err(error) = mounted.fuse.unmount(how).await {
-            let at = mounted.fuse.at().display();
+        if let Err(error) = mounted.fuse.unmount(at, how).await {
             let why = match error.kind() {
                 Kind::Busy => "pool or dataset is busy".to_owned(),
                 _ => error.to_string(),
             };
-            return Err(Exit::failed(format!("cannot unmount '{at}': {why}")));
+            return Err(Exit::failed(format!("cannot unmount '{}': {why}", at.display())));
+        }
+        let (dataset, at) = (&mounted.wanted.dataset, at.display());
+        log::info("unmounted", &[("dataset", dataset), ("at", &at), ("forced", &is_forced)]);
+        if is_elsewhere {
+            return Ok(());
         }
         // Its last request may take its time; without root so may its last user.
         cenote_rt::until(PATIENCE, mounted.fuse.ended()).await;
-        self.state().mounted.remove(&object);
-        let (dataset, at) = (&mounted.wanted.dataset, mounted.fuse.at().display());
-        log::info("unmounted", &[("dataset", dataset), ("at", &at), ("forced", &is_forced)]);
-        self.engine.presence().unmounted(object);
+        self.state().mounted.remove(&mounted.wanted.object);
+        self.engine.presence().unmounted(mounted.wanted.object);
         Ok(())
     }
 
-    fn deepest_first(&self) -> Vec<u64> {
+    /// What was mounted last comes first: it may hide what was there before, and what is within
+    /// another was mounted after it. Each place with the number of the dataset.
+    fn latest_first(&self, table: &MountTable) -> Vec<(u64, PathBuf)> {
         let state = self.state();
-        let mut objects: Vec<_> = state
-            .mounted
-            .iter()
-            .map(|(object, mounted)| (mounted.fuse.at().to_owned(), *object))
-            .collect();
-        objects.sort();
-        objects.into_iter().rev().map(|(_, object)| object).collect()
-    }
-
-    /// All file systems, in the order in which they are mounted: each before what has its place in
-    /// it.
-    async fn wanted(&self) -> Result<Vec<Wanted>, Exit> {
-        let view = self.engine.view().await?;
-        let mut wanted = Vec::new();
-        let mut left = vec![view.root_dataset().await?];
-        while let Some(dataset) = left.pop() {
-            let mut children = dataset.children().await?;
-            children.reverse();
-            left.append(&mut children);
-            if dataset.kind().await? == DatasetKind::Filesystem {
-                wanted.push(self.wish(&dataset).await?);
-            }
-        }
-        wanted.sort_by(|one, other| one.place.cmp(&other.place));
-        Ok(wanted)
-    }
-
-    async fn wish(&self, dataset: &Dataset) -> Result<Wanted, Exit> {
-        let props = dataset.props().await?;
-        let mut numbers = [0; 8];
-        let names =
-            ["canmount", "overlay", "readonly", "setuid", "devices", "exec", "atime", "relatime"];
-        for (number, name) in numbers.iter_mut().zip(names) {
-            // What is set, not what a mount option makes of it.
-            let property = dataset_property(name);
-            let value = property.map(|property| props.chain().native(property).0);
-            if let Some(PropValue::Number(value)) = value {
-                *number = value;
-            }
-        }
-        let [canmount, overlay, readonly, setuid, devices, exec, noting @ ..] = numbers;
-        let row = props.get("mountpoint").await?;
-        let is_by_default = row
-            .as_ref()
-            .is_some_and(|row| matches!(row.source, Source::Default | Source::Inherited(_)));
-        let mountpoint = match row.map(|row| row.value) {
-            Some(PropValue::Text(text)) => text,
-            _ => "none".to_owned(),
-        };
-        let place = mountpoint.starts_with('/').then(|| PathBuf::from(&mountpoint));
-        let is_locked = match dataset.key_info().await? {
-            Some(key) => !dataset.pool().keys().is_loaded(key.object),
-            None => false,
-        };
-        let is_root = rustix::process::geteuid().is_root();
-        Ok(Wanted {
-            object: dataset.object(),
-            dataset: dataset.name().to_owned(),
-            place,
-            mountpoint,
-            is_by_default,
-            canmount,
-            is_overlay: overlay == 1,
-            noting,
-            is_locked,
-            options: MountOptions {
-                is_read_only: readonly == 1 || self.engine.is_read_only(),
-                nosuid: setuid == 0 || !is_root,
-                nodev: devices == 0 || !is_root,
-                noexec: exec == 0,
-                ..MountOptions::default()
-            },
-        })
+        let places = state.mounted.iter().flat_map(|(object, mounted)| {
+            let places = mounted.fuse.places(table).into_iter();
+            places.map(|(order, at)| (order, *object, at))
+        });
+        let mut places: Vec<_> = places.collect();
+        places.sort_unstable_by(|one, other| other.cmp(one));
+        places.into_iter().map(|(_, object, at)| (object, at)).collect()
     }
 }
 
 impl Mounted {
-    /// Its dataset, and what it takes to have it again.
-    fn aside(&self) -> (String, Aside) {
-        let aside = Aside {
+    /// What it takes to have it again.
+    fn aside(&self) -> Aside {
+        Aside {
             object: self.wanted.object,
             mountpoint: self.wanted.mountpoint.clone(),
-            place: self.fuse.at().to_owned(),
+            place: self.place.clone(),
             options: self.options.clone(),
-        };
-        (self.wanted.dataset.clone(), aside)
+        }
     }
-}
 
-impl Wanted {
-    /// Whether what was mounted so stays where it is. A name moves nothing that properties do not
-    /// mount.
-    fn stays(&self, now: &Self) -> bool {
-        let is_elsewhere = self.mountpoint != now.mountpoint
-            || self.mountpoint.starts_with('/') && self.dataset != now.dataset;
-        !is_elsewhere && now.canmount != CANMOUNT_OFF
+    fn is_at(&self, place: &Path, table: &MountTable) -> bool {
+        self.fuse.places(table).iter().any(|(_, at)| at == place)
+    }
+
+    /// Its own place, or if it is not there, where it was mounted first.
+    fn at(&self, table: &MountTable) -> Option<PathBuf> {
+        let places = self.fuse.places(table);
+        let own = places.iter().find(|(_, at)| *at == self.place);
+        own.or(places.first()).map(|(_, at)| at.clone())
     }
 }
 
 fn first(failures: &[Exit]) -> CommandResult {
     let texts: Vec<String> = failures.iter().map(Exit::message).collect();
-    if texts.is_empty() { Ok(()) } else { Err(Exit::failed(texts.join("\n"))) }
+    if texts.is_empty() {
+        return Ok(());
+    }
+    let is_all = failures.iter().all(|exit| matches!(exit, Exit::NotMounted(_)));
+    Err(if is_all { Exit::NotMounted(texts.join("\n")) } else { Exit::failed(texts.join("\n")) })
 }

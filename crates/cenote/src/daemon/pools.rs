@@ -18,7 +18,7 @@ use cenote_pool::engine::{Engine, EventLog};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
 use cenote_rt::BoxFuture;
-use cenote_serve::fuse;
+use cenote_serve::fuse::MountTable;
 use cenote_serve::nbd::Exports;
 
 use super::exports::Volumes;
@@ -214,10 +214,10 @@ impl Pools {
 
     /// Takes down what others have unmounted.
     pub(super) fn notice(&self) {
-        let Ok(devices) = fuse::mounted_devices() else { return };
+        let Ok(table) = MountTable::read() else { return };
         let held: Vec<Held> = self.lock().values().cloned().collect();
         for held in held {
-            held.mounts.notice(&devices);
+            held.mounts.notice(&table);
         }
     }
 
@@ -304,12 +304,13 @@ impl Pools {
 impl Held {
     /// Whether a device of it is a file in what the other pool has mounted.
     fn is_within(&self, other: &Self) -> bool {
-        let places = other.mounts.list();
+        let Ok(table) = MountTable::read() else { return false };
+        let places = other.mounts.list(&table);
         let root = self.engine.vdev_config();
         let mut paths = root.leaves().filter_map(|leaf| leaf.leaf.path.as_ref());
         paths.any(|path| {
             let path = Path::new(OsStr::from_bytes(path.as_bytes()));
-            places.iter().any(|(_, at)| path.starts_with(at))
+            places.iter().any(|(_, _, at)| path.starts_with(at))
         })
     }
 
@@ -380,15 +381,14 @@ impl Host for Pools {
         Box::pin(async move { self.held(pool)?.mounts.mount_all().await })
     }
 
-    fn unmount<'a>(&'a self, what: &'a str, is_forced: bool) -> BoxFuture<'a, CommandResult> {
+    fn unmount<'a>(
+        &'a self,
+        dataset: &'a str,
+        place: Option<&'a Path>,
+        is_forced: bool,
+    ) -> BoxFuture<'a, CommandResult> {
         Box::pin(async move {
-            let held: Vec<Held> = self.lock().values().cloned().collect();
-            for held in held {
-                if let Some(dataset) = held.mounts.find(what) {
-                    return held.mounts.unmount(&dataset, is_forced).await;
-                }
-            }
-            Err(Exit::failed(format!("cannot unmount '{what}': not currently mounted")))
+            self.of_dataset(dataset)?.mounts.unmount(dataset, place, is_forced).await
         })
     }
 
@@ -414,7 +414,11 @@ impl Host for Pools {
     }
 
     fn mounts(&self) -> Vec<(String, PathBuf)> {
-        self.lock().values().flat_map(|held| held.mounts.list()).collect()
+        let Ok(table) = MountTable::read() else { return Vec::new() };
+        let held: Vec<Held> = self.lock().values().cloned().collect();
+        let mut mounts: Vec<_> = held.iter().flat_map(|held| held.mounts.list(&table)).collect();
+        mounts.sort();
+        mounts.into_iter().map(|(_, dataset, at)| (dataset, at)).collect()
     }
 
     fn events(&self) -> Vec<Arc<EventLog>> {

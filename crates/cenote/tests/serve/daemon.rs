@@ -61,11 +61,15 @@ impl House {
         self.run(&format!("zpool create -m {place} -O compression=lz4 t mirror {d0} {d1}"));
     }
 
+    /// The daemon's process.
+    pub(crate) fn pid(&self) -> i32 {
+        let lock = std::fs::read_to_string(self.path("state/daemon.lock")).unwrap();
+        lock.trim().parse().unwrap()
+    }
+
     /// Kills the daemon, as a crash does.
     pub(crate) fn kill(&self) {
-        let lock = std::fs::read_to_string(self.path("state/daemon.lock")).unwrap();
-        let pid = Pid::from_raw(lock.trim().parse().unwrap()).unwrap();
-        kill_process(pid, Signal::KILL).unwrap();
+        kill_process(Pid::from_raw(self.pid()).unwrap(), Signal::KILL).unwrap();
         // The kernel lets go of the lock when it is gone.
         let lock = std::fs::File::open(self.path("state/daemon.lock")).unwrap();
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();

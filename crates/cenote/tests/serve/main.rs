@@ -10,6 +10,7 @@ mod exports;
 mod fuse;
 mod mounts;
 mod nbd;
+mod places;
 mod snapshots;
 mod watch;
 mod wordings;

@@ -11,19 +11,22 @@ use crate::nbd::{OK, Raw};
 use crate::succeeds;
 
 /// Options with which something is mounted, as the kernel has them.
-fn kernel_options(at: &str) -> String {
+pub(crate) fn kernel_options(at: &str) -> String {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     let mut lines = table.lines().rev().map(|line| line.split(' ').collect::<Vec<_>>());
     let found = lines.find(|fields| fields[1] == at).expect("it is mounted");
     found[3].to_owned()
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// More looks at what goes on than it takes to its end.
+const LOOKS_MAX: u32 = 10_000;
+
 /// `mount -t zfs`.
-fn mount_helper(house: &House, words: &[&str]) -> std::process::Output {
+pub(crate) fn mount_helper(house: &House, words: &[&str]) -> std::process::Output {
     let link = house.path("mount.zfs");
     if !link.exists() {
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cenote"), &link).unwrap();
@@ -132,6 +135,22 @@ fn what_is_mounted_takes_other_options() {
     assert_eq!(told("atime"), "off\tlocal\n");
     house.run("zfs set atime=on relatime=off t");
     assert_eq!(told("atime"), "on\tlocal\n");
+    // Also if it is the value that it has, and below; what is set there itself stays.
+    house.run("zfs create t/a");
+    house.run("zfs create -o atime=on t/b");
+    for name in ["t", "t/a", "t/b"] {
+        house.run(&format!("zfs mount -o remount,noatime,noexec {name}"));
+    }
+    house.run("zfs set atime=on t");
+    assert_eq!(told("atime"), "on\tlocal\n");
+    let others = |name: &str| house.run(&format!("zfs get -H -o value,source {name} t/a t/b"));
+    assert_eq!(others("atime"), "on\tinherited from t\noff\ttemporary\n");
+    house.run("zfs inherit exec t/b");
+    assert_eq!(others("exec"), "off\ttemporary\non\tdefault\n");
+    assert!(kernel_options(&house.text("at/a")).contains("noexec"));
+    assert!(!kernel_options(&house.text("at/b")).contains("noexec"));
+    house.run("zfs destroy t/a");
+    house.run("zfs destroy t/b");
     house.run("zfs mount -o remount,ro t");
     assert_eq!(told("readonly"), "on\ttemporary\n");
     assert!(fs::write(&file, "lost").is_err());
@@ -187,7 +206,25 @@ fn what_others_unmount_is_not_mounted() {
     unmount(&[if is_root() { "-l" } else { "-z" }]);
     house.run("zfs mount t");
     assert_eq!(fs::read_to_string(house.path("at/file")).unwrap(), "kept");
-    assert_eq!(std::io::read_to_string(open).unwrap(), "kept");
+    assert_eq!(std::io::read_to_string(&open).unwrap(), "kept");
+    if is_root() {
+        // It ends when he closes it, and takes nothing with it that is there by then.
+        let connections = || {
+            let fds = fs::read_dir(format!("/proc/{}/fd", house.pid())).unwrap();
+            let links = fds.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
+            links.filter(|link| link.as_os_str() == "/dev/fuse").count()
+        };
+        let of_two = connections();
+        drop(open);
+        let mut looks = 0;
+        while connections() > of_two / 2 {
+            looks += 1;
+            assert!(looks < LOOKS_MAX, "it does not end");
+            house.run("zfs list");
+        }
+        assert_eq!(house.run("zfs get -H -o value mounted t"), "yes\n");
+        assert_eq!(fs::read_to_string(house.path("at/file")).unwrap(), "kept");
+    }
 }
 
 /// A child may have its place above its parent's.

@@ -1,0 +1,133 @@
+//! How file systems are to be mounted, as their properties have it.
+
+use std::path::{Path, PathBuf};
+
+use cenote_cli::io::words;
+use cenote_cli::{CommandResult, Exit};
+use cenote_pool::engine::Engine;
+use cenote_pool::props::{PropValue, Source, dataset_property};
+use cenote_pool::{Dataset, DatasetKind};
+use cenote_rt::Kind;
+use cenote_serve::fuse::{self, MountOptions};
+
+/// `canmount`: not mounted at all, or with all others.
+pub(super) const CANMOUNT_OFF: u64 = 0;
+pub(super) const CANMOUNT_ON: u64 = 1;
+
+/// A file system as its properties have it.
+#[derive(Clone)]
+pub(super) struct Wanted {
+    pub(super) object: u64,
+    pub(super) dataset: String,
+    /// None for `none` and `legacy`.
+    pub(super) place: Option<PathBuf>,
+    pub(super) mountpoint: String,
+    /// Nobody has chosen the place for it.
+    pub(super) is_by_default: bool,
+    pub(super) canmount: u64,
+    /// Its key is not loaded.
+    pub(super) is_locked: bool,
+    /// It may hide what is in its place.
+    pub(super) is_overlay: bool,
+    /// `atime` and `relatime`.
+    pub(super) noting: [u64; 2],
+    pub(super) options: MountOptions,
+}
+
+impl Wanted {
+    /// All file systems, in the order in which they are mounted: each before what has its place in
+    /// it.
+    pub(super) async fn all(engine: &Engine) -> Result<Vec<Self>, Exit> {
+        let view = engine.view().await?;
+        let mut wanted = Vec::new();
+        let mut left = vec![view.root_dataset().await?];
+        while let Some(dataset) = left.pop() {
+            let mut children = dataset.children().await?;
+            children.reverse();
+            left.append(&mut children);
+            if dataset.kind().await? == DatasetKind::Filesystem {
+                wanted.push(Self::of(engine, &dataset).await?);
+            }
+        }
+        wanted.sort_by(|one, other| one.place.cmp(&other.place));
+        Ok(wanted)
+    }
+
+    /// One file system.
+    pub(super) async fn of(engine: &Engine, dataset: &Dataset) -> Result<Self, Exit> {
+        let props = dataset.props().await?;
+        let mut numbers = [0; 8];
+        let names =
+            ["canmount", "overlay", "readonly", "setuid", "devices", "exec", "atime", "relatime"];
+        for (number, name) in numbers.iter_mut().zip(names) {
+            // What is set, not what a mount option makes of it.
+            let property = dataset_property(name);
+            let value = property.map(|property| props.chain().native(property).0);
+            if let Some(PropValue::Number(value)) = value {
+                *number = value;
+            }
+        }
+        let [canmount, overlay, readonly, setuid, devices, exec, noting @ ..] = numbers;
+        let row = props.get("mountpoint").await?;
+        let is_by_default = row
+            .as_ref()
+            .is_some_and(|row| matches!(row.source, Source::Default | Source::Inherited(_)));
+        let mountpoint = match row.map(|row| row.value) {
+            Some(PropValue::Text(text)) => text,
+            _ => "none".to_owned(),
+        };
+        let place = mountpoint.starts_with('/').then(|| PathBuf::from(&mountpoint));
+        let is_locked = match dataset.key_info().await? {
+            Some(key) => !dataset.pool().keys().is_loaded(key.object),
+            None => false,
+        };
+        let is_root = rustix::process::geteuid().is_root();
+        Ok(Self {
+            object: dataset.object(),
+            dataset: dataset.name().to_owned(),
+            place,
+            mountpoint,
+            is_by_default,
+            canmount,
+            is_overlay: overlay == 1,
+            noting,
+            is_locked,
+            options: MountOptions {
+                is_read_only: readonly == 1 || engine.is_read_only(),
+                nosuid: setuid == 0 || !is_root,
+                nodev: devices == 0 || !is_root,
+                noexec: exec == 0,
+                ..MountOptions::default()
+            },
+        })
+    }
+
+    /// Makes a folder to mount it at, and sees that it hides nothing that it must not.
+    pub(super) async fn make_room(&self, place: &Path) -> CommandResult {
+        let (dataset, at) = (&self.dataset, place.display());
+        // What a daemon that was killed left there answers nobody.
+        match fuse::detach_dead(place).await {
+            Err(error) if error.kind() != Kind::NotFound => {
+                return Err(Exit::NotMounted(format!("cannot mount '{dataset}': {error}")));
+            }
+            _ => {}
+        }
+        std::fs::create_dir_all(place).map_err(|error| {
+            let why = words(&error);
+            Exit::NotMounted(format!("cannot mount '{at}': failed to create mountpoint: {why}"))
+        })?;
+        let is_empty = || std::fs::read_dir(place).is_ok_and(|mut found| found.next().is_none());
+        if !self.is_overlay && !is_empty() {
+            return Err(Exit::NotMounted(format!("cannot mount '{at}': directory is not empty")));
+        }
+        Ok(())
+    }
+
+    /// Whether what was mounted so stays where it is. A name moves nothing that properties do not
+    /// mount.
+    pub(super) fn stays(&self, now: &Self) -> bool {
+        let is_elsewhere = self.mountpoint != now.mountpoint
+            || self.mountpoint.starts_with('/') && self.dataset != now.dataset;
+        !is_elsewhere && now.canmount != CANMOUNT_OFF
+    }
+}

@@ -1,0 +1,197 @@
+//! Where the daemon mounts file systems: at several places, over one another, and again.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use crate::daemon::{House, has_fuse};
+use crate::mounts::{is_root, kernel_options, mount_helper};
+
+/// Runs a command that must succeed, and gives what it says on standard error.
+fn complains(house: &House, line: &str) -> String {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let output = house.command(&words).output().unwrap();
+    assert!(output.status.success(), "{line}: {output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn mounted(house: &House, names: &str) -> String {
+    house.run(&format!("zfs get -H -o value mounted {names}"))
+}
+
+/// One file system in the kernel, too: what is written at one place is there at the other, whatever
+/// pages the kernel has kept.
+#[test]
+fn a_file_system_is_at_several_places() {
+    if !has_fuse() || !is_root() {
+        return;
+    }
+    let house = House::new("places-several");
+    house.create(&house.text("at"));
+    house.run("zfs create t/a");
+    let (own, second, third) = (house.text("at/a"), house.text("second"), house.text("third"));
+    fs::write(house.path("at/a/file"), "one").unwrap();
+    let mount = |words: &[&str]| {
+        let done = mount_helper(&house, words);
+        (done.status.code().unwrap(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let read = |name: &str| fs::read_to_string(house.path(name)).unwrap();
+
+    let (status, said) = mount(&["-o", "zfsutil", "t/a", &second]);
+    assert_eq!(status, 2, "{said}");
+    assert!(said.contains("No such file or directory"), "{said}");
+    assert!(!house.path("second").exists(), "it is not made");
+    fs::create_dir(&second).unwrap();
+    fs::create_dir(&third).unwrap();
+    assert_eq!(mount(&["-o", "zfsutil", "t/a", &second]), (0, String::new()));
+    assert_eq!(mount(&["-o", "zfsutil,ro,noexec", "t/a", &third]), (0, String::new()));
+    let device = |name: &str| fs::metadata(house.path(name)).unwrap().dev();
+    assert_eq!((device("at/a"), device("at/a")), (device("second"), device("third")));
+    assert!(
+        kernel_options(&third).contains("noexec") && !kernel_options(&second).contains("noexec")
+    );
+    assert_eq!((read("at/a/file"), read("second/file")), ("one".to_owned(), "one".to_owned()));
+    fs::write(house.path("at/a/file"), "two").unwrap();
+    assert_eq!((read("second/file"), read("third/file")), ("two".to_owned(), "two".to_owned()));
+    assert!(fs::write(house.path("third/file"), "three").is_err());
+    let (status, said) = mount(&["-o", "zfsutil,noatime", "t/a", &third]);
+    let wanted = "cannot mount 't/a': it is mounted with other options already\n";
+    assert_eq!((status, said.as_str()), (32, wanted));
+    assert_eq!(
+        house.fails("zfs mount t/a"),
+        (1, "cannot mount 't/a': filesystem already mounted\n".to_owned())
+    );
+    let row = |name: &str, at: &str| format!("{name:<30}  {at}\n");
+    let all = |name: &str, places: [&str; 3]| {
+        let rows: String = places.iter().map(|at| row(name, at)).collect();
+        row("t", &house.text("at")) + &rows
+    };
+    assert_eq!(house.run("zfs mount"), all("t/a", [&own, &second, &third]));
+
+    // It moves with its name, and stays where others have put it.
+    house.run("zfs rename t/a t/b");
+    assert_eq!(house.run("zfs mount"), all("t/b", [&house.text("at/b"), &second, &third]));
+    fs::write(house.path("at/b/file"), "four").unwrap();
+    assert_eq!((read("second/file"), read("third/file")), ("four".to_owned(), "four".to_owned()));
+    let (_, said) = house.fails("zfs destroy t/b");
+    assert_eq!(said, "cannot destroy 't/b': dataset is busy\n");
+    assert_eq!(mounted(&house, "t/b"), "yes\n");
+
+    // Each place by itself; the last one ends it.
+    house.run("zfs unmount t/b");
+    assert!(!house.path("at/b/file").exists());
+    assert_eq!(
+        (mounted(&house, "t/b"), read("second/file")),
+        ("yes\n".to_owned(), "four".to_owned())
+    );
+    house.run("zfs set readonly=on t/b");
+    assert!(fs::write(house.path("second/file"), "five").is_err());
+    house.run("zfs set readonly=off t/b");
+    fs::write(house.path("second/file"), "five").unwrap();
+    house.run(&format!("zfs unmount {second}"));
+    assert_eq!(read("third/file"), "five");
+    house.run(&format!("zfs unmount {third}"));
+    assert_eq!(mounted(&house, "t/b"), "no\n");
+
+    house.run("zfs mount t/b");
+    assert_eq!(mount(&["-o", "zfsutil", "t/b", &second]).0, 0);
+    let open = fs::File::open(house.path("second/file")).unwrap();
+    house.run("zfs destroy -f t/b");
+    assert!(!house.path("second/file").exists() && !house.path("at/b/file").exists());
+    drop(open);
+    house.run("zfs create t/c");
+    assert_eq!(mount(&["-o", "zfsutil", "t/c", &second]).0, 0);
+    house.run("zpool export t");
+    assert_eq!(device("second"), device("third"), "nothing is mounted");
+}
+
+#[test]
+fn file_systems_hide_one_another() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("places-hide");
+    house.create("none");
+    let at = house.text("at");
+    house.run(&format!("zfs create -o mountpoint={at} t/a"));
+    fs::write(house.path("at/a"), "a").unwrap();
+    // The one in which a place is, mounted over it.
+    house.run(&format!("zfs create -o mountpoint={at}/in t/b"));
+    fs::write(house.path("at/in/b"), "b").unwrap();
+    house.run(&format!("zfs create -o mountpoint={at} t/c"));
+    fs::write(house.path("at/c"), "c").unwrap();
+    assert!(!house.path("at/a").exists() && !house.path("at/in").exists());
+    let (_, said) = house.fails("zfs unmount t/a");
+    assert_eq!(said, format!("cannot unmount '{at}': pool or dataset is busy\n"));
+    assert_eq!(fs::read_to_string(house.path("at/c")).unwrap(), "c", "the other one is there");
+    house.run("zfs unmount -a");
+    assert_eq!(mounted(&house, "t/a t/b t/c"), "no\nno\nno\n");
+    house.run("zfs mount t/a");
+    house.run("zfs mount t/c");
+    house.run(&format!("zfs unmount {at}"));
+    assert_eq!(mounted(&house, "t/a t/c"), "yes\nno\n");
+
+    // What may not hide anything does not; that it is to be there is set all the same.
+    house.run("zfs create -u -o overlay=off t/d");
+    let not_there = format!("cannot mount '{at}': directory is not empty\n");
+    assert_eq!(complains(&house, &format!("zfs set mountpoint={at} t/d")), not_there);
+    assert_eq!(house.run("zfs get -H -o value mountpoint,mounted t/d"), format!("{at}\nno\n"));
+    assert_eq!(house.fails("zfs mount t/d"), (1, not_there));
+    house.run("zfs mount -O t/d");
+    assert!(!house.path("at/a").exists());
+    house.run("zpool export t");
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 0);
+}
+
+#[test]
+fn a_mount_point_that_is_set_again_mounts() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("places-again");
+    let at = house.text("at");
+    house.create(&at);
+    house.run("zfs create -p t/a/b");
+    house.run("zfs create -o canmount=noauto t/a/c");
+    let all = "t t/a t/a/b t/a/c";
+    house.run("zfs unmount -a");
+    house.run(&format!("zfs set -u mountpoint={at} t"));
+    assert_eq!(mounted(&house, all), "no\nno\nno\nno\n");
+    house.run(&format!("zfs set mountpoint={at} t"));
+    assert_eq!(mounted(&house, all), "yes\nyes\nyes\nno\n");
+    // What is mounted stays, whoever uses it.
+    let open = fs::File::create(house.path("at/a/file")).unwrap();
+    house.run(&format!("zfs set mountpoint={at} t"));
+    drop(open);
+
+    // A file is no place to mount at: it is set, and told.
+    let file = house.text("file");
+    fs::write(&file, "kept").unwrap();
+    let said = complains(&house, &format!("zfs set mountpoint={file} t/a/b"));
+    assert_eq!(said, format!("cannot mount '{file}': failed to create mountpoint: File exists\n"));
+    assert_eq!(house.run("zfs get -H -o value mountpoint,mounted t/a/b"), format!("{file}\nno\n"));
+    assert_eq!(complains(&house, "zfs inherit mountpoint t/a/b"), "");
+    assert_eq!(mounted(&house, all), "yes\nyes\nyes\nno\n");
+
+    // What is below one that is not mounted any more stays.
+    house.run("zfs set canmount=off t/a");
+    assert_eq!(mounted(&house, all), "yes\nno\nyes\nno\n");
+    house.run("zpool export t");
+}
+
+/// A mount point that nobody has set moves as one that is inherited does.
+#[test]
+fn what_is_below_a_default_mount_point_moves_with_it() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("places-default");
+    let (root, d0) = (house.text("root"), house.text("pool/d0"));
+    house.run(&format!("zpool create -R {root} t {d0}"));
+    house.run("zfs create t/a");
+    assert_eq!(mounted(&house, "t t/a"), "yes\nyes\n");
+    house.run("zfs set mountpoint=none t");
+    assert_eq!(mounted(&house, "t t/a"), "no\nno\n");
+    house.run("zfs inherit mountpoint t");
+    assert_eq!(mounted(&house, "t t/a"), "yes\nyes\n");
+    house.run("zpool export t");
+}
