@@ -293,6 +293,6 @@ mod tests {
         assert_eq!(of("/mnt/c").as_deref(), Some("tmpfs"), "what hides the other");
         assert_eq!(of("/mnt"), None);
         assert_eq!(table.places(b"0:40"), [(1, "/mnt/a b".into()), (5, "/mnt/e".into())]);
-        assert_eq!(unescape(b"a\\134\\9"), OsString::from("a\\9"));
+        assert_eq!(unescape(b"a\\134\\9"), OsString::from("a\\\\9"));
     }
 }

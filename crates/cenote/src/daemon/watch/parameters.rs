@@ -117,6 +117,11 @@ impl Parameters {
     fn came(&self, tunable: &'static Tunable) -> bool {
         let mut shown = self.shown();
         let Ok(text) = self.read(tunable.name) else { return false };
+        if text.is_empty() {
+            // Somebody has opened it to write, while the note is of what was before. What he writes
+            // must not go into a file that is replaced meanwhile; a note of it is to come.
+            return false;
+        }
         let before = tunable.get();
         let set = tunable.parse(text.trim()).and_then(|value| tunable.set(value));
         if let Err(error) = set {
@@ -180,7 +185,7 @@ mod tests {
             ("7\n", false, "7\n"),
             (" 0x10", true, "16\n"),
             ("nonsense", false, "16\n"),
-            ("", false, "16\n"),
+            ("", false, ""),
             ("99999999\n", false, "16\n"),
             ("\u{0}\u{0}", false, "16\n"),
         ] {
