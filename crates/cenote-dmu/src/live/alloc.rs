@@ -81,7 +81,7 @@ impl Tx<'_> {
         }
         // Unlike the search, a claim may take a number that an earlier txg freed.
         let mut taken = self.base_slots(block)?;
-        let below = self.source.below.iter().map(|below| (below.txg, below.layer));
+        let below = self.source.below.iter().map(|below| (below.txg, &*below.layer));
         for (txg, layer) in below.chain([(self.txg, &self.overlay)]) {
             for (number, changes) in layer.objects.range(block * SLOTS..(block + 1) * SLOTS) {
                 let bits = mask(number % SLOTS, changes.slots());
@@ -107,7 +107,7 @@ impl Tx<'_> {
         if pointer.fill() >= SLOTS {
             return Ok(u32::MAX);
         }
-        let below = self.source.below.iter().map(|below| below.layer);
+        let below = self.source.below.iter().map(|below| &*below.layer);
         for layer in below.chain([&self.overlay]) {
             for (number, changes) in layer.objects.range(block * SLOTS..(block + 1) * SLOTS) {
                 taken |= mask(number % SLOTS, changes.slots());

@@ -18,7 +18,7 @@ use super::footprint::Footprint;
 use super::layer::Layer;
 use super::object::new_dnode;
 use super::step::{ObjectSpec, Step, TxResult};
-use super::tx::{Below, Source, Tx};
+use super::tx::{Source, Tx};
 use super::view::{Fetched, Tree};
 use crate::objset::ObjSet;
 
@@ -242,13 +242,9 @@ impl Live {
         {
             return Err(self.locate(Error::new(Kind::Busy, LiveError::TxgPassed { txg, newest })));
         }
-        let below = state.layers.iter();
-        let below = below.map(|entry| Below { txg: entry.txg, layer: &entry.layer }).collect();
-        let open = txg.and_then(|txg| state.layers.back().filter(|entry| entry.is_open(txg)));
-        let open = open.map(|entry| &*entry.layer);
-        let (blocks, base) = (&*self.blocks, &state.base);
+        let (blocks, below, base) = (&*self.blocks, &state.layers, &state.base);
         let indirect_shift = self.indirect_shift.load(Ordering::Relaxed);
-        let source = Source { blocks, id: self.id, indirect_shift, below, open, base, fetched };
+        let source = Source { blocks, id: self.id, indirect_shift, below, base, fetched };
         let mut tx = Tx::new(txg.unwrap_or(u64::MAX), source, state.cursor);
         let result = change(&mut tx);
         let (overlay, cursor, has_found) = (tx.overlay, tx.cursor, tx.has_found_number);

@@ -3,6 +3,7 @@
 //!
 //! Reading is here and changing bytes in [`super::write`], changing objects in [`super::object`].
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cenote_ondisk::dnode::DnodePhys;
@@ -10,15 +11,10 @@ use cenote_rt::{Buf, Error};
 
 use super::alloc::Cursor;
 use super::layer::{Layer, ObjectLayer};
+use super::set::Entry;
 use super::step::TxResult;
 use super::view::View;
 use crate::error::DmuError;
-
-/// A layer below the overlay, and the txg that it belongs to.
-pub(super) struct Below<'a> {
-    pub(super) txg: u64,
-    pub(super) layer: &'a Layer,
-}
 
 /// An object set as a closure sees and changes it.
 pub struct Tx<'a> {
@@ -36,9 +32,8 @@ pub(super) struct Source<'a> {
     pub(super) id: u64,
     /// For objects that do not say how large their indirect blocks are; 0: the tunable.
     pub(super) indirect_shift: u8,
-    pub(super) below: Vec<Below<'a>>,
-    /// The newest of them, if the changes go into it.
-    pub(super) open: Option<&'a Layer>,
+    /// From the oldest to the newest.
+    pub(super) below: &'a VecDeque<Entry>,
     pub(super) base: &'a super::view::Tree,
     pub(super) fetched: &'a super::view::Fetched,
 }
@@ -52,7 +47,7 @@ impl<'a> Tx<'a> {
         View {
             blocks: self.source.blocks,
             id: self.source.id,
-            below: &self.source.below,
+            below: self.source.below,
             overlay: &self.overlay,
             base: self.source.base,
             fetched: self.source.fetched,

@@ -5,6 +5,7 @@
 //! closure. What is not ends the closure with [`Step::Need`]. Blocks read for a closure are kept
 //! until it succeeds, so that the cache's bound cannot make it run for ever.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
@@ -15,8 +16,8 @@ use cenote_rt::{Buf, Error, FixedMap, Kind};
 
 use super::blocks::Blocks;
 use super::layer::{Layer, Patch};
+use super::set::Entry;
 use super::step::{Missing, Step, TxResult};
-use super::tx::Below;
 use crate::dnode::SPILL_BLKID;
 use crate::error::DmuError;
 use crate::geometry::Geometry;
@@ -120,7 +121,7 @@ pub(super) struct View<'a> {
     pub(super) blocks: &'a dyn Blocks,
     pub(super) id: u64,
     /// From the oldest to the newest.
-    pub(super) below: &'a [Below<'a>],
+    pub(super) below: &'a VecDeque<Entry>,
     /// On top of them.
     pub(super) overlay: &'a Layer,
     pub(super) base: &'a Tree,
@@ -130,7 +131,7 @@ pub(super) struct View<'a> {
 impl<'a> View<'a> {
     /// From the newest to the oldest.
     pub(super) fn layers(&self) -> impl Iterator<Item = &'a Layer> {
-        std::iter::once(self.overlay).chain(self.below.iter().rev().map(|below| below.layer))
+        std::iter::once(self.overlay).chain(self.below.iter().rev().map(|below| &*below.layer))
     }
 
     /// The block behind `pointer`.

@@ -132,7 +132,8 @@ impl Tx<'_> {
         within: usize,
         bytes: &[u8],
     ) -> TxResult<bool> {
-        let block = self.source.open.and_then(|open| open.objects.get(&object)?.blocks.get(&blkid));
+        let open = self.source.below.back().filter(|below| below.is_open(self.txg));
+        let block = open.and_then(|open| open.layer.objects.get(&object)?.blocks.get(&blkid));
         let Some(len) = block.map(|block| block.len()).filter(|len| *len as u64 == size) else {
             return Ok(false);
         };

@@ -11,7 +11,7 @@
 //! that is accounted, and are changed by nobody else, through a transaction on the tree that was
 //! synced last (spec 02 §13).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dnode::{DNODE_SLOT_LEN, DnodeFlags, DnodePhys};
@@ -138,16 +138,9 @@ impl Job<'_> {
         loop {
             let missing = {
                 let (blocks, id) = (self.blocks, self.id);
-                let below = Vec::new();
-                let source = Source {
-                    blocks,
-                    id,
-                    indirect_shift: 0,
-                    below,
-                    open: None,
-                    base: tree,
-                    fetched: &fetched,
-                };
+                let below = &VecDeque::new();
+                let source =
+                    Source { blocks, id, indirect_shift: 0, below, base: tree, fetched: &fetched };
                 let mut tx = Tx::new(self.context.txg, source, Cursor::default());
                 match edit(&mut tx) {
                     Ok(()) => return Ok(tx.overlay),
