@@ -137,6 +137,14 @@ impl MountOptions {
         Self { is_read_only, nosuid, nodev, noexec, ..self }
     }
 
+    /// The same as the kernel lets this process have them: who is not root gets neither set-id bits
+    /// nor devices.
+    #[must_use]
+    pub fn permitted(self) -> Self {
+        let is_root = rustix::process::geteuid().is_root();
+        Self { nosuid: self.nosuid || !is_root, nodev: self.nodev || !is_root, ..self }
+    }
+
     /// The same with what the words of `mount -o` say; the last word about something counts.
     ///
     /// # Errors
@@ -412,13 +420,8 @@ pub async fn detach_dead(at: &Path) -> Result<bool> {
 
 /// The options that the kernel is given.
 fn given(mount: &Mount, options: &MountOptions) -> MountOptions {
-    let is_root = rustix::process::geteuid().is_root();
-    MountOptions {
-        is_read_only: options.is_read_only || mount.is_read_only(),
-        nosuid: options.nosuid || !is_root,
-        nodev: options.nodev || !is_root,
-        ..options.clone()
-    }
+    let is_read_only = options.is_read_only || mount.is_read_only();
+    MountOptions { is_read_only, ..options.clone() }.permitted()
 }
 
 fn config(mount: &Mount, options: &MountOptions) -> Result<Config> {

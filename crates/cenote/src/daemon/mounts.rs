@@ -171,9 +171,7 @@ impl Mounts {
         }
         wanted.is_overlay |= wish.is_overlay;
         let options = wanted.options.clone().with(&wish.options);
-        let mut options = options.map_err(|error| cannot(&error.to_string()))?;
-        let is_root = rustix::process::geteuid().is_root();
-        (options.nosuid, options.nodev) = (options.nosuid || !is_root, options.nodev || !is_root);
+        let mut options = options.map_err(|error| cannot(&error.to_string()))?.permitted();
         options.is_read_only |= self.engine.is_read_only();
         let Some(mounted) = mounted else { return self.start(&wanted, &options).await };
         let Some(place) = wish.place.as_ref().filter(|_| !wish.is_again) else {
@@ -354,11 +352,11 @@ impl Mounts {
         // What was set goes before what the mount was given; the rest stays.
         let presence = self.engine.presence();
         let is_set = |name| presence.option(now.object, name).is_none();
-        let [atime, relatime] =
-            [0, 1].map(|index| mounted.wanted.noting.get(index) != now.noting.get(index));
-        let given = &mut options.access_times;
-        given.has_atime = given.has_atime.filter(|_| !atime && !is_set("atime"));
-        given.is_relatime = given.is_relatime.filter(|_| !relatime && !is_set("relatime"));
+        let ([atime, relatime], given) = (mounted.wanted.noting, &mut options.access_times);
+        let is_atime_same = atime == now.noting[0] && !is_set("atime");
+        let is_relatime_same = relatime == now.noting[1] && !is_set("relatime");
+        given.has_atime = given.has_atime.filter(|_| is_atime_same);
+        given.is_relatime = given.is_relatime.filter(|_| is_relatime_same);
         options.has_no_xattrs &= !is_set("xattr");
         let follow = |name, before: bool, now: bool, option: &mut bool| {
             if before != now || is_set(name) {

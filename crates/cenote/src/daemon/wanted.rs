@@ -81,7 +81,6 @@ impl Wanted {
             Some(key) => !dataset.pool().keys().is_loaded(key.object),
             None => false,
         };
-        let is_root = rustix::process::geteuid().is_root();
         Ok(Self {
             object: dataset.object(),
             dataset: dataset.name().to_owned(),
@@ -94,11 +93,12 @@ impl Wanted {
             is_locked,
             options: MountOptions {
                 is_read_only: readonly == 1 || engine.is_read_only(),
-                nosuid: setuid == 0 || !is_root,
-                nodev: devices == 0 || !is_root,
+                nosuid: setuid == 0,
+                nodev: devices == 0,
                 noexec: exec == 0,
                 ..MountOptions::default()
-            },
+            }
+            .permitted(),
         })
     }
 
@@ -106,11 +106,10 @@ impl Wanted {
     pub(super) async fn make_room(&self, place: &Path) -> CommandResult {
         let (dataset, at) = (&self.dataset, place.display());
         // What a daemon that was killed left there answers nobody.
-        match fuse::detach_dead(place).await {
-            Err(error) if error.kind() != Kind::NotFound => {
-                return Err(Exit::NotMounted(format!("cannot mount '{dataset}': {error}")));
-            }
-            _ => {}
+        if let Err(error) = fuse::detach_dead(place).await
+            && error.kind() != Kind::NotFound
+        {
+            return Err(Exit::NotMounted(format!("cannot mount '{dataset}': {error}")));
         }
         std::fs::create_dir_all(place).map_err(|error| {
             let why = words(&error);
