@@ -85,8 +85,6 @@ print(f"write 8K, fsync each, 1/s\t{count / (time.monotonic() - start):.1f}")
 PY
 }
 
-drop() { sync; echo 3 > /proc/sys/vm/drop_caches; }
-
 run() { # PEER RECORDS; prints figures
   make_"$1" "$2" >&2
   local part

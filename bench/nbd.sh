@@ -13,7 +13,7 @@ need fio fio
 need qemu-nbd qemu-utils
 fio --enghelp | grep -q nbd || die "this fio has no engine for nbd"
 
-# --- the servers: each has `make_X`, `serve_X` (which sets `server`) and a place to connect to ----
+# --- the servers: each has `make_X`, `serve_X` and a name to connect to, `export_X` --------------
 
 make_cenote() {
   rm -rf "$dir/cenote"; mkdir -p "$dir/cenote"
@@ -73,7 +73,7 @@ measure() { # SERVER; lines "SERVER KIB RW MB/s"
     for rw in read randread write randwrite; do
       # Nothing is in memory when it is read: not in the kernel's cache, and not in the server's.
       stop_server
-      sync; echo 3 > /proc/sys/vm/drop_caches
+      drop
       start_server "$1"
       printf '%s %s %s %s\n' "$1" "$kib" "$rw" \
         "$(load "$1" "$rw" "$kib" --time_based --runtime="$seconds")"

@@ -42,6 +42,9 @@ unpack() { # NAME PACKAGE...
   mv "$tools/$1.new" "$tools/$1"
 }
 
+# Takes everything out of the kernel's cache.
+drop() { sync; echo 3 > /proc/sys/vm/drop_caches; }
+
 # --- a pool, mounted ---------------------------------------------------------------------------
 
 mounted=() # pids of `cenote mount`, and where
