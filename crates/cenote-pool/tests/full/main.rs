@@ -15,6 +15,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::{Charge, Engine, Head};
 use cenote_pool::import::scan_devices;
+use cenote_pool::props::PropValue;
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_rt::{Error, Kind, Rng};
 use cenote_testkit::cuts;
@@ -34,7 +35,11 @@ struct Fixture {
 
 impl Fixture {
     async fn new(seed: u64) -> Self {
-        let device = Arc::new(ImageDevice::new("d0", Image::zeroed(SIZE)));
+        Self::of_size(SIZE, seed).await
+    }
+
+    async fn of_size(size: u64, seed: u64) -> Self {
+        let device = Arc::new(ImageDevice::new("d0", Image::zeroed(size)));
         let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
         let features = cenote_pool::features::identity().collect();
         let engine = pools::create_on("tank", devices, features).await.unwrap();
@@ -228,6 +233,40 @@ fn a_pool_whose_free_space_is_in_pieces_is_filled() {
         println!("{written} blocks of {large} in pieces");
         assert!(written * large > blocks * small / 8, "{written} blocks");
         fixture.engine.sync().await.unwrap();
+        fixture.finish().await;
+    });
+}
+
+/// No sync but those for room. In a pool that is large beside what is left to write.
+#[test]
+fn what_others_have_reserved_is_theirs() {
+    simulate(async {
+        let (size, left, len) = (2 << 30, 8 * MIB, 128 << 10);
+        let mut fixture = Fixture::of_size(size, 11).await;
+        let other = fixture.engine.create_dataset(pools::dataset("tank/b")).await.unwrap();
+        let view = fixture.engine.view().await.unwrap();
+        let props = view.dataset("tank").await.unwrap().props().await.unwrap();
+        let available = props.get("available").await.unwrap().unwrap().value;
+        let PropValue::Number(available) = available else { panic!("{available:?}") };
+        let reserved = Value::U64(available - left);
+        fixture.engine.set_property("tank/b", "reservation", reserved).await.unwrap();
+        let object = fixture.new_object(len).await;
+        let mut written = 0;
+        let error = loop {
+            match fixture.write(object, written, len).await {
+                Ok(()) => written += len,
+                Err(error) => break error,
+            }
+        };
+        println!("{written} bytes written, {left} were left");
+        assert_eq!(error.kind(), Kind::NoSpace);
+        assert!((left * 3 / 4..left + size / 512).contains(&written), "{written}");
+        // Who reserved it has it.
+        fixture.head = other;
+        let object = fixture.new_object(len).await;
+        for block in 0..2 * left / len {
+            fixture.write(object, block * len, len).await.unwrap();
+        }
         fixture.finish().await;
     });
 }

@@ -45,8 +45,9 @@ const UNKNOWN_BYTES: u64 = 16 << 10;
 const ENTRY_BYTES: u64 = 1 << 10;
 /// What the worst case is over the likely one, where nothing is split.
 const WORST_OVER_LIKELY: u64 = 2;
-/// What is under way may exceed a quota by this part of it.
-const OVERSHOOT_SHIFT: u32 = 5;
+/// What is under way may exceed a quota by this part of it: OpenZFS lets it exceed a 32nd, and
+/// counts what is written 24 times.
+const OVERSHOOT_PART: u64 = 32 * 24;
 /// Syncs that a change waits for room: freed space comes back after three.
 const WAITS_MAX: usize = 6;
 
@@ -215,7 +216,7 @@ impl Admission {
                     error == OpError::NoSpace && (used - quota < pool.deferred || may_fill);
                 return if comes_back { Verdict::Wait(error) } else { Verdict::Refuse(error) };
             }
-            if used.saturating_add(under_way) >= quota.saturating_add(quota >> OVERSHOOT_SHIFT) {
+            if used.saturating_add(under_way) >= quota.saturating_add(quota / OVERSHOOT_PART) {
                 return Verdict::Wait(error);
             }
             entered.is_tight |= open > 0 && open >= (quota - used) / 2;
