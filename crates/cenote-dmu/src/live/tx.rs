@@ -78,6 +78,11 @@ impl<'a> Tx<'a> {
         }
     }
 
+    /// Whether changes of an object wait for a sync: space and pointers are those before them.
+    pub fn is_pending(&self, object: u64) -> bool {
+        self.view().layers().any(|layer| layer.objects.contains_key(&object))
+    }
+
     /// Data block `blkid`; `None` if it is a hole or behind the end.
     pub fn block(&self, object: u64, blkid: u64) -> TxResult<Option<Buf>> {
         if blkid > self.dnode(object)?.maxblkid {

@@ -37,6 +37,8 @@ pub struct Attributes {
     pub size: u64,
     /// Units of 512 bytes that it takes, as of the last txg that is on disk.
     pub blocks: u64,
+    /// Changes of it are not on disk yet, and `blocks` is from before them.
+    pub is_pending: bool,
     /// Bytes of a block.
     pub block_size: u64,
     /// Major and minor number of a device.
@@ -68,6 +70,7 @@ impl Attributes {
             gid: inode.gid() as u32,
             size: inode.size(),
             blocks: blocks(&dnode),
+            is_pending: op.tx.is_pending(inode.object),
             block_size: dnode.data_block_size(),
             device: inode.word(ZplAttr::Rdev).map(decode_rdev),
             atime: inode.time(ZplAttr::Atime),
@@ -97,6 +100,7 @@ impl Attributes {
             gid: from.gid.0 as u32,
             size: from.size,
             blocks: blocks(dnode),
+            is_pending: false,
             block_size: dnode.data_block_size(),
             device: node.device(),
             atime: from.atime,

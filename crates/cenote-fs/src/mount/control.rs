@@ -27,6 +27,8 @@ use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::node::FileKind;
 
+/// Name of the control directory, which the root has.
+pub const NAME: &[u8] = edit::CONTROL;
 /// Number of `.zfs`.
 pub const CONTROL: u64 = 0xffff_ffff_ffff;
 /// Number of `.zfs/shares`.
@@ -172,6 +174,7 @@ impl Mount {
             gid: 0,
             size,
             blocks: 0,
+            is_pending: false,
             block_size: BLOCK,
             device: None,
             atime: self.opened,

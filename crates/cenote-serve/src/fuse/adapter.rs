@@ -22,17 +22,17 @@ use cenote_fs::access::Credentials;
 use cenote_fs::acl::Want;
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
-use cenote_fs::mount::{Allocate, DirEntry, Seek, decode_dev, encode_rdev};
+use cenote_fs::mount::{Allocate, Attributes, DirEntry, Seek, decode_dev, encode_rdev};
 use cenote_rt::{BufMut, Result, Runtime};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem,
-    FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 
-use super::convert::{attributes, errno_of, file_type, generation, time};
+use super::convert::{NOTHING, attributes, errno_of, file_type, generation, time};
 use super::flags;
 use super::vfs::{Vfs, let_through};
 
@@ -92,14 +92,13 @@ impl Adapter {
     /// Begins a request that gives the kernel a node.
     fn begin_entry<F>(&self, reply: ReplyEntry, work: impl FnOnce(Arc<Vfs>) -> F)
     where
-        F: Future<Output = Result<cenote_fs::mount::Attributes>> + Send + 'static,
+        F: Future<Output = Result<Attributes>> + Send + 'static,
     {
-        let work = work(Arc::clone(&self.vfs));
+        let vfs = Arc::clone(&self.vfs);
+        let work = work(Arc::clone(&vfs));
         self.runtime.begin(async move {
             match work.await {
-                Ok(found) => {
-                    reply.entry(&Vfs::ttl(&found), &attributes(&found), generation(&found));
-                }
+                Ok(found) => answer_entry(reply, &vfs, &found),
                 Err(error) => reply.error(errno_of(&error)),
             }
         });
@@ -174,7 +173,17 @@ impl Filesystem for Adapter {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (cred, name) = (cred_of(request), bytes(name));
-        self.begin_entry(reply, |vfs| async move { vfs.lookup(&cred, parent.0, &name).await });
+        self.begin(|vfs| async move {
+            match vfs.lookup(&cred, parent.0, &name).await {
+                Ok(found) => answer_entry(reply, &vfs, &found),
+                Err(error) => match (errno_of(&error), vfs.absence_ttl(parent.0, &name)) {
+                    (Errno::ENOENT, ttl) if !ttl.is_zero() => {
+                        reply.entry_with_ttls(&ttl, &ttl, &NOTHING, Generation(0));
+                    }
+                    (number, _) => reply.error(number),
+                },
+            }
+        });
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
@@ -496,7 +505,7 @@ impl Filesystem for Adapter {
                 let Ok(found) = found else { continue };
                 let (number, attr) = (INodeNo(found.object), attributes(&found));
                 let name = OsStr::from_bytes(&entry.name);
-                let ttl = Vfs::ttl(&found);
+                let ttl = Vfs::ttl(&found).min(vfs.name_ttl(found.object));
                 if reply.add(number, entry.cookie, name, &ttl, &attr, generation(&found)) {
                     if !is_dots {
                         // It did not get this one.
@@ -555,7 +564,11 @@ impl Filesystem for Adapter {
         self.begin_empty(reply, |vfs| async move {
             vfs.check_xattrs()?;
             let object = vfs.changing(node.0)?;
-            vfs.mount.set_xattr(&cred, object, &name, &value, existing).await
+            vfs.mount.set_xattr(&cred, object, &name, &value, existing).await?;
+            if is_acl(&name) {
+                vfs.has_changed(node.0);
+            }
+            Ok(())
         });
     }
 
@@ -599,7 +612,11 @@ impl Filesystem for Adapter {
         let (cred, name) = (cred_of(request), bytes(name));
         self.begin_empty(reply, |vfs| async move {
             vfs.check_xattrs()?;
-            vfs.mount.remove_xattr(&cred, vfs.changing(node.0)?, &name).await
+            vfs.mount.remove_xattr(&cred, vfs.changing(node.0)?, &name).await?;
+            if is_acl(&name) {
+                vfs.has_changed(node.0);
+            }
+            Ok(())
         });
     }
 
@@ -751,6 +768,17 @@ impl Listing {
             }
         }
     }
+}
+
+/// A node that was found, to somebody who asked for it by name.
+fn answer_entry(reply: ReplyEntry, vfs: &Vfs, found: &Attributes) {
+    let (ttl, name_ttl) = (Vfs::ttl(found), vfs.name_ttl(found.object));
+    reply.entry_with_ttls(&ttl, &name_ttl, &attributes(found), generation(found));
+}
+
+/// Whether an extended attribute is an ACL, with which a mode changes.
+fn is_acl(name: &[u8]) -> bool {
+    name.starts_with(b"system.")
 }
 
 /// A value to somebody who has room for `len` bytes, or asks with 0 how many there are.

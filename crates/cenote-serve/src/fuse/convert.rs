@@ -54,6 +54,25 @@ pub(super) fn attributes(from: &Attributes) -> FileAttr {
     }
 }
 
+/// What is told of a name that there is not.
+pub(super) const NOTHING: FileAttr = FileAttr {
+    ino: INodeNo(0),
+    size: 0,
+    blocks: 0,
+    atime: UNIX_EPOCH,
+    mtime: UNIX_EPOCH,
+    ctime: UNIX_EPOCH,
+    crtime: UNIX_EPOCH,
+    kind: FileType::RegularFile,
+    perm: 0,
+    nlink: 0,
+    uid: 0,
+    gid: 0,
+    rdev: 0,
+    blksize: 0,
+    flags: 0,
+};
+
 pub(super) fn generation(from: &Attributes) -> Generation {
     Generation(from.generation)
 }

@@ -101,6 +101,7 @@ pub(super) async fn ioctl(
         _ => return Ok(None),
     };
     vfs.set_attributes(cred, node, &wish).await?;
+    vfs.has_changed(node);
     Ok(Some(Vec::new()))
 }
 

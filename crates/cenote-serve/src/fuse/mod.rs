@@ -39,7 +39,7 @@ use std::time::Duration;
 use cenote_fs::Mount;
 use cenote_fs::mount::AccessTimes;
 use cenote_rt::{Error, Kind, Result, Runtime};
-use fuser::{Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
 
 use crate::stop::Stop;
 use adapter::Adapter;
@@ -198,7 +198,6 @@ pub enum Unmount {
 pub struct FuseMount {
     at: PathBuf,
     vfs: Arc<Vfs>,
-    notifier: Notifier,
     ended: Arc<Stop>,
     /// The kernel's number for it, if that is known.
     device: Option<Vec<u8>>,
@@ -228,7 +227,7 @@ impl FuseMount {
         let adapter = Adapter::new(Arc::clone(&vfs), Runtime::here(), options.is_writeback);
         let path = at.clone();
         let ended = Arc::new(Stop::default());
-        let tell = Arc::clone(&ended);
+        let (teller, tell) = (Arc::clone(&vfs), Arc::clone(&ended));
         let started = cenote_rt::blocking(move || {
             let is_for_all = config.acl == SessionACL::All;
             let session = match place::mount(&path, &source, &given, is_for_all) {
@@ -244,17 +243,18 @@ impl FuseMount {
                 Err(error) => return Err(error),
             };
             let session = session.spawn()?;
-            let notifier = session.notifier();
+            // Nobody else sets it.
+            let _ = teller.notifier.set(session.notifier());
             std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
                 // Why it ended is of no use to anybody: it is not mounted any more.
                 let _ = session.join();
                 tell.wish();
             })?;
             place::raise_read_ahead(&path);
-            Ok::<_, std::io::Error>(notifier)
+            Ok::<_, std::io::Error>(())
         })
         .await?;
-        let notifier = started.map_err(|error| {
+        started.map_err(|error| {
             let kind = match error.kind() {
                 std::io::ErrorKind::PermissionDenied => Kind::Permission,
                 std::io::ErrorKind::NotFound => Kind::NotFound,
@@ -263,7 +263,7 @@ impl FuseMount {
             Error::new(kind, FuseError::Refused { at: at.clone(), error })
         })?;
         let device = place::device(&at);
-        Ok(Self { at, vfs, notifier, ended, device, snapdir })
+        Ok(Self { at, vfs, ended, device, snapdir })
     }
 
     /// Where it was mounted first.
@@ -317,7 +317,7 @@ impl FuseMount {
         self.mount().refresh().await?;
         let snapdir = self.mount().facts().settings().snapdir;
         if self.snapdir.swap(snapdir, Ordering::Relaxed) != snapdir {
-            self.forget(vec![INodeNo::ROOT.0]).await?;
+            self.forget_root().await?;
         }
         Ok(())
     }
@@ -387,24 +387,11 @@ impl FuseMount {
         self.vfs.set(options);
     }
 
-    /// Has the kernel ask for everything again that it knows of files: for who has changed them
-    /// behind its back, as a rollback does. Names it asks for again within a second.
-    pub async fn forget_all(&self) -> Result<()> {
-        let nodes = self.vfs.nodes.all();
-        self.forget(std::iter::once(INodeNo::ROOT.0).chain(nodes).collect()).await
-    }
-
-    /// Has the kernel ask again what it knows of these nodes.
-    async fn forget(&self, nodes: Vec<u64>) -> Result<()> {
-        let notifier = self.notifier.clone();
+    /// Has the kernel list the root again.
+    async fn forget_root(&self) -> Result<()> {
+        let vfs = Arc::clone(&self.vfs);
         // The kernel may write pages back before it drops them, and wait for us: not here.
-        cenote_rt::blocking(move || {
-            for node in nodes {
-                // A node that it does not know any more is as good as forgotten.
-                let _ = notifier.inval_inode(INodeNo(node), 0, 0);
-            }
-        })
-        .await
+        cenote_rt::blocking(move || vfs.tell(INodeNo::ROOT.0, 0)).await
     }
 }
 

@@ -53,9 +53,4 @@ impl Nodes {
         table.remove(&object);
         true
     }
-
-    /// All of them.
-    pub(super) fn all(&self) -> Vec<u64> {
-        self.table().keys().copied().collect()
-    }
 }

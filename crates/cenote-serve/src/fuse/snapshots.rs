@@ -20,15 +20,12 @@
 //! about to has it let go of first ([`Snapshots::let_go`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use cenote_fs::access::{Capabilities, Credentials};
 use cenote_fs::mount::{Attributes, DirEntry, ReadDirPage, Seek, control};
 use cenote_fs::{FileKind, FileSystem, FsError, Mount, Node};
 use cenote_rt::{Buf, Error, Kind, Result};
 
-/// How long the kernel may believe what it was told of a node in a snapshot.
-pub(super) const TTL: Duration = Duration::from_hours(1);
 /// Snapshots that are kept open.
 const OPEN_MAX: usize = 64;
 /// Marks numbers of nodes in snapshots. (The highest bit is left alone: to some programs such

@@ -9,29 +9,39 @@
 //! **Set-id bits and capabilities** are taken away when a file is written, in the transaction that
 //! writes (KILLPRIV_V2). Else the kernel would ask for `security.capability` before each write.
 //!
-//! **What is cached where.** Nobody but the kernel changes a mounted file system, so its cache of
-//! pages is kept over open and close, and is dropped only when told to. Names and attributes are
-//! asked for again after [`TTL`]: what changes by itself (times of reading, space taken, which is
-//! known when a txg is on disk) is never older than that. What is in a snapshot does not change and
-//! is believed for long; the control directory, which changes by commands, is asked each time.
+//! **What is cached where.** Nobody but the kernel changes a mounted file system (a rollback mounts
+//! it anew), so its cache of pages is kept over open and close, and names and attributes are
+//! believed for [`LONG`], names that there are not included. But for this:
+//! - what a file takes changes by itself when its txg is on disk: until then its attributes are
+//!   believed for [`SHORT`];
+//! - so are set-id bits, which go with a write that the kernel does not look at for that;
+//! - where one file has names of several spellings, the kernel knows of the others of it what it
+//!   has asked for and no more: names are believed for [`SHORT`];
+//! - ACLs and flags change modes and times in ways that the kernel does not see: it is told;
+//! - the control directory changes by commands, and is asked each time.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cenote_fs::access::{Capabilities, Credentials};
 use cenote_fs::acl::Want;
 use cenote_fs::edit::{NewNode, SetAttributes};
 use cenote_fs::mount::{Attributes, ReadDirPage, Seek, Space, WriteOptions, control};
-use cenote_fs::{FsError, Mount};
+use cenote_fs::{CaseSensitivity, FsError, Mount};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
+use fuser::{INodeNo, Notifier};
 
 use super::MountOptions;
 use super::nodes::Nodes;
 use super::snapshots::{self, Place, Snapshots};
 
-/// How long the kernel may believe what it was told.
-const TTL: Duration = Duration::from_secs(1);
+/// How long the kernel may believe what does not change unless it is asked to change it.
+const LONG: Duration = Duration::from_hours(1);
+/// How long it may believe what does.
+const SHORT: Duration = Duration::from_secs(1);
+/// Set-user-ID and set-group-ID.
+const SET_IDS: u32 = 0o6000;
 /// Number of the root for the kernel.
 const ROOT: u64 = 1;
 /// Bytes that one request copies.
@@ -47,6 +57,10 @@ pub(super) struct Vfs {
     pub(super) has_posix_acls: bool,
     /// There are no extended attributes, whatever the property says.
     has_no_xattrs: AtomicBool,
+    /// A name has one spelling.
+    has_exact_names: bool,
+    /// Tells the kernel what it does not see; none before it is mounted.
+    pub(super) notifier: OnceLock<Notifier>,
 }
 
 /// Somebody whom the kernel let through.
@@ -63,8 +77,16 @@ pub(super) fn let_through(uid: u32, gid: u32) -> Credentials {
 impl Vfs {
     pub(super) fn new(mount: Arc<Mount>) -> Self {
         let has_posix_acls = mount.facts().settings().acl_type == POSIX;
-        let (nodes, snapshots) = (Nodes::default(), Snapshots::default());
-        Self { mount, nodes, snapshots, has_posix_acls, has_no_xattrs: AtomicBool::default() }
+        let rules = mount.facts().rules;
+        Self {
+            mount,
+            nodes: Nodes::default(),
+            snapshots: Snapshots::default(),
+            has_posix_acls,
+            has_no_xattrs: AtomicBool::default(),
+            has_exact_names: rules.case == CaseSensitivity::Sensitive && rules.normalization == 0,
+            notifier: OnceLock::new(),
+        }
     }
 
     /// Goes by those options that the kernel does not know of.
@@ -100,9 +122,43 @@ impl Vfs {
     /// How long the kernel may believe what it is told of a node.
     pub(super) fn ttl(attributes: &Attributes) -> Duration {
         match attributes.object {
-            object if snapshots::is_inside(object) => snapshots::TTL,
             object if control::is_control(object) => Duration::ZERO,
-            _ => TTL,
+            _ if attributes.is_pending || attributes.mode & SET_IDS != 0 => SHORT,
+            _ => LONG,
+        }
+    }
+
+    /// How long the kernel may believe that a name is that of a node.
+    pub(super) fn name_ttl(&self, object: u64) -> Duration {
+        match object {
+            object if snapshots::is_inside(object) => LONG,
+            object if control::is_control(object) => Duration::ZERO,
+            _ if self.has_exact_names => LONG,
+            _ => SHORT,
+        }
+    }
+
+    /// How long the kernel may believe that there is no such name in a directory.
+    pub(super) fn absence_ttl(&self, parent: u64, name: &[u8]) -> Duration {
+        let is_believed = match Place::of(parent) {
+            Some(_) => true,
+            // Another spelling can bring it; the control directory comes and goes by a property.
+            None => self.has_exact_names && !control::is_control(parent) && name != control::NAME,
+        };
+        if is_believed { LONG } else { Duration::ZERO }
+    }
+
+    /// Has the kernel ask for a node's attributes again, which changed without its doing. Nothing
+    /// that it holds for a request is needed for that, so requests may do it.
+    pub(super) fn has_changed(&self, node: u64) {
+        self.tell(node, ATTRIBUTES_ONLY);
+    }
+
+    /// Has the kernel ask for a node's attributes again, and read it again from `offset` on.
+    pub(super) fn tell(&self, node: u64, offset: i64) {
+        if let Some(notifier) = self.notifier.get() {
+            // A node that it does not know any more is as good as forgotten.
+            let _ = notifier.inval_inode(INodeNo(node), offset, 0);
         }
     }
 
@@ -324,5 +380,7 @@ impl Vfs {
     }
 }
 
+/// In place of an offset: no page is dropped.
+const ATTRIBUTES_ONLY: i64 = -1;
 /// `acltype=posix`
 const POSIX: u64 = 1;

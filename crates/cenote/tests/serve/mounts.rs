@@ -499,3 +499,54 @@ fn damaged_files_are_named_where_they_are_mounted() {
     let status = house.run("zpool status -v t");
     assert!(status.ends_with("files:\n\n        t/fs:/lost\n"), "{status}");
 }
+
+#[test]
+fn what_the_kernel_believes_is_so() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-believed");
+    let at = house.text("at");
+    house.create(&at);
+    house.run("zfs create -o casesensitivity=insensitive t/i");
+    let path = |name: &str| house.path("at").join(name);
+    // Names that there are not, and then are, and are not again.
+    for name in ["one", "two", "three", "i/One"] {
+        assert!(!path(name).exists() && !path(name).exists(), "{name}");
+    }
+    let mut bytes = vec![0; 300_000];
+    cenote_rt::Rng::seeded(5).fill(&mut bytes);
+    fs::write(path("one"), &bytes).unwrap();
+    fs::write(path("i/one"), b"one").unwrap();
+    fs::hard_link(path("one"), path("two")).unwrap();
+    assert!(path("one").exists() && path("two").exists() && path("i/One").exists());
+    fs::rename(path("one"), path("three")).unwrap();
+    assert!(!path("one").exists() && path("three").exists());
+    // What it takes is known when it is on disk, and is asked for then.
+    house.run("zpool sync t");
+    let taken = || fs::metadata(path("three")).unwrap().blocks() * 512;
+    let is_told = (0..LOOKS_MAX).any(|_| {
+        house.run("zfs list");
+        taken() >= bytes.len() as u64
+    });
+    assert!(is_told, "{} bytes taken", taken());
+    // The kernel hands this through, and does not look at what it does.
+    let file = fs::File::open(path("three")).unwrap();
+    let before = fs::metadata(path("three")).unwrap();
+    rustix::fs::ioctl_setflags(&file, rustix::fs::IFlags::NODUMP).unwrap();
+    let after = fs::metadata(path("three")).unwrap();
+    let ctime = |meta: &fs::Metadata| (meta.ctime(), meta.ctime_nsec());
+    assert!(ctime(&after) > ctime(&before));
+    drop(file);
+    // What a rollback changes.
+    house.run("zfs snapshot t@a");
+    fs::rename(path("three"), path("one")).unwrap();
+    fs::write(path("two"), b"changed").unwrap();
+    fs::write(path("four"), b"four").unwrap();
+    assert!(path("one").exists() && !path("three").exists() && path("four").exists());
+    house.run("zfs rollback t@a");
+    assert!(!path("one").exists() && path("three").exists() && !path("four").exists());
+    assert_eq!(fs::read(path("two")).unwrap(), bytes);
+    house.run("zpool destroy t");
+    house.run("daemon stop");
+}
