@@ -37,7 +37,8 @@ pub trait Host: Send + Sync {
     /// Mounts every file system of a pool that wants to be.
     fn mount_all<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult>;
 
-    /// Unmounts a file system: at that place, or where its properties have mounted it.
+    /// Unmounts a file system: at that place, or where its properties have mounted it, with those
+    /// below it.
     fn unmount<'a>(
         &'a self,
         dataset: &'a str,

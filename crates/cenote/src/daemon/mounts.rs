@@ -188,7 +188,8 @@ impl Mounts {
         }
     }
 
-    /// Unmounts one file system: at that place, else in its own, else where it was mounted first.
+    /// Unmounts a file system: at that place, or with all that are mounted of those below it, each
+    /// in its own place or else where it was mounted first; all of them, or none.
     pub(super) async fn unmount(
         &self,
         dataset: &str,
@@ -201,14 +202,48 @@ impl Mounts {
             let state = self.state();
             state.mounted.values().find(|mounted| mounted.wanted.dataset == dataset).cloned()
         };
-        let at = found.as_ref().and_then(|mounted| match place {
-            Some(place) => mounted.is_at(place, &table).then(|| place.to_owned()),
-            None => mounted.at(&table),
-        });
-        match (found, at) {
-            (Some(mounted), Some(at)) => self.end_at(&mounted, &at, is_forced).await,
-            _ => Err(Exit::failed(format!("cannot unmount '{dataset}': not currently mounted"))),
+        let not_mounted =
+            || Exit::failed(format!("cannot unmount '{dataset}': not currently mounted"));
+        let mounted = found.ok_or_else(not_mounted)?;
+        if let Some(place) = place {
+            if !mounted.is_at(place, &table) {
+                return Err(not_mounted());
+            }
+            return self.end_at(&mounted, place, is_forced).await;
         }
+        if mounted.at(&table).is_none() {
+            return Err(not_mounted());
+        }
+        let below = format!("{dataset}/");
+        let is_meant = |mounted: &Mounted, at: &Path| {
+            let name = &mounted.wanted.dataset;
+            (name == dataset || name.starts_with(&below))
+                && mounted.at(&table).as_deref() == Some(at)
+        };
+        self.end_those(is_meant, is_forced, &table).await.map(drop)
+    }
+
+    /// Unmounts what is meant of what is mounted where: all of it, or nothing.
+    async fn end_those(
+        &self,
+        is_meant: impl Fn(&Mounted, &Path) -> bool,
+        is_forced: bool,
+        table: &MountTable,
+    ) -> Result<Vec<Aside>, Exit> {
+        let mut aside = Vec::new();
+        for (object, at) in self.latest_first(table) {
+            let Some(mounted) = self.mounted(object).filter(|mounted| is_meant(mounted, &at))
+            else {
+                continue;
+            };
+            if let Err(exit) = self.end_at(&mounted, &at, is_forced).await {
+                let back = self.back(&aside).await.err();
+                let failures: Vec<Exit> = std::iter::once(exit).chain(back).collect();
+                return first(&failures).map(|()| aside);
+            }
+            aside.push(mounted.aside());
+        }
+        Ok(aside)
     }
 
     /// Unmounts those of the file systems that are in their own places, with force wherever they
@@ -220,21 +255,10 @@ impl Mounts {
     ) -> Result<Vec<Aside>, Exit> {
         let _changing = self.changing.lock().await;
         let table = MountTable::read()?;
-        let mut aside = Vec::new();
-        for (object, at) in self.latest_first(&table) {
-            let Some(mounted) = self.mounted(object) else { continue };
-            let is_meant = datasets.contains(&mounted.wanted.dataset);
-            if !is_meant || at != mounted.place && !is_forced {
-                continue;
-            }
-            if let Err(exit) = self.end_at(&mounted, &at, is_forced).await {
-                let back = self.back(&aside).await.err();
-                let failures: Vec<Exit> = std::iter::once(exit).chain(back).collect();
-                return first(&failures).map(|()| aside);
-            }
-            aside.push(mounted.aside());
-        }
-        Ok(aside)
+        let is_meant = |mounted: &Mounted, at: &Path| {
+            datasets.contains(&mounted.wanted.dataset) && (is_forced || at == mounted.place)
+        };
+        self.end_those(is_meant, is_forced, &table).await
     }
 
     /// Mounts again what was set aside, where its properties say now.

@@ -195,3 +195,30 @@ fn what_is_below_a_default_mount_point_moves_with_it() {
     assert_eq!(mounted(&house, "t t/a"), "yes\nyes\n");
     house.run("zpool export t");
 }
+
+/// Wherever it is; all of it, or nothing.
+#[test]
+fn what_is_below_is_unmounted_with_it() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("places-below");
+    house.create(&house.text("at"));
+    house.run("zfs create t/a");
+    house.run(&format!("zfs create -o mountpoint={} t/a/b", house.text("elsewhere")));
+    house.run("zfs create t/ab");
+    let all = "t t/a t/a/b t/ab";
+    let busy = fs::File::create(house.path("at/a/file")).unwrap();
+    house.fails("zfs unmount t/a");
+    assert_eq!(mounted(&house, all), "yes\nyes\nyes\nyes\n");
+    drop(busy);
+    house.run("zfs unmount t/a");
+    assert_eq!(mounted(&house, all), "yes\nno\nno\nyes\n");
+    // A parent that is not mounted is no way to its children.
+    house.run("zfs mount t/a/b");
+    let said = house.fails("zfs unmount t/a").1;
+    assert_eq!(said, "cannot unmount 't/a': not currently mounted\n");
+    house.run("zfs unmount t");
+    assert_eq!(mounted(&house, all), "no\nno\nno\nno\n");
+    house.run("zpool export t");
+}
