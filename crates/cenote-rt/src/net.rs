@@ -3,7 +3,11 @@
 //!     Listener --accept--> Receiver   whole messages, read ahead into a small buffer
 //!                          Sender     pieces that go out one behind the other, uncopied
 //!
-//! Who has the one half need not wait for who has the other.
+//! Who has the one half need not wait for who has the other. Both together can be encrypted from
+//! some byte on (`encrypt`, with the feature `tls`).
+
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
@@ -11,6 +15,9 @@ use std::path::{Path, PathBuf};
 use tokio::net::{TcpListener, UnixListener, tcp, unix};
 
 use crate::{Error, Kind, Result};
+
+#[cfg(feature = "tls")]
+pub use tls::{Tls, encrypt};
 
 /// Bytes that are read ahead.
 const BUFFER: usize = 64 << 10;
@@ -138,12 +145,16 @@ fn failed(error: io::Error) -> Error {
 enum From {
     Unix(unix::OwnedReadHalf),
     Tcp(tcp::OwnedReadHalf),
+    #[cfg(feature = "tls")]
+    Tls(tls::EncryptedFrom),
 }
 
 impl From {
-    async fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+    async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             let read = match self {
+                #[cfg(feature = "tls")]
+                Self::Tls(half) => return tls::read(half, into).await,
                 Self::Unix(half) => {
                     half.readable().await?;
                     half.try_read(into)
@@ -211,6 +222,8 @@ impl Receiver {
 enum To {
     Unix(unix::OwnedWriteHalf),
     Tcp(tcp::OwnedWriteHalf),
+    #[cfg(feature = "tls")]
+    Tls(tls::EncryptedTo),
 }
 
 /// What goes out.
@@ -231,7 +244,9 @@ impl Sender {
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let some = rest.get(..PIECES_MAX.min(rest.len())).unwrap_or(&[]);
-            let written = match &self.to {
+            let written = match &mut self.to {
+                #[cfg(feature = "tls")]
+                To::Tls(half) => tls::write(half, some).await,
                 To::Unix(half) => {
                     half.writable().await.map_err(failed)?;
                     half.try_write_vectored(some)
@@ -247,6 +262,10 @@ impl Sender {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(failed(error)),
             }
+        }
+        #[cfg(feature = "tls")]
+        if let To::Tls(half) = &mut self.to {
+            tls::flush(half).await.map_err(failed)?;
         }
         Ok(())
     }

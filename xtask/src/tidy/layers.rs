@@ -3,7 +3,7 @@
 //! The compiler keeps cycles out; this keeps the directions of `docs/architecture.md`. Both come
 //! from `cargo metadata`, so that what counts is what cargo builds.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -48,12 +48,12 @@ const FOR_TESTS: [&str; 4] =
 /// compilers' helpers (macros, build scripts) run on the builder's machine only and don't count.
 const ENGINE: &str = "cenote-fs";
 const ENGINE_PACKAGES_MAX: usize = 60;
+const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
     workspace_members: BTreeSet<String>,
-    resolve: Resolve,
 }
 
 #[derive(Debug, Deserialize)]
@@ -61,39 +61,11 @@ struct Package {
     id: String,
     name: String,
     dependencies: Vec<Dependency>,
-    targets: Vec<Target>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Target {
-    kind: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Dependency {
     name: String,
-    kind: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Resolve {
-    nodes: Vec<Node>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Node {
-    id: String,
-    deps: Vec<Edge>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Edge {
-    pkg: String,
-    dep_kinds: Vec<EdgeKind>,
-}
-
-#[derive(Debug, Deserialize)]
-struct EdgeKind {
     kind: Option<String>,
 }
 
@@ -111,19 +83,24 @@ pub(super) fn check(root: &Path) -> Vec<String> {
             findings.extend(arrow(&package.name, &dependency.name, is_for_tests));
         }
     }
-    findings.extend(budget(&metadata));
+    findings.extend(budget(root));
     findings
 }
 
 fn read(root: &Path) -> Result<Metadata, String> {
+    let args = ["metadata", "--format-version=1", "--locked", "--filter-platform", TARGET];
+    serde_json::from_slice(&output(root, &args)?).map_err(|error| error.to_string())
+}
+
+/// What cargo prints.
+fn output(root: &Path, args: &[&str]) -> Result<Vec<u8>, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    command.current_dir(root).args(["metadata", "--format-version=1", "--locked"]);
-    command.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
-    let output = command.output().map_err(|error| error.to_string())?;
+    let output =
+        command.current_dir(root).args(args).output().map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
+    Ok(output.stdout)
 }
 
 /// What is wrong with one crate's use of another.
@@ -152,31 +129,21 @@ fn arrow(from: &str, to: &str, is_for_tests: bool) -> Option<String> {
     }
 }
 
-fn budget(metadata: &Metadata) -> Option<String> {
-    let engine = metadata.packages.iter().find(|package| package.name == ENGINE)?;
-    let edges: BTreeMap<&str, &[Edge]> =
-        metadata.resolve.nodes.iter().map(|node| (&node.id[..], &node.deps[..])).collect();
-    let macros: BTreeSet<&str> =
-        metadata.packages.iter().filter(|p| p.is_macro()).map(|p| &p.id[..]).collect();
-    let mut seen = BTreeSet::new();
-    let mut waiting = vec![&engine.id[..]];
-    while let Some(id) = waiting.pop() {
-        if !macros.contains(id) && seen.insert(id) {
-            let used = edges.get(id).into_iter().flat_map(|edges| edges.iter());
-            let linked = used.filter(|edge| edge.dep_kinds.iter().any(|kind| kind.kind.is_none()));
-            waiting.extend(linked.map(|edge| &edge.pkg[..]));
-        }
-    }
-    let foreign = seen.iter().filter(|id| !metadata.workspace_members.contains(**id)).count();
+/// How much of others comes with the engine where nothing else is asked for: with the features that
+/// it wants, not with those that others in the workspace want beside.
+fn budget(root: &Path) -> Option<String> {
+    let tree = ["tree", "--locked", "--package", ENGINE, "--target", TARGET];
+    let linked = ["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}"];
+    let listed = match output(root, &[&tree[..], &linked].concat()) {
+        Ok(listed) => String::from_utf8_lossy(&listed).into_owned(),
+        Err(error) => return Some(error),
+    };
+    let lines = listed.lines().map(|line| line.trim_end_matches(" (*)"));
+    // Those of the workspace come with their folder.
+    let foreign = lines.filter(|line| !line.contains('(')).collect::<BTreeSet<_>>().len();
     (foreign > ENGINE_PACKAGES_MAX).then(|| {
         format!("{ENGINE} links {foreign} packages of others, at most {ENGINE_PACKAGES_MAX}")
     })
-}
-
-impl Package {
-    fn is_macro(&self) -> bool {
-        self.targets.iter().any(|target| target.kind.iter().any(|kind| kind == "proc-macro"))
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use cenote_pool::engine::Engine;
-use cenote_rt::net::Address;
+use cenote_rt::net::{Address, Tls};
 use cenote_serve::Signals;
 use cenote_serve::nbd::{Exports, Server, Subtree};
 
@@ -18,7 +18,8 @@ use crate::writer::Writer;
 use crate::{argument, out};
 
 const USAGE: &str = "\
-usage: cenote nbd [-r] [--socket PATH | --listen HOST:PORT] [-d DIR|DEVICE]... POOL[/DATASET]
+usage: cenote nbd [-r] [--socket PATH | --listen HOST:PORT] [--tls-certificates DIR]
+                  [--tls-verify-peer] [-d DIR|DEVICE]... POOL[/DATASET]
 
 Serves the volumes at and below a dataset, and their snapshots, until it is interrupted.
 Exports have the names of their datasets; the empty name is the volume, if there is but one.
@@ -26,16 +27,26 @@ Exports have the names of their datasets; the empty name is the volume, if there
   -r                  nothing can be changed
   --socket PATH       on a socket in the file system
   --listen HOST:PORT  on a TCP port; 0 is any that is free (default: localhost:10809)
+  --tls-certificates DIR  encrypt connections, and turn away who does not: DIR has
+                      server-cert.pem and server-key.pem
+  --tls-verify-peer   turn away who has no certificate that ca-cert.pem there has signed
   -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
 ";
 
 const SOCKET: char = 's';
 const LISTEN: char = 'l';
+const CERTIFICATES: char = 'c';
+const VERIFY: char = 'v';
 const DEFAULT_ADDRESS: &str = "localhost:10809";
 
 /// Runs the verb.
 pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let longs = [Long::with_argument("socket", SOCKET), Long::with_argument("listen", LISTEN)];
+    let longs = [
+        Long::with_argument("socket", SOCKET),
+        Long::with_argument("listen", LISTEN),
+        Long::with_argument("tls-certificates", CERTIFICATES),
+        Long::flag("tls-verify-peer", VERIFY),
+    ];
     let Some((parsed, source)) = parse(args, ("r", &longs), USAGE, io)? else { return Ok(()) };
     let [name] = &parsed.operands[..] else {
         return Err(wrong_use("one pool or dataset is needed", USAGE));
@@ -47,13 +58,20 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
             return Err(wrong_use("--socket and --listen exclude each other", USAGE));
         }
     };
+    let tls = match (parsed.value(CERTIFICATES), parsed.has(VERIFY)) {
+        (Some(folder), verifies) => Some(Tls::from_folder(&argument::path(folder), verifies)?),
+        (None, false) => None,
+        (None, true) => {
+            return Err(wrong_use("--tls-verify-peer goes with --tls-certificates", USAGE));
+        }
+    };
     let is_read_only = parsed.has('r');
     // Before there are other threads.
     let signals = Signals::block()?;
     let source = Source { embedded: true, ..source };
     source::run(async {
         Writer::run(&source, name, None, io, async |engine, io| {
-            serve(engine, name, is_read_only, &address, &signals, io).await
+            serve(engine, name, is_read_only, (&address, tls), &signals, io).await
         })
         .await
     })
@@ -63,7 +81,7 @@ async fn serve(
     engine: &Arc<Engine>,
     name: &str,
     is_read_only: bool,
-    address: &Address,
+    (address, tls): (&Address, Option<Tls>),
     signals: &Signals,
     io: &mut Io<'_>,
 ) -> CommandResult {
@@ -73,9 +91,10 @@ async fn serve(
     let names = exports.names().await?;
     let failed =
         |error: cenote_rt::Error| Exit::failed(format!("cannot listen at '{address}': {error}"));
-    let server = Server::start(exports, address).await.map_err(failed)?;
+    let is_encrypted = tls.is_some();
+    let server = Server::start(exports, address, tls).await.map_err(failed)?;
     for name in names {
-        out!(io, "{}", locator(server.address(), &name))?;
+        out!(io, "{}", locator(server.address(), &name, is_encrypted))?;
     }
     out!(io, "listening at {}", server.address())?;
     io.out.flush()?;
@@ -85,9 +104,10 @@ async fn serve(
 }
 
 /// What a client takes to find an export.
-fn locator(address: &Address, name: &str) -> String {
+fn locator(address: &Address, name: &str, is_encrypted: bool) -> String {
+    let scheme = if is_encrypted { "nbds" } else { "nbd" };
     match address {
-        Address::Unix(path) => format!("nbd+unix:///{name}?socket={}", path.display()),
-        Address::Tcp(address) => format!("nbd://{address}/{name}"),
+        Address::Unix(path) => format!("{scheme}+unix:///{name}?socket={}", path.display()),
+        Address::Tcp(address) => format!("{scheme}://{address}/{name}"),
     }
 }

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use cenote_rt::net::{Receiver, Sender};
+use cenote_rt::net::{Receiver, Sender, Tls};
 use cenote_rt::{AsyncMutex, Buf, BufMut, Error, Kind, Result, Runtime, Semaphore};
 
 use super::export::{Export, Exports};
@@ -41,12 +41,15 @@ const EXTENTS_MAX: usize = 2048;
 /// Those of the socket; `Kind::Invalid` for a client that speaks something else.
 pub(super) async fn serve(
     exports: &Exports,
-    mut receiver: Receiver,
-    mut sender: Sender,
+    tls: Option<&Tls>,
+    (receiver, sender): (Receiver, Sender),
     stop: &Stop,
 ) -> Result<()> {
-    let agreeing = Box::pin(handshake::agree(exports, &mut receiver, &mut sender));
-    let Some(agreed) = stop.or(agreeing).await.transpose()?.flatten() else { return Ok(()) };
+    let agreeing = Box::pin(handshake::agree(exports, tls, receiver, sender));
+    let Some((agreed, mut receiver, sender)) = stop.or(agreeing).await.transpose()?.flatten()
+    else {
+        return Ok(());
+    };
     let connection = Arc::new(Connection { agreed, sender: AsyncMutex::new(sender) });
     let room = Arc::new(Semaphore::new(ROOM as usize));
     let taken = take(&connection, &mut receiver, &room, stop).await;

@@ -1,13 +1,14 @@
 //! Choosing an export: options are answered until the client has one, or goes.
 //!
 //! What a client said before counts for what it says later: chunks must be agreed on before
-//! contexts, contexts are of the export that they were asked for. A client that says nothing for
-//! long, or says too much, is left.
+//! contexts, contexts are of the export that they were asked for. What was said before the
+//! connection was encrypted does not: somebody else may have said it. A client that says nothing
+//! for long, or says too much, is left.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_rt::net::{Receiver, Sender};
+use cenote_rt::net::{self, Receiver, Sender, Tls};
 use cenote_rt::{Error, Kind, Result};
 
 use super::export::{Export, Exports};
@@ -49,43 +50,65 @@ pub(super) struct Agreed {
 /// A negotiation.
 struct Handshake<'a> {
     exports: &'a Exports,
-    sender: &'a mut Sender,
+    sender: Sender,
+    secrecy: Secrecy,
     has_zeroes: bool,
     is_structured: bool,
     /// The export whose context was asked for.
     context_of: Option<String>,
 }
 
+/// Whether somebody else can listen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Secrecy {
+    /// Yes, and that is so.
+    None,
+    /// Yes, and nothing is told before they cannot.
+    Wanted,
+    /// No.
+    Encrypted,
+}
+
 /// How an option ended.
 enum Next {
     Option,
+    /// The client has been told that all that follows is encrypted.
+    Encrypt,
     Agreed(Agreed),
     End,
 }
 
-/// Answers options until there is an export; `None` if the client goes without.
+/// Answers options until there is an export; `None` if the client goes without. What comes and goes
+/// from there on may be encrypted.
 ///
 /// # Errors
 /// Those of the socket; `Kind::Invalid` for a client that speaks something else.
 pub(super) async fn agree(
     exports: &Exports,
-    receiver: &mut Receiver,
-    sender: &mut Sender,
-) -> Result<Option<Agreed>> {
-    sender.send(&[&options::greeting()]).await?;
+    tls: Option<&Tls>,
+    mut receiver: Receiver,
+    sender: Sender,
+) -> Result<Option<(Agreed, Receiver, Sender)>> {
+    let mut handshake = Handshake {
+        exports,
+        sender,
+        secrecy: if tls.is_some() { Secrecy::Wanted } else { Secrecy::None },
+        has_zeroes: true,
+        is_structured: false,
+        context_of: None,
+    };
+    handshake.sender.send(&[&options::greeting()]).await?;
     let mut flags = [0; 4];
-    if !patiently(receiver, &mut flags).await? {
+    if !patiently(&mut receiver, &mut flags).await? {
         return Ok(None);
     }
     let Some(flags) = options::decode_client_flags(flags) else {
         return Err(Error::new(Kind::Invalid, "a client wants flags that nobody knows"));
     };
-    let has_zeroes = flags & handshake_flag::NO_ZEROES == 0;
-    let mut handshake =
-        Handshake { exports, sender, has_zeroes, is_structured: false, context_of: None };
+    handshake.has_zeroes = flags & handshake_flag::NO_ZEROES == 0;
     for _ in 0..OPTIONS_MAX {
         let mut header = [0; HEADER_LEN];
-        if !patiently(receiver, &mut header).await? {
+        if !patiently(&mut receiver, &mut header).await? {
             return Ok(None);
         }
         let invalid = |error| Error::new(Kind::Invalid, error);
@@ -94,7 +117,7 @@ pub(super) async fn agree(
             return Err(Error::new(Kind::Limit, "an option is too long"));
         }
         let mut data = vec![0; len as usize];
-        if len > 0 && !patiently(receiver, &mut data).await? {
+        if len > 0 && !patiently(&mut receiver, &mut data).await? {
             return Ok(None);
         }
         let next = if len > DATA_MAX {
@@ -103,10 +126,20 @@ pub(super) async fn agree(
         } else {
             handshake.option(kind, &data).await?
         };
-        match next {
-            Next::Option => {}
-            Next::Agreed(agreed) => return Ok(Some(agreed)),
-            Next::End => return Ok(None),
+        match (next, tls) {
+            (Next::Option, _) => {}
+            (Next::Encrypt, Some(tls)) => {
+                let encrypting = net::encrypt(receiver, handshake.sender, tls);
+                let Some(encrypted) = cenote_rt::until(PATIENCE, encrypting).await else {
+                    return Ok(None);
+                };
+                (receiver, handshake.sender) = encrypted?;
+                handshake.secrecy = Secrecy::Encrypted;
+                handshake.is_structured = false;
+                handshake.context_of = None;
+            }
+            (Next::Agreed(agreed), _) => return Ok(Some((agreed, receiver, handshake.sender))),
+            (Next::End | Next::Encrypt, _) => return Ok(None),
         }
     }
     Err(Error::new(Kind::Limit, "a client asks and asks"))
@@ -123,7 +156,14 @@ impl Handshake<'_> {
     }
 
     async fn option(&mut self, kind: OptionKind, data: &[u8]) -> Result<Next> {
+        let must_encrypt = self.secrecy == Secrecy::Wanted;
         match kind {
+            OptionKind::StartTls => return self.start_tls(data).await,
+            // There is no answer that says no.
+            OptionKind::ExportName if must_encrypt => return Ok(Next::End),
+            _ if must_encrypt && kind != OptionKind::Abort => {
+                self.reply(kind, reply::TLS_REQUIRED, b"encryption must be started first").await?;
+            }
             OptionKind::ExportName => return self.export_name(data).await,
             OptionKind::Go => return self.info(kind, data).await,
             OptionKind::Info => {
@@ -147,6 +187,20 @@ impl Handshake<'_> {
             }
             OptionKind::Unknown(_) => self.reply(kind, reply::UNSUPPORTED, &[]).await?,
         }
+        Ok(Next::Option)
+    }
+
+    async fn start_tls(&mut self, data: &[u8]) -> Result<Next> {
+        let kind = OptionKind::StartTls;
+        let refused: (u32, &[u8]) = match self.secrecy {
+            Secrecy::None => (reply::POLICY, b"there is no certificate"),
+            Secrecy::Wanted if data.is_empty() => {
+                self.reply(kind, reply::ACK, &[]).await?;
+                return Ok(Next::Encrypt);
+            }
+            _ => (reply::INVALID, b"no data is expected, and once only"),
+        };
+        self.reply(kind, refused.0, refused.1).await?;
         Ok(Next::Option)
     }
 

@@ -7,7 +7,8 @@
 //!
 //! Fixed newstyle, on unix and TCP sockets: several exports by name, structured replies, status of
 //! blocks with holes, flushes, FUA, trim, zeros with and without holes, several connections that
-//! share one volume. A volume that got another size has it for new connections. No TLS.
+//! share one volume. A volume that got another size has it for new connections. With a certificate
+//! connections begin in the clear, and clients that do not encrypt them then are turned away.
 //!
 //! What was answered to a flush, or to a request with FUA, survives any crash; so does what was
 //! answered before the server was stopped.
@@ -24,7 +25,7 @@ pub mod wire;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_rt::net::{Address, Listener};
+use cenote_rt::net::{Address, Listener, Tls};
 use cenote_rt::{JoinHandle, Result, Semaphore};
 
 use crate::stop::Stop;
@@ -60,19 +61,20 @@ impl Server {
     ///
     /// # Errors
     /// `Kind::Busy` if somebody listens there; `Kind::Io`.
-    pub async fn start(exports: Arc<Exports>, address: &Address) -> Result<Self> {
-        Ok(Self::on(Listener::bind(address).await?, exports))
+    pub async fn start(exports: Arc<Exports>, address: &Address, tls: Option<Tls>) -> Result<Self> {
+        Ok(Self::on(Listener::bind(address).await?, exports, tls))
     }
 
     /// Serves exports on a socket that is there.
     #[must_use]
-    pub fn on(listener: Listener, exports: Arc<Exports>) -> Self {
+    pub fn on(listener: Listener, exports: Arc<Exports>, tls: Option<Tls>) -> Self {
         let address = listener.address().clone();
         let stop = Arc::new(Stop::default());
         let places = Arc::new(Semaphore::new(CLIENTS_MAX as usize));
         let listening = cenote_rt::spawn(listen(
             listener,
             Arc::clone(&exports),
+            tls,
             Arc::clone(&stop),
             Arc::clone(&places),
         ));
@@ -104,20 +106,22 @@ impl Server {
 async fn listen(
     listener: Listener,
     exports: Arc<Exports>,
+    tls: Option<Tls>,
     stop: Arc<Stop>,
     places: Arc<Semaphore>,
 ) {
     loop {
         let Some(Ok(place)) = stop.or(Arc::clone(&places).acquire_owned()).await else { return };
         let Some(accepted) = stop.or(listener.accept()).await else { return };
-        let Ok((receiver, sender)) = accepted else {
+        let Ok(halves) = accepted else {
             cenote_rt::sleep(PAUSE).await;
             continue;
         };
         let (exports, stop) = (Arc::clone(&exports), Arc::clone(&stop));
+        let tls = tls.clone();
         cenote_rt::spawn(async move {
             // A client that breaks the rules is left; nobody else need hear of it.
-            let serve = connection::serve(&exports, receiver, sender, &stop);
+            let serve = connection::serve(&exports, tls.as_ref(), halves, &stop);
             let _ = Box::pin(serve).await;
             drop(place);
         });

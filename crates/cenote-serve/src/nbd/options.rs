@@ -48,8 +48,12 @@ pub mod reply {
     const ERROR: u32 = 1 << 31;
     /// No such option.
     pub const UNSUPPORTED: u32 = ERROR | 1;
+    /// Not here.
+    pub const POLICY: u32 = ERROR | 2;
     /// The option makes no sense.
     pub const INVALID: u32 = ERROR | 3;
+    /// Not before the connection is encrypted.
+    pub const TLS_REQUIRED: u32 = ERROR | 5;
     /// No such export.
     pub const UNKNOWN: u32 = ERROR | 6;
     /// The server ends.
@@ -67,6 +71,8 @@ pub enum OptionKind {
     Abort,
     /// All exports.
     List,
+    /// That all that follows is encrypted.
+    StartTls,
     /// Facts of an export.
     Info,
     /// The same, and the export.
@@ -87,6 +93,7 @@ impl OptionKind {
             1 => Self::ExportName,
             2 => Self::Abort,
             3 => Self::List,
+            5 => Self::StartTls,
             6 => Self::Info,
             7 => Self::Go,
             8 => Self::StructuredReply,
@@ -103,6 +110,7 @@ impl OptionKind {
             Self::ExportName => 1,
             Self::Abort => 2,
             Self::List => 3,
+            Self::StartTls => 5,
             Self::Info => 6,
             Self::Go => 7,
             Self::StructuredReply => 8,

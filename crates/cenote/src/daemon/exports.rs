@@ -14,8 +14,8 @@ use std::sync::{Arc, Weak};
 use cenote_fs::FsError;
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind};
-use cenote_rt::net::{Address, Listener};
-use cenote_rt::{BoxFuture, Error, Result};
+use cenote_rt::net::{Address, Listener, Tls};
+use cenote_rt::{BoxFuture, Error, Kind, Result};
 use cenote_serve::nbd::{self, Exports, Offer, Offers, Server};
 
 use super::log;
@@ -113,8 +113,11 @@ async fn shown(dataset: &Dataset) -> Result<Option<Shown>> {
     Ok((is_on && volmode != VOLMODE_NONE).then_some(shown))
 }
 
+/// Why nobody's certificate can be looked at.
+const NO_CERTIFICATES: &str = "CENOTE_NBD_TLS_CERTIFICATES is not set";
+
 /// Serves exports on the socket in the file system, which is listened on already, and on a TCP
-/// port where one is asked for.
+/// port where one is asked for, encrypted where that is.
 pub(super) async fn serve(
     exports: &Arc<Exports>,
     socket: Option<UnixListener>,
@@ -123,7 +126,7 @@ pub(super) async fn serve(
     let mut servers = Vec::new();
     if let Some(socket) = socket {
         match Listener::over(socket, place.nbd()) {
-            Ok(listener) => servers.push(Server::on(listener, Arc::clone(exports))),
+            Ok(listener) => servers.push(Server::on(listener, Arc::clone(exports), None)),
             Err(error) => {
                 let path = place.nbd();
                 log::warn("volumes not exported", &[("path", &path.display()), ("cause", &error)]);
@@ -132,7 +135,17 @@ pub(super) async fn serve(
     }
     if let Some(address) = &place.nbd_listen {
         let address = Address::Tcp(address.clone());
-        match Server::start(Arc::clone(exports), &address).await {
+        let tls = match &place.nbd_certificates {
+            Some(folder) => Tls::from_folder(folder, place.nbd_verifies).map(Some),
+            // Asked for without a certificate of ours: not in the clear.
+            None if place.nbd_verifies => Err(Error::new(Kind::Invalid, NO_CERTIFICATES)),
+            None => Ok(None),
+        };
+        let started = match tls {
+            Ok(tls) => Server::start(Arc::clone(exports), &address, tls).await,
+            Err(error) => Err(error),
+        };
+        match started {
             Ok(server) => servers.push(server),
             Err(error) => {
                 log::warn("volumes not exported", &[("address", &address), ("cause", &error)]);

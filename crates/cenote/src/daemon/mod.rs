@@ -45,7 +45,8 @@ usage: cenote daemon [start|stop|status|run]
   status  says whether it runs, and its pools, mounts, exports and memory
   run     runs it here, until SIGTERM, SIGINT or SIGHUP
 It keeps what it remembers in CENOTE_STATE_DIR and listens on CENOTE_SOCKET. Volumes with
-'cenote:nbd=on' are served on nbd.sock there, and at CENOTE_NBD_LISTEN (HOST:PORT).
+'cenote:nbd=on' are served on nbd.sock there, and at CENOTE_NBD_LISTEN (HOST:PORT), encrypted with
+the certificate in CENOTE_NBD_TLS_CERTIFICATES.
 CENOTE_LOG (error, warn, info, debug, off) says what it logs.
 ";
 

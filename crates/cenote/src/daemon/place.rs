@@ -6,6 +6,7 @@
 //! | socket (`CENOTE_SOCKET`) | `control.sock` there | the same |
 //! | volumes over NBD | `nbd.sock` there | the same |
 //! | the same by TCP (`CENOTE_NBD_LISTEN`) | nowhere | nowhere |
+//! | its certificate (`CENOTE_NBD_TLS_CERTIFICATES`) | none: in the clear | the same |
 //!
 //! `$XDG_STATE_HOME` is `~/.local/state` where it is not set.
 
@@ -23,6 +24,10 @@ pub(super) struct Place {
     pub(super) socket: PathBuf,
     /// `HOST:PORT` where volumes are served beside their socket.
     pub(super) nbd_listen: Option<String>,
+    /// What is there is encrypted, by the certificate in that folder.
+    pub(super) nbd_certificates: Option<PathBuf>,
+    /// Clients must have one as well (`CENOTE_NBD_TLS_VERIFY_PEER=1`).
+    pub(super) nbd_verifies: bool,
 }
 
 impl Place {
@@ -34,7 +39,9 @@ impl Place {
         let socket = socket.unwrap_or_else(|| state.join("control.sock"));
         let nbd_listen = variable("CENOTE_NBD_LISTEN");
         let nbd_listen = nbd_listen.map(|address| address.to_string_lossy().into_owned());
-        Some(Self { state, socket, nbd_listen })
+        let nbd_certificates = variable("CENOTE_NBD_TLS_CERTIFICATES").map(PathBuf::from);
+        let nbd_verifies = variable("CENOTE_NBD_TLS_VERIFY_PEER").is_some_and(|value| value != "0");
+        Some(Self { state, socket, nbd_listen, nbd_certificates, nbd_verifies })
     }
 
     /// Makes the folder of the state. Others may reach the socket in it, and are told apart there.

@@ -12,6 +12,7 @@ mod mounts;
 mod nbd;
 mod places;
 mod snapshots;
+mod tls;
 mod watch;
 mod wordings;
 
