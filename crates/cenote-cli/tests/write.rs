@@ -2,6 +2,7 @@
 //! OpenZFS's, where that is installed; and what the commands say, against what OpenZFS's said.
 
 mod creation;
+mod destroying;
 mod figures;
 mod imports;
 mod leafwork;

@@ -49,46 +49,61 @@ struct Doomed {
     /// File systems, volumes and snapshots.
     names: Vec<String>,
     seen: BTreeSet<String>,
+    /// Those of them whose dependents are looked for just now.
+    entered: BTreeSet<String>,
     /// Clones that are elsewhere.
     foreign: Vec<String>,
 }
 
-impl Doomed {
-    /// Everything that depends on a dataset, and itself.
-    async fn add(&mut self, dataset: &Dataset, target: &str, with_clones: bool) -> CommandResult {
-        if self.seen.contains(dataset.name()) {
-            return Ok(());
-        }
-        if dataset.is_snapshot() {
-            self.add_clones(dataset, target, with_clones).await?;
-        } else {
-            for child in dataset.children().await? {
-                Box::pin(self.add(&child, target, with_clones)).await?;
-            }
-            for snapshot in dataset.snapshots().await? {
-                Box::pin(self.add(&snapshot, target, with_clones)).await?;
-            }
-        }
-        if self.seen.insert(dataset.name().to_owned()) {
-            self.names.push(dataset.name().to_owned());
-        }
-        Ok(())
-    }
+/// A step on the way through what depends on a dataset.
+enum Step {
+    /// What depends on it goes first.
+    Enter(Dataset),
+    Leave(String),
+}
 
-    async fn add_clones(
-        &mut self,
-        snapshot: &Dataset,
-        target: &str,
-        with_clones: bool,
-    ) -> CommandResult {
-        for name in snapshot.clone_names().await? {
-            let below = name.strip_prefix(target).is_some_and(|rest| rest.starts_with('/'));
-            if !below && !with_clones {
-                self.foreign.push(name);
+impl Doomed {
+    /// Everything that depends on a dataset, and itself. Clones of clones can be hundreds deep: the
+    /// way is kept in a list, not on the stack.
+    async fn add(&mut self, dataset: Dataset, target: &str, with_clones: bool) -> CommandResult {
+        let mut steps = vec![Step::Enter(dataset)];
+        while let Some(step) = steps.pop() {
+            let dataset = match step {
+                Step::Enter(dataset) => dataset,
+                Step::Leave(name) => {
+                    self.entered.remove(&name);
+                    self.names.push(name);
+                    continue;
+                }
+            };
+            let name = dataset.name();
+            if self.entered.contains(name) {
+                // It is a clone of what is below it.
+                return Err(Exit::failed(format!(
+                    "cannot determine dependent datasets: recursive dependency at '{name}'"
+                )));
+            }
+            if !self.seen.insert(name.to_owned()) {
                 continue;
             }
-            let clone = dataset_of(snapshot.pool(), &name).await?;
-            Box::pin(self.add(&clone, target, with_clones)).await?;
+            self.entered.insert(name.to_owned());
+            steps.push(Step::Leave(name.to_owned()));
+            let before = steps.len();
+            if dataset.is_snapshot() {
+                for name in dataset.clone_names().await? {
+                    let below = name.strip_prefix(target).is_some_and(|rest| rest.starts_with('/'));
+                    if !below && !with_clones && !self.entered.contains(&name) {
+                        self.foreign.push(name);
+                        continue;
+                    }
+                    steps.push(Step::Enter(dataset_of(dataset.pool(), &name).await?));
+                }
+            } else {
+                steps.extend(dataset.children().await?.into_iter().map(Step::Enter));
+                steps.extend(dataset.snapshots().await?.into_iter().map(Step::Enter));
+            }
+            // The last is taken first.
+            steps[before..].reverse();
         }
         Ok(())
     }
@@ -115,7 +130,7 @@ async fn dataset(
         )));
     }
     let mut doomed = Doomed::default();
-    doomed.add(&head, name, clones).await?;
+    doomed.add(head.clone(), name, clones).await?;
     if !all && doomed.names.len() > 1 {
         let kind = if head.kind().await? == DatasetKind::Volume { "volume" } else { "filesystem" };
         let below = &doomed.names[..doomed.names.len() - 1];
@@ -237,7 +252,7 @@ async fn snapshots(
             if parsed.has('d') {
                 doomed.names.push(snapshot.name().to_owned());
             } else {
-                doomed.add(snapshot, "", parsed.has('R')).await?;
+                doomed.add(snapshot.clone(), "", parsed.has('R')).await?;
             }
         }
     }

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use cenote_ondisk::endian::Endian;
-use cenote_ondisk::nvlist::{Encoding, NvList, NvValue};
+use cenote_ondisk::nvlist::{CorruptNvList, Encoding, NvList, NvValue};
 
 use crate::io::Exit;
 
@@ -50,7 +50,7 @@ impl Cached {
 pub fn read(file: &Path) -> Result<Cached, Exit> {
     let bytes = std::fs::read(file)
         .map_err(|_| Exit::failed("cannot import: failed to open cache file"))?;
-    let list = NvList::decode(&bytes)
+    let list = decode(&bytes)
         .map_err(|_| Exit::failed("cannot import: invalid or corrupt cache file contents"))?;
     let mut cached = Cached::default();
     for (_, value) in list.iter() {
@@ -117,10 +117,19 @@ pub fn check(file: &Path) -> std::io::Result<()> {
 fn known(file: &Path) -> std::io::Result<NvList> {
     match std::fs::read(file) {
         // What cannot be read must not be replaced: other pools are in it.
-        Ok(bytes) => NvList::decode(&bytes).map_err(std::io::Error::other),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(NvList::default()),
+        Ok(bytes) => decode(&bytes).map_err(std::io::Error::other),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(NvList::new()),
         Err(error) => Err(error),
     }
+}
+
+/// A pool is in it once, whatever the list says of its names; what comes last counts.
+fn decode(bytes: &[u8]) -> Result<NvList, CorruptNvList> {
+    let mut list = NvList::new();
+    for (name, value) in NvList::decode(bytes)?.iter() {
+        list.insert(name.clone(), value.clone());
+    }
+    Ok(list)
 }
 
 fn folder(file: &Path) -> &Path {
@@ -138,5 +147,37 @@ fn collect(vdev: &NvList, depth: usize, paths: &mut Vec<PathBuf>) {
                 collect(child, depth + 1, paths);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(guid: u64) -> NvList {
+        let mut config = NvList::new();
+        config.insert("pool_guid", guid);
+        config
+    }
+
+    #[test]
+    fn a_pool_is_remembered_once() {
+        let file = std::env::temp_dir().join(format!("cenote-cache-{}", std::process::id()));
+        for (pool, guid) in [("a", 1), ("b", 2), ("a", 3)] {
+            write(&file, pool, config(guid)).unwrap();
+        }
+        assert_eq!(read(&file).unwrap().guids, [3, 2]);
+        // A list that permits the same name twice.
+        let mut list = NvList::default();
+        for guid in [4, 5] {
+            list.insert("a", config(guid));
+        }
+        std::fs::write(&file, list.encode(Encoding::Native(Endian::Little))).unwrap();
+        assert_eq!(read(&file).unwrap().guids, [5]);
+        write(&file, "a", config(6)).unwrap();
+        assert_eq!(read(&file).unwrap().guids, [6]);
+        remove(&file, "a").unwrap();
+        assert_eq!(read(&file).unwrap(), Cached::default());
+        std::fs::remove_file(file).unwrap();
     }
 }

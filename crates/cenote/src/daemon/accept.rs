@@ -8,6 +8,9 @@ use super::log;
 /// How long nobody is let in when letting in failed, as it does when descriptors run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What a main thread has: commands are written for that.
+const STACK: usize = 8 << 20;
+
 /// Serves who comes, so many at a time and in threads of this name, for as long as the process
 /// lives. Whoever is one too many finds the connection closed.
 pub(super) fn serve<S: Send + 'static>(
@@ -37,7 +40,7 @@ pub(super) fn serve<S: Send + 'static>(
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+    std::thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(work).map(drop)
 }
 
 #[cfg(test)]
