@@ -246,7 +246,7 @@ impl Devices {
             }
             match open(word, &path).await? {
                 Ok(opened) => {
-                    let of = in_use(&opened, layout.spares.contains(word)).await;
+                    let of = in_use(source, &opened, layout.spares.contains(word)).await?;
                     somebodys.extend(of.filter(|_| !force));
                     all.push(opened);
                 }
@@ -376,19 +376,36 @@ fn pool_of(found: &Found) -> Option<(String, PoolState)> {
     Some((facts.name.clone(), facts.state))
 }
 
+/// Whether a device that was a spare, or a cache device, is so of none of the daemon's pools: then
+/// its pool is gone.
+async fn is_left(source: &Source, path: &Path) -> Result<bool, Exit> {
+    let Some(session) = &source.session else { return Ok(false) };
+    for engine in session.host.pools() {
+        let view = engine.view().await?;
+        let mut leaves = view.spares().iter().chain(view.caches());
+        let is_it = |text: &NvString| text.to_str().is_some_and(|text| is_same(text, path));
+        if leaves.any(|leaf| leaf.config.leaf.path.as_ref().is_some_and(is_it)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// What is said of a device that may be somebody's.
-async fn in_use(opened: &Opened, is_spare: bool) -> Option<String> {
-    let found = Found::read(Arc::clone(&opened.device)).await?;
+async fn in_use(source: &Source, opened: &Opened, is_spare: bool) -> Result<Option<String>, Exit> {
+    let Some(found) = Found::read(Arc::clone(&opened.device)).await else { return Ok(None) };
     let word = &opened.word;
     let Some((pool, state)) = pool_of(&found) else {
-        return (!is_spare).then(|| format!("{word} is reserved as a hot spare or cache device"));
+        // Pools share spares.
+        let is_taken = !is_spare && !is_left(source, Path::new(&opened.device.info().path)).await?;
+        return Ok(is_taken.then(|| format!("{word} is reserved as a hot spare or cache device")));
     };
     let state = match state {
         PoolState::Active => "potentially active",
         PoolState::Exported => "exported",
-        _ => return None,
+        _ => return Ok(None),
     };
-    Some(format!("{word} is part of {state} pool '{pool}'"))
+    Ok(Some(format!("{word} is part of {state} pool '{pool}'")))
 }
 
 fn overridable(text: &str) -> Exit {

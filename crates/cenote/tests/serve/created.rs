@@ -161,3 +161,26 @@ fn zdb_knows_the_pools_that_the_daemon_has() {
     assert_eq!(house.fails(&format!("zdb -U {other} -C t")), absent);
     house.run("zpool destroy t");
 }
+
+/// What was a spare, or a cache device, of a pool that is gone is nobody's.
+#[test]
+fn spares_and_cache_devices_are_their_pools_alone() {
+    let house = House::new("created-aux");
+    let device = |name: &str| house.text(&format!("pool/{name}"));
+    for name in ["d1", "d2", "d3"] {
+        fs::File::create(device(name)).unwrap().set_len(64 << 20).unwrap();
+    }
+    let create = |layout: &str| {
+        let words = layout.split(' ').map(|word| match word.strip_prefix('d') {
+            Some(_) => device(word),
+            None => word.to_owned(),
+        });
+        format!("zpool create -O mountpoint=none {}", words.collect::<Vec<_>>().join(" "))
+    };
+    house.run(&create("t d0 spare d1 cache d2"));
+    let said = house.fails(&create("u d1")).1;
+    assert!(said.contains("d1 is reserved as a hot spare or cache device"), "{said}");
+    house.run("zpool destroy t");
+    house.run(&create("u mirror d1 d2 spare d3"));
+    house.run("zpool destroy u");
+}
