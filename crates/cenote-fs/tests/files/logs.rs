@@ -32,7 +32,8 @@ struct Row {
 
 async fn row(mount: &Mount, object: u64) -> Row {
     let mut told = mount.attributes(object).await.unwrap();
-    (told.mtime, told.ctime, told.blocks) = (Time::default(), Time::default(), 0);
+    (told.mtime, told.ctime) = (Time::default(), Time::default());
+    (told.blocks, told.is_pending) = (0, false);
     let content = match told.kind {
         FileKind::Regular => {
             let mut bytes = vec![0; told.size as usize];
