@@ -9,6 +9,7 @@ use std::process::Command;
 use cenote_serve::nbd::options::{InfoRequest, OptionKind, encode_option, reply};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
+use crate::daemon::House;
 use crate::nbd::{Raw, shed};
 use crate::{Serving, Shed, has, succeeds};
 
@@ -200,4 +201,36 @@ fn certificates_that_are_none_are_told() {
     fs::write(shed.path("ours").join("server-cert.pem"), "none").unwrap();
     let said = fails(&["--tls-certificates", &folder]);
     assert!(said.contains("server-cert.pem: no certificate"), "{said}");
+}
+
+/// The daemon's port is encrypted or it is not there; its socket is as it was.
+#[test]
+fn the_port_of_the_daemon_is_encrypted() {
+    if !has("nbdinfo") {
+        return;
+    }
+    let house = House::new("tls-daemon");
+    let folder = Authority::new("ours").folder(&house.path("ours"), &["server"]);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let to = free.to_string();
+    let start = |certificates: &str, verifies: &str| {
+        let mut start = house.command(&["daemon", "start"]);
+        start.env("CENOTE_NBD_LISTEN", format!("localhost:{to}"));
+        start.env("CENOTE_NBD_TLS_CERTIFICATES", certificates);
+        succeeds(start.env("CENOTE_NBD_TLS_VERIFY_PEER", verifies));
+    };
+    start(&folder, "0");
+    house.create("none");
+    house.run("zfs create -s -V 64M -o cenote:nbd=on t/v");
+    let local = format!("nbd+unix:///t/v?socket={}", house.text("state/nbd.sock"));
+    assert!(can_connect(&encrypted(&to, &folder)) && !can_connect(&plain(&to)));
+    assert!(can_connect(&local));
+    for (certificates, verifies) in [(house.text("none"), "0"), (String::new(), "1")] {
+        house.run("daemon stop");
+        start(&certificates, verifies);
+        assert!(can_connect(&local));
+        assert!(!can_connect(&plain(&to)) && !can_connect(&encrypted(&to, &folder)));
+    }
+    house.run("zpool destroy t");
+    house.run("daemon stop");
 }
