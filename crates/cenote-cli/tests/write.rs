@@ -73,7 +73,7 @@ impl Shed {
         let (out, err, status) = cenote(&["verify", "--leaks", "-d", folder, pool]);
         assert_eq!(status, 0, "{out}{err}");
         let Some(zdb) = cenote_oracle::zdb() else { return };
-        let said = zdb.pool(pool, self.path(), &["-bcc", "-dddd", "-y"]);
+        let said = zdb.pool(pool, self.path(), &["-bcc", "-dddd", "-y", "-h"]);
         assert!(said.is_success() && said.stdout.contains("No leaks"), "{said}");
     }
 }

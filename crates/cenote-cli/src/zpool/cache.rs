@@ -168,7 +168,7 @@ mod tests {
         }
         assert_eq!(read(&file).unwrap().guids, [3, 2]);
         // A list that permits the same name twice.
-        let mut list = NvList::default();
+        let mut list = NvList { flags: 0, ..NvList::new() };
         for guid in [4, 5] {
             list.insert("a", config(guid));
         }

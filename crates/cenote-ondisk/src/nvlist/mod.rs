@@ -132,12 +132,19 @@ pub struct NvPair {
 }
 
 /// A list of pairs in stored order.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct NvList {
     /// [`UNIQUE_NAME`], [`UNIQUE_NAME_TYPE`], or 0; kept as found.
     pub flags: u32,
     /// The pairs.
     pub pairs: Vec<NvPair>,
+}
+
+/// As [`new`](NvList::new): of a list whose names may come twice OpenZFS looks nothing up.
+impl Default for NvList {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl NvList {

@@ -25,7 +25,7 @@ impl Judge {
     pub(crate) fn look(&self, images: &[Image]) -> Result<bool, String> {
         let Some(zdb) = &self.zdb else { return Ok(false) };
         cuts::unpack(images, &self.folder);
-        let said = zdb.pool("tank", &self.folder, &["-bcc"]);
+        let said = zdb.pool("tank", &self.folder, &["-bcc", "-h"]);
         std::fs::remove_dir_all(&self.folder).map_err(|error| error.to_string())?;
         if said.is_clean() { Ok(true) } else { Err(said.to_string()) }
     }

@@ -181,6 +181,6 @@ pub(crate) fn judge_checkpoint(dir: &Path, name: &str) {
 /// Asks OpenZFS whether the pool is whole. Says so where it is not installed.
 pub(crate) fn judge(dir: &Path, name: &str) {
     let Some(zdb) = cenote_oracle::zdb() else { return };
-    let said = zdb.pool(name, dir, &["-bcc", "-dddd", "-y"]);
+    let said = zdb.pool(name, dir, &["-bcc", "-dddd", "-y", "-h"]);
     assert!(said.is_success() && said.stdout.contains("No leaks"), "{said}");
 }

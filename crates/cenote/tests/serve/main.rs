@@ -125,7 +125,7 @@ impl Shed {
         let folder = self.pool();
         succeeds(&mut self.cenote(&["verify", "--leaks", "-d", &folder, "t"]));
         if let Some(zdb) = cenote_oracle::zdb() {
-            let said = zdb.pool("t", Path::new(&folder), &["-bcc"]);
+            let said = zdb.pool("t", Path::new(&folder), &["-bcc", "-h"]);
             assert!(said.is_clean(), "{said}");
         }
     }

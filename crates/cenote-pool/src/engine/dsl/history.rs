@@ -36,7 +36,7 @@ fn record(
     dataset: Option<(&str, u64)>,
     text: &str,
 ) -> TxResult<()> {
-    let mut list = NvList::default();
+    let mut list = NvList::new();
     list.insert(key::TIME, env.now);
     list.insert(key::HOSTNAME, env.host.as_str());
     list.insert(key::INTERNAL_NAME, event);
