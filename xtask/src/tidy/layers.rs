@@ -1,7 +1,7 @@
 //! Crates are layers: each uses only those above it in the table; and few packages of others.
 //!
 //! The compiler keeps cycles out; this keeps the directions of `docs/architecture.md`. Both come
-//! from `cargo metadata`, so that what counts is what cargo builds.
+//! from cargo (`metadata`, `tree`), so that what counts is what it builds.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -53,12 +53,10 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 #[derive(Debug, Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
-    workspace_members: BTreeSet<String>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Package {
-    id: String,
     name: String,
     dependencies: Vec<Dependency>,
 }
@@ -75,9 +73,8 @@ pub(super) fn check(root: &Path) -> Vec<String> {
         Ok(metadata) => metadata,
         Err(error) => return vec![format!("cargo metadata: {error}")],
     };
-    let members = metadata.packages.iter().filter(|p| metadata.workspace_members.contains(&p.id));
     let mut findings = Vec::new();
-    for package in members {
+    for package in &metadata.packages {
         for dependency in &package.dependencies {
             let is_for_tests = dependency.kind.as_deref() == Some("dev");
             findings.extend(arrow(&package.name, &dependency.name, is_for_tests));
@@ -87,8 +84,9 @@ pub(super) fn check(root: &Path) -> Vec<String> {
     findings
 }
 
+/// The crates of the workspace.
 fn read(root: &Path) -> Result<Metadata, String> {
-    let args = ["metadata", "--format-version=1", "--locked", "--filter-platform", TARGET];
+    let args = ["metadata", "--format-version=1", "--locked", "--no-deps"];
     serde_json::from_slice(&output(root, &args)?).map_err(|error| error.to_string())
 }
 

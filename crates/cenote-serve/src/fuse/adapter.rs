@@ -565,9 +565,7 @@ impl Filesystem for Adapter {
             vfs.check_xattrs()?;
             let object = vfs.changing(node.0)?;
             vfs.mount.set_xattr(&cred, object, &name, &value, existing).await?;
-            if is_acl(&name) {
-                vfs.has_changed(node.0);
-            }
+            tell_of_xattr(&vfs, node, &name);
             Ok(())
         });
     }
@@ -585,10 +583,9 @@ impl Filesystem for Adapter {
             match vfs.xattr(&cred, node.0, &name).await {
                 Ok(value) => answer_sized(reply, len, &value),
                 Err(error) => {
-                    let is_acl = vfs.has_posix_acls && POSIX_ACLS.contains(&&name[..]);
                     let number = errno_of(&error);
                     // Where the kernel looks at ACLs there are some, or none.
-                    let is_off = is_acl && number == Errno::EOPNOTSUPP;
+                    let is_off = number == Errno::EOPNOTSUPP && vfs.has_posix_acls && is_acl(&name);
                     reply.error(if is_off { Errno::ENODATA } else { number });
                 }
             }
@@ -613,9 +610,7 @@ impl Filesystem for Adapter {
         self.begin_empty(reply, |vfs| async move {
             vfs.check_xattrs()?;
             vfs.mount.remove_xattr(&cred, vfs.changing(node.0)?, &name).await?;
-            if is_acl(&name) {
-                vfs.has_changed(node.0);
-            }
+            tell_of_xattr(&vfs, node, &name);
             Ok(())
         });
     }
@@ -776,9 +771,15 @@ fn answer_entry(reply: ReplyEntry, vfs: &Vfs, found: &Attributes) {
     reply.entry_with_ttls(&ttl, &name_ttl, &attributes(found), generation(found));
 }
 
-/// Whether an extended attribute is an ACL, with which a mode changes.
 fn is_acl(name: &[u8]) -> bool {
-    name.starts_with(b"system.")
+    POSIX_ACLS.contains(&name)
+}
+
+/// An extended attribute was changed; with an ACL the mode changes, which the kernel does not see.
+fn tell_of_xattr(vfs: &Vfs, node: INodeNo, name: &[u8]) {
+    if is_acl(name) {
+        vfs.has_changed(node.0);
+    }
 }
 
 /// A value to somebody who has room for `len` bytes, or asks with 0 how many there are.

@@ -63,6 +63,16 @@ pub(super) struct Vfs {
     pub(super) notifier: OnceLock<Notifier>,
 }
 
+/// How long the kernel may believe what it is told of a number that is no node of the file system
+/// itself: for long what is in a snapshot, never what is in the control directory.
+fn fixed_ttl(number: u64) -> Option<Duration> {
+    // Their numbers are large, and would count as the control directory's, too.
+    if snapshots::is_inside(number) {
+        return Some(LONG);
+    }
+    control::is_control(number).then_some(Duration::ZERO)
+}
+
 /// Somebody whom the kernel let through.
 pub(super) fn let_through(uid: u32, gid: u32) -> Credentials {
     let mut cred = Credentials::user(uid, gid, Vec::new());
@@ -121,21 +131,13 @@ impl Vfs {
 
     /// How long the kernel may believe what it is told of a node.
     pub(super) fn ttl(attributes: &Attributes) -> Duration {
-        match attributes.object {
-            object if control::is_control(object) => Duration::ZERO,
-            _ if attributes.is_pending || attributes.mode & SET_IDS != 0 => SHORT,
-            _ => LONG,
-        }
+        let changes_by_itself = attributes.is_pending || attributes.mode & SET_IDS != 0;
+        fixed_ttl(attributes.object).unwrap_or(if changes_by_itself { SHORT } else { LONG })
     }
 
     /// How long the kernel may believe that a name is that of a node.
     pub(super) fn name_ttl(&self, object: u64) -> Duration {
-        match object {
-            object if snapshots::is_inside(object) => LONG,
-            object if control::is_control(object) => Duration::ZERO,
-            _ if self.has_exact_names => LONG,
-            _ => SHORT,
-        }
+        fixed_ttl(object).unwrap_or(if self.has_exact_names { LONG } else { SHORT })
     }
 
     /// How long the kernel may believe that there is no such name in a directory.
@@ -384,3 +386,18 @@ impl Vfs {
 const ATTRIBUTES_ONLY: i64 = -1;
 /// `acltype=posix`
 const POSIX: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_snapshots_is_believed_and_what_leads_there_is_not() {
+        assert_eq!(fixed_ttl(1 << 62 | 77 << 40 | 0xc), Some(LONG));
+        for number in [control::CONTROL, control::SNAPSHOTS, control::SHARES, control::SHARES - 77]
+        {
+            assert_eq!(fixed_ttl(number), Some(Duration::ZERO));
+        }
+        assert_eq!((fixed_ttl(ROOT), fixed_ttl(1 << 40)), (None, None));
+    }
+}

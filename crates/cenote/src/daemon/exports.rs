@@ -116,6 +116,16 @@ async fn shown(dataset: &Dataset) -> Result<Option<Shown>> {
 /// Why nobody's certificate can be looked at.
 const NO_CERTIFICATES: &str = "CENOTE_NBD_TLS_CERTIFICATES is not set";
 
+/// What the TCP port is encrypted with; none if it is not to be.
+fn tls_of(place: &Place) -> Result<Option<Tls>> {
+    match &place.nbd_certificates {
+        Some(folder) => Tls::from_folder(folder, place.nbd_verifies).map(Some),
+        // Asked for without a certificate of ours: not in the clear.
+        None if place.nbd_verifies => Err(Error::new(Kind::Invalid, NO_CERTIFICATES)),
+        None => Ok(None),
+    }
+}
+
 /// Serves exports on the socket in the file system, which is listened on already, and on a TCP
 /// port where one is asked for, encrypted where that is.
 pub(super) async fn serve(
@@ -135,17 +145,8 @@ pub(super) async fn serve(
     }
     if let Some(address) = &place.nbd_listen {
         let address = Address::Tcp(address.clone());
-        let tls = match &place.nbd_certificates {
-            Some(folder) => Tls::from_folder(folder, place.nbd_verifies).map(Some),
-            // Asked for without a certificate of ours: not in the clear.
-            None if place.nbd_verifies => Err(Error::new(Kind::Invalid, NO_CERTIFICATES)),
-            None => Ok(None),
-        };
-        let started = match tls {
-            Ok(tls) => Server::start(Arc::clone(exports), &address, tls).await,
-            Err(error) => Err(error),
-        };
-        match started {
+        let started = async { Server::start(Arc::clone(exports), &address, tls_of(place)?).await };
+        match started.await {
             Ok(server) => servers.push(server),
             Err(error) => {
                 log::warn("volumes not exported", &[("address", &address), ("cause", &error)]);
