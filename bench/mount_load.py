@@ -1,6 +1,6 @@
 """The work of `mount.sh`, on a folder: one part of it. Prints a line for each figure.
 
-    mount_load.py FOLDER MIB write|read|random|files"""
+    mount_load.py FOLDER MIB write|read|random|synced|files"""
 import json, os, subprocess, sys, time
 
 folder, mib, part = sys.argv[1:]
@@ -21,6 +21,11 @@ def fio(name, unit, *options):
     # Writing is over when the last fsync is.
     value = side["io_bytes"] / 1e6 if unit == "MB/s" else side["total_ios"]
     tell(f"{name}, {unit}", value / seconds)
+
+
+def synced(name):
+    fio(name, "1/s", "--filename=synced", "--size=64m", "--bs=8k", "--rw=write", "--fsync=1",
+        *timed, *COMPRESSIBLE)
 
 
 def files(name, each, count=int(os.environ.get("BENCH_FILES", "10000"))):
@@ -60,8 +65,10 @@ elif part == "random":
         f"--size={min(128, int(mib))}m", *timed)
     fio("write 8K at random", "1/s", *large, "--bs=8k", "--rw=randwrite", "--end_fsync=1",
         *timed, *COMPRESSIBLE)
-    fio("write 8K, fsync each", "1/s", "--filename=synced", "--size=64m", "--bs=8k", "--rw=write",
-        "--fsync=1", *timed, *COMPRESSIBLE)
+    synced("write 8K, fsync each")
+elif part == "synced":
+    os.makedirs(work, exist_ok=True)
+    synced("the same, pool written before")
 else:
     os.mkdir(work + "/many")
     files("files of 1 KB made", create)

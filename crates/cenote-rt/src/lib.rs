@@ -7,6 +7,7 @@
 pub mod buf;
 pub mod error;
 pub mod net;
+mod patience;
 pub mod random;
 mod recycle;
 pub mod seeded;
@@ -16,6 +17,7 @@ pub mod tunables;
 
 pub use buf::{Buf, BufMut};
 pub use error::{At, Error, Kind, Result};
+pub use patience::{blocking_here, side_by_side, spend_patience, start};
 pub use random::{Rng, secret_bytes};
 pub use simulation::simulate;
 pub use task::{

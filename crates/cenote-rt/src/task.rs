@@ -15,7 +15,7 @@ pub use tokio::sync::{
 };
 pub use tokio::task::JoinHandle;
 
-use crate::{Error, Kind, Result, simulation};
+use crate::{Error, Kind, Result, patience, simulation};
 
 /// A boxed future, what the object-safe traits of the engine return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -68,6 +68,12 @@ impl Runtime {
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             self.0.spawn(work);
         }
+    }
+
+    /// The same, and where the work has to wait for the system, this thread does, so many times.
+    /// Only for threads that others stand in for meanwhile.
+    pub fn begin_patiently(&self, waits: u32, work: impl Future<Output = ()> + Send + 'static) {
+        patience::with(waits, || self.begin(work));
     }
 }
 

@@ -140,6 +140,8 @@ tunables! {
         "nanoseconds that a writer waits half way from there to the limit";
     UNFLUSHED_MAX = "cenote_unflushed_max", 256 * MIB, (MIB, 1 << 46),
         "bytes written to a leaf after which it is flushed, wherever the transaction group is";
+    MOUNT_LOOKOUT_US = "cenote_mount_lookout_us", 50, (0, 10_000),
+        "microseconds that a mount looks out for the next request before it sleeps, while they come that fast";
     ADMIN_SNAPSHOT = "zfs_admin_snapshot", 0, (0, 1),
         "whether directories in .zfs/snapshot can be made, removed and renamed";
     TXG_TIMEOUT = "zfs_txg_timeout", 5, (1, 3600),

@@ -2,16 +2,20 @@
 //!
 //! The kernel does no two writes of a file at once. Threads that ask for it all the same wait in
 //! the kernel, which keeps processors busy with waiting, and each costs a change of thread. So
-//! whoever finds nobody at it has a thread go through all that comes meanwhile.
+//! whoever finds nobody at it has a thread go through all that comes meanwhile. Only who has the
+//! patience, and not much to write, does so itself, past all that waits.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cenote_rt::{Buf, OwnedSemaphorePermit, oneshot};
+use cenote_rt::{Buf, OwnedSemaphorePermit, oneshot, spend_patience};
 
 use super::ways::{bounded, write_now};
+
+/// Bytes up to which a thread writes itself: into the page cache, which takes them at once.
+const HERE_MAX: usize = 128 << 10;
 
 /// The writes of a file that wait.
 #[derive(Debug, Default)]
@@ -51,6 +55,10 @@ impl CachedWrites {
         parts: Vec<Buf>,
         permit: &Arc<OwnedSemaphorePermit>,
     ) -> io::Result<()> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if len <= HERE_MAX && spend_patience() {
+            return write_now(file, offset, bounded(parts));
+        }
         let (done, outcome) = oneshot::channel();
         let permit = Arc::clone(permit);
         let is_busy = {

@@ -257,3 +257,30 @@ fn a_device_that_is_closed_can_be_opened_at_once() {
     })
     .expect("runtime");
 }
+
+#[test]
+fn a_patient_thread_writes_little_and_flushes_itself() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let sample = Sample::new("patient");
+    let device = Arc::new(FileDevice::open_file(&sample.0, OpenMode::Exclusive).expect("open"));
+    cenote_rt::block_on(1, async {
+        // What is long is written by another thread, whatever the patience.
+        for (len, is_at_once) in [(4096, true), (128 << 10, true), (256 << 10, false)] {
+            let is_done = Arc::new(AtomicBool::new(false));
+            let (device, done) = (Arc::clone(&device), Arc::clone(&is_done));
+            let (ended, end) = cenote_rt::oneshot::channel();
+            cenote_rt::Runtime::here().begin_patiently(2, async move {
+                let data = Buf::from(vec![len as u8 | 1; len]);
+                device.write(4096, vec![data]).await.expect("written");
+                device.flush().await.expect("flushed");
+                done.store(true, Ordering::Relaxed);
+                let _ = ended.send(());
+            });
+            assert_eq!(is_done.load(Ordering::Relaxed), is_at_once, "{len} bytes");
+            end.await.expect("ends");
+            let bytes = std::fs::read(&sample.0).expect("there");
+            assert!(bytes[4096..4096 + len].iter().all(|byte| *byte == len as u8 | 1));
+        }
+    })
+    .expect("runtime");
+}

@@ -192,7 +192,7 @@ fn drop_front(parts: &mut Vec<Buf>, mut count: usize) {
     }
 }
 
-/// Makes durable what was written to `file`: on the blocking pool, for io_uring hands it to a
+/// Makes durable what was written to `file`: by a call that blocks, for io_uring hands it to a
 /// thread too, and answers before that has let go of the file and its lock.
 pub(super) async fn sync(file: &Arc<File>, permit: &Arc<OwnedSemaphorePermit>) -> io::Result<()> {
     let (file, permit) = (Arc::clone(file), Arc::clone(permit));
@@ -201,7 +201,7 @@ pub(super) async fn sync(file: &Arc<File>, permit: &Arc<OwnedSemaphorePermit>) -
         drop(permit);
         result
     };
-    cenote_rt::blocking(work).await.map_err(io::Error::other)?
+    cenote_rt::blocking_here(work).await.map_err(io::Error::other)?
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! A request is begun on the thread that read it; if it has to wait for something it goes on as a
 //! task, and the thread reads the next. So what is in memory is answered at once, and what is not
-//! does not hold up others.
+//! does not hold up others. Only to make something durable a thread waits itself, while another
+//! reads requests ([`lookout`](super::lookout)).
 //!
 //! Opening and closing files needs no messages: the kernel decides who may, and a node is held as
 //! long as the kernel knows it, open or not. To the first `open` we answer that there is no such
@@ -34,6 +35,7 @@ use fuser::{
 
 use super::convert::{NOTHING, attributes, errno_of, file_type, generation, time};
 use super::flags;
+use super::lookout::Lookout;
 use super::vfs::{Vfs, let_through};
 
 /// Longest read or write.
@@ -42,6 +44,11 @@ const REQUEST_MAX: u32 = 1 << 20;
 const ENTRIES: usize = 128;
 /// Requests that the kernel sends without waiting for answers.
 const BACKGROUND: u16 = 64;
+
+/// Bytes from which on reading and writing take long: others see to the next request.
+const LONG_FROM: usize = 64 << 10;
+/// How often a thread waits for what is to be durable: for blocks of the log, and for the flush.
+const WAITS: u32 = 4;
 
 const TYPE_MASK: u32 = 0o170_000;
 const PERMISSION_MASK: u32 = 0o7777;
@@ -55,10 +62,27 @@ const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 16;
 const POSIX_ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
+/// How long a request takes that needs not wait for others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    Short,
+    Long,
+    /// It makes something durable, for which its thread waits.
+    Durable,
+}
+
+impl Pace {
+    /// Of so many bytes.
+    fn of(len: usize) -> Self {
+        if len < LONG_FROM { Self::Short } else { Self::Long }
+    }
+}
+
 /// What `fuser` calls.
 pub(super) struct Adapter {
     vfs: Arc<Vfs>,
     runtime: Runtime,
+    lookout: Arc<Lookout>,
     is_writeback: bool,
     /// The kernel can do without messages for opening.
     needs_no_open: bool,
@@ -66,13 +90,34 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    pub(super) fn new(vfs: Arc<Vfs>, runtime: Runtime, is_writeback: bool) -> Self {
-        Self { vfs, runtime, is_writeback, needs_no_open: false, needs_no_opendir: false }
+    pub(super) fn new(
+        vfs: Arc<Vfs>,
+        runtime: Runtime,
+        lookout: Arc<Lookout>,
+        is_writeback: bool,
+    ) -> Self {
+        let (needs_no_open, needs_no_opendir) = (false, false);
+        Self { vfs, runtime, lookout, is_writeback, needs_no_open, needs_no_opendir }
+    }
+
+    /// Begins a request that takes so long.
+    fn begin_at<F>(&self, pace: Pace, work: impl FnOnce(Arc<Vfs>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let work = work(Arc::clone(&self.vfs));
+        self.lookout.attend(pace != Pace::Short, |is_replaced| {
+            if pace == Pace::Durable && is_replaced {
+                self.runtime.begin_patiently(WAITS, work);
+            } else {
+                self.runtime.begin(work);
+            }
+        });
     }
 
     /// Begins a request.
     fn begin<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Vfs>) -> F) {
-        self.runtime.begin(work(Arc::clone(&self.vfs)));
+        self.begin_at(Pace::Short, work);
     }
 
     /// Begins a request that is answered with nothing but that it was done.
@@ -80,13 +125,7 @@ impl Adapter {
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        let work = work(Arc::clone(&self.vfs));
-        self.runtime.begin(async move {
-            match work.await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(errno_of(&error)),
-            }
-        });
+        self.begin(|vfs| answer_empty(reply, work(vfs)));
     }
 
     /// Begins a request that gives the kernel a node.
@@ -94,12 +133,13 @@ impl Adapter {
     where
         F: Future<Output = Result<Attributes>> + Send + 'static,
     {
-        let vfs = Arc::clone(&self.vfs);
-        let work = work(Arc::clone(&vfs));
-        self.runtime.begin(async move {
-            match work.await {
-                Ok(found) => answer_entry(reply, &vfs, &found),
-                Err(error) => reply.error(errno_of(&error)),
+        self.begin(|vfs| {
+            let work = work(Arc::clone(&vfs));
+            async move {
+                match work.await {
+                    Ok(found) => answer_entry(reply, &vfs, &found),
+                    Err(error) => reply.error(errno_of(&error)),
+                }
             }
         });
     }
@@ -394,7 +434,7 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.begin(|vfs| async move {
+        self.begin_at(Pace::of(len as usize), |vfs| async move {
             match vfs.read(node.0, offset, len as usize).await {
                 Ok(data) => reply.data(&data),
                 Err(error) => reply.error(errno_of(&error)),
@@ -422,7 +462,8 @@ impl Filesystem for Adapter {
         // Pages that the kernel writes back come with the flags of any file.
         let is_cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let is_sync = !is_cached && flags.0 & O_DSYNC != 0;
-        self.begin(|vfs| async move {
+        let pace = if is_sync { Pace::Durable } else { Pace::of(data.len()) };
+        self.begin_at(pace, |vfs| async move {
             let how = (drops_set_ids, is_sync);
             match vfs.write(cred, node.0, offset, &kept, how).await {
                 Ok(count) => reply.written(count as u32),
@@ -437,7 +478,9 @@ impl Filesystem for Adapter {
     }
 
     fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.begin_empty(reply, |vfs| async move { vfs.fsync(node.0).await });
+        self.begin_at(Pace::Durable, |vfs| {
+            answer_empty(reply, async move { vfs.fsync(node.0).await })
+        });
     }
 
     fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -455,7 +498,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.begin(|vfs| async move {
+        self.begin_at(Pace::Long, |vfs| async move {
             let mut listing = Listing::new(node.0, offset);
             loop {
                 let entry = match listing.next(&vfs).await {
@@ -486,7 +529,7 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.begin(|vfs| async move {
+        self.begin_at(Pace::Long, |vfs| async move {
             let mut listing = Listing::new(node.0, offset);
             loop {
                 let entry = match listing.next(&vfs).await {
@@ -517,8 +560,15 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.begin_empty(reply, |vfs| async move { vfs.fsync(node.0).await });
+    fn fsyncdir(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        is_data_only: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.fsync(request, node, handle, is_data_only, reply);
     }
 
     fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
@@ -762,6 +812,14 @@ impl Listing {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// That something was done, or not.
+async fn answer_empty(reply: ReplyEmpty, work: impl Future<Output = Result<()>>) {
+    match work.await {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno_of(&error)),
     }
 }
 

@@ -26,11 +26,13 @@
 mod adapter;
 mod convert;
 mod flags;
+mod lookout;
 mod nodes;
 mod place;
 mod snapshots;
 mod vfs;
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +45,7 @@ use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
 
 use crate::stop::Stop;
 use adapter::Adapter;
+use lookout::Lookout;
 use vfs::Vfs;
 
 pub use place::MountTable;
@@ -224,7 +227,9 @@ impl FuseMount {
         let snapdir = AtomicU64::new(mount.facts().settings().snapdir);
         let vfs = Arc::new(Vfs::new(mount));
         vfs.set(options);
-        let adapter = Adapter::new(Arc::clone(&vfs), Runtime::here(), options.is_writeback);
+        let lookout = Arc::new(Lookout::new(THREADS));
+        let (runtime, watcher) = (Runtime::here(), Arc::clone(&lookout));
+        let adapter = Adapter::new(Arc::clone(&vfs), runtime, watcher, options.is_writeback);
         let path = at.clone();
         let ended = Arc::new(Stop::default());
         let (teller, tell) = (Arc::clone(&vfs), Arc::clone(&ended));
@@ -242,6 +247,7 @@ impl FuseMount {
                 }
                 Err(error) => return Err(error),
             };
+            lookout.watch(session.as_fd().try_clone_to_owned()?);
             let session = session.spawn()?;
             // Nobody else sets it.
             let _ = teller.notifier.set(session.notifier());

@@ -350,7 +350,7 @@ impl Shared {
     /// Starts everything that may start now.
     fn pump(self: &Arc<Self>) {
         while let Some((active, parts)) = self.next() {
-            drop(cenote_rt::spawn(active.run(parts)));
+            cenote_rt::start(active.run(parts));
         }
     }
 

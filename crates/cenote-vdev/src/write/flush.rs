@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{Error, Kind, Result, side_by_side};
 use futures_util::future::join_all;
 
 use super::FailedWrite;
@@ -59,10 +59,11 @@ impl Tree {
             .iter()
             .flat_map(|top| self.leaves_below(*top).into_iter().map(|leaf| (*top, leaf)))
             .collect();
-        let flushes = leaves.iter().map(|(_, leaf)| self.leaf(*leaf).flush());
+        let flushes = join_all(leaves.iter().map(|(_, leaf)| self.leaf(*leaf).flush()));
+        let results = if leaves.len() > 1 { side_by_side(flushes).await } else { flushes.await };
         let mut outcome = FlushOutcome::default();
         let mut lost = Vec::new();
-        for ((top, id), result) in leaves.iter().zip(join_all(flushes).await) {
+        for ((top, id), result) in leaves.iter().zip(results) {
             let Err((txgs, error)) = result else { continue };
             let leaf = self.leaf(*id);
             let (guid, path, error) = (leaf.guid, leaf.path.clone(), Arc::new(error));

@@ -370,6 +370,8 @@ struct Flushed {
     inner: MemoryDevice,
     refuses: std::sync::atomic::AtomicBool,
     count: std::sync::atomic::AtomicU64,
+    /// Times that the thread would have waited for it.
+    waits: std::sync::atomic::AtomicU64,
 }
 
 impl Device for Flushed {
@@ -390,6 +392,7 @@ impl Device for Flushed {
         let refuses = self.refuses.load(Relaxed);
         self.count.fetch_add(1, Relaxed);
         Box::pin(async move {
+            self.waits.fetch_add(cenote_rt::spend_patience().into(), Relaxed);
             if refuses { Err(Error::new(Kind::Io, "the cache is on fire")) } else { Ok(()) }
         })
     }
@@ -406,8 +409,8 @@ fn flushes_go_where_writes_went_and_their_failures_into_the_log() {
         .leaves()
         .map(|leaf| {
             let inner = MemoryDevice::new("mem", vec![0; DEVICE_LEN]);
-            let (refuses, count) = Default::default();
-            (leaf.guid, Arc::new(Flushed { inner, refuses, count }))
+            let (refuses, count, waits) = Default::default();
+            (leaf.guid, Arc::new(Flushed { inner, refuses, count, waits }))
         })
         .collect();
     let open = |leaf: &VdevConfig| Some(Arc::clone(&devices[&leaf.guid]) as Arc<dyn Device>);
@@ -444,6 +447,39 @@ fn flushes_go_where_writes_went_and_their_failures_into_the_log() {
     assert_eq!(tree.dtl(101, DtlKind::Missing), Some(TxgRanges::of(9)));
     assert_eq!(tree.dtl(2, DtlKind::Missing), Some(TxgRanges::default()));
     assert_eq!(tree.dtl(2, DtlKind::Partial), Some(TxgRanges::of(9)));
+}
+
+#[test]
+fn a_thread_waits_for_a_flush_only_if_there_is_no_other() {
+    use std::sync::atomic::Ordering::Relaxed;
+    for (count, waits) in [(1, 1), (2, 0)] {
+        let mut config = top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 12);
+        config.children[0].children.truncate(count);
+        let flushed = || {
+            let inner = MemoryDevice::new("mem", vec![0; DEVICE_LEN]);
+            let (refuses, count, waits) = Default::default();
+            Arc::new(Flushed { inner, refuses, count, waits })
+        };
+        let devices: Vec<_> = (0..count).map(|_| flushed()).collect();
+        let open = |leaf: &VdevConfig| {
+            Some(Arc::clone(&devices[leaf.guid as usize - 100]) as Arc<dyn Device>)
+        };
+        let options = BuildOptions { is_writable: true, ..BuildOptions::default() };
+        let tree = Arc::new(Tree::build(&config, open, &options).expect("root"));
+        wait(async {
+            let place = Place { vdev: 0, offset: 0 };
+            let data = Buf::from(vec![1; 4096]);
+            tree.write(place, data, 7, IoClass::SyncWrite).await.expect("written");
+            let (done, is_done) = cenote_rt::oneshot::channel();
+            cenote_rt::Runtime::here().begin_patiently(4, async move {
+                let _ = done.send(tree.flush().await.is_ok());
+            });
+            assert_eq!(is_done.await, Ok(true));
+        });
+        let of_all = |value: fn(&Flushed) -> u64| devices.iter().map(|d| value(d)).sum::<u64>();
+        let seen = (of_all(|d| d.count.load(Relaxed)), of_all(|d| d.waits.load(Relaxed)));
+        assert_eq!(seen, (count as u64, waits));
+    }
 }
 
 #[test]

@@ -330,7 +330,8 @@ struct Writing<'a> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         let mut chain = self.log.chain();
-        if let Some(link) = chain.links.iter_mut().find(|link| link.bp == self.bp) {
+        // It is one of the last: there may be thousands before it.
+        if let Some(link) = chain.links.iter_mut().rev().find(|link| link.bp == self.bp) {
             link.state = BlockState::Written;
         }
         if !self.is_done {
