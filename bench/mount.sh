@@ -65,8 +65,6 @@ clean() {
 }
 trap clean EXIT
 
-# fio's file of 1 MiB requests that are written once, then 8K of it at a time with fdatasync: what
-# the disk can do.
 # What each peer's pool or file system is in is a sparse file. Here it was written before, once.
 synced() { # RECORDS
   make_pool cenote 1024 >&2
@@ -79,21 +77,37 @@ synced() { # RECORDS
   end_cenote >&2
 }
 
+# A file that is written once, then 8K of it at a time with fdatasync, and 8K of it read at random
+# when nothing is in memory: what the disk can do.
 bare() {
-  python3 - "$dir/bare" <<'PY'
-import os, sys, time
-fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR, 0o600)
-os.unlink(sys.argv[1])
+  python3 - "$dir/bare" "$mib" <<'PY'
+import os, random, sys, time
+path, mib = sys.argv[1], int(sys.argv[2])
+fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+os.unlink(path)
 block = os.urandom(1 << 20)
-for _ in range(64):
+for _ in range(mib):
     os.write(fd, block)
 os.fsync(fd)
-start, count = time.monotonic(), 0
-while time.monotonic() - start < 6:
+
+def tell(name, each):
+    start, count = time.monotonic(), 0
+    while time.monotonic() - start < 6:
+        each(count)
+        count += 1
+    print(f"{name}, 1/s\t{count / (time.monotonic() - start):.1f}")
+
+def write(count):
     os.pwrite(fd, block[:8192], count % 8192 * 8192)
     os.fdatasync(fd)
-    count += 1
-print(f"write 8K, fsync each, 1/s\t{count / (time.monotonic() - start):.1f}")
+
+tell("write 8K, fsync each", write)
+os.sync()
+with open("/proc/sys/vm/drop_caches", "w") as caches:
+    caches.write("3")
+os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+places = random.Random(1)
+tell("read 8K at random, cold", lambda _: os.pread(fd, 8192, places.randrange(mib * 128) * 8192))
 PY
 }
 

@@ -9,7 +9,7 @@ run() { # WHAT OPTION...
   all=$((all + 1))
   if fio --name="$1" --directory="$work/fio/at" --size="${mib}m" --verify=crc32c \
     --verify_fatal=1 --ioengine=libaio --iodepth=8 --output="$work/fio/log-$1" \
-    --buffer_compress_percentage=50 "${@:2}" >/dev/null 2>"$work/fio/errors-$1"; then
+    --aux-path="$work/fio" --buffer_compress_percentage=50 "${@:2}" >/dev/null 2>"$work/fio/errors-$1"; then
     passed=$((passed + 1))
   else
     printf 'fio: %s failed: see %s\n' "$1" "$work/fio/log-$1" >&2

@@ -7,8 +7,8 @@
 //!
 //! A thread that sleeps until a request comes has to be woken, which on a virtual machine takes
 //! longer than most requests. So a thread that has answered one looks out for the next a while
-//! before it sleeps, as long as they follow one another that closely. That is of use only if the
-//! others are away: the kernel wakes a thread that sleeps at the device for each request, whoever
+//! before it sleeps, as long as they follow one another closely, and looking out is not in vain
+//! time after time. That is of use only if the others are away: the kernel wakes a thread that sleeps at the device for each request, whoever
 //! takes it. While there are requests that take long, who has come to the device may stay there.
 //!
 //! Invariant: while requests can come there is a thread at the device, or one called to it, or all
@@ -28,6 +28,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 const AWAY: Duration = Duration::from_secs(1);
 /// How long after a request that takes long nobody has to stay away.
 const CROWDED: Duration = Duration::from_millis(10);
+/// How much longer than it is looked out a request may take to come that is looked out for. If
+/// nobody looks out, both sides have to be woken until it is here.
+const BRISK: u64 = 4;
+/// How often in a row it is looked out in vain.
+const HOPE: u64 = 16;
+/// After that, one request in so many is looked out for.
+const SELDOM: u64 = 32;
 
 /// What the threads of a mount know of each other.
 #[derive(Debug)]
@@ -45,6 +52,10 @@ pub(super) struct Lookout {
     is_brisk: AtomicBool,
     /// A thread looks out.
     is_looked_out: AtomicBool,
+    /// How often it may still be in vain.
+    hope: AtomicU64,
+    /// Requests since there is none.
+    passed: AtomicU64,
     /// Until when nobody has to stay away, nanoseconds.
     crowded_until: AtomicU64,
 }
@@ -86,6 +97,8 @@ impl Lookout {
             since: AtomicU64::new(0),
             is_brisk: AtomicBool::new(false),
             is_looked_out: AtomicBool::new(false),
+            hope: AtomicU64::new(HOPE),
+            passed: AtomicU64::new(0),
             crowded_until: AtomicU64::new(0),
         }
     }
@@ -115,7 +128,7 @@ impl Lookout {
     fn leave(&self, is_long: bool) -> bool {
         let now = now();
         let came = now.saturating_sub(self.since.load(Ordering::Relaxed));
-        self.is_brisk.store(came <= patience(), Ordering::Relaxed);
+        self.is_brisk.store(came <= BRISK * patience(), Ordering::Relaxed);
         if is_long {
             self.crowded_until.store(now + CROWDED.as_nanos() as u64, Ordering::Relaxed);
         }
@@ -156,9 +169,14 @@ impl Lookout {
         drop(threads);
         self.since.store(since, Ordering::Relaxed);
         if self.is_brisk.load(Ordering::Relaxed)
+            && self.is_hopeful()
             && !self.is_looked_out.swap(true, Ordering::Relaxed)
         {
-            self.look_out(since + patience());
+            let is_found = self.look_out(since + patience());
+            // Nobody else does so meanwhile.
+            let hope = if is_found { HOPE } else { self.hope.load(Ordering::Relaxed) };
+            let left = hope.saturating_sub(u64::from(!is_found));
+            self.hope.store(left, Ordering::Relaxed);
             self.is_looked_out.store(false, Ordering::Relaxed);
         }
     }
@@ -175,9 +193,21 @@ impl Lookout {
         threads.at_device += 1;
     }
 
-    /// Until there is a request, or none came for a while.
-    fn look_out(&self, end: u64) {
-        while now() < end && !self.is_any_there() {
+    /// Whether it is worth looking out.
+    fn is_hopeful(&self) -> bool {
+        self.hope.load(Ordering::Relaxed) > 0
+            || self.passed.fetch_add(1, Ordering::Relaxed).is_multiple_of(SELDOM)
+    }
+
+    /// Until there is a request, or none came until `end`. True if there is one.
+    fn look_out(&self, end: u64) -> bool {
+        loop {
+            if self.is_any_there() {
+                return true;
+            }
+            if now() >= end {
+                return false;
+            }
             // Whoever is to send it may need this processor.
             std::thread::yield_now();
         }
@@ -315,7 +345,25 @@ mod tests {
         let thread = spawn(move || watcher.look_out(now() + HOUR.as_nanos() as u64));
         requests.write_all(b"r").expect("written");
         wait_until(|| thread.is_finished());
-        // And its end: what is over in time is.
-        lookout.look_out(now());
+        assert!(thread.join().expect("ends"));
+    }
+
+    #[test]
+    fn looking_out_in_vain_is_given_up_until_it_is_not() {
+        let (lookout, mut requests) = at_device(1);
+        let is_tried = || {
+            lookout.is_brisk.store(true, Ordering::Relaxed);
+            let before = lookout.passed.load(Ordering::Relaxed);
+            lookout.lock().at_device = 0;
+            lookout.come_back();
+            let passed = lookout.passed.load(Ordering::Relaxed);
+            passed == before || before.is_multiple_of(SELDOM)
+        };
+        assert!((0..HOPE).all(|_| is_tried()));
+        assert_eq!(lookout.hope.load(Ordering::Relaxed), 0);
+        assert_eq!((0..SELDOM * 4).filter(|_| is_tried()).count(), 4);
+        requests.write_all(b"r").expect("written");
+        assert_eq!((0..SELDOM).filter(|_| is_tried()).count(), SELDOM as usize);
+        assert_eq!(lookout.hope.load(Ordering::Relaxed), HOPE);
     }
 }
