@@ -8,8 +8,9 @@
 //! A thread that sleeps until a request comes has to be woken, which on a virtual machine takes
 //! longer than most requests. So a thread that has answered one looks out for the next a while
 //! before it sleeps, as long as they follow one another closely, and looking out is not in vain
-//! time after time. That is of use only if the others are away: the kernel wakes a thread that sleeps at the device for each request, whoever
-//! takes it. While there are requests that take long, who has come to the device may stay there.
+//! time after time. That is of use only if the others are away: the kernel wakes a thread that
+//! sleeps at the device for each request, whoever takes it. While there are requests that take
+//! long, who has come to the device may stay there.
 //!
 //! Invariant: while requests can come there is a thread at the device, or one called to it, or all
 //! that are not do work that is short, after which they look there first. Those that wait away look
