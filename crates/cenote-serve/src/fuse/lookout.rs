@@ -185,8 +185,8 @@ impl Lookout {
     /// Until it is called, or has been away for long.
     fn stay_away(&self, mut threads: MutexGuard<'_, Threads>) {
         threads.away += 1;
-        let is_wanted = |threads: &mut Threads| threads.called == 0 && !threads.is_over;
-        let waited = self.called.wait_timeout_while(threads, self.away, is_wanted);
+        let may_stay = |threads: &mut Threads| threads.called == 0 && !threads.is_over;
+        let waited = self.called.wait_timeout_while(threads, self.away, may_stay);
         let (mut threads, _) = waited.unwrap_or_else(PoisonError::into_inner);
         threads.away -= 1;
         // Whoever was called: another that is away would do as well.
