@@ -41,6 +41,9 @@ pub enum Kind {
     NoSpace,
     /// A quota is used up.
     Quota,
+    /// The committed state that was being read has been given up to free its space; read again
+    /// from a fresh view.
+    Overtaken,
     /// Something that must hold does not: the pool must not be written any more.
     Invariant,
 }

@@ -78,6 +78,7 @@ pub fn of(error: &Error) -> i32 {
         Kind::Exists => EEXIST,
         Kind::NoSpace => ENOSPC,
         Kind::Quota => EDQUOT,
+        Kind::Overtaken => ESTALE,
         // Kind::Io, Kind::Corrupt, Kind::Invariant.
         _ => EIO,
     }
@@ -123,5 +124,6 @@ mod tests {
         assert_eq!(of(Kind::Permission, FsError::NotPermitted), EPERM);
         assert_eq!(of(Kind::Exists, FsError::NotEmpty), ENOTEMPTY);
         assert_eq!(super::of(&Error::new(Kind::NoSpace, "full")), ENOSPC);
+        assert_eq!(super::of(&Error::new(Kind::Overtaken, "reused")), ESTALE);
     }
 }
