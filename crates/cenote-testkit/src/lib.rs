@@ -18,6 +18,7 @@ pub mod compare;
 pub mod cuts;
 pub mod damage;
 pub mod edit;
+pub mod faultfs;
 pub mod foreign;
 pub mod golden;
 pub mod limited;
