@@ -84,3 +84,18 @@ pub fn is_on(bug: Bug) -> bool {
 pub fn set(bug: Option<Bug>) {
     ON.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
 }
+
+/// Variable that names the bug of [`set_from_environment`].
+const VARIABLE: &str = "CENOTE_SEEDED_BUG";
+
+/// Puts in the bug that `CENOTE_SEEDED_BUG` names, for tests of a whole program. Without debug
+/// assertions nothing happens.
+pub fn set_from_environment() {
+    if !cfg!(debug_assertions) {
+        return;
+    }
+    if let Ok(name) = std::env::var(VARIABLE) {
+        let mut bugs = Bug::OF_POOLS.into_iter().chain(Bug::OF_LOGS);
+        set(bugs.find(|bug| format!("{bug:?}") == name));
+    }
+}

@@ -13,6 +13,7 @@ mod daemon;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    cenote_rt::seeded::set_from_environment();
     let args: Vec<_> = std::env::args_os().collect();
     if let Some(status) = daemon::run(&args) {
         return status;

@@ -1,0 +1,106 @@
+//! The verdict after a scenario: contents, the status of the pool, and `zdb`.
+
+use std::fmt::Write;
+
+use crate::load::Written;
+use crate::model::Wrong;
+use crate::site::Site;
+
+/// A line of the table of `zpool status`.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) state: String,
+    /// Read, write and checksum errors.
+    pub(crate) errors: [u64; 3],
+}
+
+/// `zpool status -v`, parsed.
+#[derive(Debug)]
+pub(crate) struct Status {
+    pub(crate) text: String,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Site {
+    /// The status of the pool, which must come in time.
+    pub(crate) fn status(&self) -> Status {
+        let text = self.run("zpool status -v -p t");
+        let row = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [name, state, read, write, checksum, ..] = words[..] else { return None };
+            let errors = [read.parse().ok()?, write.parse().ok()?, checksum.parse().ok()?];
+            Some(Row { name: name.to_owned(), state: state.to_owned(), errors })
+        };
+        let rows = text.lines().filter_map(row).collect();
+        Status { text, rows }
+    }
+
+    /// Everything that was promised is there, and nothing else.
+    pub(crate) fn check(&self, written: &Written, when: &str) {
+        let faults = written.faults(self);
+        if faults.is_empty() {
+            return;
+        }
+        let mut said = format!(
+            "{when}: {} things are not as promised ({:?}; {})\n",
+            faults.len(),
+            self.layout,
+            written.told()
+        );
+        for fault in faults.iter().take(12) {
+            let _ = writeln!(said, "  {fault}");
+        }
+        let lost = faults.iter().filter(|fault| !matches!(fault, Wrong::Bytes(_))).count();
+        let status = self.status().text;
+        panic!("{said}  {lost} of them lost or unreadable\n{status}\n{}", self.log());
+    }
+
+    /// No leaf has a checksum error, except the leaves of these numbers.
+    pub(crate) fn check_counts(&self, except: &[usize], when: &str) {
+        let status = self.status();
+        let excepted =
+            |row: &Row| except.iter().any(|leaf| row.name.ends_with(&format!("/d{leaf}")));
+        for row in status.rows.iter().filter(|row| row.name.contains("/d") && !excepted(row)) {
+            let checksum = row.errors[2];
+            assert_eq!(checksum, 0, "{when}: {}\n{}\n{}", row.name, status.text, self.log());
+        }
+    }
+
+    /// Clears the checksum errors that claiming counts where an intent log ends.
+    pub(crate) fn forgive_log_ends(&self) {
+        self.run("zpool clear t");
+    }
+
+    /// No file has errors, whatever state the leaves are in.
+    pub(crate) fn check_files(&self, when: &str) {
+        let text = self.status().text;
+        let is_clean = text.contains("errors: No known data errors");
+        assert!(is_clean, "{when}:\n{text}\n{}", self.log());
+    }
+
+    /// The pool is ONLINE with all of its leaves, and no file has errors.
+    pub(crate) fn check_healthy(&self, when: &str) {
+        let status = self.status();
+        let all_online = status.rows.iter().all(|row| matches!(&*row.state, "ONLINE" | "AVAIL"));
+        let is_healthy = all_online && status.text.contains("errors: No known data errors");
+        assert!(is_healthy, "{when}:\n{}\n{}", status.text, self.log());
+    }
+
+    /// Exports the pool, and asks OpenZFS's judge and `cenote verify` about the images.
+    ///
+    /// Leaves that were away lack what was written meanwhile, since nothing resilvers them:
+    /// `is_whole` is false then, and `verify` may say so.
+    pub(crate) fn judge(&self, is_whole: bool) {
+        self.run("zpool export t");
+        let images = self.layer.images();
+        if let Some(zdb) = cenote_oracle::zdb() {
+            let said = zdb.pool("t", &images, &["-bcc"]);
+            assert!(said.is_clean(), "{said}\n{}", self.log());
+        }
+        let folder = images.to_str().unwrap().to_owned();
+        let (status, said) = self.ends(&format!("verify --leaks -d {folder} t"));
+        assert!(status.success() || !is_whole, "{said}\n{}", self.log());
+        self.stop();
+    }
+}

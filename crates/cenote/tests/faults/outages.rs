@@ -1,0 +1,64 @@
+//! All leaves at once: the pool suspends, and goes on where it stood when they are back.
+
+use cenote_testkit::rng;
+
+use crate::layout::{Layout, each};
+use crate::load::Load;
+use crate::site::{Site, pause};
+
+fn take_all_away(site: &Site) {
+    (0..site.layer.leaf_count()).for_each(|leaf| site.layer.take_away(leaf));
+}
+
+/// Every leaf is away for a while. Writers wait; nothing is lost.
+fn outage(layout: Layout, seed: u64) {
+    let mut rng = rng::seeded("outage", seed);
+    let Some(site) = Site::new("outage", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    pause(700);
+    take_all_away(&site);
+    pause(1500);
+    site.status();
+    site.run("zpool list");
+    site.layer.heal_all();
+    site.run("zpool clear t");
+    pause(700);
+    let written = load.stop(&site);
+    println!("{layout:?}: {}", written.told());
+    site.check(&written, "after an outage");
+    site.check_counts(&[], "after an outage");
+    site.judge(true);
+}
+
+#[test]
+fn an_outage_of_all_leaves_loses_nothing() {
+    let few = [Layout::Mirror];
+    let layouts = if rng::wants_all() { Layout::ALL.to_vec() } else { few.to_vec() };
+    each(&layouts, 30..30 + rng::cases(1, 2), outage);
+}
+
+/// The disk of the host that holds all leaves is full: writes that need new space fail.
+fn host_full(layout: Layout, seed: u64) {
+    let mut rng = rng::seeded("host_full", seed);
+    let Some(site) = Site::new("full", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    pause(700);
+    (0..site.layer.leaf_count()).for_each(|leaf| site.layer.fill_host(leaf));
+    pause(1500);
+    site.status();
+    site.layer.heal_all();
+    site.run("zpool clear t");
+    pause(700);
+    let written = load.stop(&site);
+    println!("{layout:?}: {}", written.told());
+    site.check(&written, "after the host was full");
+    site.check_counts(&[], "after the host was full");
+    site.judge(true);
+}
+
+#[test]
+fn a_full_host_loses_nothing() {
+    let few = [Layout::Raidz1];
+    let layouts = if rng::wants_all() { Layout::ALL.to_vec() } else { few.to_vec() };
+    each(&layouts, 32..32 + rng::cases(1, 2), host_full);
+}

@@ -1,0 +1,68 @@
+//! Leaves that become shorter than their vdev.
+
+use cenote_testkit::rng;
+
+use crate::layout::{LEAF, Layout, each};
+use crate::load::Load;
+use crate::site::{Site, pause};
+
+/// A leaf is shorter when the pool is imported. Nothing is written to it: its labels would lie over
+/// file data.
+fn shorter_at_import(layout: Layout, seed: u64) {
+    let mut rng = rng::seeded("shorter_at_import", seed);
+    let Some(site) = Site::new("short", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    pause(1200);
+    let written = load.stop(&site);
+    site.run("zpool export t");
+    let leaf = layout.data_leaves() - 1;
+    site.layer.shorten(leaf, LEAF / 8);
+    let before = site.layer.counts(leaf).writes;
+    site.run(&format!("zpool import -d {} t", site.text("leaves")));
+    let status = site.status();
+    let state = status.rows.iter().find(|row| row.name.ends_with(&format!("/d{leaf}")));
+    assert!(state.is_none_or(|row| row.state == "UNAVAIL"), "{}\n{}", status.text, site.log());
+    site.check(&written, "with a shorter leaf");
+    site.run("zfs create t/c");
+    assert_eq!(site.layer.counts(leaf).writes, before, "{}", site.log());
+    site.run("zpool export t");
+    site.layer.heal_all();
+    site.run(&format!("zpool import -d {} t", site.text("leaves")));
+    site.check(&written, "with the whole leaf");
+    site.check_counts(&[], "with the whole leaf");
+    site.judge(false);
+}
+
+#[test]
+fn a_shorter_leaf_is_not_written() {
+    let few = [Layout::Mirror];
+    let layouts: Vec<_> =
+        if rng::wants_all() { Layout::redundant().collect() } else { few.to_vec() };
+    each(&layouts, 50..51, shorter_at_import);
+}
+
+/// A leaf becomes shorter while it is in use: it fails, and the others have everything.
+fn shorter_in_use(layout: Layout, seed: u64) {
+    let mut rng = rng::seeded("shorter_in_use", seed);
+    let Some(site) = Site::new("shrinks", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    pause(700);
+    let leaf = rng.below(layout.data_leaves() as u64) as usize;
+    site.layer.shorten(leaf, LEAF / 8);
+    pause(1500);
+    let written = load.stop(&site);
+    println!("{layout:?}: {}", written.told());
+    site.check(&written, "with a shorter leaf");
+    site.check_counts(&[leaf], "with a shorter leaf");
+    site.run("zpool export t");
+    site.layer.heal_all();
+    site.run(&format!("zpool import -d {} t", site.text("leaves")));
+    site.check(&written, "with the whole leaf");
+    site.judge(false);
+}
+
+#[test]
+fn a_leaf_that_shrinks_fails_alone() {
+    let layouts: Vec<_> = if rng::wants_all() { Layout::redundant().collect() } else { vec![] };
+    each(&layouts, 51..52, shorter_in_use);
+}
