@@ -128,6 +128,16 @@ pub(crate) fn check_write(inode: &Inode, offset: u64) -> TxResult<()> {
     decided(rules::may_write_at(inode.flags(), offset, inode.size()))
 }
 
+/// Whether flags let a file be opened.
+pub(crate) fn check_open(
+    inode: &Inode,
+    writes: bool,
+    appends: bool,
+    truncates: bool,
+) -> TxResult<()> {
+    decided(rules::may_open(inode.flags(), writes, appends, truncates))
+}
+
 /// Whether attributes may be changed.
 pub(crate) fn check_set_attributes(
     op: &mut Op<'_, '_>,

@@ -332,6 +332,30 @@ pub fn may_write_at(flags: PFlags, offset: u64, size: u64) -> Result<(), FsError
     Ok(())
 }
 
+/// Whether flags let a file be opened, whoever asks: for writing (only at its end with `appends`),
+/// for cutting it off, or else for reading.
+///
+/// # Errors
+/// [`FsError::NotPermitted`] for a change; [`FsError::AccessDenied`] for reading what a virus
+/// scanner has put into quarantine.
+pub fn may_open(
+    flags: PFlags,
+    writes: bool,
+    appends: bool,
+    truncates: bool,
+) -> Result<(), FsError> {
+    let changes = writes || truncates;
+    let is_closed = flags.intersects(PFlags::IMMUTABLE | PFlags::READONLY);
+    let only_grows = flags.contains(PFlags::APPENDONLY);
+    if changes && is_closed || only_grows && (writes && !appends || truncates) {
+        return Err(FsError::NotPermitted);
+    }
+    if flags.contains(PFlags::AV_QUARANTINED) {
+        return Err(FsError::AccessDenied);
+    }
+    Ok(())
+}
+
 /// Whether an extended attribute may be read.
 ///
 /// # Errors

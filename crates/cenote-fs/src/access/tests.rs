@@ -92,6 +92,26 @@ fn posix_acls_decide_instead_of_the_mode() {
 }
 
 #[test]
+fn flags_decide_what_is_opened() {
+    // Writing, at the end only, cutting off.
+    let ways = [
+        (false, false, false),
+        (false, false, true),
+        (true, false, false),
+        (true, true, false),
+        (true, true, true),
+    ];
+    let may = |flag| ways.map(|(writes, end, cuts)| may_open(flag, writes, end, cuts).is_ok());
+    assert_eq!(may(PFlags::ACL_TRIVIAL), [true; 5]);
+    assert_eq!(may(PFlags::IMMUTABLE), [true, false, false, false, false]);
+    assert_eq!(may(PFlags::READONLY), [true, false, false, false, false]);
+    assert_eq!(may(PFlags::APPENDONLY), [true, false, false, true, false]);
+    assert_eq!(may(PFlags::AV_QUARANTINED), [false; 5]);
+    let closed = may_open(PFlags::IMMUTABLE, true, true, false);
+    assert_eq!(closed, Err(FsError::NotPermitted));
+}
+
+#[test]
 fn flags_forbid_whoever_asks() {
     let root = Credentials::root();
     let with = |flag, mode| Subject { flags: PFlags::ACL_TRIVIAL | flag, ..node(mode) };

@@ -67,6 +67,7 @@ pub use sa::{Attrs, Schema};
 pub use unlinked::{Reaped, reap};
 
 /// A transaction on a file system.
+#[expect(clippy::struct_excessive_bools, reason = "each is noted by itself")]
 pub struct Op<'a, 'tx> {
     /// The transaction on its object set.
     pub tx: &'a mut Tx<'tx>,
@@ -76,6 +77,9 @@ pub struct Op<'a, 'tx> {
     pub cred: Option<&'a Credentials>,
     /// The time that changes are made at.
     pub now: Time,
+    /// Bytes are written that a cached page had before: the flags of the node were checked when the
+    /// page was changed.
+    pub(crate) is_write_back: bool,
     schema: Arc<Schema>,
     is_schema_changed: bool,
     records: Vec<LogRecord>,
@@ -104,6 +108,7 @@ impl<'a, 'tx> Op<'a, 'tx> {
             facts,
             cred,
             now,
+            is_write_back: false,
             schema,
             is_schema_changed: false,
             records: Vec::new(),

@@ -193,10 +193,10 @@ fn replace(
         (false, true) => return Err(refuse(Kind::Invalid, FsError::IsADirectory)),
         _ => {}
     }
+    permit::delete(op, dirs.target_ref(), &victim)?;
     if victim.is_directory() && zap::len(op.tx, victim.object)? != 0 {
         return Err(refuse(Kind::Exists, FsError::NotEmpty));
     }
-    permit::delete(op, dirs.target_ref(), &victim)?;
     let target = dirs.target_ref().object;
     names::remove(op, target, &there.name)?;
     remove::discount_entry(op, dirs.target(), &victim);

@@ -35,6 +35,8 @@ const LIST_MAX_BEFORE: usize = 64 << 10;
 const LIST_MAX: usize = u16::MAX as usize;
 /// The capabilities of a program.
 const CAPABILITY: &[u8] = b"security.capability";
+/// Namespaces, which are no names by themselves.
+const NAMESPACES: [&[u8]; 4] = [USER, b"trusted.", b"security.", b"system."];
 /// `xattr=off` and `xattr=sa`.
 const OFF: u64 = 0;
 const SA: u64 = 2;
@@ -142,6 +144,9 @@ pub fn remove(op: &mut Op<'_, '_>, object: u64, name: &[u8]) -> TxResult<()> {
 }
 
 fn check_on(op: &Op<'_, '_>, name: &[u8]) -> TxResult<()> {
+    if NAMESPACES.contains(&name) {
+        return Err(refuse(Kind::Invalid, FsError::WrongKind));
+    }
     if op.facts.settings().xattr == OFF || posix::Which::of(name).is_some() && !posix::is_on(op) {
         return Err(refuse(Kind::Unsupported, FsError::XattrsOff));
     }

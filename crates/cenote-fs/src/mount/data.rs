@@ -39,6 +39,9 @@ pub struct WriteOptions {
     pub is_append: bool,
     /// Durable when it returns (`O_SYNC`, `O_DSYNC`).
     pub is_sync: bool,
+    /// The bytes were changed in a cached page before, when the flags of the node allowed it:
+    /// flags that were set since do not count.
+    pub is_write_back: bool,
 }
 
 /// What to do with a range of a file (`fallocate`).
@@ -205,7 +208,8 @@ impl Mount {
         };
         let guard = locks.exclusive(range).await;
         let place = if options.is_append { Place::End } else { Place::At(offset) };
-        let facts = self.write_chunks(cred, object, place, bytes).await?;
+        let is_write_back = options.is_write_back;
+        let facts = self.write_chunks(cred, object, (place, is_write_back), bytes).await?;
         self.head.activity().written(bytes.len() as u64);
         drop(guard);
         if options.is_sync {
@@ -218,7 +222,7 @@ impl Mount {
         &self,
         cred: &Credentials,
         object: u64,
-        mut place: Place,
+        (mut place, is_write_back): (Place, bool),
         bytes: &[u8],
     ) -> Result<WriteFacts> {
         let mut whole: Option<WriteFacts> = None;
@@ -228,8 +232,10 @@ impl Mount {
             let shape = self.shape(object).await?;
             let blocks = shape.whole_blocks(place, chunk);
             let charge = Charge::write(shape.cost(place, chunk.len() as u64) + ATTRIBUTES_COST);
-            let written = self
-                .change(charge, Some(cred), |op| edit::write(op, object, place, chunk, &blocks));
+            let written = self.change(charge, Some(cred), |op| {
+                op.is_write_back = is_write_back;
+                edit::write(op, object, place, chunk, &blocks)
+            });
             let facts = match (written.await, whole) {
                 (Ok(facts), None) => facts,
                 (Ok(facts), Some(before)) => WriteFacts { offset: before.offset, ..facts },

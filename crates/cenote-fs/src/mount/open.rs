@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::ReadAhead;
+use cenote_ondisk::znode::PFlags;
 use cenote_pool::engine::{Charge, Engine};
 use cenote_rt::{Error, Kind, Result};
 
 use super::brief::Briefs;
 use super::control::Virtual;
 use super::{ATTRIBUTES_COST, Attributes, Mount, Shared, lock, now};
-use crate::access::Credentials;
+use crate::access::{self, Credentials};
 use crate::acl::Want;
 use crate::edit::{self, Facts, Inode, Op, permit};
 use crate::error::FsError;
@@ -275,6 +276,30 @@ impl Mount {
             Ok((object, ()))
         });
         held.await.map(|((), handle)| handle)
+    }
+
+    /// Whether the flags of a node let it be opened, whoever asks: for writing (only at its end
+    /// with `appends`), for cutting it off, or else for reading. Rights are not looked at. Returns
+    /// whether the file can only be appended to.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is none; `FsError::NotPermitted`, `FsError::AccessDenied`.
+    pub async fn check_open(
+        &self,
+        object: u64,
+        writes: bool,
+        appends: bool,
+        truncates: bool,
+    ) -> Result<bool> {
+        if Virtual::of(object).is_some() {
+            return Ok(false);
+        }
+        self.look(None, |op| {
+            let inode = op.inode(object)?;
+            access::check_open(&inode, writes, appends, truncates)?;
+            Ok(inode.flags().contains(PFlags::APPENDONLY))
+        })
+        .await
     }
 
     /// Opens a directory that is not stored.

@@ -176,7 +176,7 @@ fn files_grow_and_shrink() {
         assert_eq!((space.block_size, space.name_max), (128 << 10, 255));
         assert!(space.free_blocks > 0 && space.free_blocks < space.blocks);
         assert!(space.files > space.free_files);
-        let options = WriteOptions { is_append: true, is_sync: true };
+        let options = WriteOptions { is_append: true, is_sync: true, ..WriteOptions::default() };
         let facts = mount.write(&root(), file, 0, b"end", options).await.unwrap();
         assert_eq!((facts.offset, facts.len, facts.size), (150_000, 3, 150_003));
         fixture.judge("sizes", &["-dddd"]).await;

@@ -491,7 +491,8 @@ impl Pair {
                 let at = if how == How::Append { end } else { offset };
                 let data: Vec<u8> =
                     (0..len).map(|n| byte.wrapping_add((n / 512) as u8).max(1)).collect();
-                let options = WriteOptions { is_append: how == How::Append, is_sync: false };
+                let options =
+                    WriteOptions { is_append: how == How::Append, ..WriteOptions::default() };
                 let is_root = how != How::Unprivileged;
                 let who = if is_root { root() } else { Credentials::user(9, 9, vec![]) };
                 let may = self.may_write(id, at).await;

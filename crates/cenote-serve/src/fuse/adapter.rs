@@ -5,10 +5,15 @@
 //! does not hold up others. Only to make something durable a thread waits itself, while another
 //! reads requests ([`lookout`](super::lookout)).
 //!
-//! Opening and closing files needs no messages: the kernel decides who may, and a node is held as
-//! long as the kernel knows it, open or not. To the first `open` we answer that there is no such
-//! operation, and the kernel asks no more; nor for directories, nor at `close`. Files are made with
-//! `mknod`. A kernel that cannot do without gets handles that mean nothing.
+//! Files are opened and closed with messages, for two reasons. The kernel does not know the flags
+//! of a node that forbid changes, so an immutable file is refused here. And while a file is open
+//! for reading and writing, dirty pages of a mapping may lie where the file has a hole: `lseek`
+//! reports no holes until the last such handle is released ([`Nodes`](super::nodes::Nodes)). A
+//! handle says only whether the file can be mapped so. A node is held as long as the kernel knows
+//! it, open or not.
+//!
+//! Directories need no messages: to the first `opendir` the answer is that there is no such
+//! operation, and the kernel asks no more. The same holds for `flush`, at `close`.
 //!
 //! Locks are the kernel's own.
 
@@ -23,7 +28,9 @@ use cenote_fs::access::Credentials;
 use cenote_fs::acl::Want;
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
-use cenote_fs::mount::{Allocate, Attributes, DirEntry, Seek, decode_dev, encode_rdev};
+use cenote_fs::mount::{
+    Allocate, Attributes, DirEntry, Seek, WriteOptions, decode_dev, encode_rdev,
+};
 use cenote_rt::{BufMut, Result, Runtime};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem,
@@ -36,7 +43,7 @@ use fuser::{
 use super::convert::{NOTHING, attributes, errno_of, file_type, generation, time};
 use super::flags;
 use super::lookout::Lookout;
-use super::vfs::{Vfs, let_through};
+use super::vfs::{Opening, Vfs, let_through};
 
 /// Longest read or write.
 const REQUEST_MAX: u32 = 1 << 20;
@@ -52,6 +59,7 @@ const WAITS: u32 = 4;
 
 const TYPE_MASK: u32 = 0o170_000;
 const PERMISSION_MASK: u32 = 0o7777;
+const O_EXCL: i32 = 0o200;
 const O_DSYNC: i32 = 0o10_000;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
@@ -84,8 +92,7 @@ pub(super) struct Adapter {
     runtime: Runtime,
     lookout: Arc<Lookout>,
     is_writeback: bool,
-    /// The kernel can do without messages for opening.
-    needs_no_open: bool,
+    /// The kernel can do without messages for opening directories.
     needs_no_opendir: bool,
 }
 
@@ -96,8 +103,7 @@ impl Adapter {
         lookout: Arc<Lookout>,
         is_writeback: bool,
     ) -> Self {
-        let (needs_no_open, needs_no_opendir) = (false, false);
-        Self { vfs, runtime, lookout, is_writeback, needs_no_open, needs_no_opendir }
+        Self { vfs, runtime, lookout, is_writeback, needs_no_opendir: false }
     }
 
     /// Begins a request that takes so long.
@@ -145,6 +151,22 @@ impl Adapter {
     }
 }
 
+/// A handle through which a file can be mapped shared and writable, and one of any other kind.
+const MAPPABLE: FileHandle = FileHandle(1);
+const PLAIN: FileHandle = FileHandle(0);
+
+fn handle(opening: Opening) -> FileHandle {
+    if opening.is_mappable { MAPPABLE } else { PLAIN }
+}
+
+/// Pages are kept over open and close. The kernel maps nothing shared that it reads and writes
+/// without its cache.
+fn fopen_flags(is_unmappable: bool) -> FopenFlags {
+    let mut flags = FopenFlags::FOPEN_KEEP_CACHE;
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, is_unmappable);
+    flags
+}
+
 fn cred_of(request: &Request) -> Credentials {
     let_through(request.uid(), request.gid())
 }
@@ -183,14 +205,12 @@ fn set_time(wish: TimeOrNow) -> SetTime {
 impl Filesystem for Adapter {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let there = config.capabilities();
-        self.needs_no_open = there.contains(InitFlags::FUSE_NO_OPEN_SUPPORT);
         self.needs_no_opendir = there.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_DO_READDIRPLUS
             | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_NO_OPEN_SUPPORT
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
             // A default ACL stands in for the umask: we are told both.
             | InitFlags::FUSE_DONT_MASK
@@ -389,11 +409,14 @@ impl Filesystem for Adapter {
         );
     }
 
-    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        if self.needs_no_open {
-            return reply.error(Errno::ENOSYS);
-        }
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
+    fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let opening = Opening::of(flags.0);
+        self.begin(|vfs| async move {
+            match vfs.open(node.0, opening).await {
+                Ok(is_unmappable) => reply.opened(handle(opening), fopen_flags(is_unmappable)),
+                Err(error) => reply.error(errno_of(&error)),
+            }
+        });
     }
 
     fn create(
@@ -403,24 +426,39 @@ impl Filesystem for Adapter {
         name: &OsStr,
         mode: u32,
         umask: u32,
-        _: i32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
-        if self.needs_no_open {
-            return reply.error(Errno::ENOSYS);
-        }
-        let (cred, name) = (cred_of(request), bytes(name));
+        let (cred, name, opening) = (cred_of(request), bytes(name), Opening::of(flags));
         self.begin(|vfs| async move {
             let new = new_node(NewKind::Regular, mode, umask);
-            match vfs.make(&cred, parent.0, &name, &new).await {
-                Ok(made) => {
-                    let flags = FopenFlags::FOPEN_KEEP_CACHE;
+            let is_exclusive = flags & O_EXCL != 0;
+            match vfs.create(&cred, parent.0, &name, &new, (opening, is_exclusive)).await {
+                Ok((made, is_unmappable)) => {
+                    let flags = fopen_flags(is_unmappable);
                     let (attr, number) = (attributes(&made), generation(&made));
-                    reply.created(&Vfs::ttl(&made), &attr, number, FileHandle(0), flags);
+                    reply.created(&Vfs::ttl(&made), &attr, number, handle(opening), flags);
                 }
                 Err(error) => reply.error(errno_of(&error)),
             }
         });
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        // Before the answer: whoever waits for it finds the file closed.
+        if handle == MAPPABLE {
+            self.vfs.nodes.close_mappable(node.0);
+        }
+        reply.ok();
     }
 
     fn read(
@@ -464,8 +502,8 @@ impl Filesystem for Adapter {
         let is_sync = !is_cached && flags.0 & O_DSYNC != 0;
         let pace = if is_sync { Pace::Durable } else { Pace::of(data.len()) };
         self.begin_at(pace, |vfs| async move {
-            let how = (drops_set_ids, is_sync);
-            match vfs.write(cred, node.0, offset, &kept, how).await {
+            let how = WriteOptions { is_append: false, is_sync, is_write_back: is_cached };
+            match vfs.write(cred, node.0, offset, &kept, (how, drops_set_ids)).await {
                 Ok(count) => reply.written(count as u32),
                 Err(error) => reply.error(errno_of(&error)),
             }

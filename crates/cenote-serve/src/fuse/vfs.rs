@@ -4,7 +4,8 @@
 //! with `default_permissions`, and with POSIX ACLs where the file system has them; requests tell
 //! one group of a user only, and a path that is in the kernel's cache is walked without asking. So
 //! operations run with the rights of somebody who was let through. Left to us are the owner of what
-//! is made, what flags of a node forbid, set-id bits after a write, and quotas.
+//! is made, what flags of a node forbid (also at `open`, so that nothing is mapped that could not
+//! be written back), set-id bits after a write, and quotas.
 //!
 //! **Set-id bits and capabilities** are taken away when a file is written, in the transaction that
 //! writes (KILLPRIV_V2). Else the kernel would ask for `security.capability` before each write.
@@ -46,6 +47,36 @@ const SET_IDS: u32 = 0o6000;
 const ROOT: u64 = 1;
 /// Bytes that one request copies.
 const COPY_MAX: u64 = 64 << 20;
+
+/// What the flags of `open` ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags of a request")]
+pub(super) struct Opening {
+    /// The handle can write.
+    pub(super) writes: bool,
+    /// The handle can read and write, so that the file can be mapped shared and writable.
+    pub(super) is_mappable: bool,
+    /// Every write goes to the end (`O_APPEND`).
+    pub(super) appends: bool,
+    /// The content is cut off (`O_TRUNC`), also of a handle that can only read.
+    pub(super) truncates: bool,
+}
+
+impl Opening {
+    /// From flags as `open` takes them.
+    pub(super) const fn of(flags: i32) -> Self {
+        const ACCESS_MODE: i32 = 3;
+        const O_RDWR: i32 = 2;
+        const O_TRUNC: i32 = 0o1000;
+        const O_APPEND: i32 = 0o2000;
+        Self {
+            writes: flags & ACCESS_MODE != 0,
+            is_mappable: flags & ACCESS_MODE == O_RDWR,
+            appends: flags & O_APPEND != 0,
+            truncates: flags & O_TRUNC != 0,
+        }
+    }
+}
 
 /// A file system as the kernel sees it.
 #[derive(Debug)]
@@ -233,6 +264,68 @@ impl Vfs {
         self.give_new(made).await
     }
 
+    /// Makes a file and opens it. One that another process has made meanwhile is opened instead,
+    /// unless the request is exclusive. Also returns what [`open`](Self::open) does.
+    pub(super) async fn create(
+        &self,
+        cred: &Credentials,
+        parent: u64,
+        name: &[u8],
+        new: &NewNode<'_>,
+        (opening, is_exclusive): (Opening, bool),
+    ) -> Result<(Attributes, bool)> {
+        let (made, is_new) = match self.make(cred, parent, name, new).await {
+            Ok(made) => (made, true),
+            Err(error) if error.kind() == Kind::Exists && !is_exclusive => {
+                (self.lookup(cred, parent, name).await?, false)
+            }
+            Err(error) => return Err(error),
+        };
+        let opened = if is_new {
+            // Its mode does not apply to the request that makes it.
+            self.count_handle(made.object, opening).map(|()| false)
+        } else {
+            self.open(made.object, opening).await
+        };
+        match opened {
+            Ok(is_unmappable) => Ok((made, is_unmappable)),
+            Err(error) => {
+                // The kernel is not given the node.
+                self.forget(made.object, 1).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens a file. Rights were checked by the kernel, which does not know the flags. Returns
+    /// whether the handle must not be mapped shared: a store could change what is only to be
+    /// appended to.
+    ///
+    /// # Errors
+    /// `Kind::ReadOnly` for writing in a snapshot; `FsError::NotPermitted` if a flag of the node
+    /// forbids it.
+    pub(super) async fn open(&self, node: u64, opening: Opening) -> Result<bool> {
+        let Opening { writes, appends, truncates, .. } = opening;
+        if Place::of(node).is_some() {
+            if writes || truncates {
+                self.changing(node)?;
+            }
+            return Ok(false);
+        }
+        let object = self.object(node);
+        let only_grows = self.mount.check_open(object, writes, appends, truncates).await?;
+        self.count_handle(node, opening)?;
+        Ok(only_grows && opening.is_mappable)
+    }
+
+    fn count_handle(&self, node: u64, opening: Opening) -> Result<()> {
+        if !opening.is_mappable || self.nodes.open_mappable(self.object(node)) {
+            return Ok(());
+        }
+        // The kernel opens only nodes that it was given.
+        Err(Error::not_found(FsError::Stale))
+    }
+
     pub(super) async fn link(
         &self,
         cred: &Credentials,
@@ -281,8 +374,19 @@ impl Vfs {
         }
     }
 
+    /// The next data or hole from `offset` on. The kernel asks without writing dirty pages back, so
+    /// all of a file that may be mapped is reported as data: a page that a process changed may lie
+    /// in any hole.
     pub(super) async fn seek(&self, node: u64, offset: u64, what: Seek) -> Result<u64> {
         match Place::of(node) {
+            None if self.nodes.may_be_mapped(self.object(node)) => {
+                let size = self.attributes(node).await?.size;
+                match what {
+                    _ if offset >= size => Err(Error::new(Kind::Invalid, FsError::NoSuchPlace)),
+                    Seek::Data => Ok(offset),
+                    Seek::Hole => Ok(size),
+                }
+            }
             None => self.mount.seek(self.object(node), offset, what).await,
             Some(place) => self.snapshots.seek(&self.mount, place, offset, what).await,
         }
@@ -357,11 +461,10 @@ impl Vfs {
         node: u64,
         offset: u64,
         bytes: &[u8],
-        (drops_set_ids, is_sync): (bool, bool),
+        (options, drops_set_ids): (WriteOptions, bool),
     ) -> Result<u64> {
         let object = self.changing(node)?;
         cred.capabilities.set(Capabilities::FSETID, !drops_set_ids);
-        let options = WriteOptions { is_append: false, is_sync };
         Ok(self.mount.write(&cred, object, offset, bytes, options).await?.len)
     }
 

@@ -11,6 +11,7 @@ mod fuse;
 mod mounts;
 mod nbd;
 mod places;
+mod posix;
 mod snapshots;
 mod tls;
 mod watch;
