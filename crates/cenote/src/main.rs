@@ -15,6 +15,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     cenote_rt::seeded::set_from_environment();
     let args: Vec<_> = std::env::args_os().collect();
+    if let Some(status) = cenote_serve::fuse::helper::run(&args) {
+        return status;
+    }
     if let Some(status) = daemon::run(&args) {
         return status;
     }

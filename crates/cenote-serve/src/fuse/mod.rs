@@ -24,15 +24,19 @@
 //! system: the kernel keeps it to itself.
 
 mod adapter;
+mod connection;
 mod convert;
 mod flags;
+pub mod helper;
 mod lookout;
 mod nodes;
 mod place;
 mod snapshots;
+mod table;
 mod vfs;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,14 +45,16 @@ use std::time::Duration;
 use cenote_fs::Mount;
 use cenote_fs::mount::AccessTimes;
 use cenote_rt::{Error, Kind, Result, Runtime};
-use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, INodeNo, Session, SessionACL};
 
 use crate::stop::Stop;
 use adapter::Adapter;
+use connection::Connection;
+use helper::{Operation, guard};
 use lookout::Lookout;
 use vfs::Vfs;
 
-pub use place::MountTable;
+pub use table::MountTable;
 
 /// Threads that take requests.
 const THREADS: usize = 4;
@@ -64,6 +70,28 @@ pub enum FuseError {
         /// Where.
         at: PathBuf,
         /// What the system says.
+        error: std::io::Error,
+    },
+    /// The folder to mount at cannot be made.
+    #[error("cannot make '{}': {error}", at.display())]
+    Create {
+        /// Where.
+        at: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The folder to mount at has something in it.
+    #[error("'{}' is not empty", at.display())]
+    NotEmpty {
+        /// Where.
+        at: PathBuf,
+    },
+    /// The process that does work on paths was not started, or did not answer in time.
+    #[error("no work was done on '{}': {error}", at.display())]
+    Worker {
+        /// Where.
+        at: PathBuf,
+        /// What the system says; that it timed out if something at the path does not answer.
         error: std::io::Error,
     },
     /// A file system of ours is there.
@@ -202,8 +230,8 @@ pub struct FuseMount {
     at: PathBuf,
     vfs: Arc<Vfs>,
     ended: Arc<Stop>,
-    /// The kernel's number for it, if that is known.
-    device: Option<Vec<u8>>,
+    /// The kernel's number for it.
+    device: Vec<u8>,
     /// `snapdir`, as the kernel has listed the root by it.
     snapdir: AtomicU64,
 }
@@ -215,61 +243,60 @@ impl FuseMount {
     /// # Errors
     /// A [`FuseError`].
     pub async fn start(mount: Arc<Mount>, at: &Path, options: &MountOptions) -> Result<Self> {
-        let at = at.to_owned();
-        let at = cenote_rt::blocking(move || {
-            let at = place::resolve(&at)?;
-            place::detach_dead(&at)?;
-            Ok::<_, Error>(at)
-        })
-        .await??;
-        let config = config(&mount, options)?;
+        let refused = |error| refused(at, error);
+        // Whatever a mount needs exists before it is made: none is left without what serves it.
+        let prepared = || helper::prepare().and_then(|()| guard::prepare());
+        cenote_rt::blocking(prepared).await?.map_err(refused)?;
+        let (at, _) = resolve(at).await?;
+        let is_for_all = is_for_all(options)?;
         let (source, given) = (mount.name().to_owned(), given(&mount, options));
+        let mut connection = Connection::make(&at, &source, &given, is_for_all).await?;
+        let (device, unattached) = (connection.number.clone(), connection.take_mount());
+        let is_attached = unattached.is_none();
+        let started = async {
+            guard::watch(&device).map_err(refused)?;
+            let started = Self::serve(mount, &at, options, connection, is_for_all).await?;
+            connection::raise_read_ahead(&started.device);
+            Connection::attach(unattached, &at).await?;
+            Ok(started)
+        };
+        let started = started.await;
+        if started.is_err() {
+            connection::withdraw(&device, &at, is_attached).await;
+        }
+        started
+    }
+
+    /// Answers requests of a connection from here on.
+    async fn serve(
+        mount: Arc<Mount>,
+        at: &Path,
+        options: &MountOptions,
+        connection: Connection,
+        is_for_all: bool,
+    ) -> Result<Self> {
         let snapdir = AtomicU64::new(mount.facts().settings().snapdir);
         let vfs = Arc::new(Vfs::new(mount));
         vfs.set(options);
         let lookout = Arc::new(Lookout::new(THREADS));
         let (runtime, watcher) = (Runtime::here(), Arc::clone(&lookout));
         let adapter = Adapter::new(Arc::clone(&vfs), runtime, watcher, options.is_writeback);
-        let path = at.clone();
-        let ended = Arc::new(Stop::default());
-        let (teller, tell) = (Arc::clone(&vfs), Arc::clone(&ended));
+        let (ended, device) = (Arc::new(Stop::default()), connection.number);
+        let (teller, tell, number) = (Arc::clone(&vfs), Arc::clone(&ended), device.clone());
         let started = cenote_rt::blocking(move || {
-            let is_for_all = config.acl == SessionACL::All;
-            let session = match place::mount(&path, &source, &given, is_for_all) {
-                Ok(device) => {
-                    let session = Session::from_fd(adapter, device, config.acl, config);
-                    // What nobody serves must not stay.
-                    session.inspect_err(|_| drop(place::detach(&path, true)))?
-                }
-                // Who is not root has it mounted by a program that may.
-                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                    Session::new(adapter, &path, &config)?
-                }
-                Err(error) => return Err(error),
-            };
-            lookout.watch(session.as_fd().try_clone_to_owned()?);
-            let session = session.spawn()?;
+            let session = begin_session(adapter, connection.channel, is_for_all, &lookout)?;
             // Nobody else sets it.
             let _ = teller.notifier.set(session.notifier());
             std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
                 // Why it ended is of no use to anybody: it is not mounted any more.
                 let _ = session.join();
+                guard::forget(&number);
                 tell.wish();
             })?;
-            place::raise_read_ahead(&path);
             Ok::<_, std::io::Error>(())
-        })
-        .await?;
-        started.map_err(|error| {
-            let kind = match error.kind() {
-                std::io::ErrorKind::PermissionDenied => Kind::Permission,
-                std::io::ErrorKind::NotFound => Kind::NotFound,
-                _ => Kind::Io,
-            };
-            Error::new(kind, FuseError::Refused { at: at.clone(), error })
-        })?;
-        let device = place::device(&at);
-        Ok(Self { at, vfs, ended, device, snapdir })
+        });
+        started.await?.map_err(|error| refused(at, error))?;
+        Ok(Self { at: at.to_owned(), vfs, ended, device, snapdir })
     }
 
     /// Where it was mounted first.
@@ -288,12 +315,8 @@ impl FuseMount {
     /// use only.
     #[must_use]
     pub fn places(&self, table: &MountTable) -> Vec<(usize, PathBuf)> {
-        match &self.device {
-            // The kernel may have given the number of one that has ended to another.
-            _ if self.ended.is_wished() => Vec::new(),
-            Some(device) => table.places(device),
-            None => vec![(0, self.at.clone())],
-        }
+        // The kernel may have given the number of one that has ended to another.
+        if self.ended.is_wished() { Vec::new() } else { table.places(&self.device) }
     }
 
     /// Mounts what is mounted already at another place, too, and says where that is without links.
@@ -302,17 +325,11 @@ impl FuseMount {
     /// # Errors
     /// `Kind::Permission`; `Kind::Busy` if something else hides it everywhere; a [`FuseError`].
     pub async fn also_at(&self, at: &Path, options: &MountOptions) -> Result<PathBuf> {
-        let (at, options, device) = (at.to_owned(), options.clone(), self.device.clone());
         let places = self.places(&MountTable::read()?);
-        cenote_rt::blocking(move || {
-            let at = place::resolve(&at)?;
-            let seen = places.iter().find(|(_, place)| place::device(place) == device);
-            let hidden = || Error::new(Kind::Busy, FuseError::Hidden { at: at.clone() });
-            let (_, from) = seen.ok_or_else(hidden)?;
-            place::bind(from, &at, &options)?;
-            Ok(at)
-        })
-        .await?
+        let mut fields = vec![self.device.clone(), connection::flags(options)];
+        fields.extend(places.iter().map(|(_, place)| place.as_os_str().as_bytes().to_vec()));
+        let (answer, _) = helper::work(Operation::Bind, at, fields, None).await?;
+        Ok(helper::path_of(&answer, 0))
     }
 
     /// Takes properties over that were changed.
@@ -339,27 +356,21 @@ impl FuseMount {
     /// # Errors
     /// `Kind::Busy` if it is in use, and not to be detached, or if something else hides it there.
     pub async fn unmount(&self, at: &Path, how: Unmount) -> Result<()> {
-        let (place, device) = (at.to_owned(), self.device.clone());
-        let unmounted = cenote_rt::blocking(move || {
-            let seen = place::device(&place);
-            if seen.is_some() && device.is_some() && seen != device {
-                // The kernel would unmount that.
-                return Err(Error::new(Kind::Busy, FuseError::Hidden { at: place }));
-            }
-            place::detach(&place, how == Unmount::Detach)
-        });
+        let first = if how == Unmount::Detach { Unmount::Detach } else { Unmount::Plain };
         let is_hidden = |error: &Error| matches!(error.cause(), Some(FuseError::Hidden { .. }));
-        match unmounted.await? {
+        match connection::unmount(at, &self.device, first).await {
             Err(error)
                 if how == Unmount::Force && error.kind() == Kind::Busy && !is_hidden(&error) => {}
             done => return done,
         }
         // What programs have written into memory that they share with files is still on its way.
-        let files = at.to_owned();
-        let flushed = cenote_rt::blocking(move || place::flush(&files));
+        let flushed = helper::work(Operation::Flush, at, Vec::new(), None);
         cenote_rt::until(FLUSH_PATIENCE, flushed).await;
-        let at = at.to_owned();
-        cenote_rt::blocking(move || place::cut_off(&at)).await?
+        let device = self.device.clone();
+        let aborted = cenote_rt::blocking(move || guard::abort_now(&device)).await?;
+        // Without the kernel's control files unmounting with force is what aborts it.
+        let how = if aborted { Unmount::Detach } else { Unmount::Force };
+        connection::unmount(at, &self.device, how).await
     }
 
     /// Closes snapshots that were looked at below `.zfs` and that nobody reads just now: for who is
@@ -381,8 +392,7 @@ impl FuseMount {
     /// `Kind::Permission` for who is not root; `Kind::Busy` if somebody has a file open for writing
     /// that could not be written any more.
     pub async fn remount(&self, at: &Path, options: &MountOptions) -> Result<()> {
-        let (at, wanted) = (at.to_owned(), options.clone());
-        cenote_rt::blocking(move || place::remount(&at, &wanted)).await??;
+        helper::work(Operation::Remount, at, vec![connection::flags(options)], None).await?;
         self.set(options);
         Ok(())
     }
@@ -407,8 +417,41 @@ impl FuseMount {
 /// # Errors
 /// A [`FuseError`]; `Kind::NotFound` if there is no such place.
 pub async fn detach_dead(at: &Path) -> Result<bool> {
-    let at = at.to_owned();
-    cenote_rt::blocking(move || place::detach_dead(&place::resolve(&at)?)).await?
+    Ok(resolve(at).await?.1)
+}
+
+/// Makes the folder of a mount point, and those above it. A dead mount there is detached.
+///
+/// # Errors
+/// [`FuseError::Create`]; [`FuseError::NotEmpty`] if it `must_be_empty` and is not; others of
+/// [`FuseError`].
+pub async fn make_room(at: &Path, must_be_empty: bool) -> Result<()> {
+    let wish = u8::from(must_be_empty).to_string().into_bytes();
+    helper::work(Operation::MakeRoom, at, vec![wish], None).await.map(drop)
+}
+
+/// Removes the folder of a mount point if there is nothing in it.
+///
+/// # Errors
+/// [`FuseError::Worker`]
+pub async fn remove_folder(at: &Path) -> Result<()> {
+    helper::work(Operation::RemoveFolder, at, Vec::new(), None).await.map(drop)
+}
+
+/// Resolves a mount point, and detaches what is dead there. Returns the path, and whether a file
+/// system of ours is there that answers.
+async fn resolve(at: &Path) -> Result<(PathBuf, bool)> {
+    let (answer, _) = helper::work(Operation::Clear, at, Vec::new(), None).await?;
+    Ok((helper::path_of(&answer, 0), answer.get(1).is_some_and(|word| word == b"1")))
+}
+
+fn refused(at: &Path, error: std::io::Error) -> Error {
+    let kind = match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Kind::Permission,
+        std::io::ErrorKind::NotFound => Kind::NotFound,
+        _ => Kind::Io,
+    };
+    Error::new(kind, FuseError::Refused { at: at.to_owned(), error })
 }
 
 /// The options that the kernel is given.
@@ -417,29 +460,30 @@ fn given(mount: &Mount, options: &MountOptions) -> MountOptions {
     MountOptions { is_read_only, ..options.clone() }.permitted()
 }
 
-fn config(mount: &Mount, options: &MountOptions) -> Result<Config> {
+/// Whether everybody may use the mount.
+fn is_for_all(options: &MountOptions) -> Result<bool> {
     let is_root = rustix::process::geteuid().is_root();
     let allow_other = options.allow_other.unwrap_or(is_root);
     if options.is_writeback && !allow_other {
         return Err(Error::new(Kind::Invalid, FuseError::Writeback));
     }
-    let given = given(mount, options);
-    let choose = |is_off, off, on| if is_off { off } else { on };
+    Ok(allow_other)
+}
+
+/// Begins to answer what comes over a connection.
+fn begin_session(
+    adapter: Adapter,
+    channel: OwnedFd,
+    is_for_all: bool,
+    lookout: &Lookout,
+) -> std::io::Result<BackgroundSession> {
     let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(mount.name().to_owned()),
-        // fuser gives the subtype to the kernel only in this form.
-        MountOption::CUSTOM(format!("subtype={}", place::SUBTYPE)),
-        MountOption::DefaultPermissions,
-        choose(given.is_read_only, MountOption::RO, MountOption::RW),
-        choose(given.nosuid, MountOption::NoSuid, MountOption::Suid),
-        choose(given.nodev, MountOption::NoDev, MountOption::Dev),
-        choose(given.noexec, MountOption::NoExec, MountOption::Exec),
-    ];
-    config.acl = if allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.acl = if is_for_all { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(THREADS);
     config.clone_fd = true;
-    Ok(config)
+    let session = Session::from_fd(adapter, channel, config.acl, config)?;
+    lookout.watch(session.as_fd().try_clone_to_owned()?);
+    session.spawn()
 }
 
 #[cfg(test)]

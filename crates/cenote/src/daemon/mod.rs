@@ -160,6 +160,7 @@ fn detach() {
 fn serve(place: &Place) -> std::io::Result<()> {
     let failed = |error: cenote_rt::Error| std::io::Error::other(error.to_string());
     place.make()?;
+    place.become_own();
     // LOCK: held as long as the process lives, and let go of by the kernel when it is killed.
     let mut lock = File::options().create(true).truncate(false).write(true).open(place.lock())?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)

@@ -19,7 +19,7 @@ use cenote_fs::Mount;
 use cenote_pool::DatasetKind;
 use cenote_pool::engine::Engine;
 use cenote_rt::{AsyncMutex, Kind};
-use cenote_serve::fuse::{FuseMount, MountOptions, MountTable, Unmount};
+use cenote_serve::fuse::{self, FuseMount, MountOptions, MountTable, Unmount};
 
 use super::log;
 use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Wanted};
@@ -303,8 +303,7 @@ impl Mounts {
             folders.extend((mounted.wanted.is_by_default && at == mounted.place).then_some(at));
         }
         for folder in folders {
-            // What is not empty was somebody's before.
-            let _ = std::fs::remove_dir(folder);
+            let _ = fuse::remove_folder(&folder).await;
         }
         Ok(())
     }
@@ -464,9 +463,12 @@ impl Mounts {
         let cannot = |why: String| Exit::NotMounted(format!("cannot mount '{dataset}': {why}"));
         wanted.make_room(place).await?;
         // Somebody has it elsewhere, and keeps it.
-        let table = MountTable::read()?;
-        let is_there = |mounted: &Mounted| !mounted.fuse.places(&table).is_empty();
-        if let Some(mounted) = self.mounted(wanted.object).filter(is_there)
+        let before = self.mounted(wanted.object);
+        let table = before.as_ref().map(|_| MountTable::read()).transpose()?;
+        let is_there = |mounted: &Mounted| {
+            table.as_ref().is_some_and(|table| !mounted.fuse.places(table).is_empty())
+        };
+        if let Some(mounted) = before.filter(is_there)
             && let Some(place) = self.also_at(&mounted, place, options).await?
         {
             mounted.fuse.set(options);

@@ -11,7 +11,8 @@
 //! `$XDG_STATE_HOME` is `~/.local/state` where it is not set.
 
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use cenote_cli::environment;
 
@@ -30,6 +31,9 @@ pub(super) struct Place {
     pub(super) nbd_verifies: bool,
 }
 
+/// The environment of a command is the caller's, and does not tell the daemon's place.
+static OWN: OnceLock<Place> = OnceLock::new();
+
 impl Place {
     /// As the environment says; none if it says nothing and there is no home.
     pub(super) fn of_environment() -> Option<Self> {
@@ -44,6 +48,17 @@ impl Place {
         Some(Self { state, socket, nbd_listen, nbd_certificates, nbd_verifies })
     }
 
+    /// The place of this process, if it is a daemon.
+    pub(super) fn own() -> Option<&'static Self> {
+        OWN.get()
+    }
+
+    /// Makes this the place of this process, which is a daemon.
+    pub(super) fn become_own(&self) {
+        // A process is one daemon at most.
+        let _ = OWN.set(self.clone());
+    }
+
     /// Makes the folder of the state. Others may reach the socket in it, and are told apart there.
     pub(super) fn make(&self) -> std::io::Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.state)
@@ -52,6 +67,14 @@ impl Place {
     /// The pools that were in use.
     pub(super) fn pools(&self) -> PathBuf {
         environment::cache_file(&self.state)
+    }
+
+    /// Which of the paths that the daemon opens lies at or below a folder.
+    pub(super) fn kept_within(&self, folder: &Path) -> Option<&Path> {
+        [&self.state, &self.socket]
+            .into_iter()
+            .map(PathBuf::as_path)
+            .find(|kept| std::path::absolute(kept).is_ok_and(|kept| kept.starts_with(folder)))
     }
 
     /// Where volumes are served.

@@ -7,8 +7,9 @@ use cenote_cli::{CommandResult, Exit};
 use cenote_pool::engine::Engine;
 use cenote_pool::props::{PropValue, Source, dataset_property};
 use cenote_pool::{Dataset, DatasetKind};
-use cenote_rt::Kind;
-use cenote_serve::fuse::{self, MountOptions};
+use cenote_serve::fuse::{self, FuseError, MountOptions};
+
+use super::place::Place as DaemonPlace;
 
 /// `canmount`: not mounted at all, or with all others.
 pub(super) const CANMOUNT_OFF: u64 = 0;
@@ -105,21 +106,22 @@ impl Wanted {
     /// Makes a folder to mount it at, and sees that it hides nothing that it must not.
     pub(super) async fn make_room(&self, place: &Path) -> CommandResult {
         let (dataset, at) = (&self.dataset, place.display());
-        // What a daemon that was killed left there answers nobody.
-        if let Err(error) = fuse::detach_dead(place).await
-            && error.kind() != Kind::NotFound
-        {
-            return Err(Exit::NotMounted(format!("cannot mount '{dataset}': {error}")));
+        // No thread of the daemon may enter a mount of its own, and what it remembers is there.
+        if let Some(kept) = DaemonPlace::own().and_then(|own| own.kept_within(place)) {
+            let kept = kept.display();
+            let why = format!("the daemon keeps its state in it, at '{kept}'");
+            return Err(Exit::NotMounted(format!("cannot mount '{dataset}': {why}")));
         }
-        std::fs::create_dir_all(place).map_err(|error| {
-            let why = words(&error);
-            Exit::NotMounted(format!("cannot mount '{at}': failed to create mountpoint: {why}"))
-        })?;
-        let is_empty = || std::fs::read_dir(place).is_ok_and(|mut found| found.next().is_none());
-        if !self.is_overlay && !is_empty() {
-            return Err(Exit::NotMounted(format!("cannot mount '{at}': directory is not empty")));
-        }
-        Ok(())
+        let Err(error) = fuse::make_room(place, !self.is_overlay).await else { return Ok(()) };
+        Err(Exit::NotMounted(match error.cause() {
+            Some(FuseError::Create { error, .. }) => {
+                format!("cannot mount '{at}': failed to create mountpoint: {}", words(error))
+            }
+            Some(FuseError::NotEmpty { .. }) => {
+                format!("cannot mount '{at}': directory is not empty")
+            }
+            _ => format!("cannot mount '{dataset}': {error}"),
+        }))
     }
 
     /// Whether what was mounted so stays where it is. A name moves nothing that properties do not

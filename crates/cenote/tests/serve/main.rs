@@ -6,6 +6,7 @@
 mod allow;
 mod created;
 mod daemon;
+mod deaths;
 mod exports;
 mod fuse;
 mod mounts;

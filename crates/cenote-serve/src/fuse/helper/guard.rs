@@ -1,0 +1,236 @@
+//! The guard: aborts the FUSE connections of a server that died.
+//!
+//! A process that was killed has ended when all its threads have, and a thread that waits for a
+//! FUSE request which its own process had read waits for good. The guard looks at the server from
+//! outside: once its first thread is gone, or it dumps core, nobody will answer any more, and the
+//! connections are aborted through the kernel's control files. Each request then ends with an
+//! error, the threads end, and the mounts are dead mounts as after any other death of a server.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::process::Child;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+use super::{GUARD, ignore_signals, start};
+use crate::fuse::table::MountTable;
+
+/// Where the kernel shows the connections, one folder each.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+/// Type of the file system there (`FUSE_CTL_SUPER_MAGIC`).
+const FUSECTL: u64 = 0x6573_5543;
+/// Between two looks at the server.
+const LOOK_SECONDS: i64 = 1;
+
+/// The server's side.
+struct State {
+    /// The guard, and the pipe to it.
+    process: Option<(Child, OwnedFd)>,
+    /// Numbers of the devices of all connections.
+    known: BTreeSet<Vec<u8>>,
+}
+
+/// LOCK: held while a line is written to the pipe, which the guard reads at once.
+static STATE: Mutex<State> = Mutex::new(State { process: None, known: BTreeSet::new() });
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the guard before it is needed.
+///
+/// # Errors
+/// Those of starting a process.
+pub(in crate::fuse) fn prepare() -> std::io::Result<()> {
+    state().ensure()
+}
+
+/// Has the guard abort the connection with that number (`MAJOR:MINOR`) if this process dies.
+///
+/// # Errors
+/// Those of starting a process.
+pub(in crate::fuse) fn watch(device: &[u8]) -> std::io::Result<()> {
+    let mut state = state();
+    state.known.insert(device.to_vec());
+    state.tell(b'+', device)
+}
+
+/// The connection has ended: its number may become another's.
+pub(in crate::fuse) fn forget(device: &[u8]) {
+    let mut state = state();
+    state.known.remove(device);
+    // A guard that is started later is told of the others only.
+    let _ = state.tell(b'-', device);
+}
+
+impl State {
+    /// Starts the guard if none runs, and tells it of all connections.
+    fn ensure(&mut self) -> std::io::Result<()> {
+        if let Some((child, _)) = &mut self.process
+            && matches!(child.try_wait(), Ok(None))
+        {
+            return Ok(());
+        }
+        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let pid = std::process::id().to_string();
+        let child = start(&[GUARD, &pid], reader)?;
+        self.process = Some((child, writer));
+        for device in self.known.clone() {
+            self.write(b'+', &device)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, sign: u8, device: &[u8]) -> std::io::Result<()> {
+        self.ensure()?;
+        match self.write(sign, device) {
+            // Somebody has killed it just now.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+                self.process = None;
+                self.ensure()
+            }
+            told => told,
+        }
+    }
+
+    /// One line, which is short enough for a pipe to take it whole.
+    fn write(&self, sign: u8, device: &[u8]) -> std::io::Result<()> {
+        let Some((_, pipe)) = &self.process else { return Ok(()) };
+        let line = [&[sign], device, b"\n"].concat();
+        rustix::io::write(pipe, &line).map(drop).map_err(Into::into)
+    }
+}
+
+/// Watches the server until its end, as the guard.
+pub(super) fn run(server: &OsStr) {
+    ignore_signals();
+    let Some(connections) = connections() else { return drain() };
+    let status = Path::new("/proc").join(server).join("status");
+    let (mut known, mut text) = (BTreeSet::new(), Vec::new());
+    let stdin = std::io::stdin();
+    loop {
+        let mut watched = [PollFd::new(&stdin, PollFlags::IN)];
+        let look = Timespec { tv_sec: LOOK_SECONDS, tv_nsec: 0 };
+        let is_told = !matches!(poll(&mut watched, Some(&look)), Ok(0));
+        if is_told {
+            let mut piece = [0; 4096];
+            match rustix::io::read(stdin.as_fd(), &mut piece) {
+                Ok(0) => break,
+                Ok(len) => {
+                    text.extend_from_slice(piece.get(..len).unwrap_or_default());
+                    take_lines(&mut text, &mut known);
+                }
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(_) => break,
+            }
+        } else if is_dead(&status) {
+            break;
+        }
+    }
+    abort(&connections, &known);
+}
+
+/// Where the control files cannot be reached there is nothing to be done.
+fn drain() {
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+}
+
+fn take_lines(text: &mut Vec<u8>, known: &mut BTreeSet<Vec<u8>>) {
+    while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+        let line: Vec<u8> = text.drain(..=end).collect();
+        match line.split_first() {
+            Some((b'+', device)) => {
+                known.insert(device.trim_ascii_end().to_vec());
+            }
+            Some((b'-', device)) => {
+                known.remove(device.trim_ascii_end());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether nobody answers for the process any more: its first thread has ended, or it dumps core.
+fn is_dead(status: &Path) -> bool {
+    let Ok(text) = std::fs::read_to_string(status) else { return true };
+    text.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().take(2).collect();
+        matches!(words[..], ["State:", "Z" | "X"] | ["CoreDumping:", "1"])
+    })
+}
+
+/// Aborts connections. A number that has become another file system's is left alone.
+fn abort(connections: &OwnedFd, known: &BTreeSet<Vec<u8>>) {
+    let table = MountTable::read().ok();
+    for device in known {
+        let seen = table.as_ref().and_then(|table| table.of_device(device));
+        if seen.is_none_or(|seen| seen.is_ours()) {
+            let _ = abort_one(connections, device);
+        }
+    }
+}
+
+/// Aborts a connection, whose folder is named by the number of its device in one piece.
+fn abort_one(connections: &OwnedFd, device: &[u8]) -> std::io::Result<()> {
+    let number = connection_number(device)
+        .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
+    let path = format!("{number}/abort");
+    let file = openat(connections, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, b"1")?;
+    Ok(())
+}
+
+fn connection_number(device: &[u8]) -> Option<u64> {
+    let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
+    Some(major.parse::<u64>().ok()? << 20 | minor.parse::<u64>().ok()?)
+}
+
+/// The folder of the connections: where it is mounted, or for root from the kernel directly.
+fn connections() -> Option<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
+    let mounted = openat(CWD, CONNECTIONS, flags, Mode::empty()).ok().filter(|folder| {
+        rustix::fs::fstatfs(folder).is_ok_and(|found| found.f_type as u64 == FUSECTL)
+    });
+    let detached = || {
+        let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
+        fsconfig_create(&context).ok()?;
+        fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).ok()
+    };
+    mounted.or_else(detached)
+}
+
+/// Aborts a connection of this process from here: everybody who uses it gets errors from now on.
+/// Returns false where the control files cannot be reached.
+pub(in crate::fuse) fn abort_now(device: &[u8]) -> bool {
+    connections().is_some_and(|connections| abort_one(&connections, device).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_taken_whole() {
+        let (mut text, mut known) = (b"+0:45\n+0:46\n-0:45\n+0:4".to_vec(), BTreeSet::new());
+        take_lines(&mut text, &mut known);
+        assert_eq!(known, [b"0:46".to_vec()].into());
+        text.extend_from_slice(b"7\n");
+        take_lines(&mut text, &mut known);
+        assert_eq!(known.len(), 2);
+        assert_eq!(connection_number(b"0:45"), Some(45));
+        assert_eq!(connection_number(b"1:2"), Some(1 << 20 | 2));
+        assert_eq!(connection_number(b"x"), None);
+    }
+
+    #[test]
+    fn a_process_that_lives_is_not_dead() {
+        assert!(!is_dead(Path::new("/proc/self/status")));
+        assert!(is_dead(Path::new("/proc/self/no-such-status")));
+    }
+}

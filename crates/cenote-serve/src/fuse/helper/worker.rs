@@ -1,0 +1,103 @@
+//! The path worker's side: one operation after the other, until its socket ends.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::{Answer, Operation, PathError, Step, encode, ignore_signals, receive, send};
+use crate::fuse::{Unmount, place};
+
+/// Answers operations until the server closes the socket, which is the standard input.
+pub(super) fn run() {
+    ignore_signals();
+    let stdin = std::io::stdin();
+    while let Ok(Some((message, fd))) = receive(stdin.as_fd()) {
+        let (mut answer, reply) = match act(&message, fd) {
+            Ok((fields, fd)) => (Ok((fields, None)), fd),
+            Err(error) => (Err(error), None),
+        };
+        if let Ok((fields, _)) = &mut answer
+            && fields.is_empty()
+        {
+            fields.push(Vec::new());
+        }
+        // A descriptor is closed here as soon as it is handed over: a connection must not be kept
+        // by a process that does not serve it.
+        if send(stdin.as_fd(), &encode(&answer), reply.as_ref().map(AsFd::as_fd)).is_err() {
+            return;
+        }
+    }
+}
+
+fn act(message: &[u8], fd: Option<OwnedFd>) -> Result<Answer, PathError> {
+    let unknown = PathError::of(Step::Worker, Errno::PROTO);
+    let (operation, rest) = message.split_first().ok_or(unknown)?;
+    let operation = Operation::of(*operation).ok_or(unknown)?;
+    let fields: Vec<&[u8]> = rest.split(|byte| *byte == 0).collect();
+    let path =
+        |index: usize| Path::new(OsStr::from_bytes(fields.get(index).copied().unwrap_or_default()));
+    let at = path(0);
+    let word = |index: usize| fields.get(index).copied().unwrap_or_default();
+    let text = |index: usize| std::str::from_utf8(word(index)).unwrap_or_default();
+    let flags = |index: usize| MountFlags::from_bits_retain(text(index).parse().unwrap_or(0));
+    let of_path = |path: &Path| path.as_os_str().as_bytes().to_vec();
+    let done = || Ok((Vec::new(), None));
+    match operation {
+        Operation::Clear => {
+            let (at, is_ours) = place::clear(at)?;
+            Ok((vec![of_path(&at), u8::from(is_ours).to_string().into_bytes()], None))
+        }
+        Operation::MakeRoom => place::make_room(at, text(1) == "1").and_then(|()| done()),
+        Operation::Attach => place::attach(fd.ok_or(unknown)?, at).and_then(|()| done()),
+        Operation::MountUnprivileged => Ok((Vec::new(), Some(mount_unprivileged(at, text(1))?))),
+        Operation::Unmount => {
+            let how = match text(2) {
+                "force" => Unmount::Force,
+                "detach" => Unmount::Detach,
+                _ => Unmount::Plain,
+            };
+            place::unmount_device(at, word(1), how).and_then(|()| done())
+        }
+        Operation::Bind => {
+            let from: Vec<&Path> = (3..fields.len()).map(path).collect();
+            Ok((vec![of_path(&place::bind(&from, word(1), at, flags(2))?)], None))
+        }
+        Operation::Remount => place::remount(at, flags(1)).and_then(|()| done()),
+        Operation::Flush => {
+            place::flush(at);
+            done()
+        }
+        Operation::RemoveFolder => {
+            // A folder that is not empty was somebody's before.
+            let _ = std::fs::remove_dir(at);
+            done()
+        }
+    }
+}
+
+/// Has `fusermount3` mount, which may where this process may not. Returns the descriptor of the
+/// connection, which that program sends over a socket.
+fn mount_unprivileged(at: &Path, options: &str) -> Result<OwnedFd, PathError> {
+    let failed = |error: std::io::Error| PathError::new(Step::Attach, &error);
+    let (socket, other) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .map_err(|errno| PathError::of(Step::Attach, errno))?;
+    let mut command = Command::new("fusermount3");
+    command.arg("-o").arg(options).arg("--").arg(at).env("_FUSE_COMMFD", "0");
+    let mut child =
+        command.stdin(other).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(failed)?;
+    drop(command);
+    let received = receive(socket.as_fd());
+    let status = child.wait().map_err(failed)?;
+    match received.map_err(failed)? {
+        Some((_, Some(fd))) if status.success() => Ok(fd),
+        // It says why on its standard error only, for people; permission is what it mostly is.
+        _ => Err(PathError::of(Step::Attach, Errno::PERM)),
+    }
+}

@@ -1,0 +1,127 @@
+//! Daemons that are killed or that lack threads and memory: the process is gone within seconds, and
+//! the next one mounts everything.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::daemon::{House, has_fuse};
+
+/// How long a process that was killed may take to end.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Daemons that are killed while they mount: 6, or 60 with `CENOTE_TEST_ALL`.
+fn kills() -> u64 {
+    if std::env::var_os("CENOTE_TEST_ALL").is_some() { 60 } else { 6 }
+}
+
+/// The daemon that holds the lock of the folder of state now; none if it has not got so far.
+fn pid(house: &House) -> Option<i32> {
+    let text = std::fs::read_to_string(house.path("state/daemon.lock")).ok()?;
+    let pid = text.trim().parse().ok()?;
+    Path::new(&format!("/proc/{pid}")).exists().then_some(pid)
+}
+
+/// Kills a daemon that may be anywhere, and waits until all of it is gone.
+fn kill(house: &House) {
+    let Some(pid) = pid(house) else { return };
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+    let begin = Instant::now();
+    while Path::new(&format!("/proc/{pid}")).exists() {
+        assert!(begin.elapsed() < SOON, "process {pid} does not end: {}", stacks(pid));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Where the threads of a process are in the kernel.
+fn stacks(pid: i32) -> String {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return String::new() };
+    let stack = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stack")).ok();
+    tasks.filter_map(|task| stack(task.ok()?)).collect::<Vec<_>>().join("\n")
+}
+
+/// A number below `end` from a seed, spread evenly enough.
+fn spread(seed: u64, end: u64) -> u64 {
+    (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % end
+}
+
+#[test]
+fn a_daemon_killed_while_it_mounts_is_gone_and_the_next_mounts_everything() {
+    if !has_fuse() {
+        return;
+    }
+    const FILESYSTEMS: usize = 24;
+    let house = House::new("deaths");
+    house.create(&house.text("mnt"));
+    house.run("zfs create t/a");
+    house.run("zfs create t/a/b");
+    for number in 0..FILESYSTEMS {
+        let parent = ["t", "t/a", "t/a/b"][number % 3];
+        house.run(&format!("zfs create {parent}/f{number}"));
+    }
+    house.kill();
+    for seed in 0..kills() {
+        let mut starting: Vec<_> = vec![house.command(&["daemon", "start"]).spawn().unwrap()];
+        std::thread::sleep(Duration::from_millis(20 + spread(seed, 600)));
+        kill(&house);
+        starting.iter_mut().for_each(|child| drop(child.wait()));
+        kill(&house);
+    }
+    let begin = Instant::now();
+    let mounted = house.run("zfs list -H -o name,mounted");
+    assert!(begin.elapsed() < Duration::from_secs(30), "took {:?}", begin.elapsed());
+    assert_eq!(mounted.lines().filter(|line| line.ends_with("yes")).count(), FILESYSTEMS + 3);
+    assert!(mounted.lines().all(|line| line.ends_with("yes")), "{mounted}");
+    std::fs::write(house.path("mnt/a/b/f2/file"), b"here").unwrap();
+    house.run("zpool export t");
+    let left = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!left.contains(&house.text("mnt")), "{left}");
+}
+
+/// A pool on a file in another pool's mount makes the daemon its own client: its threads wait for
+/// its own mount whenever they read or write that device.
+#[test]
+fn a_daemon_that_waits_for_its_own_mount_ends_when_it_is_killed() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("own-client");
+    house.create(&house.text("mnt"));
+    let (device, at) = (house.text("mnt/device"), house.text("inner"));
+    std::fs::File::create(&device).unwrap().set_len(128 << 20).unwrap();
+    house.run(&format!("zpool create -m {at} u {device}"));
+    for seed in 0..kills().min(12) {
+        let script = "i=0; while echo $i > $0/f$((i % 50)) && sync $0/f$((i % 50)); do \
+                      i=$((i+1)); done 2>/dev/null";
+        let kept = house.path("inner").join(format!("kept{seed}"));
+        let mut file = std::fs::File::create(&kept).unwrap();
+        file.write_all(b"kept").and_then(|()| file.sync_all()).unwrap();
+        drop(file);
+        let mut writer = Command::new("sh").args(["-c", script, &at]).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(100 + spread(seed, 300)));
+        kill(&house);
+        writer.wait().unwrap();
+        assert_eq!(house.run("zpool list -H -o name"), "t\nu\n");
+        assert_eq!(std::fs::read(&kept).unwrap(), b"kept");
+    }
+    house.run("zpool export u");
+    house.run("zpool export t");
+}
+
+#[test]
+fn the_folder_of_the_daemons_state_is_not_hidden_by_its_own_mounts() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("own-state");
+    house.create(&house.text("mnt"));
+    house.run("zfs create -o canmount=noauto t/a");
+    house.run(&format!("zfs set mountpoint={} t/a", house.text("state")));
+    let (status, said) = house.fails("zfs mount t/a");
+    assert_eq!(status, 1);
+    assert!(said.contains("cannot mount 't/a': the daemon keeps its state in it"), "{said}");
+    house.run("zpool export t");
+}
