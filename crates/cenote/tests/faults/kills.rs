@@ -3,6 +3,7 @@
 use cenote_testkit::rng;
 
 use crate::layout::{Layout, each};
+use crate::leaves::layouts;
 use crate::load::Load;
 use crate::site::{Site, pause};
 
@@ -27,4 +28,40 @@ fn a_killed_daemon_loses_nothing() {
     let few = [Layout::Mirror];
     let layouts = if rng::wants_all() { Layout::ALL.to_vec() } else { few.to_vec() };
     each(&layouts, 20..20 + rng::cases(1, 4), killed);
+}
+
+/// The daemon is killed while a leaf is away. The leaf is back before the next daemon starts, or
+/// only after that: either way nothing is read from it that it missed.
+fn killed_with_a_leaf_away(layout: Layout, seed: u64) {
+    let mut rng = rng::seeded("killed_with_a_leaf_away", seed);
+    let Some(site) = Site::new("away", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    pause(600);
+    let leaf = rng.below(layout.data_leaves() as u64) as usize;
+    site.layer.take_away(leaf);
+    pause(300 + rng.below(1500));
+    site.kill();
+    let written = load.stop(&site);
+    println!("{layout:?}: {}", written.told());
+    let is_back_early = seed.is_multiple_of(2);
+    if is_back_early {
+        site.layer.heal_all();
+    }
+    site.start();
+    site.forgive_log_ends();
+    site.check(&written, "after a kill");
+    if !is_back_early {
+        site.layer.heal_all();
+        let path = site.layer.leaf(leaf).to_str().unwrap().to_owned();
+        site.run(&format!("zpool online t {path}"));
+        site.check(&written, "with all leaves");
+    }
+    site.check_counts(&[], "with all leaves");
+    site.check_files("with all leaves");
+    site.judge(false);
+}
+
+#[test]
+fn a_daemon_killed_with_a_leaf_away_reads_nothing_stale() {
+    each(&layouts(&[]), 24..24 + rng::cases(0, 4), killed_with_a_leaf_away);
 }

@@ -1,5 +1,7 @@
 //! Leaves that fail within the redundancy of the layout: nobody notices but the administrator.
 
+use std::time::Duration;
+
 use cenote_testkit::faultfs::{Fault, Op};
 use cenote_testkit::rng::{self, Rng};
 
@@ -54,7 +56,7 @@ fn one_leaf_fails(layout: Layout, seed: u64, faults: &[Fault]) {
 
 #[test]
 fn one_leaf_with_write_errors() {
-    each(&layouts(&[Layout::Raidz1]), 1..1 + rng::cases(1, 2), |layout, seed| {
+    each(&layouts(&[]), 1..1 + rng::cases(1, 2), |layout, seed| {
         one_leaf_fails(layout, seed, &[Fault::all(Op::Write).every(3)]);
     });
 }
@@ -127,4 +129,64 @@ fn leaves_in_rotation(layout: Layout, seed: u64) {
 fn leaves_fail_one_after_the_other() {
     // RAID-Z with one parity column stops for good when two leaves lack a block.
     each(&layouts(&[Layout::Raidz2]), 5..5 + rng::cases(1, 2), leaves_in_rotation);
+}
+
+/// A leaf comes back with bytes that are older than the moment at which it went, as a disk image
+/// does that was restored from a snapshot. Only that leaf may count checksum errors.
+fn a_leaf_comes_back_older(layout: Layout, seed: u64) {
+    let mut rng = rng::seeded("a_leaf_comes_back_older", seed);
+    let Some(site) = Site::new("older", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    pause(500);
+    let leaf = any_leaf(&mut rng, layout);
+    site.layer.remember(leaf);
+    pause(900);
+    site.layer.take_away(leaf);
+    pause(700);
+    site.layer.recall(leaf);
+    recover(&site);
+    pause(300);
+    let written = load.stop(&site);
+    println!("{layout:?}: {}", written.told());
+    site.check(&written, "after it came back");
+    site.check_counts(&[leaf], "after it came back");
+    site.check_files("after it came back");
+    site.kill();
+    site.start();
+    site.check(&written, "after a kill");
+    site.check_files("after a kill");
+    site.judge(false);
+}
+
+#[test]
+fn a_leaf_that_was_restored_from_a_snapshot_is_repaired() {
+    each(&layouts(&[]), 6..6 + rng::cases(0, 2), a_leaf_comes_back_older);
+}
+
+/// A slow leaf and one that fails for moments: nobody loses anything.
+fn slow_and_flickering(layout: Layout, seed: u64) {
+    let mut rng = rng::seeded("slow_and_flickering", seed);
+    let Some(site) = Site::new("slow", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    let leaf = any_leaf(&mut rng, layout);
+    site.layer.slow_down(leaf, Duration::from_millis(20));
+    pause(500);
+    for op in [Op::Read, Op::Write, Op::Flush] {
+        let fault = Fault::all(op).lasting(Duration::from_millis(50 + rng.below(300)));
+        site.layer.inject(leaf, fault);
+        pause(400);
+    }
+    site.status();
+    recover(&site);
+    let written = load.stop(&site);
+    println!("{layout:?}: {}", written.told());
+    site.check(&written, "after it was slow");
+    site.check_counts(&[], "after it was slow");
+    site.check_files("after it was slow");
+    site.judge(false);
+}
+
+#[test]
+fn a_slow_leaf_that_fails_for_moments_loses_nothing() {
+    each(&layouts(&[]), 7..7 + rng::cases(0, 2), slow_and_flickering);
 }
