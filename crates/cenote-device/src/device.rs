@@ -54,6 +54,15 @@ pub trait Device: Send + Sync + Debug {
     /// What is known of it.
     fn info(&self) -> &DeviceInfo;
 
+    /// Returns its size now, in bytes: less than in [`info`](Self::info) if it became shorter while
+    /// it was open.
+    ///
+    /// # Errors
+    /// `Kind::Io` with the path.
+    fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async { Ok(self.info().size) })
+    }
+
     /// Fills `buf` from `offset`.
     ///
     /// # Errors

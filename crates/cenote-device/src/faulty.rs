@@ -82,6 +82,8 @@ pub struct FaultyDevice {
     reads: Faults<Fault>,
     writes: Faults<WriteFault>,
     is_offline: AtomicBool,
+    /// Bytes of it that are left; everything behind them fails.
+    size: AtomicU64,
     read_count: AtomicU64,
     read_bytes: AtomicU64,
 }
@@ -90,6 +92,7 @@ impl FaultyDevice {
     /// `inner`, without faults so far.
     pub fn new(inner: Arc<dyn Device>, seed: u64) -> Self {
         Self {
+            size: AtomicU64::new(inner.info().size),
             inner,
             seed,
             reads: Faults::new(seed),
@@ -135,6 +138,17 @@ impl FaultyDevice {
         self.is_offline.store(is_offline, Ordering::SeqCst);
     }
 
+    /// Makes the device shorter while it is in use, or as long as it was: what lies behind `size`
+    /// bytes can be neither read nor written.
+    pub fn set_size(&self, size: u64) {
+        self.size.store(size, Ordering::SeqCst);
+    }
+
+    /// Whether an I/O reaches behind what is left of the device.
+    fn is_beyond(&self, offset: u64, len: u64) -> bool {
+        offset.saturating_add(len) > self.size.load(Ordering::SeqCst)
+    }
+
     /// Reads and bytes asked for so far.
     pub fn counts(&self) -> (u64, u64) {
         (self.read_count.load(Ordering::Relaxed), self.read_bytes.load(Ordering::Relaxed))
@@ -163,13 +177,20 @@ impl Device for FaultyDevice {
         self.inner.info()
     }
 
+    fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async {
+            if self.is_offline() { self.fail(0, 0) } else { Ok(self.size.load(Ordering::SeqCst)) }
+        })
+    }
+
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
         Box::pin(async move {
             let len = buf.len();
             self.read_count.fetch_add(1, Ordering::Relaxed);
             self.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
             let faults = self.reads.touching(offset, len as u64);
-            if self.is_offline() || faults.iter().any(|(_, fault)| *fault == Fault::Eio) {
+            let is_out = self.is_offline() || self.is_beyond(offset, len as u64);
+            if is_out || faults.iter().any(|(_, fault)| *fault == Fault::Eio) {
                 return self.fail(offset, len);
             }
             let mut buf = self.inner.read(offset, buf).await?;
@@ -186,7 +207,8 @@ impl Device for FaultyDevice {
             let len = parts.iter().map(|part| part.len()).sum();
             let faults = self.writes.touching(offset, len as u64);
             let has = |wanted| faults.iter().any(|(_, fault)| *fault == wanted);
-            if self.is_offline() || has(WriteFault::Eio) {
+            let is_out = self.is_offline() || self.is_beyond(offset, len as u64);
+            if is_out || has(WriteFault::Eio) {
                 return self.fail(offset, len);
             }
             if has(WriteFault::Lost) {

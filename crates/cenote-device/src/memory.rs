@@ -21,6 +21,11 @@ impl MemoryDevice {
         Self { info, bytes: RwLock::new(bytes) }
     }
 
+    /// Returns a copy of its bytes.
+    pub fn snapshot(&self) -> Vec<u8> {
+        self.bytes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Changes its bytes in place, whatever the device's own requests are: the size stays.
     pub fn edit(&self, change: impl FnOnce(&mut [u8])) {
         change(&mut self.bytes.write().unwrap_or_else(PoisonError::into_inner));

@@ -13,6 +13,7 @@ use cenote_ondisk::label;
 use cenote_rt::{Error, Result};
 
 use crate::draid::Draid;
+use crate::layout;
 use crate::leaf::{Leaf, LeafId};
 use crate::queue::Load;
 use crate::raidz::Raidz;
@@ -79,7 +80,7 @@ impl Tree {
             return Err(Error::corrupt(BuildError::NotARoot(root.kind.name())));
         }
         let mut builder = Builder { open, options, vdevs: Vec::new(), leaves: Vec::new() };
-        builder.add(root, None, 0);
+        builder.add(root, None, 0, 0);
         builder.link_spares();
         Ok((builder.vdevs, builder.leaves))
     }
@@ -119,12 +120,19 @@ struct Builder<'a, Open> {
 }
 
 impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
-    /// Adds `config` and what is below it; returns its index.
-    fn add(&mut self, config: &VdevConfig, parent: Option<usize>, ashift: u32) -> usize {
+    /// Adds `config` and what is below it; returns its index. `least_asize` is what it must hold for
+    /// its parent.
+    fn add(
+        &mut self,
+        config: &VdevConfig,
+        parent: Option<usize>,
+        ashift: u32,
+        least_asize: u64,
+    ) -> usize {
         // Everything below a top-level vdev has its ashift.
-        let ashift = match parent {
-            Some(0) => (config.top.ashift as u32).clamp(9, 16),
-            _ => ashift,
+        let (ashift, least_asize) = match parent {
+            Some(0) => ((config.top.ashift as u32).clamp(9, 16), layout::min_asize(config)),
+            _ => (ashift, least_asize),
         };
         let index = self.vdevs.len();
         let (kind, layout) = self.layout(config, ashift);
@@ -141,11 +149,13 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
             layout,
         });
         if let Some(leaf) = self.vdevs[index].leaf() {
+            self.leaves[leaf.0].least_asize = least_asize;
             let (state, aux) = self.leaf_state(config, leaf);
             self.vdevs[index].status.set((state, aux));
         }
+        let least_asize = layout::min_child_asize(config, least_asize);
         for child in &config.children {
-            let child = self.add(child, Some(index), ashift);
+            let child = self.add(child, Some(index), ashift, least_asize);
             self.vdevs[index].children.push(child);
         }
         index
@@ -223,6 +233,8 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
                 (VdevState::CantOpen, aux.unwrap_or(VdevAux::OpenFailed))
             }
             Some(size) if label::leaf_asize(size) == 0 => (VdevState::CantOpen, VdevAux::TooSmall),
+            // It became shorter. The labels at its end would now lie in the middle of its data.
+            Some(size) if !leaf.fits(size) => (VdevState::CantOpen, VdevAux::BadLabel),
             _ if config.leaf.degraded => (VdevState::Degraded, told),
             _ => (VdevState::Healthy, VdevAux::None),
         };

@@ -81,6 +81,9 @@ pub fn asize(
 pub fn min_child_asize(config: &VdevConfig, least: u64) -> u64 {
     let count = config.children.len().max(1) as u64;
     match &config.kind {
+        _ if least == 0 => 0,
+        // While an expansion runs, all that is stored may still lie on the other children.
+        VdevKind::RaidZ(raidz) if raidz.expanding && count > 1 => least.div_ceil(count - 1),
         VdevKind::RaidZ(_) => least.div_ceil(count),
         VdevKind::Draid(draid) => {
             let disks = count.saturating_sub(draid.nspares).max(1);
@@ -90,7 +93,8 @@ pub fn min_child_asize(config: &VdevConfig, least: u64) -> u64 {
     }
 }
 
-/// The least that a top-level vdev must hold when it is opened: all of its metaslabs.
+/// The least that a top-level vdev must hold when it is opened: all of its metaslabs. 0 if its
+/// config does not say how large it is.
 pub fn min_asize(config: &VdevConfig) -> u64 {
     let shift = config.top.metaslab_shift.min(63);
     config.top.asize >> shift << shift

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use cenote_device::Device;
+use cenote_ondisk::label;
 use cenote_rt::{AsyncMutex, Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore};
 
 use crate::IoClass;
@@ -120,6 +121,8 @@ pub(crate) enum Freshness {
 pub struct Leaf {
     pub(crate) guid: u64,
     pub(crate) path: String,
+    /// Bytes of data that its device must have room for; 0 where the config does not say.
+    pub(crate) least_asize: u64,
     /// Replaced when a device comes back; held for a copy.
     access: RwLock<Option<Arc<Access>>>,
     load: Arc<Load>,
@@ -148,6 +151,7 @@ impl Leaf {
         Self {
             guid,
             path,
+            least_asize: 0,
             access: RwLock::new(device.map(|device| Access::new(device, load))),
             load: Arc::clone(load),
             is_readable: AtomicBool::new(true),
@@ -169,6 +173,12 @@ impl Leaf {
     /// Path of its device; as the config has it if there is none.
     pub fn path(&self) -> &str {
         &self.path
+    }
+
+    /// Whether a device of `size` bytes has room for all that may lie on this leaf. On a shorter one
+    /// the labels at the end would be written over data.
+    pub(crate) fn fits(&self, size: u64) -> bool {
+        label::leaf_asize(size) >= self.least_asize.max(1)
     }
 
     /// Its device, if there is one.

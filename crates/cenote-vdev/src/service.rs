@@ -22,7 +22,7 @@ use cenote_device::Device;
 use cenote_ondisk::label::{self, LABEL_COUNT};
 use cenote_rt::{BufMut, Error, Kind, Result};
 
-use crate::leaf::LeafId;
+use crate::leaf::{Leaf, LeafId};
 use crate::state::{VdevAux, VdevState};
 use crate::tree::Tree;
 
@@ -39,7 +39,7 @@ pub enum ServiceError {
     /// It has no device, and none was given.
     #[error("leaf {0} has no device")]
     NoDevice(u64),
-    /// The device is smaller than any pool's.
+    /// The device has no room for what may lie on the leaf.
     #[error("device of {size} bytes for leaf {guid} is too small")]
     TooSmall {
         /// The leaf.
@@ -68,12 +68,19 @@ impl Tree {
         self.leaves().filter(|(_, leaf)| leaf.take_failed()).map(|(id, _)| id).collect()
     }
 
-    /// Whether the device of a leaf can be read, written and flushed: reads the boot environment of
-    /// each label and writes it back, until that works once.
-    pub async fn probe(&self, id: LeafId) -> bool {
-        match self.leaf(id).device() {
-            Some(device) => answers(&*device).await,
-            None => false,
+    /// Asks the device of a leaf whether it can be used: first for its size, then by reading the
+    /// boot environment of each label and writing it back, until that works once and can be flushed.
+    ///
+    /// # Errors
+    /// Why it cannot: [`VdevAux::BadLabel`] if the device became shorter than what lies on it,
+    /// [`VdevAux::ErrExceeded`] if it does not answer, or there is none.
+    pub async fn probe(&self, id: LeafId) -> std::result::Result<(), VdevAux> {
+        let leaf = self.leaf(id);
+        let device = leaf.device().ok_or(VdevAux::ErrExceeded)?;
+        match leaf.ask(&*device).await {
+            Ok(()) => Ok(()),
+            Err(ServiceError::TooSmall { .. }) => Err(VdevAux::BadLabel),
+            Err(_) => Err(VdevAux::ErrExceeded),
         }
     }
 
@@ -110,12 +117,8 @@ impl Tree {
         let Some(candidate) = device.clone().or_else(|| leaf.device()) else {
             return refuse(ServiceError::NoDevice(guid));
         };
-        let size = candidate.info().size;
-        if label::leaf_asize(size) == 0 {
-            return refuse(ServiceError::TooSmall { guid, size });
-        }
-        if !answers(&*candidate).await {
-            return refuse(ServiceError::Silent(guid));
+        if let Err(why) = leaf.ask(&*candidate).await {
+            return refuse(why);
         }
         if let Some(device) = device {
             leaf.set_device(device);
@@ -135,6 +138,21 @@ impl Tree {
                 leaf.clear_errors();
             }
         }
+    }
+}
+
+impl Leaf {
+    /// Asks a device whether this leaf can be on it. The size comes first: on a device that is too
+    /// short the probe itself would write where data is.
+    async fn ask(&self, device: &dyn Device) -> std::result::Result<(), ServiceError> {
+        let guid = self.guid();
+        let size = device.current_size().await.map_err(|_| ServiceError::Silent(guid))?;
+        // Labels are looked for where they were when the device was opened.
+        let size = size.min(device.info().size);
+        if !self.fits(size) {
+            return Err(ServiceError::TooSmall { guid, size });
+        }
+        if answers(device).await { Ok(()) } else { Err(ServiceError::Silent(guid)) }
     }
 }
 
@@ -272,6 +290,39 @@ mod tests {
         .expect("runtime");
     }
 
+    /// A device that becomes shorter in use is not written any more, and comes back only when it is
+    /// as long again as what lies on it.
+    #[test]
+    fn a_device_that_became_shorter_does_not_answer() {
+        block_on(1, async {
+            let fixture = Fixture::new(Redundancy::Mirror, 2);
+            let (tree, guid) = (&fixture.tree, fixture.guids[1]);
+            let id = tree.leaf_of(guid).expect("leaf");
+            fixture.write(0, 7, 5).await.expect("there");
+            // What is left of the last metaslab's end is never written.
+            let least = crate::DATA_START + (48 << 20) + (512 << 10);
+            for (size, want) in [(SIZE - (1 << 20), Ok(())), (least, Ok(()))] {
+                fixture.devices[1].set_size(size);
+                assert_eq!(tree.probe(id).await, want, "{size}");
+            }
+            let before = fixture.memory[1].snapshot();
+            fixture.devices[1].set_size(least - 1);
+            assert_eq!(tree.probe(id).await, Err(VdevAux::BadLabel));
+            assert!(tree.take_out(guid, VdevState::CantOpen, VdevAux::BadLabel));
+            let error = tree.bring_back(guid, None).await.expect_err("too short");
+            let why = ServiceError::TooSmall { guid, size: least - 1 };
+            assert_eq!(error.cause(), Some(&why));
+            // Nor is another one that is too short taken.
+            let short = MemoryDevice::new("short", vec![0; (least - 1) as usize]);
+            let error = tree.bring_back(guid, Some(Arc::new(short))).await.expect_err("too short");
+            assert_eq!(error.cause(), Some(&why));
+            assert!(fixture.memory[1].snapshot() == before, "it was written");
+            fixture.devices[1].set_size(SIZE);
+            tree.bring_back(guid, None).await.expect("as long as it was");
+        })
+        .expect("runtime");
+    }
+
     #[test]
     fn leaves_leave_and_come_back() {
         block_on(1, async {
@@ -283,7 +334,8 @@ mod tests {
             assert!(tree.has_failed());
             let failed = tree.take_failed();
             assert_eq!(failed, [tree.leaf_of(guid).expect("leaf")]);
-            assert!(!tree.has_failed() && !tree.probe(failed[0]).await);
+            assert!(!tree.has_failed());
+            assert_eq!(tree.probe(failed[0]).await, Err(VdevAux::ErrExceeded));
             assert!(!tree.is_dtl_required(guid) && tree.is_dtl_required(fixture.guids[0]));
 
             assert!(tree.take_out(guid, VdevState::Faulted, VdevAux::ErrExceeded));

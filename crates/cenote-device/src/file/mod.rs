@@ -253,6 +253,16 @@ impl Device for FileDevice {
         &self.info
     }
 
+    fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async move {
+            let (file, is_block_device) = (Arc::clone(&self.file), self.info.is_block_device);
+            let size = cenote_rt::blocking(move || size_of(&file, is_block_device)).await?;
+            size.map_err(|error| {
+                Error::new(Kind::Io, io::Error::from(error)).on_device(&self.info.path, 0)
+            })
+        })
+    }
+
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
         Box::pin(async move {
             check_range(&self.info, offset, buf.len())?;
@@ -345,10 +355,19 @@ pub fn create_file(path: impl AsRef<Path>, size: u64) -> Result<()> {
     })
 }
 
+/// Bytes of an open file or block device.
+fn size_of(file: &File, is_block_device: bool) -> rustix::io::Result<u64> {
+    if is_block_device {
+        // Every read and write names its offset, so the file's own position is of no use to them.
+        return rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
+    }
+    Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0))
+}
+
 /// Size and sectors of an open file or block device.
 fn describe(file: &File, path: String, is_block_device: bool) -> rustix::io::Result<DeviceInfo> {
+    let size = size_of(file, is_block_device)?;
     if !is_block_device {
-        let size = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
         return Ok(DeviceInfo {
             path,
             size,
@@ -358,7 +377,6 @@ fn describe(file: &File, path: String, is_block_device: bool) -> rustix::io::Res
             is_rotational: false,
         });
     }
-    let size = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?;
     let ashift = |bytes: u32| bytes.max(512).ilog2() as u8;
     #[cfg(target_os = "linux")]
     let (logical_ashift, physical_ashift) = (

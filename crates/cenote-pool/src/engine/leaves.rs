@@ -20,7 +20,7 @@ use std::sync::Arc;
 use cenote_device::{Device, FileDevice, OpenMode};
 use cenote_ondisk::config::{LeafConfig, VdevConfig};
 use cenote_rt::{AsyncMutex, Error, Kind, Result};
-use cenote_vdev::{LeafId, Vdev, VdevAux, VdevKind, VdevState};
+use cenote_vdev::{LeafId, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
 
 use super::events::{Deed, Event};
 use super::{Engine, EngineError, Suspended};
@@ -59,10 +59,12 @@ impl Engine {
         let _turn = self.leaf_service.turn.lock().await;
         for id in self.tree.take_failed() {
             let leaf = self.tree.leaf(id);
-            if !leaf.is_writable() || self.tree.probe(id).await {
+            if !leaf.is_writable() {
                 continue;
             }
-            if self.give_up(id) {
+            let Err(aux) = self.tree.probe(id).await else { continue };
+            // The config has no word for a device that is too short: the next opening sees it again.
+            if self.give_up(id, aux) && aux == VdevAux::ErrExceeded {
                 self.with_config(|config| {
                     if let Some(vdev) = config.root.find_mut(leaf.guid()) {
                         vdev.leaf.faulted = true;
@@ -74,16 +76,20 @@ impl Engine {
         }
     }
 
-    /// Takes a silent leaf out of service, unless nothing can stand in for it. Tells whether it
-    /// went.
-    fn give_up(&self, id: LeafId) -> bool {
+    /// Takes a leaf that failed its probe out of service because of `aux`, unless nothing can stand
+    /// in for it. Tells whether it went.
+    fn give_up(&self, id: LeafId, aux: VdevAux) -> bool {
         let guid = self.tree.leaf(id).guid();
         let goes = !self.tree.is_dtl_required(guid);
-        let state = if goes { VdevState::Faulted } else { VdevState::Degraded };
+        let state = match aux {
+            _ if !goes => VdevState::Degraded,
+            VdevAux::BadLabel => VdevState::CantOpen,
+            _ => VdevState::Faulted,
+        };
         if goes {
-            self.tree.take_out(guid, state, VdevAux::ErrExceeded);
+            self.tree.take_out(guid, state, aux);
         } else {
-            self.tree.set_status(guid, state, VdevAux::ErrExceeded);
+            self.tree.set_status(guid, state, aux);
         }
         self.damage.note(Event::State { leaf: guid, state });
         goes
@@ -205,8 +211,12 @@ impl Engine {
                     back.push(guid);
                 }
                 Err(_) if !state.is_readable() => {}
-                Err(_) if self.give_up(id) => gone.push(guid),
-                Err(_) => failing = failing.or(Some(guid)),
+                Err(error) => match aux_of(&error) {
+                    aux if !self.give_up(id, aux) => failing = failing.or(Some(guid)),
+                    VdevAux::ErrExceeded => gone.push(guid),
+                    // The next opening sees for itself that the device is too short.
+                    _ => {}
+                },
             }
         }
         match failing {
@@ -272,6 +282,14 @@ impl Engine {
     fn known_leaf(&self, guid: u64) -> Result<()> {
         let known = self.tree.leaf_of(guid);
         known.map(drop).ok_or_else(|| Error::not_found(EngineError::NoSuchLeaf(guid)))
+    }
+}
+
+/// What the error of a leaf that does not come back says of it.
+fn aux_of(error: &Error) -> VdevAux {
+    match error.cause() {
+        Some(ServiceError::TooSmall { .. }) => VdevAux::BadLabel,
+        _ => VdevAux::ErrExceeded,
     }
 }
 

@@ -145,7 +145,7 @@ async fn open_mos(
 async fn trusted_config(candidate: &Candidate, uberblock: &Uberblock) -> Result<PoolConfig> {
     let (tree, _, mos) =
         open_mos(candidate, &candidate.root, uberblock, false).await.map_err(|error| {
-            match missing_tops(&candidate.root) {
+            match missing_tops(candidate) {
                 // A device that answered is no missing one: there is damage.
                 missing if missing.is_empty() || error.at().device.is_some() => error,
                 missing => OpenError::MissingVdevs(missing).into(),
@@ -166,10 +166,18 @@ pub(crate) async fn stored_config(mos: &Arc<ObjSet>) -> Result<PoolConfig> {
     PoolConfig::decode(list).map_err(mos::corrupt(object))
 }
 
-/// Slots of which no label tells anything. A removed vdev has no devices, so its slot is among
-/// them as long as only the labels are known.
-fn missing_tops(root: &VdevConfig) -> Vec<u64> {
-    root.children.iter().filter(|top| top.kind == VdevKind::Missing).map(|top| top.id).collect()
+/// Slots of which no label tells anything, and vdevs whose devices cannot be used, for example
+/// since they became too short. A removed vdev has no devices, so its slot is among them as long as
+/// only the labels are known.
+fn missing_tops(candidate: &Candidate) -> Vec<u64> {
+    let device = |leaf: &VdevConfig| candidate.device(leaf);
+    let tree = Tree::build(&candidate.root, device, &BuildOptions::default()).ok();
+    let is_dead = |top: &VdevConfig| {
+        let vdev = tree.as_ref().and_then(|tree| tree.top(top.id));
+        top.kind.is_concrete() && vdev.is_some_and(|vdev| !vdev.state().is_readable())
+    };
+    let tops = candidate.root.children.iter();
+    tops.filter(|top| top.kind == VdevKind::Missing || is_dead(top)).map(|top| top.id).collect()
 }
 
 /// Checks that the trusted tree is whole.

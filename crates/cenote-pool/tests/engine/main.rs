@@ -12,6 +12,7 @@ mod ops;
 mod pads;
 mod pools;
 mod scans;
+mod short;
 mod space;
 mod theirs;
 mod unplugged;

@@ -191,9 +191,9 @@ fn a_leaf_that_cannot_flush_does_not_answer() {
         let fixture = Fixture::new(Redundancy::Mirror, 2);
         let (tree, guid) = (&fixture.tree, fixture.guids[1]);
         let id = tree.leaf_of(guid).expect("leaf");
-        assert!(tree.probe(id).await);
+        assert_eq!(tree.probe(id).await, Ok(()));
         fixture.valves[1].refuse(true);
-        assert!(!tree.probe(id).await);
+        assert_eq!(tree.probe(id).await, Err(VdevAux::ErrExceeded));
         fixture.take_out(1);
         tree.bring_back(guid, None).await.expect_err("it makes nothing durable");
         fixture.valves[1].refuse(false);
