@@ -136,6 +136,8 @@ pub struct Leaf {
     is_writable: AtomicBool,
     /// Whether an I/O failed since somebody looked.
     has_failed: AtomicBool,
+    /// It is about to be taken out of service: writes that end now do not count what it took.
+    is_leaving: AtomicBool,
     dtl: RwLock<Dtl>,
     unflushed: Mutex<Unflushed>,
     counters: Counters,
@@ -159,6 +161,7 @@ impl Leaf {
             is_excluded: false,
             is_writable: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
             dtl: RwLock::default(),
             unflushed: Mutex::default(),
             counters: Counters::default(),
@@ -270,6 +273,16 @@ impl Leaf {
         self.is_writable.store(is_writable, Ordering::Release);
     }
 
+    /// Says that it is about to be taken out of service, or stays after all.
+    pub(crate) fn set_leaving(&self, is_leaving: bool) {
+        self.is_leaving.store(is_leaving, Ordering::SeqCst);
+    }
+
+    /// Whether what was written to it can still be counted on: it is in service, and stays.
+    pub(crate) fn stays_in_service(&self) -> bool {
+        self.is_writable() && !self.is_leaving.load(Ordering::SeqCst)
+    }
+
     /// Whether an I/O failed since this was asked last.
     pub(crate) fn take_failed(&self) -> bool {
         self.has_failed.swap(false, Ordering::AcqRel)
@@ -374,6 +387,11 @@ impl Leaf {
         dtl.missing = missing;
         dtl.unproven = TxgRanges::default();
         dtl.is_known = true;
+    }
+
+    /// Whether the log changed since it was taken last.
+    pub(crate) fn has_changed_dtl(&self) -> bool {
+        self.dtl.read().unwrap_or_else(PoisonError::into_inner).is_changed
     }
 
     /// The whole log, if it changed since the last time.

@@ -17,6 +17,7 @@
 //! was sent before and ends after that enters the log when it ends.
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use cenote_device::Device;
 use cenote_ondisk::label::{self, LABEL_COUNT};
@@ -24,7 +25,7 @@ use cenote_rt::{BufMut, Error, Kind, Result};
 
 use crate::leaf::{Leaf, LeafId};
 use crate::state::{VdevAux, VdevState};
-use crate::tree::Tree;
+use crate::tree::{Tree, Vdev};
 
 /// What of each label a probe reads and writes back: nobody else writes it while the pool is in
 /// use.
@@ -56,6 +57,19 @@ impl Tree {
     /// The leaf with that guid.
     pub fn leaf_of(&self, guid: u64) -> Option<LeafId> {
         self.leaves().find(|(_, leaf)| leaf.guid() == guid).map(|(id, _)| id)
+    }
+
+    /// The top-level vdev of the leaf with that guid.
+    pub fn top_of(&self, guid: u64) -> Option<&Vdev> {
+        let index = self.vdevs.iter().position(|vdev| vdev.guid == guid)?;
+        Some(&self.vdevs[self.top_above(index)?])
+    }
+
+    /// Counts how often leaves left service or got another device. Whoever wrote something, flushed
+    /// it, and finds the same number as before knows that the flush spoke of the devices that took
+    /// the writes: a leaf that left service in between is not asked, and fails no flush.
+    pub fn service_changes(&self) -> u64 {
+        self.leaves().map(|(_, leaf)| leaf.turn()).sum()
     }
 
     /// Whether an I/O of some leaf failed since [`take_failed`](Self::take_failed).
@@ -92,6 +106,23 @@ impl Tree {
         leaf.forget_unflushed();
         self.set_status(guid, state, aux);
         true
+    }
+
+    /// Takes a leaf out of service unless some data is on it alone. False if it stays, or if there
+    /// is no such leaf.
+    ///
+    /// Order that data depends on: the leaf is marked as leaving before the logs of the others are
+    /// looked at, and a write enters its failures into those logs before it looks for leaves that
+    /// leave ([`write`](Self::write)). So of a block that this leaf took and another one refused
+    /// just now, one of the two sees the other: either the leaf stays, or the write fails.
+    pub fn take_out_unless_needed(&self, guid: u64, state: VdevState, aux: VdevAux) -> bool {
+        let Some(id) = self.leaf_of(guid) else { return false };
+        let leaf = self.leaf(id);
+        leaf.set_leaving(true);
+        fence(Ordering::SeqCst);
+        let goes = !self.is_dtl_required(guid) && self.take_out(guid, state, aux);
+        leaf.set_leaving(false);
+        goes
     }
 
     /// Says how a leaf is that stays in service.
@@ -179,7 +210,7 @@ mod tests {
     use super::*;
     use crate::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
     use crate::dtl::TxgRanges;
-    use crate::tree::{Place, Vdev};
+    use crate::tree::Place;
     use crate::{BuildOptions, IoClass};
 
     const SIZE: u64 = 64 << 20;

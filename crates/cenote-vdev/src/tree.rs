@@ -283,6 +283,11 @@ impl Tree {
         self.leaves.iter().filter_map(changed).collect()
     }
 
+    /// Whether some leaf's log changed since [`changed_dtls`](Self::changed_dtls) was called.
+    pub fn has_changed_dtls(&self) -> bool {
+        self.leaves.iter().any(Leaf::has_changed_dtl)
+    }
+
     /// Adds a txg to a leaf's log: a write of it failed that the tree did not see, such as a claim.
     pub fn note_missing(&self, leaf: LeafId, txg: u64) {
         self.leaf(leaf).note_missing_txg(txg);
@@ -350,7 +355,7 @@ impl Tree {
     }
 
     /// The top-level vdev over a vdev.
-    fn top_above(&self, mut index: usize) -> Option<usize> {
+    pub(crate) fn top_above(&self, mut index: usize) -> Option<usize> {
         while let Some(parent) = self.vdevs[index].parent {
             if parent == 0 {
                 return Some(index);
@@ -441,6 +446,25 @@ impl Tree {
             }
             _ => Freshness::Absent,
         }
+    }
+
+    /// Whether a leaf at or below a vdev cannot be read now, or failed since it was looked into, and
+    /// may have a block of that birth.
+    pub(crate) fn is_away_with(&self, vdev: usize, birth: u64) -> bool {
+        let leaves = self.leaves_below(vdev);
+        leaves.into_iter().any(|leaf| {
+            let leaf = self.leaf(leaf);
+            let is_away = !leaf.is_readable() || leaf.has_failed();
+            is_away && !leaf.dtl().is_some_and(|lacks| lacks.contains(birth))
+        })
+    }
+
+    /// Whether some leaf that holds data cannot be read now, or failed since it was looked into:
+    /// then what cannot be read may be readable later.
+    pub fn has_leaves_away(&self) -> bool {
+        let is_log = |vdev: &Vdev| self.top_of(vdev.guid).is_some_and(|top| top.is_log);
+        let is_away = |leaf: LeafId| !self.leaf(leaf).is_readable() || self.leaf(leaf).has_failed();
+        self.vdevs().any(|vdev| vdev.leaf().is_some_and(is_away) && !is_log(vdev))
     }
 
     /// The children of a mirror in the order in which to try them (spec 06 §3.1): those that

@@ -19,6 +19,8 @@
 //!   byte, the filler of the last sector and of short dRAID columns being zeros.
 //! * W2  A leaf that lacks a part of a block written in txg T has T in its log when the write
 //!   returns.
+//! * W4  A block does not count as written on the word of a leaf that has left service meanwhile: no
+//!   flush asks such a leaf.
 //! * W3  Nothing is written outside of the data area, or by a tree that was not built for it.
 
 mod discard;
@@ -28,6 +30,7 @@ mod plan;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
@@ -145,11 +148,17 @@ impl Tree {
             self.leaf(leaf).note_missing_txg(txg);
         }
         let mut is_failed = vec![false; writes.len()];
+        let takers: Vec<LeafId> = writes.iter().map(|write| write.leaf).collect();
         let mut failed = Vec::new();
         for (number, write) in self.send(writes, Some(txg), class).await {
             self.leaf(write.leaf).note_missing_txg(txg);
             is_failed[number] = true;
             failed.push(write);
+        }
+        // A leaf that left service since it took its part cannot be read any more (W4).
+        fence(Ordering::SeqCst);
+        for (leaf, is_failed) in takers.into_iter().zip(&mut is_failed) {
+            *is_failed |= !self.leaf(leaf).stays_in_service();
         }
         let mut verdict = plan.judge(&is_failed);
         for leaf in std::mem::take(&mut verdict.lacking) {
