@@ -301,6 +301,7 @@ impl Engine {
         let damage = Arc::new(damage::Damage::new(&facts.name, facts.pool_guid));
         // A store that was read from before reports to whoever asked first, and keeps to that.
         parts.store.set_reporter(Arc::<damage::Damage>::clone(&damage));
+        parts.suspension.watch(&parts.tree);
         let views = view::Views { keys: parts.keys, ..view::Views::default() };
         if !parts.is_read_only {
             views.presence.set_writable();

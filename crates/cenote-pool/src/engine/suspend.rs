@@ -13,8 +13,19 @@
 //! says the same each time. So the txg that was under way is the txg that is committed, and all
 //! that came after it waits for it.
 //!
-//! What is held is what fails for want of devices (`Kind::Io`). Bytes that are there and wrong, no
-//! room, and broken invariants are no better a second time: they stop the pool for good.
+//! What is held is what fails for want of devices. Of the errors that a sync can meet:
+//!
+//! | error of a write, flush or read of a sync           | what becomes of the pool               |
+//! |------------------------------------------------------|---------------------------------------|
+//! | `Io`: too few devices answer, or took the write      | suspended                             |
+//! | `Checksum` while a leaf is away or has just failed   | suspended: it may have the right bytes|
+//! | `Checksum` with every leaf in service                | stopped: no device has the block      |
+//! | `Corrupt`: a block verifies and makes no sense       | stopped                               |
+//! | `NoSpace`: not even the slop was enough              | stopped                               |
+//! | `Invariant`: this program is wrong                   | stopped                               |
+//!
+//! What stops a pool is no better a second time. Old bytes on a leaf that lacks the block's txg are
+//! not counted as wrong ones, as long as somebody who may have it is away (`cenote_vdev`).
 //!
 //! Before a pool is whole for the first time (being created, being imported) nothing is held:
 //! whoever opens it hears the error.
@@ -28,6 +39,7 @@ use cenote_dmu::live::Blocks;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result};
+use cenote_vdev::Tree;
 
 use super::EngineError;
 use super::events::{Event, EventLog};
@@ -90,12 +102,28 @@ pub(super) struct Suspension {
     mode: AtomicU64,
     /// Where it is told.
     events: OnceLock<Arc<EventLog>>,
+    /// Whose leaves may be away.
+    tree: OnceLock<Arc<Tree>>,
 }
 
 impl Suspension {
     /// From now on whoever looks at these events sees when the pool is suspended.
     pub(super) fn tell(&self, events: &Arc<EventLog>) {
         self.events.get_or_init(|| Arc::clone(events));
+    }
+
+    /// From now on errors are judged by how the leaves of this tree are.
+    pub(super) fn watch(&self, tree: &Arc<Tree>) {
+        self.tree.get_or_init(|| Arc::clone(tree));
+    }
+
+    /// Whether what failed with that error may succeed later, when devices are back.
+    fn may_pass(&self, error: &Error) -> bool {
+        match error.kind() {
+            Kind::Io => true,
+            Kind::Checksum => self.tree.get().is_some_and(|tree| tree.has_leaves_away()),
+            _ => false,
+        }
     }
 
     /// Suspends the pool, unless it is.
@@ -143,9 +171,9 @@ impl Suspension {
     /// be tried again. Gives the error back if it is none that may pass. What began before the pool
     /// was resumed (`since`) failed for reasons that may be gone, and is tried again at once.
     pub(super) async fn hold(&self, since: u64, error: Error) -> Result<()> {
+        let may_pass = self.may_pass(&error) && self.mode() != FailMode::Panic;
         let turn = {
             let mut inner = self.lock();
-            let may_pass = error.kind() == Kind::Io && self.mode() != FailMode::Panic;
             if !may_pass || !inner.is_armed || inner.is_abandoned {
                 return Err(error);
             }

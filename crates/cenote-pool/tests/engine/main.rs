@@ -14,6 +14,7 @@ mod pools;
 mod scans;
 mod short;
 mod space;
+mod stale;
 mod theirs;
 mod unplugged;
 mod views;

@@ -87,13 +87,16 @@ pub enum ReadError {
 struct Piece {
     data: Buf,
     from: Option<(LeafId, u64)>,
+    /// Whether whoever gave it should have the block: not if its dirty time log has the birth.
+    is_fresh: bool,
 }
 
 impl Piece {
     /// `len` bytes of it from `start`.
     fn part(&self, start: usize, len: usize) -> Option<Self> {
         let data = self.data.slice(start..start.checked_add(len)?)?;
-        Some(Self { data, from: self.from.map(|(leaf, offset)| (leaf, offset + start as u64)) })
+        let from = self.from.map(|(leaf, offset)| (leaf, offset + start as u64));
+        Some(Self { data, from, is_fresh: self.is_fresh })
     }
 }
 
@@ -101,7 +104,12 @@ impl Piece {
 #[derive(Debug, Clone)]
 enum Fail {
     Absent,
-    Unmapped { vdev: u64, offset: u64 },
+    Unmapped {
+        vdev: u64,
+        offset: u64,
+    },
+    /// Wrong bytes where the block need not be: no evidence of anything.
+    Stale,
     Checksum,
     Io(Arc<Error>),
 }
@@ -111,8 +119,9 @@ impl Fail {
         match self {
             Self::Absent => 0,
             Self::Unmapped { .. } => 1,
-            Self::Checksum => 2,
-            Self::Io(_) => 3,
+            Self::Stale => 2,
+            Self::Checksum => 3,
+            Self::Io(_) => 4,
         }
     }
 
@@ -173,7 +182,10 @@ impl Job<'_> {
             match &self.tree.vdevs[vdev].layout {
                 Layout::Leaf(leaf) => self.fetch_leaf(*leaf, ask).await,
                 Layout::DraidSpare(..) => match self.spare_target(vdev, ask.offset) {
-                    Some(child) => self.fetch(child, Ask { depth: ask.depth + 1, ..ask }).await,
+                    Some(child) => {
+                        let piece = self.fetch(child, Ask { depth: ask.depth + 1, ..ask }).await;
+                        piece.map(|piece| self.of_spare(vdev, piece))
+                    }
                     None => Err(Fail::Absent),
                 },
                 Layout::Mirror if ask.is_scrub => self.scrub_mirror(vdev, ask).await,
@@ -183,6 +195,12 @@ impl Job<'_> {
                 Layout::Root | Layout::Absent => Err(Fail::Absent),
             }
         })
+    }
+
+    /// A piece that a distributed spare gave, by way of a child of its dRAID: both must have it.
+    fn of_spare(&self, vdev: usize, piece: Piece) -> Piece {
+        let is_fresh = self.tree.freshness(vdev, self.birth) == Freshness::Fresh;
+        Piece { is_fresh: piece.is_fresh && is_fresh, ..piece }
     }
 
     async fn fetch_leaf(&self, id: LeafId, ask: Ask<'_>) -> Fetched {
@@ -196,8 +214,10 @@ impl Job<'_> {
         match self.reader.read_leaf(id, offset, ask.len).await {
             // A reader of extents may be wrong; what is short is worth nothing.
             Ok(data) if data.len() == ask.len && ask.accepts(&data, self.psize) => {
-                Ok(Piece { data, from: Some((id, offset)) })
+                let is_fresh = freshness == Freshness::Fresh;
+                Ok(Piece { data, from: Some((id, offset)), is_fresh })
             }
+            Ok(_) if freshness != Freshness::Fresh => Err(Fail::Stale),
             Ok(_) => {
                 if !ask.is_quiet {
                     self.report((id, offset), ask.len, Cause::Checksum);
@@ -222,7 +242,17 @@ impl Job<'_> {
                 Err(other) => fail = fail.or_worse(other),
             }
         }
-        Err(fail)
+        Err(self.of_mirror(vdev, fail))
+    }
+
+    /// What a mirror says that gave nothing: of old bytes where a child is away that may have the
+    /// block, that it is away. The block may be whole when that child is back.
+    fn of_mirror(&self, vdev: usize, fail: Fail) -> Fail {
+        let is_away = |child: &usize| self.tree.is_away_with(*child, self.birth);
+        match fail {
+            Fail::Stale if self.tree.vdevs[vdev].children.iter().any(is_away) => Fail::Absent,
+            fail => fail,
+        }
     }
 
     /// Reads every child that should have the block; the others only if all of those fail.
@@ -241,7 +271,7 @@ impl Job<'_> {
             }
             result = better(result, self.fetch(child, ask).await);
         }
-        result
+        result.map_err(|fail| self.of_mirror(vdev, fail))
     }
 
     /// Every copy of a part that the subtree has, without a verdict: more than one below mirrors.
@@ -268,7 +298,9 @@ impl Job<'_> {
                 }
                 Layout::DraidSpare(..) => match self.spare_target(vdev, ask.offset) {
                     Some(child) => {
-                        self.copies(child, Ask { depth: ask.depth + 1, ..ask }, with_stale).await
+                        let ask = Ask { depth: ask.depth + 1, ..ask };
+                        let copies = self.copies(child, ask, with_stale).await;
+                        copies.into_iter().map(|piece| self.of_spare(vdev, piece)).collect()
                     }
                     None => Vec::new(),
                 },
@@ -496,7 +528,8 @@ impl Tree {
         let Place { vdev, offset } = place;
         let error = match fail {
             Fail::Absent => Error::new(Kind::Io, ReadError::Absent { vdev, offset, psize }),
-            Fail::Checksum => {
+            // Nobody is away who could have it: then it is lost.
+            Fail::Checksum | Fail::Stale => {
                 Error::new(Kind::Checksum, ReadError::Checksum { vdev, offset, psize })
             }
             Fail::Unmapped { vdev, offset } => Error::corrupt(ReadError::Unmapped { vdev, offset }),

@@ -34,7 +34,7 @@ impl Job<'_> {
             if let Ok(parts) = parts {
                 let data = join(parts.iter(), ask.len);
                 if ask.accepts(&data, self.psize) {
-                    return Ok(Piece { data: data.freeze(), from: None });
+                    return Ok(Piece { data: data.freeze(), from: None, is_fresh: true });
                 }
             }
         }
@@ -50,7 +50,13 @@ impl Job<'_> {
         if copies.iter().any(Vec::is_empty) {
             return Err(Fail::Absent);
         }
-        self.search_copies(&copies, ask)
+        let result = self.search_copies(&copies, ask);
+        // Old bytes of one stretch are no evidence while a leaf is away that may have newer ones.
+        let is_short = copies.iter().zip(&stretches).any(|(pieces, stretch)| {
+            let is_stale = !pieces.iter().any(|piece| piece.is_fresh);
+            is_stale && self.tree.is_away_with(stretch.vdev, self.birth)
+        });
+        result.map_err(|fail| if is_short { Fail::Absent } else { fail })
     }
 
     /// The concrete places of what `ask` says, through chains of removed vdevs.
@@ -124,7 +130,7 @@ impl Job<'_> {
                     }
                 }
             }
-            return Ok(Piece { data: data.freeze(), from: None });
+            return Ok(Piece { data: data.freeze(), from: None, is_fresh: true });
         }
         for piece in copies.iter().flatten() {
             if let Some(from) = piece.from {

@@ -104,7 +104,7 @@ impl Job<'_> {
             let is_data = |_, column: &Column| column.data_len > 0 && is_fresh(column);
             self.fill(vdev, &mut stripes, ask, false, is_data).await;
             if let Some(data) = stripes.single().filter(|data| accepts(data)) {
-                return Ok(Piece { data, from: None });
+                return Ok(Piece { data, from: None, is_fresh: true });
             }
             let lacking = stripes.lacking_rows();
             let is_parity = |id: ColumnId, column: &Column| lacking[id.row] && is_fresh(column);
@@ -112,7 +112,7 @@ impl Job<'_> {
         }
         if let Some(data) = stripes.solve(&Guess::default()).filter(|data| accepts(data)) {
             self.audit(&stripes, &data, ask.is_scrub);
-            return Ok(Piece { data: data.freeze(), from: None });
+            return Ok(Piece { data: data.freeze(), from: None, is_fresh: true });
         }
         let is_present = |_, column: &Column| freshness(column) != Freshness::Absent;
         // Children that are mirrors are asked again, for their other copies.
@@ -126,9 +126,9 @@ impl Job<'_> {
         match stripes.search(&suspects, &accepts).await {
             Some(data) => {
                 self.audit(&stripes, &data, ask.is_scrub);
-                Ok(Piece { data: data.freeze(), from: None })
+                Ok(Piece { data: data.freeze(), from: None, is_fresh: true })
             }
-            None => Err(self.lost(&stripes)),
+            None => Err(self.lost(&stripes, freshness)),
         }
     }
 
@@ -195,14 +195,17 @@ impl Job<'_> {
         }
     }
 
-    /// Reports the parts of a block that could not be recovered.
-    fn lost(&self, stripes: &Stripes<'_>) -> Fail {
+    /// Reports the parts of a block that could not be recovered, and says why. Columns that may be
+    /// older than the block are no evidence of damage: a row that lacks more fresh columns than its
+    /// parity makes up for fails for want of devices, and can be read when they are back. Only if
+    /// enough fresh columns answered, or nobody is away who has one, is the block damaged.
+    fn lost(&self, stripes: &Stripes<'_>, freshness: impl Fn(&Column) -> Freshness) -> Fail {
         let cells = || stripes.cells.iter().flatten();
         for copy in cells().flat_map(|cell| &cell.copies) {
             self.report_copy(copy, Cause::Suspect);
         }
         let is_any_there = cells().any(|cell| !cell.copies.is_empty());
-        if is_any_there && !stripes.is_short() {
+        if is_any_there && !stripes.is_short(freshness) {
             return Fail::Checksum;
         }
         let bad = self.bad.lock().unwrap_or_else(PoisonError::into_inner);
@@ -276,11 +279,15 @@ impl<'m> Stripes<'m> {
         lacking
     }
 
-    /// Whether some row lacks more columns than its parity makes up for.
-    fn is_short(&self) -> bool {
+    /// Whether some row lacks more fresh columns than its parity makes up for, and one of them may
+    /// be had later: its child is away, or failed to give it.
+    fn is_short(&self, freshness: impl Fn(&Column) -> Freshness) -> bool {
         self.map.rows.iter().zip(&self.cells).any(|(row, cells)| {
+            let is_lacking = |cell: &Cell| !cell.copies.iter().any(|copy| copy.is_fresh);
             let columns = row.columns.iter().zip(cells).filter(|(column, _)| column.len > 0);
-            columns.filter(|(_, cell)| cell.copies.is_empty()).count() > self.map.nparity
+            let lacking: Vec<_> = columns.filter(|(_, cell)| is_lacking(cell)).collect();
+            let may_come = |(column, _): &(&Column, &Cell)| freshness(column) != Freshness::Stale;
+            lacking.len() > self.map.nparity && lacking.iter().any(may_come)
         })
     }
 

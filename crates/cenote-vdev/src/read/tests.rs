@@ -451,3 +451,48 @@ fn sizes_and_ratios() {
     assert_eq!(plain.tree.deflate_ratio(0), Some(512));
     assert_eq!(plain.tree.asize_for(0, 1, 0), Some(4096));
 }
+
+/// Old bytes on a leaf that lacks the block's txg are no damage as long as a leaf is away that may
+/// have the block: the read fails for want of devices, and works when they are back. Only if
+/// nobody is away the block is lost.
+#[test]
+fn old_bytes_are_no_damage_while_others_are_away() {
+    let mut all = shapes();
+    all.push(("mirror of 2", top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 9), 1));
+    let mut replacing = raidz(9, 3, 1);
+    let old = replacing.children[0].children[0].clone();
+    // The stale leaf comes first, the one that is being replaced is away with another.
+    let new = VdevConfig { guid: 99, ..old.clone() };
+    replacing.children[0].children[0] = vdev(ConfigKind::Replacing, 0, 50, vec![new, old]);
+    all.push(("raidz1 of 3, replacing", replacing, 2));
+    for (name, shape, tolerated) in all {
+        let bench = Bench::new(shape);
+        let mut block = vec![0; 128 << 10];
+        Rng::seeded(5).fill(&mut block);
+        bench.write(1, 0, &block);
+        let place = Place { vdev: 0, offset: 0 };
+        let ranges = bench.tree.leaf_ranges(place, block.len() as u64, BIRTH);
+        let mut guids: Vec<u64> =
+            ranges.iter().map(|range| bench.tree.leaf(range.leaf).guid()).collect();
+        guids.sort_unstable();
+        guids.dedup();
+        let (stale, away) = (guids[0], &guids[1..=tolerated]);
+        let read = |absent: &[u64], faults: &[(u64, crate::bench::Range, Fault)]| {
+            let tree = bench.tree_with(absent, faults);
+            tree.set_dtl(stale, TxgRanges::of(BIRTH));
+            let verify = |data: &[u8]| data == block;
+            wait(tree.read(place, block.len() as u64, BIRTH, &verify))
+        };
+        let lie = (stale, DATA, Fault::Lie);
+        let with = |fault| -> Vec<_> {
+            std::iter::once(lie).chain(away.iter().map(|guid| (*guid, DATA, fault))).collect()
+        };
+        assert!(read(&[], &[lie]).is_ok(), "{name}: only the stale one is wrong");
+        let error = read(&[], &with(Fault::Eio)).expect_err("too few are fresh");
+        assert_eq!(error.kind(), Kind::Io, "{name}: silent");
+        let error = read(away, &[lie]).expect_err("too few are fresh");
+        assert_eq!(error.kind(), Kind::Io, "{name}: absent");
+        let error = read(&[], &with(Fault::Lie)).expect_err("too many are wrong");
+        assert_eq!(error.kind(), Kind::Checksum, "{name}: nobody is away");
+    }
+}
