@@ -82,6 +82,9 @@ pub struct FaultyDevice {
     reads: Faults<Fault>,
     writes: Faults<WriteFault>,
     is_offline: AtomicBool,
+    flushes_fail: AtomicBool,
+    /// First byte from which on writes fail.
+    writes_fail_from: AtomicU64,
     /// Bytes of it that are left; everything behind them fails.
     size: AtomicU64,
     read_count: AtomicU64,
@@ -99,6 +102,8 @@ impl FaultyDevice {
             // Other sectors than those of reads.
             writes: Faults::new(mix(!seed)),
             is_offline: AtomicBool::new(false),
+            flushes_fail: AtomicBool::new(false),
+            writes_fail_from: AtomicU64::new(u64::MAX),
             read_count: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
         }
@@ -136,6 +141,17 @@ impl FaultyDevice {
     /// Takes the device away, or gives it back: until then every request fails.
     pub fn set_offline(&self, is_offline: bool) {
         self.is_offline.store(is_offline, Ordering::SeqCst);
+    }
+
+    /// Makes every flush fail, or none.
+    pub fn set_failing_flushes(&self, fail: bool) {
+        self.flushes_fail.store(fail, Ordering::SeqCst);
+    }
+
+    /// Makes every write fail that reaches behind byte `from`, as of a file on a full disk; none if
+    /// there is no such byte.
+    pub fn set_failing_writes(&self, from: Option<u64>) {
+        self.writes_fail_from.store(from.unwrap_or(u64::MAX), Ordering::SeqCst);
     }
 
     /// Makes the device shorter while it is in use, or as long as it was: what lies behind `size`
@@ -207,8 +223,10 @@ impl Device for FaultyDevice {
             let len = parts.iter().map(|part| part.len()).sum();
             let faults = self.writes.touching(offset, len as u64);
             let has = |wanted| faults.iter().any(|(_, fault)| *fault == wanted);
+            let refused_from = self.writes_fail_from.load(Ordering::SeqCst);
+            let is_refused = offset.saturating_add(len as u64) > refused_from;
             let is_out = self.is_offline() || self.is_beyond(offset, len as u64);
-            if is_out || has(WriteFault::Eio) {
+            if is_out || is_refused || has(WriteFault::Eio) {
                 return self.fail(offset, len);
             }
             if has(WriteFault::Lost) {
@@ -225,7 +243,7 @@ impl Device for FaultyDevice {
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<()>> {
-        if self.is_offline() {
+        if self.is_offline() || self.flushes_fail.load(Ordering::SeqCst) {
             return Box::pin(async { self.fail(0, 0) });
         }
         self.inner.flush()

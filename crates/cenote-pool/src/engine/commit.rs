@@ -66,12 +66,19 @@ pub(super) struct Taken {
     what: &'static str,
     /// Each as it was before: its turn changes when it leaves service or gets another device.
     leaves: Vec<(LeafId, u64)>,
+    /// Whether none of them need make it durable: they are those of a log vdev.
+    is_optional: bool,
 }
 
 impl Taken {
     /// Nobody so far.
     pub(super) const fn none(what: &'static str) -> Self {
-        Self { what, leaves: Vec::new() }
+        Self { what, leaves: Vec::new(), is_optional: false }
+    }
+
+    /// Nobody so far, and nobody need be: a pool must be found without its log devices.
+    const fn optional(what: &'static str) -> Self {
+        Self { what, leaves: Vec::new(), is_optional: true }
     }
 
     /// Has a leaf take it. Gives the error if it does not.
@@ -92,12 +99,12 @@ impl Taken {
     /// # Errors
     /// `Kind::Io` if there is none.
     pub(super) fn settle(mut self, tree: &Tree, flushed: &FlushOutcome) -> Result<Vec<LeafId>> {
-        if self.leaves.is_empty() {
+        if self.leaves.is_empty() && !self.is_optional {
             return Err(CommitError::NotTaken(self.what).into());
         }
         let has_failed = |leaf| flushed.failed.iter().any(|failed| failed.leaf == leaf);
         self.leaves.retain(|(id, turn)| !has_failed(*id) && tree.leaf(*id).turn() == *turn);
-        if self.leaves.is_empty() {
+        if self.leaves.is_empty() && !self.is_optional {
             let cause = flushed.failed.first();
             let cause = cause.map_or_else(String::new, |failed| failed.error.to_string());
             return Err(CommitError::NotDurable { what: self.what, cause }.into());
@@ -165,7 +172,7 @@ impl Engine {
         self.check_host()?;
         let taken = self.write_uberblock(&tops, uberblock).await;
         // Order 3.
-        let durable = self.flush_unless(Bug::NoFlushAfterUberblock, vec![taken]).await?;
+        let durable = self.flush_unless(Bug::NoFlushAfterUberblock, taken).await?;
         if is_dirty {
             // Not where the uberblock may be lost: all four labels would be newer than any there.
             let taken = self.write_labels(config, &tops, Pair::Odd, Some(&durable)).await?;
@@ -223,10 +230,12 @@ impl Engine {
         Ok(all)
     }
 
-    /// The uberblock goes to all four labels of every leaf. Gives the leaves that took it.
-    async fn write_uberblock(&self, tops: &[&VdevConfig], uberblock: &Uberblock) -> Taken {
-        let mut taken = Taken::none("uberblock");
+    /// The uberblock goes to all four labels of every leaf. Gives the leaves that took it: those of
+    /// vdevs that hold data, of which one must keep it, and those of logs.
+    async fn write_uberblock(&self, tops: &[&VdevConfig], uberblock: &Uberblock) -> Vec<Taken> {
+        let (mut holders, mut logs) = (Taken::none("uberblock"), Taken::optional("uberblock"));
         for top in tops {
+            let taken = if top.top.is_log { &mut logs } else { &mut holders };
             for leaf in top.leaves() {
                 let ashift = top.top.ashift;
                 let slot = slot_of(uberblock.txg, ashift, self.multihost.is_on());
@@ -236,14 +245,21 @@ impl Engine {
                 drop(taken.give(&self.tree, id, write).await);
             }
         }
-        taken
+        vec![holders, logs]
+    }
+
+    /// Makes durable what the uberblock is going to lead to: order 1, before the logs of what leaves
+    /// lack are looked at for the last time.
+    pub(super) async fn flush_data(&self) -> Result<()> {
+        self.flush_unless(Bug::NoFlushBeforeLabels, Vec::new()).await.map(drop)
     }
 
     /// Flushes every leaf that was written, those that came in this very txg included, unless that
     /// bug is in. Gives the leaves for which what they took is durable now: one at least of each of
     /// `taken`.
     async fn flush_unless(&self, bug: Bug, taken: Vec<Taken>) -> Result<BTreeSet<LeafId>> {
-        let flushed = if is_on(bug) { FlushOutcome::default() } else { self.tree.flush().await? };
+        let flushed =
+            if is_on(bug) { FlushOutcome::default() } else { self.tree.flush_for_commit().await? };
         let mut durable = BTreeSet::new();
         for taken in taken {
             durable.extend(taken.settle(&self.tree, &flushed)?);

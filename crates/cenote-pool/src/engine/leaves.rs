@@ -80,19 +80,44 @@ impl Engine {
     /// in for it. Tells whether it went.
     fn give_up(&self, id: LeafId, aux: VdevAux) -> bool {
         let guid = self.tree.leaf(id).guid();
-        let goes = !self.tree.is_dtl_required(guid);
-        let state = match aux {
-            _ if !goes => VdevState::Degraded,
-            VdevAux::BadLabel => VdevState::CantOpen,
-            _ => VdevState::Faulted,
+        let is_short = aux == VdevAux::BadLabel;
+        let mut state = if is_short { VdevState::CantOpen } else { VdevState::Faulted };
+        let goes = if self.is_spare_log(guid) {
+            self.tree.take_out(guid, state, aux)
+        } else {
+            self.tree.take_out_unless_needed(guid, state, aux)
         };
         if goes {
-            self.tree.take_out(guid, state, aux);
+            self.leave_logs(guid);
         } else {
+            state = VdevState::Degraded;
             self.tree.set_status(guid, state, aux);
         }
         self.damage.note(Event::State { leaf: guid, state });
         goes
+    }
+
+    /// Whether a leaf belongs to a log vdev that the pool can do without: everything in the logs is
+    /// in memory, too, until its txg is synced. Not so for logs of an earlier opening that wait for
+    /// their replay: those are on the log vdev alone.
+    fn is_spare_log(&self, guid: u64) -> bool {
+        self.tree.top_of(guid).is_some_and(Vdev::is_log)
+            && !self.heads.all().iter().any(|head| head.log().is_claimed())
+    }
+
+    /// Has the logs leave the log vdev of a leaf that went out of service, if the vdev went with
+    /// it: no chain goes on there, and what was committed there is synced as soon as possible,
+    /// since it is nowhere else but in memory.
+    fn leave_logs(&self, guid: u64) {
+        let dead = self.tree.top_of(guid).filter(|top| top.is_log() && !top.state().is_readable());
+        let Some(dead) = dead.map(Vdev::id) else { return };
+        let mut is_any = false;
+        for head in self.heads.all() {
+            is_any |= head.log().leave_vdev(dead);
+        }
+        let Some(engine) = self.me.upgrade().filter(|_| is_any) else { return };
+        // Not waited for: this may be in a sync, and the next one begins when that has ended.
+        cenote_rt::spawn(async move { engine.sync().await });
     }
 
     /// Takes a leaf out of service: for good, or until the pool is opened again.
@@ -118,20 +143,34 @@ impl Engine {
         let is_fault = state == VdevState::Faulted;
         let aux = if is_fault { VdevAux::External } else { VdevAux::None };
         let tree = Arc::clone(&self.tree);
-        self.administer(move |_, _, config| {
+        // As OpenZFS does: what is in the logs is synced, and then they need no vdev.
+        let is_log = self.is_spare_log(guid) && tree.is_dtl_required(guid);
+        if is_log {
+            self.drain_logs().await?;
+        }
+        let done = self.administer(move |_, _, config| {
             let is_out = tree.vdev(guid).is_some_and(|vdev| !vdev.state().is_readable());
-            if !is_out && tree.is_dtl_required(guid) {
+            let goes = if is_out || is_log {
+                tree.take_out(guid, state, aux)
+            } else {
+                tree.take_out_unless_needed(guid, state, aux)
+            };
+            if !goes {
                 return Err(Error::new(Kind::Busy, EngineError::NoReplicas(guid)).into());
             }
-            tree.take_out(guid, state, aux);
             if let Some(vdev) = config.root.find_mut(guid).filter(|_| !is_temporary) {
                 (vdev.leaf.offline, vdev.leaf.faulted) = (!is_fault, is_fault);
                 vdev.leaf.aux_state = aux.in_config().map(Into::into);
                 config.touch();
             }
             Ok(())
-        })
-        .await?;
+        });
+        let done = done.await;
+        if is_log {
+            self.thaw_logs();
+            self.leave_logs(guid);
+        }
+        done?;
         self.damage.note(Event::State { leaf: guid, state });
         Ok(())
     }

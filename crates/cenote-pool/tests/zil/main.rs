@@ -10,6 +10,7 @@ mod images;
 mod model;
 mod pools;
 mod reopened;
+mod slog;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -20,6 +20,8 @@ pub(crate) enum Layout {
     Mirror,
     Raidz1,
     Slog,
+    MirroredSlog,
+    MirrorAndSlog,
 }
 
 impl Layout {
@@ -34,7 +36,21 @@ impl Layout {
                 (Redundancy::Single, VdevClass::Normal, 1),
                 (Redundancy::Single, VdevClass::Log, 1),
             ],
+            Self::MirroredSlog => vec![
+                (Redundancy::Single, VdevClass::Normal, 1),
+                (Redundancy::Mirror, VdevClass::Log, 2),
+            ],
+            Self::MirrorAndSlog => vec![
+                (Redundancy::Mirror, VdevClass::Normal, 2),
+                (Redundancy::Single, VdevClass::Log, 1),
+            ],
         }
+    }
+
+    /// Devices that hold data: those of logs come behind them.
+    pub(crate) fn main_devices(self) -> usize {
+        let tops = self.tops().into_iter();
+        tops.filter(|(_, class, _)| *class != VdevClass::Log).map(|(.., count)| count).sum()
     }
 
     pub(crate) fn devices(self) -> usize {

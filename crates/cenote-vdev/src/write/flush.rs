@@ -5,6 +5,19 @@
 //! when the flush returns. The flush as a whole fails if a top-level vdev thereby may lack one of
 //! them; the logs cannot tell blocks apart, so two leaves of a mirror that failed at different
 //! blocks of one txg count as loss.
+//!
+//! What a loss means depends on who flushes, and on what the vdev is for:
+//!
+//! | class           | commit of a txg ([`Tree::flush_for_commit`])   | commit of a log ([`Tree::flush`]) |
+//! |-----------------|------------------------------------------------|-----------------------------------|
+//! | normal          | fails: the uberblock leads to what was lost    | fails: the log may lie there      |
+//! | special, dedup  | fails: metadata and tables are nowhere else    | fails                             |
+//! | log             | nothing: what its blocks say is in the txg     | fails: the caller syncs instead   |
+//! | cache           | nothing: cache devices are in no tree          | nothing                           |
+//!
+//! Records of an intent log stay in memory until their txg is on the other vdevs. So a log vdev is
+//! never a reason to hold a txg back; but nobody may be told that a record is durable if the flush
+//! behind it failed.
 
 use std::sync::Arc;
 
@@ -42,7 +55,17 @@ impl Tree {
     /// `Kind::Io` if a top-level vdev may have lost something; the cause is a [`FlushError`].
     pub async fn flush(&self) -> Result<FlushOutcome> {
         let tops: Vec<usize> = self.tops.iter().copied().collect();
-        self.flush_indices(&tops).await
+        self.flush_indices(&tops, true).await
+    }
+
+    /// [`flush`](Self::flush) for the commit of a txg: what log vdevs lose is in the txg itself, so
+    /// it is no error. The leaves that failed are in the result all the same.
+    ///
+    /// # Errors
+    /// As there, of all vdevs but those of logs.
+    pub async fn flush_for_commit(&self) -> Result<FlushOutcome> {
+        let tops: Vec<usize> = self.tops.iter().copied().collect();
+        self.flush_indices(&tops, false).await
     }
 
     /// [`flush`](Self::flush) of some top-level vdevs.
@@ -51,10 +74,11 @@ impl Tree {
     /// As there.
     pub async fn flush_tops(&self, ids: &[u64]) -> Result<FlushOutcome> {
         let tops: Vec<usize> = ids.iter().filter_map(|id| self.top_index(*id)).collect();
-        self.flush_indices(&tops).await
+        self.flush_indices(&tops, true).await
     }
 
-    async fn flush_indices(&self, tops: &[usize]) -> Result<FlushOutcome> {
+    /// With `needs_logs` a loss on log vdevs is an error like any other.
+    async fn flush_indices(&self, tops: &[usize], needs_logs: bool) -> Result<FlushOutcome> {
         let leaves: Vec<(usize, LeafId)> = tops
             .iter()
             .flat_map(|top| self.leaves_below(*top).into_iter().map(|leaf| (*top, leaf)))
@@ -72,6 +96,9 @@ impl Tree {
         }
         // Only now: all logs have what failed.
         for (top, txgs) in lost {
+            if self.vdevs[top].is_log && !needs_logs {
+                continue;
+            }
             self.check_loss(top, &txgs, &outcome)?;
         }
         Ok(outcome)

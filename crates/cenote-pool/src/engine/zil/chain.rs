@@ -167,6 +167,13 @@ impl Chain {
         true
     }
 
+    /// Birth of the oldest block on that top-level vdev, those included that are still to be freed.
+    pub(super) fn oldest_on(&self, vdev: u64) -> Option<u64> {
+        let blocks = self.links.iter().map(|link| &link.bp).chain(&self.orphans);
+        let there = blocks.filter(|bp| bp.dvas().any(|dva| u64::from(dva.vdev) == vdev));
+        there.map(BlockPtr::birth).min()
+    }
+
     /// The chain takes nothing any more, and goes when it can.
     pub(super) fn retire(&mut self) {
         if self.stage == Stage::Live {

@@ -223,6 +223,21 @@ impl Log {
         (!chain.is_unsettled(txg)).then(|| chain.step(txg))
     }
 
+    /// Ends the chain if it has blocks on that top-level vdev, which is gone. Tells whether it has.
+    pub(super) fn leave_vdev(&self, vdev: u64) -> bool {
+        let mut chain = self.chain();
+        let has_any = chain.oldest_on(vdev).is_some();
+        if has_any {
+            chain.retire();
+        }
+        has_any
+    }
+
+    /// Birth of the oldest block of the chain on that top-level vdev.
+    fn oldest_on(&self, vdev: u64) -> Option<u64> {
+        self.chain().oldest_on(vdev)
+    }
+
     /// Whether a later sync has something to free.
     pub(super) fn has_orphans(&self) -> bool {
         self.chain().has_orphans()

@@ -87,6 +87,7 @@ impl Engine {
             head.log().chain().committed(txg);
             self.refresh_log(&head).await?;
         }
+        self.excise_logs(txg);
         Ok(())
     }
 
@@ -114,16 +115,52 @@ impl Engine {
         if self.heads.all().iter().any(|head| head.log().is_claimed()) {
             return Err(cenote_rt::Error::new(cenote_rt::Kind::Busy, "a log waits for its replay"));
         }
+        let result = self.drain_logs().await;
+        self.thaw_logs();
+        result
+    }
+
+    /// Ends every chain, and lets none begin until the logs are thawed: commits sync meanwhile.
+    pub(in crate::engine) async fn drain_logs(&self) -> Result<()> {
         self.freeze_logs().await;
         // What one sync could not free yet, of its successor's allocation, the next one can.
         let mut result = self.sync().await;
         while result.is_ok() && self.heads.all().iter().any(|head| has_chain(head)) {
             result = self.sync().await;
         }
+        result.map(drop)
+    }
+
+    /// Lets chains begin again.
+    pub(in crate::engine) fn thaw_logs(&self) {
         for head in self.heads.all() {
             head.log().chain().is_frozen = false;
         }
-        result.map(drop)
+    }
+
+    /// Forgets what leaves of log vdevs lack that no log block can be among: the blocks of chains
+    /// live for a few txgs only, and nothing else is on these vdevs. `committed` is on disk.
+    fn excise_logs(&self, committed: u64) {
+        let lacking =
+            self.tree.leaves().map(|(_, leaf)| leaf).filter(|leaf| {
+                leaf.is_writable() && leaf.dtl().is_some_and(|lacks| !lacks.is_empty())
+            });
+        let logs: Vec<_> = lacking
+            .filter_map(|leaf| Some((leaf, self.tree.top_of(leaf.guid())?)))
+            .filter(|(_, top)| top.is_log())
+            .collect();
+        if logs.is_empty() {
+            return;
+        }
+        let heads = self.heads.with_logs();
+        if heads.iter().any(|head| head.log().is_claimed()) {
+            return;
+        }
+        for (leaf, top) in logs {
+            let births = heads.iter().filter_map(|head| head.log().oldest_on(top.id()));
+            let oldest = births.min().unwrap_or(u64::MAX).min(committed + 1);
+            self.tree.excise_dtl(leaf.guid(), oldest);
+        }
     }
 }
 
