@@ -16,6 +16,8 @@
 //! 2. Frees after the writes of their pass: space freed in this txg is not reused before txg + 3.
 //! 3. Space maps last in each pass: they tell of everything that the pass did.
 //! 4. Nothing is told to anybody who waits before the uberblock is durable.
+//! 5. The dirty time logs in the MOS are complete for all that the uberblock leads to. Otherwise a
+//!    crash would forget what a leaf lacks, and the leaf would count as whole.
 
 use std::sync::Arc;
 
@@ -71,7 +73,7 @@ impl Engine {
         for pass in 1..=PASSES_MAX {
             syncing.pass = pass;
             syncing.pass(tasks).await?;
-            if syncing.is_converged() {
+            if syncing.is_converged() && syncing.is_all_recorded().await? {
                 return Ok(syncing.root);
             }
         }
@@ -124,6 +126,21 @@ impl Syncing<'_> {
         !self.engine.mos.is_dirty(self.txg)
             && self.pending == Sizes::default()
             && !self.engine.heads.is_dirty(self.txg)
+    }
+
+    /// Makes durable what was written so far, and tells whether the MOS says of each leaf what it
+    /// lacks of that (order 5). Writes of the last pass may have failed after the logs were stored,
+    /// and a flush that fails now adds to them: another pass stores that.
+    async fn is_all_recorded(&self) -> Result<bool> {
+        let engine = self.engine;
+        if self.root.is_some() {
+            let mut turn = engine.suspension.turn();
+            while let Err(error) = engine.flush_data().await {
+                engine.suspension.hold(turn, error).await?;
+                turn = engine.suspension.turn();
+            }
+        }
+        Ok(!engine.tree.has_changed_dtls())
     }
 
     /// Writes every data set that this txg changed, and what that means for the MOS.
