@@ -231,7 +231,7 @@ impl Mount {
             let (chunk, behind) = rest.split_at(self.chunk_len(place, rest.len()));
             let shape = self.shape(object).await?;
             let blocks = shape.whole_blocks(place, chunk);
-            let charge = Charge::write(shape.cost(place, chunk.len() as u64) + ATTRIBUTES_COST);
+            let charge = shape.charge(place, chunk.len() as u64);
             let written = self.change(charge, Some(cred), |op| {
                 op.is_write_back = is_write_back;
                 edit::write(op, object, place, chunk, &blocks)
@@ -387,7 +387,7 @@ struct Shape {
 
 impl Shape {
     /// What a write of so many bytes writes at most: whole blocks, and what leads to them.
-    fn cost(self, place: Place, len: u64) -> u64 {
+    fn charge(self, place: Place, len: u64) -> Charge {
         let block = match place {
             Place::At(offset) if self.may_grow => {
                 self.record.min(self.block.max((offset + len).next_multiple_of(512)))
@@ -401,7 +401,7 @@ impl Shape {
         };
         let blocks = (offset % block + len).div_ceil(block) + u64::from(place == Place::End);
         // Pointers of 128 bytes, with those above them.
-        blocks.saturating_mul(block + 256)
+        Charge::write(blocks.saturating_mul(256) + ATTRIBUTES_COST).with_blocks(blocks, block)
     }
 
     /// The blocks that a write covers whole, ready to be put into the file.

@@ -81,7 +81,8 @@ impl WritableVolume {
             || LogRecord::write_later(ZVOL_OBJ, range.start, len),
             |data| LogRecord::write(ZVOL_OBJ, range.start, data),
         );
-        self.change(parts.len() as u64 * size, record, |tx| {
+        let charge = Charge::write(0).with_blocks(parts.len() as u64, size);
+        self.change(charge, record, |tx| {
             for part in &parts {
                 match part {
                     Part::Block(number, data) => tx.write_block(ZVOL_OBJ, *number, data.clone())?,
@@ -95,11 +96,11 @@ impl WritableVolume {
 
     async fn change(
         &self,
-        bytes: u64,
+        charge: Charge,
         record: LogRecord,
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<()>,
     ) -> Result<()> {
-        let changed = self.engine.apply_charged_logged(&self.head, Charge::write(bytes), |tx| {
+        let changed = self.engine.apply_charged_logged(&self.head, charge, |tx| {
             change(tx)?;
             Ok(((), vec![record.clone()]))
         });

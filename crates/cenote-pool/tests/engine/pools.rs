@@ -131,6 +131,16 @@ pub(crate) async fn create_on(
     devices: Vec<Arc<dyn Device>>,
     features: Vec<&'static Feature>,
 ) -> Result<Arc<Engine>> {
+    create_with(name, devices, 9, features).await
+}
+
+/// The same with sectors of that size.
+pub(crate) async fn create_with(
+    name: &str,
+    devices: Vec<Arc<dyn Device>>,
+    ashift: u64,
+    features: Vec<&'static Feature>,
+) -> Result<Arc<Engine>> {
     let disk = |device: &Arc<dyn Device>| TopSpec {
         redundancy: Redundancy::Single,
         class: VdevClass::Normal,
@@ -138,7 +148,7 @@ pub(crate) async fn create_on(
     };
     let spec = create::CreateSpec {
         tops: devices.iter().map(disk).collect(),
-        ashift: Some(9),
+        ashift: Some(ashift),
         ..create::CreateSpec::default()
     };
     let vdevs = create::pool(&spec, 4, &mut Guids::unguessable())?;

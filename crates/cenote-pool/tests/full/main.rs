@@ -39,10 +39,14 @@ impl Fixture {
     }
 
     async fn of_size(size: u64, seed: u64) -> Self {
+        Self::of_shape(size, 9, seed).await
+    }
+
+    async fn of_shape(size: u64, ashift: u64, seed: u64) -> Self {
         let device = Arc::new(ImageDevice::new("d0", Image::zeroed(size)));
         let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
         let features = cenote_pool::features::identity().collect();
-        let engine = pools::create_on("tank", devices, features).await.unwrap();
+        let engine = pools::create_with("tank", devices, ashift, features).await.unwrap();
         let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
         Self { device, engine, head, rng: Rng::seeded(seed) }
     }
@@ -292,4 +296,78 @@ fn quotas_end_where_they_say() {
             fixture.finish().await;
         });
     }
+}
+
+/// Small records on large sectors: one write of many of them takes a great part of a small pool.
+/// However it was filled, it can be emptied, and its settings can be changed.
+#[test]
+fn a_full_pool_of_any_geometry_can_be_emptied() {
+    // The layout with which a pool once could not be emptied, and some around it.
+    let mut shapes = vec![(64, 16, 4), (64, 16, 128), (64, 12, 4), (128, 14, 8), (64, 9, 1)];
+    if cenote_testkit::rng::wants_all() {
+        for size in [64, 128, 512] {
+            for ashift in 9..=16 {
+                shapes.extend([1, 4, 16, 128, 1024].map(|record| (size, ashift, record)));
+            }
+        }
+    }
+    for (size, ashift, record) in shapes {
+        for seed in 0..cenote_testkit::rng::cases(2, 6) {
+            simulate(fill_and_empty(size << 20, ashift, record << 10, seed));
+        }
+    }
+}
+
+async fn fill_and_empty(size: u64, ashift: u64, record: u64, seed: u64) {
+    let what = format!("{} MiB, ashift {ashift}, records of {record}, seed {seed}", size >> 20);
+    let mut fixture = Fixture::of_shape(size, ashift, seed).await;
+    let mut objects = Vec::new();
+    let mut end = 0;
+    // Large writes as long as they fit, then smaller ones; each is one change.
+    for len in [MIB, 256 << 10, 64 << 10, record] {
+        let len = len.max(record);
+        for _ in 0..4 * size / len {
+            if objects.is_empty() || fixture.rng.below(40) == 0 {
+                let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, record);
+                let charge = Charge::write(16 << 10);
+                let made =
+                    fixture.engine.apply_charged(&fixture.head, charge, |tx| tx.allocate(&spec));
+                let Ok((object, _)) = made.await else { break };
+                objects.push(object);
+            }
+            let object = objects[fixture.rng.below(objects.len() as u64) as usize];
+            let mut bytes = vec![0; len as usize];
+            fixture.rng.fill(&mut bytes);
+            let charge = Charge::write(16 << 10).with_blocks(len / record, record);
+            let written = fixture
+                .engine
+                .apply_charged(&fixture.head, charge, |tx| tx.write(object, end, &bytes));
+            match written.await {
+                Ok(_) => end += len,
+                Err(error) => {
+                    assert_eq!(error.kind(), Kind::NoSpace, "{what}: {error}");
+                    break;
+                }
+            }
+            if fixture.rng.below(10) == 0 {
+                fixture.engine.sync().await.unwrap();
+            }
+        }
+    }
+    fixture.engine.sync().await.unwrap();
+    fixture.settle().await;
+    let set = fixture.engine.set_property("tank/a", "atime", Value::words_of(&[0])).await;
+    assert!(set.is_ok(), "{what}, {end} bytes: set: {:?}", set.err());
+    for (number, object) in objects.into_iter().enumerate() {
+        let charge = Charge::free(16 << 10);
+        let freed = fixture.engine.apply_charged(&fixture.head, charge, |tx| {
+            if number % 2 == 0 { tx.free(object) } else { tx.free_range(object, 0, None) }
+        });
+        let freed = freed.await;
+        assert!(freed.is_ok(), "{what}, {end} bytes: free: {:?}", freed.err());
+    }
+    fixture.settle().await;
+    let object = fixture.new_object(record).await;
+    fixture.write(object, 0, record).await.unwrap();
+    fixture.finish().await;
 }

@@ -44,6 +44,16 @@ impl PoolSpace {
             Reserve::Half => self.slop / 2,
             Reserve::Most => self.slop / 4,
         };
+        self.usable_but(kept, parked)
+    }
+
+    /// How far the last change that makes the pool fuller may go, with its worst cost: what is left
+    /// then is for administrators' work, and for what makes room.
+    pub(crate) fn ceiling(&self, parked: u64) -> u64 {
+        self.usable_but(self.slop / 2 + self.slop / 8, parked)
+    }
+
+    fn usable_but(&self, kept: u64, parked: u64) -> u64 {
         let space = self.dspace.saturating_sub(self.checkpoint);
         space.saturating_sub(parked).saturating_sub(kept)
     }

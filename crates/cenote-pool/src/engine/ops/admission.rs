@@ -8,8 +8,19 @@
 //!
 //! A change is charged with the worst that it can cost, until its txg is on disk and the real cost
 //! stands in the dirs. One that would only fit if less were under way waits for a sync; one that
-//! cannot fit is refused. What frees more than it takes passes quotas, and may use half of what the
-//! pool keeps back: so a full pool can be emptied.
+//! cannot fit is refused. What the pool keeps back (the slop) is shared out so that a full pool can
+//! be emptied:
+//!
+//! ```text
+//!   used ──> | 3/8 of the slop               | 1/8               | 1/4                | 1/4
+//!            | the last changes that enter,  | administrators'   | changes that free, | the syncs
+//!            | with their worst cost         | work              | ends of datasets   | themselves
+//! ```
+//!
+//! A change enters while less than the pool's usable space is in use, as in OpenZFS, but not if its
+//! worst cost reaches behind the first part. OpenZFS has no such end: there one write of many small
+//! records on large sectors can take all that would be needed to remove it again. What frees more
+//! than it takes passes quotas.
 //!
 //! The worst is known once a change is made: the blocks that syncing its txg writes more than
 //! without it ([`Footprint`]), each split into sectors for lack of longer ranges
@@ -56,6 +67,8 @@ const WAITS_MAX: usize = 6;
 pub struct Charge {
     /// Bytes that it writes, as spec 04 §19.2 counts them.
     pub bytes: u64,
+    /// Blocks that it writes besides, and the size of each.
+    pub blocks: (u64, u64),
     /// It frees more than it takes.
     pub is_freeing: bool,
 }
@@ -67,13 +80,20 @@ impl Charge {
     /// A change that writes so many bytes.
     #[must_use]
     pub const fn write(bytes: u64) -> Self {
-        Self { bytes, is_freeing: false }
+        Self { bytes, blocks: (0, 0), is_freeing: false }
+    }
+
+    /// The same, which also writes `count` blocks of `size` bytes. Small blocks cost more than one
+    /// of their sum: each takes whole sectors.
+    #[must_use]
+    pub const fn with_blocks(self, count: u64, size: u64) -> Self {
+        Self { blocks: (count, size), ..self }
     }
 
     /// A change that frees space and writes so many bytes for that.
     #[must_use]
     pub const fn free(bytes: u64) -> Self {
-        Self { bytes, is_freeing: true }
+        Self { bytes, blocks: (0, 0), is_freeing: true }
     }
 }
 
@@ -203,7 +223,7 @@ impl Admission {
             };
             let mut error = OpError::Quota;
             if index == last {
-                let reserve = if charge.is_freeing { Reserve::Half } else { Reserve::Normal };
+                let reserve = if charge.is_freeing { Reserve::Most } else { Reserve::Normal };
                 let usable = pool.usable(reserve, line.parked);
                 if usable.saturating_sub(pool.deferred) < quota {
                     quota = usable.saturating_sub(pool.deferred);
@@ -218,6 +238,14 @@ impl Admission {
             }
             if used.saturating_add(under_way) >= quota.saturating_add(quota / OVERSHOOT_PART) {
                 return Verdict::Wait(error);
+            }
+            if index == last && !charge.is_freeing {
+                let ceiling = pool.ceiling(line.parked).saturating_sub(pool.deferred);
+                if used.saturating_add(under_way).saturating_add(rest) > ceiling {
+                    let comes_back = under_way > 0 || pool.deferred > 0 || may_fill;
+                    let error = OpError::NoSpace;
+                    return if comes_back { Verdict::Wait(error) } else { Verdict::Refuse(error) };
+                }
             }
             entered.is_tight |= open > 0 && open >= (quota - used) / 2;
             entered.charges.push((station.dir, rest));
@@ -268,6 +296,16 @@ impl Admission {
 /// that space is there, and who reserved it counts on it.
 const fn likely(worst: u64) -> u64 {
     worst / WORST_OVER_LIKELY
+}
+
+/// The most space that a change takes by what it says before it is made.
+fn worst_of_charge(bound: &SpaceBound, charge: Charge, copies: u8) -> u64 {
+    let (count, size) = charge.blocks;
+    let block = bound.of_block(size, copies).saturating_add(bound.of_share(ENTRY_BYTES));
+    let blocks = if count == 0 { 0 } else { block.saturating_mul(count) };
+    let bytes =
+        if charge.bytes == 0 && count > 0 { 0 } else { bound.of_block(charge.bytes, copies) };
+    bytes.saturating_add(blocks)
 }
 
 /// The most space that a footprint takes, in a dataset with so many copies.
@@ -340,7 +378,7 @@ impl Engine {
         self.admit().await?;
         let bound = self.store.space_bound();
         let copies = head.policy().copies();
-        let bytes = bound.of_block(charge.bytes, copies);
+        let bytes = worst_of_charge(&bound, charge, copies);
         let mut waits = 0;
         loop {
             self.until_running().await?;
