@@ -60,6 +60,8 @@ impl BlockStore {
                     }
                     return Ok(data);
                 }
+                // The pool was closed: no copy of the block is bad.
+                Err(error) if error.kind() == Kind::Closed => return Err(error),
                 Err(error) => {
                     if error.kind() == Kind::Checksum {
                         kind = Kind::Checksum;

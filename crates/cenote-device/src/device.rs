@@ -99,6 +99,12 @@ pub trait Device: Send + Sync + Debug {
         let error = Error::new(Kind::Unsupported, NoDiscard);
         Box::pin(async move { Err(error.on_device(&self.info().path, offset)) })
     }
+
+    /// Waits until no I/O is in flight, also none whose caller is gone. For a device that is about
+    /// to be dropped and gets no new I/O: then nothing keeps it open.
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
 }
 
 /// A write to a device that was opened for reading.

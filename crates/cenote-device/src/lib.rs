@@ -14,6 +14,7 @@ mod memory;
 pub mod pattern;
 mod recorder;
 mod replay;
+mod revocable;
 #[cfg(target_os = "linux")]
 mod ring;
 mod simulated;
@@ -25,4 +26,5 @@ pub use image::{Image, ImageDevice};
 pub use memory::MemoryDevice;
 pub use recorder::{Event, Log, Recorder};
 pub use replay::{Pending, Replay, TEAR_GRAIN};
+pub use revocable::{DeviceClosed, Revocable};
 pub use simulated::{PartOfSector, SimulatedDisk, SimulatedUse};

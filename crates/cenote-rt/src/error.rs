@@ -46,6 +46,8 @@ pub enum Kind {
     Overtaken,
     /// Something that must hold does not: the pool must not be written any more.
     Invariant,
+    /// The pool was closed: no error of its devices.
+    Closed,
 }
 
 /// Where it happened. Every layer fills in what it knows and nobody else has filled in.

@@ -46,6 +46,8 @@ pub enum Bug {
     ClaimAfterAllocate,
     /// Of an intent log that a crash left only the first block is claimed.
     ClaimWithoutTail,
+    /// Handles of a closed pool's devices go on working.
+    NoRevocation,
 }
 
 impl Bug {
@@ -70,6 +72,8 @@ impl Bug {
     /// Those that cuts of intent logs show.
     pub const OF_LOGS: [Self; 3] =
         [Self::NoFlushOfLog, Self::ClaimAfterAllocate, Self::ClaimWithoutTail];
+    /// Those that closing a pool shows.
+    pub const OF_CLOSING: [Self; 1] = [Self::NoRevocation];
 }
 
 static ON: AtomicU8 = AtomicU8::new(0);

@@ -126,6 +126,10 @@ tunables! {
         "bytes of decompressed blocks that the cache keeps";
     DEVICE_QUEUE_DEPTH = "cenote_device_queue_depth", 64, (1, 4096),
         "I/Os in the kernel for one file or block device";
+    CLOSE_TIMEOUT_MS = "cenote_close_timeout_ms", 5_000, (1, 600_000),
+        "milliseconds that devices have to answer what they were asked when a pool is closed";
+    CLOSE_STALL_MS = "cenote_close_stall_ms", 10_000, (1, 600_000),
+        "milliseconds without an answer after which closing by force does not wait for devices";
     IO_URING = "cenote_io_uring", 1, (0, 1),
         "whether devices are read and written through io_uring where the kernel allows it";
     DIRECT_IO = "cenote_direct_io", 2, (0, 2),

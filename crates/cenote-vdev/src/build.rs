@@ -5,6 +5,7 @@
 //! whole, so that everything that can be read of a damaged pool is read.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_device::Device;
@@ -60,6 +61,7 @@ impl Tree {
             tops: tops.unwrap_or_default().into(),
             leaves: leaves.into(),
             is_writable: options.is_writable,
+            is_closed: AtomicBool::new(false),
             missing_tops_allowed: options.missing_tops_allowed,
             load: Arc::clone(&options.load),
             indirect,

@@ -36,12 +36,13 @@ impl Tree {
     /// leaves lack nothing.
     ///
     /// # Errors
-    /// `Kind::Invalid` if the id is another.
+    /// `Kind::Invalid` if the id is another; `Kind::Closed` once the tree was closed.
     pub fn grow(
         &self,
         top: &VdevConfig,
         open: impl Fn(&VdevConfig) -> Option<Arc<dyn Device>>,
     ) -> Result<()> {
+        self.check_open()?;
         let count = self.tops.len();
         if usize::try_from(top.id).ok() != Some(count) {
             return Err(Error::new(Kind::Invalid, GrowError::Place { id: top.id, count }));
@@ -66,6 +67,11 @@ impl Tree {
         self.leaves.grow(leaves);
         self.vdevs.grow(vdevs);
         self.tops.grow(vec![place]);
+        if let Err(error) = self.check_open() {
+            // Closed meanwhile, which may have passed these leaves over.
+            self.revoke_leaves();
+            return Err(error);
+        }
         self.derive_states();
         Ok(())
     }

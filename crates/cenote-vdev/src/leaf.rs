@@ -19,9 +19,9 @@
 //! it, so a flush that begins after that covers it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 
-use cenote_device::Device;
+use cenote_device::{Device, Revocable};
 use cenote_ondisk::label;
 use cenote_rt::{AsyncMutex, Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore};
 
@@ -95,7 +95,10 @@ const WRITES_MAX: u32 = 1 << 20;
 
 /// How a leaf is reached: by one device, and what waits for that one waits for no other.
 #[derive(Debug)]
-struct Access {
+pub(crate) struct Access {
+    /// The device, which everybody above gets only this handle of: taken back when the tree is
+    /// closed.
+    handle: Arc<Revocable>,
     /// What is written, or given back, goes through it. Reads go past what waits there.
     queue: Queue,
     /// One flush at a time.
@@ -103,6 +106,17 @@ struct Access {
     /// Each write has one of them while it is under way; all are had by whoever writes again what
     /// was written before.
     gate: Arc<Semaphore>,
+}
+
+/// The devices of a leaf.
+#[derive(Debug, Default)]
+struct Devices {
+    /// The one that it is on, if there is one.
+    current: Option<Arc<Access>>,
+    /// Those that are being tried, to take its place.
+    candidates: Vec<Arc<Access>>,
+    /// The tree was closed: no device is taken any more.
+    is_closed: bool,
 }
 
 /// Whether a leaf can be asked for a block.
@@ -123,8 +137,8 @@ pub struct Leaf {
     pub(crate) path: String,
     /// Bytes of data that its device must have room for; 0 where the config does not say.
     pub(crate) least_asize: u64,
-    /// Replaced when a device comes back; held for a copy.
-    access: RwLock<Option<Arc<Access>>>,
+    /// Changed when a device comes back, and when the tree is closed; held for a copy.
+    devices: RwLock<Devices>,
     load: Arc<Load>,
     /// Whether its state lets data be read from it.
     is_readable: AtomicBool,
@@ -154,7 +168,10 @@ impl Leaf {
             guid,
             path,
             least_asize: 0,
-            access: RwLock::new(device.map(|device| Access::new(device, load))),
+            devices: RwLock::new(Devices {
+                current: device.map(|device| Access::new(device, load)),
+                ..Devices::default()
+            }),
             load: Arc::clone(load),
             is_readable: AtomicBool::new(true),
             is_doubtful: false,
@@ -190,20 +207,66 @@ impl Leaf {
     }
 
     fn access(&self) -> Option<Arc<Access>> {
-        self.access.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.devices.read().unwrap_or_else(PoisonError::into_inner).current.clone()
+    }
+
+    fn devices(&self) -> RwLockWriteGuard<'_, Devices> {
+        self.devices.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it has a device.
     pub(crate) fn has_device(&self) -> bool {
-        self.access.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.devices.read().unwrap_or_else(PoisonError::into_inner).current.is_some()
     }
 
-    /// From now on it is on `device`, which gets again what the old one may not have made durable.
-    pub(crate) fn set_device(&self, device: Arc<dyn Device>) {
+    /// A device that may become this leaf's: closed with the tree already while it is tried.
+    ///
+    /// # Errors
+    /// `Kind::Closed` once the tree was closed.
+    pub(crate) fn try_device(&self, device: Arc<dyn Device>) -> Result<Arc<Access>> {
         let access = Access::new(device, &self.load);
-        *self.access.write().unwrap_or_else(PoisonError::into_inner) = Some(access);
+        let mut devices = self.devices();
+        if devices.is_closed {
+            return Err(closed());
+        }
+        devices.candidates.push(Arc::clone(&access));
+        Ok(access)
+    }
+
+    /// Ends the trial of a device. If it `is_accepted`, the leaf is on it from now on, and it gets
+    /// again what the old one may not have made durable.
+    ///
+    /// # Errors
+    /// `Kind::Closed` if the tree was closed meanwhile.
+    pub(crate) fn end_trial(&self, access: &Arc<Access>, is_accepted: bool) -> Result<()> {
+        {
+            let mut devices = self.devices();
+            devices.candidates.retain(|candidate| !Arc::ptr_eq(candidate, access));
+            if devices.is_closed {
+                return Err(closed());
+            }
+            if !is_accepted {
+                return Ok(());
+            }
+            devices.current = Some(Arc::clone(access));
+        }
         // In this order: whoever sees the new turn sees the new device.
         self.unflushed().moved();
+        Ok(())
+    }
+
+    /// I/Os that its device has in flight, and those that it has answered.
+    pub(crate) fn activity(&self) -> (usize, u64) {
+        self.access().map_or((0, 0), |access| access.handle.activity())
+    }
+
+    /// Takes all its devices back, for [`Tree::close`](crate::Tree::close): no I/O begins on them
+    /// any more.
+    pub(crate) fn revoke(&self) -> Vec<Arc<Revocable>> {
+        let mut devices = self.devices();
+        devices.is_closed = true;
+        let all = devices.candidates.iter().chain(&devices.current);
+        all.map(|access| Arc::clone(&access.handle)).collect()
     }
 
     /// How often it left service or got another device. What was written before that, and is no
@@ -479,10 +542,13 @@ impl Leaf {
             self.forget_unflushed();
         }
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
-        if result.is_ok() {
-            self.counters.write_bytes.fetch_add(len, Ordering::Relaxed);
-        } else {
-            self.count_write_error();
+        match &result {
+            Ok(()) => {
+                self.counters.write_bytes.fetch_add(len, Ordering::Relaxed);
+            }
+            // It says nothing of the device.
+            Err(error) if error.kind() == Kind::Closed => {}
+            Err(_) => self.count_write_error(),
         }
         if is_much {
             // Whoever comes later finds it done. A failure is in the log, and what was to be
@@ -542,7 +608,9 @@ impl Leaf {
                     return Ok(());
                 }
                 (Landing::Failed(txgs), Err(error)) => {
-                    self.count_write_error();
+                    if error.kind() != Kind::Closed {
+                        self.count_write_error();
+                    }
                     self.note_unproven(&txgs);
                     return Err((txgs, error.with_at(|at| at.vdev = Some(self.guid))));
                 }
@@ -570,8 +638,10 @@ impl Leaf {
                 Ok(buf)
             }
             Err(error) => {
-                self.mark_failed();
-                self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                if error.kind() != Kind::Closed {
+                    self.mark_failed();
+                    self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                }
                 Err(error.with_at(|at| at.vdev = Some(self.guid)))
             }
         }
@@ -580,9 +650,15 @@ impl Leaf {
 
 impl Access {
     fn new(device: Arc<dyn Device>, load: &Arc<Load>) -> Arc<Self> {
-        let queue = Queue::new(device, Arc::clone(load));
+        let handle = Revocable::new(device);
+        let queue = Queue::new(Arc::<Revocable>::clone(&handle), Arc::clone(load));
         let gate = Arc::new(Semaphore::new(WRITES_MAX as usize));
-        Arc::new(Self { queue, flushing: AsyncMutex::new(()), gate })
+        Arc::new(Self { handle, queue, flushing: AsyncMutex::new(()), gate })
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &dyn Device {
+        &*self.handle
     }
 
     /// Lets so many in; in the order in which they come.
@@ -618,6 +694,16 @@ pub struct NoDevice {
     /// Guid of the leaf.
     pub guid: u64,
 }
+
+/// The error of I/O to a tree that was closed.
+pub(crate) fn closed() -> Error {
+    Error::new(Kind::Closed, TreeClosed)
+}
+
+/// I/O to a pool that was closed: exported, destroyed, or given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the pool was closed")]
+pub struct TreeClosed;
 
 /// A write to a leaf whose flushes fail, and that has too much to be flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -10,6 +10,7 @@ mod arena;
 #[cfg(test)]
 mod bench;
 mod build;
+mod close;
 pub mod create;
 pub mod draid;
 mod dtl;
@@ -35,7 +36,7 @@ pub use cenote_ondisk::indirect::Mapping as IndirectMap;
 pub use dtl::{DtlKind, TxgRanges};
 pub use grow::GrowError;
 pub use io_class::IoClass;
-pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NeverFlushes, NoDevice};
+pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NeverFlushes, NoDevice, TreeClosed};
 pub use read::ReadError;
 pub use service::ServiceError;
 pub use state::{VdevAux, VdevState};

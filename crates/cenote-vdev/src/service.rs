@@ -145,14 +145,20 @@ impl Tree {
         let id = id.ok_or_else(|| Error::not_found(ServiceError::NoSuchLeaf(guid)))?;
         let leaf = self.leaf(id);
         let refuse = |why| Err(Error::new(Kind::Io, why));
-        let Some(candidate) = device.clone().or_else(|| leaf.device()) else {
-            return refuse(ServiceError::NoDevice(guid));
-        };
-        if let Err(why) = leaf.ask(&*candidate).await {
-            return refuse(why);
-        }
         if let Some(device) = device {
-            leaf.set_device(device);
+            let trial = leaf.try_device(device)?;
+            let answer = leaf.ask(trial.device()).await;
+            leaf.end_trial(&trial, answer.is_ok())?;
+            if let Err(why) = answer {
+                return refuse(why);
+            }
+        } else {
+            let Some(device) = leaf.device() else {
+                return refuse(ServiceError::NoDevice(guid));
+            };
+            if let Err(why) = leaf.ask(&*device).await {
+                return refuse(why);
+            }
         }
         // If it stayed in service, it has to be rid of what it could not flush before it gets more.
         leaf.flush().await.map_err(|(_, error)| error)?;

@@ -13,6 +13,7 @@
 //! of the pool's shape makes a new tree (spec 06 §1).
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_ondisk::blkptr::Dva;
@@ -189,6 +190,8 @@ pub struct Tree {
     pub(crate) tops: Arena<usize>,
     pub(crate) leaves: Arena<Leaf>,
     pub(crate) is_writable: bool,
+    /// Set once, by [`Tree::close`].
+    pub(crate) is_closed: AtomicBool,
     pub(crate) missing_tops_allowed: usize,
     pub(crate) load: Arc<Load>,
     pub(crate) indirect: RwLock<BTreeMap<u64, Arc<IndirectMap>>>,
@@ -240,9 +243,9 @@ impl Tree {
         self.tops.get(usize::try_from(id).ok()?).copied()
     }
 
-    /// Whether it was built to be written.
+    /// Whether it may be written: it was built for that, and is not closed.
     pub fn is_writable(&self) -> bool {
-        self.is_writable
+        self.is_writable && !self.is_closed()
     }
 
     /// What the queues of its leaves know of the pool: to be told how much is dirty.

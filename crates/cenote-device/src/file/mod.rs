@@ -43,6 +43,9 @@ use ways::{fill, store, sync};
 const CLAIM_TRIES: u32 = 20;
 const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 
+/// How often a file that is to be closed is looked at.
+const SETTLE_PAUSE: Duration = Duration::from_millis(1);
+
 /// Alignment of offset, length and memory from which on a direct read is tried.
 const DIRECT_ALIGN: usize = 4096;
 
@@ -307,6 +310,17 @@ impl Device for FileDevice {
                 };
                 error.on_device(&self.info.path, offset)
             })
+        })
+    }
+
+    /// Each I/O in the kernel, or of a thread of ours, has the file: the lock goes with the last
+    /// of them.
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let is_in_use = |file: &Arc<File>| Arc::strong_count(file) > 1;
+            while is_in_use(&self.file) || self.direct.as_ref().is_some_and(is_in_use) {
+                cenote_rt::sleep(SETTLE_PAUSE).await;
+            }
         })
     }
 }

@@ -23,7 +23,7 @@ use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::Tree;
 
 use super::events::{Deed, Event};
-use super::{Config, Engine, EngineError, Parts, Steady, Suspension, leaves, store};
+use super::{Config, Engine, EngineError, Parts, Steady, Suspension, closing, leaves, store};
 use crate::accounting::{AllocationClass, VdevFigures, row_size};
 use crate::features::FeatureState;
 use crate::import::{Candidate, scan_devices};
@@ -86,8 +86,22 @@ impl Engine {
         let pool = Pool::open(candidate, &options).await?;
         let newest = candidate.uberblocks().iter().map(|uberblock| uberblock.txg).max();
         let base_txg = newest.unwrap_or(0).max(pool.txg());
-        let engine = Self::from_pool(&pool, base_txg).await?;
-        engine.adopt_checkpoint(&pool).await?;
+        let opened = Self::take_over(&pool, base_txg, &options).await;
+        if opened.is_err() {
+            // Tasks that were begun may still have the tree, and nobody is to wait for them.
+            pool.tree().close(closing::patience()).await;
+        }
+        opened
+    }
+
+    /// Makes the pool this host's, with all that must happen before anybody changes anything.
+    async fn take_over(
+        pool: &Arc<Pool>,
+        base_txg: u64,
+        options: &OpenOptions,
+    ) -> Result<Arc<Self>> {
+        let engine = Self::from_pool(pool, base_txg).await?;
+        engine.adopt_checkpoint(pool).await?;
         // Before anything is written: slots and uberblocks are those of a pool with heartbeats, if
         // it is one, and they are there from now on.
         engine.follow_properties().await?;
@@ -97,7 +111,7 @@ impl Engine {
             return Err(OpenError::NoHostId.into());
         }
         // Before anything is allocated: what the logs have must not be overwritten.
-        engine.claim_logs(&pool, options.missing_log_ok).await?;
+        engine.claim_logs(pool, options.missing_log_ok).await?;
         engine.tidy().await?;
         if engine.multihost.is_on() {
             // Other hosts are told before anybody may change anything.

@@ -23,6 +23,7 @@ mod activity;
 pub mod admin;
 mod birth;
 mod checkpoint;
+mod closing;
 mod commit;
 pub mod create;
 mod damage;
@@ -57,7 +58,7 @@ use cenote_block::policy::PoolPolicy;
 use cenote_dmu::live::{LiveError, OwnerProbe};
 use cenote_dmu::{Live, Step, Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig};
+use cenote_ondisk::config::{PoolFacts, VdevConfig};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::{AsyncMutex, BoxFuture, Error, Kind, Notify, Result, tunables};
@@ -67,6 +68,7 @@ use crate::keys::KeyStore;
 
 pub use activity::{Activity, ActivityCounts};
 pub use checkpoint::{CheckpointError, CheckpointState};
+pub use closing::{ClosedByForce, Unwritten};
 use dsl::Context;
 pub use dsl::OpError;
 pub use dsl::deleg::GrantChange;
@@ -429,6 +431,7 @@ impl Engine {
 
     fn check_stopped(&self) -> Result<()> {
         match &self.state().stopped {
+            Some(_) if self.tree.is_closed() => Err(Error::new(Kind::Closed, EngineError::Closed)),
             Some(cause) => Err(Error::new(Kind::Io, EngineError::Stopped(cause.clone()))),
             None => Ok(()),
         }
@@ -477,12 +480,6 @@ impl Engine {
     fn stop(&self, cause: &str) {
         self.state().stopped.get_or_insert_with(|| cause.to_owned());
         self.suspension.abandon();
-    }
-
-    /// Gives up a pool that is suspended: whoever waits hears so, and nothing is written any more.
-    /// What was committed stays.
-    pub fn abandon(&self) {
-        self.stop("given up");
     }
 
     /// A transaction on the MOS, in syncing context only.
@@ -563,51 +560,6 @@ impl Engine {
             Err(error) => End::Bad(error.to_string()),
         };
         result.map(|()| txg)
-    }
-
-    /// Leaves the pool in order: everything is written, and the labels say that nobody has it
-    /// (spec 01 §15). It takes no changes afterwards.
-    pub async fn export(&self) -> Result<()> {
-        if self.is_read_only {
-            self.stop("exported");
-            return Ok(());
-        }
-        self.close(PoolState::Exported).await
-    }
-
-    /// Marks the pool as destroyed. Its data stays where it is.
-    pub async fn destroy(&self) -> Result<()> {
-        self.close(PoolState::Destroyed).await
-    }
-
-    async fn close(&self, state: PoolState) -> Result<()> {
-        if self.is_read_only {
-            return Err(Error::new(Kind::ReadOnly, EngineError::ReadOnly));
-        }
-        // Waiting for devices is for whoever keeps the pool, not for whoever wants to leave it.
-        self.check_running()?;
-        // Nobody touches free space any more: soon it is somebody else's.
-        self.stop_leaf_work().await;
-        // No log is left behind.
-        self.freeze_logs().await;
-        // What is open now goes to disk first, so that the last txg has little left to write.
-        self.sync().await?;
-        self.is_closing.store(true, Ordering::Release);
-        self.with_config(|config| {
-            config.facts.state = state;
-            config.touch();
-        });
-        self.sync().await?;
-        {
-            // What somebody else has begun to sync meanwhile is written before this returns: then
-            // the devices are whoever's.
-            let _one = self.syncing.lock().await;
-            self.state().stopped.get_or_insert_with(|| EngineError::Closed.to_string());
-        }
-        let is_destroyed = state == PoolState::Destroyed;
-        let deed = if is_destroyed { Deed::Destroyed } else { Deed::Exported };
-        self.damage.note(Event::Pool(deed));
-        Ok(())
     }
 
     async fn sync_txg(&self, txg: u64, tasks: &mut [Box<dyn Task>]) -> Result<()> {
@@ -734,5 +686,6 @@ fn random_seed() -> Result<u64> {
 
 /// Whether an error says that the pool is wrong, and not the request.
 pub(crate) fn is_fatal(error: &Error) -> bool {
-    matches!(error.kind(), Kind::Invariant | Kind::Io | Kind::Checksum | Kind::Corrupt)
+    let kinds = [Kind::Invariant, Kind::Io, Kind::Checksum, Kind::Corrupt, Kind::Closed];
+    kinds.contains(&error.kind())
 }

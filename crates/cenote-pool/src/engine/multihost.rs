@@ -278,25 +278,20 @@ impl Engine {
         uberblock
     }
 
-    /// Leaves the pool as it is, without anybody who keeps it: it stays in use by this host, and
-    /// its uberblock promises no heartbeats.
+    /// Writes everything, and an uberblock that promises no heartbeats; none comes after it.
     ///
     /// # Errors
     /// Those of a sync.
-    pub async fn rest(&self) -> Result<u64> {
-        if self.is_read_only {
-            return Ok(self.uberblock().txg);
-        }
+    pub(super) async fn end_heartbeats(&self) -> Result<()> {
         if !self.multihost.is_on() {
-            return self.sync().await;
+            return self.sync().await.map(drop);
         }
         self.multihost.rest().await;
         self.administer(|_, _, config| {
             config.touch();
             Ok(())
         })
-        .await?;
-        Ok(self.uberblock().txg)
+        .await
     }
 }
 

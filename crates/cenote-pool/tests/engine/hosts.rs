@@ -36,7 +36,9 @@ fn a_pool_in_use_is_left_alone() {
         // Between two commands nobody has it, though it stays in use.
         engine.rest().await.unwrap();
         take(&fixture).await.expect("nothing is promised any more");
-        engine.export().await.unwrap();
+        let devices = as_devices(&fixture.devices);
+        let engine = Engine::open_devices(devices, fixture.guid, &OpenOptions::default()).await;
+        engine.unwrap().export().await.unwrap();
         judge(&fixture.devices);
 
         let options = OpenOptions {
@@ -59,7 +61,7 @@ fn a_pool_in_use_is_left_alone() {
         fixture.put_back();
         let error = engine.clear(None).await.unwrap_err();
         assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
-        engine.abandon();
+        engine.close_by_force().await;
     })
     .unwrap();
 }
@@ -90,7 +92,7 @@ fn a_host_that_hung_writes_no_commit() {
         let scan = scan_devices(as_devices(&fixture.devices)).await;
         let newest = scan.find("tank").unwrap().uberblocks().iter().map(|found| found.txg).max();
         assert_eq!(newest, Some(kept), "written without heartbeats");
-        engine.abandon();
+        engine.close_by_force().await;
         sync.await.unwrap().unwrap_err();
     })
     .unwrap();

@@ -5,6 +5,7 @@
 mod audit;
 mod bus;
 mod checkpoint;
+mod closing;
 mod hosts;
 mod memory;
 mod model;

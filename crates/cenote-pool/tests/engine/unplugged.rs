@@ -331,7 +331,7 @@ fn what_happens_meanwhile_is_what_failmode_says() {
                 cenote_rt::spawn(async move { engine.sync().await })
             };
             engine.until_suspended().await;
-            engine.abandon();
+            engine.close_by_force().await;
             sync.await.unwrap().unwrap_err();
             fixture.put_back();
             let devices = as_devices(&fixture.devices);

@@ -225,8 +225,9 @@ impl Job<'_> {
                 Err(Fail::Checksum)
             }
             Err(error) => {
+                let is_closed = error.kind() == Kind::Closed;
                 let error = Arc::new(error);
-                if !ask.is_quiet {
+                if !ask.is_quiet && !is_closed {
                     self.report((id, offset), ask.len, Cause::Io(Arc::clone(&error)));
                 }
                 Err(Fail::Io(error))
@@ -512,6 +513,7 @@ impl Tree {
         verify: &dyn Verify,
         is_scrub: bool,
     ) -> Result<(std::result::Result<Buf, Fail>, Vec<BadChild>)> {
+        self.check_open()?;
         let (top, len) = self.check_range(place, psize)?;
         let psize = psize as usize;
         let job = Job { tree: self, reader, psize, birth, bad: Mutex::default() };
@@ -521,6 +523,10 @@ impl Tree {
             // The rest of the last sector is filler.
             piece.data.slice(0..psize).ok_or(Fail::Checksum)
         });
+        if result.is_err() {
+            // What was refused because the pool was closed under it is no error of a device.
+            self.check_open()?;
+        }
         Ok((result, job.into_bad()))
     }
 

@@ -189,7 +189,7 @@ impl Tree {
         birth: u64,
         bad: &[BadChild],
     ) -> Result<RepairOutcome> {
-        if !self.is_writable || bad.is_empty() {
+        if !self.is_writable() || bad.is_empty() {
             return Ok(RepairOutcome::default());
         }
         let place = place.into();
@@ -284,6 +284,7 @@ impl Tree {
     }
 
     pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
         if self.is_writable {
             return Ok(());
         }

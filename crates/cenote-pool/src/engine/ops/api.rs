@@ -18,7 +18,7 @@ use crate::engine::dsl::{
     Effects, bookmark, create, destroy, directory_object, hold, names, need_directory_object,
     promote, rename, snapshot, swap,
 };
-use crate::engine::{Answer, Engine, Head, Scope, Task};
+use crate::engine::{Answer, Engine, Head, Scope, Task, Unwritten};
 
 /// A dataset to be made.
 pub struct NewDataset {
@@ -67,6 +67,14 @@ pub enum Notice {
         dataset: u64,
         /// Why.
         cause: String,
+    },
+    /// The pool was closed by force, and changes in memory are lost.
+    NotWritten(Unwritten),
+    /// Devices did not answer when the pool was closed: what they were asked before may still be
+    /// written when they do, and they are locked until then.
+    SilentDevices {
+        /// Their paths.
+        paths: Vec<String>,
     },
 }
 

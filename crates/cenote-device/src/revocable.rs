@@ -1,0 +1,302 @@
+//! A device that can be taken away from everything that still holds it.
+//!
+//! ```text
+//!   tree, queues, views ──> Revocable ──> device
+//!                          `─ revoked: no I/O reaches the device any more
+//! ```
+//!
+//! Handles of a pool's devices are shared: by queues, by views, by tasks of which the caller is
+//! gone. Dropping one of them releases nothing. So the vdev layer never hands out a device itself,
+//! but a [`Revocable`] around it. Once that is revoked the device is dropped, and its lock with it,
+//! however many handles are left; they answer with [`DeviceClosed`].
+//!
+//! Invariants
+//! * V1  No I/O begins after [`Revocable::revoke`] has returned: an I/O counts itself in while it
+//!   holds the lock that `revoke` takes.
+//! * V2  When [`Revocable::close`] returns true, no I/O is in flight, neither here nor in the
+//!   kernel, and the device was dropped.
+//!
+//! Concurrency: the lock is held to copy a handle, never across I/O.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use cenote_rt::seeded::{self, Bug};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Notify, Result};
+
+use crate::{Device, DeviceInfo};
+
+/// I/O to a device that was closed: no error of the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the device was closed")]
+pub struct DeviceClosed;
+
+/// A device that can be closed while others hold it.
+#[derive(Debug)]
+pub struct Revocable {
+    info: DeviceInfo,
+    /// None once it was revoked.
+    device: RwLock<Option<Arc<dyn Device>>>,
+    /// I/Os that were begun and have not returned.
+    in_flight: AtomicUsize,
+    /// I/Os that have returned.
+    answered: AtomicU64,
+    /// Callers whose I/O is in flight are told that the device is closed.
+    is_cut: AtomicBool,
+    /// Told when an I/O ends after the revocation.
+    ended: Notify,
+    /// Told when callers are cut off.
+    cut: Notify,
+}
+
+/// An I/O in flight, with the device that it is on.
+struct Lent<'a> {
+    owner: &'a Revocable,
+    device: Option<Arc<dyn Device>>,
+}
+
+impl Lent<'_> {
+    fn device(&self) -> Result<&Arc<dyn Device>> {
+        self.device.as_ref().ok_or_else(|| self.owner.closed(0))
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        // First: whoever waits for the count finds the device released.
+        self.device = None;
+        self.owner.answered.fetch_add(1, Ordering::Relaxed);
+        self.owner.in_flight.fetch_sub(1, Ordering::AcqRel);
+        if self.owner.is_revoked() {
+            self.owner.ended.notify_waiters();
+        }
+    }
+}
+
+impl Revocable {
+    /// `device`, until it is revoked.
+    pub fn new(device: Arc<dyn Device>) -> Arc<Self> {
+        Arc::new(Self {
+            info: device.info().clone(),
+            device: RwLock::new(Some(device)),
+            in_flight: AtomicUsize::new(0),
+            answered: AtomicU64::new(0),
+            is_cut: AtomicBool::new(false),
+            ended: Notify::new(),
+            cut: Notify::new(),
+        })
+    }
+
+    /// I/Os in flight, and those that have returned so far.
+    pub fn activity(&self) -> (usize, u64) {
+        (self.in_flight.load(Ordering::Acquire), self.answered.load(Ordering::Relaxed))
+    }
+
+    /// Whether it was revoked.
+    pub fn is_revoked(&self) -> bool {
+        self.device.read().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Refuses every I/O from now on (V1), and returns the device that it stood for, once.
+    pub fn revoke(&self) -> Option<Arc<dyn Device>> {
+        if seeded::is_on(Bug::NoRevocation) {
+            return None;
+        }
+        self.device.write().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Revokes it and waits until no I/O is in flight. After `patience` the callers of what is
+    /// still in flight get an error, and false is returned: the device did not answer, and what it
+    /// was asked may still be done when it does; its lock is released then.
+    pub async fn close(&self, patience: Duration) -> bool {
+        let device = self.revoke();
+        let ended = async {
+            self.drained().await;
+            if let Some(device) = &device {
+                device.settle().await;
+            }
+        };
+        let is_quiet = cenote_rt::until(patience, ended).await.is_some();
+        drop(device);
+        if !is_quiet {
+            self.is_cut.store(true, Ordering::Release);
+            self.cut.notify_waiters();
+        }
+        is_quiet
+    }
+
+    /// Waits until every I/O that was begun has returned.
+    async fn drained(&self) {
+        loop {
+            // Before the look: what ends after it wakes.
+            let mut ended = pin!(self.ended.notified());
+            ended.as_mut().enable();
+            if !self.is_revoked() || self.in_flight.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    fn lend(&self, offset: u64) -> Result<Lent<'_>> {
+        let device = self.device.read().unwrap_or_else(PoisonError::into_inner);
+        match &*device {
+            Some(device) => {
+                // Under the lock: V1.
+                self.in_flight.fetch_add(1, Ordering::AcqRel);
+                Ok(Lent { owner: self, device: Some(Arc::clone(device)) })
+            }
+            None => Err(self.closed(offset)),
+        }
+    }
+
+    fn closed(&self, offset: u64) -> Error {
+        Error::new(Kind::Closed, DeviceClosed).on_device(&self.info.path, offset)
+    }
+
+    /// What `io` gives, or an error if its caller is cut off before that.
+    async fn unless_cut<T>(&self, offset: u64, mut io: BoxFuture<'_, Result<T>>) -> Result<T> {
+        let mut cut = pin!(self.cut.notified());
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(result) = io.as_mut().poll(context) {
+                return Poll::Ready(result);
+            }
+            // Registered before the look: a cut after it wakes.
+            if cut.as_mut().poll(context).is_ready() || self.is_cut.load(Ordering::Acquire) {
+                return Poll::Ready(Err(self.closed(offset)));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Device for Revocable {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async move {
+            let lent = self.lend(0)?;
+            self.unless_cut(0, lent.device()?.current_size()).await
+        })
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        Box::pin(async move {
+            let lent = self.lend(offset)?;
+            self.unless_cut(offset, lent.device()?.read(offset, buf)).await
+        })
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let lent = self.lend(offset)?;
+            self.unless_cut(offset, lent.device()?.write(offset, parts)).await
+        })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let lent = self.lend(0)?;
+            self.unless_cut(0, lent.device()?.flush()).await
+        })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let lent = self.lend(offset)?;
+            self.unless_cut(offset, lent.device()?.discard(offset, len)).await
+        })
+    }
+
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Ok(lent) = self.lend(0)
+                && let Ok(device) = lent.device()
+            {
+                device.settle().await;
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_rt::{block_on, sleep, spawn};
+
+    use super::*;
+    use crate::MemoryDevice;
+
+    /// A device that answers after a while, or never.
+    #[derive(Debug)]
+    struct Slow(MemoryDevice, Option<Duration>);
+
+    impl Device for Slow {
+        fn info(&self) -> &DeviceInfo {
+            self.0.info()
+        }
+
+        fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+            Box::pin(async move {
+                match self.1 {
+                    Some(pause) => sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+                self.0.read(offset, buf).await
+            })
+        }
+    }
+
+    fn slow(pause: Option<Duration>) -> (Arc<Slow>, Arc<Revocable>) {
+        let device = Arc::new(Slow(MemoryDevice::new("slow", vec![7; 4096]), pause));
+        (Arc::clone(&device), Revocable::new(device))
+    }
+
+    #[test]
+    fn closing_waits_for_what_is_in_flight() {
+        block_on(1, async {
+            let (device, handle) = slow(Some(Duration::from_millis(100)));
+            let reader = Arc::clone(&handle);
+            let read = spawn(async move { reader.read(0, BufMut::zeroed(512)).await });
+            while handle.activity().0 == 0 {
+                cenote_rt::yield_now().await;
+            }
+            assert!(handle.close(Duration::from_secs(5)).await);
+            // V2: the test has the only handle.
+            assert_eq!(Arc::strong_count(&device), 1);
+            assert_eq!(read.await.expect("no panic").expect("in time")[0], 7);
+            let error = handle.read(0, BufMut::zeroed(512)).await.expect_err("closed");
+            assert_eq!((error.kind(), error.cause()), (Kind::Closed, Some(&DeviceClosed)));
+            for refused in [
+                handle.write(0, vec![Buf::from(vec![1; 512])]).await,
+                handle.flush().await,
+                handle.discard(0, 512).await,
+            ] {
+                assert_eq!(refused.expect_err("closed").kind(), Kind::Closed);
+            }
+            assert!(handle.close(Duration::ZERO).await, "once more");
+        })
+        .expect("runtime");
+    }
+
+    #[test]
+    fn a_device_that_hangs_holds_nobody_up() {
+        block_on(1, async {
+            let (_, handle) = slow(None);
+            let reader = Arc::clone(&handle);
+            let read = spawn(async move { reader.read(0, BufMut::zeroed(512)).await });
+            while handle.activity().0 == 0 {
+                cenote_rt::yield_now().await;
+            }
+            assert!(!handle.close(Duration::from_millis(50)).await);
+            let error = read.await.expect("no panic").expect_err("cut off");
+            assert_eq!(error.kind(), Kind::Closed);
+        })
+        .expect("runtime");
+    }
+}
