@@ -1,11 +1,15 @@
 //! A pool's presence on this host: what is not stored in it and still counts among its properties.
 //!
 //! Whoever keeps a pool open notes here under which folder it mounts, where it is remembered, and
-//! which of its file systems are mounted, and how. Views of the pool show it: `altroot`,
+//! which of its file systems are mounted, and how, and whether it is suspended. Views of the pool show it: `altroot`,
 //! `cachefile`, `mounted`, and values with the source `temporary`.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::engine::suspend::Suspension;
+use crate::engine::{FailMode, Suspended};
+use crate::status::Reason;
 
 /// A pool's presence on this host.
 #[derive(Debug, Default)]
@@ -19,6 +23,8 @@ struct State {
     is_writable: bool,
     altroot: Option<String>,
     cache_file: Option<String>,
+    /// Of a pool that is open for writing.
+    suspension: Option<Arc<Suspension>>,
     /// Options in force, by number of the dataset.
     mounts: BTreeMap<u64, Vec<(&'static str, u64)>>,
 }
@@ -36,6 +42,21 @@ impl Presence {
     /// Whether somebody has the pool open for writing.
     pub fn is_writable(&self) -> bool {
         self.lock().is_writable
+    }
+
+    /// Views tell from now on whether the pool is suspended.
+    pub(crate) fn set_suspension(&self, suspension: &Arc<Suspension>) {
+        self.lock().suspension = Some(Arc::clone(suspension));
+    }
+
+    /// Why the pool is suspended, if it is, as its status says it.
+    pub fn suspended(&self) -> Option<Reason> {
+        let suspension = self.lock().suspension.clone()?;
+        Some(match (suspension.cause()?, suspension.mode()) {
+            (Suspended::Multihost(_), _) => Reason::IoFailureMmp,
+            (Suspended::Io(_), FailMode::Continue) => Reason::IoFailureContinue,
+            (Suspended::Io(_), _) => Reason::IoFailureWait,
+        })
     }
 
     /// Everything mounts below this folder (property `altroot`).

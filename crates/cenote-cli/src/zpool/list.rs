@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use cenote_pool::Pool;
 use cenote_pool::props::{POOL_PROPERTIES, PropRow, Source as Origin};
-use cenote_pool::status::state_name;
 use serde_json::{Map, Value};
 
 use super::json::{self, Form};
@@ -143,13 +142,12 @@ async fn table(pools: &[Arc<Pool>], columns: &[Column], options: &Options) -> Re
 
 /// The start of a pool in JSON output.
 pub(super) fn pool_json(pool: &Pool, form: Form, is_typed: bool) -> Map<String, Value> {
-    let root = pool.tree().root();
     let mut map = Map::new();
     map.insert("name".into(), pool.name().into());
     if is_typed {
         map.insert("type".into(), "POOL".into());
     }
-    map.insert("state".into(), state_name(root.state(), root.aux()).into());
+    map.insert("state".into(), pool.health_name().into());
     map.insert("pool_guid".into(), form.number(pool.guid()));
     map.insert("txg".into(), form.number(pool.config().facts.txg));
     map.insert("spa_version".into(), form.number(pool.version()));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cenote_fs::FileSystem;
 use cenote_ondisk::ddt::DdtStat;
 use cenote_pool::accounting::DedupStats;
-use cenote_pool::status::{PoolStatus, state_name};
+use cenote_pool::status::PoolStatus;
 use cenote_pool::{DamagedObject, Pool};
 use serde_json::Map;
 
@@ -111,7 +111,7 @@ async fn one(
     status: &PoolStatus,
     parsed: &Parsed,
 ) -> Result<String, Exit> {
-    let state = state_name(status.root.state, status.root.aux);
+    let state = status.health_name();
     let mut text = format!("  pool: {}\n state: {state}\n", pool.name());
     if let Some((status, action)) = status_text::texts(status.reason) {
         let break_line = |text: &str| text.replace('|', "\n\t");

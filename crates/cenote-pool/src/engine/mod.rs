@@ -41,7 +41,7 @@ mod multihost;
 mod opened;
 mod ops;
 mod store;
-mod suspend;
+pub(crate) mod suspend;
 mod sync;
 #[cfg(test)]
 mod testing;
@@ -307,6 +307,7 @@ impl Engine {
         let views = view::Views { keys: parts.keys, ..view::Views::default() };
         if !parts.is_read_only {
             views.presence.set_writable();
+            views.presence.set_suspension(&parts.suspension);
         }
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),

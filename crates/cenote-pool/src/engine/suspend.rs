@@ -95,7 +95,7 @@ struct Inner {
 
 /// Whether a pool is suspended, and who waits for that to end.
 #[derive(Debug, Default)]
-pub(super) struct Suspension {
+pub(crate) struct Suspension {
     // Held for a look, never across I/O.
     inner: Mutex<Inner>,
     changed: Notify,
@@ -154,11 +154,11 @@ impl Suspension {
         self.mode.store(failmode, Ordering::Release);
     }
 
-    pub(super) fn mode(&self) -> FailMode {
+    pub(crate) fn mode(&self) -> FailMode {
         FailMode::of(self.mode.load(Ordering::Acquire))
     }
 
-    pub(super) fn cause(&self) -> Option<Suspended> {
+    pub(crate) fn cause(&self) -> Option<Suspended> {
         self.lock().suspended.clone()
     }
 

@@ -7,7 +7,6 @@ use super::lookup;
 use super::table::{Form, POOL_PROPERTIES, PropType, Property, pool_property};
 use super::value::{PropRow, PropValue, Source};
 use crate::features::{FEATURES, FeatureState, is_in_identity};
-use crate::status::state_name;
 use crate::{Pool, Space, mos};
 
 /// Pool directory: properties that were set.
@@ -190,10 +189,9 @@ impl PoolProps<'_> {
         const VERSION_FEATURES: u64 = 5000;
         let pool = self.pool;
         let facts = &pool.config().facts;
-        let root = pool.tree().root();
         Some(match name {
             "name" => text(pool.name()),
-            "health" => text(state_name(root.state(), root.aux())),
+            "health" => text(pool.health_name()),
             "guid" => number(pool.guid()),
             "load_guid" => number(pool.load_guid()),
             "version" if pool.version() == VERSION_FEATURES => (PropValue::Absent, Source::Default),

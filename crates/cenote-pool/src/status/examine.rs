@@ -86,5 +86,6 @@ fn of_labels(candidate: &Candidate) -> PoolStatus {
         error_count: 0,
         space: None,
         failure: None,
+        suspended: None,
     }
 }

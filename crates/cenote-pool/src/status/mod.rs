@@ -63,9 +63,18 @@ pub struct PoolStatus {
     pub space: Option<Arc<Space>>,
     /// Why it could not be opened.
     pub failure: Option<String>,
+    /// Why it is suspended, if it is.
+    pub suspended: Option<Reason>,
 }
 
 impl Pool {
+    /// The pool's state in one word, as `zpool list` shows it.
+    #[must_use]
+    pub fn health_name(&self) -> &'static str {
+        let root = self.tree().root();
+        health_name(self.presence().suspended(), root.state(), root.aux())
+    }
+
     /// How the pool is.
     pub async fn status(&self) -> Result<PoolStatus> {
         let space = self.space().await?;
@@ -93,6 +102,7 @@ impl Pool {
             error_count: objects.len() as u64,
             space: Some(space),
             failure: None,
+            suspended: self.presence().suspended(),
         };
         let compatibility = status.facts.compatibility.clone();
         let allowed = compat::allowed(compatibility.as_deref());
@@ -113,6 +123,17 @@ impl PoolStatus {
     pub fn health(&self) -> VdevState {
         self.root.state
     }
+
+    /// The same as tables show it.
+    #[must_use]
+    pub fn health_name(&self) -> &'static str {
+        health_name(self.suspended, self.root.state, self.root.aux)
+    }
+}
+
+/// The word for a pool's state: devices may be well again and the pool still be suspended.
+fn health_name(suspended: Option<Reason>, state: VdevState, aux: VdevAux) -> &'static str {
+    if suspended.is_some() { "SUSPENDED" } else { state_name(state, aux) }
 }
 
 /// The word for a state, as tables show it: some causes have words of their own.

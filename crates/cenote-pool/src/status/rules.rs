@@ -52,8 +52,13 @@ fn of_failure(input: &Input<'_>) -> Option<Reason> {
         Some(OpenError::ReadOnlyFeatures(_)) => return Some(Reason::UnsupportedFeatureWrite),
         Some(OpenError::UnsupportedFeatures(_)) => return Some(Reason::UnsupportedFeatureRead),
         Some(OpenError::GuidSum { .. }) => return Some(Reason::BadGuidSum),
-        Some(OpenError::MissingLog(_)) => return Some(Reason::BadLog),
         _ => {}
+    }
+    if input.status.suspended.is_some() {
+        return input.status.suspended;
+    }
+    if matches!(input.failure, Some(OpenError::MissingLog(_))) {
+        return Some(Reason::BadLog);
     }
     let root = &input.status.root;
     if root.state != VdevState::CantOpen {

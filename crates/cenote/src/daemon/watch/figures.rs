@@ -86,7 +86,7 @@ async fn of_pool(engine: &Arc<Engine>) -> Result<PoolFigures> {
     Ok(PoolFigures {
         name: engine.name(),
         guid: engine.guid(),
-        state: state_name(status.root.state, status.root.aux),
+        state: status.health_name(),
         is_suspended: engine.suspended().is_some(),
         size: space.map_or(0, |space| space.size),
         allocated: space.map_or(0, |space| space.allocated),
