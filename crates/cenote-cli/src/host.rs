@@ -65,14 +65,20 @@ pub trait Host: Send + Sync {
     fn remember<'a>(&'a self, pool: &'a str, file: Option<PathBuf>)
     -> BoxFuture<'a, CommandResult>;
 
-    /// Shows nothing of a pool any more, and forgets it. Who asked closes it; `deed` is what he
-    /// does with it.
+    /// Shows nothing of a pool any more, which the caller is about to close; `deed` is what for.
+    /// The pool stays known until [`forget`](Self::forget) or [`keep`](Self::keep) is called.
     fn release<'a>(
         &'a self,
         pool: &'a str,
         deed: &'a str,
         is_forced: bool,
     ) -> BoxFuture<'a, CommandResult>;
+
+    /// Forgets a pool that was released and is closed.
+    fn forget<'a>(&'a self, engine: &'a Arc<Engine>) -> BoxFuture<'a, CommandResult>;
+
+    /// Shows a pool again that was released and could not be closed.
+    fn keep<'a>(&'a self, engine: &'a Arc<Engine>) -> BoxFuture<'a, CommandResult>;
 
     /// What is mounted, by dataset, and where, in the order in which that was done.
     fn mounts(&self) -> Vec<(String, PathBuf)>;

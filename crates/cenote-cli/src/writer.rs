@@ -16,7 +16,9 @@
 //! What stands in the history is the command line as OpenZFS's tool would have had it, without our
 //! own options in front.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_fs::format::FsOwners;
 use cenote_ondisk::config::PoolState;
@@ -25,6 +27,7 @@ use cenote_pool::engine::{Engine, EngineError, Notice};
 use cenote_pool::import::{Candidate, FindError, Host};
 use cenote_pool::{OpenError, OpenOptions};
 use cenote_rt::{Error, Kind};
+use futures_util::future::{Either, select};
 
 use crate::err;
 use crate::host::{self, Taken};
@@ -211,8 +214,8 @@ impl Writer {
         Ok(self.engine.record_command(command).await?)
     }
 
-    /// Records the command in a pool that it exports or destroys; where that fails, the pool is
-    /// left as it was found.
+    /// Records the command in a pool that it exports or destroys. Where that fails the pool is left
+    /// as it was found; with force it is closed in any case, within seconds.
     pub(crate) async fn close(
         self,
         line: &str,
@@ -220,31 +223,65 @@ impl Writer {
         io: &mut Io<'_>,
         how: impl AsyncFnOnce(&Engine) -> cenote_rt::Result<()>,
     ) -> CommandResult {
-        if let After::Stay(host, _) = &self.found {
-            let deed = line.split(' ').nth(1).unwrap_or_default();
-            host.release(&self.engine.name(), deed, is_forced).await?;
-        }
-        let closed = match self.record(line).await {
-            Ok(()) => how(&self.engine).await.map_err(Exit::from),
-            Err(exit) => Err(exit),
+        let name = self.engine.name();
+        let deed = line.split(' ').nth(1).unwrap_or_default();
+        let host = match &self.found {
+            After::Stay(host, _) => Some(Arc::clone(host)),
+            _ => None,
         };
-        match closed {
-            Ok(()) => self.tell(io),
-            Err(exit) => {
-                let found = match &self.found {
-                    After::Stay(host, _) => After::Keep(Arc::clone(host), Taken::default()),
-                    other => other.clone(),
-                };
-                Self { found, ..self }.carry_out(None, io, async |_, _| Err(exit)).await
+        if self.engine.suspended().is_some() && !is_forced {
+            return Err(suspended(deed, &name));
+        }
+        let orderly = async {
+            if let Some(host) = &host {
+                host.release(&name, deed, is_forced).await?;
             }
+            self.record(line).await?;
+            how(&self.engine).await.map_err(|error| close_failure(deed, &name, error))
+        };
+        let (closed, is_by_force) = if is_forced {
+            or_by_force(&self.engine, orderly).await
+        } else {
+            (orderly.await, false)
+        };
+        match (closed, host) {
+            (Ok(()), host) => {
+                if let Some(host) = host {
+                    host.forget(&self.engine).await?;
+                }
+                self.tell(io)?;
+                if is_by_force && deed == "destroy" {
+                    let why = "the pool could not be written: it was closed, and is not destroyed";
+                    return Err(Exit::cannot(deed, &name, why));
+                }
+                Ok(())
+            }
+            (Err(exit), Some(host)) => {
+                let kept = host.keep(&self.engine).await;
+                self.tell(io)?;
+                if let Err(Exit::Failed(error)) = kept {
+                    err!(io, "warning: the pool is not left as it was found: {error}")?;
+                }
+                Err(exit)
+            }
+            (Err(exit), None) => self.carry_out(None, io, async |_, _| Err(exit)).await,
         }
     }
 
     async fn part(&self, after: &After) -> CommandResult {
+        let left = match after {
+            After::Export => self.engine.export().await,
+            After::Destroy => self.engine.destroy().await,
+            After::Rest => self.engine.rest().await.map(drop),
+            After::Stay(..) | After::Keep(..) => Ok(()),
+        };
+        if left.is_err() {
+            // Nobody has it from here on: its devices are not to stay locked.
+            self.engine.close_by_force().await;
+        }
+        left?;
         match after {
-            After::Export => self.engine.export().await?,
-            After::Destroy => self.engine.destroy().await?,
-            After::Rest => self.engine.rest().await.map(drop)?,
+            After::Export | After::Destroy | After::Rest => {}
             After::Stay(host, is_quiet) => host.follow(&self.engine.name(), *is_quiet).await?,
             After::Keep(host, how) => host.take(Arc::clone(&self.engine), how.clone()).await?,
         }
@@ -257,6 +294,39 @@ impl Writer {
             err!(io, "warning: {}", told(&notice))?;
         }
         Ok(())
+    }
+}
+
+/// How long what is left of an orderly closing may take once the pool was closed by force.
+const REST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits for an orderly closing, or closes the pool by force once devices do not let it come to its
+/// end. True if it was by force.
+async fn or_by_force(
+    engine: &Arc<Engine>,
+    orderly: impl Future<Output = CommandResult>,
+) -> (CommandResult, bool) {
+    let mut orderly = pin!(orderly);
+    match select(orderly.as_mut(), pin!(engine.until_stuck())).await {
+        Either::Left((closed, _)) => (closed, false),
+        Either::Right(_) => {
+            engine.close_by_force().await;
+            // Now everything that it waits for fails; what is mounted goes all the same.
+            let _ = cenote_rt::until(REST_PATIENCE, orderly).await;
+            (Ok(()), true)
+        }
+    }
+}
+
+fn suspended(deed: &str, name: &str) -> Exit {
+    Exit::cannot(deed, name, "pool I/O is currently suspended")
+}
+
+/// What is said when a pool is not closed.
+fn close_failure(deed: &str, name: &str, error: Error) -> Exit {
+    match error.cause::<EngineError>() {
+        Some(EngineError::Suspended(_)) => suspended(deed, name),
+        _ => error.into(),
     }
 }
 
@@ -283,6 +353,17 @@ fn told(notice: &Notice) -> String {
         Notice::LogCut { dataset, cause } => {
             format!("the end of the intent log of dataset {dataset} is lost: {cause}")
         }
+        Notice::NotWritten(lost) => format!(
+            "the pool was closed by force: changes of transaction groups {} to {}, about {} bytes \
+             of files and volumes, were not written; what was synced with fsync is replayed when \
+             the pool is imported",
+            lost.first_txg, lost.last_txg, lost.bytes
+        ),
+        Notice::SilentDevices { paths } => format!(
+            "devices did not answer: {}; they stay locked until they do, and what they were asked \
+             before may still be written then: do not use them elsewhere before that",
+            paths.join(", ")
+        ),
         #[expect(unreachable_patterns, reason = "notices come with operations")]
         other => format!("{other:?}"),
     }

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use cenote_cli::environment;
-use cenote_rt::Runtime;
+use cenote_rt::{JoinHandle, Runtime};
 use cenote_serve::Signals;
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -201,13 +201,19 @@ fn serve(place: &Place) -> std::io::Result<()> {
         if !is_activated {
             std::fs::remove_file(&place.socket).ok();
         }
+        let guards = pools.end_what_is_stuck();
         for server in servers {
             if let Err(error) = server.stop().await {
                 log::warn("volumes not closed in order", &[("cause", &error)]);
             }
         }
-        pools.close().await;
+        let is_quiet = pools.close().await;
+        guards.iter().for_each(JoinHandle::abort);
         log::info("daemon stopped", &[]);
+        if !is_quiet {
+            // Threads that wait for devices would be waited for.
+            std::process::exit(0);
+        }
         Ok(())
     });
     drop(lock);

@@ -4,6 +4,7 @@
 //! before a command that imports or creates a pool ends, so that a daemon that is killed after that
 //! finds the pool again. A pool that cannot be opened when it starts stays in the file.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::fmt::{Display, Write as _};
@@ -14,12 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cenote_cli::cache_file::{self, Cached};
 use cenote_cli::{Aside, CommandResult, Exit, Host, MountWish, Taken};
-use cenote_pool::engine::{Engine, EventLog};
+use cenote_pool::engine::{Engine, EventLog, Notice};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
-use cenote_rt::BoxFuture;
+use cenote_rt::{BoxFuture, JoinHandle};
 use cenote_serve::fuse::MountTable;
 use cenote_serve::nbd::Exports;
+use cenote_vdev::Vdev;
 
 use super::exports::Volumes;
 use super::log::{self, Level};
@@ -123,7 +125,13 @@ impl Pools {
     }
 
     async fn open_again(&self, candidate: &Candidate) {
-        let options = OpenOptions { host: Some(import::Host::current()), ..OpenOptions::default() };
+        // A pool that was imported without its log device (`-m`) comes back without it, as long as
+        // no intent log is on that.
+        let options = OpenOptions {
+            host: Some(import::Host::current()),
+            unneeded_log_ok: true,
+            ..OpenOptions::default()
+        };
         let opened = async {
             let engine = Engine::open(candidate, &options).await?;
             cenote_cli::prepare(&engine).await?;
@@ -131,6 +139,12 @@ impl Pools {
         };
         match opened.await {
             Ok(engine) => {
+                let is_lost = |top: &&Vdev| top.is_log() && !top.state().is_readable();
+                for top in engine.tree().tops().filter(is_lost) {
+                    let fields: &[(&str, &dyn Display)] =
+                        &[("pool", &candidate.name()), ("guid", &top.guid())];
+                    log::warn("log device missing", fields);
+                }
                 let how = Taken { cache_file: Some(self.place.pools()), ..Taken::default() };
                 if let Err(exit) = self.hold(engine, how).await {
                     let fields: &[(&str, &dyn Display)] =
@@ -145,12 +159,27 @@ impl Pools {
         }
     }
 
-    /// Leaves every pool as it is: they stay imported, and come back with the daemon.
-    pub(super) async fn close(&self) {
+    /// From now on pools whose devices do not let them be left in order are closed by force, so
+    /// that what waits for them ends. To be called when the process is to end, before anything is
+    /// waited for.
+    pub(super) fn end_what_is_stuck(&self) -> Vec<JoinHandle<()>> {
+        let guard = |engine: Arc<Engine>| {
+            cenote_rt::spawn(async move {
+                engine.until_stuck().await;
+                close_by_force(&engine).await;
+            })
+        };
+        self.pools().into_iter().map(guard).collect()
+    }
+
+    /// Leaves every pool as it is: they stay imported, and come back with the daemon. False if some
+    /// devices owe an answer: threads may wait for them for ever.
+    pub(super) async fn close(&self) -> bool {
         if let Some(watch) = self.watch.get() {
             watch.stop();
         }
         let mut open: Vec<_> = std::mem::take(&mut *self.lock()).into_iter().collect();
+        let mut is_quiet = true;
         while !open.is_empty() {
             // One whose devices are in what another mounts goes before that.
             let is_last = |(index, (_, held)): (usize, &(String, Held))| {
@@ -162,8 +191,11 @@ impl Pools {
             held.mounts.leave().await;
             if let Err(error) = held.engine.rest().await {
                 log::warn("pool not left in order", &[("pool", &name), ("cause", &error)]);
+                close_by_force(&held.engine).await;
             }
+            is_quiet &= held.engine.tree().activity().0 == 0 && !tell_of_silence(&held.engine);
         }
+        is_quiet
     }
 
     /// The volumes.
@@ -255,8 +287,19 @@ impl Pools {
         let mounts = Arc::new(Mounts::new(&engine));
         let is_leaving = Arc::default();
         let held = Held { engine, mounts: Arc::clone(&mounts), remembered, is_leaving };
+        let is_taken = match self.lock().entry(name.clone()) {
+            Entry::Occupied(_) => true,
+            Entry::Vacant(entry) => {
+                entry.insert(held.clone());
+                false
+            }
+        };
+        if is_taken {
+            // Somebody was quicker.
+            held.engine.rest().await?;
+            return Err(Exit::cannot("import", &name, "a pool with that name already exists"));
+        }
         held.note()?;
-        self.lock().insert(name, held);
         if how.is_unmounted { Ok(()) } else { mounts.mount_all().await }
     }
 
@@ -277,28 +320,96 @@ impl Pools {
         remembered
     }
 
-    async fn let_go(&self, name: &str, deed: &str, is_forced: bool) -> CommandResult {
+    /// Unmounts everything of a pool that is about to be closed, and offers nothing of it.
+    async fn withdraw(&self, name: &str, deed: &str, is_forced: bool) -> CommandResult {
         let held = self.held(name)?;
         // Before the look at who has volumes: nobody comes after it.
-        held.is_leaving.store(true, Ordering::Release);
+        let was_leaving = held.is_leaving.swap(true, Ordering::AcqRel);
+        if was_leaving && !is_forced {
+            return Err(Exit::cannot(deed, name, "pool is busy"));
+        }
         let is_used = !self.exports.in_use(held.engine.guid()).await.is_empty();
-        let left = if is_used {
+        // Who has a volume of a closed pool open has nothing of it any more.
+        let left = if is_used && !held.engine.tree().is_closed() {
             Err(Exit::cannot(deed, name, "pool is busy"))
         } else {
             held.mounts.unmount_all(is_forced).await
         };
         if left.is_err() {
-            held.is_leaving.store(false, Ordering::Release);
-            return left;
+            held.is_leaving.store(was_leaving, Ordering::Release);
         }
-        // Kept as long as others: that it was exported is still to come.
+        left
+    }
+
+    /// The pool under its name, if it is this one.
+    fn held_as(&self, engine: &Arc<Engine>) -> Option<Held> {
+        let held = self.held(&engine.name()).ok()?;
+        Arc::ptr_eq(&held.engine, engine).then_some(held)
+    }
+
+    /// Forgets a pool that is closed. Before that it is never left out: what is still open is still
+    /// ours.
+    async fn drop_closed(&self, engine: &Arc<Engine>) -> CommandResult {
+        let Some(held) = self.held_as(engine) else { return Ok(()) };
+        // What a closing by force could not unmount.
+        held.mounts.leave().await;
         self.keep_events(&held.engine);
-        self.lock().remove(name);
+        let name = engine.name();
+        let is_removed = {
+            let mut open = self.lock();
+            let is_there = open.get(&name).is_some_and(|now| Arc::ptr_eq(&now.engine, engine));
+            is_there && open.remove(&name).is_some()
+        };
         match &held.remembered {
-            Some(file) => Ok(cache_file::remove(file, name)?),
-            None => Ok(()),
+            Some(file) if is_removed => Ok(cache_file::remove(file, &name)?),
+            _ => Ok(()),
         }
     }
+
+    /// Shows a pool again that was withdrawn and is open all the same.
+    async fn show_again(&self, engine: &Arc<Engine>) -> CommandResult {
+        let Some(held) = self.held_as(engine) else { return Ok(()) };
+        // Somebody else may have closed it by force meanwhile, and forgets it.
+        if engine.tree().is_closed() || !held.is_leaving.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        if engine.suspended().is_some() {
+            // What it mounts comes with the next command that looks, once it is cleared.
+            return Ok(());
+        }
+        held.mounts.mount_all().await
+    }
+}
+
+/// Closes a pool that cannot be left in order, and says what that costs.
+async fn close_by_force(engine: &Engine) {
+    let (name, ended) = (engine.name(), engine.close_by_force().await);
+    match ended.unwritten {
+        Some(lost) => log::log(
+            Level::Error,
+            "pool closed by force, changes not written",
+            &[
+                ("pool", &name),
+                ("first_txg", &lost.first_txg),
+                ("last_txg", &lost.last_txg),
+                ("bytes", &lost.bytes),
+            ],
+        ),
+        None => log::warn("pool closed by force, nothing lost", &[("pool", &name)]),
+    }
+}
+
+/// Says which devices did not answer when a pool was closed; true if there are any.
+fn tell_of_silence(engine: &Engine) -> bool {
+    let mut is_silent = false;
+    for notice in engine.take_notices() {
+        let Notice::SilentDevices { paths } = notice else { continue };
+        is_silent = true;
+        for path in paths {
+            log::warn("device does not answer", &[("pool", &engine.name()), ("path", &path)]);
+        }
+    }
+    is_silent
 }
 
 impl Held {
@@ -356,7 +467,15 @@ impl Host for Pools {
         deed: &'a str,
         is_forced: bool,
     ) -> BoxFuture<'a, CommandResult> {
-        Box::pin(self.let_go(pool, deed, is_forced))
+        Box::pin(self.withdraw(pool, deed, is_forced))
+    }
+
+    fn forget<'a>(&'a self, engine: &'a Arc<Engine>) -> BoxFuture<'a, CommandResult> {
+        Box::pin(self.drop_closed(engine))
+    }
+
+    fn keep<'a>(&'a self, engine: &'a Arc<Engine>) -> BoxFuture<'a, CommandResult> {
+        Box::pin(self.show_again(engine))
     }
 
     fn follow<'a>(&'a self, pool: &'a str, is_quiet: bool) -> BoxFuture<'a, CommandResult> {

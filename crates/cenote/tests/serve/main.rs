@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod allow;
+mod closing;
 mod created;
 mod daemon;
 mod deaths;
@@ -26,6 +27,12 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::skip;
 use rustix::process::{Pid, Signal, kill_process};
+
+/// The process of devices that fail on command; as a test it does nothing.
+#[test]
+fn fault_layer() {
+    cenote_testkit::faultfs::serve_if_started();
+}
 
 /// Bytes of the pool's device.
 const SIZE: u64 = 512 << 20;

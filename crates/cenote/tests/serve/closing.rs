@@ -1,0 +1,221 @@
+//! Closed means closed, through the daemon: whoever reads slowly, and whatever devices do.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::time::Duration;
+
+use cenote_testkit::faultfs::FaultLayer;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::daemon::{House, has_fuse};
+use crate::{SIZE, succeeds};
+
+/// Bounds that are far beyond what is needed, on any machine.
+const SOON: Duration = Duration::from_secs(90);
+/// The test function that is the layer's process.
+const LAYER: &str = "fault_layer";
+
+#[expect(clippy::disallowed_methods, reason = "the daemon is another process")]
+fn wait(pause: Duration) {
+    std::thread::sleep(pause);
+}
+
+fn passed(since: Duration) -> Duration {
+    cenote_rt::monotonic().saturating_sub(since)
+}
+
+/// A pipe that takes no more.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&writer, true).unwrap();
+    while writer.write(&[b'x'; 4096]).is_ok() {}
+    while writer.write(b"x").is_ok() {}
+    rustix::io::ioctl_fionbio(&writer, false).unwrap();
+    (reader, writer)
+}
+
+/// A listing that nobody reads keeps neither the devices nor the right to write them.
+#[test]
+fn an_export_does_not_wait_for_readers() {
+    let house = House::new("closing-readers");
+    house.create("none");
+    house.run("zfs create -o mountpoint=none t/a");
+    house.run("zfs snapshot -r t@one");
+    let folder = house.text("pool");
+    for verb in ["zfs list -t all -o name,used,creation", "zpool status -v t"] {
+        let (mut reader, writer) = full_pipe();
+        let words: Vec<&str> = verb.split(' ').collect();
+        let mut listing = house.command(&words);
+        let writer = OwnedFd::from(writer);
+        let listing = listing.stdout(writer.try_clone().unwrap()).stderr(Stdio::from(writer));
+        let mut listing = listing.spawn().unwrap();
+        // It has asked, and waits for its reader.
+        wait(Duration::from_millis(300));
+        house.run("zpool export t");
+        // Another program has it at once, and then we again.
+        succeeds(&mut house.command(&["zfs", "--embedded", "-d", &folder, "set", "a:b=c", "t"]));
+        house.run(&format!("zpool import -d {folder} t"));
+        let mut said = Vec::new();
+        // The command has the only other end of the pipe, once it is dropped here.
+        let drain = std::thread::spawn(move || reader.read_to_end(&mut said).map(drop));
+        listing.wait().unwrap();
+        drop(drain);
+        assert_eq!(house.run("zpool list -H -o name,health"), "t\tONLINE\n");
+    }
+    house.run("zpool destroy t");
+    house.run(&format!("zpool import -D -f -d {folder} t"));
+    house.run("zpool export t");
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", &folder, "t"]));
+}
+
+/// A pool on devices that fail on command, mounted, with something that was synced.
+struct Failing {
+    house: House,
+    layer: FaultLayer,
+}
+
+impl Failing {
+    fn new(stem: &str) -> Option<Self> {
+        if !has_fuse() {
+            return None;
+        }
+        let house = House::new(stem);
+        let layer = FaultLayer::start(LAYER, &house.path("pool"), &[SIZE / 2; 2])?;
+        let (d0, d1) = (layer.leaf(0), layer.leaf(1));
+        let place = house.text("at");
+        house.run(&format!("zpool create -m {place} t mirror {} {}", d0.display(), d1.display()));
+        let mut file = std::fs::File::create(house.path("at/kept")).unwrap();
+        file.write_all(&vec![7; 300_000]).unwrap();
+        file.sync_all().unwrap();
+        Some(Self { house, layer })
+    }
+
+    /// Takes the devices away under a write, and waits until the pool is suspended. Returns who
+    /// waits for an fsync.
+    fn suspend(&self, name: &str) -> std::thread::JoinHandle<std::io::Result<()>> {
+        let path = self.house.path(&format!("at/{name}"));
+        let mut file = std::fs::File::create(path).unwrap();
+        file.write_all(&vec![9; 200_000]).unwrap();
+        (0..2).for_each(|leaf| self.layer.take_away(leaf));
+        let waiter = std::thread::spawn(move || {
+            file.write_all(&vec![8; 100_000])?;
+            file.sync_all()
+        });
+        let since = cenote_rt::monotonic();
+        while self.house.run("zpool list -H -o health") != "SUSPENDED\n" {
+            assert!(passed(since) < SOON, "the pool is not suspended");
+            wait(Duration::from_millis(100));
+        }
+        waiter
+    }
+
+    fn import(&self) {
+        self.layer.heal_all();
+        let leaves = self.layer.leaves();
+        self.house.run(&format!("zpool import -d {} t", leaves.display()));
+        self.check();
+    }
+
+    fn check(&self) {
+        assert_eq!(std::fs::read(self.house.path("at/kept")).unwrap(), vec![7; 300_000]);
+    }
+}
+
+#[test]
+fn a_suspended_pool_is_shown_and_can_be_closed() {
+    let Some(failing) = Failing::new("closing-suspended") else { return };
+    let house = &failing.house;
+    let waiter = failing.suspend("lost");
+    let said = house.run("zpool status t");
+    for wanted in [
+        " state: SUSPENDED\n",
+        "status: One or more devices are faulted in response to IO failures.\n",
+        "action: Make sure the affected devices are connected, then run 'zpool clear'.\n",
+        "   see: https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-HC\n",
+    ] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+    assert!(house.run("zpool status -x").contains("state: SUSPENDED"));
+    assert_eq!(house.run("zpool get -H -o value health t"), "SUSPENDED\n");
+    assert!(house.run("zpool list -j").contains("\"SUSPENDED\""));
+    assert!(house.run("daemon status").contains("pool    t  suspended"));
+
+    let (status, said) = house.fails("zpool export t");
+    let wanted = "cannot export 't': pool I/O is currently suspended\n";
+    assert_eq!((status, said.as_str()), (1, wanted));
+    let (_, said) = house.fails("zpool destroy t");
+    assert_eq!(said, "cannot destroy 't': pool I/O is currently suspended\n");
+    assert_eq!(house.run("zpool list -H -o name,health"), "t\tSUSPENDED\n");
+
+    let since = cenote_rt::monotonic();
+    let output = house.command(&["zpool", "export", "-f", "t"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("closed by force"), "{said}");
+    assert!(passed(since) < SOON, "{:?}", passed(since));
+    assert_eq!(house.run("zpool list"), "no pools available\n");
+    let error = waiter.join().unwrap().expect_err("the pool was closed under it");
+    let numbers = [Errno::IO, Errno::NOTCONN, Errno::CONNABORTED].map(Errno::raw_os_error);
+    assert!(numbers.contains(&error.raw_os_error().unwrap()), "{error}");
+    failing.import();
+
+    // Destroyed by force it is closed, and says that it was not destroyed.
+    drop(failing.suspend("lost too"));
+    let (_, said) = house.fails("zpool destroy -f t");
+    assert!(said.contains("it was closed, and is not destroyed"), "{said}");
+    assert_eq!(house.run("zpool list"), "no pools available\n");
+    failing.import();
+    house.run("zpool export t");
+    let images = failing.layer.images();
+    let images = images.to_str().unwrap();
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", images, "t"]));
+}
+
+#[test]
+fn a_daemon_with_a_suspended_pool_ends() {
+    let Some(failing) = Failing::new("closing-stop") else { return };
+    let house = &failing.house;
+    for by_signal in [false, true] {
+        let waiter = failing.suspend("lost");
+        let since = cenote_rt::monotonic();
+        if by_signal {
+            kill_process(Pid::from_raw(house.pid()).unwrap(), Signal::TERM).unwrap();
+            let lock = std::fs::File::open(house.path("state/daemon.lock")).unwrap();
+            rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        } else {
+            house.run("daemon stop");
+        }
+        assert!(passed(since) < SOON, "{:?}", passed(since));
+        waiter.join().unwrap().expect_err("the pool was closed under it");
+        let log = std::fs::read_to_string(house.path("state/daemon.log")).unwrap_or_default();
+        assert!(log.contains("closed by force"), "{log}");
+        // It is remembered.
+        failing.layer.heal_all();
+        assert_eq!(house.run("zpool list -H -o name,health"), "t\tONLINE\n");
+        failing.check();
+    }
+    house.run("zpool export t");
+}
+
+/// A pool that came without its log device comes back without it.
+#[test]
+fn a_pool_without_its_log_device_comes_back() {
+    let house = House::new("closing-log");
+    let (d0, d1, folder) = (house.text("pool/d0"), house.text("pool/d1"), house.text("pool"));
+    house.run(&format!("zpool create -m none t {d0} log {d1}"));
+    house.run("zpool export t");
+    std::fs::rename(house.path("pool/d1"), house.path("gone")).unwrap();
+    house.fails(&format!("zpool import -d {folder} t"));
+    house.run(&format!("zpool import -m -d {folder} t"));
+    house.run("zfs create t/a");
+    house.kill();
+    assert_eq!(house.run("zfs list -H -o name"), "t\nt/a\n");
+    let said = house.run("zpool status t");
+    assert!(said.contains("UNAVAIL"), "{said}");
+    let log = std::fs::read_to_string(house.path("state/daemon.log")).unwrap_or_default();
+    assert!(log.contains("log device missing"), "{log}");
+    house.run("daemon stop");
+    assert_eq!(house.run("zfs list -H -o name"), "t\nt/a\n");
+    house.run("zpool export t");
+}
