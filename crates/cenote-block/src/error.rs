@@ -44,6 +44,15 @@ pub enum BlockError {
         /// What was wrong with each.
         copies: Vec<CopyFailure>,
     },
+    /// The state that the pointer belongs to was given up, and its space may be reused.
+    #[error("the state that was being read has been given up to free its space")]
+    Overtaken,
+    /// No copy matches, and nothing says that the block is still where its pointer says.
+    #[error("no copy matches, and the block may have been freed: {}", join(copies))]
+    Unproven {
+        /// What was found at each address.
+        copies: Vec<CopyFailure>,
+    },
     /// The pointer's data was replaced by a redaction mark.
     #[error("block is redacted")]
     Redacted,

@@ -16,17 +16,49 @@ use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
 use cenote_vdev::{BadChild, Verify};
 use futures_util::future::try_join_all;
 
+use crate::alloc::Guard;
 use crate::error::{BlockError, CopyFailure};
 use crate::gang::{self, GANG_DEPTH_MAX};
+use crate::grounds::{Evidence, Grounds, Reading, overtaken};
 use crate::store::{BlockStore, allocation_unit};
 use crate::verify::Verifier;
 
+/// How often a block whose pointer stays good is looked at again.
+const TRIES_MAX: u32 = 16;
+
+/// A block of which no copy was right.
+struct Tried {
+    kind: Kind,
+    copies: Vec<CopyFailure>,
+    guard: Option<Guard>,
+}
+
+/// Whether a reader whose pointer stays good, whatever is reused around its block, reads it again.
+fn may_repeat(error: &Error, grounds: &Grounds, tries: u32) -> bool {
+    error.kind() == Kind::Overtaken
+        && matches!(grounds, Grounds::Held(_) | Grounds::Allocated)
+        && tries < TRIES_MAX
+}
+
 impl BlockStore {
     /// The stored bytes of a block that has an address, `psize` of them, verified.
-    pub(crate) async fn fetch(&self, bp: &BlockPtr) -> Result<Buf> {
+    pub(crate) async fn fetch(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<Buf> {
         bp.validate().map_err(Error::corrupt)?;
         self.check_vdevs(bp)?;
-        if bp.is_gang() { self.fetch_gang(bp, 0).await } else { self.fetch_plain(bp).await }
+        let mut tries = 0;
+        loop {
+            grounds.check()?;
+            let reading = self.reading(grounds, tries);
+            let result = if bp.is_gang() {
+                self.fetch_gang(bp, 0, reading).await
+            } else {
+                self.fetch_plain(bp, reading).await
+            };
+            match result {
+                Err(error) if may_repeat(&error, grounds, tries) => tries += 1,
+                result => return result,
+            }
+        }
     }
 
     fn check_vdevs(&self, bp: &BlockPtr) -> Result<()> {
@@ -40,13 +72,50 @@ impl BlockStore {
         }
     }
 
-    async fn fetch_plain(&self, bp: &BlockPtr) -> Result<Buf> {
+    async fn fetch_plain(&self, bp: &BlockPtr, reading: Reading<'_>) -> Result<Buf> {
         let verifier = self.verifier(bp)?;
-        self.read_copies(bp, bp.psize(), &verifier).await
+        self.read_copies(bp, bp.psize(), &verifier, reading).await
     }
 
     /// Reads `psize` bytes from the first DVA that has them right.
-    async fn read_copies(&self, bp: &BlockPtr, psize: u64, verify: &dyn Verify) -> Result<Buf> {
+    async fn read_copies(
+        &self,
+        bp: &BlockPtr,
+        psize: u64,
+        verify: &dyn Verify,
+        reading: Reading<'_>,
+    ) -> Result<Buf> {
+        let (kind, copies, guard) = match self.try_copies(bp, psize, verify, reading).await? {
+            Ok(data) => return Ok(data),
+            Err(Tried { kind, copies, guard }) => (kind, copies, guard),
+        };
+        match self.judge(bp, reading, guard) {
+            Evidence::Proven(_) => {
+                let bad = copies.iter().flat_map(|copy| &copy.bad);
+                self.tree().count_checksum_errors(bad);
+                Err(self.lost(kind, copies))
+            }
+            // A device that does not answer is no news of the block.
+            Evidence::Overtaken if kind == Kind::Checksum => Err(overtaken()),
+            Evidence::Overtaken if matches!(reading.grounds, Grounds::Pinned(_)) => {
+                Err(overtaken())
+            }
+            Evidence::Overtaken | Evidence::Unproven => {
+                Err(Error::new(kind, BlockError::Unproven { copies }))
+            }
+        }
+    }
+
+    /// Reads `psize` bytes from the first DVA that has them right, and tells what was found if none
+    /// has. Nothing is counted then.
+    async fn try_copies(
+        &self,
+        bp: &BlockPtr,
+        psize: u64,
+        verify: &dyn Verify,
+        reading: Reading<'_>,
+    ) -> Result<std::result::Result<Buf, Tried>> {
+        let guard = self.guard_first(bp, reading)?;
         let mut copies = Vec::new();
         let mut kind = Kind::Io;
         for (index, dva) in bp.dvas().enumerate() {
@@ -55,10 +124,10 @@ impl BlockStore {
             match result {
                 Ok(data) => {
                     if !copies.is_empty() || !bad.is_empty() {
-                        self.note_recovered();
-                        self.heal(bp, &data, (&dva, bad), copies).await;
+                        let evidence = self.judge(bp, reading, guard);
+                        self.heal(bp, &data, (&dva, bad), copies, evidence).await;
                     }
-                    return Ok(data);
+                    return Ok(Ok(data));
                 }
                 // The pool was closed: no copy of the block is bad.
                 Err(error) if error.kind() == Kind::Closed => return Err(error),
@@ -70,7 +139,7 @@ impl BlockStore {
                 }
             }
         }
-        Err(self.lost(kind, copies))
+        Ok(Err(Tried { kind, copies, guard }))
     }
 
     /// The error for a block of which every copy was tried. It names the first device that gave
@@ -91,20 +160,25 @@ impl BlockStore {
         }
     }
 
-    fn fetch_gang<'a>(&'a self, bp: &'a BlockPtr, depth: u32) -> BoxFuture<'a, Result<Buf>> {
+    fn fetch_gang<'a>(
+        &'a self,
+        bp: &'a BlockPtr,
+        depth: u32,
+        reading: Reading<'a>,
+    ) -> BoxFuture<'a, Result<Buf>> {
         Box::pin(async move {
             if depth >= GANG_DEPTH_MAX {
                 let cause = BlockError::GangDepth { limit: GANG_DEPTH_MAX };
                 return Err(Error::corrupt(cause));
             }
-            let members = self.gang_members(bp).await?;
+            let members = self.members(bp, reading).await?;
             let parts = try_join_all(members.iter().map(|member| async move {
                 member.validate().map_err(Error::corrupt)?;
                 self.check_vdevs(member)?;
                 if member.is_gang() {
-                    self.fetch_gang(member, depth + 1).await
+                    self.fetch_gang(member, depth + 1, reading).await
                 } else {
-                    self.fetch_plain(member).await
+                    self.fetch_plain(member, reading).await
                 }
             }))
             .await?;
@@ -117,29 +191,52 @@ impl BlockStore {
             }
             // Each member has its own checksum; the leader's covers the order of them.
             if depth == 0 && !self.verifier(bp)?.verify(&data) {
-                let cause = BlockError::AllCopiesBad { copies: Vec::new() };
-                return Err(Error::new(Kind::Checksum, cause));
+                let copies = Vec::new();
+                return Err(match self.judge(bp, reading, None) {
+                    Evidence::Proven(_) => {
+                        Error::new(Kind::Checksum, BlockError::AllCopiesBad { copies })
+                    }
+                    Evidence::Overtaken => overtaken(),
+                    Evidence::Unproven => {
+                        Error::new(Kind::Checksum, BlockError::Unproven { copies })
+                    }
+                });
             }
             Ok(data.freeze())
         })
     }
 
     /// The members of a gang block, whose sizes add up to the leader's.
-    pub async fn gang_members(&self, bp: &BlockPtr) -> Result<Vec<BlockPtr>> {
-        let header = self.gang_header(bp).await?;
+    ///
+    /// # Errors
+    /// As reading a block; `Kind::Corrupt` if the members do not add up.
+    pub async fn gang_members(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<Vec<BlockPtr>> {
+        let mut tries = 0;
+        loop {
+            grounds.check()?;
+            match self.members(bp, self.reading(grounds, tries)).await {
+                Err(error) if may_repeat(&error, grounds, tries) => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    async fn members(&self, bp: &BlockPtr, reading: Reading<'_>) -> Result<Vec<BlockPtr>> {
+        let header = self.gang_header(bp, reading).await?;
         gang::members(&header, bp).map_err(Error::corrupt)
     }
 
-    async fn gang_header(&self, bp: &BlockPtr) -> Result<Buf> {
+    async fn gang_header(&self, bp: &BlockPtr, reading: Reading<'_>) -> Result<Buf> {
         let verifier = Verifier::gang_header(bp, self.verifies());
-        let mut first_error = None;
-        for size in self.gang_header_sizes(bp) {
-            match self.read_copies(bp, size, &verifier).await {
-                Ok(header) => return Ok(header),
-                Err(error) => first_error = first_error.or(Some(error)),
+        let mut sizes = self.gang_header_sizes(bp);
+        let last = sizes.pop().unwrap_or(gang::HEADER_SIZE);
+        for size in sizes {
+            // That it has another size is no damage.
+            if let Ok(header) = self.try_copies(bp, size, &verifier, reading).await? {
+                return Ok(header);
             }
         }
-        Err(first_error.unwrap_or_else(|| Error::corrupt(BlockError::NoDva)))
+        self.read_copies(bp, last, &verifier, reading).await
     }
 
     /// The sizes that the header may have, to be tried in this order.

@@ -6,16 +6,25 @@
 //!
 //! A repair writes the very bytes that the checksum covers to the very place that the pointer
 //! names, so it changes nothing about the pool and needs no txg. It happens only on trees that may
-//! be written. A leaf that cannot be repaired stays as it was; the read has succeeded all the same.
+//! be written, and only with proof that the block still lies there ([`crate::grounds`], E1, E2):
+//! without it nothing is counted, told or written. A leaf that cannot be repaired stays as it was;
+//! the read has succeeded all the same.
+//!
+//! The writes of a repair are a task of their own, which holds the guard: a reader who goes away
+//! leaves no write behind that could meet another block.
 //!
 //! Sources: spec 06 §3.2, §4.6; spec 08 §36 (what becomes of the reports).
 
+use std::sync::Arc;
+
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_ondisk::bookmark::Bookmark;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error};
-use cenote_vdev::BadChild;
+use cenote_vdev::{BadChild, Cause};
 
 use crate::error::CopyFailure;
+use crate::grounds::Evidence;
 use crate::store::BlockStore;
 
 /// Hears of blocks that are lost, and of those that were repaired.
@@ -37,30 +46,50 @@ impl BlockStore {
         data: &Buf,
         good: (&Dva, Vec<BadChild>),
         lost: Vec<CopyFailure>,
+        evidence: Evidence,
     ) {
         let lost = lost.into_iter().filter_map(|copy| {
             let dva = bp.dva(usize::from(copy.dva))?;
             Some((dva, copy.bad))
         });
-        let mut found = Vec::new();
+        let mut parts: Vec<_> = std::iter::once((*good.0, good.1)).chain(lost).collect();
+        let Evidence::Proven(guard) = evidence else {
+            // What a device says of itself counts in any case.
+            let is_io = |bad: &BadChild| matches!(bad.cause, Cause::Io(_));
+            parts.iter_mut().for_each(|(_, bad)| bad.retain(is_io));
+            return self.tell_recovered(bp, &parts, 0);
+        };
+        self.note_recovered();
+        parts.iter().for_each(|(_, bad)| self.tree().count_checksum_errors(bad));
+        let may_repair = guard.is_some() || is_on(Bug::RepairWithoutEvidence);
         let mut repaired = 0;
-        for (dva, bad) in std::iter::once((*good.0, good.1)).chain(lost) {
-            if bad.is_empty() {
-                continue;
-            }
-            if self.tree().is_writable() {
-                let outcome = self.tree().repair(dva, data, bp.physical_birth(), &bad).await;
-                repaired += outcome.map_or(0, |outcome| outcome.repaired.len());
-            }
-            found.extend(bad);
+        if may_repair && self.tree().is_writable() {
+            let (tree, data, birth) = (Arc::clone(self.tree()), data.clone(), bp.physical_birth());
+            let todo = parts.clone();
+            let task = cenote_rt::spawn(async move {
+                let mut repaired = 0;
+                for (dva, bad) in todo {
+                    let outcome = tree.repair(dva, &data, birth, &bad).await;
+                    repaired += outcome.map_or(0, |outcome| outcome.repaired.len());
+                }
+                // E1: the devices have answered.
+                drop(guard);
+                repaired
+            });
+            repaired = task.await.unwrap_or(0);
         }
         self.note_repaired(repaired as u64);
-        if let Some(reporter) = self.reporter() {
+        self.tell_recovered(bp, &parts, repaired);
+    }
+
+    fn tell_recovered(&self, bp: &BlockPtr, parts: &[(Dva, Vec<BadChild>)], repaired: usize) {
+        let found: Vec<_> = parts.iter().flat_map(|(_, bad)| bad).cloned().collect();
+        if let (Some(reporter), false) = (self.reporter(), found.is_empty()) {
             reporter.recovered(bp, &found, repaired);
         }
     }
 
-    /// Tells the reporter of a block that is lost.
+    /// Tells the reporter of a block that is lost (E2: the error names bad copies only with proof).
     pub(crate) fn report(&self, place: &Bookmark, bp: &BlockPtr, error: &Error) {
         let is_lost = matches!(error.cause(), Some(crate::BlockError::AllCopiesBad { .. }));
         if let (true, Some(reporter)) = (is_lost, self.reporter()) {

@@ -22,6 +22,7 @@ use cenote_vdev::IoClass;
 
 use crate::alloc::{Class, Request};
 use crate::error::{BlockError, WriteError};
+use crate::grounds::Grounds;
 use crate::store::BlockStore;
 
 /// Sizes of log blocks, and the part of them that is written, are multiples of this.
@@ -104,7 +105,7 @@ impl BlockStore {
     /// # Errors
     /// `Kind::Checksum` at the end of a chain, which is normal.
     pub async fn read_log(&self, bp: &BlockPtr) -> Result<Buf> {
-        self.read_raw(bp).await
+        self.read_raw(bp, &Grounds::Speculative).await
     }
 }
 

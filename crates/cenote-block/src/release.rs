@@ -17,6 +17,7 @@ use cenote_vdev::VdevKind;
 
 use crate::error::{BlockError, WriteError};
 use crate::gang::GANG_DEPTH_MAX;
+use crate::grounds::Grounds;
 use crate::store::BlockStore;
 
 impl BlockStore {
@@ -95,7 +96,7 @@ impl BlockStore {
             for dva in bp.dvas() {
                 into.push(self.header_of(dva, birth)?);
             }
-            for member in self.gang_members(bp).await? {
+            for member in self.gang_members(bp, &Grounds::Allocated).await? {
                 member.validate().map_err(Error::corrupt)?;
                 self.add_addresses(&member, depth + 1, into).await?;
             }

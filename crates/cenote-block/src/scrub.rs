@@ -12,6 +12,7 @@ use cenote_vdev::{BadChild, LeafRange, LeafReader, Verify};
 use crate::error::{BlockError, CopyFailure};
 use crate::fetch::failure;
 use crate::gang::{self, GANG_DEPTH_MAX};
+use crate::grounds::{Evidence, Grounds, Reading, overtaken};
 use crate::store::BlockStore;
 use crate::verify::Verifier;
 
@@ -63,19 +64,46 @@ impl BlockStore {
     ///
     /// # Errors
     /// When the pointer itself makes no sense; everything else is in the report.
-    pub async fn scrub(&self, bp: &BlockPtr) -> Result<ScrubReport> {
+    /// `Kind::Overtaken` when the state that is read was given up.
+    pub async fn scrub(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<ScrubReport> {
         let tree = std::sync::Arc::clone(self.tree());
-        self.scrub_with(bp, &*tree).await
+        let reading = self.reading(grounds, 0);
+        let report = self.scrub_parts(bp, &*tree, grounds).await?;
+        self.judged(bp, reading, report)
     }
 
-    /// The same, with the leaves' bytes from `reader`.
-    pub async fn scrub_with(&self, bp: &BlockPtr, reader: &dyn LeafReader) -> Result<ScrubReport> {
+    /// The report, with what it proves counted against the devices.
+    fn judged(
+        &self,
+        bp: &BlockPtr,
+        reading: Reading<'_>,
+        report: ScrubReport,
+    ) -> Result<ScrubReport> {
+        if report.is_clean() {
+            return Ok(report);
+        }
+        match self.judge(bp, reading, None) {
+            Evidence::Proven(_) => {
+                self.tree().count_checksum_errors(report.bad.iter().map(|part| &part.child));
+                Ok(report)
+            }
+            Evidence::Unproven => Ok(report),
+            Evidence::Overtaken => Err(overtaken()),
+        }
+    }
+
+    async fn scrub_parts(
+        &self,
+        bp: &BlockPtr,
+        reader: &dyn LeafReader,
+        grounds: &Grounds,
+    ) -> Result<ScrubReport> {
         if bp.is_hole() || bp.is_embedded() {
             return Ok(ScrubReport::default());
         }
         bp.validate().map_err(Error::corrupt)?;
         if bp.is_gang() {
-            return self.scrub_gang(bp, reader, 0).await;
+            return self.scrub_gang(bp, reader, 0, grounds).await;
         }
         let verifier = self.verifier(bp)?;
         Ok(self.scrub_copies(bp, bp.psize(), &verifier, reader, false).await)
@@ -88,7 +116,9 @@ impl BlockStore {
         bp: &BlockPtr,
         index: usize,
         reader: &dyn LeafReader,
+        grounds: &Grounds,
     ) -> Result<ScrubReport> {
+        let reading = self.reading(grounds, 0);
         bp.validate().map_err(Error::corrupt)?;
         let verifier = self.verifier(bp)?;
         let mut report = ScrubReport::default();
@@ -98,7 +128,7 @@ impl BlockStore {
                 self.scrub_copy(bp, (&dva, psize), &verifier, reader, whose, &mut report).await;
             report.unreadable = u64::from(!is_readable);
         }
-        Ok(report)
+        self.judged(bp, reading, report)
     }
 
     /// The verdict on stored bytes that the caller has read himself; for many blocks in turn.
@@ -171,6 +201,7 @@ impl BlockStore {
         bp: &'a BlockPtr,
         reader: &'a dyn LeafReader,
         depth: u32,
+        grounds: &'a Grounds,
     ) -> BoxFuture<'a, Result<ScrubReport>> {
         Box::pin(async move {
             if depth >= GANG_DEPTH_MAX {
@@ -181,11 +212,11 @@ impl BlockStore {
             if !report.is_readable() {
                 return Ok(report);
             }
-            for member in self.gang_members(bp).await? {
+            for member in self.gang_members(bp, grounds).await? {
                 let part = if member.is_gang() {
-                    self.scrub_gang(&member, reader, depth + 1).await
+                    self.scrub_gang(&member, reader, depth + 1, grounds).await
                 } else {
-                    self.scrub_with(&member, reader).await
+                    self.scrub_parts(&member, reader, grounds).await
                 };
                 report.take(part?);
             }

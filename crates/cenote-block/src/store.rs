@@ -27,6 +27,7 @@ use crate::alloc::SpaceAllocator;
 use crate::cache::{BlockCache, CacheConfig, CacheStats, Form, Key};
 use crate::error::BlockError;
 use crate::expand::{expand, expand_embedded};
+use crate::grounds::Grounds;
 use crate::heal::Reporter;
 use crate::verify::Verifier;
 use crate::write::Units;
@@ -37,7 +38,7 @@ const PREFETCH_UNIT: u64 = 64 << 10;
 const PREFETCH_BYTES: (u64, u64) = (4 << 20, 64 << 20);
 
 /// For whom, and where in which tree, a block is read.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct ReadContext<'a> {
     /// Place of the block, for errors.
     pub place: Bookmark,
@@ -47,6 +48,20 @@ pub struct ReadContext<'a> {
     pub is_encrypted: bool,
     /// Whether the block is read once only and better not kept in the cache.
     pub bypass_cache: bool,
+    /// How the reader came to the pointer.
+    pub grounds: &'a Grounds,
+}
+
+impl Default for ReadContext<'_> {
+    fn default() -> Self {
+        Self {
+            place: Bookmark::default(),
+            keys: None,
+            is_encrypted: false,
+            bypass_cache: false,
+            grounds: &Grounds::Offline,
+        }
+    }
 }
 
 /// What the store did so far.
@@ -204,6 +219,7 @@ impl BlockStore {
     }
 
     async fn read_block(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
+        context.grounds.check()?;
         if bp.is_redacted() {
             return Err(Error::new(Kind::Io, BlockError::Redacted));
         }
@@ -234,7 +250,7 @@ impl BlockStore {
     }
 
     async fn fill(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
-        let stored = self.fetch(bp).await?;
+        let stored = self.fetch(bp, context.grounds).await?;
         self.note_read(bp.psize());
         expand(*bp, stored, context.keys.cloned()).await
     }
@@ -245,7 +261,7 @@ impl BlockStore {
             // At hand; what is wrong with it whoever reads it will hear.
             return expand_embedded(bp).ok();
         }
-        if bp.is_hole() || bp.is_redacted() {
+        if bp.is_hole() || bp.is_redacted() || context.grounds.check().is_err() {
             return None;
         }
         let key = key_of(bp, form_of(bp, context).ok()?)?;
@@ -262,10 +278,13 @@ impl BlockStore {
         let permit = Arc::clone(&self.prefetches).try_acquire_many_owned(units);
         let Ok(permit) = permit else { return false };
         let (store, bp, keys) = (Arc::clone(self), *bp, context.keys.cloned());
+        let grounds = context.grounds.clone();
         let (place, is_encrypted) = (context.place, context.is_encrypted);
         cenote_rt::spawn(async move {
             let keys = keys.as_ref();
-            let context = ReadContext { place, keys, is_encrypted, bypass_cache: false };
+            let bypass_cache = false;
+            let grounds = &grounds;
+            let context = ReadContext { place, keys, is_encrypted, bypass_cache, grounds };
             // Whoever wants the block will see the error.
             let _ = store.read_block(&bp, &context).await;
             drop(permit);
@@ -274,7 +293,7 @@ impl BlockStore {
     }
 
     /// The stored bytes behind `bp`, verified: compressed and encrypted as they are on disk.
-    pub async fn read_raw(&self, bp: &BlockPtr) -> Result<Buf> {
+    pub async fn read_raw(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<Buf> {
         if bp.is_redacted() {
             return Err(Error::new(Kind::Io, BlockError::Redacted));
         }
@@ -284,7 +303,7 @@ impl BlockStore {
         if bp.is_hole() || bp.is_embedded() {
             return Err(Error::corrupt(BlockError::NoDva));
         }
-        let stored = self.fetch(bp).await?;
+        let stored = self.fetch(bp, grounds).await?;
         self.note_read(bp.psize());
         Ok(stored)
     }

@@ -34,6 +34,9 @@ pub fn run<T>(command: impl Future<Output = Result<T, Exit>>) -> Result<T, Exit>
     cenote_rt::block_on(0, command)?
 }
 
+/// How long a command may read a whole pool.
+const WHOLE_POOL_TIME: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+
 /// What the command line says about where pools are.
 #[derive(Debug, Clone, Default)]
 pub struct Source {
@@ -219,6 +222,15 @@ impl Source {
     /// The pool with that name or guid, opened for reading, with the keys that were given.
     pub async fn pool(&self, name: &str) -> Result<Arc<Pool>, Exit> {
         self.pool_with(name, &OpenOptions::default()).await
+    }
+
+    /// Like [`pool`](Self::pool), for a command that reads the whole pool: a view of a pool that is
+    /// being written is given up only when the pool needs its space, or after a day.
+    pub async fn whole_pool(&self, name: &str) -> Result<Arc<Pool>, Exit> {
+        match &self.session {
+            Some(session) => Ok(session.pool(name)?.view_for(WHOLE_POOL_TIME).await?),
+            None => self.pool(name).await,
+        }
     }
 
     /// The same, with more allowed.

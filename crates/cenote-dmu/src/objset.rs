@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use cenote_block::{BlockKeys, BlockStore, ReadContext};
+use cenote_block::{BlockKeys, BlockStore, Grounds, ReadContext};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
 use cenote_ondisk::dnode::{self, DNODE_SLOT_LEN, DnodePhys, OBJECT_MAX, Slot};
@@ -33,6 +33,8 @@ pub(crate) struct Set {
     pub(crate) keys: Option<Arc<BlockKeys>>,
     pub(crate) id: u64,
     pub(crate) is_encrypted: bool,
+    /// How the pointers of the set stay good.
+    pub(crate) grounds: Grounds,
 }
 
 impl Set {
@@ -47,6 +49,7 @@ impl Set {
             keys: self.keys.as_ref(),
             is_encrypted: self.is_encrypted,
             bypass_cache: false,
+            grounds: &self.grounds,
         }
     }
 }
@@ -63,12 +66,29 @@ pub struct ObjSet {
 impl ObjSet {
     /// Opens the object set behind `root`; `id` is the number of its dataset, 0 for the MOS.
     ///
+    /// For pools that nobody writes: in others use [`open_on`](Self::open_on).
+    ///
+    /// # Errors
     /// `Kind::NotFound` if the pointer is a hole, as that of `$ORIGIN` is.
     pub async fn open(
         store: Arc<BlockStore>,
         root: &BlockPtr,
         keys: Option<Arc<BlockKeys>>,
         id: u64,
+    ) -> Result<Arc<Self>> {
+        Self::open_on(store, root, keys, id, Grounds::Offline).await
+    }
+
+    /// Like [`open`](Self::open), for a reader whose pointers stay good on these grounds.
+    ///
+    /// # Errors
+    /// As there; `Kind::Overtaken` if the space of the set was given to others meanwhile.
+    pub async fn open_on(
+        store: Arc<BlockStore>,
+        root: &BlockPtr,
+        keys: Option<Arc<BlockKeys>>,
+        id: u64,
+        grounds: Grounds,
     ) -> Result<Arc<Self>> {
         let at = |error: Error| error.with_at(|at| at.objset = Some(id));
         if root.is_hole() {
@@ -80,7 +100,7 @@ impl ObjSet {
         }
         let is_encrypted = root.is_protected();
         let keys = keys.filter(|_| is_encrypted);
-        let set = Arc::new(Set { store, keys, id, is_encrypted });
+        let set = Arc::new(Set { store, keys, id, is_encrypted, grounds });
         let place = Bookmark { objset: id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
         let block = set.store.read(root, &ReadContext { place, ..set.context() }).await?;
         let phys = ObjSetPhys::decode(&block).map_err(|error| at(Error::corrupt(error)))?;
@@ -131,6 +151,11 @@ impl ObjSet {
     /// Where the blocks come from.
     pub fn store(&self) -> &Arc<BlockStore> {
         &self.set.store
+    }
+
+    /// How the pointers of the set stay good.
+    pub fn grounds(&self) -> &Grounds {
+        &self.set.grounds
     }
 
     /// The object whose data are all dnodes.

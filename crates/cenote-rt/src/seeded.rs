@@ -48,6 +48,10 @@ pub enum Bug {
     ClaimWithoutTail,
     /// Handles of a closed pool's devices go on working.
     NoRevocation,
+    /// A block is repaired whether or not its pointer is still live.
+    RepairWithoutEvidence,
+    /// Space that a pin protects is reused while the pin counts as valid.
+    PinNotOvertaken,
 }
 
 impl Bug {
@@ -74,6 +78,8 @@ impl Bug {
         [Self::NoFlushOfLog, Self::ClaimAfterAllocate, Self::ClaimWithoutTail];
     /// Those that closing a pool shows.
     pub const OF_CLOSING: [Self; 1] = [Self::NoRevocation];
+    /// Those that readers beside writers show.
+    pub const OF_READERS: [Self; 2] = [Self::RepairWithoutEvidence, Self::PinNotOvertaken];
 }
 
 static ON: AtomicU8 = AtomicU8::new(0);

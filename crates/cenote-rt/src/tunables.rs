@@ -307,6 +307,8 @@ tunables! {
         "txgs without use after which a metaslab leaves memory";
     METASLAB_UNLOAD_DELAY_MS = "metaslab_unload_delay_ms", 600_000, (0, 1 << 40),
         "milliseconds without use after which a metaslab leaves memory";
+    PIN_DEADLINE_MS = "cenote_pin_deadline_ms", 60_000, (0, 1 << 40),
+        "milliseconds after which a reader of a committed state is not waited for any more";
     METASLAB_PRELOAD_ENABLED = "metaslab_preload_enabled", 1, (0, 1),
         "whether good metaslabs are loaded ahead of need";
     METASLAB_PRELOAD_LIMIT = "metaslab_preload_limit", 10, (0, 1 << 16),

@@ -74,7 +74,7 @@ impl Metaslab {
 
     fn free_at_commit(&self) -> Option<RangeSet> {
         let mut free = self.loaded.as_ref()?.free.ranges().clone();
-        for set in self.defer.iter().chain(&self.allocating) {
+        for set in self.waiting().chain(&self.allocating) {
             free.union(set);
         }
         Some(free)

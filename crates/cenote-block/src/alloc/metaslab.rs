@@ -5,6 +5,8 @@
 //!    ^                                                                        |
 //!    |  sync_done(t+2)             sync_done(t)        take_changes      free |
 //!    +──────────────── defer[t%2] <──────────── freed <──────────── freeing <─+
+//!    ^                     | a pin needs it, or a guard is held
+//!    +───────────────── overdue[t]
 //!
 //! `free` exists only while the metaslab is loaded; all others are small and always there. The
 //! unflushed changes are what the logs say beyond the metaslab's own map, as of the last commit.
@@ -12,11 +14,16 @@
 //! Invariants (each checked in every build, when a set changes or a txg ends)
 //! * M1  A range is in at most one of free, allocating, defer, freed; what is in `freeing` or
 //!   `freed` was allocated.
-//! * M2  While loaded: size - allocated = free + allocating + freed + defer, in bytes.
+//! * M2  While loaded: size - allocated = free + allocating + freed + defer + overdue, in bytes.
 //! * M3  What is freed in txg t is free again after sync_done(t+2) at the earliest, so that going
-//!   back by one or two uberblocks finds every block in place (deferral allowed).
+//!   back by one or two uberblocks finds every block in place. Where no deferral is allowed only
+//!   the last committed uberblock has all of its blocks (spec 05 §5.4).
 //! * M4  Unflushed allocations and unflushed frees share nothing.
+//! * M5  A range that a valid pin may read is not free: before a range freed in txg t becomes free,
+//!   every pin on a txg before t is marked as overtaken.
+//! * M6  While a guard is held on the metaslab, none of its ranges becomes free.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -79,16 +86,18 @@ impl Unflushed {
     }
 }
 
-/// How long what a txg freed stays as it is.
+/// How long freed ranges wait before they are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Until two later txgs are committed.
-    TwoTxgs,
-    /// At least as long, and as long as this is said.
-    Longer,
-    /// It is needed now.
+    /// Until two later txgs are committed, and no pin on a txg before theirs is left. Holds the txg
+    /// of the oldest pin, `u64::MAX` without pins.
+    TwoTxgs(u64),
+    /// Not at all: the space is needed now. No pin is valid.
     Nothing,
 }
+
+/// Sets of overdue ranges that a metaslab keeps apart by their txgs.
+const OVERDUE_MAX: usize = 32;
 
 /// A metaslab.
 #[derive(Debug)]
@@ -109,6 +118,13 @@ pub(super) struct Metaslab {
     pub(super) freeing: RangeSet,
     pub(super) freed: RangeSet,
     pub(super) defer: [RangeSet; 2],
+    /// Ranges that have waited for two txgs and that a pin or a guard holds back, by the txg that
+    /// freed them, or a later one.
+    pub(super) overdue: BTreeMap<u64, RangeSet>,
+    /// The allocator's epoch when ranges last became free here.
+    pub(super) matured: u64,
+    /// Guards that are held (M6).
+    pub(super) guards: u32,
     /// Freed in this pass and kept by the checkpoint.
     pub(super) held: RangeSet,
     pub(super) unflushed: Unflushed,
@@ -161,6 +177,9 @@ impl Metaslab {
             freeing: RangeSet::new(),
             freed: RangeSet::new(),
             defer: Default::default(),
+            overdue: BTreeMap::new(),
+            matured: 0,
+            guards: 0,
             held: RangeSet::new(),
             unflushed: Unflushed::default(),
             allocated: spec.allocated,
@@ -202,7 +221,17 @@ impl Metaslab {
 
     /// Bytes that are freed and wait.
     pub(super) fn deferred(&self) -> u64 {
-        self.defer.iter().map(RangeSet::bytes).sum()
+        self.waiting().map(RangeSet::bytes).sum()
+    }
+
+    /// The sets of ranges that are freed, committed, and not free yet.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &RangeSet> {
+        self.defer.iter().chain(self.overdue.values())
+    }
+
+    /// Bytes that have waited long enough and are held back.
+    pub(super) fn overdue_bytes(&self) -> u64 {
+        self.overdue.values().map(RangeSet::bytes).sum()
     }
 
     /// Bytes taken and not recorded yet.
@@ -224,7 +253,7 @@ impl Metaslab {
         what: &'static str,
     ) -> Result<(), Violation> {
         let free = self.loaded.as_ref().map(|loaded| loaded.free.ranges());
-        let sets = [&self.freeing, &self.freed, &self.held].into_iter().chain(&self.defer);
+        let sets = [&self.freeing, &self.freed, &self.held].into_iter().chain(self.waiting());
         // What a later txg has taken cannot be freed in this one.
         let later = (1..4).map(|ahead| &self.allocating[((txg + ahead) & 3) as usize]);
         for set in sets.chain(later).chain(free) {
@@ -297,7 +326,7 @@ impl Metaslab {
         let mut counts = self.histogram;
         if let Some(loaded) = &self.loaded {
             counts = stored_counts(loaded.free.histogram(), self.ashift);
-            for set in [&self.freed, &self.defer[0], &self.defer[1]] {
+            for set in std::iter::once(&self.freed).chain(self.waiting()) {
                 add_counts(&mut counts, &stored_counts(&set.histogram(), self.ashift));
             }
         } else {
@@ -314,27 +343,59 @@ impl Metaslab {
     /// Ends `txg`, which is committed: what was freed waits, what has waited long enough is free.
     /// Returns what has become free.
     pub(super) fn finish(&mut self, txg: u64, wait: Wait) -> Result<RangeSet, Violation> {
-        let error = self.set_error("deferred twice");
-        let waiting = &mut self.defer[(txg % 2) as usize];
-        let mut mature = RangeSet::new();
         let freed = self.freed.take();
-        match wait {
-            Wait::TwoTxgs => mature = std::mem::replace(waiting, freed),
-            Wait::Longer => waiting.try_union(&freed).map_err(error)?,
-            Wait::Nothing => {
-                mature = waiting.take();
-                mature.try_union(&freed).map_err(error)?;
-            }
+        let waited = std::mem::replace(&mut self.defer[(txg % 2) as usize], freed);
+        if !waited.is_empty() {
+            // Of the same parity as `txg`, and earlier.
+            self.put_overdue(txg.saturating_sub(2), &waited)?;
+        }
+        let mut mature = match wait {
+            // M6.
+            _ if self.guards > 0 => RangeSet::new(),
+            Wait::TwoTxgs(oldest_pin) => self.take_overdue(oldest_pin)?,
+            Wait::Nothing => self.take_overdue(u64::MAX)?,
+        };
+        if wait == Wait::Nothing && self.guards == 0 {
+            let error = self.set_error("deferred twice");
+            let freed = self.defer[(txg % 2) as usize].take();
+            mature.try_union(&freed).map_err(error)?;
         }
         self.recorded.clear();
+        self.make_free(&mature)?;
+        Ok(mature)
+    }
+
+    fn put_overdue(&mut self, freed_in: u64, ranges: &RangeSet) -> Result<(), Violation> {
+        let (vdev, metaslab) = (self.vdev, self.id);
+        let error = |cause| Violation::Set { vdev, metaslab, what: "deferred twice", cause };
+        self.overdue.entry(freed_in).or_default().try_union(ranges).map_err(error)?;
+        while self.overdue.len() > OVERDUE_MAX {
+            let Some((_, oldest)) = self.overdue.pop_first() else { break };
+            let Some(mut next) = self.overdue.first_entry() else { break };
+            next.get_mut().try_union(&oldest).map_err(error)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the overdue ranges that were freed in `txg` or before.
+    pub(super) fn take_overdue(&mut self, txg: u64) -> Result<RangeSet, Violation> {
+        let mut taken = RangeSet::new();
+        while let Some(oldest) = self.overdue.first_entry().filter(|oldest| *oldest.key() <= txg) {
+            let ranges = oldest.remove();
+            taken.try_union(&ranges).map_err(self.set_error("deferred twice"))?;
+        }
+        Ok(taken)
+    }
+
+    /// Adds ranges that have waited to the free ones.
+    pub(super) fn make_free(&mut self, mature: &RangeSet) -> Result<(), Violation> {
         let error = self.set_error("deferred range is free");
         if let Some(loaded) = &mut self.loaded {
             mature.iter().try_for_each(|range| loaded.free.try_add(range)).map_err(error)?;
         } else if !mature.is_empty() {
             self.largest_max = self.usable();
         }
-        self.check_sums()?;
-        Ok(mature)
+        self.check_sums()
     }
 
     /// Brings the unflushed changes to the state after `txg`, whose changes are given.
@@ -377,13 +438,12 @@ impl Metaslab {
         let steps = [
             ("unflushed allocation is not free", &self.unflushed.allocs, false),
             ("unflushed free is free", &self.unflushed.frees, true),
-            ("deferred range is not free", &self.defer[0], false),
-            ("deferred range is not free", &self.defer[1], false),
             ("recorded range is not free", &self.recorded, false),
         ];
+        let waiting = self.waiting().map(|set| ("deferred range is not free", set, false));
         let allocating = self.allocating.iter();
         let taken = allocating.map(|set| ("range being allocated is not free", set, false));
-        for (what, set, is_free) in steps.into_iter().chain(taken) {
+        for (what, set, is_free) in steps.into_iter().chain(waiting).chain(taken) {
             let result = if is_free { free.try_union(set) } else { free.try_subtract(set) };
             result.map_err(self.set_error(what))?;
         }
@@ -452,7 +512,7 @@ impl Metaslab {
             return None;
         }
         let mut unusable = [0; HISTOGRAM_BUCKETS];
-        for set in [&self.freed, &self.defer[0], &self.defer[1]] {
+        for set in std::iter::once(&self.freed).chain(self.waiting()) {
             add_counts(&mut unusable, &stored_counts(&set.histogram(), self.ashift));
         }
         Some(Weight::of_stored(&self.histogram, &unusable, self.ashift))

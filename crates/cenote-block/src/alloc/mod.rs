@@ -32,6 +32,7 @@ mod figures;
 mod flush;
 pub mod fragmentation;
 mod group;
+mod guard;
 mod load;
 mod metaslab;
 mod pause;
@@ -50,6 +51,7 @@ pub use condense::{Condense, MapFigures};
 pub use error::{AllocError, ClaimError, Violation};
 pub use figures::{MetaslabSpace, SpaceFigures, VdevSpace};
 pub use flush::Flush;
+pub use guard::{Epoch, Guard, Standing};
 pub use pause::Paused;
 pub use pin::Pin;
 pub use policy::Policy;
@@ -61,6 +63,7 @@ pub use throttle::Reservation;
 pub use tree::FreeTree;
 pub use weight::Weight;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_ondisk::blkptr::Dva;
@@ -103,6 +106,8 @@ pub struct SpaceAllocator {
     state: Mutex<State>,
     throttle: Throttle,
     pauses: Pauses,
+    /// The one of the state, for those who only ask.
+    epoch: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for SpaceAllocator {
@@ -115,9 +120,10 @@ impl SpaceAllocator {
     /// An allocator without vdevs.
     #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
-        let state = Mutex::new(State::new(&options));
+        let state = State::new(&options);
+        let epoch = Arc::clone(&state.epoch);
         let (throttle, pauses) = Default::default();
-        Arc::new(Self { store: options.store, state, throttle, pauses })
+        Arc::new(Self { store: options.store, state: Mutex::new(state), throttle, pauses, epoch })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -154,7 +160,12 @@ impl SpaceAllocator {
                 Attempt::Found(dvas) => return Ok(dvas),
                 // Space that is only out of use for a moment is worth waiting for.
                 Attempt::Paused => enabled.await,
-                Attempt::NoSpace => return Err(AllocError::NoSpace { class, psize, copies }.into()),
+                Attempt::NoSpace => {
+                    // LOCK state: short. New blocks go before readers of committed states.
+                    if !self.lock().release_overdue()? {
+                        return Err(AllocError::NoSpace { class, psize, copies }.into());
+                    }
+                }
                 // One that cannot be read is passed over in the next attempt.
                 Attempt::Load(vdev, id) => drop(pins.load(vdev, id).await),
             }
@@ -169,8 +180,11 @@ impl SpaceAllocator {
         let (id, range) = state.locate_dva(dva, txg)?;
         let vdev = u64::from(dva.vdev);
         state.check_open("undo", txg)?;
+        let epoch = state.next_epoch();
         let Some(metaslab) = state.metaslab(vdev, id) else { return Ok(()) };
-        if !metaslab.give_back(range.clone(), txg)? {
+        if metaslab.give_back(range.clone(), txg)? {
+            metaslab.matured = epoch;
+        } else {
             state.free_range(vdev, id, range, txg)?;
         }
         Ok(())

@@ -1,41 +1,131 @@
-//! Readers of a committed txg, who need its blocks to stay as they are.
+//! Pins: loans of a committed state to a reader.
 //!
-//! What is freed waits two txgs before it is given out again, which keeps the uberblocks before
-//! whole. Somebody who reads what is committed while txgs go on needs it for longer: while there is
-//! a pin, nothing that waits becomes free. Readers are commands and last for moments; when so
-//! little space is left that nothing waits at all, they are not waited for either, and meet blocks
-//! whose checksums do not hold.
+//!     pin ──> valid ──> dropped: the ranges that only it held back become free
+//!               |
+//!               `──> overtaken: its space is needed, or its deadline has passed
+//!
+//! A freed range waits two txgs before it is given out again, which keeps the blocks of the
+//! uberblocks before. A reader of a committed state needs them for longer: a range that was freed
+//! after the state of a valid pin does not become free (M5). Two things end that against the
+//! reader's will: the pool needs the space, or the pin's deadline has passed and it holds ranges
+//! back. Then the pin is *overtaken*: it is marked first, under the allocator's lock, and only then
+//! may ranges that it protected become free. So a reader that finds its pin valid **after** a read
+//! knows that the read found nothing reused, and a mismatch is damage; a reader that finds it
+//! overtaken knows nothing, and starts again with a fresh state.
+//!
+//! A pin is on the txg that was committed when it was taken. Roots are published before
+//! [`SpaceAllocator::sync_done`], so a root that is looked up under the pin is of that txg or later.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cenote_rt::seeded::{Bug, is_on};
+use cenote_rt::{Error, Kind, Result, tunables};
 
 use super::SpaceAllocator;
+use super::state::State;
+use crate::error::BlockError;
 
-/// Keeps what is committed from being overwritten until it is dropped.
+/// What the allocator knows of a pin.
+#[derive(Debug)]
+pub(super) struct Loan {
+    is_overtaken: AtomicBool,
+    /// Last committed txg when the pin was taken.
+    pub(super) txg: u64,
+    /// When the pin may be overtaken without need, by the monotonic clock.
+    pub(super) deadline: Duration,
+}
+
+/// Keeps the blocks of committed states in place until it is dropped or overtaken.
 pub struct Pin {
     space: Arc<SpaceAllocator>,
+    number: u64,
+    loan: Arc<Loan>,
 }
 
 impl std::fmt::Debug for Pin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Pin")
+        f.debug_tuple("Pin").field(&self.loan).finish()
+    }
+}
+
+impl Pin {
+    /// Whether every block of the pinned state is still in place.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        !self.loan.is_overtaken.load(Ordering::Acquire)
+    }
+
+    /// # Errors
+    /// `Kind::Overtaken` if blocks of the pinned state may have been reused.
+    pub fn check(&self) -> Result<()> {
+        if self.is_valid() {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Overtaken, BlockError::Overtaken))
+    }
+
+    /// Time until the pin may be overtaken without need.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.loan.deadline.saturating_sub(cenote_rt::monotonic())
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
         // LOCK state: short.
-        let mut state = self.space.lock();
-        state.pins = state.pins.saturating_sub(1);
+        self.space.lock().pins.remove(&self.number);
     }
 }
 
 impl SpaceAllocator {
-    /// Keeps what is committed. Taken before the uberblock is looked at, so that no txg in between
-    /// lets go of what it leads to.
+    /// Keeps the blocks of the last committed state in place. To be taken before the uberblock is
+    /// looked at, so that no txg in between frees what it leads to.
     #[must_use]
     pub fn pin(self: &Arc<Self>) -> Pin {
+        self.pin_for(Duration::from_millis(tunables::PIN_DEADLINE_MS.get()))
+    }
+
+    /// Like [`pin`](Self::pin), with a deadline of its own.
+    #[must_use]
+    pub fn pin_for(self: &Arc<Self>, time: Duration) -> Pin {
+        let deadline = cenote_rt::monotonic().saturating_add(time);
         // LOCK state: short. A commit holds it while it lets ranges become free.
-        self.lock().pins += 1;
-        Pin { space: Arc::clone(self) }
+        let mut state = self.lock();
+        let is_overtaken = AtomicBool::new(false);
+        let loan = Arc::new(Loan { is_overtaken, txg: state.committed, deadline });
+        let number = state.next_pin;
+        state.next_pin += 1;
+        state.pins.insert(number, Arc::clone(&loan));
+        Pin { space: Arc::clone(self), number, loan }
+    }
+
+    /// Pins that are valid.
+    #[must_use]
+    pub fn pin_count(&self) -> usize {
+        self.lock().pins.len()
+    }
+}
+
+impl State {
+    /// Marks those of the pins that `which` names as overtaken. Nothing is held back for them any
+    /// more.
+    pub(super) fn overtake(&mut self, which: impl Fn(&Loan) -> bool) {
+        self.pins.retain(|_, loan| {
+            if !which(loan) {
+                return true;
+            }
+            if !is_on(Bug::PinNotOvertaken) {
+                loan.is_overtaken.store(true, Ordering::Release);
+            }
+            false
+        });
+    }
+
+    /// Txg of the oldest pin; `u64::MAX` without pins.
+    pub(super) fn oldest_pin(&self) -> u64 {
+        self.pins.values().map(|loan| loan.txg).min().unwrap_or(u64::MAX)
     }
 }

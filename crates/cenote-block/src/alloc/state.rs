@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_ondisk::blkptr::Dva;
 use cenote_rt::{FixedMap, Rng, Semaphore};
@@ -12,6 +13,7 @@ use super::error::Violation;
 use super::flush::FlushState;
 use super::group::{Group, Vdev};
 use super::metaslab::Metaslab;
+use super::pin::Loan;
 use super::policy::Policy;
 use super::request::SpaceGeometry;
 
@@ -51,8 +53,12 @@ pub(super) struct State {
     pub(super) memory_bytes: u64,
     /// Metaslabs that are out of use for a while, each as often as somebody wants it to be.
     pub(super) disabled: u64,
-    /// Readers of what is committed.
-    pub(super) pins: usize,
+    /// Readers of committed states, by number.
+    pub(super) pins: BTreeMap<u64, Arc<Loan>>,
+    /// Number of the next one.
+    pub(super) next_pin: u64,
+    /// Counts the times that ranges may have become free.
+    pub(super) epoch: Arc<AtomicU64>,
     /// Txg of the pool's checkpoint, which keeps what it reaches.
     pub(super) checkpoint: Option<u64>,
     pub(super) rng: Rng,
@@ -92,6 +98,11 @@ impl State {
             dva.asize
         };
         self.locate(vdev, dva.offset, asize)
+    }
+
+    /// Begins another epoch, in which ranges may become free, and gives its number.
+    pub(super) fn next_epoch(&self) -> u64 {
+        self.epoch.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     pub(super) fn metaslab(&mut self, vdev: u64, id: usize) -> Option<&mut Metaslab> {

@@ -1,6 +1,7 @@
 //! The syncing txg's side: what each pass records, and what a commit changes (spec 05 §5.2-5.4).
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use cenote_ondisk::spacemap::HISTOGRAM_BUCKETS;
 use cenote_ranges::RangeSet;
@@ -8,7 +9,7 @@ use cenote_rt::seeded::{Bug, is_on};
 
 use super::class::Class;
 use super::error::Violation;
-use super::metaslab::Wait;
+use super::metaslab::{Metaslab, Wait};
 use super::state::State;
 
 /// What a pass records of one metaslab: ALLOC of `allocs`, then FREE of `frees`, in the log of the
@@ -89,7 +90,8 @@ impl State {
         }))
     }
 
-    /// `txg` is on disk. Ranges freed two txgs ago become free, those freed now wait.
+    /// `txg` is on disk. Ranges freed two txgs ago become free, those freed now wait. Pins are
+    /// overtaken first where that needs it (M5).
     pub(super) fn sync_done(&mut self, txg: u64, slop: u64) -> Result<Vec<Mature>, Violation> {
         if txg <= self.committed || self.freeing_txg.is_some_and(|syncing| syncing != txg) {
             let committed = self.committed;
@@ -105,15 +107,10 @@ impl State {
             let committed = self.committed;
             return Err(Violation::Order { what: "commit before recording", txg, committed });
         }
-        let (space, allocated) = self.class_space(Class::Normal);
-        // With so little left, what waits is needed (spec 05 §5.4).
-        let wait = if space.saturating_sub(allocated) <= slop || is_on(Bug::NoDeferral) {
-            Wait::Nothing
-        } else if self.pins > 0 {
-            Wait::Longer
-        } else {
-            Wait::TwoTxgs
-        };
+        // Overtakes pins before anything becomes free (M5).
+        let wait = self.choose_wait(slop);
+        // A pointer that was looked up in an earlier epoch may lead to a range that becomes free.
+        self.next_epoch();
         let mut touched = self.dirty.remove(&txg).unwrap_or_default();
         touched.extend(self.deferring.iter().copied());
         let mut mature = Vec::new();
@@ -137,6 +134,76 @@ impl State {
         Ok(mature)
     }
 
+    /// How long freed ranges wait as of this commit. Overtakes the pins that are in the way.
+    fn choose_wait(&mut self, slop: u64) -> Wait {
+        let (space, allocated) = self.class_space(Class::Normal);
+        // With so little left, what waits is needed (spec 05 §5.4).
+        let is_short = |allocated| space.saturating_sub(allocated) <= slop;
+        let is_changing = self.vdevs.values().any(|vdev| vdev.is_changing);
+        if is_on(Bug::NoDeferral) {
+            self.overtake(|_| true);
+            return Wait::Nothing;
+        }
+        if is_changing {
+            // Nothing waits on such a vdev.
+            self.overtake(|_| true);
+        }
+        if is_short(allocated) {
+            // What only the pins hold back comes first: the deferral keeps older uberblocks usable.
+            let overdue = self.overdue_bytes(Class::Normal);
+            self.overtake(|_| true);
+            if is_short(allocated.saturating_sub(overdue)) {
+                return Wait::Nothing;
+            }
+        }
+        let now = cenote_rt::monotonic();
+        self.overtake(|loan| loan.deadline <= now);
+        Wait::TwoTxgs(self.oldest_pin())
+    }
+
+    /// Bytes of a class that only pins and guards hold back.
+    fn overdue_bytes(&self, class: Class) -> u64 {
+        let metaslabs = self.deferring.iter().filter_map(|(vdev, id)| {
+            let vdev = self.vdevs.get(vdev)?;
+            let metaslab = vdev.metaslabs.get(*id)?;
+            (vdev.group_for(class) == Some(metaslab.group)).then_some(metaslab)
+        });
+        metaslabs.map(Metaslab::overdue_bytes).sum()
+    }
+
+    /// Overtakes every pin that holds ranges back and lets these become free now, before the next
+    /// commit: they have waited for two txgs. Tells whether there were any.
+    pub(super) fn release_overdue(&mut self) -> Result<bool, Violation> {
+        let is_held = |(vdev, id): &(u64, usize)| {
+            let metaslab = self.vdevs.get(vdev).and_then(|vdev| vdev.metaslabs.get(*id));
+            metaslab.is_some_and(|metaslab| metaslab.guards == 0 && !metaslab.overdue.is_empty())
+        };
+        let found: Vec<_> = self.deferring.iter().copied().filter(is_held).collect();
+        if found.is_empty() {
+            return Ok(false);
+        }
+        // M5.
+        self.overtake(|_| true);
+        let (epoch, policy) = (self.next_epoch(), self.policy.clone());
+        for (vdev_id, id) in found {
+            let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { continue };
+            let metaslab = &mut vdev.metaslabs[id];
+            let mature = metaslab.take_overdue(u64::MAX)?;
+            metaslab.make_free(&mature)?;
+            metaslab.matured = epoch;
+            let (bytes, is_empty) = (mature.bytes(), metaslab.deferred() == 0);
+            let group = &mut vdev.groups[metaslab.group];
+            group.allocated = group.allocated.saturating_sub(bytes);
+            group.deferred = group.deferred.saturating_sub(bytes);
+            vdev.reweigh(id, policy.as_ref());
+            if is_empty {
+                self.deferring.remove(&(vdev_id, id));
+            }
+            self.recount_loaded(vdev_id, id);
+        }
+        Ok(true)
+    }
+
     fn finish(
         &mut self,
         txg: u64,
@@ -145,6 +212,7 @@ impl State {
         wait: Wait,
     ) -> Result<RangeSet, Violation> {
         let (has_logs, policy) = (self.has_logs, self.policy.clone());
+        let epoch = self.epoch.load(Ordering::Acquire);
         let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(RangeSet::new()) };
         let wait = if vdev.is_changing { Wait::Nothing } else { wait };
         let Some(metaslab) = vdev.metaslabs.get_mut(id) else { return Ok(RangeSet::new()) };
@@ -155,6 +223,9 @@ impl State {
         let now = metaslab.unflushed.segments();
         let deferred = metaslab.deferred();
         let mature = metaslab.finish(txg, wait)?;
+        if !mature.is_empty() {
+            metaslab.matured = epoch;
+        }
         metaslab.update_fragmentation();
         let (after, group) = (metaslab.deferred(), metaslab.group);
         let group = &mut vdev.groups[group];

@@ -41,7 +41,9 @@ impl State {
             gates: FixedMap::default(),
             memory_bytes: MEMORY_BYTES,
             disabled: 0,
-            pins: 0,
+            pins: BTreeMap::new(),
+            next_pin: 0,
+            epoch: Arc::default(),
             checkpoint: None,
             rng: Rng::seeded(options.seed),
         }

@@ -168,7 +168,7 @@ impl Layout {
             let header = bp.dvas().map(|dva| store.header_of(dva, birth)).collect::<Result<_>>()?;
             let mut members = Vec::new();
             let mut start = start;
-            for member in store.gang_members(bp).await? {
+            for member in store.gang_members(bp, &crate::Grounds::Allocated).await? {
                 let range = start..start + member.psize() as usize;
                 start = range.end;
                 let layout = Self::read(store, &member, range.start, depth + 1).await?;

@@ -157,7 +157,8 @@ impl Bench {
     pub(crate) async fn read_stored(&self, bp: &BlockPtr) -> Result<Buf> {
         self.store.clear_cache();
         let place = Bookmark { objset: 54, object: 3, level: 0, blkid: 9 };
-        self.store.read(bp, &ReadContext { place, ..ReadContext::default() }).await
+        let grounds = &cenote_block::Grounds::Allocated;
+        self.store.read(bp, &ReadContext { place, grounds, ..ReadContext::default() }).await
     }
 
     /// Turns `len` bytes of a device's data area over.

@@ -142,7 +142,14 @@ fn the_same_txg_rewrites_in_place_and_late_passes_do_not_compress() {
             assert!(second.bp.dvas().eq(early.bp.dvas()) && second.bp != early.bp);
             let stored = bench.read_stored(&second.bp).await.unwrap();
             assert_eq!(stored[..], block(Content::Text, 4096, 3)[..]);
-            assert!(bench.store.scrub(&second.bp).await.unwrap().is_clean());
+            assert!(
+                bench
+                    .store
+                    .scrub(&second.bp, &cenote_block::Grounds::Allocated)
+                    .await
+                    .unwrap()
+                    .is_clean()
+            );
             // Whoever holds the old pointer gets an error, not other bytes.
             let stale = bench.store.read(&early.bp, &ReadContext::default()).await.unwrap_err();
             assert_eq!(stale.kind(), Kind::Checksum);

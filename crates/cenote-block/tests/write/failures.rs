@@ -87,7 +87,10 @@ fn redundancy_carries_failed_leaves() {
 
 /// Damage on `leaves` is repaired by one read: after it, a scrub finds nothing.
 async fn heals(bench: &Bench, bp: &BlockPtr, expected: &[u8], what: &str) {
-    assert!(!bench.store.scrub(bp).await.unwrap().is_clean(), "{what}");
+    assert!(
+        !bench.store.scrub(bp, &cenote_block::Grounds::Allocated).await.unwrap().is_clean(),
+        "{what}"
+    );
     let read = bench.read_stored(bp).await.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(read[..] == *expected, "{what}");
 }
@@ -116,7 +119,7 @@ fn a_read_repairs_what_it_had_to_do_without() {
             assert!(stats.parts_repaired >= 1 && stats.blocks_recovered == 1, "{what} {stats:?}");
             let notes = bench.notes.recovered.lock().unwrap().clone();
             assert!(notes.iter().any(|(bad, repaired)| *bad > 0 && *repaired > 0), "{what}");
-            let again = bench.store.scrub(&bp).await.unwrap();
+            let again = bench.store.scrub(&bp, &cenote_block::Grounds::Allocated).await.unwrap();
             assert!(again.is_clean(), "{what}: {again:?}");
         });
     }
@@ -135,7 +138,7 @@ fn a_mirror_and_other_copies_heal() {
             bench.damage(100 + 20 * u64::from(dvas[0].vdev) + leaf, dvas[0].offset, SIZE);
         }
         heals(&bench, &bp, &data, "both children").await;
-        let again = bench.store.scrub(&bp).await.unwrap();
+        let again = bench.store.scrub(&bp, &cenote_block::Grounds::Allocated).await.unwrap();
         assert!(again.is_clean(), "{again:?}");
         let checksum_errors: u64 =
             bench.tree().leaves().map(|(_, leaf)| leaf.stats().checksum_errors).sum();

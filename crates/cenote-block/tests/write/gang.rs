@@ -11,7 +11,11 @@ use crate::round_trip::{CONTENTS, Content, block, context, policy};
 
 /// The space that a gang takes for each address is what its leader says.
 async fn check_space(bench: &Bench, leader: &BlockPtr) {
-    let members = bench.store.gang_members(leader).await.expect("it is there");
+    let members = bench
+        .store
+        .gang_members(leader, &cenote_block::Grounds::Allocated)
+        .await
+        .expect("it is there");
     assert!(members.len() <= 3);
     assert_eq!(members.iter().map(BlockPtr::psize).sum::<u64>(), leader.psize());
     for (index, dva) in leader.dvas().enumerate() {
@@ -58,7 +62,14 @@ fn forced_gangs_read_back_and_are_freed_whole() {
                             let read = bench.read_stored(&bp).await;
                             let read = read.unwrap_or_else(|error| panic!("{what}: {error}"));
                             assert!(read[..] == data[..], "{what}");
-                            assert!(store.scrub(&bp).await.unwrap().is_clean(), "{what}");
+                            assert!(
+                                store
+                                    .scrub(&bp, &cenote_block::Grounds::Allocated)
+                                    .await
+                                    .unwrap()
+                                    .is_clean(),
+                                "{what}"
+                            );
                             if is_split {
                                 assert_eq!(bp.dva_count(), usize::from(gang_copies), "{what}");
                                 check_space(&bench, &bp).await;

@@ -117,7 +117,15 @@ async fn there_and_back(bench: &Bench, policy: &WritePolicy, content: Content, s
                 let asize = bench.tree().asize_for(dva.vdev.into(), bp.psize(), TXG);
                 assert_eq!(Some(dva.asize), asize, "{what}");
             }
-            assert!(bench.store.scrub(&bp).await.expect("it is there").is_clean(), "{what}");
+            assert!(
+                bench
+                    .store
+                    .scrub(&bp, &cenote_block::Grounds::Allocated)
+                    .await
+                    .expect("it is there")
+                    .is_clean(),
+                "{what}"
+            );
         }
         how => panic!("{how:?}: {what}"),
     }

@@ -56,7 +56,7 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
     };
     let shows_progress = parsed.has('v') || std::io::stderr().is_terminal();
     source::run(async {
-        let pool = source.pool(name).await?;
+        let pool = source.whole_pool(name).await?;
         let mut report = Report::new(&pool, shows_progress);
         let summary = report.verify(io).await?;
         report.sums(&summary, io)?;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_block::ReadContext;
+use cenote_block::{Grounds, ReadContext};
 use cenote_dmu::ObjSet;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_ZIL};
 use cenote_ondisk::zil::{LogBlock, RecordKind, ZilHeader, block_seq, record};
@@ -93,6 +93,7 @@ async fn chain(
             keys: objset.keys(),
             is_encrypted: objset.is_encrypted(),
             bypass_cache: true,
+            grounds: &Grounds::Speculative,
         };
         // The last block of a chain was never written, and does not verify.
         let Ok(block) = objset.store().read(&pointer, &context).await else { break };

@@ -2,27 +2,40 @@
 
 use std::sync::Arc;
 
-use cenote_block::{BlockStore, Draft, ReadContext, Written};
+use cenote_block::{BlockStore, Draft, Grounds, ReadContext, Since, Written};
 use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{BoxFuture, Buf, Result};
+
+use super::step::Missing;
 
 /// Reads and writes blocks.
 pub trait Blocks: Send + Sync {
     /// The block behind `pointer`, if it can be had without waiting.
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf>;
 
-    /// The block behind `pointer`.
-    fn read(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>>;
+    /// The moment in which pointers are looked up, to be asked before that. `is_again`: a read was
+    /// overtaken before.
+    fn since(&self, _is_again: bool) -> Since {
+        Since::default()
+    }
 
-    /// The same for a sync, which has nobody to tell of an error.
+    /// The block behind a pointer that was looked up.
+    ///
+    /// # Errors
+    /// `Kind::Overtaken` if its space may have been given to another block since: the pointer is to
+    /// be looked up again.
+    fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>>;
+
+    /// The block behind `pointer`, which is allocated: for a sync, which has nobody to tell of an
+    /// error.
     fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
-        self.read(pointer, place)
+        self.read(Missing { pointer, place, since: self.since(true) })
     }
 
     /// Starts reading the block behind `pointer` into memory; false if too much of that is going
     /// on. Who cannot read ahead does nothing.
-    fn prefetch(&self, _pointer: &BlockPtr, _place: &Bookmark) -> bool {
+    fn prefetch(&self, _missing: &Missing) -> bool {
         true
     }
 
@@ -42,9 +55,25 @@ impl Blocks for BlockStore {
         Self::cached(self, pointer, &ReadContext { place: *place, ..ReadContext::default() })
     }
 
-    fn read(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
-        let context = ReadContext { place, ..ReadContext::default() };
-        Box::pin(async move { Self::read(self, &pointer, &context).await })
+    fn since(&self, is_again: bool) -> Since {
+        Self::since(self, is_again)
+    }
+
+    fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {
+        Box::pin(async move {
+            let Missing { pointer, place, since } = missing;
+            let grounds = &Grounds::Live(since);
+            let context = ReadContext { place, grounds, ..ReadContext::default() };
+            Self::read(self, &pointer, &context).await
+        })
+    }
+
+    fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
+        Box::pin(async move {
+            let grounds = &Grounds::Allocated;
+            let context = ReadContext { place, grounds, ..ReadContext::default() };
+            Self::read(self, &pointer, &context).await
+        })
     }
 
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {

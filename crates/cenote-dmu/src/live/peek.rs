@@ -2,18 +2,16 @@
 //!
 //! A closure that reads a range of a file would end at its first block that is not in memory, and
 //! again at the next. Here it takes down instead where the blocks are, and they are read together
-//! once it has ended. Meanwhile the tree may be replaced and the space of a block reused, which the
-//! checksum tells: then the generation has changed, and the closure runs again.
+//! once it has ended. Meanwhile the tree may be replaced and the space of a block reused: the store
+//! tells that from damage, and the closure runs again.
 
-use cenote_rt::{Buf, Result};
+use cenote_block::Since;
+use cenote_rt::{Buf, Kind, Result};
 use futures_util::future::try_join_all;
 
-use super::set::Live;
+use super::set::{Live, REPLACED_MAX};
 use super::step::{Missing, Step, TxResult};
 use super::tx::Tx;
-
-/// How often a read starts over because the tree under it was replaced.
-const REPLACED_MAX: usize = 8;
 
 /// A data block, as far as it is there.
 #[derive(Debug, Clone)]
@@ -53,11 +51,6 @@ impl Tx<'_> {
 }
 
 impl Live {
-    /// Counts the commits: while it stays the same, so do the places of blocks.
-    pub(crate) fn generation(&self) -> u64 {
-        self.lock().generation
-    }
-
     /// Data blocks, holes as none, from the pieces that `find` gives with something beside them:
     /// what is still to be read of them is read at once. `find` is asked again if the tree was
     /// replaced meanwhile.
@@ -70,15 +63,14 @@ impl Live {
     {
         let mut replaced = 0;
         loop {
-            let generation = self.generation();
             let (pieces, beside) = find().await?;
             if !pieces.iter().any(|piece| matches!(piece, Piece::Stored(_))) {
                 return Ok((pieces.into_iter().map(Piece::into_known).collect(), beside));
             }
-            match self.fetch(pieces).await {
+            match self.fetch(pieces, replaced > 0).await {
                 Ok(blocks) => return Ok((blocks, beside)),
                 // The space of a block may have been used for another.
-                Err(_) if replaced < REPLACED_MAX && self.generation() != generation => {
+                Err(error) if error.kind() == Kind::Overtaken && replaced < REPLACED_MAX => {
                     replaced += 1;
                 }
                 Err(error) => return Err(error),
@@ -86,11 +78,12 @@ impl Live {
         }
     }
 
-    async fn fetch(&self, pieces: Vec<Piece>) -> Result<Vec<Option<Buf>>> {
+    async fn fetch(&self, pieces: Vec<Piece>, is_again: bool) -> Result<Vec<Option<Buf>>> {
         let fetch = |piece| async {
             match piece {
                 Piece::Stored(missing) => {
-                    self.blocks.read(missing.pointer, missing.place).await.map(Some)
+                    let since = Since { is_again, ..missing.since };
+                    self.blocks.read(Missing { since, ..*missing }).await.map(Some)
                 }
                 known => Ok(known.into_known()),
             }

@@ -1,9 +1,10 @@
 //! The writable object set.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cenote_block::Since;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::DNODE_BLOCK_LEN;
 use cenote_ondisk::object_type::ObjectType;
@@ -25,7 +26,7 @@ use crate::objset::ObjSet;
 /// Object numbers need as many levels of the meta-dnode as it takes to have so many.
 const OBJECTS_SHIFT: u32 = 48;
 /// How often an apply starts over because the tree under it was replaced.
-const REPLACED_MAX: usize = 8;
+pub(super) const REPLACED_MAX: usize = 16;
 
 /// A layer and what it belongs to.
 #[derive(Debug)]
@@ -57,8 +58,6 @@ pub(super) struct State {
     /// From the oldest to the newest.
     pub(super) layers: VecDeque<Entry>,
     pub(super) cursor: Cursor,
-    /// Counts the changes of `base`.
-    pub(super) generation: u64,
     /// The highest txg that takes no changes any more.
     pub(super) closed: u64,
 }
@@ -70,12 +69,14 @@ pub struct Live {
     /// Log2 of the bytes of indirect blocks of new objects; 0: the tunable.
     indirect_shift: AtomicU8,
     pub(super) state: Mutex<State>,
+    /// Whether the dataset was destroyed or rolled back: its blocks may be anybody's.
+    is_gone: AtomicBool,
 }
 
 /// What a run of a closure came to.
 enum Attempt<T> {
     Done(T, Footprint),
-    Need(Box<super::Missing>, u64),
+    Need(Box<super::Missing>),
 }
 
 impl Live {
@@ -111,11 +112,26 @@ impl Live {
             is_syncing: false,
             layers: VecDeque::new(),
             cursor,
-            generation: 0,
             closed: 0,
         };
         let indirect_shift = AtomicU8::new(0);
-        Arc::new(Self { blocks, id, indirect_shift, state: Mutex::new(state) })
+        let is_gone = AtomicBool::new(false);
+        Arc::new(Self { blocks, id, indirect_shift, state: Mutex::new(state), is_gone })
+    }
+
+    /// The dataset was destroyed or rolled back. To be called before the txg in which that happens
+    /// is committed: from then on this set's tree is not kept up to date, and blocks that do not
+    /// match are no sign of damage.
+    pub fn mark_gone(&self) {
+        self.is_gone.store(true, Ordering::Release);
+    }
+
+    /// The moment for looking at the tree: to be asked before that.
+    pub(super) fn since(&self, is_again: bool) -> Since {
+        if self.is_gone.load(Ordering::Acquire) {
+            return Since::default();
+        }
+        self.blocks.since(is_again)
     }
 
     /// Number of the dataset; 0 for the MOS.
@@ -210,16 +226,18 @@ impl Live {
         let mut fetched = Fetched::default();
         let mut replaced = 0;
         loop {
-            let (missing, generation) = match self.attempt(txg, &fetched, change)? {
+            // Before the look at the tree.
+            let since = self.since(replaced > 0);
+            let missing = match self.attempt(txg, &fetched, since, change)? {
                 Attempt::Done(value, added) => return Ok((value, added)),
-                Attempt::Need(missing, generation) => (missing, generation),
+                Attempt::Need(missing) => missing,
             };
-            match self.blocks.read(missing.pointer, missing.place).await {
+            match self.blocks.read(*missing).await {
                 Ok(block) => {
                     fetched.insert(missing.pointer, block);
                 }
-                // The tree was replaced meanwhile, and the space of the block may have been too.
-                Err(_) if replaced < REPLACED_MAX && self.lock().generation != generation => {
+                // The tree was replaced meanwhile, and the space of the block given to another.
+                Err(error) if error.kind() == Kind::Overtaken && replaced < REPLACED_MAX => {
                     replaced += 1;
                 }
                 Err(error) => return Err(error),
@@ -232,6 +250,7 @@ impl Live {
         &self,
         txg: Option<u64>,
         fetched: &Fetched,
+        since: Since,
         change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<Attempt<T>> {
         let mut state = self.lock();
@@ -244,7 +263,7 @@ impl Live {
         }
         let (blocks, below, base) = (&*self.blocks, &state.layers, &state.base);
         let indirect_shift = self.indirect_shift.load(Ordering::Relaxed);
-        let source = Source { blocks, id: self.id, indirect_shift, below, base, fetched };
+        let source = Source { blocks, id: self.id, indirect_shift, below, base, fetched, since };
         let mut tx = Tx::new(txg.unwrap_or(u64::MAX), source, state.cursor);
         let result = change(&mut tx);
         let (overlay, cursor, has_found) = (tx.overlay, tx.cursor, tx.has_found_number);
@@ -262,7 +281,7 @@ impl Live {
                     // What was found taken need not be looked at again.
                     state.cursor.next = cursor.next;
                 }
-                Ok(Attempt::Need(missing, state.generation))
+                Ok(Attempt::Need(missing))
             }
             Err(Step::Fail(error)) => Err(error),
         }
@@ -346,7 +365,6 @@ impl Live {
         }
         if state.synced_txg.take().is_some() {
             state.base = state.synced.clone();
-            state.generation += 1;
         }
         state.layers.retain(|entry| entry.txg > txg);
         Ok(())

@@ -1,5 +1,6 @@
 //! How a closure over a [`Tx`](super::Tx) ends, and what it may ask for.
 
+use cenote_block::Since;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
@@ -12,6 +13,8 @@ pub struct Missing {
     pub pointer: BlockPtr,
     /// Its place.
     pub place: Bookmark,
+    /// When the pointer was looked up.
+    pub since: Since,
 }
 
 /// Why a closure stopped.

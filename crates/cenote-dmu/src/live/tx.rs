@@ -36,6 +36,8 @@ pub(super) struct Source<'a> {
     pub(super) below: &'a VecDeque<Entry>,
     pub(super) base: &'a super::view::Tree,
     pub(super) fetched: &'a super::view::Fetched,
+    /// Before the tree was looked at.
+    pub(super) since: cenote_block::Since,
 }
 
 impl<'a> Tx<'a> {
@@ -51,6 +53,7 @@ impl<'a> Tx<'a> {
             overlay: &self.overlay,
             base: self.source.base,
             fetched: self.source.fetched,
+            since: self.source.since,
         }
     }
 

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cenote_block::Since;
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dnode::{self, DNODE_SLOT_LEN, DnodePhys, OBJECT_MAX, Slot};
@@ -126,6 +127,8 @@ pub(super) struct View<'a> {
     pub(super) overlay: &'a Layer,
     pub(super) base: &'a Tree,
     pub(super) fetched: &'a Fetched,
+    /// Before any pointer was looked up.
+    pub(super) since: Since,
 }
 
 impl<'a> View<'a> {
@@ -148,7 +151,10 @@ impl<'a> View<'a> {
         let place = Bookmark { objset: self.id, object, level: level.into(), blkid };
         match self.blocks.cached(pointer, &place) {
             Some(block) => Ok(block),
-            None => Err(Step::Need(Box::new(Missing { pointer: *pointer, place }))),
+            None => {
+                let (pointer, since) = (*pointer, self.since);
+                Err(Step::Need(Box::new(Missing { pointer, place, since })))
+            }
         }
     }
 

@@ -137,7 +137,11 @@ impl Model {
             return Ok(());
         }
         let place = Bookmark { objset: 0, object, level: 0, blkid };
-        Err(Step::Need(Box::new(Missing { pointer: BlockPtr::HOLE, place })))
+        Err(Step::Need(Box::new(Missing {
+            pointer: BlockPtr::HOLE,
+            place,
+            since: cenote_block::Since::default(),
+        })))
     }
 }
 

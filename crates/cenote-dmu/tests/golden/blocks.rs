@@ -30,7 +30,8 @@ fn every_copy_of_every_block_is_right() {
             for bp in &all {
                 let Some(dva) = bp.dva(0) else { continue };
                 if seen.insert((dva, bp.physical_birth())) {
-                    let report = pool.store.scrub(bp).await.unwrap();
+                    let report =
+                        pool.store.scrub(bp, &cenote_block::Grounds::Offline).await.unwrap();
                     assert!(report.is_readable(), "{}: {}", golden.name(), bp.verbose());
                     bad += report.bad.len();
                 }

@@ -43,10 +43,14 @@ fn gang_blocks_are_read_and_scrubbed() {
     cenote_rt::block_on(2, async {
         let (pool, all) = open(&disks()).await;
         for bp in &all {
-            let report = pool.store.scrub(bp).await.unwrap();
+            let report = pool.store.scrub(bp, &cenote_block::Grounds::Offline).await.unwrap();
             assert!(report.is_clean(), "{}: {report:?}", bp.verbose());
             // A member is a block of its own: the sums of stored bytes agree.
-            assert_eq!(pool.store.read_raw(bp).await.unwrap().len() as u64, bp.psize());
+            assert_eq!(
+                pool.store.read_raw(bp, &cenote_block::Grounds::Offline).await.unwrap().len()
+                    as u64,
+                bp.psize()
+            );
         }
         let gangs = all.iter().filter(|bp| bp.is_gang()).count();
         assert!(gangs >= 10, "{gangs} gang blocks");
@@ -105,7 +109,7 @@ fn damage_gives_the_right_bytes_or_names_every_copy() {
                     lost += 1;
                 }
             }
-            let report = pool.store.scrub(bp).await.unwrap();
+            let report = pool.store.scrub(bp, &cenote_block::Grounds::Offline).await.unwrap();
             assert_eq!(report.is_readable(), !is_lost);
             let named: Vec<_> =
                 report.bad.iter().map(|bad| (&bad.child.path, bad.child.offset)).collect();

@@ -75,7 +75,7 @@ async fn tally(pool: &Pool, features: PoolPolicy, blocks: &[BlockPtr]) -> Tally 
         }
         if bp.compression() == Some(CompressionType::Zstd) {
             // Behind the length in front, the level.
-            let stored = pool.store.read_raw(bp).await.unwrap();
+            let stored = pool.store.read_raw(bp, &cenote_block::Grounds::Offline).await.unwrap();
             let level = ZstdLevel::from_id(stored[4]).unwrap();
             policy.compression = CompressionPolicy::With(Compression::Zstd, level);
         }

@@ -9,8 +9,9 @@ use cenote_block::alloc::{
     Class, MetaslabSpec, MetaslabStore, Options, SpaceAllocator, StoredSpace, VdevSpec,
 };
 use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy};
-use cenote_block::{BlockStore, CacheConfig, Draft, How, WritePolicy, Written};
+use cenote_block::{BlockStore, CacheConfig, Draft, How, Since, WritePolicy, Written};
 use cenote_device::{Device, MemoryDevice};
+use cenote_dmu::live::Missing;
 use cenote_dmu::live::{
     BlockSink, Blocks, Facts, Live, OwnerProbe, PolicySource, SyncContext, Synced,
 };
@@ -54,8 +55,12 @@ impl Blocks for Shaky {
         if missed { None } else { Blocks::cached(&*self.store, pointer, place) }
     }
 
-    fn read(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
-        Blocks::read(&*self.store, pointer, place)
+    fn since(&self, is_again: bool) -> Since {
+        Blocks::since(&*self.store, is_again)
+    }
+
+    fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {
+        Blocks::read(&*self.store, missing)
     }
 
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {

@@ -140,7 +140,8 @@ impl Dataset {
     }
 
     async fn open_with(&self, keys: Option<Arc<BlockKeys>>) -> Result<Arc<ObjSet>> {
-        ObjSet::open(Arc::clone(self.pool.store()), &self.phys.bp, keys, self.object)
+        let (store, grounds) = (Arc::clone(self.pool.store()), self.pool.grounds().clone());
+        ObjSet::open_on(store, &self.phys.bp, keys, self.object, grounds)
             .await
             .map_err(|error| error.in_dataset(&self.name))
     }

@@ -107,6 +107,7 @@ impl Head {
 
     pub(super) fn mark_gone(&self) {
         self.is_gone.store(true, Ordering::Release);
+        self.live.mark_gone();
         self.log.close();
     }
 

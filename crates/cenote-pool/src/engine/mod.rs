@@ -567,13 +567,15 @@ impl Engine {
         if let Some(root) = self.sync_passes(txg, tasks).await? {
             self.commit(txg, &root).await?;
         }
-        // What this txg freed may be reused from here on as spec 05 §5.4 says: not before.
-        let mature = self.alloc.sync_done(txg, self.slop())?;
-        self.note_free(txg, mature);
+        // Before space is reused: whoever looks a pointer up after that finds the trees of this txg,
+        // and not blocks that it has freed (`cenote_block::alloc::SpaceAllocator::epoch`).
         self.mos.committed(txg)?;
         for head in self.heads.all() {
             head.live().committed(txg)?;
         }
+        // What this txg freed may be reused from here on as spec 05 §5.4 says: not before.
+        let mature = self.alloc.sync_done(txg, self.slop())?;
+        self.note_free(txg, mature);
         self.logs_committed(txg).await?;
         self.admission.synced(txg);
         self.recount_dirty();

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use cenote_block::{Grounds, Hold};
 use cenote_dmu::ObjSet;
 use cenote_rt::{Error, Kind, Result};
 
@@ -49,23 +50,28 @@ impl Opened {
 #[derive(Debug)]
 pub struct OpenSnapshot {
     contents: Arc<ObjSet>,
-    _hold: Hold,
+    _count: OpenCount,
 }
 
 #[derive(Debug)]
-struct Hold {
+struct OpenCount {
     object: u64,
     opened: Arc<Opened>,
+    hold: Arc<Hold>,
 }
 
-impl Drop for Hold {
+impl Drop for OpenCount {
     fn drop(&mut self) {
+        // Before the snapshot may be destroyed: nobody who still has its contents may take the next
+        // blocks there for damage.
+        self.hold.release();
         self.opened.remove(self.object);
     }
 }
 
 impl OpenSnapshot {
-    /// What it holds. Whoever keeps this longer than the snapshot may read what is not there.
+    /// Its contents, which can be read as long as this is there: later reads fail with
+    /// `Kind::Overtaken`.
     pub fn contents(&self) -> &Arc<ObjSet> {
         &self.contents
     }
@@ -96,9 +102,12 @@ impl Engine {
             })
             .await;
         let (object, root) = found?;
-        let hold = Hold { object, opened: Arc::clone(&self.opened) };
-        let contents = ObjSet::open(Arc::clone(&self.store), &root, None, object).await?;
-        Ok(OpenSnapshot { contents, _hold: hold })
+        let hold = Arc::<Hold>::default();
+        let (opened, grounds) = (Arc::clone(&self.opened), Grounds::Held(Arc::clone(&hold)));
+        let count = OpenCount { object, opened, hold };
+        let store = Arc::clone(&self.store);
+        let contents = ObjSet::open_on(store, &root, None, object, grounds).await?;
+        Ok(OpenSnapshot { contents, _count: count })
     }
 
     /// The snapshots of a head as (name, number), by number.

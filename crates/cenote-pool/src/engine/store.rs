@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cenote_block::BlockStore;
-use cenote_block::alloc::{MetaslabStore, SpaceAllocator, StoredSpace};
+use cenote_block::Grounds;
+use cenote_block::alloc::{MetaslabStore, StoredSpace};
 use cenote_dmu::{ObjSet, SpaceMap};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::VdevConfig;
@@ -61,9 +62,14 @@ impl Maps {
             let store = store.ok_or_else(|| Error::new(Kind::Io, EngineError::Closed))?;
             let turn = self.suspension.turn();
             // Before the look at what is committed: it may take longer than the commits after which
-            // its maps' blocks would be others', and a map that cannot be read is never used again.
-            let _pin = store.allocator().map(SpaceAllocator::pin);
-            match self.read_from(store, vdev, metaslab).await {
+            // its maps' blocks would be others'.
+            let grounds = match store.allocator() {
+                Some(space) => Grounds::Pinned(Arc::new(space.pin())),
+                None => Grounds::Offline,
+            };
+            match self.read_from(store, vdev, metaslab, &grounds).await {
+                // The space was needed. That says nothing of the map: a later commit has it too.
+                Err(error) if error.kind() == Kind::Overtaken => {}
                 Err(error) => self.suspension.hold(turn, error).await?,
                 space => return space,
             }
@@ -75,6 +81,7 @@ impl Maps {
         store: Arc<BlockStore>,
         vdev: u64,
         metaslab: u64,
+        grounds: &Grounds,
     ) -> Result<StoredSpace> {
         let Some(Committed { txg, root, tops }) = self.latest() else {
             return Err(invariant_error("a metaslab of a pool that is not committed".into()));
@@ -85,7 +92,7 @@ impl Maps {
         let (start, size) = metaslab_range(metaslab, top.top.metaslab_shift as u32, row_size(top));
         let mut free = RangeSet::new();
         free.add(start..start + size);
-        let mos = ObjSet::open(store, &root, None, 0).await?;
+        let mos = ObjSet::open_on(store, &root, None, 0, grounds.clone()).await?;
         let array = top.top.metaslab_array;
         let object = match array {
             0 => 0,

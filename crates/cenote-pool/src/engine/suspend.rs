@@ -33,9 +33,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use cenote_block::{BlockStore, Draft, ReadContext, Written};
+use cenote_block::{BlockStore, Draft, Grounds, ReadContext, Since, Written};
 use cenote_codec::crypto::BlockKeys;
-use cenote_dmu::live::Blocks;
+use cenote_dmu::live::{Blocks, Missing};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result};
@@ -305,38 +305,56 @@ impl Steady {
         Arc::new(Self { store, suspension, keys, is_mos })
     }
 
-    fn context(&self, place: &Bookmark) -> ReadContext<'_> {
-        let is_encrypted = self.keys.is_some();
-        ReadContext { place: *place, keys: self.keys.as_ref(), is_encrypted, bypass_cache: false }
+    fn context<'a>(&'a self, place: &Bookmark, grounds: &'a Grounds) -> ReadContext<'a> {
+        let (place, keys, is_encrypted) = (*place, self.keys.as_ref(), self.keys.is_some());
+        ReadContext { place, keys, is_encrypted, bypass_cache: false, grounds }
+    }
+
+    /// Reads for somebody whom nobody can tell of an error that may pass.
+    async fn read_held(
+        &self,
+        pointer: BlockPtr,
+        place: Bookmark,
+        grounds: &Grounds,
+    ) -> Result<Buf> {
+        loop {
+            let turn = self.suspension.turn();
+            let context = ReadContext { place, grounds, ..ReadContext::default() };
+            match self.store.read(&pointer, &context).await {
+                Err(error) => self.suspension.hold(turn, error).await?,
+                block => return block,
+            }
+        }
     }
 }
 
 impl Blocks for Steady {
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
-        self.store.cached(pointer, &self.context(place))
+        self.store.cached(pointer, &self.context(place, &Grounds::Offline))
     }
 
-    fn read(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
-        if self.is_mos {
-            return self.read_for_sync(pointer, place);
-        }
-        Box::pin(async move { self.store.read(&pointer, &self.context(&place)).await })
+    fn since(&self, is_again: bool) -> Since {
+        self.store.since(is_again)
     }
 
-    fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
+    fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {
         Box::pin(async move {
-            loop {
-                let turn = self.suspension.turn();
-                match Blocks::read(&*self.store, pointer, place).await {
-                    Err(error) => self.suspension.hold(turn, error).await?,
-                    block => return block,
-                }
+            let Missing { pointer, place, since } = missing;
+            let grounds = Grounds::Live(since);
+            if self.is_mos {
+                return self.read_held(pointer, place, &grounds).await;
             }
+            self.store.read(&pointer, &self.context(&place, &grounds)).await
         })
     }
 
-    fn prefetch(&self, pointer: &BlockPtr, place: &Bookmark) -> bool {
-        self.store.prefetch(pointer, &self.context(place))
+    fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
+        Box::pin(self.read_held(pointer, place, &Grounds::Allocated))
+    }
+
+    fn prefetch(&self, missing: &Missing) -> bool {
+        let grounds = Grounds::Live(missing.since);
+        self.store.prefetch(&missing.pointer, &self.context(&missing.place, &grounds))
     }
 
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {

@@ -244,7 +244,7 @@ impl<'a, C: Census> Claimer<'a, C> {
                 self.claim_range(vdev, offset, asize, 0);
             }
             if bp.is_gang() && depth < GANG_DEPTH_MAX {
-                for member in self.pool.store().gang_members(bp).await? {
+                for member in self.pool.store().gang_members(bp, self.pool.grounds()).await? {
                     self.claim(&member, depth + 1).await?;
                 }
             }

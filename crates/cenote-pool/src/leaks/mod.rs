@@ -101,6 +101,7 @@ pub async fn check_with(pool: &Arc<Pool>, census: &mut impl Census) -> Result<Le
         if is_first {
             report.sum_up(pool, &space.vdevs).await;
         }
+        pool.check_valid()?;
         if end == (u64::MAX, u64::MAX) {
             return Ok(report);
         }

@@ -11,8 +11,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use cenote_block::alloc::Pin;
-use cenote_block::{BlockStore, CacheConfig};
+use cenote_block::{BlockStore, CacheConfig, Grounds};
 use cenote_device::Device;
 use cenote_dmu::{ObjSet, SpaceMap};
 use cenote_ondisk::config::{PoolConfig, VdevConfig, VdevKind};
@@ -65,7 +64,7 @@ pub(super) async fn load(
         mos,
         keys: Arc::default(),
         presence: Arc::default(),
-        pin: None,
+        grounds: Grounds::Offline,
     })
     .await?;
     pool.prepare_reading().await;
@@ -84,8 +83,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) mos: Arc<ObjSet>,
     pub(crate) keys: Arc<KeyStore>,
     pub(crate) presence: Arc<Presence>,
-    /// Keeps it as it is, if the pool is being written.
-    pub(crate) pin: Option<Pin>,
+    /// How its pointers stay good.
+    pub(crate) grounds: Grounds,
 }
 
 /// A random number that tells one opening of a pool from another.
@@ -97,7 +96,8 @@ fn load_guid() -> Result<u64> {
 
 /// The same error as one of opening; the place stays what it was.
 pub(super) fn corrupt(error: Error) -> Error {
-    if error.kind() == Kind::Limit || error.cause::<OpenError>().is_some() {
+    if matches!(error.kind(), Kind::Limit | Kind::Overtaken) || error.cause::<OpenError>().is_some()
+    {
         return error;
     }
     let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
@@ -246,7 +246,7 @@ impl Pool {
             dir_names: Mutex::new(FixedMap::default()),
             space: Mutex::new(None),
             load_guid: load_guid()?,
-            _pin: parts.pin,
+            grounds: parts.grounds,
         };
         let unreadable = pool.features.unreadable();
         if !unreadable.is_empty() {

@@ -14,8 +14,7 @@ pub use open::OpenOptions;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cenote_block::BlockStore;
-use cenote_block::alloc::Pin;
+use cenote_block::{BlockStore, Grounds};
 use cenote_dmu::ObjSet;
 use cenote_ondisk::checkpoint::POOL_CHECKPOINT;
 use cenote_ondisk::config::PoolConfig;
@@ -54,10 +53,24 @@ pub struct Pool {
     pub(crate) dir_names: Mutex<FixedMap<u64, String>>,
     pub(crate) space: Mutex<Option<Arc<Space>>>,
     pub(crate) load_guid: u64,
-    pub(crate) _pin: Option<Pin>,
+    pub(crate) grounds: Grounds,
 }
 
 impl Pool {
+    /// How the pointers of this state stay good: by a pin, if the pool is being written.
+    pub fn grounds(&self) -> &Grounds {
+        &self.grounds
+    }
+
+    /// Whether everything that was read so far was of this state. Commands that pass over errors
+    /// ask before they show what they found.
+    ///
+    /// # Errors
+    /// `Kind::Overtaken` if the state was given up: read again from a fresh view.
+    pub fn check_valid(&self) -> Result<()> {
+        self.grounds.check()
+    }
+
     /// The pool's name.
     pub fn name(&self) -> &str {
         &self.root_dir.name

@@ -48,7 +48,7 @@ impl Visitor for Reader<'_> {
                 ObjectType::INTENT_LOG | ObjectType::DNODE | ObjectType::OBJSET
             );
         if !is_read && object_type.is_metadata() && !bp.is_embedded() {
-            self.lost = self.pool.store().read_raw(bp).await.err();
+            self.lost = self.pool.store().read_raw(bp, self.pool.grounds()).await.err();
         }
         Ok(Flow::Continue)
     }

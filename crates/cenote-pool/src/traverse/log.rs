@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use cenote_block::Grounds;
 use cenote_dmu::ObjSet;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_ZIL};
@@ -70,7 +71,7 @@ impl Walk<'_> {
 
     /// Reads a log block.
     async fn block(&self, bp: &BlockPtr, header: &ZilHeader, limit_record: u64) -> Result<Found> {
-        let mut bytes = self.store.read_raw(bp).await?;
+        let mut bytes = self.store.read_raw(bp, &Grounds::Speculative).await?;
         if bp.endian() == Endian::Big {
             let mut swapped = bytes.into_mut();
             byteswap::block(&mut swapped, bp.object_type(), 0);

@@ -121,7 +121,7 @@ struct Member {
 /// Walks the whole pool. Free queues are not part of it: see [`crate::leaks`].
 pub async fn pool(pool: &Arc<Pool>, options: Options, visitor: &mut impl Visitor) -> Result<()> {
     let start = options.start.unwrap_or_default();
-    let mut walk = Walk::new(pool.store(), pool.txg(), options);
+    let mut walk = Walk::new(pool.store(), pool.grounds(), pool.txg(), options);
     if start.objset == MOS {
         let root = pool.uberblock().rootbp;
         if walk.objset(&root, MOS, options.min_txg, false, visitor).await? == Flow::Stop {
@@ -150,7 +150,7 @@ pub async fn tree(
     options: Options,
     visitor: &mut impl Visitor,
 ) -> Result<()> {
-    Walk::new(pool.store(), pool.txg(), options)
+    Walk::new(pool.store(), pool.grounds(), pool.txg(), options)
         .objset(root, objset, options.min_txg, false, visitor)
         .await
         .map(|_| ())
@@ -158,7 +158,8 @@ pub async fn tree(
 
 /// Walks the log of an object set, as far as it belongs to `txg`.
 pub(crate) async fn log(set: &Arc<ObjSet>, txg: u64, visitor: &mut impl Visitor) -> Result<()> {
-    Walk::new(set.store(), txg, Options::default()).log(set, visitor).await.map(|_| ())
+    let walk = Walk::new(set.store(), set.grounds(), txg, Options::default());
+    walk.log(set, visitor).await.map(|_| ())
 }
 
 /// All datasets, by object number: whatever in the MOS has a dataset in its bonus buffer. What is

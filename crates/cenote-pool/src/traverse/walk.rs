@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_block::BlockStore;
+use cenote_block::{BlockStore, Grounds};
 use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::{Dnode, ObjSet, SPILL_BLKID};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
-use cenote_rt::{BoxFuture, Buf, Error, Result, tunables};
+use cenote_rt::{BoxFuture, Buf, Error, Kind, Result, tunables};
 
 use super::{Damage, Flow, Mark, Options, Order, Visitor};
 
@@ -18,6 +18,7 @@ const FIRST_MAX: u64 = 1 << 62;
 /// The state of a walk.
 pub(super) struct Walk<'p> {
     pub(super) store: &'p Arc<BlockStore>,
+    grounds: &'p Grounds,
     /// The last txg of which blocks count.
     pub(super) txg: u64,
     pub(super) options: Options,
@@ -63,8 +64,13 @@ impl Spot<'_> {
 }
 
 impl<'p> Walk<'p> {
-    pub(super) fn new(store: &'p Arc<BlockStore>, txg: u64, options: Options) -> Self {
-        Self { store, txg, options, start: (0, 0) }
+    pub(super) fn new(
+        store: &'p Arc<BlockStore>,
+        grounds: &'p Grounds,
+        txg: u64,
+        options: Options,
+    ) -> Self {
+        Self { store, grounds, txg, options, start: (0, 0) }
     }
 
     /// Walks the object set behind `root`, where blocks were born after `min_txg`.
@@ -94,7 +100,8 @@ impl<'p> Walk<'p> {
                 Flow::Stop => return Ok(Flow::Stop),
             }
         }
-        match ObjSet::open(Arc::clone(self.store), root, None, id).await {
+        let (store, grounds) = (Arc::clone(self.store), self.grounds.clone());
+        match ObjSet::open_on(store, root, None, id, grounds).await {
             Ok(set) => {
                 if is_head && is_whole && self.log(&set, visitor).await? == Flow::Stop {
                     return Ok(Flow::Stop);
@@ -103,6 +110,7 @@ impl<'p> Walk<'p> {
                     return Ok(Flow::Stop);
                 }
             }
+            Err(error) if error.kind() == Kind::Overtaken => return Err(error),
             Err(error) => visitor.damage(Damage { place, bp: Some(*root), error }),
         }
         if !is_new {
@@ -204,6 +212,7 @@ impl<'p> Walk<'p> {
                         return Ok(Flow::Stop);
                     }
                 }
+                Err(error) if error.kind() == Kind::Overtaken => return Err(error),
                 Err(error) => visitor.damage(Damage { place, bp: Some(spot.bp), error }),
             }
             if self.options.order == Order::Up {

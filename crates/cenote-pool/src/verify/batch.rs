@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use cenote_block::{CopyFailure, ScrubReport};
+use cenote_block::{CopyFailure, Grounds, ScrubReport};
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_rt::{Error, Result};
+use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{LeafRange, Tree, VdevKind};
 
 use super::extents::Extents;
@@ -106,6 +106,8 @@ async fn scrub(run: &Run, job: &Job, copy: &Copy, extents: &Extents<'_>) -> bool
             }
             is_clean
         }
+        // The run ends with that error.
+        Err(error) if error.kind() == Kind::Overtaken => true,
         Err(error) => {
             // The pointer makes no sense, so that no other copy will either: reported once.
             if copy.dva == WHOLE || copy.dva == 0 {
@@ -123,17 +125,22 @@ async fn scrub_part(
     copy: &Copy,
     extents: &Extents<'_>,
 ) -> Result<ScrubReport> {
-    let store = run.pool.store();
+    let (store, grounds) = (run.pool.store(), grounds_of(run, job));
     if copy.dva == WHOLE {
         job.bp.validate().map_err(Error::corrupt)?;
-        return store.scrub(&job.bp).await;
+        return store.scrub(&job.bp, grounds).await;
     }
-    store.scrub_copy_with(&job.bp, usize::from(copy.dva), extents).await
+    store.scrub_copy_with(&job.bp, usize::from(copy.dva), extents, grounds).await
+}
+
+/// The end of a log proves nothing against a device (V2).
+fn grounds_of<'a>(run: &'a Run, job: &Job) -> &'a Grounds {
+    if may_be_unwritten(&job.bp) { &Grounds::Speculative } else { run.pool.grounds() }
 }
 
 /// What is wrong with each copy of a lost block.
 pub(super) async fn failures(run: &Run, job: &Job) -> Vec<CopyFailure> {
-    match run.pool.store().scrub(&job.bp).await {
+    match run.pool.store().scrub(&job.bp, grounds_of(run, job)).await {
         Ok(report) => report.lost,
         Err(_) => Vec::new(),
     }

@@ -150,6 +150,9 @@ pub async fn expected_bytes(pool: &Pool) -> Result<u64> {
 }
 
 /// Verifies the whole pool.
+///
+/// # Errors
+/// `Kind::Overtaken` if the pool is being written and the state that was read was given up.
 pub async fn pool(
     pool: &Arc<Pool>,
     observer: Arc<dyn Observer>,
@@ -162,6 +165,8 @@ pub async fn pool(
     traverse::pool(pool, traverse::Options::default(), &mut visitor).await?;
     visitor.report_lost().await;
     visitor.collector.finish().await;
+    // What was found after the state was given up is no finding.
+    pool.check_valid()?;
     Ok(progress.summary())
 }
 

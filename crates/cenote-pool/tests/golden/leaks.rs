@@ -286,7 +286,8 @@ async fn space_of(pool: &Pool, bp: &BlockPtr) -> Vec<Segment> {
     });
     let mut all: Vec<Segment> = own.collect();
     if bp.is_gang() {
-        for member in pool.store().gang_members(bp).await.unwrap() {
+        for member in pool.store().gang_members(bp, &cenote_block::Grounds::Offline).await.unwrap()
+        {
             all.extend(Box::pin(space_of(pool, &member)).await);
         }
     }

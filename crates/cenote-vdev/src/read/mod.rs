@@ -14,6 +14,8 @@
 //! * J1  Bytes that leave this module have passed the caller's [`Verify`].
 //! * J2  A bad child is reported for what it gave, never for what it does not have to have: absent
 //!   leaves and leaves whose dirty time log has the block's birth are not reported.
+//! * J3  Nothing is counted against a leaf here for bytes that do not match: whether the block was
+//!   still there is for the caller to know, who then tells [`Tree::count_checksum_errors`].
 
 mod split;
 mod stripes;
@@ -330,9 +332,6 @@ impl Job<'_> {
         if leaf.freshness(self.birth) != Freshness::Fresh {
             return;
         }
-        if matches!(cause, Cause::Checksum) {
-            leaf.count_checksum_error();
-        }
         let (guid, path, len) = (leaf.guid, leaf.path.clone(), len as u64);
         let bad = BadChild { leaf: id, guid, path, offset, len, cause };
         self.bad.lock().unwrap_or_else(PoisonError::into_inner).push(bad);
@@ -415,6 +414,35 @@ impl Tree {
         verify: &dyn Verify,
     ) -> Result<Read> {
         self.read_with(self, place, psize, birth, verify).await
+    }
+
+    /// Counts the parts that do not match against their leaves. To be called once it is certain
+    /// that the block is where it was read (J3).
+    pub fn count_checksum_errors<'a>(&self, bad: impl IntoIterator<Item = &'a BadChild>) {
+        for bad in bad.into_iter().filter(|bad| matches!(bad.cause, Cause::Checksum)) {
+            let leaf = self.leaf(bad.leaf);
+            if leaf.guid == bad.guid {
+                leaf.count_checksum_error();
+            }
+        }
+    }
+
+    /// Where `len` bytes at `place` lie on top-level vdevs that hold data themselves, as vdev and
+    /// range: one place, or for a removed vdev those that its mapping names. `None` if the address
+    /// leads nowhere.
+    pub fn concrete_places(
+        &self,
+        place: impl Into<Place>,
+        len: u64,
+    ) -> Option<Vec<(u64, std::ops::Range<u64>)>> {
+        let Place { vdev, offset } = place.into();
+        let top = self.top_index(vdev).filter(|_| offset <= OFFSET_MAX)?;
+        let stretches = self.mapped(top, offset as i64, usize::try_from(len).ok()?)?;
+        let places = stretches.into_iter().map(|(vdev, offset, len)| {
+            let start = u64::try_from(offset).ok()?;
+            Some((self.vdevs[vdev].id, start..start.checked_add(len as u64)?))
+        });
+        places.collect()
     }
 
     /// [`read`](Self::read), with the bytes of leaves from `reader`.

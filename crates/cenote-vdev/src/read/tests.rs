@@ -197,6 +197,9 @@ fn a_bad_child_is_told_by_leaf_and_place() {
         let [bad] = &bad[..] else { panic!("{bad:?}") };
         assert_eq!((bad.guid, bad.offset, bad.len), (guid, DATA_START + offset, len));
         assert!(matches!(bad.cause, Cause::Checksum) && bad.path == format!("d{guid}"));
+        // Whether that is the device's fault the caller knows (J3).
+        assert_eq!(tree.leaf(bad.leaf).stats().checksum_errors, 0);
+        tree.count_checksum_errors([bad]);
         assert_eq!(tree.leaf(bad.leaf).stats().checksum_errors, 1);
         // The pad sector behind the shorter column is nobody's.
         let pad = DATA_START + 0xa5800 + 0x600;

@@ -115,7 +115,7 @@ fn data(tx: &Tx<'_>, object: u64, wish: &Wish) -> Option<(usize, u64)> {
         for block in range.clone() {
             match tx.block(object, block) {
                 Err(Step::Need(missing)) => {
-                    let has_begun = tx.source.blocks.prefetch(&missing.pointer, &missing.place);
+                    let has_begun = tx.source.blocks.prefetch(&missing);
                     // What is below an indirect block is not known before that is there.
                     if !has_begun || missing.place.object != object || missing.place.level != 0 {
                         return Some((index, block));
@@ -141,7 +141,7 @@ fn above(tx: &Tx<'_>, object: u64, wish: &Wish) -> u64 {
     while block < wish.above.end {
         if let Err(Step::Need(missing)) = tx.block(object, block)
             && missing.place.level != 0
-            && !tx.source.blocks.prefetch(&missing.pointer, &missing.place)
+            && !tx.source.blocks.prefetch(&missing)
         {
             break;
         }

@@ -139,8 +139,9 @@ impl Job<'_> {
             let missing = {
                 let (blocks, id) = (self.blocks, self.id);
                 let below = &VecDeque::new();
+                let (fetched, since) = (&fetched, cenote_block::Since::default());
                 let source =
-                    Source { blocks, id, indirect_shift: 0, below, base: tree, fetched: &fetched };
+                    Source { blocks, id, indirect_shift: 0, below, base: tree, fetched, since };
                 let mut tx = Tx::new(self.context.txg, source, Cursor::default());
                 match edit(&mut tx) {
                     Ok(()) => return Ok(tx.overlay),

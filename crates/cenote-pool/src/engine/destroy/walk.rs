@@ -17,7 +17,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_block::BlockStore;
+use cenote_block::{BlockStore, Grounds};
 use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::{Dnode, ObjSet, SPILL_BLKID};
 use cenote_ondisk::blkptr::BlockPtr;
@@ -124,7 +124,8 @@ impl Walk {
         }
         let place = Bookmark { objset: DESTROYED, object: 0, level: LEVEL_OBJSET, blkid: 0 };
         if !self.resume.is_some_and(|resume| is_same(&resume, &place)) {
-            match ObjSet::open(Arc::clone(store), root, None, DESTROYED).await {
+            let grounds = Grounds::Allocated;
+            match ObjSet::open_on(Arc::clone(store), root, None, DESTROYED, grounds).await {
                 Ok(set) => self.objects(&set).await,
                 Err(error) => self.end = Some(Stop::Damage(error)),
             }

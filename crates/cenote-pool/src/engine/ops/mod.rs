@@ -18,6 +18,7 @@ mod look;
 
 use std::sync::Arc;
 
+use cenote_block::Grounds;
 use cenote_block::alloc::Class;
 use cenote_block::policy::DatasetPolicy;
 use cenote_codec::crypto::BlockKeys;
@@ -200,7 +201,8 @@ impl Engine {
             if phys.is_snapshot() || phys.bp.is_hole() {
                 continue;
             }
-            let set = ObjSet::open(Arc::clone(&self.store), &phys.bp, None, object).await?;
+            let (store, grounds) = (Arc::clone(&self.store), Grounds::Allocated);
+            let set = ObjSet::open_on(store, &phys.bp, None, object, grounds).await?;
             // Memory may know more of a log than this txg's header leads to.
             match open.as_ref().and_then(|head| head.log().doom(txg)) {
                 Some(blocks) => logs.0.extend(blocks),
@@ -246,29 +248,37 @@ impl Engine {
 
     /// What the head of that name holds; none if there is none.
     async fn kind_of(&self, name: &str) -> Result<Option<ObjSetType>> {
-        let found = self
-            .mos
-            .inspect(|tx| {
-                let object = names::head(tx, name)?;
-                Ok((object, dsl::get_dataset(tx, object)?.bp))
-            })
-            .await;
-        let (object, root) = match found {
-            Ok(found) => found,
-            Err(error) if error.kind() == Kind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        if let Some(head) = self.heads.get(object) {
-            return Ok(Some(head.live().kind()));
+        loop {
+            let since = self.store.since(true);
+            let found = self
+                .mos
+                .inspect(|tx| {
+                    let object = names::head(tx, name)?;
+                    Ok((object, dsl::get_dataset(tx, object)?.bp))
+                })
+                .await;
+            let (object, root) = match found {
+                Ok(found) => found,
+                Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            if let Some(head) = self.heads.get(object) {
+                return Ok(Some(head.live().kind()));
+            }
+            let (store, grounds) = (Arc::clone(&self.store), Grounds::Live(since));
+            match ObjSet::open_on(store, &root, None, object, grounds).await {
+                // The head has another root by now.
+                Err(error) if error.kind() == Kind::Overtaken => {}
+                set => return Ok(Some(set?.kind())),
+            }
         }
-        let set = ObjSet::open(Arc::clone(&self.store), &root, None, object).await?;
-        Ok(Some(set.kind()))
     }
 
     /// Heads that are open follow what was done.
     async fn take_effect(&self, txg: u64, effects: &Effects) -> Result<()> {
         for object in effects.gone.iter().chain(&effects.replaced) {
             if let Some(head) = self.heads.remove(*object) {
+                // Before the commit that frees its blocks.
                 head.mark_gone();
             }
         }
@@ -311,7 +321,9 @@ impl Engine {
             .inspect(|tx| dsl::get_dataset(tx, object).map(|head| (head.bp, head.dir_obj)))
             .await?;
         let keys = if self.is_read_only { self.keys_of(dir).await? } else { None };
-        let set = ObjSet::open(Arc::clone(&self.store), &root, keys.clone(), object).await?;
+        // The root stays allocated until a sync replaces it, and none does meanwhile.
+        let (store, grounds) = (Arc::clone(&self.store), Grounds::Allocated);
+        let set = ObjSet::open_on(store, &root, keys.clone(), object, grounds).await?;
         let is_encrypted = keys.is_some();
         let blocks = Steady::head(&self.store, &self.suspension, keys);
         let live = if self.is_read_only {

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use cenote_block::BlockStore;
+use cenote_block::{BlockStore, Grounds};
 use cenote_dmu::ObjSet;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::byteswap;
@@ -194,7 +194,7 @@ impl Engine {
     }
 
     async fn is_readable(&self, bp: &BlockPtr) -> Result<bool> {
-        match self.store.read_raw(bp).await {
+        match self.store.read_raw(bp, &Grounds::Speculative).await {
             Ok(_) => Ok(true),
             Err(error) if is_end(&error) => Ok(false),
             Err(error) => Err(error),

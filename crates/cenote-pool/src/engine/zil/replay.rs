@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cenote_block::ReadContext;
+use cenote_block::{Grounds, ReadContext};
 use cenote_dmu::{Step, Tx, TxResult};
 use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr};
 use cenote_ondisk::endian::Endian;
@@ -289,7 +289,9 @@ impl Engine {
             level: cenote_ondisk::bookmark::LEVEL_ZIL,
             blkid: 0,
         };
-        let context = ReadContext { place, keys: None, is_encrypted: false, bypass_cache: true };
+        // Claimed, and freed when the log is.
+        let grounds = &Grounds::Allocated;
+        let context = ReadContext { place, bypass_cache: true, grounds, ..ReadContext::default() };
         self.store.read(bp, &context).await
     }
 

@@ -1,0 +1,118 @@
+//! Readers beside writers that reuse space as fast as they can.
+//!
+//! A pool is filled to some percentage and then written over without an end, with snapshots that
+//! come and go, while all kinds of readers read it: views that are held for long, the live head,
+//! held snapshots, the verifier, the leak checker, reads ahead; and metaslabs leave memory and are
+//! loaded again. Reads of devices take long, some longer than several txgs, so that pointers grow
+//! old under their readers (`slow`).
+//!
+//! Whatever is read is what the model has, or the reader hears `Kind::Overtaken`. Afterwards every
+//! byte is compared, no checksum error was counted, nothing was repaired or reported, and OpenZFS
+//! finds the pool whole. With each of `Bug::OF_READERS` switched on the suite finds something.
+//!
+//! Everything follows from the seed: one thread, devices in memory. `CENOTE_TEST_ALL` runs more.
+
+#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
+
+#[path = "../engine/pools.rs"]
+#[expect(dead_code, reason = "the tests of the engine use more of it")]
+mod pools;
+
+mod damage;
+mod readers;
+mod slow;
+mod world;
+
+use cenote_rt::seeded::{self, Bug};
+use cenote_testkit::rng::wants_all;
+use world::{Layout, World};
+
+/// Variable that puts a bug in.
+const BUG: &str = "CENOTE_SEEDED_BUG";
+/// How full pools are, in percent of what a user may write.
+const FILLS: [u64; 3] = [5, 50, 99];
+
+/// Runs one pool to its end.
+fn run(layout: Layout, fill: u64, seed: u64) {
+    cenote_rt::simulate(seed, async {
+        let world = World::new(layout, fill, seed).await;
+        let readers = readers::start(&world);
+        world.churn(if wants_all() { 200 } else { 30 }).await;
+        world.end();
+        let seen = readers.join().await;
+        println!(
+            "{layout:?} {fill} %: {} reads, {} overtaken, {} checks, {} slow reads, {} txgs",
+            seen.reads,
+            seen.overtaken,
+            seen.checks,
+            world.slow_reads(),
+            world.engine.uberblock().txg
+        );
+        assert!(seen.reads > 100, "the readers read nothing: {seen:?}");
+        world.judge().await;
+    })
+    .unwrap();
+}
+
+fn run_all(layout: Layout) {
+    world::set_tunables();
+    let seeds = if wants_all() { 1..6 } else { 1..2 };
+    for seed in seeds {
+        for fill in FILLS {
+            run(layout, fill, seed);
+        }
+    }
+}
+
+#[test]
+fn mirror() {
+    run_all(Layout::Mirror);
+}
+
+#[test]
+fn raidz2() {
+    run_all(Layout::Raidz2);
+}
+
+#[test]
+fn draid() {
+    run_all(Layout::Draid);
+}
+
+#[test]
+fn disk_with_two_copies() {
+    run_all(Layout::Copies);
+}
+
+/// The test below runs this one in processes of their own, each with a bug.
+#[test]
+fn with_a_bug() {
+    let wanted = std::env::var(BUG).ok();
+    let bug = Bug::OF_READERS.into_iter().find(|bug| wanted == Some(format!("{bug:?}")));
+    if let Some(bug) = bug {
+        seeded::set(Some(bug));
+        world::set_tunables();
+        for fill in FILLS {
+            run(Layout::Mirror, fill, 1);
+        }
+    }
+}
+
+#[test]
+fn every_seeded_bug_is_found() {
+    if !cfg!(debug_assertions) {
+        let test = cenote_testkit::skip::current_test();
+        return cenote_testkit::skip::skip(&test, "the bugs are not in a build without assertions");
+    }
+    for bug in Bug::OF_READERS {
+        let said = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "with_a_bug", "--nocapture"])
+            .envs([(BUG, format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(!said.status.success(), "{bug:?} is not found");
+        let found = text.lines().skip_while(|line| !line.contains("panicked")).nth(1);
+        println!("{bug:?}: {}", found.unwrap_or(&text));
+    }
+}

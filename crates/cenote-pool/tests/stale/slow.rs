@@ -1,0 +1,91 @@
+//! Devices in memory whose reads take their time: in turns of the other tasks, not in seconds.
+//!
+//! Most reads return at once. Some wait before they look at the device, some after that, for so
+//! many turns that other tasks commit txgs meanwhile.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
+use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, yield_now};
+
+/// A slow device.
+#[derive(Debug)]
+pub(crate) struct SlowDevice {
+    inner: ImageDevice,
+    rng: Mutex<Rng>,
+    is_slow: AtomicBool,
+    /// Reads that waited for long.
+    pub(crate) long: AtomicU64,
+}
+
+impl SlowDevice {
+    /// Device number `index`, of zeros; fast until [`set_slow`](Self::set_slow).
+    pub(crate) fn new(index: usize, size: u64, seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            inner: ImageDevice::new(format!("d{index}.img"), Image::zeroed(size)),
+            rng: Mutex::new(Rng::seeded(seed << 8 | index as u64)),
+            is_slow: AtomicBool::new(false),
+            long: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn set_slow(&self, is_slow: bool) {
+        self.is_slow.store(is_slow, Ordering::Relaxed);
+    }
+
+    pub(crate) fn image(&self) -> Image {
+        self.inner.image()
+    }
+
+    /// Turns to wait before and after the look at the device.
+    fn turns(&self) -> (u64, u64) {
+        if !self.is_slow.load(Ordering::Relaxed) {
+            return (0, 0);
+        }
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        let turns = match rng.below(100) {
+            0..90 => return (0, 0),
+            90..98 => rng.below(20),
+            _ => {
+                self.long.fetch_add(1, Ordering::Relaxed);
+                rng.below(6000)
+            }
+        };
+        if rng.below(2) == 0 { (turns, 0) } else { (0, turns) }
+    }
+}
+
+async fn wait(turns: u64) {
+    for _ in 0..turns {
+        yield_now().await;
+    }
+}
+
+impl Device for SlowDevice {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        Box::pin(async move {
+            let (before, after) = self.turns();
+            wait(before).await;
+            let read = self.inner.read(offset, buf).await;
+            wait(after).await;
+            read
+        })
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        self.inner.write(offset, parts)
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
+        self.inner.discard(offset, len)
+    }
+}
