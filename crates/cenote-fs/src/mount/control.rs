@@ -161,7 +161,11 @@ impl Mount {
                 let found = snapshots.into_iter().find(|(_, object)| *object == number);
                 let Some((name, _)) = found else { return refuse(Kind::NotFound, FsError::Stale) };
                 let snapshot = self.open_snapshot(name.as_bytes()).await?;
-                return Ok(Attributes::of_node(&snapshot.root().await?));
+                // Its number may have been another snapshot's: who knows that one by it must see
+                // that this one is another node.
+                let generation = snapshot.objset().root().birth();
+                let root = Attributes::of_node(&snapshot.root().await?);
+                return Ok(Attributes { generation, ..root });
             }
         };
         Ok(Attributes {

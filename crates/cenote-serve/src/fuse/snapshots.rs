@@ -14,7 +14,8 @@
 //!
 //! What is in a snapshot never changes: the kernel may believe it for long, and nothing has to be
 //! held because the kernel knows it. Should the number of a snapshot come to another one, nodes of
-//! the two differ in generation, which is the txg that its content is of.
+//! the two, roots included, differ in generation, which is the txg that its content is of: the
+//! kernel then forgets the names that it found below the other root.
 //!
 //! Those that were looked at last are kept open. Such a snapshot cannot be destroyed: whoever is
 //! about to has it let go of first ([`Snapshots::let_go`]).
@@ -79,9 +80,7 @@ fn number(fs: &FileSystem, object: u64) -> Result<u64> {
 fn told(node: &Node) -> Result<Attributes> {
     let fs = node.filesystem();
     let object = number(fs, node.object())?;
-    // Of the root the control directory tells.
-    let generation =
-        if is_inside(object) { fs.objset().root().birth() } else { node.attributes().gen_ };
+    let generation = fs.objset().root().birth();
     Ok(Attributes { object, generation, ..Attributes::of_node(node) })
 }
 

@@ -146,3 +146,35 @@ fn snapshots_are_directories_of_what_is_mounted() {
     }
     house.run("zpool destroy t");
 }
+
+/// A snapshot that gets the number of one that was destroyed shows its own names and contents at
+/// once, whatever the kernel knew of the other.
+#[test]
+fn numbers_of_snapshots_come_back() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("fuse-zfs-numbers");
+    let at = house.path("at");
+    house.create(at.to_str().unwrap());
+    let one = at.join(".zfs/snapshot/one");
+    let mut numbers = std::collections::BTreeMap::<u64, u32>::new();
+    for round in 0..24 {
+        let name = format!("only-{round}");
+        fs::write(at.join("same"), format!("content {round}")).unwrap();
+        fs::create_dir(at.join(&name)).unwrap();
+        fs::write(at.join(&name).join("inside"), name.as_bytes()).unwrap();
+        house.run("zfs snapshot t@one");
+        assert_eq!(names(&one), [name.as_str(), "same"], "round {round}");
+        assert_eq!(fs::read(one.join("same")).unwrap(), format!("content {round}").as_bytes());
+        assert_eq!(fs::read(one.join(&name).join("inside")).unwrap(), name.as_bytes());
+        for earlier in 0..round {
+            assert!(!one.join(format!("only-{earlier}")).exists(), "round {round}");
+        }
+        *numbers.entry(fs::metadata(&one).unwrap().ino()).or_default() += 1;
+        fs::remove_dir_all(at.join(&name)).unwrap();
+        house.run("zfs destroy t@one");
+    }
+    println!("{} numbers for 24 snapshots", numbers.len());
+    house.run("zpool export t");
+}
