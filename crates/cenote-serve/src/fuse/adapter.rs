@@ -22,6 +22,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use cenote_fs::access::Credentials;
@@ -43,7 +44,7 @@ use fuser::{
 use super::convert::{NOTHING, attributes, errno_of, file_type, generation, time};
 use super::flags;
 use super::lookout::Lookout;
-use super::vfs::{Opening, Vfs, let_through};
+use super::vfs::{Opening, POSIX_ACLS, Vfs, let_through};
 
 /// Longest read or write.
 const REQUEST_MAX: u32 = 1 << 20;
@@ -68,7 +69,6 @@ const XATTR_REPLACE: i32 = 2;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 16;
-const POSIX_ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 /// How long a request takes that needs not wait for others.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -220,6 +220,8 @@ impl Filesystem for Adapter {
         if self.vfs.has_posix_acls {
             wanted |= InitFlags::FUSE_POSIX_ACL;
         }
+        let checks_acls = (wanted & there).contains(InitFlags::FUSE_POSIX_ACL);
+        self.vfs.checks_acls.store(checks_acls, Ordering::Release);
         if self.is_writeback {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
@@ -651,6 +653,7 @@ impl Filesystem for Adapter {
         let (cred, name, value) = (cred_of(request), bytes(name), value.to_vec());
         self.begin_empty(reply, |vfs| async move {
             vfs.check_xattrs()?;
+            vfs.check_acl_change(&name)?;
             let object = vfs.changing(node.0)?;
             vfs.mount.set_xattr(&cred, object, &name, &value, existing).await?;
             tell_of_xattr(&vfs, node, &name);
@@ -697,6 +700,7 @@ impl Filesystem for Adapter {
         let (cred, name) = (cred_of(request), bytes(name));
         self.begin_empty(reply, |vfs| async move {
             vfs.check_xattrs()?;
+            vfs.check_acl_change(&name)?;
             vfs.mount.remove_xattr(&cred, vfs.changing(node.0)?, &name).await?;
             tell_of_xattr(&vfs, node, &name);
             Ok(())

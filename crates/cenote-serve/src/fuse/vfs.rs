@@ -37,6 +37,8 @@ use super::MountOptions;
 use super::nodes::Nodes;
 use super::snapshots::{self, Place, Snapshots};
 
+/// The attributes that are POSIX ACLs.
+pub(super) const POSIX_ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 /// How long the kernel may believe what does not change unless it is asked to change it.
 const LONG: Duration = Duration::from_hours(1);
 /// How long it may believe what does.
@@ -86,6 +88,9 @@ pub(super) struct Vfs {
     pub(super) snapshots: Snapshots,
     /// POSIX ACLs are the kernel's business too.
     pub(super) has_posix_acls: bool,
+    /// The kernel has agreed to check them, and who may set them. It does so for this mount or
+    /// never: the property may become another meanwhile.
+    pub(super) checks_acls: AtomicBool,
     /// There are no extended attributes, whatever the property says.
     has_no_xattrs: AtomicBool,
     /// A name has one spelling.
@@ -124,6 +129,7 @@ impl Vfs {
             nodes: Nodes::default(),
             snapshots: Snapshots::default(),
             has_posix_acls,
+            checks_acls: AtomicBool::default(),
             has_no_xattrs: AtomicBool::default(),
             has_exact_names: rules.case == CaseSensitivity::Sensitive && rules.normalization == 0,
             notifier: OnceLock::new(),
@@ -139,6 +145,16 @@ impl Vfs {
     /// Refuses extended attributes where there are none.
     pub(super) fn check_xattrs(&self) -> Result<()> {
         if self.has_no_xattrs.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Unsupported, FsError::XattrsOff));
+        }
+        Ok(())
+    }
+
+    /// Refuses to change an ACL where the kernel does not check who may: kernels before 6.2 let
+    /// everybody who is not asked for it set the attribute.
+    pub(super) fn check_acl_change(&self, name: &[u8]) -> Result<()> {
+        let is_acl = POSIX_ACLS.contains(&name);
+        if is_acl && !self.checks_acls.load(Ordering::Acquire) {
             return Err(Error::new(Kind::Unsupported, FsError::XattrsOff));
         }
         Ok(())

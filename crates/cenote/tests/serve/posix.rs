@@ -9,7 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cenote_testkit::skip;
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 
+use crate::daemon::House;
 use crate::fuse::can_mount;
 use crate::{Shed, has, succeeds};
 
@@ -138,4 +141,35 @@ fn mapped_pages_are_copied_with_writeback() {
     drop(ext4);
     compare(&found, &wanted);
     shed.judge();
+}
+
+/// An ACL is set only where the kernel has agreed to check it, whatever the property became since
+/// the file system was mounted.
+#[test]
+fn acls_need_a_kernel_that_checks_them() {
+    if !can_mount() {
+        return;
+    }
+    let house = House::new("posix-acls");
+    let at = house.path("at");
+    house.create(at.to_str().unwrap());
+    let file = at.join("file");
+    std::fs::write(&file, b"x").unwrap();
+    // Owner, a named user, group, mask, others: tag, rights, user.
+    let entries = [(1, 6, u32::MAX), (2, 7, 1001), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 4, 0)];
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights, user) in entries {
+        acl.extend([tag, 0, rights, 0]);
+        acl.extend(u32::to_le_bytes(user));
+    }
+    let name = "system.posix_acl_access";
+    let set = || rustix::fs::setxattr(&file, name, &acl, XattrFlags::empty());
+    assert_eq!(set(), Err(Errno::OPNOTSUPP));
+    house.run("zfs set acltype=posix t");
+    assert_eq!(set(), Err(Errno::OPNOTSUPP), "the mount is older");
+    house.run("zfs unmount t");
+    house.run("zfs mount t");
+    assert_eq!(set(), Ok(()));
+    house.run("zfs set acltype=off t");
+    house.run("zpool export t");
 }
