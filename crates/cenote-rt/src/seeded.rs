@@ -52,6 +52,9 @@ pub enum Bug {
     RepairWithoutEvidence,
     /// Space that a pin protects is reused while the pin counts as valid.
     PinNotOvertaken,
+    /// Records of writes have the data of later changes. Files that are renamed and changed after
+    /// that show it.
+    NewerDataInLog,
 }
 
 impl Bug {

@@ -98,21 +98,20 @@ impl<'a> Tx<'a> {
     /// to bound.
     pub fn read(&self, object: u64, offset: u64, len: usize) -> TxResult<Vec<u8>> {
         let size = self.dnode(object)?.data_block_size();
-        let mut bytes = vec![0; len];
-        let mut done = 0;
-        while done < len {
-            let at = offset.saturating_add(done as u64);
-            let within = (at % size) as usize;
-            let count = (len - done).min(size as usize - within);
-            if let Some(block) = self.block(object, at / size)?
-                && let (Some(target), Some(source)) =
-                    (bytes.get_mut(done..done + count), block.get(within..within + count))
-            {
-                target.copy_from_slice(source);
-            }
-            done += count;
-        }
-        Ok(bytes)
+        read_bytes(size, offset, len, |blkid| self.block(object, blkid))
+    }
+
+    /// The bytes as [`read`](Self::read) gives them before the changes of this transaction.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_before(&self, object: u64, offset: u64, len: usize) -> TxResult<Vec<u8>> {
+        let overlay = Layer::default();
+        let view = View { overlay: &overlay, ..self.view() };
+        let dnode = view.find(object)?.ok_or_else(|| self.no_object(object))?;
+        read_bytes(dnode.data_block_size(), offset, len, |blkid| {
+            if blkid > dnode.maxblkid { Ok(None) } else { view.block(object, blkid) }
+        })
     }
 
     /// The bonus bytes in use.
@@ -156,4 +155,28 @@ impl<'a> Tx<'a> {
     pub(super) fn no_object(&self, object: u64) -> Error {
         Error::not_found(DmuError::NoObject { object }).in_object(self.source.id, object)
     }
+}
+
+/// The bytes `offset .. offset + len` of blocks of `size` bytes, zero in holes.
+fn read_bytes(
+    size: u64,
+    offset: u64,
+    len: usize,
+    block: impl Fn(u64) -> TxResult<Option<Buf>>,
+) -> TxResult<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut done = 0;
+    while done < len {
+        let at = offset.saturating_add(done as u64);
+        let within = (at % size) as usize;
+        let count = (len - done).min(size as usize - within);
+        if let Some(block) = block(at / size)?
+            && let (Some(target), Some(source)) =
+                (bytes.get_mut(done..done + count), block.get(within..within + count))
+        {
+            target.copy_from_slice(source);
+        }
+        done += count;
+    }
+    Ok(bytes)
 }

@@ -106,6 +106,7 @@ pub fn write(
     let Some(end) = end else { return Err(refuse(Kind::Limit, FsError::FileTooLarge)) };
     permit::quota_of_write(op, &inode)?;
     grow(op.tx, &inode, end, op.facts.settings().record_size)?;
+    op.note_changed(object, offset..end);
     put(op.tx, object, offset, bytes, whole)?;
     if end > size {
         inode.set_word(ZplAttr::Size, end);
@@ -165,6 +166,7 @@ pub(super) fn set_size(op: &mut Op<'_, '_>, inode: &mut Inode, size: u64) -> TxR
     if size > before {
         grow(op.tx, inode, size, op.facts.settings().record_size)?;
     } else if size < before {
+        op.note_changed(inode.object, size..u64::MAX);
         op.tx.free_range(inode.object, size, None)?;
     }
     if size == 0 {
@@ -184,6 +186,7 @@ pub fn free(op: &mut Op<'_, '_>, object: u64, offset: u64, len: u64) -> TxResult
     permit::write(op, &inode, offset)?;
     let end = offset.saturating_add(len).min(inode.size());
     if offset < end {
+        op.note_changed(object, offset..end);
         op.tx.free_range(object, offset, Some(end - offset))?;
     }
     attributes::drop_privileges(op, &mut inode)?;

@@ -36,6 +36,7 @@ pub mod sa;
 mod unlinked;
 pub mod xattr;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_dmu::zap::edit as zap;
@@ -43,7 +44,7 @@ use cenote_dmu::{Step, Tx, TxResult};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::{PFlags, Time};
-use cenote_pool::engine::zil::{Log, LogRecord};
+use cenote_pool::engine::zil::{ChangedBytes, KeptData, Log, LogRecord};
 use cenote_rt::{Error, Kind};
 
 use crate::access::Credentials;
@@ -92,6 +93,8 @@ pub struct Op<'a, 'tx> {
     forgotten: Vec<u64>,
     /// Something was done that the log cannot tell of.
     is_unrecorded: bool,
+    /// Bytes that were changed, logged or not.
+    changed: Vec<ChangedBytes>,
 }
 
 impl<'a, 'tx> Op<'a, 'tx> {
@@ -116,6 +119,7 @@ impl<'a, 'tx> Op<'a, 'tx> {
             is_naming: false,
             forgotten: Vec::new(),
             is_unrecorded: false,
+            changed: Vec::new(),
         }
     }
 
@@ -159,6 +163,25 @@ impl<'a, 'tx> Op<'a, 'tx> {
         self.is_unrecorded = true;
     }
 
+    /// Notes that bytes of an object are changed.
+    pub(crate) fn note_changed(&mut self, object: u64, range: Range<u64>) {
+        self.changed.push(ChangedBytes { object, range, is_freed: false });
+    }
+
+    /// Frees an object.
+    pub(crate) fn free(&mut self, object: u64) -> TxResult<()> {
+        self.changed.push(ChangedBytes { object, range: 0..u64::MAX, is_freed: true });
+        self.tx.free(object)
+    }
+
+    /// Reads what the records of earlier writes need of the bytes that are changed.
+    ///
+    /// # Errors
+    /// Those of the transaction.
+    pub fn keep(&self, log: &Log) -> TxResult<KeptData> {
+        log.keep(self.tx, &self.changed)
+    }
+
     /// How many bytes the log may write of what it is told.
     ///
     /// # Errors
@@ -169,12 +192,13 @@ impl<'a, 'tx> Op<'a, 'tx> {
 
     /// Publishes what others see of the operation beside the object set. To be called last in the
     /// closure, when nothing can fail any more. In a replay nothing is logged.
-    pub fn finish(self, log: Option<&Log>) {
+    pub fn finish(self, log: Option<(&Log, KeptData)>) {
         if self.is_schema_changed {
             self.facts.set_schema(self.schema);
         }
-        let Some(log) = log else { return };
+        let Some((log, kept)) = log else { return };
         let txg = self.tx.txg();
+        log.give(txg, kept);
         if self.is_unrecorded {
             log.note_unrecorded(txg);
         }

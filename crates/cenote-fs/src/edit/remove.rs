@@ -97,7 +97,7 @@ pub(super) fn drop_name(op: &mut Op<'_, '_>, mut inode: Inode) -> TxResult<Remov
     }
     let is_open = op.facts.openers.is_open(object);
     if !is_open && inode.xattr_dir() == 0 && is_small(op, &inode)? && !inode.is_legacy() {
-        op.tx.free(object)?;
+        op.free(object)?;
         return Ok(Removed { object, links, is_unlinked: false });
     }
     inode.set_word(ZplAttr::Links, 0);

@@ -54,7 +54,7 @@ pub fn reap(op: &mut Op<'_, '_>, object: u64) -> TxResult<Reaped> {
             if let Some(member) = member
                 && op.tx.find(member.object)?.is_some()
             {
-                op.tx.free(member.object)?;
+                op.free(member.object)?;
                 op.forget(member.object);
             }
         }
@@ -75,7 +75,7 @@ pub fn reap(op: &mut Op<'_, '_>, object: u64) -> TxResult<Reaped> {
         next = Some(attributes);
     }
     op.remove_unlinked(object)?;
-    op.tx.free(object)?;
+    op.free(object)?;
     // The number may be given to another before the log is.
     op.forget(object);
     Ok(Reaped { is_unfinished: false, next })

@@ -184,8 +184,9 @@ impl Mount {
             let mut op = Op::new(tx, &self.shared.facts, cred, now);
             let value = change(&mut op)?;
             let logged = op.weigh(log)?;
+            let kept = op.keep(log)?;
             // Last: from here on nothing fails.
-            op.finish(Some(log));
+            op.finish(Some((log, kept)));
             Ok((value, logged))
         });
         Ok(applied.await?.0)

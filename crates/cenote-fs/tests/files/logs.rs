@@ -13,6 +13,7 @@ use cenote_fs::{Ace, FileKind, FsReplayer, Mount, PFlags, Time, recover};
 use cenote_ondisk::acl::POSIX_DEFAULT;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::Engine;
+use cenote_rt::seeded::{self, Bug};
 use cenote_rt::{Kind, Rng, block_on};
 use cenote_testkit::manifest::sha256;
 
@@ -20,6 +21,9 @@ use crate::attributes::{posix, set};
 use crate::fixture::{Fixture, root};
 use crate::pools::{self, Shape};
 use crate::told::{Left, Told};
+
+/// Variable that puts the bug of newer data in.
+const BUG: &str = "CENOTE_NEWER_DATA_IN_LOG";
 
 /// What can be said of a node after a replay, which has times of its own.
 #[derive(Debug, PartialEq)]
@@ -431,6 +435,93 @@ fn a_log_leaves_room_for_its_sync() {
         }
         fixture.engine.sync().await.unwrap();
         fixture.judge("log", &[]).await;
+    })
+    .unwrap();
+}
+
+/// What a rename puts into the log of a file is what was written before it, and not what became of
+/// that later: cut off, cut out, or written over.
+#[test]
+fn renamed_files_have_what_was_written_before() {
+    seeded::set(std::env::var_os(BUG).map(|_| Bug::NewerDataInLog));
+    block_on(2, async {
+        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let other = fixture.file(top, "other", b"x").await.unwrap().object;
+        mount.fsync(other).await.unwrap();
+        fixture.engine.sync().await.unwrap();
+        let size = |size| SetAttributes { size: Some(size), ..SetAttributes::default() };
+        for (number, what) in ["cut", "grown", "hole", "over", "linked"].into_iter().enumerate() {
+            let file = fixture.file(top, &format!("old{number}"), b"0123456789").await.unwrap();
+            let (old, new) = (format!("old{number}"), format!("new{number}"));
+            let (from, to) = ((top, old.as_bytes()), (top, new.as_bytes()));
+            let mode = RenameMode::Plain;
+            mount.rename(&root(), &Rename { from, to, mode }).await.unwrap();
+            let file = file.object;
+            let none = WriteOptions::default();
+            match what {
+                "cut" => drop(mount.set_attributes(&root(), file, &size(0)).await.unwrap()),
+                "grown" => {
+                    mount.set_attributes(&root(), file, &size(4)).await.unwrap();
+                    mount.set_attributes(&root(), file, &size(20)).await.unwrap();
+                }
+                "hole" => mount.allocate(&root(), file, 2, 5, Allocate::PunchHole).await.unwrap(),
+                "over" => drop(mount.write(&root(), file, 5, b"over", none).await.unwrap()),
+                _ => {
+                    mount.link(&root(), file, top, b"kept").await.unwrap();
+                    mount.write(&root(), file, 0, b"later", none).await.unwrap();
+                }
+            }
+        }
+        // Takes names along, and none of the later changes.
+        mount.fsync(other).await.unwrap();
+        let (engine, mount, _) = after_crash(pools::images_of(&fixture.devices)).await;
+        for number in 0..5 {
+            let name = format!("new{number}");
+            let found = mount.lookup(&root(), mount.root(), name.as_bytes()).await.unwrap();
+            let bytes = mount.read_buf(found.object, 0, 100).await.unwrap();
+            assert_eq!(&bytes[..], b"0123456789", "{name}");
+        }
+        drop((engine, mount));
+    })
+    .unwrap();
+}
+
+/// The test above is itself tested, in a process of its own: with the bug it must fail.
+#[test]
+fn newer_data_in_the_log_is_found() {
+    if !cfg!(debug_assertions) {
+        let test = cenote_testkit::skip::current_test();
+        return cenote_testkit::skip::skip(&test, "the bug is not in a build without assertions");
+    }
+    let said = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "logs::renamed_files_have_what_was_written_before", "--nocapture"])
+        .env(BUG, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&said.stderr);
+    assert!(!said.status.success() && text.contains("new0"), "{text}");
+}
+
+/// More data than the log keeps for its records is replaced: what has to be durable is, by a sync.
+#[test]
+fn many_changes_of_one_place_are_durable() {
+    block_on(2, async {
+        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let (mount, top) = (&fixture.mount, fixture.mount.root());
+        let file = fixture.file(top, "file", b"x").await.unwrap().object;
+        mount.fsync(file).await.unwrap();
+        fixture.engine.sync().await.unwrap();
+        let none = WriteOptions::default();
+        for round in 0..50_u8 {
+            let bytes = vec![round; 1 << 20];
+            mount.write(&root(), file, 0, &bytes, none).await.unwrap();
+        }
+        mount.fsync(file).await.unwrap();
+        let (engine, mount, _) = after_crash(pools::images_of(&fixture.devices)).await;
+        let found = mount.read_buf(file, 0, 1 << 20).await.unwrap();
+        assert!(found.len() == 1 << 20 && found.iter().all(|byte| *byte == 49));
+        drop((engine, mount));
     })
     .unwrap();
 }

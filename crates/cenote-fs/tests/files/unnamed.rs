@@ -137,7 +137,8 @@ fn what_is_opened_late_is_freed_when_it_is_closed() {
             let done = fixture.engine.apply(mount.head(), |tx| {
                 let mut op = Op::new(tx, mount.facts(), None, Time::default());
                 change(&mut op)?;
-                op.finish(Some(mount.head().log()));
+                let kept = op.keep(mount.head().log())?;
+                op.finish(Some((mount.head().log(), kept)));
                 Ok(())
             });
             done.await.unwrap();

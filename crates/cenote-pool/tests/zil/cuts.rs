@@ -115,9 +115,10 @@ async fn run(layout: Layout, seed: u64) -> Run {
             let mut rng = Rng::seeded(seed << 8 | task);
             for _ in 0..OPS {
                 let op = model::draw(&mut rng);
-                // Data that is fetched later may be newer, and states between two operations with
-                // it: here every state is to be one of those that there were.
-                let place = volume.apply(&engine, op, false).await.unwrap();
+                // Every state is to be one of those that there were, also where data is fetched when
+                // the record is packed.
+                let is_later = rng.below(2) == 0;
+                let place = volume.apply(&engine, op, is_later).await.unwrap();
                 match rng.below(8) {
                     0 => {}
                     1 => {

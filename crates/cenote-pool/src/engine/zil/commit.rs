@@ -53,11 +53,13 @@ impl Engine {
         if log.mode() == SyncMode::Disabled {
             return Ok(());
         }
+        // Before the look: records are dropped after the txg was marked.
+        let ticket = log.queue().pull(object);
         // Records of that txg go with it.
-        if log.unrecorded.load(Ordering::Acquire) > self.uberblock().txg {
+        if self.is_unrecorded(log) {
             return self.sync().await.map(drop);
         }
-        let Some(ticket) = log.queue().pull(object) else { return Ok(()) };
+        let Some(ticket) = ticket else { return Ok(()) };
         let mut bursts = log.writer.lock().await;
         if log.queue().is_done(ticket) {
             return Ok(());
@@ -76,6 +78,8 @@ impl Engine {
                 log.chain().retire();
                 Way::Sync
             }
+            // The data of a record may have been lost to a later change while it was written.
+            Ok(_) if self.is_unrecorded(log) => Way::Sync,
             Ok(way) => way,
         };
         if let Way::Sync = way {
@@ -86,6 +90,11 @@ impl Engine {
         }
         log.queue().finish(last);
         Ok(())
+    }
+
+    /// Whether something that is not on disk is in no record.
+    fn is_unrecorded(&self, log: &Log) -> bool {
+        log.unrecorded.load(Ordering::Acquire) > self.uberblock().txg
     }
 
     async fn write_records(
@@ -164,14 +173,18 @@ impl Engine {
     async fn fetch(&self, head: &Head, piece: &mut Piece) -> Result<bool> {
         let Some(range) = piece.wanted() else { return Ok(true) };
         let object = piece.object;
+        // Under the object set's lock: a later change was not applied, or has kept the bytes (K1).
         let read = head.live().inspect(|tx| {
+            if let Some(kept) = piece.kept() {
+                return Ok(kept);
+            }
             let len = usize::try_from(range.end - range.start);
             let len = len.map_err(|error| Step::Fail(Error::new(Kind::Limit, error)))?;
-            tx.read(object, range.start, len)
+            tx.read(object, range.start, len).map(Buf::from)
         });
         match read.await {
             Ok(bytes) => {
-                piece.give(Buf::from(bytes));
+                piece.give(bytes);
                 Ok(true)
             }
             Err(error) if error.kind() == Kind::NotFound => Ok(false),

@@ -8,7 +8,8 @@
 //!
 //! A block is written as the layer of the record's txg has it, and the sync of that txg takes it as
 //! it is, unless it was changed in between; what it does not take it frees. A record of a txg that
-//! is being synced, or whose block is in memory no more, carries its data itself.
+//! is being synced, or whose block is in memory no more, or was changed since, carries its data
+//! itself.
 //!
 //! Crash safety: the block has its place before the txg is closed (the hold, which the sync waits
 //! for), so that it is in that txg's maps; and it is written before the log block that points at it
@@ -64,13 +65,18 @@ impl Engine {
                 continue;
             }
             for part in piece.by_block(size) {
-                let number = part.wanted().map(|range| range.start / size);
-                work.push((part, number));
+                let range = part.wanted().unwrap_or_default();
+                // The rest of a block may have been written later, and not be in this commit.
+                let is_whole = range.end - range.start == size || is_for_throughput;
+                work.push((part, is_whole.then_some(range.start / size)));
             }
         }
         let written = work.into_iter().map(async |(mut piece, number)| {
             if let Some(number) = number
                 && let Some(bp) = self.write_block_early(head, &piece, number).await?
+                // A later change may have come first: the block is of no use then, and is freed
+                // with its txg.
+                && piece.kept().is_none()
             {
                 piece.point_at(bp);
             }

@@ -31,6 +31,7 @@ mod chain;
 mod claim;
 mod commit;
 mod early;
+mod kept;
 mod queue;
 mod record;
 mod replay;
@@ -44,12 +45,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::zil::ZilFlags;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{AsyncMutex, Error, Kind, Notify, Result, tunables};
 
 use chain::{Chain, Stage, Step};
 use queue::Queue;
 
 use super::{Charge, Engine, EngineError, Head};
+pub use kept::{ChangedBytes, KeptData};
 pub use record::LogRecord;
 pub use replay::{Operation, Replayed, Replayer, VolumeReplayer};
 
@@ -123,8 +126,13 @@ impl Log {
     /// Adds an operation that was applied in `txg`. To keep the order of operations this is called
     /// at the end of the closure that applies it, when nothing can fail any more.
     pub fn record(&self, txg: u64, record: LogRecord) {
-        if self.mode() != SyncMode::Disabled {
-            self.queue().push(txg, record);
+        // A commit of an unrecorded txg is a sync, which needs no records.
+        if self.mode() == SyncMode::Disabled || txg <= self.unrecorded.load(Ordering::Acquire) {
+            return;
+        }
+        let is_kept = self.queue().push(txg, record);
+        if !is_kept && !is_on(Bug::NewerDataInLog) {
+            self.note_unrecorded(txg);
         }
     }
 
@@ -289,6 +297,13 @@ fn logged<T>(
 ) -> TxResult<(T, u64)> {
     let (value, records) = change(tx)?;
     let bytes = head.log().weigh(tx, &records)?;
+    let changed = |record: &LogRecord| {
+        let range = record.changed.clone()?;
+        Some(ChangedBytes { object: record.object, range, is_freed: false })
+    };
+    let kept = head.log().keep(tx, &records.iter().filter_map(changed).collect::<Vec<_>>())?;
+    // From here on nothing fails.
+    head.log().give(tx.txg(), kept);
     for record in records {
         head.log().record(tx.txg(), record);
     }

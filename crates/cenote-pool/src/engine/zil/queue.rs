@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use super::kept::Unfetched;
 use super::record::LogRecord;
 
 /// A record with its place in the order of operations.
@@ -41,23 +42,29 @@ pub(super) struct Queue {
     /// The last txg on disk.
     committed: u64,
     memory: usize,
+    /// Data of records that is still in the objects.
+    pub(super) unfetched: Unfetched,
 }
 
 impl Queue {
-    /// Adds a record of `txg`. Of a txg that is on disk already nothing need be kept.
-    pub(super) fn push(&mut self, txg: u64, record: LogRecord) {
+    /// Adds a record of `txg`. Of a txg that is on disk already nothing need be kept. False if the
+    /// operation replaced data of an earlier record without keeping it.
+    pub(super) fn push(&mut self, txg: u64, record: LogRecord) -> bool {
         if txg <= self.committed {
-            return;
+            return true;
         }
+        let is_kept = record.later().is_none_or(|later| self.unfetched.add(txg, later));
         self.order += 1;
         self.memory += record.memory();
         let queued = Queued { order: self.order, txg, record };
         let lists = self.txgs.entry(txg).or_default();
         if queued.record.is_sync {
+            pin(std::slice::from_ref(&queued));
             lists.sync.push(queued);
         } else {
             lists.by_object.entry(queued.record.object).or_default().push(queued);
         }
+        is_kept
     }
 
     /// Moves what a commit of `object` (of everything, if none) wants to the writer's list. Gives
@@ -74,6 +81,7 @@ impl Queue {
             }
         }
         if self.ready.len() > before {
+            pin(&self.ready[before..]);
             self.ready.sort_unstable_by_key(|queued| queued.order);
             self.tickets += 1;
         }
@@ -85,7 +93,9 @@ impl Queue {
     /// data must be there before its new name.
     pub(super) fn make_sync(&mut self, object: u64) {
         for lists in self.txgs.values_mut() {
-            lists.sync.extend(lists.by_object.remove(&object).into_iter().flatten());
+            let moved = lists.by_object.remove(&object).unwrap_or_default();
+            pin(&moved);
+            lists.sync.extend(moved);
             lists.sync.sort_unstable_by_key(|queued| queued.order);
         }
     }
@@ -95,6 +105,13 @@ impl Queue {
         for lists in self.txgs.values_mut() {
             lists.by_object.remove(&object);
         }
+    }
+
+    /// Drops everything that no commit waits for.
+    pub(super) fn drop_queued(&mut self) {
+        self.txgs.clear();
+        self.memory = 0;
+        self.unfetched.sweep();
     }
 
     pub(super) fn is_done(&self, ticket: u64) -> bool {
@@ -118,6 +135,7 @@ impl Queue {
     /// `txg` is on disk.
     pub(super) fn committed(&mut self, txg: u64) {
         self.committed = self.committed.max(txg);
+        self.unfetched.committed(txg);
         self.txgs = self.txgs.split_off(&(txg + 1));
         self.ready.retain(|queued| queued.txg > txg);
         let lists = self.txgs.values();
@@ -133,5 +151,12 @@ impl Queue {
     /// Bytes of records in memory, about.
     pub(super) fn memory(&self) -> usize {
         self.memory
+    }
+}
+
+/// Their data is wanted by a commit, whatever becomes of their objects.
+fn pin(records: &[Queued]) {
+    for later in records.iter().filter_map(|queued| queued.record.later()) {
+        later.pin();
     }
 }

@@ -6,16 +6,20 @@
 //! ```
 //!
 //! Data of a write is either kept with the record or fetched when the record is packed: the object
-//! has it anyway until the txg is synced. Of large writes, and with `logbias=throughput`, the block
+//! has it anyway until the txg is synced, or until a later change replaces it, which gives it to the
+//! record first ([`kept`](super::kept)). Of large writes, and with `logbias=throughput`, the block
 //! itself is written instead, ahead of its sync, and the record points at it (`early`).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::words;
 use cenote_ondisk::zil::RecordKind;
 use cenote_ondisk::zil::record::{RECORD_HEADER_LEN, WRITE_BASE_LEN};
 use cenote_rt::Buf;
+
+use super::kept::LaterData;
 
 /// Where the request was case-insensitive.
 const CASE_INSENSITIVE: u64 = 1 << 63;
@@ -26,7 +30,7 @@ pub(super) enum Data {
     /// Kept with the record.
     Kept(Buf),
     /// Fetched from the object when the record is packed.
-    Later { len: u64 },
+    Later(Arc<LaterData>),
 }
 
 /// What a record holds.
@@ -47,6 +51,8 @@ pub struct LogRecord {
     /// Every commit takes it along; else only one of its object.
     pub(super) is_sync: bool,
     pub(super) content: Content,
+    /// The bytes of the object that the operation changed.
+    pub(super) changed: Option<Range<u64>>,
 }
 
 impl LogRecord {
@@ -54,34 +60,43 @@ impl LogRecord {
     /// what follows the header.
     #[must_use]
     pub fn of_names(kind: RecordKind, body: Vec<u8>) -> Self {
-        Self { kind: kind as u64, object: 0, is_sync: true, content: Content::Body(padded(body)) }
+        let content = Content::Body(padded(body));
+        Self { kind: kind as u64, object: 0, is_sync: true, content, changed: None }
     }
 
     /// An operation on one object. `body` is what follows the header.
     #[must_use]
     pub fn of_object(kind: RecordKind, object: u64, body: Vec<u8>) -> Self {
-        Self { kind: kind as u64, object, is_sync: false, content: Content::Body(padded(body)) }
+        let content = Content::Body(padded(body));
+        Self { kind: kind as u64, object, is_sync: false, content, changed: None }
     }
 
     /// A write, with its data.
     #[must_use]
     pub fn write(object: u64, offset: u64, data: Buf) -> Self {
+        let changed = Some(offset..offset.saturating_add(data.len() as u64));
         let content = Content::Write { offset, data: Data::Kept(data) };
-        Self { kind: RecordKind::Write as u64, object, is_sync: false, content }
+        Self { kind: RecordKind::Write as u64, object, is_sync: false, content, changed }
     }
 
-    /// A write whose data is taken from the object when the record is packed: it may be newer by
-    /// then, in which case a later record tells of the same bytes.
+    /// A write whose data is taken from the object when the record is packed. A change that
+    /// replaces it before gives it to the record.
     #[must_use]
     pub fn write_later(object: u64, offset: u64, len: u64) -> Self {
-        let content = Content::Write { offset, data: Data::Later { len } };
-        Self { kind: RecordKind::Write as u64, object, is_sync: false, content }
+        let range = offset..offset.saturating_add(len);
+        let data = Data::Later(Arc::new(LaterData::new(object, range.clone())));
+        let content = Content::Write { offset, data };
+        let changed = Some(range);
+        Self { kind: RecordKind::Write as u64, object, is_sync: false, content, changed }
     }
 
     /// A range that was cut out; `len` 0 means to the end of the file.
     #[must_use]
     pub fn truncate(object: u64, offset: u64, len: u64) -> Self {
-        Self::of_object(RecordKind::Truncate, object, words::to_bytes(&[object, offset, len]))
+        let body = words::to_bytes(&[object, offset, len]);
+        let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
+        let changed = Some(offset..end);
+        Self { changed, ..Self::of_object(RecordKind::Truncate, object, body) }
     }
 
     /// The same, taken along by every commit, whatever object that asks for.
@@ -96,12 +111,20 @@ impl LogRecord {
         Self { kind: self.kind | CASE_INSENSITIVE, ..self }
     }
 
+    /// Its data, if that is fetched later.
+    pub(super) fn later(&self) -> Option<&Arc<LaterData>> {
+        match &self.content {
+            Content::Write { data: Data::Later(later), .. } => Some(later),
+            _ => None,
+        }
+    }
+
     /// Bytes of data that it tells of.
     pub(super) fn data_len(&self) -> u64 {
         match &self.content {
             Content::Body(_) => 0,
             Content::Write { data: Data::Kept(data), .. } => data.len() as u64,
-            Content::Write { data: Data::Later { len }, .. } => *len,
+            Content::Write { data: Data::Later(later), .. } => later.len(),
         }
     }
 
@@ -123,7 +146,7 @@ impl LogRecord {
         let content = match &self.content {
             Content::Body(body) => body.len(),
             Content::Write { data: Data::Kept(data), .. } => data.len(),
-            Content::Write { data: Data::Later { .. }, .. } => 0,
+            Content::Write { data: Data::Later(_), .. } => 0,
         };
         size_of::<Self>() + content
     }
@@ -151,8 +174,8 @@ enum PieceContent {
         offset: u64,
         data: Buf,
     },
-    /// A write whose data is fetched when its turn comes.
-    Fetch(Range<u64>),
+    /// A part of a write, whose data is fetched when its turn comes.
+    Fetch(Range<u64>, Arc<LaterData>),
     /// A write within one block, which is on disk.
     Indirect {
         range: Range<u64>,
@@ -171,8 +194,8 @@ impl Piece {
             Content::Write { offset, data: Data::Kept(data) } => {
                 PieceContent::Write { offset, data }
             }
-            Content::Write { offset, data: Data::Later { len } } => {
-                PieceContent::Fetch(offset..offset.saturating_add(len))
+            Content::Write { data: Data::Later(later), .. } => {
+                PieceContent::Fetch(later.range(), later)
             }
         };
         Self { txg, object: record.object, kind: record.kind, content }
@@ -181,27 +204,41 @@ impl Piece {
     /// The bytes of the object that are to be fetched.
     pub(super) fn wanted(&self) -> Option<Range<u64>> {
         match &self.content {
-            PieceContent::Fetch(range) => Some(range.clone()),
+            PieceContent::Fetch(range, _) => Some(range.clone()),
+            _ => None,
+        }
+    }
+
+    /// The bytes that are to be fetched, if a later change has replaced them. To be asked for under
+    /// the object set's lock, or about a copy that was made under it.
+    pub(super) fn kept(&self) -> Option<Buf> {
+        match &self.content {
+            PieceContent::Fetch(range, later) => later.kept(range),
             _ => None,
         }
     }
 
     /// Takes what was fetched.
     pub(super) fn give(&mut self, data: Buf) {
-        if let PieceContent::Fetch(range) = &self.content {
+        if let PieceContent::Fetch(range, _) = &self.content {
             self.content = PieceContent::Write { offset: range.start, data };
         }
     }
 
     /// Of a write whose data is not fetched, a piece for each block of that size.
     pub(super) fn by_block(self, size: u64) -> Vec<Self> {
-        let Some(range) = self.wanted().filter(|_| size > 0) else { return vec![self] };
-        let Self { txg, object, kind, .. } = self;
+        let PieceContent::Fetch(range, later) = &self.content else { return vec![self] };
+        if size == 0 {
+            return vec![self];
+        }
+        let (range, later, Self { txg, object, kind, .. }) = (range.clone(), later, &self);
+        let (txg, object, kind) = (*txg, *object, *kind);
         let mut pieces = Vec::new();
         let mut at = range.start;
         while at < range.end {
             let end = (at / size).saturating_add(1).saturating_mul(size).min(range.end);
-            pieces.push(Self { txg, object, kind, content: PieceContent::Fetch(at..end) });
+            let content = PieceContent::Fetch(at..end, Arc::clone(later));
+            pieces.push(Self { txg, object, kind, content });
             at = end;
         }
         pieces
@@ -209,7 +246,7 @@ impl Piece {
 
     /// The data is in a block of its own.
     pub(super) fn point_at(&mut self, bp: BlockPtr) {
-        if let PieceContent::Fetch(range) = &self.content {
+        if let PieceContent::Fetch(range, _) = &self.content {
             self.content = PieceContent::Indirect { range: range.clone(), bp };
         }
     }
@@ -219,7 +256,7 @@ impl Piece {
         let data = match &self.content {
             PieceContent::Body(body) => return RECORD_HEADER_LEN + body.len(),
             PieceContent::Write { data, .. } => data.len(),
-            PieceContent::Fetch(range) => (range.end - range.start) as usize,
+            PieceContent::Fetch(range, _) => (range.end - range.start) as usize,
             PieceContent::Indirect { .. } => 0,
         };
         WRITE_BASE_LEN + data.next_multiple_of(8)
@@ -229,7 +266,7 @@ impl Piece {
     pub(super) fn whole_len(&self) -> usize {
         match &self.content {
             PieceContent::Body(_) | PieceContent::Indirect { .. } => self.len(),
-            PieceContent::Write { .. } | PieceContent::Fetch(_) => {
+            PieceContent::Write { .. } | PieceContent::Fetch(..) => {
                 self.len().min(WRITE_BASE_LEN + SPLIT_MIN)
             }
         }
@@ -239,7 +276,7 @@ impl Piece {
     pub(super) fn is_empty(&self) -> bool {
         match &self.content {
             PieceContent::Write { data, .. } => data.is_empty(),
-            PieceContent::Fetch(range) => range.is_empty(),
+            PieceContent::Fetch(range, _) => range.is_empty(),
             PieceContent::Body(_) | PieceContent::Indirect { .. } => false,
         }
     }
@@ -252,7 +289,7 @@ impl Piece {
             return false;
         }
         match &mut self.content {
-            PieceContent::Fetch(_) => false,
+            PieceContent::Fetch(..) => false,
             PieceContent::Body(body) => {
                 if !fits {
                     return false;
