@@ -5,24 +5,26 @@
 //! Reading runs ahead on all processors; writing is done in order by the one task that the command
 //! is. A block that is lost becomes a hole, told with file, offset and cause; the copy goes on, and
 //! the status is 1 in the end. `--strict` stops instead.
+//!
+//! A single file, or a volume, goes where [`destination`] says; the files of a tree are always new.
 
 mod contents;
+mod destination;
 mod report;
 mod target;
 
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use cenote_fs::{Extent, FileKind, FileStream, FileSystem, Follow, Lost, Node, Volume};
-use cenote_pool::Dataset;
+use cenote_pool::{Dataset, Pool};
 use cenote_rt::{Error, FixedMap};
-use rustix::fs::{AtFlags, CWD, OFlags};
+use rustix::fs::{CWD, OFlags};
 use rustix::io::Errno;
 
 use self::contents::{Contents as Read, Item, Queue};
+use self::destination::{Destination, NewFile, Refusal};
 use self::report::Report;
 use self::target::{Place, Target, open_directory};
 use super::walk::{Order, Step, Walk};
@@ -38,7 +40,8 @@ usage: cenote cp [-r] [--strict] [--progress] [-d DIR|DEVICE]... [-k DATASET=KEY
 Copies a file, a directory with all that is in it, a whole file system, or a volume out
 of a pool. Holes stay holes; modes, times, extended attributes and hard links are kept,
 owners and devices too when run as root. If TARGET is a directory, what PATH names goes
-into it; without PATH, what is in the file system does.
+into it; without PATH, what is in the file system does. A file or a volume may go to a
+block device that is not in use and has room: it is written in place, holes as zeros.
 
   -r                  directories with all that is in them
   --strict            stop at the first damage, instead of leaving a hole and going on
@@ -75,7 +78,7 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
             Contents::Objects(_) => {
                 Err(Exit::failed(format!("cp: '{name}' holds neither files nor a volume")))
             }
-            Contents::Volume(volume) => copy.volume(&volume, &to, io).await,
+            Contents::Volume(volume) => copy.volume(&dataset, &volume, &to, io).await,
             Contents::Files(fs) => {
                 let path = path.unwrap_or_else(|| b"/".to_vec());
                 copy.files(&dataset, &fs, (&path, parsed.has('r')), &to, io).await
@@ -116,14 +119,68 @@ impl Copy {
         Self { target, report, progress, open, base, links }
     }
 
-    async fn volume(&mut self, volume: &Volume, to: &Path, io: &mut Io<'_>) -> CommandResult {
+    async fn volume(
+        &mut self,
+        dataset: &Dataset,
+        volume: &Volume,
+        to: &Path,
+        io: &mut Io<'_>,
+    ) -> CommandResult {
         let short = volume.name().rsplit('/').next().unwrap_or_default();
         let (parent, name) = place_of(to, short.as_bytes())?;
         self.progress = Progress::new(self.progress.is_wanted(), Some(volume.size()));
-        let failed = |error| cannot("create", to.as_os_str().as_bytes(), error);
-        let file = Target::file(parent.as_fd(), &name).map_err(failed)?;
+        let place = (parent.as_fd(), &name[..]);
+        let destination = open_destination(place, volume.size(), dataset.pool(), to)?;
         let shown_name = volume.name().as_bytes();
-        self.stream(&file, (volume.stream(), volume.size()), shown_name, io).await
+        let stream = (volume.stream(), volume.size());
+        if self.stream(&destination, stream, shown_name, io).await? {
+            self.finish(destination, None, shown_name, io)?;
+        }
+        Ok(())
+    }
+
+    /// Copies one regular file to where the caller said.
+    async fn single_file(
+        &mut self,
+        pool: &Pool,
+        read: &Read,
+        (parent, name): (BorrowedFd<'_>, &[u8]),
+        to: &Path,
+        io: &mut Io<'_>,
+    ) -> CommandResult {
+        let size = read.node.size();
+        let destination = open_destination((parent, name), size, pool, to)?;
+        let stream = match read.node.stream() {
+            Ok(stream) => stream,
+            Err(error) => return self.unreadable(&read.path, &error, io),
+        };
+        if self.stream(&destination, (stream, size), &read.path, io).await? {
+            self.finish(destination, Some(read), &read.path, io)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a copy to where the caller said: a new file gets its attributes and its name, a device
+    /// is flushed.
+    fn finish(
+        &mut self,
+        destination: Destination<'_>,
+        read: Option<&Read>,
+        path: &[u8],
+        io: &mut Io<'_>,
+    ) -> CommandResult {
+        match destination {
+            Destination::File(new) => {
+                if let Some(read) = read {
+                    self.attributes(Place::Open(new.file().as_fd()), read, io)?;
+                }
+                self.outcome(path, "cannot create", new.keep(true), io)
+            }
+            Destination::Device(file) => {
+                let flushed = file.sync_all().map_err(|error| errno(&error));
+                self.outcome(path, "cannot flush the device", flushed, io)
+            }
+        }
     }
 
     async fn files(
@@ -146,8 +203,13 @@ impl Copy {
         let (parent, name) = place_of(to, name)?;
         if !node.is_directory() {
             self.progress = Progress::new(self.progress.is_wanted(), Some(node.size()));
+            let is_regular = node.kind() == FileKind::Regular;
             let read = Read::read(path.to_vec(), node).await;
-            return self.entry(read, (parent.as_fd(), &name), io).await;
+            let place = (parent.as_fd(), &name[..]);
+            if is_regular {
+                return self.single_file(dataset.pool(), &read, place, to, io).await;
+            }
+            return self.entry(read, place, io).await;
         }
         if node.object() == fs.root_object() {
             let total = dataset.phys().uncompressed_bytes;
@@ -255,15 +317,15 @@ impl Copy {
         let made = match node.kind() {
             FileKind::Regular => return self.file(read, (parent, name), io).await,
             FileKind::Symlink => match read.target.take() {
-                Some(Ok(target)) => Target::symlink(&target, parent, name).map(|()| true),
+                Some(Ok(target)) => Target::symlink(&target, parent, name).map(Some),
                 Some(Err(error)) => return self.unreadable(&read.path, &error, io),
-                None => Ok(false),
+                None => Ok(None),
             },
             kind => self.target.special(kind, node.device(), parent, name),
         };
         match made {
-            Ok(true) => self.attributes(Place::Name(parent, name), &read, io),
-            Ok(false) => Ok(()),
+            Ok(Some(handle)) => self.attributes(Place::Handle(handle.as_fd()), &read, io),
+            Ok(None) => Ok(()),
             Err(error) => self.outcome(&read.path, "cannot create", Err(error), io),
         }
     }
@@ -275,71 +337,71 @@ impl Copy {
         io: &mut Io<'_>,
     ) -> CommandResult {
         let size = read.node.size();
-        let file = match Target::file(parent, name) {
-            Ok(file) => file,
+        let destination = match NewFile::create(parent, name) {
+            Ok(new) => Destination::File(new),
             Err(error) => return self.outcome(&read.path, "cannot create", Err(error), io),
         };
-        let copied = match read.pieces.take() {
+        let is_whole = match read.pieces.take() {
             Some(pieces) => {
                 let mut pieces = pieces.into_iter();
-                self.fill(&file, size, async || pieces.next(), &read.path, io).await
+                self.fill(&destination, size, async || pieces.next(), &read.path, io).await?
             }
             None => match read.node.stream() {
-                Ok(stream) => self.stream(&file, (stream, size), &read.path, io).await,
-                Err(error) => self.unreadable(&read.path, &error, io),
+                Ok(stream) => self.stream(&destination, (stream, size), &read.path, io).await?,
+                Err(error) => return self.unreadable(&read.path, &error, io),
             },
         };
-        if copied.is_err() {
-            // Whatever ends the command leaves no file that only looks whole.
-            let _ = rustix::fs::unlinkat(parent, name, AtFlags::empty());
-            return copied;
+        let Destination::File(new) = destination else { return Ok(()) };
+        if is_whole {
+            self.attributes(Place::Open(new.file().as_fd()), &read, io)?;
+            return self.outcome(&read.path, "cannot create", new.keep(false), io);
         }
-        self.attributes(Place::Open(file.as_fd()), &read, io)
+        Ok(())
     }
 
     async fn stream(
         &mut self,
-        file: &File,
+        destination: &Destination<'_>,
         (mut stream, size): (FileStream, u64),
         path: &[u8],
         io: &mut Io<'_>,
-    ) -> CommandResult {
-        self.fill(file, size, async || stream.next().await, path, io).await
+    ) -> CommandResult<bool> {
+        self.fill(destination, size, async || stream.next().await, path, io).await
     }
 
-    /// Writes the pieces of a file where they belong. What is not written is a hole.
+    /// Writes the pieces of a file where they belong. What is not written is a hole. False if this
+    /// machine refused a part; that has been told.
     async fn fill(
         &mut self,
-        file: &File,
+        destination: &Destination<'_>,
         size: u64,
         mut next: impl AsyncFnMut() -> Option<std::result::Result<Extent, Lost>>,
         path: &[u8],
         io: &mut Io<'_>,
-    ) -> CommandResult {
-        let written = |result: std::io::Result<()>| {
-            let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-            result.map_err(errno)
-        };
-        if let Err(error) = written(file.set_len(size)) {
-            return self.outcome(path, "cannot set the size", Err(error), io);
+    ) -> CommandResult<bool> {
+        if let Err(error) = destination.set_size(size) {
+            self.outcome(path, "cannot set the size", Err(errno(&error)), io)?;
+            return Ok(false);
         }
         while let Some(piece) = next().await {
-            match piece {
-                Ok(Extent { offset, len, data }) => {
-                    if let Some(data) = data
-                        && let Err(error) = written(file.write_all_at(&data, offset))
-                    {
-                        return self.outcome(path, "cannot write", Err(error), io);
-                    }
-                    self.progress.add(len, io.err)?;
+            let (written, len) = match piece {
+                Ok(Extent { offset, len, data: Some(data) }) => {
+                    (destination.write(&data, offset), len)
                 }
+                Ok(Extent { offset, len, data: None }) => (destination.zero(offset, len), len),
                 Err(lost) => {
                     self.progress.clear(io.err)?;
                     self.report.lost(path, &lost, io)?;
+                    (destination.zero(lost.offset, lost.len), 0)
                 }
+            };
+            if let Err(error) = written {
+                self.outcome(path, "cannot write", Err(errno(&error)), io)?;
+                return Ok(false);
             }
+            self.progress.add(len, io.err)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Gives an entry its attributes, and tells those that cannot be read.
@@ -390,6 +452,27 @@ fn place_of(to: &Path, name: &[u8]) -> CommandResult<(OwnedFd, Vec<u8>)> {
         }
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Opens the place that the caller named as `to` for the bytes of one file or volume.
+fn open_destination<'a>(
+    (parent, name): (BorrowedFd<'a>, &'a [u8]),
+    size: u64,
+    pool: &Pool,
+    to: &Path,
+) -> CommandResult<Destination<'a>> {
+    Destination::open(parent, name, size, pool).map_err(|refusal| {
+        let what = match refusal {
+            Refusal::System(_) => "create",
+            _ => "write to",
+        };
+        let to = shown(to.as_os_str().as_bytes());
+        Exit::failed(format!("cp: cannot {what} '{to}': {refusal}"))
+    })
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
 fn cannot(what: &str, path: &[u8], error: Errno) -> Exit {

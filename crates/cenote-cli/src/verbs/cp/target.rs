@@ -2,19 +2,22 @@
 //!
 //! Everything is done relative to an open directory, and no symbolic link is followed: names and
 //! links in a pool are not ours, and a link that was extracted must not redirect what comes after
-//! it. Files are made anew in place of what had their name. What only root may do is left out for
-//! others, and counted.
+//! it. Attributes are set through a handle of the file itself, never through its name: another user
+//! who may write to the directory could put a link there between two calls. Files are made anew in
+//! place of files and links that had their name; a device, FIFO or socket is replaced only by its
+//! like. What only root may do is left out for others, and counted.
 //!
 //! Order for one entry: contents, owner, extended attributes, mode, times; each would undo the one
 //! before it the other way round.
 
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use cenote_fs::{FileAttributes, FileKind, Time};
 use rustix::fs::{self, AtFlags, Dev, FileType, Mode, OFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::{Gid, Resource, Uid};
+
+use super::destination::{kind, stat};
 
 /// Result of a system call.
 pub(super) type Result<T> = rustix::io::Result<T>;
@@ -41,8 +44,16 @@ pub(super) struct Omitted {
 pub(super) enum Place<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// A name in a directory, of what cannot be opened.
-    Name(BorrowedFd<'a>, &'a [u8]),
+    /// A link, FIFO, socket or device, which is not opened: a handle as [`Target::handle`] makes.
+    Handle(BorrowedFd<'a>),
+}
+
+impl Place<'_> {
+    /// A path that leads to the inode of a handle, and to nothing else, whatever its name has
+    /// become.
+    fn path(fd: BorrowedFd<'_>) -> String {
+        format!("/proc/self/fd/{}", fd.as_raw_fd())
+    }
 }
 
 impl Target {
@@ -69,35 +80,55 @@ impl Target {
         open_directory(parent, name, OFlags::NOFOLLOW)
     }
 
-    /// Makes an empty file in place of what has its name.
-    pub(super) fn file(parent: BorrowedFd<'_>, name: &[u8]) -> Result<File> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
-        in_place(parent, name, open).map(File::from)
-    }
-
     /// Makes a second name for what has the path `of` below `base`.
     pub(super) fn link(
         (base, of): (BorrowedFd<'_>, &[u8]),
         (parent, name): (BorrowedFd<'_>, &[u8]),
     ) -> Result<()> {
-        in_place(parent, name, || fs::linkat(base, of, parent, name, AtFlags::empty()))
+        // One component after the other: a folder on the way may have become a link.
+        let mut components: Vec<_> = of.split(|byte| *byte == b'/').collect();
+        let last = components.pop().unwrap_or_default();
+        let mut folder = None;
+        for component in components {
+            let below = folder.as_ref().map_or(base, AsFd::as_fd);
+            folder = Some(open_directory(below, component, OFlags::NOFOLLOW)?);
+        }
+        let folder = folder.as_ref().map_or(base, AsFd::as_fd);
+        let source = fs::statat(folder, last, AtFlags::SYMLINK_NOFOLLOW)?;
+        in_place(parent, name, kind(&source), || {
+            fs::linkat(folder, last, parent, name, AtFlags::empty())
+        })
     }
 
     /// Makes a symbolic link.
-    pub(super) fn symlink(target: &[u8], parent: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
-        in_place(parent, name, || fs::symlinkat(target, parent, name))
+    pub(super) fn symlink(target: &[u8], parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+        in_place(parent, name, FileType::Symlink, || fs::symlinkat(target, parent, name))?;
+        Self::handle(parent, name, FileType::Symlink)
     }
 
-    /// Makes a fifo, socket or device; false if that is not for us to do.
+    /// A handle of a file that was just made, for its attributes.
+    ///
+    /// # Errors
+    /// `STALE` if the name leads to another file now.
+    fn handle(parent: BorrowedFd<'_>, name: &[u8], made: FileType) -> Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = fs::openat(parent, name, flags, Mode::empty())?;
+        let found = fs::fstat(&handle)?;
+        // Another file's second name would be one of two.
+        if kind(&found) != made || found.st_nlink != 1 {
+            return Err(Errno::STALE);
+        }
+        Ok(handle)
+    }
+
+    /// Makes a fifo, socket or device; `None` if that is not for us to do.
     pub(super) fn special(
         &mut self,
         kind: FileKind,
         device: Option<(u32, u32)>,
         parent: BorrowedFd<'_>,
         name: &[u8],
-    ) -> Result<bool> {
+    ) -> Result<Option<OwnedFd>> {
         let (file_type, device): (FileType, Dev) = match (kind, device) {
             (FileKind::Fifo, _) => (FileType::Fifo, 0),
             (FileKind::Socket, _) => (FileType::Socket, 0),
@@ -110,12 +141,14 @@ impl Target {
             _ => return Err(Errno::INVAL),
         };
         let mode = Mode::RUSR | Mode::WUSR;
-        match in_place(parent, name, || fs::mknodat(parent, name, file_type, mode, device)) {
+        let make = || fs::mknodat(parent, name, file_type, mode, device);
+        match in_place(parent, name, file_type, make) {
             Err(Errno::PERM) => {
                 self.omitted.devices += 1;
-                Ok(false)
+                Ok(None)
             }
-            other => other.map(|()| true),
+            Err(error) => Err(error),
+            Ok(()) => Self::handle(parent, name, file_type).map(Some),
         }
     }
 
@@ -135,7 +168,7 @@ impl Target {
             let mode = Mode::from_raw_mode(self.mode(attributes));
             match place {
                 Place::Open(file) => fs::fchmod(file, mode)?,
-                Place::Name(parent, name) => fs::chmodat(parent, name, mode, AtFlags::empty())?,
+                Place::Handle(handle) => fs::chmod(Place::path(handle), mode)?,
             }
         }
         let times = Timestamps {
@@ -144,8 +177,9 @@ impl Target {
         };
         match place {
             Place::Open(file) => fs::futimens(file, &times),
-            Place::Name(parent, name) => {
-                fs::utimensat(parent, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+            // The path ends in the inode itself: a link that the handle is of is not followed.
+            Place::Handle(handle) => {
+                fs::utimensat(fs::CWD, Place::path(handle), &times, AtFlags::empty())
             }
         }
     }
@@ -158,9 +192,7 @@ impl Target {
         let group = Some(Gid::from_raw(attributes.gid.rid()));
         let changed = match place {
             Place::Open(file) => fs::fchown(file, owner, group),
-            Place::Name(parent, name) => {
-                fs::chownat(parent, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)
-            }
+            Place::Handle(handle) => fs::chownat(handle, "", owner, group, AtFlags::EMPTY_PATH),
         };
         match changed {
             // Ids that this machine, or this container, does not have.
@@ -175,10 +207,8 @@ impl Target {
     fn xattr(&mut self, place: Place<'_>, name: &[u8], value: &[u8]) -> Result<()> {
         let set = match place {
             Place::Open(file) => fs::fsetxattr(file, name, value, XattrFlags::empty()),
-            Place::Name(parent, entry) => {
-                let mut path = format!("/proc/self/fd/{}/", parent.as_raw_fd()).into_bytes();
-                path.extend_from_slice(entry);
-                fs::lsetxattr(path, name, value, XattrFlags::empty())
+            Place::Handle(handle) => {
+                fs::setxattr(Place::path(handle), name, value, XattrFlags::empty())
             }
         };
         match set {
@@ -220,12 +250,26 @@ pub(super) fn open_directory(
     fs::openat(parent.as_fd(), name, flags, Mode::empty())
 }
 
-/// Makes something; what has its name, if it is no directory, is taken away.
-fn in_place<T>(parent: BorrowedFd<'_>, name: &[u8], make: impl Fn() -> Result<T>) -> Result<T> {
+/// Makes a file of type `made`. A regular file or link that has its name is taken away, and so is
+/// one of the type that is made.
+fn in_place(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    made: FileType,
+    make: impl Fn() -> Result<()>,
+) -> Result<()> {
     match make() {
         Err(Errno::EXIST) => {
-            fs::unlinkat(parent, name, AtFlags::empty())?;
-            make()
+            let found = stat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?.as_ref().map(kind);
+            let is_replaced =
+                |found| found == made || matches!(found, FileType::RegularFile | FileType::Symlink);
+            if !found.is_none_or(is_replaced) {
+                return Err(Errno::EXIST);
+            }
+            match fs::unlinkat(parent, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => make(),
+                Err(error) => Err(error),
+            }
         }
         other => other,
     }
@@ -235,3 +279,6 @@ fn timespec(time: Time) -> Timespec {
     // Nanoseconds of a damaged node may be anything; the system takes less than a second.
     Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.min(999_999_999) as _ }
 }
+
+#[cfg(test)]
+mod tests;
