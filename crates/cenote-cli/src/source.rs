@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use cenote_codec::crypto;
 use cenote_pool::dsl::{BadName, DslError};
+use cenote_pool::engine::Creator;
 use cenote_pool::import::{self, Candidate, FindError, Scan};
 use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, ScanOptions};
 use cenote_rt::{Error, Kind};
@@ -145,6 +146,11 @@ impl Source {
             Some(session) => session.caller.uid(),
             None => rustix::process::getuid().as_raw(),
         }
+    }
+
+    /// The caller, as one who creates datasets.
+    pub(crate) fn creator(&self) -> Creator {
+        Creator(u64::from(self.uid()))
     }
 
     /// Waits so long; false if nobody is there any more who would see what comes then.

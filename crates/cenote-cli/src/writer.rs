@@ -126,7 +126,6 @@ impl Writer {
         if let Some(session) = &source.session {
             let engine = session.pool(name)?;
             let uid = source.uid();
-            engine.serve(u64::from(uid));
             let stay = After::Stay(Arc::clone(&session.host), source.leaves_mounts);
             return Ok(Self { engine, found: stay.clone(), done: stay, uid });
         }
@@ -157,7 +156,6 @@ impl Writer {
             // A command that waited would wait for ever.
             engine.stop_at_failures();
         }
-        engine.serve(u64::from(writer.uid));
         match prepare(engine).await {
             Ok(()) => Ok(writer),
             Err(exit) => {

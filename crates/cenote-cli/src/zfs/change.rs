@@ -154,7 +154,7 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         if !missing.is_empty() && !parsed.has('p') {
             return Err(cannot("parent does not exist"));
         }
-        let options = FileSystemOptions::below(dataset.pool(), to).await?;
+        let options = FileSystemOptions::below(source, dataset.pool(), to).await?;
         let moved = source.moved(Box::pin(moving::by_name(&dataset))).await?;
         drop(dataset);
         let work = Box::pin(Writer::run(source, from, Some(line), io, async |engine, _| {

@@ -6,7 +6,7 @@ use cenote_fs::format::{NewFileSystem, fill_volume};
 use cenote_fs::volume::{DEFAULT_BLOCK_SIZE, SMALL_BLOCK_MAX, default_block_size, reservation};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::{Engine, NewDataset, OpError};
+use cenote_pool::engine::{Creator, Engine, NewDataset, OpError};
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind, Pool};
 
@@ -71,7 +71,7 @@ async fn create(
     let missing = ancestors(source, &pool, name, parsed.has('p')).await?;
     let Some(missing) = missing else { return Ok(()) };
     may_create(source, &pool, name, &settings, &new).await?;
-    let options = FileSystemOptions::below(&pool, name).await?;
+    let options = FileSystemOptions::below(source, &pool, name).await?;
     let (props, reserved) = with_reservation(&pool, &settings, &new);
     if parsed.has('v') || parsed.has('P') {
         told(name, parsed, &new, reserved, io)?;
@@ -94,6 +94,7 @@ async fn create(
             kind: ObjSetType::Zvol,
             props: props.into_iter().filter(|(name, _)| is_stored(name)).collect(),
             fill: Box::new(move |tx| fill_volume(tx, size, block_size)),
+            creator: source.creator(),
         };
         make(engine, name, new).await
     })
@@ -132,15 +133,17 @@ pub(super) struct FileSystemOptions {
     /// What the parent demands of names, which children take over.
     inherited: Vec<Setting>,
     has_projects: bool,
+    creator: Creator,
 }
 
 impl FileSystemOptions {
     /// What a file system below the nearest ancestor of `name` that is there begins with.
-    pub(super) async fn below(pool: &Arc<Pool>, name: &str) -> Result<Self, Exit> {
+    pub(super) async fn below(source: &Source, pool: &Arc<Pool>, name: &str) -> Result<Self, Exit> {
         let base = existing_ancestor(pool, name).await?;
         check_parent(name, &base).await?;
         let inherited = inherited(&base).await?;
-        Ok(Self { inherited, has_projects: has(pool, "project_quota") })
+        let has_projects = has(pool, "project_quota");
+        Ok(Self { inherited, has_projects, creator: source.creator() })
     }
 
     /// Makes one.
@@ -158,6 +161,7 @@ impl FileSystemOptions {
             kind: ObjSetType::Zfs,
             props: stored.cloned().collect(),
             fill: Box::new(move |tx| first.fill(tx)),
+            creator: self.creator,
         };
         make(engine, name, new).await
     }
@@ -406,7 +410,7 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         }
         let missing = ancestors(source, &pool, name, parsed.has('p')).await?;
         let Some(missing) = missing else { return Ok(()) };
-        let options = FileSystemOptions::below(&pool, name).await?;
+        let options = FileSystemOptions::below(source, &pool, name).await?;
         let kind = if snapshot.kind().await? == DatasetKind::Volume { 'v' } else { 'f' };
         let mut settings = settings(name, &parsed, kind)?;
         if number(&settings, "refreservation") == Some(setting::AUTO) {
@@ -423,7 +427,7 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
                 options.make(engine, &ancestor, &[]).await?;
             }
             let props = settings.into_iter().filter(|(name, _)| is_stored(name)).collect();
-            let made = engine.clone_dataset(origin, name, props).await;
+            let made = engine.clone_dataset(origin, name, props, source.creator()).await;
             made.map(drop).map_err(|error| cannot(name, wording(&error)))
         })
         .await

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cenote_pool::OpenOptions;
-use cenote_pool::engine::Engine;
+use cenote_pool::engine::{Creator, Engine};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::Result;
 
@@ -19,7 +19,7 @@ async fn nest(shed: &Shed) -> Result<()> {
     engine.snapshot(vec!["t/0@s".into()]).await?;
     for number in 1..DEPTH {
         let (origin, name) = (format!("t/{}@s", number - 1), format!("t/{number}"));
-        engine.clone_dataset(&origin, &name, Vec::new()).await?;
+        engine.clone_dataset(&origin, &name, Vec::new(), Creator::ROOT).await?;
         engine.snapshot(vec![format!("{name}@s")]).await?;
     }
     engine.export().await

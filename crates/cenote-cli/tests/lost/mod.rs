@@ -8,7 +8,7 @@ use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode};
 use cenote_fs::mount::WriteOptions;
 use cenote_pool::OpenOptions;
-use cenote_pool::engine::Engine;
+use cenote_pool::engine::{Creator, Engine};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::{Kind, Result, Rng, block_on};
 
@@ -34,7 +34,7 @@ async fn fill(shed: &Shed) -> Result<()> {
     mount.write(&root, file.object, 0, &bytes, WriteOptions::default()).await?;
     drop(mount);
     engine.snapshot(vec!["t@s".into()]).await?;
-    engine.clone_dataset("t@s", "t/c", Vec::new()).await?;
+    engine.clone_dataset("t@s", "t/c", Vec::new(), Creator::ROOT).await?;
     engine.export().await
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::{Engine, NewDataset};
+use cenote_pool::engine::{Creator, Engine, NewDataset};
 use cenote_rt::{Error, Kind, Result};
 
 use super::geometry::{self, SMALL_BLOCK_MAX};
@@ -67,7 +67,7 @@ impl NewVolume {
         self
     }
 
-    /// Makes it and opens it.
+    /// Makes it and opens it, as the superuser.
     ///
     /// # Errors
     /// `Kind::Invalid` if size or block size cannot be; `Kind::Unsupported` if the pool has no
@@ -99,6 +99,7 @@ impl NewVolume {
             kind: ObjSetType::Zvol,
             props,
             fill: Box::new(move |tx| fill_volume_with(tx, size, block_size, indirect_shift)),
+            creator: Creator::ROOT,
         };
         engine.create_dataset(new).await?;
         WritableVolume::open(engine, &self.name).await

@@ -6,7 +6,7 @@ use cenote_fs::mount::errno;
 use cenote_fs::{CaseSensitivity, Mount, Time};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::NewDataset;
+use cenote_pool::engine::{Creator, NewDataset};
 use cenote_rt::{Result, block_on};
 use std::sync::Arc;
 
@@ -31,6 +31,7 @@ async fn dataset(fixture: &Fixture, name: &str, case: u64, normalization: u64) -
         kind: ObjSetType::Zfs,
         props: props.map(|(name, value)| (name.to_owned(), Value::U64(value))).to_vec(),
         fill: Box::new(move |tx| first.fill(tx)),
+        creator: Creator::ROOT,
     };
     fixture.engine.create_dataset(new).await.unwrap();
     Mount::open(&fixture.engine, &name).await.unwrap()

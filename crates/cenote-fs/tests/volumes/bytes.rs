@@ -2,6 +2,7 @@
 
 use cenote_fs::{FsError, NewVolume, Volume, WritableVolume};
 use cenote_ondisk::zap::Value;
+use cenote_pool::engine::Creator;
 use cenote_rt::{Buf, BufMut, Kind, Rng, block_on};
 use futures_util::future::join;
 
@@ -181,7 +182,7 @@ fn snapshots_and_clones() {
         assert!(*snapshot.read_at(0, 1 << 20).await.unwrap() == *before);
         assert!(Volume::open_snapshot(&engine, "tank/v@t").await.is_err());
 
-        engine.clone_dataset("tank/v@s", "tank/clone", Vec::new()).await.unwrap();
+        engine.clone_dataset("tank/v@s", "tank/clone", Vec::new(), Creator::ROOT).await.unwrap();
         let clone = WritableVolume::open(&engine, "tank/clone").await.unwrap();
         clone.write(0, bytes(20_000, 5), true).await.unwrap();
         let mut expected = before.to_vec();

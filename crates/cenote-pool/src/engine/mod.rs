@@ -71,7 +71,7 @@ pub use checkpoint::{CheckpointError, CheckpointState};
 pub use closing::{ClosedByForce, Unwritten};
 use dsl::Context;
 pub use dsl::OpError;
-pub use dsl::deleg::GrantChange;
+pub use dsl::deleg::{Creator, GrantChange};
 pub use dsl::settings::Change as PropertyChange;
 pub use events::{Deed, Event, EventLog, NotedEvent, TrimTurn};
 use heads::Heads;
@@ -220,8 +220,6 @@ pub struct Engine {
     leaf_service: leaves::Service,
     delay: throttle::Delay,
     multihost: multihost::Multihost,
-    /// Uid of whoever is served.
-    who: AtomicU64,
     tree: Arc<Tree>,
     store: Arc<BlockStore>,
     alloc: Arc<SpaceAllocator>,
@@ -315,7 +313,6 @@ impl Engine {
             leaf_service: leaves::Service::default(),
             delay: throttle::Delay::default(),
             multihost: multihost::Multihost::default(),
-            who: AtomicU64::new(0),
             tree: parts.tree,
             store: parts.store,
             alloc: parts.alloc,
@@ -449,11 +446,6 @@ impl Engine {
             return Err(suspend::refusal(&cause));
         }
         self.check_stopped()
-    }
-
-    /// From now on operations are those of the user with that uid.
-    pub fn serve(&self, uid: u64) {
-        self.who.store(uid, Ordering::Release);
     }
 
     /// Why the pool is suspended, if it is.

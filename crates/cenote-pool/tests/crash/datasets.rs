@@ -1,6 +1,7 @@
 //! Operations on datasets and snapshots, and what the model says of them.
 
 use cenote_ondisk::zap::Value;
+use cenote_pool::engine::Creator;
 use cenote_rt::Result;
 
 use super::{Script, allowed, round_of};
@@ -62,7 +63,7 @@ impl Script {
             return Ok(());
         }
         let name = format!("tank/c{round}");
-        self.engine.clone_dataset(&origin, &name, Vec::new()).await?;
+        self.engine.clone_dataset(&origin, &name, Vec::new(), Creator::ROOT).await?;
         self.state.datasets.insert(name.clone(), self.state.datasets[&origin].clone());
         self.clones.insert(name, origin);
         self.acknowledge("clone");

@@ -14,7 +14,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::engine::create::CreateSpec;
-use cenote_pool::engine::{Engine, Head, NewDataset};
+use cenote_pool::engine::{Creator, Engine, Head, NewDataset};
 use cenote_rt::{Kind, Result, Rng, tunables};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
@@ -331,8 +331,13 @@ impl Script {
 
     async fn new_head(&mut self, name: &str) -> Result<()> {
         let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
-        let new =
-            NewDataset { name: name.into(), kind: ObjSetType::Other, props: Vec::new(), fill };
+        let new = NewDataset {
+            name: name.into(),
+            kind: ObjSetType::Other,
+            props: Vec::new(),
+            fill,
+            creator: Creator::ROOT,
+        };
         self.engine.create_dataset(new).await?;
         self.state.datasets.insert(name.into(), BTreeMap::new());
         self.acknowledge("creating a head");

@@ -6,6 +6,7 @@ mod audit;
 mod bus;
 mod checkpoint;
 mod closing;
+mod creators;
 mod hosts;
 mod memory;
 mod model;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use cenote_ondisk::zap::Value;
 use cenote_pool::Pool;
-use cenote_pool::engine::OpError;
+use cenote_pool::engine::{Creator, OpError};
 use cenote_rt::{Error, Kind, Result, Rng, block_on};
 use cenote_testkit::rng::{cases, number};
 use cenote_testkit::shrink::{play, steps};
@@ -313,7 +313,8 @@ impl Run {
         self.note(format!("clone {origin} {name}"));
         let is_there = self.model.datasets.contains_key(&name);
         let want = if is_there { Err(OpError::Exists) } else { Ok(()) };
-        let result = self.pool.engine.clone_dataset(&origin, &name, Vec::new()).await;
+        let result =
+            self.pool.engine.clone_dataset(&origin, &name, Vec::new(), Creator::ROOT).await;
         if agree("clone", result, want) {
             let snap = &self.model.datasets[&snap.0].snaps[snap.1];
             let (contents, origin) = (snap.contents.clone(), Some(snap.id));

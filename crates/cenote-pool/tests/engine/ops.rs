@@ -6,7 +6,7 @@ use std::time::Duration;
 use cenote_ondisk::feature::FEATURES;
 use cenote_ondisk::zap::Value;
 use cenote_pool::DamagedBlock;
-use cenote_pool::engine::{Charge, Event, NewDataset, Notice, OpError, PropertyChange};
+use cenote_pool::engine::{Charge, Creator, Event, NewDataset, Notice, OpError, PropertyChange};
 use cenote_rt::{Error, Kind, Result, block_on};
 
 use crate::memory::{BLOCK, Budget, MemoryPool, content, filesystem, need_object};
@@ -140,12 +140,12 @@ fn clones_are_promoted_there_and_back() {
         }
         fill(&pool, "tank/a", 2, 10, 9).await;
         let engine = std::sync::Arc::clone(&pool.engine);
-        engine.clone_dataset("tank/a@1", "tank/c", Vec::new()).await.unwrap();
-        engine.clone_dataset("tank/a@0", "tank/d", Vec::new()).await.unwrap();
+        engine.clone_dataset("tank/a@1", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
+        engine.clone_dataset("tank/a@0", "tank/d", Vec::new(), Creator::ROOT).await.unwrap();
         fill(&pool, "tank/c", 1, 15, 20).await;
         pool.snap("tank/c@x").await;
         fill(&pool, "tank/c", 1, 5, 21).await;
-        engine.clone_dataset("tank/c@x", "tank/e", Vec::new()).await.unwrap();
+        engine.clone_dataset("tank/c@x", "tank/e", Vec::new(), Creator::ROOT).await.unwrap();
         fill(&pool, "tank/e", 1, 3, 22).await;
         engine.bookmark(vec![("tank/a#0".into(), "tank/a@0".into())]).await.unwrap();
         pool.check().await;
@@ -230,7 +230,7 @@ fn holds_defer_a_destroy() {
         assert_eq!(pool.engine.take_notices(), [Notice::HoldsReleased { count: 1 }]);
         assert!(pool.engine.snapshot(vec!["tank/a@s".into()]).await.is_ok());
         // A clone defers it as well.
-        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new()).await.unwrap();
+        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
         pool.engine.destroy_snapshots(vec!["tank/a@s".into()], true).await.unwrap();
         pool.engine.destroy_dataset("tank/c").await.unwrap();
         pool.snap("tank/a@s").await;
@@ -271,7 +271,7 @@ fn bookmarks_outlive_snapshots() {
         pool.create("tank/b").await;
         let foreign = vec![("tank/b#x".to_owned(), "tank/a@4".to_owned())];
         assert_eq!(cause(engine.bookmark(foreign).await), OpError::NotAnAncestor);
-        engine.clone_dataset("tank/a@4", "tank/c", Vec::new()).await.unwrap();
+        engine.clone_dataset("tank/a@4", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
         engine.bookmark(vec![("tank/c#x".into(), "tank/a@1".into())]).await.unwrap();
         pool.check().await;
         for name in ["2", "3", "copy", "5"] {
@@ -521,7 +521,7 @@ fn lost_blocks_follow_those_who_have_them() {
         fill(&pool, "tank/a", 1, 4, 1).await;
         pool.snap("tank/a@s").await;
         fill(&pool, "tank/a", 2, 4, 1).await;
-        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new()).await.unwrap();
+        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
         let reader = pool.reader().await;
         let number = async |name| reader.dataset(name).await.unwrap().object();
         let (head, clone) = (number("tank/a").await, number("tank/c").await);
@@ -665,7 +665,7 @@ fn the_auditor_finds_what_is_wrong() {
         fill(&pool, "tank/a", 1, 20, 1).await;
         pool.snap("tank/a@s").await;
         fill(&pool, "tank/a", 1, 10, 2).await;
-        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new()).await.unwrap();
+        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
         pool.engine.bookmark(vec![("tank/a#s".into(), "tank/a@s".into())]).await.unwrap();
         pool.check().await;
         let reader = pool.reader().await;

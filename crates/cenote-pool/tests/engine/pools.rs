@@ -12,7 +12,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::OpenOptions;
 use cenote_pool::engine::create::CreateSpec;
-use cenote_pool::engine::{Engine, Head, NewDataset};
+use cenote_pool::engine::{Creator, Engine, Head, NewDataset};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::{Result, Rng};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
@@ -158,7 +158,8 @@ pub(crate) async fn create_with(
 /// A dataset of no particular kind.
 pub(crate) fn dataset(name: &str) -> NewDataset {
     let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
-    NewDataset { name: name.into(), kind: ObjSetType::Other, props: Vec::new(), fill }
+    let (kind, props, creator) = (ObjSetType::Other, Vec::new(), Creator::ROOT);
+    NewDataset { name: name.into(), kind, props, fill, creator }
 }
 
 /// A new object of blocks of 128 KiB.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use cenote_pool::engine::{Engine, EngineError};
+use cenote_pool::engine::{Creator, Engine, EngineError};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_rt::{Result, block_on};
@@ -62,7 +62,9 @@ async fn change(folder: &Path, name: &str) -> Result<()> {
         }
         engine.snapshot(vec![format!("{dataset}@{round}"), format!("{name}@{round}")]).await?;
     }
-    engine.clone_dataset(&format!("{dataset}@1"), &format!("{name}/clone"), Vec::new()).await?;
+    engine
+        .clone_dataset(&format!("{dataset}@1"), &format!("{name}/clone"), Vec::new(), Creator::ROOT)
+        .await?;
     engine.destroy_snapshot(&format!("{dataset}@0")).await?;
     engine.destroy_snapshot(&format!("{name}@1")).await?;
     engine.apply(&head, |tx| tx.free_range(object, 0, Some(20 << 17))).await?;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_oracle::Shape;
-use cenote_pool::engine::Engine;
+use cenote_pool::engine::{Creator, Engine};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{OpenOptions, Pool, leaks};
@@ -92,7 +92,7 @@ async fn fill(engine: &Engine) -> Result<()> {
         }
         engine.snapshot(vec![format!("tank/a@{round}")]).await?;
     }
-    engine.clone_dataset("tank/a@1", "tank/b", Vec::new()).await?;
+    engine.clone_dataset("tank/a@1", "tank/b", Vec::new(), Creator::ROOT).await?;
     engine.destroy_snapshot("tank/a@0").await?;
     engine.export().await
 }

@@ -20,7 +20,7 @@ use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::OpenOptions;
 use cenote_pool::engine::zil::VolumeReplayer;
-use cenote_pool::engine::{Engine, Notice};
+use cenote_pool::engine::{Creator, Engine, Notice};
 use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, block_on};
 use model::{History, Volume};
 use pools::Layout;
@@ -227,7 +227,7 @@ async fn operations() -> Result<()> {
         }
     }
     assert_eq!(pools::check_space(images()).await, Ok(()), "snapshots");
-    engine.clone_dataset("tank/a@s", "tank/clone", Vec::new()).await?;
+    engine.clone_dataset("tank/a@s", "tank/clone", Vec::new(), Creator::ROOT).await?;
     engine.rollback("tank/b", None).await?;
     engine.destroy_snapshot("tank/c@s").await?;
     engine.destroy_dataset("tank/c").await?;

@@ -7,7 +7,7 @@ use cenote_dmu::live::ObjectSpec;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::engine::zil::LogRecord;
-use cenote_pool::engine::{Engine, Head, NewDataset};
+use cenote_pool::engine::{Creator, Engine, Head, NewDataset};
 use cenote_rt::{BufMut, Result, Rng};
 
 /// Bytes of a cell: a part of a block, so that writes change parts of blocks.
@@ -116,7 +116,8 @@ pub(crate) async fn make(engine: &Engine, name: &str, kind: ObjSetType) -> Resul
         tx.allocate(&spec)?;
         Ok(())
     });
-    engine.create_dataset(NewDataset { name: name.into(), kind, props: Vec::new(), fill }).await
+    let (props, creator) = (Vec::new(), Creator::ROOT);
+    engine.create_dataset(NewDataset { name: name.into(), kind, props, fill, creator }).await
 }
 
 impl Volume {

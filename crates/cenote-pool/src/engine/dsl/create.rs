@@ -11,6 +11,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::NormFlags;
 
+use super::deleg::Creator;
 use super::{
     Context, Env, OpError, blocks, counts, deleg, features, get_dataset, get_dir, history, names,
     new_bonus_object, new_zap, put_dataset, put_dir, snapshot,
@@ -168,10 +169,12 @@ pub(crate) fn head(tx: &mut Tx<'_>, ctx: &Context, dir: u64, origin: u64) -> TxR
     Ok(object)
 }
 
-/// A new file system or volume of that name, which begins as `origin` does. Gives its object.
+/// A new file system or volume of that name, which begins as `origin` does. Grants `creator` the
+/// create-time permissions. Returns its object.
 pub(crate) fn dataset(
     tx: &mut Tx<'_>,
     env: &Env,
+    creator: Creator,
     name: &str,
     origin: Option<u64>,
 ) -> TxResult<u64> {
@@ -194,7 +197,7 @@ pub(crate) fn dataset(
         None => super::origin_snapshot(tx)?,
     };
     let head = head(tx, env, dir, from)?;
-    deleg::copy_create_time(tx, env, dir)?;
+    deleg::copy_create_time(tx, creator, dir)?;
     match origin {
         Some(origin) => {
             let text = format!("origin={} ({origin})", names::name_of(tx, env, origin)?);
@@ -206,7 +209,13 @@ pub(crate) fn dataset(
 }
 
 /// A clone of that name of the snapshot `origin`. Gives its object.
-pub(crate) fn clone(tx: &mut Tx<'_>, env: &Env, name: &str, origin: &str) -> TxResult<u64> {
+pub(crate) fn clone(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    creator: Creator,
+    name: &str,
+    origin: &str,
+) -> TxResult<u64> {
     names::check_pool(env, origin)?;
     let origin = names::snapshot_of(tx, origin)?;
     let phys = get_dataset(tx, origin)?;
@@ -214,5 +223,5 @@ pub(crate) fn clone(tx: &mut Tx<'_>, env: &Env, name: &str, origin: &str) -> TxR
     if phys.creation_txg >= env.txg {
         return Err(OpError::SameTxg.into());
     }
-    dataset(tx, env, name, Some(origin))
+    dataset(tx, env, creator, name, Some(origin))
 }

@@ -11,8 +11,21 @@ use super::{Env, get_dir, history, names, new_zap, put_dir, room};
 /// Create-time permissions, and create-time sets.
 const CREATE_TIME: [(&str, &str); 2] = [("c-$", "ul$"), ("C-$", "Ul$")];
 
-/// Gives whoever creates a dataset what the dirs above say that its creator may.
-pub(crate) fn copy_create_time(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult<()> {
+/// The user who creates a dataset, by uid: it is granted the create-time permissions of the
+/// datasets above.
+///
+/// A creator is part of each request, because requests of several users are carried out in one
+/// sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Creator(pub u64);
+
+impl Creator {
+    /// The superuser.
+    pub const ROOT: Self = Self(0);
+}
+
+/// Grants the creator of the dataset of `dir` the create-time permissions of the dirs above.
+pub(crate) fn copy_create_time(tx: &mut Tx<'_>, creator: Creator, dir: u64) -> TxResult<()> {
     for (source, target) in CREATE_TIME {
         let mut granted = BTreeSet::new();
         for above in room::ancestry(tx, dir)?.into_iter().skip(1) {
@@ -38,7 +51,7 @@ pub(crate) fn copy_create_time(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult
         for permission in &granted {
             zap::insert(tx, jump, permission, 0)?;
         }
-        zap::insert(tx, phys.deleg_zapobj, &format!("{target}{}", env.who), jump)?;
+        zap::insert(tx, phys.deleg_zapobj, &format!("{target}{}", creator.0), jump)?;
     }
     Ok(())
 }

@@ -84,8 +84,6 @@ pub(crate) struct Env {
     pub(crate) pool: String,
     /// Name of this host, for the history.
     pub(crate) host: String,
-    /// Uid of whoever asks for it.
-    pub(crate) who: u64,
     /// The pool's space.
     pub(crate) space: room::PoolSpace,
     /// Heads that this txg still writes: they can be no snapshot's or clone's source in it.

@@ -12,7 +12,7 @@ use cenote_rt::{BoxFuture, Kind, Result};
 
 use super::{Body, Request, Steady};
 use crate::engine::create::Fill;
-use crate::engine::dsl::deleg::{self, GrantChange};
+use crate::engine::dsl::deleg::{self, Creator, GrantChange};
 use crate::engine::dsl::settings::{self, Change};
 use crate::engine::dsl::{
     Effects, bookmark, create, destroy, directory_object, hold, names, need_directory_object,
@@ -30,6 +30,8 @@ pub struct NewDataset {
     pub props: Vec<(String, Value)>,
     /// What it begins with.
     pub fill: Fill,
+    /// The user who asks for it.
+    pub creator: Creator,
 }
 
 /// Something that whoever works with the pool should be told.
@@ -111,11 +113,12 @@ impl Engine {
         origin: &str,
         name: &str,
         props: Vec<(String, Value)>,
+        creator: Creator,
     ) -> Result<Arc<Head>> {
         let (origin, new) = (origin.to_owned(), name.to_owned());
         let request = Request::normal(6).below(parent_of(name));
         self.operate(request, move |tx, env, effects| {
-            let head = create::clone(tx, env, &new, &origin)?;
+            let head = create::clone(tx, env, creator, &new, &origin)?;
             settings::apply_new(tx, env, head, &props)?;
             effects.cloned.push(head);
             Ok(())
@@ -375,14 +378,15 @@ struct CreateDataset {
 impl CreateDataset {
     async fn create(&mut self, scope: &Scope<'_>) -> Result<u64> {
         let Scope { engine, context } = scope;
-        let NewDataset { name, kind, props, fill } = &mut self.new;
+        let NewDataset { name, kind, props, fill, creator } = &mut self.new;
+        let creator = *creator;
         // Contents that cannot be made are found out before anything is changed.
         let trial = Live::create(Arc::<BlockStore>::clone(&engine.store), u64::MAX, *kind);
         trial.apply(context.txg, |tx| fill(tx)).await?;
         let request = Request::normal(6).below(parent_of(name));
         let (name, props) = (name.clone(), props.clone());
         let body: Body<u64> = Arc::new(move |tx, env, _: &mut Effects| {
-            let head = create::dataset(tx, env, &name, None)?;
+            let head = create::dataset(tx, env, creator, &name, None)?;
             settings::apply_new(tx, env, head, &props)?;
             Ok(head)
         });

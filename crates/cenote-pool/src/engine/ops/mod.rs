@@ -227,7 +227,6 @@ impl Engine {
             tree: Arc::clone(&self.tree),
             pool,
             host,
-            who: self.who.load(std::sync::atomic::Ordering::Acquire),
             space: self.pool_space(),
             unwritten: dirty.iter().map(|head| head.object()).collect(),
             parent: None,
