@@ -348,6 +348,14 @@ fn told(notice: &Notice) -> String {
                 numbers.join(", ")
             )
         }
+        Notice::LogsUnread { datasets } => {
+            let numbers: Vec<_> = datasets.iter().map(u64::to_string).collect();
+            format!(
+                "the datasets number {} are damaged so that their intent logs cannot be read: \
+                 their last synchronous writes are lost",
+                numbers.join(", ")
+            )
+        }
         Notice::LogCut { dataset, cause } => {
             format!("the end of the intent log of dataset {dataset} is lost: {cause}")
         }

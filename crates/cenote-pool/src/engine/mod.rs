@@ -49,6 +49,7 @@ mod throttle;
 mod view;
 pub mod zil;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -260,6 +261,9 @@ pub struct Engine {
     admission: Admission,
     /// What whoever works with the pool should be told.
     notices: Mutex<Vec<Notice>>,
+    /// Heads whose intent logs could not be looked at when the pool was opened, each with the last
+    /// txg before that.
+    unread_logs: Mutex<BTreeMap<u64, u64>>,
     /// Roots of dead trees that cannot be read.
     stalled: Mutex<Vec<BlockPtr>>,
     /// The pool's checkpoint.
@@ -338,6 +342,7 @@ impl Engine {
             probe: Mutex::new(None),
             admission: Admission::default(),
             notices: Mutex::default(),
+            unread_logs: Mutex::default(),
             stalled: Mutex::default(),
             checkpoint: checkpoint::Checkpoint::default(),
             leaf_works: leafwork::LeafWorks::default(),

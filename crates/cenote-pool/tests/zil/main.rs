@@ -11,6 +11,7 @@ mod model;
 mod pools;
 mod reopened;
 mod slog;
+mod unread;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

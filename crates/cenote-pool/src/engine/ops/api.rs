@@ -63,6 +63,12 @@ pub enum Notice {
         /// Numbers of the datasets.
         datasets: Vec<u64>,
     },
+    /// The root blocks of these datasets are damaged, so that their intent logs could not be looked
+    /// at: what was promised to be durable since the last commit is lost.
+    LogsUnread {
+        /// Numbers of the datasets.
+        datasets: Vec<u64>,
+    },
     /// An intent log could not be replayed to its end: what it promised behind that is lost.
     LogCut {
         /// Number of the dataset.

@@ -206,7 +206,7 @@ impl Engine {
             // Memory may know more of a log than this txg's header leads to.
             match open.as_ref().and_then(|head| head.log().doom(txg)) {
                 Some(blocks) => logs.0.extend(blocks),
-                None => traverse::log(&set, txg, &mut logs).await?,
+                None => traverse::log(&set, self.log_txg(object, txg), &mut logs).await?,
             }
             if !is_queued {
                 env.doomed = self.whole_tree(&phys.bp, phys.prev_snap_txg).await?;

@@ -12,7 +12,7 @@
 //! Order that crash safety depends on: nothing is allocated before all chains are claimed, and all
 //! of them are claimed in one txg. A crash before its uberblock finds everything as it was.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use cenote_block::{BlockStore, Grounds};
 use cenote_dmu::ObjSet;
@@ -59,7 +59,11 @@ impl Engine {
         pool: &Arc<Pool>,
         are_dropped: bool,
     ) -> Result<()> {
-        let (logs, claimed_before) = left_logs(pool).await?;
+        let LeftLogs { unclaimed: logs, claimed: claimed_before, unread } = left_logs(pool).await?;
+        if !unread.is_empty() {
+            self.note_unread_logs(&unread);
+            self.note(Notice::LogsUnread { datasets: unread });
+        }
         if is_on(Bug::ClaimAfterAllocate) {
             self.with_config(super::super::Config::touch);
             self.sync().await?;
@@ -121,6 +125,21 @@ impl Engine {
             self.sync().await?;
         }
         Ok(())
+    }
+
+    /// Remembers heads whose logs could not be looked at, and the last txg whose allocations the
+    /// space maps have: log blocks after it are nobody's, and may be handed out to others.
+    fn note_unread_logs(&self, heads: &[u64]) {
+        let recorded = self.open_txg().saturating_sub(1);
+        let heads = heads.iter().map(|head| (*head, recorded));
+        self.unread_logs.lock().unwrap_or_else(PoisonError::into_inner).extend(heads);
+    }
+
+    /// The last txg whose log blocks are the head's own as `txg` is synced. What an unclaimed log
+    /// leads to after it belongs to others by now, and must not be freed with the head.
+    pub(in crate::engine) fn log_txg(&self, head: u64, txg: u64) -> u64 {
+        let unread = self.unread_logs.lock().unwrap_or_else(PoisonError::into_inner);
+        unread.get(&head).copied().unwrap_or(txg)
     }
 
     async fn check_logs(&self, logs: &[Left], first_txg: u64) -> Result<()> {
@@ -277,10 +296,24 @@ pub(super) async fn read_native(store: &BlockStore, bp: &BlockPtr) -> Result<Buf
     Ok(swapped.freeze())
 }
 
-/// The heads with chains that nobody has claimed, and those with claimed ones. Half-received
-/// datasets are left out.
-async fn left_logs(pool: &Arc<Pool>) -> Result<(Vec<Left>, Vec<Left>)> {
-    let (mut found, mut claimed) = (Vec::new(), Vec::new());
+/// The logs that an earlier opening left.
+#[derive(Default)]
+struct LeftLogs {
+    /// Chains that nobody has claimed.
+    unclaimed: Vec<Left>,
+    /// Chains that were claimed and not replayed to their end.
+    claimed: Vec<Left>,
+    /// Heads whose root block is damaged: whether they have a chain is not known.
+    unread: Vec<u64>,
+}
+
+/// Looks at the log headers of all heads. Half-received datasets are left out.
+///
+/// # Errors
+/// That of a root block whose devices do not answer, with the dataset's number: its log may have
+/// acknowledged writes, whose space would be handed out before they are claimed.
+async fn left_logs(pool: &Arc<Pool>) -> Result<LeftLogs> {
+    let mut left = LeftLogs::default();
     let mut dnodes = pool.mos().dnodes(1);
     while let Some(dnode) = dnodes.next().await {
         let dnode = dnode?;
@@ -292,14 +325,28 @@ async fn left_logs(pool: &Arc<Pool>) -> Result<(Vec<Left>, Vec<Left>)> {
             continue;
         }
         let set = ObjSet::open(Arc::clone(pool.store()), &phys.bp, None, dnode.object()).await;
-        // One that cannot be read is no reason to refuse the others.
-        let Ok(set) = set else { continue };
-        let Ok(header) = ZilHeader::decode(&set.phys().zil_header) else { continue };
+        let object = dnode.object();
+        let set = match set {
+            Ok(set) => set,
+            // A device that comes back would bring the log back with it.
+            Err(error) if error.kind() == Kind::Io => {
+                return Err(error.with_at(|at| at.objset = Some(object)));
+            }
+            // A damaged one is no reason to refuse the others.
+            Err(_) => {
+                left.unread.push(object);
+                continue;
+            }
+        };
+        let Ok(header) = ZilHeader::decode(&set.phys().zil_header) else {
+            left.unread.push(object);
+            continue;
+        };
         if header.is_claimed() {
-            claimed.push(Left { object: dnode.object(), header });
+            left.claimed.push(Left { object, header });
         } else if !header.log.is_hole() {
-            found.push(Left { object: dnode.object(), header });
+            left.unclaimed.push(Left { object, header });
         }
     }
-    Ok((found, claimed))
+    Ok(left)
 }
