@@ -4,15 +4,12 @@
 //! a session the pools are those of a [`Host`], the daemon: they stay open, what they hold is
 //! mounted, and a command only asks and changes them.
 
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use cenote_pool::dsl::deleg::Asker;
 use cenote_pool::engine::{Engine, EventLog};
-use cenote_rt::{BoxFuture, Notify};
+use cenote_rt::BoxFuture;
 use cenote_serve::fuse::MountOptions;
 
 use crate::accounts;
@@ -160,9 +157,8 @@ pub struct Caller {
     uid: u32,
     gid: u32,
     folder: PathBuf,
-    input: Option<Arc<OwnedFd>>,
+    streams: Option<Arc<dyn CallerStreams>>,
     environment: Variables,
-    gone: Gone,
     /// Found out when it is asked for, once for a command.
     asker: Arc<OnceLock<Asker>>,
 }
@@ -171,8 +167,8 @@ impl Caller {
     /// A user, in a working directory.
     #[must_use]
     pub fn new(uid: u32, gid: u32, folder: PathBuf) -> Self {
-        let (environment, gone) = (Variables::new(), Gone::default());
-        Self { uid, gid, folder, input: None, environment, gone, asker: Arc::default() }
+        let environment = Variables::new();
+        Self { uid, gid, folder, streams: None, environment, asker: Arc::default() }
     }
 
     /// The same with variables of his environment.
@@ -186,15 +182,15 @@ impl Caller {
         &self.environment
     }
 
-    /// The same with his standard input.
+    /// Returns this caller with the standard streams of the caller's process.
     #[must_use]
-    pub fn with_input(self, input: OwnedFd) -> Self {
-        Self { input: Some(Arc::new(input)), ..self }
+    pub fn with_streams(self, streams: Arc<dyn CallerStreams>) -> Self {
+        Self { streams: Some(streams), ..self }
     }
 
-    /// His standard input.
-    pub(crate) fn input(&self) -> Option<Arc<OwnedFd>> {
-        self.input.clone()
+    /// The standard streams of the caller's process.
+    pub(crate) fn streams(&self) -> Option<&Arc<dyn CallerStreams>> {
+        self.streams.as_ref()
     }
 
     /// His uid.
@@ -226,44 +222,33 @@ impl Caller {
     pub fn is_trusted(&self) -> bool {
         self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }
-
-    /// What is to be told when he does not wait any more.
-    #[must_use]
-    pub fn gone(&self) -> Gone {
-        self.gone.clone()
-    }
 }
 
-/// Whether somebody still waits for a command.
-#[derive(Debug, Clone, Default)]
-pub struct Gone(Arc<GoneState>);
+/// The standard streams of the caller's process, which is not this one.
+///
+/// What a command writes is kept until [`deliver`](Self::deliver): a caller that does not read
+/// must not hold up a command that has borrowed a state of a pool (DESIGN 4b, rule 1).
+pub trait CallerStreams: std::fmt::Debug + Send + Sync {
+    /// Sends what the command has written since the last delivery. Blocks for as long as the caller
+    /// is allowed not to read, so no view of a pool, lock or pin may be held.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if the caller is gone or did not read in time.
+    fn deliver(&self) -> std::io::Result<()>;
 
-#[derive(Debug, Default)]
-struct GoneState {
-    is_set: AtomicBool,
-    told: Notify,
-}
+    /// Drops what the command has written since the last delivery.
+    fn discard(&self);
 
-impl Gone {
-    /// Nobody waits any more.
-    pub fn set(&self) {
-        self.0.is_set.store(true, Ordering::Release);
-        self.0.told.notify_waiters();
-    }
+    /// Whether something was delivered already.
+    fn has_delivered(&self) -> bool;
 
-    /// Whether nobody waits any more.
-    #[must_use]
-    pub fn is_set(&self) -> bool {
-        self.0.is_set.load(Ordering::Acquire)
-    }
+    /// Delivers, then has the caller's process read a key: one line from a terminal after this
+    /// prompt, or standard input. Returns the key, and whether it was typed at a terminal.
+    ///
+    /// # Errors
+    /// Those of the caller's process, and of a caller that is gone or does not answer in time.
+    fn ask_key(&self, prompt: &str, is_raw: bool) -> std::io::Result<(Vec<u8>, bool)>;
 
-    /// Waits so long, or until nobody waits any more; says whether somebody does.
-    pub async fn sleep(&self, time: Duration) -> bool {
-        // Before the look: what is told after it wakes.
-        let told = self.0.told.notified();
-        if !self.is_set() {
-            cenote_rt::until(time, told).await;
-        }
-        !self.is_set()
-    }
+    /// Whether the caller has stopped waiting for the command.
+    fn is_gone(&self) -> bool;
 }

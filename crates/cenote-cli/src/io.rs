@@ -30,7 +30,14 @@ pub enum Exit {
     NotMounted(String),
     /// The reader of the output went away.
     Pipe,
+    /// The state of the pool that the command read was given up because its space was needed. A
+    /// command that only reads begins again, and one that changes something says so.
+    Overtaken,
 }
+
+/// Said when a pool changes faster than a command can read it.
+const OVERTAKEN: &str =
+    "the pool changed while it was read, and its earlier state is gone: try again";
 
 /// The result of a command.
 pub type CommandResult<T = ()> = Result<T, Exit>;
@@ -51,12 +58,22 @@ impl Exit {
             | Self::Usage(text) => text.clone(),
             Self::Status(status) => format!("it failed with status {status}"),
             Self::Pipe => "the output is closed".to_owned(),
+            Self::Overtaken => OVERTAKEN.to_owned(),
         }
     }
 
     /// A failure with its message.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::Failed(message.into())
+    }
+
+    /// A failure with a message, unless the error means that a state of the pool was given up.
+    #[must_use]
+    pub fn of(error: &cenote_rt::Error, message: String) -> Self {
+        match error.kind() {
+            cenote_rt::Kind::Overtaken => Self::Overtaken,
+            _ => Self::Failed(message),
+        }
     }
 
     /// A failure in OpenZFS's form.
@@ -76,7 +93,7 @@ impl From<std::io::Error> for Exit {
 
 impl From<cenote_rt::Error> for Exit {
     fn from(error: cenote_rt::Error) -> Self {
-        Self::Failed(error.to_string())
+        Self::of(&error, error.to_string())
     }
 }
 

@@ -11,6 +11,7 @@ pub mod environment;
 pub mod getopt;
 mod host;
 pub mod io;
+pub mod key_input;
 pub mod nicenum;
 mod quantity;
 pub mod source;
@@ -25,7 +26,7 @@ pub mod zpool;
 mod program;
 mod writer;
 
-pub use host::{Aside, Caller, Gone, Host, MountWish, Session, Taken};
+pub use host::{Aside, Caller, CallerStreams, Host, MountWish, Session, Taken};
 pub use io::{CommandResult, Exit, Io};
 pub use program::{run, run_for};
 pub use writer::prepare;

@@ -2,8 +2,9 @@
 
 use crate::host::Session;
 use crate::io::{CommandResult, Exit, Io};
+use crate::source::{READ_ATTEMPTS, Source};
 use crate::usage::Tool;
-use crate::{environment, err, out, source::Source, tunable, verbs, zdb, zfs, zpool};
+use crate::{environment, err, out, tunable, verbs, zdb, zfs, zpool};
 
 const HELP: &str = "\
 usage: cenote COMMAND [ARGUMENTS]
@@ -66,14 +67,46 @@ pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
 }
 
 fn run_here(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
-    let result = match args {
+    let mut left = READ_ATTEMPTS;
+    let result = loop {
+        left -= 1;
+        match once(session, args, io) {
+            // Begun again only if the caller has seen nothing of it.
+            Err(Exit::Overtaken) if left > 0 && only_reads(args) => {
+                match session.caller.streams() {
+                    Some(streams) if !streams.has_delivered() => streams.discard(),
+                    _ => break Err(Exit::Overtaken),
+                }
+            }
+            result => break result,
+        }
+    };
+    finish_all(result, io)
+}
+
+/// Whether a command changes nothing, so that it may be run again. Those with an interval begin
+/// their steps again by themselves.
+fn only_reads(args: &[String]) -> bool {
+    let Some((tool, [verb, rest @ ..])) = args.split_first() else { return false };
+    let reading: &[&str] = match tool.as_str() {
+        "zpool" => &["list", "get", "status", "history"],
+        "zfs" => {
+            &["list", "get", "diff", "holds", "userspace", "groupspace", "projectspace", "mount"]
+        }
+        _ => &[],
+    };
+    // Without arguments it lists.
+    reading.contains(&verb.as_str()) && (verb != "mount" || rest.is_empty())
+}
+
+fn once(session: &Session, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    match args {
         [tool, rest @ ..] if tool == "zpool" => in_session(Tool::Zpool, session, rest, io),
         [tool, rest @ ..] if tool == "zfs" => in_session(Tool::Zfs, session, rest, io),
         [tool, rest @ ..] if tool == "mount.zfs" => zfs::mount_for(session, rest),
         [tool, rest @ ..] if tool == "tunable" => tunable::run(Some(session), rest, io),
         _ => Err(Exit::usage("not a command that runs in a session")),
-    };
-    finish_all(result, io)
+    }
 }
 
 fn in_session(tool: Tool, session: &Session, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -137,6 +170,10 @@ fn finish(result: CommandResult, io: &mut Io<'_>) -> i32 {
         Ok(()) => 0,
         Err(Exit::Status(status)) => status,
         Err(Exit::Pipe) => 141,
+        Err(exit @ Exit::Overtaken) => {
+            let _ = err!(io, "{}", exit.message());
+            1
+        }
         Err(Exit::Failed(message) | Exit::NotMounted(message)) => {
             let _ = err!(io, "{message}");
             1
@@ -195,5 +232,31 @@ fn own_verb(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
             if verb.is_empty() { Err(Exit::Status(2)) } else { Ok(()) }
         }
         _ => verbs::run(verb, args, io),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::only_reads;
+
+    #[test]
+    fn nothing_that_changes_a_pool_is_run_twice() {
+        let is_reading =
+            |line: &str| only_reads(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for line in ["zfs list -t all", "zpool status -v t", "zfs diff t@a", "zfs mount"] {
+            assert!(is_reading(line), "{line}");
+        }
+        for line in [
+            "zfs destroy -r t",
+            "zfs mount t/a",
+            "zpool wait t",
+            "zpool events -c",
+            "zfs",
+            "zpool create list",
+            "mount.zfs list",
+            "tunable list",
+        ] {
+            assert!(!is_reading(line), "{line}");
+        }
     }
 }

@@ -9,7 +9,6 @@
 //! [`Exit`] on.
 
 use std::io::Read as _;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,12 +20,15 @@ use cenote_pool::import::{self, Candidate, FindError, Scan};
 use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, ScanOptions};
 use cenote_rt::{Error, Kind};
 
-use crate::host::Session;
-use crate::io::{CommandResult, Exit};
+use crate::host::{CallerStreams, Session};
+use crate::io::{CommandResult, Exit, Io};
+use crate::key_input::{self, KEY_MAX};
 use crate::{argument, environment};
 
-/// Longest key that is read.
-pub(crate) const KEY_MAX: u64 = 4096;
+/// How often a command that only reads begins, if the states that it reads are given up.
+pub(crate) const READ_ATTEMPTS: usize = 5;
+/// Between two looks whether the caller still waits.
+const GONE_INTERVAL: Duration = Duration::from_millis(100);
 /// Where devices are looked for when no directory is named.
 const DEFAULT_DIRECTORY: &str = "/dev";
 
@@ -132,12 +134,52 @@ impl Source {
         self.session.as_ref().is_none_or(|session| session.caller.is_trusted())
     }
 
-    /// What whoever gives the command sends.
-    pub(crate) fn input(&self) -> Input {
-        match self.session.as_ref().and_then(|session| session.caller.input()) {
-            Some(lent) => Input::Lent(lent),
-            None => Input::Own(std::io::stdin()),
+    /// The standard streams of the caller, if another process gave the command.
+    fn streams(&self) -> Option<&Arc<dyn CallerStreams>> {
+        self.session.as_ref()?.caller.streams()
+    }
+
+    /// Has the caller enter a key. Returns it, and whether it was typed at a terminal.
+    pub(crate) fn ask_key(
+        &self,
+        prompt: &str,
+        is_raw: bool,
+        io: &mut Io<'_>,
+    ) -> std::io::Result<(Vec<u8>, bool)> {
+        match self.streams() {
+            Some(streams) => streams.ask_key(prompt, is_raw),
+            None => key_input::read_key(prompt, is_raw, io.out),
         }
+    }
+
+    /// Shows the caller what was written so far. No view of a pool may be held: see [`Self::step`].
+    pub(crate) fn deliver(&self, io: &mut Io<'_>) -> CommandResult {
+        io.out.flush()?;
+        match self.streams() {
+            Some(streams) => Ok(streams.deliver()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs one step of a command that goes on, and then shows the caller what it wrote. The step
+    /// must drop every view of a pool that it takes before it returns: delivering may take as long
+    /// as the caller does not read (DESIGN 4b, rule 1). It begins again, and what it wrote is dropped,
+    /// when the state that it read was given up; so it must only read.
+    pub(crate) async fn step<T>(
+        &self,
+        io: &mut Io<'_>,
+        mut step: impl AsyncFnMut(&mut Io<'_>) -> Result<T, Exit>,
+    ) -> Result<T, Exit> {
+        let mut left = READ_ATTEMPTS;
+        let value = loop {
+            left -= 1;
+            match (step(io).await, self.streams()) {
+                (Err(Exit::Overtaken), Some(streams)) if left > 0 => streams.discard(),
+                (done, _) => break done?,
+            }
+        };
+        self.deliver(io)?;
+        Ok(value)
     }
 
     /// The user who gives the command.
@@ -153,13 +195,22 @@ impl Source {
         Creator(u64::from(self.uid()))
     }
 
-    /// Waits so long; false if nobody is there any more who would see what comes then.
+    /// Waits for this time. Returns false as soon as the caller has stopped waiting.
     pub(crate) async fn sleep(&self, time: Duration) -> bool {
-        if let Some(session) = &self.session {
-            return session.caller.gone().sleep(time).await;
+        let Some(streams) = self.streams() else {
+            cenote_rt::sleep(time).await;
+            return true;
+        };
+        let mut left = time;
+        while !streams.is_gone() {
+            let next = left.min(GONE_INTERVAL);
+            cenote_rt::sleep(next).await;
+            left -= next;
+            if left.is_zero() {
+                return !streams.is_gone();
+            }
         }
-        cenote_rt::sleep(time).await;
-        true
+        false
     }
 
     /// Does `work` while those of the file systems that are mounted are not: if one cannot be
@@ -289,23 +340,6 @@ impl Source {
     }
 }
 
-/// Standard input of whoever gives a command.
-pub(crate) enum Input {
-    /// This process's.
-    Own(std::io::Stdin),
-    /// That of another process.
-    Lent(Arc<OwnedFd>),
-}
-
-impl AsFd for Input {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Own(stdin) => stdin.as_fd(),
-            Self::Lent(lent) => lent.as_fd(),
-        }
-    }
-}
-
 /// A dataset of an open pool, or OpenZFS's words for why there is none.
 pub async fn dataset_of(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
     pool.dataset(name).await.map_err(|error| match error.cause::<BadName>() {
@@ -313,7 +347,7 @@ pub async fn dataset_of(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
         None if error.cause::<DslError>().is_some() && error.kind() == Kind::NotFound => {
             no_dataset(name)
         }
-        None => Exit::failed(format!("cannot open '{name}': {error}")),
+        None => Exit::of(&error, format!("cannot open '{name}': {error}")),
     })
 }
 
@@ -323,7 +357,7 @@ pub fn contents_failure(name: &str, error: &Error) -> Exit {
         Kind::KeyUnavailable => {
             Exit::failed(format!("cannot open '{name}': encryption key not loaded"))
         }
-        _ => Exit::failed(format!("cannot open '{name}': {error}")),
+        _ => Exit::of(error, format!("cannot open '{name}': {error}")),
     }
 }
 

@@ -367,6 +367,8 @@ tunables! {
         "largest physical sector, log2, that raises the ashift of a new vdev";
     MAX_MISSING_TVDS = "zfs_max_missing_tvds", 0, (0, 1 << 16),
         "missing top-level vdevs with which a pool may still be opened";
+    CLIENT_TIMEOUT = "cenote_client_timeout", 30, (1, 3600),
+        "seconds that another user's client may take to read the output of a command";
     KSTAT_INTERVAL = "cenote_kstat_interval", 10, (1, 3600),
         "seconds after which the daemon writes its kstat files anew";
     USER_INDIRECT_IS_SPECIAL = "zfs_user_indirect_is_special", 1, (0, 1),

@@ -4,22 +4,19 @@
 //! who is asked on a terminal and read from otherwise. Encrypted datasets are read only here, so
 //! their pools are imported with `readonly=on`.
 
-use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use cenote_codec::crypto;
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, KeyError, Pool};
 use cenote_rt::Error;
-use rustix::termios::{LocalModes, OptionalActions, isatty, tcgetattr, tcsetattr};
 
 use super::change::below;
 use super::permits;
 use super::refuse::existing;
 use crate::getopt;
 use crate::io::{CommandResult, Exit, Io, words};
-use crate::source::{KEY_MAX, Source, key_failure, read_key_file};
+use crate::source::{Source, key_failure, read_key_file};
 use crate::zpool::block_on;
 use crate::{err, out};
 
@@ -166,9 +163,8 @@ pub(super) async fn load(
             (read?, false)
         } else {
             let is_raw = format == crypto::KeyFormat::Raw;
-            let input = source.input();
             let prompt = format!("Enter {} for '{name}':", asked(format));
-            typed(input.as_fd(), &prompt, is_raw, io).map_err(|error| failed(error.to_string()))?
+            source.ask_key(&prompt, is_raw, io).map_err(|error| failed(error.to_string()))?
         };
         let done = if is_trial {
             try_key(&key, &material).await
@@ -200,47 +196,6 @@ fn asked(format: crypto::KeyFormat) -> &'static str {
         crypto::KeyFormat::Hex => "hex key",
         crypto::KeyFormat::Passphrase => "passphrase",
     }
-}
-
-/// What whoever gives the command types or sends, and whether he is at a terminal.
-fn typed(
-    input: BorrowedFd<'_>,
-    prompt: &str,
-    is_raw: bool,
-    io: &mut Io<'_>,
-) -> std::io::Result<(Vec<u8>, bool)> {
-    let mut reader = std::fs::File::from(input.try_clone_to_owned()?);
-    let mut material = Vec::new();
-    if !isatty(input) {
-        if is_raw {
-            reader.take(KEY_MAX).read_to_end(&mut material)?;
-            return Ok((material, false));
-        }
-        read_line(&mut reader, &mut material)?;
-        return Ok((material, false));
-    }
-    if is_raw {
-        return Err(std::io::Error::other("Cannot enter raw keys on the terminal"));
-    }
-    write!(io.out, "{prompt}")?;
-    io.out.flush()?;
-    let before = tcgetattr(input)?;
-    let mut quiet = before.clone();
-    quiet.local_modes.remove(LocalModes::ECHO);
-    tcsetattr(input, OptionalActions::Flush, &quiet)?;
-    let read = read_line(&mut reader, &mut material);
-    tcsetattr(input, OptionalActions::Flush, &before)?;
-    writeln!(io.out)?;
-    read.map(|()| (material, true))
-}
-
-/// A line, and nothing of what comes behind it.
-fn read_line(reader: &mut impl Read, line: &mut Vec<u8>) -> std::io::Result<()> {
-    let mut byte = [0];
-    while (line.len() as u64) < KEY_MAX && reader.read(&mut byte)? == 1 && byte != *b"\n" {
-        line.push(byte[0]);
-    }
-    Ok(())
 }
 
 /// Forgets the key of a dataset, which must not be mounted.

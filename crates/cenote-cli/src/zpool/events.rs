@@ -56,7 +56,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     block_on(async {
         loop {
             shown.show(session, &parsed, io)?;
-            io.out.flush()?;
+            source.deliver(io)?;
             if !parsed.has('f') || !source.sleep(STEP).await {
                 return Ok(());
             }

@@ -45,57 +45,87 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let mut operands = parsed.operands.clone();
     let repeat = Repeat::take(&mut operands)?;
     block_on(async {
-        let mut held = pools(source, &[], no_such_pool, io).await?;
-        let asked = asked(&held.open, &operands, source)?;
-        let mut look = Look {
-            groups,
-            is_scripted: parsed.has('H'),
-            is_literal: parsed.has('p'),
-            of: if matches!(asked, Asked::Vdevs(_)) { "vdev" } else { "pool" },
-            name_width: 0,
-        };
-        let is_verbose = parsed.has('v') || matches!(asked, Asked::Vdevs(_));
-        let (mut round, mut shown, mut earlier) = (0, 0, Earlier::default());
+        let (mut kept, mut asked, mut earlier) = (None, None, Earlier::default());
+        let mut rounds = Rounds::default();
         loop {
-            held.keep(&asked);
-            let is_skipped = parsed.has('y') && round == 0;
-            if held.open.is_empty() {
-                err!(io, "no pools available")?;
-            }
-            let lines = reports(&held.open, &parsed, &asked, &mut earlier).await?;
-            look.name_width = name_width(lines.iter());
-            if !held.open.is_empty() {
-                timestamp(&parsed, io)?;
-            }
-            let is_first = round == 0 && !is_skipped;
-            let has_header = (is_first || is_skipped != is_verbose)
-                && look.histogram().is_none()
-                && !look.is_scripted;
-            if has_header && !held.open.is_empty() {
-                write!(io.out, "{}", look.header())?;
-            }
-            round += 1;
-            if !is_skipped {
-                for line in &lines {
-                    write!(io.out, "{}", look.line(line))?;
-                }
-                shown += 1;
-            }
-            io.out.flush()?;
-            let told = held.finish();
-            if source.session.is_some() {
-                // Nobody who waits keeps a pool from using its space again.
-                held.open.clear();
-            }
-            let goes_on = is_skipped && repeat.interval.is_none();
-            if !(goes_on || repeat.next(shown, source).await) {
+            let (told, goes_on) = source
+                .step(io, async |io| {
+                    let mut held = match kept.take() {
+                        Some(held) => held,
+                        None => pools(source, &[], no_such_pool, io).await?,
+                    };
+                    let asked = match &mut asked {
+                        Some(known) => &*known,
+                        unknown => unknown.insert(question(&held.open, &operands, source)?),
+                    };
+                    held.keep(asked);
+                    // Taken over only at the end: the step may have to begin again.
+                    let mut now = earlier.clone();
+                    let lines = reports(&held.open, &parsed, asked, &mut now).await?;
+                    let done = print(&held, &lines, (&parsed, &groups, asked), rounds, io)?;
+                    let told = held.finish();
+                    (earlier, rounds) = (now, done);
+                    // What is open in this process alone stays open, and its counters with it.
+                    kept = source.session.is_none().then_some(held);
+                    Ok((told, rounds.is_skipped && repeat.interval.is_none()))
+                })
+                .await?;
+            if !(goes_on || repeat.next(rounds.shown, source).await) {
                 return told;
-            }
-            if source.session.is_some() {
-                held = pools(source, &[], no_such_pool, io).await?;
             }
         }
     })
+}
+
+/// How many reports there were.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rounds {
+    /// Reports that were made.
+    made: u64,
+    /// Reports that were shown.
+    shown: u64,
+    /// The last one was not shown.
+    is_skipped: bool,
+}
+
+/// Prints one report, and returns how many there were with it.
+fn print(
+    held: &Pools,
+    lines: &[Line],
+    (parsed, groups, asked): (&Parsed, &[Group], &Asked),
+    mut rounds: Rounds,
+    io: &mut Io<'_>,
+) -> Result<Rounds, Exit> {
+    let is_of_vdevs = matches!(asked, Asked::Vdevs(_));
+    let look = Look {
+        groups: groups.to_vec(),
+        is_scripted: parsed.has('H'),
+        is_literal: parsed.has('p'),
+        of: if is_of_vdevs { "vdev" } else { "pool" },
+        name_width: name_width(lines.iter()),
+    };
+    let is_verbose = parsed.has('v') || is_of_vdevs;
+    rounds.is_skipped = parsed.has('y') && rounds.made == 0;
+    if held.open.is_empty() {
+        err!(io, "no pools available")?;
+    } else {
+        timestamp(parsed, io)?;
+    }
+    let is_first = rounds.made == 0 && !rounds.is_skipped;
+    let has_header = (is_first || rounds.is_skipped != is_verbose)
+        && look.histogram().is_none()
+        && !look.is_scripted;
+    if has_header && !held.open.is_empty() {
+        write!(io.out, "{}", look.header())?;
+    }
+    rounds.made += 1;
+    if !rounds.is_skipped {
+        for line in lines {
+            write!(io.out, "{}", look.line(line))?;
+        }
+        rounds.shown += 1;
+    }
+    Ok(rounds)
 }
 
 impl Pools {
@@ -134,7 +164,7 @@ fn groups(parsed: &Parsed) -> Result<Vec<Group>, Exit> {
 }
 
 /// What the operands mean: pools, vdevs of a pool, or vdevs of any.
-fn asked(pools: &[Arc<Pool>], operands: &[String], source: &Source) -> Result<Asked, Exit> {
+fn question(pools: &[Arc<Pool>], operands: &[String], source: &Source) -> Result<Asked, Exit> {
     let pool = |word: &String| {
         let mut all = pools.iter();
         all.find(|pool| pool.name() == word || pool.guid().to_string() == *word)

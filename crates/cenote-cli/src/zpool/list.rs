@@ -35,28 +35,31 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     block_on(async {
         let mut round = 0;
         loop {
-            let pools = pools(source, &operands, no_such_pool, io).await?;
-            if pools.open.is_empty() && operands.is_empty() && !pools.is_incomplete {
-                out!(io, "no pools available")?;
-                return Ok(());
-            }
-            timestamp(&parsed, io)?;
-            if form.is_wanted {
-                print_json(&pools.open, &columns, form, is_literal, parsed.has('v'), io).await?;
-            } else {
-                let options = Options {
-                    names: Names::of(&parsed),
-                    is_scripted: parsed.has('H'),
-                    is_literal,
-                    has_vdevs: parsed.has('v'),
-                };
-                write!(io.out, "{}", table(&pools.open, &columns, &options).await?)?;
-            }
-            io.out.flush()?;
+            let told = source
+                .step(io, async |io| {
+                    let pools = pools(source, &operands, no_such_pool, io).await?;
+                    if pools.open.is_empty() && operands.is_empty() && !pools.is_incomplete {
+                        out!(io, "no pools available")?;
+                        return Ok(None);
+                    }
+                    timestamp(&parsed, io)?;
+                    let (open, has_vdevs) = (&pools.open, parsed.has('v'));
+                    if form.is_wanted {
+                        print_json(open, &columns, form, is_literal, has_vdevs, io).await?;
+                    } else {
+                        let options = Options {
+                            names: Names::of(&parsed),
+                            is_scripted: parsed.has('H'),
+                            is_literal,
+                            has_vdevs,
+                        };
+                        write!(io.out, "{}", table(open, &columns, &options).await?)?;
+                    }
+                    Ok(Some(pools.finish()))
+                })
+                .await?;
+            let Some(told) = told else { return Ok(()) };
             round += 1;
-            let told = pools.finish();
-            // Nobody who waits keeps a pool from using its space again.
-            drop(pools);
             if !repeat.next(round, source).await {
                 return told;
             }

@@ -53,22 +53,24 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     block_on(async {
         let mut round = 0;
         loop {
-            timestamp(&parsed, io)?;
-            let pools = pools(source, &operands, no_such_pool, io).await?;
-            if pools.open.is_empty() && operands.is_empty() && !pools.is_incomplete {
-                err!(io, "no pools available")?;
-                return Ok(());
-            }
-            if form.is_wanted {
-                print_json(source, &pools.open, &parsed, form, io).await?;
-            } else {
-                print(source, &pools.open, &parsed, operands.is_empty(), io).await?;
-            }
-            io.out.flush()?;
+            let told = source
+                .step(io, async |io| {
+                    timestamp(&parsed, io)?;
+                    let pools = pools(source, &operands, no_such_pool, io).await?;
+                    if pools.open.is_empty() && operands.is_empty() && !pools.is_incomplete {
+                        err!(io, "no pools available")?;
+                        return Ok(None);
+                    }
+                    if form.is_wanted {
+                        print_json(source, &pools.open, &parsed, form, io).await?;
+                    } else {
+                        print(source, &pools.open, &parsed, operands.is_empty(), io).await?;
+                    }
+                    Ok(Some(pools.finish()))
+                })
+                .await?;
+            let Some(told) = told else { return Ok(()) };
             round += 1;
-            let told = pools.finish();
-            // Nobody who waits keeps a pool from using its space again.
-            drop(pools);
             if !repeat.next(round, source).await {
                 return told;
             }

@@ -74,7 +74,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                     if is_literal { left[at].to_string() } else { nicenum::bytes(left[at]) }
                 };
                 row(&wanted, number, parsed.has('H'), io)?;
-                io.out.flush()?;
+                source.deliver(io)?;
                 shown = Some(now);
             }
             if left.iter().all(|bytes| *bytes == 0) {

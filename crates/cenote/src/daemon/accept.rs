@@ -1,73 +1,323 @@
-//! Who comes to a socket is served in a thread of its own.
+//! Admits clients of a socket: a thread each, and shares for each user.
+//!
+//! ```text
+//!   accept ──> which uid? ──> a slot of its share ──> a thread ──> work
+//!                    │                `─ no thread to be had: a spare one, for trusted users
+//!                    `─ no slot left: refused, in a thread of its own while there are few of these
+//! ```
+//!
+//! The accepting thread only accepts: it never reads from a client or writes to one that could make
+//! it wait. Invariants (DESIGN 4b, rule 5):
+//! - SHARE-1: users other than root and the daemon's own cannot take a trusted user's slot, and one
+//!   of them cannot take all slots of the others.
+//! - SHARE-2: a trusted user is admitted when the process is out of descriptors or threads: some of
+//!   both are kept for that.
+//! - SHARE-3: closing a connection may block (it may hold a passed socket that lingers), so a
+//!   connection is closed by its own thread as long as one can be had.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::log;
 
-/// How long nobody is let in when letting in failed, as it does when descriptors run out.
+/// Pause after a failed `accept`, for example when file descriptors run out.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// What a main thread has: commands are written for that.
+/// Stack of a command's thread: that of a main thread, which commands are written for.
 const STACK: usize = 8 << 20;
+/// Threads that only refuse clients.
+const REFUSING_MAX: usize = 16;
+/// Threads kept for trusted clients for when no further thread can be started.
+const SPARE_THREADS: usize = 2;
+/// Descriptors kept for trusted clients for when the process runs out of them.
+const SPARE_DESCRIPTORS: usize = 8;
 
-/// Serves who comes, so many at a time and in threads of this name, for as long as the process
-/// lives. Whoever is one too many finds the connection closed.
-pub(super) fn serve<S: Send + 'static>(
+/// How many clients are served at a time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shares {
+    /// Clients of root and the daemon's own user.
+    pub(super) trusted: usize,
+    /// Clients of all other users together.
+    pub(super) others: usize,
+    /// Clients of each of them.
+    pub(super) each: usize,
+}
+
+/// A socket and what is done with its clients.
+pub(super) trait Service: Send + Sync + 'static {
+    /// A connection.
+    type Stream: Send + 'static;
+
+    /// Waits for a client, and returns it with its uid.
+    fn accept(&self) -> std::io::Result<(Self::Stream, u32)>;
+
+    /// Serves a client.
+    fn serve(&self, stream: Self::Stream);
+
+    /// Tells a client that it is not served now. Must not wait for the client.
+    fn refuse(&self, stream: Self::Stream);
+}
+
+/// Whether this user may do everything: root, and the user whose daemon this is.
+pub(super) fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+/// Serves clients in threads of this name for as long as the process lives.
+pub(super) fn serve(
     name: &'static str,
-    most: usize,
-    accept: impl Fn() -> std::io::Result<S> + Send + 'static,
-    work: impl Fn(S) + Send + Sync + 'static,
+    shares: Shares,
+    service: Arc<impl Service>,
 ) -> std::io::Result<()> {
-    // Shared by those who are served, and so counts them.
-    let work = Arc::new(work);
+    let desk = Arc::new(Desk { shares, taken: Mutex::default() });
+    let spares = spare_threads(name)?;
     spawn(name, move || {
+        let mut descriptors = SpareDescriptors::default();
         loop {
-            let Ok(stream) = accept() else {
-                #[expect(clippy::disallowed_methods, reason = "a thread outside of the runtime")]
-                std::thread::sleep(PAUSE);
-                continue;
-            };
-            if Arc::strong_count(&work) > most {
-                continue;
-            }
-            let work = Arc::clone(&work);
-            if let Err(error) = spawn(name, move || work(stream)) {
-                log::warn("not served", &[("what", &name), ("cause", &error)]);
+            descriptors.refill();
+            match service.accept() {
+                Ok((stream, uid)) => admit(name, &desk, &spares, &service, stream, uid),
+                Err(error) => {
+                    if descriptors.release() {
+                        take_one_trusted(name, &desk, &spares, &service);
+                    } else {
+                        log::warn("no client accepted", &[("what", &name), ("cause", &error)]);
+                        pause();
+                    }
+                }
             }
         }
     })
+}
+
+/// Accepts the next client with descriptors that were just released: only a trusted one is served.
+fn take_one_trusted<S: Service>(
+    name: &'static str,
+    desk: &Arc<Desk>,
+    spares: &SyncSender<Job>,
+    service: &Arc<S>,
+) {
+    match service.accept() {
+        Ok((stream, uid)) if is_trusted(uid) => admit(name, desk, spares, service, stream, uid),
+        Ok((stream, _)) => service.refuse(stream),
+        Err(error) => log::warn("no client accepted", &[("what", &name), ("cause", &error)]),
+    }
+    // Descriptors come back only when others are closed.
+    pause();
+}
+
+#[expect(clippy::disallowed_methods, reason = "a thread outside of the runtime")]
+fn pause() {
+    std::thread::sleep(PAUSE);
+}
+
+fn admit<S: Service>(
+    name: &'static str,
+    desk: &Arc<Desk>,
+    spares: &SyncSender<Job>,
+    service: &Arc<S>,
+    stream: S::Stream,
+    uid: u32,
+) {
+    let Some(slot) = desk.enter(uid) else {
+        if let Some(slot) = desk.enter_refusal() {
+            let service = Arc::clone(service);
+            // A failure to start the thread has dropped the connection, which refuses it as well.
+            let _ = spawn(name, move || {
+                service.refuse(stream);
+                drop(slot);
+            });
+        }
+        return;
+    };
+    // Handed over through a cell: a thread that cannot be started must not take the client with it.
+    let cell = Arc::new(Mutex::new(Some((stream, slot))));
+    let (taken, served) = (Arc::clone(&cell), Arc::clone(service));
+    let job = move || {
+        let client = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((stream, slot)) = client {
+            served.serve(stream);
+            drop(slot);
+        }
+    };
+    if let Err(error) = spawn(name, job.clone()) {
+        let is_served = is_trusted(uid) && spares.try_send(Box::new(job)).is_ok();
+        if !is_served {
+            log::warn("client not served", &[("what", &name), ("uid", &uid), ("cause", &error)]);
+        }
+    }
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(work).map(drop)
 }
 
+/// What a spare thread does.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Starts the spare threads. A job is taken only by one that is idle.
+fn spare_threads(name: &str) -> std::io::Result<SyncSender<Job>> {
+    let (sender, jobs) = sync_channel::<Job>(0);
+    let jobs: Arc<Mutex<Receiver<Job>>> = Arc::new(Mutex::new(jobs));
+    for _ in 0..SPARE_THREADS {
+        let jobs = Arc::clone(&jobs);
+        spawn(name, move || {
+            loop {
+                // LOCK: held while this thread waits for a job, and let go of before it does it.
+                let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let Ok(job) = job else { return };
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            }
+        })?;
+    }
+    Ok(sender)
+}
+
+/// Descriptors that are kept open for nothing, so that some can be had in need.
+#[derive(Debug, Default)]
+struct SpareDescriptors(Vec<File>);
+
+impl SpareDescriptors {
+    fn refill(&mut self) {
+        while self.0.len() < SPARE_DESCRIPTORS {
+            let Ok(file) = File::open("/dev/null") else { return };
+            self.0.push(file);
+        }
+    }
+
+    /// Whether there were any to release.
+    fn release(&mut self) -> bool {
+        let were_there = !self.0.is_empty();
+        self.0.clear();
+        were_there
+    }
+}
+
+/// Hands out slots.
+#[derive(Debug)]
+struct Desk {
+    shares: Shares,
+    /// Held for a look.
+    taken: Mutex<Taken>,
+}
+
+/// The slots that are taken.
+#[derive(Debug, Default)]
+struct Taken {
+    trusted: usize,
+    /// By uid.
+    others: BTreeMap<u32, usize>,
+    refusing: usize,
+}
+
+impl Desk {
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a slot for a client of this user; none if the user's share is used up.
+    fn enter(self: &Arc<Self>, uid: u32) -> Option<Slot> {
+        let mut taken = self.taken();
+        let kind = if is_trusted(uid) {
+            if taken.trusted >= self.shares.trusted {
+                return None;
+            }
+            taken.trusted += 1;
+            Kind::Trusted
+        } else {
+            let all: usize = taken.others.values().sum();
+            let own = taken.others.entry(uid).or_default();
+            if *own >= self.shares.each || all >= self.shares.others {
+                return None;
+            }
+            *own += 1;
+            Kind::Other(uid)
+        };
+        Some(Slot { desk: Arc::clone(self), kind })
+    }
+
+    /// Takes one of the few slots for refusing a client.
+    fn enter_refusal(self: &Arc<Self>) -> Option<Slot> {
+        let mut taken = self.taken();
+        if taken.refusing >= REFUSING_MAX {
+            return None;
+        }
+        taken.refusing += 1;
+        Some(Slot { desk: Arc::clone(self), kind: Kind::Refusal })
+    }
+}
+
+/// What a slot is for.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Trusted,
+    Other(u32),
+    Refusal,
+}
+
+/// A slot, until it is dropped.
+#[derive(Debug)]
+struct Slot {
+    desk: Arc<Desk>,
+    kind: Kind,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut taken = self.desk.taken();
+        match self.kind {
+            Kind::Trusted => taken.trusted -= 1,
+            Kind::Refusal => taken.refusing -= 1,
+            Kind::Other(uid) => {
+                if let Some(count) = taken.others.get_mut(&uid) {
+                    *count -= 1;
+                    if *count == 0 {
+                        taken.others.remove(&uid);
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::{Receiver, RecvError, Sender, channel};
 
-    /// Comes to the socket: what hears of being served, and what ends it when dropped.
-    fn come(door: &Sender<(Sender<()>, Receiver<()>)>) -> (Receiver<()>, Sender<()>) {
-        let ((served, hears), (ends, end)) = (channel(), channel());
-        door.send((served, end)).unwrap();
-        (hears, ends)
+    #[test]
+    fn nobody_takes_the_slots_of_others() {
+        let shares = Shares { trusted: 2, others: 3, each: 2 };
+        let desk = Arc::new(Desk { shares, taken: Mutex::default() });
+        let one: Vec<_> = (0..3).map(|_| desk.enter(70_001)).collect();
+        assert_eq!(one.iter().flatten().count(), 2);
+        let other: Vec<_> = (0..3).map(|_| desk.enter(70_002)).collect();
+        assert_eq!(other.iter().flatten().count(), 1);
+        let root: Vec<_> = (0..3).map(|_| desk.enter(0)).collect();
+        assert_eq!(root.iter().flatten().count(), 2);
+        drop(one);
+        assert!(desk.enter(70_003).is_some());
+        drop((other, root));
+        let taken = desk.taken();
+        assert_eq!((taken.trusted, taken.others.len()), (0, 0));
     }
 
     #[test]
-    fn one_too_many_finds_it_closed_until_another_is_served() {
-        let (door, comes) = channel();
-        let accept = move || comes.recv().map_err(std::io::Error::other);
-        let work = |(served, end): (Sender<()>, Receiver<()>)| {
-            served.send(()).unwrap();
-            assert_eq!(end.recv(), Err(RecvError));
-        };
-        serve("test", 2, accept, work).unwrap();
-        let (first, second) = (come(&door), come(&door));
-        assert_eq!((first.0.recv(), second.0.recv()), (Ok(()), Ok(())));
-        assert_eq!(come(&door).0.recv(), Err(RecvError));
-        drop(first);
-        while come(&door).0.recv().is_err() {}
+    fn spare_threads_outlive_a_job_that_panics() {
+        let jobs = spare_threads("test").unwrap();
+        let (done, hears) = std::sync::mpsc::channel();
+        for round in 0..4 {
+            let done = done.clone();
+            let mut job: Job = Box::new(move || {
+                done.send(round).unwrap();
+                assert!(round % 2 == 0, "as the test wants it");
+            });
+            while let Err(std::sync::mpsc::TrySendError::Full(back)) = jobs.try_send(job) {
+                job = back;
+                std::thread::yield_now();
+            }
+            assert_eq!(hears.recv(), Ok(round));
+        }
     }
 }

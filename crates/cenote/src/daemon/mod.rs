@@ -1,8 +1,8 @@
 //! The daemon: it has the pools, and runs the commands that ask for them.
 //!
 //! ```text
-//!   cenote zfs list ──socket: arguments, folder, descriptors──> daemon ──> cenote_cli::run_for
-//!                   <──────────────────── status ─────────────
+//!   cenote zfs list ──socket: arguments, folder──> daemon ──> cenote_cli::run_for
+//!                   <────── output, status ───────
 //! ```
 //!
 //! `zpool` and `zfs` without `--embedded` go to it, and start it where it does not run. It
@@ -18,15 +18,19 @@ mod mounts;
 mod place;
 mod pools;
 mod server;
+mod spool;
+mod streams;
 mod wanted;
 mod watch;
 mod wire;
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_cli::environment;
 use cenote_rt::{JoinHandle, Runtime};
@@ -36,6 +40,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 
 use place::Place;
 use pools::Pools;
+use server::Commands;
 use wire::Request;
 
 const USAGE: &str = "\
@@ -52,6 +57,11 @@ CENOTE_LOG (error, warn, info, debug, off) says what it logs.
 
 /// What a command says to the daemon that it starts.
 const DETACHED: &str = "--detached";
+
+/// How long a daemon that a command starts waits for the end of the one before.
+const LOCK_PATIENCE: Duration = Duration::from_secs(50);
+/// Between two looks.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What `mount -t zfs` runs, a link to this program.
 const MOUNT_HELPER: &str = "mount.zfs";
@@ -71,10 +81,11 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
     let verb = words.get(1).map(|verb| verb.to_string_lossy().into_owned());
     match (&*tool, verb.as_deref()) {
         ("daemon", verb) => {
-            if words.get(2).is_some_and(|word| *word == *DETACHED) {
+            let is_detached = words.get(2).is_some_and(|word| *word == *DETACHED);
+            if is_detached {
                 detach();
             }
-            Some(daemon(verb))
+            Some(daemon(verb, is_detached))
         }
         ("zpool" | "zfs", Some(verb)) if is_for_daemon(verb) => Some(pass(&tool, words)),
         (MOUNT_HELPER, _) => Some(pass(&tool, words)),
@@ -92,11 +103,10 @@ fn is_for_daemon(verb: &str) -> bool {
 fn pass(tool: &str, words: &[std::ffi::OsString]) -> ExitCode {
     let passed = || {
         let place = Place::of_environment().ok_or_else(no_place)?;
-        let mut stream = client::connect_or_start(&place)?;
         let mut args = vec![tool.into()];
         args.extend_from_slice(words.get(1..).unwrap_or_default());
         let (environment, folder) = (environment::own(), std::env::current_dir()?);
-        client::run(&mut stream, &Request { environment, folder, args })
+        client::run_or_start(&place, &Request { environment, folder, args })
     };
     match passed() {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
@@ -111,22 +121,23 @@ fn no_place() -> std::io::Error {
     std::io::Error::other("neither CENOTE_STATE_DIR nor HOME says where it keeps its state")
 }
 
-fn daemon(verb: Option<&str>) -> ExitCode {
+fn daemon(verb: Option<&str>, is_detached: bool) -> ExitCode {
     let Some(place) = Place::of_environment() else {
         eprintln!("{}", no_place());
         return ExitCode::FAILURE;
     };
     let done = match verb {
-        Some("start") => client::connect_or_start(&place).map(drop),
+        // Answered by a daemon that runs: nothing less says that there is one.
+        Some("start") => client::run_or_start(&place, &Request::of_daemon("ping")).map(drop),
         Some("stop") => client::stop(&place),
-        Some("status") | None => {
-            let Some(mut stream) = client::connect(&place) else {
+        Some("status") | None => match client::run(&place, &Request::of_daemon("status")) {
+            Ok(None) => {
                 println!("not running");
                 return ExitCode::FAILURE;
-            };
-            client::run(&mut stream, &Request::of_daemon("status")).map(drop)
-        }
-        Some("run") => serve(&place),
+            }
+            done => done.map(drop),
+        },
+        Some("run") => serve(&place, is_detached),
         Some(_) => {
             eprint!("{USAGE}");
             return ExitCode::from(2);
@@ -156,17 +167,41 @@ fn detach() {
     let _ = rustix::process::setsid();
 }
 
+/// Takes the lock of the state folder; none if a daemon has it and answers, and this one was
+/// started only so that there is one. The predecessor may still be ending.
+///
+/// # Errors
+/// A daemon that has the lock and does not answer, or that was to be this process.
+#[expect(clippy::disallowed_methods, reason = "before there is a runtime")]
+fn take_lock(place: &Place, is_detached: bool) -> std::io::Result<Option<File>> {
+    // Readable for its user alone: whoever can open it can lock it, and keep every daemon out.
+    let mut options = File::options();
+    let lock = options.create(true).truncate(false).read(true).write(true).mode(0o600);
+    let mut lock = lock.open(place.lock())?;
+    lock.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    let end = cenote_rt::monotonic() + LOCK_PATIENCE;
+    // LOCK: held as long as the process lives, and let go of by the kernel when it is killed.
+    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if is_detached && matches!(client::run(place, &Request::of_daemon("ping")), Ok(Some(0))) {
+            return Ok(None);
+        }
+        if !is_detached || cenote_rt::monotonic() > end {
+            let text = "another daemon runs with this folder of state";
+            return Err(std::io::Error::other(text));
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    lock.set_len(0)?;
+    writeln!(lock, "{}", std::process::id())?;
+    Ok(Some(lock))
+}
+
 /// Is the daemon.
-fn serve(place: &Place) -> std::io::Result<()> {
+fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     let failed = |error: cenote_rt::Error| std::io::Error::other(error.to_string());
     place.make()?;
     place.become_own();
-    // LOCK: held as long as the process lives, and let go of by the kernel when it is killed.
-    let mut lock = File::options().create(true).truncate(false).write(true).open(place.lock())?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| std::io::Error::other("another daemon runs with this folder of state"))?;
-    lock.set_len(0)?;
-    writeln!(lock, "{}", std::process::id())?;
+    let Some(lock) = take_lock(place, is_detached)? else { return Ok(()) };
     // Others are told apart by who they are; volumes are for whoever may open the socket.
     let activated = activated();
     let is_activated = activated.is_some();
@@ -194,8 +229,10 @@ fn serve(place: &Place) -> std::io::Result<()> {
         let pools = Pools::open(&place).await;
         pools.show();
         let servers = exports::serve(pools.exports(), volumes.ok(), &place).await;
-        server::serve(listener, Runtime::here(), Arc::clone(&pools))?;
+        let state = place.state.clone();
+        let commands = Commands::serve(listener, Runtime::here(), Arc::clone(&pools), state)?;
         signals.next().await;
+        commands.end();
         // Nobody finds it any more; commands that run may end meanwhile. A socket that somebody
         // else listens on for us stays: the next command starts us again.
         if !is_activated {

@@ -1,132 +1,210 @@
 //! The daemon's socket: one thread for each command that runs.
 //!
 //! ```text
-//!   accept ──> who is it? ──> request and descriptors ──> command ──> status
-//!                                                          `─ the socket closes: whoever watches
-//!                                                             for a repeat ends
+//!   accept ──> share of the uid ──> request ──> accepted ──> command ──> its output ──> status
 //! ```
 //!
 //! Commands are synchronous functions over the engine's tasks, so each has a thread; the engine's
-//! own work goes on in the runtime and outlives them.
+//! own work goes on in the runtime and outlives them. What a command writes is kept until it holds
+//! nothing of a pool ([`super::streams`]).
 
 use std::fmt::Display;
-use std::fs::File;
-use std::io::{BufWriter, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::io::{ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote_cli::{Caller, Io, Session};
-use cenote_rt::Runtime;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt::socket_peercred,
-};
+use cenote_cli::{Caller, CallerStreams, Io, Session};
+use cenote_rt::{Runtime, monotonic, tunables};
+use rustix::net::{SendFlags, send, sockopt::socket_peercred};
 
-use super::accept;
+use super::accept::{self, Service, Shares, is_trusted};
 use super::log::{self, Level};
 use super::pools::Pools;
-use super::wire::{HEADER, Request};
+use super::spool::{Budget, Spool};
+use super::streams::{Streams, receive_all};
+use super::wire::{self, BadRequest, HEADER, Kind, Request};
 
 /// Commands at a time.
-const COMMANDS_MAX: usize = 256;
-/// How long a client may take to say what it wants.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Larger writes go out at once.
-const OUTPUT_BUFFER: usize = 64 << 10;
+const SHARES: Shares = Shares { trusted: 256, others: 128, each: 32 };
+/// How long a client may take to send its whole request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of requests that are received at a time.
+const REQUEST_PIECE: usize = 64 << 10;
+/// Bytes of requests that other users may be sending: each of them, and all.
+const REQUESTS_MAX: [u64; 2] = [8 << 20, 32 << 20];
+/// Bytes of output that other users may have waiting: each of them, and all.
+const OUTPUT_MAX: [u64; 2] = [128 << 20, 512 << 20];
 
-/// Takes commands until the process ends.
-pub(super) fn serve(
+/// The commands of one daemon.
+#[derive(Debug)]
+pub(super) struct Commands {
     listener: UnixListener,
     runtime: Runtime,
     pools: Arc<Pools>,
-) -> std::io::Result<()> {
-    accept::serve(
-        "command",
-        COMMANDS_MAX,
-        move || Ok(listener.accept()?.0),
-        move |stream| {
-            if let Err(error) = command(&stream, &runtime, &pools) {
-                log::warn("command not run", &[("cause", &error)]);
+    /// Where output is kept that is too large for memory.
+    folder: PathBuf,
+    requests: Arc<Budget>,
+    output: Arc<Budget>,
+    /// The daemon ends: requests are for the next one.
+    is_ending: AtomicBool,
+}
+
+impl Commands {
+    /// Takes commands until the process ends.
+    pub(super) fn serve(
+        listener: UnixListener,
+        runtime: Runtime,
+        pools: Arc<Pools>,
+        folder: PathBuf,
+    ) -> std::io::Result<Arc<Self>> {
+        let [requests, output] =
+            [REQUESTS_MAX, OUTPUT_MAX].map(|[each, all]| Budget::new(each, all));
+        let is_ending = AtomicBool::new(false);
+        let commands =
+            Arc::new(Self { listener, runtime, pools, folder, requests, output, is_ending });
+        accept::serve("command", SHARES, Arc::clone(&commands))?;
+        Ok(commands)
+    }
+
+    /// Has all further requests sent again by their clients, to the next daemon.
+    pub(super) fn end(&self) {
+        self.is_ending.store(true, Ordering::Release);
+    }
+
+    fn command(&self, stream: UnixStream) -> std::io::Result<()> {
+        let peer = socket_peercred(&stream)?;
+        let uid = peer.uid.as_raw();
+        let share = (!is_trusted(uid)).then(|| self.output.share(uid));
+        let spool = Spool::new(&self.folder, share);
+        let received = self.receive(&stream, uid);
+        let streams = Streams::new(stream, is_trusted(uid), spool);
+        let done = match received {
+            Ok(_) if self.is_ending.load(Ordering::Acquire) => streams.send(Kind::Ending, &[]),
+            Ok(request) => self.run(request, (uid, peer.gid.as_raw()), &streams),
+            Err(error) => {
+                let told = match error.kind() {
+                    ErrorKind::QuotaExceeded => streams.send(Kind::Busy, BUSY.as_bytes()),
+                    ErrorKind::UnexpectedEof => Ok(()),
+                    _ => streams.send(Kind::Refused, error.to_string().as_bytes()),
+                };
+                // A client that is gone needs no answer.
+                drop(told);
+                Err(error)
             }
-        },
-    )
+        };
+        streams.close();
+        done
+    }
+
+    /// Receives a request by a deadline for all of it.
+    fn receive(&self, stream: &UnixStream, uid: u32) -> std::io::Result<Request> {
+        let bad = |error: BadRequest| std::io::Error::other(error);
+        let patience = REQUEST_TIMEOUT.min(Duration::from_secs(tunables::CLIENT_TIMEOUT.get()));
+        let deadline = Some(monotonic() + patience);
+        let mut share = (!is_trusted(uid)).then(|| self.requests.share(uid));
+        let mut header = [0; HEADER];
+        receive_all(stream, &mut header, deadline)?;
+        let length = Request::length(header).map_err(bad)?;
+        // Memory comes with the bytes: a length alone takes none.
+        let mut body = Vec::new();
+        while body.len() < length {
+            let piece = REQUEST_PIECE.min(length - body.len());
+            if share.as_mut().is_some_and(|share| !share.grow(piece as u64)) {
+                return Err(ErrorKind::QuotaExceeded.into());
+            }
+            let start = body.len();
+            body.resize(start + piece, 0);
+            receive_all(stream, body.get_mut(start..).unwrap_or_default(), deadline)?;
+        }
+        Request::decode(&body).map_err(bad)
+    }
+
+    /// Runs a command, and sends its output and its status.
+    fn run(
+        &self,
+        request: Request,
+        (uid, gid): (u32, u32),
+        streams: &Arc<Streams>,
+    ) -> std::io::Result<()> {
+        // Invariant ONCE-1: before any part of it runs.
+        if streams.send(Kind::Accepted, &[]).is_err() {
+            return Ok(());
+        }
+        let caller = Caller::new(uid, gid, request.folder);
+        let caller = caller.with_environment(request.environment);
+        let caller = caller.with_streams(Arc::<Streams>::clone(streams));
+        let args: Vec<String> =
+            request.args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect();
+        let is_stop = args == ["daemon", "stop"] && caller.is_trusted();
+        let session = Session { host: Arc::<Pools>::clone(&self.pools), caller };
+        let mut err = streams.writer(Kind::Errors);
+        let status =
+            std::panic::catch_unwind(AssertUnwindSafe(|| self.carry_out(&session, &args, streams)));
+        let status = status.unwrap_or_else(|_| {
+            let _ = writeln!(err, "internal error: the command was given up");
+            1
+        });
+        let line = args.join(" ");
+        let fields: &[(&str, &dyn Display)] =
+            &[("uid", &uid), ("line", &line), ("status", &status)];
+        log::log(Level::Debug, "command", fields);
+        // Nothing of a pool is held any more: the client may take its time.
+        drop(session);
+        // A client that is gone needs no answer.
+        if streams.deliver().is_ok() {
+            let _ = streams.send(Kind::Status, &status.to_le_bytes());
+        }
+        if is_stop {
+            let own = rustix::process::getpid();
+            rustix::process::kill_process(own, rustix::process::Signal::TERM)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&self, session: &Session, args: &[String], streams: &Arc<Streams>) -> i32 {
+        let (mut out, mut err) = (streams.writer(Kind::Output), streams.writer(Kind::Errors));
+        let words: Vec<&str> = args.iter().map(String::as_str).collect();
+        match words[..] {
+            ["daemon", "ping"] => 0,
+            ["daemon", "stop"] => i32::from(!session.caller.is_trusted()),
+            ["daemon", "status"] => {
+                let report = self.runtime.lend(|| self.pools.report());
+                i32::from(write!(out, "{report}").is_err())
+            }
+            _ => {
+                let mut io = Io { out: &mut out, err: &mut err };
+                self.runtime.lend(|| self.pools.notice());
+                self.runtime.lend(|| cenote_cli::run_for(session, args, &mut io))
+            }
+        }
+    }
 }
 
-/// Runs one command.
-fn command(stream: &UnixStream, runtime: &Runtime, pools: &Arc<Pools>) -> std::io::Result<()> {
-    let peer = socket_peercred(stream)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let (request, [stdin, stdout, stderr]) = receive(stream)?;
-    stream.set_read_timeout(None)?;
-    let uid = peer.uid.as_raw();
-    let caller = Caller::new(uid, peer.gid.as_raw(), request.folder);
-    let caller = caller.with_input(stdin).with_environment(request.environment);
-    let gone = caller.gone();
-    let args: Vec<String> =
-        request.args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect();
-    // Who waits for the answer reads; who is gone does not.
-    let watched = stream.try_clone()?;
-    std::thread::Builder::new().name("caller".to_owned()).spawn(move || {
-        let mut byte = [0];
-        while matches!((&watched).read(&mut byte), Ok(1..)) {}
-        gone.set();
-    })?;
-    let mut out = BufWriter::with_capacity(OUTPUT_BUFFER, File::from(stdout));
-    let mut err = File::from(stderr);
-    let session = Session { host: Arc::<Pools>::clone(pools), caller };
-    let is_stop = args == ["daemon", "stop"] && session.caller.is_trusted();
-    let is_status = args == ["daemon", "status"];
-    let run = AssertUnwindSafe(|| {
-        if is_status {
-            let report = runtime.lend(|| pools.report());
-            return i32::from(write!(out, "{report}").is_err());
-        }
-        let mut io = Io { out: &mut out, err: &mut err };
-        runtime.lend(|| pools.notice());
-        runtime.lend(|| cenote_cli::run_for(&session, &args, &mut io))
-    });
-    let status = if is_stop { Ok(0) } else { std::panic::catch_unwind(run) };
-    let status = status.unwrap_or_else(|_| {
-        let _ = writeln!(err, "internal error: the command was given up");
-        1
-    });
-    drop(out);
-    let line = args.join(" ");
-    let fields: &[(&str, &dyn Display)] = &[("uid", &uid), ("line", &line), ("status", &status)];
-    log::log(Level::Debug, "command", fields);
-    let mut stream = stream;
-    let answered = stream.write_all(&status.to_le_bytes());
-    stream.shutdown(std::net::Shutdown::Both).ok();
-    if is_stop {
-        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM)?;
-    }
-    // A caller that is gone needs no answer.
-    answered.or(Ok(()))
-}
+/// Said to a user who has all of its share in use.
+const BUSY: &str = "too many commands at a time";
 
-/// A request with the three descriptors that come with it.
-fn receive(stream: &UnixStream) -> std::io::Result<(Request, [OwnedFd; 3])> {
-    let bad = |error: super::wire::BadRequest| std::io::Error::other(error);
-    let mut header = [0; HEADER];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut messages = RecvAncillaryBuffer::new(&mut space);
-    let mut pieces = [IoSliceMut::new(&mut header)];
-    let got = recvmsg(stream, &mut pieces, &mut messages, RecvFlags::CMSG_CLOEXEC)?.bytes;
-    let mut descriptors = Vec::new();
-    for message in messages.drain() {
-        if let RecvAncillaryMessage::ScmRights(came) = message {
-            descriptors.extend(came);
+impl Service for Commands {
+    type Stream = UnixStream;
+
+    fn accept(&self) -> std::io::Result<(UnixStream, u32)> {
+        let stream = self.listener.accept()?.0;
+        // A client without credentials is one of another user.
+        let uid = socket_peercred(&stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
+        Ok((stream, uid))
+    }
+
+    fn serve(&self, stream: UnixStream) {
+        if let Err(error) = self.command(stream) {
+            log::warn("command not run", &[("cause", &error)]);
         }
     }
-    let mut stream = stream;
-    stream.read_exact(header.get_mut(got..).unwrap_or_default())?;
-    let mut body = Vec::new();
-    let length = Request::length(header).map_err(bad)?;
-    stream.take(length as u64).read_to_end(&mut body)?;
-    let request = Request::decode(&body).map_err(bad)?;
-    let descriptors = descriptors.try_into();
-    Ok((request, descriptors.map_err(|_| std::io::Error::other("a request without descriptors"))?))
+
+    fn refuse(&self, stream: UnixStream) {
+        let answer = wire::answer(Kind::Busy, BUSY.as_bytes());
+        let _ = send(&stream, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
 }

@@ -1,27 +1,147 @@
-//! What a command sends to the daemon, and what it gets back.
+//! Messages between a command's process, the client, and the daemon.
 //!
 //! ```text
-//!   u32 magic | u32 bytes that follow | u32 variables | u32 words | words: u32 length, bytes
-//!     `- with its first byte: descriptors of stdin, stdout, stderr
-//!   answer: u32 status                                                        (little-endian)
+//!   request: u32 magic | u32 bytes that follow | u32 variables | u32 words | words: u32 length, bytes
+//!   answers: u8 kind | u32 length | bytes                                     (little-endian)
+//!     accepted ──> output, errors, asking for a key (answered by the client) ... ──> status
+//!     busy, ending ──> the request was not run: the client may send it again
+//!     refused  ──> it was not run, and never will be
 //! ```
 //!
 //! Words are the names and values of variables of the environment, the working directory, the tool,
-//! and its arguments. The daemon trusts nobody who can
-//! reach its socket: a request has a bounded length, and who sends it is told by the kernel.
+//! and its arguments. The daemon trusts nobody who can reach its socket: a request has a bounded
+//! length, and the kernel tells who sends it. The client's own process writes to its standard
+//! output, so the daemon never touches a descriptor of another user.
+//!
+//! Invariant ONCE-1: the daemon sends *accepted* before it runs any part of a command. A client
+//! that has not got it when the connection ends may send the request again; one that has never does.
 
 use std::ffi::OsString;
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use cenote_cli::environment::Variables;
 
-/// What a request begins with: "cen2".
-const MAGIC: u32 = u32::from_le_bytes(*b"cen2");
+/// What a request begins with: "cen3".
+const MAGIC: u32 = u32::from_le_bytes(*b"cen3");
 /// Bytes before the words.
 pub(super) const HEADER: usize = 8;
 /// The longest request: what a command line may have, and some more.
 const BYTES_MAX: u32 = 4 << 20;
+
+/// Longest payload of an answer. Larger output is sent in several answers.
+pub(super) const PAYLOAD_MAX: usize = 64 << 10;
+/// Bytes before the payload of an answer.
+pub(super) const ANSWER_HEADER: usize = 5;
+
+/// The kind of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// The request will be run. Without payload.
+    Accepted = b'a',
+    /// The request was not run, and may be sent again to this daemon. The payload says why.
+    Busy = b'b',
+    /// The request was not run, and may be sent to the next daemon: this one ends.
+    Ending = b'x',
+    /// The request was not run. The payload says why.
+    Refused = b'r',
+    /// Bytes for standard output.
+    Output = b'o',
+    /// Bytes for standard error.
+    Errors = b'e',
+    /// A key is to be read: `u8` whether it is raw, then the prompt. See [`KeyReply`].
+    AskKey = b'k',
+    /// The command has ended with this `u32` status.
+    Status = b's',
+}
+
+impl Kind {
+    const ALL: [Self; 8] = [
+        Self::Accepted,
+        Self::Busy,
+        Self::Ending,
+        Self::Refused,
+        Self::Output,
+        Self::Errors,
+        Self::AskKey,
+        Self::Status,
+    ];
+}
+
+/// The header of an answer with a payload of `length` bytes, at most [`PAYLOAD_MAX`].
+pub(super) fn answer_header(kind: Kind, length: usize) -> [u8; ANSWER_HEADER] {
+    let [a, b, c, d] = (length as u32).to_le_bytes();
+    [kind as u8, a, b, c, d]
+}
+
+/// A whole answer, of which no more than [`PAYLOAD_MAX`] bytes of payload are kept.
+pub(super) fn answer(kind: Kind, payload: &[u8]) -> Vec<u8> {
+    let payload = payload.get(..PAYLOAD_MAX).unwrap_or(payload);
+    [&answer_header(kind, payload.len()), payload].concat()
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// `UnexpectedEof` if the connection ends, `InvalidData` if it is no answer.
+pub(super) fn read_answer(stream: &mut impl Read) -> std::io::Result<(Kind, Vec<u8>)> {
+    let mut header = [0; ANSWER_HEADER];
+    stream.read_exact(&mut header)?;
+    let [kind, length @ ..] = header;
+    let kind = Kind::ALL.into_iter().find(|known| *known as u8 == kind);
+    let length = u32::from_le_bytes(length) as usize;
+    let Some(kind) = kind.filter(|_| length <= PAYLOAD_MAX) else {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "not an answer"));
+    };
+    let mut payload = vec![0; length];
+    stream.read_exact(&mut payload)?;
+    Ok((kind, payload))
+}
+
+/// The client's reply to [`Kind::AskKey`]: `u8` outcome, `u32` length, bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum KeyReply {
+    /// The key came from a pipe or a file.
+    Read(Vec<u8>),
+    /// The key was typed at a terminal.
+    Typed(Vec<u8>),
+    /// No key could be read; this says why.
+    Failed(String),
+}
+
+impl KeyReply {
+    /// Bytes before the key.
+    pub(super) const HEADER: usize = 5;
+    /// Longest key or message.
+    const MAX: usize = 8 << 10;
+
+    /// The whole reply.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let (outcome, bytes): (u8, &[u8]) = match self {
+            Self::Read(key) => (0, key),
+            Self::Typed(key) => (1, key),
+            Self::Failed(why) => (2, why.as_bytes()),
+        };
+        let bytes = bytes.get(..Self::MAX).unwrap_or(bytes);
+        [&[outcome][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
+    }
+
+    /// The number of bytes that follow a header, if that many are allowed.
+    pub(super) fn length([_, length @ ..]: [u8; Self::HEADER]) -> Option<usize> {
+        Some(u32::from_le_bytes(length) as usize).filter(|length| *length <= Self::MAX)
+    }
+
+    /// The reply of a header and the bytes that follow it.
+    pub(super) fn decode([outcome, ..]: [u8; Self::HEADER], bytes: Vec<u8>) -> Self {
+        match outcome {
+            0 => Self::Read(bytes),
+            1 => Self::Typed(bytes),
+            _ => Self::Failed(String::from_utf8_lossy(&bytes).into_owned()),
+        }
+    }
+}
 
 /// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -133,6 +253,33 @@ mod tests {
             folder: "/tmp/a b".into(),
             args: vec!["zfs".into(), "list".into(), odd, "".into()],
         }
+    }
+
+    #[test]
+    fn answers_arrive() {
+        for kind in Kind::ALL {
+            let sent = answer(kind, b"some text");
+            let read = read_answer(&mut &sent[..]).expect("an answer");
+            assert_eq!(read, (kind, b"some text".to_vec()));
+            for end in 0..sent.len() {
+                assert!(read_answer(&mut &sent[..end]).is_err(), "cut at {end}");
+            }
+        }
+        assert_eq!(
+            answer(Kind::Output, &vec![7; PAYLOAD_MAX + 1]).len(),
+            ANSWER_HEADER + PAYLOAD_MAX
+        );
+        // A length that lies asks for no memory.
+        let lying = [answer_header(Kind::Output, usize::MAX).to_vec(), vec![0; 9]].concat();
+        assert!(read_answer(&mut &lying[..]).is_err());
+        assert!(read_answer(&mut &b"?\0\0\0\0"[..]).is_err());
+        for reply in [KeyReply::Read(vec![0, 255]), KeyReply::Typed(b"a b".to_vec())] {
+            let sent = reply.encode();
+            let (header, key) = sent.split_first_chunk().expect("a header");
+            assert_eq!(KeyReply::length(*header), Some(key.len()));
+            assert_eq!(KeyReply::decode(*header, key.to_vec()), reply);
+        }
+        assert_eq!(KeyReply::length([0, 255, 255, 255, 255]), None);
     }
 
     #[test]

@@ -12,17 +12,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use cenote_rt::monotonic;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::daemon::accept;
+use crate::daemon::accept::{self, Service, Shares};
 
 /// Clients at a time.
-const CLIENTS_MAX: usize = 16;
+const SHARES: Shares = Shares { trusted: 8, others: 16, each: 8 };
 /// Bytes of a request.
 const REQUEST_MAX: u64 = 8 << 10;
-/// How long a client may take for each part of it.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take to send its request and to take the answer, both together.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Gives the page at a path, with the kind of its contents.
 pub(super) type Page = dyn Fn(&str) -> Option<(&'static str, String)> + Send + Sync;
@@ -33,29 +34,84 @@ pub(super) fn serve_unix(path: &Path, page: &Arc<Page>) -> std::io::Result<()> {
     std::fs::remove_file(path).ok();
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
-    serve(move || Ok(listener.accept()?.0), page)
+    let accept = move || {
+        let stream = listener.accept()?.0;
+        let uid = socket_peercred(&stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
+        Ok((stream, uid))
+    };
+    accept::serve("metrics", SHARES, Arc::new(Clients { accept, page: Arc::clone(page) }))
 }
 
-/// Answers at `HOST:PORT`.
+/// Answers at `HOST:PORT`, to users of whom nothing is known.
 pub(super) fn serve_tcp(address: &str, page: &Arc<Page>) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
-    serve(move || Ok(listener.accept()?.0), page)
+    let accept = move || Ok((listener.accept()?.0, u32::MAX));
+    let shares = Shares { each: SHARES.others, ..SHARES };
+    accept::serve("metrics", shares, Arc::new(Clients { accept, page: Arc::clone(page) }))
 }
 
-fn serve<S: Read + Write + AsFd + Send + 'static>(
-    accept: impl Fn() -> std::io::Result<S> + Send + 'static,
-    page: &Arc<Page>,
-) -> std::io::Result<()> {
-    let page = Arc::clone(page);
-    accept::serve("metrics", CLIENTS_MAX, accept, move |mut stream| {
-        let limited = [Timeout::Recv, Timeout::Send]
-            .into_iter()
-            .try_for_each(|id| set_socket_timeout(&stream, id, Some(PATIENCE)));
-        // Who does not wait for the answer needs none.
-        if limited.is_ok() && answer(&mut stream, &*page).is_ok() {
-            shutdown(&stream, Shutdown::Write).ok();
+/// The clients of a socket.
+struct Clients<A> {
+    accept: A,
+    page: Arc<Page>,
+}
+
+impl<A, S> Service for Clients<A>
+where
+    A: Fn() -> std::io::Result<(S, u32)> + Send + Sync + 'static,
+    S: Read + Write + AsFd + Send + 'static,
+{
+    type Stream = S;
+
+    fn accept(&self) -> std::io::Result<(S, u32)> {
+        (self.accept)()
+    }
+
+    fn serve(&self, stream: S) {
+        let mut stream = Timed { stream, deadline: monotonic() + PATIENCE };
+        // A client that does not wait for the answer needs none.
+        if answer(&mut stream, &*self.page).is_ok() {
+            shutdown(&stream.stream, Shutdown::Write).ok();
         }
-    })
+    }
+
+    fn refuse(&self, stream: S) {
+        drop(stream);
+    }
+}
+
+/// A connection that fails when a time is over, however often something comes or goes.
+struct Timed<S> {
+    stream: S,
+    deadline: Duration,
+}
+
+impl<S: AsFd> Timed<S> {
+    fn limit(&self, direction: Timeout) -> std::io::Result<()> {
+        let left = self.deadline.saturating_sub(monotonic());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        Ok(set_socket_timeout(&self.stream, direction, Some(left))?)
+    }
+}
+
+impl<S: Read + AsFd> Read for Timed<S> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.limit(Timeout::Recv)?;
+        self.stream.read(into)
+    }
+}
+
+impl<S: Write + AsFd> Write for Timed<S> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.limit(Timeout::Send)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 fn answer(stream: &mut (impl Read + Write), page: &Page) -> std::io::Result<()> {

@@ -1,0 +1,365 @@
+//! The daemon's side of a command's connection: its output is kept, and sent when nothing of a pool
+//! is held any more.
+//!
+//! ```text
+//!   command ──write──> chunk ──> spool ──deliver──> socket ──> client ──> its standard output
+//! ```
+//!
+//! Invariants (DESIGN 4b, rules 1 and 5):
+//! - LOAN-1: writing never waits for the client. Only [`CallerStreams::deliver`] does, and commands
+//!   call it between steps, when they have dropped every view of a pool.
+//! - LOAN-2: another user's client must take the output within a time that is fixed when sending
+//!   begins; otherwise the connection is closed and the output dropped. A client of ours reads as
+//!   fast as output comes, and keeps itself what its standard output does not take.
+
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cenote_cli::CallerStreams;
+use cenote_rt::{monotonic, tunables};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::spool::Spool;
+use super::wire::{self, KeyReply, Kind};
+
+/// Bytes of one stream that are put together before they go to the spool.
+const CHUNK: usize = 32 << 10;
+/// Output that another user's client must be able to take in a second.
+const BYTES_PER_SECOND: u64 = 1 << 20;
+/// Said when a user's output is cut off.
+const TOO_MUCH: &str = "more output than this user may have waiting";
+/// How long another user may take to type a key.
+const KEY_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// The streams of one command.
+#[derive(Debug)]
+pub(super) struct Streams {
+    stream: UnixStream,
+    is_trusted: bool,
+    /// Held for a look.
+    kept: Mutex<Kept>,
+}
+
+/// What was written and not sent yet.
+#[derive(Debug)]
+struct Kept {
+    spool: Spool,
+    chunk: Vec<u8>,
+    kind: Kind,
+    /// The spool took no more: standard output is cut off, and errors go here.
+    cut: Option<Vec<u8>>,
+    has_delivered: bool,
+    /// Nothing reaches the client any more.
+    is_broken: bool,
+}
+
+impl Streams {
+    pub(super) fn new(stream: UnixStream, is_trusted: bool, spool: Spool) -> Arc<Self> {
+        let kept = Kept {
+            spool,
+            chunk: Vec::new(),
+            kind: Kind::Output,
+            cut: None,
+            has_delivered: false,
+            is_broken: false,
+        };
+        Arc::new(Self { stream, is_trusted, kept: Mutex::new(kept) })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A writer of one of the two streams. Flushing it does nothing: see LOAN-1.
+    pub(super) fn writer(self: &Arc<Self>, kind: Kind) -> Writer {
+        Writer { streams: Arc::clone(self), kind }
+    }
+
+    /// When the client must have taken this many bytes.
+    fn deadline(&self, bytes: u64) -> Option<Duration> {
+        let time = Duration::from_secs(tunables::CLIENT_TIMEOUT.get() + bytes / BYTES_PER_SECOND);
+        (!self.is_trusted).then(|| monotonic() + time)
+    }
+
+    /// Sends an answer at once, behind what was delivered before.
+    ///
+    /// # Errors
+    /// `BrokenPipe` if the client is gone or does not read in time.
+    pub(super) fn send(&self, kind: Kind, payload: &[u8]) -> std::io::Result<()> {
+        let answer = wire::answer(kind, payload);
+        let sent = send_all(&self.stream, &answer, self.deadline(answer.len() as u64));
+        self.kept().is_broken |= sent.is_err();
+        sent
+    }
+
+    /// Ends the connection for good.
+    pub(super) fn close(&self) {
+        self.kept().is_broken = true;
+        self.stream.shutdown(std::net::Shutdown::Both).ok();
+    }
+
+    fn key_reply(&self) -> std::io::Result<KeyReply> {
+        let deadline = (!self.is_trusted).then(|| monotonic() + KEY_TIMEOUT);
+        let mut header = [0; KeyReply::HEADER];
+        receive_all(&self.stream, &mut header, deadline)?;
+        let length = KeyReply::length(header).ok_or(ErrorKind::InvalidData)?;
+        let mut bytes = vec![0; length];
+        receive_all(&self.stream, &mut bytes, deadline)?;
+        Ok(KeyReply::decode(header, bytes))
+    }
+}
+
+impl CallerStreams for Streams {
+    fn deliver(&self) -> std::io::Result<()> {
+        let (spool, cut) = {
+            let mut kept = self.kept();
+            if let Err(error) = kept.seal() {
+                let text = format!("cannot write output: {error}\n");
+                kept.write(Kind::Errors, text.as_bytes())?;
+            }
+            kept.has_delivered |= kept.spool.len() > 0;
+            let empty = kept.spool.renewed();
+            (std::mem::replace(&mut kept.spool, empty), kept.cut.take())
+        };
+        if self.kept().is_broken {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        let deadline = self.deadline(spool.len());
+        let sent = spool.drain(|piece| send_all(&self.stream, piece, deadline));
+        let sent = sent.and_then(|()| send_all(&self.stream, &cut.unwrap_or_default(), deadline));
+        self.kept().is_broken |= sent.is_err();
+        sent.map_err(|_| ErrorKind::BrokenPipe.into())
+    }
+
+    fn discard(&self) {
+        let mut kept = self.kept();
+        kept.chunk.clear();
+        kept.cut = None;
+        kept.spool = kept.spool.renewed();
+    }
+
+    fn has_delivered(&self) -> bool {
+        self.kept().has_delivered
+    }
+
+    fn ask_key(&self, prompt: &str, is_raw: bool) -> std::io::Result<(Vec<u8>, bool)> {
+        self.deliver()?;
+        self.send(Kind::AskKey, &[&[u8::from(is_raw)], prompt.as_bytes()].concat())?;
+        let reply = self.key_reply();
+        self.kept().is_broken |= reply.is_err();
+        match reply? {
+            KeyReply::Read(key) => Ok((key, false)),
+            KeyReply::Typed(key) => Ok((key, true)),
+            KeyReply::Failed(why) => Err(std::io::Error::other(why)),
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.kept().is_broken || matches!(poll(&mut polled, Some(&now)), Ok(1..))
+    }
+}
+
+impl Kept {
+    /// Moves the chunk to the spool, as an answer. Where the spool takes no more, the output is cut
+    /// off there.
+    fn seal(&mut self) -> std::io::Result<()> {
+        if self.chunk.is_empty() {
+            return Ok(());
+        }
+        let answer = wire::answer(self.kind, &self.chunk);
+        self.chunk.clear();
+        self.spool.append(&answer).map_err(|error| {
+            self.cut.get_or_insert_default();
+            match error.kind() {
+                ErrorKind::QuotaExceeded => std::io::Error::other(TOO_MUCH),
+                _ => error,
+            }
+        })
+    }
+
+    fn write(&mut self, kind: Kind, bytes: &[u8]) -> std::io::Result<()> {
+        if self.is_broken {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        if kind != self.kind {
+            let sealed = self.seal();
+            self.kind = kind;
+            if kind == Kind::Output {
+                sealed?;
+            }
+        }
+        match &mut self.cut {
+            Some(_) if kind == Kind::Output => return Err(std::io::Error::other(TOO_MUCH)),
+            Some(cut) => {
+                if cut.len() < CHUNK {
+                    cut.extend(wire::answer(kind, bytes));
+                }
+                return Ok(());
+            }
+            None => {}
+        }
+        for piece in bytes.chunks(CHUNK) {
+            if self.chunk.len() + piece.len() > CHUNK {
+                self.seal()?;
+            }
+            self.chunk.extend_from_slice(piece);
+        }
+        Ok(())
+    }
+}
+
+/// One of the two output streams of a command.
+#[derive(Debug)]
+pub(super) struct Writer {
+    streams: Arc<Streams>,
+    kind: Kind,
+}
+
+impl Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.streams.kept().write(self.kind, bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Waits until something can be sent or received.
+fn wait(stream: &UnixStream, flags: PollFlags, deadline: Option<Duration>) -> std::io::Result<()> {
+    let left = match deadline {
+        None => None,
+        Some(deadline) => {
+            let left = deadline.saturating_sub(monotonic());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
+        }
+    };
+    match poll(&mut [PollFd::new(stream, flags)], left.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sends bytes by a deadline for all of them, or without one.
+///
+/// # Errors
+/// `TimedOut`, and those of the socket.
+pub(super) fn send_all(
+    stream: &UnixStream,
+    mut bytes: &[u8],
+    deadline: Option<Duration>,
+) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match send(stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait(stream, PollFlags::OUT, deadline)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Receives as many bytes as there is room for, by a deadline for all of them, or without one.
+///
+/// # Errors
+/// `TimedOut`, `UnexpectedEof` if the connection ends before, and those of the socket.
+pub(super) fn receive_all(
+    stream: &UnixStream,
+    room: &mut [u8],
+    deadline: Option<Duration>,
+) -> std::io::Result<()> {
+    let mut filled = 0;
+    while let Some(left) = room.get_mut(filled..).filter(|left| !left.is_empty()) {
+        if deadline.is_some_and(|deadline| monotonic() >= deadline) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        match recv(stream, left, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok((count, _)) => filled += count,
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait(stream, PollFlags::IN, deadline)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn streams(is_trusted: bool) -> (Arc<Streams>, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let spool = Spool::new(&std::env::temp_dir(), None);
+        (Streams::new(ours, is_trusted, spool), theirs)
+    }
+
+    #[test]
+    fn nothing_is_sent_before_it_is_delivered() {
+        let (streams, mut client) = streams(true);
+        let (mut out, mut err) = (streams.writer(Kind::Output), streams.writer(Kind::Errors));
+        write!(out, "dropped").unwrap();
+        streams.discard();
+        write!(out, "on").unwrap();
+        write!(out, "e").unwrap();
+        write!(err, "two").unwrap();
+        out.flush().unwrap();
+        client.set_nonblocking(true).unwrap();
+        assert!(wire::read_answer(&mut client).is_err());
+        assert!(!streams.has_delivered());
+        streams.deliver().unwrap();
+        assert_eq!(wire::read_answer(&mut client).unwrap(), (Kind::Output, b"one".to_vec()));
+        assert_eq!(wire::read_answer(&mut client).unwrap(), (Kind::Errors, b"two".to_vec()));
+        assert!(streams.has_delivered() && !streams.is_gone());
+        drop(client);
+        assert!(streams.is_gone());
+        writeln!(out).unwrap();
+        assert_eq!(streams.deliver().map_err(|e| e.kind()), Err(ErrorKind::BrokenPipe));
+        assert_eq!(writeln!(out).map_err(|e| e.kind()), Err(ErrorKind::BrokenPipe));
+    }
+
+    #[test]
+    fn too_much_output_is_cut_off_and_that_is_told() {
+        let (ours, mut client) = UnixStream::pair().unwrap();
+        let budget = super::super::spool::Budget::new(100_000, 100_000);
+        let spool = Spool::new(&std::env::temp_dir(), Some(budget.share(7)));
+        let streams = Streams::new(ours, false, spool);
+        let (mut out, mut err) = (streams.writer(Kind::Output), streams.writer(Kind::Errors));
+        let line = [b'x'; 1000];
+        let error = std::iter::repeat_with(|| out.write_all(&line)).take(200).find_map(Result::err);
+        assert_eq!(error.expect("too much").to_string(), TOO_MUCH);
+        writeln!(err, "told").unwrap();
+        streams.deliver().unwrap();
+        drop((streams, out, err));
+        let answers: Vec<_> = std::iter::from_fn(|| wire::read_answer(&mut client).ok()).collect();
+        let bytes = answers.iter().filter(|(kind, _)| *kind == Kind::Output);
+        assert!((60_000..100_000).contains(&bytes.map(|(_, bytes)| bytes.len()).sum::<usize>()));
+        assert_eq!(answers.last(), Some(&(Kind::Errors, b"told\n".to_vec())));
+    }
+
+    #[test]
+    fn a_deadline_is_one_for_all_bytes() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let soon = monotonic() + Duration::from_millis(50);
+        let sent = send_all(&ours, &vec![0; 16 << 20], Some(soon));
+        assert_eq!(sent.map_err(|e| e.kind()), Err(ErrorKind::TimedOut));
+        // A byte now and then does not move it.
+        let soon = monotonic() + Duration::from_millis(50);
+        let drips = std::thread::spawn(move || while send_all(&theirs, &[0], None).is_ok() {});
+        let received = receive_all(&ours, &mut vec![0; 1 << 30], Some(soon));
+        assert_eq!(received.map_err(|e| e.kind()), Err(ErrorKind::TimedOut));
+        drop(ours);
+        drips.join().unwrap();
+    }
+}
