@@ -163,8 +163,8 @@ impl Source {
 
     /// Runs one step of a command that goes on, and then shows the caller what it wrote. The step
     /// must drop every view of a pool that it takes before it returns: delivering may take as long
-    /// as the caller does not read (DESIGN 4b, rule 1). It begins again, and what it wrote is dropped,
-    /// when the state that it read was given up; so it must only read.
+    /// as the caller does not read (DESIGN 4b, rule 1). It begins again, and what it wrote is
+    /// dropped, when the state that it read was given up; so it must only read.
     pub(crate) async fn step<T>(
         &self,
         io: &mut Io<'_>,

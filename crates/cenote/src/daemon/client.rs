@@ -6,8 +6,8 @@
 //!
 //! Answers are read as fast as they come, whatever takes the output: `zfs list | less` keeps its
 //! output here and nothing in the daemon. A request is sent again only as long as no daemon has
-//! accepted it (ONCE-1 in [`super::wire`]): the daemon may just have been killed, be ending, or have
-//! too much to do.
+//! accepted it (ONCE-1 in [`super::wire`]): the daemon may just have been killed, be ending, or
+//! have too much to do.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};

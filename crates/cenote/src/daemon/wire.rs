@@ -1,7 +1,8 @@
 //! Messages between a command's process, the client, and the daemon.
 //!
 //! ```text
-//!   request: u32 magic | u32 bytes that follow | u32 variables | u32 words | words: u32 length, bytes
+//!   request: u32 magic | u32 bytes that follow | u32 variables | u32 words | words
+//!     word: u32 length | bytes
 //!   answers: u8 kind | u32 length | bytes                                     (little-endian)
 //!     accepted ──> output, errors, asking for a key (answered by the client) ... ──> status
 //!     busy, ending ──> the request was not run: the client may send it again
@@ -14,7 +15,8 @@
 //! output, so the daemon never touches a descriptor of another user.
 //!
 //! Invariant ONCE-1: the daemon sends *accepted* before it runs any part of a command. A client
-//! that has not got it when the connection ends may send the request again; one that has never does.
+//! that has not got it when the connection ends may send the request again; one that has it never
+//! does.
 
 use std::ffi::OsString;
 use std::io::Read;

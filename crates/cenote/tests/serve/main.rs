@@ -16,6 +16,7 @@ mod places;
 mod posix;
 mod snapshots;
 mod tls;
+mod unkind;
 mod watch;
 mod wordings;
 
