@@ -17,7 +17,7 @@ use rustix::mount::{
 
 use super::Unmount;
 use super::helper::{PathError, Step};
-use super::table::MountTable;
+use super::table::{MountLine, MountTable};
 
 /// Returns where a mount is to be made, without links and dots. What is there may be a dead mount,
 /// of which nothing can be asked.
@@ -48,7 +48,7 @@ pub(super) fn clear(at: &Path) -> Result<(PathBuf, bool), PathError> {
             return Ok((at, false));
         }
         let table = MountTable::read().map_err(|_| PathError::of(Step::Resolve, Errno::IO))?;
-        let is_ours = table.seen_at(&at).is_some_and(|seen| seen.is_ours());
+        let is_ours = table.seen_at(&at).is_some_and(MountLine::is_ours);
         if !(is_dead && is_ours) {
             return Ok((at, is_ours));
         }
@@ -77,7 +77,7 @@ pub(super) fn make_room(at: &Path, must_be_empty: bool) -> Result<(), PathError>
 ///
 /// # Errors
 /// [`Step::Attach`], with `ELOOP` if a link has come to the path since it was resolved.
-pub(super) fn attach(mount: OwnedFd, at: &Path) -> Result<(), PathError> {
+pub(super) fn attach(mount: &OwnedFd, at: &Path) -> Result<(), PathError> {
     let failed = |errno| PathError::of(Step::Attach, errno);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -86,6 +86,7 @@ pub(super) fn attach(mount: OwnedFd, at: &Path) -> Result<(), PathError> {
     move_mount(mount.as_fd(), c"", target.as_fd(), c"", flags).map_err(failed)
 }
 
+#[expect(clippy::option_option, reason = "a place without a mount is not one that is unknown")]
 /// Returns the number of the file system that is mounted at a place, `MAJOR:MINOR`: the inner
 /// option is none if the place is no mount point, the outer if that cannot be told.
 fn device(at: &Path) -> Option<Option<Vec<u8>>> {

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::{GUARD, ignore_signals, start};
-use crate::fuse::table::MountTable;
+use crate::fuse::table::{MountLine, MountTable};
 
 /// Where the kernel shows the connections, one folder each.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -170,7 +170,7 @@ fn abort(connections: &OwnedFd, known: &BTreeSet<Vec<u8>>) {
     let table = MountTable::read().ok();
     for device in known {
         let seen = table.as_ref().and_then(|table| table.of_device(device));
-        if seen.is_none_or(|seen| seen.is_ours()) {
+        if seen.is_none_or(MountLine::is_ours) {
             let _ = abort_one(connections, device);
         }
     }

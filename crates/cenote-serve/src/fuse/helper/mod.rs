@@ -23,7 +23,7 @@
 //!
 //! Invariants
 //! * F1  No thread of a serving process resolves a path that may lie in a mount of its own. Path
-//!       work is done by a path worker; numbers of devices come from descriptors and `/proc`.
+//!   work is done by a path worker; numbers of devices come from descriptors and `/proc`.
 //! * F2  The guard knows a connection before it is attached anywhere.
 //!
 //! Both are this same program under other arguments: `main` calls [`run`] before anything else.
@@ -58,7 +58,7 @@ use super::FuseError;
 const WORKER: &str = "fuse-path-worker";
 const GUARD: &str = "fuse-guard";
 /// How long path work may take. Unmounting waits until the kernel has handed over its pages.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 /// Longest message: two paths and a few words.
 const MESSAGE_MAX: usize = 64 << 10;
 /// Workers that are kept for the next operation.
@@ -91,17 +91,16 @@ pub(super) enum Operation {
 
 impl Operation {
     fn of(byte: u8) -> Option<Self> {
-        use Operation::*;
         const ALL: [Operation; 9] = [
-            Clear,
-            MakeRoom,
-            Attach,
-            MountUnprivileged,
-            Unmount,
-            Bind,
-            Remount,
-            Flush,
-            RemoveFolder,
+            Operation::Clear,
+            Operation::MakeRoom,
+            Operation::Attach,
+            Operation::MountUnprivileged,
+            Operation::Unmount,
+            Operation::Bind,
+            Operation::Remount,
+            Operation::Flush,
+            Operation::RemoveFolder,
         ];
         ALL.into_iter().find(|operation| *operation as u8 == byte)
     }
@@ -274,14 +273,13 @@ fn ask(
     let mut message = vec![operation as u8];
     message.extend_from_slice(&fields.join(&0));
     let worker = Worker::take().map_err(|error| failed(&error))?;
-    let sent = match send(worker.socket.as_fd(), &message, lent) {
-        Ok(()) => Ok(worker),
+    let sent = if send(worker.socket.as_fd(), &message, lent).is_ok() {
+        Ok(worker)
+    } else {
         // An idle worker that somebody killed has done nothing yet: another does it.
-        Err(_) => {
-            worker.give_up();
-            let worker = Worker::start().map_err(|error| failed(&error))?;
-            send(worker.socket.as_fd(), &message, lent).map(|()| worker)
-        }
+        worker.give_up();
+        let worker = Worker::start().map_err(|error| failed(&error))?;
+        send(worker.socket.as_fd(), &message, lent).map(|()| worker)
     };
     let worker = sent.map_err(|error| failed(&error))?;
     match receive(worker.socket.as_fd()) {
@@ -343,14 +341,21 @@ fn encode(done: &Result<Answer, PathError>) -> Vec<u8> {
 }
 
 fn decode(answer: &[u8]) -> Result<Vec<Vec<u8>>, PathError> {
-    use Step::*;
-    let lost = PathError::of(Worker, Errno::PROTO);
+    const STEPS: [Step; 7] = [
+        Step::Resolve,
+        Step::Create,
+        Step::NotEmpty,
+        Step::Attach,
+        Step::Unmount,
+        Step::Hidden,
+        Step::Worker,
+    ];
+    let lost = PathError::of(Step::Worker, Errno::PROTO);
     let (step, rest) = answer.split_first().ok_or(lost)?;
     if *step == 0 {
         return Ok(rest.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect());
     }
-    let steps = [Resolve, Create, NotEmpty, Attach, Unmount, Hidden, Worker];
-    let step = steps.into_iter().find(|known| *known as u8 == *step).ok_or(lost)?;
+    let step = STEPS.into_iter().find(|known| *known as u8 == *step).ok_or(lost)?;
     let number = rest.try_into().map(i32::from_le_bytes).map_err(|_| lost)?;
     Err(PathError::of(step, Errno::from_raw_os_error(number)))
 }

@@ -54,7 +54,7 @@ fn act(message: &[u8], fd: Option<OwnedFd>) -> Result<Answer, PathError> {
             Ok((vec![of_path(&at), u8::from(is_ours).to_string().into_bytes()], None))
         }
         Operation::MakeRoom => place::make_room(at, text(1) == "1").and_then(|()| done()),
-        Operation::Attach => place::attach(fd.ok_or(unknown)?, at).and_then(|()| done()),
+        Operation::Attach => place::attach(&fd.ok_or(unknown)?, at).and_then(|()| done()),
         Operation::MountUnprivileged => Ok((Vec::new(), Some(mount_unprivileged(at, text(1))?))),
         Operation::Unmount => {
             let how = match text(2) {
