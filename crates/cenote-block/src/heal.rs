@@ -56,11 +56,15 @@ impl BlockStore {
         let Evidence::Proven(guard) = evidence else {
             // What a device says of itself counts in any case.
             let is_io = |bad: &BadChild| matches!(bad.cause, Cause::Io(_));
-            parts.iter_mut().for_each(|(_, bad)| bad.retain(is_io));
+            for (_, bad) in &mut parts {
+                bad.retain(is_io);
+            }
             return self.tell_recovered(bp, &parts, 0);
         };
         self.note_recovered();
-        parts.iter().for_each(|(_, bad)| self.tree().count_checksum_errors(bad));
+        for (_, bad) in &parts {
+            self.tree().count_checksum_errors(bad);
+        }
         let may_repair = guard.is_some() || is_on(Bug::RepairWithoutEvidence);
         let mut repaired = 0;
         if may_repair && self.tree().is_writable() {

@@ -38,7 +38,7 @@ pub fn run<T>(command: impl Future<Output = Result<T, Exit>>) -> Result<T, Exit>
 }
 
 /// How long a command may read a whole pool.
-const WHOLE_POOL_TIME: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+const WHOLE_POOL_TIME: std::time::Duration = std::time::Duration::from_hours(24);
 
 /// What the command line says about where pools are.
 #[derive(Debug, Clone, Default)]

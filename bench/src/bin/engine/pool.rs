@@ -12,7 +12,7 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_ondisk::znode::Time;
 use cenote_pool::engine::create::CreateSpec;
-use cenote_pool::engine::{Engine, Head, NewDataset};
+use cenote_pool::engine::{Creator, Engine, Head, NewDataset};
 use cenote_rt::{Result, Rng};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
@@ -96,7 +96,7 @@ pub(crate) async fn dataset(
         ("checksum".to_owned(), Value::from(checksum)),
     ];
     let (kind, fill) = (ObjSetType::Other, Box::new(|_: &mut cenote_dmu::Tx<'_>| Ok(())));
-    engine.create_dataset(NewDataset { name: name.into(), kind, props, fill }).await
+    engine.create_dataset(NewDataset { name: name.into(), kind, props, creator: Creator::ROOT, fill }).await
 }
 
 /// An object with blocks of that size.

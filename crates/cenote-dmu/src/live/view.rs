@@ -149,12 +149,11 @@ impl<'a> View<'a> {
             return Ok(block.clone());
         }
         let place = Bookmark { objset: self.id, object, level: level.into(), blkid };
-        match self.blocks.cached(pointer, &place) {
-            Some(block) => Ok(block),
-            None => {
-                let (pointer, since) = (*pointer, self.since);
-                Err(Step::Need(Box::new(Missing { pointer, place, since })))
-            }
+        if let Some(block) = self.blocks.cached(pointer, &place) {
+            Ok(block)
+        } else {
+            let (pointer, since) = (*pointer, self.since);
+            Err(Step::Need(Box::new(Missing { pointer, place, since })))
         }
     }
 
