@@ -8,6 +8,7 @@ mod imports;
 mod leafwork;
 mod lost;
 mod program;
+mod reserved;
 mod watching;
 
 use std::path::Path;

@@ -65,6 +65,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     block_on(async {
         let cannot = format!("cannot create '{name}'");
         let devices = Devices::open(source, &layout, options.force).await?;
+        devices.check_reserved(source, (&layout, None), &cannot, options.force).await?;
         if !options.force {
             devices.check_redundancy(&layout)?;
         }
@@ -386,6 +387,8 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let cannot = format!("cannot add to '{name}'");
         let takes_used = parsed.has('f') || parsed.has(IN_USE);
         let devices = Devices::open(source, &layout, takes_used).await?;
+        let places = (&layout, Some(engine));
+        devices.check_reserved(source, places, &cannot, takes_used).await?;
         let root = engine.vdev_config();
         if !parsed.has('f') && !parsed.has(REPLICATION) {
             devices.check_redundancy(&layout)?;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use cenote_device::{Device, FileDevice, OpenError, OpenMode};
 use cenote_ondisk::config::PoolState;
 use cenote_ondisk::nvlist::NvString;
-use cenote_pool::import::Found;
+use cenote_pool::engine::Engine;
+use cenote_pool::import::{AuxDevice, Found};
 use cenote_rt::Kind;
 use cenote_vdev::create::{LeafSpec, Redundancy, TopSpec, VdevClass};
 
@@ -278,14 +279,57 @@ impl Devices {
     /// Refuses devices that are too small for any pool, or named twice.
     pub(super) fn check_each(&self, cannot: &str) -> Result<(), Exit> {
         if self.has_twins {
-            return Err(Exit::failed(format!(
-                "{cannot}: one or more vdevs refer to the same device, or one of\n\
-                 the devices is part of an active md or lvm device"
-            )));
+            return Err(same_device(cannot));
         }
         if self.all.iter().any(|opened| opened.spec.size < SIZE_MIN) {
             let text = "one or more devices is less than the minimum size (64M)";
             return Err(Exit::failed(format!("{cannot}: {text}")));
+        }
+        Ok(())
+    }
+
+    /// Refuses hot spares and cache devices of pools that are in use: of `own`, to which the
+    /// devices are added, and of the daemon's pools. Their labels name no pool, and nobody holds
+    /// them locked. Only a hot spare may be a hot spare of another pool as well.
+    ///
+    /// # Errors
+    /// The text that OpenZFS has, from its tool or its kernel module; `cannot` begins the latter.
+    pub(super) async fn check_reserved(
+        &self,
+        source: &Source,
+        (layout, own): (&Layout, Option<&Arc<Engine>>),
+        cannot: &str,
+        force: bool,
+    ) -> Result<(), Exit> {
+        let mut pools: Vec<_> = own.cloned().into_iter().collect();
+        let others = source.session.iter().flat_map(|session| session.host.pools());
+        pools.extend(others.filter(|other| own.is_none_or(|own| own.guid() != other.guid())));
+        for pool in pools {
+            let is_own = own.is_some_and(|own| own.guid() == pool.guid());
+            let (view, name) = (pool.view().await?, pool.name());
+            for Opened { word, device, .. } in &self.all {
+                let path = Path::new(&device.info().path);
+                let has = |devices: &[AuxDevice]| {
+                    let is_it = |path_of: &NvString| {
+                        path_of.to_str().is_some_and(|path_of| is_same(path_of, path))
+                    };
+                    devices.iter().any(|aux| aux.config.leaf.path.as_ref().is_some_and(is_it))
+                };
+                let (is_spare, is_cache) = (has(view.spares()), has(view.caches()));
+                match layout.spares.contains(word) {
+                    true if is_spare && !is_own => {}
+                    false if is_spare => {
+                        let text = format!("{word} is reserved as a hot spare for pool {name}");
+                        return Err(if force { manual(&text) } else { overridable(&text) });
+                    }
+                    _ if is_cache && !force => {
+                        let text = format!("{word} is part of unknown pool '{name}'");
+                        return Err(overridable(&text));
+                    }
+                    _ if is_spare || is_cache => return Err(same_device(cannot)),
+                    _ => {}
+                }
+            }
         }
         Ok(())
     }
@@ -336,8 +380,13 @@ fn resolve(source: &Source, word: &str) -> Result<PathBuf, Exit> {
 }
 
 fn is_same(one: &str, other: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let identity = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    // A block device may have several nodes.
+    let identity = |path: &Path| {
+        let meta = std::fs::metadata(path).ok()?;
+        let is_block_device = meta.file_type().is_block_device();
+        Some(if is_block_device { (None, meta.rdev()) } else { (Some(meta.dev()), meta.ino()) })
+    };
     identity(Path::new(one)).is_some_and(|id| identity(other) == Some(id))
 }
 
@@ -406,6 +455,13 @@ async fn in_use(source: &Source, opened: &Opened, is_spare: bool) -> Result<Opti
         _ => return Ok(None),
     };
     Ok(Some(format!("{word} is part of {state} pool '{pool}'")))
+}
+
+fn same_device(cannot: &str) -> Exit {
+    Exit::failed(format!(
+        "{cannot}: one or more vdevs refer to the same device, or one of\n\
+         the devices is part of an active md or lvm device"
+    ))
 }
 
 fn overridable(text: &str) -> Exit {
