@@ -96,7 +96,9 @@ pub(crate) async fn dataset(
         ("checksum".to_owned(), Value::from(checksum)),
     ];
     let (kind, fill) = (ObjSetType::Other, Box::new(|_: &mut cenote_dmu::Tx<'_>| Ok(())));
-    engine.create_dataset(NewDataset { name: name.into(), kind, props, creator: Creator::ROOT, fill }).await
+    engine
+        .create_dataset(NewDataset { name: name.into(), kind, props, creator: Creator::ROOT, fill })
+        .await
 }
 
 /// An object with blocks of that size.

@@ -1,9 +1,9 @@
-//! The wire: requests of the kernel as `fuser` gives them, taken apart, and answered.
+//! Requests of the kernel as the [wire](super::wire) gives them, begun and answered.
 //!
 //! A request is begun on the thread that read it; if it has to wait for something it goes on as a
 //! task, and the thread reads the next. So what is in memory is answered at once, and what is not
 //! does not hold up others. Only to make something durable a thread waits itself, while another
-//! reads requests ([`lookout`](super::lookout)).
+//! reads requests ([`service`](super::service)).
 //!
 //! Files are opened and closed with messages, for two reasons. The kernel does not know the flags
 //! of a node that forbid changes, so an immutable file is refused here. And while a file is open
@@ -18,12 +18,10 @@
 //! Locks are the kernel's own.
 
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use cenote_fs::access::Credentials;
 use cenote_fs::acl::Want;
@@ -33,21 +31,20 @@ use cenote_fs::mount::{
     Allocate, Attributes, DirEntry, Seek, WriteOptions, decode_dev, encode_rdev,
 };
 use cenote_rt::{BufMut, Result, Runtime};
-use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem,
-    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-    TimeOrNow, WriteFlags,
-};
 
 use super::convert::{NOTHING, attributes, errno_of, file_type, generation, time};
 use super::flags;
-use super::lookout::Lookout;
+use super::service::hand_over;
 use super::vfs::{Opening, POSIX_ACLS, Vfs, let_through};
+use super::wire::{
+    AccessFlags, Changes, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, Negotiation, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
 
 /// Longest read or write.
-const REQUEST_MAX: u32 = 1 << 20;
+pub(super) const REQUEST_MAX: u32 = 1 << 20;
 /// Entries of a directory that are looked up at a time.
 const ENTRIES: usize = 128;
 /// Requests that the kernel sends without waiting for answers.
@@ -86,24 +83,50 @@ impl Pace {
     }
 }
 
-/// What `fuser` calls.
+/// Serves the requests of one mount.
 pub(super) struct Adapter {
     vfs: Arc<Vfs>,
     runtime: Runtime,
-    lookout: Arc<Lookout>,
     is_writeback: bool,
     /// The kernel can do without messages for opening directories.
     needs_no_opendir: bool,
 }
 
 impl Adapter {
-    pub(super) fn new(
-        vfs: Arc<Vfs>,
-        runtime: Runtime,
-        lookout: Arc<Lookout>,
-        is_writeback: bool,
-    ) -> Self {
-        Self { vfs, runtime, lookout, is_writeback, needs_no_opendir: false }
+    pub(super) fn new(vfs: Arc<Vfs>, runtime: Runtime, is_writeback: bool) -> Self {
+        Self { vfs, runtime, is_writeback, needs_no_opendir: false }
+    }
+
+    /// What this server wants of a connection.
+    pub(super) fn wish(&self) -> Negotiation {
+        let mut wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_BIG_WRITES
+            | InitFlags::FUSE_MAX_PAGES
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
+            // A default ACL stands in for the umask: we are told both.
+            | InitFlags::FUSE_DONT_MASK
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            // Nobody else changes files: pages are dropped when we say so.
+            | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
+        if self.vfs.has_posix_acls {
+            wanted |= InitFlags::FUSE_POSIX_ACL;
+        }
+        if self.is_writeback {
+            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
+        }
+        Negotiation { wanted, request_max: REQUEST_MAX, background: BACKGROUND }
+    }
+
+    /// Takes over what the kernel can do.
+    pub(super) fn agreed(&mut self, there: InitFlags) {
+        self.needs_no_opendir = there.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
+        let checks_acls = self.vfs.has_posix_acls && there.contains(InitFlags::FUSE_POSIX_ACL);
+        self.vfs.checks_acls.store(checks_acls, Ordering::Release);
     }
 
     /// Begins a request that takes so long.
@@ -112,13 +135,12 @@ impl Adapter {
         F: Future<Output = ()> + Send + 'static,
     {
         let work = work(Arc::clone(&self.vfs));
-        self.lookout.attend(pace != Pace::Short, |is_replaced| {
-            if pace == Pace::Durable && is_replaced {
-                self.runtime.begin_patiently(WAITS, work);
-            } else {
-                self.runtime.begin(work);
-            }
-        });
+        let is_replaced = hand_over(pace != Pace::Short);
+        if pace == Pace::Durable && is_replaced {
+            self.runtime.begin_patiently(WAITS, work);
+        } else {
+            self.runtime.begin(work);
+        }
     }
 
     /// Begins a request.
@@ -167,6 +189,7 @@ fn fopen_flags(is_unmappable: bool) -> FopenFlags {
     flags
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as the handlers have it")]
 fn cred_of(request: &Request) -> Credentials {
     let_through(request.uid(), request.gid())
 }
@@ -203,36 +226,6 @@ fn set_time(wish: TimeOrNow) -> SetTime {
 }
 
 impl Filesystem for Adapter {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let there = config.capabilities();
-        self.needs_no_opendir = there.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
-        let mut wanted = InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_DO_READDIRPLUS
-            | InitFlags::FUSE_READDIRPLUS_AUTO
-            | InitFlags::FUSE_ASYNC_DIO
-            | InitFlags::FUSE_CACHE_SYMLINKS
-            | InitFlags::FUSE_NO_OPENDIR_SUPPORT
-            // A default ACL stands in for the umask: we are told both.
-            | InitFlags::FUSE_DONT_MASK
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            // Nobody else changes files: pages are dropped when we say so.
-            | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
-        if self.vfs.has_posix_acls {
-            wanted |= InitFlags::FUSE_POSIX_ACL;
-        }
-        let checks_acls = (wanted & there).contains(InitFlags::FUSE_POSIX_ACL);
-        self.vfs.checks_acls.store(checks_acls, Ordering::Release);
-        if self.is_writeback {
-            wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
-        }
-        // What an older kernel lacks it does without.
-        let _ = config.add_capabilities(wanted & there);
-        // The bounds of the kernel apply if they are narrower.
-        let _ = config.set_max_write(REQUEST_MAX);
-        let _ = config.set_max_background(BACKGROUND);
-        Ok(())
-    }
-
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (cred, name) = (cred_of(request), bytes(name));
         self.begin(|vfs| async move {
@@ -252,7 +245,7 @@ impl Filesystem for Adapter {
         self.begin(|vfs| async move { vfs.forget(node.0, lookups).await });
     }
 
-    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+    fn getattr(&self, _: &Request, node: INodeNo, reply: ReplyAttr) {
         self.begin(|vfs| async move {
             match vfs.attributes(node.0).await {
                 Ok(found) => reply.attr(&Vfs::ttl(&found), &attributes(&found)),
@@ -261,25 +254,9 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn setattr(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
+    fn setattr(&self, request: &Request, node: INodeNo, changes: &Changes, reply: ReplyAttr) {
         let cred = cred_of(request);
+        let Changes { mode, uid, gid, size, atime, mtime } = *changes;
         let wish = SetAttributes {
             mode: mode.map(|mode| mode & PERMISSION_MASK),
             uid,
@@ -446,16 +423,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn release(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        handle: FileHandle,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        _: bool,
-        reply: ReplyEmpty,
-    ) {
+    fn release(&self, node: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         // Before the answer: whoever waits for it finds the file closed.
         if handle == MAPPABLE {
             self.vfs.nodes.close_mappable(node.0);
@@ -463,17 +431,7 @@ impl Filesystem for Adapter {
         reply.ok();
     }
 
-    fn read(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        len: u32,
-        _: OpenFlags,
-        _: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, _: &Request, node: INodeNo, offset: u64, len: u32, reply: ReplyData) {
         self.begin_at(Pace::of(len as usize), |vfs| async move {
             match vfs.read(node.0, offset, len as usize).await {
                 Ok(data) => reply.data(&data),
@@ -486,12 +444,10 @@ impl Filesystem for Adapter {
         &self,
         request: &Request,
         node: INodeNo,
-        _: FileHandle,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
         flags: OpenFlags,
-        _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let cred = cred_of(request);
@@ -512,32 +468,20 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // Nothing is kept back until a file is closed.
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn fsync(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, node: INodeNo, reply: ReplyEmpty) {
         self.begin_at(Pace::Durable, |vfs| {
             answer_empty(reply, async move { vfs.fsync(node.0).await })
         });
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, _: INodeNo, reply: ReplyOpen) {
         if self.needs_no_opendir {
             return reply.error(Errno::ENOSYS);
         }
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
     }
 
-    fn readdir(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
+    fn readdir(&self, _: &Request, node: INodeNo, offset: u64, mut reply: ReplyDirectory) {
         self.begin_at(Pace::Long, |vfs| async move {
             let mut listing = Listing::new(node.0, offset);
             loop {
@@ -561,14 +505,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn readdirplus(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
+    fn readdirplus(&self, _: &Request, node: INodeNo, offset: u64, mut reply: ReplyDirectoryPlus) {
         self.begin_at(Pace::Long, |vfs| async move {
             let mut listing = Listing::new(node.0, offset);
             loop {
@@ -598,17 +535,6 @@ impl Filesystem for Adapter {
                 }
             }
         });
-    }
-
-    fn fsyncdir(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        handle: FileHandle,
-        is_data_only: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.fsync(request, node, handle, is_data_only, reply);
     }
 
     fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
@@ -641,7 +567,6 @@ impl Filesystem for Adapter {
         name: &OsStr,
         value: &[u8],
         flags: i32,
-        _: u32,
         reply: ReplyEmpty,
     ) {
         let existing = match flags {
@@ -725,11 +650,8 @@ impl Filesystem for Adapter {
         &self,
         request: &Request,
         node: INodeNo,
-        _: FileHandle,
-        _: IoctlFlags,
         command: u32,
         data: &[u8],
-        _: u32,
         reply: ReplyIoctl,
     ) {
         let cred = flags::asker(request.uid(), request.gid());
@@ -747,7 +669,6 @@ impl Filesystem for Adapter {
         &self,
         request: &Request,
         node: INodeNo,
-        _: FileHandle,
         offset: u64,
         len: u64,
         mode: i32,
@@ -769,15 +690,7 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn lseek(
-        &self,
-        _: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        offset: i64,
-        whence: i32,
-        reply: ReplyLseek,
-    ) {
+    fn lseek(&self, _: &Request, node: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
         if self.is_writeback {
             // What is data may still be in the kernel: to it all of a file is.
             return reply.error(Errno::ENOSYS);
@@ -800,13 +713,10 @@ impl Filesystem for Adapter {
         &self,
         request: &Request,
         from: INodeNo,
-        _: FileHandle,
         from_offset: u64,
         to: INodeNo,
-        _: FileHandle,
         to_offset: u64,
         len: u64,
-        _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
         let cred = cred_of(request);

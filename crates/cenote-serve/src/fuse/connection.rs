@@ -66,7 +66,7 @@ impl Connection {
         is_for_all: bool,
     ) -> std::result::Result<Self, Errno> {
         let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let channel = rustix::fs::open(DEVICE, flags, Mode::empty())?;
         let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
         let texts = [
@@ -119,6 +119,9 @@ impl Connection {
         let gone =
             || Error::new(Kind::Io, FuseError::Refused { at: at.into(), error: Errno::IO.into() });
         let channel = channel.ok_or_else(gone)?;
+        let failed = |errno: Errno| Error::new(Kind::Io, std::io::Error::from(errno));
+        let flags = rustix::fs::fcntl_getfl(&channel).map_err(failed)?;
+        rustix::fs::fcntl_setfl(&channel, flags | OFlags::NONBLOCK).map_err(failed)?;
         let number = MountTable::read()?.seen_at(at).map(|seen| seen.device().to_owned());
         Ok(Self { channel, number: number.ok_or_else(gone)?, mount: None })
     }

@@ -5,11 +5,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use cenote_fs::mount::{Attributes, errno};
 use cenote_fs::{FileKind, Time};
 use cenote_rt::Error;
-use fuser::{Errno, FileAttr, FileType, Generation, INodeNo};
+
+use super::wire::{Errno, FileAttr, FileType, Generation, INodeNo};
 
 /// What the kernel is told as the size of a block: what programs read and write at a time.
 const BLOCK_MIN: u64 = 4 << 10;
 const BLOCK_MAX: u64 = 1 << 20;
+const NANOSECONDS: u64 = 1_000_000_000;
 
 /// The number of an error.
 pub(super) fn errno_of(error: &Error) -> Errno {
@@ -42,7 +44,6 @@ pub(super) fn attributes(from: &Attributes) -> FileAttr {
         atime: system_time(from.atime),
         mtime: system_time(from.mtime),
         ctime: system_time(from.ctime),
-        crtime: system_time(from.crtime),
         kind: file_type(from.kind),
         perm: from.mode as u16,
         nlink: u32::try_from(from.links).unwrap_or(u32::MAX),
@@ -50,7 +51,6 @@ pub(super) fn attributes(from: &Attributes) -> FileAttr {
         gid: from.gid,
         rdev: from.device.map_or(0, |(major, minor)| device_number(major, minor)),
         blksize: block as u32,
-        flags: 0,
     }
 }
 
@@ -62,7 +62,6 @@ pub(super) const NOTHING: FileAttr = FileAttr {
     atime: UNIX_EPOCH,
     mtime: UNIX_EPOCH,
     ctime: UNIX_EPOCH,
-    crtime: UNIX_EPOCH,
     kind: FileType::RegularFile,
     perm: 0,
     nlink: 0,
@@ -70,7 +69,6 @@ pub(super) const NOTHING: FileAttr = FileAttr {
     gid: 0,
     rdev: 0,
     blksize: 0,
-    flags: 0,
 };
 
 pub(super) fn generation(from: &Attributes) -> Generation {
@@ -93,8 +91,7 @@ fn system_time(time: Time) -> SystemTime {
     whole.and_then(|whole| whole.checked_add(part)).unwrap_or(UNIX_EPOCH)
 }
 
-/// A time of a request. Of times before 1970 `fuser` subtracts the nanoseconds instead of adding
-/// them: seconds and nanoseconds are as they came if that is undone.
+/// A time of a request. Nanoseconds count forward, also before 1970.
 pub(super) fn time(from: SystemTime) -> Time {
     match from.duration_since(UNIX_EPOCH) {
         Ok(since) => Time {
@@ -104,7 +101,12 @@ pub(super) fn time(from: SystemTime) -> Time {
         Err(before) => {
             let before = before.duration();
             let seconds = i64::try_from(before.as_secs()).map_or(i64::MIN, |seconds| -seconds);
-            Time { seconds, nanoseconds: before.subsec_nanos().into() }
+            match u64::from(before.subsec_nanos()) {
+                0 => Time { seconds, nanoseconds: 0 },
+                part => {
+                    Time { seconds: seconds.saturating_sub(1), nanoseconds: NANOSECONDS - part }
+                }
+            }
         }
     }
 }
@@ -128,8 +130,6 @@ mod tests {
         // 1.2 s before: two seconds before, and 0.8 behind.
         let before = Time { seconds: -2, nanoseconds: 800_000_000 };
         assert_eq!(system_time(before), UNIX_EPOCH - Duration::from_millis(1200));
-        // As fuser takes the same two numbers from the wire.
-        let taken = UNIX_EPOCH - Duration::new(2, 800_000_000);
-        assert_eq!(time(taken), before);
+        assert_eq!(time(system_time(before)), before);
     }
 }

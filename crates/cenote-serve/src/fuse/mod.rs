@@ -1,7 +1,7 @@
 //! File systems mounted through FUSE.
 //!
 //! ```text
-//!   kernel ── several threads ──> adapter (the wire, `fuser`) ──> Vfs ──> cenote_fs::Mount
+//!   kernel ──> service (threads) ──> wire ──> adapter ──> Vfs ──> cenote_fs::Mount
 //! ```
 //!
 //! **Who sees it.** As root a file system is mounted for everybody (`allow_other`), as others are.
@@ -28,14 +28,15 @@ mod connection;
 mod convert;
 mod flags;
 pub mod helper;
-mod lookout;
 mod nodes;
 mod place;
+mod service;
 mod snapshots;
 mod table;
 mod vfs;
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "a request is lent, whatever its size")]
+mod wire;
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,19 +46,17 @@ use std::time::Duration;
 use cenote_fs::Mount;
 use cenote_fs::mount::AccessTimes;
 use cenote_rt::{Error, Kind, Result, Runtime};
-use fuser::{BackgroundSession, Config, INodeNo, Session, SessionACL};
 
 use crate::stop::Stop;
 use adapter::Adapter;
 use connection::Connection;
 use helper::{Operation, guard};
-use lookout::Lookout;
+use service::Service;
 use vfs::Vfs;
+use wire::{INodeNo, Notifier};
 
 pub use table::MountTable;
 
-/// Threads that take requests.
-const THREADS: usize = 4;
 /// How long a mount that is to be cut off has to take what the kernel has not written yet.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -245,8 +244,12 @@ impl FuseMount {
     pub async fn start(mount: Arc<Mount>, at: &Path, options: &MountOptions) -> Result<Self> {
         let refused = |error| refused(at, error);
         // Whatever a mount needs exists before it is made: none is left without what serves it.
-        let prepared = || helper::prepare().and_then(|()| guard::prepare());
-        cenote_rt::blocking(prepared).await?.map_err(refused)?;
+        let prepared = || {
+            helper::prepare()?;
+            guard::prepare()?;
+            Service::get()
+        };
+        let service = cenote_rt::blocking(prepared).await?.map_err(refused)?;
         let (at, _) = resolve(at).await?;
         let is_for_all = is_for_all(options)?;
         let (source, given) = (mount.name().to_owned(), given(&mount, options));
@@ -255,7 +258,7 @@ impl FuseMount {
         let is_attached = unattached.is_none();
         let started = async {
             guard::watch(&device).map_err(refused)?;
-            let started = Self::serve(mount, &at, options, connection, is_for_all).await?;
+            let started = Self::serve(&service, mount, &at, options, connection).await?;
             connection::raise_read_ahead(&started.device);
             Connection::attach(unattached, &at).await?;
             Ok(started)
@@ -269,33 +272,27 @@ impl FuseMount {
 
     /// Answers requests of a connection from here on.
     async fn serve(
+        service: &Arc<Service>,
         mount: Arc<Mount>,
         at: &Path,
         options: &MountOptions,
         connection: Connection,
-        is_for_all: bool,
     ) -> Result<Self> {
         let snapdir = AtomicU64::new(mount.facts().settings().snapdir);
         let vfs = Arc::new(Vfs::new(mount));
         vfs.set(options);
-        let lookout = Arc::new(Lookout::new(THREADS));
-        let (runtime, watcher) = (Runtime::here(), Arc::clone(&lookout));
-        let adapter = Adapter::new(Arc::clone(&vfs), runtime, watcher, options.is_writeback);
+        let adapter = Adapter::new(Arc::clone(&vfs), Runtime::here(), options.is_writeback);
         let (ended, device) = (Arc::new(Stop::default()), connection.number);
-        let (teller, tell, number) = (Arc::clone(&vfs), Arc::clone(&ended), device.clone());
-        let started = cenote_rt::blocking(move || {
-            let session = begin_session(adapter, connection.channel, is_for_all, &lookout)?;
-            // Nobody else sets it.
-            let _ = teller.notifier.set(session.notifier());
-            std::thread::Builder::new().name("fuse".to_owned()).spawn(move || {
-                // Why it ended is of no use to anybody: it is not mounted any more.
-                let _ = session.join();
-                guard::forget(&number);
-                tell.wish();
-            })?;
-            Ok::<_, std::io::Error>(())
+        let channel = Arc::new(connection.channel);
+        // Nobody else sets it.
+        let _ = vfs.notifier.set(Notifier::new(Arc::clone(&channel)));
+        let (tell, number, service) = (Arc::clone(&ended), device.clone(), Arc::clone(service));
+        let at_end = Box::new(move || {
+            guard::forget(&number);
+            tell.wish();
         });
-        started.await?.map_err(|error| refused(at, error))?;
+        let served = cenote_rt::blocking(move || service.serve(channel, adapter, at_end));
+        served.await?.map_err(|error| refused(at, error))?;
         Ok(Self { at: at.to_owned(), vfs, ended, device, snapdir })
     }
 
@@ -468,22 +465,6 @@ fn is_for_all(options: &MountOptions) -> Result<bool> {
         return Err(Error::new(Kind::Invalid, FuseError::Writeback));
     }
     Ok(allow_other)
-}
-
-/// Begins to answer what comes over a connection.
-fn begin_session(
-    adapter: Adapter,
-    channel: OwnedFd,
-    is_for_all: bool,
-    lookout: &Lookout,
-) -> std::io::Result<BackgroundSession> {
-    let mut config = Config::default();
-    config.acl = if is_for_all { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(THREADS);
-    config.clone_fd = true;
-    let session = Session::from_fd(adapter, channel, config.acl, config)?;
-    lookout.watch(session.as_fd().try_clone_to_owned()?);
-    session.spawn()
 }
 
 #[cfg(test)]

@@ -31,11 +31,11 @@ use cenote_fs::edit::{NewNode, SetAttributes};
 use cenote_fs::mount::{Attributes, ReadDirPage, Seek, Space, WriteOptions, control};
 use cenote_fs::{CaseSensitivity, FsError, Mount};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
-use fuser::{INodeNo, Notifier};
 
 use super::MountOptions;
 use super::nodes::Nodes;
 use super::snapshots::{self, Place, Snapshots};
+use super::wire::{INodeNo, Notifier};
 
 /// The attributes that are POSIX ACLs.
 pub(super) const POSIX_ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];

@@ -36,7 +36,9 @@ use cenote_cli::environment;
 use cenote_rt::{JoinHandle, Runtime};
 use cenote_serve::Signals;
 use rustix::fs::{FlockOperation, Mode, flock};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use rustix::process::{
+    PidfdFlags, PidfdGetfdFlags, Resource, getpid, getrlimit, pidfd_getfd, pidfd_open, setrlimit,
+};
 
 use place::Place;
 use pools::Pools;
@@ -201,6 +203,7 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     let failed = |error: cenote_rt::Error| std::io::Error::other(error.to_string());
     place.make()?;
     place.become_own();
+    raise_open_files();
     let Some(lock) = take_lock(place, is_detached)? else { return Ok(()) };
     // Others are told apart by who they are; volumes are for whoever may open the socket.
     let activated = activated();
@@ -255,6 +258,15 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     });
     drop(lock);
     served.map_err(failed)?
+}
+
+/// Takes as many descriptors as the system gives: each mount needs one, and so does each client.
+/// Beyond that, mounting fails with "Too many open files".
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // The limit that there is stays.
+    let _ = setrlimit(Resource::Nofile, limit);
 }
 
 /// The socket for commands, if whoever started this process listens on it already: the first of

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemon::{House, has_fuse};
+use crate::has;
 
 /// File systems that are mounted when a daemon is killed.
 const FILESYSTEMS: usize = 24;
@@ -112,6 +113,89 @@ fn a_daemon_that_waits_for_its_own_mount_ends_when_it_is_killed() {
         assert_eq!(std::fs::read(&kept).unwrap(), b"kept");
     }
     house.run("zpool export u");
+    house.run("zpool export t");
+}
+
+/// File systems that are mounted at once: 60, or 2 000 with `CENOTE_TEST_ALL`.
+fn many() -> usize {
+    if std::env::var_os("CENOTE_TEST_ALL").is_some() { 2000 } else { 60 }
+}
+
+/// A number of `/proc/PID/status`.
+fn status(pid: i32, name: &str) -> usize {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_mount_costs_a_descriptor_and_little_memory_and_no_thread() {
+    /// KiB of memory that a mount may cost.
+    const MOUNT_KIB: usize = 200;
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("many");
+    house.create(&house.text("mnt"));
+    for number in 0..many() {
+        house.run(&format!("zfs create -o canmount=noauto t/f{number}"));
+    }
+    // What creation left in memory is not what mounts cost.
+    house.run("daemon stop");
+    house.run("zfs list -H -o name t");
+    let pid = pid(&house).unwrap();
+    let descriptors = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    let mount = |number: usize| {
+        house.run(&format!("zfs mount t/f{number}"));
+        std::fs::write(house.path(&format!("mnt/f{number}/file")), b"x").unwrap();
+    };
+    (0..10).for_each(mount);
+    let before = (status(pid, "Threads:"), descriptors(), status(pid, "VmRSS:"));
+    (10..many()).for_each(mount);
+    let after = (status(pid, "Threads:"), descriptors(), status(pid, "VmRSS:"));
+    let count = many() - 10;
+    println!("{count} mounts: {before:?} -> {after:?}");
+    // Threads that run commands and wait for the system come and go.
+    assert!(after.0 < before.0 + 12, "threads: {before:?} -> {after:?}");
+    assert!(after.1 < before.1 + count + 20, "descriptors: {before:?} -> {after:?}");
+    let cost = after.2.saturating_sub(before.2) / count;
+    assert!(cost < MOUNT_KIB, "{cost} KiB a mount: {before:?} -> {after:?}");
+    house.run("zpool export t");
+}
+
+/// A daemon that may not have enough threads, or not enough memory, says so or ends; its mounts and
+/// whoever uses them do not hang.
+#[test]
+fn a_daemon_that_lacks_threads_or_memory_hangs_nobody() {
+    if !has_fuse() || !has("prlimit") {
+        return;
+    }
+    let house = House::new("limits");
+    house.create(&house.text("mnt"));
+    for number in 0..4 {
+        house.run(&format!("zfs create t/f{number}"));
+    }
+    house.run("daemon stop");
+    for limit in ["--as=400000000", "--as=700000000", "--as=1500000000", "--nofile=40"] {
+        let mut command = Command::new("prlimit");
+        command.args([limit, env!("CARGO_BIN_EXE_cenote"), "daemon", "start"]);
+        command.env("CENOTE_STATE_DIR", house.path("state")).env_remove("CENOTE_SOCKET");
+        let begin = Instant::now();
+        let mut starting = command.stdin(std::process::Stdio::null()).spawn().unwrap();
+        while starting.try_wait().unwrap().is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(90), "{limit}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        // Whatever is mounted answers, or says that its server is gone.
+        let mut look = Command::new("timeout");
+        look.args(["20", "ls", "-R"]).arg(house.path("mnt"));
+        let looked = look.output().unwrap();
+        assert_ne!(looked.status.code(), Some(124), "{limit}: a mount hangs");
+        kill(&house);
+    }
+    let mounted = house.run("zfs list -H -o mounted");
+    assert_eq!(mounted, "yes\n".repeat(5));
     house.run("zpool export t");
 }
 

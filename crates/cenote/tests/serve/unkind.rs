@@ -88,7 +88,7 @@ fn now() -> Instant {
 /// Waits until something is so.
 #[expect(clippy::disallowed_methods, reason = "what another process does is waited for")]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = now() + Duration::from_secs(60);
+    let end = now() + Duration::from_mins(1);
     while !is_so() {
         assert!(now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -1,0 +1,119 @@
+//! The first request of a connection: versions, and what both sides can do.
+
+use super::request::Fields;
+use super::{Errno, InitFlags};
+
+/// The version of the protocol that is spoken here.
+const MAJOR: u32 = 7;
+const MINOR: u32 = 33;
+/// The oldest that the answers here fit.
+const MINOR_MIN: u32 = 23;
+const PAGE: u32 = 4096;
+/// Times have nanoseconds.
+const GRANULARITY_NS: u32 = 1;
+
+/// What the server wants of a connection; of flags, those that the kernel has.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::fuse) struct Negotiation {
+    pub(in crate::fuse) wanted: InitFlags,
+    /// Longest write, and read.
+    pub(in crate::fuse) request_max: u32,
+    /// Requests that the kernel sends without waiting for answers.
+    pub(in crate::fuse) background: u16,
+}
+
+/// What came of the first request.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::fuse) enum Initialized {
+    /// The answer's body, and the flags that the kernel has.
+    Agreed(Vec<u8>, InitFlags),
+    /// The kernel speaks a newer major version, and asks again after this body.
+    Again(Vec<u8>),
+    Failed(Errno),
+}
+
+impl Negotiation {
+    /// Answers the first request, by its arguments.
+    pub(super) fn answer(self, arguments: &[u8]) -> Initialized {
+        let mut fields = Fields::new(arguments);
+        let (Some(major), Some(minor)) = (fields.u32(), fields.u32()) else {
+            return Initialized::Failed(Errno::EIO);
+        };
+        if major > MAJOR {
+            return Initialized::Again(
+                [MAJOR, MINOR].iter().flat_map(|n| n.to_ne_bytes()).collect(),
+            );
+        }
+        let (Some(read_ahead), Some(flags)) = (fields.u32(), fields.u32()) else {
+            return Initialized::Failed(Errno::EIO);
+        };
+        if major < MAJOR || minor < MINOR_MIN {
+            return Initialized::Failed(Errno::EPROTO);
+        }
+        let known = InitFlags::from_bits_truncate(flags);
+        let agreed = known & self.wanted;
+        let congestion = u32::from(self.background) * 3 / 4;
+        let words = [
+            MAJOR,
+            MINOR,
+            read_ahead,
+            agreed.bits(),
+            pair(self.background, congestion as u16),
+            self.request_max,
+            GRANULARITY_NS,
+            pair((self.request_max / PAGE) as u16, 0),
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ];
+        Initialized::Agreed(words.iter().flat_map(|word| word.to_ne_bytes()).collect(), known)
+    }
+}
+
+/// Two numbers of 16 bits, one behind the other in memory.
+fn pair(first: u16, second: u16) -> u32 {
+    let ([a, b], [c, d]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WISH: Negotiation = Negotiation {
+        wanted: InitFlags::FUSE_MAX_PAGES.union(InitFlags::FUSE_POSIX_ACL),
+        request_max: 1 << 20,
+        background: 64,
+    };
+
+    fn body(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn versions_and_flags_are_agreed_on() {
+        let flags = InitFlags::FUSE_MAX_PAGES | InitFlags::FUSE_ASYNC_READ;
+        let Initialized::Agreed(answer, known) =
+            WISH.answer(&body(&[7, 45, 128 << 10, flags.bits(), 0]))
+        else {
+            panic!("not agreed")
+        };
+        assert_eq!((answer.len(), known), (64, flags));
+        let word = |at: usize| answer.get(at * 4..at * 4 + 4).map(<[u8]>::to_vec);
+        assert_eq!(word(3), Some(InitFlags::FUSE_MAX_PAGES.bits().to_ne_bytes().to_vec()));
+        assert_eq!(answer.get(16..18), Some(&64_u16.to_ne_bytes()[..]));
+        assert_eq!(answer.get(28..30), Some(&256_u16.to_ne_bytes()[..]));
+    }
+
+    #[test]
+    fn other_versions_are_told() {
+        assert!(matches!(WISH.answer(&body(&[8, 0, 0, 0])), Initialized::Again(_)));
+        assert_eq!(WISH.answer(&body(&[7, 8, 0, 0])), Initialized::Failed(Errno::EPROTO));
+        assert_eq!(WISH.answer(&[7]), Initialized::Failed(Errno::EIO));
+    }
+}
