@@ -1,8 +1,8 @@
 //! On what grounds a reader believes that a pointer still leads to its block.
 //!
 //! Bytes that match a pointer's checksum are its block, however old the pointer is. Bytes that do
-//! not match mean one of two things: a device gave wrong bytes, or the block was freed and its space
-//! holds another one by now. Only the first is damage. Taking the second for it counts errors
+//! not match mean one of two things: a device gave wrong bytes, or the block was freed and its
+//! space holds another one by now. Only the first is damage. Taking the second for it counts errors
 //! against healthy devices, and a repair would write old bytes over a living block. So every reader
 //! says how he came to his pointer, and a mismatch counts, is reported and is repaired only if that
 //! proves that the block is in place:
@@ -120,8 +120,8 @@ pub(crate) fn overtaken() -> Error {
 }
 
 impl BlockStore {
-    /// The moment in which pointers of a set that is being changed are looked up: to be asked before
-    /// that. `is_again`: a read was overtaken before.
+    /// The moment in which pointers of a set that is being changed are looked up: to be asked
+    /// before that. `is_again`: a read was overtaken before.
     pub fn since(&self, is_again: bool) -> Since {
         Since { epoch: self.allocator().map(|space| space.epoch()), is_again }
     }

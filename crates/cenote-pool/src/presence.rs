@@ -1,8 +1,8 @@
 //! A pool's presence on this host: what is not stored in it and still counts among its properties.
 //!
 //! Whoever keeps a pool open notes here under which folder it mounts, where it is remembered, and
-//! which of its file systems are mounted, and how, and whether it is suspended. Views of the pool show it: `altroot`,
-//! `cachefile`, `mounted`, and values with the source `temporary`.
+//! which of its file systems are mounted, and how, and whether it is suspended. Views of the
+//! pool show it: `altroot`, `cachefile`, `mounted`, and values with the source `temporary`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

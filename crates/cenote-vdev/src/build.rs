@@ -122,8 +122,8 @@ struct Builder<'a, Open> {
 }
 
 impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
-    /// Adds `config` and what is below it; returns its index. `least_asize` is what it must hold for
-    /// its parent.
+    /// Adds `config` and what is below it; returns its index. `least_asize` is what it must hold
+    /// for its parent.
     fn add(
         &mut self,
         config: &VdevConfig,

@@ -195,8 +195,8 @@ impl Leaf {
         &self.path
     }
 
-    /// Whether a device of `size` bytes has room for all that may lie on this leaf. On a shorter one
-    /// the labels at the end would be written over data.
+    /// Whether a device of `size` bytes has room for all that may lie on this leaf. On a shorter
+    /// one the labels at the end would be written over data.
     pub(crate) fn fits(&self, size: u64) -> bool {
         label::leaf_asize(size) >= self.least_asize.max(1)
     }

@@ -82,8 +82,9 @@ impl Tree {
         self.leaves().filter(|(_, leaf)| leaf.take_failed()).map(|(id, _)| id).collect()
     }
 
-    /// Asks the device of a leaf whether it can be used: first for its size, then by reading the
-    /// boot environment of each label and writing it back, until that works once and can be flushed.
+    /// Asks the device of a leaf whether it can be used: first for its size, then by reading
+    /// the boot environment of each label and writing it back, until that works once and can be
+    /// flushed.
     ///
     /// # Errors
     /// Why it cannot: [`VdevAux::BadLabel`] if the device became shorter than what lies on it,

@@ -451,8 +451,8 @@ impl Tree {
         }
     }
 
-    /// Whether a leaf at or below a vdev cannot be read now, or failed since it was looked into, and
-    /// may have a block of that birth.
+    /// Whether a leaf at or below a vdev cannot be read now, or failed since it was looked into,
+    /// and may have a block of that birth.
     pub(crate) fn is_away_with(&self, vdev: usize, birth: u64) -> bool {
         let leaves = self.leaves_below(vdev);
         leaves.into_iter().any(|leaf| {

@@ -108,7 +108,10 @@ fn functions(text: &str) -> Vec<(usize, String, usize)> {
         let length = if line.ends_with('}') || line.ends_with(';') {
             1
         } else {
-            let rest = lines[index..].iter().position(|(_, line)| *line == end);
+            // A declaration in a trait ends with its arguments.
+            let last = format!("{})", " ".repeat(indentation));
+            let is_end = |line: &str| line == end || line.starts_with(&last) && line.ends_with(';');
+            let rest = lines[index..].iter().position(|(_, line)| is_end(line));
             rest.map_or(1, |distance| distance + 1)
         };
         found.push((*number, name.to_owned(), length));

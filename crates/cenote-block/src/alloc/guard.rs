@@ -9,9 +9,9 @@
 //!
 //! The allocator counts an epoch each time that ranges may become free, and each metaslab remembers
 //! the epoch in which ranges of it did last. A block whose pointer was live in epoch E, in a
-//! metaslab of which nothing has become free since, is in place: it was allocated then, and the only
-//! way to another block leads through the free ranges. A guard holds the metaslabs in that state
-//! (M6), however short of space the pool is, until the repair is written.
+//! metaslab of which nothing has become free since, is in place: it was allocated then, and the
+//! only way to another block leads through the free ranges. A guard holds the metaslabs in that
+//! state (M6), however short of space the pool is, until the repair is written.
 
 use std::ops::Range;
 use std::sync::Arc;

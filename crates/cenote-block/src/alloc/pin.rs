@@ -14,7 +14,8 @@
 //! overtaken knows nothing, and starts again with a fresh state.
 //!
 //! A pin is on the txg that was committed when it was taken. Roots are published before
-//! [`SpaceAllocator::sync_done`], so a root that is looked up under the pin is of that txg or later.
+//! [`SpaceAllocator::sync_done`], so a root that is looked up under the pin is of that txg or a
+//! later one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -248,8 +248,8 @@ impl Engine {
         vec![holders, logs]
     }
 
-    /// Makes durable what the uberblock is going to lead to: order 1, before the logs of what leaves
-    /// lack are looked at for the last time.
+    /// Makes durable what the uberblock is going to lead to: order 1, before the logs of what
+    /// leaves lack are looked at for the last time.
     pub(super) async fn flush_data(&self) -> Result<()> {
         self.flush_unless(Bug::NoFlushBeforeLabels, Vec::new()).await.map(drop)
     }

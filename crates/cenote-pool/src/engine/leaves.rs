@@ -63,7 +63,7 @@ impl Engine {
                 continue;
             }
             let Err(aux) = self.tree.probe(id).await else { continue };
-            // The config has no word for a device that is too short: the next opening sees it again.
+            // The config has no word for a device that is too short: the next opening sees it.
             if self.give_up(id, aux) && aux == VdevAux::ErrExceeded {
                 self.with_config(|config| {
                     if let Some(vdev) = config.root.find_mut(leaf.guid()) {

@@ -564,8 +564,8 @@ impl Engine {
         if let Some(root) = self.sync_passes(txg, tasks).await? {
             self.commit(txg, &root).await?;
         }
-        // Before space is reused: whoever looks a pointer up after that finds the trees of this txg,
-        // and not blocks that it has freed (`cenote_block::alloc::SpaceAllocator::epoch`).
+        // Before space is reused: whoever looks a pointer up after that finds the trees of this
+        // txg, and not blocks that it has freed (`cenote_block::alloc::SpaceAllocator::epoch`).
         self.mos.committed(txg)?;
         for head in self.heads.all() {
             head.live().committed(txg)?;

@@ -6,9 +6,9 @@
 //!                           └── connection c
 //! ```
 //!
-//! There is a fixed number of threads, each with one buffer for a request, however many file systems
-//! are mounted: a mount costs a descriptor and what its file system keeps in memory. All of them
-//! exist before the first mount is made; a mount that was made can always be served.
+//! There is a fixed number of threads, each with one buffer for a request, however many file
+//! systems are mounted: a mount costs a descriptor and what its file system keeps in memory. All of
+//! them exist before the first mount is made; a mount that was made can always be served.
 //!
 //! A connection is armed for one event (`EPOLLONESHOT`). The thread that the event calls holds the
 //! connection: it reads without waiting, does the work, and reads again. It arms the connection for

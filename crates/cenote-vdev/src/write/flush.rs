@@ -8,12 +8,12 @@
 //!
 //! What a loss means depends on who flushes, and on what the vdev is for:
 //!
-//! | class           | commit of a txg ([`Tree::flush_for_commit`])   | commit of a log ([`Tree::flush`]) |
-//! |-----------------|------------------------------------------------|-----------------------------------|
-//! | normal          | fails: the uberblock leads to what was lost    | fails: the log may lie there      |
-//! | special, dedup  | fails: metadata and tables are nowhere else    | fails                             |
-//! | log             | nothing: what its blocks say is in the txg     | fails: the caller syncs instead   |
-//! | cache           | nothing: cache devices are in no tree          | nothing                           |
+//! | class          | of a txg ([`Tree::flush_for_commit`])     | of a log ([`Tree::flush`])     |
+//! |----------------|-------------------------------------------|--------------------------------|
+//! | normal         | fails: the uberblock leads to it          | fails: the log may lie there   |
+//! | special, dedup | fails: these blocks are nowhere else      | fails                          |
+//! | log            | nothing: the txg has what it says         | fails: the caller syncs       |
+//! | cache          | nothing: it is in no tree                 | nothing                        |
 //!
 //! Records of an intent log stay in memory until their txg is on the other vdevs. So a log vdev is
 //! never a reason to hold a txg back; but nobody may be told that a record is durable if the flush

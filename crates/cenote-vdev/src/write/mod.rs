@@ -19,8 +19,8 @@
 //!   byte, the filler of the last sector and of short dRAID columns being zeros.
 //! * W2  A leaf that lacks a part of a block written in txg T has T in its log when the write
 //!   returns.
-//! * W4  A block does not count as written on the word of a leaf that has left service meanwhile: no
-//!   flush asks such a leaf.
+//! * W4  A block does not count as written on the word of a leaf that has left service meanwhile:
+//!   no flush asks such a leaf.
 //! * W3  Nothing is written outside of the data area, or by a tree that was not built for it.
 
 mod discard;

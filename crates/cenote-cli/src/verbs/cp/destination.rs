@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   name is free, a regular file or a link to one ──> temporary file ── rename ──> name
-//!   name is a block device, or a link to one      ──> opened exclusively, written in place, flushed
+//!   name is a block device, or a link to one      ──> opened alone, written in place, flushed
 //!   name is anything else                         ──> refused
 //! ```
 //!
 //! A regular file appears under its name when it is whole: a copy that is interrupted leaves the
 //! file that had the name, or none. A symbolic link to a regular file is replaced itself, as
-//! everything in a tree is; a symbolic link to a block device is followed, as `dd of=` does, because
-//! `/dev/disk/by-id` consists of such links.
+//! everything in a tree is; a symbolic link to a block device is followed, as `dd of=` does,
+//! because `/dev/disk/by-id` consists of such links.
 //!
 //! A block device is never replaced. Its holes are written: what the device held before must not
 //! show through. Bytes behind the end of the copied volume stay as they were.
