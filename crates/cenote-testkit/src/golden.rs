@@ -33,7 +33,32 @@ pub fn find(name: &str) -> Option<Golden> {
     Some(Golden { name: name.to_owned(), folder })
 }
 
-/// The names of all pools in all places, sorted.
+/// Golden pools that the comparisons of every pool leave out, and why: they show states that need
+/// more than reading what an idle pool holds. Tests name them one by one as they come to be read
+/// ([`golden`]); each run lists them among its skips.
+const LEFT_OUT: [(&str, &str); 19] = [
+    ("g-brt", "its figures are compared by name"),
+    ("g-crypt-keys", "its keys are one for each encryption root"),
+    ("g-ddt-legacy", "its figures are compared by name"),
+    ("g-dtl", "a resilver is pending"),
+    ("g-fdt", "its dedup logs have pending entries"),
+    ("g-livelist", "its figures are compared by name"),
+    ("g-rawrecv", "its keys were never loaded"),
+    ("g-rebuild", "a rebuild is in progress"),
+    ("g-recv-partial", "datasets are partly received"),
+    ("g-redacted", "datasets are redacted"),
+    ("g-reflow", "an expansion is in progress"),
+    ("g-removing", "a removal is in progress"),
+    ("g-replacing", "a replacement is in progress"),
+    ("g-resilver", "a resilver is in progress"),
+    ("g-scrub-errors", "a scrub left permanent errors"),
+    ("g-scrub-paused", "a scrub is paused"),
+    ("g-send2", "its keys are not beside it"),
+    ("g-spare", "a spare is in use"),
+    ("g-split", "the disks of two pools are in one folder"),
+];
+
+/// The names of all pools in all places that are compared as a whole, sorted.
 pub fn golden_names() -> Vec<String> {
     let mut names = Vec::new();
     for folder in place::golden_folders() {
@@ -48,6 +73,13 @@ pub fn golden_names() -> Vec<String> {
     }
     names.sort();
     names.dedup();
+    names.retain(|name| {
+        let reason = LEFT_OUT.iter().find(|(left_out, _)| left_out == name);
+        if let Some((name, reason)) = reason {
+            skip::skip("comparisons of every golden pool", &format!("{name}: {reason}"));
+        }
+        reason.is_none()
+    });
     names
 }
 
