@@ -67,11 +67,6 @@ impl Site {
         }
     }
 
-    /// Clears the checksum errors that claiming counts where an intent log ends.
-    pub(crate) fn forgive_log_ends(&self) {
-        self.run("zpool clear t");
-    }
-
     /// No file has errors, whatever state the leaves are in.
     pub(crate) fn check_files(&self, when: &str) {
         let text = self.status().text;

@@ -16,7 +16,6 @@ fn killed(layout: Layout, seed: u64) {
     let written = load.stop(&site);
     println!("{layout:?}: {}", written.told());
     site.start();
-    site.forgive_log_ends();
     site.check(&written, "after a kill");
     site.check_counts(&[], "after a kill");
     site.check_healthy("after a kill");
@@ -48,7 +47,6 @@ fn killed_with_a_leaf_away(layout: Layout, seed: u64) {
         site.layer.heal_all();
     }
     site.start();
-    site.forgive_log_ends();
     site.check(&written, "after a kill");
     if !is_back_early {
         site.layer.heal_all();

@@ -61,7 +61,8 @@ impl Load {
             File::open(&at).unwrap().sync_all().unwrap();
             let folder = Folder { name, ..Folder::default() };
             let (rng, stop) = (Rng::seeded(seed ^ number << 32), Arc::clone(&stop));
-            let writer = Writer { at, folder, rng, stop, created: 0 };
+            let writer =
+                Writer { at, folder, rng, stop, created: 0, given_up: [0; CHANGED as usize] };
             std::thread::spawn(move || writer.run())
         };
         let writers = (0..WRITERS).map(writer).collect();
@@ -116,6 +117,8 @@ struct Writer {
     rng: Rng,
     stop: Arc<AtomicBool>,
     created: u64,
+    /// For each of the changed files, how many were given up.
+    given_up: [u32; CHANGED as usize],
 }
 
 /// Whether the folder is gone for good.
@@ -174,12 +177,23 @@ impl Writer {
         Ok(())
     }
 
-    /// Changes a file in place: overwrites, appends, cuts it; and syncs it, often.
+    /// Changes a file in place. One whose change failed is left as it is: a later `fsync` would
+    /// promise what it has, which is not known then.
     fn change(&mut self) -> io::Result<()> {
-        let name = format!("c{}", self.rng.below(CHANGED));
+        let slot = self.rng.below(CHANGED) as usize;
+        let name = format!("c{slot}.{}", self.given_up[slot]);
         let index = self.tracked(&name);
+        let changed = self.change_some(index, &name);
+        if changed.is_err() {
+            self.given_up[slot] += 1;
+        }
+        changed
+    }
+
+    /// Overwrites, appends to, and cuts a file; and syncs it, often.
+    fn change_some(&mut self, index: usize, name: &str) -> io::Result<()> {
         let mut options = File::options();
-        let file = options.create(true).write(true).truncate(false).open(self.path(&name))?;
+        let file = options.create(true).write(true).truncate(false).open(self.path(name))?;
         for _ in 0..=self.rng.below(3) {
             let len = self.folder.files[index].newest().len() as u64;
             if len > LEN_MAX {

@@ -17,6 +17,7 @@ mod kills;
 mod layout;
 mod leaves;
 mod load;
+mod logs;
 mod model;
 mod outages;
 mod power;

@@ -28,7 +28,6 @@ fn power_cut(layout: Layout, seed: u64) {
     let Some(site) = Site::new("power", layout) else { return };
     let kept_percent = [0, 30, 50, 90][rng.below(4) as usize];
     let written = cut(&site, &mut rng, kept_percent);
-    site.forgive_log_ends();
     site.check_healthy("after a power cut");
     site.check(&written, "after a power cut");
     site.check_counts(&[], "after a power cut");
