@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use cenote_pool::dsl::deleg::Asker;
 use cenote_pool::engine::{Engine, EventLog};
 use cenote_rt::BoxFuture;
-use cenote_serve::fuse::MountOptions;
+use cenote_serve::fuse::{MountOptions, Suspension};
 
 use crate::accounts;
 use crate::environment::Variables;
@@ -57,6 +57,17 @@ pub trait Host: Send + Sync {
 
     /// Mounts again what was set aside, where its properties say now, if it is still there.
     fn bring_back<'a>(&'a self, pool: &'a str, aside: Vec<Aside>) -> BoxFuture<'a, CommandResult>;
+
+    /// Holds up all requests to a file system, if it is mounted, since it is about to be rolled
+    /// back to a snapshot. One that cannot be held up is unmounted, whoever uses it.
+    fn suspend<'a>(
+        &'a self,
+        dataset: &'a str,
+        snapshot: &'a str,
+    ) -> BoxFuture<'a, Result<Suspended, Exit>>;
+
+    /// Has the requests go on, with the content that there is now.
+    fn resume<'a>(&'a self, pool: &'a str, suspended: Suspended) -> BoxFuture<'a, CommandResult>;
 
     /// Remembers a pool elsewhere from now on: as [`Taken::cache_file`].
     fn remember<'a>(&'a self, pool: &'a str, file: Option<PathBuf>)
@@ -123,6 +134,15 @@ pub struct Aside {
     pub place: PathBuf,
     /// How it was mounted.
     pub options: MountOptions,
+}
+
+/// A file system that is about to be rolled back. Its requests go on when this is dropped, too.
+#[derive(Debug, Default)]
+pub struct Suspended {
+    /// Its mount, whose requests wait; none if it is not mounted.
+    pub mount: Option<Suspension>,
+    /// What was unmounted instead.
+    pub aside: Vec<Aside>,
 }
 
 /// A command in a session.

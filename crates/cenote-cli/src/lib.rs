@@ -26,7 +26,7 @@ pub mod zpool;
 mod program;
 mod writer;
 
-pub use host::{Aside, Caller, CallerStreams, Host, MountWish, Session, Taken};
+pub use host::{Aside, Caller, CallerStreams, Host, MountWish, Session, Suspended, Taken};
 pub use io::{CommandResult, Exit, Io};
 pub use program::{run, run_for};
 pub use writer::prepare;

@@ -233,6 +233,25 @@ impl Source {
         done.and(session.host.bring_back(pool, aside).await)
     }
 
+    /// Rolls a file system back (`work`) while requests to it wait: its users see what it was
+    /// before or what it is after.
+    pub(crate) async fn suspended(
+        &self,
+        dataset: &str,
+        snapshot: &str,
+        work: impl Future<Output = CommandResult>,
+    ) -> CommandResult {
+        let Some(session) = &self.session else { return work.await };
+        let pool = dataset.split('/').next().unwrap_or_default();
+        if session.pool(pool)?.suspended().is_some() {
+            // It would wait for the pool, and everybody who uses the file system for it.
+            return Err(Exit::cannot("rollback", dataset, "pool I/O is currently suspended"));
+        }
+        let suspended = session.host.suspend(dataset, snapshot).await?;
+        let done = work.await;
+        done.and(session.host.resume(pool, suspended).await)
+    }
+
     /// The file systems whose mounts a change moves: none, and nobody looks, if mounts are to stay
     /// where they are.
     pub(crate) async fn moved(

@@ -79,7 +79,7 @@ async fn serve(
     if signals.or(fuse.ended()).await.is_none() {
         leave(&fuse, io).await?;
     }
-    let mount = Arc::clone(fuse.mount());
+    let mount = fuse.mount();
     drop(fuse);
     // Nodes that the kernel did not forget before it let go of the file system.
     mount.reap().await?;

@@ -250,14 +250,16 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         let lost = [&later.clones[..], &later.snapshots].concat();
         permits::need_on(source, head.pool(), &lost, &["destroy", "mount"], "destroy").await?;
         drop((snapshot, head));
-        let mut doomed = later.clones.clone();
-        doomed.push(head_name.to_owned());
+        let doomed = later.clones.clone();
         source.let_go_of_snapshots(head_name);
         let work = Box::pin(Writer::run(source, head_name, Some(line), io, async |engine, _| {
-            let done = later.roll_back(engine, head_name, name).await;
-            done.map_err(|error| Exit::cannot("rollback", head_name, wording(&error)))
+            let work = async {
+                let done = later.roll_back(engine, head_name, name).await;
+                done.map_err(|error| Exit::cannot("rollback", head_name, wording(&error)))
+            };
+            source.suspended(head_name, name, work).await
         }));
-        source.without_mounts(&doomed, true, work).await
+        source.without_mounts(&doomed, parsed.has('f'), work).await
     })
 }
 

@@ -36,6 +36,7 @@ pub mod errno;
 mod holes;
 mod names;
 mod open;
+mod rollback;
 mod statfs;
 mod sync;
 mod xattr;
@@ -74,8 +75,9 @@ pub struct Mount {
     name: String,
     engine: Arc<Engine>,
     head: Arc<Head>,
-    /// Keeps the dataset from being destroyed.
-    _ownership: Ownership,
+    /// Keeps the dataset from being destroyed and rolled back; none while its content is replaced.
+    /// Held for a look.
+    ownership: Mutex<Option<Ownership>>,
     /// When it was opened, which is the time of what is not stored.
     opened: Time,
     /// The snapshots as they were seen last, by name and number, and since when. Held for a look.

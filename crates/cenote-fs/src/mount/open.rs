@@ -76,10 +76,17 @@ impl Mount {
         is_read_only: bool,
     ) -> Result<Arc<Self>> {
         let mount = Self::attach(engine, dataset, is_read_only).await;
-        mount.map_err(|error| error.in_dataset(dataset))
+        let mount = mount.map_err(|error| error.in_dataset(dataset))?;
+        mount.drain().await;
+        Ok(mount)
     }
 
-    async fn attach(engine: &Arc<Engine>, dataset: &str, is_read_only: bool) -> Result<Arc<Self>> {
+    /// Opens the file system of a dataset and leaves its unlinked set as it is.
+    pub(super) async fn attach(
+        engine: &Arc<Engine>,
+        dataset: &str,
+        is_read_only: bool,
+    ) -> Result<Arc<Self>> {
         let head = engine.head(dataset).await?;
         let ownership = head.own();
         let facts = Facts::read(engine, &head).await?;
@@ -102,7 +109,7 @@ impl Mount {
             engine: Arc::clone(engine),
             settings_count: Mutex::new(head.settings_count()),
             head,
-            _ownership: ownership,
+            ownership: Mutex::new(Some(ownership)),
             opened: now(),
             snapshots_seen: Mutex::default(),
             is_read_only,
@@ -115,15 +122,15 @@ impl Mount {
         });
         // Has the log look at the property `sync`.
         mount.engine.commit_log(&mount.head, None).await?;
-        if !mount.is_read_only() {
-            mount.drain().await;
-        }
         Ok(mount)
     }
 
-    /// Frees everything in the unlinked set that nobody has open. What is damaged there does not
-    /// keep the file system from being opened.
-    async fn drain(&self) {
+    /// Frees everything in the unlinked set that nobody has open, if the file system is writable.
+    /// What is damaged there does not keep the file system from being opened.
+    pub async fn drain(&self) {
+        if self.is_read_only() {
+            return;
+        }
         let set = self.shared.facts.unlinked;
         let members = self.look(None, |op| {
             let numbers = cenote_dmu::zap::edit::numbers(op.tx, set)?;

@@ -58,6 +58,7 @@ const WAITS: u32 = 4;
 const TYPE_MASK: u32 = 0o170_000;
 const PERMISSION_MASK: u32 = 0o7777;
 const O_EXCL: i32 = 0o200;
+const O_APPEND: i32 = 0o2000;
 const O_DSYNC: i32 = 0o10_000;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
@@ -134,7 +135,13 @@ impl Adapter {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let work = work(Arc::clone(&self.vfs));
+        let vfs = Arc::clone(&self.vfs);
+        let work = work(Arc::clone(&vfs));
+        let work = async move {
+            // Held until the request is answered.
+            let _pass = vfs.gate.enter().await;
+            work.await;
+        };
         let is_replaced = hand_over(pace != Pace::Short);
         if pace == Pace::Durable && is_replaced {
             self.runtime.begin_patiently(WAITS, work);
@@ -319,7 +326,7 @@ impl Filesystem for Adapter {
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (cred, name) = (cred_of(request), bytes(name));
         self.begin_empty(reply, |vfs| async move {
-            vfs.mount.unlink(&cred, vfs.changing(parent.0)?, &name).await
+            vfs.mount().unlink(&cred, vfs.changing(parent.0)?, &name).await
         });
     }
 
@@ -369,7 +376,7 @@ impl Filesystem for Adapter {
         self.begin_empty(reply, |vfs| async move {
             let from = (vfs.changing(parent.0)?, &name[..]);
             let to = (vfs.changing(new_parent.0)?, &new_name[..]);
-            vfs.mount.rename(&cred, &Rename { from, to, mode }).await
+            vfs.mount().rename(&cred, &Rename { from, to, mode }).await
         });
     }
 
@@ -458,9 +465,10 @@ impl Filesystem for Adapter {
         // Pages that the kernel writes back come with the flags of any file.
         let is_cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let is_sync = !is_cached && flags.0 & O_DSYNC != 0;
+        let is_append = !is_cached && flags.0 & O_APPEND != 0;
         let pace = if is_sync { Pace::Durable } else { Pace::of(data.len()) };
         self.begin_at(pace, |vfs| async move {
-            let how = WriteOptions { is_append: false, is_sync, is_write_back: is_cached };
+            let how = WriteOptions { is_append, is_sync, is_write_back: is_cached };
             match vfs.write(cred, node.0, offset, &kept, (how, drops_set_ids)).await {
                 Ok(count) => reply.written(count as u32),
                 Err(error) => reply.error(errno_of(&error)),
@@ -580,7 +588,7 @@ impl Filesystem for Adapter {
             vfs.check_xattrs()?;
             vfs.check_acl_change(&name)?;
             let object = vfs.changing(node.0)?;
-            vfs.mount.set_xattr(&cred, object, &name, &value, existing).await?;
+            vfs.mount().set_xattr(&cred, object, &name, &value, existing).await?;
             tell_of_xattr(&vfs, node, &name);
             Ok(())
         });
@@ -626,7 +634,7 @@ impl Filesystem for Adapter {
         self.begin_empty(reply, |vfs| async move {
             vfs.check_xattrs()?;
             vfs.check_acl_change(&name)?;
-            vfs.mount.remove_xattr(&cred, vfs.changing(node.0)?, &name).await?;
+            vfs.mount().remove_xattr(&cred, vfs.changing(node.0)?, &name).await?;
             tell_of_xattr(&vfs, node, &name);
             Ok(())
         });
@@ -686,7 +694,7 @@ impl Filesystem for Adapter {
         };
         let cred = cred_of(request);
         self.begin_empty(reply, |vfs| async move {
-            vfs.mount.allocate(&cred, vfs.changing(node.0)?, offset, len, how).await
+            vfs.mount().allocate(&cred, vfs.changing(node.0)?, offset, len, how).await
         });
     }
 

@@ -27,9 +27,11 @@ mod adapter;
 mod connection;
 mod convert;
 mod flags;
+mod gate;
 pub mod helper;
 mod nodes;
 mod place;
+mod rollback;
 mod service;
 mod snapshots;
 mod table;
@@ -55,6 +57,7 @@ use service::Service;
 use vfs::Vfs;
 use wire::{INodeNo, Notifier};
 
+pub use rollback::Suspension;
 pub use table::MountTable;
 
 /// How long a mount that is to be cut off has to take what the kernel has not written yet.
@@ -233,6 +236,8 @@ pub struct FuseMount {
     device: Vec<u8>,
     /// `snapdir`, as the kernel has listed the root by it.
     snapdir: AtomicU64,
+    /// The kernel keeps written pages back.
+    is_writeback: bool,
 }
 
 impl FuseMount {
@@ -293,7 +298,8 @@ impl FuseMount {
         });
         let served = cenote_rt::blocking(move || service.serve(channel, adapter, at_end));
         served.await?.map_err(|error| refused(at, error))?;
-        Ok(Self { at: at.to_owned(), vfs, ended, device, snapdir })
+        let (at, is_writeback) = (at.to_owned(), options.is_writeback);
+        Ok(Self { at, vfs, ended, device, snapdir, is_writeback })
     }
 
     /// Where it was mounted first.
@@ -302,10 +308,10 @@ impl FuseMount {
         &self.at
     }
 
-    /// The file system.
+    /// The file system; another one after a rollback.
     #[must_use]
-    pub fn mount(&self) -> &Arc<Mount> {
-        &self.vfs.mount
+    pub fn mount(&self) -> Arc<Mount> {
+        self.vfs.mount()
     }
 
     /// Where it is mounted now, each place with how much is mounted before it; nowhere, if it is in

@@ -4,10 +4,14 @@
 //! knows a node we hold it, so that a file that lost its last name while somebody has it open is
 //! freed when the kernel forgets it, and its number is nobody else's before.
 //!
+//! After a rollback a node that is not there any more with its generation is *stale*: every request
+//! for it fails, until the kernel has forgotten it or is given another node of that number.
+//!
 //! Each node also counts its open handles through which it can be mapped shared and writable, which
 //! takes reading and writing. The kernel releases such a handle after the last mapping of it is
 //! gone and the dirty pages are written back: without one there are no dirty pages.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_fs::mount::Handle;
@@ -18,11 +22,21 @@ use cenote_rt::FixedMap;
 pub(super) struct Nodes {
     /// Held for a look-up.
     table: Mutex<FixedMap<u64, Node>>,
+    /// The content was replaced at least once: nodes may be stale, or known by what they were.
+    is_rolled_back: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Node {
-    _handle: Handle,
+    /// None: it is stale.
+    handle: Option<Handle>,
+    /// Txg that it was made in.
+    generation: u64,
+    /// The kernel may have pages of it from before a rollback.
+    has_old_pages: bool,
+    /// The kernel may believe in the length that it had before a rollback. It cannot be made to ask
+    /// for the length before it appends, so that stays so.
+    has_old_size: bool,
     /// How often the kernel was given it.
     lookups: u64,
     /// Open handles through which it can be mapped shared and writable.
@@ -41,11 +55,66 @@ impl Nodes {
         node.map(|node| node.lookups += 1).is_some()
     }
 
-    /// Counts a node that is held now.
-    pub(super) fn add(&self, handle: Handle) {
-        let new = |handle| Node { _handle: handle, lookups: 0, mappable: 0 };
+    /// Counts a node that is held now. A stale node of that number is this one from now on.
+    pub(super) fn add(&self, handle: Handle, generation: u64) {
         let mut table = self.table();
-        table.entry(handle.object()).or_insert_with(|| new(handle)).lookups += 1;
+        let new = Node {
+            handle: None,
+            generation,
+            has_old_pages: false,
+            has_old_size: false,
+            lookups: 0,
+            mappable: 0,
+        };
+        let node = table.entry(handle.object()).or_insert(new);
+        node.lookups += 1;
+        if node.handle.is_none() {
+            (node.handle, node.generation) = (Some(handle), generation);
+        }
+    }
+
+    /// Whether a rollback has taken a node away.
+    pub(super) fn is_stale(&self, object: u64) -> bool {
+        self.is_after_rollback(object, |node| node.handle.is_none())
+    }
+
+    /// Whether the kernel may still write pages of a node back that are from before a rollback.
+    pub(super) fn has_old_pages(&self, object: u64) -> bool {
+        self.is_after_rollback(object, |node| node.has_old_pages)
+    }
+
+    /// Whether the kernel may go by the length that a node had before a rollback.
+    pub(super) fn has_old_size(&self, object: u64) -> bool {
+        self.is_after_rollback(object, |node| node.has_old_size)
+    }
+
+    fn is_after_rollback(&self, object: u64, is_so: impl FnOnce(&Node) -> bool) -> bool {
+        self.is_rolled_back.load(Ordering::Acquire) && self.table().get(&object).is_some_and(is_so)
+    }
+
+    /// The nodes that the kernel knows, with their generations.
+    pub(super) fn known(&self) -> FixedMap<u64, u64> {
+        self.table().iter().map(|(object, node)| (*object, node.generation)).collect()
+    }
+
+    /// Holds nodes of a new content in place of those of the old one. Nodes that are not among them
+    /// are stale. Returns the handles of the old content.
+    pub(super) fn replace(&self, mut handles: FixedMap<u64, Handle>) -> Vec<Handle> {
+        self.is_rolled_back.store(true, Ordering::Release);
+        let mut old = Vec::new();
+        for (object, node) in self.table().iter_mut() {
+            old.extend(std::mem::replace(&mut node.handle, handles.remove(object)));
+            (node.has_old_pages, node.has_old_size) = (true, true);
+        }
+        old.extend(handles.into_values());
+        old
+    }
+
+    /// The kernel has dropped the pages of a node that were from before a rollback.
+    pub(super) fn dropped_pages(&self, object: u64) {
+        if let Some(node) = self.table().get_mut(&object) {
+            node.has_old_pages = false;
+        }
     }
 
     /// Counts one more handle that can be mapped; false if the kernel does not know the node.

@@ -10,9 +10,10 @@
 //! **Set-id bits and capabilities** are taken away when a file is written, in the transaction that
 //! writes (KILLPRIV_V2). Else the kernel would ask for `security.capability` before each write.
 //!
-//! **What is cached where.** Nobody but the kernel changes a mounted file system (a rollback mounts
-//! it anew), so its cache of pages is kept over open and close, and names and attributes are
-//! believed for [`LONG`], names that there are not included. But for this:
+//! **What is cached where.** Nobody but the kernel changes a mounted file system (and a rollback,
+//! which tells it: [`rollback`](super::rollback)), so its cache of pages is kept over open and
+//! close, and names and attributes are believed for [`LONG`], names that there are not included.
+//! But for this:
 //! - what a file takes changes by itself when its txg is on disk: until then its attributes are
 //!   believed for [`SHORT`];
 //! - so are set-id bits, which go with a write that the kernel does not look at for that;
@@ -22,7 +23,7 @@
 //! - the control directory changes by commands, and is asked each time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use cenote_fs::access::{Capabilities, Credentials};
@@ -33,6 +34,7 @@ use cenote_fs::{CaseSensitivity, FsError, Mount};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
 use super::MountOptions;
+use super::gate::Gate;
 use super::nodes::Nodes;
 use super::snapshots::{self, Place, Snapshots};
 use super::wire::{INodeNo, Notifier};
@@ -46,7 +48,7 @@ const SHORT: Duration = Duration::from_secs(1);
 /// Set-user-ID and set-group-ID.
 const SET_IDS: u32 = 0o6000;
 /// Number of the root for the kernel.
-const ROOT: u64 = 1;
+pub(super) const ROOT: u64 = 1;
 /// Bytes that one request copies.
 const COPY_MAX: u64 = 64 << 20;
 
@@ -83,7 +85,12 @@ impl Opening {
 /// A file system as the kernel sees it.
 #[derive(Debug)]
 pub(super) struct Vfs {
-    pub(super) mount: Arc<Mount>,
+    /// Another one after a rollback. Held for a copy.
+    current: RwLock<Arc<Mount>>,
+    /// Every request passes it.
+    pub(super) gate: Gate,
+    /// The content is being replaced, or the kernel is told that it was.
+    pub(super) is_suspended: AtomicBool,
     pub(super) nodes: Nodes,
     pub(super) snapshots: Snapshots,
     /// POSIX ACLs are the kernel's business too.
@@ -125,7 +132,9 @@ impl Vfs {
         let has_posix_acls = mount.facts().settings().acl_type == POSIX;
         let rules = mount.facts().rules;
         Self {
-            mount,
+            current: RwLock::new(mount),
+            gate: Gate::default(),
+            is_suspended: AtomicBool::default(),
             nodes: Nodes::default(),
             snapshots: Snapshots::default(),
             has_posix_acls,
@@ -136,9 +145,22 @@ impl Vfs {
         }
     }
 
+    /// The file system. A request that is in hand may keep it to its end.
+    pub(super) fn mount(&self) -> Arc<Mount> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts another in its place, while no request is in hand.
+    pub(super) fn replace(&self, mount: Arc<Mount>) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *current, mount);
+        drop(current);
+        drop(before);
+    }
+
     /// Goes by those options that the kernel does not know of.
     pub(super) fn set(&self, options: &MountOptions) {
-        self.mount.set_access_times(options.access_times);
+        self.mount().set_access_times(options.access_times);
         self.has_no_xattrs.store(options.has_no_xattrs, Ordering::Relaxed);
     }
 
@@ -161,8 +183,22 @@ impl Vfs {
     }
 
     /// The object of a number of the kernel's, which is no node in a snapshot.
-    fn object(&self, node: u64) -> u64 {
-        if node == ROOT { self.mount.root() } else { node }
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] if a rollback has taken the node away.
+    fn object(&self, node: u64) -> Result<u64> {
+        if node == ROOT {
+            return Ok(self.mount().root());
+        }
+        if self.nodes.is_stale(node) {
+            return Err(Error::not_found(FsError::Stale));
+        }
+        Ok(node)
+    }
+
+    /// The kernel's number of an object.
+    pub(super) fn number(&self, object: u64) -> u64 {
+        if object == self.mount().root() { ROOT } else { object }
     }
 
     /// The object of a node that is to be changed, or that something is to be changed in.
@@ -171,7 +207,7 @@ impl Vfs {
     /// `Kind::ReadOnly` in a snapshot.
     pub(super) fn changing(&self, node: u64) -> Result<u64> {
         match Place::of(node) {
-            None => Ok(self.object(node)),
+            None => self.object(node),
             Some(_) => Err(Error::new(Kind::ReadOnly, FsError::ReadOnly)),
         }
     }
@@ -220,20 +256,20 @@ impl Vfs {
     ) -> Result<Attributes> {
         match Place::of(parent) {
             None => {
-                let object = self.object(parent);
-                let (found, handle) = self.mount.lookup_held(cred, object, name).await?;
-                self.nodes.add(handle);
+                let object = self.object(parent)?;
+                let (found, handle) = self.mount().lookup_held(cred, object, name).await?;
+                self.nodes.add(handle, found.generation);
                 Ok(found)
             }
-            Some(dir) => self.snapshots.lookup(&self.mount, dir, name).await,
+            Some(dir) => self.snapshots.lookup(&self.mount(), dir, name).await,
         }
     }
 
     /// How full the file system is, for whoever stands at a node.
     pub(super) async fn space(&self, node: u64) -> Result<Space> {
         match Place::of(node) {
-            None => self.mount.space_at(self.object(node)).await,
-            Some(_) => self.mount.space().await,
+            None => self.mount().space_at(self.object(node)?).await,
+            Some(_) => self.mount().space().await,
         }
     }
 
@@ -241,11 +277,11 @@ impl Vfs {
     pub(super) async fn give(&self, node: u64) -> Result<Attributes> {
         match Place::of(node) {
             None => {
-                let (found, handle) = self.mount.hold_known(node, None).await?;
-                self.nodes.add(handle);
+                let (found, handle) = self.mount().hold_known(node, None).await?;
+                self.nodes.add(handle, found.generation);
                 Ok(found)
             }
-            Some(place) => self.snapshots.attributes(&self.mount, place).await,
+            Some(place) => self.snapshots.attributes(&self.mount(), place).await,
         }
     }
 
@@ -256,8 +292,8 @@ impl Vfs {
         }
         // Since then the number may have become another node's.
         let Attributes { object, generation, .. } = attributes;
-        let (found, handle) = self.mount.hold_known(object, Some(generation)).await?;
-        self.nodes.add(handle);
+        let (found, handle) = self.mount().hold_known(object, Some(generation)).await?;
+        self.nodes.add(handle, found.generation);
         Ok(found)
     }
 
@@ -265,7 +301,7 @@ impl Vfs {
     pub(super) async fn forget(&self, node: u64, lookups: u64) {
         if self.nodes.forget(node, lookups) {
             // What could not be freed now is freed later.
-            let _ = self.mount.reap().await;
+            let _ = self.mount().reap().await;
         }
     }
 
@@ -276,7 +312,7 @@ impl Vfs {
         name: &[u8],
         new: &NewNode<'_>,
     ) -> Result<Attributes> {
-        let made = self.mount.create(cred, self.changing(parent)?, name, new).await?;
+        let made = self.mount().create(cred, self.changing(parent)?, name, new).await?;
         self.give_new(made).await
     }
 
@@ -328,14 +364,14 @@ impl Vfs {
             }
             return Ok(false);
         }
-        let object = self.object(node);
-        let only_grows = self.mount.check_open(object, writes, appends, truncates).await?;
+        let object = self.object(node)?;
+        let only_grows = self.mount().check_open(object, writes, appends, truncates).await?;
         self.count_handle(node, opening)?;
         Ok(only_grows && opening.is_mappable)
     }
 
     fn count_handle(&self, node: u64, opening: Opening) -> Result<()> {
-        if !opening.is_mappable || self.nodes.open_mappable(self.object(node)) {
+        if !opening.is_mappable || self.nodes.open_mappable(self.object(node)?) {
             return Ok(());
         }
         // The kernel opens only nodes that it was given.
@@ -350,7 +386,7 @@ impl Vfs {
         name: &[u8],
     ) -> Result<Attributes> {
         let (object, parent) = (self.changing(node)?, self.changing(parent)?);
-        let linked = self.mount.link(cred, object, parent, name).await?;
+        let linked = self.mount().link(cred, object, parent, name).await?;
         self.give_new(linked).await
     }
 
@@ -365,7 +401,7 @@ impl Vfs {
             // The kernel has looked at the groups, and taken the bit off if need be.
             cred.capabilities |= Capabilities::FSETID;
         }
-        self.mount.set_attributes(&cred, object, wish).await
+        self.mount().set_attributes(&cred, object, wish).await
     }
 
     /// Removes a directory; one of `.zfs/snapshot` is a snapshot.
@@ -373,20 +409,20 @@ impl Vfs {
         if parent == control::SNAPSHOTS {
             self.snapshots.let_go();
         }
-        self.mount.rmdir(cred, self.changing(parent)?, name).await
+        self.mount().rmdir(cred, self.changing(parent)?, name).await
     }
 
     pub(super) async fn attributes(&self, node: u64) -> Result<Attributes> {
         match Place::of(node) {
-            None => self.mount.attributes(self.object(node)).await,
-            Some(place) => self.snapshots.attributes(&self.mount, place).await,
+            None => self.mount().attributes(self.object(node)?).await,
+            Some(place) => self.snapshots.attributes(&self.mount(), place).await,
         }
     }
 
     pub(super) async fn target(&self, node: u64) -> Result<Vec<u8>> {
         match Place::of(node) {
-            None => self.mount.read_link(self.object(node)).await,
-            Some(place) => self.snapshots.target(&self.mount, place).await,
+            None => self.mount().read_link(self.object(node)?).await,
+            Some(place) => self.snapshots.target(&self.mount(), place).await,
         }
     }
 
@@ -395,7 +431,7 @@ impl Vfs {
     /// in any hole.
     pub(super) async fn seek(&self, node: u64, offset: u64, what: Seek) -> Result<u64> {
         match Place::of(node) {
-            None if self.nodes.may_be_mapped(self.object(node)) => {
+            None if self.nodes.may_be_mapped(self.object(node)?) => {
                 let size = self.attributes(node).await?.size;
                 match what {
                     _ if offset >= size => Err(Error::new(Kind::Invalid, FsError::NoSuchPlace)),
@@ -403,8 +439,8 @@ impl Vfs {
                     Seek::Hole => Ok(size),
                 }
             }
-            None => self.mount.seek(self.object(node), offset, what).await,
-            Some(place) => self.snapshots.seek(&self.mount, place, offset, what).await,
+            None => self.mount().seek(self.object(node)?, offset, what).await,
+            Some(place) => self.snapshots.seek(&self.mount(), place, offset, what).await,
         }
     }
 
@@ -414,9 +450,9 @@ impl Vfs {
         match Place::of(node) {
             None => {
                 let root = Credentials::root();
-                self.mount.read_dir(&root, self.object(node), cookie, max).await
+                self.mount().read_dir(&root, self.object(node)?, cookie, max).await
             }
-            Some(place) => self.snapshots.read_dir(&self.mount, place, cookie, max).await,
+            Some(place) => self.snapshots.read_dir(&self.mount(), place, cookie, max).await,
         }
     }
 
@@ -428,8 +464,8 @@ impl Vfs {
     ) -> Result<Vec<u8>> {
         self.check_xattrs()?;
         match Place::of(node) {
-            None => self.mount.xattr(cred, self.object(node), name).await,
-            Some(place) => self.snapshots.xattr(&self.mount, place, name).await,
+            None => self.mount().xattr(cred, self.object(node)?, name).await,
+            Some(place) => self.snapshots.xattr(&self.mount(), place, name).await,
         }
     }
 
@@ -438,15 +474,15 @@ impl Vfs {
             return Ok(Vec::new());
         }
         match Place::of(node) {
-            None => self.mount.xattrs(cred, self.object(node)).await,
-            Some(place) => self.snapshots.xattrs(&self.mount, place, cred).await,
+            None => self.mount().xattrs(cred, self.object(node)?).await,
+            Some(place) => self.snapshots.xattrs(&self.mount(), place, cred).await,
         }
     }
 
     /// Whether somebody may do something, for a kernel that does not decide itself.
     pub(super) async fn access(&self, cred: &Credentials, node: u64, want: Want) -> Result<()> {
         match Place::of(node) {
-            None => self.mount.access(cred, self.object(node), want).await,
+            None => self.mount().access(cred, self.object(node)?, want).await,
             Some(_) if want.contains(Want::WRITE) => self.changing(node).map(drop),
             Some(_) => Ok(()),
         }
@@ -455,17 +491,17 @@ impl Vfs {
     /// Makes a node durable. What is in a snapshot is.
     pub(super) async fn fsync(&self, node: u64) -> Result<()> {
         match Place::of(node) {
-            None => self.mount.fsync(self.object(node)).await,
+            None => self.mount().fsync(self.object(node)?).await,
             Some(_) => Ok(()),
         }
     }
 
     pub(super) async fn read(&self, node: u64, offset: u64, len: usize) -> Result<Buf> {
         if let Some(place) = Place::of(node) {
-            return self.snapshots.read(&self.mount, place, offset, len).await;
+            return self.snapshots.read(&self.mount(), place, offset, len).await;
         }
         let mut buf = BufMut::for_filling(len);
-        let count = self.mount.read(self.object(node), offset, &mut buf).await?;
+        let count = self.mount().read(self.object(node)?, offset, &mut buf).await?;
         buf.truncate(count);
         Ok(buf.freeze())
     }
@@ -480,8 +516,27 @@ impl Vfs {
         (options, drops_set_ids): (WriteOptions, bool),
     ) -> Result<u64> {
         let object = self.changing(node)?;
+        if options.is_write_back && self.nodes.has_old_pages(object) {
+            // The page is from before the rollback, and goes with what it was a page of.
+            return Ok(bytes.len() as u64);
+        }
+        // The kernel appends behind the end that it knows.
+        let is_append = options.is_append && self.nodes.has_old_size(object);
+        let options = WriteOptions { is_append, ..options };
         cred.capabilities.set(Capabilities::FSETID, !drops_set_ids);
-        Ok(self.mount.write(&cred, object, offset, bytes, options).await?.len)
+        let written = self.mount().write(&cred, object, offset, bytes, options).await?;
+        if is_append && written.offset != offset {
+            self.drop_pages(node);
+        }
+        Ok(written.len)
+    }
+
+    /// Has the kernel read a node again, and not by this thread: it waits for the request that is
+    /// in hand.
+    fn drop_pages(&self, node: u64) {
+        if let Some(notifier) = self.notifier.get().cloned() {
+            cenote_rt::begin_blocking(move || drop(notifier.inval_inode(INodeNo(node), 0, 0)));
+        }
     }
 
     pub(super) async fn copy(
@@ -495,9 +550,9 @@ impl Vfs {
             // The kernel copies by reading and writing then.
             return Err(Error::new(Kind::Invalid, FsError::InSnapshot));
         }
-        let (source, target) = (self.object(from.0), self.changing(to.0)?);
+        let (source, target) = (self.object(from.0)?, self.changing(to.0)?);
         let len = len.min(COPY_MAX);
-        self.mount.copy_range(&cred, (source, from.1), (target, to.1), len).await
+        self.mount().copy_range(&cred, (source, from.1), (target, to.1), len).await
     }
 }
 

@@ -17,6 +17,7 @@ mod log;
 mod mounts;
 mod place;
 mod pools;
+mod rollback;
 mod server;
 mod spool;
 mod streams;

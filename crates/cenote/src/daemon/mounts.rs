@@ -1,9 +1,9 @@
 //! What is mounted of a pool.
 //!
 //! Where a file system is mounted is a matter of its properties: `mountpoint`, `canmount`. A change
-//! of a pool (creation, renaming, setting, rollback) is followed: file systems that are new are
-//! mounted, what is mounted elsewhere than it should be moves, what has gone is unmounted. What
-//! somebody unmounted stays unmounted.
+//! of a pool (creation, renaming, setting) is followed: file systems that are new are mounted, what
+//! is mounted elsewhere than it should be moves, what has gone is unmounted. What somebody
+//! unmounted stays unmounted. What is rolled back stays mounted ([`rollback`](super::rollback)).
 //!
 //! A file system can be at several places: its own, where properties or whoever mounted it first
 //! put it, and others where somebody mounted it again. Where it is now the kernel says. Properties
@@ -74,6 +74,13 @@ impl Mounts {
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mount of a dataset.
+    pub(super) fn fuse_of(&self, dataset: &str) -> Option<Arc<FuseMount>> {
+        let state = self.state();
+        let found = state.mounted.values().find(|mounted| mounted.wanted.dataset == dataset);
+        found.map(|mounted| Arc::clone(&mounted.fuse))
     }
 
     /// Closes snapshots that were looked at below `.zfs` of what is mounted.
@@ -331,7 +338,11 @@ impl Mounts {
         for (object, at) in self.latest_first(&table) {
             let Some(mounted) = self.mounted(object) else { continue };
             let now = wanted.iter().find(|wanted| wanted.object == object);
-            // What was rolled back or destroyed answers nobody any more.
+            if mounted.fuse.is_suspended() {
+                // It is being rolled back, and looked at again after that.
+                continue;
+            }
+            // What was destroyed, or could not be opened after a rollback, answers nobody any more.
             let is_gone = now.is_none() || mounted.fuse.mount().head().is_gone();
             if let Some(now) = now.filter(|_| !is_gone) {
                 if Some(&at) != mounted.at(&table).as_ref() {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cenote_cli::cache_file::{self, Cached};
-use cenote_cli::{Aside, CommandResult, Exit, Host, MountWish, Taken};
+use cenote_cli::{Aside, CommandResult, Exit, Host, MountWish, Suspended, Taken};
 use cenote_pool::engine::{Engine, EventLog, Notice};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
@@ -530,6 +530,19 @@ impl Host for Pools {
 
     fn bring_back<'a>(&'a self, pool: &'a str, aside: Vec<Aside>) -> BoxFuture<'a, CommandResult> {
         Box::pin(async move { self.held(pool)?.mounts.bring_back(&aside).await })
+    }
+
+    fn suspend<'a>(
+        &'a self,
+        dataset: &'a str,
+        snapshot: &'a str,
+    ) -> BoxFuture<'a, Result<Suspended, Exit>> {
+        Box::pin(async move { self.of_dataset(dataset)?.mounts.suspend(dataset, snapshot).await })
+    }
+
+    fn resume<'a>(&'a self, pool: &'a str, suspended: Suspended) -> BoxFuture<'a, CommandResult> {
+        // Without the pool it is dropped, which has its requests go on.
+        Box::pin(async move { self.held(pool)?.mounts.resume(suspended).await })
     }
 
     fn mounts(&self) -> Vec<(String, PathBuf)> {

@@ -14,6 +14,7 @@ mod mounts;
 mod nbd;
 mod places;
 mod posix;
+mod rollback;
 mod snapshots;
 mod tls;
 mod unkind;

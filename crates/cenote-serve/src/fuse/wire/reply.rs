@@ -391,6 +391,25 @@ impl Notifier {
             told => told.map(drop).map_err(Into::into),
         }
     }
+
+    /// Has the kernel drop a name in a directory, with all that it knows below it.
+    ///
+    /// # Errors
+    /// What the system says; a name or directory that the kernel does not know is none.
+    pub(in crate::fuse) fn inval_entry(
+        &self,
+        directory: INodeNo,
+        name: &[u8],
+    ) -> std::io::Result<()> {
+        const INVAL_ENTRY: i32 = 3;
+        const NO_FLAGS: u32 = 0;
+        let mut body = Body::new();
+        body.u64(directory.0).u32(name.len() as u32).u32(NO_FLAGS);
+        match write(&self.0, INVAL_ENTRY, 0, &[&body.0, name, b"\0"]) {
+            Err(rustix::io::Errno::NOENT) => Ok(()),
+            told => told.map(drop).map_err(Into::into),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,40 @@
+//! Rolling back what is mounted: requests wait meanwhile, and nobody loses the mount.
+
+use cenote_cli::{CommandResult, Exit, Suspended};
+use cenote_pool::engine::OpError;
+use cenote_rt::Result;
+use cenote_serve::fuse::Suspension;
+
+use super::log;
+use super::mounts::Mounts;
+
+impl Mounts {
+    /// Holds up all requests to a file system that is about to be rolled back, if it is mounted.
+    /// One that cannot be held up is unmounted, whoever uses it.
+    pub(super) async fn suspend(&self, dataset: &str, snapshot: &str) -> Result<Suspended, Exit> {
+        let mut suspended = Suspended::default();
+        let Some(fuse) = self.fuse_of(dataset) else { return Ok(suspended) };
+        if !fuse.can_be_suspended() {
+            suspended.aside = self.set_aside(&[dataset.to_owned()], true).await?;
+            return Ok(suspended);
+        }
+        let mount = fuse.suspend(snapshot).await.map_err(|error| {
+            let why = error.cause::<OpError>().map_or(error.to_string(), ToString::to_string);
+            Exit::failed(format!("cannot rollback '{dataset}': {why}"))
+        })?;
+        suspended.mount = Some(mount);
+        Ok(suspended)
+    }
+
+    /// Has the requests go on.
+    pub(super) async fn resume(&self, suspended: Suspended) -> CommandResult {
+        if let Some(Err(error)) = match suspended.mount.map(Suspension::resume) {
+            Some(resumed) => Some(resumed.await),
+            None => None,
+        } {
+            // Its requests fail; it is mounted anew when the change is followed.
+            log::warn("not resumed", &[("cause", &error)]);
+        }
+        self.bring_back(&suspended.aside).await
+    }
+}

@@ -1,0 +1,436 @@
+//! File systems that are rolled back under their users: the mount stays, and what is open goes on
+//! with the content of the snapshot.
+
+#![expect(clippy::disallowed_methods, reason = "users of a mount are watched in real time")]
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use cenote_testkit::faultfs::FaultLayer;
+use rustix::io::Errno;
+
+use crate::daemon::{House, has_fuse};
+use crate::{SIZE, has, succeeds};
+
+/// Bytes of a page.
+const PAGE: usize = 4096;
+/// Rollbacks under load.
+const ROUNDS: usize = 20;
+
+fn everything() -> bool {
+    std::env::var_os("CENOTE_TEST_ALL").is_some()
+}
+
+/// A pool `t` whose file system `t/a` is mounted.
+fn mounted(stem: &str) -> Option<House> {
+    if !has_fuse() {
+        return None;
+    }
+    let house = House::new(stem);
+    house.create(&house.text("at"));
+    house.run("zfs create t/a");
+    Some(house)
+}
+
+fn leave(house: &House) {
+    house.run("zpool export t");
+    house.run("daemon stop");
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", &house.text("pool"), "t"]));
+    if let Some(zdb) = cenote_oracle::zdb() {
+        let said = zdb.pool("t", Path::new(&house.text("pool")), &["-bcc"]);
+        assert!(said.is_clean(), "{said}");
+    }
+}
+
+fn read_all(file: &File) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 1 << 20];
+    let len = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+fn number<T>(result: std::io::Result<T>) -> i32 {
+    result.err().and_then(|error| error.raw_os_error()).expect("an error of the system")
+}
+
+/// A program that is asked by lines, and answers by lines.
+struct Asked {
+    child: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Asked {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let questions = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, questions, answers }
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn ask(&mut self, question: &str) -> String {
+        writeln!(self.questions, "{question}").unwrap();
+        self.answer()
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn open_files_and_working_directories_go_on_with_the_content_of_the_snapshot() {
+    let Some(house) = mounted("rollback-open") else { return };
+    let at = |name: &str| house.path("at/a").join(name);
+    fs::write(at("kept"), b"before").unwrap();
+    fs::write(at("removed"), b"still here").unwrap();
+    fs::write(at("long"), vec![5; 300_000]).unwrap();
+    fs::create_dir_all(at("dir/sub")).unwrap();
+    fs::write(at("dir/inner"), b"inner").unwrap();
+    fs::write(at("moved"), b"moved").unwrap();
+    // It had no name when the snapshot was taken, and is open all the time.
+    let unnamed = OpenOptions::new().read(true).write(true).create_new(true).open(at("un"));
+    let unnamed = unnamed.unwrap();
+    unnamed.write_all_at(b"unnamed", 0).unwrap();
+    fs::remove_file(at("un")).unwrap();
+    house.run("zfs snapshot t/a@one");
+
+    let kept = OpenOptions::new().read(true).write(true).open(at("kept")).unwrap();
+    kept.write_all_at(b"what came after it", 0).unwrap();
+    let removed = File::open(at("removed")).unwrap();
+    fs::remove_file(at("removed")).unwrap();
+    let long = OpenOptions::new().read(true).write(true).open(at("long")).unwrap();
+    long.set_len(1000).unwrap();
+    let new = OpenOptions::new().read(true).write(true).create_new(true).open(at("new")).unwrap();
+    new.write_all_at(b"new", 0).unwrap();
+    new.sync_all().unwrap();
+    fs::create_dir(at("newdir")).unwrap();
+    fs::write(at("newdir/x"), b"x").unwrap();
+    fs::rename(at("moved"), at("dir/moved")).unwrap();
+    fs::remove_file(at("dir/inner")).unwrap();
+    fs::write(at("dir/inner"), b"another inner").unwrap();
+    assert!(!at("moved").exists(), "and the kernel believes so");
+    let script = "while read -r line; do eval \"$line\"; done 2>&1";
+    let mut inside = Asked::start(Command::new("sh").args(["-c", script]).current_dir(at("dir")));
+    assert_eq!(inside.ask("cat inner; echo"), "another inner");
+    let folder = File::open(at("newdir")).unwrap();
+
+    house.run("zfs rollback t/a@one");
+    assert_eq!(read_all(&kept).unwrap(), b"before");
+    assert_eq!(read_all(&removed).unwrap(), b"still here");
+    assert_eq!(fs::read(at("removed")).unwrap(), b"still here");
+    assert_eq!(read_all(&long).unwrap(), vec![5; 300_000]);
+    assert_eq!(read_all(&unnamed).unwrap(), b"unnamed");
+    assert_eq!(number(read_all(&new)), Errno::STALE.raw_os_error());
+    assert_eq!(number(new.write_at(b"lost", 0)), Errno::STALE.raw_os_error());
+    assert_eq!(number(new.metadata()), Errno::STALE.raw_os_error());
+    for name in ["new", "newdir", "newdir/x", "dir/moved"] {
+        assert_eq!(fs::metadata(at(name)).unwrap_err().kind(), ErrorKind::NotFound, "{name}");
+    }
+    assert_eq!(fs::read(at("moved")).unwrap(), b"moved");
+    assert_eq!(inside.ask("cat inner; echo"), "inner");
+    assert_eq!(inside.ask("pwd -P"), at("dir").to_str().unwrap());
+    assert_eq!(inside.ask("ls | tr '\\n' ' '; echo"), "inner sub");
+    let listed = match rustix::fs::Dir::read_from(&folder) {
+        Ok(mut entries) => entries.find_map(Result::err),
+        Err(errno) => Some(errno),
+    };
+    assert!(matches!(listed, Some(Errno::STALE | Errno::NOENT)), "{listed:?}");
+
+    // They write on, and that is durable: a crash replays it, and nothing from before the rollback.
+    kept.write_all_at(b"AFTER", 1).unwrap();
+    kept.sync_all().unwrap();
+    assert_eq!(inside.ask("echo fresh > made; cat made"), "fresh");
+    drop((inside, folder, new));
+    house.kill();
+    house.run("zpool list");
+    assert_eq!(fs::read(at("kept")).unwrap(), b"bAFTER");
+    assert!(!at("new").exists());
+    drop((kept, removed, long, unnamed));
+    leave(&house);
+}
+
+#[test]
+fn programs_that_append_do_so_behind_the_end_of_what_is_there() {
+    let Some(house) = mounted("rollback-append") else { return };
+    let path = house.path("at/a/log");
+    fs::write(&path, [b'a'; 100]).unwrap();
+    house.run("zfs snapshot t/a@one");
+    let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+    log.write_all(&vec![b'b'; 20_000]).unwrap();
+    house.run("zfs rollback t/a@one");
+    for _ in 0..3 {
+        log.write_all(b"cccc").unwrap();
+    }
+    let wanted = [&[b'a'; 100][..], b"cccccccccccc"].concat();
+    // The kernel is told after the answer to the write.
+    let since = Instant::now();
+    while fs::read(&path).unwrap() != wanted && since.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(fs::read(&path).unwrap(), wanted);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 112);
+    drop(log);
+    leave(&house);
+}
+
+/// What a program stored and the kernel has not written back is gone; later stores count.
+#[test]
+fn mappings_show_the_content_of_the_snapshot() {
+    let script = "import mmap, sys\n\
+        f = open(sys.argv[1], 'r+b')\n\
+        m = mmap.mmap(f.fileno(), 0)\n\
+        for line in sys.stdin:\n\
+        \x20   if line[0] == 'w':\n\
+        \x20       m[0:3] = line[1:4].encode()\n\
+        \x20   if line[0] == 's':\n\
+        \x20       m.flush()\n\
+        \x20   print(m[0:3].decode(), m[8192:8195].decode(), flush=True)\n";
+    let Some(house) = mounted("rollback-mapped") else { return };
+    if !has("python3") {
+        return;
+    }
+    let path = house.path("at/a/file");
+    fs::write(&path, [b'a'; 3 * PAGE]).unwrap();
+    house.run("zfs snapshot t/a@one");
+    let mut command = Command::new("python3");
+    let mut user = Asked::start(command.args(["-c", script]).arg(&path));
+    assert_eq!(user.ask("wnew"), "new aaa");
+    house.run("zfs rollback t/a@one");
+    assert_eq!(user.ask("r"), "aaa aaa");
+    assert_eq!(fs::read(&path).unwrap(), [b'a'; 3 * PAGE]);
+    assert_eq!(user.ask("wtwo"), "two aaa");
+    assert_eq!(user.ask("s"), "two aaa");
+    drop(user);
+    house.kill();
+    house.run("zpool list");
+    let read = fs::read(&path).unwrap();
+    assert_eq!((&read[..3], &read[3..]), (&b"two"[..], &[b'a'; 3 * PAGE - 3][..]));
+    leave(&house);
+}
+
+/// Writes pages of `B` and `C` through a handle and makes and removes files by name, until it is
+/// told to stop. Returns how often it wrote.
+fn write_on(folder: &Path, is_over: &AtomicBool) -> usize {
+    let page = OpenOptions::new().write(true).open(folder.join("page")).unwrap();
+    let mut count = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        let byte = if count % 2 == 0 { b'B' } else { b'C' };
+        page.write_all_at(&[byte; PAGE], 0).unwrap();
+        if count % 8 == 0 {
+            page.sync_all().unwrap();
+        }
+        let other = folder.join(format!("dir/f{}", count % 16));
+        let made = fs::write(&other, [byte; 100]).and_then(|()| fs::remove_file(&other));
+        // It may be gone before it is written or removed.
+        let numbers = [Errno::STALE, Errno::NOENT].map(Errno::raw_os_error);
+        assert!(made.is_ok() || numbers.contains(&number(made)), "{}", other.display());
+        count += 1;
+    }
+    count
+}
+
+/// Reads a page through a handle and by its name, until it is told to stop.
+fn read_on(folder: &Path, is_over: &AtomicBool) -> usize {
+    let page = File::open(folder.join("page")).unwrap();
+    let mut count = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        for read in [read_all(&page).unwrap(), fs::read(folder.join("page")).unwrap()] {
+            assert_eq!(read.len(), PAGE);
+            assert!(read.iter().all(|byte| b"ABC".contains(byte)), "{:?}", &read[..16]);
+        }
+        for entry in fs::read_dir(folder.join("dir")).unwrap() {
+            entry.unwrap();
+        }
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn nobody_loses_the_mount_through_many_rollbacks() {
+    let Some(house) = mounted("rollback-load") else { return };
+    let folder = house.path("at/a");
+    fs::write(folder.join("page"), [b'A'; PAGE]).unwrap();
+    fs::create_dir(folder.join("dir")).unwrap();
+    house.run("zfs create t/a/child");
+    fs::write(folder.join("child/own"), b"own").unwrap();
+    house.run("zfs snapshot t/a@one");
+    let is_over = AtomicBool::new(false);
+    let rounds = if everything() { 10 * ROUNDS } else { ROUNDS };
+    let (written, read) = std::thread::scope(|scope| {
+        let writers = [0, 1].map(|_| scope.spawn(|| write_on(&folder, &is_over)));
+        let readers = [0, 1].map(|_| scope.spawn(|| read_on(&folder, &is_over)));
+        for round in 0..rounds {
+            let force = if round % 2 == 0 { "-f " } else { "" };
+            let since = Instant::now();
+            house.run(&format!("zfs rollback {force}t/a@one"));
+            assert!(since.elapsed() < Duration::from_mins(1), "took {:?}", since.elapsed());
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let count = |handles: [std::thread::ScopedJoinHandle<'_, usize>; 2]| {
+            handles.map(|handle| handle.join().unwrap()).iter().sum::<usize>()
+        };
+        (count(writers), count(readers))
+    });
+    assert!(written > rounds && read > rounds, "{written} writes, {read} reads");
+    house.run("zfs rollback t/a@one");
+    assert_eq!(fs::read(folder.join("page")).unwrap(), [b'A'; PAGE]);
+    assert_eq!(fs::read_dir(folder.join("dir")).unwrap().count(), 0);
+    assert_eq!(fs::read(folder.join("child/own")).unwrap(), b"own", "it stays mounted");
+    leave(&house);
+}
+
+/// A crash leaves what was there before a rollback or what is there after it, and the intent log of
+/// before is never replayed after it.
+#[test]
+fn a_kill_at_any_time_leaves_the_state_before_or_after() {
+    let Some(house) = mounted("rollback-killed") else { return };
+    let path = house.path("at/a/file");
+    fs::write(&path, b"old").unwrap();
+    house.run("zfs snapshot t/a@one");
+    let kills = if everything() { 60 } else { 6 };
+    for seed in 0..kills {
+        let made = house.path("at/a/made");
+        for (path, bytes) in [(&path, &b"new"[..]), (&made, b"made")] {
+            let mut file = File::create(path).unwrap();
+            file.write_all(bytes).and_then(|()| file.sync_all()).unwrap();
+        }
+        // Every other time the rollback has ended.
+        let mut rolling = house.command(&["zfs", "rollback", "t/a@one"]).spawn().unwrap();
+        let is_ended = seed % 2 == 0;
+        if is_ended {
+            assert!(rolling.wait().unwrap().success());
+        } else {
+            std::thread::sleep(Duration::from_millis(seed * 7 % 60));
+        }
+        house.kill();
+        let is_rolled_back = rolling.wait().unwrap().success();
+        house.run("zpool list");
+        let found = (fs::read(&path).unwrap(), fs::read(&made).ok());
+        let (before, after) =
+            ((b"new".to_vec(), Some(b"made".to_vec())), (b"old".to_vec(), None::<Vec<u8>>));
+        assert!(found == after || !is_rolled_back && found == before, "{seed}: {found:?}");
+    }
+    leave(&house);
+}
+
+#[test]
+fn many_nodes_that_the_kernel_knows_are_told_in_bounded_time() {
+    let Some(house) = mounted("rollback-many") else { return };
+    let folder = house.path("at/a");
+    let count = if everything() { 10_000 } else { 1_000 };
+    let path = |index: usize| folder.join(format!("d{}/f{index}", index % 10));
+    (0..10).for_each(|dir| fs::create_dir(folder.join(format!("d{dir}"))).unwrap());
+    (0..count).for_each(|index| fs::write(path(index), b"old").unwrap());
+    house.run("zfs snapshot t/a@one");
+    for index in 0..count {
+        match index % 4 {
+            0 => fs::write(path(index), b"newer").unwrap(),
+            1 => fs::remove_file(path(index)).unwrap(),
+            2 => fs::rename(path(index), path(index).with_extension("moved")).unwrap(),
+            _ => fs::write(path(index).with_extension("made"), b"made").unwrap(),
+        }
+    }
+    let since = Instant::now();
+    house.run("zfs rollback t/a@one");
+    println!("{count} nodes: {:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_mins(1), "took {:?}", since.elapsed());
+    for index in 0..count {
+        assert_eq!(fs::read(path(index)).unwrap(), b"old");
+        assert!(!path(index).with_extension("moved").exists());
+        assert!(!path(index).with_extension("made").exists());
+    }
+    leave(&house);
+}
+
+/// Clones that go with the rollback are unmounted first, in use only with `-f`.
+#[test]
+fn clones_in_use_keep_a_rollback_from_destroying_them() {
+    let Some(house) = mounted("rollback-clones") else { return };
+    let path = |name: &str| -> PathBuf { house.path("at").join(name) };
+    fs::write(path("a/file"), b"one").unwrap();
+    house.run("zfs snapshot t/a@one");
+    fs::write(path("a/file"), b"two").unwrap();
+    house.run("zfs snapshot t/a@two");
+    house.run("zfs clone t/a@two t/clone");
+    fs::write(path("a/file"), b"three").unwrap();
+    let held = File::open(path("a/file")).unwrap();
+    let open = File::open(path("clone/file")).unwrap();
+    let (_, said) = house.fails("zfs rollback -R t/a@one");
+    assert!(said.contains("pool or dataset is busy"), "{said}");
+    assert_eq!(read_all(&held).unwrap(), b"three");
+    assert_eq!(read_all(&open).unwrap(), b"two");
+    // Somebody looks into a snapshot that goes with it.
+    assert_eq!(fs::read(path("a/.zfs/snapshot/two/file")).unwrap(), b"two");
+    let looked = File::open(path("a/.zfs/snapshot/two")).unwrap();
+    house.run("zfs rollback -Rf t/a@one");
+    assert_eq!(read_all(&held).unwrap(), b"one");
+    assert!(!path("clone/file").exists() && !path("a/.zfs/snapshot/two").exists());
+    assert_eq!(house.run("zfs list -H -o name -t all -r t"), "t\nt/a\nt/a@one\n");
+    drop((held, open, looked));
+    leave(&house);
+}
+
+#[test]
+fn slow_devices_make_a_rollback_slow_and_a_suspended_pool_refuses_it() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("rollback-slow");
+    let Some(layer) = FaultLayer::start("fault_layer", &house.path("pool"), &[SIZE / 2; 2]) else {
+        return;
+    };
+    let (d0, d1, place) = (layer.leaf(0), layer.leaf(1), house.text("at"));
+    house.run(&format!("zpool create -m {place} t mirror {} {}", d0.display(), d1.display()));
+    let path = house.path("at/file");
+    fs::write(&path, b"old").unwrap();
+    house.run("zfs snapshot t@one");
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    file.write_all_at(b"new", 0).unwrap();
+    (0..2).for_each(|leaf| layer.slow_down(leaf, Duration::from_millis(20)));
+    let syncing = file.try_clone().unwrap();
+    let syncing = std::thread::spawn(move || {
+        (0..5).try_for_each(|_| syncing.write_all_at(b"new", 0).and_then(|()| syncing.sync_all()))
+    });
+    house.run("zfs rollback t@one");
+    syncing.join().unwrap().unwrap();
+    layer.heal_all();
+    house.run("zfs rollback t@one");
+    assert_eq!(read_all(&file).unwrap(), b"old");
+
+    // Without devices nothing can be rolled back, and nobody waits for it.
+    (0..2).for_each(|leaf| layer.take_away(leaf));
+    let waiting =
+        std::thread::spawn(move || file.write_all_at(b"new", 0).map(|()| file.sync_all()));
+    let since = Instant::now();
+    while house.run("zpool list -H -o health") != "SUSPENDED\n" {
+        assert!(since.elapsed() < Duration::from_secs(90), "the pool is not suspended");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (status, said) = house.fails("zfs rollback t@one");
+    let wanted = "cannot rollback 't': pool I/O is currently suspended\n";
+    assert_eq!((status, said.as_str()), (1, wanted));
+    layer.heal_all();
+    house.run("zpool clear t");
+    waiting.join().unwrap().unwrap().unwrap();
+    house.run("zfs rollback t@one");
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    assert!(fs::metadata(&path).unwrap().ino() > 1);
+    house.run("zpool export t");
+}
