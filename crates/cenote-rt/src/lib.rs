@@ -12,6 +12,7 @@ pub mod random;
 mod recycle;
 pub mod seeded;
 mod simulation;
+pub mod stages;
 pub mod task;
 pub mod tunables;
 

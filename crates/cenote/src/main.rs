@@ -7,6 +7,7 @@ use std::process::ExitCode;
 const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
 
 mod daemon;
+mod stages;
 
 /// Records, tasks and dnodes are many small pieces that one thread makes and another drops.
 #[global_allocator]
@@ -14,6 +15,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     cenote_rt::seeded::set_from_environment();
+    stages::observe_from_environment();
     let args: Vec<_> = std::env::args_os().collect();
     if let Some(status) = cenote_serve::fuse::helper::run(&args) {
         return status;

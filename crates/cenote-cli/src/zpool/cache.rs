@@ -5,11 +5,14 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::nvlist::{CorruptNvList, Encoding, NvList, NvValue};
+use cenote_rt::stages;
 
 use crate::io::Exit;
 
@@ -85,7 +88,12 @@ pub fn remove(file: &Path, pool: &str) -> std::io::Result<()> {
     change(file, |list| list.remove(pool))
 }
 
+/// LOCK: held from the reading of a cache file to its replacement, with the flushes in between:
+/// commands on different pools run at the same time, and each of them must be remembered.
+static CHANGING: Mutex<()> = Mutex::new(());
+
 fn change(file: &Path, edit: impl FnOnce(&mut NvList)) -> std::io::Result<()> {
+    let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut list = known(file)?;
     let encode = |list: &NvList| list.encode(Encoding::Native(Endian::Little));
     let before = encode(&list);
@@ -97,10 +105,20 @@ fn change(file: &Path, edit: impl FnOnce(&mut NvList)) -> std::io::Result<()> {
     // In place of the old one at once: nobody finds half of it.
     let new =
         PathBuf::from([file.as_os_str(), OsStr::new(".tmp")].into_iter().collect::<OsString>());
-    std::fs::write(&new, bytes)?;
-    // DURABILITY: the contents before the name, and the name before anybody is told.
-    std::fs::File::open(&new)?.sync_all()?;
-    std::fs::rename(&new, file)?;
+    let replaced = || {
+        let mut text = File::create(&new)?;
+        text.write_all(&bytes)?;
+        stages::reach("cache-file-written");
+        // DURABILITY: the contents before the name, and the name before anybody is told.
+        text.sync_all()?;
+        stages::reach("cache-file-synced");
+        std::fs::rename(&new, file)
+    };
+    replaced().inspect_err(|_| {
+        // On a full disk half a file must not keep space.
+        let _ = std::fs::remove_file(&new);
+    })?;
+    stages::reach("cache-file-renamed");
     std::fs::File::open(folder(file))?.sync_all()
 }
 

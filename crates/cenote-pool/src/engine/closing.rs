@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_ondisk::config::PoolState;
-use cenote_rt::{Error, Kind, Result, tunables};
+use cenote_rt::{Error, Kind, Result, stages, tunables};
 use futures_util::future::{Either, select};
 
 use super::events::{Deed, Event};
@@ -96,6 +96,7 @@ impl Engine {
         self.stop_leaf_work().await;
         // No log is left behind.
         self.freeze_logs().await;
+        stages::reach("close-logs-frozen");
         // What is open now goes to disk first, so that the last txg has little left to write.
         if let Err(error) = self.sync_unless_suspended().await {
             self.thaw_logs();
@@ -103,12 +104,14 @@ impl Engine {
             drop(self.resume_leaf_work().await);
             return Err(error);
         }
+        stages::reach("close-synced");
         self.is_closing.store(true, Ordering::Release);
         self.with_config(|config| {
             config.facts.state = state;
             config.touch();
         });
         self.sync().await?;
+        stages::reach("close-marked");
         let is_destroyed = state == PoolState::Destroyed;
         let deed = if is_destroyed { Deed::Destroyed } else { Deed::Exported };
         self.damage.note(Event::Pool(deed));
@@ -153,6 +156,7 @@ impl Engine {
 
     async fn close_tree(&self) -> Vec<String> {
         let silent = self.tree.close(patience()).await;
+        stages::reach("close-devices-closed");
         if !silent.is_empty() {
             self.note(Notice::SilentDevices { paths: silent.clone() });
         }
@@ -187,11 +191,17 @@ impl Engine {
     }
 
     /// Waits until the pool cannot be closed in order: it is suspended or stopped, or no device has
-    /// answered anything for long though some were asked.
+    /// answered anything for long though some were asked. Never returns once the pool is closed.
     pub async fn until_stuck(&self) {
         let mut last = (self.tree.activity().1, cenote_rt::monotonic());
         loop {
-            if self.check_running().is_err() && !self.tree.is_closed() {
+            if self.tree.is_closed() {
+                // A pool that was closed while it was suspended counts as suspended for ever: a
+                // wait for that would end at once, again and again.
+                cenote_rt::sleep(LOOK).await;
+                continue;
+            }
+            if self.check_running().is_err() {
                 return;
             }
             let (in_flight, answered) = self.tree.activity();

@@ -28,7 +28,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{VdevConfig, label_list};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{Error, Kind, Result, stages};
 use cenote_vdev::labels::{Pair, slot_of};
 use cenote_vdev::{FlushOutcome, LeafId, Tree};
 
@@ -158,6 +158,7 @@ impl Engine {
         }
         // Order 1.
         self.flush_unless(Bug::NoFlushBeforeLabels, Vec::new()).await?;
+        stages::reach("commit-data-flushed");
         if is_dirty {
             self.check_host()?;
             let taken = self.write_labels(config, &tops, Pair::Even, None).await?;
@@ -166,6 +167,7 @@ impl Engine {
             }
             // Order 2.
             self.flush_unless(Bug::NoFlushBeforeUberblock, taken).await?;
+            stages::reach("commit-even-labels");
         }
         // From here on others may find the txg: the last moment to see that nobody else has the
         // pool.
@@ -173,11 +175,13 @@ impl Engine {
         let taken = self.write_uberblock(&tops, uberblock).await;
         // Order 3.
         let durable = self.flush_unless(Bug::NoFlushAfterUberblock, taken).await?;
+        stages::reach("commit-uberblock");
         if is_dirty {
             // Not where the uberblock may be lost: all four labels would be newer than any there.
             let taken = self.write_labels(config, &tops, Pair::Odd, Some(&durable)).await?;
             // Order 4.
             self.flush_unless(Bug::NoFlushAfterLabels, taken).await?;
+            stages::reach("commit-odd-labels");
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use cenote_ondisk::endian::Endian;
 use cenote_ondisk::feature::Feature;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::uberblock::Uberblock;
-use cenote_rt::{BoxFuture, Error, Kind, Result};
+use cenote_rt::{BoxFuture, Error, Kind, Result, stages};
 use cenote_vdev::create::{Created, VdevClass};
 use cenote_vdev::{BuildOptions, Tree, labels, layout};
 
@@ -100,6 +100,7 @@ impl Engine {
                 labels::write_initial(&**device, &label).await?;
                 // Old uberblocks must be gone for good before anything new is written.
                 device.flush().await?;
+                stages::reach("create-leaf-labelled");
             }
         }
         let options = BuildOptions { is_writable: true, ..BuildOptions::default() };
@@ -145,6 +146,7 @@ impl Engine {
         label_aux(&spec).await?;
         let birth = Box::new(Birth { spec, salt });
         engine.run_task(birth).await?;
+        stages::reach("create-first-txg");
         engine.suspension.tell(engine.events());
         engine.suspension.arm();
         engine.damage.note(Event::Pool(Deed::Created));

@@ -19,7 +19,7 @@ use cenote_dmu::{Live, SpaceMap};
 use cenote_ondisk::config::{PoolState, VdevConfig, VdevKind};
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::spacemap::{Geometry, Item};
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{Error, Kind, Result, stages};
 use cenote_vdev::Tree;
 
 use super::events::{Deed, Event};
@@ -101,6 +101,7 @@ impl Engine {
         options: &OpenOptions,
     ) -> Result<Arc<Self>> {
         let engine = Self::from_pool(pool, base_txg).await?;
+        stages::reach("import-space-loaded");
         engine.adopt_checkpoint(pool).await?;
         // Before anything is written: slots and uberblocks are those of a pool with heartbeats, if
         // it is one, and they are there from now on.
@@ -112,6 +113,7 @@ impl Engine {
         }
         // Before anything is allocated: what the logs have must not be overwritten.
         engine.claim_logs(pool, options.missing_log_ok).await?;
+        stages::reach("import-logs-claimed");
         engine.tidy().await?;
         if engine.multihost.is_on() {
             // Other hosts are told before anybody may change anything.

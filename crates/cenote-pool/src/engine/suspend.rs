@@ -38,7 +38,7 @@ use cenote_codec::crypto::BlockKeys;
 use cenote_dmu::live::{Blocks, Missing};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
-use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result};
+use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result, stages};
 use cenote_vdev::Tree;
 
 use super::EngineError;
@@ -183,6 +183,7 @@ impl Suspension {
             since
         };
         self.changed.notify_waiters();
+        stages::reach("suspend-held");
         if self.wait(|inner| inner.turn != turn).await { Ok(()) } else { Err(error) }
     }
 
@@ -249,6 +250,7 @@ impl Suspension {
             inner.suspended = None;
             inner.turn += 1;
         }
+        stages::reach("suspend-resumed");
         self.changed.notify_waiters();
         Ok(())
     }
@@ -256,6 +258,7 @@ impl Suspension {
     /// Everything that is held fails, and nothing is held any more.
     pub(super) fn abandon(&self) {
         self.lock().is_abandoned = true;
+        stages::reach("suspend-abandoned");
         self.changed.notify_waiters();
     }
 }

@@ -337,6 +337,9 @@ async fn is_given_up(hangs: bool) {
     // What comes later is not let in, and a second time changes nothing.
     assert!(engine.close_by_force().await.silent.is_empty());
     assert_eq!(engine.sync().await.unwrap_err().kind(), Kind::Closed);
+    // It waits, and does not keep a thread busy.
+    let again = cenote_rt::until(Duration::from_millis(50), engine.until_stuck());
+    assert_eq!(again.await, None, "a closed pool is not stuck");
 
     if hangs {
         fixture.bus.go_on();

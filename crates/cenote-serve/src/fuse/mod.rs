@@ -47,7 +47,7 @@ use std::time::Duration;
 
 use cenote_fs::Mount;
 use cenote_fs::mount::AccessTimes;
-use cenote_rt::{Error, Kind, Result, Runtime};
+use cenote_rt::{Error, Kind, Result, Runtime, stages};
 
 use crate::stop::Stop;
 use adapter::Adapter;
@@ -255,17 +255,22 @@ impl FuseMount {
             Service::get()
         };
         let service = cenote_rt::blocking(prepared).await?.map_err(refused)?;
+        stages::reach("mount-prepared");
         let (at, _) = resolve(at).await?;
         let is_for_all = is_for_all(options)?;
         let (source, given) = (mount.name().to_owned(), given(&mount, options));
         let mut connection = Connection::make(&at, &source, &given, is_for_all).await?;
         let (device, unattached) = (connection.number.clone(), connection.take_mount());
         let is_attached = unattached.is_none();
+        stages::reach("mount-connected");
         let started = async {
             guard::watch(&device).map_err(refused)?;
+            stages::reach("mount-guarded");
             let started = Self::serve(&service, mount, &at, options, connection).await?;
+            stages::reach("mount-served");
             connection::raise_read_ahead(&started.device);
             Connection::attach(unattached, &at).await?;
+            stages::reach("mount-attached");
             Ok(started)
         };
         let started = started.await;

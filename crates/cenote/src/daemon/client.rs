@@ -283,6 +283,7 @@ fn start(place: &Place) -> std::io::Result<Child> {
     let log: OwnedFd =
         std::fs::OpenOptions::new().create(true).append(true).open(place.log())?.into();
     let mut command = Command::new(std::env::current_exe()?);
+    place.give_to(&mut command);
     command.args(["daemon", "run", super::DETACHED]).current_dir("/").stdin(Stdio::null());
     // What concerns a command is none of the next one's.
     for name in environment::NAMES {

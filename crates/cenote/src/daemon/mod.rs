@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_cli::environment;
-use cenote_rt::{JoinHandle, Runtime};
+use cenote_rt::{JoinHandle, Runtime, stages};
 use cenote_serve::Signals;
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::process::{
@@ -202,10 +202,14 @@ fn take_lock(place: &Place, is_detached: bool) -> std::io::Result<Option<File>> 
 /// Is the daemon.
 fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     let failed = |error: cenote_rt::Error| std::io::Error::other(error.to_string());
+    // A process whose working directory lies in one of its own mounts keeps that mount busy, and
+    // waits for itself when it resolves a relative path.
     place.make()?;
+    rustix::process::chdir("/")?;
     place.become_own();
     raise_open_files();
     let Some(lock) = take_lock(place, is_detached)? else { return Ok(()) };
+    stages::reach("daemon-locked");
     // Others are told apart by who they are; volumes are for whoever may open the socket.
     let activated = activated();
     let is_activated = activated.is_some();
@@ -218,6 +222,7 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
         let socket = place.nbd();
         log::warn("no socket for volumes", &[("path", &socket.display()), ("cause", error)]);
     });
+    stages::reach("daemon-listening");
     let signals = Signals::block().map_err(failed)?;
     log::catch_panics();
     log::info(
@@ -231,11 +236,14 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     let place = place.clone();
     let served = cenote_rt::block_on(0, async move {
         let pools = Pools::open(&place).await;
+        stages::reach("daemon-pools-opened");
         pools.show();
         let servers = exports::serve(pools.exports(), volumes.ok(), &place).await;
         let state = place.state.clone();
         let commands = Commands::serve(listener, Runtime::here(), Arc::clone(&pools), state)?;
+        stages::reach("daemon-serving");
         signals.next().await;
+        stages::reach("daemon-ending");
         commands.end();
         // Nobody finds it any more; commands that run may end meanwhile. A socket that somebody
         // else listens on for us stays: the next command starts us again.
@@ -248,7 +256,9 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
                 log::warn("volumes not closed in order", &[("cause", &error)]);
             }
         }
+        stages::reach("daemon-volumes-closed");
         let is_quiet = pools.close().await;
+        stages::reach("daemon-pools-closed");
         guards.iter().for_each(JoinHandle::abort);
         log::info("daemon stopped", &[]);
         if !is_quiet {

@@ -18,7 +18,7 @@ use cenote_cli::{Aside, CommandResult, Exit, MountWish};
 use cenote_fs::Mount;
 use cenote_pool::DatasetKind;
 use cenote_pool::engine::Engine;
-use cenote_rt::{AsyncMutex, Kind};
+use cenote_rt::{AsyncMutex, Kind, stages};
 use cenote_serve::fuse::{self, FuseMount, MountOptions, MountTable, Unmount};
 
 use super::log;
@@ -40,6 +40,8 @@ pub(super) struct Mounts {
 struct State {
     /// By number of the dataset.
     mounted: BTreeMap<u64, Mounted>,
+    /// The daemon stops: nothing is mounted any more, since nobody would unmount it.
+    is_left: bool,
     /// File systems that were there before, with their names and mount points.
     known: BTreeMap<u64, (String, String)>,
 }
@@ -318,6 +320,7 @@ impl Mounts {
     /// Unmounts everything, whoever uses it: the process ends.
     pub(super) async fn leave(&self) {
         let _changing = self.changing.lock().await;
+        self.state().is_left = true;
         let Ok(table) = MountTable::read() else { return };
         for (object, at) in self.latest_first(&table) {
             let Some(mounted) = self.mounted(object) else { continue };
@@ -472,7 +475,11 @@ impl Mounts {
         let Some(place) = &wanted.place else { return Ok(()) };
         let dataset = &wanted.dataset;
         let cannot = |why: String| Exit::NotMounted(format!("cannot mount '{dataset}': {why}"));
+        if self.state().is_left {
+            return Err(cannot("the daemon is stopping".to_owned()));
+        }
         wanted.make_room(place).await?;
+        stages::reach("mount-room-made");
         // Somebody has it elsewhere, and keeps it.
         let before = self.mounted(wanted.object);
         let table = before.as_ref().map(|_| MountTable::read()).transpose()?;
@@ -505,6 +512,7 @@ impl Mounts {
             }
         };
         let mount = opened.map_err(|error| cannot(error.to_string()))?;
+        stages::reach("mount-dataset-opened");
         let fuse = FuseMount::start(mount, place, options).await;
         let fuse = Arc::new(fuse.map_err(|error| cannot(error.to_string()))?);
         log::info("mounted", &[("dataset", dataset), ("at", &fuse.at().display())]);
@@ -535,6 +543,9 @@ impl Mounts {
         if mounted.options.is_read_only && !options.is_read_only {
             return Err(cannot("mountpoint or dataset is busy"));
         }
+        if self.state().is_left {
+            return Err(cannot("the daemon is stopping"));
+        }
         match mounted.fuse.also_at(place, options).await {
             Ok(at) => {
                 log::info("mounted", &[("dataset", dataset), ("at", &at.display())]);
@@ -559,6 +570,7 @@ impl Mounts {
         }
         let (dataset, at) = (&mounted.wanted.dataset, at.display());
         log::info("unmounted", &[("dataset", dataset), ("at", &at), ("forced", &is_forced)]);
+        stages::reach("unmount-detached");
         if is_elsewhere {
             return Ok(());
         }
@@ -566,6 +578,7 @@ impl Mounts {
         cenote_rt::until(PATIENCE, mounted.fuse.ended()).await;
         self.state().mounted.remove(&mounted.wanted.object);
         self.engine.presence().unmounted(mounted.wanted.object);
+        stages::reach("unmount-ended");
         Ok(())
     }
 

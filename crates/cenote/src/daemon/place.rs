@@ -12,6 +12,7 @@
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::OnceLock;
 
 use cenote_cli::environment;
@@ -38,12 +39,15 @@ impl Place {
     /// As the environment says; none if it says nothing and there is no home.
     pub(super) fn of_environment() -> Option<Self> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let state = environment::state_folder()?;
-        let socket = variable("CENOTE_SOCKET").map(PathBuf::from);
+        // Absolute: the daemon leaves the working directory that they are relative to.
+        let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let state = absolute(environment::state_folder()?);
+        let socket = variable("CENOTE_SOCKET").map(PathBuf::from).map(absolute);
         let socket = socket.unwrap_or_else(|| state.join("control.sock"));
         let nbd_listen = variable("CENOTE_NBD_LISTEN");
         let nbd_listen = nbd_listen.map(|address| address.to_string_lossy().into_owned());
-        let nbd_certificates = variable("CENOTE_NBD_TLS_CERTIFICATES").map(PathBuf::from);
+        let nbd_certificates = variable("CENOTE_NBD_TLS_CERTIFICATES");
+        let nbd_certificates = nbd_certificates.map(PathBuf::from).map(absolute);
         let nbd_verifies = variable("CENOTE_NBD_TLS_VERIFY_PEER").is_some_and(|value| value != "0");
         Some(Self { state, socket, nbd_listen, nbd_certificates, nbd_verifies })
     }
@@ -51,6 +55,15 @@ impl Place {
     /// The place of this process, if it is a daemon.
     pub(super) fn own() -> Option<&'static Self> {
         OWN.get()
+    }
+
+    /// Has a daemon that is started by this process be at this place, whatever its own working
+    /// directory.
+    pub(super) fn give_to(&self, command: &mut Command) {
+        command.env("CENOTE_STATE_DIR", &self.state).env("CENOTE_SOCKET", &self.socket);
+        if let Some(folder) = &self.nbd_certificates {
+            command.env("CENOTE_NBD_TLS_CERTIFICATES", folder);
+        }
     }
 
     /// Makes this the place of this process, which is a daemon.

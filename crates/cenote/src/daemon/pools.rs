@@ -18,7 +18,7 @@ use cenote_cli::{Aside, CommandResult, Exit, Host, MountWish, Suspended, Taken};
 use cenote_pool::engine::{Engine, EventLog, Notice};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
-use cenote_rt::{BoxFuture, JoinHandle};
+use cenote_rt::{BoxFuture, JoinHandle, stages};
 use cenote_serve::fuse::MountTable;
 use cenote_serve::nbd::Exports;
 use cenote_vdev::Vdev;
@@ -39,6 +39,8 @@ pub(super) struct Pools {
     exports: Arc<Exports>,
     // Held for a look, never across an await.
     open: Mutex<BTreeMap<String, Held>>,
+    /// The daemon closes its pools: no further one is taken. Set and read under the lock of `open`.
+    is_closing: AtomicBool,
     /// What others watch it by.
     watch: OnceLock<Watch>,
     /// What happened to pools that left. Held for a look.
@@ -69,6 +71,7 @@ impl Pools {
             place: place.clone(),
             exports: Exports::new(Arc::new(Volumes(Weak::clone(pools)))),
             open: Mutex::default(),
+            is_closing: AtomicBool::new(false),
             watch: OnceLock::new(),
             gone: Mutex::default(),
         });
@@ -134,6 +137,7 @@ impl Pools {
         };
         let opened = async {
             let engine = Engine::open(candidate, &options).await?;
+            stages::reach("pool-opened-again");
             cenote_cli::prepare(&engine).await?;
             Ok::<_, Exit>(engine)
         };
@@ -178,7 +182,13 @@ impl Pools {
         if let Some(watch) = self.watch.get() {
             watch.stop();
         }
-        let mut open: Vec<_> = std::mem::take(&mut *self.lock()).into_iter().collect();
+        // They stay in the list: a command that exports one of them meanwhile must find it there,
+        // to have it forgotten before it reports success.
+        let mut open: Vec<_> = {
+            let open = self.lock();
+            self.is_closing.store(true, Ordering::Release);
+            open.iter().map(|(name, held)| (name.clone(), held.clone())).collect()
+        };
         let mut is_quiet = true;
         while !open.is_empty() {
             // One whose devices are in what another mounts goes before that.
@@ -189,10 +199,12 @@ impl Pools {
             let next = open.iter().enumerate().position(is_last).unwrap_or(0);
             let (name, held) = open.remove(next);
             held.mounts.leave().await;
+            stages::reach("pool-unmounted-at-end");
             if let Err(error) = held.engine.rest().await {
                 log::warn("pool not left in order", &[("pool", &name), ("cause", &error)]);
                 close_by_force(&held.engine).await;
             }
+            stages::reach("pool-left-at-end");
             is_quiet &= held.engine.tree().activity().0 == 0 && !tell_of_silence(&held.engine);
         }
         is_quiet
@@ -276,6 +288,7 @@ impl Pools {
 
     async fn hold(&self, engine: Arc<Engine>, how: Taken) -> CommandResult {
         let name = engine.name();
+        stages::reach("pool-taken");
         if !engine.is_read_only() {
             engine.keep();
             engine.resume_leaf_work().await?;
@@ -287,19 +300,24 @@ impl Pools {
         let mounts = Arc::new(Mounts::new(&engine));
         let is_leaving = Arc::default();
         let held = Held { engine, mounts: Arc::clone(&mounts), remembered, is_leaving };
-        let is_taken = match self.lock().entry(name.clone()) {
-            Entry::Occupied(_) => true,
-            Entry::Vacant(entry) => {
-                entry.insert(held.clone());
-                false
+        let refused = {
+            let mut open = self.lock();
+            match open.entry(name.clone()) {
+                _ if self.is_closing.load(Ordering::Acquire) => Some("the daemon is stopping"),
+                Entry::Occupied(_) => Some("a pool with that name already exists"),
+                Entry::Vacant(entry) => {
+                    entry.insert(held.clone());
+                    None
+                }
             }
         };
-        if is_taken {
-            // Somebody was quicker.
+        if let Some(why) = refused {
             held.engine.rest().await?;
-            return Err(Exit::cannot("import", &name, "a pool with that name already exists"));
+            return Err(Exit::cannot("import", &name, why));
         }
+        stages::reach("pool-listed");
         held.note()?;
+        stages::reach("pool-remembered");
         if how.is_unmounted { Ok(()) } else { mounts.mount_all().await }
     }
 
@@ -323,6 +341,7 @@ impl Pools {
     /// Unmounts everything of a pool that is about to be closed, and offers nothing of it.
     async fn withdraw(&self, name: &str, deed: &str, is_forced: bool) -> CommandResult {
         let held = self.held(name)?;
+        stages::reach("pool-withdrawn");
         // Before the look at who has volumes: nobody comes after it.
         let was_leaving = held.is_leaving.swap(true, Ordering::AcqRel);
         if was_leaving && !is_forced {
@@ -351,6 +370,7 @@ impl Pools {
     /// ours.
     async fn drop_closed(&self, engine: &Arc<Engine>) -> CommandResult {
         let Some(held) = self.held_as(engine) else { return Ok(()) };
+        stages::reach("pool-closed");
         // What a closing by force could not unmount.
         held.mounts.leave().await;
         self.keep_events(&held.engine);
@@ -360,6 +380,7 @@ impl Pools {
             let is_there = open.get(&name).is_some_and(|now| Arc::ptr_eq(&now.engine, engine));
             is_there && open.remove(&name).is_some()
         };
+        stages::reach("pool-unlisted");
         match &held.remembered {
             Some(file) if is_removed => Ok(cache_file::remove(file, &name)?),
             _ => Ok(()),

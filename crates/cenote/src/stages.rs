@@ -1,0 +1,48 @@
+//! Stops the process at a stage of its work that a test names, in builds with debug assertions.
+//!
+//! `CENOTE_STAGES` names a folder. Every stage that is reached ([`cenote_rt::stages`]) becomes a
+//! line of the file `reached` in it. The file `stop` holds the name of a stage and a count: the
+//! process stops itself (`SIGSTOP`) when it reaches that stage for the given time since the file
+//! was written. The test then kills it there, or sends it `SIGTERM` and lets it go on.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::process::{Signal, getpid, kill_process};
+
+static FOLDER: OnceLock<OsString> = OnceLock::new();
+
+/// The order that was read last, and how often its stage is still to be reached.
+static ORDER: Mutex<(String, u64)> = Mutex::new((String::new(), 0));
+
+/// Observes stages if the environment asks for it.
+pub(crate) fn observe_from_environment() {
+    if let (true, Some(folder)) = (cfg!(debug_assertions), std::env::var_os("CENOTE_STAGES")) {
+        let _ = FOLDER.set(folder);
+        cenote_rt::stages::observe(reached);
+    }
+}
+
+fn reached(stage: &str) {
+    let Some(folder) = FOLDER.get().map(Path::new) else { return };
+    // LOCK: held until the process has stopped, so that stages have one order.
+    let mut order = ORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    let log = std::fs::File::options().create(true).append(true).open(folder.join("reached"));
+    // Only the test would miss the line.
+    let _ = log.and_then(|mut log| log.write_all(format!("{stage}\n").as_bytes()));
+    let text = std::fs::read_to_string(folder.join("stop")).unwrap_or_default();
+    let mut words = text.split_whitespace();
+    let (name, count) = (words.next(), words.next().and_then(|count| count.parse().ok()));
+    let (Some(name), Some(count)) = (name, count) else { return };
+    if order.0 != text {
+        *order = (text.clone(), count);
+    }
+    if name == stage && order.1 > 0 {
+        order.1 -= 1;
+        if order.1 == 0 {
+            let _ = kill_process(getpid(), Signal::STOP);
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The life of the daemon: killed or told to end at every stage of its work, short of descriptors,
+//! tasks, memory or disk space, and with hundreds of mounted file systems.
+//!
+//! After each of these a new daemon has the pools within seconds, with everything mounted; files
+//! whose `fsync` returned are there; no command hangs; the old daemon left no process, no
+//! connection of `/dev/fuse` and no mount that does not answer ([`home::Home::revive`]).
+//!
+//! The stages are points in the program that have names (`cenote_rt::stages`), so that a run does
+//! not depend on luck: a first run of a command records which stages it reaches, and then the
+//! command is run again for each of them, with the daemon stopped exactly there. A part of the
+//! stages is taken always, all of them with `CENOTE_TEST_ALL`; `CENOTE_SEED` chooses another part.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::disallowed_methods, reason = "processes are watched in real time")]
+
+mod home;
+mod proc;
+mod stages;
+mod suspended;
+
+/// No test by itself: the process of the fault layer of each test.
+#[test]
+fn fault_layer() {
+    cenote_testkit::faultfs::serve_if_started();
+}

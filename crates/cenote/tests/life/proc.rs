@@ -1,0 +1,105 @@
+//! What the kernel says of processes, mounts and FUSE connections.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+/// A process, told apart from a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// In ticks since the system was started.
+    start_time: u64,
+}
+
+/// The fields of `/proc/PID/stat` from the state on.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before may hold anything.
+    let fields = text.rsplit(") ").next()?;
+    Some(fields.split_whitespace().map(str::to_owned).collect())
+}
+
+/// The state of a process as a letter: `T` stopped, `Z` ended and not waited for.
+pub(crate) fn state(pid: u32) -> Option<char> {
+    stat(pid)?.first()?.chars().next()
+}
+
+/// The processes that a process has started and not waited for.
+pub(crate) fn children(parent: u32) -> Vec<Process> {
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let of_parent = pids.filter_map(|pid: u32| {
+        let fields = stat(pid)?;
+        let is_child = fields.get(1)?.parse() == Ok(parent);
+        let start_time = fields.get(19)?.parse().ok()?;
+        is_child.then_some(Process { pid, start_time })
+    });
+    of_parent.collect()
+}
+
+impl Process {
+    /// Whether it has not ended yet.
+    pub(crate) fn is_alive(self) -> bool {
+        let Some(fields) = stat(self.pid) else { return false };
+        let is_same = fields.get(19).and_then(|time| time.parse().ok()) == Some(self.start_time);
+        is_same && !matches!(fields.first().map(String::as_str), Some("Z" | "X"))
+    }
+}
+
+/// A mount below a folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountLine {
+    /// Minor number of its device: the number of its FUSE connection.
+    pub(crate) number: String,
+    pub(crate) at: PathBuf,
+}
+
+/// The mounts of ours at or below a folder, in their order.
+pub(crate) fn mounts(folder: &Path) -> Vec<MountLine> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = |line: &str| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let number = fields.get(2)?.split(':').nth(1)?.to_owned();
+        let at = PathBuf::from(fields.get(4)?);
+        let is_ours = line.contains(" - fuse.zfs ") && at.starts_with(folder);
+        is_ours.then_some(MountLine { number, at })
+    };
+    table.lines().filter_map(line).collect()
+}
+
+/// A FUSE connection: its number, and the number of its folder, which no later connection has.
+pub(crate) type Connection = (String, u64);
+
+/// The folder in which the kernel shows FUSE connections; none without root.
+fn control() -> Option<OwnedFd> {
+    let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
+    fsconfig_create(&context).ok()?;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).ok()
+}
+
+/// The FUSE connections that there are; none if that cannot be told.
+pub(crate) fn connections() -> Option<BTreeSet<Connection>> {
+    let control = control()?;
+    let names: Vec<String> = Dir::read_from(&control)
+        .ok()?
+        .filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned))
+        .filter(|name| !name.starts_with('.'))
+        .collect();
+    let with_inode = |name: String| {
+        // It may end meanwhile.
+        let found = rustix::fs::statat(&control, name.as_str(), AtFlags::empty()).ok()?;
+        Some((name, found.st_ino))
+    };
+    Some(names.into_iter().filter_map(with_inode).collect())
+}
+
+/// Where the threads of a process are in the kernel.
+pub(crate) fn stacks(pid: u32) -> String {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return String::new() };
+    let stack = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stack")).ok();
+    tasks.filter_map(|task| stack(task.ok()?)).collect::<Vec<_>>().join("\n")
+}
