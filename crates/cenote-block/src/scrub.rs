@@ -5,7 +5,7 @@
 //! decompressed: the stored bytes have their checksum. The bytes may come from extents that the
 //! caller has read in device order before ([`cenote_vdev::LeafReader`]).
 
-use cenote_ondisk::blkptr::{BlockPtr, Dva};
+use cenote_ondisk::blkptr::{BlockPtr, DVAS_PER_BLOCK_PTR, Dva};
 use cenote_rt::{BoxFuture, Error, Result};
 use cenote_vdev::{BadChild, LeafRange, LeafReader, Verify};
 
@@ -145,6 +145,18 @@ impl BlockStore {
         let size = if bp.is_gang() { gang::HEADER_SIZE } else { bp.psize() };
         let birth = bp.physical_birth();
         bp.dvas().flat_map(|dva| self.tree().leaf_ranges(dva, size, birth)).collect()
+    }
+
+    /// The stretches of leaves that the layout gives to the copy at DVA number `index`, or to all
+    /// copies, whether or not the leaves have them. Of a gang block: those of its header only.
+    pub fn layout_ranges(&self, bp: &BlockPtr, index: Option<usize>) -> Vec<LeafRange> {
+        if bp.is_hole() || bp.is_embedded() {
+            return Vec::new();
+        }
+        let size = if bp.is_gang() { gang::HEADER_SIZE } else { bp.psize() };
+        let dvas = (0..DVAS_PER_BLOCK_PTR).filter(|at| index.is_none_or(|index| index == *at));
+        let dvas = dvas.filter_map(|at| bp.dva(at));
+        dvas.flat_map(|dva| self.tree().layout_ranges(dva, size, bp.physical_birth())).collect()
     }
 
     /// Reads `psize` bytes at every DVA.

@@ -39,6 +39,19 @@ pub fn time(ns: u64) -> String {
     unit.map_or_else(|| "-".to_owned(), |(unit, scale)| format!("{}{unit}", ns / scale))
 }
 
+/// Renders a set of txgs with inclusive ends: `12-40, 52`.
+pub(crate) fn txgs(ranges: &cenote_vdev::TxgRanges) -> String {
+    let texts: Vec<_> = ranges
+        .iter()
+        .map(|(start, end)| match end - start {
+            1 => start.to_string(),
+            _ if end == u64::MAX => format!("from {start} on"),
+            _ => format!("{start}-{}", end - 1),
+        })
+        .collect();
+    texts.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,8 @@
 //! | scrub   | what a scan could not repair   | -                                          |
 //! | outage  | missing; all if not readable   | in the outage of more than it can bear     |
 
+use crate::leaf::LeafId;
+
 /// A set of half-open ranges of txgs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TxgRanges {
@@ -85,6 +87,12 @@ impl TxgRanges {
         Self::new(ranges)
     }
 
+    /// What is in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        Self::in_at_least(2, [self, other])
+    }
+
     /// What is in it and not in `other`.
     #[must_use]
     pub fn subtract(&self, other: &Self) -> Self {
@@ -133,6 +141,17 @@ pub enum DtlKind {
     Scrub,
     /// Txgs that cannot be had now.
     Outage,
+}
+
+/// Data that a leaf should have by the layout, and lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingRedundancy {
+    /// The leaf.
+    pub leaf: LeafId,
+    /// Txgs whose data it may lack; all of them for an absent leaf.
+    pub txgs: TxgRanges,
+    /// Whether the leaf is absent or out of service.
+    pub is_absent: bool,
 }
 
 #[cfg(test)]

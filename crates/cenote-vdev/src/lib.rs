@@ -33,7 +33,7 @@ mod write;
 
 pub use build::{BuildError, BuildOptions};
 pub use cenote_ondisk::indirect::Mapping as IndirectMap;
-pub use dtl::{DtlKind, TxgRanges};
+pub use dtl::{DtlKind, MissingRedundancy, TxgRanges};
 pub use grow::GrowError;
 pub use io_class::IoClass;
 pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NeverFlushes, NoDevice, TreeClosed};

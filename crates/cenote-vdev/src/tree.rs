@@ -21,7 +21,7 @@ use cenote_ondisk::blkptr::Dva;
 use crate::IndirectMap;
 use crate::arena::Arena;
 use crate::draid::Draid;
-use crate::dtl::{DtlKind, TxgRanges};
+use crate::dtl::{DtlKind, MissingRedundancy, TxgRanges};
 use crate::layout;
 use crate::leaf::{Freshness, Leaf, LeafId};
 use crate::queue::{Load, Plug};
@@ -346,6 +346,33 @@ impl Tree {
             DtlKind::Partial => TxgRanges::in_at_least(1, &of_children(kind)),
             _ => TxgRanges::in_at_least(needed, &of_children(DtlKind::Outage)),
         }
+    }
+
+    /// Returns the leaves that lack data which the layout promises on them.
+    ///
+    /// What a leaf below a replacing or spare vdev lacks counts only if the other leaves below it
+    /// lack it too: each of them can stand in for the others.
+    pub fn missing_redundancy(&self) -> Vec<MissingRedundancy> {
+        let missing = self.vdevs.iter().enumerate().filter_map(|(index, vdev)| {
+            let (leaf, own) = (vdev.leaf()?, self.dtl_at(index, DtlKind::Outage));
+            let is_absent = own == TxgRanges::all();
+            let group = self.dtl_at(self.stand_in_group(index), DtlKind::Outage);
+            let txgs = own.intersection(&group);
+            (!txgs.is_empty()).then_some(MissingRedundancy { leaf, txgs, is_absent })
+        });
+        missing.collect()
+    }
+
+    /// The topmost replacing or spare vdev over a vdev; the vdev itself if there is none.
+    fn stand_in_group(&self, vdev: usize) -> usize {
+        let (mut group, mut at) = (vdev, vdev);
+        while let Some(parent) = self.vdevs[at].parent {
+            if matches!(self.vdevs[parent].kind, VdevKind::Replacing | VdevKind::Spare) {
+                group = parent;
+            }
+            at = parent;
+        }
+        group
     }
 
     /// Whether some data is on the leaf with that guid only, so that the pool cannot do without.

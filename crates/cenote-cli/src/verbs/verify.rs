@@ -16,7 +16,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET, LEVEL_ZIL};
 use cenote_pool::dsl::DatasetKind;
 use cenote_pool::traverse::MOS;
-use cenote_pool::verify::{self, Finding, Observer, Progress, Summary};
+use cenote_pool::verify::{self, Finding, Lacking, Observer, Progress, Summary};
 use cenote_pool::{Pool, leaks};
 use cenote_rt::{BoxFuture, Semaphore};
 use futures_util::future::{Either, select};
@@ -31,9 +31,10 @@ use crate::{err, out};
 const USAGE: &str = "\
 usage: cenote verify [--leaks] [-v] [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL
   Reads every copy and all parity of every block and compares it with its checksum.
+  What a device lacks, because it was away or is not there, is told by device.
   --leaks  also compares the space that is reachable with the space maps
   -v       shows progress also where standard error is no terminal
-Status: 0 nothing wrong, 1 something is, 2 wrong use.
+Status: 0 nothing wrong and all redundancy there, 1 something is not, 2 wrong use.
 ";
 
 /// Findings that wait to be printed before the reading waits.
@@ -58,9 +59,9 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
     source::run(async {
         let pool = source.whole_pool(name).await?;
         let mut report = Report::new(&pool, shows_progress);
-        let summary = report.verify(io).await?;
-        report.sums(&summary, io)?;
-        let mut is_clean = summary.is_clean();
+        let (summary, lacking) = report.verify(io).await?;
+        report.sums(&summary, &lacking, io)?;
+        let mut is_clean = summary.is_clean() && lacking.is_empty();
         if parsed.has('L') {
             is_clean &= report.leaks(io).await?;
         }
@@ -137,7 +138,10 @@ impl<'p> Report<'p> {
         Self { pool, shows_progress, names, by_device, by_dataset, started }
     }
 
-    async fn verify(&mut self, io: &mut Io<'_>) -> Result<Summary, Exit> {
+    async fn verify(
+        &mut self,
+        io: &mut Io<'_>,
+    ) -> Result<(Summary, BTreeMap<String, Lacking>), Exit> {
         let (waiting, room) = (Mutex::default(), Semaphore::new(WAITING_MAX));
         let queue = Arc::new(Queue { waiting, room });
         let progress = Arc::new(Progress::default());
@@ -162,7 +166,8 @@ impl<'p> Report<'p> {
                 self.print(&finding, io).await?;
             }
             if let Some(ended) = ended {
-                return Ok(ended.map_err(|error| Exit::failed(format!("verify: {error}")))??);
+                let ended = ended.map_err(|error| Exit::failed(format!("verify: {error}")))?;
+                return Ok((ended?, progress.lacking()));
             }
             if self.shows_progress && cenote_rt::monotonic().saturating_sub(shown) >= PROGRESS {
                 shown = cenote_rt::monotonic();
@@ -282,7 +287,12 @@ impl<'p> Report<'p> {
         named
     }
 
-    fn sums(&self, summary: &Summary, io: &mut Io<'_>) -> CommandResult {
+    fn sums(
+        &self,
+        summary: &Summary,
+        lacking: &BTreeMap<String, Lacking>,
+        io: &mut Io<'_>,
+    ) -> CommandResult {
         let seconds = self.seconds();
         let rate = (summary.bytes as f64 / seconds) as u64;
         let (copies, bytes) = (summary.copies, bytes_b(summary.bytes));
@@ -293,6 +303,21 @@ impl<'p> Report<'p> {
         }
         for (dataset, errors) in &self.by_dataset {
             out!(io, "  {dataset}: {} parts wrong, {} blocks lost", errors.parts, errors.lost)?;
+        }
+        for (device, Lacking { bytes, txgs, is_absent }) in lacking {
+            let bytes = bytes_b(*bytes);
+            match is_absent {
+                true => out!(io, "  {device}: not available, {bytes} of blocks belong on it")?,
+                false => {
+                    let txgs = crate::nicenum::txgs(txgs);
+                    out!(io, "  {device}: lacks {bytes} of blocks, written in txgs {txgs}")?;
+                }
+            }
+        }
+        if summary.is_clean() && !lacking.is_empty() {
+            let count = lacking.len();
+            let what = if count == 1 { "1 device lacks" } else { "several devices lack" };
+            return out!(io, "{name}: nothing that was read is wrong, but {what} blocks");
         }
         if summary.is_clean() {
             return out!(io, "{name}: no errors");

@@ -252,6 +252,9 @@ fn note(vdev: &VdevReport) -> String {
     } else if vdev.is_non_allocating {
         note.push_str("  (non-allocating)");
     }
+    if vdev.needs_resilver {
+        note.push_str("  (resilver needed)");
+    }
     if vdev.is_deferred {
         note.push_str("  (awaiting resilver)");
     }

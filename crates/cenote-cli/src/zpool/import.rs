@@ -346,6 +346,7 @@ async fn take(
     let done = After::taken(source, how);
     let writer = Writer::of(source, engine, After::as_found(candidate), done).await?;
     let work = async |engine: &Arc<Engine>, io: &mut Io<'_>| {
+        warn_of_missing_data(engine, io).await?;
         if !is_read_only {
             let id = (host.hostid != 0).then_some((host.hostid, host.hostname));
             engine.take_for_host(id).await?;
@@ -484,4 +485,23 @@ fn refusal(name: &str) -> Exit {
         "cannot import '{name}': an import that lasts is not supported by this version of cenote\n\
          \tUse 'zpool --embedded -d DIR VERB' and 'zfs --embedded -d DIR VERB' to read the pool."
     ))
+}
+
+/// Warns about data that only missing devices have. The pool opens without it, but reading a file
+/// that contains it fails with EIO.
+async fn warn_of_missing_data(engine: &Arc<Engine>, io: &mut Io<'_>) -> CommandResult {
+    let status = engine.view().await?.status().await?;
+    if status.unreadable.is_empty() {
+        return Ok(());
+    }
+    let leaves = status.root.walk().filter(|vdev| vdev.is_absent && vdev.children.is_empty());
+    let absent: Vec<_> = leaves.filter_map(|leaf| leaf.path.as_deref()).collect();
+    err!(
+        io,
+        "warning: data that was written in txgs {} cannot be read: it is only on devices that\n\
+         are not available: {}\n\
+         export the pool, attach them, and import it again",
+        crate::nicenum::txgs(&status.unreadable),
+        absent.join(", ")
+    )
 }

@@ -13,6 +13,12 @@ pub(super) fn status(reason: Reason) -> Option<String> {
         Reason::CorruptLabelReplicated | Reason::CorruptLabelNoReplicas => {
             "One or more devices contains corrupted data.".into()
         }
+        Reason::MissingData => {
+            "One or more devices are missing that have data which no other device has.".into()
+        }
+        Reason::NeedsResilver => {
+            "One or more devices lack data that was written while they were away.".into()
+        }
         Reason::CorruptData => "The pool data is corrupted.".into(),
         Reason::OfflineDevice => "One or more devices are offlined.".into(),
         Reason::CorruptPool => "The pool metadata is corrupted.".into(),
@@ -64,6 +70,11 @@ pub(super) fn status(reason: Reason) -> Option<String> {
 /// The `action:` text, by the state of the pool.
 pub(super) fn action(reason: Reason, state: VdevState, host: (&str, u64)) -> String {
     match state {
+        VdevState::Healthy | VdevState::Degraded if reason == Reason::MissingData => {
+            "Attach the missing devices and try again.  The pool can be imported|\
+             without them, but data that only they have cannot be read."
+                .to_owned()
+        }
         VdevState::Healthy => when_healthy(reason).to_owned(),
         VdevState::Degraded => "The pool can be imported despite missing or damaged devices.  The|\
              fault tolerance of the pool may be compromised if imported."

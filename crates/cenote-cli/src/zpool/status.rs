@@ -138,7 +138,7 @@ async fn one(
     text.push_str(&config_table::render(status, &options));
     text.push('\n');
     match status.error_count {
-        0 => text.push_str("errors: No known data errors\n"),
+        0 => text.push_str(&without_errors(status)),
         count if !parsed.has('v') => {
             let _ = writeln!(text, "errors: {count} data errors, use '-v' for a list");
         }
@@ -155,6 +155,22 @@ async fn one(
         text.push_str(&dedup(status));
     }
     Ok(text)
+}
+
+/// Returns the `errors:` line of a pool whose error log is empty: it names data that cannot be read
+/// or has fewer copies than the layout promises.
+fn without_errors(status: &PoolStatus) -> String {
+    match status.stale_leaf_count() {
+        _ if !status.unreadable.is_empty() => {
+            let txgs = nicenum::txgs(&status.unreadable);
+            format!(
+                "errors: Data written in txgs {txgs} cannot be read without the missing devices\n"
+            )
+        }
+        0 => "errors: No known data errors\n".to_owned(),
+        1 => "errors: None in data that was read; 1 device lacks data\n".to_owned(),
+        count => format!("errors: None in data that was read; {count} devices lack data\n"),
+    }
 }
 
 /// `-D`: what deduplication holds.

@@ -21,6 +21,19 @@ fn devices(reason: Reason) -> Option<(&'static str, &'static str)> {
              replicas for the pool to continue functioning.",
             "Attach the missing device and online it using 'zpool online'.",
         ),
+        Reason::MissingData => (
+            "One or more devices could not be opened, and other devices lack what was|\
+             written while they were away.  That data cannot be read.",
+            "Attach the missing device and online it using 'zpool online'.",
+        ),
+        Reason::NeedsResilver => (
+            "One or more devices lack data that was written while they were offline|\
+             or failing.  The pool continues to function with less redundancy than|\
+             its layout has.",
+            "Keep the other devices of the pool in service.  'cenote verify' tells how|\
+             much is missing.  This version does not resilver; OpenZFS does when it|\
+             imports the pool.",
+        ),
         Reason::CorruptLabelReplicated => (
             "One or more devices could not be used because the label is missing or|\
              invalid.  Sufficient replicas exist for the pool to continue|\

@@ -83,6 +83,7 @@ fn of_labels(candidate: &Candidate) -> PoolStatus {
         removal: None,
         checkpoint: None,
         expansions: Vec::new(),
+        unreadable: cenote_vdev::TxgRanges::default(),
         error_count: 0,
         space: None,
         failure: None,

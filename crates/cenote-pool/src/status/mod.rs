@@ -28,7 +28,7 @@ use std::sync::Arc;
 use cenote_ondisk::config::PoolFacts;
 use cenote_ondisk::scan::{ErrorScrubPhys, ScanPhys};
 use cenote_rt::Result;
-use cenote_vdev::{VdevAux, VdevState};
+use cenote_vdev::{DtlKind, TxgRanges, VdevAux, VdevState};
 
 use crate::accounting::Space;
 use crate::features::compat;
@@ -57,6 +57,8 @@ pub struct PoolStatus {
     pub checkpoint: Option<Checkpoint>,
     /// RAID-Z expansions, by vdev.
     pub expansions: Vec<Expansion>,
+    /// Txgs whose data cannot be read, because too many leaves of a vdev lack it or are absent.
+    pub unreadable: TxgRanges,
     /// Damaged blocks in the error log, each object once.
     pub error_count: u64,
     /// Space figures; none if the pool could not be opened.
@@ -99,6 +101,7 @@ impl Pool {
             removal: progress::removal(self),
             checkpoint: progress::checkpoint(self, &space),
             expansions: progress::expansions(self).await,
+            unreadable: unreadable(self),
             error_count: objects.len() as u64,
             space: Some(space),
             failure: None,
@@ -117,7 +120,23 @@ impl Pool {
     }
 }
 
+/// The txgs whose data cannot be read: in some top-level vdev more leaves lack them, or are absent,
+/// than its redundancy allows for. Log vdevs are left out: intent logs were read at import.
+fn unreadable(pool: &Pool) -> TxgRanges {
+    let tree = pool.tree();
+    let tops = tree.tops().filter(|top| !top.is_log());
+    let outages = tops.filter_map(|top| tree.dtl(top.guid(), DtlKind::Outage));
+    outages.fold(TxgRanges::default(), |all, outage| all.union(&outage))
+}
+
 impl PoolStatus {
+    /// The number of leaves in use whose dirty time log is not empty, while no resilver is on
+    /// record.
+    #[must_use]
+    pub fn stale_leaf_count(&self) -> usize {
+        self.root.walk().filter(|vdev| vdev.needs_resilver).count()
+    }
+
     /// The pool's state in one word.
     #[must_use]
     pub fn health(&self) -> VdevState {

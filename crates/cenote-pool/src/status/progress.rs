@@ -2,7 +2,7 @@
 
 use cenote_ondisk::checkpoint::POOL_CHECKPOINT;
 use cenote_ondisk::indirect::{MAPPING_ENTRY_LEN, REMOVING, RemovingPhys};
-use cenote_ondisk::scan::{ERROR_SCRUB, ErrorScrubPhys, SCAN, ScanPhys};
+use cenote_ondisk::scan::{ERROR_SCRUB, ErrorScrubPhys, SCAN, ScanFunc, ScanPhys, ScanState};
 use cenote_ondisk::vdev_zap::{
     RAIDZ_EXPAND_COPIED, RAIDZ_EXPAND_END, RAIDZ_EXPAND_START, RAIDZ_EXPAND_STATE,
 };
@@ -66,6 +66,13 @@ pub(super) fn scans(pool: &Pool) -> (Option<ScanPhys>, Option<ErrorScrubPhys>) {
     let scan = words(SCAN).and_then(|words| ScanPhys::decode(&words).ok());
     let error_scrub = words(ERROR_SCRUB).and_then(|words| ErrorScrubPhys::decode(&words).ok());
     (scan, error_scrub)
+}
+
+/// Whether the pool has a resilver on record that is not finished.
+pub(super) fn is_resilvering(pool: &Pool) -> bool {
+    let is_active =
+        |scan: ScanPhys| (scan.func, scan.state) == (ScanFunc::Resilver, ScanState::Scanning);
+    scans(pool).0.is_some_and(is_active)
 }
 
 pub(super) fn removal(pool: &Pool) -> Option<Removal> {

@@ -45,6 +45,8 @@ pub enum Reason {
     CorruptPool,
     /// Files are damaged.
     CorruptData,
+    /// Data cannot be read: only missing devices have it.
+    MissingData,
     /// Faulted devices, and enough replicas.
     FaultedReplicated,
     /// Missing devices, and enough replicas.
@@ -57,6 +59,8 @@ pub enum Reason {
     OfflineDevice,
     /// A device was removed.
     RemovedDevice,
+    /// The dirty time log of a device in use is not empty, and no resilver runs.
+    NeedsResilver,
     /// A device is used with sectors smaller than its own.
     NonNativeAshift,
     /// Damage that a past release did.

@@ -54,6 +54,9 @@ pub struct VdevReport {
     pub is_resilvering: bool,
     /// Whether its resilver waits for the one that runs.
     pub is_deferred: bool,
+    /// Whether this is a leaf in use whose dirty time log is not empty, and no resilver that brings
+    /// it up to date is on record.
+    pub needs_resilver: bool,
     /// How far the discarding of a leaf's free space is.
     pub trim: LeafProgress,
     /// How far the filling of it is.
@@ -96,6 +99,7 @@ impl AuxReport {
 
 /// The tree of an open pool.
 pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
+    let is_resilvering = super::progress::is_resilvering(pool);
     let mut root = report(&pool.config().vdev_tree, &|config, report| {
         let vdev = match config.kind {
             VdevKind::Root => Some(pool.tree().root()),
@@ -107,6 +111,9 @@ pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
         report.ashift = u64::from(vdev.ashift());
         let Some(leaf) = vdev.leaf().map(|leaf| pool.tree().leaf(leaf)) else { return };
         report.stats = leaf.stats();
+        let is_stale = leaf.dtl().is_some_and(|missing| !missing.is_empty());
+        let has_resilver = report.is_resilvering || report.is_deferred || is_resilvering;
+        report.needs_resilver = is_stale && report.state.is_readable() && !has_resilver;
         report.queue = leaf.queue_stats().map(Arc::new);
         report.is_absent = leaf.device().is_none() && config.kind.is_leaf();
         let info = leaf.device().map(|device| device.info().clone());
@@ -148,6 +155,7 @@ pub(super) fn report(
         is_non_allocating: config.top.non_allocating,
         is_resilvering: leaf.resilver_txg.is_some() || leaf.rebuild_txg.is_some(),
         is_deferred: leaf.resilver_defer,
+        needs_resilver: false,
         trim: LeafProgress::default(),
         initialize: LeafProgress::default(),
         children: config.children.iter().map(|child| self::report(child, fill)).collect(),

@@ -99,6 +99,9 @@ fn of_devices(input: &Input<'_>) -> Option<Reason> {
     if !input.is_import && input.status.error_count != 0 {
         return Some(Reason::CorruptData);
     }
+    if !input.status.unreadable.is_empty() {
+        return Some(Reason::MissingData);
+    }
     let leaves = leaves(input);
     let any = |state| leaves.iter().any(|(found, _)| *found == state);
     if any(VdevState::Faulted) {
@@ -125,6 +128,9 @@ fn of_devices(input: &Input<'_>) -> Option<Reason> {
     }
     if any(VdevState::Removed) {
         return Some(Reason::RemovedDevice);
+    }
+    if input.status.stale_leaf_count() > 0 {
+        return Some(Reason::NeedsResilver);
     }
     let is_too_small = |leaf: &VdevReport| {
         leaf.kind == VdevKind::Disk

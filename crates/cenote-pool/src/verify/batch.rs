@@ -22,8 +22,12 @@ pub(super) async fn read(run: &Run, window: &Window, range: Range<usize>) {
     // Where the ranges of each copy end.
     let mut ends = Vec::with_capacity(copies.len());
     for (index, copy) in copies.iter().enumerate() {
-        if copy.dva != WHOLE && !is_repeated(window, copies, index) {
-            ranges.extend(leaf_ranges(tree, &window.jobs[copy.job as usize].bp, copy.dva));
+        let bp = &window.jobs[copy.job as usize].bp;
+        if !is_repeated(window, copies, index) {
+            run.lacking.count(run.pool.store(), bp, copy.dva);
+            if copy.dva != WHOLE {
+                ranges.extend(leaf_ranges(tree, bp, copy.dva));
+            }
         }
         ends.push(ranges.len());
     }

@@ -13,17 +13,20 @@
 //!
 //! Invariants
 //! * V1  Every copy on every leaf that should have it is looked at; J2 of the vdev layer says which
-//!   leaves should.
+//!   leaves should. Bytes that stale or absent leaves lack are counted by leaf: they are no damage,
+//!   but less redundancy than the layout promises.
 //! * V2  The last block of a log chain may never have been written; it is no finding.
 //! * V3  Memory: two windows and the extents under way, both bounded by
 //!   [`tunables::SCAN_MEMORY_BYTES`], beside the block cache.
 
 mod batch;
 mod extents;
+mod lacking;
 mod window;
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_block::{BadPart, CopyFailure};
 use cenote_ondisk::blkptr::BlockPtr;
@@ -33,6 +36,8 @@ use cenote_rt::{BoxFuture, Result, tunables};
 
 use crate::Pool;
 use crate::traverse::{self, Damage, Flow, Visitor};
+pub use lacking::Lacking;
+use lacking::LackingCounter;
 use window::Collector;
 
 /// Something that is wrong.
@@ -76,6 +81,8 @@ pub struct Progress {
     parts: AtomicU64,
     lost: AtomicU64,
     unreachable: AtomicU64,
+    /// Set at the end of a run.
+    lacking: Mutex<BTreeMap<String, Lacking>>,
 }
 
 /// Figures of a run.
@@ -114,6 +121,11 @@ impl Progress {
         }
     }
 
+    /// The leaves that lack a part of some block, by path; known when the run has ended.
+    pub fn lacking(&self) -> BTreeMap<String, Lacking> {
+        self.lacking.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn add(&self, copies: u64, bytes: u64) {
         self.blocks.fetch_add(copies, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -134,6 +146,7 @@ pub(crate) struct Run {
     pool: Arc<Pool>,
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
+    lacking: LackingCounter,
 }
 
 impl Run {
@@ -158,15 +171,18 @@ pub async fn pool(
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
 ) -> Result<Summary> {
-    let run = Run { pool: Arc::clone(pool), observer, progress: Arc::clone(&progress) };
+    let lacking = LackingCounter::new(pool.tree());
+    let run = Run { pool: Arc::clone(pool), observer, progress: Arc::clone(&progress), lacking };
+    let run = Arc::new(run);
     let memory = tunables::SCAN_MEMORY_BYTES.get_usize();
     let mut visitor =
-        Verifying { collector: Collector::new(Arc::new(run), memory / 4), lost: vec![] };
+        Verifying { collector: Collector::new(Arc::clone(&run), memory / 4), lost: vec![] };
     traverse::pool(pool, traverse::Options::default(), &mut visitor).await?;
     visitor.report_lost().await;
     visitor.collector.finish().await;
     // What was found after the state was given up is no finding.
     pool.check_valid()?;
+    *progress.lacking.lock().unwrap_or_else(PoisonError::into_inner) = run.lacking.result();
     Ok(progress.summary())
 }
 

@@ -392,6 +392,8 @@ impl Tree {
 struct Ranges {
     found: Vec<LeafRange>,
     has_parity: bool,
+    /// Whether leaves are included that are absent or may be stale.
+    has_stale: bool,
 }
 
 impl LeafReader for Tree {
@@ -504,16 +506,25 @@ impl Tree {
     /// The stretches of leaves that a scrub of a block reads, for sorting and aggregation. Leaves
     /// that are absent or may be stale are left out; so is everything if the address cannot be.
     pub fn leaf_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
-        self.ranges(place.into(), psize, birth, true)
+        let ranges = Ranges { found: Vec::new(), has_parity: true, has_stale: false };
+        self.ranges(place.into(), psize, birth, ranges)
     }
 
-    /// The same without parity: what a read of a healthy block may ask for.
+    /// Like [`leaf_ranges`](Self::leaf_ranges), with the leaves that are absent or may be stale:
+    /// every stretch that the layout gives to the block.
+    pub fn layout_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
+        let ranges = Ranges { found: Vec::new(), has_parity: true, has_stale: true };
+        self.ranges(place.into(), psize, birth, ranges)
+    }
+
+    /// Like [`leaf_ranges`](Self::leaf_ranges), without parity: what a read of a healthy block may
+    /// ask for.
     pub fn data_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
-        self.ranges(place.into(), psize, birth, false)
+        let ranges = Ranges { found: Vec::new(), has_parity: false, has_stale: false };
+        self.ranges(place.into(), psize, birth, ranges)
     }
 
-    fn ranges(&self, place: Place, psize: u64, birth: u64, has_parity: bool) -> Vec<LeafRange> {
-        let mut ranges = Ranges { found: Vec::new(), has_parity };
+    fn ranges(&self, place: Place, psize: u64, birth: u64, mut ranges: Ranges) -> Vec<LeafRange> {
         if let Ok((top, len)) = self.check_range(place, psize) {
             self.add_ranges(top, (place.offset as i64, len), birth, 0, &mut ranges);
         }
@@ -590,7 +601,8 @@ impl Tree {
         ranges: &mut Ranges,
     ) {
         let node = &self.vdevs[vdev];
-        if depth > DEPTH_MAX || self.freshness(vdev, birth) != Freshness::Fresh {
+        let is_left_out = !ranges.has_stale && self.freshness(vdev, birth) != Freshness::Fresh;
+        if depth > DEPTH_MAX || is_left_out {
             return;
         }
         let job = Job { tree: self, reader: self, psize: len, birth, bad: Mutex::default() };

@@ -287,6 +287,18 @@ fn replacing_below_raidz_has_two_copies_of_a_column() {
         assert_eq!(guids(&scrubbed.bad), [liar]);
         assert!(scrubbed.good.is_some());
     }
+    // One side of the replacing vdev stands in for the other.
+    let missing = |absent: &[u64]| {
+        let tree = bench.tree_with(absent, &[]);
+        tree.set_dtl(201, TxgRanges::new([(5, 9)]));
+        let missing = tree.missing_redundancy().into_iter();
+        let missing = missing.map(|one| (tree.leaf(one.leaf).guid(), one.txgs, one.is_absent));
+        missing.collect::<Vec<_>>()
+    };
+    let short = TxgRanges::new([(5, 9)]);
+    assert_eq!(missing(&[]), []);
+    assert_eq!(missing(&[200]), [(200, short.clone(), true), (201, short, false)]);
+    assert_eq!(missing(&[100]), [(100, TxgRanges::all(), true)]);
 }
 
 #[test]
