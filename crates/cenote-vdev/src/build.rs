@@ -213,8 +213,12 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
                 .map_or_else(String::new, |path| path.to_string_lossy().into_owned()),
         };
         let mut leaf = Leaf::new(config.guid, path, device, &self.options.load);
-        // Known to be incomplete before its log can be read.
-        leaf.is_doubtful = config.leaf.resilver_txg.is_some() || config.leaf.rebuild_txg.is_some();
+        // Until its dirty time log is loaded, all of its data may be stale: a mismatch is no
+        // evidence against the device, and other leaves are read first.
+        let (resilver, rebuild) = (config.leaf.resilver_txg, config.leaf.rebuild_txg);
+        leaf.is_doubtful = config.leaf.dtl_object.is_some_and(|object| object != 0)
+            || resilver.is_some()
+            || rebuild.is_some();
         self.leaves.push(leaf);
         LeafId(self.leaves.len() - 1)
     }

@@ -142,7 +142,7 @@ pub struct Leaf {
     load: Arc<Load>,
     /// Whether its state lets data be read from it.
     is_readable: AtomicBool,
-    /// Whether it may lack anything, as long as its log was not set.
+    /// Treat all of its data as stale until its dirty time log is set.
     pub(crate) is_doubtful: bool,
     /// Whether it is read only because nothing was to be left out: always as a last resort.
     pub(crate) is_excluded: bool,

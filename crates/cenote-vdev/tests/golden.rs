@@ -19,7 +19,8 @@ use cenote_ondisk::objset::ObjSetPhys;
 use cenote_rt::{BoxFuture, Buf, BufMut};
 use cenote_vdev::labels::{self, DeviceLabels};
 use cenote_vdev::{
-    BadChild, BuildOptions, Cause, IndirectMap, IoClass, LeafRange, Place, Tree, VdevState,
+    BadChild, BuildOptions, Cause, IndirectMap, IoClass, LeafRange, Place, Tree, TxgRanges,
+    VdevState,
 };
 
 /// Number of the object type of dnodes, and of those of object sets.
@@ -86,6 +87,13 @@ async fn open(name: &str, wrap: Wrap<'_>) -> Option<OpenPool> {
     // The devices are open for reading only.
     let options = BuildOptions { is_writable: true, ..BuildOptions::default() };
     let tree = Tree::build(&root, open, &options).expect("root");
+    // Dirty time logs are in the MOS, which nothing here can read: only leaves with a resilver on
+    // record may be stale.
+    for leaf in root.leaves().filter(|leaf| leaf.leaf.dtl_object.is_some()) {
+        if leaf.leaf.resilver_txg.is_none() && leaf.leaf.rebuild_txg.is_none() {
+            tree.set_dtl(leaf.guid, TxgRanges::default());
+        }
+    }
     let (uberblock, ()) = best.expect("an uberblock");
     tree.set_reflow(uberblock.raidz_reflow_info);
     Some(OpenPool { tree, is_rewritten: false, rootbp: uberblock.rootbp, names })

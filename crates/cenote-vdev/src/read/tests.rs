@@ -266,6 +266,33 @@ fn stale_children_are_asked_last_and_not_blamed() {
     }
 }
 
+/// A leaf with a dirty time log on disk may lack anything until that log is loaded: its mismatches
+/// are no evidence against it.
+#[test]
+fn leaves_are_not_blamed_before_their_dtl_is_loaded() {
+    let configs = [top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 9), raidz(9, 4, 1)];
+    for mut config in configs {
+        let leaf = &mut config.children[0].children[1];
+        leaf.leaf.dtl_object = Some(77);
+        let stale = leaf.guid;
+        let (bench, mut rng) = (Bench::new(config), Rng::seeded(11));
+        let data = bench.block(&mut rng, 0, 3 << 9);
+        let tree = bench.tree_with(&[], &[(stale, DATA, Fault::Lie)]);
+        assert!(read(&tree, 0, &data).expect("the others").bad.is_empty());
+        assert!(scrub(&tree, 0, &data).bad.is_empty());
+        let place = Place { vdev: 0, offset: 0 };
+        let lies_on = |ranges: Vec<LeafRange>| {
+            ranges.iter().any(|range| tree.leaf(range.leaf).guid() == stale)
+        };
+        assert!(!lies_on(tree.leaf_ranges(place, 3 << 9, BIRTH)));
+        assert!(lies_on(tree.layout_ranges(place, 3 << 9, BIRTH)));
+        assert!(tree.set_dtl(stale, TxgRanges::default()));
+        let bad = scrub(&tree, 0, &data).bad;
+        assert!(matches!(&bad[..], [bad] if bad.guid == stale), "{bad:?}");
+        assert!(lies_on(tree.leaf_ranges(place, 3 << 9, BIRTH)));
+    }
+}
+
 #[test]
 fn replacing_below_raidz_has_two_copies_of_a_column() {
     let mut children = leaves(3);
