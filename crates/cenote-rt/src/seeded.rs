@@ -55,6 +55,14 @@ pub enum Bug {
     /// Records of writes have the data of later changes. Files that are renamed and changed after
     /// that show it.
     NewerDataInLog,
+    /// Requests of a mount go on while its content is replaced.
+    OpenGate,
+    /// The kernel is not told that the content of a mount was replaced.
+    KernelNotTold,
+    /// After a rollback a number stands for the node that it stood for, whichever node has it now.
+    AnyGeneration,
+    /// Dirty pages of the content before a rollback are written into the content after it.
+    OldPagesWritten,
 }
 
 impl Bug {
@@ -83,6 +91,9 @@ impl Bug {
     pub const OF_CLOSING: [Self; 1] = [Self::NoRevocation];
     /// Those that readers beside writers show.
     pub const OF_READERS: [Self; 2] = [Self::RepairWithoutEvidence, Self::PinNotOvertaken];
+    /// Those that rollbacks of mounted file systems show.
+    pub const OF_ROLLBACKS: [Self; 4] =
+        [Self::OpenGate, Self::KernelNotTold, Self::AnyGeneration, Self::OldPagesWritten];
 }
 
 static ON: AtomicU8 = AtomicU8::new(0);
@@ -108,7 +119,7 @@ pub fn set_from_environment() {
         return;
     }
     if let Ok(name) = std::env::var(VARIABLE) {
-        let mut bugs = Bug::OF_POOLS.into_iter().chain(Bug::OF_LOGS);
+        let mut bugs = Bug::OF_POOLS.into_iter().chain(Bug::OF_LOGS).chain(Bug::OF_ROLLBACKS);
         set(bugs.find(|bug| format!("{bug:?}") == name));
     }
 }

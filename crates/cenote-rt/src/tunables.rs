@@ -130,6 +130,8 @@ tunables! {
         "milliseconds that devices have to answer what they were asked when a pool is closed";
     CLOSE_STALL_MS = "cenote_close_stall_ms", 10_000, (1, 600_000),
         "milliseconds without an answer after which closing by force does not wait for devices";
+    ROLLBACK_TIMEOUT_MS = "cenote_rollback_timeout_ms", 30_000, (10, 600_000),
+        "milliseconds that a rollback waits for requests in hand of a mounted file system";
     IO_URING = "cenote_io_uring", 1, (0, 1),
         "whether devices are read and written through io_uring where the kernel allows it";
     DIRECT_IO = "cenote_direct_io", 2, (0, 2),

@@ -35,10 +35,10 @@ use cenote_rt::{BufMut, Result, Runtime};
 use super::convert::{NOTHING, attributes, errno_of, file_type, generation, time};
 use super::flags;
 use super::service::hand_over;
-use super::vfs::{Opening, POSIX_ACLS, Vfs, let_through};
+use super::vfs::{Opening, POSIX_ACLS, Vfs, is_mappable, let_through};
 use super::wire::{
     AccessFlags, Changes, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, Negotiation, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    InitFlags, Negotiation, OpenFile, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
@@ -180,14 +180,6 @@ impl Adapter {
     }
 }
 
-/// A handle through which a file can be mapped shared and writable, and one of any other kind.
-const MAPPABLE: FileHandle = FileHandle(1);
-const PLAIN: FileHandle = FileHandle(0);
-
-fn handle(opening: Opening) -> FileHandle {
-    if opening.is_mappable { MAPPABLE } else { PLAIN }
-}
-
 /// Pages are kept over open and close. The kernel maps nothing shared that it reads and writes
 /// without its cache.
 fn fopen_flags(is_unmappable: bool) -> FopenFlags {
@@ -263,7 +255,7 @@ impl Filesystem for Adapter {
 
     fn setattr(&self, request: &Request, node: INodeNo, changes: &Changes, reply: ReplyAttr) {
         let cred = cred_of(request);
-        let Changes { mode, uid, gid, size, atime, mtime } = *changes;
+        let Changes { handle, mode, uid, gid, size, atime, mtime } = *changes;
         let wish = SetAttributes {
             mode: mode.map(|mode| mode & PERMISSION_MASK),
             uid,
@@ -274,7 +266,11 @@ impl Filesystem for Adapter {
             ..SetAttributes::default()
         };
         self.begin(|vfs| async move {
-            match vfs.set_attributes(cred, node.0, &wish).await {
+            let done = match vfs.check_handle(node, handle) {
+                Ok(node) => vfs.set_attributes(cred, node, &wish).await,
+                Err(error) => Err(error),
+            };
+            match done {
                 Ok(found) => reply.attr(&Vfs::ttl(&found), &attributes(&found)),
                 Err(error) => reply.error(errno_of(&error)),
             }
@@ -399,7 +395,9 @@ impl Filesystem for Adapter {
         let opening = Opening::of(flags.0);
         self.begin(|vfs| async move {
             match vfs.open(node.0, opening).await {
-                Ok(is_unmappable) => reply.opened(handle(opening), fopen_flags(is_unmappable)),
+                Ok(is_unmappable) => {
+                    reply.opened(vfs.handle(opening), fopen_flags(is_unmappable));
+                }
                 Err(error) => reply.error(errno_of(&error)),
             }
         });
@@ -423,7 +421,7 @@ impl Filesystem for Adapter {
                 Ok((made, is_unmappable)) => {
                     let flags = fopen_flags(is_unmappable);
                     let (attr, number) = (attributes(&made), generation(&made));
-                    reply.created(&Vfs::ttl(&made), &attr, number, handle(opening), flags);
+                    reply.created(&Vfs::ttl(&made), &attr, number, vfs.handle(opening), flags);
                 }
                 Err(error) => reply.error(errno_of(&error)),
             }
@@ -432,15 +430,19 @@ impl Filesystem for Adapter {
 
     fn release(&self, node: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
         // Before the answer: whoever waits for it finds the file closed.
-        if handle == MAPPABLE {
+        if is_mappable(handle) {
             self.vfs.nodes.close_mappable(node.0);
         }
         reply.ok();
     }
 
-    fn read(&self, _: &Request, node: INodeNo, offset: u64, len: u32, reply: ReplyData) {
+    fn read(&self, _: &Request, file: OpenFile, offset: u64, len: u32, reply: ReplyData) {
         self.begin_at(Pace::of(len as usize), |vfs| async move {
-            match vfs.read(node.0, offset, len as usize).await {
+            let read = match vfs.node_of(file) {
+                Ok(node) => vfs.read(node, offset, len as usize).await,
+                Err(error) => Err(error),
+            };
+            match read {
                 Ok(data) => reply.data(&data),
                 Err(error) => reply.error(errno_of(&error)),
             }
@@ -450,7 +452,7 @@ impl Filesystem for Adapter {
     fn write(
         &self,
         request: &Request,
-        node: INodeNo,
+        file: OpenFile,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
@@ -469,16 +471,20 @@ impl Filesystem for Adapter {
         let pace = if is_sync { Pace::Durable } else { Pace::of(data.len()) };
         self.begin_at(pace, |vfs| async move {
             let how = WriteOptions { is_append, is_sync, is_write_back: is_cached };
-            match vfs.write(cred, node.0, offset, &kept, (how, drops_set_ids)).await {
+            let written = match vfs.node_of(file) {
+                Ok(node) => vfs.write(cred, node, offset, &kept, (how, drops_set_ids)).await,
+                Err(error) => Err(error),
+            };
+            match written {
                 Ok(count) => reply.written(count as u32),
                 Err(error) => reply.error(errno_of(&error)),
             }
         });
     }
 
-    fn fsync(&self, _: &Request, node: INodeNo, reply: ReplyEmpty) {
+    fn fsync(&self, _: &Request, file: OpenFile, reply: ReplyEmpty) {
         self.begin_at(Pace::Durable, |vfs| {
-            answer_empty(reply, async move { vfs.fsync(node.0).await })
+            answer_empty(reply, async move { vfs.fsync(vfs.node_of(file)?).await })
         });
     }
 
@@ -676,7 +682,7 @@ impl Filesystem for Adapter {
     fn fallocate(
         &self,
         request: &Request,
-        node: INodeNo,
+        file: OpenFile,
         offset: u64,
         len: u64,
         mode: i32,
@@ -694,11 +700,12 @@ impl Filesystem for Adapter {
         };
         let cred = cred_of(request);
         self.begin_empty(reply, |vfs| async move {
-            vfs.mount().allocate(&cred, vfs.changing(node.0)?, offset, len, how).await
+            let object = vfs.changing(vfs.node_of(file)?)?;
+            vfs.mount().allocate(&cred, object, offset, len, how).await
         });
     }
 
-    fn lseek(&self, _: &Request, node: INodeNo, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, _: &Request, file: OpenFile, offset: i64, whence: i32, reply: ReplyLseek) {
         if self.is_writeback {
             // What is data may still be in the kernel: to it all of a file is.
             return reply.error(Errno::ENOSYS);
@@ -710,7 +717,11 @@ impl Filesystem for Adapter {
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         self.begin(|vfs| async move {
-            match vfs.seek(node.0, offset, what).await {
+            let found = match vfs.node_of(file) {
+                Ok(node) => vfs.seek(node, offset, what).await,
+                Err(error) => Err(error),
+            };
+            match found {
                 Ok(found) => reply.offset(found as i64),
                 Err(error) => reply.error(errno_of(&error)),
             }
@@ -720,16 +731,22 @@ impl Filesystem for Adapter {
     fn copy_file_range(
         &self,
         request: &Request,
-        from: INodeNo,
+        from: OpenFile,
         from_offset: u64,
-        to: INodeNo,
+        to: OpenFile,
         to_offset: u64,
         len: u64,
         reply: ReplyWrite,
     ) {
         let cred = cred_of(request);
         self.begin(|vfs| async move {
-            match vfs.copy(cred, (from.0, from_offset), (to.0, to_offset), len).await {
+            let copied = match (vfs.node_of(from), vfs.node_of(to)) {
+                (Ok(from), Ok(to)) => {
+                    vfs.copy(cred, (from, from_offset), (to, to_offset), len).await
+                }
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+            match copied {
                 Ok(count) => reply.written(count as u32),
                 Err(error) => reply.error(errno_of(&error)),
             }

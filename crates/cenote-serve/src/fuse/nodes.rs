@@ -11,7 +11,7 @@
 //! takes reading and writing. The kernel releases such a handle after the last mapping of it is
 //! gone and the dirty pages are written back: without one there are no dirty pages.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_fs::mount::Handle;
@@ -22,8 +22,9 @@ use cenote_rt::FixedMap;
 pub(super) struct Nodes {
     /// Held for a look-up.
     table: Mutex<FixedMap<u64, Node>>,
-    /// The content was replaced at least once: nodes may be stale, or known by what they were.
-    is_rolled_back: AtomicBool,
+    /// How often the content was replaced. From the first time on nodes may be stale, or known by
+    /// what they were.
+    epoch: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -32,6 +33,8 @@ struct Node {
     handle: Option<Handle>,
     /// Txg that it was made in.
     generation: u64,
+    /// The epoch in which a stale node became this one. Handles of earlier epochs are of that one.
+    since: u64,
     /// The kernel may have pages of it from before a rollback.
     has_old_pages: bool,
     /// The kernel may believe in the length that it had before a rollback. It cannot be made to ask
@@ -48,10 +51,11 @@ impl Nodes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a node once more; false if the kernel does not know it.
+    /// Counts a node once more; false if the kernel does not know it, or knows a stale node by that
+    /// number.
     pub(super) fn again(&self, object: u64) -> bool {
         let mut table = self.table();
-        let node = table.get_mut(&object);
+        let node = table.get_mut(&object).filter(|node| node.handle.is_some());
         node.map(|node| node.lookups += 1).is_some()
     }
 
@@ -61,16 +65,31 @@ impl Nodes {
         let new = Node {
             handle: None,
             generation,
+            since: 0,
             has_old_pages: false,
             has_old_size: false,
             lookups: 0,
             mappable: 0,
         };
         let node = table.entry(handle.object()).or_insert(new);
-        node.lookups += 1;
         if node.handle.is_none() {
             (node.handle, node.generation) = (Some(handle), generation);
+            if node.lookups > 0 {
+                // The kernel knows a stale node by that number.
+                node.since = self.epoch();
+            }
         }
+        node.lookups += 1;
+    }
+
+    /// How often the content was replaced.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Whether a node is another one than the number stood for in an epoch.
+    pub(super) fn is_newer(&self, object: u64, epoch: u64) -> bool {
+        self.is_after_rollback(object, |node| epoch < node.since)
     }
 
     /// Whether a rollback has taken a node away.
@@ -89,7 +108,7 @@ impl Nodes {
     }
 
     fn is_after_rollback(&self, object: u64, is_so: impl FnOnce(&Node) -> bool) -> bool {
-        self.is_rolled_back.load(Ordering::Acquire) && self.table().get(&object).is_some_and(is_so)
+        self.epoch() > 0 && self.table().get(&object).is_some_and(is_so)
     }
 
     /// The nodes that the kernel knows, with their generations.
@@ -100,7 +119,7 @@ impl Nodes {
     /// Holds nodes of a new content in place of those of the old one. Nodes that are not among them
     /// are stale. Returns the handles of the old content.
     pub(super) fn replace(&self, mut handles: FixedMap<u64, Handle>) -> Vec<Handle> {
-        self.is_rolled_back.store(true, Ordering::Release);
+        self.epoch.fetch_add(1, Ordering::AcqRel);
         let mut old = Vec::new();
         for (object, node) in self.table().iter_mut() {
             old.extend(std::mem::replace(&mut node.handle, handles.remove(object)));

@@ -36,16 +36,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cenote_fs::mount::Handle;
-use cenote_fs::{FileSystem, FsError};
+use cenote_fs::{FileSystem, FsError, Mount};
 use cenote_pool::engine::OpError;
-use cenote_rt::{Error, FixedMap, Result};
+use cenote_rt::seeded::{Bug, is_on};
+use cenote_rt::{Error, FixedMap, Result, tunables};
 
 use super::FuseMount;
 use super::vfs::{ROOT, Vfs};
 use super::wire::INodeNo;
-
-/// How long requests in hand have to end.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A mount whose requests wait. They go on when this is resumed or dropped.
 #[derive(Debug)]
@@ -72,13 +70,10 @@ impl FuseMount {
         // From here on dropping it ends it.
         let mut suspension =
             Suspension { vfs: Arc::clone(&vfs), root_generation: 0, names: Vec::new() };
-        vfs.gate.close(DRAIN_TIMEOUT).await?;
-        // Nobody reads them now.
-        vfs.snapshots.let_go();
-        suspension.root_generation = mount.attributes(mount.root()).await?.generation;
-        let target = FileSystem::open_snapshot(mount.engine(), snapshot).await?;
-        suspension.names = mount.differing_names(&target, &vfs.nodes.known()).await;
-        drop(target);
+        let timeout = Duration::from_millis(tunables::ROLLBACK_TIMEOUT_MS.get());
+        vfs.gate.close(timeout).await?;
+        let looked = cenote_rt::until(timeout, suspension.look(&mount, snapshot)).await;
+        looked.unwrap_or_else(|| Err(OpError::Busy.into()))?;
         mount.disown();
         Ok(suspension)
     }
@@ -98,6 +93,16 @@ impl FuseMount {
 }
 
 impl Suspension {
+    /// Takes down what has to be known of the old content.
+    async fn look(&mut self, mount: &Mount, snapshot: &str) -> Result<()> {
+        // Nobody reads them now.
+        self.vfs.snapshots.let_go();
+        self.root_generation = mount.attributes(mount.root()).await?.generation;
+        let target = FileSystem::open_snapshot(mount.engine(), snapshot).await?;
+        self.names = mount.differing_names(&target, &self.vfs.nodes.known()).await;
+        Ok(())
+    }
+
     /// Has the requests go on: with the new content, if there is one.
     ///
     /// # Errors
@@ -118,8 +123,9 @@ impl Suspension {
         numbers.sort_unstable();
         let mut handles: FixedMap<u64, Handle> = FixedMap::default();
         for (object, generation) in numbers.iter().copied() {
+            let generation = Some(generation).filter(|_| !is_on(Bug::AnyGeneration));
             // A node that cannot be read is given again when its name is looked up.
-            if let Ok((_, handle)) = mount.hold_known(object, Some(generation)).await {
+            if let Ok((_, handle)) = mount.hold_known(object, generation).await {
                 handles.insert(object, handle);
             }
         }
@@ -141,6 +147,9 @@ impl Suspension {
     /// requests that hold pages or directories.
     fn tell(self, vfs: &Vfs, objects: Vec<u64>) {
         let Some(notifier) = vfs.notifier.get() else { return };
+        if is_on(Bug::KernelNotTold) {
+            return;
+        }
         for (directory, name) in &self.names {
             // A name that it does not know needs nothing.
             let _ = notifier.inval_entry(INodeNo(vfs.number(*directory)), name);

@@ -31,13 +31,14 @@ use cenote_fs::acl::Want;
 use cenote_fs::edit::{NewNode, SetAttributes};
 use cenote_fs::mount::{Attributes, ReadDirPage, Seek, Space, WriteOptions, control};
 use cenote_fs::{CaseSensitivity, FsError, Mount};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
 use super::MountOptions;
 use super::gate::Gate;
 use super::nodes::Nodes;
 use super::snapshots::{self, Place, Snapshots};
-use super::wire::{INodeNo, Notifier};
+use super::wire::{FileHandle, INodeNo, Notifier, OpenFile};
 
 /// The attributes that are POSIX ACLs.
 pub(super) const POSIX_ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
@@ -114,6 +115,15 @@ fn fixed_ttl(number: u64) -> Option<Duration> {
         return Some(LONG);
     }
     control::is_control(number).then_some(Duration::ZERO)
+}
+
+/// Handles have the number of rollbacks before they were opened from this bit on. The lowest bit is
+/// set of a handle through which the file can be mapped shared and writable.
+const EPOCH_SHIFT: u32 = 1;
+
+/// Whether a file can be mapped shared and writable through a handle.
+pub(super) const fn is_mappable(handle: FileHandle) -> bool {
+    handle.0 & 1 != 0
 }
 
 /// Somebody whom the kernel let through.
@@ -194,6 +204,29 @@ impl Vfs {
             return Err(Error::not_found(FsError::Stale));
         }
         Ok(node)
+    }
+
+    /// The node of a file that somebody has open.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] if it was opened before a rollback that has taken the node away: the
+    /// number may be another node's by now.
+    pub(super) fn node_of(&self, file: OpenFile) -> Result<u64> {
+        self.check_handle(file.node, Some(file.handle))
+    }
+
+    /// The same for a request that may come without a handle.
+    pub(super) fn check_handle(&self, node: INodeNo, handle: Option<FileHandle>) -> Result<u64> {
+        let epoch = handle.map(|handle| handle.0 >> EPOCH_SHIFT);
+        if epoch.is_some_and(|epoch| self.nodes.is_newer(node.0, epoch)) {
+            return Err(Error::not_found(FsError::Stale));
+        }
+        Ok(node.0)
+    }
+
+    /// A handle for a file that is opened.
+    pub(super) fn handle(&self, opening: Opening) -> FileHandle {
+        FileHandle(self.nodes.epoch() << EPOCH_SHIFT | u64::from(opening.is_mappable))
     }
 
     /// The kernel's number of an object.
@@ -516,7 +549,8 @@ impl Vfs {
         (options, drops_set_ids): (WriteOptions, bool),
     ) -> Result<u64> {
         let object = self.changing(node)?;
-        if options.is_write_back && self.nodes.has_old_pages(object) {
+        let is_old = options.is_write_back && self.nodes.has_old_pages(object);
+        if is_old && !is_on(Bug::OldPagesWritten) {
             // The page is from before the rollback, and goes with what it was a page of.
             return Ok(bytes.len() as u64);
         }

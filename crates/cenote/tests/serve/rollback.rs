@@ -11,7 +11,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use cenote_rt::seeded::Bug;
 use cenote_testkit::faultfs::FaultLayer;
+use cenote_testkit::skip;
 use rustix::io::Errno;
 
 use crate::daemon::{House, has_fuse};
@@ -56,6 +58,12 @@ fn read_all(file: &File) -> std::io::Result<Vec<u8>> {
 
 fn number<T>(result: std::io::Result<T>) -> i32 {
     result.err().and_then(|error| error.raw_os_error()).expect("an error of the system")
+}
+
+/// A file that a rollback has taken away; once its number is another file's, the kernel says so.
+fn assert_lost<T>(result: std::io::Result<T>) {
+    let number = number(result);
+    assert!([Errno::STALE, Errno::IO].map(Errno::raw_os_error).contains(&number), "{number}");
 }
 
 /// A program that is asked by lines, and answers by lines.
@@ -387,50 +395,190 @@ fn clones_in_use_keep_a_rollback_from_destroying_them() {
     leave(&house);
 }
 
+/// A number that stands for another node in the snapshot than for who has it open.
 #[test]
-fn slow_devices_make_a_rollback_slow_and_a_suspended_pool_refuses_it() {
-    if !has_fuse() {
-        return;
-    }
-    let house = House::new("rollback-slow");
-    let Some(layer) = FaultLayer::start("fault_layer", &house.path("pool"), &[SIZE / 2; 2]) else {
-        return;
+fn a_number_that_is_used_again_is_not_the_same_file() {
+    let Some(house) = mounted("rollback-numbers") else { return };
+    let at = |name: &str| house.path("at/a").join(name);
+    house.run("zfs snapshot t/a@one");
+    // A head that was just opened gives the lowest free number.
+    house.run("zfs rollback t/a@one");
+    let make = |name: &str, text: &str| {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(at(name));
+        let file = file.unwrap();
+        file.write_all_at(text.as_bytes(), 0).unwrap();
+        file
     };
-    let (d0, d1, place) = (layer.leaf(0), layer.leaf(1), house.text("at"));
-    house.run(&format!("zpool create -m {place} t mirror {} {}", d0.display(), d1.display()));
-    let path = house.path("at/file");
-    fs::write(&path, b"old").unwrap();
-    house.run("zfs snapshot t@one");
-    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    file.write_all_at(b"new", 0).unwrap();
+    let first = make("x", "first");
+    house.run("zfs rollback t/a@one");
+    let second = make("x", "second");
+    assert_eq!(fs::metadata(at("x")).unwrap().ino(), second.metadata().unwrap().ino());
+    assert_lost(first.write_at(b"lost", 0));
+    assert_lost(first.set_len(0));
+    assert_lost(read_all(&first));
+    assert_eq!(read_all(&second).unwrap(), b"second");
+    let inode = second.metadata().unwrap().ino();
+    drop((first, second));
+
+    house.run("zfs snapshot t/a@two");
+    fs::remove_file(at("x")).unwrap();
+    house.run("zpool export t");
+    house.run(&format!("zpool import -d {} t", house.text("pool")));
+    let third = make("y", "third");
+    assert_eq!(third.metadata().unwrap().ino(), inode, "the number is used again");
+    house.run("zfs rollback t/a@two");
+    assert_eq!(number(read_all(&third)), Errno::STALE.raw_os_error());
+    assert_eq!(fs::read(at("x")).unwrap(), b"second");
+    assert_lost(third.write_at(b"lost", 0));
+    assert_eq!(fs::read(at("x")).unwrap(), b"second");
+    drop(third);
+
+    // A mount whose lengths and times are the kernel's is made anew.
+    house.run("zfs unmount t/a");
+    house.run("zfs mount -o writeback t/a");
+    fs::write(at("x"), b"through the kernel's cache").unwrap();
+    house.run("zfs rollback t/a@two");
+    assert_eq!(fs::read(at("x")).unwrap(), b"second");
+    leave(&house);
+}
+
+/// A pool on devices that fail on command, with a file system that has a snapshot `t@one`.
+struct Failing {
+    house: House,
+    layer: FaultLayer,
+    file: File,
+}
+
+impl Failing {
+    fn new(stem: &str) -> Option<Self> {
+        if !has_fuse() {
+            return None;
+        }
+        let house = House::new(stem);
+        let layer = FaultLayer::start("fault_layer", &house.path("pool"), &[SIZE / 2; 2])?;
+        let (d0, d1, place) = (layer.leaf(0), layer.leaf(1), house.text("at"));
+        house.run(&format!("zpool create -m {place} t mirror {} {}", d0.display(), d1.display()));
+        let path = house.path("at/file");
+        fs::write(&path, b"old").unwrap();
+        house.run("zfs snapshot t@one");
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        file.write_all_at(b"new", 0).unwrap();
+        Some(Self { house, layer, file })
+    }
+
+    fn until_suspended(&self) {
+        let since = Instant::now();
+        while self.house.run("zpool list -H -o health") != "SUSPENDED\n" {
+            assert!(since.elapsed() < Duration::from_secs(90), "the pool is not suspended");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Somebody who makes a file durable, as often as that.
+fn make_durable(file: &File, count: usize) -> std::thread::JoinHandle<std::io::Result<()>> {
+    let file = file.try_clone().unwrap();
+    std::thread::spawn(move || {
+        (0..count).try_for_each(|_| file.write_all_at(b"new", 0).and_then(|()| file.sync_all()))
+    })
+}
+
+#[test]
+fn slow_devices_make_a_rollback_slow_or_refused() {
+    let Some(failing) = Failing::new("rollback-slow") else { return };
+    let Failing { house, layer, file } = &failing;
     (0..2).for_each(|leaf| layer.slow_down(leaf, Duration::from_millis(20)));
-    let syncing = file.try_clone().unwrap();
-    let syncing = std::thread::spawn(move || {
-        (0..5).try_for_each(|_| syncing.write_all_at(b"new", 0).and_then(|()| syncing.sync_all()))
-    });
+    let syncing = make_durable(file, 5);
     house.run("zfs rollback t@one");
     syncing.join().unwrap().unwrap();
-    layer.heal_all();
-    house.run("zfs rollback t@one");
-    assert_eq!(read_all(&file).unwrap(), b"old");
 
-    // Without devices nothing can be rolled back, and nobody waits for it.
+    // A request that does not end keeps nobody waiting for long.
+    (0..2).for_each(|leaf| layer.slow_down(leaf, Duration::from_secs(3)));
+    house.run("tunable set cenote_rollback_timeout_ms=200");
+    let syncing = make_durable(file, 1);
+    std::thread::sleep(Duration::from_millis(300));
+    let (status, said) = house.fails("zfs rollback t@one");
+    assert_eq!((status, said.as_str()), (1, "cannot rollback 't': dataset is busy\n"));
+    assert_eq!(read_all(file).unwrap(), b"new", "and everybody goes on");
+    layer.heal_all();
+    syncing.join().unwrap().unwrap();
+    house.run("tunable set cenote_rollback_timeout_ms=30000");
+    house.run("zfs rollback t@one");
+    assert_eq!(read_all(file).unwrap(), b"old");
+    house.run("zpool export -f t");
+}
+
+/// The pool is suspended before the rollback, or by it.
+#[test]
+fn a_suspended_pool_refuses_a_rollback_and_one_that_is_caught_by_it_ends() {
+    let Some(failing) = Failing::new("rollback-suspended") else { return };
+    let Failing { house, layer, file } = &failing;
     (0..2).for_each(|leaf| layer.take_away(leaf));
-    let waiting =
-        std::thread::spawn(move || file.write_all_at(b"new", 0).map(|()| file.sync_all()));
-    let since = Instant::now();
-    while house.run("zpool list -H -o health") != "SUSPENDED\n" {
-        assert!(since.elapsed() < Duration::from_secs(90), "the pool is not suspended");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    let waiting = make_durable(file, 1);
+    failing.until_suspended();
     let (status, said) = house.fails("zfs rollback t@one");
     let wanted = "cannot rollback 't': pool I/O is currently suspended\n";
     assert_eq!((status, said.as_str()), (1, wanted));
     layer.heal_all();
     house.run("zpool clear t");
-    waiting.join().unwrap().unwrap().unwrap();
+    waiting.join().unwrap().unwrap();
     house.run("zfs rollback t@one");
-    assert_eq!(fs::read(&path).unwrap(), b"old");
-    assert!(fs::metadata(&path).unwrap().ino() > 1);
+    assert_eq!(read_all(file).unwrap(), b"old");
+
+    for is_cleared in [true, false] {
+        file.write_all_at(b"new", 0).unwrap();
+        (0..2).for_each(|leaf| layer.take_away(leaf));
+        let mut rolling = house.command(&["zfs", "rollback", "t@one"]).spawn().unwrap();
+        failing.until_suspended();
+        let reading = file.try_clone().unwrap();
+        let reading = std::thread::spawn(move || reading.sync_all());
+        if is_cleared {
+            layer.heal_all();
+            house.run("zpool clear t");
+            assert!(rolling.wait().unwrap().success());
+            reading.join().unwrap().unwrap();
+            assert_eq!(read_all(file).unwrap(), b"old");
+        } else {
+            let since = Instant::now();
+            house.run("zpool export -f t");
+            assert!(since.elapsed() < Duration::from_mins(1), "took {:?}", since.elapsed());
+            assert!(!rolling.wait().unwrap().success());
+            reading.join().unwrap().unwrap_err();
+        }
+    }
+    layer.heal_all();
+    house.run(&format!("zpool import -d {} t", layer.leaves().display()));
+    let found = fs::read(house.path("at/file")).unwrap();
+    assert!(found == b"old" || found == b"new", "{found:?}");
     house.run("zpool export t");
+}
+
+/// Each mistake is found by a test above.
+#[test]
+fn mistakes_of_rollbacks_are_found() {
+    if !has_fuse() || !has("python3") {
+        return;
+    }
+    if !cfg!(debug_assertions) {
+        let test = skip::current_test();
+        return skip::skip(&test, "the bugs are not in a build without assertions");
+    }
+    for bug in Bug::OF_ROLLBACKS {
+        let test = match bug {
+            Bug::OpenGate => "nobody_loses_the_mount_through_many_rollbacks",
+            Bug::KernelNotTold => {
+                "open_files_and_working_directories_go_on_with_the_content_of_the_snapshot"
+            }
+            Bug::OldPagesWritten => "mappings_show_the_content_of_the_snapshot",
+            _ => "a_number_that_is_used_again_is_not_the_same_file",
+        };
+        let said = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("rollback::{test}"), "--nocapture"])
+            // The daemon has it from its first command.
+            .envs([("CENOTE_SEEDED_BUG", format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(!said.status.success() && text.contains("panicked at"), "{bug:?}: {text}");
+    }
 }

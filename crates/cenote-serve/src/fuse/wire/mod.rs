@@ -189,12 +189,21 @@ pub(super) enum TimeOrNow {
 /// What `setattr` is to change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Changes {
+    /// The handle that it is asked through, as by `ftruncate`.
+    pub(super) handle: Option<FileHandle>,
     pub(super) mode: Option<u32>,
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
     pub(super) size: Option<u64>,
     pub(super) atime: Option<TimeOrNow>,
     pub(super) mtime: Option<TimeOrNow>,
+}
+
+/// A file as somebody has it open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OpenFile {
+    pub(super) node: INodeNo,
+    pub(super) handle: FileHandle,
 }
 
 /// Whose request it is.
@@ -281,18 +290,18 @@ pub(super) trait Filesystem {
         reply: ReplyCreate,
     );
     fn release(&self, node: INodeNo, handle: FileHandle, reply: ReplyEmpty);
-    fn read(&self, request: &Request, node: INodeNo, offset: u64, len: u32, reply: ReplyData);
+    fn read(&self, request: &Request, file: OpenFile, offset: u64, len: u32, reply: ReplyData);
     fn write(
         &self,
         request: &Request,
-        node: INodeNo,
+        file: OpenFile,
         offset: u64,
         data: &[u8],
         write_flags: WriteFlags,
         flags: OpenFlags,
         reply: ReplyWrite,
     );
-    fn fsync(&self, request: &Request, node: INodeNo, reply: ReplyEmpty);
+    fn fsync(&self, request: &Request, file: OpenFile, reply: ReplyEmpty);
     fn opendir(&self, request: &Request, node: INodeNo, reply: ReplyOpen);
     fn readdir(&self, request: &Request, node: INodeNo, offset: u64, reply: ReplyDirectory);
     fn readdirplus(&self, request: &Request, node: INodeNo, offset: u64, reply: ReplyDirectoryPlus);
@@ -314,19 +323,19 @@ pub(super) trait Filesystem {
     fn fallocate(
         &self,
         request: &Request,
-        node: INodeNo,
+        file: OpenFile,
         offset: u64,
         len: u64,
         mode: i32,
         reply: ReplyEmpty,
     );
-    fn lseek(&self, request: &Request, node: INodeNo, offset: i64, whence: i32, reply: ReplyLseek);
+    fn lseek(&self, request: &Request, file: OpenFile, offset: i64, whence: i32, reply: ReplyLseek);
     fn copy_file_range(
         &self,
         request: &Request,
-        from: INodeNo,
+        from: OpenFile,
         from_offset: u64,
-        to: INodeNo,
+        to: OpenFile,
         to_offset: u64,
         len: u64,
         reply: ReplyWrite,

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{
     AccessFlags, Changes, Errno, FileHandle, Filesystem, INodeNo, Initialized, Negotiation,
-    OpenFlags, RenameFlags, Reply, ReplyDirectory, ReplyDirectoryPlus, Request, TimeOrNow,
-    WriteFlags,
+    OpenFile, OpenFlags, RenameFlags, Reply, ReplyDirectory, ReplyDirectoryPlus, Request,
+    TimeOrNow, WriteFlags,
 };
 
 /// Bytes of a request's header.
@@ -66,6 +66,7 @@ mod valid {
     pub(super) const SIZE: u32 = 1 << 3;
     pub(super) const ATIME: u32 = 1 << 4;
     pub(super) const MTIME: u32 = 1 << 5;
+    pub(super) const HANDLE: u32 = 1 << 6;
     pub(super) const ATIME_NOW: u32 = 1 << 7;
     pub(super) const MTIME_NOW: u32 = 1 << 8;
 }
@@ -261,40 +262,42 @@ impl Parsed<'_> {
     /// Requests about the content of a file, and what makes it durable.
     fn on_data(mut self, filesystem: &impl Filesystem, opcode: u32, reply: Reply) -> Option<()> {
         let (request, node, fields) = (&self.request, self.node, &mut self.fields);
+        // All of them begin with it.
+        let file = OpenFile { node, handle: FileHandle(fields.u64()?) };
         match opcode {
             opcode::READ => {
-                fields.skip(8)?;
                 let (offset, len) = (fields.u64()?, fields.u32()?);
-                filesystem.read(request, node, offset, len, reply.into());
+                filesystem.read(request, file, offset, len, reply.into());
             }
             opcode::WRITE => {
-                fields.skip(8)?;
                 let (offset, len, write_flags) = (fields.u64()?, fields.u32()?, fields.u32()?);
                 fields.skip(8)?;
                 let flags = OpenFlags(fields.i32()?);
                 fields.skip(4)?;
                 let data = fields.bytes(len as usize)?;
                 let write_flags = WriteFlags::from_bits_retain(write_flags);
-                filesystem.write(request, node, offset, data, write_flags, flags, reply.into());
+                filesystem.write(request, file, offset, data, write_flags, flags, reply.into());
             }
-            opcode::FSYNC | opcode::FSYNCDIR => filesystem.fsync(request, node, reply.into()),
+            opcode::FSYNC => filesystem.fsync(request, file, reply.into()),
+            opcode::FSYNCDIR => {
+                // Directories are opened without a message, and have no handles.
+                let file = OpenFile { node, handle: FileHandle(u64::MAX) };
+                filesystem.fsync(request, file, reply.into());
+            }
             opcode::FALLOCATE => {
-                fields.skip(8)?;
                 let (offset, len, mode) = (fields.u64()?, fields.u64()?, fields.i32()?);
-                filesystem.fallocate(request, node, offset, len, mode, reply.into());
+                filesystem.fallocate(request, file, offset, len, mode, reply.into());
             }
             opcode::LSEEK => {
-                fields.skip(8)?;
                 let (offset, whence) = (fields.u64()?.cast_signed(), fields.i32()?);
-                filesystem.lseek(request, node, offset, whence, reply.into());
+                filesystem.lseek(request, file, offset, whence, reply.into());
             }
             opcode::COPY_FILE_RANGE => {
-                fields.skip(8)?;
                 let (offset, to) = (fields.u64()?, INodeNo(fields.u64()?));
-                fields.skip(8)?;
+                let to = OpenFile { node: to, handle: FileHandle(fields.u64()?) };
                 let (to_offset, len) = (fields.u64()?, fields.u64()?);
                 let reply = reply.into();
-                filesystem.copy_file_range(request, node, offset, to, to_offset, len, reply);
+                filesystem.copy_file_range(request, file, offset, to, to_offset, len, reply);
             }
             _ => reply.error(Errno::ENOSYS),
         }
@@ -378,7 +381,8 @@ impl Parsed<'_> {
 
 fn changes(fields: &mut Fields<'_>) -> Option<Changes> {
     let bits = fields.u32()?;
-    fields.skip(12)?;
+    fields.skip(4)?;
+    let handle = FileHandle(fields.u64()?);
     let size = fields.u64()?;
     fields.skip(8)?;
     let seconds = [fields.u64()?, fields.u64()?].map(u64::cast_signed);
@@ -398,6 +402,7 @@ fn changes(fields: &mut Fields<'_>) -> Option<Changes> {
         is(bit).then_some(wish)
     };
     Some(Changes {
+        handle: is(valid::HANDLE).then_some(handle),
         mode: is(valid::MODE).then_some(mode),
         uid: is(valid::UID).then_some(uid),
         gid: is(valid::GID).then_some(gid),
