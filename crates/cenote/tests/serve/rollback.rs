@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use cenote_rt::seeded::Bug;
 use cenote_testkit::faultfs::FaultLayer;
 use cenote_testkit::skip;
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::daemon::{House, has_fuse};
@@ -119,6 +120,7 @@ fn open_files_and_working_directories_go_on_with_the_content_of_the_snapshot() {
 
     let kept = OpenOptions::new().read(true).write(true).open(at("kept")).unwrap();
     kept.write_all_at(b"what came after it", 0).unwrap();
+    rustix::fs::flock(&kept, FlockOperation::LockExclusive).unwrap();
     let removed = File::open(at("removed")).unwrap();
     fs::remove_file(at("removed")).unwrap();
     let long = OpenOptions::new().read(true).write(true).open(at("long")).unwrap();
@@ -139,6 +141,9 @@ fn open_files_and_working_directories_go_on_with_the_content_of_the_snapshot() {
 
     house.run("zfs rollback t/a@one");
     assert_eq!(read_all(&kept).unwrap(), b"before");
+    let other = File::open(at("kept")).unwrap();
+    let locked = rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(locked, Err(Errno::WOULDBLOCK), "the lock is still held");
     assert_eq!(read_all(&removed).unwrap(), b"still here");
     assert_eq!(fs::read(at("removed")).unwrap(), b"still here");
     assert_eq!(read_all(&long).unwrap(), vec![5; 300_000]);
@@ -168,7 +173,7 @@ fn open_files_and_working_directories_go_on_with_the_content_of_the_snapshot() {
     house.run("zpool list");
     assert_eq!(fs::read(at("kept")).unwrap(), b"bAFTER");
     assert!(!at("new").exists());
-    drop((kept, removed, long, unnamed));
+    drop((kept, removed, long, unnamed, other));
     leave(&house);
 }
 
@@ -392,6 +397,44 @@ fn clones_in_use_keep_a_rollback_from_destroying_them() {
     assert!(!path("clone/file").exists() && !path("a/.zfs/snapshot/two").exists());
     assert_eq!(house.run("zfs list -H -o name -t all -r t"), "t\nt/a\nt/a@one\n");
     drop((held, open, looked));
+    leave(&house);
+}
+
+/// The folder that a file system is mounted on goes with the rollback of the one above it.
+#[test]
+fn a_file_system_on_a_folder_that_goes_is_detached_and_can_be_mounted_again() {
+    let Some(house) = mounted("rollback-below") else { return };
+    let path = |name: &str| house.path("at/a").join(name);
+    fs::create_dir(path("folder")).unwrap();
+    house.run(&format!("zfs create -o mountpoint={} t/kept", path("folder").display()));
+    house.run("zfs snapshot t/a@one");
+    house.run("zfs create t/a/since");
+    fs::write(path("since/own"), b"own").unwrap();
+    fs::write(path("folder/own"), b"kept").unwrap();
+    let open = File::open(path("since/own")).unwrap();
+    house.run("zfs rollback t/a@one");
+    assert!(!path("since").exists());
+    assert_eq!(fs::read(path("folder/own")).unwrap(), b"kept");
+    assert_eq!(read_all(&open).unwrap(), b"own", "its users go on");
+    assert_eq!(house.run("zfs get -H -o value mounted t/a/since t/kept"), "no\nyes\n");
+    house.run("zfs mount t/a/since");
+    assert_eq!(fs::read(path("since/own")).unwrap(), b"own");
+    drop(open);
+    // Of several at a time each is done or refused.
+    let rolling: Vec<Child> = (0..4)
+        .map(|_| {
+            let mut command = house.command(&["zfs", "rollback", "t/a@one"]);
+            command.stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let mut done = 0;
+    for rolling in rolling {
+        let output = rolling.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() || said.contains("dataset is busy"), "{said}");
+        done += usize::from(output.status.success());
+    }
+    assert!(done > 0);
     leave(&house);
 }
 
