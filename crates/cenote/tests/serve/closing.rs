@@ -72,8 +72,9 @@ fn an_export_does_not_wait_for_readers() {
 
 /// A pool on devices that fail on command, mounted, with something that was synced.
 struct Failing {
-    house: House,
+    /// Dropped before the folder that it is in.
     layer: FaultLayer,
+    house: House,
 }
 
 impl Failing {
@@ -89,7 +90,7 @@ impl Failing {
         let mut file = std::fs::File::create(house.path("at/kept")).unwrap();
         file.write_all(&vec![7; 300_000]).unwrap();
         file.sync_all().unwrap();
-        Some(Self { house, layer })
+        Some(Self { layer, house })
     }
 
     /// Takes the devices away under a write, and waits until the pool is suspended. Returns who

@@ -502,9 +502,10 @@ fn a_number_that_is_used_again_is_not_the_same_file() {
 
 /// A pool on devices that fail on command, with a file system that has a snapshot `t@one`.
 struct Failing {
-    house: House,
-    layer: FaultLayer,
     file: File,
+    /// Dropped before the folder that it is in.
+    layer: FaultLayer,
+    house: House,
 }
 
 impl Failing {
@@ -521,7 +522,7 @@ impl Failing {
         house.run("zfs snapshot t@one");
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         file.write_all_at(b"new", 0).unwrap();
-        Some(Self { house, layer, file })
+        Some(Self { file, layer, house })
     }
 
     fn until_suspended(&self) {
