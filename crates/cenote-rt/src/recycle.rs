@@ -8,8 +8,10 @@
 //! Invariants
 //! * P1  The pool holds at most [`POOL_BYTES_MAX`]. When it is full of other lengths than the one
 //!   that comes, it is emptied, so that lengths that went out of use do not stay.
+//! * P2  It is empty after two looks of [`tend`] between which nobody asked for storage.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::FixedMap;
 
@@ -20,10 +22,15 @@ const POOL_BYTES_MAX: usize = 64 << 20;
 /// Shorter storage is left to the allocator, which is good at it.
 const LEN_MIN: usize = 8 << 10;
 
+/// How long nobody asked for storage when it is given back.
+const QUIET: Duration = Duration::from_secs(2);
+
 #[derive(Default)]
 struct Pool {
     by_len: FixedMap<usize, Vec<Vec<u8>>>,
     bytes: usize,
+    /// How often storage was asked for.
+    uses: u64,
 }
 
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
@@ -36,14 +43,42 @@ impl Storage {
     /// `len` bytes of any content.
     pub(crate) fn of_any_content(len: usize) -> Self {
         let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = pool.as_mut().and_then(|pool| {
-            let found = pool.by_len.get_mut(&len)?.pop()?;
-            pool.bytes -= len;
-            Some(found)
-        });
+        let this = pool.get_or_insert_with(Pool::default);
+        this.uses += 1;
+        let found = this.by_len.get_mut(&len).and_then(Vec::pop);
+        this.bytes -= found.as_ref().map_or(0, Vec::len);
         drop(pool);
         Self(found.unwrap_or_else(|| vec![0; len]))
     }
+}
+
+impl Pool {
+    /// All that it holds.
+    fn take(&mut self) -> FixedMap<usize, Vec<Vec<u8>>> {
+        self.bytes = 0;
+        std::mem::take(&mut self.by_len)
+    }
+}
+
+/// Gives what the pool holds back to the allocator whenever there is no work. Keeps P2.
+pub(crate) async fn tend() {
+    let mut seen = 0;
+    loop {
+        crate::sleep(QUIET).await;
+        seen = empty_if_quiet(seen);
+    }
+}
+
+/// Empties the pool if nobody asked for storage since `seen` was returned.
+fn empty_if_quiet(seen: u64) -> u64 {
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(this) = pool.as_mut() else { return seen };
+    let uses = this.uses;
+    let emptied = (uses == seen).then(|| this.take());
+    // Freed without the lock.
+    drop(pool);
+    drop(emptied);
+    uses
 }
 
 impl Drop for Storage {
@@ -62,7 +97,7 @@ impl Drop for Storage {
             if alike > POOL_BYTES_MAX / 2 {
                 return;
             }
-            emptied = Some(std::mem::take(pool));
+            emptied = Some(pool.take());
         }
         pool.bytes += len;
         pool.by_len.entry(len).or_default().push(bytes);
@@ -94,5 +129,20 @@ mod tests {
         let held = pool.as_ref().expect("used").by_len.iter();
         let held: usize = held.map(|(len, list)| len * list.len()).sum();
         assert!(held <= POOL_BYTES_MAX && pool.as_ref().expect("used").bytes == held);
+        drop(pool);
+        let seen = empty_if_quiet(0);
+        assert!(seen > 0, "it was used");
+        drop(Storage::of_any_content(len));
+        assert!(empty_if_quiet(seen) > seen, "it was used since");
+        let holds = || {
+            let pool = POOL.lock().expect("pool");
+            pool.as_ref().expect("used").by_len.get(&len).is_some_and(|list| !list.is_empty())
+        };
+        assert!(holds());
+        // Other tests use the pool meanwhile, but not for ever.
+        let mut seen = 0;
+        while holds() {
+            seen = empty_if_quiet(seen);
+        }
     }
 }

@@ -15,7 +15,7 @@ pub use tokio::sync::{
 };
 pub use tokio::task::JoinHandle;
 
-use crate::{Error, Kind, Result, patience, simulation};
+use crate::{Error, Kind, Result, patience, recycle, simulation};
 
 /// A boxed future, what the object-safe traits of the engine return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -39,6 +39,7 @@ pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T>
         .enable_all()
         .build()
         .map_err(|error| Error::new(Kind::Io, error))?;
+    runtime.spawn(recycle::tend());
     Ok(runtime.block_on(future))
 }
 

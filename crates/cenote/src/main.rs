@@ -9,9 +9,8 @@ const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
 mod daemon;
 mod stages;
 
-/// Records, tasks and dnodes are many small pieces that one thread makes and another drops.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: cenote_allocator::Allocator = cenote_allocator::Allocator;
 
 fn main() -> ExitCode {
     cenote_rt::seeded::set_from_environment();

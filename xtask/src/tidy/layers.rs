@@ -10,7 +10,8 @@ use std::process::Command;
 use serde::Deserialize;
 
 /// Floor first: a crate may use any crate before it, unless [`ALONE`] says less.
-const LAYERS: [&str; 17] = [
+const LAYERS: [&str; 18] = [
+    "cenote-allocator",
     "cenote-rt",
     "cenote-ranges",
     "cenote-ondisk",

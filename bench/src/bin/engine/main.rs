@@ -20,7 +20,7 @@ use cenote_rt::Result;
 
 /// The program's.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: cenote_allocator::Allocator = cenote_allocator::Allocator;
 
 const USAGE: &str = "\
 engine [-o TUNABLE=VALUE]... COMMAND ..., one of:

@@ -1,7 +1,11 @@
 //! The daemon: commands find it, start it, and lose nothing with it.
 
+#![expect(clippy::disallowed_methods, reason = "processes are watched in real time")]
+
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::skip;
@@ -246,4 +250,48 @@ fn a_socket_that_somebody_listens_on_is_taken_over() {
     house.run("daemon stop");
     assert!(activated.wait().unwrap().success());
     assert!(socket.exists(), "it is not ours");
+}
+
+/// What a burst of small writes took goes back to the system when it is over. The buffers of a
+/// record are 128 KiB each; an allocator that puts many of them side by side keeps most of them for
+/// the few that the cache holds.
+#[test]
+fn memory_that_a_burst_took_goes_back() {
+    /// KiB that stay: the cache of blocks, 64 MiB, and everything else.
+    const STAYS: usize = 130 << 10;
+    const FILE: u64 = 96 << 20;
+    const WRITES: u64 = 4000;
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("burst");
+    // Ten seconds by default.
+    let soon = ("_RJEM_MALLOC_CONF", "dirty_decay_ms:1000");
+    succeeds(house.command(&["daemon", "start"]).env(soon.0, soon.1));
+    house.create(&house.text("mnt"));
+    let file = std::fs::File::create_new(house.path("mnt/f")).unwrap();
+    let mut rng = cenote_testkit::rng::seeded("burst", 1);
+    let mut record = vec![0; 1 << 20];
+    for offset in (0..FILE).step_by(record.len()) {
+        rng.fill(&mut record);
+        file.write_all_at(&record, offset).unwrap();
+    }
+    for _ in 0..WRITES {
+        let offset = rng.next_u64() % (FILE / 8192) * 8192;
+        file.write_all_at(&record[..8192], offset).unwrap();
+    }
+    file.sync_all().unwrap();
+    let status = format!("/proc/{}/status", house.pid());
+    let taken = || {
+        let text = std::fs::read_to_string(&status).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
+    };
+    let (burst, begin) = (taken(), Instant::now());
+    while taken() > STAYS {
+        assert!(begin.elapsed() < Duration::from_secs(40), "{burst} KiB, then {} KiB", taken());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    drop(file);
+    house.run("zpool export t");
 }
