@@ -33,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     ("dnode", blocks::dnode),
     ("dsl", objects::dsl),
     ("errlog", objects::errlog),
+    ("fuse", wire::fuse),
     ("gzip", codecs::gzip),
     ("history", objects::history),
     ("indirect", space::indirect),

@@ -1,6 +1,8 @@
-//! What clients send over the network.
+//! What clients send over the network, and kernels over the device of FUSE.
 
+use std::fs::File;
 use std::hint::black_box;
+use std::sync::{Arc, OnceLock};
 
 use cenote_serve::nbd::options::{self, HEADER_LEN, InfoRequest, MetaRequest, OptionKind};
 use cenote_serve::nbd::wire::{REQUEST_LEN, Request};
@@ -26,6 +28,22 @@ pub fn nbd(bytes: &[u8]) {
     }
     if let Some(flags) = bytes.first_chunk() {
         black_box(options::decode_client_flags(*flags));
+    }
+}
+
+/// Requests of a kernel, one behind the other, each as long as its first number says.
+pub fn fuse(bytes: &[u8]) {
+    static NOWHERE: OnceLock<Arc<std::os::fd::OwnedFd>> = OnceLock::new();
+    let nowhere = NOWHERE.get_or_init(|| {
+        let file = File::options().write(true).open("/dev/null");
+        Arc::new(file.expect("/dev/null takes answers").into())
+    });
+    let mut rest = bytes;
+    while let Some(len) = rest.first_chunk() {
+        let len = (u32::from_ne_bytes(*len) as usize).clamp(4, rest.len());
+        let (message, behind) = rest.split_at(len);
+        cenote_serve::fuse::take_apart(nowhere, message);
+        rest = behind;
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The decoders: one target each in `fuzz/fuzz_targets`, one folder each in `fuzz/seeds`.
-const DECODERS: [&str; 34] = [
+const DECODERS: [&str; 35] = [
     "acl",
     "blkptr",
     "bpobj",
@@ -18,6 +18,7 @@ const DECODERS: [&str; 34] = [
     "dnode",
     "dsl",
     "errlog",
+    "fuse",
     "gzip",
     "history",
     "indirect",

@@ -478,6 +478,13 @@ fn is_for_all(options: &MountOptions) -> Result<bool> {
     Ok(allow_other)
 }
 
+/// Takes one message of a kernel apart for a file system that does nothing, and writes the answer
+/// to `channel`: for the fuzz target of the wire.
+#[doc(hidden)]
+pub fn take_apart(channel: &Arc<std::os::fd::OwnedFd>, message: &[u8]) {
+    wire::take_apart(channel, message);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

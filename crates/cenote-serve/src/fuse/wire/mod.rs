@@ -13,6 +13,7 @@
 //! reply that must be used: dropping one answers `EIO`, so that no caller waits for good.
 
 mod init;
+mod nobody;
 mod reply;
 mod request;
 
@@ -23,6 +24,7 @@ use std::time::SystemTime;
 use bitflags::bitflags;
 
 pub(super) use init::{Initialized, Negotiation};
+pub(super) use nobody::take_apart;
 pub(super) use reply::{
     Notifier, Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
