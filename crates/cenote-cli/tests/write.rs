@@ -76,7 +76,7 @@ impl Shed {
 
     /// Nothing is wrong with the pool, and one leaf lacks what was written while it was away.
     fn judge_with_stale_leaf(&self, pool: &str) {
-        self.judge_with(pool, 1, "nothing that was read is wrong, but 1 device lacks blocks");
+        self.judge_with(pool, 1, "nothing that was read is wrong, but 1 device may lack blocks");
     }
 
     fn judge_with(&self, pool: &str, want: i32, sum: &str) {

@@ -141,6 +141,8 @@ pub enum DtlKind {
     Scrub,
     /// Txgs that cannot be had now.
     Outage,
+    /// Txgs that could not be had either with every leaf in service.
+    Lasting,
 }
 
 /// Data that a leaf should have by the layout, and lacks.

@@ -344,6 +344,7 @@ impl Tree {
         match kind {
             DtlKind::Scrub => TxgRanges::default(),
             DtlKind::Partial => TxgRanges::in_at_least(1, &of_children(kind)),
+            DtlKind::Lasting => TxgRanges::in_at_least(needed, &of_children(kind)),
             _ => TxgRanges::in_at_least(needed, &of_children(DtlKind::Outage)),
         }
     }

@@ -310,13 +310,13 @@ impl<'p> Report<'p> {
                 true => out!(io, "  {device}: not available, {bytes} of blocks belong on it")?,
                 false => {
                     let txgs = crate::nicenum::txgs(txgs);
-                    out!(io, "  {device}: lacks {bytes} of blocks, written in txgs {txgs}")?;
+                    out!(io, "  {device}: may lack {bytes} of blocks, written in txgs {txgs}")?;
                 }
             }
         }
         if summary.is_clean() && !lacking.is_empty() {
             let count = lacking.len();
-            let what = if count == 1 { "1 device lacks" } else { "several devices lack" };
+            let what = if count == 1 { "1 device may lack" } else { "several devices may lack" };
             return out!(io, "{name}: nothing that was read is wrong, but {what} blocks");
         }
         if summary.is_clean() {

@@ -487,10 +487,25 @@ fn refusal(name: &str) -> Exit {
     ))
 }
 
+/// How often a state is read that is given up meanwhile.
+const READ_TRIES: u32 = 8;
+
 /// Warns about data that only missing devices have. The pool opens without it, but reading a file
 /// that contains it fails with EIO.
 async fn warn_of_missing_data(engine: &Arc<Engine>, io: &mut Io<'_>) -> CommandResult {
-    let status = engine.view().await?.status().await?;
+    let read = async || engine.view().await?.status().await;
+    let mut read_status = read().await;
+    for _ in 1..READ_TRIES {
+        match &read_status {
+            Err(error) if error.kind() == cenote_rt::Kind::Overtaken => read_status = read().await,
+            _ => break,
+        }
+    }
+    let status = match read_status {
+        Ok(status) => status,
+        // The pool is imported all the same: this is about a warning.
+        Err(error) => return err!(io, "warning: the state of the data is not known: {error}"),
+    };
     if status.unreadable.is_empty() {
         return Ok(());
     }

@@ -40,7 +40,9 @@ mod vdev_props;
 mod wait;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use cenote_pool::engine::Engine;
 use cenote_pool::import::FindError;
 use cenote_pool::{OpenOptions, Pool};
 
@@ -110,11 +112,35 @@ pub(crate) fn version(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandRe
 pub(crate) struct Pools {
     /// In order of the arguments, or of their names.
     pub(crate) open: Vec<Arc<Pool>>,
+    /// Suspended pools whose metadata cannot be read now.
+    pub(crate) unread: Vec<Arc<Engine>>,
     /// Whether there was something that is not among them.
     pub(crate) is_incomplete: bool,
 }
 
+/// A suspended pool is read no longer than this: what is not in memory may not come for hours.
+pub(super) const SUSPENDED_READ_MAX: Duration = Duration::from_secs(1);
+
 impl Pools {
+    /// Adds a view of a pool in use.
+    async fn add(&mut self, engine: Arc<Engine>) -> CommandResult {
+        if engine.suspended().is_none() {
+            self.open.push(Box::pin(engine.view()).await?);
+            return Ok(());
+        }
+        let read = Box::pin(async {
+            let view = engine.view().await?;
+            // Commands ask for it first, and the view keeps it.
+            view.space().await?;
+            Ok::<_, cenote_rt::Error>(view)
+        });
+        match cenote_rt::until(SUSPENDED_READ_MAX, read).await {
+            Some(Ok(view)) => self.open.push(view),
+            Some(Err(_)) | None => self.unread.push(engine),
+        }
+        Ok(())
+    }
+
     /// Status 1 if something could not be opened.
     pub(crate) fn finish(&self) -> CommandResult {
         if self.is_incomplete { Err(Exit::Status(1)) } else { Ok(()) }
@@ -126,14 +152,30 @@ pub(crate) fn no_such_pool(name: &str) -> String {
     format!("cannot open '{name}': no such pool")
 }
 
-/// Opens pools; `missing` words the absence of one.
+/// Opens pools; `missing` words the absence of one. A pool that is suspended and cannot be read is
+/// told, and left out.
 pub(crate) async fn pools(
     source: &Source,
     names: &[String],
     missing: impl Fn(&str) -> String,
     io: &mut Io<'_>,
 ) -> Result<Pools, Exit> {
-    let mut pools = Pools { open: Vec::new(), is_incomplete: false };
+    let mut pools = pools_in_memory(source, names, missing, io).await?;
+    for engine in &pools.unread {
+        err!(io, "cannot read '{}': pool I/O is currently suspended", engine.name())?;
+        pools.is_incomplete = true;
+    }
+    Ok(pools)
+}
+
+/// Like [`pools`], for a command that shows suspended pools from memory.
+pub(crate) async fn pools_in_memory(
+    source: &Source,
+    names: &[String],
+    missing: impl Fn(&str) -> String,
+    io: &mut Io<'_>,
+) -> Result<Pools, Exit> {
+    let mut pools = Pools { open: Vec::new(), unread: Vec::new(), is_incomplete: false };
     if !source.has_pools() {
         for name in names {
             err!(io, "{}", missing(name))?;
@@ -145,12 +187,12 @@ pub(crate) async fn pools(
         let held = session.host.pools();
         if names.is_empty() {
             for engine in held {
-                pools.open.push(engine.view().await?);
+                pools.add(engine).await?;
             }
         }
         for name in names {
             if let Ok(engine) = session.pool(name) {
-                pools.open.push(engine.view().await?);
+                pools.add(engine).await?;
             } else {
                 err!(io, "{}", missing(name))?;
                 pools.is_incomplete = true;

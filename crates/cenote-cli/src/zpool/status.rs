@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use cenote_fs::FileSystem;
+use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::ddt::DdtStat;
 use cenote_pool::accounting::DedupStats;
 use cenote_pool::status::PoolStatus;
@@ -14,7 +15,10 @@ use super::config_table::{self, Options};
 use super::json::{self, Form};
 use super::list::pool_key;
 use super::names::Names;
-use super::{Repeat, block_on, no_such_pool, pools, scan, status_json, status_text, timestamp};
+use super::{
+    Pools, Repeat, SUSPENDED_READ_MAX, block_on, no_such_pool, pools, pools_in_memory, scan,
+    status_json, status_text, timestamp,
+};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::nicenum;
@@ -56,15 +60,16 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             let told = source
                 .step(io, async |io| {
                     timestamp(&parsed, io)?;
-                    let pools = pools(source, &operands, no_such_pool, io).await?;
-                    if pools.open.is_empty() && operands.is_empty() && !pools.is_incomplete {
+                    let pools = shown(source, &operands, form, io).await?;
+                    let is_empty = pools.open.is_empty() && pools.unread.is_empty();
+                    if is_empty && operands.is_empty() && !pools.is_incomplete {
                         err!(io, "no pools available")?;
                         return Ok(None);
                     }
                     if form.is_wanted {
                         print_json(source, &pools.open, &parsed, form, io).await?;
                     } else {
-                        print(source, &pools.open, &parsed, operands.is_empty(), io).await?;
+                        print(source, &pools, &parsed, operands.is_empty(), io).await?;
                     }
                     Ok(Some(pools.finish()))
                 })
@@ -78,16 +83,30 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
+/// The pools to show. Suspended pools are shown from memory where their metadata cannot be read;
+/// not in JSON, whose figures they do not have.
+async fn shown(
+    source: &Source,
+    names: &[String],
+    form: Form,
+    io: &mut Io<'_>,
+) -> Result<Pools, Exit> {
+    if form.is_wanted {
+        return pools(source, names, no_such_pool, io).await;
+    }
+    pools_in_memory(source, names, no_such_pool, io).await
+}
+
 async fn print(
     source: &Source,
-    pools: &[Arc<Pool>],
+    pools: &Pools,
     parsed: &Parsed,
     is_of_all: bool,
     io: &mut Io<'_>,
 ) -> CommandResult {
     let mut is_first = true;
-    for pool in pools {
-        let status = pool.status().await?;
+    for pool in &pools.open {
+        let status = status_of(source, pool).await?;
         if parsed.has('x') && status.reason.is_healthy() {
             if !is_of_all {
                 out!(io, "pool '{}' is healthy", pool.name())?;
@@ -98,7 +117,16 @@ async fn print(
             out!(io)?;
         }
         is_first = false;
-        write!(io.out, "{}", one(source, pool, &status, parsed).await?)?;
+        let vdevs = &pool.config().vdev_tree;
+        write!(io.out, "{}", one(source, Some(pool), vdevs, &status, parsed).await?)?;
+    }
+    for engine in &pools.unread {
+        if !is_first {
+            out!(io)?;
+        }
+        is_first = false;
+        let (status, vdevs) = (engine.status_from_memory(), engine.vdev_config());
+        write!(io.out, "{}", one(source, None, &vdevs, &status, parsed).await?)?;
     }
     if is_first && parsed.has('x') && is_of_all {
         out!(io, "all pools are healthy")?;
@@ -106,15 +134,26 @@ async fn print(
     Ok(())
 }
 
-/// One pool.
+/// The status of a pool; of a suspended one from memory where it cannot be read in time.
+async fn status_of(source: &Source, pool: &Arc<Pool>) -> Result<PoolStatus, Exit> {
+    let engine = source.session.as_ref().and_then(|session| session.pool(pool.name()).ok());
+    let Some(engine) = engine.filter(|engine| engine.suspended().is_some()) else {
+        return Ok(Box::pin(pool.status()).await?);
+    };
+    let read = cenote_rt::until(SUSPENDED_READ_MAX, Box::pin(pool.status())).await;
+    Ok(read.and_then(Result::ok).unwrap_or_else(|| engine.status_from_memory()))
+}
+
+/// One pool; none if its metadata cannot be read.
 async fn one(
     source: &Source,
-    pool: &Arc<Pool>,
+    pool: Option<&Arc<Pool>>,
+    vdevs: &VdevConfig,
     status: &PoolStatus,
     parsed: &Parsed,
 ) -> Result<String, Exit> {
     let state = status.health_name();
-    let mut text = format!("  pool: {}\n state: {state}\n", pool.name());
+    let mut text = format!("  pool: {}\n state: {state}\n", status.root.name);
     if let Some((status, action)) = status_text::texts(status.reason) {
         let break_line = |text: &str| text.replace('|', "\n\t");
         let _ = writeln!(text, "status: {}", break_line(status));
@@ -126,7 +165,7 @@ async fn one(
     text.push_str(&scan::lines(status));
     text.push_str("config:\n\n");
     let options = Options {
-        names: Names::of(parsed).within(&pool.config().vdev_tree),
+        names: Names::of(parsed).within(vdevs),
         is_import: false,
         is_literal: parsed.has('p'),
         has_slow: parsed.has('s'),
@@ -137,22 +176,46 @@ async fn one(
     };
     text.push_str(&config_table::render(status, &options));
     text.push('\n');
-    match status.error_count {
-        0 => text.push_str(&without_errors(status)),
-        count if !parsed.has('v') => {
-            let _ = writeln!(text, "errors: {count} data errors, use '-v' for a list");
-        }
-        _ => {
-            text.push_str(
-                "errors: Permanent errors have been detected in the following files:\n\n",
-            );
-            for name in damaged(source, pool).await? {
-                let _ = writeln!(text, "        {name}");
-            }
-        }
-    }
+    text.push_str(&errors(source, pool, status, parsed).await?);
     if parsed.has('D') {
         text.push_str(&dedup(status));
+    }
+    Ok(text)
+}
+
+/// The `errors:` line, with `-v` and the names of damaged files.
+async fn errors(
+    source: &Source,
+    pool: Option<&Arc<Pool>>,
+    status: &PoolStatus,
+    parsed: &Parsed,
+) -> Result<String, Exit> {
+    const UNAVAILABLE: &str =
+        "errors: List of errors unavailable: pool I/O is currently suspended\n";
+    let is_suspended = status.suspended.is_some();
+    let Some(pool) = pool.filter(|_| status.is_error_log_read || !is_suspended) else {
+        return Ok(UNAVAILABLE.to_owned());
+    };
+    match status.error_count {
+        0 => return Ok(without_errors(status)),
+        count if !parsed.has('v') => {
+            return Ok(format!("errors: {count} data errors, use '-v' for a list\n"));
+        }
+        _ => {}
+    }
+    let names = Box::pin(damaged(source, pool));
+    let names = if is_suspended {
+        match cenote_rt::until(SUSPENDED_READ_MAX, names).await {
+            Some(Ok(names)) => names,
+            Some(Err(_)) | None => return Ok(UNAVAILABLE.to_owned()),
+        }
+    } else {
+        names.await?
+    };
+    let mut text =
+        "errors: Permanent errors have been detected in the following files:\n\n".to_owned();
+    for name in names {
+        let _ = writeln!(text, "        {name}");
     }
     Ok(text)
 }

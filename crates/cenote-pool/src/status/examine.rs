@@ -85,6 +85,7 @@ fn of_labels(candidate: &Candidate) -> PoolStatus {
         expansions: Vec::new(),
         unreadable: cenote_vdev::TxgRanges::default(),
         error_count: 0,
+        is_error_log_read: false,
         space: None,
         failure: None,
         suspended: None,

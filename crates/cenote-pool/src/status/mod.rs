@@ -12,6 +12,7 @@
 
 mod examine;
 mod leaf_work;
+mod memory;
 mod progress;
 mod reason;
 mod report;
@@ -61,6 +62,8 @@ pub struct PoolStatus {
     pub unreadable: TxgRanges,
     /// Damaged blocks in the error log, each object once.
     pub error_count: u64,
+    /// Whether the error log could be read.
+    pub is_error_log_read: bool,
     /// Space figures; none if the pool could not be opened.
     pub space: Option<Arc<Space>>,
     /// Why it could not be opened.
@@ -86,7 +89,9 @@ impl Pool {
             devices.iter().map(|device| AuxReport::new(self, device)).collect::<Vec<_>>()
         };
         let (scan, error_scrub) = progress::scans(self);
-        let errors = self.error_log().await.unwrap_or_default();
+        let errors = self.error_log().await;
+        let is_error_log_read = errors.is_ok();
+        let errors = errors.unwrap_or_default();
         let mut objects: Vec<_> =
             errors.iter().map(|block| (block.place.objset, block.place.object)).collect();
         objects.dedup();
@@ -103,6 +108,7 @@ impl Pool {
             expansions: progress::expansions(self).await,
             unreadable: unreadable(self),
             error_count: objects.len() as u64,
+            is_error_log_read,
             space: Some(space),
             failure: None,
             suspended: self.presence().suspended(),
@@ -120,12 +126,18 @@ impl Pool {
     }
 }
 
-/// The txgs whose data cannot be read: in some top-level vdev more leaves lack them, or are absent,
-/// than its redundancy allows for. Log vdevs are left out: intent logs were read at import.
+/// The txgs whose data cannot be read without the absent leaves: in some top-level vdev more leaves
+/// lack them, or are absent, than its redundancy allows for, and less with the absent ones in
+/// service. What all leaves may lack is left out: a dirty time log names whole txgs of which a part
+/// failed, and stale leaves are read as a last resort. Log vdevs are left out, too: intent logs
+/// were read at import.
 fn unreadable(pool: &Pool) -> TxgRanges {
     let tree = pool.tree();
     let tops = tree.tops().filter(|top| !top.is_log());
-    let outages = tops.filter_map(|top| tree.dtl(top.guid(), DtlKind::Outage));
+    let outages = tops.filter_map(|top| {
+        let outage = tree.dtl(top.guid(), DtlKind::Outage)?;
+        Some(outage.subtract(&tree.dtl(top.guid(), DtlKind::Lasting)?))
+    });
     outages.fold(TxgRanges::default(), |all, outage| all.union(&outage))
 }
 

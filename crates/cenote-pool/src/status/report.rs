@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::label;
 use cenote_vdev::queue::QueueStats;
-use cenote_vdev::{LeafStats, VdevAux, VdevState};
+use cenote_vdev::{LeafStats, Tree, VdevAux, VdevState};
 
 use crate::Pool;
 use crate::accounting::{AllocationClass, Space, VdevFigures};
@@ -99,20 +99,38 @@ impl AuxReport {
 
 /// The tree of an open pool.
 pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
-    let is_resilvering = super::progress::is_resilvering(pool);
-    let mut root = report(&pool.config().vdev_tree, &|config, report| {
+    // A suspended pool repeats the writes that failed: what leaves lack is not known before.
+    let is_open_end =
+        super::progress::is_resilvering(pool) || pool.presence().suspended().is_some();
+    let mut root = of_tree(&pool.config().vdev_tree, pool.tree(), is_open_end, pool.name());
+    for top in &mut root.children {
+        top.figures = space.vdev(top.id).cloned();
+        top.class = top.figures.as_ref().map(|figures| figures.class);
+    }
+    root
+}
+
+/// The vdevs of a config with the states and counts of a tree; `is_open_end` says whether
+/// what leaves lack is about to be written, so that no resilver is asked for. Space figures are left out. Reads no device.
+pub(super) fn of_tree(
+    config: &VdevConfig,
+    tree: &Tree,
+    is_open_end: bool,
+    name: &str,
+) -> VdevReport {
+    let mut root = report(config, &|config, report| {
         let vdev = match config.kind {
-            VdevKind::Root => Some(pool.tree().root()),
+            VdevKind::Root => Some(tree.root()),
             VdevKind::Hole | VdevKind::Missing => None,
-            _ => pool.tree().vdev(config.guid),
+            _ => tree.vdev(config.guid),
         };
         let Some(vdev) = vdev else { return };
         (report.state, report.aux) = (vdev.state(), vdev.aux());
         report.ashift = u64::from(vdev.ashift());
-        let Some(leaf) = vdev.leaf().map(|leaf| pool.tree().leaf(leaf)) else { return };
+        let Some(leaf) = vdev.leaf().map(|leaf| tree.leaf(leaf)) else { return };
         report.stats = leaf.stats();
         let is_stale = leaf.dtl().is_some_and(|missing| !missing.is_empty());
-        let has_resilver = report.is_resilvering || report.is_deferred || is_resilvering;
+        let has_resilver = report.is_resilvering || report.is_deferred || is_open_end;
         report.needs_resilver = is_stale && report.state.is_readable() && !has_resilver;
         report.queue = leaf.queue_stats().map(Arc::new);
         report.is_absent = leaf.device().is_none() && config.kind.is_leaf();
@@ -120,11 +138,7 @@ pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
         report.device_size = info.as_ref().map(|info| label::usable_size(info.size));
         report.physical_ashift = info.map(|info| info.physical_ashift);
     });
-    pool.name().clone_into(&mut root.name);
-    for top in &mut root.children {
-        top.figures = space.vdev(top.id).cloned();
-        top.class = top.figures.as_ref().map(|figures| figures.class);
-    }
+    name.clone_into(&mut root.name);
     name_leaves(&mut root);
     root
 }

@@ -13,7 +13,7 @@ use super::*;
 use crate::bench::{
     BIRTH, Bench, DATA, draid, leaves, places, raidz, shapes, some_leaves, top, vdev, wait,
 };
-use crate::{TxgRanges, VdevState};
+use crate::{DtlKind, TxgRanges, VdevState};
 
 impl Bench {
     fn put(&self, leaf: LeafId, offset: i64, bytes: &[u8]) {
@@ -326,6 +326,12 @@ fn replacing_below_raidz_has_two_copies_of_a_column() {
     assert_eq!(missing(&[]), []);
     assert_eq!(missing(&[200]), [(200, short.clone(), true), (201, short, false)]);
     assert_eq!(missing(&[100]), [(100, TxgRanges::all(), true)]);
+    // With two columns away nothing can be had now, and everything when they are back.
+    let tree = bench.tree_with(&[100, 102], &[]);
+    tree.set_dtl(100, TxgRanges::new([(5, 9)]));
+    tree.set_dtl(102, TxgRanges::new([(7, 12)]));
+    assert_eq!(tree.dtl(2, DtlKind::Outage), Some(TxgRanges::all()));
+    assert_eq!(tree.dtl(2, DtlKind::Lasting), Some(TxgRanges::new([(7, 9)])));
 }
 
 #[test]

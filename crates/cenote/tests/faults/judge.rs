@@ -87,7 +87,8 @@ impl Site {
     /// Exports the pool, and asks OpenZFS's judge and `cenote verify` about the images.
     ///
     /// Leaves that were away lack what was written meanwhile, since nothing resilvers them:
-    /// `is_whole` is false then, and `verify` may say so.
+    /// `is_whole` is false then, and `verify` may say so. With `is_whole` all that it reads is right;
+    /// leaves may still be noted as stale, because a write of the txg failed at first.
     pub(crate) fn judge(&self, is_whole: bool) {
         self.run("zpool export t");
         let images = self.layer.images();
@@ -97,7 +98,8 @@ impl Site {
         }
         let folder = images.to_str().unwrap().to_owned();
         let (status, said) = self.ends(&format!("verify --leaks -d {folder} t"));
-        assert!(status.success() || !is_whole, "{said}\n{}", self.log());
+        let is_right = status.success() || said.contains("t: nothing that was read is wrong, but ");
+        assert!(is_right || !is_whole, "{said}\n{}", self.log());
         self.stop();
     }
 }
