@@ -299,13 +299,20 @@ impl Writer {
 const REST_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits for an orderly closing, or closes the pool by force once devices do not let it come to its
-/// end. True if it was by force.
+/// end. Returns true if it was by force.
+///
+/// A suspended pool is closed although clients have its volumes open: they wait for the devices,
+/// too, and could not close a volume in order.
 async fn or_by_force(
     engine: &Arc<Engine>,
     orderly: impl Future<Output = CommandResult>,
 ) -> (CommandResult, bool) {
     let mut orderly = pin!(orderly);
     match select(orderly.as_mut(), pin!(engine.until_stuck())).await {
+        Either::Left((Err(_), _)) if engine.suspended().is_some() => {
+            engine.close_by_force().await;
+            (Ok(()), true)
+        }
         Either::Left((closed, _)) => (closed, false),
         Either::Right(_) => {
             engine.close_by_force().await;

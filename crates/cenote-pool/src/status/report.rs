@@ -110,8 +110,9 @@ pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
     root
 }
 
-/// The vdevs of a config with the states and counts of a tree; `is_open_end` says whether
-/// what leaves lack is about to be written, so that no resilver is asked for. Space figures are left out. Reads no device.
+/// The vdevs of a config with the states and counts of a tree; `is_open_end` says whether what
+/// leaves lack is about to be written, so that no resilver is asked for. Space figures are left
+/// out. Reads no device.
 pub(super) fn of_tree(
     config: &VdevConfig,
     tree: &Tree,

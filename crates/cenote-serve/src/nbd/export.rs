@@ -73,17 +73,49 @@ impl Exports {
         self.open.lock().await.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Makes durable what clients have written to what is still open.
+    /// Makes durable what clients have written to the volumes that are still open. All volumes are
+    /// flushed at once: one that fails, or whose devices hang, does not keep the others from it.
     ///
     /// # Errors
-    /// Those of the pool.
+    /// The cause names every volume that failed; the kind is that of the first failure.
     pub(super) async fn flush(&self) -> Result<()> {
-        for export in self.live().await {
-            export.flush().await?;
+        let start = |export: Arc<Export>| {
+            let name = export.name.clone();
+            (name, cenote_rt::spawn(async move { export.flush().await }))
+        };
+        let flushes: Vec<_> = self.live().await.into_iter().map(start).collect();
+        let mut failed = Vec::new();
+        for (name, flush) in flushes {
+            // A task that panicked has printed that.
+            let flushed = flush.await;
+            let flushed =
+                flushed.unwrap_or_else(|panic| Err(Error::new(Kind::Io, panic.to_string())));
+            if let Err(error) = flushed {
+                failed.push((name, error));
+            }
+        }
+        match failed.first() {
+            Some((_, first)) => Err(Error::new(first.kind(), NotFlushed(failed))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Volumes that could not be flushed, with their errors.
+#[derive(Debug)]
+struct NotFlushed(Vec<(String, Error)>);
+
+impl std::fmt::Display for NotFlushed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, (volume, error)) in self.0.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}volume '{volume}' is not flushed: {error}")?;
         }
         Ok(())
     }
 }
+
+impl std::error::Error for NotFlushed {}
 
 /// Something that is exported and open.
 #[derive(Debug)]

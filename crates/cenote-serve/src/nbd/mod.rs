@@ -90,16 +90,17 @@ impl Server {
     /// Lets nobody in any more, answers what was asked, and makes everything durable.
     ///
     /// # Errors
-    /// Those of the pool.
+    /// Those of the pools; the message names every volume that could not be flushed.
     pub async fn stop(self) -> Result<()> {
         self.stop.wish();
         // It ends by itself, and drops the socket.
         let _ = self.listening.await;
         // Clients keep their volumes open: flushed before the last goes, and then again.
-        self.exports.flush().await?;
+        let before = self.exports.flush().await;
         // Who does not take its answers does not hold the others up.
         let _ = cenote_rt::until(FAREWELL, self.places.acquire_many(CLIENTS_MAX)).await;
-        self.exports.flush().await
+        // A volume that failed before may be closed by now, and is not tried again.
+        self.exports.flush().await.and(before)
     }
 }
 

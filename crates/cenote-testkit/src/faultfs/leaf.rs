@@ -35,6 +35,23 @@ pub(super) struct Leaf {
     path: PathBuf,
     file: File,
     state: Mutex<State>,
+    held: Mutex<Held>,
+}
+
+/// A request that is answered later.
+pub(super) type Later = Box<dyn FnOnce() + Send>;
+
+/// The requests of a leaf that hangs.
+#[derive(Default)]
+struct Held {
+    is_hanging: bool,
+    requests: Vec<Later>,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} requests, hangs: {}", self.requests.len(), self.is_hanging)
+    }
 }
 
 /// What a leaf does to its requests.
@@ -86,7 +103,8 @@ impl Leaf {
     pub(super) fn open(path: &Path) -> std::io::Result<Self> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = File::options().read(true).write(true).open(path)?;
-        Ok(Self { name, path: path.to_path_buf(), file, state: Mutex::default() })
+        let (state, held) = Default::default();
+        Ok(Self { name, path: path.to_path_buf(), file, state, held })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -101,6 +119,26 @@ impl Leaf {
         if !delay.is_zero() {
             std::thread::sleep(delay);
         }
+    }
+
+    /// Keeps requests from now on.
+    pub(super) fn hang(&self) {
+        self.held().is_hanging = true;
+    }
+
+    /// Carries out a request: at once, or when the leaf no longer hangs.
+    pub(super) fn admit_or_hold(&self, request: Later) {
+        let mut held = self.held();
+        if held.is_hanging {
+            held.requests.push(request);
+            return;
+        }
+        drop(held);
+        request();
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the leaf answers.
@@ -219,6 +257,9 @@ impl Leaf {
         let mut state = self.state();
         let (unflushed, counts) = (std::mem::take(&mut state.unflushed), state.counts);
         *state = State { unflushed, counts, ..State::default() };
+        drop(state);
+        let held = std::mem::take(&mut *self.held());
+        held.requests.into_iter().for_each(|request| request());
     }
 
     /// The number of requests so far.

@@ -148,7 +148,7 @@ impl FaultLayer {
         self.order(&Order::Inject(leaf, fault));
     }
 
-    /// Removes everything that was done to a leaf: faults, delay, end, lies, absence.
+    /// Removes everything that was done to a leaf: faults, delay, hanging, end, lies, absence.
     pub fn heal(&self, leaf: usize) {
         self.order(&Order::Heal(leaf));
     }
@@ -181,6 +181,11 @@ impl FaultLayer {
     /// Every request of the leaf takes this much longer.
     pub fn slow_down(&self, leaf: usize, delay: Duration) {
         self.order(&Order::Delay(leaf, delay));
+    }
+
+    /// Requests of the leaf get no answer until it is healed. Then they are carried out, in order.
+    pub fn hang(&self, leaf: usize) {
+        self.order(&Order::Hang(leaf));
     }
 
     /// Flushes of the leaf succeed and make nothing durable.

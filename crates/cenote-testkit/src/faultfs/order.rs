@@ -125,6 +125,8 @@ pub(super) enum Order {
     Resize(usize, u64),
     /// Every request takes this much longer.
     Delay(usize, Duration),
+    /// Requests are not answered until the leaf is healed.
+    Hang(usize),
     /// Flushes succeed and make nothing durable.
     LyingFlush(usize),
     /// Keeps a copy of the leaf's bytes as they are.

@@ -56,6 +56,17 @@ impl Leaves {
         work(leaf).map_err(|error| Errno::from_i32(error.raw_os_error()))
     }
 
+    /// Carries out a request of a leaf, unless the leaf hangs: then it is carried out later.
+    fn schedule(self: &Arc<Self>, ino: INodeNo, request: impl FnOnce(&Self) + Send + 'static) {
+        let leaves = Arc::clone(self);
+        let request = move || request(&leaves);
+        let index = u64::from(ino).checked_sub(FIRST_LEAF);
+        match index.and_then(|index| self.leaves.get(index as usize)) {
+            Some(leaf) => leaf.admit_or_hold(Box::new(request)),
+            None => request(),
+        }
+    }
+
     fn attributes(&self, ino: INodeNo) -> Option<FileAttr> {
         let leaf = u64::from(ino).checked_sub(FIRST_LEAF);
         let leaf = leaf.map(|index| self.leaves.get(index as usize));
@@ -112,6 +123,7 @@ impl Leaves {
             Order::Full(index) => leaf(index).fill_host(),
             Order::Resize(index, end) => leaf(index).resize(end),
             Order::Delay(index, delay) => leaf(index).delay(delay),
+            Order::Hang(index) => leaf(index).hang(),
             Order::LyingFlush(index) => leaf(index).lie_at_flush(),
             Order::Remember(index) => leaf(index).remember(),
             Order::Recall(index) => leaf(index).recall(),
@@ -195,10 +207,12 @@ impl Filesystem for Layer {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.0.request(ino, |leaf| leaf.read(offset, size as usize)) {
-            Ok(bytes) => reply.data(&bytes),
-            Err(error) => reply.error(error),
-        }
+        self.0.schedule(ino, move |leaves| {
+            match leaves.request(ino, |leaf| leaf.read(offset, size as usize)) {
+                Ok(bytes) => reply.data(&bytes),
+                Err(error) => reply.error(error),
+            }
+        });
     }
 
     fn write(
@@ -213,10 +227,13 @@ impl Filesystem for Layer {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.0.request(ino, |leaf| leaf.write(offset, data)) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(error) => reply.error(error),
-        }
+        let data = data.to_vec();
+        self.0.schedule(ino, move |leaves| {
+            match leaves.request(ino, |leaf| leaf.write(offset, &data)) {
+                Ok(()) => reply.written(data.len() as u32),
+                Err(error) => reply.error(error),
+            }
+        });
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -225,7 +242,7 @@ impl Filesystem for Layer {
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        answer(self.0.request(ino, Leaf::flush), reply);
+        self.0.schedule(ino, move |leaves| answer(leaves.request(ino, Leaf::flush), reply));
     }
 
     fn fallocate(
@@ -242,7 +259,9 @@ impl Filesystem for Layer {
         if mode as u32 & punch == 0 {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        answer(self.0.request(ino, |leaf| leaf.discard(offset, length)), reply);
+        self.0.schedule(ino, move |leaves| {
+            answer(leaves.request(ino, |leaf| leaf.discard(offset, length)), reply);
+        });
     }
 
     fn readdir(

@@ -199,3 +199,23 @@ fn nothing_stays_of_a_layer_whose_test_ends_early() {
     drop(layer);
     assert!(!is_mounted(&at));
 }
+
+#[test]
+fn a_hanging_leaf_answers_when_it_is_healed() {
+    let Some((layer, _folder)) = layer("faultfs-hang", 2) else { return };
+    let (file, other) = (open(&layer, 0).unwrap(), open(&layer, 1).unwrap());
+    layer.hang(0);
+    let requests = (0..12_u64).map(|number| {
+        let file = file.try_clone().unwrap();
+        std::thread::spawn(move || file.write_all_at(&[9; 4096], number * 4096))
+    });
+    let requests: Vec<_> = requests.collect();
+    other.write_all_at(&[3; 4096], 0).unwrap();
+    assert_eq!(bytes(&other, 0, 4096), [3; 4096], "more requests than threads hang elsewhere");
+    assert!(requests.iter().all(|request| !request.is_finished()));
+    layer.heal(0);
+    for request in requests {
+        request.join().unwrap().unwrap();
+    }
+    assert_eq!(bytes(&file, 11 * 4096, 4096), [9; 4096]);
+}

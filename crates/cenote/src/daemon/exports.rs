@@ -22,6 +22,8 @@ use super::log;
 use super::place::Place;
 use super::pools::Pools;
 
+/// How often the pools are read for a client whose state was given up meanwhile.
+const READ_TRIES: u32 = 8;
 /// The property that exports a volume.
 const PROPERTY: &str = "cenote:nbd";
 /// `volmode` of volumes that nobody is to see.
@@ -74,11 +76,28 @@ impl Volumes {
 
 impl Offers for Volumes {
     fn names(&self) -> BoxFuture<'_, Result<Vec<String>>> {
-        Box::pin(self.all())
+        Box::pin(async move {
+            // A state that is given up while it is read is read again: a client cannot do that.
+            for _ in 1..READ_TRIES {
+                match self.all().await {
+                    Err(error) if error.kind() == Kind::Overtaken => {}
+                    read => return read,
+                }
+            }
+            self.all().await
+        })
     }
 
     fn find<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Offer>> {
-        Box::pin(self.one(name))
+        Box::pin(async move {
+            for _ in 1..READ_TRIES {
+                match self.one(name).await {
+                    Err(error) if error.kind() == Kind::Overtaken => {}
+                    read => return read,
+                }
+            }
+            self.one(name).await
+        })
     }
 }
 

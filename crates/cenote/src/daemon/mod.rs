@@ -233,7 +233,7 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
             ("state", &place.state.display()),
         ],
     );
-    let place = place.clone();
+    let (place, own_lock) = (place.clone(), lock.try_clone()?);
     let served = cenote_rt::block_on(0, async move {
         let pools = Pools::open(&place).await;
         stages::reach("daemon-pools-opened");
@@ -262,7 +262,11 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
         guards.iter().for_each(JoinHandle::abort);
         log::info("daemon stopped", &[]);
         if !is_quiet {
-            // Threads that wait for devices would be waited for.
+            // LOCK: released here, because threads that wait in the kernel for a device keep this
+            // process, and its descriptors, until the device answers. All pools are closed, and
+            // their devices stay locked; a new daemon can start.
+            let _ = flock(&own_lock, FlockOperation::Unlock);
+            // A return would wait for those threads.
             std::process::exit(0);
         }
         Ok(())

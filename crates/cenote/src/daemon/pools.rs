@@ -205,7 +205,9 @@ impl Pools {
                 close_by_force(&held.engine).await;
             }
             stages::reach("pool-left-at-end");
-            is_quiet &= held.engine.tree().activity().0 == 0 && !tell_of_silence(&held.engine);
+            // Told in any case, also where requests are still in flight.
+            let is_silent = tell_of_silence(&held.engine);
+            is_quiet &= !is_silent && held.engine.tree().activity().0 == 0;
         }
         is_quiet
     }

@@ -14,6 +14,8 @@ use super::place::Place as DaemonPlace;
 /// `canmount`: not mounted at all, or with all others.
 pub(super) const CANMOUNT_OFF: u64 = 0;
 pub(super) const CANMOUNT_ON: u64 = 1;
+/// How often the file systems are read when their state was given up meanwhile.
+const READ_TRIES: u32 = 8;
 
 /// A file system as its properties have it.
 #[derive(Clone)]
@@ -38,7 +40,20 @@ pub(super) struct Wanted {
 impl Wanted {
     /// All file systems, in the order in which they are mounted: each before what has its place in
     /// it.
+    ///
+    /// A state that is given up while it is read is read again: what is mounted after an import, or
+    /// after a change, must not depend on how fast space is reused meanwhile.
     pub(super) async fn all(engine: &Engine) -> Result<Vec<Self>, Exit> {
+        for _ in 1..READ_TRIES {
+            match Self::read_all(engine).await {
+                Err(Exit::Overtaken) => {}
+                read => return read,
+            }
+        }
+        Self::read_all(engine).await
+    }
+
+    async fn read_all(engine: &Engine) -> Result<Vec<Self>, Exit> {
         let view = engine.view().await?;
         let mut wanted = Vec::new();
         let mut left = vec![view.root_dataset().await?];

@@ -1,5 +1,7 @@
 //! The layouts of pools that the scenarios run on.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use cenote_testkit::faultfs::FaultLayer;
 
 /// Bytes of a leaf that holds data.
@@ -88,10 +90,15 @@ impl Layout {
 }
 
 /// Runs a scenario on each layout, and with each seed; says all that fail.
-pub(crate) fn each(layouts: &[Layout], seeds: std::ops::Range<u64>, scenario: fn(Layout, u64)) {
+pub(crate) fn each(
+    layouts: &[Layout],
+    seeds: std::ops::Range<u64>,
+    scenario: impl Fn(Layout, u64),
+) {
     let runs = layouts.iter().flat_map(|layout| seeds.clone().map(|seed| (*layout, seed)));
     let fails = |(layout, seed): &(Layout, u64)| {
-        std::panic::catch_unwind(|| scenario(*layout, *seed)).is_err()
+        // A scenario has its own site: nothing of a failed one is used afterwards.
+        catch_unwind(AssertUnwindSafe(|| scenario(*layout, *seed))).is_err()
     };
     let failed: Vec<_> = runs.filter(fails).collect();
     assert!(failed.is_empty(), "failed: {failed:?}");

@@ -36,3 +36,46 @@ fn a_dead_log_device_loses_nothing() {
     let count = if rng::wants_all() { 2 } else { 1 };
     each(&layouts[..count], 40..40 + rng::cases(1, 4), log_dies);
 }
+
+/// Every log device dies while a data leaf is stale: it was away, and nothing resilvers it.
+fn log_dies_beside_a_stale_leaf(layout: Layout, seed: u64) {
+    let mut rng = rng::seeded("log_dies_stale", seed);
+    let Some(site) = Site::new("stale-log", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    make_stale(&site, 0);
+    (layout.data_leaves()..site.layer.leaf_count()).for_each(|leaf| site.layer.take_away(leaf));
+    pause(1500);
+    let status = site.status().text;
+    assert!(!status.contains("SUSPENDED"), "{status}\n{}", site.log());
+    assert!(status.contains("(resilver needed)"), "{status}\n{}", site.log());
+    site.kill();
+    let written = load.stop(&site);
+    println!("{layout:?}: {}", written.told());
+    site.start();
+    let listed = site.run("zpool list -H -o name");
+    if listed.trim() != "t" {
+        site.run(&format!("zpool import -m -d {} t", site.text("leaves")));
+    }
+    site.check(&written, "without its log");
+    site.check_counts(&[], "without its log");
+    site.judge(false);
+}
+
+/// Takes a leaf away for a while under load, and brings it back: it lacks what was written.
+pub(crate) fn make_stale(site: &Site, leaf: usize) {
+    pause(500);
+    site.layer.take_away(leaf);
+    pause(1300);
+    site.layer.heal(leaf);
+    site.run("zpool clear t");
+    let path = site.layer.leaf(leaf).to_str().unwrap().to_owned();
+    site.run(&format!("zpool online t {path}"));
+    pause(300);
+}
+
+#[test]
+fn a_log_device_dies_beside_a_stale_leaf() {
+    let layouts = [Layout::MirrorLog, Layout::MirrorTwoLogs];
+    let count = if rng::wants_all() { 2 } else { 0 };
+    each(&layouts[..count], 44..44 + rng::cases(1, 3), log_dies_beside_a_stale_leaf);
+}

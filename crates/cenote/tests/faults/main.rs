@@ -12,6 +12,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "faults happen in real time")]
 
+mod closings;
 mod judge;
 mod kills;
 mod layout;

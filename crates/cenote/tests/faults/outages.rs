@@ -4,6 +4,7 @@ use cenote_testkit::rng;
 
 use crate::layout::{Layout, each};
 use crate::load::Load;
+use crate::logs::make_stale;
 use crate::site::{Site, pause};
 
 fn take_all_away(site: &Site) {
@@ -61,4 +62,34 @@ fn a_full_host_loses_nothing() {
     let few = [Layout::Raidz1];
     let layouts = if rng::wants_all() { Layout::ALL.to_vec() } else { few.to_vec() };
     each(&layouts, 32..32 + rng::cases(1, 2), host_full);
+}
+
+/// The disk of the host is full while a leaf is stale: the pool may be suspended, and goes on with
+/// everything when there is room.
+fn host_full_beside_a_stale_leaf(layout: Layout, seed: u64) {
+    let mut rng = rng::seeded("host_full_stale", seed);
+    let Some(site) = Site::new("stale-full", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    make_stale(&site, rng.below(layout.data_leaves() as u64) as usize);
+    (0..site.layer.leaf_count()).for_each(|leaf| site.layer.fill_host(leaf));
+    pause(1500);
+    site.status();
+    site.layer.heal_all();
+    site.run("zpool clear t");
+    pause(700);
+    let written = load.stop(&site);
+    println!("{layout:?}: {}", written.told());
+    site.check(&written, "after the host was full");
+    site.check_counts(&[], "after the host was full");
+    site.kill();
+    site.start();
+    site.check(&written, "after a kill");
+    site.check_counts(&[], "after a kill");
+    site.judge(false);
+}
+
+#[test]
+fn a_full_host_beside_a_stale_leaf_loses_nothing() {
+    let layouts: Vec<_> = if rng::wants_all() { Layout::redundant().collect() } else { vec![] };
+    each(&layouts, 34..34 + rng::cases(1, 2), host_full_beside_a_stale_leaf);
 }

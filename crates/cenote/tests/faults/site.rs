@@ -155,6 +155,13 @@ impl Site {
         }
     }
 
+    /// Waits until a daemon is gone that was told to end.
+    pub(crate) fn await_end(&self) {
+        if self.daemon.lock().unwrap().is_some() {
+            self.signal(Signal::CONT);
+        }
+    }
+
     /// Kills the daemon, as a crash does.
     pub(crate) fn kill(&self) {
         let status = self.signal(Signal::KILL);

@@ -1,6 +1,6 @@
 //! Leaves that become shorter than their vdev.
 
-use cenote_testkit::rng;
+use cenote_testkit::rng::{self, Rng};
 
 use crate::layout::{LEAF, Layout, each};
 use crate::load::Load;
@@ -65,4 +65,42 @@ fn shorter_in_use(layout: Layout, seed: u64) {
 fn a_leaf_that_shrinks_fails_alone() {
     let layouts: Vec<_> = if rng::wants_all() { Layout::redundant().collect() } else { vec![] };
     each(&layouts, 51..52, shorter_in_use);
+}
+
+/// Bytes by which a leaf becomes shorter: a sector, a label, and about a metaslab.
+const SHRINKS: [u64; 3] = [512, 256 << 10, 16 << 20];
+
+/// A leaf is a little shorter for a while, in use or at an import. Its data comes back whole.
+fn shrinks_a_little(layout: Layout, seed: u64, shrink: u64) {
+    let mut rng: Rng = rng::seeded("shrinks_a_little", seed);
+    let Some(site) = Site::new("little", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    pause(500);
+    let leaf = rng.below(layout.data_leaves() as u64) as usize;
+    site.layer.shorten(leaf, LEAF - shrink);
+    pause(800);
+    let written = load.stop(&site);
+    println!("{layout:?} -{shrink}: {}", written.told());
+    site.check(&written, "with a shorter leaf");
+    site.check_counts(&[], "with a shorter leaf");
+    site.run("zpool export t");
+    site.run(&format!("zpool import -d {} t", site.text("leaves")));
+    site.check(&written, "imported with a shorter leaf");
+    site.check_counts(&[], "imported with a shorter leaf");
+    site.run("zfs create t/c");
+    site.run("zpool export t");
+    site.layer.heal_all();
+    site.run(&format!("zpool import -d {} t", site.text("leaves")));
+    site.check(&written, "with the whole leaf");
+    site.check_counts(&[], "with the whole leaf");
+    site.judge(false);
+}
+
+#[test]
+fn a_leaf_that_shrinks_a_little_comes_back_whole() {
+    let all = rng::wants_all();
+    let layouts: Vec<_> = if all { Layout::redundant().collect() } else { vec![Layout::Raidz1] };
+    for shrink in SHRINKS.into_iter().take(if all { 3 } else { 1 }) {
+        each(&layouts, 52..53, |layout, seed| shrinks_a_little(layout, seed, shrink));
+    }
 }
