@@ -36,6 +36,7 @@ mod service;
 mod snapshots;
 mod table;
 mod vfs;
+mod walk;
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "a request is lent, whatever its size")]
 mod wire;
 
@@ -81,6 +82,15 @@ pub enum FuseError {
         at: PathBuf,
         /// What the system says.
         error: std::io::Error,
+    },
+    /// A symbolic link in the path may be another user's.
+    #[error(
+        "a symbolic link in '{}' belongs to another user, or lies where another user can write",
+        at.display()
+    )]
+    Link {
+        /// The whole path.
+        at: PathBuf,
     },
     /// The folder to mount at has something in it.
     #[error("'{}' is not empty", at.display())]
@@ -419,6 +429,12 @@ impl FuseMount {
     }
 }
 
+/// Whether mounts of this process can be ended from outside if it dies while it waits for one of
+/// them. If not, for want of `/sys/fs/fuse/connections`, such a process may never end.
+pub async fn can_be_ended() -> bool {
+    cenote_rt::blocking(guard::can_abort).await.unwrap_or(false)
+}
+
 /// What a program that is gone left at a place is detached. True if there is a file system of ours
 /// now that answers.
 ///
@@ -428,14 +444,16 @@ pub async fn detach_dead(at: &Path) -> Result<bool> {
     Ok(resolve(at).await?.1)
 }
 
-/// Makes the folder of a mount point, and those above it. A dead mount there is detached.
+/// Makes the folder of a mount point, and those above it. A dead mount there is detached. Returns
+/// the path without links.
 ///
 /// # Errors
-/// [`FuseError::Create`]; [`FuseError::NotEmpty`] if it `must_be_empty` and is not; others of
-/// [`FuseError`].
-pub async fn make_room(at: &Path, must_be_empty: bool) -> Result<()> {
+/// [`FuseError::Create`]; [`FuseError::Link`]; [`FuseError::NotEmpty`] if it `must_be_empty` and is
+/// not; others of [`FuseError`].
+pub async fn make_room(at: &Path, must_be_empty: bool) -> Result<PathBuf> {
     let wish = u8::from(must_be_empty).to_string().into_bytes();
-    helper::work(Operation::MakeRoom, at, vec![wish], None).await.map(drop)
+    let (answer, _) = helper::work(Operation::MakeRoom, at, vec![wish], None).await?;
+    Ok(helper::path_of(&answer, 0))
 }
 
 /// Removes the folder of a mount point if there is nothing in it.

@@ -32,8 +32,9 @@ pub(super) struct Place {
     pub(super) nbd_verifies: bool,
 }
 
-/// The environment of a command is the caller's, and does not tell the daemon's place.
-static OWN: OnceLock<Place> = OnceLock::new();
+/// Paths that the daemon of this process opens: as they were given, and without links. The
+/// environment of a command is the caller's, and does not tell them.
+static KEPT: OnceLock<Vec<PathBuf>> = OnceLock::new();
 
 impl Place {
     /// As the environment says; none if it says nothing and there is no home.
@@ -52,11 +53,6 @@ impl Place {
         Some(Self { state, socket, nbd_listen, nbd_certificates, nbd_verifies })
     }
 
-    /// The place of this process, if it is a daemon.
-    pub(super) fn own() -> Option<&'static Self> {
-        OWN.get()
-    }
-
     /// Has a daemon that is started by this process be at this place, whatever its own working
     /// directory.
     pub(super) fn give_to(&self, command: &mut Command) {
@@ -66,10 +62,15 @@ impl Place {
         }
     }
 
-    /// Makes this the place of this process, which is a daemon.
+    /// Makes this the place of this process, which is a daemon. To be called when its folder is
+    /// there and nothing is mounted: later the paths may lead through mounts of its own.
     pub(super) fn become_own(&self) {
+        let folder = self.socket.parent().and_then(|folder| folder.canonicalize().ok());
+        let socket = folder.zip(self.socket.file_name()).map(|(folder, name)| folder.join(name));
+        let given = [self.state.clone(), self.socket.clone()];
+        let resolved = self.state.canonicalize().ok().into_iter().chain(socket);
         // A process is one daemon at most.
-        let _ = OWN.set(self.clone());
+        let _ = KEPT.set(given.into_iter().chain(resolved).collect());
     }
 
     /// Makes the folder of the state. Others may reach the socket in it, and are told apart there.
@@ -82,12 +83,10 @@ impl Place {
         environment::cache_file(&self.state)
     }
 
-    /// Which of the paths that the daemon opens lies at or below a folder.
-    pub(super) fn kept_within(&self, folder: &Path) -> Option<&Path> {
-        [&self.state, &self.socket]
-            .into_iter()
-            .map(PathBuf::as_path)
-            .find(|kept| std::path::absolute(kept).is_ok_and(|kept| kept.starts_with(folder)))
+    /// Which of the paths that the daemon of this process opens lies at or below a folder.
+    pub(super) fn kept_within(folder: &Path) -> Option<&'static Path> {
+        let kept = KEPT.get().map(Vec::as_slice).unwrap_or_default();
+        kept.iter().map(PathBuf::as_path).find(|kept| kept.starts_with(folder))
     }
 
     /// Where volumes are served.

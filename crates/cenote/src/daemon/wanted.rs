@@ -122,12 +122,19 @@ impl Wanted {
     pub(super) async fn make_room(&self, place: &Path) -> CommandResult {
         let (dataset, at) = (&self.dataset, place.display());
         // No thread of the daemon may enter a mount of its own, and what it remembers is there.
-        if let Some(kept) = DaemonPlace::own().and_then(|own| own.kept_within(place)) {
-            let kept = kept.display();
-            let why = format!("the daemon keeps its state in it, at '{kept}'");
-            return Err(Exit::NotMounted(format!("cannot mount '{dataset}': {why}")));
-        }
-        let Err(error) = fuse::make_room(place, !self.is_overlay).await else { return Ok(()) };
+        let check = |place: &Path| match DaemonPlace::kept_within(place) {
+            Some(kept) => {
+                let why = format!("the daemon keeps its state in it, at '{}'", kept.display());
+                Err(Exit::NotMounted(format!("cannot mount '{dataset}': {why}")))
+            }
+            None => Ok(()),
+        };
+        check(place)?;
+        let error = match fuse::make_room(place, !self.is_overlay).await {
+            // Links may lead there.
+            Ok(resolved) => return check(&resolved),
+            Err(error) => error,
+        };
         Err(Exit::NotMounted(match error.cause() {
             Some(FuseError::Create { error, .. }) => {
                 format!("cannot mount '{at}': failed to create mountpoint: {}", words(error))

@@ -18,6 +18,66 @@ fn mounted(house: &House, names: &str) -> String {
     house.run(&format!("zfs get -H -o value mounted {names}"))
 }
 
+/// What another user controls does not lead the daemon elsewhere.
+#[test]
+fn links_of_other_users_are_not_followed() {
+    const OTHER: u32 = 54_321;
+    if !has_fuse() || !is_root() {
+        return;
+    }
+    let house = House::new("places-links");
+    house.create("none");
+    let own = |name: &str| std::os::unix::fs::lchown(house.path(name), Some(OTHER), None).unwrap();
+    for folder in ["victim", "home", "shared"] {
+        fs::create_dir(house.path(folder)).unwrap();
+    }
+    let link = |target: &str, at: &str| {
+        std::os::unix::fs::symlink(house.path(target), house.path(at)).unwrap();
+    };
+    let refused = |at: &str| {
+        let place = house.text(at);
+        house.run("zfs create -o canmount=noauto t/x");
+        house.run(&format!("zfs set mountpoint={place} t/x"));
+        let (status, said) = house.fails("zfs mount t/x");
+        let wanted = format!(
+            "cannot mount 't/x': a symbolic link in '{place}' belongs to another user, or lies \
+             where another user can write\n"
+        );
+        assert_eq!((status, said), (1, wanted));
+        house.run("zfs destroy t/x");
+        assert_eq!(fs::read_dir(house.path("victim")).unwrap().count(), 0, "nothing is made");
+    };
+    // The user's own link in the user's own folder, and root's in a folder of the user's.
+    own("home");
+    link("victim", "home/tank");
+    refused("home/tank/x");
+    own("home/tank");
+    refused("home/tank");
+    refused("home/tank/x/y");
+    // A folder that everybody may write, and one that is sticky.
+    link("victim", "shared/tank");
+    let mode = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(house.path("shared"), mode).unwrap();
+    };
+    mode(0o777);
+    refused("shared/tank/x");
+    mode(0o1777);
+    house.run(&format!("zfs create -o mountpoint={} t/y", house.text("shared/tank/y")));
+    assert_eq!(mounted(&house, "t/y"), "yes\n");
+    let places = house.run("zfs mount");
+    assert!(places.contains(&house.text("victim/y")), "{places}");
+    // A folder of the user's without links is as good as any.
+    house.run(&format!("zfs create -o mountpoint={} t/z", house.text("home/z/z")));
+    assert_eq!(mounted(&house, "t/z"), "yes\n");
+    // The daemon's state is not hidden through a link either.
+    link("state", "alias");
+    house.run(&format!("zfs create -o canmount=noauto -o mountpoint={} t/s", house.text("alias")));
+    let (_, said) = house.fails("zfs mount t/s");
+    assert!(said.contains("the daemon keeps its state in it"), "{said}");
+    house.run("zpool export t");
+}
+
 /// One file system in the kernel, too: what is written at one place is there at the other, whatever
 /// pages the kernel has kept.
 #[test]

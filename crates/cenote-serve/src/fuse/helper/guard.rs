@@ -205,6 +205,11 @@ fn connections() -> Option<OwnedFd> {
     mounted.or_else(detached)
 }
 
+/// Whether connections can be ended from outside: the kernel's control files can be reached.
+pub(in crate::fuse) fn can_abort() -> bool {
+    connections().is_some()
+}
+
 /// Aborts a connection of this process from here: everybody who uses it gets errors from now on.
 /// Returns false where the control files cannot be reached.
 pub(in crate::fuse) fn abort_now(device: &[u8]) -> bool {

@@ -71,7 +71,7 @@ pub(super) enum Operation {
     /// Path: resolved, what is dead there is detached. Answer: the path, and whether a file system
     /// of ours answers there.
     Clear = 1,
-    /// Path, `1` if it must be empty: the folder is made.
+    /// Path, `1` if it must be empty: the folder is made. Answer: the path without links.
     MakeRoom,
     /// Path, and a descriptor of a mount: it is attached.
     Attach,
@@ -116,6 +116,7 @@ pub(super) enum Step {
     Unmount,
     Hidden,
     Worker,
+    Link,
 }
 
 /// Why path work failed.
@@ -142,7 +143,7 @@ impl PathError {
             (Step::Resolve, _) | (Step::Attach, Errno::NOENT) => Kind::NotFound,
             (_, Errno::PERM | Errno::ACCESS) => Kind::Permission,
             (_, Errno::BUSY) => Kind::Busy,
-            (Step::NotEmpty, _) => Kind::Invalid,
+            (Step::NotEmpty | Step::Link, _) => Kind::Invalid,
             _ => Kind::Io,
         };
         let cause = match self.step {
@@ -152,6 +153,7 @@ impl PathError {
             Step::Attach => FuseError::Refused { at, error },
             Step::Unmount => FuseError::Unmount { at, error },
             Step::Hidden => FuseError::Hidden { at },
+            Step::Link => FuseError::Link { at },
             Step::Worker => FuseError::Worker { at, error },
         };
         Error::new(kind, cause)
@@ -341,7 +343,7 @@ fn encode(done: &Result<Answer, PathError>) -> Vec<u8> {
 }
 
 fn decode(answer: &[u8]) -> Result<Vec<Vec<u8>>, PathError> {
-    const STEPS: [Step; 7] = [
+    const STEPS: [Step; 8] = [
         Step::Resolve,
         Step::Create,
         Step::NotEmpty,
@@ -349,6 +351,7 @@ fn decode(answer: &[u8]) -> Result<Vec<Vec<u8>>, PathError> {
         Step::Unmount,
         Step::Hidden,
         Step::Worker,
+        Step::Link,
     ];
     let lost = PathError::of(Step::Worker, Errno::PROTO);
     let (step, rest) = answer.split_first().ok_or(lost)?;

@@ -53,7 +53,7 @@ fn act(message: &[u8], fd: Option<OwnedFd>) -> Result<Answer, PathError> {
             let (at, is_ours) = place::clear(at)?;
             Ok((vec![of_path(&at), u8::from(is_ours).to_string().into_bytes()], None))
         }
-        Operation::MakeRoom => place::make_room(at, text(1) == "1").and_then(|()| done()),
+        Operation::MakeRoom => Ok((vec![of_path(&place::make_room(at, text(1) == "1")?)], None)),
         Operation::Attach => place::attach(&fd.ok_or(unknown)?, at).and_then(|()| done()),
         Operation::MountUnprivileged => Ok((Vec::new(), Some(mount_unprivileged(at, text(1))?))),
         Operation::Unmount => {
@@ -74,8 +74,7 @@ fn act(message: &[u8], fd: Option<OwnedFd>) -> Result<Answer, PathError> {
             done()
         }
         Operation::RemoveFolder => {
-            // A folder that is not empty was somebody's before.
-            let _ = std::fs::remove_dir(at);
+            place::remove_folder(at);
             done()
         }
     }
