@@ -142,7 +142,9 @@ fn wait_for_answer(stream: &UnixStream) -> std::io::Result<()> {
         let stat = std::fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap_or_default();
         if stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')) {
             return Err(std::io::Error::other(format!(
-                "it was killed (process {daemon}), and the kernel does not let it end"
+                "it was killed (process {daemon}), and the kernel does not let it end: it waits for \
+                 its own mounts. As root, 'mount -t fusectl none /sys/fs/fuse/connections', and \
+                 write 1 to the file 'abort' of each of its connections there"
             )));
         }
     }

@@ -29,13 +29,14 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_cli::environment;
 use cenote_rt::{JoinHandle, Runtime, stages};
-use cenote_serve::Signals;
+use cenote_serve::{Signals, fuse};
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::process::{
     PidfdFlags, PidfdGetfdFlags, Resource, getpid, getrlimit, pidfd_getfd, pidfd_open, setrlimit,
@@ -202,6 +203,7 @@ fn take_lock(place: &Place, is_detached: bool) -> std::io::Result<Option<File>> 
 /// Is the daemon.
 fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     let failed = |error: cenote_rt::Error| std::io::Error::other(error.to_string());
+    save_addresses();
     // A process whose working directory lies in one of its own mounts keeps that mount busy, and
     // waits for itself when it resolves a relative path.
     place.make()?;
@@ -239,6 +241,10 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
         stages::reach("daemon-pools-opened");
         pools.show();
         let servers = exports::serve(pools.exports(), volumes.ok(), &place).await;
+        if !fuse::can_be_ended().await {
+            let cause = "no file system of type fusectl at /sys/fs/fuse/connections";
+            log::warn("mounts cannot be ended from outside", &[("cause", &cause)]);
+        }
         let state = place.state.clone();
         let commands = Commands::serve(listener, Runtime::here(), Arc::clone(&pools), state)?;
         stages::reach("daemon-serving");
@@ -273,6 +279,23 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     });
     drop(lock);
     served.map_err(failed)?
+}
+
+/// Has the allocator reserve addresses in small pieces where the process may not have many
+/// (`ulimit -v`): it takes a gibibyte at a time, which leaves too few for threads. To be called
+/// before anything is opened: the process is replaced by itself.
+fn save_addresses() {
+    const RESERVE: &str = "MIMALLOC_ARENA_RESERVE";
+    const RESERVE_KIB: &str = "65536";
+    const FEW: u64 = 8 << 30;
+    let is_limited = getrlimit(Resource::As).current.is_some_and(|limit| limit < FEW);
+    if !is_limited || std::env::var_os(RESERVE).is_some() {
+        return;
+    }
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("cenote").args(std::env::args_os().skip(1)).env(RESERVE, RESERVE_KIB);
+    // If that fails, it goes on as it is.
+    drop(command.exec());
 }
 
 /// Takes as many descriptors as the system gives: each mount needs one, and so does each client.

@@ -218,7 +218,7 @@ impl Mounts {
             if !mounted.is_at(place, &table) {
                 return Err(not_mounted());
             }
-            return self.end_at(&mounted, place, is_forced).await;
+            return self.end_at(&mounted, place, is_forced, &table).await;
         }
         if mounted.at(&table).is_none() {
             return Err(not_mounted());
@@ -245,7 +245,7 @@ impl Mounts {
             else {
                 continue;
             };
-            if let Err(exit) = self.end_at(&mounted, &at, is_forced).await {
+            if let Err(exit) = self.end_at(&mounted, &at, is_forced, table).await {
                 let back = self.back(&aside).await.err();
                 let failures: Vec<Exit> = std::iter::once(exit).chain(back).collect();
                 return first(&failures).map(|()| aside);
@@ -306,9 +306,10 @@ impl Mounts {
     pub(super) async fn unmount_all(&self, is_forced: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
         let mut folders = Vec::new();
-        for (object, at) in self.latest_first(&MountTable::read()?) {
+        let table = MountTable::read()?;
+        for (object, at) in self.latest_first(&table) {
             let Some(mounted) = self.mounted(object) else { continue };
-            self.end_at(&mounted, &at, is_forced).await?;
+            self.end_at(&mounted, &at, is_forced, &table).await?;
             folders.extend((mounted.wanted.is_by_default && at == mounted.place).then_some(at));
         }
         for folder in folders {
@@ -324,7 +325,7 @@ impl Mounts {
         let Ok(table) = MountTable::read() else { return };
         for (object, at) in self.latest_first(&table) {
             let Some(mounted) = self.mounted(object) else { continue };
-            if let Err(exit) = self.end_at(&mounted, &at, true).await {
+            if let Err(exit) = self.end_at(&mounted, &at, true, &table).await {
                 log::warn("not unmounted", &[("cause", &exit.message())]);
             }
         }
@@ -335,12 +336,14 @@ impl Mounts {
     pub(super) async fn follow(&self, is_quiet: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
         let wanted = Wanted::all(&self.engine).await?;
+        let by_object: BTreeMap<u64, &Wanted> =
+            wanted.iter().map(|wanted| (wanted.object, wanted)).collect();
         let mut failures = Vec::new();
         let mut again = BTreeSet::new();
         let table = MountTable::read()?;
         for (object, at) in self.latest_first(&table) {
             let Some(mounted) = self.mounted(object) else { continue };
-            let now = wanted.iter().find(|wanted| wanted.object == object);
+            let now = by_object.get(&object).copied();
             if mounted.fuse.is_suspended() {
                 // It is being rolled back, and looked at again after that.
                 continue;
@@ -362,7 +365,7 @@ impl Mounts {
                     continue;
                 }
             }
-            failures.extend(self.end_at(&mounted, &at, is_gone).await.err());
+            failures.extend(self.end_at(&mounted, &at, is_gone, &table).await.err());
             again.insert(object);
         }
         for wanted in &wanted {
@@ -425,7 +428,7 @@ impl Mounts {
                 return Err(busy());
             }
             // It cannot write: it is mounted again, if nobody uses it.
-            self.end_at(mounted, &at, false).await?;
+            self.end_at(mounted, &at, false, &table).await?;
             return self.start(now, &options).await;
         }
         let (access_times, has_no_xattrs) = (options.access_times, options.has_no_xattrs);
@@ -447,7 +450,7 @@ impl Mounts {
             }
             // Who is not root cannot; it is mounted again, if nobody uses it.
             Err(error) if error.kind() == Kind::Permission && !is_elsewhere => {
-                self.end_at(mounted, &at, false).await?;
+                self.end_at(mounted, &at, false, &table).await?;
                 self.start(now, &options).await
             }
             Err(error) if error.kind() == Kind::Busy => Err(busy()),
@@ -556,9 +559,17 @@ impl Mounts {
         }
     }
 
-    /// Unmounts a file system at a place. Where else it is, it goes on.
-    async fn end_at(&self, mounted: &Mounted, at: &Path, is_forced: bool) -> CommandResult {
-        let is_elsewhere = mounted.fuse.places(&MountTable::read()?).len() > 1;
+    /// Unmounts a file system at a place. Where else it is, it goes on. The table is read again only
+    /// for what was at several places in `table`: unmounting thousands reads it once.
+    async fn end_at(
+        &self,
+        mounted: &Mounted,
+        at: &Path,
+        is_forced: bool,
+        table: &MountTable,
+    ) -> CommandResult {
+        let is_elsewhere = mounted.fuse.places(table).len() > 1
+            && mounted.fuse.places(&MountTable::read()?).len() > 1;
         // Whoever is cut off is so everywhere.
         let how = if is_forced { Unmount::Force } else { Unmount::Plain };
         if let Err(error) = mounted.fuse.unmount(at, how).await {

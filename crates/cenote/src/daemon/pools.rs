@@ -318,9 +318,13 @@ impl Pools {
             return Err(Exit::cannot("import", &name, why));
         }
         stages::reach("pool-listed");
-        held.note()?;
+        // On a full disk the file keeps what it said before. A pool that it does not name would
+        // leave dead mounts behind if the daemon were killed, which no later one would know of.
+        let noted = held.note();
         stages::reach("pool-remembered");
-        if how.is_unmounted { Ok(()) } else { mounts.mount_all().await }
+        let is_mounted = !how.is_unmounted && (noted.is_ok() || held.is_remembered());
+        let mounted = if is_mounted { mounts.mount_all().await } else { Ok(()) };
+        noted.and(mounted)
     }
 
     /// The file in which a pool is remembered, which its properties tell.
@@ -448,11 +452,21 @@ impl Held {
         })
     }
 
+    /// Whether the file in which it is to be remembered names it, however it was then.
+    fn is_remembered(&self) -> bool {
+        let known = self.remembered.as_deref().map(cache_file::read);
+        known
+            .is_some_and(|known| known.is_ok_and(|known| known.guids.contains(&self.engine.guid())))
+    }
+
     /// Has the file in which it is remembered say how it is now.
     fn note(&self) -> CommandResult {
         if let Some(file) = &self.remembered {
             let (name, list) = self.engine.config_list();
-            cache_file::write(file, &name, list)?;
+            cache_file::write(file, &name, list).map_err(|error| {
+                let why = format!("it is not remembered in '{}': {error}", file.display());
+                Exit::failed(format!("the pool '{name}' is open, but {why}"))
+            })?;
         }
         Ok(())
     }

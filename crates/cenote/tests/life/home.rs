@@ -30,6 +30,8 @@ const SIZE: u64 = 96 << 20;
 #[derive(Debug)]
 pub(crate) struct Home {
     daemon: Mutex<Option<Child>>,
+    /// Mounted file systems of the host.
+    small: Mutex<Vec<PathBuf>>,
     /// A program and its arguments that run the daemon under a limit.
     pub(crate) limit: Mutex<Vec<String>>,
     folder: PrivateFolder,
@@ -52,7 +54,8 @@ pub(crate) struct Running {
 impl Home {
     pub(crate) fn new(stem: &str) -> Self {
         let folder = PrivateFolder::create(&format!("life-{stem}"));
-        let home = Self { daemon: Mutex::new(None), limit: Mutex::default(), folder };
+        let (daemon, small, limit) = Default::default();
+        let home = Self { daemon, small, limit, folder };
         for folder in ["pool", "stages", "state"] {
             std::fs::create_dir(home.path(folder)).unwrap();
         }
@@ -79,6 +82,26 @@ impl Home {
         for dataset in ["t/a", "t/a/b", "t/c"] {
             self.run(&format!("zfs create {dataset}"));
         }
+    }
+
+    /// Mounts a small file system of the host. False, loudly: that cannot be done.
+    pub(crate) fn mount_small(&self, name: &str, size: u64) -> bool {
+        let at = self.path(name);
+        std::fs::create_dir_all(&at).unwrap();
+        let options = std::ffi::CString::new(format!("size={size}")).unwrap();
+        let flags = rustix::mount::MountFlags::empty();
+        if let Err(error) = rustix::mount::mount("tmpfs", &at, "tmpfs", flags, Some(&*options)) {
+            let why = format!("no small file system: {error}");
+            cenote_testkit::skip::skip(&cenote_testkit::skip::current_test(), &why);
+            return false;
+        }
+        self.small.lock().unwrap().push(at);
+        true
+    }
+
+    /// Makes a device.
+    pub(crate) fn make_device(&self, name: &str) {
+        std::fs::File::create(self.path(name)).unwrap().set_len(SIZE).unwrap();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -231,7 +254,7 @@ impl Home {
         look.args(["20", "stat", "-f", "-c", "%T"]).args(&places);
         if !places.is_empty() {
             let looked = look.output().unwrap();
-            assert!(looked.status.success(), "{looked:?}");
+            assert!(looked.status.success(), "{looked:?}\n{}", self.log());
         }
     }
 
@@ -297,6 +320,10 @@ impl Drop for Home {
             while begin.elapsed() < END_MAX && matches!(child.try_wait(), Ok(None)) {
                 std::thread::sleep(PAUSE);
             }
+        }
+        let small = std::mem::take(&mut *self.small.lock().unwrap_or_else(PoisonError::into_inner));
+        for at in small {
+            let _ = rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH);
         }
         for line in proc::mounts(self.folder.path()).iter().rev() {
             let flags = rustix::mount::UnmountFlags::DETACH;

@@ -13,10 +13,25 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "processes are watched in real time")]
 
+mod full;
 mod home;
+mod limits;
+mod many;
 mod proc;
 mod stages;
 mod suspended;
+
+use cenote_testkit::skip;
+
+/// Whether a program is installed; else says that a part of the test is skipped.
+fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    if !is_there {
+        skip::skip(&skip::current_test(), &format!("no {program} here"));
+    }
+    is_there
+}
 
 /// No test by itself: the process of the fault layer of each test.
 #[test]
