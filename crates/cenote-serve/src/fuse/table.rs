@@ -77,11 +77,6 @@ impl MountTable {
         self.mounts.iter().rfind(|seen| seen.at == at)
     }
 
-    /// Returns a mount of the file system with that number.
-    pub(super) fn of_device(&self, device: &[u8]) -> Option<&MountLine> {
-        self.mounts.get(*self.by_device.get(device)?.first()?)
-    }
-
     /// Returns where a file system is mounted as a whole, by the kernel's number for it, each place
     /// with the number of mounts made before it.
     pub(super) fn places(&self, device: &[u8]) -> Vec<(usize, PathBuf)> {
@@ -135,8 +130,7 @@ mod tests {
         assert_eq!(of("/mnt/c").as_deref(), Some("tmpfs"), "what hides the other");
         assert_eq!(of("/mnt"), None);
         assert_eq!(table.places(b"0:40"), [(1, "/mnt/a b".into()), (5, "/mnt/e".into())]);
-        assert!(table.of_device(b"0:41").is_some_and(MountLine::is_ours));
-        assert!(table.of_device(b"0:43").is_none());
+        assert!(table.seen_at(Path::new("/mnt/a b")).is_some_and(MountLine::is_ours));
         assert_eq!(unescape(b"a\\134\\9"), OsString::from("a\\\\9"));
     }
 }

@@ -559,8 +559,8 @@ impl Mounts {
         }
     }
 
-    /// Unmounts a file system at a place. Where else it is, it goes on. The table is read again only
-    /// for what was at several places in `table`: unmounting thousands reads it once.
+    /// Unmounts a file system at a place. Where else it is, it goes on. The table is read again
+    /// only for what was at several places in `table`: unmounting thousands reads it once.
     async fn end_at(
         &self,
         mounted: &Mounted,

@@ -5,8 +5,13 @@
 //! outside: once its first thread is gone, or it dumps core, nobody will answer any more, and the
 //! connections are aborted through the kernel's control files. Each request then ends with an
 //! error, the threads end, and the mounts are dead mounts as after any other death of a server.
+//!
+//! The kernel gives the number of a connection that has ended to the next one, which may be one of
+//! the next server. So the guard opens the control file of a connection when it is told of it,
+//! while the server lives, and aborts through that: once the connection has ended, writing to the
+//! file does nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -19,7 +24,6 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use super::{GUARD, ignore_signals, start};
-use crate::fuse::table::{MountLine, MountTable};
 
 /// Where the kernel shows the connections, one folder each.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
@@ -112,7 +116,12 @@ pub(super) fn run(server: &OsStr) {
     ignore_signals();
     let Some(connections) = connections() else { return drain() };
     let status = Path::new("/proc").join(server).join("status");
-    let (mut known, mut text) = (BTreeSet::new(), Vec::new());
+    let (mut known, mut text) = (BTreeMap::new(), Vec::new());
+    let open = |device: &[u8]| {
+        let file = abort_file(&connections, device).ok()?;
+        // Looked at after the file was opened: the number was the server's then.
+        (!is_dead(&status)).then_some(file)
+    };
     let stdin = std::io::stdin();
     loop {
         let mut watched = [PollFd::new(&stdin, PollFlags::IN)];
@@ -124,7 +133,7 @@ pub(super) fn run(server: &OsStr) {
                 Ok(0) => break,
                 Ok(len) => {
                     text.extend_from_slice(piece.get(..len).unwrap_or_default());
-                    take_lines(&mut text, &mut known);
+                    take_lines(&mut text, &mut known, open);
                 }
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(_) => break,
@@ -133,7 +142,9 @@ pub(super) fn run(server: &OsStr) {
             break;
         }
     }
-    abort(&connections, &known);
+    for file in known.values() {
+        let _ = rustix::io::write(file, b"1");
+    }
 }
 
 /// Where the control files cannot be reached there is nothing to be done.
@@ -141,12 +152,18 @@ fn drain() {
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
 }
 
-fn take_lines(text: &mut Vec<u8>, known: &mut BTreeSet<Vec<u8>>) {
+/// Takes whole lines: what `open` returns for a connection is kept until the connection ends.
+fn take_lines<T>(
+    text: &mut Vec<u8>,
+    known: &mut BTreeMap<Vec<u8>, T>,
+    open: impl Fn(&[u8]) -> Option<T>,
+) {
     while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
         let line: Vec<u8> = text.drain(..=end).collect();
         match line.split_first() {
             Some((b'+', device)) => {
-                known.insert(device.trim_ascii_end().to_vec());
+                let device = device.trim_ascii_end();
+                known.extend(open(device).map(|file| (device.to_vec(), file)));
             }
             Some((b'-', device)) => {
                 known.remove(device.trim_ascii_end());
@@ -165,24 +182,17 @@ fn is_dead(status: &Path) -> bool {
     })
 }
 
-/// Aborts connections. A number that has become another file system's is left alone.
-fn abort(connections: &OwnedFd, known: &BTreeSet<Vec<u8>>) {
-    let table = MountTable::read().ok();
-    for device in known {
-        let seen = table.as_ref().and_then(|table| table.of_device(device));
-        if seen.is_none_or(MountLine::is_ours) {
-            let _ = abort_one(connections, device);
-        }
-    }
-}
-
-/// Aborts a connection, whose folder is named by the number of its device in one piece.
-fn abort_one(connections: &OwnedFd, device: &[u8]) -> std::io::Result<()> {
+/// Opens the file that aborts a connection, in the folder named by the number of its device in one
+/// piece.
+fn abort_file(connections: &OwnedFd, device: &[u8]) -> std::io::Result<OwnedFd> {
     let number = connection_number(device)
         .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
     let path = format!("{number}/abort");
-    let file = openat(connections, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-    rustix::io::write(&file, b"1")?;
+    Ok(openat(connections, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+fn abort_one(connections: &OwnedFd, device: &[u8]) -> std::io::Result<()> {
+    rustix::io::write(abort_file(connections, device)?, b"1")?;
     Ok(())
 }
 
@@ -222,11 +232,13 @@ mod tests {
 
     #[test]
     fn lines_are_taken_whole() {
-        let (mut text, mut known) = (b"+0:45\n+0:46\n-0:45\n+0:4".to_vec(), BTreeSet::new());
-        take_lines(&mut text, &mut known);
-        assert_eq!(known, [b"0:46".to_vec()].into());
+        let text = b"+0:45\n+0:46\n-0:45\n+0:99\n+0:4".to_vec();
+        let (mut text, mut known) = (text, BTreeMap::new());
+        let open = |device: &[u8]| (device != b"0:99").then_some(device.len());
+        take_lines(&mut text, &mut known, open);
+        assert_eq!(known, [(b"0:46".to_vec(), 4)].into());
         text.extend_from_slice(b"7\n");
-        take_lines(&mut text, &mut known);
+        take_lines(&mut text, &mut known, open);
         assert_eq!(known.len(), 2);
         assert_eq!(connection_number(b"0:45"), Some(45));
         assert_eq!(connection_number(b"1:2"), Some(1 << 20 | 2));
