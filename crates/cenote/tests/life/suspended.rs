@@ -14,8 +14,9 @@ const SUSPEND_MAX: Duration = Duration::from_secs(30);
 
 /// Beside the pool `t`, a pool `s` on devices that can be taken away.
 struct Failing {
-    home: Home,
+    /// Dropped before the folder that it is in.
     layer: FaultLayer,
+    home: Home,
 }
 
 impl Failing {
@@ -25,7 +26,7 @@ impl Failing {
         home.start_with_pool();
         let (at, d0, d1) = (home.text("failing"), layer.leaf(0), layer.leaf(1));
         home.run(&format!("zpool create -m {at} s mirror {} {}", d0.display(), d1.display()));
-        Some(Self { home, layer })
+        Some(Self { layer, home })
     }
 
     /// Gives the devices back; the pool `s` is open then, with a file whose `fsync` returned.

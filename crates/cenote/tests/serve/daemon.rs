@@ -241,8 +241,14 @@ fn a_socket_that_somebody_listens_on_is_taken_over() {
     let mut command = Command::new("systemd-socket-activate");
     command.arg("-l").arg(&socket).args(["-E", &state, env!("CARGO_BIN_EXE_cenote")]);
     let mut activated = command.args(["daemon", "run"]).stderr(Stdio::null()).spawn().unwrap();
-    while !socket.exists() {
-        std::thread::yield_now();
+    // Its name is there before anybody listens; the flag says that somebody does.
+    let listens = || {
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let mut lines = sockets.lines().filter(|line| line.ends_with(socket.to_str().unwrap()));
+        lines.any(|line| line.split_whitespace().nth(3) == Some("00010000"))
+    };
+    while !listens() {
+        std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(house.run("zpool list"), "no pools available\n");
     let process = format!("(process {},", activated.id());

@@ -119,8 +119,9 @@ pub(super) fn run(server: &OsStr) {
     let (mut known, mut text) = (BTreeMap::new(), Vec::new());
     let open = |device: &[u8]| {
         let file = abort_file(&connections, device).ok()?;
-        // Looked at after the file was opened: the number was the server's then.
-        (!is_dead(&status)).then_some(file)
+        // Looked at after the file was opened: the number was the server's then. A server that was
+        // killed has its connections as long as one of its threads is left, which may wait for one.
+        (!is_gone(&status)).then_some(file)
     };
     let stdin = std::io::stdin();
     loop {
@@ -182,6 +183,20 @@ fn is_dead(status: &Path) -> bool {
     })
 }
 
+/// Whether no thread of the process is left: all that it had open is closed.
+fn is_gone(status: &Path) -> bool {
+    std::fs::read_to_string(status).map_or(true, |text| has_no_thread(&text))
+}
+
+/// Of a first thread that has ended, whether it was the last: it counts until it is waited for.
+fn has_no_thread(status: &str) -> bool {
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()
+    };
+    matches!(field("State:"), Some("Z" | "X")) && matches!(field("Threads:"), Some("0" | "1"))
+}
+
 /// Opens the file that aborts a connection, in the folder named by the number of its device in one
 /// piece.
 fn abort_file(connections: &OwnedFd, device: &[u8]) -> std::io::Result<OwnedFd> {
@@ -229,6 +244,16 @@ pub(in crate::fuse) fn abort_now(device: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_gone_with_its_last_thread() {
+        let status = |state: &str, threads: u32| format!("State:\t{state}\nThreads:\t{threads}\n");
+        assert!(has_no_thread(&status("Z (zombie)", 1)));
+        assert!(!has_no_thread(&status("Z (zombie)", 2)), "one waits for its own mount");
+        assert!(!has_no_thread(&status("S (sleeping)", 1)));
+        assert!(is_gone(Path::new("/proc/0/status")));
+        assert!(!is_gone(Path::new("/proc/self/status")));
+    }
 
     #[test]
     fn lines_are_taken_whole() {
