@@ -132,6 +132,10 @@ tunables! {
         "milliseconds without an answer after which closing by force does not wait for devices";
     ROLLBACK_TIMEOUT_MS = "cenote_rollback_timeout_ms", 30_000, (10, 600_000),
         "milliseconds that a rollback waits for requests in hand of a mounted file system";
+    NBD_MEMORY_BYTES = "cenote_nbd_memory_bytes", 1024 * MIB, (64 * MIB, 1 << 46),
+        "bytes that the requests under way of all NBD clients of a server may take";
+    NBD_STALL_MS = "cenote_nbd_stall_ms", 60_000, (100, 3_600_000),
+        "milliseconds after which an NBD client that stopped reading or sending is left if others wait";
     IO_URING = "cenote_io_uring", 1, (0, 1),
         "whether devices are read and written through io_uring where the kernel allows it";
     DIRECT_IO = "cenote_direct_io", 2, (0, 2),

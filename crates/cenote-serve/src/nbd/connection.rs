@@ -5,27 +5,33 @@
 //!                         (waits if there is none)       (a task only if it has to wait)
 //! ```
 //!
-//! The memory of a connection is bounded by [`ROOM`]: a request is taken when there is room for
-//! what it brings and what it will be answered with. A client that sends something else than
-//! requests, or more data than it may, is left; every other mistake is answered.
+//! The memory of a connection is bounded by [`ROOM`], that of all by the [`CommonRoom`]: a request
+//! is taken when there is room for what it brings and what it will be answered with. A client that
+//! sends something else than requests, or more data than it may, is left; every other mistake is
+//! answered.
 
 use std::sync::Arc;
 
 use cenote_rt::net::{Receiver, Sender, Tls};
-use cenote_rt::{AsyncMutex, Buf, BufMut, Error, Kind, Result, Runtime, Semaphore};
+use cenote_rt::{
+    AsyncMutex, Buf, BufMut, Error, Kind, OwnedSemaphorePermit, Result, Runtime, Semaphore,
+};
 
 use super::export::{Export, Exports};
 use super::handshake::{self, Agreed};
+use super::room::{CommonRoom, Part};
 use super::wire::{
     self, Chunk, Command, Extent, REQUEST_LEN, Request, errno, extent_flag, request_flag,
 };
 use super::{CONTEXT_ID, PAYLOAD_MAX};
-use crate::stop::Stop;
+use crate::stop::{Stop, first};
 
 /// What requests under way may take, in units of [`UNIT`] bytes: two of the longest.
 const ROOM: u32 = 2 * PAYLOAD_MAX / UNIT + 64;
 /// Bytes that room is counted in. Each request takes one at least, which bounds their number.
 const UNIT: u32 = 64 << 10;
+/// What short requests take of a room that the client shares with nobody, in units.
+const SHORT_ROOM: u32 = 16;
 /// Shorter reads are not asked for holes.
 const HOLES_MIN: u32 = 128 << 10;
 /// With more pieces a read is answered in one.
@@ -44,13 +50,16 @@ pub(super) async fn serve(
     tls: Option<&Tls>,
     (receiver, sender): (Receiver, Sender),
     stop: &Stop,
+    common: Arc<CommonRoom>,
 ) -> Result<()> {
     let agreeing = Box::pin(handshake::agree(exports, tls, receiver, sender));
     let Some((agreed, mut receiver, sender)) = stop.or(agreeing).await.transpose()?.flatten()
     else {
         return Ok(());
     };
-    let connection = Arc::new(Connection { agreed, sender: AsyncMutex::new(sender) });
+    let short = Arc::new(Semaphore::new(SHORT_ROOM as usize));
+    let (sender, left) = (AsyncMutex::new(sender), Stop::default());
+    let connection = Arc::new(Connection { agreed, sender, common, short, left });
     let room = Arc::new(Semaphore::new(ROOM as usize));
     let taken = take(&connection, &mut receiver, &room, stop).await;
     // What was taken is answered before the connection ends.
@@ -68,7 +77,8 @@ async fn take(
     let runtime = Runtime::here();
     loop {
         let mut header = [0; REQUEST_LEN];
-        if stop.or(receiver.fill(&mut header)).await.transpose()? != Some(true) {
+        let filled = stop.or(connection.left.or(receiver.fill(&mut header))).await;
+        if filled.flatten().transpose()? != Some(true) {
             return Ok(());
         }
         let request = Request::decode(&header).map_err(|error| Error::new(Kind::Invalid, error))?;
@@ -85,15 +95,20 @@ async fn take(
         };
         let closed = |error| Error::new(Kind::Io, error);
         let permit = Arc::clone(room).acquire_many_owned(units).await.map_err(closed)?;
+        let share = connection.share(units).await?;
         let data = match request.command {
-            Command::Write => connection.receive(receiver, &request).await?,
+            Command::Write => {
+                let received = connection.receive(receiver, &request);
+                let received = first(connection.common.held_too_long(), received).await;
+                received.ok_or_else(in_the_way)??
+            }
             _ => Vec::new(),
         };
         let connection = Arc::clone(connection);
         runtime.begin(async move {
             // If the answer cannot be sent the client is gone: the receiver hears of it.
             let _ = connection.answer(&request, data).await;
-            drop(permit);
+            drop((permit, share));
         });
     }
 }
@@ -139,11 +154,59 @@ struct Connection {
     agreed: Agreed,
     /// Held for one answer.
     sender: AsyncMutex<Sender>,
+    common: Arc<CommonRoom>,
+    /// Room for short requests, which nobody else uses.
+    short: Arc<Semaphore>,
+    /// The client kept others waiting: nothing is taken or answered any more.
+    left: Stop,
+}
+
+/// Room for a request, until it is dropped.
+enum Share {
+    Own { _permit: OwnedSemaphorePermit },
+    Common { _part: Part },
+}
+
+fn in_the_way() -> Error {
+    Error::new(Kind::Limit, "a client that stopped reading or sending kept others waiting")
 }
 
 impl Connection {
     fn export(&self) -> &Export {
         &self.agreed.export
+    }
+
+    /// Waits for room for a request of so many units. A short one waits for earlier short ones of
+    /// the same client only.
+    async fn share(&self, units: u32) -> Result<Share> {
+        let bytes = u64::from(units) * u64::from(UNIT);
+        if units > SHORT_ROOM {
+            return Ok(Share::Common { _part: self.common.take(bytes).await });
+        }
+        if let Ok(permit) = Arc::clone(&self.short).try_acquire_many_owned(units) {
+            return Ok(Share::Own { _permit: permit });
+        }
+        if let Some(part) = self.common.take_now(bytes) {
+            return Ok(Share::Common { _part: part });
+        }
+        let closed = |error| Error::new(Kind::Io, error);
+        let permit = Arc::clone(&self.short).acquire_many_owned(units).await.map_err(closed)?;
+        Ok(Share::Own { _permit: permit })
+    }
+
+    /// Sends an answer. A client that does not take it while others wait for room is left.
+    async fn send(&self, parts: &[&[u8]]) -> Result<()> {
+        let sending = async {
+            let mut sender = self.sender.lock().await;
+            // What comes after a part of an answer would be taken for the rest of it.
+            if self.left.is_wished() { Err(in_the_way()) } else { sender.send(parts).await }
+        };
+        let too_long = async {
+            self.common.held_too_long().await;
+            // Before the lock is given back.
+            self.left.wish();
+        };
+        first(too_long, sending).await.ok_or_else(in_the_way)?
     }
 
     /// The data of a write, cut as the blocks of the volume lie, so that whole ones are kept as
@@ -300,7 +363,7 @@ impl Connection {
         let header = wire::simple(request.cookie, error);
         let mut parts: Vec<&[u8]> = vec![&header];
         parts.extend(pieces.iter().filter_map(|piece| piece.data.as_deref()));
-        self.sender.lock().await.send(&parts).await
+        self.send(&parts).await
     }
 
     async fn send_chunks(&self, request: &Request, answer: Result<Answer, Refusal>) -> Result<()> {
@@ -332,6 +395,6 @@ impl Connection {
             parts.push(header);
             parts.extend(data.get(index).and_then(|piece| piece.data.as_deref()));
         }
-        self.sender.lock().await.send(&parts).await
+        self.send(&parts).await
     }
 }

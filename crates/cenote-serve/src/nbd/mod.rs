@@ -20,6 +20,7 @@ mod export;
 mod handshake;
 mod offers;
 pub mod options;
+mod room;
 pub mod wire;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use cenote_rt::{JoinHandle, Result, Semaphore};
 use crate::stop::Stop;
 pub use export::Exports;
 pub use offers::{Offer, Offers, Subtree, only};
+use room::CommonRoom;
 
 /// The context of data and holes.
 const CONTEXT: &str = "base:allocation";
@@ -111,6 +113,7 @@ async fn listen(
     stop: Arc<Stop>,
     places: Arc<Semaphore>,
 ) {
+    let common = Arc::new(CommonRoom::default());
     loop {
         let Some(Ok(place)) = stop.or(Arc::clone(&places).acquire_owned()).await else { return };
         let Some(accepted) = stop.or(listener.accept()).await else { return };
@@ -119,10 +122,10 @@ async fn listen(
             continue;
         };
         let (exports, stop) = (Arc::clone(&exports), Arc::clone(&stop));
-        let tls = tls.clone();
+        let (tls, common) = (tls.clone(), Arc::clone(&common));
         cenote_rt::spawn(async move {
             // A client that breaks the rules is left; nobody else need hear of it.
-            let serve = connection::serve(&exports, tls.as_ref(), halves, &stop);
+            let serve = connection::serve(&exports, tls.as_ref(), halves, &stop, common);
             let _ = Box::pin(serve).await;
             drop(place);
         });

@@ -1,10 +1,14 @@
 //! Volumes that the daemon exports: which, how, to whom, and for how long.
 
+#![expect(clippy::disallowed_methods, reason = "clients are watched in real time")]
+
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use cenote_serve::nbd::options::OptionKind;
-use cenote_serve::nbd::wire::{Command as Request, request_flag};
+use cenote_serve::nbd::wire::{Command as Request, Request as Wire, request_flag};
 
 use crate::daemon::House;
 use crate::nbd::{OK, Raw, UNKNOWN};
@@ -141,4 +145,42 @@ fn exports_have_a_port_where_one_is_asked_for() {
     let locator = format!("nbd://127.0.0.1:{port}/t/v");
     let said = succeeds(Command::new("nbdinfo").args(["--size", &locator]));
     assert_eq!(said.trim(), VOLUME.to_string());
+}
+
+/// All clients share the memory for requests under way. One that asks for much and takes no answers
+/// keeps others from nothing for long: short requests go on at once, and for a long one it is left.
+#[test]
+fn a_client_that_takes_no_answers_is_left_when_others_need_the_memory() {
+    const LONG: u32 = 32 << 20;
+    let house = house("exports-memory");
+    house.run("zfs create -s -V 64M t/images/long");
+    house.run("tunable set cenote_nbd_memory_bytes=67108864");
+    house.run("tunable set cenote_nbd_stall_ms=1000");
+    let mut stalled = connect(&house);
+    assert_eq!(stalled.go("t/images/long"), OK);
+    let mut stalled = stalled.into_stream();
+    let read = Wire { command: Request::Read, flags: 0, cookie: 7, offset: 0, len: LONG };
+    // Two have all of the memory.
+    stalled.write_all(&[read.encode(), read.encode()].concat()).unwrap();
+    // The first answer has begun, so that both are under way.
+    stalled.read_exact(&mut [0; 16]).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let mut other = connect(&house);
+    assert_eq!(other.option(OptionKind::StructuredReply, b""), [OK]);
+    assert_eq!(other.go("t/images/long"), OK);
+    let begin = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(other.request(Request::Read, 0, 0, 4096), 0);
+    }
+    assert!(begin.elapsed() < Duration::from_millis(900), "short requests wait");
+    assert_eq!(other.request(Request::Read, request_flag::DF, 0, LONG), 0);
+    // It was left in the middle of an answer.
+    let mut rest = Vec::new();
+    let _ = stalled.read_to_end(&mut rest);
+    assert!(rest.len() < LONG as usize, "{} bytes", rest.len());
+    // A client that nobody waits for may take its time.
+    assert_eq!(other.request(Request::Write, 0, 0, LONG), 0);
+    assert_eq!(other.request(Request::Flush, 0, 0, 0), 0);
+    drop(other);
+    house.run("zpool export t");
 }
