@@ -391,6 +391,14 @@ impl FuseMount {
         connection::unmount(at, &self.device, how).await
     }
 
+    /// Ends the connection: every request fails, also those whose answers will never come. What is
+    /// mounted stays in its place as a dead mount until it is unmounted. Without the kernel's
+    /// control files nothing is done.
+    pub async fn cut_off(&self) {
+        let device = self.device.clone();
+        let _ = cenote_rt::blocking(move || guard::abort_now(&device)).await;
+    }
+
     /// Closes snapshots that were looked at below `.zfs` and that nobody reads just now: for who is
     /// about to destroy one.
     pub fn let_go_of_snapshots(&self) {

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_cli::environment;
-use cenote_rt::{JoinHandle, Runtime, stages};
+use cenote_rt::{Runtime, stages};
 use cenote_serve::{Signals, fuse};
 use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::process::{
@@ -265,7 +265,9 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
         stages::reach("daemon-volumes-closed");
         let is_quiet = pools.close().await;
         stages::reach("daemon-pools-closed");
-        guards.iter().for_each(JoinHandle::abort);
+        for guard in guards {
+            guard.end().await;
+        }
         log::info("daemon stopped", &[]);
         if !is_quiet {
             // LOCK: released here, because threads that wait in the kernel for a device keep this

@@ -331,6 +331,26 @@ impl Mounts {
         }
     }
 
+    /// Cuts off whoever uses the mounts, and detaches them: the pool was closed by force, and a
+    /// request that waits for its devices would keep unmounting waiting. May run beside
+    /// [`leave`](Self::leave), which unmounts what this has not.
+    pub(super) async fn cut_off(&self) {
+        let Ok(table) = MountTable::read() else { return };
+        let places: Vec<_> = {
+            let state = self.state();
+            let places = |mounted: &Mounted| (mounted.clone(), mounted.fuse.places(&table));
+            state.mounted.values().map(places).collect()
+        };
+        for (mounted, places) in places {
+            // A mount whose connection has ended is not known any more: nobody else detaches it.
+            mounted.fuse.cut_off().await;
+            for (_, at) in places {
+                // It may have been unmounted meanwhile.
+                let _ = mounted.fuse.unmount(&at, Unmount::Detach).await;
+            }
+        }
+    }
+
     /// Brings what is mounted to what the properties say now. If `is_quiet` it stays as it is, for
     /// as long as they say this.
     pub(super) async fn follow(&self, is_quiet: bool) -> CommandResult {

@@ -166,14 +166,19 @@ impl Pools {
     /// From now on pools whose devices do not let them be left in order are closed by force, so
     /// that what waits for them ends. To be called when the process is to end, before anything is
     /// waited for.
-    pub(super) fn end_what_is_stuck(&self) -> Vec<JoinHandle<()>> {
-        let guard = |engine: Arc<Engine>| {
-            cenote_rt::spawn(async move {
-                engine.until_stuck().await;
-                close_by_force(&engine).await;
-            })
+    pub(super) fn end_what_is_stuck(&self) -> Vec<PoolGuard> {
+        let guard = |held: Held| {
+            let is_at_work = Arc::new(AtomicBool::new(false));
+            let begun = Arc::clone(&is_at_work);
+            let task = cenote_rt::spawn(async move {
+                held.engine.until_stuck().await;
+                begun.store(true, Ordering::Release);
+                close_by_force(&held.engine).await;
+                held.mounts.cut_off().await;
+            });
+            PoolGuard { task, is_at_work }
         };
-        self.pools().into_iter().map(guard).collect()
+        self.lock().values().cloned().map(guard).collect()
     }
 
     /// Leaves every pool as it is: they stay imported, and come back with the daemon. False if some
@@ -409,6 +414,25 @@ impl Pools {
 }
 
 /// Closes a pool that cannot be left in order, and says what that costs.
+/// Waits for a pool that cannot be left in order, and closes it by force.
+pub(super) struct PoolGuard {
+    task: JoinHandle<()>,
+    /// The pool is being closed by force.
+    is_at_work: Arc<AtomicBool>,
+}
+
+impl PoolGuard {
+    /// To be called when all pools are closed: a guard that has begun is waited for, since mounts
+    /// whose connections it has ended are detached by it alone.
+    pub(super) async fn end(self) {
+        if self.is_at_work.load(Ordering::Acquire) {
+            let _ = self.task.await;
+        } else {
+            self.task.abort();
+        }
+    }
+}
+
 async fn close_by_force(engine: &Engine) {
     let (name, ended) = (engine.name(), engine.close_by_force().await);
     match ended.unwritten {
