@@ -106,8 +106,7 @@ fn reopened(site: &Site, written: &crate::load::Written, close: Close) {
 
 #[test]
 fn a_suspended_pool_is_closed_in_time() {
-    let few = [Layout::Mirror];
-    let layouts = if rng::wants_all() { Layout::ALL.to_vec() } else { few.to_vec() };
+    let layouts = Layout::all_or(&[Layout::Mirror]);
     let ways = if rng::wants_all() { &Close::ALL[..] } else { &[Close::Destroy, Close::Terminate] };
     for close in ways {
         each(&layouts, 31..32, |layout, seed| suspended(layout, seed, *close));
@@ -136,6 +135,6 @@ fn hanging(layout: Layout, seed: u64) {
 /// Closing waits 10 seconds and more before it counts devices as hanging.
 #[test]
 fn a_daemon_with_hanging_leaves_stops_in_time() {
-    let layouts = if rng::wants_all() { Layout::ALL.to_vec() } else { vec![] };
+    let layouts = Layout::all_or(&[]);
     each(&layouts, 33..34, hanging);
 }

@@ -3,7 +3,6 @@
 use cenote_testkit::rng;
 
 use crate::layout::{Layout, each};
-use crate::leaves::layouts;
 use crate::load::Load;
 use crate::site::{Site, pause};
 
@@ -24,8 +23,7 @@ fn killed(layout: Layout, seed: u64) {
 
 #[test]
 fn a_killed_daemon_loses_nothing() {
-    let few = [Layout::Mirror];
-    let layouts = if rng::wants_all() { Layout::ALL.to_vec() } else { few.to_vec() };
+    let layouts = Layout::all_or(&[Layout::Mirror]);
     each(&layouts, 20..20 + rng::cases(1, 4), killed);
 }
 
@@ -61,5 +59,5 @@ fn killed_with_a_leaf_away(layout: Layout, seed: u64) {
 
 #[test]
 fn a_daemon_killed_with_a_leaf_away_reads_nothing_stale() {
-    each(&layouts(&[]), 24..24 + rng::cases(0, 4), killed_with_a_leaf_away);
+    each(&Layout::redundant_or(&[]), 24..24 + rng::cases(0, 4), killed_with_a_leaf_away);
 }

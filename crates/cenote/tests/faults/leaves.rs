@@ -9,11 +9,6 @@ use crate::layout::{Layout, each};
 use crate::load::Load;
 use crate::site::{Site, pause};
 
-/// The layouts of a scenario: these few, or all that have redundancy.
-pub(crate) fn layouts(few: &[Layout]) -> Vec<Layout> {
-    if rng::wants_all() { Layout::redundant().collect() } else { few.to_vec() }
-}
-
 fn any_leaf(rng: &mut Rng, layout: Layout) -> usize {
     rng.below(layout.data_leaves() as u64) as usize
 }
@@ -56,14 +51,14 @@ fn one_leaf_fails(layout: Layout, seed: u64, faults: &[Fault]) {
 
 #[test]
 fn one_leaf_with_write_errors() {
-    each(&layouts(&[]), 1..1 + rng::cases(1, 2), |layout, seed| {
+    each(&Layout::redundant_or(&[]), 1..1 + rng::cases(1, 2), |layout, seed| {
         one_leaf_fails(layout, seed, &[Fault::all(Op::Write).every(3)]);
     });
 }
 
 #[test]
 fn one_leaf_with_all_errors() {
-    each(&layouts(&[Layout::Mirror]), 2..2 + rng::cases(1, 2), |layout, seed| {
+    each(&Layout::redundant_or(&[Layout::Mirror]), 2..2 + rng::cases(1, 2), |layout, seed| {
         let all = [Fault::all(Op::Read), Fault::all(Op::Write).torn(), Fault::all(Op::Flush)];
         one_leaf_fails(layout, seed, &all);
     });
@@ -71,7 +66,7 @@ fn one_leaf_with_all_errors() {
 
 #[test]
 fn one_leaf_with_flush_errors() {
-    each(&layouts(&[]), 3..3 + rng::cases(1, 2), |layout, seed| {
+    each(&Layout::redundant_or(&[]), 3..3 + rng::cases(1, 2), |layout, seed| {
         one_leaf_fails(layout, seed, &[Fault::all(Op::Flush).every(2)]);
     });
 }
@@ -97,7 +92,7 @@ fn a_leaf_comes_back_stale(layout: Layout, seed: u64) {
 
 #[test]
 fn a_leaf_goes_and_comes_back_stale() {
-    each(&layouts(&[Layout::Draid]), 4..4 + rng::cases(1, 2), a_leaf_comes_back_stale);
+    each(&Layout::redundant_or(&[Layout::Draid]), 4..4 + rng::cases(1, 2), a_leaf_comes_back_stale);
 }
 
 /// Leaves take turns at being away. Each lacks what was written meanwhile, so together with the
@@ -127,7 +122,7 @@ fn leaves_in_rotation(layout: Layout, seed: u64) {
 
 #[test]
 fn leaves_fail_one_after_the_other() {
-    each(&layouts(&[Layout::Raidz1]), 5..5 + rng::cases(1, 2), leaves_in_rotation);
+    each(&Layout::redundant_or(&[Layout::Raidz1]), 5..5 + rng::cases(1, 2), leaves_in_rotation);
 }
 
 /// A leaf comes back with bytes that are older than the moment at which it went, as a disk image
@@ -159,7 +154,7 @@ fn a_leaf_comes_back_older(layout: Layout, seed: u64) {
 
 #[test]
 fn a_leaf_that_was_restored_from_a_snapshot_is_repaired() {
-    each(&layouts(&[]), 6..6 + rng::cases(0, 2), a_leaf_comes_back_older);
+    each(&Layout::redundant_or(&[]), 6..6 + rng::cases(0, 2), a_leaf_comes_back_older);
 }
 
 /// A slow leaf and one that fails for moments: nobody loses anything.
@@ -187,5 +182,5 @@ fn slow_and_flickering(layout: Layout, seed: u64) {
 
 #[test]
 fn a_slow_leaf_that_fails_for_moments_loses_nothing() {
-    each(&layouts(&[]), 7..7 + rng::cases(0, 2), slow_and_flickering);
+    each(&Layout::redundant_or(&[]), 7..7 + rng::cases(0, 2), slow_and_flickering);
 }

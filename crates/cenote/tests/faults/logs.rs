@@ -6,6 +6,21 @@ use crate::layout::{Layout, each};
 use crate::load::Load;
 use crate::site::{Site, pause};
 
+/// Kills the daemon; the next one has the pool, without log devices, and all that was promised.
+fn comes_back_without_its_log(site: &Site, load: Load) {
+    site.kill();
+    let written = load.stop(site);
+    println!("{:?}: {}", site.layout, written.told());
+    site.start();
+    let listed = site.run("zpool list -H -o name");
+    if listed.trim() != "t" {
+        site.run(&format!("zpool import -m -d {} t", site.text("leaves")));
+    }
+    site.check(&written, "without its log");
+    site.check_counts(&[], "without its log");
+    site.judge(false);
+}
+
 /// Every log device dies. Writers go on, and a pool that is opened without the log has everything.
 fn log_dies(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("log_dies", seed);
@@ -17,17 +32,7 @@ fn log_dies(layout: Layout, seed: u64) {
     let status = site.status().text;
     assert!(status.contains("FAULTED") || status.contains("UNAVAIL"), "{status}\n{}", site.log());
     assert!(!status.contains("SUSPENDED"), "{status}\n{}", site.log());
-    site.kill();
-    let written = load.stop(&site);
-    println!("{layout:?}: {}", written.told());
-    site.start();
-    let listed = site.run("zpool list -H -o name");
-    if listed.trim() != "t" {
-        site.run(&format!("zpool import -m -d {} t", site.text("leaves")));
-    }
-    site.check(&written, "without its log");
-    site.check_counts(&[], "without its log");
-    site.judge(false);
+    comes_back_without_its_log(&site, load);
 }
 
 #[test]
@@ -48,17 +53,7 @@ fn log_dies_beside_a_stale_leaf(layout: Layout, seed: u64) {
     let status = site.status().text;
     assert!(!status.contains("SUSPENDED"), "{status}\n{}", site.log());
     assert!(status.contains("(resilver needed)"), "{status}\n{}", site.log());
-    site.kill();
-    let written = load.stop(&site);
-    println!("{layout:?}: {}", written.told());
-    site.start();
-    let listed = site.run("zpool list -H -o name");
-    if listed.trim() != "t" {
-        site.run(&format!("zpool import -m -d {} t", site.text("leaves")));
-    }
-    site.check(&written, "without its log");
-    site.check_counts(&[], "without its log");
-    site.judge(false);
+    comes_back_without_its_log(&site, load);
 }
 
 /// Takes a leaf away for a while under load, and brings it back: it lacks what was written.

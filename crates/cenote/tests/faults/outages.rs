@@ -3,7 +3,7 @@
 use cenote_testkit::rng;
 
 use crate::layout::{Layout, each};
-use crate::load::Load;
+use crate::load::{Load, Written};
 use crate::logs::make_stale;
 use crate::site::{Site, pause};
 
@@ -33,9 +33,23 @@ fn outage(layout: Layout, seed: u64) {
 
 #[test]
 fn an_outage_of_all_leaves_loses_nothing() {
-    let few = [Layout::Mirror];
-    let layouts = if rng::wants_all() { Layout::ALL.to_vec() } else { few.to_vec() };
+    let layouts = Layout::all_or(&[Layout::Mirror]);
     each(&layouts, 30..30 + rng::cases(1, 2), outage);
+}
+
+/// The disk of the host that holds all leaves is full for a while; everything promised is there.
+fn fills_up(site: &Site, load: Load) -> Written {
+    (0..site.layer.leaf_count()).for_each(|leaf| site.layer.fill_host(leaf));
+    pause(1500);
+    site.status();
+    site.layer.heal_all();
+    site.run("zpool clear t");
+    pause(700);
+    let written = load.stop(site);
+    println!("{:?}: {}", site.layout, written.told());
+    site.check(&written, "after the host was full");
+    site.check_counts(&[], "after the host was full");
+    written
 }
 
 /// The disk of the host that holds all leaves is full: writes that need new space fail.
@@ -44,23 +58,13 @@ fn host_full(layout: Layout, seed: u64) {
     let Some(site) = Site::new("full", layout) else { return };
     let load = Load::start(&site, rng.next_u64());
     pause(700);
-    (0..site.layer.leaf_count()).for_each(|leaf| site.layer.fill_host(leaf));
-    pause(1500);
-    site.status();
-    site.layer.heal_all();
-    site.run("zpool clear t");
-    pause(700);
-    let written = load.stop(&site);
-    println!("{layout:?}: {}", written.told());
-    site.check(&written, "after the host was full");
-    site.check_counts(&[], "after the host was full");
+    fills_up(&site, load);
     site.judge(true);
 }
 
 #[test]
 fn a_full_host_loses_nothing() {
-    let few = [Layout::Raidz1];
-    let layouts = if rng::wants_all() { Layout::ALL.to_vec() } else { few.to_vec() };
+    let layouts = Layout::all_or(&[Layout::Raidz1]);
     each(&layouts, 32..32 + rng::cases(1, 2), host_full);
 }
 
@@ -71,16 +75,7 @@ fn host_full_beside_a_stale_leaf(layout: Layout, seed: u64) {
     let Some(site) = Site::new("stale-full", layout) else { return };
     let load = Load::start(&site, rng.next_u64());
     make_stale(&site, rng.below(layout.data_leaves() as u64) as usize);
-    (0..site.layer.leaf_count()).for_each(|leaf| site.layer.fill_host(leaf));
-    pause(1500);
-    site.status();
-    site.layer.heal_all();
-    site.run("zpool clear t");
-    pause(700);
-    let written = load.stop(&site);
-    println!("{layout:?}: {}", written.told());
-    site.check(&written, "after the host was full");
-    site.check_counts(&[], "after the host was full");
+    let written = fills_up(&site, load);
     site.kill();
     site.start();
     site.check(&written, "after a kill");
@@ -90,6 +85,6 @@ fn host_full_beside_a_stale_leaf(layout: Layout, seed: u64) {
 
 #[test]
 fn a_full_host_beside_a_stale_leaf_loses_nothing() {
-    let layouts: Vec<_> = if rng::wants_all() { Layout::redundant().collect() } else { vec![] };
+    let layouts = Layout::redundant_or(&[]);
     each(&layouts, 34..34 + rng::cases(1, 2), host_full_beside_a_stale_leaf);
 }

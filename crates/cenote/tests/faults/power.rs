@@ -36,8 +36,7 @@ fn power_cut(layout: Layout, seed: u64) {
 
 #[test]
 fn what_was_synced_survives_a_power_cut() {
-    let few = [Layout::Single, Layout::Raidz1, Layout::MirrorLog];
-    let layouts = if rng::wants_all() { Layout::ALL.to_vec() } else { few.to_vec() };
+    let layouts = Layout::all_or(&[Layout::Single, Layout::Raidz1, Layout::MirrorLog]);
     each(&layouts, 10..10 + rng::cases(1, 6), power_cut);
 }
 
@@ -54,7 +53,7 @@ fn liar(layout: Layout, seed: u64) {
 
 #[test]
 fn a_leaf_that_lies_about_flushes_costs_only_redundancy() {
-    let layouts: Vec<_> = if rng::wants_all() { Layout::redundant().collect() } else { vec![] };
+    let layouts = Layout::redundant_or(&[]);
     each(&layouts, 60..60 + rng::cases(1, 2), liar);
 }
 
