@@ -3,7 +3,7 @@
 use cenote_ondisk::config::VdevKind;
 use cenote_vdev::{VdevAux, VdevState};
 
-use super::{PoolStatus, Reason, report, rules};
+use super::{PoolStatus, report, rules};
 use crate::features::compat;
 use crate::import::{Candidate, Host};
 use crate::pool::{OpenError, OpenOptions, Pool};
@@ -72,22 +72,5 @@ fn of_labels(candidate: &Candidate) -> PoolStatus {
     });
     candidate.name().clone_into(&mut root.name);
     report::name_leaves(&mut root);
-    PoolStatus {
-        facts: candidate.facts.clone(),
-        reason: Reason::Ok,
-        root,
-        spares: Vec::new(),
-        caches: Vec::new(),
-        scan: None,
-        error_scrub: None,
-        removal: None,
-        checkpoint: None,
-        expansions: Vec::new(),
-        unreadable: cenote_vdev::TxgRanges::default(),
-        error_count: 0,
-        is_error_log_read: false,
-        space: None,
-        failure: None,
-        suspended: None,
-    }
+    PoolStatus::of_devices(candidate.facts.clone(), root)
 }

@@ -1,9 +1,7 @@
 //! The status of a pool from memory alone: for a suspended pool whose metadata cannot be read,
 //! because its devices are away or hang and the cache does not have it.
 
-use cenote_vdev::TxgRanges;
-
-use super::{PoolStatus, Reason, report, rules};
+use super::{PoolStatus, report, rules};
 use crate::engine::Engine;
 use crate::import::Host;
 
@@ -13,24 +11,8 @@ impl Engine {
     #[must_use]
     pub fn status_from_memory(&self) -> PoolStatus {
         let root = report::of_tree(&self.vdev_config(), self.tree(), true, &self.name());
-        let mut status = PoolStatus {
-            facts: self.config().facts,
-            reason: Reason::Ok,
-            root,
-            spares: Vec::new(),
-            caches: Vec::new(),
-            scan: None,
-            error_scrub: None,
-            removal: None,
-            checkpoint: None,
-            expansions: Vec::new(),
-            unreadable: TxgRanges::default(),
-            error_count: 0,
-            is_error_log_read: false,
-            space: None,
-            failure: None,
-            suspended: self.presence().suspended(),
-        };
+        let mut status = PoolStatus::of_devices(self.config().facts, root);
+        status.suspended = self.presence().suspended();
         status.reason = rules::reason(&rules::Input {
             status: &status,
             is_import: false,

@@ -142,6 +142,28 @@ fn unreadable(pool: &Pool) -> TxgRanges {
 }
 
 impl PoolStatus {
+    /// A status of which only the devices are known yet: nothing has been read of the pool itself.
+    fn of_devices(facts: PoolFacts, root: VdevReport) -> Self {
+        Self {
+            facts,
+            reason: Reason::Ok,
+            root,
+            spares: Vec::new(),
+            caches: Vec::new(),
+            scan: None,
+            error_scrub: None,
+            removal: None,
+            checkpoint: None,
+            expansions: Vec::new(),
+            unreadable: TxgRanges::default(),
+            error_count: 0,
+            is_error_log_read: false,
+            space: None,
+            failure: None,
+            suspended: None,
+        }
+    }
+
     /// The number of leaves in use whose dirty time log is not empty, while no resilver is on
     /// record.
     #[must_use]

@@ -384,19 +384,17 @@ impl FuseMount {
         // What programs have written into memory that they share with files is still on its way.
         let flushed = helper::work(Operation::Flush, at, Vec::new(), None);
         cenote_rt::until(FLUSH_PATIENCE, flushed).await;
-        let device = self.device.clone();
-        let aborted = cenote_rt::blocking(move || guard::abort_now(&device)).await?;
         // Without the kernel's control files unmounting with force is what aborts it.
-        let how = if aborted { Unmount::Detach } else { Unmount::Force };
+        let how = if self.cut_off().await { Unmount::Detach } else { Unmount::Force };
         connection::unmount(at, &self.device, how).await
     }
 
     /// Ends the connection: every request fails, also those whose answers will never come. What is
-    /// mounted stays in its place as a dead mount until it is unmounted. Without the kernel's
-    /// control files nothing is done.
-    pub async fn cut_off(&self) {
+    /// mounted stays in its place as a dead mount until it is unmounted. False where the kernel's
+    /// control files cannot be reached: nothing is done then.
+    pub async fn cut_off(&self) -> bool {
         let device = self.device.clone();
-        let _ = cenote_rt::blocking(move || guard::abort_now(&device)).await;
+        cenote_rt::blocking(move || guard::abort_now(&device)).await.unwrap_or(false)
     }
 
     /// Closes snapshots that were looked at below `.zfs` and that nobody reads just now: for who is

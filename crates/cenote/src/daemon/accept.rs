@@ -228,11 +228,12 @@ impl Desk {
             Kind::Trusted
         } else {
             let all: usize = taken.others.values().sum();
-            let own = taken.others.entry(uid).or_default();
-            if *own >= self.shares.each || all >= self.shares.others {
+            let own = taken.others.get(&uid).copied().unwrap_or(0);
+            if own >= self.shares.each || all >= self.shares.others {
                 return None;
             }
-            *own += 1;
+            // Only users with clients are in the table, however many were refused.
+            taken.others.insert(uid, own + 1);
             Kind::Other(uid)
         };
         Some(Slot { desk: Arc::clone(self), kind })

@@ -413,7 +413,6 @@ impl Pools {
     }
 }
 
-/// Closes a pool that cannot be left in order, and says what that costs.
 /// Waits for a pool that cannot be left in order, and closes it by force.
 pub(super) struct PoolGuard {
     task: JoinHandle<()>,
@@ -433,6 +432,7 @@ impl PoolGuard {
     }
 }
 
+/// Closes a pool that cannot be left in order, and says what that costs.
 async fn close_by_force(engine: &Engine) {
     let (name, ended) = (engine.name(), engine.close_by_force().await);
     match ended.unwritten {
