@@ -26,7 +26,7 @@ const LAYERS: [&str; 18] = [
     "cenote-serve",
     "cenote-lab",
     "cenote-cli",
-    "cenote",
+    "cenote-bin",
     "cenote-testkit",
     "cenote-oracle",
 ];
