@@ -13,7 +13,6 @@ mod host;
 pub mod io;
 pub mod key_input;
 pub mod nicenum;
-mod quantity;
 pub mod source;
 pub mod table;
 mod tunable;

@@ -7,12 +7,12 @@ use cenote_fs::{WritableVolume, volume};
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::{Engine, OpError, PropertyChange};
 use cenote_pool::props::PropValue;
+use cenote_pool::props::text::{self as setting, Moment, Setting};
 use cenote_pool::{Dataset, DatasetKind};
 
 use super::create::{FileSystemOptions, wording};
 use super::quotas::Limit;
 use super::refuse::{check_inheritable, existing};
-use super::setting::{self, Moment, Setting};
 use super::{mount, moving, permits};
 use crate::err;
 use crate::getopt::{self, Parsed};
@@ -483,8 +483,9 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
     if !is_reverted {
         check_inheritable(property)?;
     }
-    let property = super::columns::lookup(cenote_pool::props::DATASET_PROPERTIES, property)
-        .map_or(property.as_str(), |found| found.name);
+    let property =
+        cenote_pool::props::property_named(cenote_pool::props::DATASET_PROPERTIES, property)
+            .map_or(property.as_str(), |found| found.name);
     block_on(async {
         for name in names {
             let all = heads(source, name, parsed.has('r')).await?;

@@ -4,7 +4,7 @@
 //! longest of them; texts, dates, and with `-p` everything, widen with the values (observed).
 
 use cenote_pool::props::userspace;
-use cenote_pool::props::{DATASET_PROPERTIES, Form, PropType, Property};
+use cenote_pool::props::{DATASET_PROPERTIES, Form, PropType, Property, property_named};
 
 use crate::io::Exit;
 
@@ -44,7 +44,7 @@ impl Column {
 
     /// The txg of creation, which JSON output has of every dataset.
     pub(super) fn of_create_txg() -> Self {
-        let property = lookup(DATASET_PROPERTIES, "createtxg");
+        let property = property_named(DATASET_PROPERTIES, "createtxg");
         Self { name: "createtxg".to_owned(), property, is_of_all: false, width_min: 0 }
     }
 
@@ -95,12 +95,6 @@ fn is_written(name: &str) -> bool {
     name.starts_with("written@") || name.starts_with("written#")
 }
 
-/// The property that a name or the heading of a column names.
-pub(crate) fn lookup(table: &'static [Property], name: &str) -> Option<&'static Property> {
-    let is_heading = |property: &&Property| property.column.to_ascii_lowercase() == name;
-    table.iter().find(|property| property.name == name).or_else(|| table.iter().find(is_heading))
-}
-
 /// What a wrong name in a list says.
 pub(crate) fn bad_property(name: &str) -> Exit {
     Exit::usage(format!("bad property list: invalid property '{name}'"))
@@ -108,7 +102,7 @@ pub(crate) fn bad_property(name: &str) -> Exit {
 
 /// A column of datasets by name.
 pub(super) fn dataset_column(name: &str) -> Option<Column> {
-    if let Some(property) = lookup(DATASET_PROPERTIES, name) {
+    if let Some(property) = property_named(DATASET_PROPERTIES, name) {
         return Some(Column::native(property, false));
     }
     let is_user = name.contains(':');

@@ -7,17 +7,16 @@ use cenote_fs::volume::{DEFAULT_BLOCK_SIZE, SMALL_BLOCK_MAX, default_block_size,
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::engine::{Creator, Engine, NewDataset, OpError};
-use cenote_pool::props::PropValue;
+use cenote_pool::props::text::{self as setting, Moment, Setting};
+use cenote_pool::props::{PropValue, quantity};
 use cenote_pool::{Dataset, DatasetKind, Pool};
 
 use super::change::whole_reservation;
 use super::permits;
 use super::refuse::{check_new_name, existing};
-use super::setting::{self, Moment, Setting};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
-use crate::quantity;
 use crate::source::{Source, dataset_of};
 use crate::usage::Tool;
 use crate::writer::{Writer, command_line};

@@ -24,7 +24,6 @@ mod permits;
 mod quotas;
 mod refuse;
 mod select;
-pub(crate) mod setting;
 mod space;
 pub(crate) mod value;
 

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use cenote_pool::props::{Access, Property, userspace};
 use cenote_pool::{Dataset, Pool};
 
-use super::columns;
 use crate::io::{CommandResult, Exit};
 use crate::source::{Source, dataset_of};
 
@@ -175,6 +174,6 @@ pub(super) fn of_property(name: &str) -> String {
     if name.contains(':') {
         return "userprop".to_owned();
     }
-    let property = columns::lookup(cenote_pool::props::DATASET_PROPERTIES, name);
+    let property = cenote_pool::props::property_named(cenote_pool::props::DATASET_PROPERTIES, name);
     property.map_or_else(|| name.to_owned(), |property| property.name.to_owned())
 }

@@ -4,11 +4,10 @@
 
 use cenote_fs::quota::{self, Holder, Resource};
 use cenote_pool::engine::Engine;
-use cenote_pool::props::{SpaceOwner, userspace};
+use cenote_pool::props::{SpaceOwner, quantity, userspace};
 use cenote_rt::Result;
 
 use crate::accounts::system_names;
-use crate::quantity;
 
 /// A limit to be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

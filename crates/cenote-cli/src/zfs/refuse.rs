@@ -5,10 +5,9 @@
 
 use std::fmt::Write as _;
 
-use cenote_pool::props::{Access, DATASET_PROPERTIES};
+use cenote_pool::props::{Access, DATASET_PROPERTIES, property_named};
 use cenote_pool::{Dataset, DatasetName, Suffix};
 
-use super::columns;
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
@@ -167,7 +166,7 @@ pub(super) async fn check_new_name(source: &Source, name: &str) -> CommandResult
 
 /// `inherit`: the property must be one that is inherited.
 pub(super) fn check_inheritable(name: &str) -> CommandResult {
-    match columns::lookup(DATASET_PROPERTIES, name) {
+    match property_named(DATASET_PROPERTIES, name) {
         Some(property) if property.access == Access::ReadOnly => {
             Err(Exit::failed(format!("{} property is read-only", property.name)))
         }

@@ -10,7 +10,7 @@ use cenote_pool::engine::admin::PoolSetting;
 use cenote_pool::engine::{CheckpointError, Engine, OpError};
 use cenote_pool::features::{self, FeatureState, compat};
 use cenote_pool::import::Found;
-use cenote_pool::props::{POOL_PROPERTIES, pool_property};
+use cenote_pool::props::{POOL_PROPERTIES, pool_property, property_named};
 use cenote_rt::Kind;
 use cenote_vdev::labels;
 
@@ -21,7 +21,6 @@ use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{Writer, command_line, said};
-use crate::zfs::columns;
 use crate::{argument, err, out};
 
 /// Runs one of the verbs.
@@ -150,7 +149,7 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
         if let (Some(session), "cachefile") = (&source.session, property) {
             session.host.remember(name, wanted.cache_file(false)).await?;
         }
-        let is_transient = columns::lookup(POOL_PROPERTIES, property).is_some()
+        let is_transient = property_named(POOL_PROPERTIES, property).is_some()
             && pool_property(property).is_some()
             && wanted.settings.is_empty();
         Writer::run(source, name, Some(line), io, async |engine, _| {

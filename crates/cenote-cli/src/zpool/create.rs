@@ -14,6 +14,7 @@ use cenote_pool::engine::admin::NewVdevs;
 use cenote_pool::engine::create::CreateSpec;
 use cenote_pool::engine::{Engine, PropertyChange};
 use cenote_pool::import::Host;
+use cenote_pool::props::text::{self as setting, Moment, Setting};
 use cenote_pool::{AllocationClass, Pool, features};
 use cenote_vdev::create::{self, CreateError, Guids};
 
@@ -28,7 +29,6 @@ use crate::io::{CommandResult, Exit, Io, words};
 use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{After, Writer, command_line, owners};
-use crate::zfs::setting::{self, Moment, Setting};
 
 /// The first txg of a pool.
 const FIRST_TXG: u64 = 4;

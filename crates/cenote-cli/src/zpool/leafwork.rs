@@ -14,10 +14,10 @@ use super::block_on;
 use super::names::{self, Unfound};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
-use crate::quantity;
 use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{Writer, command_line};
+use cenote_pool::props::quantity;
 
 /// Runs `zpool trim`.
 pub(super) fn trim(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {

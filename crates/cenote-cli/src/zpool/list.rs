@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cenote_pool::Pool;
-use cenote_pool::props::{POOL_PROPERTIES, PropRow, Source as Origin};
+use cenote_pool::props::{POOL_PROPERTIES, PropRow, Source as Origin, property_named};
 use serde_json::{Map, Value};
 
 use super::json::{self, Form};
@@ -70,7 +70,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
 /// The columns that a list names; `all` is none of them here.
 pub(super) fn pool_columns(list: &str) -> Result<Vec<Column>, Exit> {
     let column = |name: &str| {
-        let native = columns::lookup(POOL_PROPERTIES, name);
+        let native = property_named(POOL_PROPERTIES, name);
         let is_other = name.starts_with("feature@")
             && cenote_pool::features::FEATURES.iter().any(|f| name[8..] == *f.name)
             || name.starts_with("unsupported@")

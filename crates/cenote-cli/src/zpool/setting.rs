@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use cenote_pool::engine::admin::PoolSetting;
 use cenote_pool::features::{self, compat};
 use cenote_pool::import::Host;
-use cenote_pool::props::{Access, POOL_PROPERTIES, PropType};
+use cenote_pool::props::{
+    Access, POOL_PROPERTIES, PropType, property_named, quantity, text as dataset_text,
+};
 
-use crate::zfs::columns;
-use crate::zfs::setting as zfs_setting;
-use crate::{argument, quantity};
+use crate::argument;
 
 /// Longest comment.
 const COMMENT_MAX: usize = 32;
@@ -66,12 +66,12 @@ impl Wanted {
             return self.add_feature(feature, text, is_new);
         }
         if name.contains(':') {
-            zfs_setting::user(name, text)?;
+            dataset_text::user(name, text)?;
             let text = (!text.is_empty()).then(|| text.to_owned());
             self.settings.push(PoolSetting::User(name.to_owned(), text));
             return Ok(());
         }
-        let Some(property) = columns::lookup(POOL_PROPERTIES, name) else {
+        let Some(property) = property_named(POOL_PROPERTIES, name) else {
             return Err(format!("invalid property '{name}'"));
         };
         let name = property.name;

@@ -2,14 +2,17 @@
 //!
 //! [`table`] is what `zfs get` and `zpool get` know of each property, [`lookup`] decides who has
 //! the say on one that is stored, [`dataset`] and [`pool`] compute the rest. A listing is a vector
-//! of [`PropRow`] in the table's order, with facts only: numbers stay numbers.
+//! of [`PropRow`] in the table's order, with facts only: numbers stay numbers. [`text`] turns values
+//! as users type them (`recordsize=1M`) into what is stored.
 //!
 //! Sources: spec 04 §7, §17.3, spec 01 §12, spec 08 §16.
 
 pub mod dataset;
 pub mod lookup;
 pub mod pool;
+pub mod quantity;
 pub mod table;
+pub mod text;
 pub mod userspace;
 pub mod value;
 mod zpl;
@@ -17,7 +20,7 @@ mod zpl;
 pub use lookup::PropChain;
 pub use table::{
     Access, DATASET_FAMILIES, DATASET_PROPERTIES, Form, POOL_PROPERTIES, PropDefault, PropType,
-    Property, dataset_property, pool_property,
+    Property, dataset_property, pool_property, property_named,
 };
 pub use userspace::{SpaceKind, SpaceOwner, SpaceRow};
 pub use value::{PropRow, PropValue, Source, literal};

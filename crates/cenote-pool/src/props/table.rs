@@ -493,6 +493,13 @@ pub const POOL_PROPERTIES: &[Property] = &[
     pool("last_scrubbed_txg", PLAIN, RO, 0, "LAST_SCRUBBED_TXG", Some("<txg>")),
 ];
 
+/// Returns the property with this name, or with this heading in lower case (`recsize`).
+#[must_use]
+pub fn property_named(table: &'static [Property], name: &str) -> Option<&'static Property> {
+    let is_heading = |property: &&Property| property.column.to_ascii_lowercase() == name;
+    table.iter().find(|property| property.name == name).or_else(|| table.iter().find(is_heading))
+}
+
 /// The dataset property with this name.
 #[must_use]
 pub fn dataset_property(name: &str) -> Option<&'static Property> {

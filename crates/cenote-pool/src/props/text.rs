@@ -1,10 +1,9 @@
-//! Values of dataset properties as they are typed, and what is stored for them (spec 04 §7).
+//! Parses values of dataset properties as users type them into what is stored (spec 04 §7).
 
 use cenote_ondisk::zap::Value;
-use cenote_pool::props::{Access, DATASET_PROPERTIES, Form, PropType, Property, userspace};
 
-use super::columns;
-use crate::quantity;
+use super::table::{Access, DATASET_PROPERTIES, Form, PropType, Property, property_named};
+use super::{quantity, userspace};
 
 /// Longest name and text of a user property.
 const NAME_MAX: usize = 256;
@@ -12,30 +11,31 @@ const TEXT_MAX: usize = 8192;
 /// Longest mount point.
 const PATH_MAX: usize = 1024;
 
-/// What stands for `refreservation=auto`: all that the volume may ever take.
-pub(crate) const AUTO: u64 = u64::MAX;
+/// Parsed form of `refreservation=auto`: reserve all space that the volume can ever use.
+pub const AUTO: u64 = u64::MAX;
 
-/// When a property is set.
+/// Whether a property is set when its dataset is created, or later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Moment {
-    /// When the dataset is made.
+pub enum Moment {
+    /// At creation: properties that can be set only once are allowed.
     Creation,
-    /// Later.
+    /// On an existing dataset.
     Later,
 }
 
-/// A setting: what to store under which name.
-pub(crate) type Setting = (String, Value);
+/// Name of a property, and the value to store.
+pub type Setting = (String, Value);
 
-/// Takes `property=value` for a dataset of `kind`, a letter of [`Property::types`].
+/// Parses `name=text` for a dataset of `kind`, a letter of [`Property::types`].
 ///
 /// # Errors
-/// OpenZFS's words for what is wrong.
-pub(crate) fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Result<Setting, String> {
+/// OpenZFS's message: an unknown or read-only property, one of another kind of dataset, or a value
+/// that the property cannot have.
+pub fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Result<Setting, String> {
     if name.contains(':') {
         return user(name, text);
     }
-    let Some(property) = columns::lookup(DATASET_PROPERTIES, name) else {
+    let Some(property) = property_named(DATASET_PROPERTIES, name) else {
         if userspace::parse(name).is_some() {
             return Err(format!("'{name}' is not supported by this version of cenote"));
         }
@@ -63,8 +63,11 @@ pub(crate) fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Resul
     Ok((name.to_owned(), value))
 }
 
-/// A property that users made up, of datasets or pools.
-pub(crate) fn user(name: &str, text: &str) -> Result<Setting, String> {
+/// Parses a user property (its name has a colon) of a dataset or a pool.
+///
+/// # Errors
+/// OpenZFS's message: an illegal character, or a name or value that is too long.
+pub fn user(name: &str, text: &str) -> Result<Setting, String> {
     let is_legal = |c: char| matches!(c, 'a'..='z' | '0'..='9' | '-' | '_' | '.' | ':');
     if !name.chars().all(is_legal) {
         return Err(format!("invalid property '{name}'"));

@@ -1,10 +1,10 @@
-//! Sizes as people write them: `10M`, `1.5G`, `512`.
+//! Sizes as users type them: `10M`, `1.5G`, `512`.
 
-/// The number that a text means, in bytes.
+/// Parses a size and returns its bytes.
 ///
 /// # Errors
-/// OpenZFS's words for what is wrong.
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+/// OpenZFS's message for a malformed number, an unknown unit, or a number above 64 bits.
+pub fn parse(text: &str) -> Result<u64, String> {
     let bad = || format!("bad numeric value '{text}'");
     if !text.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
         return Err(bad());
