@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use cenote_engine::{Engine, EventLog};
 use cenote_pool::dsl::deleg::Asker;
-use cenote_pool::engine::{Engine, EventLog};
 use cenote_rt::BoxFuture;
 use cenote_serve::fuse::{MountOptions, Suspension};
 

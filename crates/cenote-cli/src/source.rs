@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_codec::crypto;
+use cenote_engine::Creator;
 use cenote_pool::dsl::{BadName, DslError};
-use cenote_pool::engine::Creator;
 use cenote_pool::import::{self, Candidate, FindError, Scan};
 use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, ScanOptions};
 use cenote_rt::{Error, Kind};

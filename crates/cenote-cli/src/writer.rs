@@ -20,10 +20,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_engine::admin::Command;
+use cenote_engine::{Engine, EngineError, Notice};
 use cenote_fs::format::FsOwners;
 use cenote_ondisk::config::PoolState;
-use cenote_pool::engine::admin::Command;
-use cenote_pool::engine::{Engine, EngineError, Notice};
 use cenote_pool::import::{Candidate, FindError, Host};
 use cenote_pool::{OpenError, OpenOptions};
 use cenote_rt::{Error, Kind};

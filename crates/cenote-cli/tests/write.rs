@@ -375,7 +375,7 @@ fn features_are_as_documented() {
         let start = format!("| `{}` |", feature.name);
         let row = text.lines().find(|line| line.starts_with(&start));
         let row = row.unwrap_or_else(|| panic!("{} is not documented", feature.name));
-        let is_maintained = cenote_pool::engine::admin::is_maintained(feature);
+        let is_maintained = cenote_engine::admin::is_maintained(feature);
         assert_eq!(row.ends_with("| yes |"), is_maintained, "{row}");
     }
 }

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_device::{Device, FileDevice, OpenMode, create_file};
+use cenote_engine::Engine;
+use cenote_engine::create::CreateSpec;
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode};
 use cenote_fs::format::{FsOwners, NewFileSystem};
 use cenote_fs::mount::WriteOptions;
 use cenote_fs::{FileSystem, Mount, Time};
-use cenote_pool::engine::Engine;
-use cenote_pool::engine::create::CreateSpec;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool};
 use cenote_rt::{Kind, Result};

@@ -12,11 +12,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_device::{Device, FileDevice, OpenMode, create_file};
+use cenote_engine::Engine;
+use cenote_engine::create::CreateSpec;
 use cenote_fs::format::NewFileSystem;
 use cenote_fs::{NewVolume, Time, Volume, WritableVolume, recover};
 use cenote_pool::OpenOptions;
-use cenote_pool::engine::Engine;
-use cenote_pool::engine::create::CreateSpec;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::{Buf, Error, Kind, Result, block_on};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use cenote_dmu::live::ReadAhead;
 use cenote_dmu::{ObjSet, Zap};
+use cenote_engine::{Engine, OpenSnapshot};
 use cenote_ondisk::master_node::{
     CASESENSITIVITY, DELETE_QUEUE, FUID, FUID_DOMAIN, FUID_IDX, FUID_NVP_ARRAY, MASTER_NODE_OBJ,
     NORMALIZATION, ROOT, SA_ATTRS, SHARES, UTF8ONLY, VERSION, VERSION_MAX,
@@ -20,7 +21,6 @@ use cenote_ondisk::sa::registry::{LAYOUTS, REGISTRY};
 use cenote_ondisk::words;
 use cenote_ondisk::zap::{MatchKind, Value};
 use cenote_pool::Dataset;
-use cenote_pool::engine::{Engine, OpenSnapshot};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::error::FsError;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use cenote_engine::Engine;
+use cenote_engine::zil::{Replayed, VolumeReplayer};
 use cenote_ondisk::objset::ObjSetType;
-use cenote_pool::engine::Engine;
-use cenote_pool::engine::zil::{Replayed, VolumeReplayer};
 use cenote_rt::{Kind, Result};
 
 /// Replays the intent logs of all datasets of a pool that was just opened for writing. Gives what

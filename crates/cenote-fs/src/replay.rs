@@ -6,12 +6,12 @@
 //! object may come later than its removal: those are left out before they come here.
 
 use cenote_dmu::{Tx, TxResult};
+use cenote_engine::zil::{Operation, Replayed, Replayer};
+use cenote_engine::{Engine, Head};
 use cenote_ondisk::acl::Ace;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::zil::{Body, LoggedAcl, NewObject, RecordKind, SetMask, XvAttrs, XvMask};
 use cenote_ondisk::znode::{PFlags, Time};
-use cenote_pool::engine::zil::{Operation, Replayed, Replayer};
-use cenote_pool::engine::{Engine, Head};
 use cenote_rt::{Kind, Result};
 
 use crate::acl::{self, Ids, NodeAcl, WIDE_FLAGS};

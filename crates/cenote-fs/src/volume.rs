@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use cenote_dmu::live::ReadAhead;
 use cenote_dmu::{Dnode, ObjSet, Zap};
+use cenote_engine::{Engine, OpenSnapshot};
 use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::Dataset;
-use cenote_pool::engine::{Engine, OpenSnapshot};
 use cenote_rt::{Buf, Error, Kind, Result};
 
 use crate::error::FsError;

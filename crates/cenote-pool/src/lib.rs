@@ -12,14 +12,13 @@
 
 pub mod accounting;
 pub mod dsl;
-pub mod engine;
 pub mod errlog;
 pub mod features;
 pub mod history;
 pub mod import;
 pub mod keys;
 pub mod leaks;
-mod mos;
+pub mod mos;
 pub mod pool;
 mod presence;
 pub mod props;
@@ -35,5 +34,5 @@ pub use errlog::{DamagedBlock, DamagedObject};
 pub use import::{Candidate, Host, ScanOptions};
 pub use keys::{KeyError, KeyStore};
 pub use pool::{OpenError, OpenOptions, Pool};
-pub use presence::Presence;
+pub use presence::{Presence, SuspensionProbe};
 pub use status::{PoolStatus, Reason};

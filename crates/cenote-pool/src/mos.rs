@@ -10,8 +10,8 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::{Key, Value};
 use cenote_rt::{Error, Kind, Result};
 
-/// The pool directory.
-pub(crate) const DIRECTORY: u64 = 1;
+/// The object number of the pool directory.
+pub const DIRECTORY: u64 = 1;
 
 /// Entries of a ZAP with string keys.
 pub(crate) type Entries = Vec<(String, Value)>;
@@ -32,8 +32,8 @@ pub(crate) async fn value(objset: &Arc<ObjSet>, object: u64, name: &str) -> Resu
     Zap::open(objset, object).await?.lookup(name).await
 }
 
-/// The first integer of a value.
-pub(crate) async fn u64(objset: &Arc<ObjSet>, object: u64, name: &str) -> Result<Option<u64>> {
+/// Returns the first integer of the value of `name`, or `None` if there is no such entry.
+pub async fn u64(objset: &Arc<ObjSet>, object: u64, name: &str) -> Result<Option<u64>> {
     Ok(value(objset, object, name).await?.and_then(|value| value.first()))
 }
 

@@ -7,9 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::engine::suspend::Suspension;
-use crate::engine::{FailMode, Suspended};
 use crate::status::Reason;
+
+/// Tells why a pool that is open for writing is suspended.
+pub trait SuspensionProbe: std::fmt::Debug + Send + Sync {
+    /// Returns the reason as the pool's status shows it, or `None` while the pool is running.
+    fn reason(&self) -> Option<Reason>;
+}
 
 /// A pool's presence on this host.
 #[derive(Debug, Default)]
@@ -24,7 +28,7 @@ struct State {
     altroot: Option<String>,
     cache_file: Option<String>,
     /// Of a pool that is open for writing.
-    suspension: Option<Arc<Suspension>>,
+    suspension: Option<Arc<dyn SuspensionProbe>>,
     /// Options in force, by number of the dataset.
     mounts: BTreeMap<u64, Vec<(&'static str, u64)>>,
 }
@@ -34,8 +38,8 @@ impl Presence {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody has the pool open for writing.
-    pub(crate) fn set_writable(&self) {
+    /// Notes that the pool is open for writing.
+    pub fn set_writable(&self) {
         self.lock().is_writable = true;
     }
 
@@ -44,19 +48,15 @@ impl Presence {
         self.lock().is_writable
     }
 
-    /// Views tell from now on whether the pool is suspended.
-    pub(crate) fn set_suspension(&self, suspension: &Arc<Suspension>) {
-        self.lock().suspension = Some(Arc::clone(suspension));
+    /// Sets the probe that tells views whether the pool is suspended.
+    pub fn set_suspension_probe(&self, probe: Arc<dyn SuspensionProbe>) {
+        self.lock().suspension = Some(probe);
     }
 
-    /// Why the pool is suspended, if it is, as its status says it.
+    /// Returns why the pool is suspended, or `None` if it is not.
     pub fn suspended(&self) -> Option<Reason> {
-        let suspension = self.lock().suspension.clone()?;
-        Some(match (suspension.cause()?, suspension.mode()) {
-            (Suspended::Multihost(_), _) => Reason::IoFailureMmp,
-            (Suspended::Io(_), FailMode::Continue) => Reason::IoFailureContinue,
-            (Suspended::Io(_), _) => Reason::IoFailureWait,
-        })
+        let probe = self.lock().suspension.clone()?;
+        probe.reason()
     }
 
     /// Everything mounts below this folder (property `altroot`).

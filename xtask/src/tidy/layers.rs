@@ -10,7 +10,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 /// Floor first: a crate may use any crate before it, unless [`ALONE`] says less.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 19] = [
     "cenote-allocator",
     "cenote-rt",
     "cenote-ranges",
@@ -21,6 +21,7 @@ const LAYERS: [&str; 18] = [
     "cenote-block",
     "cenote-dmu",
     "cenote-pool",
+    "cenote-engine",
     "cenote-fs",
     "cenote-stream",
     "cenote-serve",
@@ -162,6 +163,9 @@ mod tests {
             ("cenote-oracle", "cenote-testkit", false, true),
             ("cenote-dmu", "cenote-dmu", false, false),
             ("cenote-vdev", "cenote-block", true, false),
+            ("cenote-engine", "cenote-pool", false, true),
+            ("cenote-pool", "cenote-engine", false, false),
+            ("cenote-pool", "cenote-engine", true, false),
             ("cenote-helpers", "cenote-rt", false, false),
             ("cenote-rt", "tokio", false, true),
         ] {

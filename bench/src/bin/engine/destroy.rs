@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_device::{Device, SimulatedDisk, pattern};
-use cenote_pool::engine::zil::LogRecord;
-use cenote_pool::engine::{Engine, Head};
+use cenote_engine::zil::LogRecord;
+use cenote_engine::{Engine, Head};
 use cenote_rt::{Buf, Error, Kind, Result};
 use cenote_vdev::create::Redundancy;
 

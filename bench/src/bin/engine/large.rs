@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cenote_block::alloc::Request;
 use cenote_device::{Device, SimulatedDisk, pattern};
+use cenote_engine::Engine;
 use cenote_pool::OpenOptions;
-use cenote_pool::engine::Engine;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, Rng};
 

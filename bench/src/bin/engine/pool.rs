@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use cenote_device::{Device, FileDevice, OpenMode, create_file};
 use cenote_dmu::live::ObjectSpec;
+use cenote_engine::create::CreateSpec;
+use cenote_engine::{Creator, Engine, Head, NewDataset};
 use cenote_fs::Mount;
 use cenote_fs::format::{FsOwners, NewFileSystem};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_ondisk::znode::Time;
-use cenote_pool::engine::create::CreateSpec;
-use cenote_pool::engine::{Creator, Engine, Head, NewDataset};
 use cenote_rt::{Result, Rng};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 

@@ -3,7 +3,7 @@
 //! one in each. Data is made before the clock runs, and is copied into the engine on both sides;
 //! time counts to the end of the last sync.
 
-use cenote_pool::engine::{Engine, Head};
+use cenote_engine::{Engine, Head};
 use cenote_rt::{Result, Rng};
 
 use crate::args::Args;

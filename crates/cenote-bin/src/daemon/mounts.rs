@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cenote_cli::{Aside, CommandResult, Exit, MountWish};
+use cenote_engine::Engine;
 use cenote_fs::Mount;
 use cenote_pool::DatasetKind;
-use cenote_pool::engine::Engine;
 use cenote_rt::{AsyncMutex, Kind, stages};
 use cenote_serve::fuse::{self, FuseMount, MountOptions, MountTable, Unmount};
 

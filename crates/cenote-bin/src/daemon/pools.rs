@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cenote_cli::cache_file::{self, Cached};
 use cenote_cli::{Aside, CommandResult, Exit, Host, MountWish, Suspended, Taken};
-use cenote_pool::engine::{Engine, EventLog, Notice};
+use cenote_engine::{Engine, EventLog, Notice};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
 use cenote_rt::{BoxFuture, JoinHandle, stages};

@@ -1,7 +1,7 @@
 //! Rolling back what is mounted: requests wait meanwhile, and nobody loses the mount.
 
 use cenote_cli::{CommandResult, Exit, Suspended};
-use cenote_pool::engine::OpError;
+use cenote_engine::OpError;
 use cenote_rt::Result;
 use cenote_serve::fuse::Suspension;
 

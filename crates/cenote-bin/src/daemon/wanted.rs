@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cenote_cli::io::words;
 use cenote_cli::{CommandResult, Exit};
-use cenote_pool::engine::Engine;
+use cenote_engine::Engine;
 use cenote_pool::props::{PropValue, Source, dataset_property};
 use cenote_pool::{Dataset, DatasetKind};
 use cenote_serve::fuse::{self, FuseError, MountOptions};

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
+use cenote_engine::Engine;
 use cenote_fs::Mount;
-use cenote_pool::engine::Engine;
 use cenote_rt::Kind;
 use cenote_serve::Signals;
 use cenote_serve::fuse::{self, FuseError, FuseMount, MountOptions, Unmount};

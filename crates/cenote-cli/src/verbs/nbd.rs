@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use cenote_pool::engine::Engine;
+use cenote_engine::Engine;
 use cenote_rt::net::{Address, Tls};
 use cenote_serve::Signals;
 use cenote_serve::nbd::{Exports, Server, Subtree};

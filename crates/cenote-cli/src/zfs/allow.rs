@@ -12,10 +12,10 @@
 
 use std::fmt::Write as _;
 
+use cenote_engine::GrantChange;
 use cenote_ondisk::dsl::deleg::Who;
 use cenote_pool::Dataset;
 use cenote_pool::dsl::deleg::{Delegation, Grant};
-use cenote_pool::engine::GrantChange;
 use cenote_pool::props::{DATASET_PROPERTIES, SpaceOwner};
 
 use super::change::heads;

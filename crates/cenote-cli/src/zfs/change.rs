@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use cenote_engine::{Engine, OpError, PropertyChange};
 use cenote_fs::{WritableVolume, volume};
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::{Engine, OpError, PropertyChange};
 use cenote_pool::props::PropValue;
 use cenote_pool::props::text::{self as setting, Moment, Setting};
 use cenote_pool::{Dataset, DatasetKind};

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use cenote_engine::{Creator, Engine, NewDataset, OpError};
 use cenote_fs::format::{NewFileSystem, fill_volume};
 use cenote_fs::volume::{DEFAULT_BLOCK_SIZE, SMALL_BLOCK_MAX, default_block_size, reservation};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::{Creator, Engine, NewDataset, OpError};
 use cenote_pool::props::text::{self as setting, Moment, Setting};
 use cenote_pool::props::{PropValue, quantity};
 use cenote_pool::{Dataset, DatasetKind, Pool};

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use cenote_pool::engine::{Engine, OpError};
+use cenote_engine::{Engine, OpError};
 use cenote_pool::{Dataset, DatasetKind};
 
 use super::create::wording;

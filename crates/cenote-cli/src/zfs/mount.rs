@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_pool::engine::Engine;
+use cenote_engine::Engine;
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind};
 use cenote_serve::fuse::MountOptions;

@@ -2,8 +2,8 @@
 //!
 //! They are no properties but entries in the file system itself (spec 03 §13.2).
 
+use cenote_engine::Engine;
 use cenote_fs::quota::{self, Holder, Resource};
-use cenote_pool::engine::Engine;
 use cenote_pool::props::{SpaceOwner, quantity, userspace};
 use cenote_rt::Result;
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_device::{FileDevice, OpenError, OpenMode};
+use cenote_engine::admin::PoolSetting;
+use cenote_engine::{CheckpointError, Engine, OpError};
 use cenote_ondisk::config::PoolState;
-use cenote_pool::engine::admin::PoolSetting;
-use cenote_pool::engine::{CheckpointError, Engine, OpError};
 use cenote_pool::features::{self, FeatureState, compat};
 use cenote_pool::import::Found;
 use cenote_pool::props::{POOL_PROPERTIES, pool_property, property_named};

@@ -4,7 +4,7 @@
 //! by this command as far as one transaction group goes, and by the following ones; with `-w` all
 //! of it by this one.
 
-use cenote_pool::engine::{CheckpointError, CheckpointState};
+use cenote_engine::{CheckpointError, CheckpointState};
 
 use super::block_on;
 use crate::err;

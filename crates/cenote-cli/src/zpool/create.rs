@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_device::Device;
+use cenote_engine::admin::NewVdevs;
+use cenote_engine::create::CreateSpec;
+use cenote_engine::{Engine, PropertyChange};
 use cenote_fs::CaseSensitivity;
 use cenote_fs::Time;
 use cenote_fs::format::NewFileSystem;
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::admin::NewVdevs;
-use cenote_pool::engine::create::CreateSpec;
-use cenote_pool::engine::{Engine, PropertyChange};
 use cenote_pool::import::Host;
 use cenote_pool::props::text::{self as setting, Moment, Setting};
 use cenote_pool::{AllocationClass, Pool, features};

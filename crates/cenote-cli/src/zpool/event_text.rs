@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use cenote_pool::engine::{Deed, Event, EventLog, NotedEvent, TrimTurn};
+use cenote_engine::{Deed, Event, EventLog, NotedEvent, TrimTurn};
 use cenote_pool::status::state_name;
 use cenote_vdev::{VdevAux, VdevState};
 

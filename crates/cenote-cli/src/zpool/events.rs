@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_pool::engine::{EventLog, FailMode, NotedEvent};
+use cenote_engine::{EventLog, FailMode, NotedEvent};
 use cenote_pool::{DatasetName, Suffix};
 
 use super::block_on;

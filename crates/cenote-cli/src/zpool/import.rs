@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
+use cenote_engine::Engine;
 use cenote_ondisk::config::PoolState;
 use cenote_ondisk::uberblock::Uberblock;
-use cenote_pool::engine::Engine;
 use cenote_pool::features::UnknownFeature;
 use cenote_pool::import::{FindError, Host, Scan};
 use cenote_pool::pool::Rewind;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use cenote_pool::engine::{CheckpointError, EngineError};
+use cenote_engine::{CheckpointError, EngineError};
 use cenote_pool::import::Host;
 use cenote_pool::pool::Rewind;
 use cenote_pool::status::examine;

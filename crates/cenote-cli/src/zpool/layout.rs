@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_device::{Device, FileDevice, OpenError, OpenMode};
+use cenote_engine::Engine;
 use cenote_ondisk::config::PoolState;
 use cenote_ondisk::nvlist::NvString;
-use cenote_pool::engine::Engine;
 use cenote_pool::import::{AuxDevice, Found};
 use cenote_rt::Kind;
 use cenote_vdev::create::{LeafSpec, Redundancy, TopSpec, VdevClass};

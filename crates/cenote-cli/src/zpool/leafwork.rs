@@ -4,9 +4,9 @@
 //! it is done, with `-w` or without. One that is interrupted leaves the state as it is: `status`
 //! shows how far it was, `-s` and `-c` end it, and the command without them goes on from there.
 
+use cenote_engine::{Engine, LeafWorkError, Stop, TrimOptions};
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
-use cenote_pool::engine::{Engine, LeafWorkError, Stop, TrimOptions};
 use cenote_pool::status::vdev_name;
 use cenote_rt::Error;
 

@@ -42,7 +42,7 @@ mod wait;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_pool::engine::Engine;
+use cenote_engine::Engine;
 use cenote_pool::import::FindError;
 use cenote_pool::{OpenOptions, Pool};
 

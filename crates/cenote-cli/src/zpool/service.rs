@@ -7,7 +7,7 @@
 //! `clear -F` changes nothing for a pool that can be opened; going back to an earlier state of one
 //! that cannot is an import's (`zpool import -F`). With `-n` the pool is only looked at.
 
-use cenote_pool::engine::{Engine, EngineError};
+use cenote_engine::{Engine, EngineError};
 use cenote_pool::status::vdev_name;
 
 use super::block_on;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use cenote_pool::engine::admin::PoolSetting;
+use cenote_engine::admin::PoolSetting;
 use cenote_pool::features::{self, compat};
 use cenote_pool::import::Host;
 use cenote_pool::props::{

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use cenote_engine::{CheckpointState, Engine};
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
-use cenote_pool::engine::{CheckpointState, Engine};
 
 use super::{Repeat, block_on, timestamp};
 use crate::getopt;

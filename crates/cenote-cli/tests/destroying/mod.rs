@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use cenote_engine::{Creator, Engine};
 use cenote_pool::OpenOptions;
-use cenote_pool::engine::{Creator, Engine};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::Result;
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 
+use cenote_engine::Engine;
 use cenote_fs::Mount;
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode};
 use cenote_fs::mount::WriteOptions;
-use cenote_pool::engine::Engine;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::{Result, Rng, block_on};
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use cenote_engine::Engine;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::Engine;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_pool::{OpenOptions, Pool};

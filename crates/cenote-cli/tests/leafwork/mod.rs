@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use cenote_engine::{Engine, Stop, TrimOptions};
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_pool::OpenOptions;
-use cenote_pool::engine::{Engine, Stop, TrimOptions};
 use cenote_pool::import::{ScanOptions, scan};
 
 use crate::Shed;

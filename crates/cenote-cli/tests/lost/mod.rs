@@ -3,12 +3,12 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use cenote_engine::{Creator, Engine};
 use cenote_fs::Mount;
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode};
 use cenote_fs::mount::WriteOptions;
 use cenote_pool::OpenOptions;
-use cenote_pool::engine::{Creator, Engine};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::{Kind, Result, Rng, block_on};
 

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
+use cenote_engine::{Engine, Head};
 use cenote_ondisk::master_node as key;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::sa::Registry;
 use cenote_ondisk::sa::registry::{LAYOUTS, REGISTRY};
 use cenote_ondisk::zap::Key;
-use cenote_pool::engine::{Engine, Head};
 use cenote_rt::{Error, FixedMap, Kind, Result};
 
 use super::sa::Schema;

@@ -41,10 +41,10 @@ use std::sync::Arc;
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Step, Tx, TxResult};
+use cenote_engine::zil::{ChangedBytes, KeptData, Log, LogRecord};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::{PFlags, Time};
-use cenote_pool::engine::zil::{ChangedBytes, KeptData, Log, LogRecord};
 use cenote_rt::{Error, Kind};
 
 use crate::access::Credentials;

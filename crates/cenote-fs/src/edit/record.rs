@@ -4,11 +4,11 @@
 //! name: after a crash it is gone, and by then its number may be another's. What a record cannot
 //! say is noted as unrecorded, and a commit is a sync then.
 
+use cenote_engine::zil::LogRecord;
 use cenote_ondisk::acl::Acl;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::zil::{Body, LoggedAcl, NewObject, RecordKind, SetMask, XvAttrs};
 use cenote_ondisk::znode::{PFlags, Time};
-use cenote_pool::engine::zil::LogRecord;
 
 use super::attributes::{SetAttributes, SetTime, USER_FLAGS};
 use super::create::NewNode;

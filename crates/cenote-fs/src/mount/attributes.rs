@@ -1,10 +1,10 @@
 //! What is told of a node, and changing it.
 
 use cenote_dmu::TxResult;
+use cenote_engine::Charge;
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::{PFlags, Time, decode_rdev};
-use cenote_pool::engine::Charge;
 use cenote_rt::Result;
 
 use super::control::Virtual;

@@ -5,9 +5,9 @@
 //! ready before it takes the lock. What is longer than [`CHUNK`] goes in several transactions.
 
 use cenote_dmu::live::Piece;
+use cenote_engine::Charge;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::Time;
-use cenote_pool::engine::Charge;
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
 use super::brief::Times;

@@ -45,8 +45,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::ReadAhead;
+use cenote_engine::{Charge, Engine, Head, Ownership};
 use cenote_ondisk::znode::Time;
-use cenote_pool::engine::{Charge, Engine, Head, Ownership};
 use cenote_rt::{Error, FixedMap, Kind, Result};
 
 use crate::access::Credentials;

@@ -1,8 +1,8 @@
 //! Names: looking them up, making, moving and taking them away, and listing them.
 
+use cenote_engine::Charge;
+use cenote_engine::zil::SyncMode;
 use cenote_ondisk::sa::ZplAttr;
-use cenote_pool::engine::Charge;
-use cenote_pool::engine::zil::SyncMode;
 use cenote_rt::{Error, Kind, Result};
 
 use super::control::{self, Virtual};

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::ReadAhead;
+use cenote_engine::{Charge, Engine};
 use cenote_ondisk::znode::PFlags;
-use cenote_pool::engine::{Charge, Engine};
 use cenote_rt::{Error, Kind, Result};
 
 use super::brief::Briefs;

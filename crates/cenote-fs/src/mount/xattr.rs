@@ -1,8 +1,8 @@
 //! Extended attributes, ACLs and quotas of a mounted file system.
 
+use cenote_engine::Charge;
 use cenote_ondisk::acl::Ace;
 use cenote_ondisk::znode::PFlags;
-use cenote_pool::engine::Charge;
 use cenote_rt::{Error, Kind, Result};
 
 use super::control::Virtual;

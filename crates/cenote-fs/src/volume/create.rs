@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use cenote_engine::{Creator, Engine, NewDataset};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::{Creator, Engine, NewDataset};
 use cenote_rt::{Error, Kind, Result};
 
 use super::geometry::{self, SMALL_BLOCK_MAX};

@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_dmu::live::ReadAhead;
 use cenote_dmu::zap::edit as zap;
+use cenote_engine::zil::VolumeReplayer;
+use cenote_engine::{Engine, Head, Ownership};
 use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::zil::VolumeReplayer;
-use cenote_pool::engine::{Engine, Head, Ownership};
 use cenote_rt::{Error, Kind, Notify, Result};
 
 use super::create::REFRESERVATION;

@@ -13,9 +13,9 @@
 use std::ops::Range;
 
 use cenote_dmu::{Tx, TxResult};
+use cenote_engine::Charge;
+use cenote_engine::zil::LogRecord;
 use cenote_ondisk::master_node::ZVOL_OBJ;
-use cenote_pool::engine::Charge;
-use cenote_pool::engine::zil::LogRecord;
 use cenote_rt::{Buf, BufMut, Result};
 
 use super::writable::{WritableVolume, span};

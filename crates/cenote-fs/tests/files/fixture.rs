@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use cenote_device::ImageDevice;
+use cenote_engine::Engine;
 use cenote_fs::Mount;
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode};
 use cenote_fs::mount::{Attributes, WriteOptions};
-use cenote_pool::engine::Engine;
 use cenote_rt::Result;
 
 use crate::pools::{self, Shape};

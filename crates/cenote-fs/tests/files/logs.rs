@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_device::Image;
+use cenote_engine::Engine;
 use cenote_fs::access::Credentials;
 use cenote_fs::acl::posix::Tag;
 use cenote_fs::edit::xattr::Existing;
@@ -12,7 +13,6 @@ use cenote_fs::mount::{Allocate, Attributes, WriteOptions, encode_rdev};
 use cenote_fs::{Ace, FileKind, FsReplayer, Mount, PFlags, Time, recover};
 use cenote_ondisk::acl::POSIX_DEFAULT;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::Engine;
 use cenote_rt::seeded::{self, Bug};
 use cenote_rt::{Kind, Rng, block_on};
 use cenote_testkit::manifest::sha256;

@@ -14,10 +14,10 @@ mod diff;
 mod examples;
 mod extras;
 mod fixture;
-#[path = "../../../cenote-pool/tests/zil/frozen.rs"]
+#[path = "../../../cenote-engine/tests/zil/frozen.rs"]
 mod frozen;
 mod history;
-#[path = "../../../cenote-pool/tests/zil/images.rs"]
+#[path = "../../../cenote-engine/tests/zil/images.rs"]
 mod images;
 mod large;
 mod logs;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_dmu::{Step, Tx, TxResult};
+use cenote_engine::Engine;
+use cenote_engine::zil::{Operation, Replayer};
 use cenote_fs::edit::Facts;
 use cenote_fs::{FileKind, FileSystem, FsReplayer, Node, recover};
 use cenote_ondisk::zil::Body;
-use cenote_pool::engine::Engine;
-use cenote_pool::engine::zil::{Operation, Replayer};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool};
 use cenote_rt::{Error, Kind, Result, block_on};

@@ -1,12 +1,12 @@
 //! Names that are told apart by other rules than their bytes.
 
+use cenote_engine::{Creator, NewDataset};
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode};
 use cenote_fs::format::NewFileSystem;
 use cenote_fs::mount::errno;
 use cenote_fs::{CaseSensitivity, Mount, Time};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::{Creator, NewDataset};
 use cenote_rt::{Result, block_on};
 use std::sync::Arc;
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_engine::Engine;
 use cenote_fs::{NewVolume, Volume, WritableVolume};
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::Engine;
 use cenote_rt::{Buf, Rng, simulate, sleep};
 
 use crate::pools::{self, Shape};

@@ -1,8 +1,8 @@
 //! The bytes of a volume are those that were written, at every block size.
 
+use cenote_engine::Creator;
 use cenote_fs::{FsError, NewVolume, Volume, WritableVolume};
 use cenote_ondisk::zap::Value;
-use cenote_pool::engine::Creator;
 use cenote_rt::{Buf, BufMut, Kind, Rng, block_on};
 use futures_util::future::join;
 

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use cenote_block::alloc::Class;
 use cenote_dmu::{Tx, TxResult};
+use cenote_engine::zil::{Operation, Replayer, VolumeReplayer};
 use cenote_fs::{NewVolume, Volume, WritableVolume};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_ondisk::zil::{Body, ZilHeader};
 use cenote_oracle::Libzpool;
-use cenote_pool::engine::zil::{Operation, Replayer, VolumeReplayer};
 use cenote_rt::{Buf, BufMut, Rng, block_on};
 use cenote_testkit::manifest::sha256;
 

@@ -6,7 +6,7 @@ mod ahead;
 mod bytes;
 mod crash;
 mod field;
-#[path = "../../../cenote-pool/tests/zil/images.rs"]
+#[path = "../../../cenote-engine/tests/zil/images.rs"]
 mod images;
 mod log;
 mod model;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use cenote_device::{Device, Image, ImageDevice};
+use cenote_engine::Engine;
+use cenote_engine::create::CreateSpec;
 use cenote_pool::Dataset;
-use cenote_pool::engine::Engine;
-use cenote_pool::engine::create::CreateSpec;
 use cenote_rt::{Result, Rng};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 

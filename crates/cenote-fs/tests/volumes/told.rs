@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 
 use cenote_device::Image;
 use cenote_dmu::{Tx, TxResult};
+use cenote_engine::zil::{Operation, Replayer};
 use cenote_ondisk::zil::Body;
 use cenote_oracle::Libzpool;
-use cenote_pool::engine::zil::{Operation, Replayer};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_testkit::cuts;

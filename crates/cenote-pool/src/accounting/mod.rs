@@ -19,8 +19,9 @@ pub mod shared;
 pub(crate) mod vdev;
 
 pub use shared::{CloneStats, DedupStats};
+pub(crate) use vdev::top_zap;
 pub use vdev::{AllocationClass, MetaslabFigures, VdevFigures};
-pub(crate) use vdev::{metaslab_range, row_size, top_zap};
+pub use vdev::{metaslab_range, row_size};
 
 use std::sync::Arc;
 

@@ -87,8 +87,9 @@ pub struct VdevFigures {
     pub damage: Option<String>,
 }
 
-/// A metaslab's range on its vdev: dRAID aligns it to whole rows (spec 05 §3.3).
-pub(crate) fn metaslab_range(id: u64, shift: u32, row: u64) -> (u64, u64) {
+/// Returns the offset and length in bytes of a metaslab on its vdev: dRAID aligns it to whole rows
+/// (spec 05 §3.3).
+pub fn metaslab_range(id: u64, shift: u32, row: u64) -> (u64, u64) {
     let (start, end) = (id << shift, (id + 1) << shift);
     if row <= 1 {
         return (start, end - start);
@@ -253,8 +254,8 @@ impl VdevFigures {
     }
 }
 
-/// Bytes of a row of a dRAID vdev, 1 for others.
-pub(crate) fn row_size(config: &VdevConfig) -> u64 {
+/// Returns the bytes of a row of a dRAID vdev, 1 for other vdevs.
+pub fn row_size(config: &VdevConfig) -> u64 {
     match &config.kind {
         VdevKind::Draid(draid) => {
             let width = draid.ndata.saturating_add(draid.nparity);

@@ -55,7 +55,7 @@ pub(super) async fn load(
     let (tree, store, mos) =
         open_mos(candidate, &config.vdev_tree, &uberblock, options.for_writing).await?;
     check_tree(&config.vdev_tree, &tree, &uberblock, options)?;
-    let mut pool = Pool::assemble(Parts {
+    let mut pool = Pool::assemble(PoolParts {
         name: candidate.name(),
         config,
         uberblock,
@@ -73,18 +73,26 @@ pub(super) async fn load(
     Ok(pool)
 }
 
-/// What a pool is put together from.
-pub(crate) struct Parts<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) config: PoolConfig,
-    pub(crate) uberblock: Uberblock,
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) store: Arc<BlockStore>,
-    pub(crate) mos: Arc<ObjSet>,
-    pub(crate) keys: Arc<KeyStore>,
-    pub(crate) presence: Arc<Presence>,
-    /// How its pointers stay good.
-    pub(crate) grounds: Grounds,
+/// The parts that [`Pool::assemble`] makes a pool of.
+pub struct PoolParts<'a> {
+    /// The pool's name.
+    pub name: &'a str,
+    /// The config, with the paths of devices that were found.
+    pub config: PoolConfig,
+    /// The uberblock that the pool is read by.
+    pub uberblock: Uberblock,
+    /// The vdevs.
+    pub tree: Arc<Tree>,
+    /// The blocks.
+    pub store: Arc<BlockStore>,
+    /// The meta object set of `uberblock`.
+    pub mos: Arc<ObjSet>,
+    /// Keys that were loaded.
+    pub keys: Arc<KeyStore>,
+    /// The pool's presence on this host.
+    pub presence: Arc<Presence>,
+    /// Why the pool's pointers stay valid.
+    pub grounds: Grounds,
 }
 
 /// A random number that tells one opening of a pool from another.
@@ -157,8 +165,8 @@ async fn trusted_config(candidate: &Candidate, uberblock: &Uberblock) -> Result<
     Ok(config)
 }
 
-/// The config as the MOS has it.
-pub(crate) async fn stored_config(mos: &Arc<ObjSet>) -> Result<PoolConfig> {
+/// Returns the config that is stored in the MOS.
+pub async fn stored_config(mos: &Arc<ObjSet>) -> Result<PoolConfig> {
     let object = mos::u64(mos, mos::DIRECTORY, CONFIG).await?.ok_or_else(|| {
         mos::corrupt(mos::DIRECTORY)(DslError::Missing { object: mos::DIRECTORY, key: CONFIG })
     })?;
@@ -223,8 +231,8 @@ async fn root_dir(mos: &Arc<ObjSet>, directory: &mos::Entries, name: &str) -> Re
 }
 
 impl Pool {
-    /// What the MOS says of the pool.
-    pub(crate) async fn assemble(parts: Parts<'_>) -> Result<Self> {
+    /// Reads the pool directory, the features and the root dir from the MOS.
+    pub async fn assemble(parts: PoolParts<'_>) -> Result<Self> {
         let directory = mos::entries(&parts.mos, mos::DIRECTORY).await.map_err(corrupt)?;
         let mut pool = Self {
             root_dir: root_dir(&parts.mos, &directory, parts.name).await?,
@@ -283,13 +291,14 @@ impl Pool {
         }
     }
 
-    /// Configs of hot spares and of cache devices; what is not readable is left out with a warning.
-    pub(crate) async fn aux_configs(&mut self) -> [Vec<VdevConfig>; 2] {
+    /// Returns the configs of hot spares and of cache devices. Leaves out unreadable ones, with a
+    /// warning.
+    pub async fn aux_configs(&mut self) -> [Vec<VdevConfig>; 2] {
         [self.aux_list("spares").await, self.aux_list("l2cache").await]
     }
 
-    /// Takes hot spares and cache devices, and what was `found` of them by guid.
-    pub(crate) fn set_aux_devices<'a>(
+    /// Sets the hot spares and cache devices; `found` returns the device of a guid.
+    pub fn set_aux_devices<'a>(
         &mut self,
         spares: Vec<VdevConfig>,
         caches: Vec<VdevConfig>,

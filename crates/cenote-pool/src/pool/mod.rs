@@ -3,13 +3,14 @@
 mod choose;
 mod error;
 pub(crate) mod indirect;
-pub(crate) mod load;
+mod load;
 mod names;
 mod open;
 mod sound;
 
 pub use choose::Rewind;
 pub use error::OpenError;
+pub use load::{PoolParts, stored_config};
 pub use open::OpenOptions;
 
 use std::sync::{Arc, Mutex, PoisonError};

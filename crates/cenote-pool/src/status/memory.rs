@@ -1,18 +1,27 @@
 //! The status of a pool from memory alone: for a suspended pool whose metadata cannot be read,
 //! because its devices are away or hang and the cache does not have it.
 
-use super::{PoolStatus, report, rules};
-use crate::engine::Engine;
+use cenote_ondisk::config::{PoolFacts, VdevConfig};
+use cenote_vdev::Tree;
+
+use super::{PoolStatus, Reason, report, rules};
 use crate::import::Host;
 
-impl Engine {
-    /// The states and errors of the devices, and why the pool is suspended. Space, scans, spares,
-    /// cache devices and the error log are on disk, and left out. Reads no device.
+impl PoolStatus {
+    /// Returns the states and errors of the devices, and why the pool is suspended. Leaves out
+    /// what is on disk only: space, scans, spares, cache devices and the error log. Reads no
+    /// device.
     #[must_use]
-    pub fn status_from_memory(&self) -> PoolStatus {
-        let root = report::of_tree(&self.vdev_config(), self.tree(), true, &self.name());
-        let mut status = PoolStatus::of_devices(self.config().facts, root);
-        status.suspended = self.presence().suspended();
+    pub fn from_memory(
+        facts: PoolFacts,
+        config: &VdevConfig,
+        tree: &Tree,
+        name: &str,
+        suspended: Option<Reason>,
+    ) -> Self {
+        let root = report::of_tree(config, tree, true, name);
+        let mut status = Self::of_devices(facts, root);
+        status.suspended = suspended;
         status.reason = rules::reason(&rules::Input {
             status: &status,
             is_import: false,

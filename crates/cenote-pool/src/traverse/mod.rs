@@ -156,8 +156,8 @@ pub async fn tree(
         .map(|_| ())
 }
 
-/// Walks the log of an object set, as far as it belongs to `txg`.
-pub(crate) async fn log(set: &Arc<ObjSet>, txg: u64, visitor: &mut impl Visitor) -> Result<()> {
+/// Walks the intent log of an object set, as far as it belongs to `txg`.
+pub async fn log(set: &Arc<ObjSet>, txg: u64, visitor: &mut impl Visitor) -> Result<()> {
     let walk = Walk::new(set.store(), set.grounds(), txg, Options::default());
     walk.log(set, visitor).await.map(|_| ())
 }

@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cenote_pool::engine::OpError;
+use cenote_engine::OpError;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Notify, Result};
 

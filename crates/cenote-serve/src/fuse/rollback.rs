@@ -35,9 +35,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cenote_engine::OpError;
 use cenote_fs::mount::Handle;
 use cenote_fs::{FileSystem, FsError, Mount};
-use cenote_pool::engine::OpError;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, FixedMap, Result, tunables};
 

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
+use cenote_engine::Engine;
 use cenote_fs::FsError;
 use cenote_pool::DatasetKind;
-use cenote_pool::engine::Engine;
 use cenote_rt::{BoxFuture, Error, Result};
 
 /// Somebody who has volumes to offer.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::super::log;
 use cenote_block::{CacheStats, StoreStats};
-use cenote_pool::engine::{ActivityCounts, Engine};
+use cenote_engine::{ActivityCounts, Engine};
 use cenote_pool::status::{VdevReport, state_name};
 use cenote_rt::Result;
 use cenote_vdev::LeafStats;

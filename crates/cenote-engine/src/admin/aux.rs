@@ -1,0 +1,58 @@
+//! The lists of hot spares and of cache devices, which have no place in the tree (spec 01 §10.2).
+
+use cenote_dmu::nvlist;
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::nvlist::NvList;
+use cenote_pool::mos::DIRECTORY;
+
+use super::super::dsl;
+
+/// Which list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Aux {
+    /// Hot spares.
+    Spares,
+    /// Cache devices.
+    Caches,
+}
+
+impl Aux {
+    /// Its name in the pool directory, and of the one entry of the list there.
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Spares => "spares",
+            Self::Caches => "l2cache",
+        }
+    }
+}
+
+/// Writes a list down; an empty one needs no object.
+pub(crate) fn write(tx: &mut Tx<'_>, aux: Aux, vdevs: &[VdevConfig]) -> TxResult<()> {
+    if vdevs.is_empty() {
+        return Ok(());
+    }
+    add(tx, aux, vdevs)
+}
+
+/// Adds to a list.
+pub(super) fn add(tx: &mut Tx<'_>, aux: Aux, vdevs: &[VdevConfig]) -> TxResult<()> {
+    let object = if let Some(object) = dsl::directory_object(tx, aux.key())? {
+        object
+    } else {
+        let object = nvlist::create(tx)?;
+        zap::update(tx, DIRECTORY, aux.key(), object)?;
+        object
+    };
+    let mut lists: Vec<NvList> = if tx.bonus(object)?.iter().all(|byte| *byte == 0) {
+        Vec::new()
+    } else {
+        let there = nvlist::read(tx, object)?;
+        there.list_array(aux.key()).unwrap_or_default().to_vec()
+    };
+    lists.extend(vdevs.iter().map(VdevConfig::encode_aux));
+    let mut list = NvList::new();
+    list.insert(aux.key(), lists);
+    nvlist::write(tx, object, &list)
+}

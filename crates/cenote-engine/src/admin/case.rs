@@ -1,0 +1,37 @@
+//! File systems in which upper and lower case are the same: their snapshots' names are too.
+
+use cenote_dmu::Live;
+use cenote_dmu::zap::edit as zap;
+use cenote_ondisk::dsl::DatasetFlags;
+use cenote_ondisk::master_node::{CASESENSITIVITY, MASTER_NODE_OBJ};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::Result;
+
+use super::Engine;
+use crate::dsl;
+
+/// The value of the master node's entry.
+const INSENSITIVE: u64 = 1;
+
+impl Engine {
+    /// Marks a dataset whose new contents say so (spec 03 §7, end).
+    pub(crate) async fn note_case(&self, txg: u64, object: u64, live: &Live) -> Result<()> {
+        let case = live
+            .inspect(|tx| match tx.find(MASTER_NODE_OBJ)? {
+                Some(dnode) if dnode.object_type == ObjectType::MASTER_NODE => {
+                    zap::lookup_u64(tx, MASTER_NODE_OBJ, CASESENSITIVITY)
+                }
+                _ => Ok(None),
+            })
+            .await?;
+        if case != Some(INSENSITIVE) {
+            return Ok(());
+        }
+        self.mos_apply(txg, |tx| {
+            let mut phys = dsl::get_dataset(tx, object)?;
+            phys.flags |= DatasetFlags::CI_DATASET;
+            dsl::put_dataset(tx, object, &phys)
+        })
+        .await
+    }
+}

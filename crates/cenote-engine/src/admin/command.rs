@@ -1,0 +1,54 @@
+//! Command lines in the pool's history (spec 01 §13).
+
+use cenote_dmu::history;
+use cenote_dmu::zap::edit as zap;
+use cenote_ondisk::history::key;
+use cenote_ondisk::nvlist::NvList;
+use cenote_pool::mos::DIRECTORY;
+use cenote_rt::Result;
+
+use super::Engine;
+use crate::dsl;
+
+/// Pool directory: the history.
+const HISTORY: &str = "history";
+/// Where OpenZFS on Linux says that it runs.
+const ZONE: &str = "linux";
+
+/// What somebody typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// The whole line.
+    pub line: String,
+    /// Uid of who typed it.
+    pub who: u64,
+    /// On which host.
+    pub hostname: String,
+}
+
+impl Engine {
+    /// Records a command in the history.
+    ///
+    /// # Errors
+    /// Those of a sync.
+    pub async fn record_command(&self, command: Command) -> Result<()> {
+        let space = self.allocator().normal_space();
+        self.administer(move |tx, ctx, _| {
+            let mut list = NvList::new();
+            list.insert(key::COMMAND, command.line.as_str());
+            list.insert(key::ZONE, ZONE);
+            list.insert(key::WHO, command.who);
+            list.insert(key::TIME, ctx.now);
+            list.insert(key::HOSTNAME, command.hostname.as_str());
+            let object = if let Some(object) = dsl::directory_object(tx, HISTORY)? {
+                object
+            } else {
+                let object = history::create(tx, space)?;
+                zap::update(tx, DIRECTORY, HISTORY, object)?;
+                object
+            };
+            history::append(tx, object, &list)
+        })
+        .await
+    }
+}

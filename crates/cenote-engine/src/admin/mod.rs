@@ -1,0 +1,172 @@
+//! Operations on the pool itself: its properties, features, guid and devices.
+//!
+//! ```text
+//!   settings   pool_props, comment, compatibility, features      labels follow where they tell it
+//!   vdevs      top-level vdevs, hot spares and cache devices that come
+//!   aux        the lists of hot spares and cache devices
+//!   command    what was typed, in the history
+//! ```
+//!
+//! Each is a task of one sync: what it changes in the MOS and in the config is committed together,
+//! or nothing of it is.
+//!
+//! Sources: spec 01 §10-§15.
+
+pub(super) mod aux;
+mod case;
+mod command;
+mod settings;
+mod vdevs;
+
+use std::sync::Arc;
+
+use cenote_device::Device;
+use cenote_dmu::live::OwnerProbe;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::config::{PoolState, VdevConfig};
+use cenote_ondisk::nvlist::NvString;
+use cenote_rt::{BoxFuture, Error, Result};
+use cenote_vdev::labels;
+
+use super::checkpoint::{self, CheckpointError};
+use super::dsl::{Context, features};
+use super::events::{Deed, Event};
+use super::{Answer, Config, Engine, Scope, Task, is_fatal};
+pub use command::Command;
+pub use settings::{PoolSetting, is_maintained};
+pub use vdevs::NewVdevs;
+
+impl Engine {
+    /// From now on heads that are opened have their objects accounted to the owners that `probe`
+    /// finds.
+    pub fn set_probe(&self, probe: Arc<dyn OwnerProbe>) {
+        *self.probe.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(probe);
+    }
+
+    /// Whether somebody tells the owners of objects.
+    pub fn has_probe(&self) -> bool {
+        self.probe().is_some()
+    }
+
+    /// Changes the MOS and the config in the next sync, and waits until that is committed.
+    pub(crate) async fn administer<T: Send + 'static>(
+        &self,
+        change: impl FnMut(&mut Tx<'_>, &Context, &mut Config) -> TxResult<T> + Send + 'static,
+    ) -> Result<T> {
+        let answer = Answer::new();
+        let task = Administration { change, answer: Arc::clone(&answer) };
+        self.run_task(Box::new(task)).await?;
+        answer.take()
+    }
+
+    /// Gives the pool another guid: copies of its devices are then another pool (spec 01 §14).
+    ///
+    /// # Errors
+    /// A `CheckpointError` while there is a checkpoint; those of a sync.
+    pub async fn reguid(&self, guid: u64) -> Result<()> {
+        // The kept uberblock has the sum of the guids of its time.
+        self.check_no_checkpoint()?;
+        self.administer(move |tx, _, config| {
+            // The same sync may have taken one before.
+            if features::is_active(tx, checkpoint::FEATURE)? {
+                return Err(Error::from(CheckpointError::Exists).into());
+            }
+            config.facts.pool_guid = guid;
+            config.root.guid = guid;
+            config.touch();
+            Ok(())
+        })
+        .await?;
+        self.damage.note(Event::Pool(Deed::Reguided));
+        Ok(())
+    }
+
+    /// Gives the pool another name.
+    ///
+    /// # Errors
+    /// Those of a sync.
+    pub async fn rename_pool(&self, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        self.administer(move |_, _, config| {
+            config.facts.name.clone_from(&name);
+            config.stored_name = None;
+            config.touch();
+            Ok(())
+        })
+        .await
+    }
+
+    /// Has the pool go by another name until it is closed: on disk it keeps its own.
+    pub fn go_by(&self, name: &str) {
+        self.with_config(|config| {
+            let stored = std::mem::replace(&mut config.facts.name, name.to_owned());
+            config.stored_name.get_or_insert(stored);
+        });
+    }
+
+    /// Says in the labels which host has the pool; none says that nobody in particular has it.
+    ///
+    /// # Errors
+    /// Those of a sync.
+    pub async fn take_for_host(&self, host: Option<(u64, String)>) -> Result<()> {
+        self.administer(move |_, _, config| {
+            config.facts.hostid = host.as_ref().map_or(0, |(id, _)| *id);
+            config.facts.hostname = host.as_ref().map(|(_, name)| name.clone());
+            config.touch();
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// Labels a hot spare or a cache device, and waits until that is on disk.
+pub(super) async fn write_aux_label(
+    device: &Arc<dyn Device>,
+    state: PoolState,
+    config: &VdevConfig,
+) -> Result<()> {
+    let none = NvString::from_bytes(b"");
+    let path = config.leaf.path.as_ref().or(none.as_ref());
+    if let Some(path) = path {
+        labels::write_aux(&**device, state, config.guid, path, config.top.ashift).await?;
+    }
+    device.flush().await
+}
+
+/// The task of [`Engine::administer`].
+struct Administration<F, T> {
+    change: F,
+    answer: Arc<Answer<T>>,
+}
+
+impl<F, T> Task for Administration<F, T>
+where
+    F: FnMut(&mut Tx<'_>, &Context, &mut Config) -> TxResult<T> + Send,
+    T: Send,
+{
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Scope { engine, context } = scope;
+            let before = engine.config();
+            let change = &mut self.change;
+            let result = engine
+                .mos_apply(context.txg, |tx| {
+                    // The closure may run several times: each begins with what was there.
+                    let mut config = before.clone();
+                    let value = change(tx, context, &mut config)?;
+                    Ok((value, config))
+                })
+                .await;
+            match result {
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) => self.answer.put(Err(error)),
+                Ok((value, config)) => {
+                    engine.with_config(|there| *there = config);
+                    engine.follow_features().await?;
+                    self.answer.put(Ok(value));
+                }
+            }
+            Ok(())
+        })
+    }
+}

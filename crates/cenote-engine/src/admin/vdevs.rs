@@ -1,0 +1,199 @@
+//! Devices that come to a pool (`zpool add`; spec 01 §14, end).
+//!
+//! ```text
+//!   labels of txg 0 ──flush──> config with the new vdevs, committed ──> blocks go there
+//! ```
+//!
+//! A vdev takes nothing before a commit has told every label of it: until then its labels, of txg
+//! 0, say that nobody has it. The tree and the allocator have it from the task on that writes it
+//! into the config, so that the commit of that very txg finds its leaves; its metaslabs are empty,
+//! and get their maps with the first block of each.
+
+use std::sync::Arc;
+
+use cenote_device::Device;
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig, VdevKind, label_list, pool_list};
+use cenote_ondisk::nvlist::NvList;
+use cenote_ondisk::vdev_zap::ALLOCATION_BIAS;
+use cenote_ondisk::zap::Value;
+use cenote_rt::{BoxFuture, Error, Kind, Result};
+use cenote_vdev::create::VdevClass;
+use cenote_vdev::labels;
+
+use super::aux::{self, Aux};
+use super::{Engine, write_aux_label};
+use crate::dsl::{self, Context, features};
+use crate::{Answer, Config, EngineError, Scope, Task, birth, create, import, is_fatal};
+
+/// Pool directory: objects of the vdevs' properties.
+const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+
+/// Vdevs to be added.
+pub struct NewVdevs {
+    /// Top-level vdevs, and what each is for. Their ids follow those of the pool.
+    pub tops: Vec<(VdevConfig, VdevClass)>,
+    /// Hot spares, distributed ones included.
+    pub spares: Vec<VdevConfig>,
+    /// Cache devices.
+    pub caches: Vec<VdevConfig>,
+    /// The devices by guid of their leaves, open for writing.
+    pub devices: Vec<(u64, Arc<dyn Device>)>,
+}
+
+impl NewVdevs {
+    fn device(&self, guid: u64) -> Result<&Arc<dyn Device>> {
+        let found = self.devices.iter().find(|(leaf, _)| *leaf == guid);
+        found.map(|(_, device)| device).ok_or_else(|| {
+            let cause = EngineError::Invariant(format!("leaf {guid} has no device"));
+            Error::new(Kind::Invalid, cause)
+        })
+    }
+}
+
+impl Engine {
+    /// The id of the next top-level vdev.
+    pub fn next_vdev_id(&self) -> u64 {
+        self.config().root.children.len() as u64
+    }
+
+    /// The pool's name and the whole config, as a cache file has it.
+    pub fn config_list(&self) -> (String, NvList) {
+        let config = self.config();
+        let list = pool_list(&config.facts, &config.root, config.has_vdev_zaps);
+        (config.facts.name, list)
+    }
+
+    /// The pool's name.
+    pub fn name(&self) -> String {
+        self.with_config(|config| config.facts.name.clone())
+    }
+
+    /// The pool's guid.
+    pub fn guid(&self) -> u64 {
+        self.with_config(|config| config.facts.pool_guid)
+    }
+
+    /// The vdevs.
+    pub fn vdev_config(&self) -> VdevConfig {
+        self.config().root
+    }
+
+    /// Adds vdevs. They are used from the next txg on.
+    ///
+    /// # Errors
+    /// A device's, before anything of the pool is changed; `Kind::Busy` if others came since these
+    /// got their ids; those of a sync.
+    pub async fn add_vdevs(&self, new: NewVdevs) -> Result<()> {
+        let facts = self.config().stored();
+        let blank = PoolFacts { txg: 0, ..facts };
+        for (top, _) in &new.tops {
+            for leaf in top.leaves() {
+                let device = new.device(leaf.guid)?;
+                labels::write_initial(&**device, &label_list(&blank, top, leaf.guid)).await?;
+                device.flush().await?;
+            }
+        }
+        let real = new.spares.iter().filter(|spare| spare.kind.is_real_leaf());
+        for spare in real {
+            write_aux_label(new.device(spare.guid)?, PoolState::Spare, spare).await?;
+        }
+        for cache in &new.caches {
+            write_aux_label(new.device(cache.guid)?, PoolState::L2Cache, cache).await?;
+        }
+        let answer = Answer::new();
+        self.run_task(Box::new(Add { new, answer: Arc::clone(&answer) })).await?;
+        answer.take()
+    }
+}
+
+/// The task that adds vdevs.
+struct Add {
+    new: NewVdevs,
+    answer: Arc<Answer<()>>,
+}
+
+impl Task for Add {
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Scope { engine, context } = scope;
+            let (before, new) = (engine.config(), &self.new);
+            let ids = before.root.children.len() as u64..;
+            if new.tops.iter().zip(ids).any(|((top, _), id)| top.id != id) {
+                self.answer.put(Err(Error::new(Kind::Busy, EngineError::VdevsAdded)));
+                return Ok(());
+            }
+            let result = engine
+                .mos_apply(context.txg, |tx| {
+                    // The closure may run several times: each begins with what was there.
+                    let mut config = before.clone();
+                    record(tx, context, &mut config, new)?;
+                    Ok(config)
+                })
+                .await;
+            match result {
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) => self.answer.put(Err(error)),
+                Ok(config) => {
+                    // The MOS has them: from here on whatever fails is the pool's failure.
+                    let known = before.root.children.len();
+                    engine.take_in(&config.root.children[known..], new, context.txg)?;
+                    engine.with_config(|there| *there = config);
+                    self.answer.put(Ok(()));
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Engine {
+    /// Top-level vdevs come into use. Space of theirs is taken once `txg`, which tells their labels
+    /// of the pool, is committed: before that nobody would find what they hold.
+    fn take_in(&self, tops: &[VdevConfig], new: &NewVdevs, txg: u64) -> Result<()> {
+        for (top, (_, class)) in tops.iter().zip(&new.tops) {
+            self.tree.grow(top, |leaf| new.device(leaf.guid).ok().map(Arc::clone))?;
+            let spec = import::vdev_spec(&self.tree, top, create::class_of(*class));
+            self.alloc.add_vdev(spec, create::empty_metaslabs(top), Some(txg))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes new vdevs down.
+fn record(tx: &mut Tx<'_>, ctx: &Context, config: &mut Config, new: &NewVdevs) -> TxResult<()> {
+    let map = if config.has_vdev_zaps {
+        Some(dsl::need_directory_object(tx, VDEV_ZAP_MAP)?)
+    } else {
+        None
+    };
+    for (top, class) in &new.tops {
+        let mut top = top.clone();
+        set_births(&mut top, ctx.txg);
+        if let Some(map) = map {
+            birth::add_vdev_zaps(tx, map, &mut top, true)?;
+        }
+        if let (Some(bias), Some(object)) = (class.bias(), top.top.zap_top) {
+            zap::insert(tx, object, ALLOCATION_BIAS, Value::text(bias))?;
+        }
+        if matches!(class, VdevClass::Special | VdevClass::Dedup) {
+            features::add(tx, "allocation_classes", 1)?;
+        }
+        if matches!(top.kind, VdevKind::Draid(_)) {
+            features::add(tx, "draid", 1)?;
+        }
+        config.root.children.push(top);
+    }
+    aux::write(tx, Aux::Spares, &new.spares)?;
+    aux::write(tx, Aux::Caches, &new.caches)?;
+    config.facts.vdev_children = Some(config.root.children.len() as u64);
+    config.touch();
+    Ok(())
+}
+
+/// The vdev and those below it are born in `txg`.
+fn set_births(vdev: &mut VdevConfig, txg: u64) {
+    vdev.create_txg = txg;
+    vdev.children.iter_mut().for_each(|child| set_births(child, txg));
+}

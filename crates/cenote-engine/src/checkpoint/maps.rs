@@ -1,0 +1,86 @@
+//! The checkpoint maps of top-level vdevs: ranges that are freed and that the checkpoint holds
+//! (spec 05 §10). One map for a vdev, of FREE entries only, named by the vdev's ZAP while it holds
+//! anything.
+
+use std::ops::Range;
+
+use cenote_dmu::spacemap::edit as spacemap;
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::spacemap::{Action, Geometry};
+use cenote_ondisk::vdev_zap::POOL_CHECKPOINT_SM;
+use cenote_ranges::RangeSet;
+
+use crate::dsl::features;
+use crate::invariant;
+
+/// Block size of a map.
+const BLOCK: u64 = 128 << 10;
+
+/// The whole vdev, in its sectors.
+fn geometry(top: &VdevConfig) -> Geometry {
+    Geometry { start: 0, size: top.top.asize, shift: top.top.ashift as u8 }
+}
+
+fn zap_of(top: &VdevConfig) -> TxResult<u64> {
+    let zap = top.top.zap_top;
+    zap.ok_or_else(|| invariant(format!("vdev {} has no object for its checkpoint map", top.id)))
+}
+
+/// Notes ranges of a vdev as held.
+pub(crate) fn hold(
+    tx: &mut Tx<'_>,
+    top: &VdevConfig,
+    ranges: &RangeSet,
+    stamp: spacemap::Stamp,
+) -> TxResult<()> {
+    let zap_top = zap_of(top)?;
+    let map = if let Some(map) = zap::lookup_u64(tx, zap_top, POOL_CHECKPOINT_SM)? {
+        map
+    } else {
+        let has_histogram = features::is_enabled(tx, "spacemap_histogram")?;
+        if has_histogram {
+            features::add(tx, "spacemap_histogram", 1)?;
+        }
+        let map = spacemap::create(tx, &spacemap::Form { block_size: BLOCK, has_histogram })?;
+        zap::insert(tx, zap_top, POOL_CHECKPOINT_SM, map)?;
+        map
+    };
+    let has_v2 = features::is_active(tx, "spacemap_v2")?;
+    let words = spacemap::Words { geometry: geometry(top), has_v2, vdev: None };
+    spacemap::append(tx, map, &words, Action::Free, ranges.iter(), stamp)
+}
+
+/// What came off a map.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// To be freed.
+    pub(super) ranges: Vec<Range<u64>>,
+    /// Bytes of the map that they took.
+    pub(super) words: u64,
+    /// The map is gone.
+    pub(super) is_empty: bool,
+}
+
+/// Takes ranges off the end of a vdev's map, of at most `budget` bytes of words but for one block;
+/// the map goes with the last. None if the vdev has no map.
+pub(super) fn take_some(tx: &mut Tx<'_>, top: &VdevConfig, budget: u64) -> TxResult<Option<Taken>> {
+    let Some(zap_top) = top.top.zap_top else { return Ok(None) };
+    let Some(map) = zap::lookup_u64(tx, zap_top, POOL_CHECKPOINT_SM)? else { return Ok(None) };
+    let (before, has_histogram) = spacemap::length(tx, map)?;
+    let entries = spacemap::take_last(tx, map, &geometry(top), budget)?;
+    if let Some(entry) = entries.iter().find(|entry| entry.action != Action::Free) {
+        return Err(invariant(format!("checkpoint map of vdev {} has {entry:?}", top.id)));
+    }
+    let (after, _) = spacemap::length(tx, map)?;
+    if after == 0 {
+        if has_histogram {
+            features::add(tx, "spacemap_histogram", -1)?;
+        }
+        tx.free(map)?;
+        zap::remove(tx, zap_top, POOL_CHECKPOINT_SM)?;
+    }
+    let ranges = entries.iter().map(|entry| entry.offset..entry.offset + entry.size).collect();
+    Ok(Some(Taken { ranges, words: before - after, is_empty: after == 0 }))
+}

@@ -1,0 +1,161 @@
+//! Counts of file systems and snapshots, kept where a limit was ever set (spec 04 §18).
+
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::dsl::key;
+use cenote_ondisk::object_type::ObjectType;
+
+use super::{OpError, blocks, features, get_dataset, get_dir, names, props};
+use crate::invariant;
+
+/// No limit.
+const NO_LIMIT: u64 = u64::MAX;
+/// The feature.
+const FEATURE: &str = "filesystem_limits";
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    /// File systems and volumes below a dir.
+    Filesystems,
+    /// Snapshots of a dir and of those below.
+    Snapshots,
+}
+
+impl Count {
+    fn key(self) -> &'static str {
+        match self {
+            Self::Filesystems => key::FILESYSTEM_COUNT,
+            Self::Snapshots => key::SNAPSHOT_COUNT,
+        }
+    }
+
+    fn limit(self) -> &'static str {
+        match self {
+            Self::Filesystems => "filesystem_limit",
+            Self::Snapshots => "snapshot_limit",
+        }
+    }
+}
+
+/// Counts snapshots of a dir, up the tree. Temporary ones (`%…`) never count.
+pub(crate) fn add_snapshots(tx: &mut Tx<'_>, dir: u64, name: &str, delta: i64) -> TxResult<()> {
+    if name.starts_with('%') {
+        return Ok(());
+    }
+    if delta > 0 {
+        check(tx, dir, Count::Snapshots, delta as u64, 0)?;
+    }
+    adjust(tx, dir, Count::Snapshots, delta)
+}
+
+/// Counts file systems below the parent of a dir, up the tree.
+pub(crate) fn add_filesystems(
+    tx: &mut Tx<'_>,
+    parent: u64,
+    name: &str,
+    delta: i64,
+) -> TxResult<()> {
+    if name.starts_with('%') {
+        return Ok(());
+    }
+    if delta > 0 {
+        check(tx, parent, Count::Filesystems, delta as u64, 0)?;
+    }
+    adjust(tx, parent, Count::Filesystems, delta)
+}
+
+/// The count at a dir; none if nothing is counted there.
+pub(crate) fn get(tx: &mut Tx<'_>, dir: u64, what: Count) -> TxResult<Option<u64>> {
+    if dir == 0 || tx.dnode(dir)?.object_type != ObjectType::ZAP_METADATA {
+        return Ok(None);
+    }
+    zap::lookup_u64(tx, dir, what.key())
+}
+
+/// Refuses `more` where a limit up the tree forbids it; from the dir `until` on nothing changes.
+pub(crate) fn check(
+    tx: &mut Tx<'_>,
+    from: u64,
+    what: Count,
+    more: u64,
+    until: u64,
+) -> TxResult<()> {
+    if more == 0 || !features::is_active(tx, FEATURE)? {
+        return Ok(());
+    }
+    let mut dir = from;
+    while dir != until && dir != 0 {
+        // Where nothing is counted, nothing above is either.
+        let Some(found) = get(tx, dir, what)? else { break };
+        let limit = props::effective(tx, dir, what.limit(), false)?;
+        let limit = limit.and_then(|value| value.first()).unwrap_or(NO_LIMIT);
+        if found.saturating_add(more) > limit {
+            return Err(OpError::Limit.into());
+        }
+        dir = get_dir(tx, dir)?.parent_obj;
+    }
+    Ok(())
+}
+
+/// Changes the counts from a dir up the tree.
+pub(crate) fn adjust(tx: &mut Tx<'_>, from: u64, what: Count, delta: i64) -> TxResult<()> {
+    if delta == 0 || !features::is_active(tx, FEATURE)? {
+        return Ok(());
+    }
+    let mut dir = from;
+    while let Some(found) = get(tx, dir, what)? {
+        let now = found.checked_add_signed(delta).ok_or_else(|| {
+            invariant(format!("{} of dir {dir}: {found} changed by {delta}", what.key()))
+        })?;
+        zap::update(tx, dir, what.key(), now)?;
+        dir = get_dir(tx, dir)?.parent_obj;
+    }
+    Ok(())
+}
+
+/// Starts counting at a dir, because a limit was set there.
+pub(crate) fn activate(tx: &mut Tx<'_>, dir: u64) -> TxResult<()> {
+    if !features::is_enabled(tx, FEATURE)? {
+        return Err(OpError::Unsupported.into());
+    }
+    if !features::is_active(tx, FEATURE)? {
+        features::add(tx, FEATURE, 1)?;
+    }
+    init(tx, dir).map(|_| ())
+}
+
+/// Starts counting at a dir that comes among those where it may be done.
+pub(crate) fn activate_if_active(tx: &mut Tx<'_>, dir: u64) -> TxResult<()> {
+    if features::is_active(tx, FEATURE)? {
+        init(tx, dir)?;
+    }
+    Ok(())
+}
+
+/// Counts what is there, at a dir and all below. Gives (file systems below, snapshots).
+fn init(tx: &mut Tx<'_>, dir: u64) -> TxResult<(u64, u64)> {
+    if let (Some(filesystems), Some(snapshots)) =
+        (get(tx, dir, Count::Filesystems)?, get(tx, dir, Count::Snapshots)?)
+    {
+        return Ok((filesystems, snapshots));
+    }
+    let (mut filesystems, mut snapshots) = (0, 0);
+    for (name, child) in names::children(tx, dir)? {
+        let (below, theirs) = init(tx, child)?;
+        if !name.starts_with('%') {
+            filesystems += 1 + below;
+            snapshots += theirs;
+        }
+    }
+    let head = get_dir(tx, dir)?.head_dataset_obj;
+    if head != 0 {
+        let head = get_dataset(tx, head)?;
+        let own = names::snapshots(tx, &head)?.into_iter();
+        snapshots += own.filter(|(name, _)| !name.starts_with('%')).count() as u64;
+    }
+    blocks::zapify(tx, dir)?;
+    zap::update(tx, dir, key::FILESYSTEM_COUNT, filesystems)?;
+    zap::update(tx, dir, key::SNAPSHOT_COUNT, snapshots)?;
+    Ok((filesystems, snapshots))
+}

@@ -1,0 +1,88 @@
+//! What dataset operations do to the logs of lost blocks (spec 04 §22).
+//!
+//! With `head_errlog` each head has a log of its own, and whoever wants to know which snapshots
+//! and clones share a lost block follows the line of that head. So entries go where the blocks
+//! go: away with a head, and to the clone's head when snapshots become a clone's.
+
+use cenote_dmu::live::ObjectSpec;
+use cenote_dmu::zap::edit::{self as zap, ZapOptions};
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::errlog::{ERRLOG_LAST, ERRLOG_SCRUB, HeadEntry};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::zap::Value;
+use cenote_pool::mos::DIRECTORY;
+
+use super::{directory_object, features};
+
+/// An empty log.
+fn new_log(tx: &mut Tx<'_>) -> TxResult<u64> {
+    zap::create(tx, &ObjectSpec::new(ObjectType::ERROR_LOG, 0), ZapOptions::default())
+}
+
+/// The log that the directory names, made if there is none.
+pub(crate) fn need_log(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
+    if let Some(log) = directory_object(tx, name)? {
+        return Ok(log);
+    }
+    let log = new_log(tx)?;
+    zap::update(tx, DIRECTORY, name, log)?;
+    Ok(log)
+}
+
+/// The log of a head within one that is kept by head, made if there is none.
+pub(crate) fn need_log_of(tx: &mut Tx<'_>, log: u64, head: u64) -> TxResult<u64> {
+    let key = zap::hex_key(head);
+    if let Some(errors) = zap::lookup_u64(tx, log, &key)? {
+        return Ok(errors);
+    }
+    let errors = new_log(tx)?;
+    zap::insert(tx, log, &key, errors)?;
+    Ok(errors)
+}
+
+/// Errors in what is gone are no errors.
+pub(crate) fn forget(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
+    for log in logs(tx)? {
+        if let Some(value) = zap::take(tx, log, &zap::hex_key(head))?
+            && let Some(of_head) = value.first()
+        {
+            zap::destroy(tx, of_head)?;
+        }
+    }
+    Ok(())
+}
+
+/// Blocks of `from` that were born up to `txg` belong to the line of `to` now.
+pub(crate) fn move_old(tx: &mut Tx<'_>, from: u64, to: u64, txg: u64) -> TxResult<()> {
+    for log in logs(tx)? {
+        let Some(source) = zap::lookup_u64(tx, log, &zap::hex_key(from))? else { continue };
+        let entries = zap::entries(tx, source)?;
+        let is_old = |name: &&[u8]| HeadEntry::parse(name).is_some_and(|entry| entry.birth <= txg);
+        let old: Vec<_> =
+            entries.iter().filter_map(|entry| entry.key.name().filter(is_old)).collect();
+        if old.is_empty() {
+            continue;
+        }
+        let target = need_log_of(tx, log, to)?;
+        for name in &old {
+            zap::update(tx, target, *name, Value::text(""))?;
+            zap::remove(tx, source, *name)?;
+        }
+        if old.len() == entries.len() {
+            zap::remove(tx, log, &zap::hex_key(from))?;
+            zap::destroy(tx, source)?;
+        }
+    }
+    Ok(())
+}
+
+/// The logs that are kept by head.
+fn logs(tx: &mut Tx<'_>) -> TxResult<Vec<u64>> {
+    let mut logs = Vec::new();
+    if features::is_active(tx, "head_errlog")? {
+        for name in [ERRLOG_LAST, ERRLOG_SCRUB] {
+            logs.extend(directory_object(tx, name)?);
+        }
+    }
+    Ok(logs)
+}

@@ -1,0 +1,101 @@
+//! Reference counts of features, in the MOS (spec 01 §11, 04 §4.3).
+//!
+//! A count that leaves or returns to 0 may change the list in the labels: the caller is told by
+//! the return value and marks every config dirty.
+
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::feature::{Feature, FeatureFlags, by_name};
+
+use cenote_ondisk::zap::Value;
+
+use super::{directory_object, need_directory_object};
+use crate::invariant;
+
+const FOR_READ: &str = "features_for_read";
+const FOR_WRITE: &str = "features_for_write";
+const DESCRIPTIONS: &str = "feature_descriptions";
+const ENABLED_TXG: &str = "feature_enabled_txg";
+
+/// The feature of that short name.
+pub(crate) fn known(name: &'static str) -> &'static Feature {
+    by_name(name).unwrap_or_else(|| unreachable!("{name} is in the table of features"))
+}
+
+fn table(tx: &mut Tx<'_>, feature: &Feature) -> TxResult<u64> {
+    let is_compatible = feature.flags.contains(FeatureFlags::READ_ONLY_COMPATIBLE);
+    need_directory_object(tx, if is_compatible { FOR_WRITE } else { FOR_READ })
+}
+
+/// Its count; `None` if it is not enabled.
+pub(crate) fn count(tx: &mut Tx<'_>, name: &'static str) -> TxResult<Option<u64>> {
+    let feature = known(name);
+    let table = table(tx, feature)?;
+    zap::lookup_u64(tx, table, feature.guid)
+}
+
+/// Whether it is enabled.
+pub(crate) fn is_enabled(tx: &mut Tx<'_>, name: &'static str) -> TxResult<bool> {
+    Ok(count(tx, name)?.is_some())
+}
+
+/// Whether something on disk depends on it.
+pub(crate) fn is_active(tx: &mut Tx<'_>, name: &'static str) -> TxResult<bool> {
+    Ok(count(tx, name)?.is_some_and(|count| count > 0))
+}
+
+/// Changes the count. True if a feature that labels list has become active or ceased to be.
+pub(crate) fn add(tx: &mut Tx<'_>, name: &'static str, delta: i64) -> TxResult<bool> {
+    let feature = known(name);
+    let table = table(tx, feature)?;
+    let before = zap::lookup_u64(tx, table, feature.guid)?
+        .ok_or_else(|| invariant(format!("feature {name} is used and not enabled")))?;
+    let after = before
+        .checked_add_signed(delta)
+        .ok_or_else(|| invariant(format!("feature {name}: count {before} changed by {delta}")))?;
+    zap::update(tx, table, feature.guid, after)?;
+    let is_listed = feature.flags.contains(FeatureFlags::IN_LABEL);
+    Ok(is_listed && (before == 0) != (after == 0))
+}
+
+/// Enables a feature and those that it needs. What is enabled stays as it is. True if the list in
+/// the labels changes.
+pub(crate) fn enable(tx: &mut Tx<'_>, feature: &Feature, txg: u64) -> TxResult<bool> {
+    let table = table(tx, feature)?;
+    if zap::lookup(tx, table, feature.guid)?.is_some() {
+        return Ok(false);
+    }
+    let mut is_label_changed = false;
+    for needed in feature.needs {
+        is_label_changed |= enable(tx, known(needed), txg)?;
+    }
+    let descriptions = need_directory_object(tx, DESCRIPTIONS)?;
+    zap::update(tx, descriptions, feature.guid, Value::text(feature.description))?;
+    let is_active = feature.flags.contains(FeatureFlags::ACTIVE_ON_ENABLE);
+    zap::insert(tx, table, feature.guid, u64::from(is_active))?;
+    is_label_changed |= is_active && feature.flags.contains(FeatureFlags::IN_LABEL);
+    if is_enabled(tx, "enabled_txg")? {
+        let times = match directory_object(tx, ENABLED_TXG)? {
+            Some(times) => times,
+            None => super::new_directory_zap(tx, ENABLED_TXG)?,
+        };
+        zap::update(tx, times, feature.guid, txg)?;
+        add(tx, "enabled_txg", 1)?;
+    }
+    Ok(is_label_changed)
+}
+
+/// Guids of the active features that labels list.
+pub(crate) fn for_label(tx: &mut Tx<'_>) -> TxResult<Vec<String>> {
+    let mut names = Vec::new();
+    for feature in &cenote_ondisk::feature::FEATURES {
+        if feature.flags.contains(FeatureFlags::IN_LABEL) {
+            let table = table(tx, feature)?;
+            let count = zap::lookup_u64(tx, table, feature.guid)?;
+            if count.is_some_and(|count| count > 0) {
+                names.push(feature.guid.to_owned());
+            }
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,114 @@
+//! Holds: tags that keep a snapshot from being destroyed (spec 04 §16).
+
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::dsl::{DatasetFlags, key};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_pool::mos::DIRECTORY;
+
+use super::{
+    Env, OpError, directory_object, get_dataset, history, names, new_zap, put_dataset, snapshot,
+};
+
+/// Longest tag.
+const TAG_MAX: usize = 256;
+/// A temporary hold's entry begins with an object number and a dash.
+const PREFIX_MAX: usize = 17;
+
+/// Holds a snapshot. A temporary hold goes when the pool is opened for writing again.
+pub(crate) fn hold(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    name: &str,
+    tag: &str,
+    is_temporary: bool,
+) -> TxResult<()> {
+    names::check_pool(env, name)?;
+    let max = if is_temporary { TAG_MAX - PREFIX_MAX } else { TAG_MAX };
+    if tag.len() > max || tag.is_empty() {
+        return Err(OpError::TooLong.into());
+    }
+    let object = names::snapshot_of(tx, name)?;
+    let mut phys = get_dataset(tx, object)?;
+    if phys.userrefs_obj == 0 {
+        phys.userrefs_obj = new_zap(tx, ObjectType::USERREFS)?;
+        put_dataset(tx, object, &phys)?;
+    } else if zap::contains(tx, phys.userrefs_obj, tag)? {
+        return Err(OpError::TagExists.into());
+    }
+    zap::insert(tx, phys.userrefs_obj, tag, env.now)?;
+    if is_temporary {
+        let table = if let Some(table) = directory_object(tx, key::TMP_USERREFS)? {
+            table
+        } else {
+            let table = new_zap(tx, ObjectType::USERREFS)?;
+            zap::update(tx, DIRECTORY, key::TMP_USERREFS, table)?;
+            table
+        };
+        zap::insert(tx, table, &format!("{object:x}-{tag}"), env.now)?;
+    }
+    let text = format!(
+        "tag={tag} temp={} refs={}",
+        u8::from(is_temporary),
+        zap::len(tx, phys.userrefs_obj)?
+    );
+    history::log(tx, env, "hold", object, &text)
+}
+
+/// Takes a hold off a snapshot, which goes if it only waited for that.
+pub(crate) fn release(tx: &mut Tx<'_>, env: &Env, name: &str, tag: &str) -> TxResult<()> {
+    names::check_pool(env, name)?;
+    let object = names::snapshot_of(tx, name)?;
+    release_object(tx, env, object, tag)
+}
+
+fn release_object(tx: &mut Tx<'_>, env: &Env, object: u64, tag: &str) -> TxResult<()> {
+    let phys = get_dataset(tx, object)?;
+    if phys.userrefs_obj == 0 || zap::take(tx, phys.userrefs_obj, tag)?.is_none() {
+        return Err(OpError::NoTag.into());
+    }
+    if let Some(table) = directory_object(tx, key::TMP_USERREFS)? {
+        zap::take(tx, table, &format!("{object:x}-{tag}"))?;
+    }
+    let left = zap::len(tx, phys.userrefs_obj)?;
+    history::log(tx, env, "release", object, &format!("tag={tag} refs={left}"))?;
+    if is_due(tx, object)? {
+        snapshot::destroy(tx, env, object)?;
+    }
+    Ok(())
+}
+
+/// Whether a snapshot only waits for nobody to need it, and nobody does.
+pub(super) fn is_due(tx: &mut Tx<'_>, object: u64) -> TxResult<bool> {
+    let phys = get_dataset(tx, object)?;
+    Ok(phys.flags.contains(DatasetFlags::DEFER_DESTROY)
+        && phys.num_children == 1
+        && snapshot::holds(tx, &phys)? == 0)
+}
+
+/// Takes all temporary holds off: those who had them are gone. Gives how many there were.
+pub(crate) fn release_temporary(tx: &mut Tx<'_>, env: &Env) -> TxResult<u64> {
+    let Some(table) = directory_object(tx, key::TMP_USERREFS)? else { return Ok(0) };
+    let mut count = 0;
+    for entry in zap::entries(tx, table)? {
+        let Some((object, tag)) = names::text(&entry.key).and_then(|key| key.split_once('-'))
+        else {
+            continue;
+        };
+        let Some(object) = key::to_number(object.as_bytes()) else { continue };
+        let is_held = match tx.find(object)? {
+            Some(dnode) if dnode.bonus_type == ObjectType::DSL_DATASET => {
+                let phys = get_dataset(tx, object)?;
+                phys.userrefs_obj != 0 && zap::contains(tx, phys.userrefs_obj, tag)?
+            }
+            _ => false,
+        };
+        if is_held {
+            release_object(tx, env, object, tag)?;
+            count += 1;
+        } else {
+            zap::take(tx, table, names::text(&entry.key).unwrap_or_default())?;
+        }
+    }
+    Ok(count)
+}

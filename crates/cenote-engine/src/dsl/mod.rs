@@ -1,0 +1,326 @@
+//! Changing the dataset layer: functions over a transaction on the MOS, in syncing context.
+//!
+//! ```text
+//!   create, clone, snapshot, destroy, promote, swap, rename   the tree     (spec 04 §14)
+//!   bookmark, hold, settings, deleg                           its labels   (spec 04 §7, §15, §16)
+//!   blocks                     what heads gained and lost                  (spec 04 §9)
+//!   space, room                who is charged for what, what is left       (spec 04 §17)
+//!   counts, features           reference counts                            (spec 04 §18, 01 §11)
+//!   scan, history              the scan gives way; what was done           (spec 04 §21, §23)
+//! ```
+//!
+//! A function here either changes everything that it has to, or fails and its transaction is
+//! dropped whole. Checks come first and name what is wrong with the request (`DslError`); a
+//! number that cannot be (a count below zero, a missing entry) is `Kind::Invariant` and stops the
+//! pool before it writes.
+
+pub(crate) mod blocks;
+pub(crate) mod bookmark;
+pub(crate) mod counts;
+pub(crate) mod create;
+pub(crate) mod deleg;
+pub(crate) mod destroy;
+pub(crate) mod errors;
+pub(crate) mod features;
+pub(crate) mod history;
+pub(crate) mod hold;
+pub(crate) mod names;
+pub(crate) mod promote;
+pub(crate) mod props;
+pub(crate) mod rename;
+pub(crate) mod room;
+pub(crate) mod scan;
+pub(crate) mod settings;
+pub(crate) mod snapshot;
+pub(crate) mod space;
+pub(crate) mod swap;
+
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use cenote_dmu::live::ObjectSpec;
+use cenote_dmu::zap::edit::{self as zap, ZapOptions};
+use cenote_dmu::{Step, Tx, TxResult};
+use cenote_ondisk::dsl::{DatasetPhys, DirPhys, key};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_pool::mos::DIRECTORY;
+use cenote_rt::{Error, Kind};
+use cenote_vdev::Tree;
+
+use crate::opened::Opened;
+
+/// What every operation is told.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context {
+    /// The syncing txg.
+    pub(crate) txg: u64,
+    /// Seconds since 1970.
+    pub(crate) now: u64,
+    /// First of a run of random numbers: guids.
+    pub(crate) seed: u64,
+}
+
+impl Context {
+    /// The `index`th guid of this operation: random, not 0.
+    pub(crate) fn guid(&self, index: u64) -> u64 {
+        cenote_rt::Rng::seeded(self.seed.wrapping_add(index)).next_u64() | 1
+    }
+
+    /// The same in 56 bits.
+    pub(crate) fn fsid_guid(&self, index: u64) -> u64 {
+        self.guid(index) >> 8 | 1
+    }
+}
+
+/// What an operation knows beside the MOS.
+pub(crate) struct Env {
+    /// When it runs, and its random numbers.
+    pub(crate) context: Context,
+    /// The vdevs, which tell what a block is charged.
+    pub(crate) tree: Arc<Tree>,
+    /// Name of the pool.
+    pub(crate) pool: String,
+    /// Name of this host, for the history.
+    pub(crate) host: String,
+    /// The pool's space.
+    pub(crate) space: room::PoolSpace,
+    /// Heads that this txg still writes: they can be no snapshot's or clone's source in it.
+    pub(crate) unwritten: BTreeSet<u64>,
+    /// What the parent of a dataset to be is; none if there is no such parent.
+    pub(crate) parent: Option<ObjSetType>,
+    /// Snapshots that somebody reads.
+    pub(crate) opened: Arc<Opened>,
+    /// Blocks of a tree that is destroyed at once, where nothing can wait.
+    pub(crate) doomed: Vec<cenote_ondisk::blkptr::BlockPtr>,
+}
+
+impl Deref for Env {
+    type Target = Context;
+
+    fn deref(&self) -> &Context {
+        &self.context
+    }
+}
+
+/// What an operation means for heads that are open.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Effects {
+    /// Heads that are no more.
+    pub(crate) gone: Vec<u64>,
+    /// Heads whose contents were replaced.
+    pub(crate) replaced: Vec<u64>,
+    /// New heads that begin with somebody else's contents, the log of which is not theirs.
+    pub(crate) cloned: Vec<u64>,
+    /// Properties may have changed.
+    pub(crate) are_settings_changed: bool,
+}
+
+/// What is wrong with a request, or what stands in its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OpError {
+    /// It is there already.
+    #[error("dataset already exists")]
+    Exists,
+    /// It is not there.
+    #[error("dataset does not exist")]
+    NotFound,
+    /// It is in use, or half received.
+    #[error("dataset is busy")]
+    Busy,
+    /// It was made in this very txg: the next one will do.
+    #[error("try again in the next txg")]
+    SameTxg,
+    /// Clones depend on it.
+    #[error("snapshot has dependent clones")]
+    HasClones,
+    /// Somebody holds it.
+    #[error("snapshot is held")]
+    Held,
+    /// It has children.
+    #[error("filesystem has children")]
+    HasChildren,
+    /// It has snapshots.
+    #[error("filesystem has snapshots")]
+    HasSnapshots,
+    /// A limit on counts is reached.
+    #[error("limit on file systems or snapshots is reached")]
+    Limit,
+    /// A quota would be exceeded.
+    #[error("quota exceeded")]
+    Quota,
+    /// There is no room.
+    #[error("out of space")]
+    NoSpace,
+    /// The name cannot be.
+    #[error("invalid name")]
+    Name,
+    /// The number cannot be.
+    #[error("invalid value")]
+    Value,
+    /// It would end up below itself.
+    #[error("cannot be moved below itself")]
+    Cycle,
+    /// Snapshots or bookmarks are in between.
+    #[error("more recent snapshots or bookmarks exist")]
+    NotLatest,
+    /// It is no clone.
+    #[error("not a cloned filesystem")]
+    NotAClone,
+    /// A volume has no children.
+    #[error("parent is not a filesystem")]
+    WrongParent,
+    /// The name, or one that would come of it, is too long or too deep.
+    #[error("name is too long")]
+    NameTooLong,
+    /// The other pool.
+    #[error("dataset is in another pool")]
+    OtherPool,
+    /// It must be a snapshot.
+    #[error("not a snapshot")]
+    NotASnapshot,
+    /// It must be a file system or volume.
+    #[error("not a filesystem or volume")]
+    NotAHead,
+    /// The pool's own file system can be neither destroyed nor renamed.
+    #[error("operation does not apply to pools")]
+    IsPool,
+    /// Promoting it is forbidden.
+    #[error("dataset cannot be promoted")]
+    NoPromote,
+    /// There is no snapshot to go back to.
+    #[error("filesystem has no snapshots")]
+    NoSnapshot,
+    /// The property is not one that can be set so.
+    #[error("property cannot be set")]
+    ReadOnlyProperty,
+    /// There is no such property.
+    #[error("no such property")]
+    NoProperty,
+    /// The property does not go with the feature or with this program.
+    #[error("property value is not supported")]
+    Unsupported,
+    /// A bookmark must be of an earlier point of the same line.
+    #[error("source is not an ancestor of the bookmark's filesystem")]
+    NotAnAncestor,
+    /// A hold of that tag is there already.
+    #[error("tag already exists on this snapshot")]
+    TagExists,
+    /// There is no hold of that tag.
+    #[error("no such tag on this snapshot")]
+    NoTag,
+    /// A tag or value is too long.
+    #[error("too long")]
+    TooLong,
+}
+
+impl From<OpError> for Error {
+    fn from(error: OpError) -> Self {
+        let kind = match error {
+            OpError::Exists | OpError::TagExists => Kind::Exists,
+            OpError::NotFound | OpError::NoTag | OpError::NoSnapshot => Kind::NotFound,
+            OpError::Unsupported => Kind::Unsupported,
+            OpError::Limit | OpError::Quota => Kind::Quota,
+            OpError::NoSpace => Kind::NoSpace,
+            OpError::Busy
+            | OpError::SameTxg
+            | OpError::HasClones
+            | OpError::Held
+            | OpError::HasChildren
+            | OpError::HasSnapshots
+            | OpError::NotLatest => Kind::Busy,
+            OpError::Name
+            | OpError::Value
+            | OpError::Cycle
+            | OpError::NotAClone
+            | OpError::WrongParent
+            | OpError::NameTooLong
+            | OpError::OtherPool
+            | OpError::NotASnapshot
+            | OpError::NotAHead
+            | OpError::IsPool
+            | OpError::NoPromote
+            | OpError::ReadOnlyProperty
+            | OpError::NoProperty
+            | OpError::NotAnAncestor
+            | OpError::TooLong => Kind::Invalid,
+        };
+        Self::new(kind, error)
+    }
+}
+
+impl From<OpError> for Step {
+    fn from(error: OpError) -> Self {
+        Self::Fail(error.into())
+    }
+}
+
+/// Refuses what the decoder refused, with the object's number.
+fn corrupt(object: u64) -> impl FnOnce(cenote_ondisk::dsl::CorruptDsl) -> Step {
+    move |cause| Step::Fail(Error::corrupt(cause).in_object(0, object))
+}
+
+/// The dir in `object`.
+pub(crate) fn get_dir(tx: &mut Tx<'_>, object: u64) -> TxResult<DirPhys> {
+    DirPhys::decode(&tx.bonus(object)?).map_err(corrupt(object))
+}
+
+/// Stores a dir.
+pub(crate) fn put_dir(tx: &mut Tx<'_>, object: u64, dir: &DirPhys) -> TxResult<()> {
+    tx.set_bonus(object, &dir.encode())
+}
+
+/// The dataset in `object`.
+pub(crate) fn get_dataset(tx: &mut Tx<'_>, object: u64) -> TxResult<DatasetPhys> {
+    DatasetPhys::decode(&tx.bonus(object)?).map_err(corrupt(object))
+}
+
+/// Stores a dataset.
+pub(crate) fn put_dataset(tx: &mut Tx<'_>, object: u64, dataset: &DatasetPhys) -> TxResult<()> {
+    tx.set_bonus(object, &dataset.encode())
+}
+
+/// The object that the pool directory names; none if there is no entry, or 0 stands in it.
+pub(crate) fn directory_object(tx: &mut Tx<'_>, name: &str) -> TxResult<Option<u64>> {
+    Ok(zap::lookup_u64(tx, DIRECTORY, name)?.filter(|object| *object != 0))
+}
+
+/// The same where it must be there.
+pub(crate) fn need_directory_object(tx: &mut Tx<'_>, name: &'static str) -> TxResult<u64> {
+    directory_object(tx, name)?.ok_or_else(|| {
+        let missing = cenote_pool::dsl::DslError::Missing { object: DIRECTORY, key: name };
+        Step::Fail(Error::corrupt(missing).in_object(0, DIRECTORY))
+    })
+}
+
+/// The snapshot that everything which is no clone begins with.
+pub(crate) fn origin_snapshot(tx: &mut Tx<'_>) -> TxResult<u64> {
+    let dir = names::dir(tx, &format!("/{}", key::ORIGIN_DIR))?;
+    let head = get_dir(tx, dir)?.head_dataset_obj;
+    Ok(get_dataset(tx, head)?.prev_snap_obj)
+}
+
+/// A new ZAP of the generic type that the pool directory names.
+pub(crate) fn new_directory_zap(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
+    let object = new_zap(tx, ObjectType::ZAP_METADATA)?;
+    zap::insert(tx, DIRECTORY, name, object)?;
+    Ok(object)
+}
+
+/// A new ZAP that takes names as they are.
+pub(crate) fn new_zap(tx: &mut Tx<'_>, object_type: ObjectType) -> TxResult<u64> {
+    zap::create(tx, &ObjectSpec::new(object_type, 0), ZapOptions::default())
+}
+
+/// An object whose bonus buffer is all that matters.
+pub(crate) fn new_bonus_object(
+    tx: &mut Tx<'_>,
+    object_type: ObjectType,
+    bonus: &[u8],
+) -> TxResult<u64> {
+    let spec = ObjectSpec::new(object_type, 0).with_bonus(object_type, bonus.len());
+    let object = tx.allocate(&spec)?;
+    tx.set_bonus(object, bonus)?;
+    Ok(object)
+}

@@ -1,0 +1,348 @@
+//! Checking and claiming what an earlier opening left (spec 07 A5, A12).
+//!
+//! ```text
+//!   every head with an unclaimed chain:   walk, taking nothing     an error refuses the import
+//!   then every one again:                 walk, taking the space   header: claimed, with limits
+//!   then:                                 sync, until no block on disk is from the future
+//! ```
+//!
+//! The chain ends where a block or the data of a record cannot be read, or its space is not free:
+//! nobody was told about what follows. The block that ends it is claimed as well; it was allocated.
+//!
+//! Order that crash safety depends on: nothing is allocated before all chains are claimed, and all
+//! of them are claimed in one txg. A crash before its uberblock finds everything as it was.
+
+use std::sync::{Arc, PoisonError};
+
+use cenote_block::{BlockStore, Grounds};
+use cenote_dmu::ObjSet;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::byteswap;
+use cenote_ondisk::dsl::DatasetPhys;
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ZIL_HEADER_LEN;
+use cenote_ondisk::zil::record::records;
+use cenote_ondisk::zil::{Body, LogBlock, ZilFlags, ZilHeader, block_seq};
+use cenote_pool::Pool;
+use cenote_rt::seeded::{Bug, is_on};
+use cenote_rt::{Buf, Error, FixedSet, Kind, Result};
+
+use super::chain::no_header;
+use super::commit::adopt;
+use super::{Engine, Head};
+use crate::{Notice, invariant_error};
+
+/// A head with a chain, which mostly nobody has claimed.
+struct Left {
+    object: u64,
+    header: ZilHeader,
+}
+
+/// How far a chain goes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Extent {
+    max_block: u64,
+    max_record: u64,
+    has_records: bool,
+    newest_birth: u64,
+}
+
+impl Engine {
+    /// Claims the chains of all heads, before anything else is allocated. With `are_dropped` they
+    /// are cut off instead: a log device is missing, and the administrator does without it.
+    ///
+    /// # Errors
+    /// That of a device without which the logs cannot be read.
+    pub(crate) async fn claim_logs(&self, pool: &Arc<Pool>, are_dropped: bool) -> Result<()> {
+        let LeftLogs { unclaimed: logs, claimed: claimed_before, unread } = left_logs(pool).await?;
+        if !unread.is_empty() {
+            self.note_unread_logs(&unread);
+            self.note(Notice::LogsUnread { datasets: unread });
+        }
+        if is_on(Bug::ClaimAfterAllocate) {
+            self.with_config(super::super::Config::touch);
+            self.sync().await?;
+        }
+        let first_txg = self.open_txg();
+        let mut dropped = Vec::new();
+        for Left { object, header } in claimed_before {
+            let head = self.head_of_object(object).await?;
+            match read_native(&self.store, &header.log).await {
+                Err(error) if !is_end(&error) && !are_dropped => {
+                    return Err(error.with_at(|at| at.objset = Some(object)));
+                }
+                Err(error) if !is_end(&error) => {
+                    let header = self.drop_chain(&header, first_txg, first_txg).await?;
+                    put_header(&head, first_txg, &header)?;
+                    dropped.push(object);
+                }
+                _ => {}
+            }
+            adopt(&head);
+        }
+        // The pool has just gone back to its checkpoint: what chains of that time lead to may have
+        // been overwritten since.
+        let rewound = Some(self.uberblock().checkpoint_txg).filter(|txg| *txg != 0);
+        // Or to an older uberblock: what its logs promised is given up with what came after.
+        let rewound = rewound.or(Some(pool.txg()).filter(|txg| txg + 1 < first_txg));
+        let missing = match self.check_logs(&logs, first_txg).await {
+            _ if rewound.is_some() => true,
+            Ok(()) => false,
+            Err(error) if !are_dropped => return Err(error),
+            Err(_) => true,
+        };
+        let unrecorded = rewound.map_or(first_txg, |txg| txg + 1);
+        let mut newest_birth = 0;
+        for log in &logs {
+            let header = if missing {
+                dropped.push(log.object);
+                self.drop_chain(&log.header, first_txg, unrecorded).await?
+            } else {
+                let extent = self.walk_chain(&log.header, first_txg, false).await?;
+                newest_birth = newest_birth.max(extent.newest_birth);
+                claimed_header(&log.header, &extent, first_txg)
+            };
+            let head = self.head_of_object(log.object).await?;
+            put_header(&head, first_txg, &header)?;
+            adopt(&head);
+        }
+        let is_unchanged = logs.is_empty() && dropped.is_empty();
+        if !dropped.is_empty() {
+            self.note(Notice::LogsDropped { datasets: dropped });
+        }
+        if is_unchanged {
+            return Ok(());
+        }
+        // Also a txg that changes nothing else gets its uberblock: it must not be older than what
+        // was claimed.
+        while self.uberblock().txg < newest_birth.max(first_txg) {
+            self.with_config(super::super::Config::touch);
+            self.sync().await?;
+        }
+        Ok(())
+    }
+
+    /// Remembers heads whose logs could not be looked at, and the last txg whose allocations the
+    /// space maps have: log blocks after it are nobody's, and may be handed out to others.
+    fn note_unread_logs(&self, heads: &[u64]) {
+        let recorded = self.open_txg().saturating_sub(1);
+        let heads = heads.iter().map(|head| (*head, recorded));
+        self.unread_logs.lock().unwrap_or_else(PoisonError::into_inner).extend(heads);
+    }
+
+    /// The last txg whose log blocks are the head's own as `txg` is synced. What an unclaimed log
+    /// leads to after it belongs to others by now, and must not be freed with the head.
+    pub(crate) fn log_txg(&self, head: u64, txg: u64) -> u64 {
+        let unread = self.unread_logs.lock().unwrap_or_else(PoisonError::into_inner);
+        unread.get(&head).copied().unwrap_or(txg)
+    }
+
+    async fn check_logs(&self, logs: &[Left], first_txg: u64) -> Result<()> {
+        for log in logs {
+            let checked = self.walk_chain(&log.header, first_txg, true).await;
+            checked.map_err(|error| error.with_at(|at| at.objset = Some(log.object)))?;
+        }
+        Ok(())
+    }
+
+    /// A chain that is given up: of what the maps have as taken only the first block is known, and
+    /// that only if it was born before `unrecorded`.
+    async fn drop_chain(
+        &self,
+        header: &ZilHeader,
+        first_txg: u64,
+        unrecorded: u64,
+    ) -> Result<ZilHeader> {
+        if header.log.birth() < unrecorded {
+            self.store.free(&header.log, first_txg).await?;
+        }
+        Ok(no_header())
+    }
+
+    /// Walks a chain and takes the space of what was allocated after the last commit.
+    async fn walk_chain(
+        &self,
+        header: &ZilHeader,
+        first_txg: u64,
+        is_dry_run: bool,
+    ) -> Result<Extent> {
+        let mut extent = Extent::default();
+        let mut seen = FixedSet::default();
+        let mut bp = header.log;
+        while !bp.is_hole() && bp.validate().is_ok() && seen.insert(bp.dva(0)) {
+            if bp.birth() >= first_txg && !self.take(&bp, first_txg, is_dry_run).await? {
+                break;
+            }
+            extent.max_block = block_seq(&bp);
+            extent.newest_birth = extent.newest_birth.max(bp.birth());
+            let Some((next, targets)) = read_block(&self.store, &bp).await? else { break };
+            if is_on(Bug::ClaimWithoutTail) && block_seq(&bp) > block_seq(&header.log) {
+                break;
+            }
+            for (seq, target) in targets {
+                if let Some(target) = target.filter(|target| target.birth() >= first_txg) {
+                    if !self.is_readable(&target).await?
+                        || !(seen.contains(&target.dva(0))
+                            || self.take(&target, first_txg, is_dry_run).await?)
+                    {
+                        return Ok(extent);
+                    }
+                    seen.insert(target.dva(0));
+                    extent.newest_birth = extent.newest_birth.max(target.birth());
+                }
+                extent.max_record = seq;
+                extent.has_records = true;
+            }
+            bp = next;
+        }
+        Ok(extent)
+    }
+
+    /// Takes the space of a block; false if somebody has it.
+    async fn take(&self, bp: &BlockPtr, txg: u64, is_dry_run: bool) -> Result<bool> {
+        match self.store.claim(bp, txg, is_dry_run).await {
+            Ok(()) => Ok(true),
+            Err(error) if is_end(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn is_readable(&self, bp: &BlockPtr) -> Result<bool> {
+        match self.store.read_raw(bp, &Grounds::Speculative).await {
+            Ok(_) => Ok(true),
+            Err(error) if is_end(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Puts a header into the object set.
+fn put_header(head: &Head, txg: u64, header: &ZilHeader) -> Result<()> {
+    let bytes: [u8; ZIL_HEADER_LEN] = header
+        .encode()
+        .try_into()
+        .map_err(|_| invariant_error("a log header has another length".into()))?;
+    head.live().set_zil_header(txg, bytes)
+}
+
+/// Whether an error is how chains end.
+pub(super) fn is_end(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Checksum | Kind::Corrupt)
+        || matches!(
+            error.cause::<cenote_block::alloc::ClaimError>(),
+            Some(cenote_block::alloc::ClaimError::NotFree { .. })
+        )
+}
+
+fn claimed_header(header: &ZilHeader, extent: &Extent, first_txg: u64) -> ZilHeader {
+    let mut flags = ZilFlags::CLAIM_LR_SEQ_VALID;
+    let has_more = extent.max_block > block_seq(&header.log);
+    flags.set(ZilFlags::REPLAY_NEEDED, extent.has_records || has_more);
+    ZilHeader {
+        claim_txg: first_txg,
+        claim_blk_seq: extent.max_block,
+        claim_lr_seq: extent.max_record,
+        flags,
+        ..header.clone()
+    }
+}
+
+/// The next pointer of a log block, and of each record its number and what it points at; none at
+/// the end of the chain.
+async fn read_block(
+    store: &BlockStore,
+    bp: &BlockPtr,
+) -> Result<Option<(BlockPtr, Vec<(u64, Option<BlockPtr>)>)>> {
+    let bytes = match read_native(store, bp).await {
+        Ok(bytes) => bytes,
+        Err(error) if is_end(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Ok(block) = LogBlock::decode(&bytes, bp) else { return Ok(None) };
+    let mut found = Vec::new();
+    for record in records(block.records) {
+        let Ok(record) = record else { break };
+        let target = match Body::decode(&record, record.bytes) {
+            Ok(Body::Write { bp, data: None, .. }) if !bp.is_hole() && !bp.is_embedded() => {
+                Some(bp)
+            }
+            Ok(Body::CloneRange { bps, .. })
+                if bps.iter().any(|bp| !bp.is_hole() && !bp.is_embedded()) =>
+            {
+                // It would need a reference to each block, in tables that are not kept here.
+                let cause = "a log has clones of blocks";
+                return Err(Error::new(Kind::Unsupported, cause));
+            }
+            _ => None,
+        };
+        found.push((record.seq, target));
+    }
+    Ok(Some((block.next, found)))
+}
+
+/// A log block, its words in this machine's order.
+pub(super) async fn read_native(store: &BlockStore, bp: &BlockPtr) -> Result<Buf> {
+    let bytes = store.read_log(bp).await?;
+    if bp.endian() != Endian::Big {
+        return Ok(bytes);
+    }
+    let mut swapped = bytes.into_mut();
+    byteswap::block(&mut swapped, bp.object_type(), 0);
+    Ok(swapped.freeze())
+}
+
+/// The logs that an earlier opening left.
+#[derive(Default)]
+struct LeftLogs {
+    /// Chains that nobody has claimed.
+    unclaimed: Vec<Left>,
+    /// Chains that were claimed and not replayed to their end.
+    claimed: Vec<Left>,
+    /// Heads whose root block is damaged: whether they have a chain is not known.
+    unread: Vec<u64>,
+}
+
+/// Looks at the log headers of all heads. Half-received datasets are left out.
+///
+/// # Errors
+/// That of a root block whose devices do not answer, with the dataset's number: its log may have
+/// acknowledged writes, whose space would be handed out before they are claimed.
+async fn left_logs(pool: &Arc<Pool>) -> Result<LeftLogs> {
+    let mut left = LeftLogs::default();
+    let mut dnodes = pool.mos().dnodes(1);
+    while let Some(dnode) = dnodes.next().await {
+        let dnode = dnode?;
+        if dnode.phys().bonus_type != ObjectType::DSL_DATASET {
+            continue;
+        }
+        let phys = DatasetPhys::decode(dnode.phys().bonus()).map_err(Error::corrupt)?;
+        if phys.is_snapshot() || phys.is_inconsistent() || phys.bp.is_hole() {
+            continue;
+        }
+        let set = ObjSet::open(Arc::clone(pool.store()), &phys.bp, None, dnode.object()).await;
+        let object = dnode.object();
+        let set = match set {
+            Ok(set) => set,
+            // A device that comes back would bring the log back with it.
+            Err(error) if error.kind() == Kind::Io => {
+                return Err(error.with_at(|at| at.objset = Some(object)));
+            }
+            // A damaged one is no reason to refuse the others.
+            Err(_) => {
+                left.unread.push(object);
+                continue;
+            }
+        };
+        let Ok(header) = ZilHeader::decode(&set.phys().zil_header) else {
+            left.unread.push(object);
+            continue;
+        };
+        if header.is_claimed() {
+            left.claimed.push(Left { object, header });
+        } else if !header.log.is_hole() {
+            left.unclaimed.push(Left { object, header });
+        }
+    }
+    Ok(left)
+}

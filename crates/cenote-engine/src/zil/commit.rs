@@ -1,0 +1,394 @@
+//! Making records durable (spec 07 A9, A10).
+//!
+//! ```text
+//!   callers ── ready list ── one has the turn: takes all of it, fills blocks, writes, flushes
+//!              `── the others find their records durable when their turn comes
+//! ```
+//!
+//! While one writes, the records of all who come meanwhile gather: the slower the device, the more
+//! commits share a write and a flush.
+//!
+//! A block is written with the address of the next, which is allocated first; its size is what is
+//! left to write, or else what the last commits needed.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use cenote_block::LOG_BLOCK_ALIGN;
+use cenote_dmu::Step;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::words;
+use cenote_ondisk::zil::{ZIL_CHAIN_LEN, ZilHeader};
+use cenote_rt::seeded::{Bug, is_on};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result, tunables};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::chain::{BlockState, Stage};
+use super::queue::Queued;
+use super::record::Piece;
+use super::{Bursts, Engine, Head, Log, SyncMode};
+use crate::EngineError;
+use crate::dsl::{self, props};
+
+/// Blocks of a commit that are on their way at a time.
+const WRITES_MAX: usize = 16;
+
+/// What a writer can do with its records.
+enum Way {
+    /// They go into the chain.
+    Chain,
+    /// Only a sync makes them durable.
+    Sync,
+}
+
+impl Engine {
+    /// Makes durable what was recorded of `object` and of names; with none, everything recorded of
+    /// the head. What this promises holds whatever way it takes.
+    ///
+    /// # Errors
+    /// Those of a sync, when it came to one: the pool is suspended then.
+    pub async fn commit_log(&self, head: &Head, object: Option<u64>) -> Result<()> {
+        let log = head.log();
+        self.refresh_log(head).await?;
+        if log.mode() == SyncMode::Disabled {
+            return Ok(());
+        }
+        // Before the look: records are dropped after the txg was marked.
+        let ticket = log.queue().pull(object);
+        // Records of that txg go with it.
+        if self.is_unrecorded(log) {
+            return self.sync().await.map(drop);
+        }
+        let Some(ticket) = ticket else { return Ok(()) };
+        let mut bursts = log.writer.lock().await;
+        if log.queue().is_done(ticket) {
+            return Ok(());
+        }
+        // From here until `finish` the records are nobody's but this task's. If it ends early the
+        // next writer sees that, and syncs.
+        let (records, last) = log.queue().take();
+        let way = match records {
+            Some(records) => self.write_records(head, &mut bursts, records).await,
+            None => Err(Error::new(Kind::Busy, "a writer did not come back")),
+        };
+        let way = match way {
+            Err(error) if error.kind() == Kind::Invariant => return Err(error),
+            // The chain may have a hole in it: it goes with the sync.
+            Err(_) => {
+                log.chain().retire();
+                Way::Sync
+            }
+            // The data of a record may have been lost to a later change while it was written.
+            Ok(_) if self.is_unrecorded(log) => Way::Sync,
+            Ok(way) => way,
+        };
+        if let Way::Sync = way {
+            if head.is_gone() {
+                return Err(Error::not_found(EngineError::HeadGone(head.object())));
+            }
+            self.sync().await?;
+        }
+        log.queue().finish(last);
+        Ok(())
+    }
+
+    /// Whether something that is not on disk is in no record.
+    fn is_unrecorded(&self, log: &Log) -> bool {
+        log.unrecorded.load(Ordering::Acquire) > self.uberblock().txg
+    }
+
+    async fn write_records(
+        &self,
+        head: &Head,
+        bursts: &mut Bursts,
+        records: Vec<Queued>,
+    ) -> Result<Way> {
+        if let Way::Sync = self.prepare_chain(head).await? {
+            return Ok(Way::Sync);
+        }
+        // What is on disk already needs no record.
+        let committed = head.log().queue().last_committed();
+        let records = records.into_iter().filter(|queued| queued.txg > committed);
+        let pieces = records.map(|queued| Piece::new(queued.txg, queued.record));
+        let pieces: Vec<_> = pieces.filter(|piece| !piece.is_empty()).collect();
+        let max = max_block();
+        let room = max as usize - ZIL_CHAIN_LEN;
+        if pieces.iter().any(|piece| piece.whole_len() > room) {
+            return Ok(Way::Sync);
+        }
+        if pieces.is_empty() {
+            return Ok(Way::Chain);
+        }
+        let count = pieces.len() as u64;
+        let service = self.tree.service_changes();
+        let pieces = self.write_early(head, pieces).await?;
+        bursts.rotate_right(1);
+        bursts[0] = pieces.iter().map(Piece::len).sum();
+        self.write_blocks(head, bursts, pieces).await?;
+        // Order 2: all blocks of the chain up to here are written.
+        if !is_on(Bug::NoFlushOfLog) {
+            self.tree.flush().await?;
+        }
+        // A leaf that left service in between was not asked to flush, and may be the only one that
+        // took the blocks. Whoever waits is told after a sync instead.
+        if self.tree.service_changes() != service {
+            return Err(Error::new(Kind::Io, "a device left service while a log was written"));
+        }
+        head.activity().committed(count);
+        Ok(Way::Chain)
+    }
+
+    /// Sees that there is a chain to write to.
+    async fn prepare_chain(&self, head: &Head) -> Result<Way> {
+        let log = head.log();
+        adopt(head);
+        let stage = log.chain().stage.clone();
+        match stage {
+            Stage::Live if log.chain().is_usable => return Ok(Way::Chain),
+            Stage::None if !log.chain().is_frozen && !self.is_closing() => {
+                let id = {
+                    let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+                    [rng.next_u64(), rng.next_u64()]
+                };
+                log.chain().begin(id);
+                // No space is no reason to fail: the sync that follows does what the log cannot.
+                if let Err(error) = self.allocate_block(head, LOG_BLOCK_ALIGN).await {
+                    log.chain().retire();
+                    if error.kind() == Kind::Invariant {
+                        return Err(error);
+                    }
+                }
+            }
+            Stage::Claimed(header) if !has_records(&header) => {
+                self.discard_log(head, &header).await?;
+            }
+            _ => {}
+        }
+        // Order 1: the header gets on disk with the sync that makes these records durable.
+        Ok(Way::Sync)
+    }
+
+    /// Gets the data of a piece that does not have it. False if its object is gone, and with it its
+    /// content.
+    async fn fetch(&self, head: &Head, piece: &mut Piece) -> Result<bool> {
+        let Some(range) = piece.wanted() else { return Ok(true) };
+        let object = piece.object;
+        // Under the object set's lock: a later change was not applied, or has kept the bytes (K1).
+        let read = head.live().inspect(|tx| {
+            if let Some(kept) = piece.kept() {
+                return Ok(kept);
+            }
+            let len = usize::try_from(range.end - range.start);
+            let len = len.map_err(|error| Step::Fail(Error::new(Kind::Limit, error)))?;
+            tx.read(object, range.start, len).map(Buf::from)
+        });
+        match read.await {
+            Ok(bytes) => {
+                piece.give(bytes);
+                Ok(true)
+            }
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn write_blocks(
+        &self,
+        head: &Head,
+        bursts: &Bursts,
+        mut pieces: Vec<Piece>,
+    ) -> Result<()> {
+        let log = head.log();
+        pieces.reverse();
+        let mut writes = FuturesUnordered::new();
+        // A write that fails or is given up settles its block: nobody waits for it in vain.
+        while !pieces.is_empty() {
+            let (bp, mut seq) = {
+                let chain = log.chain();
+                let Some(link) = chain.links.back().filter(|_| chain.stage == Stage::Live) else {
+                    return Err(Error::new(Kind::Busy, "the log was taken away"));
+                };
+                (link.bp, chain.last_record)
+            };
+            let mut records = Vec::new();
+            let mut max_txg = 0;
+            let room = bp.lsize() as usize - ZIL_CHAIN_LEN;
+            while let Some(piece) = pieces.last_mut() {
+                // One after the other: all of it in memory at once could be all that is dirty.
+                if !self.fetch(head, piece).await? {
+                    pieces.pop();
+                    continue;
+                }
+                let before = records.len();
+                let is_whole = piece.pack(&mut records, room - before, &mut seq);
+                if records.len() > before {
+                    max_txg = max_txg.max(piece.txg);
+                }
+                if !is_whole {
+                    break;
+                }
+                pieces.pop();
+            }
+            let next = self.next_block(head, &pieces, bursts, (bp, max_txg, seq)).await?;
+            let writing = Writing { log, bp, is_done: false };
+            let block = encode(&bp, &next, &records);
+            if writes.len() >= WRITES_MAX {
+                writes.next().await.transpose()?;
+            }
+            writes.push(async move {
+                // All of it is this future's, so that it also ends with it.
+                let mut writing = writing;
+                let result = self.store.write_log(&writing.bp, block).await;
+                writing.is_done = result.is_ok();
+                result
+            });
+        }
+        while let Some(result) = writes.next().await {
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Allocates the block behind the last, which is about to be written: one step, as far as syncs
+    /// can see (L3).
+    async fn next_block(
+        &self,
+        head: &Head,
+        left: &[Piece],
+        bursts: &Bursts,
+        (bp, max_txg, seq): (BlockPtr, u64, u64),
+    ) -> Result<BlockPtr> {
+        let log = head.log();
+        let burst = match left.iter().map(Piece::len).sum::<usize>() {
+            0 => bursts.iter().copied().max().unwrap_or(0),
+            left => left,
+        };
+        let size = ((ZIL_CHAIN_LEN + burst) as u64).next_multiple_of(LOG_BLOCK_ALIGN);
+        let note = |is_pushed: bool| {
+            let mut chain = log.chain();
+            if !is_pushed {
+                return;
+            }
+            chain.last_record = seq;
+            if let Some(link) = chain.links.iter_mut().rev().find(|link| link.bp == bp) {
+                link.max_txg = max_txg;
+                link.state = BlockState::Writing;
+            }
+        };
+        self.allocate_with(head, size.min(max_block()), note).await
+    }
+
+    async fn allocate_block(&self, head: &Head, size: u64) -> Result<BlockPtr> {
+        self.allocate_with(head, size, |_| ()).await
+    }
+
+    async fn allocate_with(
+        &self,
+        head: &Head,
+        size: u64,
+        note: impl FnOnce(bool),
+    ) -> Result<BlockPtr> {
+        let log = head.log();
+        // Order 3: while this is held no txg is closed.
+        let _gate = self.log_gate.lock().await;
+        self.check_running()?;
+        let txg = self.open_txg();
+        let identity = {
+            let chain = log.chain();
+            [chain.id[0], chain.id[1], head.object(), chain.next_block]
+        };
+        let bp = self.store.alloc_log(size, txg, identity).await?;
+        let is_pushed = log.chain().push(bp);
+        note(is_pushed);
+        if is_pushed { Ok(bp) } else { Err(Error::new(Kind::Busy, "the log was taken away")) }
+    }
+
+    /// Looks the properties up again if they may have changed.
+    pub(super) async fn refresh_log(&self, head: &Head) -> Result<()> {
+        let log = head.log();
+        if !log.is_stale.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let object = head.object();
+        let looked_up = self
+            .mos
+            .inspect(|tx| {
+                let dir = dsl::get_dataset(tx, object)?.dir_obj;
+                Ok((props::number(tx, dir, "sync", 0)?, props::number(tx, dir, "logbias", 0)?))
+            })
+            .await;
+        match looked_up {
+            Ok((mode, bias)) => {
+                let before = log.mode();
+                log.mode.store(mode, Ordering::Release);
+                if before == SyncMode::Disabled {
+                    // What was changed so far is in no record.
+                    log.note_unrecorded(self.open_txg());
+                }
+                log.is_for_throughput.store(bias == 1, Ordering::Release);
+                Ok(())
+            }
+            // It was destroyed meanwhile, or is being made.
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            Err(error) => {
+                log.mark_stale();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A block on its way; its end, however it comes, is told to whoever waits. Behind one that was not
+/// written nothing would ever be found: the chain takes nothing more.
+struct Writing<'a> {
+    log: &'a Log,
+    bp: BlockPtr,
+    is_done: bool,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let mut chain = self.log.chain();
+        // It is one of the last: there may be thousands before it.
+        if let Some(link) = chain.links.iter_mut().rev().find(|link| link.bp == self.bp) {
+            link.state = BlockState::Written;
+        }
+        if !self.is_done {
+            chain.retire();
+        }
+        drop(chain);
+        self.log.settled.notify_waiters();
+    }
+}
+
+/// Looks at the header, if nobody has.
+pub(super) fn adopt(head: &Head) {
+    if head.log().chain().stage != Stage::Unknown {
+        return;
+    }
+    // The object set's lock comes before the chain's.
+    match ZilHeader::decode(&head.live().zil_header()) {
+        Ok(header) => head.log().chain().adopt(header),
+        Err(_) => head.log().chain().stage = Stage::Foreign,
+    }
+}
+
+/// The largest log block.
+fn max_block() -> u64 {
+    let max = tunables::ZIL_MAX_BLOCK.get();
+    (max / LOG_BLOCK_ALIGN * LOG_BLOCK_ALIGN).max(LOG_BLOCK_ALIGN)
+}
+
+fn has_records(header: &ZilHeader) -> bool {
+    header.flags.contains(cenote_ondisk::zil::ZilFlags::REPLAY_NEEDED)
+}
+
+/// A block without magic and checksum, which the store puts in.
+fn encode(bp: &BlockPtr, next: &BlockPtr, records: &[u8]) -> BufMut {
+    let mut block = BufMut::zeroed(bp.lsize() as usize);
+    let used = (ZIL_CHAIN_LEN + records.len()) as u64;
+    block[8..136].copy_from_slice(&next.to_bytes());
+    block[136..144].copy_from_slice(&words::to_bytes(&[used]));
+    block[ZIL_CHAIN_LEN..ZIL_CHAIN_LEN + records.len()].copy_from_slice(records);
+    block
+}

@@ -1,0 +1,364 @@
+//! Replaying what an earlier opening left (spec 07 A13).
+//!
+//! ```text
+//!   each record:  the sink applies it ── one transaction ── and the log notes how far it has got
+//!   at the end:   sync ── the chain goes, with the data blocks of its records ── sync
+//! ```
+//!
+//! The change and the note are of one txg, so a crash in the middle is harmless: what was replayed
+//! is not replayed again. The chain goes only after everything of it is on disk.
+//!
+//! Who knows what records mean is a sink: this crate has that of volumes, a file system brings its
+//! own. Nothing is replayed without one, and a claimed log that nobody replays stays as it is.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cenote_block::{Grounds, ReadContext};
+use cenote_dmu::{Step, Tx, TxResult};
+use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr};
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zil::record::{records, unswap};
+use cenote_ondisk::zil::{Body, LogBlock, Record, RecordKind, ZilFlags, ZilHeader, block_seq};
+use cenote_rt::{Buf, Error, Kind, Result};
+
+use super::chain::Stage;
+use super::claim::{is_end, read_native};
+use super::commit::adopt;
+use super::{Charge, Engine, Head};
+use crate::Notice;
+
+/// An operation to be done again.
+#[derive(Debug)]
+pub struct Operation<'a> {
+    /// Its record.
+    pub record: Record<'a>,
+    /// What it says.
+    pub body: Body<'a>,
+    /// Content of the file block that an indirect write refers to; a hole's is zeros. If the write
+    /// is shorter than the block, all of the block is written, at the offset rounded down to its
+    /// size.
+    pub block: Option<Buf>,
+}
+
+/// Does operations again.
+pub trait Replayer: Send + Sync {
+    /// Applies an operation. May run several times, like every transaction.
+    ///
+    /// # Errors
+    /// `Kind::Unsupported` if this sink does not know such operations: the log stays then. Any
+    /// other error that comes twice ends the replay, and the rest of the log is lost.
+    fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()>;
+}
+
+/// What came of a replay.
+#[derive(Debug, Default)]
+pub struct Replayed {
+    /// Records that were applied.
+    pub applied: u64,
+    /// Records that were on disk already, or whose object is gone.
+    pub skipped: u64,
+    /// Why it ended early: the rest of the log is lost.
+    pub failure: Option<Error>,
+}
+
+/// Records of the volume: writes and discards of its only object.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct VolumeReplayer;
+
+/// The object with a volume's data.
+const VOLUME_OBJECT: u64 = 1;
+
+impl Replayer for VolumeReplayer {
+    fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()> {
+        match (&operation.body, &operation.block) {
+            (Body::Write { offset, data: Some(data), .. }, _) => {
+                tx.write(VOLUME_OBJECT, *offset, data)
+            }
+            (Body::Write { offset, len, data: None, .. }, Some(block)) => {
+                let size = block.len() as u64;
+                let start = if *len < size { offset - offset % size.max(1) } else { *offset };
+                tx.write(VOLUME_OBJECT, start, block)
+            }
+            (Body::Truncate { offset, len, .. }, _) => {
+                tx.free_range(VOLUME_OBJECT, *offset, (*len > 0).then_some(*len))
+            }
+            _ => {
+                let cause = format!("a volume's log has {:?}", operation.record.kind());
+                Err(Step::Fail(Error::new(Kind::Unsupported, cause)))
+            }
+        }
+    }
+}
+
+/// A block of a claimed chain.
+struct LoadedBlock {
+    bytes: Buf,
+    bp: BlockPtr,
+}
+
+/// A claimed chain.
+#[derive(Default)]
+struct LoadedChain {
+    /// The blocks that can be read.
+    loaded: Vec<LoadedBlock>,
+    /// Everything that the claim took.
+    all: Vec<BlockPtr>,
+    /// The block at which it ends too early: it was read when it was claimed.
+    cut: Option<u64>,
+}
+
+/// How the replay of a record went.
+enum Outcome {
+    Applied,
+    Skipped,
+}
+
+impl Engine {
+    /// Who replays the logs of heads of that kind, when [`replay_logs`](Self::replay_logs) comes to
+    /// them.
+    pub fn set_replayer(&self, kind: ObjSetType, sink: Arc<dyn Replayer>) {
+        self.replayers().retain(|(of, _)| *of != kind);
+        self.replayers().push((kind, sink));
+    }
+
+    /// Replays every log that was claimed and has a sink. Others stay as they are.
+    ///
+    /// # Errors
+    /// As [`replay_log`](Self::replay_log).
+    pub async fn replay_logs(&self) -> Result<Vec<(u64, Replayed)>> {
+        let mut done = Vec::new();
+        // Opening the pool has opened them.
+        let heads = self.heads.all().into_iter().filter(|head| head.log().is_claimed());
+        for head in heads.collect::<Vec<_>>() {
+            let object = head.object();
+            let sinks = self.replayers().clone();
+            let kind = head.live().kind();
+            let Some((_, sink)) = sinks.into_iter().find(|(of, _)| *of == kind) else { continue };
+            if let Some(replayed) = self.replay_log(&head, &*sink).await? {
+                done.push((object, replayed));
+            }
+        }
+        Ok(done)
+    }
+
+    /// Heads whose logs wait for somebody who knows their operations.
+    pub fn unreplayed(&self) -> Vec<Arc<Head>> {
+        self.heads.all().into_iter().filter(|head| head.log().awaits_replay()).collect()
+    }
+
+    /// Replays what an earlier opening left in the log of a head, before anybody changes it. None
+    /// if there is nothing. Afterwards the log is empty.
+    ///
+    /// # Errors
+    /// `Kind::Unsupported` if the sink does not know an operation: the log stays, as far as it was
+    /// not replayed. Those of a sync.
+    pub async fn replay_log(&self, head: &Head, sink: &dyn Replayer) -> Result<Option<Replayed>> {
+        // Nobody writes a log that is being replayed.
+        let _writer = head.log().writer.lock().await;
+        adopt(head);
+        let Stage::Claimed(header) = head.log().chain().stage.clone() else { return Ok(None) };
+        if !header.flags.contains(ZilFlags::REPLAY_NEEDED) {
+            self.discard_log(head, &header).await?;
+            self.sync().await?;
+            return Ok(None);
+        }
+        // Numbers of objects that were freed may be needed.
+        self.sync().await?;
+        let mut replayed = Replayed::default();
+        let result = self.replay_chain(head, &header, sink, &mut replayed).await;
+        // What was replayed must be on disk before the records go.
+        self.sync().await?;
+        match result {
+            Err(error) if matches!(error.kind(), Kind::Unsupported | Kind::Io) => {
+                return Err(error);
+            }
+            Err(error) => {
+                let (dataset, cause) = (head.object(), error.to_string());
+                self.note(Notice::LogCut { dataset, cause });
+                replayed.failure = Some(error);
+            }
+            Ok(()) => {}
+        }
+        self.discard_log(head, &header).await?;
+        self.sync().await?;
+        Ok(Some(replayed))
+    }
+
+    async fn replay_chain(
+        &self,
+        head: &Head,
+        header: &ZilHeader,
+        sink: &dyn Replayer,
+        replayed: &mut Replayed,
+    ) -> Result<()> {
+        let (_, limit) = header.limits();
+        let chain = self.load_chain(header).await?;
+        for LoadedBlock { bytes, bp } in chain.loaded {
+            let block = LogBlock::decode(&bytes, &bp).map_err(Error::corrupt)?;
+            for record in records(block.records) {
+                let record = record.map_err(Error::corrupt)?;
+                if record.seq > limit {
+                    return Ok(());
+                }
+                if record.seq <= header.replay_seq || record.txg < header.claim_txg {
+                    replayed.skipped += 1;
+                    continue;
+                }
+                let is_swapped = bp.endian() == Endian::Big;
+                match self.replay_record(head, &record, is_swapped, sink).await? {
+                    Outcome::Applied => replayed.applied += 1,
+                    Outcome::Skipped => replayed.skipped += 1,
+                }
+            }
+        }
+        match chain.cut {
+            Some(seq) => Err(Error::corrupt(format!("block {seq} of the log cannot be read"))),
+            None => Ok(()),
+        }
+    }
+
+    async fn replay_record(
+        &self,
+        head: &Head,
+        record: &Record<'_>,
+        is_swapped: bool,
+        sink: &dyn Replayer,
+    ) -> Result<Outcome> {
+        let written = if is_swapped { unswap(record.bytes) } else { Vec::new() };
+        let written = if is_swapped { &written[..] } else { record.bytes };
+        let body = Body::decode(record, written).map_err(Error::corrupt)?;
+        if body == Body::Unknown {
+            let cause = format!("a log has records of type {}", record.kind_number);
+            return Err(Error::new(Kind::Unsupported, cause));
+        }
+        let block = match &body {
+            Body::Write { bp, len, data: None, .. } if record.kind() == Some(RecordKind::Write) => {
+                Some(self.indirect_data(head, bp, *len).await?)
+            }
+            _ => None,
+        };
+        let operation = Operation { record: *record, body, block };
+        match self.replay_once(head, &operation, sink).await {
+            Err(error) if error.kind() != Kind::Unsupported => {
+                // A number freed in this txg can be taken in the next.
+                self.sync().await?;
+                self.replay_once(head, &operation, sink).await
+            }
+            result => result,
+        }
+    }
+
+    async fn replay_once(
+        &self,
+        head: &Head,
+        operation: &Operation<'_>,
+        sink: &dyn Replayer,
+    ) -> Result<Outcome> {
+        let object = object_of(&operation.body);
+        let seq = operation.record.seq;
+        // A full pool is replayed too: the log took its space before.
+        let charge = Charge::free(0);
+        let applied = self.apply_charged(head, charge, |tx| {
+            if let Some(object) = object
+                && tx.find(object)?.is_none()
+            {
+                return Ok(Outcome::Skipped);
+            }
+            sink.replay(tx, operation)?;
+            // Last, when nothing can fail any more: with the change or not at all.
+            head.log().chain().note_replayed(tx.txg(), seq);
+            Ok(Outcome::Applied)
+        });
+        Ok(applied.await?.0)
+    }
+
+    async fn indirect_data(&self, head: &Head, bp: &BlockPtr, len: u64) -> Result<Buf> {
+        if bp.is_hole() {
+            // A hole need not tell how large it is.
+            let len = len.max(bp.lsize());
+            if len > BLOCK_SIZE_MAX {
+                return Err(Error::corrupt(format!("a log record has a hole of {len} bytes")));
+            }
+            return Ok(cenote_rt::BufMut::zeroed(len as usize).freeze());
+        }
+        let place = cenote_ondisk::bookmark::Bookmark {
+            objset: head.object(),
+            object: 0,
+            level: cenote_ondisk::bookmark::LEVEL_ZIL,
+            blkid: 0,
+        };
+        // Claimed, and freed when the log is.
+        let grounds = &Grounds::Allocated;
+        let context = ReadContext { place, bypass_cache: true, grounds, ..ReadContext::default() };
+        self.store.read(bp, &context).await
+    }
+
+    /// Marks the blocks of a claimed chain for the next sync, with the data blocks that its records
+    /// were given; both within the limits of the claim.
+    pub(super) async fn discard_log(&self, head: &Head, header: &ZilHeader) -> Result<()> {
+        let blocks = self.load_chain(header).await?.all;
+        head.log().chain().stage = Stage::Discarding(blocks);
+        Ok(())
+    }
+
+    /// The blocks of a claimed chain that can be read, and everything that the claim took.
+    async fn load_chain(&self, header: &ZilHeader) -> Result<LoadedChain> {
+        let (limit_block, limit_record) = header.limits();
+        let mut chain = LoadedChain::default();
+        let mut seen = BTreeSet::new();
+        let mut bp = header.log;
+        while !bp.is_hole() && bp.validate().is_ok() && block_seq(&bp) <= limit_block {
+            if !seen.insert(address(&bp)) {
+                break;
+            }
+            chain.all.push(bp);
+            // The last one was claimed and never written. A device that fails is no end: the log
+            // stays, for when it is there again.
+            let bytes = match read_native(&self.store, &bp).await {
+                Ok(bytes) => bytes,
+                Err(error) if is_end(&error) => Buf::empty(),
+                Err(error) => return Err(error),
+            };
+            let Ok(block) = LogBlock::decode(&bytes, &bp) else {
+                chain.cut = Some(block_seq(&bp)).filter(|seq| *seq < limit_block);
+                break;
+            };
+            for record in records(block.records).map_while(std::result::Result::ok) {
+                if record.seq > limit_record {
+                    break;
+                }
+                if let Ok(Body::Write { bp, data: None, .. }) = Body::decode(&record, record.bytes)
+                    && bp.birth() >= header.claim_txg
+                    && !bp.is_hole()
+                    && !bp.is_embedded()
+                    && seen.insert(address(&bp))
+                {
+                    chain.all.push(bp);
+                }
+            }
+            let next = block.next;
+            chain.loaded.push(LoadedBlock { bytes, bp });
+            bp = next;
+        }
+        Ok(chain)
+    }
+}
+
+fn address(bp: &BlockPtr) -> Option<(u32, u64)> {
+    bp.dva(0).map(|dva| (dva.vdev, dva.offset))
+}
+
+/// The object of an operation that may be gone by the time of the replay.
+fn object_of(body: &Body<'_>) -> Option<u64> {
+    match body {
+        Body::Write { object, .. }
+        | Body::Truncate { object, .. }
+        | Body::Setattr { object, .. }
+        | Body::SetSaXattr { object, .. }
+        | Body::Acl { object, .. }
+        | Body::CloneRange { object, .. } => Some(*object),
+        _ => None,
+    }
+}

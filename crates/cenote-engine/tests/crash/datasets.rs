@@ -1,0 +1,331 @@
+//! Operations on datasets and snapshots, and what the model says of them.
+
+use cenote_engine::Creator;
+use cenote_ondisk::zap::Value;
+use cenote_rt::Result;
+
+use super::{Script, allowed, round_of};
+use crate::model::facts::text;
+
+/// Values of `compression`: off, lz4, gzip-6.
+const COMPRESSIONS: [u64; 3] = [2, 15, 10];
+const MIB: u64 = 1 << 20;
+/// A property of users.
+const USER: &str = "org.example:note";
+/// Whose hold it is.
+const TAG: &str = "tag";
+
+impl Script {
+    /// An operation on datasets, if there is something to do it with.
+    pub(super) async fn administer(&mut self, round: u64) -> Result<()> {
+        let heads = self.heads();
+        let name = self.pick(&heads).unwrap();
+        // Each in its turn, and no two that belong together one right after the other.
+        match round * 7 % 20 {
+            0..=3 => self.snapshot(vec![format!("{name}@s{round}")], "snapshot").await,
+            4 => {
+                let names = heads.iter().map(|name| format!("{name}@s{round}")).collect();
+                self.snapshot(names, "snapshots of all").await
+            }
+            5 | 6 => self.clone_one(round).await,
+            7 | 8 => self.promote().await,
+            9 | 10 => self.roll_back(&name).await,
+            11 => self.rename(&name, &format!("tank/r{round}")).await,
+            12 => self.rename_snapshot().await,
+            13 => self.hold_one().await,
+            14 => self.release_one().await,
+            15 => self.bookmark_one(round).await,
+            16 => self.forget_bookmark().await,
+            17 => self.set_property(&name).await,
+            18 => self.inherit_property().await,
+            _ => self.set_user_property(round).await,
+        }
+    }
+
+    async fn snapshot(&mut self, names: Vec<String>, what: &'static str) -> Result<()> {
+        // A limit, or what is reserved, may be in the way.
+        if allowed(self.engine.snapshot(names.clone()).await)?.is_none() {
+            return Ok(());
+        }
+        for name in names {
+            let head = name.split_once('@').unwrap().0;
+            let content = self.state.datasets[head].clone();
+            self.state.datasets.insert(name, content);
+        }
+        self.acknowledge(what);
+        Ok(())
+    }
+
+    async fn clone_one(&mut self, round: u64) -> Result<()> {
+        let snapshots = self.snapshots("");
+        let Some(origin) = self.pick(&snapshots) else { return Ok(()) };
+        if self.state.datasets[&origin].is_empty() {
+            return Ok(());
+        }
+        let name = format!("tank/c{round}");
+        self.engine.clone_dataset(&origin, &name, Vec::new(), Creator::ROOT).await?;
+        self.state.datasets.insert(name.clone(), self.state.datasets[&origin].clone());
+        self.clones.insert(name, origin);
+        self.acknowledge("clone");
+        Ok(())
+    }
+
+    /// The snapshots up to the origin change hands.
+    async fn promote(&mut self) -> Result<()> {
+        let clones: Vec<_> = self.clones.keys().cloned().collect();
+        let Some(clone) = self.pick(&clones) else { return Ok(()) };
+        if allowed(self.engine.promote(&clone).await)?.is_none() {
+            return Ok(());
+        }
+        let origin = self.clones.remove(&clone).unwrap();
+        let parent = origin.split_once('@').unwrap().0.to_owned();
+        for snapshot in self.snapshots(&parent) {
+            if round_of(&snapshot) <= round_of(&origin) {
+                let (_, name) = snapshot.split_once('@').unwrap();
+                self.move_dataset(&snapshot, &format!("{clone}@{name}"));
+            }
+        }
+        if let Some(older) = self.clones.remove(&parent) {
+            self.clones.insert(clone.clone(), older);
+        }
+        let (_, name) = origin.split_once('@').unwrap();
+        self.clones.insert(parent, format!("{clone}@{name}"));
+        self.acknowledge("promote");
+        Ok(())
+    }
+
+    /// The model's part of a new name.
+    fn move_dataset(&mut self, from: &str, to: &str) {
+        let content = self.state.datasets.remove(from).unwrap();
+        self.state.datasets.insert(to.to_owned(), content);
+        for origin in self.clones.values_mut().filter(|origin| *origin == from) {
+            to.clone_into(origin);
+        }
+        if let Some(origin) = self.clones.remove(from) {
+            self.clones.insert(to.to_owned(), origin);
+        }
+        let marks = format!("{from}#");
+        let facts = std::mem::take(&mut self.state.facts).into_iter();
+        self.state.facts = facts
+            .map(|((whose, what), which)| {
+                let whose = match whose.strip_prefix(&marks) {
+                    Some(mark) => format!("{to}#{mark}"),
+                    None if whose == from => to.to_owned(),
+                    None => whose,
+                };
+                ((whose, what), which)
+            })
+            .collect();
+    }
+
+    /// The model's part of an end.
+    fn forget(&mut self, name: &str) {
+        let marks = format!("{name}#");
+        self.state.datasets.remove(name);
+        self.clones.remove(name);
+        self.state.facts.retain(|(whose, _), _| whose != name && !whose.starts_with(&marks));
+    }
+
+    async fn roll_back(&mut self, name: &str) -> Result<()> {
+        let Some(latest) = self.snapshots(name).pop() else { return Ok(()) };
+        // A bookmark of a later snapshot, which is gone, may be in the way.
+        if allowed(self.engine.rollback(name, None).await)?.is_none() {
+            return Ok(());
+        }
+        let content = self.state.datasets[&latest].clone();
+        self.state.datasets.insert(name.to_owned(), content);
+        self.acknowledge("rollback");
+        Ok(())
+    }
+
+    async fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        self.engine.rename(from, to).await?;
+        for snapshot in self.snapshots(from) {
+            let (_, name) = snapshot.split_once('@').unwrap();
+            self.move_dataset(&snapshot, &format!("{to}@{name}"));
+        }
+        self.move_dataset(from, to);
+        self.acknowledge("rename");
+        Ok(())
+    }
+
+    async fn rename_snapshot(&mut self) -> Result<()> {
+        let snapshots: Vec<_> =
+            self.snapshots("").into_iter().filter(|name| name.contains("@s")).collect();
+        let Some(from) = self.pick(&snapshots) else { return Ok(()) };
+        let (head, old) = from.split_once('@').unwrap();
+        let new = format!("t{}", &old[1..]);
+        self.engine.rename_snapshot(head, old, &new, false).await?;
+        self.move_dataset(&from, &format!("{head}@{new}"));
+        self.acknowledge("rename of a snapshot");
+        Ok(())
+    }
+
+    /// Those that have or do not have such a fact.
+    fn with_fact(&self, what: &str) -> Vec<String> {
+        let facts = self.state.facts.keys().filter(|(_, fact)| fact == what);
+        facts.map(|(whose, _)| whose.clone()).collect()
+    }
+
+    async fn hold_one(&mut self) -> Result<()> {
+        let held = self.with_fact(&format!("hold {TAG}"));
+        let free: Vec<_> =
+            self.snapshots("").into_iter().filter(|name| !held.contains(name)).collect();
+        let Some(name) = self.pick(&free) else { return Ok(()) };
+        self.engine.hold(vec![(name.clone(), TAG.into())], false).await?;
+        self.say(&name, &format!("hold {TAG}"), String::new());
+        self.acknowledge("hold");
+        Ok(())
+    }
+
+    async fn release_one(&mut self) -> Result<()> {
+        let held = self.with_fact(&format!("hold {TAG}"));
+        let Some(name) = self.pick(&held) else { return Ok(()) };
+        self.engine.release(vec![(name.clone(), TAG.into())]).await?;
+        self.unsay(&name, &format!("hold {TAG}"));
+        self.acknowledge("release");
+        Ok(())
+    }
+
+    async fn bookmark_one(&mut self, round: u64) -> Result<()> {
+        let snapshots = self.snapshots("");
+        let Some(name) = self.pick(&snapshots) else { return Ok(()) };
+        let mark = format!("{}#b{round}", name.split_once('@').unwrap().0);
+        self.engine.bookmark(vec![(mark.clone(), name)]).await?;
+        self.say(&mark, "bookmark", String::new());
+        self.acknowledge("bookmark");
+        Ok(())
+    }
+
+    async fn forget_bookmark(&mut self) -> Result<()> {
+        let marks = self.with_fact("bookmark");
+        let Some(mark) = self.pick(&marks) else { return Ok(()) };
+        self.engine.destroy_bookmarks(vec![mark.clone()]).await?;
+        self.unsay(&mark, "bookmark");
+        self.acknowledge("destroying a bookmark");
+        Ok(())
+    }
+
+    async fn set_property(&mut self, name: &str) -> Result<()> {
+        let (property, value) = match self.rng.below(3) {
+            0 => ("compression", COMPRESSIONS[self.rng.below(3) as usize]),
+            1 => ("copies", 1 + self.rng.below(3)),
+            // sha256, fletcher4.
+            _ => ("checksum", [8, 7][self.rng.below(2) as usize]),
+        };
+        self.engine.set_property(name, property, Value::U64(value)).await?;
+        self.say(name, property, text(&Value::U64(value)));
+        self.acknowledge("property");
+        Ok(())
+    }
+
+    async fn inherit_property(&mut self) -> Result<()> {
+        let set = ["compression", "copies", "checksum", USER].map(|name| self.with_fact(name));
+        let Some(name) = self.pick(&set.concat()) else { return Ok(()) };
+        let mut own = self.state.facts.keys().filter(|(whose, _)| *whose == name);
+        let is_one = |what: &str| ["compression", "copies", "checksum", USER].contains(&what);
+        let property = own.find(|(_, what)| is_one(what)).unwrap().1.clone();
+        self.engine.inherit_property(&name, &property, false).await?;
+        self.unsay(&name, &property);
+        self.acknowledge("inheriting a property");
+        Ok(())
+    }
+
+    /// Of a head or of a snapshot.
+    async fn set_user_property(&mut self, round: u64) -> Result<()> {
+        let names = [self.heads(), self.snapshots("")].concat();
+        let name = self.pick(&names).unwrap();
+        let value = "x".repeat(1 + round as usize * 7);
+        self.engine.set_property(&name, USER, Value::text(&value)).await?;
+        self.say(&name, USER, value);
+        self.acknowledge("user property");
+        Ok(())
+    }
+
+    /// Space that is granted or kept, and how many snapshots there may be: each head gets some of
+    /// it, and loses it again.
+    pub(super) async fn grant(&mut self, round: u64) -> Result<()> {
+        let heads = self.heads();
+        let name = self.pick(&heads).unwrap();
+        let (what, value) = match round % 5 {
+            0 => ("quota", 12 * MIB),
+            1 => ("reservation", 3 * MIB),
+            2 => ("refquota", 8 * MIB),
+            3 => ("refreservation", 2 * MIB),
+            _ => ("snapshot_limit", 4),
+        };
+        let key = (name.clone(), what.to_owned());
+        let is_set = self.state.facts.get(&key) == Some(&text(&Value::U64(value)));
+        // What stands for none.
+        let value = match (is_set, what) {
+            (true, "snapshot_limit") => u64::MAX,
+            (true, _) => 0,
+            (false, _) => value,
+        };
+        let set = self.engine.set_property(&name, what, Value::U64(value)).await;
+        if allowed(set)?.is_none() {
+            return Ok(());
+        }
+        self.say(&name, what, text(&Value::U64(value)));
+        let of_dir = match what {
+            "quota" => "dir quota",
+            "reservation" => "dir reserved",
+            _ => "",
+        };
+        if value == 0 {
+            self.unsay(&name, of_dir);
+        } else if !of_dir.is_empty() {
+            self.say(&name, of_dir, value.to_string());
+        }
+        self.acknowledge(what);
+        Ok(())
+    }
+
+    /// Keeps the number of snapshots and heads down.
+    pub(super) async fn clear_away(&mut self) -> Result<()> {
+        let held = self.with_fact(&format!("hold {TAG}"));
+        let is_needed = |name: &String| {
+            held.contains(name) || self.clones.values().any(|origin| origin == name)
+        };
+        let snapshots: Vec<_> =
+            self.snapshots("").into_iter().filter(|name| !is_needed(name)).collect();
+        if snapshots.len() > 4 {
+            let victim = self.pick(&snapshots).unwrap();
+            self.engine.destroy_snapshot(&victim).await?;
+            self.forget(&victim);
+            self.acknowledge("destroying a snapshot");
+        }
+        let heads = self.heads();
+        let idle: Vec<_> =
+            heads.iter().filter(|name| self.snapshots(name).is_empty()).cloned().collect();
+        if heads.len() > 4
+            && let Some(victim) = self.pick(&idle)
+        {
+            self.engine.destroy_dataset(&victim).await?;
+            self.forget(&victim);
+            self.acknowledge("destroying a head");
+        }
+        Ok(())
+    }
+
+    /// A snapshot that is held is destroyed as soon as nobody needs it any more.
+    pub(super) async fn destroy_later(&mut self) -> Result<()> {
+        let idle = |script: &Self| {
+            let mut held = script.with_fact(&format!("hold {TAG}"));
+            held.retain(|name| !script.clones.values().any(|origin| origin == name));
+            held
+        };
+        if idle(self).is_empty() {
+            self.hold_one().await?;
+        }
+        let held = idle(self);
+        let Some(name) = self.pick(&held) else { return Ok(()) };
+        self.engine.destroy_snapshots(vec![name.clone()], true).await?;
+        self.say(&name, "deferred", String::new());
+        self.acknowledge("deferred destroy");
+        self.engine.release(vec![(name.clone(), TAG.into())]).await?;
+        self.forget(&name);
+        self.acknowledge("release");
+        Ok(())
+    }
+}

@@ -1,0 +1,340 @@
+//! Every flush boundary of a run, with samples of what was not flushed lost.
+//!
+//! ```text
+//!   log ──boundary──> nothing | everything | any part of what is in flight has arrived
+//!                        |        one device, or as many as may be missing, as of long ago
+//!                        `─> open ── model, space ── the two txgs before (uberblocks in reserve)
+//!                                 `─ OpenZFS's checker
+//!                                 `─ open for writing ── changes ──cut again──> open ── ...
+//! ```
+
+use std::sync::Arc;
+
+use cenote_device::{Device, Image, ImageDevice, Recorder, Replay};
+use cenote_engine::Engine;
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_pool::import::scan_devices;
+use cenote_pool::traverse::{self, Damage, Flow, Visitor};
+use cenote_pool::{Candidate, OpenOptions, Pool};
+use cenote_rt::Rng;
+use cenote_testkit::cuts::keep;
+
+use crate::audit::Auditor;
+use crate::judge::Judge;
+use crate::model::{self, BLOCK, History, State};
+use crate::workload::{Layout, Run};
+
+/// How thoroughly.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Depth {
+    /// At every boundary there is a sample; at one of so many there are all three kinds.
+    pub(crate) whole: usize,
+    /// Of so many boundaries one is looked at.
+    pub(crate) stride: usize,
+    /// Of so many points one goes on, and is cut again.
+    pub(crate) resume: usize,
+    /// Of so many points one has devices as of long ago.
+    pub(crate) stale: usize,
+    /// Of so many points one is opened at earlier txgs, and at its checkpoint.
+    pub(crate) rewind: usize,
+    /// Of so many points one has all sums of its datasets computed anew; 0: none.
+    pub(crate) audit: usize,
+    /// Of so many points one is shown to OpenZFS; 0: none.
+    pub(crate) judge: usize,
+}
+
+impl Depth {
+    pub(crate) const FULL: Self =
+        Self { whole: 40, stride: 1, resume: 10, stale: 8, rewind: 12, audit: 60, judge: 70 };
+    pub(crate) const QUICK: Self =
+        Self { whole: 1, stride: 9, resume: 16, stale: 4, rewind: 4, audit: 0, judge: 0 };
+}
+
+/// What was looked at.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tally {
+    pub(crate) points: usize,
+    pub(crate) resumed: usize,
+    pub(crate) again: usize,
+    pub(crate) stale: usize,
+    pub(crate) rewound: usize,
+    pub(crate) checkpoints: usize,
+    pub(crate) audited: usize,
+    /// Gang blocks of heads at audited points.
+    pub(crate) gangs: usize,
+    pub(crate) judged: usize,
+}
+
+/// Goes through a run.
+pub(crate) async fn explore(
+    layout: Layout,
+    seed: u64,
+    run: &Run,
+    depth: Depth,
+) -> Result<Tally, String> {
+    let mut explorer = Explorer {
+        layout,
+        depth,
+        history: &run.history,
+        rng: Rng::seeded(seed ^ 0x5eed),
+        replay: Replay::new(&run.log),
+        old: Vec::new(),
+        tally: Tally::default(),
+        judge: Judge::new(if depth.judge > 0 { cenote_oracle::zdb() } else { None }),
+    };
+    let mut boundary = 0;
+    while explorer.replay.next_boundary() {
+        let Some(acknowledged) = explorer.replay.mark() else { continue };
+        boundary += 1;
+        if boundary % 200 == 0 {
+            explorer.old.push(explorer.replay.images(|_, _| false));
+        }
+        if boundary % depth.stride != 0 {
+            continue;
+        }
+        // Nothing of what is in flight, everything, or any part of it: most often the last.
+        let first = explorer.rng.below(4).min(2) as usize;
+        let samples = if boundary % depth.whole == 0 { 0..3 } else { first..first + 1 };
+        for sample in samples {
+            let event = explorer.replay.position();
+            let result = explorer.point(acknowledged, sample).await;
+            result.map_err(|error| {
+                format!("{layout:?} seed {seed} event {event} sample {sample}: {error}")
+            })?;
+        }
+    }
+    Ok(explorer.tally)
+}
+
+struct Explorer<'a> {
+    layout: Layout,
+    depth: Depth,
+    history: &'a History,
+    rng: Rng,
+    replay: Replay<'a>,
+    /// What the devices held at earlier times.
+    old: Vec<Vec<Image>>,
+    tally: Tally,
+    judge: Judge,
+}
+
+impl Explorer<'_> {
+    async fn point(&mut self, acknowledged: u64, sample: usize) -> Result<(), String> {
+        let salt = self.rng.next_u64();
+        let mut images = self.replay.images(|write, sector| keep(sample, salt, write, sector));
+        self.tally.points += 1;
+        let number = self.tally.points;
+        let is_stale = number.is_multiple_of(self.depth.stale) && self.make_stale(&mut images);
+        let (pool, guid) = open(&images, &OpenOptions::default()).await?;
+        if pool.txg() < acknowledged {
+            return Err(format!("txg {} is older than {acknowledged}", pool.txg()));
+        }
+        let state = self.history.at(pool.txg()).ok_or("no such state")?;
+        model::check(&pool, state).await?;
+        if number.is_multiple_of(self.depth.rewind) {
+            self.look_back(&images, pool.txg()).await?;
+            if let Some(txg) = pool.checkpoint_txg() {
+                self.look_at_checkpoint(&images, txg).await?;
+            }
+        }
+        if self.depth.audit > 0 && number.is_multiple_of(self.depth.audit) {
+            let problems = Auditor::new().audit(&pool).await.map_err(|error| error.to_string())?;
+            if !problems.is_empty() {
+                return Err(format!("txg {}: {}", pool.txg(), problems.join("; ")));
+            }
+            self.tally.audited += 1;
+            self.tally.gangs += gangs(&pool).await.map_err(|error| error.to_string())?;
+        }
+        if number.is_multiple_of(self.depth.resume) {
+            let mut resumed = Resumed {
+                pool: &pool,
+                guid,
+                state,
+                rng: Rng::seeded(salt ^ 1),
+                history: History::default(),
+            };
+            self.tally.resumed += 1;
+            self.tally.again += resumed.run(&images).await?;
+        }
+        let is_judged = self.depth.judge > 0 && number.is_multiple_of(self.depth.judge);
+        // Of a pool with two guids OpenZFS takes one, and then what has the other one for another
+        // pool's.
+        let is_judged = is_judged && !is_stale && !self.history.is_renumbered_after(pool.txg());
+        if is_judged && self.judge.look(&images)? {
+            self.tally.judged += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives as many devices as may be missing what they held long ago.
+    fn make_stale(&mut self, images: &mut [Image]) -> bool {
+        let count = self.layout.spare_devices();
+        if count == 0 || self.old.is_empty() {
+            return false;
+        }
+        let old = &self.old[self.rng.below(self.old.len() as u64) as usize];
+        let first = self.rng.below(self.layout.devices() as u64) as usize;
+        // Those that came later have no redundancy among themselves.
+        for number in 0..count {
+            let device = (first + number) % self.layout.devices();
+            images[device] = old[device].clone();
+        }
+        self.tally.stale += 1;
+        true
+    }
+
+    /// The two txgs before the newest are whole: their blocks are not used again yet.
+    async fn look_back(&mut self, images: &[Image], newest: u64) -> Result<(), String> {
+        for txg in [newest - 1, newest - 2] {
+            if !self.history.is_whole(txg, newest) {
+                continue;
+            }
+            let Some(state) = self.history.exactly(txg) else { continue };
+            let options = OpenOptions { txg: Some(txg), ..OpenOptions::default() };
+            let place = |error| format!("txg {txg} before {newest}: {error}");
+            let (pool, _) = open(images, &options).await.map_err(place)?;
+            if pool.txg() != txg {
+                return Err(format!("txg {txg} is gone, {newest} is the newest"));
+            }
+            model::check(&pool, state).await.map_err(place)?;
+            self.tally.rewound += 1;
+        }
+        Ok(())
+    }
+
+    /// What the checkpoint of that txg keeps is all there.
+    async fn look_at_checkpoint(&mut self, images: &[Image], txg: u64) -> Result<(), String> {
+        let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
+        let place = |error| format!("checkpoint of {txg}: {error}");
+        let (pool, _) = open(images, &options).await.map_err(place)?;
+        let state = self.history.at(txg).ok_or("no such state")?;
+        self.tally.checkpoints += 1;
+        model::check_contents(&pool, state).await.map_err(place)
+    }
+}
+
+/// Gang blocks that heads have.
+async fn gangs(pool: &Arc<Pool>) -> cenote_rt::Result<usize> {
+    let mut count = Gangs(0);
+    for head in pool.datasets().await? {
+        let options = traverse::Options::default();
+        traverse::tree(pool, &head.phys().bp, head.object(), options, &mut count).await?;
+    }
+    Ok(count.0)
+}
+
+struct Gangs(usize);
+
+impl Visitor for Gangs {
+    async fn block(&mut self, bp: &BlockPtr, _: &Bookmark) -> cenote_rt::Result<Flow> {
+        self.0 += usize::from(bp.is_gang());
+        Ok(Flow::Continue)
+    }
+
+    fn damage(&mut self, _: Damage) {}
+}
+
+/// The pool, and the guid by which it was found. A device as of long ago may have another guid of
+/// it, and be taken for another pool of that name: the newest one it is.
+async fn open(images: &[Image], options: &OpenOptions) -> Result<(Arc<Pool>, u64), String> {
+    let devices = images.iter().enumerate().map(|(number, image)| {
+        Arc::new(ImageDevice::new(format!("d{number}"), image.clone())) as Arc<dyn Device>
+    });
+    let scan = scan_devices(devices.collect()).await;
+    let newest =
+        |candidate: &&Candidate| candidate.uberblocks().iter().map(|uberblock| uberblock.txg).max();
+    let candidate = scan.candidates.iter().max_by_key(newest).ok_or("no pool")?;
+    let pool = Pool::open(candidate, options).await.map_err(|error| format!("{error:?}"))?;
+    Ok((pool, candidate.guid()))
+}
+
+/// A pool that goes on after a crash.
+struct Resumed<'a> {
+    pool: &'a Pool,
+    guid: u64,
+    state: &'a State,
+    rng: Rng,
+    history: History,
+}
+
+impl Resumed<'_> {
+    /// Opens the pool for writing, changes it, and cuts it again while that is under way. Gives the
+    /// number of points looked at.
+    async fn run(&mut self, images: &[Image]) -> Result<usize, String> {
+        let recorder = Recorder::new();
+        let devices = images.iter().enumerate().map(|(number, image)| {
+            let device = Arc::new(ImageDevice::new(format!("d{number}"), image.clone()));
+            recorder.wrap(device, image.clone())
+        });
+        let last = self.pool.txg();
+        self.history.note(last, self.state);
+        recorder.mark(last);
+        let options = OpenOptions::default();
+        let engine = Engine::open_devices(devices.collect(), self.guid, &options)
+            .await
+            .map_err(|error| format!("{error:?}"))?;
+        let recovered = recorder.len() as u64;
+        let end = self.change(&engine, &recorder).await.map_err(|error| format!("{error:?}"))?;
+        let log = recorder.log();
+        let mut points = 0;
+        // In the recovery, anywhere, and at the end.
+        let ends = [recovered, log.events.len() as u64];
+        let mut cuts = ends.map(|end| self.rng.below(end + 1) as usize).to_vec();
+        cuts.push(log.events.len());
+        cuts.sort_unstable();
+        let mut replay = Replay::new(&log);
+        for cut in cuts {
+            replay.advance(cut);
+            let (salt, sample) = (self.rng.next_u64(), self.rng.below(3) as usize);
+            let images = replay.images(|write, sector| keep(sample, salt, write, sector));
+            let place = |error| format!("after txg {last}, cut again at {cut}: {error}");
+            let (pool, _) = open(&images, &OpenOptions::default()).await.map_err(place)?;
+            let acknowledged = replay.mark().unwrap_or(last);
+            if pool.txg() < acknowledged {
+                return Err(place(format!("txg {} is older than {acknowledged}", pool.txg())));
+            }
+            let state = self.history.at(pool.txg()).ok_or("no such state")?;
+            model::check(&pool, state).await.map_err(place)?;
+            points += 1;
+        }
+        if engine.uberblock().txg < end {
+            return Err(format!("txg {end} was not committed"));
+        }
+        Ok(points)
+    }
+
+    async fn change(&mut self, engine: &Engine, recorder: &Recorder) -> cenote_rt::Result<u64> {
+        let mut state = self.state.clone();
+        let heads: Vec<_> = state
+            .datasets
+            .iter()
+            .filter(|(name, objects)| !name.contains('@') && !objects.is_empty())
+            .map(|(name, objects)| (name.clone(), *objects.keys().next().expect("has one")))
+            .collect();
+        for (name, object) in heads {
+            let head = engine.head(&name).await?;
+            for _ in 0..4 {
+                let (block, salt) = (self.rng.below(200), self.rng.next_u64());
+                let bytes = model::bytes(block, salt);
+                engine.apply(&head, |tx| tx.write(object, block * BLOCK as u64, &bytes)).await?;
+                let objects = state.datasets.get_mut(&name).expect("it is there");
+                objects.get_mut(&object).expect("it is there").insert(block, salt);
+            }
+        }
+        engine.sync().await?;
+        let txg = engine.uberblock().txg;
+        self.history.note(txg, &state);
+        recorder.mark(txg);
+        engine.snapshot(vec!["tank@again".into()]).await?;
+        state.datasets.insert("tank@again".into(), state.datasets["tank"].clone());
+        let txg = engine.uberblock().txg;
+        self.history.note(txg, &state);
+        recorder.mark(txg);
+        engine.export().await?;
+        let txg = engine.uberblock().txg;
+        self.history.note(txg, &state);
+        recorder.mark(txg);
+        Ok(txg)
+    }
+}

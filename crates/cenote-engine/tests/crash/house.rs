@@ -1,0 +1,197 @@
+//! Operations on the pool itself: what it is made of, what it can, who it is.
+
+use std::sync::Arc;
+
+use cenote_device::Image;
+use cenote_engine::admin::{NewVdevs, PoolSetting};
+use cenote_engine::{CheckpointState, Engine, Stop, TrimOptions};
+use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
+use cenote_ondisk::zap::Value;
+use cenote_pool::OpenOptions;
+use cenote_rt::{Result, yield_now};
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+use super::{DEVICE_SIZE, Layout, Script};
+use crate::model::UPGRADES;
+use crate::model::facts::{POOL, text};
+
+/// Rounds after which it begins anew.
+const CYCLE: u64 = 16;
+/// How often others are let run, some dozens of steps each time, while a leaf is filled.
+const TURNS: u64 = 2;
+
+impl Script {
+    /// One thing in each round; a device comes once of each kind.
+    pub(super) async fn keep_house(&mut self, round: u64) -> Result<()> {
+        if round == self.rounds / 3 {
+            self.add(Redundancy::Single, VdevClass::Log, 1, "adding a log").await?;
+        } else if round == self.rounds * 2 / 3 {
+            let (redundancy, count) = match self.layout.spare_devices() {
+                0 => (Redundancy::Single, 1),
+                _ => (Redundancy::Mirror, 2),
+            };
+            self.add(redundancy, VdevClass::Normal, count, "adding a vdev").await?;
+        }
+        match round % CYCLE {
+            0..=2 => self.upgrade().await,
+            3 => self.trim().await,
+            4 | 6 | 8 | 10 | 14 => self.grant(round / 2).await,
+            5 => self.initialize(Stop::Suspend).await,
+            7 => self.keep_checkpoint().await,
+            9 => self.describe(round).await,
+            11 => self.discard_checkpoint().await,
+            12 => self.destroy_later().await,
+            13 => self.reguid().await,
+            15 => self.come_back().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// The pool gets the next features that it did not have (`zpool upgrade`).
+    async fn upgrade(&mut self) -> Result<()> {
+        let has = |name: &str| self.state.facts.contains_key(&(POOL.into(), name.into()));
+        let new: Vec<_> = UPGRADES.into_iter().filter(|name| !has(name)).take(2).collect();
+        if new.is_empty() {
+            return self.initialize(Stop::Cancel).await;
+        }
+        let features = new.iter().map(|name| cenote_ondisk::feature::by_name(name).unwrap());
+        self.engine.set_pool(features.map(PoolSetting::Feature).collect()).await?;
+        for name in &new {
+            self.say(POOL, name, "enabled".into());
+        }
+        self.acknowledge("upgrade");
+        Ok(())
+    }
+
+    /// Its properties, and its comment.
+    async fn describe(&mut self, round: u64) -> Result<()> {
+        let (comment, note) = (format!("round {round}"), "y".repeat(round as usize));
+        let settings = vec![
+            PoolSetting::Comment(Some(comment.clone())),
+            PoolSetting::User("org.example:of-pool".into(), Some(note.clone())),
+        ];
+        self.engine.set_pool(settings).await?;
+        self.say(POOL, "comment", comment);
+        self.say(POOL, "org.example:of-pool", note);
+        self.acknowledge("properties of the pool");
+        let (limit, value) = ("filesystem_limit", Value::U64(20 + round));
+        self.engine.set_property("tank", limit, value.clone()).await?;
+        self.say("tank", limit, text(&value));
+        self.acknowledge(limit);
+        Ok(())
+    }
+
+    async fn add(
+        &mut self,
+        redundancy: Redundancy,
+        class: VdevClass,
+        count: usize,
+        what: &'static str,
+    ) -> Result<()> {
+        let known = self.devices.len();
+        for number in known..known + count {
+            let device = (self.make)(format!("d{number}"));
+            self.devices.push(self.recorder.wrap(device, Image::zeroed(DEVICE_SIZE)));
+        }
+        let new = &self.devices[known..];
+        let leaves = new.iter().map(|device| LeafSpec::of(device.info())).collect();
+        let spec = TopSpec { redundancy, class, leaves };
+        let id = self.engine.next_vdev_id();
+        let rng = &mut self.rng;
+        let mut guids = Guids::new(|| Ok(rng.next_u64()));
+        let top = create::top(&spec, id, Some(self.layout.ashift()), 1, &mut guids)?;
+        let guids: Vec<_> = top.leaves().map(|leaf| leaf.guid).collect();
+        let new = NewVdevs {
+            tops: vec![(top, class)],
+            spares: Vec::new(),
+            caches: Vec::new(),
+            devices: guids.into_iter().zip(new.iter().map(Arc::clone)).collect(),
+        };
+        self.engine.add_vdevs(new).await?;
+        self.say(POOL, &format!("top {id}"), Layout::in_words(redundancy, class, count));
+        self.acknowledge(what);
+        Ok(())
+    }
+
+    /// What is free of all leaves is discarded.
+    async fn trim(&mut self) -> Result<()> {
+        for leaf in self.engine.data_leaves() {
+            self.engine.start_trim(&[leaf], TrimOptions::default()).await?;
+            self.say_work("trim", leaf, LeafWorkState::Active);
+            self.acknowledge("trim");
+            // To its end: what is acknowledged next must not have a sync of its own beside it.
+            self.engine.wait_for_leaf_work(&[leaf], LeafWorkKind::Trim).await?;
+            self.say_work("trim", leaf, LeafWorkState::Complete);
+            self.acknowledge("the end of a trim");
+        }
+        Ok(())
+    }
+
+    /// Part of what is free on a leaf is filled.
+    async fn initialize(&mut self, stop: Stop) -> Result<()> {
+        let (leaves, kind) = (self.engine.data_leaves(), LeafWorkKind::Initialize);
+        let leaf = leaves[self.rng.below(leaves.len() as u64) as usize];
+        self.engine.start_initialize(&[leaf]).await?;
+        self.say_work("initialize", leaf, LeafWorkState::Active);
+        self.acknowledge("initialize");
+        for _ in 0..TURNS {
+            yield_now().await;
+        }
+        let is_running = self.engine.check_leaf_work(leaf, kind).await?;
+        if is_running {
+            self.engine.stop_work(&[leaf], kind, stop).await?;
+        }
+        let state = match stop {
+            _ if !is_running => LeafWorkState::Complete,
+            Stop::Cancel => LeafWorkState::Canceled,
+            Stop::Suspend | Stop::Forget => LeafWorkState::Suspended,
+        };
+        self.say_work("initialize", leaf, state);
+        self.acknowledge("the end of initialize");
+        Ok(())
+    }
+
+    fn say_work(&mut self, what: &str, leaf: u64, state: LeafWorkState) {
+        self.say(POOL, &format!("{what} {leaf}"), format!("{state:?}"));
+    }
+
+    /// For some rounds it holds what is freed.
+    async fn keep_checkpoint(&mut self) -> Result<()> {
+        self.engine.take_checkpoint().await?;
+        self.say(POOL, "checkpoint", String::new());
+        self.acknowledge("checkpoint");
+        Ok(())
+    }
+
+    async fn discard_checkpoint(&mut self) -> Result<()> {
+        if let CheckpointState::Kept(_) = self.engine.checkpoint() {
+            self.engine.discard_checkpoint().await?;
+            self.unsay(POOL, "checkpoint");
+            self.acknowledge("discarding a checkpoint");
+        }
+        Ok(())
+    }
+
+    async fn reguid(&mut self) -> Result<()> {
+        if self.engine.checkpoint() != CheckpointState::None {
+            return Ok(());
+        }
+        let guid = self.rng.next_u64();
+        self.engine.reguid(guid).await?;
+        self.say(POOL, "guid", guid.to_string());
+        self.acknowledge("reguid");
+        Ok(())
+    }
+
+    /// The pool is exported, and opened again.
+    async fn come_back(&mut self) -> Result<()> {
+        let guid = self.engine.guid();
+        self.engine.export().await?;
+        self.acknowledge("export");
+        self.history.note_opening(self.engine.uberblock().txg);
+        let devices = self.devices.clone();
+        self.engine = Engine::open_devices(devices, guid, &OpenOptions::default()).await?;
+        self.acknowledge("import");
+        Ok(())
+    }
+}

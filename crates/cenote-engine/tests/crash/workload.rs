@@ -1,0 +1,419 @@
+//! A scripted run on recorded devices in memory: a bit of everything, one txg after the other.
+
+#[path = "datasets.rs"]
+mod datasets;
+#[path = "house.rs"]
+mod house;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_device::{Device, Image, Log, Recorder};
+use cenote_dmu::live::ObjectSpec;
+use cenote_dmu::{Tx, TxResult};
+use cenote_engine::create::CreateSpec;
+use cenote_engine::{Creator, Engine, Head, NewDataset};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_rt::{Kind, Result, Rng, tunables};
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+use crate::model::facts::POOL;
+use crate::model::{self, BLOCK, Content, History, State, UPGRADES};
+
+/// Bytes of a device: the smallest there is.
+pub(crate) const DEVICE_SIZE: u64 = 64 << 20;
+/// Blocks of so many bytes gang, some of them: all that are not small.
+const GANG_FROM: u64 = 2048;
+const GANG_PERCENT: u64 = 4;
+/// Bytes that are filled at a time.
+const INITIALIZE_CHUNK: u64 = 64 << 10;
+/// The fact that a head is a clone.
+const ORIGIN: &str = "origin";
+/// Blocks of an object.
+const BLOCKS: u64 = 200;
+
+/// What a run does, each of it at least once.
+pub(crate) const OPERATIONS: [&str; 43] = [
+    "create",
+    "sync",
+    "write",
+    "punch",
+    "creating an object",
+    "freeing an object",
+    "creating a head",
+    "destroying a head",
+    "snapshot",
+    "snapshots of all",
+    "destroying a snapshot",
+    "deferred destroy",
+    "clone",
+    "promote",
+    "rollback",
+    "rename",
+    "rename of a snapshot",
+    "hold",
+    "release",
+    "bookmark",
+    "destroying a bookmark",
+    "property",
+    "inheriting a property",
+    "user property",
+    "quota",
+    "refquota",
+    "reservation",
+    "refreservation",
+    "snapshot_limit",
+    "filesystem_limit",
+    "properties of the pool",
+    "upgrade",
+    "adding a log",
+    "adding a vdev",
+    "trim",
+    "the end of a trim",
+    "initialize",
+    "the end of initialize",
+    "checkpoint",
+    "discarding a checkpoint",
+    "reguid",
+    "export",
+    "import",
+];
+
+/// Shapes of pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    Disk,
+    Mirror,
+    Raidz2,
+    LargeSectors,
+    Raidz1,
+    Raidz3,
+    Slog,
+    Special,
+}
+
+impl Layout {
+    /// Those of every run.
+    pub(crate) const USUAL: [Self; 3] = [Self::Disk, Self::Mirror, Self::Raidz2];
+    /// The others.
+    pub(crate) const MORE: [Self; 5] =
+        [Self::LargeSectors, Self::Raidz1, Self::Raidz3, Self::Slog, Self::Special];
+
+    /// What each top-level vdev is, with its devices.
+    fn tops(self) -> Vec<(Redundancy, VdevClass, usize)> {
+        let normal = |redundancy, devices| (redundancy, VdevClass::Normal, devices);
+        let disk = normal(Redundancy::Single, 1);
+        match self {
+            Self::Disk | Self::LargeSectors => vec![disk],
+            Self::Mirror => vec![normal(Redundancy::Mirror, 2)],
+            Self::Raidz1 => vec![normal(Redundancy::Raidz(1), 3)],
+            Self::Raidz2 => vec![normal(Redundancy::Raidz(2), 4)],
+            Self::Raidz3 => vec![normal(Redundancy::Raidz(3), 5)],
+            Self::Slog => vec![disk, (Redundancy::Single, VdevClass::Log, 1)],
+            Self::Special => vec![disk, (Redundancy::Single, VdevClass::Special, 1)],
+        }
+    }
+
+    /// Its devices.
+    pub(crate) fn devices(self) -> usize {
+        self.tops().iter().map(|(.., devices)| devices).sum()
+    }
+
+    /// Devices that may be missing.
+    pub(crate) fn spare_devices(self) -> usize {
+        match self {
+            Self::Mirror | Self::Raidz1 => 1,
+            Self::Raidz2 => 2,
+            Self::Raidz3 => 3,
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn ashift(self) -> u64 {
+        if matches!(self, Self::LargeSectors | Self::Raidz1) { 12 } else { 9 }
+    }
+
+    /// What a top-level vdev is, as the facts of a pool have it.
+    fn in_words(redundancy: Redundancy, class: VdevClass, count: usize) -> String {
+        match redundancy {
+            Redundancy::Mirror => format!("mirror of {count}, {class:?}"),
+            Redundancy::Raidz(parity) => format!("raidz{parity} of {count}, {class:?}"),
+            _ => format!("disk, {class:?}"),
+        }
+    }
+}
+
+/// What happened.
+pub(crate) struct Run {
+    pub(crate) log: Log,
+    pub(crate) history: History,
+    /// Changes that were asked for.
+    pub(crate) operations: u64,
+    /// What was done how often.
+    pub(crate) done: BTreeMap<&'static str, u64>,
+    /// Transaction groups.
+    pub(crate) txgs: u64,
+}
+
+/// Runs the workload for so many rounds, some txgs each, on devices that `make` makes.
+pub(crate) async fn run(
+    layout: Layout,
+    seed: u64,
+    rounds: u64,
+    make: fn(String) -> Arc<dyn Device>,
+) -> Result<Run> {
+    tune();
+    let recorder = Recorder::new();
+    let devices = (0..layout.devices())
+        .map(|number| recorder.wrap(make(format!("d{number}")), Image::zeroed(DEVICE_SIZE)));
+    let devices: Vec<_> = devices.collect();
+    let engine = Engine::create(spec(layout, seed, devices.clone())).await?;
+    let mut script = Script {
+        layout,
+        rounds,
+        engine,
+        make,
+        devices,
+        recorder: Arc::clone(&recorder),
+        rng: Rng::seeded(seed),
+        state: State::default(),
+        history: History::default(),
+        clones: BTreeMap::new(),
+        operations: 0,
+        done: BTreeMap::new(),
+    };
+    let first = script.engine.uberblock().txg;
+    script.begin().await?;
+    for round in 0..rounds {
+        script.write().await?;
+        script.administer(round).await?;
+        script.clear_away().await?;
+        script.keep_house(round).await?;
+    }
+    script.engine.export().await?;
+    script.acknowledge("export");
+    Ok(Run {
+        log: recorder.log(),
+        history: script.history,
+        operations: script.operations,
+        done: script.done,
+        txgs: script.engine.uberblock().txg - first,
+    })
+}
+
+/// How the engine is to be.
+fn tune() {
+    let settings = [
+        // What was freed is used again as soon as it may be: the smallest piece that fits is taken.
+        (&tunables::DF_ALLOC_THRESHOLD, 1 << 40),
+        (&tunables::BY_SIZE_MIN, 0),
+        // Some blocks gang.
+        (&tunables::FORCE_GANGING, GANG_FROM),
+        (&tunables::FORCE_GANGING_PCT, GANG_PERCENT),
+        (&tunables::INITIALIZE_CHUNK_SIZE, INITIALIZE_CHUNK),
+    ];
+    for (tunable, value) in settings {
+        tunable.set(value).unwrap();
+    }
+}
+
+fn spec(layout: Layout, seed: u64, devices: Vec<Arc<dyn Device>>) -> CreateSpec {
+    let mut leaves = devices.iter().map(|device| LeafSpec::of(device.info()));
+    let tops = layout.tops().into_iter().map(|(redundancy, class, count)| TopSpec {
+        redundancy,
+        class,
+        leaves: leaves.by_ref().take(count).collect(),
+    });
+    let pool = create::CreateSpec {
+        tops: tops.collect(),
+        ashift: Some(layout.ashift()),
+        ..create::CreateSpec::default()
+    };
+    let mut rng = Rng::seeded(seed);
+    let vdevs = create::pool(&pool, 4, &mut Guids::new(|| Ok(rng.next_u64()))).unwrap();
+    let mut spec = CreateSpec::new("tank", vdevs, devices);
+    spec.features.retain(|feature| !UPGRADES.contains(&feature.name));
+    spec
+}
+
+struct Script {
+    layout: Layout,
+    rounds: u64,
+    engine: Arc<Engine>,
+    make: fn(String) -> Arc<dyn Device>,
+    /// All devices of the pool.
+    devices: Vec<Arc<dyn Device>>,
+    recorder: Arc<Recorder>,
+    rng: Rng,
+    state: State,
+    history: History,
+    /// Clones with their origins.
+    clones: BTreeMap<String, String>,
+    operations: u64,
+    done: BTreeMap<&'static str, u64>,
+}
+
+/// Snapshots are called by a letter and the round that took them.
+fn round_of(snapshot: &str) -> u64 {
+    snapshot.rsplit_once('@').and_then(|(_, name)| name[1..].parse().ok()).unwrap_or(0)
+}
+
+/// None for what a limit, a reservation or something in use does not allow.
+fn allowed<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), Kind::Quota | Kind::NoSpace | Kind::Busy) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Script {
+    /// Two heads, and what there is to say of a new pool.
+    async fn begin(&mut self) -> Result<()> {
+        self.state.datasets.insert("tank".into(), BTreeMap::new());
+        self.say(POOL, "guid", self.engine.guid().to_string());
+        self.say(POOL, "comment", String::new());
+        for (number, (redundancy, class, count)) in self.layout.tops().into_iter().enumerate() {
+            self.say(POOL, &format!("top {number}"), Layout::in_words(redundancy, class, count));
+        }
+        self.acknowledge("create");
+        self.new_head("tank/a").await?;
+        self.new_head("tank/b").await
+    }
+
+    fn say(&mut self, whose: &str, what: &str, which: String) {
+        self.state.facts.insert((whose.to_owned(), what.to_owned()), which);
+    }
+
+    fn unsay(&mut self, whose: &str, what: &str) {
+        self.state.facts.remove(&(whose.to_owned(), what.to_owned()));
+    }
+
+    /// What is now is committed, and somebody was told so.
+    fn acknowledge(&mut self, what: &'static str) {
+        self.state.facts.retain(|(_, fact), _| fact != ORIGIN);
+        for (clone, origin) in &self.clones {
+            self.state.facts.insert((clone.clone(), ORIGIN.into()), origin.clone());
+        }
+        let txg = self.engine.uberblock().txg;
+        self.history.note(txg, &self.state);
+        self.recorder.mark(txg);
+        self.did(what);
+    }
+
+    fn did(&mut self, what: &'static str) {
+        *self.done.entry(what).or_default() += 1;
+        self.operations += 1;
+    }
+
+    /// One of several; none if there are none.
+    fn pick(&mut self, names: &[String]) -> Option<String> {
+        let index = self.rng.below(names.len() as u64) as usize;
+        names.get(index).cloned()
+    }
+
+    fn heads(&self) -> Vec<String> {
+        let datasets = self.state.datasets.keys();
+        datasets.filter(|name| name.contains('/') && !name.contains('@')).cloned().collect()
+    }
+
+    /// In the order in which they were taken.
+    fn snapshots(&self, of: &str) -> Vec<String> {
+        let datasets = self.state.datasets.keys();
+        let is_of = |name: &&String| {
+            name.split_once('@').is_some_and(|(head, _)| of.is_empty() || head == of)
+        };
+        let mut snapshots: Vec<_> = datasets.filter(is_of).cloned().collect();
+        snapshots.sort_by_key(|name| round_of(name));
+        snapshots
+    }
+
+    async fn new_head(&mut self, name: &str) -> Result<()> {
+        let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
+        let new = NewDataset {
+            name: name.into(),
+            kind: ObjSetType::Other,
+            props: Vec::new(),
+            fill,
+            creator: Creator::ROOT,
+        };
+        self.engine.create_dataset(new).await?;
+        self.state.datasets.insert(name.into(), BTreeMap::new());
+        self.acknowledge("creating a head");
+        self.new_object(name).await?;
+        self.engine.sync().await?;
+        self.acknowledge("creating an object");
+        Ok(())
+    }
+
+    async fn new_object(&mut self, name: &str) -> Result<()> {
+        let head = self.engine.head(name).await?;
+        let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK as u64);
+        let object = self.change(&head, |tx| tx.allocate(&spec)).await?;
+        if let Some(object) = object {
+            self.objects(name).insert(object, Content::new());
+        }
+        Ok(())
+    }
+
+    fn objects(&mut self, name: &str) -> &mut BTreeMap<u64, Content> {
+        self.state.datasets.get_mut(name).unwrap()
+    }
+
+    /// Changes a head in the open txg; none if there is no room for it.
+    async fn change<T>(
+        &mut self,
+        head: &Head,
+        change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<Option<T>> {
+        let before = self.engine.uberblock().txg;
+        let changed = self.engine.apply(head, change).await;
+        // Who waits for room has synced what there was before.
+        for txg in before + 1..=self.engine.uberblock().txg {
+            self.history.note(txg, &self.state);
+        }
+        Ok(allowed(changed)?.map(|(value, _)| value))
+    }
+
+    /// One txg of changes to a head.
+    async fn write(&mut self) -> Result<()> {
+        let heads = self.heads();
+        let name = self.pick(&heads).unwrap();
+        let head = self.engine.head(&name).await?;
+        if self.rng.below(8) == 0 && self.objects(&name).len() < 3 {
+            self.new_object(&name).await?;
+        }
+        let objects: Vec<_> = self.objects(&name).keys().copied().collect();
+        let object = objects[self.rng.below(objects.len() as u64) as usize];
+        for _ in 0..=self.rng.below(12) {
+            let (block, salt) = (self.rng.below(BLOCKS), self.rng.next_u64());
+            let bytes = model::bytes(block, salt);
+            let offset = block * BLOCK as u64;
+            if self.change(&head, |tx| tx.write(object, offset, &bytes)).await?.is_some() {
+                self.objects(&name).get_mut(&object).unwrap().insert(block, salt);
+                self.did("write");
+            }
+        }
+        if self.rng.below(4) == 0 {
+            let (from, count) = (self.rng.below(BLOCKS - 20), 1 + self.rng.below(20));
+            let (offset, len) = (from * BLOCK as u64, count * BLOCK as u64);
+            let punch = |tx: &mut Tx<'_>| tx.free_range(object, offset, Some(len));
+            if self.change(&head, punch).await?.is_some() {
+                let content = self.objects(&name).get_mut(&object).unwrap();
+                content.retain(|block, _| !(from..from + count).contains(block));
+                self.did("punch");
+            }
+        }
+        if self.rng.below(10) == 0
+            && objects.len() > 1
+            && self.change(&head, |tx| tx.free(object)).await?.is_some()
+        {
+            self.objects(&name).remove(&object);
+            self.did("freeing an object");
+        }
+        self.engine.sync().await?;
+        self.acknowledge("sync");
+        Ok(())
+    }
+}

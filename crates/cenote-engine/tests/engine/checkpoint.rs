@@ -1,0 +1,164 @@
+//! The pool's checkpoint: what it holds, giving it up, going back to it.
+
+use cenote_engine::{CheckpointError, CheckpointState};
+use cenote_rt::{block_on, tunables};
+
+use crate::memory::{Budget, MemoryPool};
+
+/// A data set with some blocks, a snapshot of it, and a second one.
+async fn filled() -> MemoryPool {
+    let pool = MemoryPool::new().await;
+    pool.create("tank/a").await;
+    for block in 0..200 {
+        pool.write("tank/a", 5, block, block + 1).await;
+    }
+    pool.snap("tank/a@before").await;
+    pool.create("tank/b").await;
+    pool.write("tank/b", 7, 0, 77).await;
+    pool.engine.sync().await.unwrap();
+    pool
+}
+
+/// Changes nearly everything that `filled` made.
+async fn change(pool: &MemoryPool) {
+    for block in 0..150 {
+        pool.write("tank/a", 5, block, block + 1000).await;
+    }
+    pool.engine.sync().await.unwrap();
+    pool.engine.destroy_snapshot("tank/a@before").await.unwrap();
+    pool.engine.destroy_dataset("tank/b").await.unwrap();
+    pool.create("tank/c").await;
+    pool.write("tank/c", 5, 0, 9).await;
+    pool.settle().await;
+}
+
+#[test]
+fn what_the_checkpoint_reaches_is_held_until_it_is_given_up() {
+    let budget = Budget::take();
+    block_on(1, async {
+        let mut pool = filled().await;
+        assert_eq!(pool.engine.checkpoint(), CheckpointState::None);
+        pool.engine.take_checkpoint().await.unwrap();
+        assert!(matches!(pool.engine.checkpoint(), CheckpointState::Kept(_)));
+        let again = pool.engine.take_checkpoint().await.unwrap_err();
+        assert_eq!(again.cause(), Some(&CheckpointError::Exists));
+        let reguid = pool.engine.reguid(1).await.unwrap_err();
+        assert_eq!(reguid.cause(), Some(&CheckpointError::Exists));
+        pool.check().await;
+        pool.judge_as_it_is();
+
+        change(&pool).await;
+        pool.check().await;
+        let held = pool.engine.checkpoint_bytes();
+        assert!(held > 100 * 8192, "{held}");
+        let reader = pool.reader().await;
+        assert_eq!(reader.space().await.unwrap().checkpoint, Some(held));
+        pool.judge_as_it_is();
+        pool.judge_checkpoint();
+
+        // Another opening holds on to it.
+        pool.reopen().await;
+        assert!(matches!(pool.engine.checkpoint(), CheckpointState::Kept(_)));
+        // The export itself replaced blocks of the MOS.
+        let held = pool.engine.checkpoint_bytes().max(held);
+        assert_eq!(pool.reader().await.space().await.unwrap().checkpoint, Some(held));
+        for block in 150..200 {
+            pool.write("tank/a", 5, block, block + 1000).await;
+        }
+        pool.settle().await;
+        assert!(pool.engine.checkpoint_bytes() > held);
+        pool.check().await;
+
+        // One block of the map in each txg; the pool is whole after each of them.
+        tunables::SPA_DISCARD_MEMORY_LIMIT.set(1).unwrap();
+        let free = pool.free_bytes();
+        pool.engine.discard_checkpoint().await.unwrap();
+        pool.judge_as_it_is();
+        for turn in 0.. {
+            if pool.engine.checkpoint() == CheckpointState::None {
+                break;
+            }
+            assert!(turn < 50);
+            pool.engine.sync().await.unwrap();
+            pool.check().await;
+        }
+        tunables::SPA_DISCARD_MEMORY_LIMIT.set(16 << 20).unwrap();
+        assert_eq!(pool.engine.checkpoint_bytes(), 0);
+        pool.settle().await;
+        for _ in 0..4 {
+            pool.write("tank/c", 5, 1, 3).await;
+            pool.engine.sync().await.unwrap();
+        }
+        assert!(pool.free_bytes() > free + held / 2);
+        let gone = pool.engine.discard_checkpoint().await.unwrap_err();
+        assert_eq!(gone.cause(), Some(&CheckpointError::NotThere));
+        pool.engine.take_checkpoint().await.unwrap();
+        pool.check().await;
+        pool.judge().await;
+    })
+    .unwrap();
+    drop(budget);
+}
+
+#[test]
+fn a_discard_goes_on_at_the_next_opening() {
+    let budget = Budget::take();
+    block_on(1, async {
+        let mut pool = filled().await;
+        pool.engine.take_checkpoint().await.unwrap();
+        change(&pool).await;
+        tunables::SPA_DISCARD_MEMORY_LIMIT.set(1).unwrap();
+        pool.engine.discard_checkpoint().await.unwrap();
+        tunables::SPA_DISCARD_MEMORY_LIMIT.set(16 << 20).unwrap();
+        let was = pool.engine.checkpoint();
+        pool.open_again().await;
+        assert_eq!(pool.engine.checkpoint(), was);
+        pool.engine.sync().await.unwrap();
+        pool.engine.sync().await.unwrap();
+        assert_eq!(pool.engine.checkpoint(), CheckpointState::None);
+        pool.check().await;
+        pool.judge().await;
+    })
+    .unwrap();
+    drop(budget);
+}
+
+#[test]
+fn a_pool_goes_back_to_its_checkpoint() {
+    let budget = Budget::take();
+    block_on(1, async {
+        let mut pool = filled().await;
+        let none = pool.rewind().await.unwrap_err();
+        assert_eq!(none.cause(), Some(&CheckpointError::NotThere));
+        pool.open_again().await;
+        pool.engine.take_checkpoint().await.unwrap();
+        change(&pool).await;
+        // What is written after the checkpoint may be anywhere but where it is.
+        for block in 0..2000 {
+            pool.write("tank/c", 6, block, block + 5000).await;
+        }
+        pool.engine.sync().await.unwrap();
+        let newest = pool.engine.uberblock().txg;
+        pool.engine.export().await.unwrap();
+        pool.rewind().await.unwrap();
+        assert!(pool.engine.uberblock().txg > newest);
+        assert_eq!(pool.engine.uberblock().checkpoint_txg, 0);
+        assert_eq!(pool.engine.checkpoint(), CheckpointState::None);
+        pool.auditor = crate::audit::Auditor::new();
+        pool.check().await;
+        for block in 0..200 {
+            assert_eq!(pool.read("tank/a", 5, block).await, block + 1);
+        }
+        assert_eq!(pool.read("tank/b", 7, 0).await, 77);
+        assert!(pool.engine.head("tank/c").await.is_err());
+        pool.engine.destroy_snapshot("tank/a@before").await.unwrap();
+        pool.write("tank/a", 5, 3, 3).await;
+        pool.settle().await;
+        pool.reopen().await;
+        pool.auditor = crate::audit::Auditor::new();
+        pool.check().await;
+        pool.judge().await;
+    })
+    .unwrap();
+    drop(budget);
+}

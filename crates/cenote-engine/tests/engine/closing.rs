@@ -1,0 +1,363 @@
+//! Closed means closed: whoever still holds a view, a head or the engine reaches no device, the
+//! devices are unlocked at once, and a closing by force ends whatever devices do.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cenote_device::{Device, DeviceInfo, FileDevice, OpenMode, create_file};
+use cenote_engine::create::CreateSpec;
+use cenote_engine::{Engine, EngineError, Head, Notice};
+use cenote_pool::import::{ScanOptions, scan};
+use cenote_pool::{OpenOptions, Pool};
+use cenote_rt::seeded::{self, Bug};
+use cenote_rt::{BoxFuture, Buf, BufMut, Kind, Notify, Result, block_on, spawn, tunables};
+use cenote_testkit::skip;
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+use crate::pools::{self, TempDir, judge};
+use crate::unplugged::Fixture;
+
+const SIZE: u64 = 64 << 20;
+const BLOCKS: u64 = 16;
+/// Variable that puts a bug in.
+const BUG: &str = "CENOTE_SEEDED_BUG";
+
+/// A file whose reads can be held back.
+#[derive(Debug)]
+struct Holding {
+    file: Arc<dyn Device>,
+    gate: Arc<Gate>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    is_shut: AtomicBool,
+    waiting: AtomicUsize,
+    opened: Notify,
+}
+
+impl Gate {
+    fn open(&self) {
+        self.is_shut.store(false, Ordering::SeqCst);
+        self.opened.notify_waiters();
+    }
+
+    async fn pass(&self) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let opened = self.opened.notified();
+            if !self.is_shut.load(Ordering::SeqCst) {
+                break;
+            }
+            opened.await;
+        }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Waits until somebody waits.
+    async fn until_waiting(&self) {
+        for _ in 0..10_000 {
+            if self.waiting.load(Ordering::SeqCst) > 0 {
+                return;
+            }
+            cenote_rt::sleep(Duration::from_millis(1)).await;
+        }
+        panic!("no read reaches the devices");
+    }
+}
+
+impl Device for Holding {
+    fn info(&self) -> &DeviceInfo {
+        self.file.info()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        Box::pin(async move {
+            self.gate.pass().await;
+            self.file.read(offset, buf).await
+        })
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        self.file.write(offset, parts)
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        self.file.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
+        self.file.discard(offset, len)
+    }
+
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        self.file.settle()
+    }
+}
+
+/// A mirror of two files, one dataset with one object, and who reads it slowly.
+struct Shared {
+    dir: TempDir,
+    gate: Arc<Gate>,
+    engine: Arc<Engine>,
+    head: Arc<Head>,
+    object: u64,
+}
+
+impl Shared {
+    async fn new() -> Self {
+        let dir = TempDir::new();
+        let gate = Arc::<Gate>::default();
+        for path in paths(dir.path()) {
+            create_file(path, SIZE).unwrap();
+        }
+        let devices = devices(dir.path(), &gate);
+        let leaves = devices.iter().map(|device| LeafSpec::of(device.info())).collect();
+        let top = TopSpec { redundancy: Redundancy::Mirror, class: VdevClass::Normal, leaves };
+        let spec = create::CreateSpec { tops: vec![top], ashift: Some(9), ..Default::default() };
+        let vdevs = create::pool(&spec, 4, &mut Guids::unguessable()).unwrap();
+        let guid = vdevs.root.guid;
+        let engine = Engine::create(CreateSpec::new("tank", vdevs, devices)).await.unwrap();
+        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let object = pools::new_object(&engine, &head).await.unwrap();
+        for block in 0..BLOCKS {
+            pools::write(&engine, &head, object, block, 1).await.unwrap();
+        }
+        engine.export().await.unwrap();
+        // With nothing in its cache.
+        let (devices, options) = (self::devices(dir.path(), &gate), OpenOptions::default());
+        let engine = Engine::open_devices(devices, guid, &options).await.unwrap();
+        let head = engine.head("tank/a").await.unwrap();
+        Self { dir, gate, engine, head, object }
+    }
+
+    fn contents(&self) -> Vec<Vec<u8>> {
+        paths(self.dir.path()).iter().map(|path| std::fs::read(path).unwrap()).collect()
+    }
+
+    /// Opens the pool as another program would: the locks are those of other descriptors.
+    async fn open_again(&self) -> Result<Arc<Engine>> {
+        let found = scan(&ScanOptions { paths: paths(self.dir.path()).to_vec() }).await.unwrap();
+        let candidate = found.find("tank").unwrap();
+        let options = OpenOptions { destroyed_ok: true, ..OpenOptions::default() };
+        Engine::open(candidate, &options).await
+    }
+}
+
+/// The devices, locked.
+fn devices(dir: &Path, gate: &Arc<Gate>) -> Vec<Arc<dyn Device>> {
+    let open = |path: &PathBuf| {
+        let file = FileDevice::open(path, OpenMode::Exclusive).unwrap();
+        Arc::new(Holding { file, gate: Arc::clone(gate) }) as Arc<dyn Device>
+    };
+    paths(dir).iter().map(open).collect()
+}
+
+fn paths(dir: &Path) -> [PathBuf; 2] {
+    ["d0.img", "d1.img"].map(|name| dir.join(name))
+}
+
+async fn read(view: &Arc<Pool>, object: u64, block: u64) -> Result<()> {
+    let objset = view.dataset("tank/a").await?.open().await?;
+    objset.dnode(object).await?.read_at(block << 17, 4096).await.map(drop)
+}
+
+/// Closes a pool in `how` while a view is held, with a slow read through it in flight.
+async fn closes_for_everybody(how: PoolEnd) {
+    let shared = Shared::new().await;
+    let Shared { engine, head, object, gate, .. } = &shared;
+    let view = engine.view().await.unwrap();
+    read(&view, *object, 0).await.unwrap();
+    gate.is_shut.store(true, Ordering::SeqCst);
+    let slow = {
+        let (view, object) = (Arc::clone(&view), *object);
+        spawn(async move { read(&view, object, BLOCKS - 1).await })
+    };
+    gate.until_waiting().await;
+    // The commit of an export reads, too: it is let through, and the read of the view with it,
+    // which the export must wait for.
+    let opener = {
+        let gate = Arc::clone(gate);
+        spawn(async move {
+            cenote_rt::sleep(Duration::from_millis(50)).await;
+            gate.open();
+        })
+    };
+    match how {
+        PoolEnd::Export => engine.export().await.unwrap(),
+        PoolEnd::Destroy => engine.destroy().await.unwrap(),
+        PoolEnd::Rest => engine.rest().await.map(drop).unwrap(),
+    }
+    let after = shared.contents();
+    // At once, and with everything of the old opening still there.
+    let other = shared.open_again().await.unwrap_or_else(|error| panic!("{how:?}: {error}"));
+    opener.await.unwrap();
+    drop(slow.await.unwrap());
+    for block in 1..BLOCKS - 1 {
+        let error = read(&view, *object, block).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Closed, "{how:?}: {error}");
+    }
+    let error = pools::write(engine, head, *object, 0, 2).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Closed, "{how:?}: {error}");
+    assert_eq!(error.cause(), Some(&EngineError::Closed));
+    for (_, leaf) in engine.tree().leaves() {
+        let stats = leaf.stats();
+        let errors = [stats.read_errors, stats.write_errors, stats.checksum_errors];
+        assert_eq!(errors, [0; 3], "{how:?}");
+    }
+    other.rest().await.unwrap();
+    if matches!(how, PoolEnd::Export) {
+        assert_ne!(shared.contents(), after, "the other one has it");
+    }
+    let settled = shared.contents();
+    let _ = read(&view, *object, 3).await;
+    drop((view, other));
+    assert_eq!(shared.contents(), settled, "{how:?}: written after it was closed");
+    judge(shared.dir.path(), "tank");
+}
+
+#[derive(Debug, Clone, Copy)]
+enum PoolEnd {
+    Export,
+    Destroy,
+    Rest,
+}
+
+#[test]
+fn a_view_keeps_no_device() {
+    if std::env::var(BUG).is_ok() {
+        seeded::set(Some(Bug::NoRevocation));
+    }
+    for how in [PoolEnd::Export, PoolEnd::Destroy, PoolEnd::Rest] {
+        block_on(2, closes_for_everybody(how)).unwrap();
+    }
+}
+
+/// The test above is itself tested.
+#[test]
+fn a_missing_revocation_is_found() {
+    if !cfg!(debug_assertions) {
+        let test = skip::current_test();
+        return skip::skip(&test, "the bugs are not in a build without assertions");
+    }
+    for bug in Bug::OF_CLOSING {
+        let said = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "closing::a_view_keeps_no_device", "--nocapture"])
+            .envs([(BUG, format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(!said.status.success() && text.contains("in use by another"), "{bug:?}: {text}");
+    }
+}
+
+/// What waits for a pool that is closed by force, each as a task.
+fn waiters(
+    engine: &Arc<Engine>,
+    head: &Arc<Head>,
+    object: u64,
+) -> Vec<(&'static str, cenote_rt::JoinHandle<Result<()>>)> {
+    let clone = || (Arc::clone(engine), Arc::clone(head));
+    let (writer, of_writer) = clone();
+    let (committer, of_committer) = clone();
+    let (administrator, exporter) = (Arc::clone(engine), Arc::clone(engine));
+    let syncer = Arc::clone(engine);
+    vec![
+        ("write", spawn(async move { pools::write(&writer, &of_writer, object, 1, 9).await })),
+        (
+            "fsync",
+            spawn(async move {
+                committer.commit_log(&of_committer, Some(object)).await.map(drop)?;
+                committer.sync().await.map(drop)
+            }),
+        ),
+        (
+            "create",
+            spawn(
+                async move { administrator.create_dataset(pools::dataset("tank/b")).await.map(drop) },
+            ),
+        ),
+        ("sync", spawn(async move { syncer.sync().await.map(drop) })),
+        ("export", spawn(async move { exporter.export().await })),
+    ]
+}
+
+/// Everybody who waits hears that the pool was closed, soon.
+async fn all_end(waiters: Vec<(&'static str, cenote_rt::JoinHandle<Result<()>>)>) {
+    for (name, waiter) in waiters {
+        let ended = cenote_rt::until(Duration::from_secs(20), waiter).await;
+        let ended = ended.unwrap_or_else(|| panic!("{name} waits for ever")).unwrap();
+        ended.expect_err(name);
+    }
+}
+
+/// Devices that are out, and devices that hang: the same ends.
+async fn is_given_up(hangs: bool) {
+    let fixture = Fixture::new("mirror", 2, 2).await;
+    let engine = &fixture.engine;
+    let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+    let object = pools::new_object(engine, &head).await.unwrap();
+    pools::write(engine, &head, object, 0, 1).await.unwrap();
+    let kept = engine.sync().await.unwrap();
+    for block in 0..4 {
+        pools::write(engine, &head, object, block, 2).await.unwrap();
+    }
+    let dirty = engine.dirty_bytes();
+    if hangs {
+        fixture.bus.hang_at_flush();
+    } else {
+        fixture.bus.pull_out_after(0);
+    }
+    let stuck = {
+        let engine = Arc::clone(engine);
+        spawn(async move { engine.sync().await })
+    };
+    if !hangs {
+        engine.until_suspended().await;
+        let error = engine.export().await.unwrap_err();
+        assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
+        assert!(!engine.tree().is_closed());
+    }
+    engine.until_stuck().await;
+    let mut waiters = waiters(engine, &head, object);
+    if hangs {
+        // A pool that is not suspended takes changes into memory.
+        waiters.retain(|(name, _)| *name != "write");
+    }
+    cenote_rt::sleep(Duration::from_millis(20)).await;
+    let ended = engine.close_by_force().await;
+    let lost = ended.unwritten.expect("changes were in memory");
+    assert!(lost.first_txg == kept + 1 && lost.bytes >= dirty, "{lost:?}, {dirty}");
+    assert_eq!(ended.silent.len(), if hangs { 2 } else { 0 }, "{:?}", ended.silent);
+    assert!(engine.take_notices().contains(&Notice::NotWritten(lost)));
+    stuck.await.unwrap().expect_err("given up");
+    all_end(waiters).await;
+    // What comes later is not let in, and a second time changes nothing.
+    assert!(engine.close_by_force().await.silent.is_empty());
+    assert_eq!(engine.sync().await.unwrap_err().kind(), Kind::Closed);
+    // It waits, and does not keep a thread busy.
+    let again = cenote_rt::until(Duration::from_millis(50), engine.until_stuck());
+    assert_eq!(again.await, None, "a closed pool is not stuck");
+
+    if hangs {
+        fixture.bus.go_on();
+    }
+    fixture.put_back();
+    let Fixture { devices, guid, .. } = &fixture;
+    let devices = pools::as_devices(devices);
+    let engine = Engine::open_devices(devices, *guid, &OpenOptions::default()).await.unwrap();
+    assert!(engine.uberblock().txg >= kept);
+    engine.export().await.unwrap();
+    crate::unplugged::judge(&fixture.devices);
+}
+
+#[test]
+fn a_pool_that_cannot_be_written_can_be_closed() {
+    tunables::CLOSE_TIMEOUT_MS.set(300).unwrap();
+    tunables::CLOSE_STALL_MS.set(600).unwrap();
+    for hangs in [false, true] {
+        block_on(2, is_given_up(hangs)).unwrap();
+    }
+}

@@ -1,0 +1,69 @@
+//! Create-time permissions (`zfs allow -c`) go to the user who creates a dataset, also when several
+//! users create datasets in one sync.
+
+use std::sync::Arc;
+
+use cenote_engine::{Creator, GrantChange, NewDataset};
+use cenote_ondisk::dsl::deleg::Who;
+use cenote_rt::{block_on, spawn};
+
+use crate::memory::{MemoryPool, filesystem};
+
+const USERS: [u64; 3] = [1000, 1001, 0];
+const DATASETS_EACH: u64 = 12;
+
+fn grant(key: &str, name: &str) -> GrantChange {
+    GrantChange { key: key.into(), names: vec![name.into()] }
+}
+
+/// Users with something granted on a dataset itself, and what.
+async fn granted(pool: &MemoryPool, name: &str) -> Vec<(String, Vec<String>)> {
+    let view = pool.engine.view().await.unwrap();
+    let all = view.dataset(name).await.unwrap().delegations().await.unwrap();
+    let own = all.into_iter().filter(|found| found.dataset == name);
+    own.flat_map(|found| found.grants)
+        .filter(|grant| grant.who == Who::User)
+        .map(|grant| (grant.id, grant.permissions.into_keys().collect()))
+        .collect()
+}
+
+#[test]
+fn create_time_permissions_are_the_creators() {
+    block_on(2, async {
+        let mut pool = MemoryPool::new().await;
+        let grants = vec![grant("c-$", "destroy"), grant("c-$", "mount")];
+        pool.engine.allow("tank", grants).await.unwrap();
+        pool.create("tank/origin").await;
+        pool.snap("tank/origin@s").await;
+        // Everything is asked for at once, so that one sync carries out requests of all users.
+        let mut tasks = Vec::new();
+        for round in 0..DATASETS_EACH {
+            for user in USERS {
+                let (engine, creator) = (Arc::clone(&pool.engine), Creator(user));
+                tasks.push(spawn(async move {
+                    let name = format!("tank/of-{user}-{round}");
+                    if round % 3 == 0 {
+                        let props = Vec::new();
+                        engine.clone_dataset("tank/origin@s", &name, props, creator).await.unwrap();
+                    } else {
+                        let new = NewDataset { creator, ..filesystem(&name) };
+                        engine.create_dataset(new).await.unwrap();
+                    }
+                }));
+            }
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let wanted = vec!["destroy".to_owned(), "mount".to_owned()];
+        for user in USERS {
+            for round in 0..DATASETS_EACH {
+                let name = format!("tank/of-{user}-{round}");
+                let found = granted(&pool, &name).await;
+                assert_eq!(found, [(user.to_string(), wanted.clone())], "{name}");
+            }
+        }
+        pool.check().await;
+    })
+    .unwrap();
+}

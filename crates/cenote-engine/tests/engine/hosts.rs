@@ -1,0 +1,166 @@
+//! A pool and other hosts, and a pool that goes back for good.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_dmu::Tx;
+use cenote_engine::admin::PoolSetting;
+use cenote_engine::zil::LogRecord;
+use cenote_engine::{Engine, EngineError, Suspended};
+use cenote_pool::import::{Host, scan_devices};
+use cenote_pool::{OpenError, OpenOptions, Pool, leaks};
+use cenote_rt::{block_on, simulate, sleep, tunables, until};
+
+use crate::pools::{self, as_devices};
+use crate::unplugged::{Fixture, judge};
+
+/// What another host finds that wants the pool.
+async fn take(fixture: &Fixture) -> cenote_rt::Result<()> {
+    let host = Host { hostid: 8, hostname: "other".into() };
+    let options = OpenOptions { host: Some(host), force: true, ..OpenOptions::default() };
+    let scan = scan_devices(as_devices(&fixture.devices)).await;
+    Pool::open(scan.find("tank").unwrap(), &options).await.map(drop)
+}
+
+#[test]
+fn a_pool_in_use_is_left_alone() {
+    tunables::MULTIHOST_INTERVAL.set(100).unwrap();
+    block_on(2, async {
+        let fixture = Fixture::new("mirror", 2, 2).await;
+        let engine = &fixture.engine;
+        take(&fixture).await.expect("nobody says that it is in use");
+        engine.set_pool(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
+        sleep(Duration::from_millis(300)).await;
+        let error = take(&fixture).await.unwrap_err();
+        assert!(matches!(error.cause(), Some(OpenError::ActiveElsewhere)), "{error}");
+        // Between two commands nobody has it, though it stays in use.
+        engine.rest().await.unwrap();
+        take(&fixture).await.expect("nothing is promised any more");
+        let devices = as_devices(&fixture.devices);
+        let engine = Engine::open_devices(devices, fixture.guid, &OpenOptions::default()).await;
+        engine.unwrap().export().await.unwrap();
+        judge(&fixture.devices);
+
+        let options = OpenOptions {
+            host: Some(Host { hostid: 0, hostname: String::new() }),
+            force: true,
+            ..OpenOptions::default()
+        };
+        let devices = as_devices(&fixture.devices);
+        let error = Engine::open_devices(devices, fixture.guid, &options).await.unwrap_err();
+        assert!(matches!(error.cause(), Some(OpenError::NoHostId)), "{error}");
+
+        // Another opening beats again, until its devices are gone for too long.
+        let devices = as_devices(&fixture.devices);
+        let options = OpenOptions::default();
+        let engine = Engine::open_devices(devices, fixture.guid, &options).await.unwrap();
+        assert!(take(&fixture).await.is_err());
+        fixture.bus.pull_out_after(0);
+        let suspended = engine.until_suspended().await;
+        assert!(matches!(suspended, Suspended::Multihost(_)), "{suspended}");
+        fixture.put_back();
+        let error = engine.clear(None).await.unwrap_err();
+        assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
+        engine.close_by_force().await;
+    })
+    .unwrap();
+}
+
+/// Devices that do not answer are no excuse: what they do late, another host may have overtaken.
+#[test]
+fn a_host_that_hung_writes_no_commit() {
+    tunables::MULTIHOST_INTERVAL.set(100).unwrap();
+    block_on(2, async {
+        let fixture = Fixture::new("mirror", 2, 2).await;
+        let engine = &fixture.engine;
+        engine.set_pool(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
+        let kept = engine.uberblock().txg;
+        fixture.bus.hang_at_flush();
+        let sync = {
+            let engine = Arc::clone(engine);
+            let comment = PoolSetting::Comment(Some("late".into()));
+            cenote_rt::spawn(async move { engine.set_pool(vec![comment]).await })
+        };
+        let cause = until(Duration::from_secs(20), engine.until_suspended()).await;
+        assert!(matches!(cause, Some(Suspended::Multihost(_))), "{cause:?}");
+        fixture.bus.go_on();
+        sleep(Duration::from_millis(500)).await;
+        // A heartbeat that ended late changes nothing.
+        let error = engine.clear(None).await.unwrap_err();
+        assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
+        assert!(!sync.is_finished());
+        let scan = scan_devices(as_devices(&fixture.devices)).await;
+        let newest = scan.find("tank").unwrap().uberblocks().iter().map(|found| found.txg).max();
+        assert_eq!(newest, Some(kept), "written without heartbeats");
+        engine.close_by_force().await;
+        sync.await.unwrap().unwrap_err();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_host_without_a_number_writes_nothing() {
+    tunables::MULTIHOST_INTERVAL.set(100).unwrap();
+    block_on(2, async {
+        let fixture = Fixture::new("mirror", 2, 2).await;
+        let engine = &fixture.engine;
+        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let object = pools::new_object(engine, &head).await.unwrap();
+        // A log that the next opening claims: the first commit of it is a sync.
+        for round in 0..2 {
+            let write = |tx: &mut Tx<'_>| {
+                tx.write(object, 0, &[round; 4096])?;
+                Ok(((), vec![LogRecord::write_later(object, 0, 4096)]))
+            };
+            engine.apply_logged(&head, write).await.unwrap();
+            engine.commit_log(&head, Some(object)).await.unwrap();
+        }
+        engine.set_pool(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
+        engine.rest().await.unwrap();
+        let Fixture { bus, devices, guid, engine } = fixture;
+        drop((engine, head));
+
+        let nobody = Host { hostid: 0, hostname: String::new() };
+        let options = OpenOptions { host: Some(nobody), force: true, ..OpenOptions::default() };
+        let before = bus.writes();
+        let error = Engine::open_devices(as_devices(&devices), guid, &options).await.unwrap_err();
+        assert!(matches!(error.cause(), Some(OpenError::NoHostId)), "{error}");
+        assert_eq!(bus.writes(), before);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_pool_goes_back_for_good() {
+    simulate(1, async {
+        let fixture = Fixture::new("disk", 1, 1).await;
+        let engine = &fixture.engine;
+        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let object = pools::new_object(engine, &head).await.unwrap();
+        pools::write(engine, &head, object, 0, 2).await.unwrap();
+        let kept = engine.sync().await.unwrap();
+        engine.create_dataset(pools::dataset("tank/b")).await.unwrap();
+        let newest = engine.uberblock().txg;
+        assert!(newest > kept);
+        let Fixture { devices, guid, engine, .. } = fixture;
+        drop((engine, head));
+
+        let options = OpenOptions { txg: Some(kept), ..OpenOptions::default() };
+        let engine = Engine::open_devices(as_devices(&devices), guid, &options).await.unwrap();
+        assert!(engine.sync().await.unwrap() > newest, "what was given up stays so");
+        assert!(engine.head("tank/b").await.is_err());
+        let head = engine.head("tank/a").await.unwrap();
+        pools::write(&engine, &head, object, 1, 2).await.unwrap();
+        engine.create_dataset(pools::dataset("tank/c")).await.unwrap();
+        engine.export().await.unwrap();
+        drop((engine, head));
+
+        let scan = scan_devices(as_devices(&devices)).await;
+        let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+        assert!(pool.dataset("tank/c").await.is_ok() && pool.dataset("tank/b").await.is_err());
+        let report = leaks::check(&pool).await.unwrap();
+        assert!(report.is_clean(), "{:?}", report.lines());
+        judge(&devices);
+    })
+    .unwrap();
+}

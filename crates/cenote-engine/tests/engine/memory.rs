@@ -1,0 +1,271 @@
+//! A small pool in memory, looked at from all sides.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_device::{Device, Image, ImageDevice};
+use cenote_dmu::Tx;
+use cenote_dmu::live::ObjectSpec;
+use cenote_engine::admin::NewVdevs;
+use cenote_engine::{Engine, Head, NewDataset};
+use cenote_ondisk::feature::Feature;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zap::Value;
+use cenote_pool::import::scan_devices;
+use cenote_pool::{Candidate, OpenOptions, Pool, leaks};
+use cenote_rt::{Result, Rng, tunables};
+use cenote_testkit::cuts;
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+use crate::audit::Auditor;
+use crate::pools::{self, as_devices};
+
+/// Bytes of a block of test objects.
+pub(crate) const BLOCK: u64 = 16 << 10;
+/// Bytes of a device.
+const SIZE: u64 = 128 << 20;
+
+/// How much one txg frees: one setting for all pools of the process, so one test at a time.
+pub(crate) struct Budget(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+impl Budget {
+    /// Waits for whoever has it, and sets the default.
+    pub(crate) fn take() -> Self {
+        static ONE: Mutex<()> = Mutex::new(());
+        let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Self(guard)
+    }
+
+    /// From now on so many blocks.
+    #[expect(clippy::unused_self, reason = "only who has it may")]
+    pub(crate) fn set(&self, blocks: u64) {
+        tunables::ASYNC_BLOCK_MAX_BLOCKS.set(blocks).unwrap();
+    }
+}
+
+impl Drop for Budget {
+    fn drop(&mut self) {
+        self.set(100_000);
+    }
+}
+
+/// The pool and who watches it.
+pub(crate) struct MemoryPool {
+    pub(crate) devices: Vec<Arc<ImageDevice>>,
+    guid: u64,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) auditor: Auditor,
+}
+
+impl MemoryPool {
+    /// A new pool called "tank".
+    pub(crate) async fn new() -> Self {
+        Self::with_features(cenote_pool::features::identity().collect()).await
+    }
+
+    /// The same with these features.
+    pub(crate) async fn with_features(features: Vec<&'static Feature>) -> Self {
+        Self::on(vec![image_device(0)], features).await
+    }
+
+    /// The same of several disks without redundancy.
+    pub(crate) async fn of_disks(count: usize) -> Self {
+        let devices = (0..count).map(image_device).collect();
+        Self::on(devices, cenote_pool::features::identity().collect()).await
+    }
+
+    async fn on(devices: Vec<Arc<ImageDevice>>, features: Vec<&'static Feature>) -> Self {
+        let engine = pools::create_on("tank", as_devices(&devices), features).await.unwrap();
+        let scan = scan_devices(as_devices(&devices)).await;
+        let guid = scan.candidates.first().map_or(0, Candidate::guid);
+        Self { devices, guid, engine, auditor: Auditor::new() }
+    }
+
+    /// Another disk, which comes to the pool as a top-level vdev of its own.
+    pub(crate) async fn add_disk(&mut self, class: VdevClass) {
+        let (device, new) = self.new_disk(class);
+        self.devices.push(device);
+        self.engine.add_vdevs(new).await.unwrap();
+    }
+
+    /// A disk that may come to the pool as the next top-level vdev.
+    pub(crate) fn new_disk(&self, class: VdevClass) -> (Arc<ImageDevice>, NewVdevs) {
+        let device = image_device(self.devices.len());
+        let spec = TopSpec {
+            redundancy: Redundancy::Single,
+            class,
+            leaves: vec![LeafSpec::of(device.info())],
+        };
+        let id = self.engine.next_vdev_id();
+        let top = create::top(&spec, id, Some(9), 1, &mut Guids::unguessable()).unwrap();
+        let guid = top.leaves().next().unwrap().guid;
+        let new = NewVdevs {
+            tops: vec![(top, class)],
+            spares: Vec::new(),
+            caches: Vec::new(),
+            devices: vec![(guid, Arc::clone(&device) as Arc<dyn Device>)],
+        };
+        (device, new)
+    }
+
+    fn device_list(&self) -> Vec<Arc<dyn Device>> {
+        as_devices(&self.devices)
+    }
+
+    /// Writes the devices to files.
+    pub(crate) fn write_images(&self) -> pools::TempDir {
+        let dir = pools::TempDir::new();
+        let images: Vec<_> = self.devices.iter().map(|device| device.image()).collect();
+        cuts::unpack(&images, dir.path());
+        dir
+    }
+
+    /// Exports it and opens it again.
+    pub(crate) async fn reopen(&mut self) {
+        self.engine.export().await.unwrap();
+        self.open_again().await;
+    }
+
+    /// Forgets the engine, as a crash does, and opens the pool again.
+    pub(crate) async fn open_again(&mut self) {
+        let devices = self.device_list();
+        let options = OpenOptions::default();
+        self.engine = Engine::open_devices(devices, self.guid, &options).await.unwrap();
+    }
+
+    /// Forgets the engine, and opens the pool as its checkpoint has it.
+    pub(crate) async fn rewind(&mut self) -> Result<()> {
+        let devices = self.device_list();
+        let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
+        self.engine = Engine::open_devices(devices, self.guid, &options).await?;
+        Ok(())
+    }
+
+    /// The pool as it is on disk.
+    pub(crate) async fn reader(&self) -> Arc<Pool> {
+        let scan = scan_devices(self.device_list()).await;
+        Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap()
+    }
+
+    /// Everything must be as it should on disk.
+    pub(crate) async fn check(&mut self) {
+        let pool = self.reader().await;
+        let problems = self.auditor.audit(&pool).await.unwrap();
+        assert!(problems.is_empty(), "txg {}:\n{}", pool.txg(), problems.join("\n"));
+        let report = leaks::check(&pool).await.unwrap();
+        assert!(report.is_clean(), "{:?}", report.lines());
+    }
+
+    /// Syncs until nothing waits to be freed.
+    pub(crate) async fn settle(&self) {
+        for _ in 0..200 {
+            self.engine.sync().await.unwrap();
+            if !self.engine.has_pending_frees().await.unwrap() {
+                return;
+            }
+        }
+        panic!("frees do not end");
+    }
+
+    /// Exports it, and asks OpenZFS.
+    pub(crate) async fn judge(self) {
+        self.engine.export().await.unwrap();
+        let dir = self.write_images();
+        pools::judge(dir.path(), "tank");
+    }
+
+    /// Asks OpenZFS about the last commit, while the pool stays open here.
+    pub(crate) fn judge_as_it_is(&self) {
+        let dir = self.write_images();
+        pools::judge(dir.path(), "tank");
+    }
+
+    /// Asks OpenZFS about the checkpoint that the last commit has.
+    pub(crate) fn judge_checkpoint(&self) {
+        let dir = self.write_images();
+        pools::judge_checkpoint(dir.path(), "tank");
+    }
+
+    /// Overwrites bytes of the device with others.
+    pub(crate) async fn spoil(&self, offset: u64, len: usize) {
+        let bytes = cenote_rt::Buf::from(vec![0x5a; 512.max(len)]);
+        self.devices[0].write(offset, vec![bytes]).await.unwrap();
+    }
+
+    /// Bytes that are not allocated.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let figures = self.engine.allocator().vdev_figures();
+        figures.iter().map(|vdev| vdev.space.space - vdev.space.allocated).sum()
+    }
+
+    /// A new file system without anything.
+    pub(crate) async fn create(&self, name: &str) -> Arc<Head> {
+        self.engine.create_dataset(filesystem(name)).await.unwrap()
+    }
+
+    /// A snapshot.
+    pub(crate) async fn snap(&self, name: &str) {
+        self.engine.snapshot(vec![name.into()]).await.unwrap();
+    }
+
+    /// Writes a block.
+    pub(crate) async fn write(&self, dataset: &str, object: u64, block: u64, salt: u64) {
+        let head = self.engine.head(dataset).await.unwrap();
+        let bytes = content(salt);
+        self.engine
+            .apply(&head, |tx| {
+                need_object(tx, object)?;
+                tx.write(object, block * BLOCK, &bytes)
+            })
+            .await
+            .unwrap();
+    }
+
+    /// The salt of a block that was written; 0 for a hole.
+    pub(crate) async fn read(&self, dataset: &str, object: u64, block: u64) -> u64 {
+        let head = self.engine.head(dataset).await.unwrap();
+        let read = head.live().inspect(|tx| {
+            if tx.find(object)?.is_none() {
+                return Ok(vec![0; 8]);
+            }
+            tx.read(object, block * BLOCK, 8)
+        });
+        u64::from_le_bytes(read.await.unwrap()[..8].try_into().unwrap())
+    }
+
+    /// Sets a number.
+    pub(crate) async fn set(&self, dataset: &str, name: &str, value: u64) -> Result<()> {
+        self.engine.set_property(dataset, name, Value::U64(value)).await
+    }
+}
+
+fn image_device(index: usize) -> Arc<ImageDevice> {
+    Arc::new(ImageDevice::new(format!("d{index}.img"), Image::zeroed(SIZE)))
+}
+
+/// A file system without anything.
+pub(crate) fn filesystem(name: &str) -> NewDataset {
+    NewDataset { kind: ObjSetType::Zfs, ..pools::dataset(name) }
+}
+
+/// Makes the object if it is not there.
+pub(crate) fn need_object(tx: &mut Tx<'_>, object: u64) -> cenote_dmu::TxResult<()> {
+    if tx.find(object)?.is_none() {
+        let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK).with_number(object);
+        tx.allocate(&spec)?;
+    }
+    Ok(())
+}
+
+/// A block that begins with its salt: some compress to nothing, some to half, some not.
+pub(crate) fn content(salt: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK as usize];
+    let filled = match salt % 5 {
+        0 => 32,
+        1 | 2 => BLOCK as usize / 2,
+        _ => BLOCK as usize,
+    };
+    Rng::seeded(salt).fill(&mut bytes[..filled]);
+    bytes[..8].copy_from_slice(&salt.to_le_bytes());
+    bytes
+}

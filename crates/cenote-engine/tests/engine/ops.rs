@@ -1,0 +1,838 @@
+//! Each operation on datasets by itself: what it does, what it refuses, and that all sums are right
+//! afterwards.
+
+use std::time::Duration;
+
+use cenote_engine::{Charge, Creator, Event, NewDataset, Notice, OpError, PropertyChange};
+use cenote_ondisk::feature::FEATURES;
+use cenote_ondisk::zap::Value;
+use cenote_pool::DamagedBlock;
+use cenote_rt::{Error, Kind, Result, block_on};
+
+use crate::memory::{BLOCK, Budget, MemoryPool, content, filesystem, need_object};
+
+const MIB: u64 = 1 << 20;
+
+fn cause<T>(result: Result<T>) -> OpError {
+    let error = result.err().expect("it is refused");
+    *error.cause::<OpError>().unwrap_or_else(|| panic!("{error}"))
+}
+
+fn run(test: impl Future<Output = ()>) {
+    block_on(2, test).unwrap();
+}
+
+/// `count` blocks of an object, all different.
+async fn fill(pool: &MemoryPool, dataset: &str, object: u64, count: u64, salt: u64) {
+    for block in 0..count {
+        pool.write(dataset, object, block, salt * 1000 + block).await;
+    }
+}
+
+#[test]
+fn names_are_checked() {
+    run(async {
+        let pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        let create = |name: &str| pool.engine.create_dataset(filesystem(name));
+        assert_eq!(cause(create("tank/a").await), OpError::Exists);
+        assert_eq!(cause(create("tank").await), OpError::Exists);
+        assert_eq!(cause(create("tank/b/c").await), OpError::NotFound);
+        assert_eq!(cause(create("pond/b").await), OpError::OtherPool);
+        assert_eq!(cause(create("tank/b%").await), OpError::Name);
+        assert_eq!(cause(create("tank/$b").await), OpError::Name);
+        assert_eq!(cause(create("tank/b*").await), OpError::Name);
+        assert_eq!(cause(create("tank/b@c").await), OpError::Name);
+        assert_eq!(cause(create(&format!("tank/{}", "x".repeat(251))).await), OpError::NameTooLong);
+        let deep = format!("tank{}", "/d".repeat(50));
+        assert_eq!(cause(create(&deep).await), OpError::NameTooLong);
+        let volume =
+            NewDataset { kind: cenote_ondisk::objset::ObjSetType::Zvol, ..filesystem("tank/vol") };
+        pool.engine.create_dataset(volume).await.unwrap();
+        assert_eq!(cause(create("tank/vol/x").await), OpError::WrongParent);
+        assert_eq!(cause(pool.engine.snapshot(vec!["tank/x@s".into()]).await), OpError::NotFound);
+        assert_eq!(cause(pool.engine.destroy_dataset("tank/$ORIGIN").await), OpError::NotFound);
+        assert_eq!(cause(pool.engine.destroy_dataset("tank").await), OpError::IsPool);
+    });
+}
+
+#[test]
+fn an_operation_on_many_does_all_or_nothing() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        let wanted = vec!["tank/a@s".to_owned(), "tank/missing@s".to_owned()];
+        let error = pool.engine.snapshot(wanted).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert_eq!(error.at().dataset.as_deref(), Some("tank/missing@s"));
+        pool.engine.snapshot(vec!["tank/a@s".into(), "tank@s".into()]).await.unwrap();
+        pool.check().await;
+    });
+}
+
+#[test]
+fn a_destroyed_head_is_freed_bit_by_bit() {
+    let rate = Budget::take();
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        for object in 1..20 {
+            fill(&pool, "tank/a", object, 40, object).await;
+        }
+        pool.snap("tank/a@s").await;
+        fill(&pool, "tank/a", 3, 40, 77).await;
+        assert_eq!(cause(pool.engine.destroy_dataset("tank/a").await), OpError::HasSnapshots);
+        pool.engine.destroy_snapshot("tank/a@s").await.unwrap();
+        pool.check().await;
+        rate.set(37);
+        let head = pool.engine.head("tank/a").await.unwrap();
+        let owner = head.own();
+        assert_eq!(cause(pool.engine.destroy_dataset("tank/a").await), OpError::Busy);
+        drop(owner);
+        pool.engine.destroy_dataset("tank/a").await.unwrap();
+        assert!(head.is_gone());
+        assert!(pool.engine.apply(&head, |tx| need_object(tx, 1)).await.is_err());
+        let mut txgs = 0;
+        while pool.engine.has_pending_frees().await.unwrap() {
+            pool.check().await;
+            pool.engine.sync().await.unwrap();
+            txgs += 1;
+            if txgs == 5 {
+                // What is left is found again by whoever opens the pool.
+                pool.open_again().await;
+            }
+        }
+        assert!(txgs > 15, "{txgs} txgs");
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+#[test]
+fn without_the_feature_a_head_is_freed_at_once() {
+    run(async {
+        let wanted = FEATURES.iter().filter(|feature| {
+            cenote_pool::features::is_in_identity(feature) && feature.name != "async_destroy"
+        });
+        let mut pool = MemoryPool::with_features(wanted.collect()).await;
+        pool.create("tank/a").await;
+        fill(&pool, "tank/a", 1, 60, 1).await;
+        pool.snap("tank/a@s").await;
+        fill(&pool, "tank/a", 1, 30, 2).await;
+        pool.engine.rollback("tank/a", None).await.unwrap();
+        pool.check().await;
+        pool.engine.destroy_snapshot("tank/a@s").await.unwrap();
+        pool.engine.destroy_dataset("tank/a").await.unwrap();
+        pool.settle().await;
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+#[test]
+fn clones_are_promoted_there_and_back() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        for round in 0..4 {
+            fill(&pool, "tank/a", 1, 20 + round, round + 1).await;
+            pool.snap(&format!("tank/a@{round}")).await;
+        }
+        fill(&pool, "tank/a", 2, 10, 9).await;
+        let engine = std::sync::Arc::clone(&pool.engine);
+        engine.clone_dataset("tank/a@1", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
+        engine.clone_dataset("tank/a@0", "tank/d", Vec::new(), Creator::ROOT).await.unwrap();
+        fill(&pool, "tank/c", 1, 15, 20).await;
+        pool.snap("tank/c@x").await;
+        fill(&pool, "tank/c", 1, 5, 21).await;
+        engine.clone_dataset("tank/c@x", "tank/e", Vec::new(), Creator::ROOT).await.unwrap();
+        fill(&pool, "tank/e", 1, 3, 22).await;
+        engine.bookmark(vec![("tank/a#0".into(), "tank/a@0".into())]).await.unwrap();
+        pool.check().await;
+        assert_eq!(cause(engine.promote("tank/a").await), OpError::NotAClone);
+        assert_eq!(cause(engine.destroy_snapshot("tank/a@1").await), OpError::HasClones);
+        engine.promote("tank/c").await.unwrap();
+        pool.check().await;
+        assert_eq!(pool.read("tank/a", 1, 0).await, 4000);
+        assert_eq!(cause(engine.promote("tank/c").await), OpError::NotAClone);
+        engine.promote("tank/e").await.unwrap();
+        pool.check().await;
+        engine.promote("tank/d").await.unwrap();
+        pool.check().await;
+        engine.promote("tank/a").await.unwrap();
+        pool.check().await;
+        assert_eq!(cause(engine.rename("tank/e", "tank/e/f").await), OpError::Cycle);
+        pool.snap("tank/d@0x").await;
+        engine.rename_snapshot("tank/d", "0x", "1", false).await.unwrap();
+        pool.judge().await;
+    });
+}
+
+#[test]
+fn a_rollback_forgets_what_came_since() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        assert_eq!(cause(pool.engine.rollback("tank/a", None).await), OpError::NoSnapshot);
+        fill(&pool, "tank/a", 1, 30, 1).await;
+        pool.snap("tank/a@s").await;
+        fill(&pool, "tank/a", 1, 10, 2).await;
+        pool.snap("tank/a@t").await;
+        fill(&pool, "tank/a", 1, 20, 3).await;
+        fill(&pool, "tank/a", 2, 20, 4).await;
+        pool.set("tank/a", "refreservation", 2 << 20).await.unwrap();
+        let refused = pool.engine.rollback("tank/a", Some("tank/a@s")).await;
+        assert_eq!(cause(refused), OpError::NotLatest);
+        let latest = pool.engine.rollback("tank/a", Some("tank/a@t")).await.unwrap();
+        assert_eq!(latest, "tank/a@t");
+        pool.check().await;
+        assert_eq!(pool.read("tank/a", 1, 0).await, 2000);
+        assert_eq!(pool.read("tank/a", 1, 20).await, 1020);
+        assert_eq!(pool.read("tank/a", 2, 0).await, 0);
+        // The head goes on from there.
+        fill(&pool, "tank/a", 1, 5, 5).await;
+        pool.engine.bookmark(vec![("tank/a#t".into(), "tank/a@t".into())]).await.unwrap();
+        pool.engine.destroy_snapshot("tank/a@t").await.unwrap();
+        assert_eq!(cause(pool.engine.rollback("tank/a", None).await), OpError::NotLatest);
+        pool.engine.destroy_bookmarks(vec!["tank/a#t".into()]).await.unwrap();
+        pool.engine.rollback("tank/a", None).await.unwrap();
+        assert_eq!(pool.read("tank/a", 1, 0).await, 1000);
+        pool.settle().await;
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+#[test]
+fn holds_defer_a_destroy() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        let engine = std::sync::Arc::clone(&pool.engine);
+        pool.create("tank/a").await;
+        fill(&pool, "tank/a", 1, 10, 1).await;
+        pool.snap("tank/a@s").await;
+        pool.snap("tank/a@t").await;
+        let one = |tag: &str| vec![("tank/a@s".to_owned(), tag.to_owned())];
+        engine.hold(one("keep"), false).await.unwrap();
+        assert_eq!(cause(engine.hold(one("keep"), false).await), OpError::TagExists);
+        engine.hold(one("temp"), true).await.unwrap();
+        assert_eq!(cause(engine.hold(one(&"x".repeat(257)), false).await), OpError::TooLong);
+        assert_eq!(cause(engine.destroy_snapshot("tank/a@s").await), OpError::Held);
+        engine.destroy_snapshots(vec!["tank/a@s".into()], true).await.unwrap();
+        pool.check().await;
+        assert_eq!(cause(engine.release(one("other")).await), OpError::NoTag);
+        engine.release(one("keep")).await.unwrap();
+        engine.sync().await.unwrap();
+        pool.check().await;
+        drop(engine);
+        // The temporary hold ends with the next opening, and the snapshot with it.
+        pool.reopen().await;
+        assert_eq!(pool.engine.take_notices(), [Notice::HoldsReleased { count: 1 }]);
+        assert!(pool.engine.snapshot(vec!["tank/a@s".into()]).await.is_ok());
+        // A clone defers it as well.
+        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
+        pool.engine.destroy_snapshots(vec!["tank/a@s".into()], true).await.unwrap();
+        pool.engine.destroy_dataset("tank/c").await.unwrap();
+        pool.snap("tank/a@s").await;
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+#[test]
+fn bookmarks_outlive_snapshots() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        let engine = std::sync::Arc::clone(&pool.engine);
+        pool.create("tank/a").await;
+        for round in 0..6 {
+            fill(&pool, "tank/a", 1, 20, round + 1).await;
+            fill(&pool, "tank/a", round + 10, 4, round + 1).await;
+            pool.snap(&format!("tank/a@{round}")).await;
+            let mark = (format!("tank/a#{round}"), format!("tank/a@{round}"));
+            engine.bookmark(vec![mark]).await.unwrap();
+        }
+        pool.check().await;
+        for round in [2, 3, 0, 5] {
+            engine.destroy_snapshot(&format!("tank/a@{round}")).await.unwrap();
+            pool.check().await;
+        }
+        fill(&pool, "tank/a", 1, 7, 50).await;
+        fill(&pool, "tank/a", 15, 2, 51).await;
+        engine.sync().await.unwrap();
+        pool.check().await;
+        pool.snap("tank/a@later").await;
+        fill(&pool, "tank/a", 1, 20, 52).await;
+        engine.sync().await.unwrap();
+        pool.check().await;
+        let copy = ("tank/a#copy".to_owned(), "tank/a#3".to_owned());
+        engine.bookmark(vec![copy.clone()]).await.unwrap();
+        assert_eq!(cause(engine.bookmark(vec![copy]).await), OpError::Exists);
+        pool.create("tank/b").await;
+        let foreign = vec![("tank/b#x".to_owned(), "tank/a@4".to_owned())];
+        assert_eq!(cause(engine.bookmark(foreign).await), OpError::NotAnAncestor);
+        engine.clone_dataset("tank/a@4", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
+        engine.bookmark(vec![("tank/c#x".into(), "tank/a@1".into())]).await.unwrap();
+        pool.check().await;
+        for name in ["2", "3", "copy", "5"] {
+            engine.destroy_bookmarks(vec![format!("tank/a#{name}")]).await.unwrap();
+            pool.check().await;
+        }
+        engine.promote("tank/c").await.unwrap();
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+#[test]
+fn reservations_and_quotas_are_charged() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        pool.create("tank/a/b").await;
+        pool.set("tank/a/b", "reservation", 8 * MIB).await.unwrap();
+        pool.check().await;
+        pool.set("tank/a/b", "refreservation", 4 * MIB).await.unwrap();
+        pool.check().await;
+        fill(&pool, "tank/a/b", 1, 40, 3).await;
+        pool.snap("tank/a/b@s").await;
+        pool.check().await;
+        fill(&pool, "tank/a/b", 1, 40, 4).await;
+        pool.engine.sync().await.unwrap();
+        pool.check().await;
+        assert_eq!(cause(pool.set("tank/a", "quota", 5 * MIB).await), OpError::NoSpace);
+        pool.set("tank/a", "quota", 20 * MIB).await.unwrap();
+        assert_eq!(cause(pool.set("tank/a/b", "reservation", 30 * MIB).await), OpError::NoSpace);
+        assert_eq!(cause(pool.set("tank/a/b", "refquota", 100_000).await), OpError::NoSpace);
+        pool.set("tank/a/b", "refquota", 6 * MIB).await.unwrap();
+        assert_eq!(cause(pool.set("tank/a/b", "refreservation", 7 * MIB).await), OpError::NoSpace);
+        pool.create("tank/x").await;
+        pool.engine.rename("tank/a/b", "tank/x/b").await.unwrap();
+        pool.check().await;
+        pool.engine.rename("tank/x/b", "tank/a/b2").await.unwrap();
+        pool.engine.inherit_property("tank/a/b2", "reservation", false).await.unwrap();
+        pool.check().await;
+        pool.engine.destroy_snapshot("tank/a/b2@s").await.unwrap();
+        pool.engine.destroy_dataset("tank/a/b2").await.unwrap();
+        pool.settle().await;
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+#[test]
+fn quotas_stop_writers_and_not_those_who_free() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        pool.set("tank/a", "quota", 4 << 20).await.unwrap();
+        let head = pool.engine.head("tank/a").await.unwrap();
+        let mut written = 0;
+        let error = loop {
+            let bytes = content(written * 5 + 3);
+            let change = pool.engine.apply_charged(&head, Charge::write(BLOCK), |tx| {
+                need_object(tx, 1)?;
+                tx.write(1, written * BLOCK, &bytes)
+            });
+            match change.await {
+                Ok(_) => written += 1,
+                Err(error) => break error,
+            }
+            assert!(written < 1000);
+        };
+        assert_eq!(error.kind(), Kind::Quota);
+        assert!(written * BLOCK > 3 << 20, "only {written} blocks fit");
+        let free = |tx: &mut cenote_dmu::Tx<'_>| tx.free_range(1, 0, Some(100 * BLOCK));
+        pool.engine.apply_charged(&head, Charge::free(512), free).await.unwrap();
+        pool.engine.sync().await.unwrap();
+        let bytes = content(3);
+        let again = |tx: &mut cenote_dmu::Tx<'_>| tx.write(1, 0, &bytes);
+        pool.engine.apply_charged(&head, Charge::write(BLOCK), again).await.unwrap();
+        pool.engine.sync().await.unwrap();
+        pool.check().await;
+    });
+}
+
+#[test]
+fn a_full_pool_can_be_emptied() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        let head = pool.engine.head("tank/a").await.unwrap();
+        let bytes = [content(3), content(4), content(8), content(9)].concat();
+        let mut written = 0_u64;
+        let len = bytes.len() as u64;
+        let error = loop {
+            let change = pool.engine.apply_charged(&head, Charge::write(len), |tx| {
+                need_object(tx, 1)?;
+                tx.write(1, written * len, &bytes)
+            });
+            match change.await {
+                Ok(_) => written += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), Kind::NoSpace);
+        let refused = pool.engine.create_dataset(filesystem("tank/b")).await;
+        assert_eq!(cause(refused), OpError::NoSpace);
+        let free = |tx: &mut cenote_dmu::Tx<'_>| tx.free_range(1, 0, Some(len * written / 2));
+        pool.engine.apply_charged(&head, Charge::free(512), free).await.unwrap();
+        for _ in 0..4 {
+            pool.engine.sync().await.unwrap();
+        }
+        pool.create("tank/b").await;
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+#[test]
+fn limits_count_what_is_below() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        for name in ["tank/a", "tank/a/b", "tank/a/b/c", "tank/z"] {
+            pool.create(name).await;
+        }
+        pool.snap("tank/a/b@s").await;
+        pool.set("tank/a", "filesystem_limit", 3).await.unwrap();
+        pool.set("tank/a", "snapshot_limit", 2).await.unwrap();
+        pool.check().await;
+        pool.create("tank/a/d").await;
+        let refused = pool.engine.create_dataset(filesystem("tank/a/e")).await;
+        assert_eq!(cause(refused), OpError::Limit);
+        pool.snap("tank/a@s").await;
+        let refused = pool.engine.snapshot(vec!["tank/a/d@s".into()]).await;
+        assert_eq!(cause(refused), OpError::Limit);
+        assert_eq!(cause(pool.engine.rename("tank/z", "tank/a/z").await), OpError::Limit);
+        pool.engine.rename("tank/a/b", "tank/z/b").await.unwrap();
+        pool.check().await;
+        pool.engine.rename("tank/z", "tank/a/z").await.unwrap_err();
+        pool.engine.destroy_dataset("tank/a/d").await.unwrap();
+        pool.engine.rename("tank/z", "tank/a/z").await.unwrap();
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+#[test]
+fn properties_reach_heads_that_are_open() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        let engine = std::sync::Arc::clone(&pool.engine);
+        pool.create("tank/a").await;
+        pool.create("tank/a/b").await;
+        let size = |name: &'static str| {
+            let engine = std::sync::Arc::clone(&engine);
+            async move {
+                engine.sync().await.unwrap();
+                let head = engine.head(name).await.unwrap();
+                let space = head.live().inspect(|tx| Ok(tx.dnode(1)?.used)).await;
+                space.unwrap()
+            }
+        };
+        pool.write("tank/a/b", 1, 0, 1).await;
+        let compressed = size("tank/a/b").await;
+        pool.set("tank/a", "compression", 2).await.unwrap();
+        pool.write("tank/a/b", 1, 0, 6).await;
+        assert!(size("tank/a/b").await > compressed + 4096);
+        pool.set("tank/a/b", "copies", 2).await.unwrap();
+        pool.write("tank/a/b", 1, 0, 11).await;
+        assert!(size("tank/a/b").await >= 2 * BLOCK);
+        pool.set("tank/a", "compression", 16).await.unwrap();
+        pool.set("tank/a/b", "checksum", 14).await.unwrap();
+        pool.write("tank/a/b", 1, 0, 16).await;
+        pool.snap("tank/a/b@s").await;
+        pool.check().await;
+        let set =
+            |name: &'static str, value: u64| engine.set_property("tank/a", name, Value::U64(value));
+        assert_eq!(cause(set("compression", 99).await), OpError::Value);
+        assert_eq!(cause(set("recordsize", 1000).await), OpError::Value);
+        assert_eq!(cause(set("used", 1).await), OpError::ReadOnlyProperty);
+        assert_eq!(cause(set("nonsense", 1).await), OpError::NoProperty);
+        assert_eq!(cause(set("dedup", 1).await), OpError::Unsupported);
+        let user = |name: &'static str, text: &'static str| {
+            engine.set_property("tank/a/b@s", name, Value::text(text))
+        };
+        user("org:x", "here").await.unwrap();
+        assert_eq!(cause(user("Org:x", "here").await), OpError::Name);
+        assert_eq!(cause(user("compression", "x").await), OpError::ReadOnlyProperty);
+        pool.check().await;
+        engine.inherit_property("tank/a/b@s", "org:x", false).await.unwrap();
+        // redundant_metadata=none is a value that old software must not see.
+        set("redundant_metadata", 3).await.unwrap();
+        let received = PropertyChange::Receive(Value::U64(3));
+        engine.change_properties("tank/a/b", vec![("copies".into(), received)]).await.unwrap();
+        engine.inherit_property("tank/a/b", "copies", true).await.unwrap();
+        drop(engine);
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+/// What is active as soon as it is enabled is kept to from the next txg on, also of heads that are
+/// open: a hole without birth would be one from before to whoever sends.
+#[test]
+fn features_count_once_they_are_enabled() {
+    use cenote_engine::admin::PoolSetting;
+    const NEW: [&str; 2] = ["hole_birth", "embedded_data"];
+    run(async {
+        let features = cenote_pool::features::identity();
+        let features = features.filter(|feature| !NEW.contains(&feature.name));
+        let mut pool = MemoryPool::with_features(features.collect()).await;
+        pool.create("tank/a").await;
+        fill(&pool, "tank/a", 1, 40, 1).await;
+        // Compresses to almost nothing.
+        pool.write("tank/a", 1, 50, 5).await;
+        let punch = async |block: u64| {
+            let head = pool.engine.head("tank/a").await.unwrap();
+            let free = |tx: &mut cenote_dmu::Tx<'_>| tx.free_range(1, block * BLOCK, Some(BLOCK));
+            pool.engine.apply(&head, free).await.unwrap();
+            pool.engine.sync().await.unwrap()
+        };
+        let pointer = async |block: u64| {
+            let dataset = pool.reader().await.dataset("tank/a").await.unwrap();
+            let dnode = dataset.open().await.unwrap().dnode(1).await.unwrap();
+            dnode.stored_pointer(0, block).await.unwrap()
+        };
+        pool.engine.sync().await.unwrap();
+        punch(3).await;
+        let (hole, small) = (pointer(3).await, pointer(50).await);
+        assert_eq!((hole.is_hole(), hole.birth()), (true, 0));
+        assert!(!small.is_hole() && !small.is_embedded());
+        let settings = FEATURES.iter().filter(|feature| NEW.contains(&feature.name));
+        pool.engine.set_pool(settings.map(PoolSetting::Feature).collect()).await.unwrap();
+        pool.write("tank/a", 1, 51, 10).await;
+        let txg = punch(4).await;
+        let hole = pointer(4).await;
+        assert_eq!((hole.is_hole(), hole.birth()), (true, txg));
+        assert!(pointer(51).await.is_embedded() && !pointer(50).await.is_embedded());
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+#[test]
+fn lost_blocks_follow_those_who_have_them() {
+    use cenote_dmu::zap::edit as zap;
+    use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry};
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        fill(&pool, "tank/a", 1, 4, 1).await;
+        pool.snap("tank/a@s").await;
+        fill(&pool, "tank/a", 2, 4, 1).await;
+        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
+        let reader = pool.reader().await;
+        let number = async |name| reader.dataset(name).await.unwrap().object();
+        let (head, clone) = (number("tank/a").await, number("tank/c").await);
+        let taken = reader.dataset("tank/a@s").await.unwrap().phys().creation_txg;
+        let entry = |birth| HeadEntry { object: 1, level: 0, blkid: 0, birth }.format();
+        let names = [entry(taken), entry(taken + 1)];
+        let wanted = names.clone();
+        pool.engine
+            .tamper(move |tx| {
+                let new = |tx: &mut cenote_dmu::Tx<'_>| {
+                    let kind = cenote_ondisk::object_type::ObjectType::ERROR_LOG;
+                    let spec = cenote_dmu::live::ObjectSpec::new(kind, 0);
+                    zap::create(tx, &spec, zap::ZapOptions::default())
+                };
+                let (log, of_head) = (new(tx)?, new(tx)?);
+                zap::insert(tx, 1, ERRLOG_LAST, log)?;
+                zap::insert(tx, log, &zap::hex_key(head), of_head)?;
+                names.iter().try_for_each(|name| zap::insert(tx, of_head, name, Value::text("")))
+            })
+            .await
+            .unwrap();
+        pool.engine.promote("tank/c").await.unwrap();
+        let mut found: Vec<_> = pool.reader().await.error_log().await.unwrap();
+        found.sort_unstable_by_key(|block| block.birth);
+        let found: Vec<_> = found.iter().map(|block| (block.place.objset, block.birth)).collect();
+        assert_eq!(found, [(clone, Some(taken)), (head, Some(taken + 1))], "{wanted:?}");
+        pool.engine.destroy_dataset("tank/a").await.unwrap();
+        assert_eq!(pool.reader().await.error_log().await.unwrap().len(), 1);
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+/// A block of which no copy is right is told at once, and stands in the pool's error log with the
+/// next txg, in the form that the pool's features ask for.
+#[test]
+fn what_is_lost_is_in_the_error_log() {
+    use cenote_ondisk::bookmark::Bookmark;
+    run(async {
+        for is_by_head in [true, false] {
+            let features = cenote_pool::features::identity();
+            let features = features.filter(|feature| is_by_head || feature.name != "head_errlog");
+            let mut pool = MemoryPool::with_features(features.collect()).await;
+            pool.create("tank/a").await;
+            fill(&pool, "tank/a", 1, 4, 1).await;
+            pool.engine.sync().await.unwrap();
+            let dataset = pool.reader().await.dataset("tank/a").await.unwrap();
+            let dnode = dataset.open().await.unwrap().dnode(1).await.unwrap();
+            let bp = dnode.block_pointer(0, 3).await.unwrap().unwrap();
+            let place = Bookmark { objset: dataset.object(), object: 1, level: 0, blkid: 3 };
+            pool.engine.export().await.unwrap();
+            pool.spoil(bp.dva(0).unwrap().offset + (4 << 20), 64).await;
+            pool.open_again().await;
+            let head = pool.engine.head("tank/a").await.unwrap();
+            let read = head.live().inspect(|tx| tx.read(1, 3 * BLOCK, 8)).await;
+            assert_eq!(read.unwrap_err().kind(), Kind::Checksum);
+            let events = pool.engine.events().after(0);
+            let is_told =
+                |event: &Event| matches!(event, Event::Lost { place: lost, .. } if *lost == place);
+            assert!(events.iter().any(|noted| is_told(&noted.event)), "{events:?}");
+            assert_eq!(pool.reader().await.error_log().await.unwrap(), []);
+            pool.engine.sync().await.unwrap();
+            let birth = is_by_head.then(|| bp.physical_birth());
+            for _ in 0..2 {
+                let found = pool.reader().await.error_log().await.unwrap();
+                assert_eq!(found, [DamagedBlock { place, birth }], "by head: {is_by_head}");
+                pool.reopen().await;
+            }
+            pool.check().await;
+        }
+    });
+}
+
+#[test]
+fn what_was_done_is_recorded() {
+    run(async {
+        let pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        pool.snap("tank/a@s").await;
+        pool.engine.rename("tank/a", "tank/b").await.unwrap();
+        let history = pool.reader().await.history().await.unwrap();
+        assert_eq!(history.damage, None);
+        let events: Vec<_> = history
+            .records
+            .iter()
+            .filter_map(|record| match &record.event {
+                cenote_pool::history::HistoryEvent::Internal { name, dataset, text, .. } => {
+                    Some((name.clone(), dataset.as_ref().map(|d| d.0.clone()), text.clone()))
+                }
+                _ => None,
+            })
+            .collect();
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            events,
+            [
+                ("create".to_owned(), some("tank/a"), " ".to_owned()),
+                ("snapshot".to_owned(), some("tank/a@s"), " ".to_owned()),
+                ("rename".to_owned(), some("tank/a"), "-> tank/b".to_owned()),
+            ]
+        );
+    });
+}
+
+#[test]
+fn half_received_heads_go_when_the_pool_is_opened() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        fill(&pool, "tank/a", 1, 10, 1).await;
+        pool.create("tank/b").await;
+        let head = pool.engine.head("tank/a").await.unwrap().object();
+        pool.engine
+            .tamper(move |tx| {
+                let mut bonus = tx.bonus(head)?;
+                bonus[120] |= 1;
+                tx.set_bonus(head, &bonus)
+            })
+            .await
+            .unwrap();
+        let refused: Result<()> = pool.engine.snapshot(vec!["tank/a@s".into()]).await;
+        assert_eq!(cause(refused), OpError::Busy);
+        pool.reopen().await;
+        let names = vec!["tank/a".to_owned()];
+        assert_eq!(pool.engine.take_notices(), [Notice::AbandonedDestroyed { names }]);
+        let missing: Error = pool.engine.head("tank/a").await.unwrap_err();
+        assert_eq!(missing.kind(), Kind::NotFound);
+        pool.settle().await;
+        pool.check().await;
+        pool.judge().await;
+    });
+}
+
+/// An auditor that finds nothing would be no use: each kind of sum and set is made wrong in turn.
+#[test]
+fn the_auditor_finds_what_is_wrong() {
+    use cenote_dmu::zap::edit as zap;
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        fill(&pool, "tank/a", 1, 20, 1).await;
+        pool.snap("tank/a@s").await;
+        fill(&pool, "tank/a", 1, 10, 2).await;
+        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
+        pool.engine.bookmark(vec![("tank/a#s".into(), "tank/a@s".into())]).await.unwrap();
+        pool.check().await;
+        let reader = pool.reader().await;
+        let head = reader.dataset("tank/a").await.unwrap();
+        let snapshot = reader.dataset("tank/a@s").await.unwrap();
+        let dir = head.dir().object;
+        // Words of bonus buffers, by number (spec 04 §2, §3, §10.1).
+        let words = [
+            ("used of dir", dir, 5),
+            ("sizes of dir", dir, 6),
+            ("HEAD", dir, 13),
+            ("SNAP", dir, 14),
+            ("REFRSRV", dir, 17),
+            ("I1", head.object(), 2),
+            ("I2", snapshot.object(), 5),
+            ("I5", head.object(), 9),
+            ("unique", head.object(), 12),
+            ("unique", snapshot.object(), 12),
+            ("deadlist of", head.phys().deadlist_obj, 0),
+        ];
+        for (what, object, word) in words {
+            let change = |delta: i64| {
+                move |tx: &mut cenote_dmu::Tx<'_>| {
+                    let mut bonus = tx.bonus(object)?;
+                    let at = word * 8..word * 8 + 8;
+                    let old = u64::from_le_bytes(bonus[at.clone()].try_into().unwrap());
+                    bonus[at].copy_from_slice(&old.wrapping_add_signed(delta).to_le_bytes());
+                    tx.set_bonus(object, &bonus)
+                }
+            };
+            pool.engine.tamper(change(512)).await.unwrap();
+            let found = pool.auditor.audit(&pool.reader().await).await.unwrap();
+            assert!(found.iter().any(|text| text.contains(what)), "{what}: {found:?}");
+            pool.engine.tamper(change(-512)).await.unwrap();
+        }
+        let clones = head.dir().phys.clones;
+        let deadlist = head.phys().deadlist_obj;
+        for (what, object) in [("I3", clones), ("keys of", deadlist)] {
+            let entry = pool
+                .engine
+                .tamper(move |tx| {
+                    let entry = zap::entries(tx, object)?.remove(0);
+                    zap::take(tx, object, &entry.key)?;
+                    Ok(entry)
+                })
+                .await
+                .unwrap();
+            let found = pool.auditor.audit(&pool.reader().await).await.unwrap();
+            assert!(found.iter().any(|text| text.contains(what)), "{what}: {found:?}");
+            let back = move |tx: &mut cenote_dmu::Tx<'_>| {
+                zap::insert(tx, object, &entry.key, entry.value.clone())
+            };
+            pool.engine.tamper(back).await.unwrap();
+        }
+        pool.check().await;
+    });
+}
+
+/// The place where a walk over a dead tree stops means the same to OpenZFS: what it finds from
+/// there on is what is still allocated.
+#[test]
+fn a_dead_tree_that_is_half_gone_is_understood() {
+    use cenote_dmu::live::ObjectSpec;
+    use cenote_ondisk::object_type::ObjectType;
+    let rate = Budget::take();
+    run(async {
+        for budget in [3, 20, 41, 67, 130, 155] {
+            let mut pool = MemoryPool::new().await;
+            pool.create("tank/a").await;
+            let head = pool.engine.head("tank/a").await.unwrap();
+            let mut bytes = vec![0; 200 * 512];
+            cenote_rt::Rng::seeded(budget).fill(&mut bytes);
+            pool.engine
+                .apply(&head, |tx| {
+                    for object in [3, 4, 40, 41, 90] {
+                        let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 512);
+                        // 32 pointers to an indirect block: three levels of them.
+                        let spec = ObjectSpec { indirect_shift: 12, ..spec.with_number(object) };
+                        let spec = spec.with_bonus(ObjectType::SA, 64);
+                        tx.allocate(&spec)?;
+                        tx.write(object, 0, &bytes[..object as usize * 512])?;
+                        tx.write(object, 5000 * 512, &bytes[..512])?;
+                        tx.set_spill(object, Some(&bytes[..512]))?;
+                    }
+                    Ok(())
+                })
+                .await
+                .unwrap();
+            pool.engine.sync().await.unwrap();
+            pool.check().await;
+            rate.set(budget);
+            pool.engine.destroy_dataset("tank/a").await.unwrap();
+            assert!(pool.engine.has_pending_frees().await.unwrap(), "budget {budget}");
+            pool.judge_as_it_is();
+            pool.check().await;
+            while pool.engine.has_pending_frees().await.unwrap() {
+                pool.engine.sync().await.unwrap();
+            }
+            rate.set(100_000);
+            pool.check().await;
+        }
+    });
+}
+
+/// What cannot be read stays allocated and waits; everything else is freed.
+#[test]
+fn a_dead_tree_with_damage_waits() {
+    let _rate = Budget::take();
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        for name in ["tank/a", "tank/b"] {
+            pool.create(name).await;
+            for object in 1..6 {
+                fill(&pool, name, object, 30, object).await;
+            }
+        }
+        pool.engine.sync().await.unwrap();
+        let reader = pool.reader().await;
+        let set = reader.dataset("tank/a").await.unwrap().open().await.unwrap();
+        let indirect = set.dnode(3).await.unwrap().pointers().next().unwrap();
+        assert_eq!(indirect.level(), 1);
+        drop((set, reader));
+        pool.engine.export().await.unwrap();
+        for copy in 0..2 {
+            let dva = indirect.dva(copy).unwrap();
+            pool.spoil(dva.offset + (4 << 20), 64).await;
+        }
+        pool.open_again().await;
+        let free = pool.free_bytes();
+        pool.engine.destroy_dataset("tank/a").await.unwrap();
+        pool.engine.destroy_dataset("tank/b").await.unwrap();
+        for _ in 0..5 {
+            pool.engine.sync().await.unwrap();
+        }
+        let notices = pool.engine.take_notices();
+        assert!(matches!(notices[..], [Notice::DeadTreeDamaged { .. }]), "{notices:?}");
+        assert!(pool.engine.has_pending_frees().await.unwrap());
+        let problems = pool.auditor.audit(&pool.reader().await).await.unwrap();
+        assert!(problems.is_empty(), "{problems:?}");
+        let freed = pool.free_bytes() - free;
+        assert!(freed > 7 * 30 * (BLOCK / 2), "{freed} bytes");
+        // The next opening tries again, and says so again.
+        pool.reopen().await;
+        pool.engine.sync().await.unwrap();
+        let notices = pool.engine.take_notices();
+        assert_eq!(notices.len(), 1);
+    });
+}
+
+/// A pool that is kept commits by itself, after `zfs_txg_timeout` and not before.
+#[test]
+fn a_kept_pool_commits_in_time() {
+    use cenote_rt::{monotonic, sleep, tunables::TXG_TIMEOUT};
+    run(async {
+        TXG_TIMEOUT.set(1).unwrap();
+        let pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        let start = monotonic();
+        pool.engine.keep();
+        pool.write("tank/a", 1, 0, 7).await;
+        let txg = pool.engine.uberblock().txg;
+        while pool.engine.uberblock().txg == txg {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let took = monotonic().saturating_sub(start);
+        TXG_TIMEOUT.set(TXG_TIMEOUT.default).unwrap();
+        assert!(took >= Duration::from_secs(1), "{took:?}");
+        pool.judge().await;
+    });
+}

@@ -1,0 +1,163 @@
+//! Devices that are shorter than what the pool has on them: they are left alone, byte for byte.
+
+use std::sync::Arc;
+
+use cenote_device::{Device, Image, ImageDevice};
+use cenote_engine::Engine;
+use cenote_engine::create::CreateSpec;
+use cenote_pool::import::scan_devices;
+use cenote_pool::pool::OpenError;
+use cenote_pool::{OpenOptions, Pool};
+use cenote_rt::{Result, block_on};
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+use cenote_vdev::{VdevAux, VdevState, layout};
+
+use crate::pools::{self, as_devices};
+
+/// Bytes of a device. Behind the last whole metaslab some of it is not used.
+const SIZE: u64 = 96 << 20;
+/// Labels and boot area.
+const RESERVED: u64 = (4 << 20) + (512 << 10);
+
+/// The least that a device of a vdev must have: its share of all metaslabs, up to a whole label.
+fn least((name, _, count): &(&str, VdevClass, usize)) -> u64 {
+    let columns = if name.starts_with("raidz") { *count as u64 } else { 1 };
+    let asize = (SIZE - RESERVED) * columns;
+    let shift = layout::metaslab_shift(asize);
+    let metaslabs = asize >> shift << shift;
+    RESERVED + metaslabs.div_ceil(columns).next_multiple_of(256 << 10)
+}
+
+fn devices(images: &[Image]) -> Vec<Arc<ImageDevice>> {
+    let device = |(n, image): (usize, &Image)| ImageDevice::new(format!("d{n}"), image.clone());
+    images.iter().enumerate().map(|pair| Arc::new(device(pair))).collect()
+}
+
+/// The first `size` bytes of an image, or the image with zeros behind it.
+fn resized(image: &Image, size: u64) -> Image {
+    let mut other = Image::zeroed(size);
+    let mut bytes = vec![0; 1 << 20];
+    for at in (0..size.min(image.size())).step_by(bytes.len()) {
+        let len = bytes.len().min((size.min(image.size()) - at) as usize);
+        image.read_at(at, &mut bytes[..len]);
+        other.write_at(at, &bytes[..len]);
+    }
+    other
+}
+
+fn is_same(one: &Image, other: &Image) -> bool {
+    let (mut a, mut b) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    (0..one.size()).step_by(a.len()).all(|at| {
+        let len = a.len().min((one.size() - at) as usize);
+        one.read_at(at, &mut a[..len]);
+        other.read_at(at, &mut b[..len]);
+        a[..len] == b[..len]
+    })
+}
+
+/// A pool with some data, closed.
+async fn make(tops: &[(&str, VdevClass, usize)], ashift: u64) -> Result<Vec<Image>> {
+    let count = tops.iter().map(|(.., count)| count).sum();
+    let devices = devices(&vec![Image::zeroed(SIZE); count]);
+    let mut leaves = devices.iter().map(|device| LeafSpec::of(device.info()));
+    let tops = tops.iter().map(|(name, class, count)| TopSpec {
+        redundancy: Redundancy::parse(name).unwrap().unwrap_or(Redundancy::Single),
+        class: *class,
+        leaves: leaves.by_ref().take(*count).collect(),
+    });
+    let tops = tops.collect();
+    let spec = create::CreateSpec { tops, ashift: Some(ashift), ..Default::default() };
+    let vdevs = create::pool(&spec, 4, &mut Guids::unguessable())?;
+    let engine = Engine::create(CreateSpec::new("tank", vdevs, as_devices(&devices))).await?;
+    let head = engine.create_dataset(pools::dataset("tank/a")).await?;
+    let object = pools::new_object(&engine, &head).await?;
+    for block in 0..120 {
+        pools::write(&engine, &head, object, block, 0).await?;
+    }
+    engine.export().await?;
+    Ok(devices.iter().map(|device| device.image()).collect())
+}
+
+async fn open(devices: &[Arc<ImageDevice>]) -> Result<Arc<Engine>> {
+    let scan = scan_devices(as_devices(devices)).await;
+    let guid = scan.find("tank").unwrap().guid();
+    Engine::open_devices(as_devices(devices), guid, &OpenOptions::default()).await
+}
+
+#[test]
+fn a_device_that_became_shorter_is_not_written() {
+    use VdevClass::{Log, Normal};
+    let one = |name, count| vec![(name, Normal, count)];
+    let layouts = [
+        (one("disk", 1), false),
+        (one("mirror", 2), true),
+        (one("raidz1", 3), true),
+        (one("raidz2", 5), true),
+        (vec![("disk", Normal, 1), ("disk", Log, 1)], false),
+        (vec![("disk", Normal, 1), ("mirror", Log, 2)], true),
+    ];
+    for ((tops, is_redundant), ashift) in layouts.iter().zip([9, 12, 16].into_iter().cycle()) {
+        block_on(2, shorten(tops, ashift, *is_redundant)).unwrap();
+    }
+}
+
+async fn shorten(tops: &[(&str, VdevClass, usize)], ashift: u64, is_redundant: bool) {
+    let name = format!("{tops:?}, ashift {ashift}");
+    let images = make(tops, ashift).await.unwrap();
+    let last = images.len() - 1;
+    // Also sizes that are no multiple of a label.
+    let least = least(&tops[tops.len() - 1]);
+    let short = [least - 1, (64 << 20) + 12_345, 4 << 20, 300 << 10];
+    for size in short {
+        // Without any label there is no pool to be found.
+        if size < 1 << 20 && last == 0 {
+            continue;
+        }
+        let mut images = images.clone();
+        images[last] = resized(&images[last], size);
+        let devices = devices(&images);
+        let opened = open(&devices).await;
+        if is_redundant {
+            let engine = opened.unwrap();
+            let config = engine.vdev_config();
+            let leaf = config.leaves().last().unwrap().guid;
+            let vdev = engine.tree().vdev(leaf).unwrap();
+            assert_eq!(vdev.state(), VdevState::CantOpen, "{name}, {size}");
+            // One without room for labels is not found at all.
+            if size > 1 << 20 {
+                let want = if size > 5 << 20 { VdevAux::BadLabel } else { VdevAux::TooSmall };
+                assert_eq!(vdev.aux(), want, "{name}, {size}");
+            }
+            assert_eq!(engine.tree().root().state(), VdevState::Degraded);
+            let head = engine.head("tank/a").await.unwrap();
+            let object = pools::new_object(&engine, &head).await.unwrap();
+            pools::write(&engine, &head, object, 0, 1).await.unwrap();
+            engine.sync().await.unwrap();
+            engine.online(leaf, None).await.unwrap_err();
+            engine.clear(None).await.unwrap();
+            assert_eq!(vdev.state(), VdevState::CantOpen, "{name}, {size}");
+            engine.export().await.unwrap();
+        } else {
+            let error = opened.unwrap_err();
+            let id = tops.len() as u64 - 1;
+            let want =
+                if id == 0 { OpenError::MissingVdevs(vec![0]) } else { OpenError::MissingLog(id) };
+            assert_eq!(error.cause(), Some(&want), "{name}, {size}: {error:?}");
+        }
+        assert!(is_same(&devices[last].image(), &images[last]), "{name}, {size}: it was written");
+    }
+    // As long as it must be, as it was, and longer.
+    for size in [least, SIZE, 2 * SIZE + 17] {
+        let mut images = images.clone();
+        images[last] = resized(&images[last], size);
+        let devices = devices(&images);
+        let engine = open(&devices).await.unwrap();
+        assert_eq!(engine.tree().root().state(), VdevState::Healthy, "{name}, {size}");
+        engine.sync().await.unwrap();
+        engine.export().await.unwrap();
+        let scan = scan_devices(as_devices(&devices)).await;
+        let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+        let report = cenote_pool::leaks::check(&pool).await.unwrap();
+        assert!(report.is_clean(), "{name}, {size}: {:?}", report.lines());
+    }
+}

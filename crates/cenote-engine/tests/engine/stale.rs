@@ -1,0 +1,199 @@
+//! Leaves that lack something, while others fail: the pool waits for those that have it.
+
+use std::sync::Arc;
+
+use cenote_device::{Device, FaultyDevice, ImageDevice};
+use cenote_engine::admin::PoolSetting;
+use cenote_engine::create::CreateSpec;
+use cenote_engine::{Engine, Head};
+use cenote_pool::import::scan_devices;
+use cenote_pool::verify::{self, Finding, Observer, Progress};
+use cenote_pool::{OpenOptions, Pool};
+use cenote_rt::{BoxFuture, Rng, simulate};
+use cenote_testkit::rng::cases;
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+use crate::pools::{self, as_devices};
+
+const SIZE: u64 = 64 << 20;
+const BLOCKS: u64 = 24;
+
+struct Fixture {
+    inner: Vec<Arc<ImageDevice>>,
+    devices: Vec<Arc<FaultyDevice>>,
+    engine: Arc<Engine>,
+    head: Arc<Head>,
+    object: u64,
+}
+
+impl Fixture {
+    async fn new(layout: &str, count: usize) -> Self {
+        let image = |n| ImageDevice::new(format!("d{n}"), cenote_device::Image::zeroed(SIZE));
+        let inner: Vec<_> = (0..count).map(|n| Arc::new(image(n))).collect();
+        let faulty = |device: &Arc<ImageDevice>| {
+            Arc::new(FaultyDevice::new(Arc::clone(device) as Arc<dyn Device>, 1))
+        };
+        let devices: Vec<_> = inner.iter().map(faulty).collect();
+        let top = TopSpec {
+            redundancy: Redundancy::parse(layout).unwrap().unwrap_or(Redundancy::Single),
+            class: VdevClass::Normal,
+            leaves: devices.iter().map(|device| LeafSpec::of(device.info())).collect(),
+        };
+        let spec = create::CreateSpec { tops: vec![top], ashift: Some(9), ..Default::default() };
+        let vdevs = create::pool(&spec, 4, &mut Guids::unguessable()).unwrap();
+        let engine = Engine::create(CreateSpec::new("tank", vdevs, as_devices(&devices))).await;
+        let engine = engine.unwrap();
+        // Every read asks the devices.
+        engine.store().set_cache_capacity(0);
+        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let object = pools::new_object(&engine, &head).await.unwrap();
+        engine.sync().await.unwrap();
+        Self { inner, devices, engine, head, object }
+    }
+
+    fn leaf(&self, index: usize) -> u64 {
+        self.engine.vdev_config().leaves().nth(index).unwrap().guid
+    }
+
+    async fn write(&self, salt: u64) {
+        for block in 0..BLOCKS {
+            pools::write(&self.engine, &self.head, self.object, block, salt).await.unwrap();
+        }
+    }
+
+    async fn check(&self, salt: u64) {
+        for block in 0..BLOCKS {
+            let object = self.object;
+            let read = self.head.live().inspect(|tx| tx.read(object, block << 17, 64 << 10)).await;
+            let mut bytes = vec![0; 64 << 10];
+            Rng::seeded(block << 32 | salt).fill(&mut bytes);
+            assert!(read.unwrap() == bytes, "block {block}");
+        }
+    }
+
+    /// What a verify of the devices says, as a crash would leave them now: parts that are wrong on
+    /// leaves that count as whole, and blocks that are lost.
+    async fn wrong_parts(&self) -> (u64, u64) {
+        let images = self.inner.iter().map(|device| device.image());
+        let copies: Vec<_> = (0..)
+            .zip(images)
+            .map(|(n, image)| Arc::new(ImageDevice::new(format!("d{n}"), image)))
+            .collect();
+        let scan = scan_devices(as_devices(&copies)).await;
+        let found = scan.find("tank").unwrap();
+        let pool = Pool::open(found, &OpenOptions::default()).await.unwrap();
+        let progress = Arc::<Progress>::default();
+        let summary = verify::pool(&pool, Arc::new(Silent), progress).await.unwrap();
+        (summary.parts, summary.lost + summary.unreachable)
+    }
+}
+
+struct Silent;
+
+impl Observer for Silent {
+    fn finding(&self, _: Finding) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+#[test]
+fn a_pool_waits_for_the_leaf_that_has_what_another_lacks() {
+    for (layout, count) in [("raidz1", 3), ("mirror", 2), ("raidz2", 4)] {
+        for stale in 0..2 {
+            simulate(1, wait_for_leaf(layout, count, stale)).unwrap();
+        }
+    }
+}
+
+async fn wait_for_leaf(layout: &str, count: usize, stale: usize) {
+    let fixture = Fixture::new(layout, count).await;
+    let engine = &fixture.engine;
+    engine.offline(fixture.leaf(stale), true).await.unwrap();
+    fixture.write(1).await;
+    engine.sync().await.unwrap();
+    engine.snapshot(vec!["tank/a@one".into()]).await.unwrap();
+    engine.online(fixture.leaf(stale), None).await.unwrap();
+    // More than the parity, with the stale one.
+    let parity = if layout == "raidz2" { 2 } else { 1 };
+    let away: Vec<usize> = (0..count).filter(|n| *n != stale).take(parity).collect();
+    fixture.write(2).await;
+    for n in &away {
+        fixture.devices[*n].set_offline(true);
+    }
+    let work = {
+        let engine = Arc::clone(engine);
+        cenote_rt::spawn(async move {
+            engine.sync().await.unwrap();
+            engine.destroy_snapshot("tank/a@one").await.unwrap();
+            engine.set_pool(vec![PoolSetting::Comment(Some("x".into()))]).await.unwrap();
+            engine.sync().await.unwrap();
+        })
+    };
+    engine.until_suspended().await;
+    let error = engine.clear(None).await;
+    assert!(engine.suspended().is_some() || error.is_ok(), "{layout}");
+    for n in &away {
+        fixture.devices[*n].set_offline(false);
+    }
+    engine.clear(None).await.unwrap();
+    work.await.unwrap();
+    fixture.check(2).await;
+    assert_eq!(engine.suspended(), None);
+    engine.export().await.unwrap();
+    let folder = pools::TempDir::new();
+    let images: Vec<_> = fixture.inner.iter().map(|device| device.image()).collect();
+    cenote_testkit::cuts::unpack(&images, folder.path());
+    pools::judge(folder.path(), "tank");
+}
+
+/// Some writes fail for want of room on the host, as those of sparse files do, and work later: what
+/// each leaf lacks is on record, in memory and on disk, until it is made good.
+#[test]
+fn what_a_full_host_refused_is_on_record() {
+    for (layout, count) in [("disk", 1), ("mirror", 2), ("raidz1", 3), ("raidz2", 5)] {
+        for seed in 0..cases(6, 200) {
+            simulate(seed, fill_host(layout, count, seed)).unwrap();
+        }
+    }
+}
+
+async fn fill_host(layout: &str, count: usize, seed: u64) {
+    let fixture = Fixture::new(layout, count).await;
+    let engine = &fixture.engine;
+    let mut rng = Rng::seeded(seed);
+    fixture.write(1).await;
+    engine.sync().await.unwrap();
+    let what = format!("{layout}, seed {seed}");
+    for round in 0..4 {
+        // Each leaf by itself has no room from somewhere on.
+        for device in &fixture.devices {
+            let from = (5 << 20) + rng.below(6 << 20);
+            let is_full = rng.below(3) > 0;
+            device.set_failing_writes(is_full.then_some(from));
+        }
+        let rescue = {
+            let (engine, devices) = (Arc::clone(engine), fixture.devices.clone());
+            cenote_rt::spawn(async move {
+                loop {
+                    engine.until_suspended().await;
+                    for device in &devices {
+                        device.set_failing_writes(None);
+                    }
+                    engine.clear(None).await.ok();
+                }
+            })
+        };
+        fixture.write(10 + round).await;
+        engine.sync().await.unwrap();
+        assert_eq!(fixture.wrong_parts().await, (0, 0), "{what}, round {round}: as committed");
+        rescue.abort();
+        for device in &fixture.devices {
+            device.set_failing_writes(None);
+        }
+        engine.clear(None).await.unwrap();
+        assert_eq!(fixture.wrong_parts().await, (0, 0), "{what}, round {round}: cleared");
+        fixture.check(10 + round).await;
+    }
+    engine.export().await.unwrap();
+    assert_eq!(fixture.wrong_parts().await, (0, 0), "{what}: exported");
+}

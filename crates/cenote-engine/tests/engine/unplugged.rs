@@ -1,0 +1,343 @@
+//! Devices that go away while a pool is written, and come back: nothing that was acknowledged is
+//! lost, nothing that was accepted either, and OpenZFS finds the pool whole.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cenote_device::Device;
+use cenote_engine::admin::PoolSetting;
+use cenote_engine::create::CreateSpec;
+use cenote_engine::{Engine, EngineError, Event, Suspended};
+use cenote_pool::import::scan_devices;
+use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_rt::{Kind, Rng, simulate};
+use cenote_testkit::cuts;
+use cenote_testkit::rng::{cases, wants_all};
+use cenote_vdev::VdevState;
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+use crate::bus::{Bus, Pluggable};
+use crate::pools::{self, as_devices};
+use crate::tempfile_dir;
+
+const SIZE: u64 = 64 << 20;
+const BLOCKS: u64 = 12;
+
+/// A pool of which some devices can be pulled out.
+pub(crate) struct Fixture {
+    pub(crate) bus: Arc<Bus>,
+    pub(crate) devices: Vec<Arc<Pluggable>>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) guid: u64,
+}
+
+impl Fixture {
+    /// The first `loose` of `count` devices can be pulled out.
+    pub(crate) async fn new(layout: &str, count: usize, loose: usize) -> Self {
+        let (bus, firm) = (Bus::new(), Bus::new());
+        let devices: Vec<_> = (0..count)
+            .map(|n| Pluggable::new(if n < loose { &bus } else { &firm }, &format!("d{n}"), SIZE))
+            .collect();
+        let top = TopSpec {
+            redundancy: Redundancy::parse(layout).unwrap().unwrap_or(Redundancy::Single),
+            class: VdevClass::Normal,
+            leaves: devices.iter().map(|device| LeafSpec::of(device.info())).collect(),
+        };
+        let spec = create::CreateSpec { tops: vec![top], ashift: Some(9), ..Default::default() };
+        let vdevs = create::pool(&spec, 4, &mut Guids::unguessable()).unwrap();
+        let guid = vdevs.root.guid;
+        let engine = Engine::create(CreateSpec::new("tank", vdevs, as_devices(&devices))).await;
+        Self { bus, devices, engine: engine.unwrap(), guid }
+    }
+
+    /// The guid of a leaf.
+    fn leaf(&self, index: usize) -> u64 {
+        self.engine.vdev_config().leaves().nth(index).unwrap().guid
+    }
+
+    /// Puts the devices back.
+    pub(crate) fn put_back(&self) {
+        self.bus.put_back(&self.devices);
+    }
+
+    /// Writes until the devices are gone and beyond, puts them back, and goes on.
+    async fn write_through(&self, cut: i64) -> bool {
+        let engine = &self.engine;
+        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let object = pools::new_object(engine, &head).await.unwrap();
+        engine.sync().await.unwrap();
+        self.bus.pull_out_after(cut);
+        let rescue = {
+            let (engine, bus) = (Arc::clone(engine), Arc::clone(&self.bus));
+            let devices = self.devices.clone();
+            cenote_rt::spawn(async move {
+                let cause = engine.until_suspended().await;
+                assert!(matches!(cause, Suspended::Io(_)));
+                // Still out: the pool does not go on.
+                let error = engine.clear(None).await.unwrap_err();
+                assert!(matches!(error.cause(), Some(EngineError::StillFailing(_))), "{error}");
+                assert!(engine.suspended().is_some());
+                bus.put_back(&devices);
+                engine.clear(None).await.unwrap();
+            })
+        };
+        for round in 0..3 {
+            for block in 0..BLOCKS {
+                pools::write(engine, &head, object, block, round).await.unwrap();
+            }
+            engine.sync().await.unwrap();
+            engine.snapshot(vec![format!("tank/a@{round}")]).await.unwrap();
+        }
+        engine.destroy_snapshot("tank/a@1").await.unwrap();
+        let was_suspended = rescue.is_finished();
+        if !was_suspended {
+            // Nobody puts them back any more.
+            self.bus.pull_out_after(i64::MAX);
+            rescue.abort();
+        }
+        was_suspended
+    }
+
+    /// Leaves the pool and looks at what is on the devices.
+    async fn finish(self) -> Vec<Arc<Pluggable>> {
+        let Self { devices, engine, guid, .. } = self;
+        engine.export().await.unwrap();
+        drop(engine);
+        let scan = scan_devices(as_devices(&devices)).await;
+        let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+        let report = leaks::check(&pool).await.unwrap();
+        assert!(report.is_clean(), "{:?}", report.lines());
+        drop(pool);
+        let engine =
+            Engine::open_devices(as_devices(&devices), guid, &OpenOptions::default()).await;
+        let engine = engine.unwrap();
+        let head = engine.head("tank/a").await.unwrap();
+        for block in 0..BLOCKS {
+            let read = head
+                .live()
+                .inspect(|tx| {
+                    let object = object_of_test(tx)?;
+                    tx.read(object, block << 17, 64 << 10)
+                })
+                .await
+                .unwrap();
+            let mut bytes = vec![0; 64 << 10];
+            Rng::seeded(block << 32 | 2).fill(&mut bytes);
+            assert!(read == bytes, "block {block}");
+        }
+        engine.export().await.unwrap();
+        devices
+    }
+}
+
+/// The only object of the dataset.
+fn object_of_test(tx: &mut cenote_dmu::Tx<'_>) -> cenote_dmu::TxResult<u64> {
+    for object in 1..64 {
+        if tx.find(object)?.is_some() {
+            return Ok(object);
+        }
+    }
+    panic!("the object is gone");
+}
+
+/// Asks OpenZFS.
+pub(crate) fn judge(devices: &[Arc<Pluggable>]) {
+    let dir = tempfile_dir();
+    let images: Vec<_> = devices.iter().map(|device| device.image()).collect();
+    cuts::unpack(&images, dir.path());
+    pools::judge(dir.path(), "tank");
+}
+
+#[test]
+fn a_suspended_pool_goes_on_where_it_stood() {
+    // Layout, devices, those that go.
+    let layouts = [("disk", 1, 1), ("mirror", 2, 2), ("raidz1", 3, 2)];
+    let (mut points, mut suspended) = (0, 0);
+    for (layout, count, loose) in layouts {
+        for case in 0..cases(8, 400) {
+            // Early cuts one by one: with each another step of a commit fails.
+            let cut = if case < 6 || wants_all() { case } else { 6 + (case - 6) * 23 };
+            simulate(case, async {
+                let fixture = Fixture::new(layout, count, loose).await;
+                points += 1;
+                suspended += usize::from(fixture.write_through(cut as i64).await);
+                let devices = fixture.finish().await;
+                if case % 24 == 7 && layout != "raidz1" {
+                    judge(&devices);
+                }
+            })
+            .unwrap();
+        }
+    }
+    println!("{points} cuts, {suspended} suspended pools");
+    assert!(suspended > points / 2, "{suspended} of {points}");
+}
+
+/// Where the first label of a device has its uberblocks, and the second one its config.
+const RING: std::ops::Range<u64> = 128 << 10..256 << 10;
+const SECOND_CONFIG: std::ops::Range<u64> = (256 + 16) << 10..(256 + 128) << 10;
+
+#[test]
+fn a_txg_counts_once_a_flush_says_so() {
+    for (layout, count) in [("disk", 1), ("mirror", 2)] {
+        for after in [RING, SECOND_CONFIG] {
+            simulate(1, a_last_flush_fails(layout, count, after)).unwrap();
+        }
+    }
+}
+
+/// All devices are gone at the flush after a commit has written there.
+async fn a_last_flush_fails(layout: &str, count: usize, after: std::ops::Range<u64>) {
+    let fixture = Fixture::new(layout, count, count).await;
+    let engine = &fixture.engine;
+    fixture.bus.pull_out_at_flush_after(after.clone());
+    let is_cleared = Arc::new(AtomicBool::new(false));
+    let rescue = {
+        let (engine, bus) = (Arc::clone(engine), Arc::clone(&fixture.bus));
+        let (devices, is_cleared) = (fixture.devices.clone(), Arc::clone(&is_cleared));
+        cenote_rt::spawn(async move {
+            engine.until_suspended().await;
+            bus.put_back(&devices);
+            is_cleared.store(true, Ordering::SeqCst);
+            engine.clear(None).await.unwrap();
+        })
+    };
+    // The config changes, so all flushes of a commit are there.
+    engine.set_pool(vec![PoolSetting::Comment(Some("new".into()))]).await.unwrap();
+    assert!(is_cleared.load(Ordering::SeqCst), "{layout}, {after:x?}: told too early");
+    rescue.await.unwrap();
+    let txg = engine.uberblock().txg;
+    // What a power cut would leave.
+    fixture.put_back();
+    let scan = scan_devices(as_devices(&fixture.devices)).await;
+    let newest = scan.find("tank").unwrap().uberblocks().iter().map(|found| found.txg).max();
+    assert_eq!(newest, Some(txg), "{layout}, {after:x?}");
+}
+
+#[test]
+fn a_leaf_that_fails_is_faulted_and_comes_back() {
+    for (layout, count) in [("mirror", 2), ("raidz2", 4)] {
+        for cut in [0, 7, 30] {
+            simulate(cut, one_leaf_fails(layout, count, cut as i64)).unwrap();
+        }
+    }
+}
+
+async fn one_leaf_fails(layout: &str, count: usize, cut: i64) {
+    let fixture = Fixture::new(layout, count, 1).await;
+    let (engine, leaf) = (Arc::clone(&fixture.engine), fixture.leaf(0));
+    assert!(!fixture.write_through(cut).await, "one is not needed");
+    assert!(fixture.bus.is_out());
+    engine.sync().await.unwrap();
+    let state = |guid| engine.tree().vdev(guid).unwrap().state();
+    assert_eq!(state(leaf), VdevState::Faulted);
+    assert_eq!(engine.tree().root().state(), VdevState::Degraded);
+    let config = engine.vdev_config();
+    let known = &config.find(leaf).unwrap().leaf;
+    assert!(known.faulted && known.dtl_object.is_some());
+    let faulted = Event::State { leaf, state: VdevState::Faulted };
+    assert!(engine.events().after(0).iter().any(|noted| noted.event == faulted));
+    // It is not there yet; the pool can do without.
+    engine.clear(None).await.unwrap();
+    assert_eq!(state(leaf), VdevState::Faulted);
+    fixture.put_back();
+    engine.clear(Some(leaf)).await.unwrap();
+    assert_eq!(state(leaf), VdevState::Healthy);
+    let config = engine.vdev_config();
+    let known = &config.find(leaf).unwrap().leaf;
+    assert!(!known.faulted && known.dtl_object.is_some(), "what it lacks is not forgotten");
+    // What the others have alone must stay.
+    if layout == "mirror" {
+        let error = engine.offline(fixture.leaf(1), true).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Busy);
+    }
+    drop(engine);
+    let devices = fixture.finish().await;
+    if cut == 7 {
+        judge(&devices);
+    }
+}
+
+#[test]
+fn leaves_go_offline_and_online() {
+    simulate(1, async {
+        let fixture = Fixture::new("mirror", 2, 1).await;
+        let (engine, leaf) = (Arc::clone(&fixture.engine), fixture.leaf(0));
+        let state = |guid| engine.tree().vdev(guid).unwrap().state();
+        let error = engine.offline(1, false).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::NotFound);
+        engine.offline(leaf, false).await.unwrap();
+        assert_eq!(state(leaf), VdevState::Offline);
+        assert!(engine.vdev_config().find(leaf).unwrap().leaf.offline);
+        assert_eq!(engine.offline(fixture.leaf(1), false).await.unwrap_err().kind(), Kind::Busy);
+        engine.clear(None).await.unwrap();
+        assert_eq!(state(leaf), VdevState::Offline, "errors are no reason to be offline");
+        fixture.write_through(i64::MAX / 2).await;
+        // A device of something else is no answer.
+        let other = Arc::clone(&fixture.devices[1]) as Arc<dyn Device>;
+        let error = engine.online(leaf, Some(other)).await.unwrap_err();
+        assert!(matches!(error.cause(), Some(EngineError::WrongDevice(_))), "{error}");
+        let own = Arc::clone(&fixture.devices[0]) as Arc<dyn Device>;
+        engine.online(leaf, Some(own)).await.unwrap();
+        let config = engine.vdev_config();
+        let known = &config.find(leaf).unwrap().leaf;
+        assert!(!known.offline && known.dtl_object.is_some());
+        assert_eq!(engine.tree().root().state(), VdevState::Healthy);
+        drop(engine);
+        judge(&fixture.finish().await);
+    })
+    .unwrap();
+}
+
+#[test]
+fn what_happens_meanwhile_is_what_failmode_says() {
+    simulate(1, async {
+        for (mode, value) in [("continue", 1), ("panic", 2)] {
+            let fixture = Fixture::new("disk", 1, 1).await;
+            let engine = &fixture.engine;
+            let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+            let object = pools::new_object(engine, &head).await.unwrap();
+            engine.set_pool(vec![PoolSetting::Property("failmode", value)]).await.unwrap();
+            pools::write(engine, &head, object, 0, 1).await.unwrap();
+            fixture.bus.pull_out_after(0);
+            if mode == "panic" {
+                engine.sync().await.unwrap_err();
+                let error = pools::write(engine, &head, object, 1, 1).await.unwrap_err();
+                assert!(matches!(error.cause(), Some(EngineError::Stopped(_))), "{error}");
+                continue;
+            }
+            let sync = {
+                let engine = Arc::clone(engine);
+                cenote_rt::spawn(async move { engine.sync().await })
+            };
+            engine.until_suspended().await;
+            for error in [
+                pools::write(engine, &head, object, 1, 1).await.unwrap_err(),
+                engine.sync().await.map(drop).unwrap_err(),
+                engine.export().await.unwrap_err(),
+            ] {
+                assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
+            }
+            fixture.put_back();
+            engine.clear(None).await.unwrap();
+            sync.await.unwrap().unwrap();
+            pools::write(engine, &head, object, 1, 1).await.unwrap();
+            engine.sync().await.unwrap();
+            // Given up instead: what was committed is there.
+            pools::write(engine, &head, object, 2, 1).await.unwrap();
+            fixture.bus.pull_out_after(0);
+            let sync = {
+                let engine = Arc::clone(engine);
+                cenote_rt::spawn(async move { engine.sync().await })
+            };
+            engine.until_suspended().await;
+            engine.close_by_force().await;
+            sync.await.unwrap().unwrap_err();
+            fixture.put_back();
+            let devices = as_devices(&fixture.devices);
+            let scan = scan_devices(devices).await;
+            Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+        }
+    })
+    .unwrap();
+}

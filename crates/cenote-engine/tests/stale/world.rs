@@ -1,0 +1,343 @@
+//! A pool that is written over without an end, and the model of what is in it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cenote_device::Device;
+use cenote_dmu::live::ObjectSpec;
+use cenote_dmu::{ObjSet, Tx};
+use cenote_engine::create::CreateSpec;
+use cenote_engine::{Charge, Engine, Event, Head};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::zap::Value;
+use cenote_pool::import::scan_devices;
+use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_rt::{Kind, Result, Rng, tunables};
+use cenote_testkit::cuts;
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+use crate::pools;
+use crate::slow::SlowDevice;
+
+/// Bytes of a block.
+pub(crate) const BLOCK: u64 = 32 << 10;
+/// The dataset.
+pub(crate) const DATASET: &str = "tank/a";
+/// Blocks at the end of the object that are never written over.
+pub(crate) const FIXED: u64 = 16;
+/// Snapshots that are there at a time.
+const SNAPSHOTS: usize = 3;
+
+/// Shapes of pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    Mirror,
+    Raidz2,
+    Draid,
+    /// A single disk, every block twice.
+    Copies,
+}
+
+impl Layout {
+    /// Redundancy, devices, and MiB of each.
+    const fn shape(self) -> (&'static str, usize, u64) {
+        match self {
+            Self::Mirror => ("mirror", 2, 64),
+            Self::Raidz2 => ("raidz2", 4, 64),
+            Self::Draid => ("draid1:2d:4c:1s", 4, 128),
+            Self::Copies => ("disk", 1, 64),
+        }
+    }
+}
+
+/// What all runs of the process have in common.
+pub(crate) fn set_tunables() {
+    // Views are held for longer than this.
+    tunables::PIN_DEADLINE_MS.set(10_000).unwrap();
+    tunables::METASLAB_PRELOAD_ENABLED.set(0).unwrap();
+}
+
+/// What was written.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    /// Every salt that a block had, the last one last.
+    pub(crate) history: Vec<Vec<u64>>,
+    /// Number of the salt that a block certainly has, or a later one: its write has returned.
+    pub(crate) returned: Vec<usize>,
+    /// The salts that a txg committed.
+    pub(crate) committed: BTreeMap<u64, Vec<u64>>,
+    /// Those of snapshots.
+    pub(crate) snapshots: BTreeMap<String, Vec<u64>>,
+}
+
+impl Model {
+    fn now(&self) -> Vec<u64> {
+        self.history.iter().map(|salts| *salts.last().unwrap()).collect()
+    }
+}
+
+/// A pool and its model.
+pub(crate) struct World {
+    pub(crate) devices: Vec<Arc<SlowDevice>>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) head: Arc<Head>,
+    pub(crate) object: u64,
+    pub(crate) seed: u64,
+    model: Mutex<Model>,
+    rng: Mutex<Rng>,
+    is_over: AtomicBool,
+}
+
+/// A block that does not compress.
+pub(crate) fn content(block: u64, salt: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BLOCK as usize];
+    if salt != 0 {
+        Rng::seeded(block << 32 | salt).fill(&mut bytes);
+        bytes[..8].copy_from_slice(&salt.to_le_bytes());
+    }
+    bytes
+}
+
+/// The salt of a block, if it is one that was written.
+pub(crate) fn salt_of(block: u64, bytes: &[u8]) -> u64 {
+    let salt = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    assert!(bytes == content(block, salt), "block {block} is not what was written with {salt}");
+    salt
+}
+
+impl World {
+    pub(crate) async fn new(layout: Layout, fill: u64, seed: u64) -> Arc<Self> {
+        let (shape, count, mib) = layout.shape();
+        let device = |index| SlowDevice::new(index, mib << 20, seed);
+        let devices: Vec<_> = (0..count).map(device).collect();
+        let engine = create(shape, pools::as_devices(&devices), seed).await;
+        let head = engine.create_dataset(pools::dataset(DATASET)).await.unwrap();
+        let copies = if layout == Layout::Copies { 2 } else { 1 };
+        engine.set_property(DATASET, "copies", Value::U64(copies)).await.unwrap();
+        engine.set_property(DATASET, "compression", Value::U64(2)).await.unwrap();
+        // Little is cached, and metaslabs leave memory at every occasion.
+        engine.store().set_cache_capacity(1 << 20);
+        engine.allocator().set_memory(1 << 10);
+        let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK);
+        let charge = Charge::free(16 << 10);
+        let object = engine.apply_charged(&head, charge, |tx| tx.allocate(&spec)).await.unwrap().0;
+        let world = Arc::new(Self {
+            devices,
+            engine,
+            head,
+            object,
+            seed,
+            model: Mutex::default(),
+            rng: Mutex::new(Rng::seeded(seed)),
+            is_over: AtomicBool::new(false),
+        });
+        world.fill(fill, copies).await;
+        world.devices.iter().for_each(|device| device.set_slow(true));
+        world
+    }
+
+    /// Writes so many percent of what a user may write.
+    async fn fill(&self, percent: u64, copies: u64) {
+        let space = self.engine.allocator().normal_space();
+        // Half of a tiny pool is kept back.
+        let room = space / 2 / copies / BLOCK;
+        let blocks = if percent < 99 { room * percent / 100 } else { u64::MAX };
+        let mut block = 0;
+        while block < blocks.max(FIXED * 2) {
+            {
+                let mut model = self.model();
+                model.history.push(vec![0]);
+                model.returned.push(0);
+            }
+            if self.write(block, 1).await.is_err() {
+                self.model().history.pop();
+                break;
+            }
+            block += 1;
+            if block % 128 == 0 {
+                self.sync().await;
+            }
+        }
+        self.sync().await;
+    }
+
+    pub(crate) fn model(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Blocks of the object.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.model().history.len() as u64
+    }
+
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Reads that took so long that txgs may have been committed meanwhile.
+    pub(crate) fn slow_reads(&self) -> u64 {
+        self.devices.iter().map(|device| device.long.load(Ordering::Relaxed)).sum()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    async fn write(&self, block: u64, salt: u64) -> Result<()> {
+        let bytes = content(block, salt);
+        // Readers see it before this returns.
+        self.model().history[block as usize].push(salt);
+        let (object, charge) = (self.object, Charge::write(BLOCK));
+        let change = |tx: &mut Tx<'_>| tx.write(object, block * BLOCK, &bytes);
+        let written = self.engine.apply_charged(&self.head, charge, change).await.map(drop);
+        let mut model = self.model();
+        let salts = &mut model.history[block as usize];
+        if written.is_err() {
+            // It was not written: what was before is there again.
+            let before = salts[salts.len() - 2];
+            salts.push(before);
+        }
+        let last = salts.len() - 1;
+        model.returned[block as usize] = last;
+        drop(model);
+        written
+    }
+
+    /// Commits, and takes down what.
+    async fn sync(&self) {
+        let now = self.model().now();
+        self.engine.sync().await.unwrap();
+        let txg = self.engine.uberblock().txg;
+        self.model().committed.insert(txg, now);
+    }
+
+    /// Writes over, for so many rounds.
+    pub(crate) async fn churn(&self, rounds: u64) {
+        let mut snapshots = VecDeque::new();
+        for round in 0..rounds {
+            let count = self.blocks();
+            let (writes, churned) = (self.below(40) + 10, count - FIXED);
+            for step in 0..writes {
+                let (block, salt) = (self.below(churned), round << 16 | step << 1 | 2);
+                match self.write(block, salt).await {
+                    Ok(()) => {}
+                    Err(error) => {
+                        assert_eq!(error.kind(), Kind::NoSpace, "{error}");
+                        break;
+                    }
+                }
+                if step % 8 == 0 {
+                    cenote_rt::yield_now().await;
+                }
+            }
+            self.sync().await;
+            if round % 3 == 0 {
+                let name = format!("{DATASET}@{round}");
+                let now = self.model().now();
+                if self.engine.snapshot(vec![name.clone()]).await.is_ok() {
+                    self.model().snapshots.insert(name.clone(), now);
+                    snapshots.push_back(name);
+                }
+            }
+            while snapshots.len() > SNAPSHOTS || (self.is_tight() && !snapshots.is_empty()) {
+                let name = snapshots.pop_front().unwrap();
+                match self.engine.destroy_snapshot(&name).await {
+                    Ok(()) => drop(self.model().snapshots.remove(&name)),
+                    // Somebody reads it.
+                    Err(error) => {
+                        assert_eq!(error.kind(), Kind::Busy, "{error}");
+                        snapshots.push_back(name);
+                        break;
+                    }
+                }
+            }
+            cenote_rt::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Whether writes are refused soon.
+    fn is_tight(&self) -> bool {
+        let figures = self.engine.allocator().vdev_figures();
+        let space: u64 = figures.iter().map(|vdev| vdev.space.space).sum();
+        let taken: u64 = figures.iter().map(|vdev| vdev.space.allocated).sum();
+        taken > space * 45 / 100
+    }
+
+    pub(crate) fn below(&self, bound: u64) -> u64 {
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner).below(bound)
+    }
+
+    /// Nothing was found wrong, and everything is where it should be.
+    pub(crate) async fn judge(&self) {
+        self.devices.iter().for_each(|device| device.set_slow(false));
+        self.settle().await;
+        self.engine.store().clear_cache();
+        let now = self.model().now();
+        for (block, salt) in (0..).zip(&now) {
+            let read =
+                self.head.live().inspect(|tx| tx.read(self.object, block * BLOCK, BLOCK as usize));
+            assert_eq!(salt_of(block, &read.await.unwrap()), *salt, "block {block}");
+        }
+        self.judge_counts();
+        self.engine.export().await.unwrap();
+        let scan = scan_devices(pools::as_devices(&self.devices)).await;
+        let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+        let set = pool.dataset(DATASET).await.unwrap().open().await.unwrap();
+        assert_eq!(salts(&set, self.object, now.len() as u64).await.unwrap(), now);
+        assert!(pool.error_log().await.unwrap().is_empty(), "the error log is not empty");
+        let report = leaks::check(&pool).await.unwrap();
+        assert!(report.is_clean(), "{:?}", report.lines());
+        let folder = pools::TempDir::new();
+        let images: Vec<_> = self.devices.iter().map(|device| device.image()).collect();
+        cuts::unpack(&images, folder.path());
+        pools::judge(folder.path(), "tank");
+    }
+
+    /// Until everything that was freed is free.
+    pub(crate) async fn settle(&self) {
+        for _ in 0..4 {
+            self.engine.sync().await.unwrap();
+        }
+        while self.engine.has_pending_frees().await.unwrap() {
+            self.engine.sync().await.unwrap();
+        }
+    }
+
+    fn judge_counts(&self) {
+        for (_, leaf) in self.engine.tree().leaves() {
+            let stats = leaf.stats();
+            let errors = (stats.read_errors, stats.checksum_errors, stats.repairs);
+            assert_eq!(errors, (0, 0, 0), "{}: READ, CKSUM, repairs", leaf.path());
+        }
+        assert_eq!(self.engine.store().stats().parts_repaired, 0);
+        let events = self.engine.events().after(0);
+        let is_damage = |event: &Event| matches!(event, Event::Lost { .. } | Event::Bad { .. });
+        let damage: Vec<_> = events.iter().filter(|noted| is_damage(&noted.event)).collect();
+        assert!(damage.is_empty(), "{damage:?}");
+    }
+}
+
+/// Every block of a set that nobody changes.
+pub(crate) async fn salts(set: &Arc<ObjSet>, object: u64, count: u64) -> Result<Vec<u64>> {
+    let dnode = set.dnode(object).await?;
+    let mut salts = Vec::new();
+    for block in 0..count {
+        salts.push(salt_of(block, &dnode.read_at(block * BLOCK, BLOCK as usize).await?));
+    }
+    Ok(salts)
+}
+
+async fn create(shape: &str, devices: Vec<Arc<dyn Device>>, seed: u64) -> Arc<Engine> {
+    let top = TopSpec {
+        redundancy: Redundancy::parse(shape).unwrap().unwrap_or(Redundancy::Single),
+        class: VdevClass::Normal,
+        leaves: devices.iter().map(|device| LeafSpec::of(device.info())).collect(),
+    };
+    let spec =
+        create::CreateSpec { tops: vec![top], ashift: Some(9), ..create::CreateSpec::default() };
+    let mut rng = Rng::seeded(seed);
+    let vdevs = create::pool(&spec, 4, &mut Guids::new(|| Ok(rng.next_u64()))).unwrap();
+    Engine::create(CreateSpec::new("tank", vdevs, devices)).await.unwrap()
+}

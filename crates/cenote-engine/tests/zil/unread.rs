@@ -1,0 +1,117 @@
+//! Logs that cannot be looked at when a pool is opened, because the root block of their dataset
+//! cannot be read.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cenote_device::{Device, Fault, FaultyDevice, ImageDevice};
+use cenote_engine::{Engine, Notice};
+use cenote_rt::{Buf, BufMut, Kind, block_on};
+
+use crate::model::Op;
+use crate::pools::{self, Layout};
+use crate::{blank, images, model, volume};
+
+/// A pool with a log that nobody has claimed: its devices, the dataset's number, where the copies of
+/// its root block lie, and what the dataset holds with its log replayed.
+struct Crashed {
+    devices: Vec<Arc<ImageDevice>>,
+    dataset: u64,
+    copies: Vec<Range<u64>>,
+    contents: Vec<u8>,
+}
+
+async fn crashed() -> Crashed {
+    let devices = pools::devices(blank(Layout::Disk));
+    let engine = pools::make(Layout::Disk, 7, pools::as_devices(&devices)).await.unwrap();
+    let volume = volume(&engine, "tank/v").await.unwrap();
+    for round in 0..12 {
+        let op = Op { first: round, count: 2, salt: Some(round + 5) };
+        let place = volume.apply(&engine, op, false).await.unwrap();
+        volume.commit(&engine, place).await.unwrap();
+        if round == 2 {
+            engine.sync().await.unwrap();
+        }
+    }
+    let contents = model::read(&volume.head).await.unwrap();
+    let dataset = volume.head.object();
+    drop((engine, volume));
+    let pool = images::look(&devices).await.unwrap();
+    let root = pool.dataset("tank/v").await.unwrap().phys().bp;
+    let copies = pool.store().leaf_ranges(&root);
+    let copies = copies.iter().map(|range| range.offset..range.offset + range.len).collect();
+    Crashed { devices, dataset, copies, contents }
+}
+
+/// Changes a byte of each copy, or changes it back.
+async fn flip(crashed: &Crashed) {
+    for copy in &crashed.copies {
+        let device = &crashed.devices[0];
+        let mut bytes = device.read(copy.start, BufMut::zeroed(512)).await.unwrap();
+        bytes[7] ^= 0x55;
+        let bytes: Buf = bytes.freeze();
+        device.write(copy.start, vec![bytes]).await.unwrap();
+    }
+}
+
+#[test]
+fn devices_that_do_not_answer_refuse_the_import() {
+    block_on(2, async {
+        let crashed = crashed().await;
+        let before = images::images_of(&crashed.devices);
+        let mut faulty = FaultyDevice::new(Arc::clone(&crashed.devices[0]) as Arc<dyn Device>, 1);
+        for copy in &crashed.copies {
+            faulty = faulty.with_range(copy.clone(), Fault::Eio);
+        }
+        let error = pools::open(vec![Arc::new(faulty)]).await.map(drop).unwrap_err();
+        assert_eq!(error.kind(), Kind::Io, "{error}");
+        assert_eq!(error.at().objset, Some(crashed.dataset), "{error}");
+        assert!(images::images_of(&crashed.devices) == before, "a refused import wrote");
+
+        // The device answers again, and nothing is lost.
+        let engine = pools::open(pools::as_devices(&crashed.devices)).await.unwrap();
+        let head = engine.head("tank/v").await.unwrap();
+        let replayer = &cenote_engine::zil::VolumeReplayer;
+        engine.replay_log(&head, replayer).await.unwrap().expect("there is a log");
+        assert_eq!(model::read(&head).await.unwrap(), crashed.contents);
+        engine.export().await.unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_damaged_root_block_is_told_and_its_log_is_not_freed_twice() {
+    block_on(2, async {
+        let crashed = crashed().await;
+        flip(&crashed).await;
+        let engine = pools::open(pools::as_devices(&crashed.devices)).await.unwrap();
+        let unread = Notice::LogsUnread { datasets: vec![crashed.dataset] };
+        let notices = engine.take_notices();
+        assert!(notices.contains(&unread), "{notices:?}");
+        take_space(&engine).await;
+        // The block can be read again, and with it the header of a log whose blocks are others' now.
+        flip(&crashed).await;
+        engine.destroy_dataset("tank/v").await.unwrap();
+        for _ in 0..4 {
+            engine.sync().await.unwrap();
+        }
+        engine.export().await.unwrap();
+        drop(engine);
+        let left = images::images_of(&crashed.devices);
+        assert_eq!(pools::check_space(left).await, Ok(()));
+        pools::judge(&crashed.devices, "unread", &[]);
+    })
+    .unwrap();
+}
+
+/// Hands out the space that the log's blocks had.
+async fn take_space(engine: &Arc<Engine>) {
+    for number in 0..4 {
+        let volume = volume(engine, &format!("tank/other{number}")).await.unwrap();
+        for first in 0..32 {
+            let op = Op { first: first * 2, count: 2, salt: Some(first + 100 * number + 1) };
+            volume.apply(engine, op, false).await.unwrap();
+        }
+        engine.sync().await.unwrap();
+    }
+}
