@@ -5,11 +5,11 @@ use std::sync::Arc;
 use cenote_device::{Device, Image, ImageDevice};
 use cenote_vdev::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
-use super::Engine;
-use super::create::CreateSpec as PoolSpec;
+use crate::Engine;
+use crate::admin::create::CreateSpec as PoolSpec;
 
 /// A new pool `t` in memory.
-pub(super) async fn pool() -> Arc<Engine> {
+pub(crate) async fn pool() -> Arc<Engine> {
     let device: Arc<dyn Device> = Arc::new(ImageDevice::new("d", Image::zeroed(64 << 20)));
     let leaves = vec![LeafSpec::of(device.info())];
     let top = TopSpec { redundancy: Redundancy::Single, class: VdevClass::Normal, leaves };

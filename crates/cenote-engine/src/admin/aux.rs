@@ -7,7 +7,7 @@ use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::nvlist::NvList;
 use cenote_pool::mos::DIRECTORY;
 
-use super::super::dsl;
+use crate::dsl;
 
 /// Which list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

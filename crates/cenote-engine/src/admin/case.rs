@@ -7,7 +7,7 @@ use cenote_ondisk::master_node::{CASESENSITIVITY, MASTER_NODE_OBJ};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::Result;
 
-use super::Engine;
+use crate::admin::Engine;
 use crate::dsl;
 
 /// The value of the master node's entry.

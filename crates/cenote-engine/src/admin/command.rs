@@ -7,7 +7,7 @@ use cenote_ondisk::nvlist::NvList;
 use cenote_pool::mos::DIRECTORY;
 use cenote_rt::Result;
 
-use super::Engine;
+use crate::admin::Engine;
 use crate::dsl;
 
 /// Pool directory: the history.

@@ -12,11 +12,18 @@
 //!
 //! Sources: spec 01 §10-§15.
 
-pub(super) mod aux;
+mod aux;
+pub(crate) mod birth;
 mod case;
 mod command;
+pub mod create;
+pub(crate) mod damage;
+pub(crate) mod events;
+pub(crate) mod import;
+mod memory;
 mod settings;
 mod vdevs;
+pub(crate) mod view;
 
 use std::sync::Arc;
 
@@ -28,10 +35,11 @@ use cenote_ondisk::nvlist::NvString;
 use cenote_rt::{BoxFuture, Error, Result};
 use cenote_vdev::labels;
 
-use super::checkpoint::{self, CheckpointError};
-use super::dsl::{Context, features};
-use super::events::{Deed, Event};
-use super::{Answer, Config, Engine, Scope, Task, is_fatal};
+use crate::admin::events::{Deed, Event};
+use crate::dsl::{Context, features};
+use crate::space::checkpoint;
+use crate::space::checkpoint::CheckpointError;
+use crate::{Answer, Config, Engine, Scope, Task, is_fatal};
 pub use command::Command;
 pub use settings::{PoolSetting, is_maintained};
 pub use vdevs::NewVdevs;
@@ -120,7 +128,7 @@ impl Engine {
 }
 
 /// Labels a hot spare or a cache device, and waits until that is on disk.
-pub(super) async fn write_aux_label(
+pub(crate) async fn write_aux_label(
     device: &Arc<dyn Device>,
     state: PoolState,
     config: &VdevConfig,

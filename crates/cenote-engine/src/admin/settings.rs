@@ -12,10 +12,11 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::mos::DIRECTORY;
 use cenote_rt::Result;
 
-use super::Engine;
 use crate::Config;
-use crate::dsl::{self, Context, features, names};
-use crate::import::MAINTAINED;
+use crate::admin::Engine;
+use crate::admin::import::MAINTAINED;
+use crate::dsl;
+use crate::dsl::{Context, features, names};
 
 /// Pool directory: properties that were set.
 const POOL_PROPS: &str = "pool_props";

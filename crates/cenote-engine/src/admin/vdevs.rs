@@ -22,10 +22,13 @@ use cenote_rt::{BoxFuture, Error, Kind, Result};
 use cenote_vdev::create::VdevClass;
 use cenote_vdev::labels;
 
-use super::aux::{self, Aux};
-use super::{Engine, write_aux_label};
-use crate::dsl::{self, Context, features};
-use crate::{Answer, Config, EngineError, Scope, Task, birth, create, import, is_fatal};
+use crate::admin::aux;
+use crate::admin::aux::Aux;
+use crate::admin::{Engine, write_aux_label};
+use crate::admin::{birth, create, import};
+use crate::dsl;
+use crate::dsl::{Context, features};
+use crate::{Answer, Config, EngineError, Scope, Task, is_fatal};
 
 /// Pool directory: objects of the vdevs' properties.
 const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";

@@ -18,10 +18,11 @@ use cenote_ondisk::objset::ObjSetFlags;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_vdev::Tree;
 
-use super::space::{self, Sizes, Use};
-use super::{bookmark, features, get_dataset, get_dir, props, put_dataset};
+use crate::dsl::space;
+use crate::dsl::space::{Sizes, Use};
+use crate::dsl::{bookmark, features, get_dataset, get_dir, props, put_dataset};
 use crate::invariant;
-use crate::ledger::Entries;
+use crate::txg::ledger::Entries;
 
 /// Accounts for one pass of the head `object`, stores its new root, and gives the blocks whose
 /// space is to be freed.

@@ -22,8 +22,8 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::{MatchKind, NormFlags, Value};
 use cenote_rt::Error;
 
-use super::space::Sizes;
-use super::{Env, OpError, blocks, features, get_dataset, get_dir, history, names, snapshot};
+use crate::dsl::space::Sizes;
+use crate::dsl::{Env, OpError, blocks, features, get_dataset, get_dir, history, names, snapshot};
 
 /// A bookmark and its name.
 pub(super) type Named = (String, BookmarkPhys);

@@ -5,7 +5,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::object_type::ObjectType;
 
-use super::{OpError, blocks, features, get_dataset, get_dir, names, props};
+use crate::dsl::{OpError, blocks, features, get_dataset, get_dir, names, props};
 use crate::invariant;
 
 /// No limit.

@@ -11,8 +11,8 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::NormFlags;
 
-use super::deleg::Creator;
-use super::{
+use crate::dsl::deleg::Creator;
+use crate::dsl::{
     Context, Env, OpError, blocks, counts, deleg, features, get_dataset, get_dir, history, names,
     new_bonus_object, new_zap, put_dataset, put_dir, snapshot,
 };
@@ -194,7 +194,7 @@ pub(crate) fn dataset(
     let dir = child_dir(tx, env, parent, last)?;
     let from = match origin {
         Some(origin) => origin,
-        None => super::origin_snapshot(tx)?,
+        None => crate::dsl::origin_snapshot(tx)?,
     };
     let head = head(tx, env, dir, from)?;
     deleg::copy_create_time(tx, creator, dir)?;

@@ -6,7 +6,7 @@ use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::object_type::ObjectType;
 
-use super::{Env, get_dir, history, names, new_zap, put_dir, room};
+use crate::dsl::{Env, get_dir, history, names, new_zap, put_dir, room};
 
 /// Create-time permissions, and create-time sets.
 const CREATE_TIME: [(&str, &str); 2] = [("c-$", "ul$"), ("C-$", "Ul$")];

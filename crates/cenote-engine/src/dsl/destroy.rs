@@ -1,7 +1,7 @@
 //! Destroying a head, and the dir with it (spec 04 §14.5).
 //!
 //! The dataset is gone with the txg; its blocks that nobody else has wait in the queue of dead
-//! trees, charged to `$FREE`, and are freed bit by bit ([`crate::destroy`]).
+//! trees, charged to `$FREE`, and are freed bit by bit ([`crate::space::destroy`]).
 
 use cenote_dmu::bpobj::edit::{self as bpobj, BpobjEntry};
 use cenote_dmu::bptree::edit as bptree;
@@ -11,8 +11,9 @@ use cenote_dmu::{Space, Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys, SpaceUse, key};
 use cenote_pool::mos::DIRECTORY;
 
-use super::space::{self, Sizes, Use};
-use super::{
+use crate::dsl::space;
+use crate::dsl::space::{Sizes, Use};
+use crate::dsl::{
     Effects, Env, OpError, blocks, bookmark, counts, deleg, directory_object, errors, features,
     get_dataset, get_dir, history, names, need_directory_object, put_dataset, put_dir, settings,
     snapshot,

@@ -12,7 +12,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::mos::DIRECTORY;
 
-use super::{directory_object, features};
+use crate::dsl::{directory_object, features};
 
 /// An empty log.
 fn new_log(tx: &mut Tx<'_>) -> TxResult<u64> {

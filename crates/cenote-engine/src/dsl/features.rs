@@ -9,7 +9,7 @@ use cenote_ondisk::feature::{Feature, FeatureFlags, by_name};
 
 use cenote_ondisk::zap::Value;
 
-use super::{directory_object, need_directory_object};
+use crate::dsl::{directory_object, need_directory_object};
 use crate::invariant;
 
 const FOR_READ: &str = "features_for_read";
@@ -77,7 +77,7 @@ pub(crate) fn enable(tx: &mut Tx<'_>, feature: &Feature, txg: u64) -> TxResult<b
     if is_enabled(tx, "enabled_txg")? {
         let times = match directory_object(tx, ENABLED_TXG)? {
             Some(times) => times,
-            None => super::new_directory_zap(tx, ENABLED_TXG)?,
+            None => crate::dsl::new_directory_zap(tx, ENABLED_TXG)?,
         };
         zap::update(tx, times, feature.guid, txg)?;
         add(tx, "enabled_txg", 1)?;

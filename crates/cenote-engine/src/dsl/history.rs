@@ -7,7 +7,7 @@ use cenote_ondisk::history::key;
 use cenote_ondisk::nvlist::NvList;
 use cenote_pool::mos::DIRECTORY;
 
-use super::{Env, directory_object, names};
+use crate::dsl::{Env, directory_object, names};
 
 /// Pool directory: the history.
 const HISTORY: &str = "history";

@@ -6,7 +6,7 @@ use cenote_ondisk::dsl::{DatasetFlags, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_pool::mos::DIRECTORY;
 
-use super::{
+use crate::dsl::{
     Env, OpError, directory_object, get_dataset, history, names, new_zap, put_dataset, snapshot,
 };
 

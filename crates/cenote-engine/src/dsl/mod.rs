@@ -14,6 +14,7 @@
 //! number that cannot be (a count below zero, a missing entry) is `Kind::Invariant` and stops the
 //! pool before it writes.
 
+pub(crate) mod api;
 pub(crate) mod blocks;
 pub(crate) mod bookmark;
 pub(crate) mod counts;
@@ -21,10 +22,14 @@ pub(crate) mod create;
 pub(crate) mod deleg;
 pub(crate) mod destroy;
 pub(crate) mod errors;
+pub(crate) mod facts;
 pub(crate) mod features;
 pub(crate) mod history;
 pub(crate) mod hold;
+mod look;
 pub(crate) mod names;
+pub(crate) mod opened;
+pub(crate) mod operation;
 pub(crate) mod promote;
 pub(crate) mod props;
 pub(crate) mod rename;
@@ -49,7 +54,7 @@ use cenote_pool::mos::DIRECTORY;
 use cenote_rt::{Error, Kind};
 use cenote_vdev::Tree;
 
-use crate::opened::Opened;
+use crate::dsl::opened::Opened;
 
 /// What every operation is told.
 #[derive(Debug, Clone, Copy)]

@@ -7,7 +7,7 @@ use cenote_ondisk::zap::{Key, MatchKind};
 use cenote_pool::dsl::DatasetName;
 use cenote_pool::dsl::name::{BadName, NAME_MAX};
 
-use super::{Env, OpError, get_dataset, get_dir, need_directory_object};
+use crate::dsl::{Env, OpError, get_dataset, get_dir, need_directory_object};
 
 /// A new dataset's name has fewer slashes than this (`zfs_max_dataset_nesting`).
 pub(crate) const NESTING_MAX: usize = 50;

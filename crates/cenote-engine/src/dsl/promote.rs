@@ -14,9 +14,11 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys};
 use cenote_ondisk::object_type::ObjectType;
 
-use super::counts::{self, Count};
-use super::space::{self, Sizes, Use};
-use super::{
+use crate::dsl::counts;
+use crate::dsl::counts::Count;
+use crate::dsl::space;
+use crate::dsl::space::{Sizes, Use};
+use crate::dsl::{
     Env, OpError, blocks, bookmark, errors, get_dataset, get_dir, history, names, new_zap,
     put_dataset, put_dir, room,
 };

@@ -11,7 +11,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::zap::{KEY_LEN_MAX, Value};
 
-use super::get_dir;
+use crate::dsl::get_dir;
 
 /// Suffix of a received value.
 const RECEIVED: &str = "$recvd";

@@ -5,10 +5,13 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::DirPhys;
 use cenote_ondisk::objset::ObjSetType;
 
-use super::counts::{self, Count};
-use super::names::{self, Name};
-use super::space::{self, Sizes, Use};
-use super::{Effects, Env, OpError, get_dataset, get_dir, history, put_dir, room, snapshot};
+use crate::dsl::counts;
+use crate::dsl::counts::Count;
+use crate::dsl::names;
+use crate::dsl::names::Name;
+use crate::dsl::space;
+use crate::dsl::space::{Sizes, Use};
+use crate::dsl::{Effects, Env, OpError, get_dataset, get_dir, history, put_dir, room, snapshot};
 
 /// Gives a file system or volume, with all below it, another name and perhaps another parent.
 pub(crate) fn dataset(

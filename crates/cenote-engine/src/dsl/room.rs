@@ -4,8 +4,8 @@ use cenote_dmu::bpobj::edit as bpobj;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::{DirPhys, key};
 
-use super::names::DEPTH_MAX;
-use super::{Env, OpError, directory_object, get_dir, need_directory_object};
+use crate::dsl::names::DEPTH_MAX;
+use crate::dsl::{Env, OpError, directory_object, get_dir, need_directory_object};
 
 /// MOS blocks have three copies, and are taken to be of this size.
 const BLOCK_CHARGE: u64 = 3 * (16 << 10);

@@ -11,7 +11,7 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::mos::DIRECTORY;
 use cenote_rt::Error;
 
-use super::{Env, OpError, history};
+use crate::dsl::{Env, OpError, history};
 
 /// Cancels a scan that is under way. True if there was one.
 pub(crate) fn cancel(tx: &mut Tx<'_>, env: &Env) -> TxResult<bool> {

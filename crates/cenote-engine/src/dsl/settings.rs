@@ -16,8 +16,9 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::props::table::{Access, PropType, Property, dataset_property};
 
-use super::space::{self, Sizes, Use};
-use super::{
+use crate::dsl::space;
+use crate::dsl::space::{Sizes, Use};
+use crate::dsl::{
     Effects, Env, OpError, blocks, counts, features, get_dataset, get_dir, history, names, new_zap,
     props, put_dataset, put_dir, room,
 };

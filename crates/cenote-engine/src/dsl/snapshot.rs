@@ -12,8 +12,9 @@ use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 
-use super::space::{self, Sizes, Use};
-use super::{
+use crate::dsl::space;
+use crate::dsl::space::{Sizes, Use};
+use crate::dsl::{
     Context, Env, OpError, blocks, bookmark, counts, features, get_dataset, get_dir, history, hold,
     names, need_directory_object, new_bonus_object, put_dataset, room,
 };
@@ -258,7 +259,7 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
 
 /// The pool cannot boot from what is gone.
 pub(super) fn clear_bootfs(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
-    if let Some(props) = super::directory_object(tx, POOL_PROPS)?
+    if let Some(props) = crate::dsl::directory_object(tx, POOL_PROPS)?
         && zap::lookup(tx, props, BOOTFS)?.and_then(|value| value.first()) == Some(object)
     {
         zap::remove(tx, props, BOOTFS)?;

@@ -13,7 +13,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dsl::{DirPhys, SpaceUse};
 use cenote_vdev::Tree;
 
-use super::{get_dir, put_dir};
+use crate::dsl::{get_dir, put_dir};
 use crate::invariant;
 
 /// Space in the three sizes in which it is accounted: allocated and deflated, stored, logical.

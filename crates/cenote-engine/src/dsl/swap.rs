@@ -10,8 +10,9 @@ use cenote_dmu::deadlist::edit as deadlist;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 
-use super::space::{self, Sizes, Use};
-use super::{
+use crate::dsl::space;
+use crate::dsl::space::{Sizes, Use};
+use crate::dsl::{
     Effects, Env, OpError, blocks, bookmark, create, destroy, features, get_dataset, get_dir,
     history, names, props, put_dataset, room, snapshot,
 };

@@ -28,9 +28,9 @@ use cenote_pool::Pool;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, FixedSet, Kind, Result};
 
-use super::chain::no_header;
-use super::commit::adopt;
-use super::{Engine, Head};
+use crate::zil::chain::no_header;
+use crate::zil::commit::adopt;
+use crate::zil::{Engine, Head};
 use crate::{Notice, invariant_error};
 
 /// A head with a chain, which mostly nobody has claimed.
@@ -61,7 +61,7 @@ impl Engine {
             self.note(Notice::LogsUnread { datasets: unread });
         }
         if is_on(Bug::ClaimAfterAllocate) {
-            self.with_config(super::super::Config::touch);
+            self.with_config(crate::Config::touch);
             self.sync().await?;
         }
         let first_txg = self.open_txg();
@@ -117,7 +117,7 @@ impl Engine {
         // Also a txg that changes nothing else gets its uberblock: it must not be older than what
         // was claimed.
         while self.uberblock().txg < newest_birth.max(first_txg) {
-            self.with_config(super::super::Config::touch);
+            self.with_config(crate::Config::touch);
             self.sync().await?;
         }
         Ok(())

@@ -23,12 +23,13 @@ use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, tunables};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::chain::{BlockState, Stage};
-use super::queue::Queued;
-use super::record::Piece;
-use super::{Bursts, Engine, Head, Log, SyncMode};
 use crate::EngineError;
-use crate::dsl::{self, props};
+use crate::dsl;
+use crate::dsl::props;
+use crate::zil::chain::{BlockState, Stage};
+use crate::zil::queue::Queued;
+use crate::zil::record::Piece;
+use crate::zil::{Bursts, Engine, Head, Log, SyncMode};
 
 /// Blocks of a commit that are on their way at a time.
 const WRITES_MAX: usize = 16;

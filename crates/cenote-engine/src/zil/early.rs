@@ -23,8 +23,8 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_rt::{Error, Kind, Result, tunables};
 use futures_util::stream::{self, StreamExt};
 
-use super::record::Piece;
-use super::{Engine, Head};
+use crate::zil::record::Piece;
+use crate::zil::{Engine, Head};
 
 /// Blocks of a commit that are being written early at a time.
 const WRITES_MAX: usize = 16;

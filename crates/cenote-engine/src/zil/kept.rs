@@ -30,7 +30,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_rt::Buf;
 use cenote_rt::seeded::{Bug, is_on};
 
-use super::{Log, SyncMode};
+use crate::zil::{Log, SyncMode};
 
 /// Bytes of copies that a log keeps.
 pub(super) const KEPT_MAX: u64 = 32 << 20;

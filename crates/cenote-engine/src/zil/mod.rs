@@ -51,7 +51,7 @@ use cenote_rt::{AsyncMutex, Error, Kind, Notify, Result, tunables};
 use chain::{Chain, Stage, Step};
 use queue::Queue;
 
-use super::{Charge, Engine, EngineError, Head};
+use crate::{Charge, Engine, EngineError, Head};
 pub use kept::{ChangedBytes, KeptData};
 pub use record::LogRecord;
 pub use replay::{Operation, Replayed, Replayer, VolumeReplayer};

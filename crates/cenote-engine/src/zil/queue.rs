@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 
-use super::kept::Unfetched;
-use super::record::LogRecord;
+use crate::zil::kept::Unfetched;
+use crate::zil::record::LogRecord;
 
 /// A record with its place in the order of operations.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 //!
 //! Data of a write is either kept with the record or fetched when the record is packed: the object
 //! has it anyway until the txg is synced, or until a later change replaces it, which gives it to
-//! the record first ([`kept`](super::kept)). Of large writes, and with `logbias=throughput`, the
+//! the record first ([`kept`](crate::zil::kept)). Of large writes, and with `logbias=throughput`, the
 //! block itself is written instead, ahead of its sync, and the record points at it (`early`).
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use cenote_ondisk::zil::RecordKind;
 use cenote_ondisk::zil::record::{RECORD_HEADER_LEN, WRITE_BASE_LEN};
 use cenote_rt::Buf;
 
-use super::kept::LaterData;
+use crate::zil::kept::LaterData;
 
 /// Where the request was case-insensitive.
 const CASE_INSENSITIVE: u64 = 1 << 63;

@@ -23,11 +23,11 @@ use cenote_ondisk::zil::record::{records, unswap};
 use cenote_ondisk::zil::{Body, LogBlock, Record, RecordKind, ZilFlags, ZilHeader, block_seq};
 use cenote_rt::{Buf, Error, Kind, Result};
 
-use super::chain::Stage;
-use super::claim::{is_end, read_native};
-use super::commit::adopt;
-use super::{Charge, Engine, Head};
 use crate::Notice;
+use crate::zil::chain::Stage;
+use crate::zil::claim::{is_end, read_native};
+use crate::zil::commit::adopt;
+use crate::zil::{Charge, Engine, Head};
 
 /// An operation to be done again.
 #[derive(Debug)]

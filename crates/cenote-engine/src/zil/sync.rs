@@ -13,10 +13,10 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
 use cenote_rt::{FixedSet, Result};
 
-use super::chain::Stage;
-use super::{Engine, Head};
 use crate::dsl::{blocks, features};
 use crate::invariant_error;
+use crate::zil::chain::Stage;
+use crate::zil::{Engine, Head};
 
 /// Feature of logs that may hold extended attributes.
 const ZILSAXATTR: &str = "zilsaxattr";

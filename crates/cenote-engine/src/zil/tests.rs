@@ -5,9 +5,9 @@ use cenote_ondisk::zil::record::records;
 use cenote_ondisk::zil::{Body, RecordKind, block_seq};
 use cenote_rt::{Buf, BufMut};
 
-use super::chain::{BlockState, Chain, Stage, no_header};
-use super::queue::Queue;
-use super::record::{LogRecord, Piece};
+use crate::zil::chain::{BlockState, Chain, Stage, no_header};
+use crate::zil::queue::Queue;
+use crate::zil::record::{LogRecord, Piece};
 
 fn data(len: usize) -> Buf {
     let mut buf = BufMut::zeroed(len);

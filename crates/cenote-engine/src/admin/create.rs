@@ -1,0 +1,291 @@
+//! Making a pool from nothing (spec 01 §18).
+//!
+//! ```text
+//!   devices ── labels of txg 0, empty rings ──flush──> MOS of txg 4 ──> the first commit
+//! ```
+//!
+//! Until the first uberblock is on disk the devices belong to nobody: their labels have txg 0,
+//! which every importer ignores, and no uberblock of an earlier pool is left (spec 01 §18.1).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use cenote_block::alloc::{self, Class, MetaslabSpec, SpaceAllocator};
+use cenote_block::policy::PoolPolicy;
+use cenote_block::{BlockStore, CacheConfig};
+use cenote_device::Device;
+use cenote_dmu::live::OwnerProbe;
+use cenote_dmu::{Live, Tx, TxResult};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig, label_list};
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::feature::Feature;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_pool::accounting::{metaslab_range, row_size};
+use cenote_pool::features;
+use cenote_rt::{BoxFuture, Error, Kind, Result, stages};
+use cenote_vdev::create::{Created, VdevClass};
+use cenote_vdev::{BuildOptions, Tree, labels, layout};
+
+use crate::admin::birth;
+use crate::admin::birth::NewPool;
+use crate::admin::events::{Deed, Event};
+use crate::admin::import;
+use crate::dsl::create::TXG_INITIAL;
+use crate::txg::store;
+use crate::{Config, Engine, EngineError, Head, Parts, Scope, Steady, Suspension, Task, admin};
+
+/// Allocators of each class.
+const ALLOCATORS: usize = 4;
+/// Pool version with feature flags.
+const VERSION: u64 = 5000;
+
+/// Fills the object set of a new file system or volume.
+pub type Fill = Box<dyn FnMut(&mut Tx<'_>) -> TxResult<()> + Send>;
+
+/// A pool to be made.
+pub struct CreateSpec {
+    /// Its name.
+    pub name: String,
+    /// The vdevs, and what each is for.
+    pub vdevs: Created,
+    /// The devices by guid of their leaves, open for writing.
+    pub devices: Vec<(u64, Arc<dyn Device>)>,
+    /// Features to enable.
+    pub features: Vec<&'static Feature>,
+    /// Words of the administrator.
+    pub comment: Option<String>,
+    /// Names of feature sets that the pool keeps to.
+    pub compatibility: Option<String>,
+    /// Id and name of this host, if it is to be told.
+    pub host: Option<(u64, String)>,
+    /// What the root file system begins with.
+    pub fill_root: Fill,
+    /// Who tells the owners of objects.
+    pub probe: Option<Arc<dyn OwnerProbe>>,
+}
+
+impl CreateSpec {
+    /// A pool of these vdevs, whose leaves are these devices in their order, with the features
+    /// that make it what it is and an empty root file system.
+    #[must_use]
+    pub fn new(name: &str, vdevs: Created, devices: Vec<Arc<dyn Device>>) -> Self {
+        let guids: Vec<_> = vdevs.root.leaves().map(|leaf| leaf.guid).collect();
+        Self {
+            name: name.to_owned(),
+            vdevs,
+            devices: guids.into_iter().zip(devices).collect(),
+            features: features::identity().collect(),
+            comment: None,
+            compatibility: None,
+            host: None,
+            fill_root: Box::new(|_| Ok(())),
+            probe: None,
+        }
+    }
+}
+
+impl Engine {
+    /// Makes a pool and opens it for writing. Whatever the devices held is gone.
+    ///
+    /// # Errors
+    /// A device's. The devices then belong to no pool.
+    pub async fn create(spec: CreateSpec) -> Result<Arc<Self>> {
+        let facts = facts_of(&spec);
+        for top in &spec.vdevs.root.children {
+            for leaf in top.leaves() {
+                let device = device_of(&spec, leaf.guid)?;
+                let facts = PoolFacts { txg: 0, ..facts.clone() };
+                let label = label_list(&facts, top, leaf.guid);
+                labels::write_initial(&**device, &label).await?;
+                // Old uberblocks must be gone for good before anything new is written.
+                device.flush().await?;
+                stages::reach("create-leaf-labelled");
+            }
+        }
+        let options = BuildOptions { is_writable: true, ..BuildOptions::default() };
+        let open = |leaf: &VdevConfig| device_of(&spec, leaf.guid).ok().map(Arc::clone);
+        let tree = Tree::build(&spec.vdevs.root, open, &options)?;
+        let mut salt = [0; 32];
+        cenote_rt::secret_bytes(&mut salt)?;
+        let blocks = BlockStore::new(Arc::clone(&tree), CacheConfig::default());
+        blocks.set_salt(&salt);
+        let suspension = Arc::<Suspension>::default();
+        let maps = store::Maps::new(&blocks, &suspension);
+        let alloc = new_allocator(&spec, &tree, &maps)?;
+        blocks.set_allocator(Arc::clone(&alloc));
+        let mos = Live::create(Steady::mos(&blocks, &suspension), 0, ObjSetType::Meta);
+        let mut config = Config {
+            facts,
+            stored_name: None,
+            has_vdev_zaps: true,
+            root: spec.vdevs.root.clone(),
+            is_unrecorded: false,
+            is_dirty: false,
+        };
+        config.touch();
+        let engine = Self::assemble(Parts {
+            tree,
+            store: blocks,
+            alloc,
+            mos,
+            suspension,
+            mos_dir: 0,
+            config,
+            base_txg: 0,
+            uberblock: first_uberblock(spec.vdevs.root.guid_sum()),
+            policy: policy_of(&spec.features),
+            maps,
+            keys: Arc::default(),
+            seed: crate::random_seed()?,
+            is_read_only: false,
+        });
+        if let Some(probe) = &spec.probe {
+            engine.set_probe(Arc::clone(probe));
+        }
+        label_aux(&spec).await?;
+        let birth = Box::new(Birth { spec, salt });
+        engine.run_task(birth).await?;
+        stages::reach("create-first-txg");
+        engine.suspension.tell(engine.events());
+        engine.suspension.arm();
+        engine.damage.note(Event::Pool(Deed::Created));
+        Ok(engine)
+    }
+}
+
+/// Hot spares and cache devices say what they are; whose, only the pool knows.
+async fn label_aux(spec: &CreateSpec) -> Result<()> {
+    let spares = spec.vdevs.spares.iter().filter(|spare| spare.kind.is_real_leaf());
+    let spares = spares.map(|spare| (PoolState::Spare, spare));
+    let caches = spec.vdevs.caches.iter().map(|cache| (PoolState::L2Cache, cache));
+    for (state, config) in spares.chain(caches) {
+        admin::write_aux_label(device_of(spec, config.guid)?, state, config).await?;
+    }
+    Ok(())
+}
+
+fn device_of(spec: &CreateSpec, guid: u64) -> Result<&Arc<dyn Device>> {
+    let device = spec.devices.iter().find(|(leaf, _)| *leaf == guid);
+    device.map(|(_, device)| device).ok_or_else(|| {
+        Error::new(Kind::Invalid, EngineError::Invariant(format!("leaf {guid} has no device")))
+    })
+}
+
+fn facts_of(spec: &CreateSpec) -> PoolFacts {
+    PoolFacts {
+        version: VERSION,
+        name: spec.name.clone(),
+        state: PoolState::Active,
+        txg: TXG_INITIAL,
+        pool_guid: spec.vdevs.root.guid,
+        errata: 0,
+        comment: spec.comment.clone(),
+        compatibility: spec.compatibility.clone(),
+        hostid: spec.host.as_ref().map_or(0, |(id, _)| *id),
+        hostname: spec.host.as_ref().map(|(_, name)| name.clone()),
+        vdev_children: Some(spec.vdevs.root.children.len() as u64),
+        hole_array: Vec::new(),
+        features_for_read: Some(Vec::new()),
+        split_guid: None,
+    }
+}
+
+/// What the pool's features mean for blocks.
+fn policy_of(features: &[&Feature]) -> PoolPolicy {
+    let has = |name: &str| features.iter().any(|feature| feature.name == name);
+    let Ok(policy) = PoolPolicy::of(|name| Ok::<_, Infallible>(has(name)));
+    policy
+}
+
+/// What the first commit carries on from.
+fn first_uberblock(guid_sum: u64) -> Uberblock {
+    Uberblock {
+        endian: Endian::Little,
+        version: VERSION,
+        txg: 0,
+        guid_sum,
+        timestamp: 0,
+        rootbp: BlockPtr::HOLE,
+        software_version: VERSION,
+        mmp_magic: 0,
+        mmp_delay: 0,
+        mmp_config: 0,
+        checkpoint_txg: 0,
+        raidz_reflow_info: 0,
+    }
+}
+
+fn new_allocator(
+    spec: &CreateSpec,
+    tree: &Arc<Tree>,
+    maps: &Arc<store::Maps>,
+) -> Result<Arc<SpaceAllocator>> {
+    let alloc = SpaceAllocator::new(alloc::Options {
+        store: Arc::<store::Maps>::clone(maps),
+        geometry: Arc::<Tree>::clone(tree),
+        txg: TXG_INITIAL - 1,
+        has_logs: spec.features.iter().any(|feature| feature.name == "log_spacemap"),
+        allocators: ALLOCATORS,
+        seed: spec.vdevs.root.guid,
+    });
+    for (top, class) in spec.vdevs.root.children.iter().zip(&spec.vdevs.classes) {
+        let spec = import::vdev_spec(tree, top, class_of(*class));
+        alloc.add_vdev(spec, empty_metaslabs(top), None)?;
+    }
+    Ok(alloc)
+}
+
+/// What the space of a vdev is for.
+pub(crate) const fn class_of(class: VdevClass) -> Class {
+    match class {
+        VdevClass::Log => Class::Log,
+        VdevClass::Special => Class::Special,
+        VdevClass::Dedup => Class::Dedup,
+        VdevClass::Normal => Class::Normal,
+    }
+}
+
+/// The metaslabs of a vdev that was never written.
+pub(crate) fn empty_metaslabs(top: &VdevConfig) -> Vec<MetaslabSpec> {
+    let shift = top.top.metaslab_shift as u32;
+    let count = layout::metaslab_count(top.top.asize, shift);
+    let row = row_size(top);
+    let range = |id| metaslab_range(id, shift, row);
+    (0..count).map(range).map(|(start, size)| MetaslabSpec::empty(start, size)).collect()
+}
+
+/// The first txg.
+struct Birth {
+    spec: CreateSpec,
+    salt: [u8; 32],
+}
+
+impl Task for Birth {
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Scope { engine, context } = scope;
+            let new =
+                NewPool { features: &self.spec.features, vdevs: &self.spec.vdevs, salt: self.salt };
+            let mos = engine.mos_apply(context.txg, |tx| birth::fill(tx, context, &new)).await?;
+            engine.mos_dir.store(mos.mos_dir, std::sync::atomic::Ordering::Release);
+            engine.with_config(|config| {
+                config.root = mos.root.clone();
+                config.touch();
+            });
+            let live = Live::create(
+                Steady::head(&engine.store, &engine.suspension, None),
+                mos.root_dataset,
+                ObjSetType::Zfs,
+            );
+            live.apply(context.txg, |tx| (self.spec.fill_root)(tx)).await?;
+            engine.note_case(context.txg, mos.root_dataset, &live).await?;
+            let settings = engine.settings_of(mos.root_dataset).await?;
+            let policy = engine.pool_policy();
+            let head = Head::new(mos.root_dataset, live, policy, settings, engine.probe());
+            engine.heads.insert(head);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,164 @@
+//! Blocks that are lost: noted as they are met, written to the pool's error log by the next sync
+//! (spec 04 §22), and among the events for whoever looks.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_block::Reporter;
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::dnode::DnodePhys;
+use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry, format_plain};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::zap::Value;
+use cenote_rt::{Error, Kind, Result};
+use cenote_vdev::{BadChild, Cause};
+
+use crate::Engine;
+use crate::admin::events::{Event, EventLog};
+use crate::dsl::{errors, features, get_dataset, get_dir};
+
+/// Lost blocks that may wait for the next sync.
+const LOST_MAX: usize = 100_000;
+
+/// Hears of damage.
+#[derive(Debug)]
+pub(crate) struct Damage {
+    // Held for a few instructions, never across I/O.
+    lost: Mutex<BTreeSet<LostBlock>>,
+    /// What happened.
+    events: Arc<EventLog>,
+}
+
+/// Object set, object, level and number of a block, and its birth.
+type LostBlock = (u64, u64, i64, u64, u64);
+
+impl Damage {
+    /// Of the pool with that name and guid.
+    pub(crate) fn new(pool: &str, guid: u64) -> Self {
+        Self { lost: Mutex::default(), events: Arc::new(EventLog::new(pool, guid)) }
+    }
+
+    pub(crate) fn note(&self, event: Event) {
+        self.events.note(event);
+    }
+
+    /// Whether lost blocks wait to be written down.
+    pub(crate) fn has_lost(&self) -> bool {
+        !self.lost().is_empty()
+    }
+
+    fn lost(&self) -> std::sync::MutexGuard<'_, BTreeSet<LostBlock>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reporter for Damage {
+    fn unrecoverable(&self, place: &Bookmark, bp: &BlockPtr, error: &Error) {
+        let mut lost = self.lost();
+        if lost.len() < LOST_MAX {
+            let birth = bp.physical_birth();
+            lost.insert((place.objset, place.object, place.level, place.blkid, birth));
+        }
+        drop(lost);
+        self.note(Event::Lost { place: *place, cause: error.to_string() });
+    }
+
+    fn recovered(&self, _: &BlockPtr, bad: &[BadChild], repaired: usize) {
+        for child in bad {
+            self.note(Event::Bad {
+                leaf: child.guid,
+                offset: child.offset,
+                cause: child.cause.to_string(),
+                is_io: matches!(child.cause, Cause::Io(_)),
+                is_repaired: repaired >= bad.len(),
+            });
+        }
+    }
+}
+
+impl Engine {
+    /// What happened to the pool: a ring of the last thousand events.
+    pub fn events(&self) -> &Arc<EventLog> {
+        &self.damage.events
+    }
+
+    /// Writes lost blocks down. Whether a log already names one makes no difference.
+    pub(crate) async fn record_damage(&self, txg: u64) -> Result<()> {
+        let lost = std::mem::take(&mut *self.damage.lost());
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let noted = self.mos_apply(txg, |tx| {
+            let by_head = features::is_active(tx, "head_errlog")?;
+            let log = errors::need_log(tx, ERRLOG_LAST)?;
+            for &(objset, object, level, blkid, birth) in &lost {
+                let place = Bookmark { objset, object, level, blkid };
+                if by_head {
+                    note_by_head(tx, log, &place, birth)?;
+                } else {
+                    zap::update(tx, log, &format_plain(&place), Value::text(""))?;
+                }
+            }
+            Ok(())
+        });
+        match noted.await {
+            // A log that is lost itself is no reason to stop the pool.
+            Err(error) if matches!(error.kind(), Kind::Checksum | Kind::Corrupt) => Ok(()),
+            noted => noted,
+        }
+    }
+}
+
+/// The log of the head that the damaged dataset belongs to, made if there is none.
+fn note_by_head(tx: &mut Tx<'_>, log: u64, place: &Bookmark, birth: u64) -> TxResult<()> {
+    let head = match place.objset {
+        // The MOS has no head; its errors stand under its own number.
+        0 => 0,
+        dataset => {
+            // It may have been destroyed since, and the number be another object's.
+            let is_dataset = |dnode: &DnodePhys| dnode.bonus_type == ObjectType::DSL_DATASET;
+            if !tx.find(dataset)?.is_some_and(|dnode| is_dataset(&dnode)) {
+                return Ok(());
+            }
+            let dir = get_dataset(tx, dataset)?.dir_obj;
+            get_dir(tx, dir)?.head_dataset_obj
+        }
+    };
+    let errors = errors::need_log_of(tx, log, head)?;
+    let entry = HeadEntry { object: place.object, level: place.level, blkid: place.blkid, birth };
+    zap::update(tx, errors, &entry.format(), Value::text(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_rt::block_on;
+
+    use super::*;
+    use crate::testing;
+
+    /// Whoever still reads a dataset that was destroyed may meet damage when its number is already
+    /// another object's: that is no reason to stop the pool.
+    #[test]
+    fn damage_of_what_is_gone_stops_nothing() {
+        block_on(1, async {
+            let engine = testing::pool().await;
+            let root = engine.head("t").await.expect("there").object();
+            // The pool directory, which is no dataset; no object at all; the root dataset.
+            for objset in [cenote_pool::mos::DIRECTORY, 1 << 40, root] {
+                let place = Bookmark { objset, object: 7, level: 0, blkid: 3 };
+                let error = Error::new(Kind::Checksum, "lost");
+                engine.damage.unrecoverable(&place, &BlockPtr::HOLE, &error);
+                engine.sync().await.expect("the pool goes on");
+            }
+            let found = engine.mos.inspect(|tx| {
+                let log = errors::need_log(tx, ERRLOG_LAST)?;
+                Ok((features::is_active(tx, "head_errlog")?, zap::len(tx, log)?))
+            });
+            assert_eq!(found.await.expect("readable"), (true, 1));
+        })
+        .expect("runtime");
+    }
+}

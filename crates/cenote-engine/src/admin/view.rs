@@ -1,0 +1,144 @@
+//! The pool as it is committed, for whoever reads it while it is being written.
+//!
+//! A view is a [`Pool`] of one txg over the engine's own devices, counters and cache. It is a loan:
+//! a pin keeps everything that the view leads to in place, until the pool needs the space or the
+//! pin's deadline has passed. Then the view is *overtaken*: reads through it fail with
+//! `Kind::Overtaken`, and a mismatch is never taken for damage. Views are for commands, which last
+//! for moments, and which start again with another view. Datasets that stay open are opened through
+//! the engine. Nothing is ever repaired through a view.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use cenote_block::Grounds;
+use cenote_block::alloc::Pin;
+use cenote_device::{FileDevice, OpenMode};
+use cenote_dmu::ObjSet;
+use cenote_ondisk::config::{PoolConfig, VdevConfig};
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_pool::import::Found;
+use cenote_pool::keys::KeyStore;
+use cenote_pool::pool::{PoolParts, stored_config};
+use cenote_pool::{Pool, Presence};
+use cenote_rt::{Result, tunables};
+
+use crate::{Config, Engine};
+
+/// What views have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Views {
+    /// Keys that were loaded, for as long as the pool is open.
+    pub(crate) keys: Arc<KeyStore>,
+    /// Where the pool mounts, and what of it.
+    pub(crate) presence: Arc<Presence>,
+    /// The newest view, while somebody has it.
+    pub(crate) last: Mutex<Weak<Pool>>,
+}
+
+impl Engine {
+    /// What is not stored in the pool: where it mounts, and what of it.
+    pub fn presence(&self) -> &Arc<Presence> {
+        &self.views.presence
+    }
+
+    /// The pool as of the last committed txg. Let go of it soon: when its space is needed, or after
+    /// the time that the tunable `cenote_pin_deadline_ms` gives, reads fail with `Kind::Overtaken`,
+    /// and the reader starts again with another view.
+    ///
+    /// # Errors
+    /// Those of reading the MOS.
+    pub async fn view(&self) -> Result<Arc<Pool>> {
+        let time = Duration::from_millis(tunables::PIN_DEADLINE_MS.get());
+        let last = || self.views.last.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            // Before the look at the uberblock: what it leads to is kept from then on.
+            let pin = Arc::new(self.alloc.pin_for(time));
+            let uberblock = self.uberblock();
+            let newest = last().upgrade();
+            let is_good = |view: &Arc<Pool>| *view.uberblock() == uberblock && has_time(view, time);
+            if let Some(view) = newest.filter(is_good) {
+                return Ok(view);
+            }
+            match self.view_of(uberblock, &pin).await {
+                // Whatever failed, the state that it was in was given up.
+                Err(_) if !pin.is_valid() => {}
+                view => {
+                    let view = view?;
+                    *last() = Arc::downgrade(&view);
+                    return Ok(view);
+                }
+            }
+        }
+    }
+
+    /// Like [`view`](Self::view), for a reader of the whole pool: it ends only when its space is
+    /// needed, or after `time`.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn view_for(&self, time: Duration) -> Result<Arc<Pool>> {
+        loop {
+            let pin = Arc::new(self.alloc.pin_for(time));
+            match self.view_of(self.uberblock(), &pin).await {
+                Err(_) if !pin.is_valid() => {}
+                view => return view,
+            }
+        }
+    }
+
+    async fn view_of(&self, uberblock: Uberblock, pin: &Arc<Pin>) -> Result<Arc<Pool>> {
+        let grounds = Grounds::Pinned(Arc::clone(pin));
+        let (store, root) = (Arc::clone(&self.store), &uberblock.rootbp);
+        let mos = ObjSet::open_on(store, root, None, 0, grounds.clone()).await?;
+        let config = self.config();
+        let name = config.facts.name.clone();
+        let mut view = Pool::assemble(PoolParts {
+            name: &name,
+            config: recorded_config(&mos, config).await?,
+            uberblock,
+            tree: Arc::clone(&self.tree),
+            store: Arc::clone(&self.store),
+            mos,
+            keys: Arc::clone(&self.views.keys),
+            presence: Arc::clone(&self.views.presence),
+            grounds,
+        })
+        .await?;
+        let [spares, caches] = view.aux_configs().await;
+        let found = look_for(spares.iter().chain(&caches)).await;
+        view.set_aux_devices(spares, caches, |guid| {
+            found.iter().find(|found| found.guid() == guid)
+        });
+        // Some of the above passes over what it cannot read.
+        pin.check()?;
+        Ok(Arc::new(view))
+    }
+}
+
+/// Whether a view that others have will last for another reader.
+fn has_time(view: &Pool, time: Duration) -> bool {
+    match view.grounds() {
+        Grounds::Pinned(pin) => pin.is_valid() && pin.remaining() >= time / 2,
+        _ => true,
+    }
+}
+
+/// The config of the MOS, with what the engine knows of devices and of the pool's state.
+async fn recorded_config(mos: &Arc<ObjSet>, known: Config) -> Result<PoolConfig> {
+    let mut config = stored_config(mos).await?;
+    config.facts = known.facts;
+    config.vdev_tree = known.root;
+    Ok(config)
+}
+
+/// Hot spares and cache devices that are where the MOS says.
+async fn look_for(configs: impl Iterator<Item = &VdevConfig>) -> Vec<Arc<Found>> {
+    let mut found = Vec::new();
+    for path in configs.filter_map(|config| config.leaf.path.as_ref()) {
+        let path = path.to_string();
+        let open = move || FileDevice::open(path, OpenMode::ReadOnly);
+        let Ok(Ok(device)) = cenote_rt::blocking(open).await else { continue };
+        found.extend(Found::read(device).await.map(Arc::new));
+    }
+    found
+}

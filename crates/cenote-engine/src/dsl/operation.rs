@@ -1,0 +1,378 @@
+//! Operations on datasets: each is one task of a sync, all of it or nothing (spec 04 §20).
+//!
+//! ```text
+//!   caller ── task ──> next sync, pass 1:   prepare (reads)
+//!                                           one transaction on the MOS: room, scan, operation
+//!                                           effects on heads that are open
+//!          <── answer, when the uberblock is on disk
+//! ```
+//!
+//! The checks are made where nothing else can change the MOS, in the same transaction as the
+//! changes. What was made in this very txg may have to wait for the next: the task then comes
+//! again by itself.
+
+use std::sync::Arc;
+
+use cenote_block::Grounds;
+use cenote_block::alloc::Class;
+use cenote_block::policy::DatasetPolicy;
+use cenote_codec::crypto::BlockKeys;
+use cenote_dmu::live::OwnerProbe;
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Live, ObjSet, Tx, TxResult};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::dsl::key;
+use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
+use cenote_pool::keys::KeyError;
+use cenote_pool::traverse::{self, Damage, Flow, Visitor};
+use cenote_rt::{BoxFuture, Error, Kind, Result};
+
+use crate::admin::events::{Deed, Event};
+use crate::dsl;
+use crate::dsl::room;
+use crate::dsl::room::{PoolSpace, Reserve};
+use crate::dsl::{Effects, Env, OpError, names, props, scan};
+use crate::{Answer, Engine, Head, Notice, Scope, Steady, Task};
+
+/// How often a task comes again because something was made in its own txg.
+const RETRIES_MAX: usize = 8;
+
+/// What an operation does in its transaction.
+pub(crate) type Body<T> = Arc<dyn Fn(&mut Tx<'_>, &Env, &mut Effects) -> TxResult<T> + Send + Sync>;
+
+/// What an operation needs before its transaction.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    /// What of the pool's reserve it may use, and how many blocks of the MOS it changes.
+    pub(crate) reserve: Reserve,
+    pub(crate) blocks: u64,
+    /// The dataset that is to be a parent: what it holds must be known.
+    pub(crate) parent: Option<String>,
+    /// Heads that must be nobody's, and whose blocks and logs go.
+    pub(crate) doomed: Vec<String>,
+    /// A scan under way cannot go on.
+    pub(crate) ends_scan: bool,
+}
+
+impl Request {
+    /// One that makes the pool fuller.
+    pub(crate) const fn normal(blocks: u64) -> Self {
+        Self::of(Reserve::Normal, blocks)
+    }
+
+    /// Administrators' work.
+    pub(crate) const fn half(blocks: u64) -> Self {
+        Self::of(Reserve::Half, blocks)
+    }
+
+    /// One that works on a full pool.
+    pub(crate) const fn free() -> Self {
+        Self::of(Reserve::Most, 0)
+    }
+
+    const fn of(reserve: Reserve, blocks: u64) -> Self {
+        Self { reserve, blocks, parent: None, doomed: Vec::new(), ends_scan: false }
+    }
+
+    pub(crate) fn below(self, parent: Option<&str>) -> Self {
+        Self { parent: parent.map(str::to_owned), ..self }
+    }
+
+    pub(crate) fn dooming(self, head: &str) -> Self {
+        Self { doomed: vec![head.to_owned()], ends_scan: true, ..self }
+    }
+
+    pub(crate) fn ending_scan(self) -> Self {
+        Self { ends_scan: true, ..self }
+    }
+}
+
+/// The task of an operation.
+struct Operation<T> {
+    request: Request,
+    body: Body<T>,
+    answer: Arc<Answer<T>>,
+}
+
+impl<T: Send + 'static> Task for Operation<T> {
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match scope.engine.perform(scope.context.txg, &self.request, &self.body).await {
+                // Anything else left the MOS as it was.
+                Err(error) if error.kind() == Kind::Invariant => Err(error),
+                Ok((value, effects)) => {
+                    // From here on the MOS has changed: what fails now fails the txg.
+                    scope.engine.take_effect(scope.context.txg, &effects).await?;
+                    self.answer.put(Ok(value));
+                    Ok(())
+                }
+                Err(error) => {
+                    self.answer.put(Err(error));
+                    Ok(())
+                }
+            }
+        })
+    }
+}
+
+impl Engine {
+    /// Runs an operation in the next sync, and waits until that is committed.
+    pub(crate) async fn operate<T: Send + 'static>(
+        &self,
+        request: Request,
+        body: impl Fn(&mut Tx<'_>, &Env, &mut Effects) -> TxResult<T> + Send + Sync + 'static,
+    ) -> Result<T> {
+        let body: Body<T> = Arc::new(body);
+        let mut tries = 0;
+        loop {
+            let answer = Answer::new();
+            let (request, body) = (request.clone(), Arc::clone(&body));
+            let task = Operation { request, body, answer: Arc::clone(&answer) };
+            self.run_task(Box::new(task)).await?;
+            match answer.take() {
+                Err(error) if is_same_txg(&error) && tries < RETRIES_MAX => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    pub(crate) async fn perform<T>(
+        &self,
+        txg: u64,
+        request: &Request,
+        body: &Body<T>,
+    ) -> Result<(T, Effects)> {
+        let mut env = self.env(txg);
+        if let Some(parent) = &request.parent {
+            env.parent = self.kind_of(parent).await?;
+        }
+        let logs = self.prepare_doomed(txg, request, &mut env).await?;
+        let (value, effects, is_cancelled) = self
+            .mos_apply(txg, |tx| {
+                let mut effects = Effects::default();
+                room::check_pool(tx, &env, request.reserve, request.blocks)?;
+                let is_cancelled = request.ends_scan && scan::cancel(tx, &env)?;
+                let value = body(tx, &env, &mut effects)?;
+                Ok((value, effects, is_cancelled))
+            })
+            .await?;
+        if is_cancelled {
+            self.note(Notice::ScanCancelled { txg });
+            self.damage.note(Event::Pool(Deed::ScanCancelled));
+        }
+        for block in logs {
+            self.store.free(&block, txg).await?;
+        }
+        Ok((value, effects))
+    }
+
+    /// Looks at heads that are to go: nobody may have them; their logs are not part of what
+    /// datasets are charged and are freed apart. Gives the blocks of the logs.
+    async fn prepare_doomed(
+        &self,
+        txg: u64,
+        request: &Request,
+        env: &mut Env,
+    ) -> Result<Vec<BlockPtr>> {
+        let mut logs = Blocks::default();
+        for name in &request.doomed {
+            let found = self.mos.inspect(|tx| names::dataset(tx, name)).await;
+            let Ok(object) = found else { continue };
+            let open = self.heads.get(object);
+            if open.as_ref().is_some_and(|head| head.is_owned()) {
+                return Err(OpError::Busy.into());
+            }
+            let (phys, is_queued) = self
+                .mos
+                .inspect(|tx| {
+                    let phys = dsl::get_dataset(tx, object)?;
+                    Ok((phys, dsl::features::is_enabled(tx, "async_destroy")?))
+                })
+                .await?;
+            if phys.is_snapshot() || phys.bp.is_hole() {
+                continue;
+            }
+            let (store, grounds) = (Arc::clone(&self.store), Grounds::Allocated);
+            let set = ObjSet::open_on(store, &phys.bp, None, object, grounds).await?;
+            // Memory may know more of a log than this txg's header leads to.
+            match open.as_ref().and_then(|head| head.log().doom(txg)) {
+                Some(blocks) => logs.0.extend(blocks),
+                None => traverse::log(&set, self.log_txg(object, txg), &mut logs).await?,
+            }
+            if !is_queued {
+                env.doomed = self.whole_tree(&phys.bp, phys.prev_snap_txg).await?;
+            }
+        }
+        Ok(logs.0)
+    }
+
+    /// What an operation in `txg` knows.
+    pub(crate) fn env(&self, txg: u64) -> Env {
+        let (pool, host) = {
+            let config = self.config();
+            (config.facts.name, config.facts.hostname.unwrap_or_default())
+        };
+        let dirty = self.heads.dirty(txg);
+        Env {
+            context: self.context(txg),
+            tree: Arc::clone(&self.tree),
+            pool,
+            host,
+            space: self.pool_space(),
+            unwritten: dirty.iter().map(|head| head.object()).collect(),
+            parent: None,
+            opened: Arc::clone(&self.opened),
+            doomed: Vec::new(),
+        }
+    }
+
+    /// The pool's space (spec 04 §17.1).
+    pub(crate) fn pool_space(&self) -> PoolSpace {
+        let rdspace = self.alloc.normal_space();
+        let others = [Class::Special, Class::Dedup].map(|class| self.alloc.class_figures(class));
+        let others: u64 = others.iter().map(|figures| figures.deflated_allocated).sum();
+        let deferred = self.alloc.class_figures(Class::Normal).deferred;
+        let (slop, checkpoint) = (self.slop(), self.checkpoint_bytes());
+        PoolSpace { rdspace, dspace: rdspace + others, slop, deferred, checkpoint }
+    }
+
+    /// What the head of that name holds; none if there is none.
+    async fn kind_of(&self, name: &str) -> Result<Option<ObjSetType>> {
+        loop {
+            let since = self.store.since(true);
+            let found = self
+                .mos
+                .inspect(|tx| {
+                    let object = names::head(tx, name)?;
+                    Ok((object, dsl::get_dataset(tx, object)?.bp))
+                })
+                .await;
+            let (object, root) = match found {
+                Ok(found) => found,
+                Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            if let Some(head) = self.heads.get(object) {
+                return Ok(Some(head.live().kind()));
+            }
+            let (store, grounds) = (Arc::clone(&self.store), Grounds::Live(since));
+            match ObjSet::open_on(store, &root, None, object, grounds).await {
+                // The head has another root by now.
+                Err(error) if error.kind() == Kind::Overtaken => {}
+                set => return Ok(Some(set?.kind())),
+            }
+        }
+    }
+
+    /// Heads that are open follow what was done.
+    async fn take_effect(&self, txg: u64, effects: &Effects) -> Result<()> {
+        for object in effects.gone.iter().chain(&effects.replaced) {
+            if let Some(head) = self.heads.remove(*object) {
+                // Before the commit that frees its blocks.
+                head.mark_gone();
+            }
+        }
+        for object in effects.replaced.iter().chain(&effects.cloned) {
+            let head = self.head_of_object(*object).await?;
+            if head.live().zil_header() == [0; ZIL_HEADER_LEN] {
+                // Opened to be looked at only.
+                self.heads.remove(*object);
+            } else {
+                // The log belongs to whom the contents came from.
+                head.live().set_zil_header(txg, [0; ZIL_HEADER_LEN])?;
+            }
+        }
+        if effects.are_settings_changed {
+            for head in self.heads.all() {
+                head.set_policy(self.settings_of(head.object()).await?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a head for writing.
+    pub async fn head(&self, name: &str) -> Result<Arc<Head>> {
+        let object = self.mos.inspect(|tx| names::head(tx, name)).await?;
+        if let Some(head) = self.heads.get(object) {
+            return Ok(head);
+        }
+        // While a sync is under way the dataset may be another one at its end.
+        let _between = self.syncing.lock().await;
+        let object = self.mos.inspect(|tx| names::head(tx, name)).await?;
+        self.head_of_object(object).await
+    }
+
+    pub(crate) async fn head_of_object(&self, object: u64) -> Result<Arc<Head>> {
+        if let Some(head) = self.heads.get(object) {
+            return Ok(head);
+        }
+        let (root, dir) = self
+            .mos
+            .inspect(|tx| dsl::get_dataset(tx, object).map(|head| (head.bp, head.dir_obj)))
+            .await?;
+        let keys = if self.is_read_only { self.keys_of(dir).await? } else { None };
+        // The root stays allocated until a sync replaces it, and none does meanwhile.
+        let (store, grounds) = (Arc::clone(&self.store), Grounds::Allocated);
+        let set = ObjSet::open_on(store, &root, keys.clone(), object, grounds).await?;
+        let is_encrypted = keys.is_some();
+        let blocks = Steady::head(&self.store, &self.suspension, keys);
+        let live = if self.is_read_only {
+            Live::open_read_only(blocks, &set)
+        } else {
+            Live::open(blocks, &set)?
+        };
+        let policy = self.mos.inspect(|tx| props::policy(tx, dir)).await?;
+        let head = Head::new(object, live, self.pool_policy(), policy, self.probe());
+        // Keys go with who has it open.
+        if is_encrypted {
+            return Ok(head);
+        }
+        Ok(self.heads.insert(head))
+    }
+
+    /// The keys of what is in a dir, if it is encrypted.
+    async fn keys_of(&self, dir: u64) -> Result<Option<Arc<BlockKeys>>> {
+        let found = self.mos.inspect(|tx| {
+            if !dsl::blocks::is_zapified(tx, dir)? {
+                return Ok(None);
+            }
+            zap::lookup_u64(tx, dir, key::CRYPTO_KEY_OBJ)
+        });
+        let Some(object) = found.await? else { return Ok(None) };
+        let keys = self.views.keys.block_keys(object);
+        keys.map(Some).ok_or_else(|| KeyError::NotLoaded.into())
+    }
+
+    /// How a head's properties want its blocks to be written.
+    pub(crate) async fn settings_of(&self, object: u64) -> Result<DatasetPolicy> {
+        self.mos
+            .inspect(|tx| {
+                let dir = dsl::get_dataset(tx, object)?.dir_obj;
+                props::policy(tx, dir)
+            })
+            .await
+    }
+
+    /// Who tells the owners of objects.
+    pub(crate) fn probe(&self) -> Option<Arc<dyn OwnerProbe>> {
+        self.probe.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+fn is_same_txg(error: &Error) -> bool {
+    matches!(error.cause(), Some(OpError::SameTxg))
+}
+
+/// Takes blocks down as they come.
+#[derive(Debug, Default)]
+struct Blocks(Vec<BlockPtr>);
+
+impl Visitor for Blocks {
+    async fn block(&mut self, bp: &BlockPtr, _: &Bookmark) -> Result<Flow> {
+        self.0.push(*bp);
+        Ok(Flow::Continue)
+    }
+
+    fn damage(&mut self, _: Damage) {}
+}

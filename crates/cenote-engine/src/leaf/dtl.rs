@@ -1,0 +1,77 @@
+//! Which txgs each leaf lacks, kept in the MOS (spec 06 §8).
+//!
+//! A leaf that was away, or refused a write, has the txg in its log before the block counts as
+//! written; here the log becomes a space map that the leaf's config names, in the same txg. Units
+//! are txgs. An empty log has no object.
+
+use cenote_dmu::spacemap::edit as spacemap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::spacemap::{Action, Geometry};
+use cenote_rt::Result;
+use cenote_vdev::TxgRanges;
+
+use crate::Engine;
+use crate::dsl::features;
+
+/// Block size of such a map.
+const BLOCK: u64 = 4 << 10;
+
+impl Engine {
+    /// Writes down the logs that changed since the last pass.
+    pub(crate) async fn record_missing(&self, txg: u64, pass: u32) -> Result<()> {
+        for (guid, ranges) in self.tree.changed_dtls() {
+            let object = self.dtl_object(guid);
+            let stamp = spacemap::Stamp { txg, pass };
+            let new = self.mos_apply(txg, |tx| store(tx, object, &ranges, stamp)).await?;
+            if new != object {
+                self.with_config(|config| {
+                    if let Some(leaf) = config.root.find_mut(guid) {
+                        leaf.leaf.dtl_object = new;
+                        config.touch();
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn dtl_object(&self, guid: u64) -> Option<u64> {
+        self.config().root.find(guid).and_then(|leaf| leaf.leaf.dtl_object)
+    }
+}
+
+/// Makes the map say `ranges`. Gives its object, which goes when there is nothing to say.
+fn store(
+    tx: &mut Tx<'_>,
+    object: Option<u64>,
+    ranges: &TxgRanges,
+    stamp: spacemap::Stamp,
+) -> TxResult<Option<u64>> {
+    let has_histogram = features::is_enabled(tx, "spacemap_histogram")?;
+    let form = spacemap::Form { block_size: BLOCK, has_histogram };
+    if ranges.is_empty() {
+        if let Some(object) = object {
+            let (_, is_counted) = spacemap::length(tx, object)?;
+            if is_counted {
+                features::add(tx, "spacemap_histogram", -1)?;
+            }
+            tx.free(object)?;
+        }
+        return Ok(None);
+    }
+    // The form of a map that is there does not change, and neither does the count of forms.
+    let object = if let Some(object) = object {
+        let (_, has_histogram) = spacemap::length(tx, object)?;
+        spacemap::truncate(tx, object, &spacemap::Form { has_histogram, ..form })?
+    } else {
+        if has_histogram {
+            features::add(tx, "spacemap_histogram", 1)?;
+        }
+        spacemap::create(tx, &form)?
+    };
+    let has_v2 = features::is_active(tx, "spacemap_v2")?;
+    let words = spacemap::Words { geometry: Geometry::DTL, has_v2, vdev: None };
+    let ranges = ranges.iter().map(|(start, end)| start..end);
+    spacemap::append(tx, object, &words, Action::Alloc, ranges, stamp)?;
+    Ok(Some(object))
+}

@@ -1,0 +1,302 @@
+//! The walk over the metaslabs of a leaf's top-level vdev.
+//!
+//! ```text
+//!   metaslab ── out of use ── free ranges ── as ranges of the leaf ── behind what is done ──> I/O
+//!        `── in use again after a moment, whether or not all of it is done
+//! ```
+//!
+//! Offsets of a leaf's data area grow with those of its vdev, so one number says how far the walk
+//! is. It is what has been done, not what was asked for: what is repeated after a crash does no
+//! harm, what is left out would never be made up for.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use cenote_block::alloc::MetaslabSpace;
+use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
+use cenote_ranges::RangeSet;
+use cenote_rt::{Buf, Error, Kind, Notify, Result, monotonic, sleep, tunables};
+use cenote_vdev::{DATA_START, IoClass, LeafId, Place};
+
+use crate::Engine;
+use crate::leaf::leafwork::LeafWorkError;
+
+/// How long a metaslab is out of use at a time.
+const MOMENT: Duration = Duration::from_millis(200);
+/// Free ranges that are looked at in one go.
+const RANGES_MAX: usize = 1024;
+
+/// Work on one leaf.
+#[derive(Debug)]
+pub(super) struct Runner {
+    is_stopped: AtomicBool,
+    offset: AtomicU64,
+    has_ended: AtomicBool,
+    /// How it ended; none while it runs, or if it was stopped.
+    end: Mutex<Option<Result<()>>>,
+    ended: Notify,
+}
+
+impl Runner {
+    fn new(offset: u64) -> Arc<Self> {
+        Arc::new(Self {
+            is_stopped: AtomicBool::new(false),
+            offset: AtomicU64::new(offset),
+            has_ended: AtomicBool::new(false),
+            end: Mutex::new(None),
+            ended: Notify::new(),
+        })
+    }
+
+    /// Bytes of the data area that are done.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset.load(Ordering::Acquire)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Whether it ended only because it was to.
+    pub(super) fn was_stopped(&self) -> bool {
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Tells it to end.
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Release);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    /// Waits for its end, and tells the first who asks how it ended.
+    pub(super) async fn wait(&self) -> Result<()> {
+        loop {
+            let ended = self.ended.notified();
+            if self.has_ended() {
+                let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+                return match end.as_mut() {
+                    Some(result) => std::mem::replace(result, Ok(())),
+                    None => Ok(()),
+                };
+            }
+            // Also a notice that was given since the first line.
+            ended.await;
+        }
+    }
+
+    fn finish(&self, result: Option<Result<()>>) {
+        *self.end.lock().unwrap_or_else(PoisonError::into_inner) = result;
+        self.has_ended.store(true, Ordering::Release);
+        self.ended.notify_waiters();
+    }
+}
+
+/// Where the work is.
+struct Walk {
+    leaf: u64,
+    top: u64,
+    kind: LeafWorkKind,
+    work: LeafWork,
+    metaslab: u64,
+    /// Free ranges of the metaslab that begin before this offset of the vdev are done.
+    from: u64,
+    runner: Arc<Runner>,
+}
+
+/// What came of a moment's work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// There is more in this metaslab.
+    Again,
+    /// On to the next one.
+    Next,
+    /// There is no next one.
+    End,
+}
+
+impl Engine {
+    /// Works on a leaf in the background.
+    pub(super) fn run_leaf_work(&self, leaf: u64, kind: LeafWorkKind, work: LeafWork) {
+        let top = self
+            .config()
+            .root
+            .children
+            .iter()
+            .find_map(|top| top.leaves().any(|found| found.guid == leaf).then_some(top.id));
+        let Some(top) = top else { return };
+        let runner = Runner::new(work.offset);
+        {
+            let mut running = self.leaf_works.lock();
+            // Two who start it at once: the second finds it running.
+            if running.get(&(leaf, kind)).is_some_and(|runner| !runner.has_ended()) {
+                return;
+            }
+            running.insert((leaf, kind), Arc::clone(&runner));
+        }
+        *self.leaf_works.saved() = monotonic();
+        let walk =
+            Walk { leaf, top, kind, work, metaslab: 0, from: 0, runner: Arc::clone(&runner) };
+        let engine = Weak::clone(&self.me);
+        cenote_rt::spawn(async move {
+            let result = walk.run(&engine).await;
+            runner.finish(result);
+        });
+    }
+}
+
+impl Walk {
+    /// Works to the end; none if it was stopped before.
+    async fn run(mut self, engine: &Weak<Engine>) -> Option<Result<()>> {
+        loop {
+            // Held for a moment's work only: who lets go of the pool does not wait for the end.
+            let engine = engine.upgrade()?;
+            if self.runner.is_stopped() {
+                return None;
+            }
+            let (from, begun) = (self.runner.offset(), monotonic());
+            let step = match self.moment(&engine).await {
+                Ok(step) => step,
+                Err(error) => return Some(self.give_up(&engine, error).await),
+            };
+            match step {
+                Step::Again => {}
+                Step::Next => (self.metaslab, self.from) = (self.metaslab + 1, 0),
+                Step::End => {
+                    let (end, offset) = (LeafWorkState::Complete, self.runner.offset());
+                    return Some(engine.save_end(self.leaf, self.kind, end, offset).await);
+                }
+            }
+            let offset = self.runner.offset();
+            if offset != from
+                && let Some(done) = engine.leaf_works.due()
+                && let Err(error) = engine.save_progress(&done).await
+            {
+                return Some(Err(error));
+            }
+            drop(engine);
+            self.keep_to_rate(offset - from, begun).await;
+        }
+    }
+
+    /// A device that cannot do it at all ends it; after any other error it can go on later.
+    async fn give_up(&self, engine: &Engine, error: Error) -> Result<()> {
+        if error.kind() != Kind::Unsupported {
+            return Err(error);
+        }
+        let (end, offset) = (LeafWorkState::Canceled, self.runner.offset());
+        engine.save_end(self.leaf, self.kind, end, offset).await?;
+        Err(LeafWorkError::NotSupported(self.leaf).into())
+    }
+
+    async fn keep_to_rate(&self, bytes: u64, begun: Duration) {
+        if self.work.rate == 0 {
+            return;
+        }
+        let wanted = Duration::from_millis(bytes.saturating_mul(1000) / self.work.rate);
+        let mut left = wanted.saturating_sub(monotonic().saturating_sub(begun));
+        while !left.is_zero() && !self.runner.is_stopped() {
+            let pause = left.min(MOMENT);
+            sleep(pause).await;
+            left -= pause;
+        }
+    }
+
+    /// Works on a metaslab for a moment.
+    async fn moment(&mut self, engine: &Arc<Engine>) -> Result<Step> {
+        let Some((id, figures)) = self.place(engine)? else { return Ok(Step::End) };
+        if self.work.is_partial && self.kind == LeafWorkKind::Trim && !figures.has_map {
+            return Ok(Step::Next);
+        }
+        let range = figures.start..figures.start + figures.size;
+        let end = self.on_leaf(engine, id, &RangeSet::from(range)).iter().last();
+        // All of it lies before what is done; or nothing of it is on this leaf.
+        if end.is_none_or(|range| range.end <= self.runner.offset()) {
+            return Ok(Step::Next);
+        }
+        let Some(paused) = engine.alloc.pause(self.top, self.metaslab).await? else {
+            return Ok(Step::Next);
+        };
+        let deadline = monotonic() + MOMENT;
+        loop {
+            let free = paused.free(self.from, RANGES_MAX);
+            let Some(last) = free.last() else { return Ok(Step::Next) };
+            for range in self.on_leaf(engine, id, &free).iter() {
+                let mut start = range.start.max(self.runner.offset());
+                if range.end <= start || self.is_too_small(range.end - range.start) {
+                    continue;
+                }
+                while start < range.end {
+                    let len = self.chunk().min(range.end - start);
+                    self.touch(engine, id, DATA_START + start, len).await?;
+                    start += len;
+                    self.runner.offset.store(start, Ordering::Release);
+                    let is_over = monotonic() >= deadline || engine.alloc.is_wanted();
+                    if is_over || self.runner.is_stopped() {
+                        return Ok(Step::Again);
+                    }
+                }
+            }
+            self.from = last.end;
+        }
+    }
+
+    /// The leaf, and the metaslab; none behind the last.
+    fn place(&self, engine: &Engine) -> Result<Option<(LeafId, MetaslabSpace)>> {
+        engine.check_stopped()?;
+        let id = engine.tree.leaf_of(self.leaf);
+        let id = id.ok_or_else(|| Error::from(LeafWorkError::NoDevice(self.leaf)))?;
+        if !engine.tree.leaf(id).is_writable() {
+            return Err(LeafWorkError::NotWritable(self.leaf).into());
+        }
+        let figures = engine.alloc.metaslab_space(self.top, self.metaslab);
+        Ok(figures.map(|figures| (id, figures)))
+    }
+
+    /// Ranges of the vdev as ranges of the leaf's data area.
+    fn on_leaf(&self, engine: &Engine, id: LeafId, ranges: &RangeSet) -> RangeSet {
+        let mut on_leaf = RangeSet::new();
+        for range in ranges.iter() {
+            let place = Place { vdev: self.top, offset: range.start };
+            for part in engine.tree.translate(place, range.end - range.start) {
+                if part.leaf == id
+                    && let Some(start) = part.offset.checked_sub(DATA_START)
+                {
+                    on_leaf.add(start..start + part.len);
+                }
+            }
+        }
+        on_leaf
+    }
+
+    fn is_too_small(&self, len: u64) -> bool {
+        self.kind == LeafWorkKind::Trim && len < tunables::TRIM_EXTENT_BYTES_MIN.get()
+    }
+
+    fn chunk(&self) -> u64 {
+        let chunk = match self.kind {
+            LeafWorkKind::Trim => tunables::TRIM_EXTENT_BYTES_MAX.get(),
+            LeafWorkKind::Initialize => tunables::INITIALIZE_CHUNK_SIZE.get(),
+        };
+        // Not more than a second's share at a time.
+        match self.work.rate {
+            0 => chunk,
+            rate => chunk.min(rate.next_multiple_of(1 << 16)),
+        }
+    }
+
+    async fn touch(&self, engine: &Engine, id: LeafId, offset: u64, len: u64) -> Result<()> {
+        match self.kind {
+            LeafWorkKind::Trim => engine.tree.discard_leaf(id, offset, len).await,
+            LeafWorkKind::Initialize => {
+                let word = tunables::INITIALIZE_VALUE.get().to_le_bytes();
+                let bytes = word.repeat(usize::try_from(len / 8).unwrap_or(0));
+                let data = Buf::from(bytes);
+                engine.tree.write_leaf(id, offset, data, IoClass::Initializing).await
+            }
+        }
+    }
+}

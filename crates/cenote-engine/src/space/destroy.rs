@@ -1,0 +1,193 @@
+//! Giving back the space of what was destroyed, a part in each txg (spec 04 §12).
+//!
+//! ```text
+//!   free_bpobj   blocks of destroyed snapshots      taken from the end
+//!   bptree_obj   roots of destroyed heads           walked, from where the last txg stopped
+//! ```
+//!
+//! What waits is charged to `$FREE`. Each sync takes some of it, takes that off the queue and off
+//! the charge, and frees it in the same txg, so that a crash in between finds either all or
+//! nothing. How much is bounded in blocks and in time: whoever waits for the txg must not wait for
+//! a million of them.
+
+mod walk;
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use cenote_dmu::bpobj::edit as bpobj;
+use cenote_dmu::bptree::edit as bptree;
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Space, Tx, TxResult};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bptree::BptreeEntry;
+use cenote_ondisk::dsl::key;
+use cenote_pool::mos::DIRECTORY;
+use cenote_rt::{Result, tunables};
+
+use crate::dsl::api::Notice;
+use crate::dsl::space;
+use crate::dsl::space::{Sizes, Use};
+use crate::dsl::{directory_object, features, need_directory_object, snapshot};
+use crate::{CheckpointState, Engine};
+use walk::{End, Harvest};
+
+impl Engine {
+    /// Takes blocks off the queues, as many as one txg may have, and gives them to be freed.
+    pub(crate) async fn destroy_some(&self, txg: u64) -> Result<Vec<BlockPtr>> {
+        let max = tunables::ASYNC_BLOCK_MAX_BLOCKS.get_usize();
+        let time = Duration::from_millis(tunables::FREE_MIN_TIME_MS.get());
+        let deadline = cenote_rt::monotonic().saturating_add(time);
+        let (mut freed, is_empty) = self.take_queued(txg, max).await?;
+        // Dead trees come when the list is empty.
+        while is_empty && freed.len() < max && cenote_rt::monotonic() < deadline {
+            let left = max - freed.len();
+            let Some(blocks) = self.harvest_tree(txg, left, deadline).await? else { break };
+            freed.extend(blocks);
+        }
+        Ok(freed)
+    }
+
+    /// Whether anything that was destroyed waits to be freed.
+    pub async fn has_pending_frees(&self) -> Result<bool> {
+        self.mos
+            .inspect(|tx| {
+                let list = need_directory_object(tx, key::FREE_BPOBJ)?;
+                Ok(!bpobj::is_empty(tx, list)? || directory_object(tx, key::BPTREE_OBJ)?.is_some())
+            })
+            .await
+    }
+
+    /// Whether the next txg will give space back by itself: of what was destroyed and can be read,
+    /// or of a checkpoint that was given up.
+    pub async fn has_background_work(&self) -> bool {
+        if self.checkpoint() == CheckpointState::Discarding {
+            return true;
+        }
+        let stalled = self.stalled();
+        let found = self.mos.inspect(|tx| {
+            // A MOS that is only just being made has no queue.
+            let Some(list) = directory_object(tx, key::FREE_BPOBJ)? else { return Ok(false) };
+            Ok(!bpobj::is_empty(tx, list)? || next_entry(tx, &stalled)?.is_some())
+        });
+        found.await.unwrap_or(false)
+    }
+
+    /// Takes blocks off the list; tells also whether nothing is left on it.
+    async fn take_queued(&self, txg: u64, max: usize) -> Result<(Vec<BlockPtr>, bool)> {
+        let tree = &self.tree;
+        self.mos_apply(txg, |tx| {
+            // A MOS that is only just being made has no queue.
+            if tx.find(DIRECTORY)?.is_none() {
+                return Ok((Vec::new(), false));
+            }
+            let queue = need_directory_object(tx, key::FREE_BPOBJ)?;
+            let taken = bpobj::take(tx, queue, max, &|block| space::dsize(block, tree))?;
+            if taken.blocks.is_empty() {
+                return Ok((taken.blocks, true));
+            }
+            // Exactly what the queue's own sums lost, whatever the blocks themselves say.
+            charge_less(tx, Sizes::from(taken.space))?;
+            Ok((taken.blocks, taken.is_empty))
+        })
+        .await
+    }
+
+    /// Takes blocks off a dead tree; none if no tree waits that can be read.
+    async fn harvest_tree(
+        &self,
+        txg: u64,
+        max: usize,
+        deadline: Duration,
+    ) -> Result<Option<Vec<BlockPtr>>> {
+        let stalled = self.stalled();
+        let found = self.mos.inspect(|tx| next_entry(tx, &stalled)).await?;
+        let Some((queue, index, entry)) = found else { return Ok(None) };
+        let Harvest { blocks, end } = walk::harvest(&self.store, &entry, max, deadline).await;
+        let mut freed = Sizes::default();
+        for block in &blocks {
+            freed += Sizes::of(block, &self.tree);
+        }
+        self.mos_apply(txg, |tx| {
+            bptree::subtract(tx, queue, to_space(freed))?;
+            charge_less(tx, freed)?;
+            match &end {
+                End::Done => finish(tx, queue, index),
+                End::At(place) | End::Damaged(place, _) => {
+                    bptree::suspend(tx, queue, index, *place)
+                }
+            }
+        })
+        .await?;
+        if let End::Damaged(_, error) = end {
+            // What lies before the damage is freed; the rest stays allocated and on the queue.
+            self.stall(entry.bp);
+            self.note(Notice::DeadTreeDamaged { cause: error.to_string() });
+        }
+        Ok(Some(blocks))
+    }
+
+    fn stalled(&self) -> Vec<BlockPtr> {
+        self.stalled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn stall(&self, root: BlockPtr) {
+        self.stalled.lock().unwrap_or_else(PoisonError::into_inner).push(root);
+    }
+
+    /// All blocks of a tree born after `min_txg`, for pools where dead trees cannot wait.
+    pub(crate) async fn whole_tree(&self, root: &BlockPtr, min_txg: u64) -> Result<Vec<BlockPtr>> {
+        let entry = BptreeEntry {
+            bp: *root,
+            birth_txg: min_txg,
+            resume: cenote_ondisk::bookmark::Bookmark::default(),
+        };
+        let Harvest { blocks, end } =
+            walk::harvest(&self.store, &entry, usize::MAX, Duration::MAX).await;
+        match end {
+            End::Damaged(_, error) => Err(error),
+            End::Done | End::At(_) => Ok(blocks),
+        }
+    }
+}
+
+fn to_space(sizes: Sizes) -> Space {
+    Space {
+        used: sizes.used as u64,
+        comp: sizes.compressed as u64,
+        uncomp: sizes.uncompressed as u64,
+    }
+}
+
+/// What is freed is not charged to `$FREE` any more.
+fn charge_less(tx: &mut Tx<'_>, sizes: Sizes) -> TxResult<()> {
+    if sizes == Sizes::default() {
+        return Ok(());
+    }
+    let dir = snapshot::free_dir(tx)?;
+    space::did_use(tx, dir, Use::Head, sizes.negated())
+}
+
+/// The first dead tree that can be read, with the queue and its number there.
+fn next_entry(tx: &mut Tx<'_>, stalled: &[BlockPtr]) -> TxResult<Option<(u64, u64, BptreeEntry)>> {
+    let Some(queue) = directory_object(tx, key::BPTREE_OBJ)? else { return Ok(None) };
+    let header = bptree::header(tx, queue)?;
+    for index in header.begin..header.end {
+        let entry = bptree::entry(tx, queue, index)?;
+        if entry.birth_txg != bptree::DONE && !stalled.contains(&entry.bp) {
+            return Ok(Some((queue, index, entry)));
+        }
+    }
+    Ok(None)
+}
+
+/// A tree is gone; the queue goes with the last, and its feature with it.
+fn finish(tx: &mut Tx<'_>, queue: u64, index: u64) -> TxResult<()> {
+    bptree::finish(tx, queue, index)?;
+    if bptree::is_empty(tx, queue)? {
+        bptree::free(tx, queue)?;
+        zap::remove(tx, DIRECTORY, key::BPTREE_OBJ)?;
+        features::add(tx, "async_destroy", -1)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,373 @@
+//! Telling other hosts that the pool is in use: heartbeats (property `multihost`; spec 01 §17).
+//!
+//! ```text
+//!   every zfs_multihost_interval / leaves:   the next leaf, any of its labels, last slot:
+//!                                            the last uberblock with a new time and count
+//!   none written for fail_intervals:         the pool is suspended: another host may take it
+//!   the pool is left in order:               an uberblock that promises no heartbeats
+//! ```
+//!
+//! A host that finds the promise in an uberblock watches before it imports the pool. So what must
+//! never happen is that this one writes after its heartbeats were missing for that long. Nobody
+//! waits for a device to hear of that: each heartbeat is a task of its own, and how old the last
+//! one is is looked at by the clock, and again directly before a commit writes labels and
+//! uberblocks ([`Engine::check_host`]). One that ends too late counts for nothing.
+//!
+//! A pool that is suspended for this reason cannot be cleared, only opened again: somebody else
+//! may have changed it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use cenote_ondisk::label::LABEL_COUNT;
+use cenote_ondisk::uberblock::{Mmp, Uberblock};
+use cenote_rt::{Notify, Result, tunables};
+use cenote_vdev::LeafId;
+
+use crate::Engine;
+use crate::txg::suspend::{Suspended, refusal};
+
+/// How much of the mean the newest delay is.
+const MEAN_WEIGHT: u64 = 128;
+
+/// The heartbeats of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Multihost {
+    /// Changed under the lock of `beat` only.
+    is_on: AtomicBool,
+    /// The pool is about to be left. Changed under that lock as well.
+    is_resting: AtomicBool,
+    stopped: Arc<Notify>,
+    /// Mean time between heartbeats, and never less than the last one took.
+    delay_ns: AtomicU64,
+    // Held for a look, never across I/O.
+    beat: Mutex<Beat>,
+    /// A heartbeat has ended.
+    ended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Beat {
+    /// Whether somebody sees to it that there are some.
+    is_kept: bool,
+    /// When the last one was written.
+    last: Duration,
+    /// The second that the count is of, and the count.
+    second: u64,
+    sequence: u64,
+    /// The next leaf.
+    turn: usize,
+    /// Leaves that have not answered to theirs.
+    pending: BTreeSet<LeafId>,
+}
+
+fn interval() -> Duration {
+    Duration::from_millis(tunables::MULTIHOST_INTERVAL.get())
+}
+
+/// Whether none for so long means that another host may have the pool.
+fn is_too_long(since: Duration) -> bool {
+    let fails = tunables::MULTIHOST_FAIL_INTERVALS.get();
+    fails > 0 && since > interval().saturating_mul(u32::try_from(fails).unwrap_or(u32::MAX))
+}
+
+impl Multihost {
+    /// Whether slots and uberblocks are those of a pool with heartbeats.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Acquire)
+    }
+
+    fn is_resting(&self) -> bool {
+        self.is_resting.load(Ordering::Acquire)
+    }
+
+    /// Fills in what an uberblock promises.
+    pub(crate) fn stamp(&self, uberblock: &mut Uberblock) {
+        let promises = self.is_on() && !self.is_resting();
+        uberblock.set_mmp(if promises { self.promise(0) } else { Mmp::default() });
+    }
+
+    fn promise(&self, sequence: u64) -> Mmp {
+        Mmp {
+            delay_ns: self.delay_ns.load(Ordering::Acquire).max(1),
+            interval_ms: Some(tunables::MULTIHOST_INTERVAL.get()),
+            sequence: Some(sequence & 0xffff),
+            fail_intervals: Some(tunables::MULTIHOST_FAIL_INTERVALS.get()),
+        }
+    }
+
+    fn beat(&self) -> std::sync::MutexGuard<'_, Beat> {
+        self.beat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows the property. Tells whether somebody is to keep the heartbeats from now on.
+    fn switch(&self, is_on: bool) -> bool {
+        let mut beat = self.beat();
+        if self.is_on.swap(is_on, Ordering::AcqRel) == is_on || !is_on {
+            return false;
+        }
+        let ns = u64::try_from(interval().as_nanos()).unwrap_or(u64::MAX);
+        self.delay_ns.store(ns, Ordering::Release);
+        beat.last = cenote_rt::monotonic();
+        !std::mem::replace(&mut beat.is_kept, true)
+    }
+
+    /// Whether whoever keeps the heartbeats is to end. One step with [`switch`](Self::switch):
+    /// whoever switches them on then either finds a keeper that goes on, or is to be one.
+    fn ends(&self, is_stopped: bool) -> bool {
+        let mut beat = self.beat();
+        beat.is_kept = self.is_on() && !self.is_resting() && !is_stopped;
+        !beat.is_kept
+    }
+
+    /// The count of the next heartbeat, which begins anew each second.
+    fn next_sequence(&self, second: u64) -> u64 {
+        let mut beat = self.beat();
+        beat.sequence = if beat.second == second { beat.sequence + 1 } else { 1 };
+        beat.second = second;
+        beat.sequence
+    }
+
+    /// The leaf of the next heartbeat: in turn, and none that still owes an answer.
+    fn next_leaf(&self, leaves: &[LeafId]) -> Option<LeafId> {
+        let mut beat = self.beat();
+        if self.is_resting() {
+            return None;
+        }
+        for _ in leaves {
+            beat.turn = (beat.turn + 1) % leaves.len();
+            let leaf = leaves.get(beat.turn).copied()?;
+            if beat.pending.insert(leaf) {
+                return Some(leaf);
+            }
+        }
+        None
+    }
+
+    /// Notes how a heartbeat ended. One that was written too late is none.
+    fn note(&self, leaf: LeafId, is_written: bool) {
+        {
+            let mut beat = self.beat();
+            beat.pending.remove(&leaf);
+            let now = cenote_rt::monotonic();
+            let since = now.saturating_sub(beat.last);
+            let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+            let mean = self.delay_ns.load(Ordering::Acquire);
+            let delay = if ns > mean {
+                ns
+            } else if is_written {
+                (ns + mean.saturating_mul(MEAN_WEIGHT - 1)) / MEAN_WEIGHT
+            } else {
+                mean
+            };
+            self.delay_ns.store(delay, Ordering::Release);
+            if is_written && !is_too_long(since) {
+                beat.last = now;
+            }
+        }
+        self.ended.notify_waiters();
+    }
+
+    /// Since when there was none, if that is too long.
+    fn overdue(&self) -> Option<Duration> {
+        if !self.is_on() || self.is_resting() {
+            return None;
+        }
+        let since = cenote_rt::monotonic().saturating_sub(self.beat().last);
+        is_too_long(since).then_some(since)
+    }
+
+    /// No heartbeat is begun any more, and none is under way that could come after what is written
+    /// next.
+    async fn rest(&self) {
+        {
+            let _beat = self.beat();
+            self.is_resting.store(true, Ordering::Release);
+        }
+        self.stopped.notify_waiters();
+        loop {
+            let ended = self.ended.notified();
+            if self.beat().pending.is_empty() {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Engine {
+    /// Follows the property.
+    pub(crate) fn set_multihost(&self, is_on: bool) {
+        let is_needed = self.multihost.switch(is_on);
+        // Otherwise the next uberblock says so on every device.
+        self.multihost.stopped.notify_waiters();
+        if !is_needed {
+            return;
+        }
+        let engine = Weak::clone(&self.me);
+        let stopped = Arc::clone(&self.multihost.stopped);
+        cenote_rt::spawn(async move {
+            loop {
+                // The engine is not held while nothing is done.
+                let Some(pause) = engine.upgrade().map(|engine| engine.pause()) else { return };
+                let told = stopped.notified();
+                cenote_rt::until(pause, told).await;
+                let Some(engine) = engine.upgrade() else { return };
+                if engine.multihost.ends(engine.check_stopped().is_err()) {
+                    return;
+                }
+                engine.begin_beat();
+            }
+        });
+    }
+
+    /// Time between two heartbeats, such that each leaf gets one in an interval.
+    fn pause(&self) -> Duration {
+        let leaves = self.tree.leaves().filter(|(_, leaf)| leaf.is_writable()).count();
+        interval() / u32::try_from(leaves.max(1)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether this host may write labels and uberblocks: not once its heartbeats were missing for
+    /// so long that another one may have the pool. The pool is suspended then.
+    ///
+    /// # Errors
+    /// `Kind::Io`, which does not pass.
+    pub(crate) fn check_host(&self) -> Result<()> {
+        if let Some(since) = self.multihost.overdue() {
+            let cause = format!("no heartbeat was written for {} ms", since.as_millis());
+            self.suspension.suspend(Suspended::Multihost(cause));
+        }
+        match self.suspension.cause() {
+            Some(cause @ Suspended::Multihost(_)) => Err(refusal(&cause)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks how old the last heartbeat is, and has the next one written.
+    fn begin_beat(&self) {
+        // Nothing at all is written to a pool that another host may have.
+        if self.check_host().is_err() {
+            return;
+        }
+        let leaves = self.tree.leaves().filter(|(_, leaf)| leaf.is_writable());
+        let leaves: Vec<_> = leaves.map(|(id, _)| id).collect();
+        let Some(leaf) = self.multihost.next_leaf(&leaves) else { return };
+        let uberblock = self.heartbeat();
+        let label = {
+            let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+            rng.below(LABEL_COUNT as u64) as usize
+        };
+        let (tree, engine) = (Arc::clone(&self.tree), Weak::clone(&self.me));
+        cenote_rt::spawn(async move {
+            let written = tree.write_heartbeat(leaf, &uberblock, label).await;
+            if let Some(engine) = engine.upgrade() {
+                engine.multihost.note(leaf, written.is_ok());
+                drop(engine.check_host());
+            }
+        });
+    }
+
+    /// The last uberblock with a new time and count.
+    fn heartbeat(&self) -> Uberblock {
+        let second = cenote_rt::wall_clock().as_secs();
+        let mut uberblock = self.uberblock();
+        uberblock.timestamp = second.max(uberblock.timestamp);
+        uberblock.set_mmp(self.multihost.promise(self.multihost.next_sequence(second)));
+        uberblock
+    }
+
+    /// Writes everything, and an uberblock that promises no heartbeats; none comes after it.
+    ///
+    /// # Errors
+    /// Those of a sync.
+    pub(crate) async fn end_heartbeats(&self) -> Result<()> {
+        if !self.multihost.is_on() {
+            return self.sync().await.map(drop);
+        }
+        self.multihost.rest().await;
+        self.administer(|_, _, config| {
+            config.touch();
+            Ok(())
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_device::{Device, Image, ImageDevice};
+    use cenote_rt::{simulate, sleep};
+    use cenote_vdev::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+    use cenote_vdev::{BuildOptions, Tree};
+
+    use super::*;
+
+    /// Two leaves.
+    fn bench_leaves() -> Vec<LeafId> {
+        let device = ImageDevice::new("d", Image::zeroed(64 << 20));
+        let leaves = (0..2).map(|_| LeafSpec::of(device.info())).collect();
+        let top = TopSpec { redundancy: Redundancy::Mirror, class: VdevClass::Normal, leaves };
+        let spec = CreateSpec { tops: vec![top], ashift: Some(9), ..CreateSpec::default() };
+        let root = create::pool(&spec, 4, &mut Guids::unguessable()).expect("spec").root;
+        let tree = Tree::build(&root, |_| None, &BuildOptions::default()).expect("tree");
+        tree.leaves().map(|(id, _)| id).collect()
+    }
+
+    /// Whoever is to keep the heartbeats ends only if nobody wants them any more: at every moment
+    /// they are on there is one who does, and never two.
+    #[test]
+    fn heartbeats_that_are_on_are_kept_by_one() {
+        let multihost = Multihost::default();
+        assert!(!multihost.switch(false) && multihost.switch(true) && !multihost.switch(true));
+        // Off and on again while the keeper sleeps.
+        assert!(!multihost.switch(false) && !multihost.switch(true));
+        assert!(!multihost.ends(false));
+        // Off when the keeper looks.
+        multihost.switch(false);
+        assert!(multihost.ends(false) && multihost.switch(true));
+        assert!(multihost.ends(true) && !multihost.switch(true));
+    }
+
+    #[test]
+    fn a_leaf_that_owes_an_answer_is_passed_over() {
+        let multihost = Multihost::default();
+        multihost.switch(true);
+        let leaves: Vec<LeafId> = bench_leaves();
+        let first = multihost.next_leaf(&leaves).expect("all are free");
+        let second = multihost.next_leaf(&leaves).expect("one is free");
+        assert!(first != second && multihost.next_leaf(&leaves).is_none());
+        multihost.note(first, false);
+        assert_eq!(multihost.next_leaf(&leaves), Some(first));
+    }
+
+    /// One that comes too late does not make good for those that did not come.
+    #[test]
+    fn a_late_heartbeat_is_none() {
+        simulate(1, async {
+            let multihost = Multihost::default();
+            multihost.switch(true);
+            let leaves = bench_leaves();
+            let leaf = multihost.next_leaf(&leaves).expect("free");
+            sleep(interval() * 2).await;
+            assert_eq!(multihost.overdue(), None);
+            multihost.note(leaf, true);
+            let fails = u32::try_from(tunables::MULTIHOST_FAIL_INTERVALS.get()).expect("few");
+            sleep(interval() * (fails + 1)).await;
+            assert!(multihost.overdue().is_some());
+            multihost.note(leaf, true);
+            assert!(multihost.overdue().is_some());
+            multihost.rest().await;
+            assert_eq!(multihost.overdue(), None);
+        })
+        .expect("runtime");
+    }
+
+    #[test]
+    fn counts_begin_anew_each_second() {
+        let multihost = Multihost::default();
+        let counts: Vec<_> = [5, 5, 5, 6, 6].map(|at| multihost.next_sequence(at)).into();
+        assert_eq!(counts, [1, 2, 3, 1, 2]);
+    }
+}

@@ -1,0 +1,129 @@
+//! Where metaslabs are loaded from: their own space maps, as of the last commit (spec 05 §2.5).
+//!
+//! Loading reads the blocks of the committed MOS and never asks the set that is being changed: a
+//! sync may be what waits for the space.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use cenote_block::BlockStore;
+use cenote_block::Grounds;
+use cenote_block::alloc::{MetaslabStore, StoredSpace};
+use cenote_dmu::{ObjSet, SpaceMap};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::spacemap::{Action, Geometry, Item};
+use cenote_pool::accounting::{metaslab_range, row_size};
+use cenote_ranges::RangeSet;
+use cenote_rt::{BoxFuture, Error, Kind, Result};
+
+use crate::{EngineError, Suspension, invariant_error};
+
+/// Reads space maps of the last commit.
+pub(crate) struct Maps {
+    // Weak: the store owns the allocator, which owns this.
+    store: Weak<BlockStore>,
+    suspension: Arc<Suspension>,
+    // Replaced after each commit; held for a copy, never across I/O.
+    committed: Mutex<Option<Committed>>,
+}
+
+/// What was committed last.
+#[derive(Clone)]
+struct Committed {
+    txg: u64,
+    root: BlockPtr,
+    tops: Arc<Vec<VdevConfig>>,
+}
+
+impl Maps {
+    /// A pool of which nothing is committed: every metaslab is free.
+    pub(crate) fn new(store: &Arc<BlockStore>, suspension: &Arc<Suspension>) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::downgrade(store),
+            suspension: Arc::clone(suspension),
+            committed: Mutex::new(None),
+        })
+    }
+
+    /// From now on metaslabs are loaded as the MOS behind `root` has them.
+    pub(crate) fn committed(&self, txg: u64, root: &BlockPtr, tops: &[VdevConfig]) {
+        let tops = Arc::new(tops.to_vec());
+        let committed = Committed { txg, root: *root, tops };
+        *self.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(committed);
+    }
+
+    fn latest(&self) -> Option<Committed> {
+        self.committed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn read(&self, vdev: u64, metaslab: u64) -> Result<StoredSpace> {
+        loop {
+            let store = self.store.upgrade();
+            let store = store.ok_or_else(|| Error::new(Kind::Io, EngineError::Closed))?;
+            let turn = self.suspension.turn();
+            // Before the look at what is committed: it may take longer than the commits after which
+            // its maps' blocks would be others'.
+            let grounds = match store.allocator() {
+                Some(space) => Grounds::Pinned(Arc::new(space.pin())),
+                None => Grounds::Offline,
+            };
+            match self.read_from(store, vdev, metaslab, &grounds).await {
+                // The space was needed. That says nothing of the map: a later commit has it too.
+                Err(error) if error.kind() == Kind::Overtaken => {}
+                Err(error) => self.suspension.hold(turn, error).await?,
+                space => return space,
+            }
+        }
+    }
+
+    async fn read_from(
+        &self,
+        store: Arc<BlockStore>,
+        vdev: u64,
+        metaslab: u64,
+        grounds: &Grounds,
+    ) -> Result<StoredSpace> {
+        let Some(Committed { txg, root, tops }) = self.latest() else {
+            return Err(invariant_error("a metaslab of a pool that is not committed".into()));
+        };
+        let top = usize::try_from(vdev).ok().and_then(|id| tops.get(id)).ok_or_else(|| {
+            Error::new(Kind::Invariant, EngineError::Invariant(format!("no vdev {vdev}")))
+        })?;
+        let (start, size) = metaslab_range(metaslab, top.top.metaslab_shift as u32, row_size(top));
+        let mut free = RangeSet::new();
+        free.add(start..start + size);
+        let mos = ObjSet::open_on(store, &root, None, 0, grounds.clone()).await?;
+        let array = top.top.metaslab_array;
+        let object = match array {
+            0 => 0,
+            array => word(&mos, array, metaslab).await?,
+        };
+        if object != 0 {
+            let map = SpaceMap::open(&mos, object).await?;
+            let geometry = Geometry { start, size, shift: top.top.ashift as u8 };
+            map.for_each(geometry, |item| {
+                let Item::Entry(entry) = item else { return Ok(()) };
+                let range = entry.offset..entry.offset.saturating_add(entry.size);
+                let fits = match entry.action {
+                    Action::Alloc => free.try_remove(range),
+                    Action::Free => free.try_add(range),
+                };
+                fits.map_err(|error| Error::corrupt(error).in_object(0, object))
+            })
+            .await?;
+        }
+        Ok(StoredSpace { free, txg })
+    }
+}
+
+impl MetaslabStore for Maps {
+    fn load(&self, vdev: u64, metaslab: u64) -> BoxFuture<'_, Result<StoredSpace>> {
+        Box::pin(self.read(vdev, metaslab))
+    }
+}
+
+async fn word(mos: &Arc<ObjSet>, array: u64, index: u64) -> Result<u64> {
+    let dnode = mos.dnode(array).await?;
+    let bytes = dnode.read_at(index.saturating_mul(8), 8).await?;
+    Ok(bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+}

@@ -1,0 +1,490 @@
+//! A pool whose devices do not take what must be written: suspended, until they do again.
+//!
+//! ```text
+//!   sync ── write, flush, read ──fails──> hold ──────────> waits, with everything that it has done
+//!                  ^                       |  `failmode=panic`: the pool is stopped
+//!                  `───── again ── clear <─'
+//! ```
+//!
+//! A sync cannot be begun anew: half of it stands in structures in memory. But no step of it needs
+//! to be: each I/O that fails is held where it stands, and done again once the pool is cleared. A
+//! block that was not written is written elsewhere; what a device took and may have lost is
+//! written again by the leaf before its next flush; the commit is repeated as a whole, since it
+//! says the same each time. So the txg that was under way is the txg that is committed, and all
+//! that came after it waits for it.
+//!
+//! What is held is what fails for want of devices. Of the errors that a sync can meet:
+//!
+//! | error of a write, flush or read of a sync           | what becomes of the pool               |
+//! |------------------------------------------------------|---------------------------------------|
+//! | `Io`: too few devices answer, or took the write      | suspended                             |
+//! | `Checksum` while a leaf is away or has just failed   | suspended: it may have the right bytes|
+//! | `Checksum` with every leaf in service                | stopped: no device has the block      |
+//! | `Corrupt`: a block verifies and makes no sense       | stopped                               |
+//! | `NoSpace`: not even the slop was enough              | stopped                               |
+//! | `Invariant`: this program is wrong                   | stopped                               |
+//!
+//! What stops a pool is no better a second time. Old bytes on a leaf that lacks the block's txg are
+//! not counted as wrong ones, as long as somebody who may have it is away (`cenote_vdev`).
+//!
+//! Before a pool is whole for the first time (being created, being imported) nothing is held:
+//! whoever opens it hears the error.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use cenote_block::{BlockStore, Draft, Grounds, ReadContext, Since, Written};
+use cenote_codec::crypto::BlockKeys;
+use cenote_dmu::live::{Blocks, Missing};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_pool::{Reason, SuspensionProbe};
+use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result, stages};
+use cenote_vdev::Tree;
+
+use crate::EngineError;
+use crate::admin::events::{Event, EventLog};
+
+/// What happens to those who want something of a suspended pool (property `failmode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FailMode {
+    /// They wait.
+    #[default]
+    Wait,
+    /// New changes fail; what was accepted waits.
+    Continue,
+    /// The pool is not suspended but stopped.
+    Panic,
+}
+
+impl FailMode {
+    /// The property's value.
+    pub(crate) const fn of(value: u64) -> Self {
+        match value {
+            1 => Self::Continue,
+            2 => Self::Panic,
+            _ => Self::Wait,
+        }
+    }
+}
+
+/// Why a pool is suspended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Suspended {
+    /// Devices fail.
+    Io(String),
+    /// Heartbeats were not written in time: another host may have taken the pool.
+    Multihost(String),
+}
+
+impl std::fmt::Display for Suspended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Io(cause) | Self::Multihost(cause) => f.write_str(cause),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    is_armed: bool,
+    is_abandoned: bool,
+    suspended: Option<Suspended>,
+    /// Times that it was resumed.
+    turn: u64,
+}
+
+/// Whether a pool is suspended, and who waits for that to end.
+#[derive(Debug, Default)]
+pub(crate) struct Suspension {
+    // Held for a look, never across I/O.
+    inner: Mutex<Inner>,
+    changed: Notify,
+    mode: AtomicU64,
+    /// Where it is told.
+    events: OnceLock<Arc<EventLog>>,
+    /// Whose leaves may be away.
+    tree: OnceLock<Arc<Tree>>,
+}
+
+impl SuspensionProbe for Suspension {
+    fn reason(&self) -> Option<Reason> {
+        Some(match (self.cause()?, self.mode()) {
+            (Suspended::Multihost(_), _) => Reason::IoFailureMmp,
+            (Suspended::Io(_), FailMode::Continue) => Reason::IoFailureContinue,
+            (Suspended::Io(_), _) => Reason::IoFailureWait,
+        })
+    }
+}
+
+impl Suspension {
+    /// From now on whoever looks at these events sees when the pool is suspended.
+    pub(crate) fn tell(&self, events: &Arc<EventLog>) {
+        self.events.get_or_init(|| Arc::clone(events));
+    }
+
+    /// From now on errors are judged by how the leaves of this tree are.
+    pub(crate) fn watch(&self, tree: &Arc<Tree>) {
+        self.tree.get_or_init(|| Arc::clone(tree));
+    }
+
+    /// Whether what failed with that error may succeed later, when devices are back.
+    fn may_pass(&self, error: &Error) -> bool {
+        match error.kind() {
+            Kind::Io => true,
+            Kind::Checksum => self.tree.get().is_some_and(|tree| tree.has_leaves_away()),
+            _ => false,
+        }
+    }
+
+    /// Suspends the pool, unless it is.
+    fn set(&self, inner: &mut Inner, cause: Suspended) {
+        if inner.suspended.is_none() {
+            if let Some(events) = self.events.get() {
+                events.note(Event::Suspended(cause.to_string()));
+            }
+            inner.suspended = Some(cause);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on failures are held.
+    pub(crate) fn arm(&self) {
+        self.lock().is_armed = true;
+    }
+
+    /// Failures are told at once and stop the pool: there is nobody who could clear it.
+    pub(crate) fn disarm(&self) {
+        self.lock().is_armed = false;
+    }
+
+    pub(crate) fn set_mode(&self, failmode: u64) {
+        self.mode.store(failmode, Ordering::Release);
+    }
+
+    pub(crate) fn mode(&self) -> FailMode {
+        FailMode::of(self.mode.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn cause(&self) -> Option<Suspended> {
+        self.lock().suspended.clone()
+    }
+
+    /// The turn that what begins now belongs to.
+    pub(crate) fn turn(&self) -> u64 {
+        self.lock().turn
+    }
+
+    /// Suspends the pool because of `error` and waits until it is resumed: then what failed is to
+    /// be tried again. Gives the error back if it is none that may pass. What began before the pool
+    /// was resumed (`since`) failed for reasons that may be gone, and is tried again at once.
+    pub(crate) async fn hold(&self, since: u64, error: Error) -> Result<()> {
+        let may_pass = self.may_pass(&error) && self.mode() != FailMode::Panic;
+        let turn = {
+            let mut inner = self.lock();
+            if !may_pass || !inner.is_armed || inner.is_abandoned {
+                return Err(error);
+            }
+            if inner.turn == since {
+                self.set(&mut inner, Suspended::Io(error.to_string()));
+            }
+            since
+        };
+        self.changed.notify_waiters();
+        stages::reach("suspend-held");
+        if self.wait(|inner| inner.turn != turn).await { Ok(()) } else { Err(error) }
+    }
+
+    /// Waits while the pool is suspended. False if it was given up.
+    pub(crate) async fn pass(&self) -> bool {
+        self.wait(|inner| inner.suspended.is_none()).await
+    }
+
+    /// Waits until the pool is suspended.
+    pub(crate) async fn until_suspended(&self) -> Suspended {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(cause) = self.cause() {
+                return cause;
+            }
+            changed.await;
+        }
+    }
+
+    async fn wait(&self, is_over: impl Fn(&Inner) -> bool) -> bool {
+        loop {
+            // Before the look: what changes after it wakes.
+            let changed = self.changed.notified();
+            {
+                let inner = self.lock();
+                if inner.is_abandoned {
+                    return false;
+                }
+                if is_over(&inner) {
+                    return true;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Suspends the pool without an I/O that waits. Another host is a cause above all others: what
+    /// it may have changed stays changed, however well the devices are.
+    pub(crate) fn suspend(&self, cause: Suspended) {
+        {
+            let mut inner = self.lock();
+            if inner.suspended.is_some() && matches!(cause, Suspended::Multihost(_)) {
+                inner.suspended = Some(cause);
+            } else {
+                self.set(&mut inner, cause);
+            }
+            // Where nobody could clear it, it does not come back.
+            inner.is_abandoned |= !inner.is_armed;
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Everything that is held is tried again.
+    ///
+    /// # Errors
+    /// `Kind::Io` if another host may have the pool: that does not pass, also not if it came to be
+    /// while somebody looked after the devices.
+    pub(crate) fn resume(&self) -> Result<()> {
+        {
+            let mut inner = self.lock();
+            if let Some(cause @ Suspended::Multihost(_)) = &inner.suspended {
+                return Err(refusal(cause));
+            }
+            inner.suspended = None;
+            inner.turn += 1;
+        }
+        stages::reach("suspend-resumed");
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Everything that is held fails, and nothing is held any more.
+    pub(crate) fn abandon(&self) {
+        self.lock().is_abandoned = true;
+        stages::reach("suspend-abandoned");
+        self.changed.notify_waiters();
+    }
+}
+
+/// The error of whoever does not wait.
+pub(crate) fn refusal(cause: &Suspended) -> Error {
+    Error::new(Kind::Io, EngineError::Suspended(cause.to_string()))
+}
+
+/// The error of whoever waited for a pool that was given up.
+pub(crate) fn given_up() -> Error {
+    Error::new(Kind::Io, EngineError::Suspended("given up".into()))
+}
+
+/// Where a live set's blocks are: a store, with the patience of a pool that can be suspended.
+pub(crate) struct Steady {
+    store: Arc<BlockStore>,
+    suspension: Arc<Suspension>,
+    /// Of a head that is encrypted and only read.
+    keys: Option<Arc<BlockKeys>>,
+    /// The MOS is read in syncing context, where nobody can be told of an error.
+    is_mos: bool,
+}
+
+impl Steady {
+    /// For the MOS.
+    pub(crate) fn mos(store: &Arc<BlockStore>, suspension: &Arc<Suspension>) -> Arc<Self> {
+        Self::new(store, suspension, None, true)
+    }
+
+    /// For a head: its users hear of what cannot be read, its syncs wait.
+    pub(crate) fn head(
+        store: &Arc<BlockStore>,
+        suspension: &Arc<Suspension>,
+        keys: Option<Arc<BlockKeys>>,
+    ) -> Arc<Self> {
+        Self::new(store, suspension, keys, false)
+    }
+
+    fn new(
+        store: &Arc<BlockStore>,
+        suspension: &Arc<Suspension>,
+        keys: Option<Arc<BlockKeys>>,
+        is_mos: bool,
+    ) -> Arc<Self> {
+        let (store, suspension) = (Arc::clone(store), Arc::clone(suspension));
+        Arc::new(Self { store, suspension, keys, is_mos })
+    }
+
+    fn context<'a>(&'a self, place: &Bookmark, grounds: &'a Grounds) -> ReadContext<'a> {
+        let (place, keys, is_encrypted) = (*place, self.keys.as_ref(), self.keys.is_some());
+        ReadContext { place, keys, is_encrypted, bypass_cache: false, grounds }
+    }
+
+    /// Reads for somebody whom nobody can tell of an error that may pass.
+    async fn read_held(
+        &self,
+        pointer: BlockPtr,
+        place: Bookmark,
+        grounds: &Grounds,
+    ) -> Result<Buf> {
+        loop {
+            let turn = self.suspension.turn();
+            let context = ReadContext { place, grounds, ..ReadContext::default() };
+            match self.store.read(&pointer, &context).await {
+                Err(error) => self.suspension.hold(turn, error).await?,
+                block => return block,
+            }
+        }
+    }
+}
+
+impl Blocks for Steady {
+    fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
+        self.store.cached(pointer, &self.context(place, &Grounds::Offline))
+    }
+
+    fn since(&self, is_again: bool) -> Since {
+        self.store.since(is_again)
+    }
+
+    fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {
+        Box::pin(async move {
+            let Missing { pointer, place, since } = missing;
+            let grounds = Grounds::Live(since);
+            if self.is_mos {
+                return self.read_held(pointer, place, &grounds).await;
+            }
+            self.store.read(&pointer, &self.context(&place, &grounds)).await
+        })
+    }
+
+    fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
+        Box::pin(self.read_held(pointer, place, &Grounds::Allocated))
+    }
+
+    fn prefetch(&self, missing: &Missing) -> bool {
+        let grounds = Grounds::Live(missing.since);
+        self.store.prefetch(&missing.pointer, &self.context(&missing.place, &grounds))
+    }
+
+    fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {
+        Box::pin(async move {
+            loop {
+                let turn = self.suspension.turn();
+                // Nothing of a write that failed is left: its space was given back.
+                match Blocks::write(&*self.store, draft).await {
+                    Err(error) => self.suspension.hold(turn, error).await?,
+                    written => return written,
+                }
+            }
+        })
+    }
+
+    /// A batch is a task of its own, so that several use all processors.
+    fn write_all(&self, drafts: Arc<[Draft]>) -> BoxFuture<'_, Result<Vec<Result<Written>>>> {
+        Box::pin(async move {
+            if let [draft] = &*drafts {
+                return Ok(vec![self.write(draft).await]);
+            }
+            let turn = self.suspension.turn();
+            let (store, batch) = (Arc::clone(&self.store), Arc::clone(&drafts));
+            let task = cenote_rt::spawn(async move { store.write_all(&batch).await });
+            let outcomes = task.await.map_err(|error| Error::new(Kind::Invariant, error))?;
+            let mut results = Vec::with_capacity(outcomes.len());
+            for (draft, outcome) in drafts.iter().zip(outcomes) {
+                results.push(match outcome {
+                    Err(error) => match self.suspension.hold(turn, error).await {
+                        Ok(()) => self.write(draft).await,
+                        Err(error) => Err(error),
+                    },
+                    written => written,
+                });
+            }
+            Ok(results)
+        })
+    }
+
+    fn dsize(&self, pointer: &BlockPtr) -> u64 {
+        Blocks::dsize(&*self.store, pointer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_rt::simulate;
+
+    use super::*;
+
+    fn broken() -> Error {
+        Error::new(Kind::Io, "broken")
+    }
+
+    #[test]
+    fn what_is_held_is_told_to_go_on() {
+        simulate(1, async {
+            let suspension = Arc::new(Suspension::default());
+            let events = Arc::new(EventLog::new("t", 7));
+            suspension.tell(&events);
+            // Not before the pool stands.
+            assert!(suspension.hold(0, broken()).await.is_err());
+            suspension.arm();
+            assert!(suspension.hold(0, Error::new(Kind::Invariant, "wrong")).await.is_err());
+            assert!(suspension.pass().await);
+            let held = Arc::clone(&suspension);
+            let task = cenote_rt::spawn(async move { held.hold(0, broken()).await });
+            assert_eq!(suspension.until_suspended().await, Suspended::Io("broken".into()));
+            suspension.resume().expect("only devices");
+            task.await.expect("no panic").expect("resumed");
+            assert_eq!(suspension.cause(), None);
+            // One that comes late.
+            suspension.hold(0, broken()).await.expect("resumed meanwhile");
+            assert_eq!(suspension.cause(), None);
+            let told: Vec<_> = events.after(0).into_iter().map(|noted| noted.event).collect();
+            assert_eq!(told, [Event::Suspended("broken".into())]);
+        })
+        .expect("runtime");
+    }
+
+    /// Devices that are well again say nothing of other hosts.
+    #[test]
+    fn another_host_is_not_forgotten() {
+        simulate(1, async {
+            let suspension = Arc::new(Suspension::default());
+            suspension.arm();
+            let held = Arc::clone(&suspension);
+            let task = cenote_rt::spawn(async move { held.hold(0, broken()).await });
+            suspension.until_suspended().await;
+            let other = Suspended::Multihost("another host".into());
+            suspension.suspend(other.clone());
+            suspension.suspend(Suspended::Io("broken".into()));
+            assert_eq!(suspension.cause(), Some(other.clone()));
+            suspension.resume().expect_err("refused");
+            assert_eq!((suspension.cause(), suspension.turn()), (Some(other), 0));
+            assert!(!task.is_finished());
+            suspension.abandon();
+            task.await.expect("no panic").expect_err("given up");
+        })
+        .expect("runtime");
+    }
+
+    #[test]
+    fn a_pool_that_is_given_up_holds_nothing() {
+        simulate(1, async {
+            let suspension = Arc::new(Suspension::default());
+            suspension.arm();
+            let held = Arc::clone(&suspension);
+            let task = cenote_rt::spawn(async move { held.hold(0, broken()).await });
+            suspension.until_suspended().await;
+            suspension.abandon();
+            task.await.expect("no panic").expect_err("given up");
+            assert!(!suspension.pass().await);
+            suspension.set_mode(2);
+            assert_eq!(suspension.mode(), FailMode::Panic);
+        })
+        .expect("runtime");
+    }
+}

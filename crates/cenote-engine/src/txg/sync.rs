@@ -1,0 +1,289 @@
+//! One txg on its way to disk (spec 04 §19.4, 05 §5.2, 01 §14).
+//!
+//! ```text
+//!   pass   data sets -> what they did to the MOS -> MOS -> [1] tasks -> frees -> space maps
+//!    1        |                                       everything that the txg changed
+//!    2 ..     |  (sets made by tasks)                 what recording that changed
+//!             v
+//!   nothing left to record -> flush -> labels 0, 2 -> flush -> uberblock -> flush -> labels 1, 3
+//! ```
+//!
+//! From pass 2 on a block of this txg whose size stays is written in place, so the changes get
+//! fewer until a pass allocates nothing: then the maps say exactly what the MOS reaches.
+//!
+//! Order that consistency depends on
+//! 1. Data sets before tasks: a snapshot sees its head whole.
+//! 2. Frees after the writes of their pass: space freed in this txg is not reused before txg + 3.
+//! 3. Space maps last in each pass: they tell of everything that the pass did.
+//! 4. Nothing is told to anybody who waits before the uberblock is durable.
+//! 5. The dirty time logs in the MOS are complete for all that the uberblock leads to. Otherwise a
+//!    crash would forget what a leaf lacks, and the leaf would count as whole.
+
+use std::sync::Arc;
+
+use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy, WritePolicy};
+use cenote_dmu::live::{PolicySource, SyncContext};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::config::pool_list;
+use cenote_rt::Result;
+
+use crate::dsl;
+use crate::dsl::Context;
+use crate::dsl::space;
+use crate::dsl::space::{Sizes, Use};
+use crate::txg::heads::{Head, policy_of};
+use crate::txg::ledger::Ledger;
+use crate::{Engine, Scope, Task, invariant_error};
+
+/// Passes after which something must be wrong: real pools need three or four.
+const PASSES_MAX: u32 = 1000;
+
+/// A txg that is being synced.
+pub(crate) struct Syncing<'a> {
+    engine: &'a Engine,
+    pub(crate) txg: u64,
+    pass: u32,
+    context: Context,
+    /// Blocks of the MOS.
+    ledger: Ledger,
+    /// What `$MOS` is still to be charged.
+    pending: Sizes,
+    /// Blocks to be freed in this pass.
+    killed: Vec<BlockPtr>,
+    /// The root of the MOS as the last pass left it.
+    root: Option<BlockPtr>,
+}
+
+impl Engine {
+    /// Syncs `txg`, which takes no changes any more. Gives the root of the MOS, or none if there
+    /// was nothing to write.
+    pub(crate) async fn sync_passes(
+        &self,
+        txg: u64,
+        tasks: &mut [Box<dyn Task>],
+    ) -> Result<Option<BlockPtr>> {
+        let mut syncing = Syncing {
+            engine: self,
+            txg,
+            pass: 0,
+            context: self.context(txg),
+            ledger: Ledger::new(Arc::clone(&self.tree)),
+            pending: Sizes::default(),
+            killed: Vec::new(),
+            root: None,
+        };
+        for pass in 1..=PASSES_MAX {
+            syncing.pass = pass;
+            syncing.pass(tasks).await?;
+            if syncing.is_converged() && syncing.is_all_recorded().await? {
+                return Ok(syncing.root);
+            }
+        }
+        Err(invariant_error(format!("txg {txg} still changes after {PASSES_MAX} passes")))
+    }
+}
+
+impl Syncing<'_> {
+    async fn pass(&mut self, tasks: &mut [Box<dyn Task>]) -> Result<()> {
+        if self.pass == 1 {
+            // Before the data sets: their headers change with it.
+            self.killed.extend(self.engine.sync_logs(self.txg).await?);
+        }
+        self.sync_heads().await?;
+        self.charge_mos().await?;
+        self.sync_mos().await?;
+        if self.pass == 1 {
+            let scope = Scope { engine: self.engine, context: self.context };
+            for task in tasks.iter_mut() {
+                task.run(&scope).await?;
+            }
+            if !tasks.is_empty() {
+                self.update_label_features().await?;
+            }
+            self.killed.extend(self.engine.destroy_some(self.txg).await?);
+            self.engine.discard_some(self.txg).await?;
+        }
+        self.free_killed().await?;
+        if self.pass == 1 {
+            self.engine.record_damage(self.txg).await?;
+            self.engine.watch_leaves().await;
+        }
+        self.engine.record_missing(self.txg, self.pass).await?;
+        if self.pass > 1 || self.has_work() {
+            self.record_space().await?;
+        }
+        self.write_config().await
+    }
+
+    /// Whether this txg changes anything: one that does not leaves the disks alone.
+    fn has_work(&self) -> bool {
+        let engine = self.engine;
+        self.root.is_some()
+            || engine.mos.is_dirty(self.txg)
+            || engine.config().is_unrecorded
+            || !engine.alloc.changed(self.txg).is_empty()
+    }
+
+    fn is_converged(&self) -> bool {
+        !self.engine.mos.is_dirty(self.txg)
+            && self.pending == Sizes::default()
+            && !self.engine.heads.is_dirty(self.txg)
+    }
+
+    /// Makes durable what was written so far, and tells whether the MOS says of each leaf what it
+    /// lacks of that (order 5). Writes of the last pass may have failed after the logs were stored,
+    /// and a flush that fails now adds to them: another pass stores that.
+    async fn is_all_recorded(&self) -> Result<bool> {
+        let engine = self.engine;
+        if self.root.is_some() {
+            let mut turn = engine.suspension.turn();
+            while let Err(error) = engine.flush_data().await {
+                engine.suspension.hold(turn, error).await?;
+                turn = engine.suspension.turn();
+            }
+        }
+        Ok(!engine.tree.has_changed_dtls())
+    }
+
+    /// Writes every data set that this txg changed, and what that means for the MOS.
+    async fn sync_heads(&mut self) -> Result<()> {
+        for head in self.engine.heads.dirty(self.txg) {
+            self.sync_head(&head).await?;
+        }
+        Ok(())
+    }
+
+    async fn sync_head(&mut self, head: &Head) -> Result<()> {
+        let ledger = Ledger::new(Arc::clone(&self.engine.tree));
+        let policy = head.policy();
+        // A head that was opened before anybody knew of owners is accounted for all the same.
+        let probe = head.probe().or_else(|| self.engine.probe());
+        let context = SyncContext {
+            txg: self.txg,
+            pass: u64::from(self.pass),
+            sink: &ledger,
+            policy: &policy,
+            probe: probe.as_deref(),
+        };
+        let synced = head.live().sync(&context).await?;
+        if !synced.is_changed {
+            return Ok(());
+        }
+        let entries = ledger.take();
+        let tree = &self.engine.tree;
+        let freed = self
+            .engine
+            .mos_apply(self.txg, |tx| {
+                dsl::blocks::account(tx, tree, head.object(), &entries, &synced)
+            })
+            .await?;
+        self.killed.extend(freed);
+        Ok(())
+    }
+
+    /// Charges `$MOS` for what the MOS grew by in the last pass; charging within the pass itself
+    /// would never end (spec 04 §19.5).
+    async fn charge_mos(&mut self) -> Result<()> {
+        let sizes = std::mem::take(&mut self.pending);
+        if sizes == Sizes::default() {
+            return Ok(());
+        }
+        let dir = self.engine.mos_dir.load(std::sync::atomic::Ordering::Acquire);
+        self.engine.mos_apply(self.txg, |tx| space::did_use(tx, dir, Use::Head, sizes)).await
+    }
+
+    async fn sync_mos(&mut self) -> Result<()> {
+        if !self.engine.mos.is_dirty(self.txg) {
+            return Ok(());
+        }
+        let policy = MosPolicy(self.engine.pool_policy());
+        let context = SyncContext {
+            txg: self.txg,
+            pass: u64::from(self.pass),
+            sink: &self.ledger,
+            policy: &policy,
+            probe: None,
+        };
+        let synced = self.engine.mos.sync(&context).await?;
+        self.root = Some(synced.root);
+        let entries = self.ledger.take();
+        self.pending += entries.born;
+        for block in &entries.killed {
+            self.pending -= Sizes::of(block, &self.engine.tree);
+        }
+        self.killed.extend(entries.killed);
+        Ok(())
+    }
+
+    /// Gives back the space of what this pass replaced (order 2).
+    async fn free_killed(&mut self) -> Result<()> {
+        for block in std::mem::take(&mut self.killed) {
+            // A gang's header is read before anything of it is freed.
+            let mut turn = self.engine.suspension.turn();
+            while let Err(error) = self.engine.store.free(&block, self.txg).await {
+                self.engine.suspension.hold(turn, error).await?;
+                turn = self.engine.suspension.turn();
+            }
+        }
+        Ok(())
+    }
+
+    async fn record_space(&mut self) -> Result<()> {
+        let recorded = self.engine.record_space(self.txg, self.pass).await?;
+        if !recorded.arrays.is_empty() {
+            self.engine.with_config(|config| {
+                for (vdev, array) in recorded.arrays {
+                    if let Some(top) = config.root.children.get_mut(vdev as usize) {
+                        top.top.metaslab_array = array;
+                        config.touch();
+                    }
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Labels list the active features without which nobody can read the MOS.
+    async fn update_label_features(&self) -> Result<()> {
+        let features = self.engine.mos_apply(self.txg, dsl::features::for_label).await?;
+        self.engine.with_config(|config| {
+            if config.facts.features_for_read.as_ref() != Some(&features) {
+                config.facts.features_for_read = Some(features);
+                config.touch();
+            }
+        });
+        Ok(())
+    }
+
+    /// Writes the config if it changed; the labels of this txg get the same.
+    async fn write_config(&mut self) -> Result<()> {
+        let txg = self.txg;
+        let config = self.engine.with_config(|config| {
+            config.take_unrecorded().then(|| {
+                config.facts.txg = txg;
+                config.clone()
+            })
+        });
+        let Some(config) = config else { return Ok(()) };
+        let list = pool_list(&config.stored(), &config.root, config.has_vdev_zaps);
+        self.engine
+            .mos_apply(txg, |tx| {
+                let object = dsl::need_directory_object(tx, "config")?;
+                cenote_dmu::nvlist::write(tx, object, &list)
+            })
+            .await
+    }
+}
+
+/// How blocks of the MOS are written: three copies, always compressed.
+struct MosPolicy(PoolPolicy);
+
+impl PolicySource for MosPolicy {
+    fn policy(&self, block: &BlockSpec) -> Result<WritePolicy> {
+        policy_of(&self.0, &DatasetPolicy::MOS, block)
+    }
+
+    fn has_hole_births(&self) -> bool {
+        self.0.has_hole_birth
+    }
+}

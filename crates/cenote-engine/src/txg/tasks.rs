@@ -1,0 +1,97 @@
+//! Tasks: changes of the MOS, which the next sync makes one after the other.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_dmu::{Tx, TxResult};
+use cenote_rt::{BoxFuture, Result};
+
+use crate::Engine;
+use crate::dsl::Context;
+use crate::error::{invariant_error, is_fatal};
+
+/// What a task sees of the sync that runs it.
+pub(crate) struct Scope<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) context: Context,
+}
+
+/// An operation on the MOS in syncing context. An error is the pool's: what is wrong with the
+/// request is told to whoever made it.
+pub(crate) trait Task: Send {
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>>;
+}
+
+/// The txgs.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Tasks for the next sync, with whom to tell.
+    pub(crate) tasks: Vec<QueuedTask>,
+    /// Why nothing is written any more.
+    pub(crate) stopped: Option<String>,
+}
+
+pub(crate) struct QueuedTask {
+    pub(crate) task: Box<dyn Task>,
+}
+
+impl std::fmt::Debug for QueuedTask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("QueuedTask")
+    }
+}
+
+/// A task made of one transaction on the MOS.
+pub(crate) struct Change<F, T> {
+    change: F,
+    answer: Arc<Answer<T>>,
+}
+
+/// Where the result of a task is put.
+pub(crate) struct Answer<T>(Mutex<Option<Result<T>>>);
+
+impl<T> Answer<T> {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(None)))
+    }
+
+    pub(crate) fn put(&self, result: Result<T>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+    }
+
+    pub(crate) fn take(&self) -> Result<T> {
+        let result = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        result.unwrap_or_else(|| Err(invariant_error("a task was not run".into())))
+    }
+}
+
+impl<F, T> Change<F, T>
+where
+    F: FnMut(&mut Tx<'_>, &Context) -> TxResult<T> + Send + 'static,
+    T: Send + 'static,
+{
+    pub(crate) fn with_answer(change: F) -> (Box<dyn Task>, Arc<Answer<T>>) {
+        let answer = Answer::new();
+        (Box::new(Self { change, answer: Arc::clone(&answer) }), answer)
+    }
+}
+
+impl<F, T> Task for Change<F, T>
+where
+    F: FnMut(&mut Tx<'_>, &Context) -> TxResult<T> + Send,
+    T: Send,
+{
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Scope { engine, context } = scope;
+            let change = &mut self.change;
+            let result = engine.mos_apply(context.txg, |tx| change(tx, context)).await;
+            match result {
+                Err(error) if is_fatal(&error) => Err(error),
+                result => {
+                    self.answer.put(result);
+                    Ok(())
+                }
+            }
+        })
+    }
+}

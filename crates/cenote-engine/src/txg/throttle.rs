@@ -1,0 +1,234 @@
+//! How fast changes are taken, and when they are written (spec 04 §19.1, §19.3).
+//!
+//! ```text
+//!   dirty bytes  0 ......... 20 % ................. 60 % ............. 100 % of zfs_dirty_data_max
+//!                            a sync is started      |                  |
+//!                                  writers wait a bit, and ever longer ; for a sync
+//! ```
+//!
+//! Between 60 % and the limit each change waits for `zfs_delay_scale` times what is over the one,
+//! divided by what is left to the other, and changes come one after the other: so writers slow
+//! down to what the devices take, instead of running into the limit and standing still.
+//!
+//! A pool with a keeper (`Engine::keep`) also syncs what is older than `zfs_txg_timeout`. Without
+//! one nobody waits: whoever meets the limit syncs.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use cenote_rt::{Notify, Result, tunables};
+
+use crate::{Engine, Head};
+
+/// A change never waits longer than this at a time.
+const DELAY_MAX: Duration = Duration::from_millis(100);
+/// Shorter waits are put off: a timer is no finer, and they add up.
+const DELAY_MIN: Duration = Duration::from_millis(1);
+
+/// When writers go on.
+#[derive(Debug, Default)]
+pub(crate) struct Delay {
+    /// When the last of them does.
+    last: Mutex<Duration>,
+    /// Told when a sync has ended.
+    drained: Notify,
+}
+
+/// How long a change waits with so much in memory; nothing once there is no room at all, since
+/// then it waits for that.
+fn delay(dirty: u64, max: u64) -> Duration {
+    let percent = u128::from(tunables::DELAY_MIN_DIRTY_PERCENT.get());
+    let min = (u128::from(max) * percent / 100) as u64;
+    if dirty <= min || dirty >= max {
+        return Duration::ZERO;
+    }
+    let (over, left) = (u128::from(dirty - min), u128::from(max - dirty));
+    let ns = u128::from(tunables::DELAY_SCALE.get()) * over / left;
+    Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)).min(DELAY_MAX)
+}
+
+impl Engine {
+    /// Bytes of changes in memory, over all heads.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Keeps the pool going: syncs in the background, until the last user of the pool is gone.
+    pub fn keep(self: &Arc<Self>) {
+        if self.is_read_only {
+            return;
+        }
+        self.is_kept.store(true, Ordering::Release);
+        let (engine, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
+        cenote_rt::spawn(async move {
+            let mut last = cenote_rt::monotonic();
+            loop {
+                let timeout = Duration::from_secs(tunables::TXG_TIMEOUT.get());
+                let age = cenote_rt::monotonic().saturating_sub(last);
+                let left = timeout.saturating_sub(age);
+                let is_woken = cenote_rt::until(left, wake.notified()).await.is_some();
+                // Whoever wakes counts in what is being synced; what has come since that ended may
+                // be little, and many small txgs cost more than a large one.
+                let is_early = |engine: Arc<Self>| {
+                    let is_tight = engine.admission.take_tight();
+                    !is_tight && !is_due(engine.dirty_bytes())
+                };
+                if is_woken && engine.upgrade().is_some_and(is_early) {
+                    continue;
+                }
+                if !tick(&engine).await {
+                    break;
+                }
+                last = cenote_rt::monotonic();
+            }
+        });
+    }
+
+    /// Waits while the pool is suspended, or there are too many changes in memory.
+    pub(crate) async fn admit(&self) -> Result<()> {
+        self.until_running().await?;
+        let max = tunables::DIRTY_DATA_MAX.get();
+        while self.dirty_bytes() >= max {
+            if !self.is_kept.load(Ordering::Acquire) {
+                self.sync().await?;
+                continue;
+            }
+            // Before the look: what ends after it wakes.
+            let drained = self.delay.drained.notified();
+            if self.dirty_bytes() < max {
+                break;
+            }
+            self.wake.notify_one();
+            // A pool that stops, or is suspended and fails changes, drains no more.
+            cenote_rt::until(DELAY_MAX, drained).await;
+            self.until_running().await?;
+        }
+        // Where nobody syncs meanwhile nothing is won by waiting.
+        if self.is_kept.load(Ordering::Acquire) {
+            self.slow_down(delay(self.dirty_bytes(), max)).await;
+        }
+        Ok(())
+    }
+
+    /// Waits for its turn, `pause` after the turn before it.
+    async fn slow_down(&self, pause: Duration) {
+        if pause.is_zero() {
+            return;
+        }
+        let wait = {
+            let now = cenote_rt::monotonic();
+            let mut last = self.delay.last.lock().unwrap_or_else(PoisonError::into_inner);
+            // What was put off is made up for.
+            *last = (*last).max(now.saturating_sub(DELAY_MIN)) + pause;
+            last.saturating_sub(now)
+        };
+        if wait >= DELAY_MIN {
+            cenote_rt::sleep(wait).await;
+        }
+    }
+
+    /// Counts what a change of `head` in `txg` added, and starts a sync if that is enough.
+    pub(crate) fn note_dirty(&self, head: &Head, txg: u64) {
+        let now = head.live().dirty_bytes(txg);
+        let before = head.dirty.swap(now, Ordering::AcqRel);
+        // Less than before: it is the head's first change in a new txg.
+        let added = now.checked_sub(before).unwrap_or(now);
+        let dirty = self.dirty.fetch_add(added, Ordering::AcqRel) + added;
+        let max = tunables::DIRTY_DATA_MAX.get();
+        self.tree.load().set_dirty(dirty, max);
+        if is_due(dirty) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Counts again once a txg is committed: what is left belongs to the open one.
+    pub(crate) fn recount_dirty(&self) {
+        let open = self.open_txg();
+        let left = self.heads.all().iter().map(|head| head.live().dirty_bytes(open)).sum();
+        self.dirty.store(left, Ordering::Release);
+        self.tree.load().set_dirty(left, tunables::DIRTY_DATA_MAX.get());
+        self.delay.drained.notify_waiters();
+    }
+}
+
+/// Whether so many bytes of changes are enough for a sync.
+fn is_due(dirty: u64) -> bool {
+    let percent = u128::from(tunables::DIRTY_DATA_SYNC_PERCENT.get());
+    u128::from(dirty) * 100 >= u128::from(tunables::DIRTY_DATA_MAX.get()) * percent
+}
+
+/// One round of the keeper. False when there is nothing to keep any more.
+async fn tick(engine: &Weak<Engine>) -> bool {
+    let Some(engine) = engine.upgrade() else { return false };
+    // A leaf that failed is looked into by a sync.
+    let has_background = engine.has_background_work().await;
+    // The count may miss what was changed while it was made anew: what is there counts.
+    let is_clean = engine.dirty_bytes() == 0
+        && !engine.heads.is_dirty(engine.open_txg())
+        && !engine.damage.has_lost();
+    if is_clean && !engine.tree.has_failed() && !has_background {
+        return engine.check_stopped().is_ok();
+    }
+    // A sync that fails stops the pool, and everybody who wants something of it hears why. One
+    // that is suspended is waited for elsewhere, so that the pool can be given up meanwhile.
+    if engine.suspended().is_none() {
+        drop(engine.sync().await);
+    }
+    // What is given back in the background goes on without a pause, a part with each txg, as long
+    // as somebody has the pool.
+    while Arc::strong_count(&engine) > 1
+        && engine.check_running().is_ok()
+        && engine.has_background_work().await
+    {
+        drop(engine.sync().await);
+    }
+    engine.check_stopped().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_dmu::live::ObjectSpec;
+    use cenote_ondisk::object_type::ObjectType;
+    use cenote_rt::block_on;
+
+    use super::*;
+    use crate::testing;
+
+    /// A change is not in the count if that was made anew in the very moment: it gets to disk all
+    /// the same, though nothing else is ever changed.
+    #[test]
+    fn what_was_not_counted_is_kept_too() {
+        block_on(1, async {
+            let engine = testing::pool().await;
+            let head = engine.head("t").await.expect("there");
+            let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 512);
+            let (_, txg) = engine.apply(&head, |tx| tx.allocate(&spec)).await.expect("room");
+            engine.dirty.store(0, Ordering::Release);
+            assert!(tick(&Arc::downgrade(&engine)).await);
+            assert!(engine.uberblock().txg >= txg, "changes are never written");
+            // And nothing where there is nothing.
+            let open = engine.open_txg();
+            assert!(tick(&Arc::downgrade(&engine)).await && engine.open_txg() == open);
+        })
+        .expect("runtime");
+    }
+
+    #[test]
+    fn writers_wait_ever_longer() {
+        let max = 1000 << 20;
+        let at = |permille: u64| delay(max / 1000 * permille, max);
+        assert_eq!(at(0), Duration::ZERO);
+        assert_eq!(at(600), Duration::ZERO);
+        // Half way: the scale itself.
+        assert_eq!(at(800), Duration::from_micros(500));
+        assert_eq!(at(900), Duration::from_micros(1500));
+        assert_eq!(at(999), DELAY_MAX);
+        assert_eq!(at(1000), Duration::ZERO);
+        let mut last = Duration::ZERO;
+        for permille in 600..1000 {
+            assert!(at(permille) >= last);
+            last = at(permille);
+        }
+    }
+}
