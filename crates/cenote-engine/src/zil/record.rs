@@ -7,8 +7,8 @@
 //!
 //! Data of a write is either kept with the record or fetched when the record is packed: the object
 //! has it anyway until the txg is synced, or until a later change replaces it, which gives it to
-//! the record first ([`kept`](crate::zil::kept)). Of large writes, and with `logbias=throughput`, the
-//! block itself is written instead, ahead of its sync, and the record points at it (`early`).
+//! the record first ([`kept`](crate::zil::kept)). Of large writes, and with `logbias=throughput`,
+//! the block itself is written instead, ahead of its sync, and the record points at it (`early`).
 
 use std::ops::Range;
 use std::sync::Arc;
