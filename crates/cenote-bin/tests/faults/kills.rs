@@ -27,8 +27,12 @@ fn a_killed_daemon_loses_nothing() {
     each(&layouts, 20..20 + rng::cases(1, 4), killed);
 }
 
-/// The daemon is killed while a leaf is away. The leaf is back before the next daemon starts, or
-/// only after that: either way nothing is read from it that it missed.
+/// Kills the daemon while a leaf is away. The leaf is back before the next daemon starts, or only
+/// after that: either way the content is right.
+///
+/// A leaf that is back early was away in a txg that was never committed, of which no dirty time log
+/// knows. Replaying the intent log finds the blocks that it missed by their checksums, counts them
+/// as errors of this leaf and repairs them. A leaf that comes back later is known to lack data.
 fn killed_with_a_leaf_away(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("killed_with_a_leaf_away", seed);
     let Some(site) = Site::new("away", layout) else { return };
@@ -52,7 +56,8 @@ fn killed_with_a_leaf_away(layout: Layout, seed: u64) {
         site.run(&format!("zpool online t {path}"));
         site.check(&written, "with all leaves");
     }
-    site.check_counts(&[], "with all leaves");
+    let may_count: &[usize] = if is_back_early { &[leaf] } else { &[] };
+    site.check_counts(may_count, "with all leaves");
     site.check_files("with all leaves");
     site.judge(false);
 }

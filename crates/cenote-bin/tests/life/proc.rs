@@ -56,6 +56,8 @@ pub(crate) struct MountLine {
     /// Minor number of its device: the number of its FUSE connection.
     pub(crate) number: String,
     pub(crate) at: PathBuf,
+    /// The file system: `pool/dataset`.
+    pub(crate) source: String,
 }
 
 /// The mounts of ours at or below a folder, in their order.
@@ -65,8 +67,8 @@ pub(crate) fn mounts(folder: &Path) -> Vec<MountLine> {
         let fields: Vec<&str> = line.split(' ').collect();
         let number = fields.get(2)?.split(':').nth(1)?.to_owned();
         let at = PathBuf::from(fields.get(4)?);
-        let is_ours = line.contains(" - fuse.zfs ") && at.starts_with(folder);
-        is_ours.then_some(MountLine { number, at })
+        let source = line.split_once(" - fuse.zfs ")?.1.split(' ').next()?.to_owned();
+        at.starts_with(folder).then_some(MountLine { number, at, source })
     };
     table.lines().filter_map(line).collect()
 }
