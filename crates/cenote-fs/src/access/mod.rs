@@ -164,7 +164,7 @@ pub(crate) fn check_set_attributes(
     // With a new size the time of the change comes by itself.
     let is_now = times.iter().all(|time| *time == SetTime::Now);
     let is_of_handle = wish.is_by_handle && wish.size.is_some() && is_now;
-    if !times.is_empty() && !is_of_handle {
+    if !times.is_empty() && !is_of_handle && !wish.is_write_back {
         decided(rules::may_set_times(&node, cred, is_now))?;
     }
     if let Some(flags) = wish.flags {

@@ -45,6 +45,9 @@ pub struct SetAttributes {
     /// Who asks has the file open for writing (`ftruncate`): rights to set its size were asked for
     /// then. Flags forbid it as ever.
     pub is_by_handle: bool,
+    /// `mtime` is the time of writes that the kernel cached. Rights and flags were checked when
+    /// they were made: flags that were set since, and the rights of the caller, do not matter.
+    pub is_write_back: bool,
 }
 
 /// pflags that a request may set.
@@ -90,8 +93,9 @@ pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) ->
     if let Some(project) = wish.project {
         set_project(op, &mut inode, project)?;
     }
-    let is_by_handle = wish.is_by_handle;
-    if *wish != (SetAttributes { is_by_handle, ..SetAttributes::default() }) {
+    let SetAttributes { is_by_handle, is_write_back, .. } = *wish;
+    let nothing = SetAttributes { is_by_handle, is_write_back, ..SetAttributes::default() };
+    if *wish != nothing {
         let archive = inode.flags() & PFlags::ARCHIVE;
         op.touch_state(&mut inode);
         if wish.flags.is_some() {

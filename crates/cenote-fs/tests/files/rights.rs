@@ -24,6 +24,7 @@ const CHANGE: SetAttributes = SetAttributes {
     flags: None,
     project: None,
     is_by_handle: false,
+    is_write_back: false,
 };
 
 #[test]
@@ -197,6 +198,12 @@ fn who_has_a_file_open_may_cut_it() {
         let flags = SetAttributes { flags: Some(PFlags::IMMUTABLE), ..CHANGE };
         mount.set_attributes(&root(), file, &flags).await.unwrap();
         assert_eq!(change(cut).await, Err(errno::EPERM));
+        // The time of writes that a kernel cached before the flag was set is stored all the same,
+        // whoever has the kernel write it back.
+        let time = SetAttributes { mtime: old, ..CHANGE };
+        assert_eq!(change(time).await, Err(errno::EPERM));
+        assert_eq!(change(SetAttributes { is_write_back: true, ..time }).await, Ok(2));
+        assert_eq!(mount.attributes(file).await.unwrap().mtime.seconds, 1);
         drop(handle);
     })
     .unwrap();

@@ -255,7 +255,7 @@ impl Filesystem for Adapter {
 
     fn setattr(&self, request: &Request, node: INodeNo, changes: &Changes, reply: ReplyAttr) {
         let cred = cred_of(request);
-        let Changes { handle, mode, uid, gid, size, atime, mtime } = *changes;
+        let Changes { handle, mode, uid, gid, size, atime, mtime, is_write_back } = *changes;
         let wish = SetAttributes {
             mode: mode.map(|mode| mode & PERMISSION_MASK),
             uid,
@@ -263,6 +263,7 @@ impl Filesystem for Adapter {
             size,
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
+            is_write_back,
             ..SetAttributes::default()
         };
         self.begin(|vfs| async move {

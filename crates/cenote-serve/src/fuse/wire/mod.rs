@@ -199,6 +199,9 @@ pub(super) struct Changes {
     pub(super) size: Option<u64>,
     pub(super) atime: Option<TimeOrNow>,
     pub(super) mtime: Option<TimeOrNow>,
+    /// The kernel writes back the time of cached writes: rights and flags were checked when those
+    /// were made.
+    pub(super) is_write_back: bool,
 }
 
 /// A file as somebody has it open.

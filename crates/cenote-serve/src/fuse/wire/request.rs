@@ -69,6 +69,10 @@ mod valid {
     pub(super) const HANDLE: u32 = 1 << 6;
     pub(super) const ATIME_NOW: u32 = 1 << 7;
     pub(super) const MTIME_NOW: u32 = 1 << 8;
+    pub(super) const CTIME: u32 = 1 << 10;
+    /// What the kernel sends when it writes back the time of writes that it had cached. A request
+    /// of a program never has these bits: through a handle programs change only the size.
+    pub(super) const WRITTEN_BACK: u32 = MTIME | CTIME | HANDLE;
 }
 
 /// What came of passing a request on.
@@ -409,6 +413,7 @@ fn changes(fields: &mut Fields<'_>) -> Option<Changes> {
         size: is(valid::SIZE).then_some(size),
         atime: time(valid::ATIME, valid::ATIME_NOW, seconds[0], nanoseconds[0]),
         mtime: time(valid::MTIME, valid::MTIME_NOW, seconds[1], nanoseconds[1]),
+        is_write_back: bits == valid::WRITTEN_BACK,
     })
 }
 
