@@ -3,21 +3,21 @@
 //!     key  (vdev, offset, physical birth, checksum, form)  ->  Buf
 //!
 //! A block never changes once its txg is on disk, so its address and the txg in which its bytes
-//! were written name its contents for ever. Within the txg it may be written again in place, which
-//! gives it another checksum: with the checksum in the key, a reader who took the old pointer and
-//! is late with his bytes puts them under the old key, where nobody with the new pointer looks.
-//! Clones and dedup references share physical birth and checksum of the first writer and so share
-//! the entry. The form tells decrypted bytes from those that a
-//! reader without keys, or one who wants the stored bytes, gets of the same block.
+//! were written identify its contents for ever. Within the txg it may be rewritten in place with
+//! another checksum: with the checksum in the key, a reader that used the old pointer and completes
+//! late stores its bytes under the old key, which no reader with the new pointer uses. Clones and
+//! dedup references share physical birth and checksum of the first writer and so share the entry.
+//! The form distinguishes decrypted bytes from those that a reader without keys gets of the same
+//! block.
 //!
 //! Invariants:
-//! 1. The weights of all entries together never pass the capacity (`zfs_arc_max`); a block's weight
-//!    is what its allocation takes, alignment included. Buffers that readers still hold after their
-//!    entry was evicted are theirs to bound.
-//! 2. One filler per block: whoever misses first reads, the others wait for it. If the filler fails
-//!    or is dropped, the next one waiting takes over; a failure is never cached.
-//! 3. Eviction is S3-FIFO with ghosts (quick_cache), so one scan does not push out what is used
-//!    twice.
+//! 1. The weights of all entries together never exceed the capacity (`zfs_arc_max`); a block's
+//!    weight is the size of its allocation, alignment included. Buffers that readers still hold
+//!    after their entry was evicted are not counted.
+//! 2. One filler per block: the first reader that misses reads it, the others wait. If the filler
+//!    fails or is dropped, the next waiting reader takes over; a failure is never cached.
+//! 3. Eviction is S3-FIFO with ghosts (quick_cache), so a single scan does not evict blocks that
+//!    are used twice.
 
 use std::future::Future;
 use std::hash::{Hash, Hasher};
@@ -27,20 +27,20 @@ use cenote_rt::{Buf, Result, buf};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
-/// What one shard should hold at least, so that the largest records (16 MiB) can be kept.
+/// Minimum capacity of a shard, so that the largest records (16 MiB) can be cached.
 const SHARD_BYTES_MIN: u64 = 64 << 20;
-/// Lock contention ends well before this number of shards on the machines we know.
+/// Lock contention ends well before this number of shards on the machines that were measured.
 const SHARDS_MAX: u64 = 16;
 /// Bytes that an entry takes beside its block: key, map slot, queue links, `Arc`.
 const ENTRY_BYTES: u64 = 192;
-/// Blocks per capacity that the ghost queue is dimensioned for.
+/// Typical block size, from which the ghost queue is dimensioned.
 const TYPICAL_BLOCK_BYTES: u64 = 32 << 10;
 
-/// What of the cache is for blocks that were used again. What was read ahead is used once, but not
-/// yet, and has to find room in the rest.
+/// Share of the cache for blocks that were used again. Prefetched blocks are not used yet, and must
+/// find room in the rest.
 const HOT_SHARE: f64 = 0.6;
 
-/// Which bytes of a block an entry holds.
+/// Which form of a block an entry holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Form {
     /// Decrypted, decompressed, little-endian.
@@ -49,7 +49,7 @@ pub(crate) enum Form {
     Locked,
 }
 
-/// Names the contents of a block.
+/// Identifies the contents of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) vdev: u32,
@@ -60,10 +60,10 @@ pub(crate) struct Key {
 }
 
 impl Hash for Key {
-    /// By the place and a word of the checksum, which differ wherever keys do but by a form or a
-    /// rewrite: every look at a block hashes. The high half of the product goes into the low one:
-    /// shards are chosen by bits that are the same in all multiples of a block, and blocks of equal
-    /// bytes would all be in one.
+    /// Hashes the address and a word of the checksum, which differ between keys except for form and
+    /// rewrites; every cache lookup computes this. The high half of the product is folded into the
+    /// low one: shards are chosen by bits that are equal in all multiples of a block size, and
+    /// blocks of equal bytes would all be in one shard.
     fn hash<H: Hasher>(&self, state: &mut H) {
         let place = self.offset ^ u64::from(self.vdev) << 48;
         let place = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -72,15 +72,15 @@ impl Hash for Key {
     }
 }
 
-/// How the cache is bounded.
+/// Limits of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Bytes that all entries together may take.
+    /// Most bytes of all entries together.
     pub capacity_bytes: u64,
 }
 
 impl CacheConfig {
-    /// As the tunable `zfs_arc_max` says.
+    /// The capacity set by the tunable `zfs_arc_max`.
     #[must_use]
     pub fn from_tunables() -> Self {
         Self { capacity_bytes: cenote_rt::tunables::BLOCK_CACHE_BYTES.get() }
@@ -93,20 +93,20 @@ impl Default for CacheConfig {
     }
 }
 
-/// What the cache did so far.
+/// Statistics of the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Reads answered from memory, waiting for another filler included.
+    /// Reads answered from memory, including those that waited for another filler.
     pub hits: u64,
     /// Reads that went to a device.
     pub misses: u64,
-    /// Entries now.
+    /// Number of entries.
     pub blocks: u64,
-    /// Bytes of the entries now.
+    /// Bytes of all entries.
     pub bytes: u64,
-    /// The most bytes that entries ever took.
+    /// Most bytes that the entries ever took.
     pub peak_bytes: u64,
-    /// What they may take.
+    /// Capacity.
     pub capacity_bytes: u64,
 }
 
@@ -153,7 +153,7 @@ impl BlockCache {
         }
     }
 
-    /// The block of `key`; on a miss `fill` reads it, for everyone who asks meanwhile.
+    /// Returns the block of `key`; on a miss `fill` reads it, for all concurrent callers.
     pub(crate) async fn get_or_fill(
         &self,
         key: Key,
@@ -167,7 +167,7 @@ impl BlockCache {
             Err(guard) => {
                 self.misses.fetch_add(1, Ordering::Relaxed);
                 let block = fill.await?;
-                // A placeholder that was removed meanwhile is no reason to withhold the block.
+                // The block is returned even if the placeholder was removed meanwhile.
                 let _ = guard.insert(block.clone());
                 self.peak_bytes.fetch_max(self.entries.weight(), Ordering::Relaxed);
                 Ok(block)
@@ -175,30 +175,30 @@ impl BlockCache {
         }
     }
 
-    /// The block of `key` if it is in memory.
+    /// Returns the block of `key` if it is cached.
     pub(crate) fn get(&self, key: &Key) -> Option<Buf> {
         let block = self.entries.get(key)?;
         self.hits.fetch_add(1, Ordering::Relaxed);
         Some(block)
     }
 
-    /// Puts a block there that was just written.
+    /// Caches a block that was just written.
     pub(crate) fn insert(&self, key: Key, block: Buf) {
         self.entries.insert(key, block);
         self.peak_bytes.fetch_max(self.entries.weight(), Ordering::Relaxed);
     }
 
-    /// Forgets a block.
+    /// Removes a block.
     pub(crate) fn remove(&self, key: &Key) {
         self.entries.remove(key);
     }
 
-    /// Forgets everything.
+    /// Removes all blocks.
     pub(crate) fn clear(&self) {
         self.entries.clear();
     }
 
-    /// Changes the bound; entries that do not fit go.
+    /// Changes the capacity; entries that do not fit are evicted.
     pub(crate) fn set_capacity(&self, bytes: u64) {
         self.entries.set_capacity(bytes);
     }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds_and_the_peak_is_told() {
+    fn the_capacity_is_kept_and_the_peak_is_reported() {
         let cache = BlockCache::new(CacheConfig { capacity_bytes: 4 << 20 });
         cenote_rt::block_on(1, async {
             for offset in 0..1000 {
@@ -237,7 +237,7 @@ mod tests {
                 cache.get_or_fill(key(offset), async { Ok(block(len)) }).await.unwrap();
                 assert!(cache.stats().bytes <= 4 << 20);
             }
-            // Larger than the whole cache: delivered, not kept.
+            // Larger than the whole cache: returned, not cached.
             cache.get_or_fill(key(5000), async { Ok(block(8 << 20)) }).await.unwrap();
         })
         .unwrap();
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn equal_blocks_fill_the_whole_cache() {
         let cache = BlockCache::new(CacheConfig { capacity_bytes: 1 << 30 });
-        // All the same bytes, and no more than three quarters of what fits.
+        // Equal bytes, and at most three quarters of the capacity.
         let (block, count) = (block(16 << 10), (3 << 28) / (21 << 10));
         for number in 0..count {
             cache.insert(key(number * (16 << 10)), block.clone());

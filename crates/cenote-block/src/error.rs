@@ -9,15 +9,15 @@ use cenote_vdev::BadChild;
 /// One DVA of a block that could not be read.
 #[derive(Debug, Clone)]
 pub struct CopyFailure {
-    /// Which of the block's DVAs.
+    /// Index of the DVA in the block pointer.
     pub dva: u8,
     /// Top-level vdev.
     pub vdev: u32,
     /// Byte offset in its data area.
     pub offset: u64,
-    /// The parts that were found wrong, by leaf.
+    /// The bad parts, by leaf.
     pub bad: Vec<BadChild>,
-    /// What the vdev layer says of the whole.
+    /// The vdev layer's error.
     pub cause: String,
 }
 
@@ -35,22 +35,22 @@ impl fmt::Display for CopyFailure {
     }
 }
 
-/// Every way in which reading a block fails above the vdevs.
+/// Why reading a block failed above the vdev layer.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
-    /// Every DVA was tried.
+    /// All DVAs were tried, and none has the block.
     #[error("all {} copies are bad: {}", copies.len(), join(copies))]
     AllCopiesBad {
-        /// What was wrong with each.
+        /// The error of each copy.
         copies: Vec<CopyFailure>,
     },
-    /// The state that the pointer belongs to was given up, and its space may be reused.
-    #[error("the state that was being read has been given up to free its space")]
+    /// The pinned state of the pointer was released, and its space may be reused.
+    #[error("the committed state being read was released to free its space")]
     Overtaken,
-    /// No copy matches, and nothing says that the block is still where its pointer says.
+    /// No copy matches the checksum, and there is no proof that the block is still in place.
     #[error("no copy matches, and the block may have been freed: {}", join(copies))]
     Unproven {
-        /// What was found at each address.
+        /// The error of each copy.
         copies: Vec<CopyFailure>,
     },
     /// The pointer's data was replaced by a redaction mark.
@@ -65,25 +65,25 @@ pub enum BlockError {
     /// The message authentication code does not match.
     #[error("block is not authentic: {0}")]
     Authentication(#[source] CryptError),
-    /// A salted checksum before the salt is known.
-    #[error("checksum {checksum} needs the pool's salt, which is not known")]
+    /// A salted checksum, and the salt was not loaded.
+    #[error("checksum {checksum} needs the pool's salt, which is not loaded")]
     NoSalt {
         /// Checksum id.
         checksum: u8,
     },
-    /// A checksum that this program does not have.
-    #[error("checksum id {checksum} is not known")]
+    /// A checksum that this program does not support.
+    #[error("checksum id {checksum} is not supported")]
     Checksum {
         /// Checksum id.
         checksum: u8,
     },
-    /// A compression that this program does not have.
-    #[error("compression id {compression} is not known")]
+    /// A compression that this program does not support.
+    #[error("compression id {compression} is not supported")]
     Compression {
         /// Compression id.
         compression: u8,
     },
-    /// Sizes that cannot be.
+    /// Impossible sizes.
     #[error("block pointer says {lsize} bytes stored in {psize}")]
     Size {
         /// Logical size.
@@ -91,10 +91,10 @@ pub enum BlockError {
         /// Physical size.
         psize: u64,
     },
-    /// A pointer without any address.
+    /// A pointer without a DVA.
     #[error("block pointer has no address")]
     NoDva,
-    /// A DVA on a vdev that is not there.
+    /// A DVA on a vdev that does not exist.
     #[error("block pointer names vdev {vdev}, which the pool does not have")]
     Vdev {
         /// Top-level vdev id.
@@ -105,11 +105,11 @@ pub enum BlockError {
     Decompress {
         /// Logical size.
         lsize: u64,
-        /// What the decoder says.
+        /// The decoder's error.
         #[source]
         cause: DecompressError,
     },
-    /// Members of a gang block do not add up.
+    /// The sizes of the members of a gang block do not add up.
     #[error("gang members hold {found} bytes of {expected}")]
     GangSize {
         /// Bytes of all members.
@@ -117,67 +117,67 @@ pub enum BlockError {
         /// Physical size of the leader.
         expected: u64,
     },
-    /// Gang blocks within gang blocks within …
+    /// Gang blocks nested too deeply.
     #[error("gang block nested deeper than {limit}")]
     GangDepth {
         /// Levels followed.
         limit: u32,
     },
-    /// The block found in memory under this address has another size.
+    /// The block cached under this address has another size.
     #[error("block of {found} bytes, pointer says {expected}")]
     Length {
-        /// Bytes there are.
+        /// Bytes of the cached block.
         found: usize,
-        /// Bytes the pointer says.
+        /// Logical size in the pointer.
         expected: u64,
     },
 }
 
-/// Every way in which writing or freeing a block fails above the vdevs and the allocator.
+/// Why writing or freeing a block failed above the vdev layer and the allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The store was opened for reading: nobody gives it space.
+    /// The store was opened for reading and has no allocator.
     #[error("the pool is not open for writing")]
     NoAllocator,
-    /// Not a size that a block can have.
+    /// An impossible block size.
     #[error("a block of {size} bytes cannot be written")]
     Size {
         /// Bytes.
         size: u64,
     },
-    /// Blocks under encryption are read only.
-    #[error("blocks under encryption can be read, not written or freed")]
+    /// Writing to encrypted object sets is not implemented.
+    #[error("encrypted blocks can be read, but not written or freed")]
     Encrypted,
-    /// Blocks of the dedup table are read only.
-    #[error("deduplicated blocks can be read, not written or freed")]
+    /// Writing deduplicated blocks is not implemented.
+    #[error("deduplicated blocks can be read, but not written or freed")]
     Dedup,
-    /// A reference to another's block.
-    #[error("cloned blocks can be read, not freed")]
+    /// The pointer refers to a cloned block.
+    #[error("cloned blocks can be read, but not freed")]
     Cloned,
-    /// The block's address is on a vdev that was removed.
+    /// The block lies on a removed vdev.
     #[error("block on removed vdev {vdev} cannot be freed")]
     RemovedVdev {
         /// Top-level vdev id.
         vdev: u32,
     },
-    /// The block to be replaced is younger than the txg that replaces it.
+    /// The block to replace is younger than the txg that replaces it.
     #[error("block born in txg {birth} would be replaced in txg {txg}")]
     FromTheFuture {
         /// Its birth.
         birth: u64,
-        /// The txg that writes.
+        /// The writing txg.
         txg: u64,
     },
-    /// A block of another txg would be written over.
-    #[error("block born in txg {birth} would be written over in txg {txg}")]
+    /// A block of another txg would be overwritten.
+    #[error("block born in txg {birth} would be overwritten in txg {txg}")]
     RewriteOfAnotherTxg {
         /// Its physical birth.
         birth: u64,
-        /// The txg that writes.
+        /// The writing txg.
         txg: u64,
     },
-    /// The allocator gave an address, or the caller a level, that no pointer can hold.
-    #[error("the block cannot be pointed to")]
+    /// The address or level cannot be encoded in a block pointer.
+    #[error("the block's address or level cannot be encoded in a block pointer")]
     Unrepresentable,
 }
 

@@ -1,15 +1,14 @@
-//! From stored bytes to the block as its user sees it: decrypt, authenticate, decompress, swap.
+//! Expands stored bytes to the block: decrypts, authenticates, decompresses, swaps byte order.
 //!
 //!     stored  --AEAD or HMAC-->  plain  --decompress-->  lsize bytes  --byteswap-->  little-endian
 //!                                                        (indirect: MAC of MACs, object set: MACs)
 //!
-//! All of it is CPU work on one block. It runs where the task runs if it is short, and on the pool
-//! of blocking threads if it would hold up others; the estimate is from measurements, coarse on
-//! purpose.
+//! All of it is CPU work on one block. Short work runs in the calling task; long work runs on the
+//! pool of blocking threads. The estimate comes from measurements and is deliberately coarse.
 //!
-//! Without keys only blocks of encrypted types are refused. Dnode blocks are handed out with their
+//! Without keys, only blocks of encrypted types are refused. Dnode blocks are returned with their
 //! protected bonus areas still encrypted, so that the tree can be walked; indirect blocks are
-//! authenticated in any case, because that needs no key (spec 08 §7, §10).
+//! always authenticated, because that needs no key (spec 08 §7, §10).
 
 use std::sync::Arc;
 
@@ -26,13 +25,13 @@ use cenote_rt::{Buf, BufMut, Error, Kind, Result, tunables};
 
 use crate::error::BlockError;
 
-/// Does everything that is to be done to the stored bytes of `bp`.
+/// Expands the stored bytes of `bp`.
 pub(crate) async fn expand(bp: BlockPtr, stored: Buf, keys: Option<Arc<BlockKeys>>) -> Result<Buf> {
     let estimate = estimate_ns(&bp, keys.is_some());
     cenote_rt::cpu(estimate, move || expand_now(&bp, stored, keys.as_deref())).await?
 }
 
-/// Time that the work takes, by measurements of a core that decodes LZ4 at 2 GB/s.
+/// Estimates the time of the work, from measurements of a core that decodes LZ4 at 2 GB/s.
 fn estimate_ns(bp: &BlockPtr, has_keys: bool) -> u64 {
     let per_kib = match bp.compression() {
         Some(CompressionType::Off) | None => 0,
@@ -54,7 +53,7 @@ fn expand_now(bp: &BlockPtr, stored: Buf, keys: Option<&BlockKeys>) -> Result<Bu
     Ok(to_little(bp, block))
 }
 
-/// The content of a pointer that carries its data.
+/// The contents of an embedded block pointer.
 pub(crate) fn expand_embedded(bp: &BlockPtr) -> Result<Buf> {
     bp.validate().map_err(Error::corrupt)?;
     let size = BlockError::Size { lsize: bp.lsize(), psize: bp.embedded_psize() };
@@ -63,7 +62,7 @@ pub(crate) fn expand_embedded(bp: &BlockPtr) -> Result<Buf> {
     Ok(to_little(bp, block))
 }
 
-/// Whether authentication codes count; they are switched off together with checksums.
+/// Whether authentication codes are verified; they are switched off together with checksums.
 fn verifies() -> bool {
     tunables::VERIFY_CHECKSUMS.get() != 0
 }
@@ -97,7 +96,7 @@ fn unprotect(bp: &BlockPtr, stored: Buf, keys: Option<&BlockKeys>) -> Result<Buf
     Ok(data.freeze())
 }
 
-/// Checks the MACs that are over the decompressed block.
+/// Checks the MACs that cover the decompressed block.
 fn authenticate(bp: &BlockPtr, block: &[u8], keys: Option<&BlockKeys>) -> Result<(), CryptError> {
     match (bp.protection(), keys) {
         (Protection::IndirectMac, _) => verify_indirect(order(bp), block, &bp.mac()),
@@ -115,7 +114,7 @@ fn order(bp: &BlockPtr) -> ByteOrder {
     }
 }
 
-/// The `lsize` bytes that `stored` decompresses to.
+/// Decompresses `stored` to `lsize` bytes.
 fn decompress(bp: &BlockPtr, stored: Buf) -> Result<Buf> {
     let lsize = bp.lsize();
     let unknown = BlockError::Compression { compression: bp.compression_id() };
@@ -130,7 +129,7 @@ fn decompress(bp: &BlockPtr, stored: Buf) -> Result<Buf> {
     Ok(block.freeze())
 }
 
-/// Brings a block of foreign byte order to little-endian.
+/// Converts a block of foreign byte order to little-endian.
 fn to_little(bp: &BlockPtr, block: Buf) -> Buf {
     if bp.endian() == Endian::Little {
         return block;

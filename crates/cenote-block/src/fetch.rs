@@ -1,15 +1,15 @@
-//! From a block pointer to its stored bytes: copies and gang blocks.
+//! Fetches the stored bytes of a block pointer: copies and gang blocks.
 //!
 //!     for each DVA in order: vdev read (all children, all reconstructions) -> verified? done
 //!     none: the block is lost, and the error names every DVA, device and offset
 //!
 //! A gang block's DVAs address headers; the header's members, read in order and recursively, are
 //! the stored bytes of the leader. The header's own checksum has a verifier made of the leader's
-//! first DVA, whichever copy is read, and its physical birth. Pools with large gang headers still
-//! contain small ones, so the large size is tried first and the small one after a mismatch.
+//! first DVA, whichever copy is read, and its physical birth. Pools with large gang headers may
+//! still contain small ones, so the large size is tried first and the small one after a mismatch.
 //!
-//! Bounds: members must add up to the leader's size before any is read, and nesting ends at
-//! [`GANG_DEPTH_MAX`]; so a header that names itself costs a few reads (spec 02 §6).
+//! Limits: members must add up to the leader's size before any is read, and nesting ends at
+//! [`GANG_DEPTH_MAX`]; so a header that refers to itself costs only a few reads (spec 02 §6).
 
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
@@ -23,17 +23,18 @@ use crate::grounds::{Evidence, Grounds, Reading, overtaken};
 use crate::store::{BlockStore, allocation_unit};
 use crate::verify::Verifier;
 
-/// How often a block whose pointer stays good is looked at again.
+/// How often a block is read again while its pointer stays valid.
 const TRIES_MAX: u32 = 16;
 
-/// A block of which no copy was right.
+/// A block none of whose copies verified.
 struct Tried {
     kind: Kind,
     copies: Vec<CopyFailure>,
     guard: Option<Guard>,
 }
 
-/// Whether a reader whose pointer stays good, whatever is reused around its block, reads it again.
+/// Whether the block is read again after its metaslab was reused, because its pointer stays valid
+/// regardless.
 fn may_repeat(error: &Error, grounds: &Grounds, tries: u32) -> bool {
     error.kind() == Kind::Overtaken
         && matches!(grounds, Grounds::Held(_) | Grounds::Allocated)
@@ -41,7 +42,7 @@ fn may_repeat(error: &Error, grounds: &Grounds, tries: u32) -> bool {
 }
 
 impl BlockStore {
-    /// The stored bytes of a block that has an address, `psize` of them, verified.
+    /// Returns the verified stored bytes of a block that has an address, `psize` of them.
     pub(crate) async fn fetch(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<Buf> {
         bp.validate().map_err(Error::corrupt)?;
         self.check_vdevs(bp)?;
@@ -62,7 +63,7 @@ impl BlockStore {
     }
 
     fn check_vdevs(&self, bp: &BlockPtr) -> Result<()> {
-        // OpenZFS refuses a pointer when any of its vdevs does not exist; with one good copy left,
+        // OpenZFS refuses a pointer if any of its vdevs does not exist; with one good copy left,
         // reading it is the better answer.
         let exists = |dva: &Dva| self.tree().top(u64::from(dva.vdev)).is_some();
         match bp.dvas().next() {
@@ -77,7 +78,7 @@ impl BlockStore {
         self.read_copies(bp, bp.psize(), &verifier, reading).await
     }
 
-    /// Reads `psize` bytes from the first DVA that has them right.
+    /// Reads `psize` bytes from the first DVA that verifies.
     async fn read_copies(
         &self,
         bp: &BlockPtr,
@@ -95,7 +96,7 @@ impl BlockStore {
                 self.tree().count_checksum_errors(bad);
                 Err(self.lost(kind, copies))
             }
-            // A device that does not answer is no news of the block.
+            // An I/O error says nothing about the block.
             Evidence::Overtaken if kind == Kind::Checksum => Err(overtaken()),
             Evidence::Overtaken if matches!(reading.grounds, Grounds::Pinned(_)) => {
                 Err(overtaken())
@@ -106,8 +107,8 @@ impl BlockStore {
         }
     }
 
-    /// Reads `psize` bytes from the first DVA that has them right, and tells what was found if none
-    /// has. Nothing is counted then.
+    /// Reads `psize` bytes from the first DVA that verifies; if none does, returns the errors
+    /// found. Nothing is counted then.
     async fn try_copies(
         &self,
         bp: &BlockPtr,
@@ -142,8 +143,8 @@ impl BlockStore {
         Ok(Err(Tried { kind, copies, guard }))
     }
 
-    /// The error for a block of which every copy was tried. It names the first device that gave
-    /// something wrong, or the vdev if none gave anything.
+    /// The error for a block whose copies all failed. It names the first device that returned wrong
+    /// bytes, or the vdev if no device returned anything.
     fn lost(&self, kind: Kind, copies: Vec<CopyFailure>) -> Error {
         let bad = copies.iter().flat_map(|copy| &copy.bad).next();
         let device = bad.map(|bad| (bad.path.clone(), bad.offset));
@@ -189,7 +190,7 @@ impl BlockStore {
                 head.copy_from_slice(&part[..head.len()]);
                 rest = tail;
             }
-            // Each member has its own checksum; the leader's covers the order of them.
+            // Each member has its own checksum; the leader's checksum covers their order.
             if depth == 0 && !self.verifier(bp)?.verify(&data) {
                 let copies = Vec::new();
                 return Err(match self.judge(bp, reading, None) {
@@ -206,10 +207,10 @@ impl BlockStore {
         })
     }
 
-    /// The members of a gang block, whose sizes add up to the leader's.
+    /// Returns the members of a gang block, whose sizes add up to the leader's.
     ///
     /// # Errors
-    /// As reading a block; `Kind::Corrupt` if the members do not add up.
+    /// Those of reading a block; `Kind::Corrupt` if the members do not add up.
     pub async fn gang_members(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<Vec<BlockPtr>> {
         let mut tries = 0;
         loop {
@@ -231,7 +232,7 @@ impl BlockStore {
         let mut sizes = self.gang_header_sizes(bp);
         let last = sizes.pop().unwrap_or(gang::HEADER_SIZE);
         for size in sizes {
-            // That it has another size is no damage.
+            // A header of another size is no damage.
             if let Ok(header) = self.try_copies(bp, size, &verifier, reading).await? {
                 return Ok(header);
             }
@@ -239,7 +240,7 @@ impl BlockStore {
         self.read_copies(bp, last, &verifier, reading).await
     }
 
-    /// The sizes that the header may have, to be tried in this order.
+    /// The possible sizes of the header, in the order in which they are tried.
     pub(crate) fn gang_header_sizes(&self, bp: &BlockPtr) -> Vec<u64> {
         let mut sizes = Vec::new();
         if self.has_large_gang_headers() {

@@ -1,15 +1,15 @@
-//! Gang headers: the members of a block that was split for want of contiguous space.
+//! Gang headers: the members of a block that was split because there was no contiguous space.
 //!
 //! ```text
 //!      0  member pointers, 128 bytes each; holes after the last
 //!   size-40  magic, checksum (verifier: vdev and offset of DVA 0, physical birth)
 //! ```
 //!
-//! A header has 512 bytes, or one allocation unit of its vdev where the feature
+//! A header has 512 bytes, or one allocation unit of its vdev if the feature
 //! `com.klarasystems:dynamic_gang_header` is active (spec 02 §6.1).
 //!
-//! The magic tells the header's order. The leader's byte-order bit is about the data, and differs
-//! where a raw stream from a host of the other order was received.
+//! The magic tells the header's byte order. The leader's byte-order bit describes the data, and
+//! differs if a raw stream from a host of the other byte order was received.
 
 use cenote_codec::checksum::embedded::MAGIC;
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
@@ -17,18 +17,18 @@ use cenote_ondisk::endian::Endian;
 
 use crate::error::BlockError;
 
-/// Bytes of a classic header.
+/// Bytes of a classic gang header.
 pub(crate) const HEADER_SIZE: u64 = 512;
 /// Bytes of the trailer with magic and checksum.
 pub(crate) const TRAILER_LEN: usize = 40;
-/// Levels of gang blocks within gang blocks that are followed. A split into the three members of a
-/// classic header reaches single sectors after ten.
+/// Deepest nesting of gang blocks that is followed. Splitting into the three members of a classic
+/// header reaches single sectors after ten levels.
 pub(crate) const GANG_DEPTH_MAX: u32 = 16;
 
-/// The members in a verified header of `leader`.
+/// Returns the members in a verified header of `leader`.
 pub(crate) fn members(header: &[u8], leader: &BlockPtr) -> Result<Vec<BlockPtr>, BlockError> {
     let (slots, trailer) = header.split_at(header.len().saturating_sub(TRAILER_LEN));
-    // Only where verification is switched off can there be no magic.
+    // The magic can be wrong only if verification is switched off.
     let magic = trailer.first_chunk().and_then(|magic| Endian::of_magic(*magic, MAGIC));
     let order = magic.unwrap_or(leader.endian());
     let (slots, _pad) = slots.as_chunks::<BLOCK_PTR_LEN>();
@@ -65,7 +65,7 @@ mod tests {
         assert!(matches!(short, BlockError::GangSize { found: 512, expected: 1024 }));
         header[128..256].copy_from_slice(&pointer(512).to_bytes());
         assert_eq!(members(&header, &leader).unwrap().len(), 2);
-        // The trailer of a large header is not taken for a member.
+        // The trailer of a large header is not read as a member.
         let mut large = header.clone();
         large.resize(4096, 0);
         large[4056..].fill(0xff);

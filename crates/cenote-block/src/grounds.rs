@@ -1,25 +1,25 @@
-//! On what grounds a reader believes that a pointer still leads to its block.
+//! How a reader obtained a block pointer, and what a checksum mismatch therefore proves.
 //!
 //! Bytes that match a pointer's checksum are its block, however old the pointer is. Bytes that do
-//! not match mean one of two things: a device gave wrong bytes, or the block was freed and its
-//! space holds another one by now. Only the first is damage. Taking the second for it counts errors
-//! against healthy devices, and a repair would write old bytes over a living block. So every reader
-//! says how he came to his pointer, and a mismatch counts, is reported and is repaired only if that
-//! proves that the block is in place:
+//! not match mean one of two things: a device returned wrong bytes, or the block was freed and its
+//! space reused. Only the first is damage. Confusing the two would count errors against healthy
+//! devices, and a repair would overwrite a live block with old bytes. So every reader states how it
+//! obtained its pointer, and a mismatch is counted, reported and repaired only if there is proof
+//! that the block is in place:
 //!
 //! | grounds       | proof that a mismatch is damage                       | repairs |
 //! |---------------|-------------------------------------------------------|---------|
-//! | `Offline`     | nobody writes the pool                                | no      |
+//! | `Offline`     | the pool is not being written                         | no      |
 //! | `Pinned`      | the pin is valid after the read                       | no      |
-//! | `Live`        | nothing near the block was reused since the look-up   | yes     |
-//! | `Held`        | the same since the read began, with the hold in place | yes     |
-//! | `Allocated`   | the same since the read began                         | yes     |
+//! | `Live`        | no space near the block was reused since the look-up  | yes     |
+//! | `Held`        | as `Live`, since the read began, while the hold lasts | yes     |
+//! | `Allocated`   | as `Live`, since the read began                       | yes     |
 //! | `Speculative` | none                                                  | no      |
 //!
 //! Invariants (checked in every build)
 //! * E1  A repair is written under a [`Guard`], which is taken after the mismatch was found and
 //!   refused if any range near the block became free since the pointer was looked up.
-//! * E2  A checksum error is counted and a block reported as lost only with proof.
+//! * E2  A checksum error is counted, and a block reported as lost, only with proof.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,46 +35,46 @@ use crate::store::BlockStore;
 /// Smallest space of a gang header.
 const HEADER_LEN: u64 = 512;
 
-/// How a reader came to his pointer.
+/// How a reader obtained its pointer.
 #[derive(Debug, Clone, Default)]
 pub enum Grounds {
-    /// Nobody writes the pool. In a pool that is being written this proves nothing.
+    /// The pool is not being written. In a pool that is being written this proves nothing.
     #[default]
     Offline,
     /// The pointer belongs to a committed state that a pin keeps in place.
     Pinned(Arc<Pin>),
-    /// The pointer was looked up in a set that is being changed.
+    /// The pointer was looked up in an object set that is being changed.
     Live(Since),
-    /// The pointer belongs to a snapshot that cannot be destroyed as long as the hold is there.
+    /// The pointer belongs to a snapshot that cannot be destroyed while the hold exists.
     Held(Arc<Hold>),
-    /// The block is allocated when its read begins: it is freed by the reader himself, or by the
-    /// sync that he is part of.
+    /// The block is allocated when its read begins: the reader is the sync, or frees the block
+    /// itself.
     Allocated,
-    /// The pointer may lead to a block that was never written, such as the end of a log.
+    /// The pointer may lead to a block that was never written, such as the end of a log chain.
     Speculative,
 }
 
 /// When a pointer was looked up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Since {
-    /// The allocator's epoch before the look-up; `None` if nothing is known.
+    /// The allocator's epoch before the look-up; `None` if unknown.
     pub epoch: Option<Epoch>,
-    /// Whether a read was overtaken before: this one keeps the block in place while it reads, so
-    /// that it comes to a result.
+    /// Whether an earlier read was overtaken: this one guards the block while it reads, so that it
+    /// succeeds.
     pub is_again: bool,
 }
 
-/// Keeps a snapshot from being destroyed, until it is released.
+/// Keeps a snapshot from being destroyed until it is released.
 #[derive(Debug, Default)]
 pub struct Hold(AtomicBool);
 
 impl Hold {
-    /// The snapshot may be destroyed from now on.
+    /// Releases the hold: the snapshot may be destroyed from now on.
     pub fn release(&self) {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether the snapshot may have been destroyed.
+    /// Whether the hold was released.
     #[must_use]
     pub fn is_released(&self) -> bool {
         self.0.load(Ordering::Acquire)
@@ -82,8 +82,10 @@ impl Hold {
 }
 
 impl Grounds {
+    /// Checks that the state being read still exists.
+    ///
     /// # Errors
-    /// `Kind::Overtaken` if the state that is read was given up.
+    /// `Kind::Overtaken` if the state was released.
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Pinned(pin) => pin.check(),
@@ -93,40 +95,40 @@ impl Grounds {
     }
 }
 
-/// One try to read a block.
+/// One attempt to read a block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reading<'a> {
     pub(crate) grounds: &'a Grounds,
-    /// From when on the pointer was live.
+    /// Epoch from which on the pointer was valid.
     since: Option<Epoch>,
-    /// Whether the block is kept in place while it is read.
+    /// Whether the block is guarded while it is read.
     is_guarded: bool,
 }
 
-/// What a mismatch means.
+/// What a checksum mismatch proves.
 #[derive(Debug)]
 pub(crate) enum Evidence {
     /// Damage. With a guard it may be repaired.
     Proven(Option<Guard>),
-    /// Nothing.
+    /// Nothing is proven.
     Unproven,
-    /// Nothing: the space may be another block's by now, and the reader should look again.
+    /// The space may have been reused, and the reader should look the pointer up again.
     Overtaken,
 }
 
-/// The error of a reader whose state was given up.
+/// The error of a reader whose state was released.
 pub(crate) fn overtaken() -> Error {
     Error::new(Kind::Overtaken, BlockError::Overtaken)
 }
 
 impl BlockStore {
-    /// The moment in which pointers of a set that is being changed are looked up: to be asked
-    /// before that. `is_again`: a read was overtaken before.
+    /// Returns the present moment, to be taken before a pointer of a changing object set is looked
+    /// up. `is_again`: an earlier read was overtaken.
     pub fn since(&self, is_again: bool) -> Since {
         Since { epoch: self.allocator().map(|space| space.epoch()), is_again }
     }
 
-    /// Begins try number `tries` at reading a block.
+    /// Begins attempt number `tries` to read a block.
     pub(crate) fn reading<'a>(&self, grounds: &'a Grounds, tries: u32) -> Reading<'a> {
         let now = || self.allocator().map(|space| space.epoch());
         let (since, is_guarded) = match grounds {
@@ -137,7 +139,7 @@ impl BlockStore {
         Reading { grounds, since, is_guarded }
     }
 
-    /// Keeps the block in place before it is read, if the reader wants that.
+    /// Guards the block before it is read, if the reader needs that.
     pub(crate) fn guard_first(&self, bp: &BlockPtr, reading: Reading<'_>) -> Result<Option<Guard>> {
         let Some(since) = reading.since.filter(|_| reading.is_guarded) else { return Ok(None) };
         match self.standing(bp, reading.grounds, since) {
@@ -147,7 +149,7 @@ impl BlockStore {
         }
     }
 
-    /// What it means that something read does not match. To be asked after the read.
+    /// Returns what a checksum mismatch proves. To be called after the read.
     pub(crate) fn judge(
         &self,
         bp: &BlockPtr,
@@ -168,18 +170,18 @@ impl BlockStore {
                 Standing::Outside => Evidence::Proven(None),
                 Standing::Reused => Evidence::Overtaken,
             },
-            // A set that is kept up to date no more: its dataset was destroyed or rolled back.
+            // The object set is no longer updated: its dataset was destroyed or rolled back.
             (Grounds::Live(_), None) if is_written => Evidence::Overtaken,
             (_, None) if is_written => Evidence::Unproven,
             (_, None) => Evidence::Proven(None),
         }
     }
 
-    /// What became of the places of a block since an epoch.
+    /// Whether the space of a block was reused since an epoch.
     fn standing(&self, bp: &BlockPtr, grounds: &Grounds, since: Epoch) -> Standing {
         let Some(space) = self.allocator() else { return Standing::Outside };
-        // A block of the syncing txg may be written in place by another pass: only the sync itself
-        // has the pointer to what is there.
+        // A later pass may rewrite a block of the syncing txg in place: only the sync itself has
+        // the present pointer.
         let is_syncing = bp.physical_birth() > space.committed();
         if is_syncing && !matches!(grounds, Grounds::Allocated) {
             return Standing::Reused;

@@ -1,19 +1,18 @@
-//! What happens around a read that did not go well: repair what can be repaired, and tell whoever
-//! keeps the books of what cannot.
+//! Self-healing after a read that found bad copies, and reports of lost blocks.
 //!
-//!     read recovered, something on the way was bad -> the good bytes are written over it
-//!     no copy is good                              -> the place in the tree goes to the reporter
+//!     read recovered, a copy was bad  -> the good bytes are written over the bad ones
+//!     no copy is good                 -> the block's place in the tree goes to the reporter
 //!
-//! A repair writes the very bytes that the checksum covers to the very place that the pointer
-//! names, so it changes nothing about the pool and needs no txg. It happens only on trees that may
-//! be written, and only with proof that the block still lies there ([`crate::grounds`], E1, E2):
-//! without it nothing is counted, told or written. A leaf that cannot be repaired stays as it was;
-//! the read has succeeded all the same.
+//! A repair writes the bytes that the checksum covers to the place that the pointer names, so it
+//! does not change the pool's contents and needs no txg. It happens only on writable trees, and
+//! only with proof that the block is still in place ([`crate::grounds`], E1, E2): without proof
+//! nothing is counted, reported or written. If a repair fails, the leaf stays as it was; the read
+//! has succeeded all the same.
 //!
-//! The writes of a repair are a task of their own, which holds the guard: a reader who goes away
-//! leaves no write behind that could meet another block.
+//! The writes of a repair run in their own task, which holds the guard: a reader that is cancelled
+//! leaves no write behind that could overwrite another block.
 //!
-//! Sources: spec 06 §3.2, §4.6; spec 08 §36 (what becomes of the reports).
+//! Sources: spec 06 §3.2, §4.6; spec 08 §36 (processing of the reports).
 
 use std::sync::Arc;
 
@@ -27,19 +26,19 @@ use crate::error::CopyFailure;
 use crate::grounds::Evidence;
 use crate::store::BlockStore;
 
-/// Hears of blocks that are lost, and of those that were repaired.
+/// Receives reports of lost and of repaired blocks.
 pub trait Reporter: Send + Sync {
     /// No copy of the block could be read: `error` has the places and causes
     /// ([`BlockError::AllCopiesBad`](crate::BlockError::AllCopiesBad)).
     fn unrecoverable(&self, place: &Bookmark, bp: &BlockPtr, error: &Error);
 
-    /// These parts of the block were bad; `repaired` of them have been written anew.
+    /// These parts of the block were bad; `repaired` of them were written again.
     fn recovered(&self, bp: &BlockPtr, bad: &[BadChild], repaired: usize);
 }
 
 impl BlockStore {
-    /// Writes the good bytes of a block (or gang header) over everything of it that was found bad:
-    /// parts of the copy that was read, and copies before it.
+    /// Writes the good bytes of a block (or gang header) over its bad parts: in the copy that was
+    /// read, and in the copies tried before it.
     pub(crate) async fn heal(
         &self,
         bp: &BlockPtr,
@@ -54,7 +53,7 @@ impl BlockStore {
         });
         let mut parts: Vec<_> = std::iter::once((*good.0, good.1)).chain(lost).collect();
         let Evidence::Proven(guard) = evidence else {
-            // What a device says of itself counts in any case.
+            // A device's own error is counted in any case.
             let is_io = |bad: &BadChild| matches!(bad.cause, Cause::Io(_));
             for (_, bad) in &mut parts {
                 bad.retain(is_io);
@@ -93,7 +92,7 @@ impl BlockStore {
         }
     }
 
-    /// Tells the reporter of a block that is lost (E2: the error names bad copies only with proof).
+    /// Reports a lost block (E2: the error names bad copies only with proof).
     pub(crate) fn report(&self, place: &Bookmark, bp: &BlockPtr, error: &Error) {
         let is_lost = matches!(error.cause(), Some(crate::BlockError::AllCopiesBad { .. }));
         if let (true, Some(reporter)) = (is_lost, self.reporter()) {

@@ -1,4 +1,4 @@
-//! Blocks: from a block pointer to the bytes that it stands for.
+//! Blocks: reads and writes the contents of block pointers.
 //!
 //!     BlockStore::read      cache, copies, gang blocks, verify, decrypt, decompress, byteswap
 //!     BlockStore::read_raw  the stored bytes, verified
@@ -6,11 +6,10 @@
 //!     BlockStore::write     zeros, compress, embed, checksum, nopwrite, in place, allocate, gang
 //!     BlockStore::free      the space of a block, gang members included
 //!     BlockStore::alloc_log, write_log      blocks of the intent log
-//!     WritePolicy::of       how a block is to be written, from the settings above
+//!     WritePolicy::of       derives how a block is written from the properties
 //!
-//! One readable async function per step, no state machine.
-//! The vdev layer below gets the verdict on bytes injected (`verify`); this layer knows block
-//! pointers, checksums, keys and nothing of objects.
+//! The vdev layer below is given the checksum test (`verify`); this layer knows block pointers,
+//! checksums and keys, but no objects.
 //!
 //! Sources: spec 02 §1-§6, spec 08 §5-§11.
 

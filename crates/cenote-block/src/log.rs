@@ -1,14 +1,14 @@
-//! Blocks of the intent log: allocated before their content exists, written once, with a trailer.
+//! Intent log blocks: allocated before their contents exist, written once, with a trailer.
 //!
 //!     alloc_log --> pointer, into the block before it --> ... --> write_log
 //!
-//! The checksum words of a log block's pointer are its identity in the chain, chosen by the log;
-//! the checksum proper lies in the block. So the pointer is finished when the space is taken. One
-//! address, never a gang, no compression, never cached.
+//! The checksum words of a log block's pointer identify it in its chain and are chosen by the log;
+//! the checksum itself is stored in the block. So the pointer is complete when the space is
+//! allocated. A log block has one address; it is never a gang block, compressed or cached.
 //!
-//! Durability: `write_log` returns when the devices have the block; it is durable, and whoever
-//! waits for it may go on, only after they were flushed. Every earlier block of the chain must be
-//! durable too (spec 07 A9).
+//! Durability: `write_log` returns when the devices have the block; it is durable, and may be
+//! acknowledged, only after they were flushed. Every earlier block of the chain must be durable too
+//! (spec 07 A9).
 //!
 //! Sources: spec 07 A3, A4, A10; spec 02 §3.4.
 
@@ -25,27 +25,28 @@ use crate::error::{BlockError, WriteError};
 use crate::grounds::Grounds;
 use crate::store::BlockStore;
 
-/// Sizes of log blocks, and the part of them that is written, are multiples of this.
+/// Alignment of the size of log blocks, and of the part of them that is written.
 pub const LOG_BLOCK_ALIGN: u64 = 4096;
-/// Compression number: none.
+/// Compression number for "off".
 const COMPRESSION_OFF: u8 = 2;
-/// Where a block says how much of it is used.
+/// Offset of the field with the number of used bytes.
 const USED_OFFSET: usize = 136;
 
 impl BlockStore {
-    /// Takes space for a log block of `size` bytes in the open txg `txg`; `identity` are the words
-    /// that name it in its chain: two of the chain, the object set, the sequence number.
+    /// Allocates a log block of `size` bytes in the open txg `txg`; `identity` are the words that
+    /// identify it: two of the chain, the object set, the sequence number.
     ///
     /// # Errors
-    /// `Kind::NoSpace`: the caller falls back to waiting for the txg. `Kind::Invalid` for other
-    /// sizes than multiples of 4096.
+    /// `Kind::NoSpace`: the caller falls back to waiting for the txg. `Kind::Invalid` if `size` is
+    /// not a multiple of 4096.
     pub async fn alloc_log(&self, size: u64, txg: u64, identity: [u64; 4]) -> Result<BlockPtr> {
         if size == 0 || size > BLOCK_SIZE_MAX || !size.is_multiple_of(LOG_BLOCK_ALIGN) {
             return Err(Error::new(Kind::Invalid, WriteError::Size { size }));
         }
         let [.., objset, _sequence] = identity;
         let request = Request { class: Class::Log, stream: objset, ..Request::data(size, txg) };
-        // "Gang part" keeps the tests' forced ganging away: a log block is never a gang.
+        // `is_gang_part` exempts it from `metaslab_force_ganging`: a log block is never a gang
+        // block.
         let request = Request { is_gang_part: true, ..request };
         let dvas = self.space()?.allocate(&request).await?;
         let new = NewBlock {
@@ -64,22 +65,21 @@ impl BlockStore {
         new.to_block_ptr().ok_or_else(|| Error::new(Kind::Invariant, cause))
     }
 
-    /// Gives back a log block that was never written, in the txg in which it was allocated.
+    /// Frees a log block that was never written, in the txg in which it was allocated.
     ///
     /// # Errors
-    /// `Kind::Invariant` when it was not allocated then.
+    /// `Kind::Invariant` if it was not allocated in that txg.
     pub fn unalloc_log(&self, bp: &BlockPtr) -> Result<()> {
         let space = self.space()?;
         bp.dvas().try_for_each(|dva| space.unallocate(&dva, bp.birth()))
     }
 
-    /// Writes `block`, complete but for magic and checksum, to where `bp` says.
+    /// Writes `block`, complete except for magic and checksum, at the address of `bp`.
     ///
-    /// Only the used part is written, where the vdev allows that; what lies behind it on disk is
-    /// not looked at by readers.
+    /// Only the used part is written, if the vdev allows that; readers ignore the bytes behind it.
     ///
     /// # Errors
-    /// `Kind::Io` when it cannot be read back; `Kind::Invalid` when pointer and block do not fit.
+    /// `Kind::Io` if it cannot be read back; `Kind::Invalid` if pointer and block do not match.
     pub async fn write_log(&self, bp: &BlockPtr, mut block: BufMut) -> Result<()> {
         let (found, expected) = (block.len(), bp.psize());
         if bp.checksum_id() != ChecksumAlgorithm::Zilog2.id() || found as u64 != expected {
@@ -92,7 +92,7 @@ impl BlockStore {
         let top = self.tree().top(u64::from(dva.vdev));
         let has_parity = top.is_none_or(|top| top.nparity() > 0);
         let block = block.freeze();
-        // Parity is over the whole block, which a reader asks for.
+        // Parity covers the whole block, which readers request.
         let data = if has_parity { block } else { block.slice(0..used).unwrap_or(block) };
         let bytes = data.len() as u64;
         self.tree().write(dva, data, bp.birth(), IoClass::SyncWrite).await?;
@@ -100,7 +100,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// The log block behind `bp` as it was written, if it is there: verified, all of it.
+    /// Reads the log block at `bp`: verified, the whole block.
     ///
     /// # Errors
     /// `Kind::Checksum` at the end of a chain, which is normal.
@@ -109,7 +109,7 @@ impl BlockStore {
     }
 }
 
-/// Bytes of a log block that have to be written.
+/// Number of bytes of a log block that must be written.
 fn used_part(block: &[u8]) -> usize {
     let used = block.get(USED_OFFSET..).and_then(|rest| rest.first_chunk::<8>());
     let used = used.map_or(0, |bytes| u64::from_le_bytes(*bytes));

@@ -1,13 +1,13 @@
-//! Freeing and claiming the space of blocks: every address of a pointer, and for a gang block
-//! those of its headers and members.
+//! Frees and claims the space of blocks: every address of a pointer, and for a gang block those of
+//! its headers and members.
 //!
-//! A pointer tells of a gang only how much space all of it takes. The header has to be read to
-//! free the rest, and it is read whole, down to the last nested one, before anything is freed: a
-//! header that cannot be read leaves the block allocated as it was, and the error says so. What the
-//! caller makes of that (leak it, try again later) is his business.
+//! The pointer of a gang block tells only how much space the whole gang takes. The header must be
+//! read to free the members, and all headers, down to the last nested one, are read before anything
+//! is freed: if a header cannot be read, the block stays allocated, and the error says so. The
+//! caller decides whether to leak the space or to try again later.
 //!
-//! A header's address is freed with the size of a classic header (spec 05 §5.6), as it was when the
-//! block was born: an expansion changes what a size takes.
+//! A header's address is freed with the size of a classic header (spec 05 §5.6), computed as of the
+//! block's birth: a RAID-Z expansion changes the allocated size of later blocks.
 //!
 //! Sources: spec 02 §6.3; spec 05 §5.6; spec 07 A12.
 
@@ -21,21 +21,21 @@ use crate::grounds::Grounds;
 use crate::store::BlockStore;
 
 impl BlockStore {
-    /// Frees the space of a block in txg `txg`. Holes and embedded data have none. What the pool's
-    /// checkpoint reaches stays allocated, and is told as held with the txg's changes.
+    /// Frees the space of a block in txg `txg`. Holes and embedded data have none. Space that the
+    /// pool's checkpoint uses stays allocated, and is reported as `held` in the txg's changes.
     ///
     /// # Errors
-    /// `Kind::Unsupported` for blocks that others may refer to as well (dedup, clones), for blocks
-    /// under encryption and for addresses on removed vdevs; reading errors when the header of a
-    /// gang block cannot be read. Nothing was freed then. `Kind::Invariant` when the space is not
-    /// allocated, or the block is younger than `txg`.
+    /// `Kind::Unsupported` for blocks that other pointers may share (dedup, clones), for encrypted
+    /// blocks and for addresses on removed vdevs; read errors if the header of a gang block cannot
+    /// be read. Nothing was freed then. `Kind::Invariant` if the space is not allocated, or the
+    /// block is younger than `txg`.
     pub async fn free(&self, bp: &BlockPtr, txg: u64) -> Result<()> {
         let space = self.space()?;
         if bp.birth() > txg {
             let cause = WriteError::FromTheFuture { birth: bp.birth(), txg };
             return Err(Error::new(Kind::Invariant, cause));
         }
-        // A header and its members are of one birth. Physical: a clone is younger than its bytes.
+        // A header and its members have one birth. Physical: a clone is younger than its bytes.
         let is_kept = space.is_kept(bp.physical_birth(), txg);
         for dva in self.owned_addresses(bp).await? {
             if is_kept { space.free_held(&dva, txg)? } else { space.free(&dva, txg)? }
@@ -43,12 +43,12 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Takes the space of a block that the space maps call free, in txg `txg`: log blocks that were
-    /// written after the last commit, and what they point to. With `is_dry_run` it is only asked
-    /// whether that could be done.
+    /// Claims the space of a block that the space maps list as free, in txg `txg`: log blocks that
+    /// were written after the last commit, and blocks that they point to. With `is_dry_run` only
+    /// checks whether that is possible.
     ///
     /// # Errors
-    /// As the allocator's claim, and as [`free`](Self::free).
+    /// Those of the allocator's claim, and of [`free`](Self::free).
     pub async fn claim(&self, bp: &BlockPtr, txg: u64, is_dry_run: bool) -> Result<()> {
         let space = self.space()?;
         for dva in self.owned_addresses(bp).await? {
@@ -57,7 +57,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Every address that belongs to the block alone, with the space that it takes itself.
+    /// Every address that belongs to this block alone, with the space of that address.
     async fn owned_addresses(&self, bp: &BlockPtr) -> Result<Vec<Dva>> {
         if bp.is_embedded() || bp.is_hole() {
             return Ok(Vec::new());
@@ -105,12 +105,12 @@ impl BlockStore {
     }
 }
 
-/// Refuses blocks whose space is counted by tables that are not maintained.
+/// Refuses blocks whose references are counted in tables that this program does not maintain.
 fn check_owner(bp: &BlockPtr) -> Result<()> {
     let cause = if bp.is_dedup() {
         WriteError::Dedup
     } else if bp.physical_birth() < bp.birth() {
-        // The bytes are older than their place in the tree: a reference to another's block.
+        // The bytes are older than their place in the tree: a clone of another block.
         WriteError::Cloned
     } else if bp.is_protected() {
         WriteError::Encrypted

@@ -1,9 +1,9 @@
-//! Reading every copy of a block: all DVAs, all children, all parity, all gang members.
+//! Scrubs a block: reads all DVAs, all children, all parity, all gang members.
 //!
-//! A scrub of a block answers two questions: can it be read at all, and which parts of it are bad,
-//! on which leaf at which offset. Nothing goes through the cache, nothing is decrypted or
-//! decompressed: the stored bytes have their checksum. The bytes may come from extents that the
-//! caller has read in device order before ([`cenote_vdev::LeafReader`]).
+//! A scrub of a block finds whether it can be read at all, and which parts of it are bad, on which
+//! leaf at which offset. The cache is not used, and nothing is decrypted or decompressed: the
+//! checksum covers the stored bytes. The bytes may come from extents that the caller has read in
+//! device order before ([`cenote_vdev::LeafReader`]).
 
 use cenote_ondisk::blkptr::{BlockPtr, DVAS_PER_BLOCK_PTR, Dva};
 use cenote_rt::{BoxFuture, Error, Result};
@@ -16,10 +16,10 @@ use crate::grounds::{Evidence, Grounds, Reading, overtaken};
 use crate::store::BlockStore;
 use crate::verify::Verifier;
 
-/// A part of a block that is bad.
+/// A bad part of a block.
 #[derive(Debug, Clone)]
 pub struct BadPart {
-    /// Which of the block's DVAs; for a gang member, which of the member's.
+    /// Index of the DVA; for a gang member, index of the member's DVA.
     pub dva: u8,
     /// Whether it belongs to a gang header.
     pub is_gang_header: bool,
@@ -27,21 +27,21 @@ pub struct BadPart {
     pub child: BadChild,
 }
 
-/// What a scrub of one block found.
+/// Result of scrubbing one block.
 #[derive(Debug, Clone, Default)]
 pub struct ScrubReport {
     /// Every bad part.
     pub bad: Vec<BadPart>,
-    /// DVAs from which the bytes could not be had.
+    /// DVAs from which the bytes could not be read.
     pub lost: Vec<CopyFailure>,
-    /// Blocks, gang headers or members of which no DVA has the bytes: data is lost if not 0.
+    /// Number of blocks, gang headers or members without a readable DVA: data is lost if not 0.
     pub unreadable: u64,
-    /// Physical bytes looked at, parity included.
+    /// Physical bytes checked, parity included.
     pub bytes: u64,
 }
 
 impl ScrubReport {
-    /// Whether everything was right.
+    /// Whether nothing was bad.
     pub fn is_clean(&self) -> bool {
         self.bad.is_empty() && self.lost.is_empty() && self.unreadable == 0
     }
@@ -60,11 +60,11 @@ impl ScrubReport {
 }
 
 impl BlockStore {
-    /// Reads every copy of the block behind `bp`. Holes, embedded and redacted pointers are clean.
+    /// Reads every copy of the block at `bp`. Holes, embedded and redacted pointers are clean.
     ///
     /// # Errors
-    /// When the pointer itself makes no sense; everything else is in the report.
-    /// `Kind::Overtaken` when the state that is read was given up.
+    /// If the pointer itself is invalid; everything else is in the report. `Kind::Overtaken` if the
+    /// state being read was released.
     pub async fn scrub(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<ScrubReport> {
         let tree = std::sync::Arc::clone(self.tree());
         let reading = self.reading(grounds, 0);
@@ -72,7 +72,7 @@ impl BlockStore {
         self.judged(bp, reading, report)
     }
 
-    /// The report, with what it proves counted against the devices.
+    /// Counts proven errors in the report against the devices; returns the report.
     fn judged(
         &self,
         bp: &BlockPtr,
@@ -109,8 +109,8 @@ impl BlockStore {
         Ok(self.scrub_copies(bp, bp.psize(), &verifier, reader, false).await)
     }
 
-    /// Reads one copy, the one at address `index`, of a block that is no gang block. The report's
-    /// `unreadable` tells of this copy only.
+    /// Reads one copy, at DVA number `index`, of a block that is not a gang block. The report's
+    /// `unreadable` concerns this copy only.
     pub async fn scrub_copy_with(
         &self,
         bp: &BlockPtr,
@@ -131,13 +131,13 @@ impl BlockStore {
         self.judged(bp, reading, report)
     }
 
-    /// The verdict on stored bytes that the caller has read himself; for many blocks in turn.
+    /// Verifies stored bytes that the caller has read itself.
     pub fn accepts(&self, bp: &BlockPtr, stored: &[u8]) -> bool {
         self.verifier(bp).is_ok_and(|verifier| verifier.verify(stored))
     }
 
-    /// The stretches of leaves that a scrub of the block reads first: of a gang block, those of its
-    /// header only.
+    /// The ranges of leaves that a scrub of the block reads first: of a gang block, only those of
+    /// its header.
     pub fn leaf_ranges(&self, bp: &BlockPtr) -> Vec<LeafRange> {
         if bp.is_hole() || bp.is_embedded() {
             return Vec::new();
@@ -147,8 +147,8 @@ impl BlockStore {
         bp.dvas().flat_map(|dva| self.tree().leaf_ranges(dva, size, birth)).collect()
     }
 
-    /// The stretches of leaves that the layout gives to the copy at DVA number `index`, or to all
-    /// copies, whether or not the leaves have them. Of a gang block: those of its header only.
+    /// The ranges of leaves that the layout assigns to the copy at DVA number `index`, or to all
+    /// copies, whether or not the leaves have the data. Of a gang block: only those of its header.
     pub fn layout_ranges(&self, bp: &BlockPtr, index: Option<usize>) -> Vec<LeafRange> {
         if bp.is_hole() || bp.is_embedded() {
             return Vec::new();
@@ -179,7 +179,7 @@ impl BlockStore {
         report
     }
 
-    /// Reads `psize` bytes at one DVA, and tells whether they could be had.
+    /// Reads `psize` bytes at one DVA; returns whether they could be read.
     async fn scrub_copy(
         &self,
         bp: &BlockPtr,
@@ -236,7 +236,7 @@ impl BlockStore {
         })
     }
 
-    /// Scrubs the header in the size that it has.
+    /// Scrubs the gang header, in the size that it has.
     async fn scrub_header(&self, bp: &BlockPtr, reader: &dyn LeafReader) -> ScrubReport {
         let verifier = Verifier::gang_header(bp, self.verifies());
         let mut last = ScrubReport::default();

@@ -1,16 +1,16 @@
-//! The block store: what everything above reads and writes blocks through.
+//! The block store: the interface through which the upper layers read and write blocks.
 //!
 //!     read(bp):  hole -> zeros     embedded -> from the pointer     redacted -> error
 //!                cache  -- miss -->  fetch: copies, gang members, verified      (`fetch`)
 //!                                    expand: decrypt, decompress, byteswap      (`expand`)
 //!
-//! A block is handed out whole, as its user sees it, little-endian and shared. Every error carries
-//! the place in the object's tree that the caller gave.
+//! A block is returned whole, decrypted and decompressed, in little-endian, and shared. Every error
+//! carries the place in the object's tree that the caller gave.
 //!
 //! Rules
-//! 1. A block of an encrypted type is never handed out without keys, cached or not.
+//! 1. A block of an encrypted type is never returned without keys, cached or not.
 //! 2. In an object set known to be encrypted, a pointer without the X bit is refused (spec 08 §6).
-//! 3. What was read for a reader without keys never reaches one with keys, and the reverse.
+//! 3. Bytes read without keys are never returned to a reader with keys, and vice versa.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -32,23 +32,23 @@ use crate::heal::Reporter;
 use crate::verify::Verifier;
 use crate::write::Units;
 
-/// What is counted of bytes that are being read ahead: so much, also of smaller blocks.
+/// Smallest size at which a block being prefetched is counted.
 const PREFETCH_UNIT: u64 = 64 << 10;
-/// Those may be a quarter of the cache, within these bounds.
+/// Bytes being prefetched: a quarter of the cache, within these limits.
 const PREFETCH_BYTES: (u64, u64) = (4 << 20, 64 << 20);
 
-/// For whom, and where in which tree, a block is read.
+/// The reader of a block, and the block's place in the tree.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadContext<'a> {
-    /// Place of the block, for errors.
+    /// Place of the block, for error messages.
     pub place: Bookmark,
     /// Keys of the object set, if it is encrypted and they are loaded.
     pub keys: Option<&'a Arc<BlockKeys>>,
     /// Whether the object set is known to be encrypted.
     pub is_encrypted: bool,
-    /// Whether the block is read once only and better not kept in the cache.
+    /// Whether the block is read only once and should not be cached.
     pub bypass_cache: bool,
-    /// How the reader came to the pointer.
+    /// How the reader obtained the pointer.
     pub grounds: &'a Grounds,
 }
 
@@ -64,20 +64,20 @@ impl Default for ReadContext<'_> {
     }
 }
 
-/// What the store did so far.
+/// Statistics of the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Blocks that were read from devices.
+    /// Blocks read from devices.
     pub blocks_read: u64,
-    /// Their stored bytes.
+    /// Stored bytes read.
     pub bytes_read: u64,
-    /// Blocks of which a copy, or a part of one, was bad, and that were read all the same.
+    /// Blocks that were read although a copy, or a part of one, was bad.
     pub blocks_recovered: u64,
-    /// Bad parts of such blocks that were written anew.
+    /// Bad parts of such blocks that were repaired.
     pub parts_repaired: u64,
-    /// Blocks that were written, gang blocks once.
+    /// Blocks written; a gang block counts once.
     pub blocks_written: u64,
-    /// Bytes written for them: all copies and gang headers, no parity.
+    /// Bytes written: all copies and gang headers, without parity.
     pub bytes_written: u64,
 }
 
@@ -87,7 +87,7 @@ pub struct BlockStore {
     cache: BlockCache,
     salt: RwLock<Option<Arc<Salt>>>,
     has_large_gang_headers: AtomicBool,
-    /// In units.
+    /// Permits for prefetching, in units of [`PREFETCH_UNIT`].
     prefetches: Arc<Semaphore>,
     prefetch_units: u64,
     blocks_read: AtomicU64,
@@ -97,14 +97,14 @@ pub struct BlockStore {
     blocks_written: AtomicU64,
     bytes_written: AtomicU64,
     units: Units,
-    /// LOCK: held by a batch of writes while it is begun, across no await.
+    /// LOCK: held while a batch of writes is submitted, across no await.
     beginning: AsyncMutex<()>,
     allocator: OnceLock<Arc<SpaceAllocator>>,
     reporter: OnceLock<Arc<dyn Reporter>>,
 }
 
 impl BlockStore {
-    /// A store over the vdevs of a pool.
+    /// Returns a store over the vdevs of a pool.
     pub fn new(tree: Arc<Tree>, config: CacheConfig) -> Arc<Self> {
         let units = units(&tree);
         let (least, most) = PREFETCH_BYTES;
@@ -129,13 +129,13 @@ impl BlockStore {
         })
     }
 
-    /// The vdevs.
+    /// The vdev tree.
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
     }
 
-    /// Makes the store writable: from here on space comes from `allocator`, and goes back to it.
-    /// True the first time only; another allocator is not taken.
+    /// Makes the store writable: space is allocated from `allocator`. Returns true the first time;
+    /// a second allocator is ignored.
     pub fn set_allocator(&self, allocator: Arc<SpaceAllocator>) -> bool {
         self.allocator.set(allocator).is_ok()
     }
@@ -145,7 +145,7 @@ impl BlockStore {
         self.allocator.get()
     }
 
-    /// Who is told of damage. True the first time only.
+    /// Sets the receiver of damage reports. Returns true the first time; a second one is ignored.
     pub fn set_reporter(&self, reporter: Arc<dyn Reporter>) -> bool {
         self.reporter.set(reporter).is_ok()
     }
@@ -166,13 +166,13 @@ impl BlockStore {
         self.units
     }
 
-    /// Makes the pool's salt known, without which skein, edonr and blake3 blocks cannot be read.
+    /// Sets the pool's salt, without which skein, edonr and blake3 blocks cannot be read.
     pub fn set_salt(&self, salt: &[u8; 32]) {
         let salt = Some(Arc::new(Salt::new(salt)));
         *self.salt.write().unwrap_or_else(PoisonError::into_inner) = salt;
     }
 
-    /// Whether gang headers may be larger than 512 bytes (feature
+    /// Sets whether gang headers may be larger than 512 bytes (feature
     /// `com.klarasystems:dynamic_gang_header` is active).
     pub fn set_large_gang_headers(&self, active: bool) {
         self.has_large_gang_headers.store(active, Ordering::Relaxed);
@@ -182,12 +182,12 @@ impl BlockStore {
         self.has_large_gang_headers.load(Ordering::Relaxed)
     }
 
-    /// What the cache did so far.
+    /// Statistics of the cache.
     pub fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
     }
 
-    /// What the store did so far.
+    /// Statistics of the store.
     pub fn stats(&self) -> StoreStats {
         StoreStats {
             blocks_read: self.blocks_read.load(Ordering::Relaxed),
@@ -199,17 +199,17 @@ impl BlockStore {
         }
     }
 
-    /// Forgets all cached blocks.
+    /// Removes all blocks from the cache.
     pub fn clear_cache(&self) {
         self.cache.clear();
     }
 
-    /// Changes the bound of the cache.
+    /// Changes the capacity of the cache.
     pub fn set_cache_capacity(&self, bytes: u64) {
         self.cache.set_capacity(bytes);
     }
 
-    /// The block behind `bp`: verified, decrypted, decompressed, little-endian, `lsize` bytes.
+    /// Reads the block at `bp`: verified, decrypted, decompressed, little-endian, `lsize` bytes.
     pub async fn read(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
         self.read_block(bp, context).await.map_err(|error| {
             let error = located(error, &context.place);
@@ -244,8 +244,8 @@ impl BlockStore {
         if block.len() as u64 == bp.lsize() {
             return Ok(block);
         }
-        // The same address under another size: one of the two pointers is wrong, and the checksum
-        // tells which. Only a damaged pool comes here.
+        // The cached block has another size: one of the two pointers is wrong, and the checksum
+        // tells which. Happens only in a damaged pool.
         self.fill(bp, context).await
     }
 
@@ -255,10 +255,10 @@ impl BlockStore {
         expand(*bp, stored, context.keys.cloned()).await
     }
 
-    /// The block behind `bp`, if it can be had without waiting.
+    /// Returns the block at `bp` if that needs no I/O.
     pub fn cached(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Option<Buf> {
         if bp.is_embedded() {
-            // At hand; what is wrong with it whoever reads it will hear.
+            // An error is found by the reader that reads the block properly.
             return expand_embedded(bp).ok();
         }
         if bp.is_hole() || bp.is_redacted() || context.grounds.check().is_err() {
@@ -268,8 +268,8 @@ impl BlockStore {
         self.cache.get(&key).filter(|block| block.len() as u64 == bp.lsize())
     }
 
-    /// Starts reading the block behind `bp` into the cache; false if so much of that is going on
-    /// that it is not begun.
+    /// Starts reading the block at `bp` into the cache; returns false if too many prefetches are in
+    /// flight.
     pub fn prefetch(self: &Arc<Self>, bp: &BlockPtr, context: &ReadContext<'_>) -> bool {
         if bp.is_embedded() || bp.is_hole() || self.cached(bp, context).is_some() {
             return true;
@@ -285,14 +285,14 @@ impl BlockStore {
             let bypass_cache = false;
             let grounds = &grounds;
             let context = ReadContext { place, keys, is_encrypted, bypass_cache, grounds };
-            // Whoever wants the block will see the error.
+            // An error is found by the reader that needs the block.
             let _ = store.read_block(&bp, &context).await;
             drop(permit);
         });
         true
     }
 
-    /// The stored bytes behind `bp`, verified: compressed and encrypted as they are on disk.
+    /// Reads the stored bytes at `bp`, verified: compressed and encrypted as on disk.
     pub async fn read_raw(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<Buf> {
         if bp.is_redacted() {
             return Err(Error::new(Kind::Io, BlockError::Redacted));
@@ -312,7 +312,7 @@ impl BlockStore {
         self.salt.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The verifier of the stored bytes behind `bp`.
+    /// The verifier of the stored bytes at `bp`.
     pub(crate) fn verifier(&self, bp: &BlockPtr) -> Result<Verifier> {
         let salt = self.salt();
         Verifier::of(bp, salt.as_ref(), self.verifies()).map_err(|cause| {
@@ -324,7 +324,7 @@ impl BlockStore {
         })
     }
 
-    /// Whether checksums are verified at all; only tests of the tests switch that off.
+    /// Whether checksums are verified; only tests switch that off.
     #[expect(clippy::unused_self, reason = "a property of the store for those who ask")]
     pub(crate) fn verifies(&self) -> bool {
         tunables::VERIFY_CHECKSUMS.get() != 0
@@ -355,7 +355,7 @@ impl std::fmt::Debug for BlockStore {
     }
 }
 
-/// In which form the reader gets the block (rules 1 to 3).
+/// The form in which the reader gets the block (rules 1 to 3).
 fn form_of(bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Form> {
     match (bp.protection(), context.keys) {
         (Protection::Unencrypted, _) if context.is_encrypted => {
@@ -369,7 +369,7 @@ fn form_of(bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Form> {
     }
 }
 
-/// What the block is cached under. Log blocks are rewritten in place and never cached.
+/// The cache key of the block. Log blocks are rewritten in place and never cached.
 pub(crate) fn key_of(bp: &BlockPtr, form: Form) -> Option<Key> {
     if bp.object_type() == ObjectType::INTENT_LOG {
         return None;
@@ -388,7 +388,7 @@ pub(crate) fn located(error: Error, place: &Bookmark) -> Error {
     }
 }
 
-/// The sizes that stored blocks are rounded to: of all vdevs but those for the log alone.
+/// The sizes to which stored blocks are rounded up, over all vdevs except log vdevs.
 fn units(tree: &Tree) -> Units {
     let takes_blocks = |kind| !matches!(kind, VdevKind::Hole | VdevKind::Missing);
     let tops = tree.tops().filter(|top| !top.is_log() && takes_blocks(top.kind()));
@@ -400,8 +400,8 @@ fn units(tree: &Tree) -> Units {
     units.unwrap_or(Units { min: SECTOR_SIZE, gcd: SECTOR_SIZE })
 }
 
-/// The smallest payload that is allocated on a top-level vdev: a sector, or one of each data disk
-/// of a dRAID.
+/// The smallest payload that can be allocated on a top-level vdev: a sector, or one sector of each
+/// data column on a dRAID.
 pub(crate) fn allocation_unit(tree: &Tree, vdev: u64) -> Option<u64> {
     let top = tree.top(vdev)?;
     let sector = 1_u64.checked_shl(top.ashift())?;

@@ -1,8 +1,8 @@
-//! The verdict on stored bytes that the vdev layer asks for while it reads.
+//! Checksum tests for stored bytes, which the vdev layer calls while it reads.
 //!
 //! A block pointer names a checksum function, the byte order of the block and the expected words;
-//! two of the words if the block is under encryption. Functions whose checksum lies in the block
-//! itself (log blocks, gang headers) have a verifier of their own (spec 02 §3).
+//! only two of the words if the block is encrypted. Checksums that are stored in the block itself
+//! (log blocks, gang headers) have verifiers of their own (spec 02 §3).
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use cenote_vdev::Verify;
 
 use crate::error::BlockError;
 
-/// Tells whether bytes are those of one block.
+/// Tests whether bytes are the contents of a block.
 #[derive(Debug, Clone)]
 pub(crate) struct Verifier(Verdict);
 
 #[derive(Debug, Clone)]
 enum Verdict {
-    /// Whatever it is: verification is switched off.
+    /// Accepts anything: verification is switched off.
     Any,
     Words {
         algorithm: ChecksumAlgorithm,
@@ -36,7 +36,7 @@ enum Verdict {
 }
 
 impl Verifier {
-    /// The verifier of the bytes behind `bp`, of which `psize` are given to it.
+    /// The verifier for the `psize` stored bytes at `bp`.
     pub(crate) fn of(
         bp: &BlockPtr,
         salt: Option<&Arc<Salt>>,
@@ -55,7 +55,7 @@ impl Verifier {
         let kind = match algorithm {
             ChecksumAlgorithm::Zilog => Embedded::Zilog { pointer: expected },
             ChecksumAlgorithm::Zilog2 => Embedded::Zilog2 { pointer: expected },
-            // Never stored in a block pointer.
+            // These functions never occur in a block pointer.
             ChecksumAlgorithm::Label | ChecksumAlgorithm::GangHeader => {
                 return Err(BlockError::Checksum { checksum: bp.checksum_id() });
             }
@@ -69,7 +69,7 @@ impl Verifier {
         Ok(Self(Verdict::Embedded { kind, is_folded }))
     }
 
-    /// The verifier of the gang header of `bp`, made of its first DVA whichever copy is read.
+    /// The verifier for the gang header of `bp`, made of its first DVA whichever copy is read.
     pub(crate) fn gang_header(bp: &BlockPtr, verifies: bool) -> Self {
         match bp.dva(0) {
             Some(dva) if verifies => {

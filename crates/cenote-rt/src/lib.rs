@@ -22,9 +22,9 @@ pub use patience::{blocking_here, side_by_side, spend_patience, start};
 pub use random::{Rng, secret_bytes};
 pub use simulation::simulate;
 pub use task::{
-    AsyncMutex, BoxFuture, JoinHandle, Notify, OwnedSemaphorePermit, Runtime, Semaphore,
-    SemaphorePermit, begin_blocking, block_on, blocking, cpu, monotonic, oneshot, poll_first,
-    sleep, spawn, until, wall_clock, yield_now,
+    AsyncMutex, BoxFuture, JoinHandle, Notify, OwnRuntime, OwnedSemaphorePermit, Runtime,
+    Semaphore, SemaphorePermit, begin_blocking, block_on, blocking, cpu, monotonic, oneshot,
+    poll_first, sleep, spawn, until, wall_clock, yield_now,
 };
 
 /// A hash map with a fixed hasher, so that its order is the same in every run.

@@ -29,6 +29,10 @@ pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T>
     if let Ok(lent) = tokio::runtime::Handle::try_current() {
         return Ok(lent.block_on(future));
     }
+    Ok(build(threads)?.block_on(future))
+}
+
+fn build(threads: usize) -> Result<tokio::runtime::Runtime> {
     let threads = match threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         n => n,
@@ -40,7 +44,56 @@ pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T>
         .build()
         .map_err(|error| Error::new(Kind::Io, error))?;
     runtime.spawn(recycle::tend());
-    Ok(runtime.block_on(future))
+    Ok(runtime)
+}
+
+/// A runtime that belongs to an object instead of a call, for callers without `async`. When it is
+/// dropped its threads end in the background.
+#[derive(Debug)]
+pub struct OwnRuntime(Option<tokio::runtime::Runtime>);
+
+impl OwnRuntime {
+    /// Starts a runtime of `threads` worker threads (0: one per processor).
+    ///
+    /// # Errors
+    /// `Kind::Io` if the system gives no threads.
+    pub fn new(threads: usize) -> Result<Self> {
+        Ok(Self(Some(build(threads)?)))
+    }
+
+    /// Runs `future` to its end, and blocks this thread meanwhile.
+    ///
+    /// # Errors
+    /// `Kind::Invalid` on a thread that runs asynchronous code, which must not be blocked.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
+        match &self.0 {
+            Some(runtime) if tokio::runtime::Handle::try_current().is_err() => {
+                Ok(runtime.block_on(future))
+            }
+            _ => Err(Error::new(Kind::Invalid, "a blocking call inside of asynchronous code")),
+        }
+    }
+
+    /// Runs `future` to its end, and blocks this thread meanwhile, wherever that is: for
+    /// destructors.
+    pub fn finish(&self, future: impl Future<Output = ()> + Send + 'static) {
+        let Some(runtime) = &self.0 else { return };
+        if tokio::runtime::Handle::try_current().is_err() {
+            return runtime.block_on(future);
+        }
+        // A thread that runs asynchronous code cannot wait for a future, but for a thread.
+        let handle = runtime.handle().clone();
+        let ended = std::thread::Builder::new().spawn(move || handle.block_on(future));
+        drop(ended.map(std::thread::JoinHandle::join));
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// What drives the tasks, for threads that it does not know.

@@ -10,7 +10,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 /// Floor first: a crate may use any crate before it, unless [`ALONE`] says less.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 20] = [
     "cenote-allocator",
     "cenote-rt",
     "cenote-ranges",
@@ -24,6 +24,7 @@ const LAYERS: [&str; 19] = [
     "cenote-engine",
     "cenote-fs",
     "cenote-stream",
+    "cenote",
     "cenote-serve",
     "cenote-lab",
     "cenote-cli",
@@ -48,7 +49,7 @@ const FOR_TESTS: [&str; 4] =
 
 /// The engine, as somebody embeds it, and how many packages of others may be linked into it:
 /// compilers' helpers (macros, build scripts) run on the builder's machine only and don't count.
-const ENGINE: &str = "cenote-fs";
+const ENGINE: &str = "cenote";
 const ENGINE_PACKAGES_MAX: usize = 60;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 

@@ -1,14 +1,14 @@
-//! Choosing where a block goes: class, vdev, metaslab, range (spec 05 §8.2-8.7).
+//! Chooses the space of a block: class, vdev, metaslab, range (spec 05 §8.2-8.7).
 //!
-//!     class, then those it falls back to
-//!       usual, then trying hard
-//!         for each copy: vdevs round the ring, those without a copy first
-//!           the open metaslab, else the best of those that may serve, else the next
+//!     the requested class, then its fallback classes
+//!       usual effort, then hard effort
+//!         for each copy: vdevs in the order of the rotor, those without a copy first
+//!           the open metaslab, else the best candidate by weight, else the next
 //!
-//! An attempt runs under the lock from begin to end. If it comes to a metaslab that is not in
-//! memory it undoes itself and names it; the caller loads it without the lock and tries again.
-//! Trying hard looks at every metaslab that could serve, so there is no space exactly when nothing
-//! fits.
+//! An attempt runs under the lock from begin to end. If it reaches a metaslab that is not loaded,
+//! it undoes itself and returns the metaslab; the caller loads it without the lock and tries again.
+//! Hard effort examines every metaslab that could serve, so an attempt returns no space exactly
+//! when nothing fits.
 
 use std::cmp::Reverse;
 use std::ops::Bound;
@@ -25,29 +25,30 @@ use super::request::{Request, VdevHealth};
 use super::state::{Rotor, State};
 use super::weight::Weight;
 
-/// What an attempt came to.
+/// Result of an attempt.
 #[derive(Debug)]
 pub(super) enum Attempt {
     /// Space for all copies.
     Found(Vec<Dva>),
     /// This metaslab must be loaded first.
     Load(u64, usize),
-    /// Nothing fits but where nothing is allocated for a moment.
+    /// Only metaslabs that are paused could serve.
     Paused,
-    /// Nothing fits.
+    /// No metaslab could serve.
     NoSpace,
 }
 
-/// How far to go for space.
+/// How much is tried to find space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effort {
-    /// Healthy vdevs that are not worn out, a bounded number of metaslabs, copies far apart.
+    /// Healthy vdevs below the fragmentation limit, a bounded number of metaslabs, copies far
+    /// apart.
     Usual,
-    /// Anything.
+    /// Every metaslab of every writable vdev.
     Hard,
 }
 
-/// What a search within a class came to.
+/// Result of a search within a class.
 enum Step<T> {
     Found(T),
     Load(u64, usize),
@@ -55,7 +56,7 @@ enum Step<T> {
 }
 
 impl State {
-    /// Whether a request is to gang for the sake of tests.
+    /// Whether the block must gang because of the tunable `metaslab_force_ganging`.
     pub(super) fn forced_gang(&mut self, request: &Request) -> Option<AllocError> {
         let psize = request.psize;
         let is_large = psize >= tunables::FORCE_GANGING.get() && !request.is_gang_part;
@@ -63,7 +64,7 @@ impl State {
         is_chosen.then_some(AllocError::ForcedGang { psize })
     }
 
-    /// Finds space for all copies, or tells what is missing.
+    /// Finds space for all copies, or returns what is missing.
     pub(super) fn attempt(&mut self, request: &Request) -> Result<Attempt, Violation> {
         self.check_open("allocation", request.txg)?;
         let mut class = Some(request.class);
@@ -80,7 +81,7 @@ impl State {
         Ok(if self.is_paused(request) { Attempt::Paused } else { Attempt::NoSpace })
     }
 
-    /// Whether a metaslab that is out of use could serve a request.
+    /// Whether a paused metaslab could serve a request.
     fn is_paused(&mut self, request: &Request) -> bool {
         if self.disabled == 0 {
             return false;
@@ -140,12 +141,12 @@ impl State {
         Ok(Step::Found(dvas))
     }
 
-    /// The slot of a request's stream.
+    /// The index of a request's stream.
     fn stream(&self, request: &Request) -> usize {
         (request.stream % self.streams.max(1) as u64) as usize
     }
 
-    /// The vdevs of a class in the order in which to try them for the next copy.
+    /// The vdevs of a class in the order in which they are tried for the next copy.
     fn ring_from(&self, class: Class, request: &Request, dvas: &[Dva]) -> Vec<u64> {
         let ring = self.rings.get(&class).map_or(&[][..], Vec::as_slice);
         let after = |vdev: u64| ring.iter().position(|id| *id > vdev).unwrap_or(0);
@@ -158,7 +159,7 @@ impl State {
             }
         };
         let mut order: Vec<_> = ring[first..].iter().chain(&ring[..first]).copied().collect();
-        // Copies go to vdevs that have none, as long as there are such.
+        // Vdevs without a copy of the block come first.
         order.sort_by_key(|id| dvas.iter().any(|dva| u64::from(dva.vdev) == *id));
         order
     }
@@ -219,8 +220,8 @@ impl State {
         !is_worn(vdev) || self.groups(class).all(|(other, _)| is_worn(other))
     }
 
-    /// The rotor stays on a vdev for its turn. Log blocks, copies of which follow each other
-    /// closely, go round with each.
+    /// Advances the rotor when the vdev's quota is used up. Log blocks advance it each time,
+    /// because the copies of consecutive log blocks follow each other closely.
     fn advance(&mut self, class: Class, vdev: u64, asize: u64, request: &Request) {
         if request.near.is_some() {
             return;
@@ -238,7 +239,7 @@ impl State {
         }
         rotor.used += asize;
         if class.is_log() || rotor.used >= turn {
-            // The ring wraps by itself: beyond the last vdev the first follows.
+            // The ring wraps around: beyond the last vdev the first follows.
             *rotor = Rotor { vdev: vdev + 1, used: 0 };
         }
     }
@@ -261,7 +262,7 @@ impl State {
         if !asize.is_multiple_of(want.align) && vdev.spec.align > 1 << vdev.spec.ashift {
             return Err(Violation::Place { vdev: vdev_id, offset: 0, asize });
         }
-        // Few metaslabs do not serve many streams.
+        // A group with few metaslabs does not serve many streams.
         let slot = if stream < vdev.groups[group].order.len() / 3 { stream } else { 0 };
         let shift = vdev.spec.metaslab_shift;
         let own = dvas.iter().filter(|dva| u64::from(dva.vdev) == vdev_id);
@@ -294,19 +295,19 @@ impl State {
     }
 }
 
-/// What is looked for in a group.
+/// A search within a group.
 struct Search {
     group: usize,
     slot: usize,
     is_secondary: bool,
     asize: u64,
     effort: Effort,
-    /// Metaslabs of this vdev that have a copy already.
+    /// Metaslabs of this vdev that already have a copy.
     taken: Vec<usize>,
 }
 
 impl Vdev {
-    /// The next metaslab to try: the stream's own, else by weight.
+    /// The next metaslab to try: the stream's open one, else the best by weight.
     fn next_candidate(&mut self, search: &Search, tried: &[usize]) -> Option<usize> {
         let own = *self.groups[search.group].open[search.slot].of(search.is_secondary);
         if let Some(id) = own
@@ -361,12 +362,13 @@ impl Vdev {
         policy.pick(&mut field, want)
     }
 
-    /// After an allocation: the stream takes the metaslab up, or leaves it if it got worse.
+    /// After an allocation: the metaslab becomes the stream's open one, or is closed if its weight
+    /// fell.
     fn settle(&mut self, id: usize, search: &Search, is_recording: bool, policy: &dyn Policy) {
         let count = self.metaslabs.len() as u64;
         let metaslab = &mut self.metaslabs[id];
         let Some(activation) = metaslab.activation else {
-            // What trying hard finds is not taken up.
+            // A metaslab found with hard effort does not become the open one.
             if search.effort == Effort::Usual {
                 let open = *self.groups[search.group].open[search.slot].of(search.is_secondary);
                 if let Some(before) = open {
@@ -379,7 +381,7 @@ impl Vdev {
         let Some(loaded) = &mut metaslab.loaded else { return };
         let (free, largest) = (loaded.free.bytes(), loaded.free.largest());
         let now = metaslab.weigh(policy, count);
-        // In later passes the txg's last blocks should not open one metaslab after the other.
+        // In later passes, the txg's last blocks should not open one metaslab after the other.
         if !is_recording && policy.should_leave(activation.weight, now, free, largest) {
             self.passivate(id, policy);
         }

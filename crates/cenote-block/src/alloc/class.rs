@@ -1,16 +1,16 @@
-//! Allocation classes, and which block belongs in which (spec 05 §7).
+//! Allocation classes, and the choice of a class for a block (spec 05 §7).
 //!
 //!     dedup ──> special ──> normal          log ──> embedded log ──> normal
 //!
-//! A class is a set of metaslab groups; a full one hands its blocks on. Nothing on disk says what
-//! class a block came from.
+//! A class is a set of metaslab groups; blocks that do not fit go to the next class. The class of a
+//! block is not recorded on disk.
 
 use cenote_rt::tunables;
 
-/// What space is for.
+/// An allocation class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// Everything.
+    /// All data.
     Normal,
     /// Intent log, on log vdevs.
     Log,
@@ -23,11 +23,11 @@ pub enum Class {
 }
 
 impl Class {
-    /// All of them.
+    /// All classes.
     pub const ALL: [Self; 5] =
         [Self::Normal, Self::Log, Self::EmbeddedLog, Self::Special, Self::Dedup];
 
-    /// Where blocks go that do not fit.
+    /// The class to use when this one is full.
     #[must_use]
     pub fn fallback(self) -> Option<Self> {
         match self {
@@ -38,23 +38,23 @@ impl Class {
         }
     }
 
-    /// Whether it serves the intent log only.
+    /// Whether the class is used for the intent log only.
     #[must_use]
     pub const fn is_log(self) -> bool {
         matches!(self, Self::Log | Self::EmbeddedLog)
     }
 }
 
-/// What the choice of a class depends on.
+/// The properties of a block that decide its class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placement {
-    /// The object's type is a metadata type.
+    /// Whether the object's type is a metadata type.
     pub is_metadata: bool,
-    /// A dedup table.
+    /// Whether the block belongs to a dedup table.
     pub is_dedup_table: bool,
     /// Level in the object's tree.
     pub level: u8,
-    /// Contents of files or volumes.
+    /// Whether the block holds contents of files or volumes.
     pub is_file_data: bool,
     /// Size after compression.
     pub psize: u64,

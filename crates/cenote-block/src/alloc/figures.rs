@@ -1,7 +1,6 @@
-//! Figures: what is allocated, free, deferred and how fragmented (spec 05 §6).
+//! Space statistics: allocated, free, deferred, fragmentation (spec 05 §6).
 //!
-//! Sums are those of the last commit and count deferred ranges as allocated, as OpenZFS shows
-//! them.
+//! Values are those of the last commit and count deferred ranges as allocated, as OpenZFS does.
 
 use cenote_ondisk::spacemap::HISTOGRAM_BUCKETS;
 
@@ -11,18 +10,18 @@ use super::metaslab::Metaslab;
 use super::state::State;
 use super::weight::Weight;
 
-/// Space of a class, a vdev, or a part of one; bytes.
+/// Space of a class, a vdev, or a part of one, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpaceFigures {
-    /// Sum of the metaslabs.
+    /// Capacity: sum of the metaslabs.
     pub space: u64,
-    /// Allocated, deferred included.
+    /// Allocated bytes, deferred frees included.
     pub allocated: u64,
-    /// Freed and not usable yet.
+    /// Bytes freed and not yet usable.
     pub deferred: u64,
-    /// `space` as datasets are charged.
+    /// `space` after deflation, as charged to datasets.
     pub deflated_space: u64,
-    /// `allocated` as datasets are charged.
+    /// `allocated` after deflation, as charged to datasets.
     pub deflated_allocated: u64,
 }
 
@@ -36,57 +35,57 @@ impl SpaceFigures {
     }
 }
 
-/// A top-level vdev.
+/// Space of a top-level vdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VdevSpace {
-    /// Its id.
+    /// Id of the vdev.
     pub id: u64,
-    /// Its class.
+    /// Its allocation class.
     pub class: Class,
-    /// Its space, the embedded log's included.
+    /// Its space, including the embedded log's.
     pub space: SpaceFigures,
-    /// Percent, without the embedded log.
+    /// Fragmentation in percent, without the embedded log.
     pub fragmentation: Option<u64>,
-    /// The metaslab that serves the intent log.
+    /// The embedded log metaslab.
     pub embedded_log: Option<u64>,
-    /// Metaslabs.
+    /// Number of metaslabs.
     pub metaslabs: u64,
-    /// Those in memory.
+    /// Number of loaded metaslabs.
     pub loaded: u64,
 }
 
-/// A metaslab.
+/// Space of a metaslab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaslabSpace {
     /// Top-level vdev.
     pub vdev: u64,
-    /// Its number.
+    /// Index in its vdev.
     pub id: u64,
     /// First byte.
     pub start: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Allocated as maps and logs have it, without what is deferred.
+    /// Allocated bytes according to space maps and logs, without deferred frees.
     pub allocated: u64,
-    /// Freed and not usable yet.
+    /// Bytes freed and not yet usable.
     pub deferred: u64,
-    /// Bytes that can be taken now.
+    /// Bytes that can be allocated now.
     pub usable: u64,
-    /// Weight as of the last time it was computed.
+    /// Weight when it was last computed.
     pub weight: Weight,
-    /// Percent.
+    /// Fragmentation in percent.
     pub fragmentation: Option<u64>,
-    /// As its map's header has it.
+    /// Histogram in the header of its space map.
     pub histogram: [u64; HISTOGRAM_BUCKETS],
-    /// Whether anything of it was ever used.
+    /// Whether it has a space map object, that is, was ever written.
     pub has_map: bool,
-    /// From which txg on logs apply.
+    /// First txg whose logs apply (`ms_unflushed_txg`).
     pub unflushed_txg: u64,
-    /// Free segments, if loaded.
+    /// Number of free segments, if loaded.
     pub segments: Option<u64>,
     /// Whether a stream allocates from it.
     pub is_open: bool,
-    /// Its map could not be read.
+    /// Whether its space map could not be read.
     pub is_broken: bool,
 }
 
@@ -147,13 +146,13 @@ impl State {
         self.vdevs.get(&vdev)?.metaslabs.get(usize::try_from(id).ok()?).map(Metaslab::figures)
     }
 
-    /// Deflated space of the normal vdevs that are allocated from.
+    /// Deflated space of the normal vdevs that are `allocating`.
     pub(super) fn allocatable_space(&self) -> u64 {
         let groups = self.groups(Class::Normal).filter(|(vdev, _)| vdev.spec.is_allocating);
         groups.map(|(vdev, group)| group_figures(vdev, group).deflated_space).sum()
     }
 
-    /// Of the normal class, as `zpool list` shows it.
+    /// Fragmentation of the normal class, as `zpool list` shows it.
     pub(super) fn pool_fragmentation(&self) -> Option<u64> {
         let groups = self.groups(Class::Normal).map(|(vdev, group)| {
             let size = (vdev.metaslabs.len() as u64) << vdev.spec.metaslab_shift;

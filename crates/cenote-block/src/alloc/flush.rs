@@ -1,4 +1,5 @@
-//! Which metaslabs take over what the logs hold of them, and when (spec 05 §4.4).
+//! Flushing metaslabs: when changes in log space maps move to the metaslabs' own maps (spec 05
+//! §4.4).
 //!
 //! ```text
 //!   oldest U                                                     U = T
@@ -7,12 +8,12 @@
 //!   flushed first; a log is removed once no metaslab's U is at or before it
 //! ```
 //!
-//! How many to flush in a txg follows from how fast logs grow: with the mean of the last logs, see
-//! when the bounds on log blocks and on the number of logs would be passed, and how many
-//! metaslabs must have been flushed by then for the oldest logs to be gone. Flushing more than
-//! that is never wrong: it costs writes now and saves reading at the next import.
+//! The number of metaslabs to flush in a txg follows from the growth of the logs: with the mean of
+//! the last logs, it is computed when the limits on log blocks and on the number of logs would be
+//! exceeded, and how many metaslabs must be flushed by then for the oldest logs to be gone.
+//! Flushing more is always correct: it costs writes now and saves reads at the next import.
 //!
-//! This is state only: the pool writes what [`Flush`] says.
+//! This module only keeps state: the pool performs the writes that [`Flush`] describes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,23 +24,23 @@ use super::error::Violation;
 use super::metaslab::SEGMENT_BYTES;
 use super::state::State;
 
-/// One metaslab to flush: write the changes to its own map (allocations first), or condense it,
-/// and the syncing txg into the vdev's array of unflushed txgs.
+/// A metaslab to flush: write its changes to its own map (allocations first), or condense it, and
+/// write the syncing txg into the vdev's array of unflushed txgs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
     /// Top-level vdev.
     pub vdev: u64,
     /// Metaslab.
     pub metaslab: u64,
-    /// Whether there is anything to write to its map; otherwise only the array changes.
+    /// Whether there are changes to write to its map; otherwise only the array changes.
     pub is_dirty: bool,
-    /// Allocations that only the logs hold.
+    /// Allocations that are only in the logs.
     pub allocs: RangeSet,
-    /// Frees that only the logs hold.
+    /// Frees that are only in the logs.
     pub frees: RangeSet,
 }
 
-/// The flushing of one txg.
+/// Progress of flushing in one txg.
 #[derive(Debug, Clone, Copy)]
 struct Round {
     txg: u64,
@@ -47,20 +48,20 @@ struct Round {
     is_over: bool,
 }
 
-/// Order and quota.
+/// Order of flushing, and the logs.
 #[derive(Debug, Default)]
 pub(super) struct FlushState {
-    /// (U, vdev, metaslab) of every metaslab that was ever logged.
+    /// (U, vdev, metaslab) of every metaslab that was ever logged; U is its unflushed txg.
     pub(super) order: BTreeSet<(u64, u64, u64)>,
-    /// Blocks of each log that exists, by txg.
+    /// Number of blocks of each existing log, by txg.
     pub(super) logs: BTreeMap<u64, u64>,
-    /// Segments of all unflushed changes.
+    /// Number of segments of all unflushed changes.
     pub(super) segments: u64,
     round: Option<Round>,
 }
 
 impl State {
-    /// Sets a metaslab's U.
+    /// Sets a metaslab's unflushed txg.
     pub(super) fn set_unflushed(&mut self, vdev: u64, id: usize, txg: u64) {
         let Some(metaslab) = self.metaslab(vdev, id) else { return };
         let before = std::mem::replace(&mut metaslab.unflushed_txg, txg);
@@ -70,7 +71,7 @@ impl State {
         }
     }
 
-    /// Begins the flushing of `txg`.
+    /// Begins flushing in `txg`.
     pub(super) fn start_flush(&mut self, txg: u64, is_export: bool) -> Result<(), Violation> {
         self.check_syncing("flush", txg)?;
         let left = match (self.has_logs, is_export) {
@@ -82,7 +83,7 @@ impl State {
         Ok(())
     }
 
-    /// The next metaslab to flush.
+    /// Returns the next metaslab to flush.
     pub(super) fn next_flush(&mut self) -> Result<Option<Flush>, Violation> {
         let Some(Round { txg, left, is_over }) = self.flush.round else {
             return Err(Violation::Order { what: "flush", txg: 0, committed: self.committed });
@@ -100,7 +101,7 @@ impl State {
         let is_dirty = std::mem::take(&mut metaslab.is_dirty);
         let (mut allocs, mut frees) = (RangeSet::new(), RangeSet::new());
         if is_dirty {
-            // The sets stay until the commit: until then the map on disk lacks them.
+            // The sets are kept until the commit: until then the map on disk lacks them.
             allocs.clone_from(&metaslab.unflushed.allocs);
             frees.clone_from(&metaslab.unflushed.frees);
             metaslab.map_pending = Some(txg);
@@ -120,7 +121,7 @@ impl State {
         self.has_logs && self.flush.segments.saturating_mul(SEGMENT_BYTES) > limit
     }
 
-    /// How many dirty metaslabs to flush in the next txg.
+    /// Number of dirty metaslabs to flush in the next txg.
     fn flush_quota(&self) -> u64 {
         let mut dirty: BTreeMap<u64, u64> = BTreeMap::new();
         for (unflushed, vdev, id) in &self.flush.order {
@@ -138,8 +139,8 @@ impl State {
     }
 }
 
-/// Metaslabs to flush in each txg so that `logs` (blocks by txg), growing as before, pass neither
-/// bound; `dirty` metaslabs keep all logs from their U on.
+/// Number of metaslabs to flush in each txg so that `logs` (blocks by txg), growing as before,
+/// exceed neither limit; `dirty` metaslabs keep all logs from their unflushed txg on.
 fn quota(
     logs: &BTreeMap<u64, u64>,
     dirty: &BTreeMap<u64, u64>,
@@ -154,7 +155,7 @@ fn quota(
     let (mut ahead, mut flushes, mut quota) = (0_u64, 0_u64, 0_u64);
     let mut rows = dirty.iter().peekable();
     while let Some((unflushed, count)) = rows.next() {
-        // By then this row must be gone.
+        // By then this row must be flushed.
         let txgs = (free_blocks / incoming).min(free_logs);
         ahead += txgs;
         free_blocks -= txgs * incoming;
@@ -181,20 +182,20 @@ mod tests {
         for (logs, dirty, blocks, txgs, want) in [
             // Nothing to flush.
             (logs(&[]), even(0), 1000, 1000, 0),
-            // One block a txg, 90 to go, one metaslab for each log.
+            // One block per txg, 90 until the limit, one metaslab for each log.
             (logs(&[1; 10]), even(10), 100, 1000, 1),
-            // Ten metaslabs stand on the oldest log; five txgs until the bound.
+            // Ten metaslabs need the oldest log; five txgs until the limit.
             (logs(&[1; 5]), [(1, 10)].into(), 10, 1000, 2),
-            // The bound is reached: all of the oldest row now.
+            // The limit is reached: flush the whole oldest row now.
             (logs(&[10; 10]), [(1, 7), (5, 100)].into(), 100, 1000, 27),
-            // The number of logs binds.
+            // The limit on the number of logs applies.
             (logs(&[1; 10]), [(1, 30)].into(), 100_000, 20, 3),
         ] {
             assert_eq!(quota(&logs, &dirty, blocks, txgs), want, "{logs:?} {dirty:?}");
         }
     }
 
-    /// Growth as foretold never passes the bounds.
+    /// Growth as predicted never exceeds the limits.
     #[test]
     fn the_quota_keeps_logs_within_their_bounds() {
         let (mut logs, mut dirty) = (BTreeMap::new(), BTreeMap::new());

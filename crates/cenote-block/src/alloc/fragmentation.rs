@@ -1,16 +1,17 @@
-//! Fragmentation: how small the pieces of free space are, in percent (spec 05 §6.5).
+//! Fragmentation: how small the segments of free space are, in percent (spec 05 §6.5).
 //!
-//! A metaslab's figure weighs its free segments, counted in power-of-two buckets, with a table; a
-//! vdev's is the mean of its metaslabs by free space; the pool's the mean of the normal vdevs by
-//! size. Each step works in integers, and in this order, so that the figures equal OpenZFS's. The
-//! table changed once (about 2.2/2.3); this is the current one.
+//! A metaslab's fragmentation is the table's percentage averaged over its free segments, which are
+//! counted in power-of-two buckets; a vdev's is the mean of its metaslabs by free space; the pool's
+//! is the mean of the normal vdevs by size. Each step uses integers, in this order, so that the
+//! results equal OpenZFS's. OpenZFS changed the table once (about 2.2/2.3); this is the current
+//! one.
 
 /// Percent by size of a free segment: 512 bytes, 1 KiB, ... 512 MiB and larger.
 const PERCENT: [u64; 21] =
     [100, 99, 97, 93, 88, 83, 77, 71, 64, 57, 50, 43, 36, 29, 23, 17, 12, 7, 3, 1, 0];
 
-/// Of one metaslab, from its space map's histogram, whose bucket `i` counts segments of
-/// `2^(i + shift)` bytes and more.
+/// Fragmentation of a metaslab, from its space map's histogram; bucket `i` counts segments of at
+/// least `2^(i + shift)` bytes.
 #[must_use]
 pub fn of_metaslab(histogram: &[u64; 32], shift: u8) -> u64 {
     let (mut weighted, mut total) = (0_u128, 0_u128);
@@ -25,8 +26,8 @@ pub fn of_metaslab(histogram: &[u64; 32], shift: u8) -> u64 {
     weighted.checked_div(total).unwrap_or(0) as u64
 }
 
-/// Of a vdev, from (free bytes, figure) of each of its metaslabs; invalid unless more than half of
-/// the metaslabs have a figure.
+/// Fragmentation of a vdev, from (free bytes, fragmentation) of each of its metaslabs; `None`
+/// unless more than half of the metaslabs have a value.
 #[must_use]
 pub fn of_group(metaslabs: impl IntoIterator<Item = (u64, Option<u64>)>) -> Option<u64> {
     let (mut weighted, mut free, mut valid, mut count) = (0_u128, 0_u128, 0_u64, 0_u64);
@@ -44,7 +45,8 @@ pub fn of_group(metaslabs: impl IntoIterator<Item = (u64, Option<u64>)>) -> Opti
     Some(weighted.checked_div(free).unwrap_or(0) as u64)
 }
 
-/// Of the pool, from (size, figure) of each normal vdev and the size of the normal class.
+/// Fragmentation of the pool, from (size, fragmentation) of each normal vdev and the size of the
+/// normal class.
 #[must_use]
 pub fn of_class(
     vdevs: impl IntoIterator<Item = (u64, Option<u64>)>,
@@ -64,13 +66,13 @@ mod tests {
     #[test]
     fn an_empty_metaslab_of_16_mib_is_23_percent() {
         let mut histogram = [0; 32];
-        // 16 MiB free in one piece less a little: the 8 MiB bucket.
+        // 16 MiB free in one segment, minus the labels' share: the 8 MiB bucket.
         histogram[23 - 9] = 1;
         assert_eq!(of_metaslab(&histogram, 9), 23);
         histogram.swap(23 - 9, 24 - 9);
         assert_eq!(of_metaslab(&histogram, 9), 17);
         assert_eq!(of_metaslab(&[0; 32], 9), 0);
-        // Buckets beyond 64 bits count nothing.
+        // Buckets beyond 64 bits are ignored.
         assert_eq!(of_metaslab(&[u64::MAX; 32], 60), 0);
     }
 

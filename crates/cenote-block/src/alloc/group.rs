@@ -3,8 +3,8 @@
 //!     vdev 3 -- group 0: its own class         metaslabs by weight; each stream's open metaslabs
 //!            `- group 1: embedded log          one metaslab, on large normal vdevs
 //!
-//! A group orders its metaslabs by weight and remembers which of them a stream of allocations has
-//! taken up: a primary one, and a secondary one for further copies (spec 05 §8.5).
+//! A group orders its metaslabs by weight and records the open metaslabs of each stream of
+//! allocations: a primary one, and a secondary one for further copies (spec 05 §8.5).
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ use super::policy::Policy;
 use super::request::VdevSpec;
 use super::weight::Weight;
 
-/// The metaslabs that one stream has taken up.
+/// The open metaslabs of one stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Open {
     pub(super) primary: Option<usize>,
@@ -31,30 +31,30 @@ impl Open {
     }
 }
 
-/// Metaslabs of one vdev that serve one class.
+/// The metaslabs of one vdev that serve one class.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// Best first.
+    /// Metaslabs by weight, best first.
     pub(super) order: BTreeSet<(Reverse<Weight>, usize)>,
     pub(super) open: Vec<Open>,
-    /// Percent, if enough metaslabs have a figure.
+    /// Fragmentation in percent, if enough metaslabs have a value.
     pub(super) fragmentation: Option<u64>,
-    /// Sum of the metaslabs, bytes.
+    /// Sum of the metaslabs' sizes in bytes.
     pub(super) space: u64,
-    /// Of it allocated or deferred, as of the last commit.
+    /// Bytes allocated or deferred, as of the last commit.
     pub(super) allocated: u64,
-    /// Of it deferred.
+    /// Bytes deferred.
     pub(super) deferred: u64,
 }
 
 impl Group {
-    /// Percent free.
+    /// Free space in percent.
     pub(super) fn free_percent(&self) -> u64 {
         percent(self.space.saturating_sub(self.allocated), self.space)
     }
 }
 
-/// `part` of `whole` in percent, 0 of nothing.
+/// `part` as a percentage of `whole`; 0 if `whole` is 0.
 pub(super) fn percent(part: u64, whole: u64) -> u64 {
     (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0) as u64
 }
@@ -66,12 +66,12 @@ pub(super) struct Vdev {
     pub(super) metaslabs: Vec<Metaslab>,
     pub(super) groups: [Group; 2],
     pub(super) embedded_log: Option<usize>,
-    /// Nothing is deferred: the vdev is being removed or expanded.
+    /// Whether deferral is off because the vdev is being removed or expanded.
     pub(super) is_changing: bool,
 }
 
 impl Vdev {
-    /// The group that serves a class, if one does.
+    /// The group that serves a class, if any.
     pub(super) fn group_for(&self, class: Class) -> Option<usize> {
         match class {
             Class::EmbeddedLog => self.embedded_log.map(|_| 1),
@@ -79,8 +79,7 @@ impl Vdev {
         }
     }
 
-    /// Picks the emptiest metaslab for the log, if the vdev is large enough to give one
-    /// (spec 05 §7).
+    /// Chooses the emptiest metaslab as the embedded log, if the vdev is large enough (spec 05 §7).
     pub(super) fn choose_embedded_log(&mut self) {
         let least = tunables::EMBEDDED_SLOG_MIN_MS.get_usize();
         if self.spec.class != Class::Normal || self.metaslabs.len() <= least {
@@ -93,7 +92,7 @@ impl Vdev {
         }
     }
 
-    /// Recomputes a metaslab's weight and its place in the order.
+    /// Recomputes a metaslab's weight and its position in the order.
     pub(super) fn reweigh(&mut self, id: usize, policy: &dyn Policy) {
         let count = self.metaslabs.len() as u64;
         let metaslab = &mut self.metaslabs[id];
@@ -103,14 +102,14 @@ impl Vdev {
         order.insert((Reverse(metaslab.weight), id));
     }
 
-    /// A stream takes a metaslab up.
+    /// Makes a metaslab the open one of a stream.
     pub(super) fn activate(&mut self, id: usize, slot: usize, is_secondary: bool) {
         let metaslab = &mut self.metaslabs[id];
         metaslab.activation = Some(Activation { slot, is_secondary, weight: metaslab.weight });
         *self.groups[metaslab.group].open[slot].of(is_secondary) = Some(id);
     }
 
-    /// The stream that has it leaves it.
+    /// Closes an open metaslab.
     pub(super) fn passivate(&mut self, id: usize, policy: &dyn Policy) {
         let metaslab = &mut self.metaslabs[id];
         if let Some(activation) = metaslab.activation.take() {
@@ -120,7 +119,7 @@ impl Vdev {
         self.reweigh(id, policy);
     }
 
-    /// Recomputes fragmentation of the groups.
+    /// Recomputes the fragmentation of the groups.
     pub(super) fn update_fragmentation(&mut self) {
         for (index, group) in self.groups.iter_mut().enumerate() {
             let own = self.metaslabs.iter().filter(|metaslab| metaslab.group == index);
@@ -129,8 +128,8 @@ impl Vdev {
         }
     }
 
-    /// Bytes that go to a group before it is the next one's turn: more for one that is emptier
-    /// than its class.
+    /// Bytes to allocate from a group before the rotor advances: more if it is emptier than its
+    /// class.
     pub(super) fn turn(&self, group: usize, class_free_percent: u64, policy: &dyn Policy) -> u64 {
         let aliquot = policy.aliquot(self.spec.width, self.spec.nparity);
         if tunables::BIAS_ENABLED.get() == 0 {

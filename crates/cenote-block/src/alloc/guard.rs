@@ -1,17 +1,17 @@
-//! Guards: proof that a block is where its pointer says, and that it stays there for a while.
+//! Guards: prove that a block is still where its pointer says, and keep it there for a while.
 //!
-//! Whoever reads a set that is being changed looks a pointer up, and reads the block after that. In
-//! between the block may be freed and its space given to another. What was read then matches no
-//! checksum, and says nothing about the devices; a "repair" would destroy the new block.
+//! A reader of an object set that is being changed looks a pointer up, and reads the block after
+//! that. In between the block may be freed and its space reallocated. Then the bytes read match no
+//! checksum, which says nothing about the devices; a "repair" would destroy the new block.
 //!
 //!     epoch() ── look the pointer up ── read ── mismatch ── guard(places, epoch) ── repair ── drop
 //!                                                             `── Reused: look it up again
 //!
-//! The allocator counts an epoch each time that ranges may become free, and each metaslab remembers
-//! the epoch in which ranges of it did last. A block whose pointer was live in epoch E, in a
-//! metaslab of which nothing has become free since, is in place: it was allocated then, and the
-//! only way to another block leads through the free ranges. A guard holds the metaslabs in that
-//! state (M6), however short of space the pool is, until the repair is written.
+//! The allocator increments an epoch each time that ranges may become free, and each metaslab
+//! records the epoch in which one of its ranges last did. A block whose pointer was live in epoch
+//! E, in a metaslab in which nothing has become free since, is in place: it was allocated then, and
+//! its space can be reallocated only after becoming free. A guard keeps the metaslabs in that state
+//! (M6), however short of space the pool is, until the repair is written.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use std::sync::atomic::Ordering;
 use super::SpaceAllocator;
 use super::state::State;
 
-/// A moment in the life of the allocator.
+/// An epoch of the allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Epoch(u64);
 
-/// What became of ranges since an epoch.
+/// Whether ranges were reused since an epoch.
 #[derive(Debug)]
 pub enum Standing {
-    /// None of them became free, and none will while the guard is there.
+    /// No range became free, and none will while the guard exists.
     Unchanged(Guard),
-    /// Something near one of them became free: another block may lie there.
+    /// A range in the same metaslab became free: the space may belong to another block.
     Reused,
-    /// A range lies in no metaslab: no block was ever there.
+    /// A range lies outside of all metaslabs: no block was ever there.
     Outside,
 }
 
-/// Keeps ranges of some metaslabs from becoming free until it is dropped.
+/// Keeps all ranges of some metaslabs from becoming free until it is dropped.
 pub struct Guard {
     space: Arc<SpaceAllocator>,
     held: Vec<(u64, usize)>,
@@ -60,10 +60,10 @@ impl Drop for Guard {
 }
 
 impl SpaceAllocator {
-    /// The epoch that a pointer is looked up in: to be asked before that.
+    /// Returns the present epoch, to be read before a pointer is looked up.
     ///
-    /// A commit publishes its roots, begins an epoch, and then lets ranges become free. So the
-    /// pointers that are looked up after an epoch was read are those of its roots or later ones.
+    /// A commit publishes its roots, begins an epoch, and then lets ranges become free. So pointers
+    /// that are looked up after an epoch was read come from its roots or later ones.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         Epoch(self.epoch.load(Ordering::Acquire))
@@ -75,10 +75,11 @@ impl SpaceAllocator {
         self.lock().committed
     }
 
-    /// Whether ranges, each on a vdev, are what they were in the epoch `since`; if so they stay it.
+    /// Checks whether ranges, each on a vdev, are unchanged since the epoch `since`; if so, returns
+    /// a guard that keeps them unchanged.
     #[must_use]
     pub fn guard(self: &Arc<Self>, places: &[(u64, Range<u64>)], since: Epoch) -> Standing {
-        // LOCK state: the look and the hold are one step.
+        // LOCK state: the check and the guard are one step.
         let mut state = self.lock();
         let mut held = Vec::with_capacity(places.len());
         for (vdev, range) in places {
@@ -106,7 +107,7 @@ impl SpaceAllocator {
 }
 
 impl State {
-    /// The metaslabs that a range touches; `None` if it lies outside of them.
+    /// The metaslabs that a range overlaps; `None` if it lies outside of all metaslabs.
     fn metaslabs_of(&self, vdev: u64, range: &Range<u64>) -> Option<Range<usize>> {
         let vdev = self.vdevs.get(&vdev)?;
         let last = range.end.checked_sub(1).filter(|last| *last >= range.start)?;

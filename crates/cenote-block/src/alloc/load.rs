@@ -1,13 +1,13 @@
-//! Bringing metaslabs into memory and letting them go (spec 05 §4.5, §8.5).
+//! Loads and unloads metaslabs (spec 05 §4.5, §8.5).
 //!
-//! A metaslab comes in when an allocation or a claim needs it, or ahead of need; it goes when it
-//! was not used for long, or when loaded metaslabs take more memory than they may. What only
-//! memory knows (txgs that are not committed) keeps it there.
+//! A metaslab is loaded when an allocation or a claim needs it, or ahead of need; it is unloaded
+//! when it was unused for long, or when loaded metaslabs exceed their memory limit. A metaslab with
+//! changes of uncommitted txgs stays loaded.
 //!
 //! Reading runs without the lock, while txgs commit. The store says as of which commit it has read
-//! the metaslab's own map; if the map was written since, what was read is thrown away and read
-//! again. Everything else that happened meanwhile is in the small sets and is applied when the
-//! tree is put in place.
+//! the metaslab's own map; if the map was written since, the result is discarded and the map read
+//! again. All other changes since then are in the small sets and are applied when the tree is
+//! installed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use super::metaslab::SEGMENT_BYTES;
 use super::request::StoredSpace;
 use super::state::State;
 
-/// How long to wait for a commit that is just being finished.
+/// Pause before reading again while a commit is finishing.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// What became of a tree that was read.
+/// Result of installing a tree that was read.
 enum Installed {
     Done,
-    /// The map was written meanwhile.
+    /// The map was written in the meantime.
     Stale,
 }
 
 impl State {
-    /// Whether a metaslab must be read before it can be used.
+    /// Whether a metaslab must be loaded before it can be used.
     fn needs_load(&self, vdev: u64, id: usize) -> bool {
         let metaslab = self.vdevs.get(&vdev).and_then(|vdev| vdev.metaslabs.get(id));
         metaslab.is_some_and(|metaslab| metaslab.loaded.is_none())
     }
 
-    /// A metaslab that nothing was ever recorded of is free and need not be read.
+    /// Installs a metaslab that was never written: it is free and need not be read.
     fn install_empty(&mut self, vdev: u64, id: usize) -> Result<bool> {
         let txg = self.committed;
         let Some(metaslab) = self.metaslab(vdev, id) else { return Ok(true) };
@@ -59,7 +59,7 @@ impl State {
             return Ok(Installed::Stale);
         }
         if let Err(violation) = metaslab.install(stored.free, floor) {
-            // Its map contradicts itself or the logs. It is not used, and the pool goes on.
+            // Its map contradicts itself or the logs. The metaslab is not used; the pool continues.
             metaslab.is_broken = true;
             found.passivate(id, policy.as_ref());
             return Err(Error::new(Kind::Corrupt, violation));
@@ -71,7 +71,7 @@ impl State {
         Ok(Installed::Done)
     }
 
-    /// Counts a metaslab's segments anew.
+    /// Recounts a metaslab's segments.
     pub(super) fn recount_loaded(&mut self, vdev: u64, id: usize) {
         let segments = match self.metaslab(vdev, id) {
             Some(metaslab) if metaslab.loaded.is_some() => Some(metaslab.loaded_segments()),
@@ -92,7 +92,7 @@ impl State {
         self.loaded.remove(&(vdev, id));
     }
 
-    /// Lets go what was not used for long.
+    /// Unloads metaslabs that were unused for long.
     pub(super) fn unload_idle(&mut self, txg: u64) {
         let now = cenote_rt::monotonic();
         let delay = Duration::from_millis(tunables::METASLAB_UNLOAD_DELAY_MS.get());
@@ -113,7 +113,7 @@ impl State {
         self.unload_for_memory(None);
     }
 
-    /// Lets the longest unused go until the rest takes no more memory than it may; `keep` stays.
+    /// Unloads the longest unused metaslabs until the others fit the memory limit; `keep` stays.
     fn unload_for_memory(&mut self, keep: Option<(u64, usize)>) {
         let percent = tunables::METASLAB_MEM_LIMIT.get();
         let limit = (u128::from(self.memory_bytes) * u128::from(percent) / 100) as u64;
@@ -140,7 +140,7 @@ impl State {
         }
     }
 
-    /// Metaslabs that are likely to be wanted soon and are not in memory.
+    /// Metaslabs that are likely to be needed soon and are not loaded.
     fn wanted_soon(&self) -> Vec<(u64, usize)> {
         if tunables::METASLAB_PRELOAD_ENABLED.get() == 0 {
             return Vec::new();
@@ -156,16 +156,16 @@ impl State {
     }
 }
 
-/// Keeps the metaslabs that a request was told to load from leaving before it is served, so that
-/// requests make progress however little memory there is. The last ones are enough: an attempt
-/// takes at most one for each copy, effort and class, and what was tried in vain is not tried
-/// again, since a metaslab that has left memory keeps the size of its largest segment.
+/// Keeps the metaslabs that were loaded for a request from being unloaded before the request is
+/// served, so that requests make progress however little memory there is. The most recent ones are
+/// enough: an attempt uses at most one for each copy, effort and class, and a metaslab that could
+/// not serve is not tried again, since an unloaded metaslab keeps the size of its largest segment.
 pub(super) struct Pins<'a> {
     space: &'a SpaceAllocator,
     held: VecDeque<(u64, usize)>,
 }
 
-/// Three copies, two efforts, three classes; and the one being loaded.
+/// Three copies, two efforts, three classes; plus the one being loaded.
 const PINS_MAX: usize = 3 * 2 * 3 + 1;
 
 impl<'a> Pins<'a> {
@@ -173,7 +173,7 @@ impl<'a> Pins<'a> {
         Self { space, held: VecDeque::new() }
     }
 
-    /// Loads a metaslab and keeps it.
+    /// Loads a metaslab and pins it.
     pub(super) async fn load(&mut self, vdev: u64, id: usize) -> Result<()> {
         self.held.push_back((vdev, id));
         let oldest = if self.held.len() > PINS_MAX { self.held.pop_front() } else { None };
@@ -199,10 +199,10 @@ impl Drop for Pins<'_> {
 }
 
 impl SpaceAllocator {
-    /// Brings a metaslab into memory.
+    /// Loads a metaslab.
     pub(super) async fn load(&self, vdev: u64, id: usize) -> Result<()> {
         let gate = {
-            // LOCK state: short, nothing else is taken inside, never across an await.
+            // LOCK state: short, no other lock is taken inside, never across an await.
             let mut state = self.lock();
             if !state.needs_load(vdev, id) {
                 return Ok(());
@@ -210,8 +210,8 @@ impl SpaceAllocator {
             let gate = state.gates.entry((vdev, id));
             gate.or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
         };
-        // One reader at a time; the others find it loaded. Held across the read: it guards no data,
-        // and a reader needs no other gate.
+        // One reader at a time; the others find it loaded. The permit is held across the read: it
+        // protects no data, and a reader needs no other permit.
         let _permit = gate.acquire().await.map_err(|error| Error::new(Kind::Invariant, error))?;
         let result = self.load_alone(vdev, id).await;
         // LOCK state: as above.
@@ -244,11 +244,11 @@ impl SpaceAllocator {
         }
     }
 
-    /// Loads the metaslabs that are likely to be wanted next; for after a commit.
+    /// Loads the metaslabs that are likely to be needed next; called after a commit.
     pub async fn preload(&self) {
         let wanted = self.lock().wanted_soon();
         for (vdev, id) in wanted {
-            // One that cannot be read is passed over from now on.
+            // A metaslab that cannot be read is skipped from now on.
             let _ = self.load(vdev, id).await;
         }
     }

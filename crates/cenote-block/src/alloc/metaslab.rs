@@ -1,4 +1,4 @@
-//! One metaslab: its sets of ranges, and the steps a range takes through them (spec 05 §5).
+//! A metaslab: its sets of ranges, and the states a range passes through (spec 05 §5).
 //!
 //!              allocate                take_changes             sync_done
 //!   free ────────────────> allocating[txg] ──────> recorded ───────────> (allocated)
@@ -8,17 +8,18 @@
 //!    ^                     | a pin needs it, or a guard is held
 //!    +───────────────── overdue[t]
 //!
-//! `free` exists only while the metaslab is loaded; all others are small and always there. The
-//! unflushed changes are what the logs say beyond the metaslab's own map, as of the last commit.
+//! `free` exists only while the metaslab is loaded; the other sets are small and always in memory.
+//! Unflushed changes are those in the logs and not in the metaslab's own map, as of the last
+//! commit.
 //!
 //! Invariants (each checked in every build, when a set changes or a txg ends)
-//! * M1  A range is in at most one of free, allocating, defer, freed; what is in `freeing` or
-//!   `freed` was allocated.
+//! * M1  A range is in at most one of free, allocating, defer, freed; ranges in `freeing` or
+//!   `freed` were allocated.
 //! * M2  While loaded: size - allocated = free + allocating + freed + defer + overdue, in bytes.
-//! * M3  What is freed in txg t is free again after sync_done(t+2) at the earliest, so that going
-//!   back by one or two uberblocks finds every block in place. Where no deferral is allowed only
-//!   the last committed uberblock has all of its blocks (spec 05 §5.4).
-//! * M4  Unflushed allocations and unflushed frees share nothing.
+//! * M3  A range freed in txg t is free again after sync_done(t+2) at the earliest, so that a
+//!   rewind by one or two uberblocks finds every block in place. Where deferral is off, only the
+//!   last committed uberblock has all of its blocks (spec 05 §5.4).
+//! * M4  Unflushed allocations and unflushed frees are disjoint.
 //! * M5  A range that a valid pin may read is not free: before a range freed in txg t becomes free,
 //!   every pin on a txg before t is marked as overtaken.
 //! * M6  While a guard is held on the metaslab, none of its ranges becomes free.
@@ -40,25 +41,25 @@ use super::weight::Weight;
 /// Bytes of memory that a range takes in a tree by offset and one by size.
 pub(super) const SEGMENT_BYTES: u64 = 64;
 
-/// What a loaded metaslab has in memory.
+/// In-memory state of a loaded metaslab.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) free: FreeTree,
     pub(super) cursors: Cursors,
 }
 
-/// That a stream of allocations has taken up a metaslab.
+/// Records which stream has the metaslab open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Activation {
-    /// The stream's slot in the group.
+    /// Index of the stream in the group.
     pub(super) slot: usize,
-    /// For second and third copies.
+    /// Whether it is open for second and third copies.
     pub(super) is_secondary: bool,
-    /// What it weighed then.
+    /// Its weight when it was opened.
     pub(super) weight: Weight,
 }
 
-/// Changes that only the logs hold.
+/// Changes that are only in the logs.
 #[derive(Debug, Default)]
 pub(super) struct Unflushed {
     pub(super) allocs: RangeSet,
@@ -66,12 +67,12 @@ pub(super) struct Unflushed {
 }
 
 impl Unflushed {
-    /// Memory estimate.
+    /// Number of segments, for the estimate of memory.
     pub(super) fn segments(&self) -> u64 {
         (self.allocs.len() + self.frees.len()) as u64
     }
 
-    /// An allocation first undoes a free, and the other way round (spec 05 §4.3).
+    /// An allocation first cancels a free, and a free an allocation (spec 05 §4.3).
     pub(super) fn fold(&mut self, range: Range<u64>, is_alloc: bool) -> Result<(), RangeError> {
         let (same, other) = if is_alloc {
             (&mut self.allocs, &mut self.frees)
@@ -86,17 +87,17 @@ impl Unflushed {
     }
 }
 
-/// How long freed ranges wait before they are free.
+/// How long freed ranges are deferred before they become free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Until two later txgs are committed, and no pin on a txg before theirs is left. Holds the txg
-    /// of the oldest pin, `u64::MAX` without pins.
+    /// Until two later txgs are committed, and no pin on an earlier txg is left. Holds the txg of
+    /// the oldest pin, `u64::MAX` without pins.
     TwoTxgs(u64),
     /// Not at all: the space is needed now. No pin is valid.
     Nothing,
 }
 
-/// Sets of overdue ranges that a metaslab keeps apart by their txgs.
+/// Most sets of overdue ranges that a metaslab keeps apart by txg.
 const OVERDUE_MAX: usize = 32;
 
 /// A metaslab.
@@ -113,51 +114,51 @@ pub(super) struct Metaslab {
 
     pub(super) loaded: Option<Box<Loaded>>,
     pub(super) allocating: [RangeSet; 4],
-    /// Allocated in earlier passes of the syncing txg.
+    /// Ranges allocated in earlier passes of the syncing txg.
     pub(super) recorded: RangeSet,
     pub(super) freeing: RangeSet,
     pub(super) freed: RangeSet,
     pub(super) defer: [RangeSet; 2],
-    /// Ranges that have waited for two txgs and that a pin or a guard holds back, by the txg that
-    /// freed them, or a later one.
+    /// Ranges that were deferred for two txgs and are kept back by a pin or a guard, by the txg
+    /// that freed them, or a later one.
     pub(super) overdue: BTreeMap<u64, RangeSet>,
-    /// The allocator's epoch when ranges last became free here.
+    /// The allocator's epoch when a range last became free here.
     pub(super) matured: u64,
-    /// Guards that are held (M6).
+    /// Number of guards (M6).
     pub(super) guards: u32,
-    /// Freed in this pass and kept by the checkpoint.
+    /// Ranges freed in this pass that the checkpoint still uses.
     pub(super) held: RangeSet,
     pub(super) unflushed: Unflushed,
 
-    /// Bytes allocated as its map and the logs have them, passes of the syncing txg included.
+    /// Bytes allocated according to its map and the logs, passes of the syncing txg included.
     pub(super) allocated: u64,
-    /// As its map's header has it.
+    /// Histogram in its map's header.
     pub(super) histogram: [u64; HISTOGRAM_BUCKETS],
     pub(super) has_histogram: bool,
     pub(super) has_map: bool,
-    /// From which txg on the logs apply; 0 if never logged.
+    /// First txg whose logs apply; 0 if it was never logged.
     pub(super) unflushed_txg: u64,
-    /// Whether the logs hold anything from then on.
+    /// Whether the logs hold changes from that txg on.
     pub(super) is_dirty: bool,
-    /// Txg of the last commit in which its own map was written, if since import.
+    /// Txg of the last commit that wrote its own map, if since import.
     pub(super) map_txg: u64,
-    /// Its own map is written in this txg, which is syncing.
+    /// The syncing txg, if that writes its own map.
     pub(super) map_pending: Option<u64>,
 
     pub(super) weight: Weight,
     pub(super) fragmentation: Option<u64>,
     pub(super) activation: Option<Activation>,
-    /// Not allocated from while above 0.
+    /// Number of pauses; nothing is allocated while it is not 0.
     pub(super) disabled: u32,
-    /// Requests that it was loaded for and that are not served yet: it stays meanwhile.
+    /// Number of pending requests that it was loaded for; it is not unloaded while it is not 0.
     pub(super) pins: u32,
-    /// Not allocated from before this txg is committed.
+    /// The txg that must be committed before the first allocation.
     pub(super) new_in: Option<u64>,
-    /// Its map could not be read.
+    /// Whether its map could not be read.
     pub(super) is_broken: bool,
-    /// No free segment is larger; exact only where known.
+    /// Upper bound of the largest free segment; exact only while loaded.
     pub(super) largest_max: u64,
-    /// When it was last allocated from or loaded.
+    /// When it was last loaded or allocated from.
     pub(super) used: (u64, Duration),
 }
 
@@ -206,7 +207,7 @@ impl Metaslab {
         self.start..self.start + self.size
     }
 
-    /// The violation of a set operation here.
+    /// The violation for an operation on a range set of this metaslab.
     pub(super) fn set_error(
         &self,
         what: &'static str,
@@ -219,33 +220,33 @@ impl Metaslab {
         Violation::Sum { vdev: self.vdev, metaslab: self.id, what, found, expected }
     }
 
-    /// Bytes that are freed and wait.
+    /// Bytes freed and deferred.
     pub(super) fn deferred(&self) -> u64 {
         self.waiting().map(RangeSet::bytes).sum()
     }
 
-    /// The sets of ranges that are freed, committed, and not free yet.
+    /// The sets of ranges that are freed, committed, and not yet free.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &RangeSet> {
         self.defer.iter().chain(self.overdue.values())
     }
 
-    /// Bytes that have waited long enough and are held back.
+    /// Bytes deferred long enough and kept back.
     pub(super) fn overdue_bytes(&self) -> u64 {
         self.overdue.values().map(RangeSet::bytes).sum()
     }
 
-    /// Bytes taken and not recorded yet.
+    /// Bytes allocated and not yet recorded.
     pub(super) fn allocating_bytes(&self) -> u64 {
         self.allocating.iter().map(RangeSet::bytes).sum()
     }
 
-    /// Bytes that can be taken now.
+    /// Bytes that can be allocated now.
     pub(super) fn usable(&self) -> u64 {
         let taken = self.allocated + self.allocating_bytes() + self.deferred() + self.freed.bytes();
         self.size.saturating_sub(taken)
     }
 
-    /// Checks that a range is in none of the sets of what is free, or about to be: it can be freed.
+    /// Checks that a range is allocated and can be freed: it is in no set of free or freed ranges.
     fn check_allocated(
         &self,
         range: &Range<u64>,
@@ -254,7 +255,7 @@ impl Metaslab {
     ) -> Result<(), Violation> {
         let free = self.loaded.as_ref().map(|loaded| loaded.free.ranges());
         let sets = [&self.freeing, &self.freed, &self.held].into_iter().chain(self.waiting());
-        // What a later txg has taken cannot be freed in this one.
+        // A range allocated by a later txg cannot be freed in this one.
         let later = (1..4).map(|ahead| &self.allocating[((txg + ahead) & 3) as usize]);
         for set in sets.chain(later).chain(free) {
             if let Some(other) = set.overlap(range) {
@@ -265,9 +266,10 @@ impl Metaslab {
         Ok(())
     }
 
-    /// Takes a free range for `txg`.
+    /// Allocates a free range for `txg`.
     pub(super) fn take(&mut self, range: Range<u64>, txg: u64) -> Result<(), Violation> {
-        let (error, again) = (self.set_error("allocation of what is not free"), range.clone());
+        let (error, again) =
+            (self.set_error("allocation of a range that is not free"), range.clone());
         let Some(loaded) = &mut self.loaded else {
             return Err(error(RangeError::Missing { range }));
         };
@@ -276,14 +278,14 @@ impl Metaslab {
         self.allocating[(txg & 3) as usize].try_add(again).map_err(error)
     }
 
-    /// Gives back what was taken for `txg`, if no pass has recorded it; false if one has.
+    /// Undoes an allocation of `txg` that no pass has recorded; returns false if one has.
     pub(super) fn give_back(&mut self, range: Range<u64>, txg: u64) -> Result<bool, Violation> {
         let allocating = &mut self.allocating[(txg & 3) as usize];
         if allocating.try_remove(range.clone()).is_err() {
             return Ok(false);
         }
         let error = self.set_error("undone allocation is free");
-        // It was loaded when the range was taken, and stays so while something is allocating.
+        // It was loaded for the allocation, and stays loaded while ranges are allocating.
         let Some(loaded) = &mut self.loaded else {
             return Err(error(RangeError::Missing { range }));
         };
@@ -291,21 +293,21 @@ impl Metaslab {
         Ok(true)
     }
 
-    /// Frees a range in `txg`, which is syncing.
+    /// Frees a range in the syncing txg `txg`.
     pub(super) fn free(&mut self, range: Range<u64>, txg: u64) -> Result<(), Violation> {
-        self.check_allocated(&range, txg, "free of what is free")?;
+        self.check_allocated(&range, txg, "free of a free range")?;
         let error = self.set_error("double free");
         self.freeing.try_add(range).map_err(error)
     }
 
-    /// Frees a range that the checkpoint keeps.
+    /// Frees a range that the checkpoint still uses.
     pub(super) fn hold(&mut self, range: Range<u64>, txg: u64) -> Result<(), Violation> {
-        self.check_allocated(&range, txg, "held free of what is free")?;
+        self.check_allocated(&range, txg, "checkpointed free of a free range")?;
         let error = self.set_error("double free");
         self.held.try_add(range).map_err(error)
     }
 
-    /// Moves what this pass records: allocations of `txg`, then frees.
+    /// Records the changes of this pass: allocations of `txg`, then frees.
     pub(super) fn record(&mut self, txg: u64) -> Result<(RangeSet, RangeSet), Violation> {
         let allocs = self.allocating[(txg & 3) as usize].take();
         let frees = self.freeing.take();
@@ -321,7 +323,7 @@ impl Metaslab {
         Ok((allocs, frees))
     }
 
-    /// The histogram for the map's header after a pass in which `frees` were recorded.
+    /// Updates the histogram for the map's header after a pass in which `frees` were recorded.
     pub(super) fn update_histogram(&mut self, frees: &RangeSet) {
         let mut counts = self.histogram;
         if let Some(loaded) = &self.loaded {
@@ -331,7 +333,7 @@ impl Metaslab {
             }
         } else {
             if !self.has_histogram && !self.has_map {
-                // Nothing was ever recorded here: all of it was free, in one piece.
+                // Nothing was ever recorded here: the whole metaslab was one free segment.
                 counts = stored_counts(&RangeSet::from(self.range()).histogram(), self.ashift);
             }
             add_counts(&mut counts, &stored_counts(&frees.histogram(), self.ashift));
@@ -340,13 +342,13 @@ impl Metaslab {
         self.has_histogram = true;
     }
 
-    /// Ends `txg`, which is committed: what was freed waits, what has waited long enough is free.
-    /// Returns what has become free.
+    /// Ends `txg`, which is committed: freed ranges are deferred, and ranges deferred long enough
+    /// become free. Returns the ranges that became free.
     pub(super) fn finish(&mut self, txg: u64, wait: Wait) -> Result<RangeSet, Violation> {
         let freed = self.freed.take();
         let waited = std::mem::replace(&mut self.defer[(txg % 2) as usize], freed);
         if !waited.is_empty() {
-            // Of the same parity as `txg`, and earlier.
+            // The defer set has the same parity as `txg`, and is older.
             self.put_overdue(txg.saturating_sub(2), &waited)?;
         }
         let mut mature = match wait {
@@ -387,7 +389,7 @@ impl Metaslab {
         Ok(taken)
     }
 
-    /// Adds ranges that have waited to the free ones.
+    /// Adds deferred ranges to the free ones.
     pub(super) fn make_free(&mut self, mature: &RangeSet) -> Result<(), Violation> {
         let error = self.set_error("deferred range is free");
         if let Some(loaded) = &mut self.loaded {
@@ -398,7 +400,7 @@ impl Metaslab {
         self.check_sums()
     }
 
-    /// Brings the unflushed changes to the state after `txg`, whose changes are given.
+    /// Updates the unflushed changes to the state after `txg`, whose changes are given.
     pub(super) fn fold(
         &mut self,
         txg: u64,
@@ -421,7 +423,7 @@ impl Metaslab {
         Ok(())
     }
 
-    /// M2.
+    /// Checks M2.
     pub(super) fn check_sums(&self) -> Result<(), Violation> {
         let Some(loaded) = &self.loaded else { return Ok(()) };
         let found =
@@ -433,7 +435,7 @@ impl Metaslab {
         Err(self.sum_error("free, allocating, freed and deferred", found, expected))
     }
 
-    /// Makes the free tree from what the metaslab's own map leaves free.
+    /// Builds the free tree from the space that the metaslab's own map leaves free.
     pub(super) fn install(&mut self, mut free: RangeSet, floor: u64) -> Result<(), Violation> {
         let steps = [
             ("unflushed allocation is not free", &self.unflushed.allocs, false),
@@ -466,7 +468,7 @@ impl Metaslab {
         result
     }
 
-    /// Whether it can leave memory: nothing is in it that only memory knows.
+    /// Whether it can be unloaded: it has no changes that exist only in memory.
     pub(super) fn can_unload(&self) -> bool {
         self.loaded.is_some()
             && self.disabled == 0
@@ -475,14 +477,14 @@ impl Metaslab {
             && self.allocating.iter().all(RangeSet::is_empty)
     }
 
-    /// Leaves memory.
+    /// Unloads the metaslab.
     pub(super) fn unload(&mut self) {
         if let Some(mut loaded) = self.loaded.take() {
             self.largest_max = loaded.free.largest();
         }
     }
 
-    /// No free segment is larger than this.
+    /// Upper bound of the largest free segment.
     pub(super) fn largest_bound(&mut self) -> u64 {
         match &mut self.loaded {
             Some(loaded) => loaded.free.largest(),
@@ -490,17 +492,17 @@ impl Metaslab {
         }
     }
 
-    /// Whether a range of that size may be found in it, as far as is known.
+    /// Whether a range of that size may fit, as far as is known.
     pub(super) fn may_hold(&mut self, asize: u64) -> bool {
         !self.is_broken && self.new_in.is_none() && self.largest_bound() >= asize
     }
 
-    /// Segments in memory.
+    /// Number of segments in memory.
     pub(super) fn loaded_segments(&self) -> u64 {
         self.loaded.as_ref().map_or(0, |loaded| loaded.free.ranges().len() as u64)
     }
 
-    /// Weight by segments, where they are known.
+    /// Weight by segments, if a histogram exists.
     fn segment_weight(&self) -> Option<Weight> {
         if let Some(loaded) = &self.loaded {
             return Some(Weight::of_free(loaded.free.histogram(), self.ashift));
@@ -518,7 +520,7 @@ impl Metaslab {
         Some(Weight::of_stored(&self.histogram, &unusable, self.ashift))
     }
 
-    /// Its weight as it is now.
+    /// Its present weight.
     pub(super) fn weigh(&self, policy: &dyn Policy, count: u64) -> Weight {
         if self.is_broken || self.usable() == 0 {
             return Weight::ZERO;
@@ -532,7 +534,7 @@ impl Metaslab {
         })
     }
 
-    /// Recomputes the figure from the stored histogram.
+    /// Recomputes the fragmentation from the stored histogram.
     pub(super) fn update_fragmentation(&mut self) {
         self.fragmentation = match (self.has_map, self.has_histogram) {
             (false, _) => Some(0),
@@ -542,7 +544,7 @@ impl Metaslab {
     }
 }
 
-/// A histogram by log2 of bytes in the form of a map's header (spec 05 §2.8).
+/// Converts a histogram by log2 of bytes to that of a map's header (spec 05 §2.8).
 pub(super) fn stored_counts(counts: &[u64; 64], ashift: u8) -> [u64; HISTOGRAM_BUCKETS] {
     let mut stored = [0_u64; HISTOGRAM_BUCKETS];
     for (log2, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {

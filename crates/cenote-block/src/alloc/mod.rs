@@ -1,4 +1,4 @@
-//! The allocator: which bytes of which vdev a block gets, and when bytes can be used again.
+//! The allocator: assigns space on vdevs to blocks, and decides when freed space is reused.
 //!
 //! ```text
 //!   SpaceAllocator -- vdev -- group (class) -- metaslab -- sets of ranges
@@ -10,19 +10,19 @@
 //!                 sync_done, preload                     after the uberblock
 //! ```
 //!
-//! What a metaslab's ranges go through is in [`metaslab`](self), who gets what in `choose`, what a
-//! txg records in `sync`, and which metaslabs take over from the logs in `flush`. All of it is
-//! state in memory: reading maps is [`MetaslabStore`]'s, writing them the pool's. Which free range
+//! The life of a range is in [`metaslab`](self), the choice of a range in `choose`, the changes
+//! that a txg records in `sync`, and flushing of log space maps in `flush`. All of it is state in
+//! memory: reading maps is done by [`MetaslabStore`], writing them by the pool. The choice among
+//! free ranges is a [`Policy`].
 //! is taken is a [`Policy`].
-//!
-//! Concurrency: one lock around everything, [`SpaceAllocator::lock`]. An operation is a few tree
+//! Concurrency: one lock around all state, [`SpaceAllocator::lock`]. An operation takes a few tree
 //! steps, so the lock is held for microseconds; it is never held across an await, and no other lock
 //! is taken inside. Loading a metaslab runs without it.
 //!
-//! Durability: nothing here is. A range is recorded by the txg that takes it ([`take_changes`
-//! once per pass](SpaceAllocator::take_changes)) and becomes free again only in
+//! Durability: nothing here is durable. A range is recorded by the txg that allocates it
+//! ([`take_changes` once per pass](SpaceAllocator::take_changes)) and becomes free again only in
 //! [`sync_done`](SpaceAllocator::sync_done), which must not be called before the uberblock of its
-//! txg is durable: that, and the deferral, is what keeps older uberblocks usable (spec 05 §5.4).
+//! txg is durable: that, and the deferral, keeps older uberblocks usable (spec 05 §5.4).
 
 mod choose;
 mod class;
@@ -75,24 +75,24 @@ use pause::Pauses;
 use state::State;
 use throttle::Throttle;
 
-/// What an allocator starts from.
+/// Parameters of a new allocator.
 #[derive(Clone)]
 pub struct Options {
-    /// Where metaslabs are loaded from.
+    /// Source of the metaslabs' space maps.
     pub store: Arc<dyn MetaslabStore>,
-    /// Sizes and health of vdevs.
+    /// Allocated sizes and health of vdevs.
     pub geometry: Arc<dyn SpaceGeometry>,
     /// Last committed txg.
     pub txg: u64,
     /// Whether changes go to log space maps.
     pub has_logs: bool,
-    /// Streams of allocations per class; [`default_streams`] is OpenZFS's number.
+    /// Streams of allocations per class; [`default_streams`] returns OpenZFS's number.
     pub allocators: usize,
-    /// Of the choices that are left to chance.
+    /// Seed of random choices.
     pub seed: u64,
 }
 
-/// Streams of allocations per class on this machine.
+/// Number of streams of allocations per class on this machine.
 #[must_use]
 pub fn default_streams() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -106,7 +106,7 @@ pub struct SpaceAllocator {
     state: Mutex<State>,
     throttle: Throttle,
     pauses: Pauses,
-    /// The one of the state, for those who only ask.
+    /// The epoch of the state, readable without the lock.
     epoch: Arc<AtomicU64>,
 }
 
@@ -117,7 +117,7 @@ impl std::fmt::Debug for SpaceAllocator {
 }
 
 impl SpaceAllocator {
-    /// An allocator without vdevs.
+    /// Returns an allocator without vdevs.
     #[must_use]
     pub fn new(options: Options) -> Arc<Self> {
         let state = State::new(&options);
@@ -127,12 +127,12 @@ impl SpaceAllocator {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic inside is a bug that a test shows; sets are checked again with each operation.
+        // After a panic the data may still be used: sets are checked again with each operation.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds space for a block: an address for each copy, with its asize. `Kind::NoSpace` when
-    /// nothing fits: a larger block may still gang.
+    /// Allocates space for a block: an address for each copy, with its asize. `Kind::NoSpace` when
+    /// nothing fits: the caller may still write a gang block.
     pub async fn allocate(&self, request: &Request) -> Result<Vec<Dva>> {
         let &Request { class, psize, copies, .. } = request;
         if psize == 0 || !(1..=3).contains(&copies) {
@@ -145,10 +145,12 @@ impl SpaceAllocator {
         let mut pins = Pins::new(self);
         let mut waits = None;
         loop {
-            // Before the attempt, so that none that comes back into use after it is missed.
+            // Registered before the attempt, so that no metaslab that is resumed after it is
+            // missed.
             let enabled = self.pauses.enabled.notified();
             let attempt = {
-                // LOCK state: one attempt from begin to end, so that copies are all or none.
+                // LOCK state: one attempt from begin to end, so that either all copies get space or
+                // none.
                 let mut state = self.lock();
                 let attempt = state.attempt(request)?;
                 if matches!(attempt, Attempt::Paused) {
@@ -158,21 +160,22 @@ impl SpaceAllocator {
             };
             match attempt {
                 Attempt::Found(dvas) => return Ok(dvas),
-                // Space that is only out of use for a moment is worth waiting for.
+                // A paused metaslab comes back soon, so the allocation waits.
                 Attempt::Paused => enabled.await,
                 Attempt::NoSpace => {
-                    // LOCK state: short. New blocks go before readers of committed states.
+                    // LOCK state: short. New blocks take precedence over readers of committed
+                    // states.
                     if !self.lock().release_overdue()? {
                         return Err(AllocError::NoSpace { class, psize, copies }.into());
                     }
                 }
-                // One that cannot be read is passed over in the next attempt.
+                // A metaslab that cannot be read is skipped in the next attempt.
                 Attempt::Load(vdev, id) => drop(pins.load(vdev, id).await),
             }
         }
     }
 
-    /// Takes back an allocation of `txg` whose write failed. If a pass has recorded it, it is freed
+    /// Undoes an allocation of `txg` whose write failed. If a pass has recorded it, it is freed
     /// like any block.
     pub fn unallocate(&self, dva: &Dva, txg: u64) -> Result<()> {
         // LOCK state.
@@ -190,7 +193,8 @@ impl SpaceAllocator {
         Ok(())
     }
 
-    /// Frees a block's address in `txg`, the syncing one. That of a gang block covers its header.
+    /// Frees a block's address in the syncing txg `txg`. The address of a gang block covers its
+    /// header only.
     pub fn free(&self, dva: &Dva, txg: u64) -> Result<()> {
         // LOCK state.
         let mut state = self.lock();
@@ -198,7 +202,7 @@ impl SpaceAllocator {
         Ok(state.free_range(u64::from(dva.vdev), id, range, txg)?)
     }
 
-    /// Frees a range of one metaslab in `txg`, the syncing one.
+    /// Frees a range of one metaslab in the syncing txg `txg`.
     pub fn free_range(&self, vdev: u64, offset: u64, asize: u64, txg: u64) -> Result<()> {
         // LOCK state.
         let mut state = self.lock();
@@ -206,7 +210,8 @@ impl SpaceAllocator {
         Ok(state.free_range(vdev, id, range, txg)?)
     }
 
-    /// Frees what the pool's checkpoint keeps: it stays allocated and is told as held.
+    /// Frees a block that the pool's checkpoint still uses: it stays allocated and is reported as
+    /// `held`.
     pub fn free_held(&self, dva: &Dva, txg: u64) -> Result<()> {
         // LOCK state.
         let mut state = self.lock();
@@ -220,21 +225,22 @@ impl SpaceAllocator {
         Ok(())
     }
 
-    /// Says which txg the pool's checkpoint is of, if there is one. From now on blocks that it
-    /// reaches are not freed but held.
+    /// Sets the txg of the pool's checkpoint, if there is one. From now on, blocks that the
+    /// checkpoint uses stay allocated when freed.
     pub fn set_checkpoint(&self, txg: Option<u64>) {
         self.lock().checkpoint = txg;
     }
 
-    /// Whether the checkpoint keeps a block of that physical birth that is freed in `txg`: what was
-    /// freed up to the checkpoint's own txg it does not reach (spec 05 §10).
+    /// Whether the checkpoint uses a block of this physical birth that is freed in `txg`. It does
+    /// not use blocks that were freed up to its own txg (spec 05 §10).
     #[must_use]
     pub fn is_kept(&self, birth: u64, txg: u64) -> bool {
         self.lock().checkpoint.is_some_and(|checkpoint| birth <= checkpoint && checkpoint < txg)
     }
 
-    /// Takes the space of a log block that was written after the last commit, for `txg`, the first
-    /// one (spec 05 §5.6). A dry run only looks. The cause of a refusal is a [`ClaimError`].
+    /// Claims the space of a log block that was written after the last commit, for `txg`, the first
+    /// txg after import (spec 05 §5.6). A dry run only checks. The cause of a refusal is a
+    /// [`ClaimError`].
     pub async fn claim(&self, dva: &Dva, txg: u64, is_dry_run: bool) -> Result<()> {
         let (vdev, offset, asize) = (u64::from(dva.vdev), dva.offset, dva.asize);
         let place = self.lock().locate_dva(dva, txg);
@@ -242,7 +248,7 @@ impl SpaceAllocator {
         let mut pins = Pins::new(self);
         loop {
             pins.load(vdev, id).await?;
-            // LOCK state: whether it is free and taking it are one step.
+            // LOCK state: the check and the allocation are one step.
             let mut state = self.lock();
             state.check_open("claim", txg)?;
             let Some(metaslab) = state.metaslab(vdev, id) else {
@@ -260,47 +266,47 @@ impl SpaceAllocator {
         }
     }
 
-    /// The class that a block should go to, as space is now (spec 05 §7).
+    /// The class that a block should use, given the present free space (spec 05 §7).
     #[must_use]
     pub fn preferred_class(&self, placement: &Placement) -> Class {
         self.lock().preferred_class(placement)
     }
 
-    /// Begins the flushing of `txg`, in its first pass and before anything is recorded. At export
-    /// all metaslabs are flushed.
+    /// Begins flushing in `txg`, in its first pass and before changes are recorded. At export all
+    /// metaslabs are flushed.
     pub fn start_flush(&self, txg: u64, is_export: bool) -> Result<()> {
         Ok(self.lock().start_flush(txg, is_export)?)
     }
 
-    /// The next metaslab to flush in this txg.
+    /// Returns the next metaslab to flush in this txg.
     pub fn next_flush(&self) -> Result<Option<Flush>> {
         Ok(self.lock().next_flush()?)
     }
 
-    /// Whether changes go to log space maps, as it was decided when the pool was opened.
+    /// Whether changes go to log space maps, as decided at import.
     #[must_use]
     pub fn has_logs(&self) -> bool {
         self.lock().has_logs
     }
 
-    /// Logs of txgs before this one hold nothing any more; none at all if no metaslab is logged.
+    /// Oldest txg whose log is still needed; `None` if no metaslab is logged.
     #[must_use]
     pub fn oldest_unflushed(&self) -> Option<u64> {
         self.lock().flush.order.first().map(|(txg, ..)| *txg)
     }
 
-    /// Says how many blocks the log of `txg` has: at import, and after each txg.
+    /// Records the number of blocks of the log of `txg`: at import, and after each txg.
     pub fn note_log(&self, txg: u64, blocks: u64) {
         self.lock().flush.logs.insert(txg, blocks);
     }
 
-    /// Logs of txgs before this one were removed.
+    /// Records that the logs of txgs before this one were removed.
     pub fn forget_logs_before(&self, txg: u64) {
         let mut state = self.lock();
         state.flush.logs = state.flush.logs.split_off(&txg);
     }
 
-    /// Whether a metaslab's map should be rewritten. Only in the first pass.
+    /// Whether a metaslab's map should be condensed. Only in the first pass.
     #[must_use]
     pub fn should_condense(&self, vdev: u64, metaslab: u64, map: &MapFigures) -> bool {
         let mut state = self.lock();
@@ -308,13 +314,13 @@ impl SpaceAllocator {
         metaslab.is_some_and(|metaslab| metaslab.should_condense(map))
     }
 
-    /// Takes a metaslab's map as rewritten in `txg`, and says with what. Only in the first pass,
-    /// before anything is recorded; nothing if the metaslab is not in memory.
+    /// Records that a metaslab's map is condensed in `txg`; returns its new contents. Only in the
+    /// first pass, before changes are recorded; `None` if the metaslab is not loaded.
     pub fn condense(&self, vdev: u64, metaslab: u64, txg: u64) -> Result<Option<Condense>> {
         Ok(self.lock().condense(vdev, metaslab, txg)?)
     }
 
-    /// Metaslabs that have something to record for `txg`, as (vdev, metaslab).
+    /// Metaslabs that have changes to record for `txg`, as (vdev, metaslab).
     #[must_use]
     pub fn changed(&self, txg: u64) -> Vec<(u64, u64)> {
         let state = self.lock();
@@ -326,16 +332,17 @@ impl SpaceAllocator {
         changed.map(|(vdev, id)| (*vdev, *id as u64)).collect()
     }
 
-    /// What this pass of `txg` records, metaslab by metaslab.
+    /// Returns the changes to record in this pass of `txg`, by metaslab.
     pub fn take_changes(&self, txg: u64) -> Result<Vec<MetaslabChange>> {
-        // LOCK state: all metaslabs in one step. What is taken or freed later is the next pass's.
+        // LOCK state: all metaslabs in one step. Later allocations and frees belong to the next
+        // pass.
         Ok(self.lock().take_changes(txg)?)
     }
 
-    /// `txg` is durable. With `slop` bytes or less free, nothing is deferred. Says what has become
-    /// usable again.
+    /// Ends `txg`, whose uberblock is durable. With `slop` bytes or less free, frees are not
+    /// deferred. Returns the ranges that became usable.
     pub fn sync_done(&self, txg: u64, slop: u64) -> Result<Vec<Mature>> {
-        // LOCK state. The uberblock of `txg` must be on disk by now: what two older ones refer to
+        // LOCK state. The uberblock of `txg` must be on disk by now: blocks of the two older ones
         // may be overwritten from here on.
         Ok(self.lock().sync_done(txg, slop)?)
     }
@@ -348,32 +355,32 @@ impl SpaceAllocator {
         self.lock().class_figures(class)
     }
 
-    /// Every top-level vdev, by id.
+    /// Space of every top-level vdev, by id.
     #[must_use]
     pub fn vdev_figures(&self) -> Vec<VdevSpace> {
         self.lock().vdev_figures()
     }
 
-    /// The metaslabs of a vdev.
+    /// Space of the metaslabs of a vdev.
     #[must_use]
     pub fn metaslab_figures(&self, vdev: u64) -> Vec<MetaslabSpace> {
         self.lock().metaslab_figures(vdev)
     }
 
-    /// One of them.
+    /// Space of one metaslab.
     #[must_use]
     pub fn metaslab_space(&self, vdev: u64, metaslab: u64) -> Option<MetaslabSpace> {
         self.lock().metaslab_space(vdev, metaslab)
     }
 
-    /// Deflated space that datasets share, before what the pool keeps back: normal vdevs that new
-    /// blocks may go to (spec 05 §6.3).
+    /// Deflated space that datasets share, before the slop is deducted: all normal vdevs that are
+    /// `allocating` (spec 05 §6.3).
     #[must_use]
     pub fn normal_space(&self) -> u64 {
         self.lock().allocatable_space()
     }
 
-    /// Deflated space of the embedded log, which lowers the slop (spec 05 §6.4).
+    /// Deflated space of the embedded logs, which reduces the slop (spec 05 §6.4).
     #[must_use]
     pub fn embedded_log_space(&self) -> u64 {
         self.lock().class_figures(Class::EmbeddedLog).deflated_space
@@ -385,8 +392,8 @@ impl SpaceAllocator {
         self.lock().pool_fragmentation()
     }
 
-    /// (least, granularity): physical sizes below the first waste space on some vdev, and should be
-    /// multiples of the second (spec 05 §8.1).
+    /// (minimum, granularity): physical sizes below the first waste space on some vdev, and sizes
+    /// should be multiples of the second (spec 05 §8.1).
     #[must_use]
     pub fn alloc_granularity(&self) -> (u64, u64) {
         self.lock().alloc_granularity()

@@ -1,11 +1,12 @@
-//! Metaslabs that are out of use for a while: nothing is allocated from them, so that what is free
-//! in them stays free and can be discarded or filled (spec 05 §9).
+//! Pauses allocation from a metaslab, so that its free space stays free and can be trimmed or
+//! initialized (spec 05 §9).
 //!
-//! Who finds no space elsewhere waits for those that could serve; who keeps one out of use does so
-//! for moments, and lets those who wait go first ([`SpaceAllocator::is_wanted`]). While somebody
-//! waits no other is taken out of use. So the wait has an end, however many leaves are worked on:
-//! each that is out of use comes back, and then there is space or there is none. Who has one out
-//! of use must not ask for another meanwhile.
+//! An allocation that finds no space elsewhere waits for the paused metaslabs that could serve it.
+//! A task pauses a metaslab only for moments, and yields to waiting allocations
+//! ([`SpaceAllocator::is_wanted`]): while one waits, no further metaslab is paused. So the wait
+//! ends, however many leaves are trimmed or initialized: each paused metaslab is resumed, and then
+//! there is space or there is none. A task that has paused a metaslab must not pause another one at
+//! the same time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,27 +17,27 @@ use cenote_rt::{Notify, Result};
 use super::SpaceAllocator;
 use super::state::State;
 
-/// Who waits for whom.
+/// Coordination of pauses with waiting allocations.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
-    /// A metaslab is back in use.
+    /// Notified when a metaslab is resumed.
     pub(super) enabled: Notify,
-    /// No allocation waits any more.
+    /// Notified when no allocation waits any more.
     settled: Notify,
-    /// Allocations that wait. Counted up under the lock of the state only.
+    /// Number of waiting allocations. Incremented only under the lock of the state.
     waiting: AtomicU64,
 }
 
 impl Pauses {
-    /// Counts an allocation that waits, until this is dropped. LOCK state: held by the caller, so
-    /// that nothing is taken out of use between what it saw and this.
+    /// Counts a waiting allocation until the result is dropped. LOCK state: held by the caller, so
+    /// that no metaslab is paused between the caller's search and this call.
     pub(super) fn wait(&self) -> Waits<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         Waits(self)
     }
 }
 
-/// A metaslab that is out of use until this is dropped.
+/// A metaslab from which nothing is allocated until this is dropped.
 pub struct Paused {
     space: Arc<SpaceAllocator>,
     vdev: u64,
@@ -44,21 +45,21 @@ pub struct Paused {
 }
 
 impl Paused {
-    /// What is free in it from `start` on, at most that many ranges: by no txg that is open,
-    /// syncing or among the last two in use. It stays free, and may become more.
+    /// Returns at most `count` free ranges from `start` on: not used by the open and syncing txgs
+    /// or the last two uberblocks. They stay free, and more may become free.
     #[must_use]
     pub fn free(&self, start: u64, count: usize) -> RangeSet {
         self.look(|free| free.within(&(start..u64::MAX)).take(count).collect())
     }
 
-    /// What of the ranges is free in it.
+    /// Returns the parts of `ranges` that are free in the metaslab.
     #[must_use]
     pub fn free_of(&self, ranges: &RangeSet) -> RangeSet {
         self.look(|free| free.intersection(ranges))
     }
 
     fn look(&self, part: impl FnOnce(&RangeSet) -> RangeSet) -> RangeSet {
-        // LOCK state: as long as the part asked for. Out of use it stays in memory.
+        // LOCK state: for the duration of `part`. A paused metaslab stays loaded.
         let mut state = self.space.lock();
         let metaslab = state.metaslab(self.vdev, self.metaslab as usize);
         let loaded = metaslab.and_then(|metaslab| metaslab.loaded.as_ref());
@@ -81,16 +82,16 @@ impl Drop for Paused {
 }
 
 impl SpaceAllocator {
-    /// Takes a metaslab out of use, and gives what is free in it. None if there is no such
-    /// metaslab. At most a few at a time, and for moments.
+    /// Pauses a metaslab. Returns `None` if there is no such metaslab. At most a few at a time, and
+    /// for moments.
     pub async fn pause(self: &Arc<Self>, vdev: u64, metaslab: u64) -> Result<Option<Paused>> {
         let id = metaslab as usize;
         loop {
-            // Before the look, so that nothing that settles after it is missed.
+            // Registered before the check, so that no notification after it is missed.
             let settled = self.pauses.settled.notified();
             self.load(vdev, id).await?;
             let outcome = {
-                // LOCK state: what is free stays so from here on.
+                // LOCK state: free space stays free from here on.
                 let mut state = self.lock();
                 if self.is_wanted() { Outcome::Wanted } else { state.disable(vdev, id) }
             };
@@ -105,21 +106,21 @@ impl SpaceAllocator {
         }
     }
 
-    /// Whether an allocation waits for a metaslab that is out of use.
+    /// Whether an allocation waits for a paused metaslab.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.pauses.waiting.load(Ordering::Acquire) > 0
     }
 }
 
-/// What came of taking a metaslab out of use.
+/// Result of pausing a metaslab.
 enum Outcome {
     Done,
-    /// There is none.
+    /// There is no such metaslab.
     Absent,
-    /// It has left memory again.
+    /// It was unloaded again.
     Unloaded,
-    /// An allocation waits.
+    /// An allocation is waiting.
     Wanted,
 }
 
@@ -138,7 +139,7 @@ impl State {
     }
 }
 
-/// An allocation that waits.
+/// A waiting allocation.
 pub(super) struct Waits<'a>(&'a Pauses);
 
 impl Drop for Waits<'_> {

@@ -1,19 +1,19 @@
-//! Pins: loans of a committed state to a reader.
+//! Pins: keep the blocks of a committed state in place for a reader.
 //!
-//!     pin ──> valid ──> dropped: the ranges that only it held back become free
+//!     pin ──> valid ──> dropped: the ranges that only this pin kept back become free
 //!               |
-//!               `──> overtaken: its space is needed, or its deadline has passed
+//!               `──> overtaken: the space is needed, or the deadline has passed
 //!
-//! A freed range waits two txgs before it is given out again, which keeps the blocks of the
-//! uberblocks before. A reader of a committed state needs them for longer: a range that was freed
-//! after the state of a valid pin does not become free (M5). Two things end that against the
-//! reader's will: the pool needs the space, or the pin's deadline has passed and it holds ranges
-//! back. Then the pin is *overtaken*: it is marked first, under the allocator's lock, and only then
-//! may ranges that it protected become free. So a reader that finds its pin valid **after** a read
-//! knows that the read found nothing reused, and a mismatch is damage; a reader that finds it
-//! overtaken knows nothing, and starts again with a fresh state.
+//! A freed range is deferred for two txgs, which keeps the blocks of the previous uberblocks. A
+//! reader of a committed state needs them for longer: a range that was freed after the state of a
+//! valid pin does not become free (M5). Two events end a pin against the reader's will: the pool
+//! needs the space, or the pin's deadline has passed while it keeps ranges back. Then the pin is
+//! *overtaken*: it is marked first, under the allocator's lock, and only then may ranges that it
+//! protected become free. So a reader that finds its pin valid **after** a read knows that the
+//! space was not reused, and a mismatch is damage; a reader that finds it overtaken knows nothing,
+//! and starts again with a new state.
 //!
-//! A pin is on the txg that was committed when it was taken. Roots are published before
+//! A pin refers to the txg that was committed when it was taken. Roots are published before
 //! [`SpaceAllocator::sync_done`], so a root that is looked up under the pin is of that txg or a
 //! later one.
 
@@ -28,13 +28,13 @@ use super::SpaceAllocator;
 use super::state::State;
 use crate::error::BlockError;
 
-/// What the allocator knows of a pin.
+/// The allocator's state of a pin.
 #[derive(Debug)]
 pub(super) struct Loan {
     is_overtaken: AtomicBool,
     /// Last committed txg when the pin was taken.
     pub(super) txg: u64,
-    /// When the pin may be overtaken without need, by the monotonic clock.
+    /// Time of the monotonic clock from which the pin may be overtaken although space is not short.
     pub(super) deadline: Duration,
 }
 
@@ -58,6 +58,8 @@ impl Pin {
         !self.loan.is_overtaken.load(Ordering::Acquire)
     }
 
+    /// Checks that the pin is still valid.
+    ///
     /// # Errors
     /// `Kind::Overtaken` if blocks of the pinned state may have been reused.
     pub fn check(&self) -> Result<()> {
@@ -67,7 +69,7 @@ impl Pin {
         Err(Error::new(Kind::Overtaken, BlockError::Overtaken))
     }
 
-    /// Time until the pin may be overtaken without need.
+    /// Time until the deadline.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.loan.deadline.saturating_sub(cenote_rt::monotonic())
@@ -82,18 +84,18 @@ impl Drop for Pin {
 }
 
 impl SpaceAllocator {
-    /// Keeps the blocks of the last committed state in place. To be taken before the uberblock is
-    /// looked at, so that no txg in between frees what it leads to.
+    /// Pins the last committed state. To be called before the uberblock is read, so that no txg in
+    /// between frees blocks of the state.
     #[must_use]
     pub fn pin(self: &Arc<Self>) -> Pin {
         self.pin_for(Duration::from_millis(tunables::PIN_DEADLINE_MS.get()))
     }
 
-    /// Like [`pin`](Self::pin), with a deadline of its own.
+    /// Like [`pin`](Self::pin), with a deadline after `time`.
     #[must_use]
     pub fn pin_for(self: &Arc<Self>, time: Duration) -> Pin {
         let deadline = cenote_rt::monotonic().saturating_add(time);
-        // LOCK state: short. A commit holds it while it lets ranges become free.
+        // LOCK state: short. A commit holds it while ranges become free.
         let mut state = self.lock();
         let is_overtaken = AtomicBool::new(false);
         let loan = Arc::new(Loan { is_overtaken, txg: state.committed, deadline });
@@ -103,7 +105,7 @@ impl SpaceAllocator {
         Pin { space: Arc::clone(self), number, loan }
     }
 
-    /// Pins that are valid.
+    /// Number of valid pins.
     #[must_use]
     pub fn pin_count(&self) -> usize {
         self.lock().pins.len()
@@ -111,8 +113,7 @@ impl SpaceAllocator {
 }
 
 impl State {
-    /// Marks those of the pins that `which` names as overtaken. Nothing is held back for them any
-    /// more.
+    /// Marks the pins selected by `which` as overtaken. They keep no ranges back any more.
     pub(super) fn overtake(&mut self, which: impl Fn(&Loan) -> bool) {
         self.pins.retain(|_, loan| {
             if !which(loan) {

@@ -1,4 +1,4 @@
-//! What the allocator is asked and told: requests, vdevs, the two traits it leans on.
+//! Interface of the allocator: requests, descriptions of vdevs, and the two traits it needs.
 
 use std::sync::Arc;
 
@@ -9,27 +9,28 @@ use cenote_vdev::{Tree, VdevKind, VdevState};
 
 use super::class::Class;
 
-/// A block that needs space.
+/// A request for the space of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Where it should go. What does not fit there goes where [`Class::fallback`] says.
+    /// The preferred class; [`Class::fallback`] names the next one.
     pub class: Class,
-    /// Physical size, bytes; rounded up by each vdev as its layout wants.
+    /// Physical size in bytes; each vdev rounds it up to its own units.
     pub psize: u64,
-    /// DVAs wanted, 1 to 3: on different vdevs where possible, else far apart.
+    /// Number of copies, 1 to 3: on different vdevs if possible, else far apart.
     pub copies: u8,
-    /// Txg that the block will be born in.
+    /// Txg in which the block is born.
     pub txg: u64,
-    /// What the block belongs to (an object, a ZIL): equal numbers are kept together.
+    /// Owner of the block (an object, a ZIL): requests with equal numbers are placed together.
     pub stream: u64,
-    /// Top-level vdev to begin with: that of the gang header for its children.
+    /// Top-level vdev to try first: for gang members, that of the header.
     pub near: Option<u64>,
-    /// Part of a gang block, header or child: never made to gang for the sake of tests.
+    /// Whether it is part of a gang block, header or member: `metaslab_force_ganging` does not
+    /// apply.
     pub is_gang_part: bool,
 }
 
 impl Request {
-    /// One copy of `psize` bytes of ordinary data.
+    /// A request for one copy of `psize` bytes of normal data.
     #[must_use]
     pub const fn data(psize: u64, txg: u64) -> Self {
         Self {
@@ -44,23 +45,23 @@ impl Request {
     }
 }
 
-/// What the allocator must know of vdevs while the pool runs.
+/// Facts about vdevs that the allocator needs while the pool runs.
 pub trait SpaceGeometry: Send + Sync {
     /// Bytes to allocate for `psize` bytes born in `txg`; `None` if there is no such vdev.
     fn asize_for(&self, vdev: u64, psize: u64, txg: u64) -> Option<u64>;
 
-    /// How well a vdev can take writes now.
+    /// Whether a vdev can take writes now.
     fn health(&self, vdev: u64) -> VdevHealth;
 }
 
-/// How well a vdev can take writes.
+/// Whether a vdev can take writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VdevHealth {
-    /// Not at all.
+    /// Cannot be written.
     Unwritable,
-    /// Without redundancy, and not well: only when nothing else is there.
+    /// Degraded without redundancy: used only when no other vdev has space.
     Poor,
-    /// Well enough.
+    /// Can be written.
     Good,
 }
 
@@ -84,17 +85,17 @@ impl SpaceGeometry for Tree {
 /// Free space of a metaslab according to its own space map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSpace {
-    /// What the map leaves free: everything if there is no map. Log space maps are *not* applied;
-    /// the allocator has what they say.
+    /// Space that the map leaves free: everything if there is no map. Log space maps are *not*
+    /// applied; the allocator applies them.
     pub free: RangeSet,
-    /// The txg whose commit the map was read as of.
+    /// Txg of the commit as of which the map was read.
     pub txg: u64,
 }
 
-/// Where metaslabs are loaded from. Only the pool's sync writes there.
+/// Source of metaslabs' space maps. Only the pool's sync writes there.
 pub trait MetaslabStore: Send + Sync {
-    /// Reads a metaslab's own space map as of the last commit. Must not wait for a sync: a sync
-    /// may be what needs the space.
+    /// Reads a metaslab's own space map as of the last commit. Must not wait for a sync: the sync
+    /// may need the space.
     fn load(&self, vdev: u64, metaslab: u64) -> BoxFuture<'_, Result<StoredSpace>>;
 }
 
@@ -104,37 +105,38 @@ impl<S: MetaslabStore + ?Sized> MetaslabStore for Arc<S> {
     }
 }
 
-/// A top-level vdev as the config and its ZAPs have it.
+/// A top-level vdev as described by the config and its ZAPs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VdevSpec {
     /// Its id.
     pub id: u64,
-    /// What it is for: normal, log, special or dedup.
+    /// Its class: normal, log, special or dedup.
     pub class: Class,
-    /// Log2 of its sector.
+    /// Log2 of its sector size.
     pub ashift: u8,
-    /// Log2 of the distance of its metaslabs.
+    /// Log2 of the size of its metaslabs.
     pub metaslab_shift: u32,
-    /// Every allocation starts at a multiple of this: a row for dRAID, else a sector.
+    /// Alignment of every allocation: a stripe for dRAID, else a sector.
     pub align: u64,
-    /// Children and those of them that hold parity: how wide a stripe is.
+    /// Number of children.
     pub width: u64,
     /// Parity columns.
     pub nparity: u64,
     /// Deflate ratio: accounted bytes for each 512.
     pub deflate_ratio: u64,
-    /// Smallest physical size that wastes nothing: a sector, on dRAID one of each data column.
+    /// Smallest physical size that wastes no space: a sector; on dRAID, one sector of each data
+    /// column.
     pub min_alloc: u64,
-    /// Whether new blocks may go there (property `allocating`).
+    /// Whether new blocks may be allocated there (property `allocating`).
     pub is_allocating: bool,
 }
 
-/// A metaslab as its headers have it.
+/// A metaslab as described by its headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaslabSpec {
     /// First byte.
     pub start: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Allocated bytes of its own space map (`smp_alloc`).
     pub allocated: u64,
@@ -142,12 +144,12 @@ pub struct MetaslabSpec {
     pub histogram: Option<[u64; HISTOGRAM_BUCKETS]>,
     /// Whether it has a space map object.
     pub has_map: bool,
-    /// From which txg on the logs apply; 0 if never logged.
+    /// First txg whose logs apply; 0 if it was never logged.
     pub unflushed_txg: u64,
 }
 
 impl MetaslabSpec {
-    /// One that was never touched.
+    /// A metaslab that was never written.
     #[must_use]
     pub const fn empty(start: u64, size: u64) -> Self {
         Self { start, size, allocated: 0, histogram: None, has_map: false, unflushed_txg: 0 }

@@ -1,4 +1,4 @@
-//! What is behind the allocator's lock.
+//! The state behind the allocator's lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,55 +17,55 @@ use super::pin::Loan;
 use super::policy::Policy;
 use super::request::SpaceGeometry;
 
-/// Whose turn it is, for one class and stream.
+/// Position in the ring of vdevs, for one class and stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rotor {
     pub(super) vdev: u64,
-    /// Bytes of this turn that are gone.
+    /// Bytes of the vdev's quota that are used.
     pub(super) used: u64,
 }
 
-/// Everything that the allocator knows.
+/// All state of the allocator.
 pub(super) struct State {
     pub(super) policy: Arc<dyn Policy>,
     pub(super) geometry: Arc<dyn SpaceGeometry>,
     pub(super) vdevs: BTreeMap<u64, Vdev>,
-    /// Vdevs of each class, ascending.
+    /// Ids of the vdevs of each class, ascending.
     pub(super) rings: BTreeMap<Class, Vec<u64>>,
     pub(super) rotors: BTreeMap<(Class, usize), Rotor>,
     pub(super) streams: usize,
     pub(super) has_logs: bool,
     /// Last committed txg.
     pub(super) committed: u64,
-    /// The txg that frees are collected for, once there is one.
+    /// The txg whose frees are being collected, if any.
     pub(super) freeing_txg: Option<u64>,
-    /// The txg that a pass was recorded for.
+    /// The txg for which a pass was recorded.
     pub(super) recording_txg: Option<u64>,
-    /// Metaslabs with something to record or to finish, by txg.
+    /// Metaslabs with changes to record or to finish, by txg.
     pub(super) dirty: BTreeMap<u64, BTreeSet<(u64, usize)>>,
     /// Metaslabs with deferred ranges.
     pub(super) deferring: BTreeSet<(u64, usize)>,
     pub(super) flush: FlushState,
-    /// Metaslabs that are in memory, and their segments when last counted.
+    /// Loaded metaslabs, with their number of segments when last counted.
     pub(super) loaded: BTreeMap<(u64, usize), u64>,
-    /// One at a time loads a metaslab; the others wait.
+    /// Permits for loading a metaslab: one task loads it, the others wait.
     pub(super) gates: FixedMap<(u64, usize), Arc<Semaphore>>,
     pub(super) memory_bytes: u64,
-    /// Metaslabs that are out of use for a while, each as often as somebody wants it to be.
+    /// Number of pauses of all metaslabs together.
     pub(super) disabled: u64,
-    /// Readers of committed states, by number.
+    /// Pins, by number.
     pub(super) pins: BTreeMap<u64, Arc<Loan>>,
-    /// Number of the next one.
+    /// Number of the next pin.
     pub(super) next_pin: u64,
-    /// Counts the times that ranges may have become free.
+    /// Incremented each time that ranges may become free.
     pub(super) epoch: Arc<AtomicU64>,
-    /// Txg of the pool's checkpoint, which keeps what it reaches.
+    /// Txg of the pool's checkpoint, if there is one.
     pub(super) checkpoint: Option<u64>,
     pub(super) rng: Rng,
 }
 
 impl State {
-    /// The metaslab that wholly contains a range of whole sectors.
+    /// Returns the metaslab that contains a whole range of whole sectors.
     pub(super) fn locate(
         &self,
         vdev: u64,
@@ -89,7 +89,8 @@ impl State {
         if fits { Ok((id, offset..end)) } else { Err(error) }
     }
 
-    /// The same for an address; that of a gang block covers its header only (spec 05 §5.6).
+    /// Like [`locate`](Self::locate), for an address; that of a gang block covers its header only
+    /// (spec 05 §5.6).
     pub(super) fn locate_dva(&self, dva: &Dva, txg: u64) -> Result<(usize, Range<u64>), Violation> {
         let vdev = u64::from(dva.vdev);
         let asize = if dva.gang {
@@ -100,7 +101,7 @@ impl State {
         self.locate(vdev, dva.offset, asize)
     }
 
-    /// Begins another epoch, in which ranges may become free, and gives its number.
+    /// Begins another epoch, in which ranges may become free, and returns its number.
     pub(super) fn next_epoch(&self) -> u64 {
         self.epoch.fetch_add(1, Ordering::AcqRel) + 1
     }
@@ -109,14 +110,14 @@ impl State {
         self.vdevs.get_mut(&vdev)?.metaslabs.get_mut(id)
     }
 
-    /// Notes that a metaslab takes part in `txg`.
+    /// Records that a metaslab has changes in `txg`.
     pub(super) fn mark(&mut self, txg: u64, vdev: u64, id: usize) {
         self.dirty.entry(txg).or_default().insert((vdev, id));
     }
 
-    /// Checks that `txg` is still to be committed, and one of three that can be under way.
+    /// Checks that `txg` is not committed yet, and one of the three that can be active.
     pub(super) fn check_open(&self, what: &'static str, txg: u64) -> Result<(), Violation> {
-        // Two txgs that far apart would share a set.
+        // Two txgs whose numbers differ by a multiple of 4 would share a set.
         let clash = self.dirty.keys().any(|other| *other != txg && (other ^ txg).is_multiple_of(4));
         if txg <= self.committed || clash {
             return Err(Violation::Order { what, txg, committed: self.committed });
@@ -124,7 +125,7 @@ impl State {
         Ok(())
     }
 
-    /// Frees and recording belong to one txg at a time, the syncing one.
+    /// Checks that frees and recording belong to one txg at a time, the syncing one.
     pub(super) fn check_syncing(&mut self, what: &'static str, txg: u64) -> Result<(), Violation> {
         self.check_open(what, txg)?;
         match self.freeing_txg {

@@ -1,4 +1,5 @@
-//! The syncing txg's side: what each pass records, and what a commit changes (spec 05 §5.2-5.4).
+//! The allocator in a syncing txg: the changes of each pass, and the effect of a commit (spec 05
+//! §5.2-5.4).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -12,30 +13,31 @@ use super::error::Violation;
 use super::metaslab::{Metaslab, Wait};
 use super::state::State;
 
-/// What a pass records of one metaslab: ALLOC of `allocs`, then FREE of `frees`, in the log of the
-/// txg, or in its own map on a pool without logs.
+/// Changes of one metaslab to record in a pass: ALLOC of `allocs`, then FREE of `frees`, in the log
+/// of the txg, or in its own map on a pool without logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaslabChange {
     /// Top-level vdev.
     pub vdev: u64,
     /// Metaslab.
     pub metaslab: u64,
-    /// Taken.
+    /// Ranges allocated.
     pub allocs: RangeSet,
-    /// Freed.
+    /// Ranges freed.
     pub frees: RangeSet,
-    /// Freed, but kept by the checkpoint: FREE in the vdev's checkpoint map and nowhere else.
+    /// Ranges freed that the checkpoint still uses: FREE in the vdev's checkpoint map and nowhere
+    /// else.
     pub held: RangeSet,
-    /// Goes into the vdev's array of unflushed txgs.
+    /// New entry in the vdev's array of unflushed txgs.
     pub unflushed_txg: Option<u64>,
-    /// For the header of its own map.
+    /// Histogram for the header of its own map.
     pub histogram: [u64; HISTOGRAM_BUCKETS],
-    /// It has no space map yet: make one, and store it in the vdev's array.
+    /// Whether it has no space map yet: create one, and store it in the vdev's array.
     pub needs_map: bool,
 }
 
 impl State {
-    /// Moves everything that is to be recorded for `txg` out of its sets.
+    /// Removes all changes to be recorded for `txg` from their sets and returns them.
     pub(super) fn take_changes(&mut self, txg: u64) -> Result<Vec<MetaslabChange>, Violation> {
         self.check_syncing("recording", txg)?;
         self.recording_txg = Some(txg);
@@ -90,8 +92,8 @@ impl State {
         }))
     }
 
-    /// `txg` is on disk. Ranges freed two txgs ago become free, those freed now wait. Pins are
-    /// overtaken first where that needs it (M5).
+    /// Ends `txg`, which is on disk. Ranges freed two txgs ago become free, ranges freed now are
+    /// deferred. If that requires it, pins are overtaken first (M5).
     pub(super) fn sync_done(&mut self, txg: u64, slop: u64) -> Result<Vec<Mature>, Violation> {
         if txg <= self.committed || self.freeing_txg.is_some_and(|syncing| syncing != txg) {
             let committed = self.committed;
@@ -103,13 +105,14 @@ impl State {
             metaslab.is_none_or(|metaslab| !metaslab.has_changes(txg))
         };
         if !marked.copied().all(|key| is_recorded(&key)) {
-            // The maps just committed lack something.
+            // The maps just committed lack changes.
             let committed = self.committed;
             return Err(Violation::Order { what: "commit before recording", txg, committed });
         }
-        // Overtakes pins before anything becomes free (M5).
+        // Pins are overtaken before any range becomes free (M5).
         let wait = self.choose_wait(slop);
-        // A pointer that was looked up in an earlier epoch may lead to a range that becomes free.
+        // A pointer that was looked up in an earlier epoch may lead to a range that becomes free
+        // now.
         self.next_epoch();
         let mut touched = self.dirty.remove(&txg).unwrap_or_default();
         touched.extend(self.deferring.iter().copied());
@@ -134,10 +137,11 @@ impl State {
         Ok(mature)
     }
 
-    /// How long freed ranges wait as of this commit. Overtakes the pins that are in the way.
+    /// Chooses how long freed ranges are deferred as of this commit. Overtakes the pins that
+    /// prevent it.
     fn choose_wait(&mut self, slop: u64) -> Wait {
         let (space, allocated) = self.class_space(Class::Normal);
-        // With so little left, what waits is needed (spec 05 §5.4).
+        // With so little space left, deferred ranges are needed (spec 05 §5.4).
         let is_short = |allocated| space.saturating_sub(allocated) <= slop;
         let is_changing = self.vdevs.values().any(|vdev| vdev.is_changing);
         if is_on(Bug::NoDeferral) {
@@ -145,11 +149,11 @@ impl State {
             return Wait::Nothing;
         }
         if is_changing {
-            // Nothing waits on such a vdev.
+            // On such a vdev nothing is deferred.
             self.overtake(|_| true);
         }
         if is_short(allocated) {
-            // What only the pins hold back comes first: the deferral keeps older uberblocks usable.
+            // Ranges kept back by pins are used first: the deferral keeps older uberblocks usable.
             let overdue = self.overdue_bytes(Class::Normal);
             self.overtake(|_| true);
             if is_short(allocated.saturating_sub(overdue)) {
@@ -161,7 +165,7 @@ impl State {
         Wait::TwoTxgs(self.oldest_pin())
     }
 
-    /// Bytes of a class that only pins and guards hold back.
+    /// Bytes of a class that only pins and guards keep back.
     fn overdue_bytes(&self, class: Class) -> u64 {
         let metaslabs = self.deferring.iter().filter_map(|(vdev, id)| {
             let vdev = self.vdevs.get(vdev)?;
@@ -171,8 +175,8 @@ impl State {
         metaslabs.map(Metaslab::overdue_bytes).sum()
     }
 
-    /// Overtakes every pin that holds ranges back and lets these become free now, before the next
-    /// commit: they have waited for two txgs. Tells whether there were any.
+    /// Overtakes every pin that keeps ranges back and makes these ranges free now, before the next
+    /// commit: they were deferred for two txgs. Returns whether there were any.
     pub(super) fn release_overdue(&mut self) -> Result<bool, Violation> {
         let is_held = |(vdev, id): &(u64, usize)| {
             let metaslab = self.vdevs.get(vdev).and_then(|vdev| vdev.metaslabs.get(*id));
@@ -243,7 +247,7 @@ impl State {
         Ok(mature)
     }
 
-    /// Metaslabs that came with `txg` can be used from now on.
+    /// Makes metaslabs that were added in `txg` usable.
     fn settle_new(&mut self, txg: u64) {
         for vdev in self.vdevs.values_mut() {
             for metaslab in &mut vdev.metaslabs {
@@ -255,13 +259,13 @@ impl State {
     }
 }
 
-/// Ranges that can be used again: what autotrim may discard.
+/// Ranges that became usable, which autotrim may trim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mature {
     /// Top-level vdev.
     pub vdev: u64,
     /// Metaslab.
     pub metaslab: u64,
-    /// What has become free.
+    /// The ranges.
     pub ranges: RangeSet,
 }

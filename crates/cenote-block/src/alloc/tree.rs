@@ -4,12 +4,12 @@
 //!     by size     segments of at least `floor`      best fit, the largest
 //!     histogram   every segment, by log2 of bytes   weight, condense estimate
 //!
-//! Small segments are many and best fit seldom wants them, so the tree by size leaves them out
-//! until it runs empty; then it is filled once and stays whole (spec 05 §8.6).
+//! There are many small segments and best fit seldom needs them, so the tree by size leaves them
+//! out until it runs empty; then it is filled once and stays complete (spec 05 §8.6).
 //!
 //! Invariants
 //! * F1  The tree by size holds exactly the segments of at least `floor` bytes.
-//! * F2  The histogram counts exactly the segments.
+//! * F2  The histogram counts every segment.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -27,7 +27,8 @@ pub struct FreeTree {
 }
 
 impl FreeTree {
-    /// Of `free` space; segments below `floor` bytes are not found by size at first.
+    /// Builds the tree of `free` space; segments below `floor` bytes are not found by size at
+    /// first.
     #[must_use]
     pub fn new(free: RangeSet, floor: u64) -> Self {
         let mut tree =
@@ -41,7 +42,7 @@ impl FreeTree {
         self.by_size = sizes.filter(|(size, _)| *size >= self.floor).collect();
     }
 
-    /// The tree by size, whole if it would be empty otherwise.
+    /// The tree by size, completed if it would be empty otherwise.
     fn by_size(&mut self) -> &BTreeSet<(u64, u64)> {
         if self.by_size.is_empty() && !self.by_offset.is_empty() {
             self.floor = 0;
@@ -68,7 +69,7 @@ impl FreeTree {
         &self.histogram
     }
 
-    /// Number of segments that are found by size.
+    /// Number of segments in the tree by size.
     #[must_use]
     pub fn sized_len(&self) -> usize {
         self.by_size.len()
@@ -79,13 +80,13 @@ impl FreeTree {
         self.by_size().last().map_or(0, |(size, _)| *size)
     }
 
-    /// The largest segment; of several the one with the highest start.
+    /// The largest segment; of several, the one with the highest start.
     pub fn largest_segment(&mut self) -> Option<Range<u64>> {
         self.by_size().last().map(|(size, start)| *start..start + size)
     }
 
-    /// Segments of at least `size` bytes, smallest and lowest first, as far as they are found by
-    /// size.
+    /// Segments of at least `size` bytes, smallest and lowest first, as far as they are in the tree
+    /// by size.
     pub fn at_least(&mut self, size: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         self.by_size().range((size, 0)..).map(|(size, start)| *start..start + size)
     }
@@ -112,7 +113,7 @@ impl FreeTree {
         }
     }
 
-    /// Frees a range of which nothing may be free.
+    /// Frees a range no part of which may be free already.
     pub fn try_add(&mut self, range: Range<u64>) -> Result<(), RangeError> {
         let before = self.by_offset.ending_at(range.start);
         let after = self.by_offset.starting_at(range.end);
@@ -126,11 +127,11 @@ impl FreeTree {
         Ok(())
     }
 
-    /// Takes a range that must be free wholly.
+    /// Allocates a range that must be entirely free.
     pub fn try_remove(&mut self, range: Range<u64>) -> Result<(), RangeError> {
         let found = self.by_offset.find(range.start);
         self.by_offset.try_remove(range.clone())?;
-        // Removal of what is there has found the segment around it.
+        // The removal succeeded, so the segment around the range was found.
         let Some(found) = found else { return Err(RangeError::Missing { range }) };
         self.count(&found, false);
         for rest in [found.start..range.start, range.end..found.end] {

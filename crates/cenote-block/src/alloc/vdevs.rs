@@ -1,4 +1,4 @@
-//! Vdevs come, grow, stop and go; what logs say of them at import; which class a block is for.
+//! Adds, grows, changes and removes vdevs; replays logs at import; chooses a block's class.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use super::request::{MetaslabSpec, SpaceGeometry, VdevSpec};
 use super::state::State;
 use super::{Options, SpaceAllocator};
 
-/// Turns of each vdev that may be under way (spec 05 §8.3).
+/// Aliquots of each vdev that may be in flight (spec 05 §8.3).
 const TURNS: u64 = 4;
-/// Memory that percentages are of, until it is said.
+/// Memory that percentages refer to, until [`SpaceAllocator::set_memory`] is called.
 const MEMORY_BYTES: u64 = 1 << 30;
 
 impl State {
@@ -65,7 +65,7 @@ impl State {
         self.recount_vdev(id);
     }
 
-    /// Sums, weights, order and rings of a vdev from its metaslabs.
+    /// Recomputes sums, weights, order and rings of a vdev from its metaslabs.
     fn recount_vdev(&mut self, id: u64) {
         let policy = self.policy.clone();
         self.flush.order.retain(|(_, vdev, _)| *vdev != id);
@@ -83,7 +83,7 @@ impl State {
             if metaslab.new_in.is_none() {
                 group.space += metaslab.size;
             }
-            // As of the last commit: what the passes of a syncing txg recorded is not counted.
+            // As of the last commit: changes recorded in passes of a syncing txg are not counted.
             let committed = metaslab.allocated + metaslab.freed.bytes();
             group.allocated += committed.saturating_sub(metaslab.recorded.bytes());
             group.allocated += metaslab.deferred();
@@ -222,8 +222,8 @@ impl Metaslab {
 }
 
 impl SpaceAllocator {
-    /// Adds a top-level vdev with its metaslabs, by number. Those that come with txg `new_in`
-    /// cannot be used before it is committed (spec 05 §5.4); none at import and at creation.
+    /// Adds a top-level vdev with its metaslabs, by number. Metaslabs added in txg `new_in` cannot
+    /// be used before that is committed (spec 05 §5.4); `None` at import and at pool creation.
     pub fn add_vdev(
         &self,
         spec: VdevSpec,
@@ -249,7 +249,7 @@ impl SpaceAllocator {
         state.recount_vdev(vdev);
     }
 
-    /// Forgets a vdev that left the pool. Nothing of it may be under way.
+    /// Removes a vdev that left the pool. No allocation or free on it may be pending.
     pub fn remove_vdev(&self, vdev: u64) {
         let mut state = self.lock();
         state.vdevs.remove(&vdev);
@@ -259,8 +259,8 @@ impl SpaceAllocator {
         state.dirty.values_mut().for_each(|marked| marked.retain(|(id, _)| *id != vdev));
     }
 
-    /// Applies an entry of the log of `log_txg`; at import, logs and entries in order, after all
-    /// vdevs were added. Entries that a metaslab's own map has are skipped (spec 05 §4.5).
+    /// Applies an entry of the log of `log_txg`; called at import, logs and entries in order, after
+    /// all vdevs were added. Entries that a metaslab's own map contains are skipped (spec 05 §4.5).
     pub fn replay(
         &self,
         log_txg: u64,
@@ -273,17 +273,17 @@ impl SpaceAllocator {
         replayed.map_err(|violation| Error::new(Kind::Corrupt, violation))
     }
 
-    /// Changes go to log space maps from now on, or not; between txgs.
+    /// Sets whether changes go to log space maps; called between txgs.
     pub fn set_has_logs(&self, has_logs: bool) {
         self.lock().has_logs = has_logs;
     }
 
-    /// The tree of vdevs has changed.
+    /// Replaces the geometry after a change of the vdev tree.
     pub fn set_geometry(&self, geometry: Arc<dyn SpaceGeometry>) {
         self.lock().geometry = geometry;
     }
 
-    /// Changes the policy; metaslabs are weighed anew.
+    /// Changes the policy and recomputes all weights.
     pub fn set_policy(&self, policy: Arc<dyn Policy>) {
         let mut state = self.lock();
         state.policy = policy;
@@ -292,19 +292,19 @@ impl SpaceAllocator {
         }
     }
 
-    /// Memory that loaded metaslabs and unflushed changes may take percentages of.
+    /// Sets the memory size of which loaded metaslabs and unflushed changes may use percentages.
     pub fn set_memory(&self, bytes: u64) {
         self.lock().memory_bytes = bytes;
     }
 
-    /// Whether new blocks may go to a vdev (property `allocating`).
+    /// Sets whether new blocks may be allocated on a vdev (property `allocating`).
     pub fn set_allocating(&self, vdev: u64, is_allocating: bool) {
         if let Some(vdev) = self.lock().vdevs.get_mut(&vdev) {
             vdev.spec.is_allocating = is_allocating;
         }
     }
 
-    /// While a vdev is being removed or expanded nothing is deferred on it.
+    /// Turns deferral off while a vdev is being removed or expanded.
     pub fn set_changing(&self, vdev: u64, is_changing: bool) {
         if let Some(vdev) = self.lock().vdevs.get_mut(&vdev) {
             vdev.is_changing = is_changing;

@@ -1,4 +1,4 @@
-//! How good a metaslab is to allocate from, in one comparable number (spec 05 §8.4).
+//! The weight of a metaslab: one comparable number (spec 05 §8.4).
 //!
 //! ```text
 //!   63       62         61     60    59      54 53                     0
@@ -9,8 +9,8 @@
 //!  +-------+---------+------+------+------------------------------------+
 //! ```
 //!
-//! `index` is the logarithm of the largest size there is a segment of. Bits 63 to 61 say how the
-//! metaslab is in use; here that stands beside the weight, and the bits are made for display.
+//! `index` is the logarithm of the largest segment size. Bits 63 to 61 say how the metaslab is
+//! used; here that is stored beside the weight, and the bits are set for display only.
 
 use cenote_ondisk::spacemap::HISTOGRAM_BUCKETS;
 
@@ -18,28 +18,28 @@ const BY_SPACE: u64 = 1 << 60;
 const INDEX_SHIFT: u32 = 54;
 const COUNT_MAX: u64 = (1 << INDEX_SHIFT) - 1;
 
-/// A metaslab's weight; the larger the better, 0 for one that has nothing to give.
+/// A metaslab's weight; larger is better, 0 means that it has no space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Weight(u64);
 
 impl Weight {
-    /// Nothing to give.
+    /// No space.
     pub const ZERO: Self = Self(0);
 
-    /// By its largest segments: `count` of `2^index` bytes and more.
+    /// Weight by the largest segments: `count` of at least `2^index` bytes.
     #[must_use]
     pub fn of_segments(index: u32, count: u64) -> Self {
         Self(u64::from(index.min(63)) << INDEX_SHIFT | count.min(COUNT_MAX))
     }
 
-    /// By free bytes, which are worth less the more they are in pieces.
+    /// Weight by free bytes.
     #[must_use]
     pub fn of_space(bytes: u64) -> Self {
         if bytes < 512 { Self::ZERO } else { Self(BY_SPACE | bytes.min(BY_SPACE - 1)) }
     }
 
-    /// From an in-core histogram, by log2 of bytes. Segments beyond the stored histogram's last
-    /// bucket count as several of that size.
+    /// Weight from an in-core histogram, by log2 of bytes. Segments beyond the stored histogram's
+    /// last bucket count as several of that size.
     #[must_use]
     pub fn of_free(histogram: &[u64; 64], shift: u8) -> Self {
         let last = (HISTOGRAM_BUCKETS - 1 + usize::from(shift)).min(63);
@@ -58,7 +58,7 @@ impl Weight {
         Self::ZERO
     }
 
-    /// From a stored histogram, less the segments that cannot be used yet.
+    /// Weight from a stored histogram, minus the segments that cannot be used yet.
     #[must_use]
     pub fn of_stored(
         stored: &[u64; HISTOGRAM_BUCKETS],
@@ -78,7 +78,7 @@ impl Weight {
         self.0
     }
 
-    /// Log2 of the largest segments, if it weighs segments.
+    /// Log2 of the size of the largest segments, if it is a weight by segments.
     #[must_use]
     pub const fn index(self) -> Option<u32> {
         if self.0 == 0 || self.0 & BY_SPACE != 0 {
@@ -87,7 +87,7 @@ impl Weight {
         Some((self.0 >> INDEX_SHIFT) as u32)
     }
 
-    /// Whether a request of `size` bytes may find its place there.
+    /// Whether a request of `size` bytes may fit.
     #[must_use]
     pub const fn may_satisfy(self, size: u64) -> bool {
         if self.0 == 0 {
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_example_of_the_format() {
-        // Largest segment of 8 to 16 MiB, one of them (spec 05 §8.4).
+        // One largest segment, of 8 to 16 MiB (spec 05 §8.4).
         let mut histogram = [0; 64];
         histogram[23] = 1;
         histogram[12] = 900;
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!((space.index(), Weight::of_space(511)), (None, Weight::ZERO));
         assert!(Weight::of_segments(20, 1) > Weight::of_segments(19, 50));
         assert!(!Weight::ZERO.may_satisfy(512));
-        // Beyond the last bucket a segment doubles with each step.
+        // Beyond the last bucket, each step doubles the count of a segment.
         let mut histogram = [0; 64];
         histogram[42] = 1;
         assert_eq!(Weight::of_free(&histogram, 9), Weight::of_segments(40, 4));

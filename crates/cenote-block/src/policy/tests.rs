@@ -108,7 +108,7 @@ fn checksum_of_metadata_data_and_dnode() {
 }
 
 #[test]
-fn what_may_be_embedded() {
+fn embedded_data_by_object_type() {
     let rows = [
         (FILE, 0, true),
         (FILE, 1, false),

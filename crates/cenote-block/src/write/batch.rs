@@ -1,9 +1,9 @@
-//! Writing several blocks that belong together.
+//! Writes several blocks as a batch.
 //!
-//! The CPU work on one small block is too short to be worth a change of thread, and that on a
-//! hundred of them, one after the other, holds up everything else that their task does: it is done
-//! for all of them as one piece. Then they are begun one right after the other, so that they lie
-//! side by side, and their leaves see all of them before they issue the first, so that a hundred
+//! The CPU work on one small block is too short for a change of thread, and the work on a hundred
+//! of them in a row would hold up the other tasks of a thread: it is done for the whole batch in
+//! one piece. Then the writes are submitted one right after the other, so that the blocks are
+//! adjacent on disk, and the leaves see all of them before they issue the first, so that a hundred
 //! small requests become a few long ones.
 
 use cenote_ondisk::blkptr::BlockPtr;
@@ -16,22 +16,22 @@ use crate::alloc::Reservation;
 use crate::policy::WritePolicy;
 use crate::store::BlockStore;
 
-/// A block that is to be written.
+/// A block to be written.
 #[derive(Debug, Clone)]
 pub struct Draft {
-    /// Its bytes.
+    /// The contents of the block.
     pub data: Buf,
-    /// How it is to be stored.
+    /// How it is stored.
     pub policy: WritePolicy,
-    /// The pointer that the new one will replace; a hole if there is none.
+    /// The pointer that the new one replaces; a hole if there is none.
     pub old: BlockPtr,
-    /// When and where.
+    /// Txg, pass, place and class.
     pub context: WriteContext,
 }
 
 impl BlockStore {
-    /// Stores several blocks, as [`write`](Self::write) does each of them, and gives the outcomes
-    /// in their order.
+    /// Writes several blocks, each like [`write`](Self::write), and returns the outcomes in the
+    /// same order.
     pub async fn write_all(&self, drafts: &[Draft]) -> Vec<Result<Written>> {
         let prepared = self.prepare_all(drafts).await;
         let _share = self.share_of(drafts, &prepared).await;
@@ -39,14 +39,14 @@ impl BlockStore {
             .iter()
             .zip(prepared)
             .map(|(draft, prepared)| self.write_draft(draft, prepared, Share::Taken));
-        // One batch after the other, or they would lie in one another.
+        // One batch after the other; otherwise their blocks would be interleaved on disk.
         let turn = self.beginning().lock().await;
         let plug = self.tree().plug();
         poll_first(join_all(writes), || drop((plug, turn))).await
     }
 
-    /// Works out what is to be stored of each. What cannot be prepared has none, and its write
-    /// tells why.
+    /// Prepares the stored bytes of each block. A block that cannot be prepared has `None`, and its
+    /// write returns the error.
     async fn prepare_all(&self, drafts: &[Draft]) -> Vec<Option<Prepared>> {
         let work = |draft: &Draft| self.work(&draft.data, &policy_now(draft)).ok();
         let works: Vec<_> = drafts.iter().map(work).collect();
@@ -56,7 +56,7 @@ impl BlockStore {
         prepared.unwrap_or_else(|_| vec![None; drafts.len()])
     }
 
-    /// The share that all of them have, together, of what may be on its way.
+    /// Reserves the bytes in flight for the whole batch.
     async fn share_of(
         &self,
         drafts: &[Draft],

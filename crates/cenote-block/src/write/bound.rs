@@ -1,31 +1,31 @@
-//! The most space that a block may take, however broken up free space is.
+//! Upper bounds of the space that a block may take, however fragmented free space is.
 //!
-//! A block for which no range is long enough is split in three, and its parts again (`layout`): at
-//! the very end into single sectors, or stripes of them on dRAID, for which three headers are
-//! needed for every four. Nothing that is compressed gets longer.
+//! A block for which no range is long enough is split in three, and its parts again (`layout`): in
+//! the worst case into single sectors, or stripes of them on dRAID, with three headers for every
+//! four parts. Compressed data never gets longer.
 
 use cenote_vdev::{Tree, VdevKind};
 
 use super::Units;
 use crate::store::BlockStore;
 
-/// Addresses of a block, at most.
+/// Most addresses of a block.
 const COPIES_MAX: u64 = 3;
-/// What OpenZFS takes each byte for (spec 04 §19.2): the bound where vdevs differ so much that the
-/// one below would be higher.
+/// OpenZFS's worst-case factor per byte (spec 04 §19.2): the limit where vdevs differ so much that
+/// the bound below would be higher.
 const INFLATION: u64 = 24;
 
-/// What the smallest part of a block takes, of the vdevs of a pool the most.
+/// Space of the smallest part of a block, on the vdev where it takes the most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpaceBound {
     /// Bytes of the smallest part.
     unit: u64,
-    /// What one takes, deflated.
+    /// Deflated space that it takes.
     space: u64,
 }
 
 impl SpaceBound {
-    /// Of a block of `size` bytes in so many copies.
+    /// Bound for a block of `size` bytes in `copies` copies.
     #[must_use]
     pub fn of_block(&self, size: u64, copies: u8) -> u64 {
         let copies = u64::from(copies).clamp(1, COPIES_MAX);
@@ -36,13 +36,13 @@ impl SpaceBound {
         split.saturating_mul(self.space).min(most)
     }
 
-    /// Of so many bytes that are never split, as those of a log.
+    /// Bound for `bytes` that are never split, such as those of a log.
     #[must_use]
     pub fn of_whole(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.unit).saturating_mul(self.space)
     }
 
-    /// Of so many bytes of a longer block.
+    /// Bound for `bytes` that are a part of a longer block.
     #[must_use]
     pub fn of_share(&self, bytes: u64) -> u64 {
         bytes.saturating_mul(self.space) / self.unit
@@ -63,7 +63,7 @@ impl BlockStore {
     }
 }
 
-/// What `psize` bytes take on a vdev, as space is counted, rounded up.
+/// Deflated space that `psize` bytes take on a vdev, rounded up.
 fn deflated(tree: &Tree, vdev: u64, psize: u64) -> Option<u64> {
     let sectors = tree.asize_for(vdev, psize, 0)? >> 9;
     Some(sectors.saturating_mul(tree.deflate_ratio(vdev)?.saturating_add(1)))
@@ -73,7 +73,7 @@ fn deflated(tree: &Tree, vdev: u64, psize: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Parts and headers of a block that is split wherever that can be.
+    /// Number of parts and headers of a block that is split as often as possible.
     fn split(parts: u64) -> (u64, u64) {
         if parts == 1 {
             return (1, 0);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn no_split_takes_more() {
+    fn split_blocks_stay_within_the_bound() {
         let bound = SpaceBound { unit: 4096, space: 4096 };
         for parts in 1..=4096 {
             let (all, headers) = split(parts);

@@ -1,18 +1,18 @@
-//! Where the bytes of a block go: at one place in one or more copies, or split over a gang.
+//! Layout of a block: one place in one or more copies, or split into a gang.
 //!
 //!     Whole [dva, dva]                      Gang  header [dva, dva, dva]
 //!                                                 |- 0..4096      Whole [dva, dva]
 //!                                                 |- 4096..8192   Gang ...
 //!                                                 `- 8192..9216   Whole [dva, dva]
 //!
-//! Space for everything is taken before anything is written, so that a split that runs out of
-//! space half way costs no I/O. From the finished layout follow, bottom up, the members' pointers
-//! with their own checksums, the headers with their trailers, and the leader's addresses, which
-//! count the space of the whole gang. The same is done with the layout of an old gang, read back
-//! from its headers, when the block is rewritten in place.
+//! All space is allocated before anything is written, so that a split that runs out of space half
+//! way costs no I/O. The members' pointers with their own checksums, the headers with their
+//! trailers, and the leader's addresses, which count the space of the whole gang, are then computed
+//! bottom up from the layout. When a gang block is rewritten in place, its layout is read back from
+//! its headers.
 //!
-//! Headers are of the classic size, three members each, whatever the pool's features allow: a
-//! reader always has to know them (spec 02 §6.3).
+//! Headers always have the classic size and three members, whatever the pool's features allow:
+//! every reader supports them (spec 02 §6.3).
 //!
 //! Sources: spec 02 §6.
 
@@ -33,26 +33,26 @@ use crate::store::BlockStore;
 
 /// Members of a classic header.
 const MEMBERS_MAX: u64 = 3;
-/// Compression number of members: their bytes are as they are.
+/// Compression number of members: "off".
 const COMPRESSION_OFF: u8 = 2;
 
-/// Addresses of a block or of a part of one.
+/// The addresses of a block or of a part of one.
 #[derive(Debug)]
 pub(super) enum Layout {
     Whole {
         dvas: Vec<Dva>,
     },
     Gang {
-        /// Of the header only.
+        /// Addresses of the header only.
         header: Vec<Dva>,
         members: Vec<Member>,
     },
 }
 
-/// A part of a block.
+/// A part of a gang block.
 #[derive(Debug)]
 pub(super) struct Member {
-    /// Its bytes among those of the block that the whole layout is of.
+    /// Its range within the bytes of the whole layout.
     range: Range<usize>,
     layout: Layout,
 }
@@ -64,7 +64,7 @@ pub(super) struct Write {
     data: Buf,
 }
 
-/// What all parts of a block have in common.
+/// Properties that all parts of a block share.
 struct Wish {
     class: Class,
     copies: u8,
@@ -80,7 +80,7 @@ impl Wish {
         Request { class, psize, copies, txg, stream, near, is_gang_part }
     }
 
-    /// Takes space for `range`, split if it has to be; all of it or none.
+    /// Allocates space for `range`, split if necessary; all of it or none.
     fn place<'a>(
         &'a self,
         space: &'a SpaceAllocator,
@@ -90,7 +90,7 @@ impl Wish {
     ) -> BoxFuture<'a, Result<Layout>> {
         Box::pin(async move {
             let psize = range.len() as u64;
-            // What cannot be split is not split for the sake of tests either.
+            // A block that cannot be split is exempt from `metaslab_force_ganging`.
             let is_part = depth > 0 || psize <= self.units.min;
             let request = self.request(psize, self.copies, near, is_part);
             match space.allocate(&request).await {
@@ -132,7 +132,7 @@ impl Wish {
         Ok(Layout::Gang { header, members })
     }
 
-    /// More copies of the header than of its members are welcome, not needed.
+    /// The header may have more copies than its members; additional copies are optional.
     async fn place_header(&self, space: &SpaceAllocator, near: Option<u64>) -> Result<Vec<Dva>> {
         let mut copies = self.gang_copies.max(self.copies);
         loop {
@@ -145,7 +145,7 @@ impl Wish {
 }
 
 impl Layout {
-    /// The layout of a block that exists.
+    /// The layout of an existing block.
     pub(super) async fn of(store: &BlockStore, bp: &BlockPtr) -> Result<Self> {
         Self::read(store, bp, 0, 0).await
     }
@@ -178,14 +178,14 @@ impl Layout {
         })
     }
 
-    /// Gives the space back, of a block that was never written.
+    /// Frees the space of a block that was never written.
     pub(super) fn undo(&self, space: &SpaceAllocator, txg: u64) -> Result<()> {
         let mut dvas = Vec::new();
         self.addresses(&mut dvas);
         dvas.iter().try_for_each(|dva| space.unallocate(dva, txg))
     }
 
-    /// Every address with the space that it takes itself.
+    /// Appends every address with the space of that address.
     pub(super) fn addresses(&self, into: &mut Vec<Dva>) {
         match self {
             Self::Whole { dvas } => into.extend(dvas),
@@ -200,7 +200,7 @@ impl Layout {
 }
 
 impl Job<'_> {
-    /// Takes space for the block, best on other top-level vdevs than `failed`.
+    /// Allocates space for the block, preferably on other top-level vdevs than `failed`.
     pub(super) async fn lay_out(
         &self,
         space: &SpaceAllocator,
@@ -220,7 +220,7 @@ impl Job<'_> {
         wish.place(space, 0..self.stored.data.len(), near, 0).await
     }
 
-    /// The addresses for the pointer, and everything that has to be written for it.
+    /// Returns the addresses for the pointer, and all writes of the block.
     pub(super) fn assemble(&self, layout: &Layout) -> Result<(Vec<Dva>, Vec<Write>)> {
         let mut writes = Vec::new();
         let dvas = self.assemble_part(layout, &self.stored.data, 0, &mut writes)?;
@@ -262,7 +262,7 @@ impl Job<'_> {
         Ok(leader)
     }
 
-    /// The pointer to a member: plain bytes, type 0, with the leader's checksum function.
+    /// The pointer to a member: uncompressed, type 0, with the leader's checksum function.
     fn member(
         &self,
         member: &Member,
@@ -293,14 +293,13 @@ impl Job<'_> {
         new.to_block_ptr().ok_or_else(super::unrepresentable)
     }
 
-    /// Writes everything, all of it at the same time. The first failure is the error; every write
-    /// has ended by then.
+    /// Submits all writes at once. Returns the first error, after every write has ended.
     pub(super) async fn issue(&self, writes: Vec<Write>) -> Result<()> {
         let (tree, txg, class) = (self.store.tree(), self.context.txg, self.context.class);
         let bytes = writes.iter().map(|write| write.data.len() as u64).sum();
         let all = writes.into_iter().map(|Write { dva, data }| tree.write(dva, data, txg, class));
         for result in join_all(all).await {
-            // Leaves that missed their part of a block that can be read were noted by the tree.
+            // Leaves that missed their part of a readable block were recorded by the vdev tree.
             result?;
         }
         self.store.note_written(bytes);
@@ -309,7 +308,7 @@ impl Job<'_> {
 }
 
 impl BlockStore {
-    /// The address of a gang header itself, of that of a whole gang.
+    /// The address of a gang header itself, from that of the whole gang.
     pub(crate) fn header_of(&self, dva: Dva, birth: u64) -> Result<Dva> {
         let asize = self.tree().asize_for(u64::from(dva.vdev), HEADER_SIZE, birth);
         let cause = crate::BlockError::Vdev { vdev: dva.vdev };
@@ -317,7 +316,7 @@ impl BlockStore {
         Ok(Dva { asize, gang: false, ..dva })
     }
 
-    /// The allocator, if the pool may be written.
+    /// The allocator, if the pool is writable.
     pub(crate) fn space(&self) -> Result<&SpaceAllocator> {
         self.allocator()
             .map(|space| &**space)

@@ -1,4 +1,4 @@
-//! Writing a block: from the bytes that its user sees to a pointer to what was stored.
+//! Writes a block: stores its bytes and returns the pointer.
 //!
 //!     zeros? ---------------------------------------------------> Hole
 //!     compress; small enough for the pointer? ------------------> Embedded
@@ -6,22 +6,22 @@
 //!     born in this txg, same stored size, late pass? rewrite ---> InPlace
 //!     allocate, or split (gang); write all copies --------------> New
 //!
-//! The order is that of spec 02 §5.3, and a test pins what each step decides. CPU work is one
-//! function on one buffer ([`prepare`]); where the bytes go is a tree of addresses ([`layout`]);
-//! here is what decides between them.
+//! The order of the steps is that of spec 02 §5.3, and a test pins their decisions. CPU work is one
+//! function on one buffer ([`prepare`]); the space of the block is a tree of addresses
+//! ([`layout`]); this module makes the decisions between them.
 //!
-//! The caller keeps the old pointer until he has the new one, and then counts the old block as
-//! dead, if `how` says that it is another ([`How::replaces`]). Nothing is freed here.
+//! The caller keeps the old pointer until it has the new one, and then frees the old block if
+//! [`How::replaces`] says so. Nothing is freed here.
 //!
 //! Invariants
-//! * W1 Only a block born in the syncing txg is written in place, asserted in release builds: any
-//!   other may be in a snapshot, or be what a rollback returns to (spec 05 §5.5).
-//! * W2 What was allocated for a write that failed is given back before the error is returned, and
-//!   not earlier than a replacement was found, so that the same place is not tried twice.
-//! * W3 The cache never holds other bytes under a key than those the pointer's checksum covers.
+//! * W1 Only a block born in the syncing txg is rewritten in place, asserted in release builds: any
+//!   other may be in a snapshot, or be needed by a rewind (spec 05 §5.5).
+//! * W2 Space allocated for a write that failed is freed before the error is returned, and not
+//!   before a replacement was found, so that the same place is not tried twice.
+//! * W3 The cache never holds bytes under a key that the pointer's checksum does not cover.
 //!
-//! Durability: a block that was written is on disk after the next flush of the tree, not before.
-//! A write is driven to its end: if its future is dropped, its space stays taken.
+//! Durability: a written block is durable after the next flush of the tree, not before. A write
+//! must be awaited to its end: if its future is dropped, its space stays allocated.
 //!
 //! Sources: spec 02 §5, §6.3; spec 05 §5.5.
 
@@ -51,84 +51,84 @@ pub use bound::SpaceBound;
 use layout::Layout;
 pub use prepare::{Prepared, Stored};
 
-/// When, where and how urgently a block is written.
+/// Txg, pass, place and urgency of a write.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteContext {
-    /// Txg that the block is born in.
+    /// Txg in which the block is born.
     pub txg: u64,
     /// Sync pass, from 1 on.
     pub pass: u64,
-    /// Place of the block, for errors and for the choice of an allocator.
+    /// Place of the block, for errors and for the choice of a stream.
     pub place: Bookmark,
     /// Fill count of the new pointer.
     pub fill: u64,
-    /// How urgent it is.
+    /// I/O class.
     pub class: IoClass,
 }
 
 impl WriteContext {
-    /// A write of a syncing txg with fill count 1.
+    /// A write in a syncing txg with fill count 1.
     #[must_use]
     pub const fn new(txg: u64, pass: u64, place: Bookmark) -> Self {
         Self { txg, pass, place, fill: 1, class: IoClass::AsyncWrite }
     }
 }
 
-/// How a block came to be where its pointer says.
+/// How a block was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum How {
-    /// At an address of its own.
+    /// At a newly allocated address.
     New,
     /// At the address of the old block, which was born in the same txg.
     InPlace,
-    /// Not at all: the old block has the same bytes, and its pointer stays.
+    /// Not written: the old block has the same bytes, and its pointer stays (nopwrite).
     Kept,
-    /// It is zeros.
+    /// As a hole: it is all zeros.
     Hole,
-    /// In the pointer.
+    /// Embedded in the pointer.
     Embedded,
 }
 
 impl How {
-    /// Whether the old block is no longer needed.
+    /// Whether the old block is no longer referenced.
     #[must_use]
     pub const fn replaces(self) -> bool {
         !matches!(self, Self::InPlace | Self::Kept)
     }
 }
 
-/// A block that was written.
+/// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// Its pointer.
     pub bp: BlockPtr,
-    /// What was done.
+    /// How it was stored.
     pub how: How,
 }
 
-/// Sizes that stored blocks are rounded to (spec 05 §8.1).
+/// Sizes to which stored blocks are rounded up (spec 05 §8.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Units {
-    /// The smallest stored size that any vdev fills.
+    /// The smallest stored size that wastes no space on any vdev.
     pub(crate) min: u64,
-    /// What all of them divide by.
+    /// Greatest common divisor of all allocation units.
     pub(crate) gcd: u64,
 }
 
 impl Units {
-    /// `size` bytes as they are stored.
+    /// Rounds `size` up to a stored size.
     pub(crate) fn round_up(self, size: u64) -> u64 {
         if size <= self.min { self.min } else { size.next_multiple_of(self.gcd) }
     }
 }
 
 impl BlockStore {
-    /// Stores a block of any compression and checksum, in the place of `old` if there was one.
+    /// Writes a block with any compression and checksum, in place of `old` if there is one.
     ///
     /// # Errors
-    /// `Kind::NoSpace` when not even single sectors are free; `Kind::Io` when the devices fail
-    /// wherever it is tried; `Kind::ReadOnly` without allocator; `Kind::Unsupported` for blocks to
-    /// be encrypted or deduplicated; `Kind::Invariant` when W1 would be broken.
+    /// `Kind::NoSpace` if not even single sectors are free; `Kind::Io` if the devices fail at every
+    /// place that is tried; `Kind::ReadOnly` without an allocator; `Kind::Unsupported` for blocks
+    /// to be encrypted or deduplicated; `Kind::Invariant` if W1 would be broken.
     pub async fn write(
         &self,
         data: Buf,
@@ -188,10 +188,10 @@ impl BlockStore {
         Ok(written)
     }
 
-    /// What [`write`](Self::write) would store of a block, without storing it.
+    /// Returns the bytes that [`write`](Self::write) would store, without storing them.
     ///
     /// # Errors
-    /// When the policy names a salted checksum and the salt is not known.
+    /// If the policy names a salted checksum and the salt is not loaded.
     pub async fn prepare(&self, data: &Buf, policy: &WritePolicy) -> Result<Prepared> {
         let work = self.work(data, policy)?;
         cenote_rt::cpu(work.estimate_ns(), move || work.run()).await?
@@ -214,7 +214,7 @@ impl BlockStore {
     }
 }
 
-/// Refuses what is not written, and old blocks from the future.
+/// Refuses unsupported blocks, and old blocks born in a later txg.
 fn check(draft: &Draft) -> Result<()> {
     let Draft { data, policy, old, context } = draft;
     let size = data.len() as u64;
@@ -234,13 +234,13 @@ fn check(draft: &Draft) -> Result<()> {
     Ok(())
 }
 
-/// The block before. A hole has no place of its own, whatever it remembers.
+/// The old block, if there is one. A hole has no space of its own, even if it records a birth.
 fn previous(old: &BlockPtr) -> Option<&BlockPtr> {
     Some(old).filter(|bp| !bp.is_hole())
 }
 
-/// The policy with what is compressed in this pass: nothing that is rewritten in a late one, so
-/// that sizes, and with them addresses, stop changing and the txg converges (spec 05 §5.5).
+/// The policy for this pass: nothing that is rewritten in a late pass is compressed, so that sizes,
+/// and with them addresses, stop changing and the txg converges (spec 05 §5.5).
 fn policy_now(draft: &Draft) -> WritePolicy {
     let Draft { policy, old, context, .. } = draft;
     let is_late = context.pass >= tunables::SYNC_PASS_DONT_COMPRESS.get();
@@ -258,7 +258,7 @@ fn hole(
     old: &BlockPtr,
     context: &WriteContext,
 ) -> Result<Written> {
-    // Zeros where there never was anything are not worth a birth (spec 02 §5.2).
+    // Zeros where no block ever was do not record a birth (spec 02 §5.2).
     let is_punched = policy.punches_holes && old.birth() != 0;
     let birth = if is_punched { context.txg } else { 0 };
     let bp = BlockPtr::punched(lsize, policy.object_type, policy.level, birth);
@@ -293,12 +293,12 @@ struct Job<'a> {
     share: Share,
 }
 
-/// Who sees to the bound of what is on its way to the vdevs of a class.
+/// Which code reserves the bytes in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Share {
-    /// The write itself.
+    /// This write.
     Own,
-    /// Who writes several blocks, for all of them.
+    /// The caller, for a whole batch.
     Taken,
 }
 
@@ -307,7 +307,7 @@ impl Job<'_> {
         self.stored.data.len() as u64
     }
 
-    /// The pointer if the block lies at `dvas`.
+    /// The block's pointer if it is stored at `dvas`.
     fn pointer(&self, dvas: &[cenote_ondisk::blkptr::Dva]) -> Result<BlockPtr> {
         let new = NewBlock {
             lsize: self.lsize,
@@ -324,8 +324,8 @@ impl Job<'_> {
         new.to_block_ptr().ok_or_else(unrepresentable)
     }
 
-    /// Whether the old block can stay: data with a checksum that leaves no doubt, stored in the
-    /// same way (spec 02 §5.4).
+    /// Whether the old block can stay (nopwrite): data with a strong checksum, stored in the same
+    /// form (spec 02 §5.4).
     fn is_unchanged(&self, old: &BlockPtr) -> bool {
         let Self { policy, stored, store, .. } = self;
         let is_candidate = tunables::NOPWRITE_ENABLED.get() != 0
@@ -336,7 +336,7 @@ impl Job<'_> {
         if !is_candidate || old.is_embedded() || old.checksum() != stored.checksum {
             return false;
         }
-        // Everything that the property word says: sizes, functions, type, byte order.
+        // Compares the whole property word: sizes, functions, type, byte order.
         let same = self.pointer(&[ANYWHERE]).is_ok_and(|new| new.words()[6] == old.words()[6]);
         let is_concrete =
             |vdev| store.tree().top(vdev).is_some_and(|top| top.kind() != VdevKind::Indirect);
@@ -344,9 +344,9 @@ impl Job<'_> {
             && old.dvas().all(|dva| is_concrete(u64::from(dva.vdev)))
     }
 
-    /// Whether the block takes the old one's place.
+    /// Whether the block is rewritten in place.
     fn is_in_place(&self, old: &BlockPtr) -> bool {
-        // Without checksum two contents of one place would be one key of the cache (W3).
+        // Without checksum, two contents of one place would have the same cache key (W3).
         let has_checksum =
             !matches!(self.policy.checksum, ChecksumAlgorithm::Off | ChecksumAlgorithm::NoParity);
         has_checksum
@@ -366,8 +366,8 @@ impl Job<'_> {
         Ok(Written { bp: self.write_anew().await?, how: How::New })
     }
 
-    /// Writes over the old block. `None` if its devices fail: then the block goes elsewhere, and
-    /// the old one dies like any other.
+    /// Overwrites the old block. `None` if its devices fail: then the block is stored elsewhere,
+    /// and the old one is freed like any other.
     async fn rewrite(&self, old: &BlockPtr) -> Result<Option<BlockPtr>> {
         assert_rewritable(old, self.context.txg)?;
         let layout = match Layout::of(self.store, old).await {
@@ -376,8 +376,8 @@ impl Job<'_> {
             Err(error) => return Err(error),
         };
         let (dvas, writes) = self.assemble(&layout)?;
-        // The old bytes are gone from here on; whoever still holds the old pointer finds that its
-        // checksum does not match, and no entry of the cache can say otherwise.
+        // The old bytes are gone from here on; a reader with the old pointer finds a checksum
+        // mismatch, and the cache must not return the old bytes.
         if let Some(key) = key_of(old, Form::Plain) {
             self.store.cache().remove(&key);
         }
@@ -388,11 +388,11 @@ impl Job<'_> {
         }
     }
 
-    /// Writes to space of its own; when the devices there fail, elsewhere.
+    /// Writes to newly allocated space; if the devices there fail, elsewhere.
     async fn write_anew(&self) -> Result<BlockPtr> {
         let space = self.store.space()?;
-        // At most so much is on its way to the vdevs of a class, and whichever is done first is
-        // there first for the next share (spec 05 §8.3). Who is waited for takes no turn.
+        // The bytes in flight to the vdevs of a class are limited, so that the fastest vdev gets
+        // the next share first (spec 05 §8.3). Synchronous writes are exempt.
         let _share = match (self.context.class, self.share) {
             (IoClass::AsyncWrite, Share::Own) => {
                 let class = space.preferred_class(&placement(self.policy, self.psize()));
@@ -403,7 +403,7 @@ impl Job<'_> {
         };
         let mut given_up = Vec::new();
         let result = self.attempts(space, &mut given_up).await;
-        // Not before a replacement was found: the allocator would offer the same place (W2).
+        // Not before a replacement was found: the allocator would return the same place (W2).
         for layout in &given_up {
             layout.undo(space, self.context.txg)?;
         }
@@ -421,7 +421,7 @@ impl Job<'_> {
             let failed = failure.as_ref().and_then(|error| self.failed_vdev(error));
             let layout = match self.lay_out(space, failed).await {
                 Ok(layout) => layout,
-                // That there is no other place is not what went wrong first.
+                // Having no other place is not the original error.
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
             let (dvas, writes) = match self.assemble(&layout) {
@@ -444,7 +444,7 @@ impl Job<'_> {
         }
     }
 
-    /// The top-level vdev that an error of the devices is about.
+    /// The top-level vdev that an error of the devices concerns.
     fn failed_vdev(&self, error: &Error) -> Option<u64> {
         let guid = error.at().vdev?;
         let tree = self.store.tree();
@@ -452,7 +452,7 @@ impl Job<'_> {
     }
 }
 
-/// What decides on the class of a block of `psize` stored bytes.
+/// The properties that decide the class of a block of `psize` stored bytes.
 fn placement(policy: &WritePolicy, psize: u64) -> Placement {
     let object_type = policy.object_type;
     Placement {
@@ -465,11 +465,11 @@ fn placement(policy: &WritePolicy, psize: u64) -> Placement {
     }
 }
 
-/// An address for pointers of which only the properties matter.
+/// Placeholder address for pointers of which only the properties are compared.
 const ANYWHERE: cenote_ondisk::blkptr::Dva =
     cenote_ondisk::blkptr::Dva { vdev: 0, offset: 0, asize: SECTOR_SIZE, gang: false };
 
-/// Keeps W1 where it counts: right before the first byte is written over.
+/// Asserts W1, right before the first byte is overwritten.
 fn assert_rewritable(old: &BlockPtr, txg: u64) -> Result<()> {
     let is_ours = old.birth() == txg && old.physical_birth() == txg && !old.is_rewritten();
     if (is_ours || is_on(Bug::RewriteOfOldBlocks)) && !old.is_dedup() && !old.is_protected() {
@@ -479,7 +479,7 @@ fn assert_rewritable(old: &BlockPtr, txg: u64) -> Result<()> {
     Err(Error::new(Kind::Invariant, cause))
 }
 
-/// Whether an error is one of devices, which other devices may not have.
+/// Whether an error concerns devices, so that other devices may succeed.
 fn is_of_device(error: &Error) -> bool {
     matches!(error.kind(), Kind::Io | Kind::Checksum)
 }

@@ -1,7 +1,7 @@
-//! The CPU work on a block to be written: is it zeros, does compression pay, what is its checksum.
+//! The CPU work on a block to be written: zero detection, compression, checksum.
 //!
-//! Pure: bytes and sizes in, decision out. When compression pays is spec 02 §5.2: an eighth of the
-//! block, or, where sectors are so large that an eighth is none, what fits into a pointer.
+//! Pure functions. Compression must save an eighth of the block, or, if sectors are so large that
+//! an eighth is none, the result must fit into a pointer (spec 02 §5.2).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use cenote_rt::{Buf, BufMut, Error, Result};
 use super::Units;
 use crate::policy::CompressionPolicy;
 
-/// A block and what is to be done with it.
+/// A block and its write policy.
 pub(super) struct Work {
     pub(super) data: Buf,
     pub(super) compression: CompressionPolicy,
@@ -23,26 +23,26 @@ pub(super) struct Work {
     pub(super) may_embed: bool,
 }
 
-/// What is to be stored of a block.
+/// The form in which a block is stored.
 #[derive(Debug, Clone)]
 pub enum Prepared {
-    /// Nothing.
+    /// Not at all: it is all zeros.
     Zeros,
-    /// This, in the pointer.
+    /// Embedded in the pointer.
     Embedded {
-        /// Compressed, 112 bytes at most.
+        /// Compressed data, 112 bytes at most.
         payload: Vec<u8>,
         /// Number of the compression function.
         compression: u8,
     },
-    /// This, at an address.
+    /// At an address.
     Stored(Stored),
 }
 
-/// The bytes that go to the devices.
+/// The bytes to be written to devices.
 #[derive(Debug, Clone)]
 pub struct Stored {
-    /// Compressed if that pays, and filled up with zeros.
+    /// Compressed if that pays, padded with zeros.
     pub data: Buf,
     /// Number of the compression function.
     pub compression: u8,
@@ -50,17 +50,17 @@ pub struct Stored {
     pub checksum: [u64; 4],
 }
 
-/// What compression made of a block.
+/// Result of compressing a block.
 enum Compressed {
     Embedded(Vec<u8>),
     Stored(Buf),
-    /// It does not pay.
+    /// Compression does not save enough.
     No,
 }
 
 impl Work {
-    /// Time that it takes, from measurements of a core that makes LZ4 at 0.7 GB/s; coarse on
-    /// purpose.
+    /// Estimates the time of the work, from measurements of a core that compresses LZ4 at 0.7 GB/s;
+    /// deliberately coarse.
     pub(super) fn estimate_ns(&self) -> u64 {
         let compression = match self.compression {
             CompressionPolicy::Off => 0,
@@ -76,7 +76,7 @@ impl Work {
         (self.data.len() as u64).div_ceil(1024) * (compression + checksum)
     }
 
-    /// Decides.
+    /// Compresses and checksums the block.
     pub(super) fn run(self) -> Result<Prepared> {
         if self.compression != CompressionPolicy::Off && is_zero(&self.data) {
             return Ok(Prepared::Zeros);
@@ -119,7 +119,7 @@ impl Work {
         Compressed::Stored(packed.freeze())
     }
 
-    /// The most bytes that the compressed block may have (spec 02 §5.2).
+    /// Most bytes that the compressed block may have (spec 02 §5.2).
     fn limit(&self, function: Compression) -> usize {
         let lsize = self.data.len();
         let limit = lsize - lsize / 8;

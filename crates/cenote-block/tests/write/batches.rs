@@ -1,5 +1,5 @@
-//! Blocks that are written together: each comes out as if it were written alone, they lie side by
-//! side, and the devices get few requests.
+//! Batches of blocks: each block is stored as if it were written alone, they are adjacent on disk,
+//! and the devices get few requests.
 
 use cenote_block::{Draft, How, ReadContext};
 use cenote_ondisk::blkptr::BlockPtr;
@@ -37,7 +37,7 @@ fn small_blocks_reach_the_leaves_as_few_long_writes() {
         let stats = bench.tree().leaves().map(|(_, leaf)| leaf.queue_stats().unwrap());
         let counts = stats.map(|stats| stats.direction(Direction::Write).operations);
         let counts: Vec<_> = counts.filter(|count| *count > 0).collect();
-        // Of raidz2 two leaves would get pads alone, and get nothing.
+        // On raidz2 two leaves would get only pads, and get nothing.
         assert_eq!(counts.len(), leaves, "{top:?}");
         let writes: u64 = counts.iter().sum();
         assert!(writes <= writes_max, "{top:?}: {writes} writes");
@@ -49,7 +49,7 @@ fn small_blocks_reach_the_leaves_as_few_long_writes() {
 }
 
 #[test]
-fn each_block_of_a_batch_comes_out_as_if_it_were_alone() {
+fn blocks_of_a_batch_are_stored_as_if_written_alone() {
     let together = Bench::new(Shape::new(Top::Single, 9));
     let alone = Bench::new(Shape::new(Top::Single, 9));
     let mut drafts: Vec<_> = CONTENTS
@@ -57,7 +57,7 @@ fn each_block_of_a_batch_comes_out_as_if_it_were_alone() {
         .zip(0..)
         .map(|(content, seed)| draft(block(*content, 8192, seed), LZ4))
         .collect();
-    // One that cannot be: the others do not mind.
+    // One block has an impossible size: the others are not affected.
     drafts.insert(2, draft(Buf::from(vec![1; 1000]), LZ4));
     let written = wait(together.store.write_all(&drafts));
     assert_eq!(written.len(), drafts.len());
@@ -71,7 +71,7 @@ fn each_block_of_a_batch_comes_out_as_if_it_were_alone() {
                 assert_eq!(written.bp.words()[6..], single.bp.words()[6..]);
                 hows.push(written.how);
                 let read = wait(together.store.read(&written.bp, &ReadContext::default()));
-                // How long a hole is that never was a block, its pointer does not tell.
+                // The pointer of a hole that never was a block does not tell its length.
                 assert!(written.how == How::Hole || read.unwrap()[..] == data[..]);
             }
             (Err(one), Err(other)) => {
@@ -86,7 +86,7 @@ fn each_block_of_a_batch_comes_out_as_if_it_were_alone() {
 }
 
 #[test]
-fn more_than_may_be_under_way_at_once_is_written_all_the_same() {
+fn batches_larger_than_the_limit_in_flight_are_written() {
     let bench = Bench::new(Shape { metaslabs: 6, ..Shape::new(Top::Single, 12) });
     let drafts: Vec<_> =
         (0..80).map(|n| draft(block(Content::Random, 128 << 10, n), OFF)).collect();

@@ -1,4 +1,4 @@
-//! A pool's lower half in memory: devices, vdevs, an allocator over empty space, a block store.
+//! A pool's lower layers in memory: devices, vdevs, an allocator over empty space, a block store.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -18,7 +18,7 @@ use cenote_vdev::{BadChild, BuildOptions, Tree};
 pub(crate) const TXG: u64 = 20;
 const DATA_START: u64 = 4 << 20;
 
-/// How a top-level vdev is made up.
+/// Layout of a top-level vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Top {
     Single,
@@ -26,7 +26,7 @@ pub(crate) enum Top {
     RaidZ { width: u64, nparity: u64 },
 }
 
-/// What the bench is made of.
+/// Layout of the whole bench.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub top: Top,
@@ -43,7 +43,7 @@ impl Shape {
     }
 }
 
-/// Every metaslab is empty on disk.
+/// A store in which every metaslab is empty.
 struct EmptySpace(Shape);
 
 impl MetaslabStore for EmptySpace {
@@ -57,7 +57,7 @@ impl MetaslabStore for EmptySpace {
     }
 }
 
-/// Keeps what it is told.
+/// Records the reports of damage.
 #[derive(Default)]
 pub(crate) struct Notes {
     pub lost: Mutex<Vec<(Bookmark, String)>>,
@@ -74,14 +74,14 @@ impl Reporter for Notes {
     }
 }
 
-/// Tunables belong to the process: forced ganging waits until every other bench is gone.
+/// Tunables are process-wide: a test with forced ganging waits until no other bench exists.
 static CALM: RwLock<()> = RwLock::new(());
 
 pub(crate) struct Bench {
     _calm: Option<RwLockReadGuard<'static, ()>>,
     pub shape: Shape,
     pub memory: BTreeMap<u64, Arc<MemoryDevice>>,
-    /// What the pool has of the memory.
+    /// Devices in memory, by guid of the leaf.
     pub devices: BTreeMap<u64, Arc<FaultyDevice>>,
     pub store: Arc<BlockStore>,
     pub space: Arc<SpaceAllocator>,
@@ -102,7 +102,7 @@ impl Bench {
         Self::build(shape, wrap, Some(calm))
     }
 
-    /// A bench inside of [`forced`].
+    /// A bench for use inside of [`forced`].
     pub(crate) fn forced(shape: Shape) -> Self {
         Self::build(shape, |_, device| device, None)
     }
@@ -146,14 +146,15 @@ impl Bench {
         self.store.tree()
     }
 
-    /// Bytes taken, of all top-level vdevs, by what the txg has to record: drains it.
+    /// Allocated bytes, of all top-level vdevs, in the changes that the txg has to record: takes
+    /// the changes.
     pub(crate) fn taken(&self) -> u64 {
         let changes = self.space.take_changes(TXG).expect("consistent");
         let sums = changes.iter().map(|change| change.allocs.bytes() - change.frees.bytes());
         sums.sum()
     }
 
-    /// The block from the devices, not from the cache.
+    /// Reads the block from the devices, not from the cache.
     pub(crate) async fn read_stored(&self, bp: &BlockPtr) -> Result<Buf> {
         self.store.clear_cache();
         let place = Bookmark { objset: 54, object: 3, level: 0, blkid: 9 };
@@ -161,7 +162,7 @@ impl Bench {
         self.store.read(bp, &ReadContext { place, grounds, ..ReadContext::default() }).await
     }
 
-    /// Turns `len` bytes of a device's data area over.
+    /// Inverts `len` bytes of a device's data area.
     pub(crate) fn damage(&self, leaf: u64, offset: u64, len: usize) {
         let start = (DATA_START + offset) as usize;
         self.memory[&leaf]
@@ -223,7 +224,7 @@ pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
     cenote_rt::block_on(1, future).expect("runtime")
 }
 
-/// Runs `test` while every block from `size` bytes on is split.
+/// Runs `test` while every block of at least `size` bytes is ganged.
 pub(crate) fn forced<T>(size: u64, test: impl FnOnce() -> T) -> T {
     let _guard = CALM.write().unwrap_or_else(PoisonError::into_inner);
     let set = |size, percent| {

@@ -1,4 +1,4 @@
-//! What the write path decides: holes, embedding, nopwrite, rewriting in place, refusals.
+//! Decisions of the write path: holes, embedding, nopwrite, rewriting in place, refusals.
 
 use cenote_block::policy::{BlockSpec, CompressionPolicy, DatasetPolicy, PoolPolicy, WritePolicy};
 use cenote_block::{BlockError, How, ReadContext, WriteContext, WriteError};
@@ -21,7 +21,7 @@ fn in_pass(pass: u64) -> WriteContext {
 }
 
 #[test]
-fn zeros_are_holes_and_punched_ones_tell_when() {
+fn zeros_are_holes_and_punched_holes_record_their_birth() {
     let bench = bench(9);
     let lz4 = policy(15, ChecksumType::On);
     let zeros = block(Content::Zero, 4096, 0);
@@ -53,7 +53,7 @@ fn zeros_are_holes_and_punched_ones_tell_when() {
 
 /// Spec 02 §5.2: with sectors of 4 KiB a block of 4 KiB is stored raw unless it fits the pointer.
 #[test]
-fn what_compression_must_save() {
+fn compression_must_save_an_eighth() {
     let rows = [
         // ashift, size, content, may embed, expected physical size (0: embedded)
         (9, 4096, Content::Text, true, 1536),
@@ -81,7 +81,7 @@ fn what_compression_must_save() {
 }
 
 #[test]
-fn equal_data_stays_where_it_is() {
+fn nopwrite_keeps_equal_data_in_place() {
     let bench = bench(9);
     let data = block(Content::Text, 8192, 1);
     let later = WriteContext { txg: TXG + 1, ..context() };
@@ -109,7 +109,7 @@ fn equal_data_stays_where_it_is() {
         for policy in rows {
             assert_eq!(how(policy, data.clone()).await, How::New, "{policy:?}");
         }
-        // A checksum that others could forge does not speak for the data.
+        // A forgeable checksum does not prove that the data is equal.
         let fletcher = policy(15, ChecksumType::Fletcher4);
         let old = bench.store.write(data.clone(), &fletcher, None, &context()).await.unwrap().bp;
         let again = bench.store.write(data.clone(), &fletcher, Some(&old), &later).await.unwrap();
@@ -123,7 +123,7 @@ fn mos_policy() -> WritePolicy {
 }
 
 #[test]
-fn the_same_txg_rewrites_in_place_and_late_passes_do_not_compress() {
+fn late_passes_rewrite_in_place_without_compression() {
     for top in [Top::Single, Top::Mirror(2), Top::RaidZ { width: 4, nparity: 2 }] {
         let bench = Bench::new(Shape::new(top, 9));
         let mos = mos_policy();
@@ -150,7 +150,7 @@ fn the_same_txg_rewrites_in_place_and_late_passes_do_not_compress() {
                     .unwrap()
                     .is_clean()
             );
-            // Whoever holds the old pointer gets an error, not other bytes.
+            // A reader with the old pointer gets an error, not other bytes.
             let stale = bench.store.read(&early.bp, &ReadContext::default()).await.unwrap_err();
             assert_eq!(stale.kind(), Kind::Checksum);
 
@@ -164,10 +164,10 @@ fn the_same_txg_rewrites_in_place_and_late_passes_do_not_compress() {
     }
 }
 
-/// Readers of the old pointer race the rewrite: whenever they come with their bytes, whoever has
-/// the new pointer gets the new block.
+/// Readers of the old pointer race with the rewrite: whenever they complete, a reader with the new
+/// pointer gets the new block.
 #[test]
-fn late_readers_do_not_bring_back_old_bytes() {
+fn late_readers_do_not_cache_old_bytes_of_a_rewritten_block() {
     let bench = bench(9);
     let mos = mos_policy();
     let rounds = async {
@@ -214,7 +214,7 @@ fn blocks_of_other_txgs_are_never_written_over() {
         let past = WriteContext { txg: TXG - 1, ..in_pass(5) };
         let error = bench.store.write(data.clone(), &mos, Some(&old), &past).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Invariant);
-        // Written in an older txg and only referred to in this one.
+        // Born in an older txg and only referenced in this one.
         let mut words = *old.words();
         (words[9], words[10]) = (TXG - 1, TXG);
         let clone = BlockPtr::from_words(words);
@@ -225,7 +225,7 @@ fn blocks_of_other_txgs_are_never_written_over() {
 }
 
 #[test]
-fn what_is_refused() {
+fn unsupported_writes_are_refused() {
     let bench = bench(9);
     let lz4 = policy(15, ChecksumType::On);
     let data = || block(Content::Text, 4096, 1);
@@ -277,7 +277,7 @@ fn what_is_refused() {
 }
 
 #[test]
-fn zeros_only_policy_stores_the_rest_as_it_is() {
+fn compression_empty_stores_other_blocks_uncompressed() {
     let bench = bench(9);
     let empty = policy(4, ChecksumType::On);
     assert_eq!(empty.compression, CompressionPolicy::Empty);

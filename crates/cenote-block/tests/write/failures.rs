@@ -18,9 +18,10 @@ fn raw(copies: u8) -> WritePolicy {
     WritePolicy { copies, ..policy(2, ChecksumType::Sha256) }
 }
 
-/// One of two disks takes no writes: blocks go to the other, and nothing stays taken on the first.
+/// One of two disks refuses writes: blocks go to the other, and no space stays allocated on the
+/// first.
 #[test]
-fn a_block_goes_where_devices_work() {
+fn a_block_is_written_to_a_working_vdev() {
     let shape = Shape { tops: 2, ..Shape::new(Top::Single, 9) };
     let bench = Bench::with_faults(shape, |guid, device| match guid {
         100 => device.with_write_range(ALL, WriteFault::Eio),
@@ -37,12 +38,12 @@ fn a_block_goes_where_devices_work() {
             let read = bench.read_stored(&bp).await.unwrap();
             assert!(read[..] == data[..]);
         }
-        assert_eq!(bench.taken(), asize, "what failed was given back");
+        assert_eq!(bench.taken(), asize, "failed allocations were freed");
     });
 }
 
 #[test]
-fn where_no_device_works_the_error_comes_and_the_space_goes_back() {
+fn failed_writes_free_their_space() {
     for top in [Top::Single, Top::Mirror(2), Top::RaidZ { width: 4, nparity: 1 }] {
         let bench = Bench::with_faults(Shape::new(top, 9), |_, device| {
             device.with_write_range(ALL, WriteFault::Eio)
@@ -58,9 +59,9 @@ fn where_no_device_works_the_error_comes_and_the_space_goes_back() {
     }
 }
 
-/// As many leaves as there is redundancy may miss a block; the read does without them.
+/// As many leaves as there is redundancy may miss a block; the read does not need them.
 #[test]
-fn redundancy_carries_failed_leaves() {
+fn redundancy_tolerates_failed_leaves() {
     let rows = [
         (Top::Mirror(2), 1),
         (Top::RaidZ { width: 3, nparity: 1 }, 1),
@@ -85,7 +86,7 @@ fn redundancy_carries_failed_leaves() {
     }
 }
 
-/// Damage on `leaves` is repaired by one read: after it, a scrub finds nothing.
+/// Damage on `leaves` is repaired by one read: a scrub after it finds nothing.
 async fn heals(bench: &Bench, bp: &BlockPtr, expected: &[u8], what: &str) {
     assert!(
         !bench.store.scrub(bp, &cenote_block::Grounds::Allocated).await.unwrap().is_clean(),
@@ -96,8 +97,9 @@ async fn heals(bench: &Bench, bp: &BlockPtr, expected: &[u8], what: &str) {
 }
 
 #[test]
-fn a_read_repairs_what_it_had_to_do_without() {
-    // Every leaf that one read may notice: with these, it asks the damaged one first or needs it.
+fn a_read_repairs_the_columns_it_reconstructed() {
+    // Every leaf whose damage one read may notice: the read uses the damaged leaf first or needs
+    // it.
     let rows = [
         (Top::RaidZ { width: 3, nparity: 1 }, 1),
         (Top::RaidZ { width: 6, nparity: 2 }, 2),
@@ -109,7 +111,7 @@ fn a_read_repairs_what_it_had_to_do_without() {
         wait(async {
             let bp = bench.store.write(data.clone(), &raw(1), None, &context()).await.unwrap().bp;
             for leaf in 0..count {
-                // The last columns hold data, whichever way the parity lies.
+                // The last columns hold data, whichever way the parity is swapped.
                 let width = bench.memory.len() as u64;
                 bench.damage(100 + width - 1 - leaf, 0, SIZE);
             }
@@ -133,7 +135,7 @@ fn a_mirror_and_other_copies_heal() {
         let bp = bench.store.write(data.clone(), &raw(2), None, &context()).await.unwrap().bp;
         let dvas: Vec<_> = bp.dvas().collect();
         assert_ne!(dvas[0].vdev, dvas[1].vdev);
-        // The first copy on both of its children: the second has to serve.
+        // The first copy is damaged on both of its children: the second copy has to serve.
         for leaf in [0, 1] {
             bench.damage(100 + 20 * u64::from(dvas[0].vdev) + leaf, dvas[0].offset, SIZE);
         }
@@ -162,7 +164,7 @@ fn lost_blocks_are_reported_with_their_place() {
         assert_eq!(lost.len(), 1);
         assert_eq!(lost[0].0, place);
         assert!(lost[0].1.contains("d100") && lost[0].1.contains("d101"), "{}", lost[0].1);
-        // Nothing good to repair with: the bytes are as they were.
+        // There are no good bytes to repair with: the damage stays.
         assert_eq!(bench.store.stats().parts_repaired, 0);
     });
 }

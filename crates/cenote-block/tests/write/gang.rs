@@ -1,4 +1,4 @@
-//! Split blocks: forced, nested, for want of space, rewritten, freed.
+//! Gang blocks: forced, nested, in fragmented space, rewritten, freed.
 
 use cenote_block::policy::WritePolicy;
 use cenote_block::{How, ReadContext, WriteContext};
@@ -9,7 +9,7 @@ use cenote_rt::Kind;
 use crate::bench::{Bench, Shape, TXG, Top, forced, wait};
 use crate::round_trip::{CONTENTS, Content, block, context, policy};
 
-/// The space that a gang takes for each address is what its leader says.
+/// The leader's addresses record the space that the gang takes.
 async fn check_space(bench: &Bench, leader: &BlockPtr) {
     let members = bench
         .store
@@ -108,7 +108,7 @@ fn a_gang_is_rewritten_in_place() {
     });
 }
 
-/// No forcing: the space is in pieces, then at its end.
+/// Without forcing: free space is fragmented, then exhausted.
 #[test]
 fn full_pools_split_and_then_refuse_without_leaking() {
     let shape = Shape { metaslab_shift: 20, metaslabs: 4, ..Shape::new(Top::Single, 12) };
@@ -132,7 +132,7 @@ fn full_pools_split_and_then_refuse_without_leaking() {
             }
         };
         assert_eq!(error.kind(), Kind::NoSpace);
-        // What was too much for a large block still does for small ones.
+        // Space that is too little for a large block is enough for small ones.
         let small = block(Content::Random, 4096, 9);
         while let Ok(written) = bench.store.write(small.clone(), &raw, None, &context()).await {
             held.push((written.bp, small.clone()));
@@ -156,7 +156,7 @@ fn full_pools_split_and_then_refuse_without_leaking() {
     });
 }
 
-/// A gang whose header cannot be read is left as it is.
+/// A gang block whose header cannot be read stays allocated.
 #[test]
 fn an_unreadable_header_frees_nothing() {
     forced(2048, || {

@@ -1,4 +1,4 @@
-//! Blocks of the intent log: one address, an identity, a trailer.
+//! Intent log blocks: one address, an identity, a trailer.
 
 use cenote_block::WriteError;
 use cenote_ondisk::blkptr::BlockPtr;
@@ -58,7 +58,7 @@ fn a_chain_is_written_and_read_and_ends() {
     }
 }
 
-/// The part of a block that is not used is not written, so what was on the disk there stays.
+/// The unused part of a block is not written, so the bytes on the disk there stay.
 #[test]
 fn only_the_used_part_is_written() {
     let bench = Bench::new(Shape::new(Top::Single, 9));

@@ -1,8 +1,8 @@
-//! Blocks written to pools in memory and read back: what is stored, where, and what is refused.
+//! Blocks written to pools in memory and read back: stored form, location, refusals.
 //!
-//! `round_trip` has every compression, checksum, size and layout; `decisions` what the write path
-//! decides; `gang` split blocks; `failures` devices that fail and damage that heals; `logs` blocks
-//! of the intent log; `batches` blocks that are written together.
+//! `round_trip` covers every compression, checksum, size and layout; `decisions` the decisions of
+//! the write path; `gang` gang blocks; `failures` failing devices and self-healing; `logs` intent
+//! log blocks; `batches` batched writes.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

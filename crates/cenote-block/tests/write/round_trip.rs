@@ -20,7 +20,7 @@ pub(crate) fn context() -> WriteContext {
     WriteContext::new(TXG, 1, Bookmark { objset: 54, object: 2, level: 0, blkid: 0 })
 }
 
-/// What a block is filled with.
+/// Contents of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     Zero,
@@ -97,7 +97,7 @@ const CHECKSUMS: [ChecksumType; 10] = [
     ChecksumType::Blake3,
 ];
 
-/// Writes, reads from memory, then from the devices; checks what the pointer says.
+/// Writes a block, reads it from memory, then from the devices; checks the pointer.
 async fn there_and_back(bench: &Bench, policy: &WritePolicy, content: Content, size: usize) {
     let what = format!("{:?} {content:?} {size} {policy:?}", bench.shape);
     let data = block(content, size, size as u64);
@@ -175,7 +175,7 @@ fn every_layout_sector_and_size() {
     let sizes = [512, 1024, 1536, 4096, 4608, 7168, 16 << 10, 130_560, 128 << 10, 1 << 20];
     for top in tops {
         for (ashift, size) in [9, 12].into_iter().flat_map(|a| sizes.map(|size| (a, size))) {
-            // What is freed cannot be used again in the same txg: each size has a pool.
+            // Freed space cannot be reused in the same txg: each size has its own pool.
             let bench = Bench::new(Shape { metaslabs: 6, ..Shape::new(top, ashift) });
             wait(async {
                 for content in CONTENTS {

@@ -13,6 +13,7 @@ use cenote_fs::Time;
 use cenote_fs::format::NewFileSystem;
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::zap::Value;
+use cenote_pool::dsl::check_pool_name;
 use cenote_pool::import::Host;
 use cenote_pool::props::text::{self as setting, Moment, Setting};
 use cenote_pool::{AllocationClass, Pool, features};
@@ -32,9 +33,6 @@ use crate::writer::{After, Writer, command_line, owners};
 
 /// The first txg of a pool.
 const FIRST_TXG: u64 = 4;
-/// Names that no pool may have.
-const RESERVED: [&str; 8] =
-    ["mirror", "raidz", "draid", "spare", "log", "cache", "special", "dedup"];
 
 /// What the options of `create` say.
 struct Options {
@@ -179,26 +177,15 @@ fn unknown(name: &str) -> Exit {
     Exit::failed(format!("property '{name}' is not a valid pool or vdev property"))
 }
 
-/// Refuses what no pool may be called.
+/// Refuses names that no pool may have.
 pub(super) fn check_name(name: &str) -> CommandResult {
-    let cannot = |why: &str| {
-        Err(Exit::failed(format!("cannot create '{name}': {why}\npool name may have been omitted")))
+    let Err(why) = check_pool_name(name) else { return Ok(()) };
+    let hint = if name.contains('/') {
+        "use 'zfs create' to create a dataset"
+    } else {
+        "pool name may have been omitted"
     };
-    if name.contains('/') {
-        let text = format!("cannot create '{name}': invalid character '/' in pool name");
-        return Err(Exit::failed(format!("{text}\nuse 'zfs create' to create a dataset")));
-    }
-    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        return cannot("name must begin with a letter");
-    }
-    if RESERVED.contains(&name) || name.starts_with("raidz") || name.starts_with("draid") {
-        return cannot("name is reserved");
-    }
-    let is_legal = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
-    match name.chars().find(|c| !is_legal(*c)) {
-        Some(c) => cannot(&format!("invalid character '{c}' in pool name")),
-        None => Ok(()),
-    }
+    Err(Exit::failed(format!("cannot create '{name}': {why}\n{hint}")))
 }
 
 /// Refuses the name of a pool that is there, if it is not on the very devices that are taken.

@@ -11,7 +11,6 @@ mod copied;
 mod copies;
 mod cuts;
 mod diff;
-mod examples;
 mod extras;
 mod fixture;
 #[path = "../../../cenote-engine/tests/zil/frozen.rs"]

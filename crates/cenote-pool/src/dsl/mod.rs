@@ -26,7 +26,7 @@ pub use bookmark::Bookmark;
 pub use dataset::{Dataset, DatasetKind, Hold};
 pub use deadlist::{Deadlist, SpaceSum};
 pub use dir::Dir;
-pub use name::{BadName, DatasetName, Suffix};
+pub use name::{BadName, BadPoolName, DatasetName, Suffix, check_pool_name};
 
 /// Why a dataset could not be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -32,6 +32,48 @@ pub struct DatasetName<'a> {
     pub suffix: Suffix<'a>,
 }
 
+/// Every way in which the name of a new pool can be refused. The texts are OpenZFS's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadPoolName {
+    /// Does not begin with an ASCII letter.
+    #[error("name must begin with a letter")]
+    NoLetter,
+    /// A word that stands for a kind of vdev in the syntax of layouts.
+    #[error("name is reserved")]
+    Reserved,
+    /// A character that no pool's name may have.
+    #[error("invalid character '{0}' in pool name")]
+    InvalidCharacter(char),
+    /// 256 bytes or more.
+    #[error("name is too long")]
+    TooLong,
+}
+
+/// Names that no pool may have.
+const RESERVED: [&str; 8] =
+    ["mirror", "raidz", "draid", "spare", "log", "cache", "special", "dedup"];
+
+/// Refuses names that no new pool may have (spec 04 §6).
+///
+/// # Errors
+/// The first reason, in OpenZFS's order.
+pub fn check_pool_name(name: &str) -> Result<(), BadPoolName> {
+    if name.contains('/') {
+        return Err(BadPoolName::InvalidCharacter('/'));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return Err(BadPoolName::NoLetter);
+    }
+    if RESERVED.contains(&name) || name.starts_with("raidz") || name.starts_with("draid") {
+        return Err(BadPoolName::Reserved);
+    }
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
+    if let Some(c) = name.chars().find(|c| !is_legal(*c)) {
+        return Err(BadPoolName::InvalidCharacter(c));
+    }
+    if name.len() >= NAME_MAX { Err(BadPoolName::TooLong) } else { Ok(()) }
+}
+
 /// Every way in which a name can be refused. The texts are OpenZFS's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {

@@ -2,8 +2,8 @@
 //!
 //! [`table`] is what `zfs get` and `zpool get` know of each property, [`lookup`] decides who has
 //! the say on one that is stored, [`dataset`] and [`pool`] compute the rest. A listing is a vector
-//! of [`PropRow`] in the table's order, with facts only: numbers stay numbers. [`text`] turns values
-//! as users type them (`recordsize=1M`) into what is stored.
+//! of [`PropRow`] in the table's order, with facts only: numbers stay numbers. [`text`]
+//! parses values as users type them (`recordsize=1M`).
 //!
 //! Sources: spec 04 §7, §17.3, spec 01 §12, spec 08 §16.
 

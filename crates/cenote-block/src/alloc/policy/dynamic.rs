@@ -1,8 +1,8 @@
-//! OpenZFS's policy of today, "dynamic" (spec 05 §8.4-8.6).
+//! OpenZFS's present policy, "dynamic" (spec 05 §8.4-8.6).
 //!
-//! Metaslabs with the largest segments first; within one, first fit from a cursor for each kind of
-//! size, but not further than a bound beyond the first candidate; best fit where that fails and
-//! where little or nothing large is left.
+//! Prefers metaslabs with the largest segments. Within one, first fit from a cursor per size class,
+//! up to a bound beyond the first candidate; best fit if that fails, or if little space or no large
+//! segment is left.
 
 use cenote_rt::tunables;
 
@@ -77,7 +77,7 @@ impl Policy for Dynamic {
         let (Some(before), Some(after)) = (activation.index(), now.index()) else {
             return now == Weight::ZERO;
         };
-        // A fresh metaslab is filled to its end: most of what is free is one segment.
+        // A new metaslab is filled to its end: most of its free space is one segment.
         let is_one_piece = largest > free / 16 * 15;
         !is_one_piece && u64::from(before.saturating_sub(after)) >= tunables::SWITCH_THRESHOLD.get()
     }

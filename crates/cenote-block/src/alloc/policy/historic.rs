@@ -1,15 +1,15 @@
 //! The policy of 2013, before histograms (spec 05 §12).
 //!
-//! The emptiest metaslab first, those at the start of the disk preferred; within one, first fit
-//! from the cursor on and around, and best fit over all segments once the largest is below a
-//! threshold or little is free. A metaslab is left when it cannot serve.
+//! Prefers the emptiest metaslab, and those at the start of the disk. Within one, first fit from
+//! the cursor on, wrapping around; best fit over all segments once the largest is below a threshold
+//! or little is free. A metaslab is closed when it cannot serve.
 
 use cenote_rt::tunables;
 
 use super::{Field, Policy, Standing, Want, best_fit};
 use crate::alloc::weight::Weight;
 
-/// What went to a vdev in one turn, per child.
+/// Bytes allocated on a vdev, per child, before the rotor advanced.
 const ALIQUOT: u64 = 512 << 10;
 
 /// illumos's policy of 2013.

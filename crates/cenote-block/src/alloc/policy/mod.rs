@@ -1,8 +1,8 @@
-//! Which free range to take: policy, behind a trait (spec 05 §8, §12).
+//! Allocation policies: which free range to allocate (spec 05 §8, §12).
 //!
-//! Any free range that is aligned, large enough and inside one metaslab makes a valid pool; what
-//! differs is how fast the pool is as it fills. Two policies are here: OpenZFS's of today
-//! ([`Dynamic`]) and that of 2013 ([`Historic`]), so that they can be run side by side.
+//! Any free range that is aligned, large enough and inside one metaslab makes a valid pool; the
+//! choice decides how fast the pool is as it fills. There are two policies, OpenZFS's present one
+//! ([`Dynamic`]) and that of 2013 ([`Historic`]), so that they can be compared.
 
 mod dynamic;
 mod historic;
@@ -19,32 +19,32 @@ use cenote_rt::tunables;
 use super::tree::FreeTree;
 use super::weight::Weight;
 
-/// What a metaslab's weight may depend on.
+/// Properties of a metaslab that its weight depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Standing {
-    /// Its number.
+    /// Index of the metaslab.
     pub metaslab: u64,
-    /// Metaslabs of its vdev.
+    /// Number of metaslabs of its vdev.
     pub count: u64,
-    /// Bytes that can be used now.
+    /// Bytes that can be allocated now.
     pub free: u64,
-    /// Percent, if known.
+    /// Fragmentation in percent, if known.
     pub fragmentation: Option<u64>,
-    /// Weight by segments; `None` where no histogram exists.
+    /// Weight by segments; `None` without a histogram.
     pub by_segments: Option<Weight>,
 }
 
-/// What a pick is made of: a size, and what every start must be a multiple of.
+/// Size and alignment of a range to allocate.
 #[derive(Debug, Clone, Copy)]
 pub struct Want {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Starts are multiples of this.
+    /// The start must be a multiple of this.
     pub align: u64,
 }
 
 impl Want {
-    /// Where in a free segment it fits first.
+    /// First position in a free segment at which it fits.
     #[must_use]
     pub fn fit(&self, segment: &Range<u64>) -> Option<u64> {
         let start = segment.start.checked_next_multiple_of(self.align)?;
@@ -52,24 +52,25 @@ impl Want {
     }
 }
 
-/// Where a metaslab was last allocated from, by the largest power of two that divides the size.
+/// Positions of the last allocations in a metaslab, by the largest power of two that divides the
+/// size.
 #[derive(Debug, Clone)]
 pub struct Cursors([u64; 64]);
 
 impl Cursors {
-    /// All at the start of the metaslab.
+    /// All cursors at the start of the metaslab.
     #[must_use]
     pub const fn new(start: u64) -> Self {
         Self([start; 64])
     }
 
-    /// That of a size.
+    /// The cursor for a size.
     pub const fn of(&mut self, size: u64) -> &mut u64 {
         &mut self.0[(size.trailing_zeros() & 63) as usize]
     }
 }
 
-/// A metaslab that can be picked from.
+/// The free space of a metaslab from which a range is picked.
 #[derive(Debug)]
 pub struct Field<'a> {
     /// Its free segments.
@@ -82,32 +83,33 @@ pub struct Field<'a> {
     pub size: u64,
 }
 
-/// How to choose metaslabs and ranges.
+/// Strategy for choosing metaslabs and ranges.
 pub trait Policy: Send + Sync + Debug {
-    /// Its name.
+    /// Name of the policy.
     fn name(&self) -> &'static str;
 
     /// Segments below this many bytes are left out of the tree by size.
     fn size_floor(&self) -> u64;
 
-    /// How good a metaslab is.
+    /// Weight of a metaslab.
     fn weigh(&self, standing: &Standing) -> Weight;
 
-    /// The start of a free range, or nothing if none fits. Must find one if there is one.
+    /// Returns the start of a free range, or `None` if none fits. Must find one if there is one.
     fn pick(&self, field: &mut Field<'_>, want: Want) -> Option<u64>;
 
-    /// Whether to leave a metaslab after an allocation: it weighed `activation` when it was taken
-    /// up, weighs `now`, and the largest of its `free` bytes are in one piece of `largest`.
+    /// Whether to close a metaslab after an allocation: its weight was `activation` when it was
+    /// opened and is `now`, and the largest of its segments has `largest` of its `free` bytes.
     fn should_leave(&self, activation: Weight, now: Weight, free: u64, largest: u64) -> bool;
 
-    /// Bytes that go to a vdev of `width` children, `nparity` of them parity, in one turn.
+    /// Bytes allocated on a vdev of `width` children, `nparity` of them parity, before the rotor
+    /// advances (`mg_aliquot`).
     fn aliquot(&self, width: u64, nparity: u64) -> u64;
 
-    /// Fragmentation of a vdev above which others are preferred.
+    /// Fragmentation above which other vdevs are preferred.
     fn fragmentation_limit(&self) -> u64;
 }
 
-/// The policy that the tunable names.
+/// The policy named by the tunable.
 #[must_use]
 pub fn by_tunable() -> Arc<dyn Policy> {
     match tunables::ALLOCATOR.get() {
@@ -116,10 +118,10 @@ pub fn by_tunable() -> Arc<dyn Policy> {
     }
 }
 
-/// The smallest segment that fits, lowest first.
+/// The smallest segment that fits; of several, the lowest.
 fn best_fit(free: &mut FreeTree, want: Want) -> Option<u64> {
     let found = free.at_least(want.size).find_map(|segment| want.fit(&segment));
-    // The tree by size may leave small segments out; they are looked through last.
+    // The tree by size may leave small segments out; they are searched last.
     found.or_else(|| free.ranges().iter().find_map(|segment| want.fit(&segment)))
 }
 

@@ -1,4 +1,4 @@
-//! Rows: what each policy picks.
+//! The choice of each policy, in rows.
 
 use cenote_ranges::RangeSet;
 use cenote_rt::Rng;
@@ -24,14 +24,14 @@ fn first_fit_from_the_cursor_while_much_is_free() {
         assert_eq!(pick(policy, &segments, MIB / 2, 4096), Some(MIB / 2));
         assert_eq!(pick(policy, &segments, 3 * MIB, MIB), Some(3 * MIB));
     }
-    // Behind the last fitting segment: best fit today, around in 2013.
+    // Behind the last fitting segment: best fit (dynamic), wrap around (2013).
     assert_eq!(pick(&Dynamic, &segments, 3 * MIB + 512, MIB), Some(0));
     assert_eq!(pick(&Historic, &segments, 3 * MIB + 512, MIB), Some(0));
 }
 
 #[test]
 fn best_fit_when_nothing_large_is_left() {
-    // 16 KiB and more are found by size; below that only once nothing else is there.
+    // Segments of 16 KiB and more are found by size; smaller ones only when nothing else is left.
     let segments = [0..65536, 131_072..131_072 + 16384, 262_144..262_144 + 8192];
     assert_eq!(pick(&Dynamic, &segments, 0, 8192), Some(131_072));
     assert_eq!(pick(&Historic, &segments, 0, 8192), Some(262_144));
@@ -68,7 +68,7 @@ fn starts_are_aligned_and_a_fit_is_always_found() {
 }
 
 #[test]
-fn metaslabs_are_weighed_and_left() {
+fn policies_weigh_and_close_metaslabs() {
     let mut standing = Standing {
         metaslab: 0,
         count: 10,

@@ -1,5 +1,5 @@
-//! What a pool would have on disk: each metaslab's own map, logs, and the array of unflushed txgs;
-//! once as the syncing txg has them, once as committed.
+//! The on-disk state of a test pool: each metaslab's own map, logs, and the array of unflushed
+//! txgs; once as the syncing txg has them, once as committed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ impl TestVdev {
         Self { class, ashift: 9, shift, count, layout: TestLayout::Plain }
     }
 
-    /// Starts of allocations are multiples of this.
+    /// Alignment of allocations.
     pub(super) fn align(&self) -> u64 {
         match self.layout {
             TestLayout::Draid(data, parity) => (data + parity) << self.ashift,
@@ -96,7 +96,7 @@ pub(super) struct Disk {
     pub(super) txg: u64,
 }
 
-/// The committed state, which metaslabs are loaded from.
+/// The committed state, from which metaslabs are loaded.
 pub(super) struct Store {
     pub(super) committed: Mutex<Arc<Disk>>,
     pub(super) vdevs: Vec<TestVdev>,
@@ -112,7 +112,7 @@ impl MetaslabStore for Store {
             *loads % 5
         };
         Box::pin(async move {
-            // What was looked up is read later, while txgs commit.
+            // The map is looked up first and read later, while txgs commit.
             for _ in 0..turns {
                 yield_now().await;
             }
@@ -179,7 +179,7 @@ impl Disk {
         }
     }
 
-    /// Removes logs that nobody needs and checks that those needed are there (spec 05 §4.2).
+    /// Removes logs that are not needed, and checks that the needed ones exist (spec 05 §4.2).
     pub(super) fn drop_logs(&mut self, oldest: Option<u64>, txg: u64) {
         let least = self.unflushed.values().copied().filter(|txg| *txg != 0).min();
         assert_eq!(oldest, least);
@@ -226,7 +226,7 @@ impl Disk {
         all
     }
 
-    /// An allocator as import makes it.
+    /// Creates an allocator as at import.
     pub(super) fn import(
         &self,
         vdevs: &[TestVdev],

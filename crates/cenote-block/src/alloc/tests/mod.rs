@@ -1,4 +1,4 @@
-//! The allocator against a model: plain sets of ranges, and maps and logs as a pool keeps them.
+//! The allocator against a model: plain sets of ranges, and the maps and logs of a pool.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! Random sequences of allocations, frees, undone writes, syncs with concurrent allocations,
 //! condenses, flushes, unloads and imports.
 //!
-//! The model knows what is allocated, by whom, and what was freed in which txg. It checks every
-//! address when it is handed out, and after each commit that maps and logs say exactly what it
-//! knows. A step of a sequence is a seed: one that fails is made shorter by leaving steps out.
+//! The model records which ranges are allocated, for which request, and which were freed in which
+//! txg. It checks every address that is allocated, and after each commit that maps and logs agree
+//! with it. A step of a sequence is a seed: a failing sequence is shortened by leaving steps out.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,14 +20,14 @@ use super::disk::{Disk, Store, TestLayout, TestVdev};
 use crate::alloc::policy::{Dynamic, Historic, Policy};
 use crate::alloc::{Class, MapFigures, Request, SpaceAllocator};
 
-/// What is known, apart from the allocator.
+/// State of the model.
 #[derive(Default)]
 struct Model {
-    /// Allocated, from the moment it is handed out.
+    /// Allocated ranges, from the moment of the allocation.
     live: Vec<RangeSet>,
     /// Blocks that can be freed, with their birth.
     blocks: Vec<(Vec<Dva>, u64)>,
-    /// Freed, by txg; not to be handed out for txgs below t+3.
+    /// Freed ranges by txg; they must not be allocated for txgs below t+3.
     freed: BTreeMap<u64, Vec<(u64, Range<u64>)>>,
     refused: u64,
     given: u64,
@@ -40,7 +40,7 @@ fn range(dva: &Dva) -> Range<u64> {
 struct Run {
     vdevs: Vec<TestVdev>,
     has_logs: bool,
-    /// Nothing is deferred.
+    /// Whether deferral is off.
     is_tight: bool,
     space: Arc<SpaceAllocator>,
     store: Arc<Store>,
@@ -75,7 +75,7 @@ impl Run {
         let policy: Arc<dyn Policy> =
             if self.seed.is_multiple_of(2) { Arc::new(Dynamic) } else { Arc::new(Historic) };
         self.space.set_policy(policy);
-        // So little that metaslabs come and go.
+        // So little memory that metaslabs are loaded and unloaded all the time.
         self.space.set_memory(if self.seed.is_multiple_of(3) { 4096 } else { 1 << 30 });
     }
 
@@ -83,7 +83,7 @@ impl Run {
         self.rng.borrow_mut().below(bound)
     }
 
-    /// Checks addresses handed out for `txg` and takes them into the model.
+    /// Checks addresses allocated for `txg` and adds them to the model.
     fn given(&self, dvas: &[Dva], request: &Request) {
         let mut model = self.model.borrow_mut();
         assert_eq!(dvas.len(), usize::from(request.copies));
@@ -147,7 +147,7 @@ impl Run {
         }
     }
 
-    /// Frees a block that was there before `txg`, or is of it.
+    /// Frees a block born before or in `txg`.
     fn free(&self, txg: u64) {
         let count = self.model.borrow().blocks.len() as u64;
         if count == 0 {
@@ -161,7 +161,7 @@ impl Run {
         let (dvas, _) = model.blocks.swap_remove(index);
         for dva in dvas {
             self.space.free(&dva, txg).unwrap();
-            // Twice is refused, and changes nothing.
+            // A second free is refused, and changes nothing.
             assert_eq!(self.space.free(&dva, txg).unwrap_err().kind(), Kind::Invariant);
             model.live[dva.vdev as usize].try_remove(range(&dva)).unwrap();
             model.freed.entry(txg).or_default().push((u64::from(dva.vdev), range(&dva)));
@@ -174,7 +174,7 @@ impl Run {
         }
     }
 
-    /// One sync, during which others allocate.
+    /// One sync, with concurrent allocations.
     async fn sync(&self, mut disk: Disk, txg: u64) -> Disk {
         let is_export = self.dice(30) == 0;
         self.space.start_flush(txg, is_export).unwrap();
@@ -213,7 +213,7 @@ impl Run {
         }
         disk.check_logs();
         disk.txg = txg;
-        // The next commit's maps are published before or after what ends the txg.
+        // The next commit's maps are published before or after the txg is ended.
         let is_first = self.dice(2) == 0;
         if is_first {
             *self.store.committed.lock().unwrap() = Arc::new(disk.clone());
@@ -222,7 +222,7 @@ impl Run {
         let slop = if self.is_tight { u64::MAX } else { 0 };
         let normal = self.space.class_figures(Class::Normal);
         if normal.space - normal.allocated <= slop {
-            // Nothing is deferred, and what was freed two txgs ago has waited long enough.
+            // Deferral is off, and ranges freed two txgs ago were deferred long enough.
             self.model.borrow_mut().freed.retain(|freed, _| *freed != txg && freed + 2 > txg);
         }
         self.space.sync_done(txg, slop).unwrap();
@@ -234,7 +234,8 @@ impl Run {
         disk
     }
 
-    /// After a commit: maps and logs, figures and the model agree. `open` is not recorded yet.
+    /// After a commit: checks that maps and logs, statistics and the model agree. `open` is not
+    /// recorded yet.
     fn check(&self, txg: u64) {
         let model = self.model.borrow();
         let mut committed = model.live.clone();
@@ -260,7 +261,7 @@ impl Run {
         }
     }
 
-    /// Leaves what is not committed behind and starts again from the disk.
+    /// Drops uncommitted changes and starts again from the disk.
     fn import(&mut self) {
         (self.space, self.store) = self.disk.import(&self.vdevs, self.has_logs, self.seed);
         self.choose_policy();
@@ -274,11 +275,11 @@ impl Run {
                 model.live[dva.vdev as usize].try_remove(range(&dva)).unwrap();
             }
         }
-        // What older uberblocks refer to is given up with them.
+        // The blocks of older uberblocks are given up with them.
         model.freed.clear();
     }
 
-    /// Goes through steps, each of them a seed: an allocation, or a sync with what comes beside it.
+    /// Runs steps, each of them a seed: an allocation, or a sync with its concurrent operations.
     async fn go(&mut self, steps: &[u64]) {
         for step in steps {
             self.rng = RefCell::new(Rng::seeded(*step));
@@ -307,7 +308,8 @@ impl Run {
         }
     }
 
-    /// The same without imports: an allocation that is refused fits nowhere. Gives how many were.
+    /// Like [`go`](Self::go) without imports: a refused allocation must fit nowhere. Returns the
+    /// number of refusals.
     async fn go_full(&mut self, steps: &[u64]) -> u64 {
         let mut refusals = 0;
         for step in steps {
@@ -348,7 +350,7 @@ fn vdevs(seed: u64) -> Vec<TestVdev> {
             plain(Class::Special, 17, 4),
             TestVdev { layout: TestLayout::Draid(4, 2), ..plain(Class::Normal, 18, 5) },
         ],
-        // Large enough to give the log a metaslab.
+        // Large enough for an embedded log.
         _ => vec![plain(Class::Normal, 16, 70), plain(Class::Dedup, 16, 3)],
     }
 }
@@ -369,7 +371,7 @@ fn random_sequences_agree_with_the_model() {
     assert!(given > 10_000 && refused > 300, "{given} given, {refused} refused");
 }
 
-/// There is no space exactly when nothing fits anywhere.
+/// An allocation fails exactly when nothing fits anywhere.
 #[test]
 fn no_space_means_that_nothing_fits() {
     for seed in 0..6 {
@@ -382,7 +384,7 @@ fn no_space_means_that_nothing_fits() {
 }
 
 impl Run {
-    /// Whether a copy of `psize` bytes has a place in the normal class, as the model knows it.
+    /// Whether a copy of `psize` bytes fits into the normal class, according to the model.
     fn fits(&self, psize: u64, txg: u64) -> bool {
         let model = self.model.borrow();
         let vdevs = self.vdevs.iter().zip(0..).filter(|(vdev, _)| vdev.class == Class::Normal);

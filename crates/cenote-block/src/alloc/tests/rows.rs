@@ -1,4 +1,4 @@
-//! Single rules, one by one.
+//! Tests of single rules.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ fn allocate(space: &SpaceAllocator, request: &Request) -> Result<Vec<Dva>> {
     block_on(1, space.allocate(request)).unwrap()
 }
 
-/// Records and commits what there is.
+/// Records and commits all changes.
 fn commit(space: &SpaceAllocator, txg: u64) {
     space.take_changes(txg).unwrap();
     space.sync_done(txg, 0).unwrap();
 }
 
 #[test]
-fn what_was_freed_is_used_again_three_txgs_later() {
+fn freed_space_is_reused_after_three_txgs() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 3)]);
-    // With nothing free at all nothing would be deferred: one metaslab has room for less.
+    // With no free space nothing would be deferred, so one metaslab gets fewer blocks.
     allocate(&space, &Request::data(512, 5)).unwrap();
     let all = Request::data(1 << 16, 5);
     let dvas = [allocate(&space, &all).unwrap()[0], allocate(&space, &all).unwrap()[0]];
@@ -133,7 +133,7 @@ fn copies_spread_over_vdevs_then_metaslabs() {
 }
 
 #[test]
-fn vdevs_take_turns_and_emptier_ones_longer_turns() {
+fn rotor_gives_emptier_vdevs_more() {
     let vdevs = [TestVdev::plain(Class::Normal, 26, 8), TestVdev::plain(Class::Normal, 26, 8)];
     let space = pool(&vdevs);
     let mut bytes = [0_u64; 2];
@@ -142,7 +142,7 @@ fn vdevs_take_turns_and_emptier_ones_longer_turns() {
         bytes[dva.vdev as usize] += dva.asize;
     }
     assert_eq!(bytes[0], bytes[1]);
-    // A third vdev comes, empty: it gets more.
+    // A third, empty vdev is added: it gets more.
     commit(&space, 5);
     let whole =
         |id: u64| MetaslabSpec { allocated: 48 << 20, ..MetaslabSpec::empty(id << 26, 1 << 26) };
@@ -184,7 +184,7 @@ fn claims() {
 }
 
 #[test]
-fn what_a_checkpoint_holds_stays_allocated() {
+fn space_used_by_a_checkpoint_stays_allocated() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 1)]);
     let dva = allocate(&space, &Request::data(4096, 5)).unwrap()[0];
     commit(&space, 5);
@@ -215,7 +215,7 @@ fn new_space_is_used_after_its_txg() {
 }
 
 #[test]
-fn a_disabled_metaslab_is_passed_over() {
+fn a_paused_metaslab_is_skipped() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 2)]);
     let paused = block_on(1, space.pause(0, 0)).unwrap().unwrap().unwrap();
     assert_eq!(paused.free(0, 9).bytes(), 1 << 16);
@@ -225,7 +225,7 @@ fn a_disabled_metaslab_is_passed_over() {
     assert_eq!(paused.free_of(&some), (1 << 15..1 << 16).into());
     let request = Request::data(1 << 16, 5);
     assert_eq!(allocate(&space, &request).unwrap()[0].offset, 1 << 16);
-    // There is no other: it waits.
+    // There is no other metaslab: the allocation waits.
     let dva = block_on(1, async {
         let waits = space.allocate(&request);
         let wants = async {
@@ -240,9 +240,9 @@ fn a_disabled_metaslab_is_passed_over() {
     assert!(allocate(&space, &request).is_err());
 }
 
-/// What does not fit into what is out of use has nothing to wait for.
+/// A request that does not fit into the paused metaslab has nothing to wait for.
 #[test]
-fn a_disabled_metaslab_is_not_waited_for_in_vain() {
+fn allocation_does_not_wait_for_a_paused_metaslab_without_room() {
     let space =
         pool(&[TestVdev::plain(Class::Normal, 16, 1), TestVdev::plain(Class::Special, 16, 1)]);
     allocate(&space, &Request::data(3 << 14, 5)).unwrap();
@@ -253,9 +253,9 @@ fn a_disabled_metaslab_is_not_waited_for_in_vain() {
     assert!(!space.is_wanted());
 }
 
-/// Two who keep one metaslab out of use in turns, so that it is never in use by itself.
+/// Two tasks pause one metaslab alternately, so that it is never usable for long.
 #[test]
-fn an_allocation_is_served_between_those_who_pause() {
+fn allocation_makes_progress_between_pauses() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 1)]);
     let is_done = std::sync::atomic::AtomicBool::new(false);
     let turns = async |first: u64| {
@@ -281,7 +281,7 @@ fn an_allocation_is_served_between_those_who_pause() {
 }
 
 #[test]
-fn what_becomes_free_is_found_in_a_metaslab_that_left_memory() {
+fn space_freed_in_an_unloaded_metaslab_is_found() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 1)]);
     space.set_memory(0);
     let dva = allocate(&space, &Request::data((1 << 16) - 1024, 5)).unwrap()[0];

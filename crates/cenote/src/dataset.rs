@@ -1,0 +1,248 @@
+//! Datasets by name: properties, snapshots, children.
+
+use cenote_engine::{Creator, Engine, NewDataset, PropertyChange};
+use cenote_fs::format::NewFileSystem;
+use cenote_fs::{CaseSensitivity, volume};
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zap::Value;
+use cenote_pool::Dataset as Committed;
+use cenote_pool::props::text::{self, Moment, Setting};
+use cenote_pool::props::{PropRow, PropValue};
+use cenote_rt::{Error, Kind, Result};
+
+use crate::options::{self, DatasetOptions};
+use crate::pool::{Pool, is_stored, no_property, now};
+use crate::snapshot::Snapshot;
+
+pub use cenote_pool::DatasetKind;
+
+/// A file system or volume, by its name. Reading answers with the last committed state.
+#[derive(Debug, Clone)]
+pub struct Dataset {
+    pool: Pool,
+    name: String,
+}
+
+impl Dataset {
+    pub(crate) async fn find(pool: &Pool, name: &str) -> Result<Self> {
+        if name.contains(['@', '#']) {
+            let cause = "the name of a snapshot or bookmark is no dataset";
+            return Err(Error::new(Kind::Invalid, cause).in_dataset(name));
+        }
+        pool.read(async |view| view.dataset(name).await.map(drop)).await?;
+        Ok(Self::named(pool, name.to_owned()))
+    }
+
+    pub(crate) fn named(pool: &Pool, name: String) -> Self {
+        Self { pool: pool.clone(), name }
+    }
+
+    /// Returns the full name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns whether it is a file system or a volume.
+    ///
+    /// # Errors
+    /// Those of reading the pool.
+    pub async fn kind(&self) -> Result<DatasetKind> {
+        self.pool.read(async |view| view.dataset(&self.name).await?.kind().await).await
+    }
+
+    /// Returns a property as `zfs get -p` prints it: `used`, `compressratio`, `recordsize`,
+    /// `org.example:note`, ...
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if the dataset has no such property.
+    pub async fn property(&self, name: &str) -> Result<String> {
+        property(&self.pool, &self.name, name).await
+    }
+
+    /// Sets a property, as `zfs set` does.
+    ///
+    /// # Errors
+    /// `Kind::Invalid` if there is no such property, or it cannot have this value.
+    pub async fn set_property(&self, name: &str, value: &str) -> Result<()> {
+        self.pool.check_open()?;
+        let kind = if self.kind().await? == DatasetKind::Volume { 'v' } else { 'f' };
+        let wanted = [(name.to_owned(), value.to_owned())];
+        let parsed = options::parse(&wanted, kind, Moment::Later)?;
+        if name == "volsize" {
+            let size = parsed.first().and_then(|(_, value)| value.single()).unwrap_or(0);
+            return self.pool.volume(&self.name).await?.set_len(size).await;
+        }
+        let mut settings = parsed;
+        for (name, value) in &mut settings {
+            if name == "refreservation" && value.single() == Some(text::AUTO) {
+                *value = Value::U64(self.whole_reservation().await?);
+            }
+        }
+        set_all(&self.pool.0.engine, &self.name, settings).await
+    }
+
+    /// Returns the space that the volume can ever occupy.
+    async fn whole_reservation(&self) -> Result<u64> {
+        let mut numbers = [0; 3];
+        for (number, name) in numbers.iter_mut().zip(["volsize", "volblocksize", "copies"]) {
+            let value = self.property(name).await?;
+            *number = value.parse().map_err(|error| Error::new(Kind::Corrupt, error))?;
+        }
+        let [size, block_size, copies] = numbers;
+        let tops = self.pool.0.engine.vdev_config().children;
+        Ok(volume::reservation(size, block_size, copies, &tops))
+    }
+
+    /// Removes the local value of a property, as `zfs inherit` does.
+    ///
+    /// # Errors
+    /// `Kind::Invalid` if it cannot be inherited.
+    pub async fn inherit_property(&self, name: &str) -> Result<()> {
+        self.pool.check_open()?;
+        let changes = vec![(name.to_owned(), PropertyChange::Inherit)];
+        self.pool.0.engine.change_properties(&self.name, changes).await
+    }
+
+    /// Takes a snapshot: `snapshot("monday")` is `NAME@monday`.
+    ///
+    /// # Errors
+    /// `Kind::Exists`; `Kind::Invalid` for a name that no snapshot can have.
+    pub async fn snapshot(&self, name: &str) -> Result<Snapshot> {
+        let name = format!("{}@{name}", self.name);
+        let mut taken = self.pool.take_snapshots(&[&name]).await?;
+        Ok(taken.pop().unwrap_or_else(|| Snapshot::named(&self.pool, name)))
+    }
+
+    /// Returns the snapshots, oldest first.
+    ///
+    /// # Errors
+    /// Those of reading the pool.
+    pub async fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        let found = self.names(async |dataset| dataset.snapshots().await).await?;
+        Ok(found.into_iter().map(|name| Snapshot::named(&self.pool, name)).collect())
+    }
+
+    /// Returns the datasets directly below, in name order.
+    ///
+    /// # Errors
+    /// Those of reading the pool.
+    pub async fn children(&self) -> Result<Vec<Self>> {
+        let found = self.names(async |dataset| dataset.children().await).await?;
+        Ok(found.into_iter().map(|name| Self::named(&self.pool, name)).collect())
+    }
+
+    async fn names(
+        &self,
+        mut list: impl AsyncFnMut(&Committed) -> Result<Vec<Committed>>,
+    ) -> Result<Vec<String>> {
+        self.pool
+            .read(async |view| {
+                let found = list(&view.dataset(&self.name).await?).await?;
+                Ok(found.iter().map(|dataset| dataset.name().to_owned()).collect())
+            })
+            .await
+    }
+
+    /// Renames the dataset, with its descendants.
+    ///
+    /// # Errors
+    /// `Kind::Exists`; `Kind::Invalid` for another pool's name.
+    pub async fn rename(self, name: &str) -> Result<Self> {
+        self.pool.check_open()?;
+        self.pool.0.engine.rename(&self.name, name).await?;
+        Ok(Self { name: name.to_owned(), ..self })
+    }
+
+    /// Makes a clone independent of its origin: their roles are exchanged.
+    ///
+    /// # Errors
+    /// `Kind::Invalid` if it is no clone.
+    pub async fn promote(&self) -> Result<()> {
+        self.pool.check_open()?;
+        self.pool.0.engine.promote(&self.name).await
+    }
+
+    /// Destroys the dataset. Its space becomes free in the background.
+    ///
+    /// # Errors
+    /// `Kind::Busy` if it is open, or has snapshots or descendants.
+    pub async fn destroy(self) -> Result<()> {
+        self.pool.check_open()?;
+        self.pool.0.engine.destroy_dataset(&self.name).await
+    }
+}
+
+/// Sets properties in one txg.
+pub(crate) async fn set_all(engine: &Engine, name: &str, settings: Vec<Setting>) -> Result<()> {
+    if settings.is_empty() {
+        return Ok(());
+    }
+    let set = |(name, value)| (name, PropertyChange::Set(value));
+    engine.change_properties(name, settings.into_iter().map(set).collect()).await
+}
+
+/// Returns a property of a dataset or snapshot.
+pub(crate) async fn property(pool: &Pool, dataset: &str, name: &str) -> Result<String> {
+    let row: Option<PropRow> =
+        pool.read(async |view| view.dataset(dataset).await?.props().await?.get(name).await).await?;
+    match row {
+        Some(row) if row.value != PropValue::Absent => Ok(row.literal()),
+        _ => Err(no_property(name).in_dataset(dataset)),
+    }
+}
+
+/// Creates a file system.
+pub(crate) async fn create(pool: &Pool, name: &str, options: &DatasetOptions) -> Result<()> {
+    pool.check_open()?;
+    let properties = options::parse(&options.properties, 'f', Moment::Creation)?;
+    let inherited = rules_of_names(pool, name).await?;
+    let number = |wanted: &str| {
+        let found = properties.iter().chain(&inherited).find(|(name, _)| name == wanted);
+        found.and_then(|(_, value)| value.single()).unwrap_or(0)
+    };
+    let root = NewFileSystem {
+        normalization: number("normalization"),
+        is_utf8_only: number("utf8only") != 0,
+        case: match number("casesensitivity") {
+            1 => CaseSensitivity::Insensitive,
+            2 => CaseSensitivity::Mixed,
+            _ => CaseSensitivity::Sensitive,
+        },
+        has_projects: pool.0.engine.has_feature("project_quota").await?,
+        uid: options.owner.0.into(),
+        gid: options.owner.1.into(),
+        ..NewFileSystem::at(now())
+    };
+    let new = NewDataset {
+        name: name.to_owned(),
+        kind: ObjSetType::Zfs,
+        props: properties.iter().filter(|(name, _)| is_stored(name)).cloned().collect(),
+        fill: Box::new(move |tx| root.fill(tx)),
+        creator: Creator::ROOT,
+    };
+    pool.0.engine.create_dataset(new).await.map(drop)
+}
+
+/// Returns the parent's rules for names of files, which a new file system takes over.
+async fn rules_of_names(pool: &Pool, name: &str) -> Result<Vec<(String, Value)>> {
+    let Some((parent, _)) = name.rsplit_once('/') else { return Ok(Vec::new()) };
+    pool.read(async |view| {
+        let parent = view.dataset(parent).await?;
+        if parent.is_encrypted().await? {
+            let cause = "encryption is not supported by this version of cenote";
+            return Err(Error::new(Kind::Unsupported, cause).in_dataset(name));
+        }
+        let props = parent.props().await?;
+        let mut found = Vec::new();
+        for name in ["normalization", "utf8only", "casesensitivity"] {
+            if let Some(row) = props.get(name).await?
+                && let PropValue::Number(number) = row.value
+            {
+                found.push((name.to_owned(), Value::U64(number)));
+            }
+        }
+        Ok(found)
+    })
+    .await
+}
