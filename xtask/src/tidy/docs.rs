@@ -1,4 +1,5 @@
-//! Links in documents resolve: `[text](path)` names a file or folder that exists.
+//! Links in documents resolve: `[text](path)` names a file or folder that exists, and a link
+//! whose text is a function, as in `` [`Type::function`](path.rs) ``, a file that defines it.
 //!
 //! Links to elsewhere are not followed: a test must not need the net.
 
@@ -13,20 +14,35 @@ pub(super) fn check(file: &Source, root: &Path) -> Vec<String> {
     }
     let folder = Path::new(&file.path).parent().unwrap_or(Path::new(""));
     let mut findings = Vec::new();
-    for (line, target) in links(&file.text) {
+    for (line, text, target) in links(&file.text) {
         let path = target.split('#').next().unwrap_or_default();
         if path.is_empty() || path.contains("://") || path.starts_with("mailto:") {
             continue;
         }
-        if !root.join(plain(&folder.join(path))).exists() {
+        let path = root.join(plain(&folder.join(path)));
+        if !path.exists() {
             findings.push(format!("{}:{line}: {target} does not exist", file.path));
+            continue;
+        }
+        let Some(function) = function_of(text) else { continue };
+        let source = std::fs::read_to_string(&path).unwrap_or_default();
+        let defines = |end| source.contains(&format!("fn {function}{end}"));
+        if target.ends_with(".rs") && !defines('(') && !defines('<') {
+            findings.push(format!("{}:{line}: {target} defines no function {function}", file.path));
         }
     }
     findings
 }
 
-/// Line and target of every inline link outside of code blocks.
-fn links(text: &str) -> Vec<(usize, &str)> {
+/// Returns the function that the text of a link names: `` `Type::function` ``.
+fn function_of(text: &str) -> Option<&str> {
+    let (of, function) = text.strip_prefix('`')?.strip_suffix('`')?.rsplit_once("::")?;
+    let is_function = function.starts_with(|first: char| first.is_ascii_lowercase());
+    (is_function && of.starts_with(|first: char| first.is_ascii_uppercase())).then_some(function)
+}
+
+/// Line, text and target of every inline link outside of code blocks.
+fn links(text: &str) -> Vec<(usize, &str, &str)> {
     let mut found = Vec::new();
     let mut in_code = false;
     for (index, line) in text.lines().enumerate() {
@@ -34,9 +50,10 @@ fn links(text: &str) -> Vec<(usize, &str)> {
             in_code = !in_code;
         }
         let mut rest = if in_code { "" } else { line };
-        while let Some((_, after)) = rest.split_once("](") {
+        while let Some((before, after)) = rest.split_once("](") {
+            let text = before.rsplit('[').next().unwrap_or_default();
             let end = after.find(')').unwrap_or(after.len());
-            found.push((index + 1, &after[..end]));
+            found.push((index + 1, text, &after[..end]));
             rest = &after[end..];
         }
     }
@@ -70,6 +87,8 @@ mod tests {
             ("see [a](https://example.org/x)", 0),
             ("see [a](#here)", 0),
             ("```\n[a](missing.md)\n```\n[b](gone.md)", 1),
+            ("[`Tidy::run`](src/tidy/mod.rs), [`Tidy::gone`](src/tidy/mod.rs)", 1),
+            ("[`Source`](src/tidy/mod.rs), [`docs::Gone`](src/tidy/mod.rs)", 0),
         ] {
             let file = Source { path: "docs.md".into(), text: text.into() };
             // Relative to xtask: `..` stays inside the checkout.
