@@ -19,7 +19,7 @@ use futures_util::future::try_join_all;
 use crate::alloc::Guard;
 use crate::error::{BlockError, CopyFailure};
 use crate::gang::{self, GANG_DEPTH_MAX};
-use crate::grounds::{Evidence, Grounds, Reading, overtaken};
+use crate::grounds::{Evidence, Grounds, ReadAttempt, overtaken};
 use crate::store::{BlockStore, allocation_unit};
 use crate::verify::Verifier;
 
@@ -27,7 +27,7 @@ use crate::verify::Verifier;
 const TRIES_MAX: u32 = 16;
 
 /// A block none of whose copies verified.
-struct Tried {
+struct FailedCopies {
     kind: Kind,
     copies: Vec<CopyFailure>,
     guard: Option<Guard>,
@@ -73,7 +73,7 @@ impl BlockStore {
         }
     }
 
-    async fn fetch_plain(&self, bp: &BlockPtr, reading: Reading<'_>) -> Result<Buf> {
+    async fn fetch_plain(&self, bp: &BlockPtr, reading: ReadAttempt<'_>) -> Result<Buf> {
         let verifier = self.verifier(bp)?;
         self.read_copies(bp, bp.psize(), &verifier, reading).await
     }
@@ -84,11 +84,11 @@ impl BlockStore {
         bp: &BlockPtr,
         psize: u64,
         verify: &dyn Verify,
-        reading: Reading<'_>,
+        reading: ReadAttempt<'_>,
     ) -> Result<Buf> {
         let (kind, copies, guard) = match self.try_copies(bp, psize, verify, reading).await? {
             Ok(data) => return Ok(data),
-            Err(Tried { kind, copies, guard }) => (kind, copies, guard),
+            Err(FailedCopies { kind, copies, guard }) => (kind, copies, guard),
         };
         match self.judge(bp, reading, guard) {
             Evidence::Proven(_) => {
@@ -114,8 +114,8 @@ impl BlockStore {
         bp: &BlockPtr,
         psize: u64,
         verify: &dyn Verify,
-        reading: Reading<'_>,
-    ) -> Result<std::result::Result<Buf, Tried>> {
+        reading: ReadAttempt<'_>,
+    ) -> Result<std::result::Result<Buf, FailedCopies>> {
         let guard = self.guard_first(bp, reading)?;
         let mut copies = Vec::new();
         let mut kind = Kind::Io;
@@ -140,7 +140,7 @@ impl BlockStore {
                 }
             }
         }
-        Ok(Err(Tried { kind, copies, guard }))
+        Ok(Err(FailedCopies { kind, copies, guard }))
     }
 
     /// The error for a block whose copies all failed. It names the first device that returned wrong
@@ -165,7 +165,7 @@ impl BlockStore {
         &'a self,
         bp: &'a BlockPtr,
         depth: u32,
-        reading: Reading<'a>,
+        reading: ReadAttempt<'a>,
     ) -> BoxFuture<'a, Result<Buf>> {
         Box::pin(async move {
             if depth >= GANG_DEPTH_MAX {
@@ -222,12 +222,12 @@ impl BlockStore {
         }
     }
 
-    async fn members(&self, bp: &BlockPtr, reading: Reading<'_>) -> Result<Vec<BlockPtr>> {
+    async fn members(&self, bp: &BlockPtr, reading: ReadAttempt<'_>) -> Result<Vec<BlockPtr>> {
         let header = self.gang_header(bp, reading).await?;
         gang::members(&header, bp).map_err(Error::corrupt)
     }
 
-    async fn gang_header(&self, bp: &BlockPtr, reading: Reading<'_>) -> Result<Buf> {
+    async fn gang_header(&self, bp: &BlockPtr, reading: ReadAttempt<'_>) -> Result<Buf> {
         let verifier = Verifier::gang_header(bp, self.verifies());
         let mut sizes = self.gang_header_sizes(bp);
         let last = sizes.pop().unwrap_or(gang::HEADER_SIZE);

@@ -28,7 +28,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result};
 
-use crate::alloc::{Epoch, Guard, Pin, Standing};
+use crate::alloc::{Epoch, Guard, GuardOutcome, Pin};
 use crate::error::BlockError;
 use crate::store::BlockStore;
 
@@ -61,7 +61,7 @@ pub struct Since {
     pub epoch: Option<Epoch>,
     /// Whether an earlier read was overtaken: this one guards the block while it reads, so that it
     /// succeeds.
-    pub is_again: bool,
+    pub is_retry: bool,
 }
 
 /// Keeps a snapshot from being destroyed until it is released.
@@ -97,7 +97,7 @@ impl Grounds {
 
 /// One attempt to read a block.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Reading<'a> {
+pub(crate) struct ReadAttempt<'a> {
     pub(crate) grounds: &'a Grounds,
     /// Epoch from which on the pointer was valid.
     since: Option<Epoch>,
@@ -123,29 +123,33 @@ pub(crate) fn overtaken() -> Error {
 
 impl BlockStore {
     /// Returns the present moment, to be taken before a pointer of a changing object set is looked
-    /// up. `is_again`: an earlier read was overtaken.
-    pub fn since(&self, is_again: bool) -> Since {
-        Since { epoch: self.allocator().map(|space| space.epoch()), is_again }
+    /// up. `is_retry`: an earlier read was overtaken.
+    pub fn since(&self, is_retry: bool) -> Since {
+        Since { epoch: self.allocator().map(|space| space.epoch()), is_retry }
     }
 
     /// Begins attempt number `tries` to read a block.
-    pub(crate) fn reading<'a>(&self, grounds: &'a Grounds, tries: u32) -> Reading<'a> {
+    pub(crate) fn reading<'a>(&self, grounds: &'a Grounds, tries: u32) -> ReadAttempt<'a> {
         let now = || self.allocator().map(|space| space.epoch());
         let (since, is_guarded) = match grounds {
-            Grounds::Live(since) => (since.epoch, since.is_again),
+            Grounds::Live(since) => (since.epoch, since.is_retry),
             Grounds::Held(_) | Grounds::Allocated => (now(), tries > 0),
             Grounds::Offline | Grounds::Pinned(_) | Grounds::Speculative => (None, false),
         };
-        Reading { grounds, since, is_guarded }
+        ReadAttempt { grounds, since, is_guarded }
     }
 
     /// Guards the block before it is read, if the reader needs that.
-    pub(crate) fn guard_first(&self, bp: &BlockPtr, reading: Reading<'_>) -> Result<Option<Guard>> {
+    pub(crate) fn guard_first(
+        &self,
+        bp: &BlockPtr,
+        reading: ReadAttempt<'_>,
+    ) -> Result<Option<Guard>> {
         let Some(since) = reading.since.filter(|_| reading.is_guarded) else { return Ok(None) };
-        match self.standing(bp, reading.grounds, since) {
-            Standing::Unchanged(guard) => Ok(Some(guard)),
-            Standing::Outside => Ok(None),
-            Standing::Reused => Err(overtaken()),
+        match self.guard_since(bp, reading.grounds, since) {
+            GuardOutcome::Unchanged(guard) => Ok(Some(guard)),
+            GuardOutcome::Outside => Ok(None),
+            GuardOutcome::Reused => Err(overtaken()),
         }
     }
 
@@ -153,7 +157,7 @@ impl BlockStore {
     pub(crate) fn judge(
         &self,
         bp: &BlockPtr,
-        reading: Reading<'_>,
+        reading: ReadAttempt<'_>,
         guard: Option<Guard>,
     ) -> Evidence {
         if is_on(Bug::RepairWithoutEvidence) || guard.is_some() {
@@ -165,10 +169,10 @@ impl BlockStore {
             (Grounds::Pinned(pin), _) if pin.is_valid() => Evidence::Proven(None),
             (Grounds::Pinned(_), _) => Evidence::Overtaken,
             (Grounds::Held(hold), _) if hold.is_released() => Evidence::Overtaken,
-            (grounds, Some(since)) => match self.standing(bp, grounds, since) {
-                Standing::Unchanged(guard) => Evidence::Proven(Some(guard)),
-                Standing::Outside => Evidence::Proven(None),
-                Standing::Reused => Evidence::Overtaken,
+            (grounds, Some(since)) => match self.guard_since(bp, grounds, since) {
+                GuardOutcome::Unchanged(guard) => Evidence::Proven(Some(guard)),
+                GuardOutcome::Outside => Evidence::Proven(None),
+                GuardOutcome::Reused => Evidence::Overtaken,
             },
             // The object set is no longer updated: its dataset was destroyed or rolled back.
             (Grounds::Live(_), None) if is_written => Evidence::Overtaken,
@@ -178,20 +182,20 @@ impl BlockStore {
     }
 
     /// Whether the space of a block was reused since an epoch.
-    fn standing(&self, bp: &BlockPtr, grounds: &Grounds, since: Epoch) -> Standing {
-        let Some(space) = self.allocator() else { return Standing::Outside };
+    fn guard_since(&self, bp: &BlockPtr, grounds: &Grounds, since: Epoch) -> GuardOutcome {
+        let Some(space) = self.allocator() else { return GuardOutcome::Outside };
         // A later pass may rewrite a block of the syncing txg in place: only the sync itself has
         // the present pointer.
         let is_syncing = bp.physical_birth() > space.committed();
         if is_syncing && !matches!(grounds, Grounds::Allocated) {
-            return Standing::Reused;
+            return GuardOutcome::Reused;
         }
         let mut places = Vec::new();
         for dva in bp.dvas() {
             // The address of a gang block covers its header only (spec 05 §5.6).
             let len = if dva.gang { HEADER_LEN } else { dva.asize.max(1) };
             let Some(found) = self.tree().concrete_places(dva, len) else {
-                return Standing::Outside;
+                return GuardOutcome::Outside;
             };
             places.extend(found);
         }

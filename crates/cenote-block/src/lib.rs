@@ -39,4 +39,4 @@ pub use log::LOG_BLOCK_ALIGN;
 pub use policy::WritePolicy;
 pub use scrub::{BadPart, ScrubReport};
 pub use store::{BlockStore, ReadContext, StoreStats};
-pub use write::{Draft, How, Prepared, SpaceBound, Stored, WriteContext, Written};
+pub use write::{Draft, Prepared, SpaceBound, Stored, WriteContext, WriteMethod, Written};

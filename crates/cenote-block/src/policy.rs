@@ -1,4 +1,4 @@
-//! How a block is to be written: from the settings of pool, dataset and object to one policy.
+//! Write policies: derives how a block is written from the properties of pool, dataset and object.
 //!
 //!     metadata = level > 0, or a type flagged M, or a spill block
 //!
@@ -8,10 +8,10 @@
 //!                     else fletcher4                      "on" is fletcher4
 //!     copies          copies + 1 by redundant_metadata    copies
 //!
-//! The MOS has three copies of everything and fletcher4. In encrypted object sets blocks of dnodes
-//! and the set's own block are never compressed.
+//! The MOS has three copies of everything and fletcher4. In encrypted object sets, dnode blocks and
+//! the object set's own block are never compressed.
 //!
-//! All of it is pure: the same settings give the same policy, and a table tests it.
+//! All functions are pure: the same settings give the same policy, and a table tests it.
 //!
 //! Sources: spec 02 §3.6, §5.1, §5.2, §5.4, §5.5; spec 05 §7.
 
@@ -26,12 +26,12 @@ use cenote_ondisk::object_type::ObjectType;
 
 /// Most copies of any block.
 const COPIES_MAX: u8 = 3;
-/// Most copies of a block whose pointer keeps its third address for salt and IV.
+/// Most copies of an encrypted block, whose pointer keeps salt and IV in its third address.
 const ENCRYPTED_COPIES_MAX: u8 = 2;
-/// Level from which on `redundant_metadata=most` copies indirect blocks once more.
+/// Lowest level of indirect blocks that get an additional copy with `redundant_metadata=most`.
 const MOST_LEVEL_MIN: u8 = 2;
 
-/// What the pool's features allow.
+/// Features of the pool that affect writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolPolicy {
     /// Whether `com.delphix:embedded_data` is enabled.
@@ -43,13 +43,13 @@ pub struct PoolPolicy {
 }
 
 impl PoolPolicy {
-    /// A pool with every feature that this program maintains.
+    /// All features that this program maintains.
     pub const FULL: Self = Self { has_embedded_data: true, has_hole_birth: true, has_lz4: true };
 
-    /// A pool of which somebody knows what features are active.
+    /// Derives the policy from a function that tells whether a feature is active.
     ///
     /// # Errors
-    /// Those of who knows.
+    /// Those of `is_active`.
     pub fn of<E>(mut is_active: impl FnMut(&'static str) -> Result<bool, E>) -> Result<Self, E> {
         Ok(Self {
             has_embedded_data: is_active("embedded_data")?,
@@ -62,14 +62,14 @@ impl PoolPolicy {
 /// Property `redundant_metadata`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RedundantMetadata {
-    /// One more copy of all metadata.
+    /// One additional copy of all metadata.
     #[default]
     All,
-    /// One more copy of most: not of the lowest indirect blocks of data.
+    /// One additional copy of most metadata: not of the lowest indirect blocks of data.
     Most,
-    /// One more copy of what many files hang on.
+    /// One additional copy of critical metadata.
     Some,
-    /// No more copies than of data.
+    /// No additional copies.
     None,
 }
 
@@ -87,18 +87,18 @@ impl RedundantMetadata {
     }
 }
 
-/// Which compression is wanted of data.
+/// A value of property `compression`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompressionSetting {
     /// The function; `On` and `Empty` are possible, `Inherit` means none.
     pub function: CompressionType,
-    /// For Zstandard.
+    /// Level of Zstandard.
     pub zstd_level: ZstdLevel,
 }
 
 impl CompressionSetting {
-    /// From the value of property `compression`: the function in the low seven bits, above them
-    /// the level, 0 for the default (spec 02 §4.4).
+    /// Decodes the value of property `compression`: the function in the low seven bits, the level
+    /// above them, 0 for the default (spec 02 §4.4).
     #[must_use]
     pub fn from_property(value: u64) -> Option<Self> {
         let function = CompressionType::from_id((value & 0x7f) as u8)?;
@@ -110,7 +110,7 @@ impl CompressionSetting {
     }
 }
 
-/// What a dataset, or the MOS, says about its blocks.
+/// The properties of a dataset, or of the MOS, that affect writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatasetPolicy {
     /// Property `compression`.
@@ -123,16 +123,16 @@ pub struct DatasetPolicy {
     pub redundant_metadata: RedundantMetadata,
     /// Property `special_small_blocks`, bytes.
     pub special_small_blocks: u64,
-    /// Whether property `dedup` is anything but off.
+    /// Whether property `dedup` is not `off`.
     pub is_dedup: bool,
     /// Whether the object set is encrypted.
     pub is_encrypted: bool,
-    /// Log2 of the bytes of indirect blocks of new objects; 0: as `zfs_default_ibs` says.
+    /// Log2 of the size of indirect blocks of new objects; 0: use `zfs_default_ibs`.
     pub indirect_shift: u8,
 }
 
 impl DatasetPolicy {
-    /// The MOS's own.
+    /// The properties of the MOS.
     pub const MOS: Self = Self { copies: COPIES_MAX, ..Self::DEFAULT };
 
     /// All properties at their defaults.
@@ -151,7 +151,7 @@ impl DatasetPolicy {
     };
 }
 
-/// Which block of which object it is.
+/// A block within an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockSpec {
     /// The dnode's type; for a spill block, the type of the bonus buffer.
@@ -177,7 +177,7 @@ impl BlockSpec {
         self.level > 0 || self.is_spill || self.object_type.is_metadata()
     }
 
-    /// Whether much else is lost with this block (`redundant_metadata=some`).
+    /// Whether the loss of this block affects much else (`redundant_metadata=some`).
     fn is_critical(self) -> bool {
         let is_contents = self.object_type == ObjectType::DNODE && self.level == 0
             || matches!(self.object_type, ObjectType::DIRECTORY_CONTENTS | ObjectType::SA);
@@ -185,14 +185,14 @@ impl BlockSpec {
     }
 }
 
-/// What is done with the bytes of a block before they are stored.
+/// How the bytes of a block are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompressionPolicy {
-    /// Stored as they are, zeros too.
+    /// Stored uncompressed, zeros too.
     Off,
-    /// Zeros become a hole, anything else is stored as it is.
+    /// Zeros become a hole, other blocks are stored uncompressed.
     Empty,
-    /// Zeros become a hole, anything else is compressed if that saves enough.
+    /// Zeros become a hole, other blocks are compressed if that saves enough.
     With(Compression, ZstdLevel),
 }
 
@@ -200,34 +200,34 @@ pub enum CompressionPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts, each of one rule")]
 pub struct WritePolicy {
-    /// Type in the pointer.
+    /// Type recorded in the pointer.
     pub object_type: ObjectType,
-    /// Level in the pointer.
+    /// Level recorded in the pointer.
     pub level: u8,
-    /// What is done with the bytes.
+    /// Compression of the bytes.
     pub compression: CompressionPolicy,
-    /// What guards them.
+    /// Checksum function.
     pub checksum: ChecksumAlgorithm,
-    /// Addresses of the block.
+    /// Number of copies.
     pub copies: u8,
-    /// Addresses of its gang headers, should it have to be split.
+    /// Number of copies of its gang headers, if it must be split.
     pub gang_copies: u8,
-    /// Whether its data may go into the pointer.
+    /// Whether its data may be embedded in the pointer.
     pub may_embed: bool,
-    /// Whether a hole in place of older data tells its birth.
+    /// Whether a hole that replaces older data records its birth.
     pub punches_holes: bool,
-    /// Whether the block is metadata: never kept for being equal.
+    /// Whether the block is metadata, which is excluded from nopwrite.
     pub is_metadata: bool,
-    /// Blocks of data up to so many stored bytes go to the special class.
+    /// Largest stored size of data blocks that go to the special class.
     pub special_small_blocks: u64,
-    /// Whether dedup is wanted, which is refused.
+    /// Whether dedup is requested, which is refused.
     pub is_dedup: bool,
-    /// Whether encryption is wanted, which is refused.
+    /// Whether encryption is requested, which is refused.
     pub is_encrypted: bool,
 }
 
 impl WritePolicy {
-    /// The policy for a block; `None` if one of the dnode's own numbers means nothing.
+    /// The policy for a block; `None` if one of the dnode's own settings is invalid.
     #[must_use]
     pub fn of(pool: &PoolPolicy, dataset: &DatasetPolicy, block: &BlockSpec) -> Option<Self> {
         let (copies, gang_copies) = copies(dataset, block);
@@ -296,7 +296,8 @@ fn checksum(dataset: &DatasetPolicy, block: BlockSpec) -> Option<ChecksumAlgorit
             if wanted.is_metadata() { wanted } else { default }
         }
     };
-    // The functions whose result lies in the block are for labels, gang headers and log blocks.
+    // Checksum functions that are stored in the block itself are for labels, gang headers and log
+    // blocks.
     if wanted.is_embedded() { None } else { ChecksumAlgorithm::from_id(wanted.id()) }
 }
 
@@ -306,7 +307,7 @@ pub fn copies(dataset: &DatasetPolicy, block: &BlockSpec) -> (u8, u8) {
     let base = dataset.copies.max(1);
     let is_metadata_type = block.object_type.is_metadata() || block.is_spill;
     let level = block.level;
-    // Whether the block, and whether its gang header, gets one more.
+    // Whether the block, and whether its gang header, gets an additional copy.
     let (block_more, gang_more) = match dataset.redundant_metadata {
         RedundantMetadata::All => (block.is_metadata(), true),
         RedundantMetadata::Most => (

@@ -36,9 +36,13 @@ impl BlockStore {
             return Err(Error::new(Kind::Invariant, cause));
         }
         // A header and its members have one birth. Physical: a clone is younger than its bytes.
-        let is_kept = space.is_kept(bp.physical_birth(), txg);
+        let is_in_checkpoint = space.is_in_checkpoint(bp.physical_birth(), txg);
         for dva in self.owned_addresses(bp).await? {
-            if is_kept { space.free_held(&dva, txg)? } else { space.free(&dva, txg)? }
+            if is_in_checkpoint {
+                space.free_checkpointed(&dva, txg)?;
+            } else {
+                space.free(&dva, txg)?;
+            }
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use cenote_vdev::{BadChild, LeafRange, LeafReader, Verify};
 use crate::error::{BlockError, CopyFailure};
 use crate::fetch::failure;
 use crate::gang::{self, GANG_DEPTH_MAX};
-use crate::grounds::{Evidence, Grounds, Reading, overtaken};
+use crate::grounds::{Evidence, Grounds, ReadAttempt, overtaken};
 use crate::store::BlockStore;
 use crate::verify::Verifier;
 
@@ -76,7 +76,7 @@ impl BlockStore {
     fn judged(
         &self,
         bp: &BlockPtr,
-        reading: Reading<'_>,
+        reading: ReadAttempt<'_>,
         report: ScrubReport,
     ) -> Result<ScrubReport> {
         if report.is_clean() {

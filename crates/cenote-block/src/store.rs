@@ -98,7 +98,7 @@ pub struct BlockStore {
     bytes_written: AtomicU64,
     units: Units,
     /// LOCK: held while a batch of writes is submitted, across no await.
-    beginning: AsyncMutex<()>,
+    batch_submission: AsyncMutex<()>,
     allocator: OnceLock<Arc<SpaceAllocator>>,
     reporter: OnceLock<Arc<dyn Reporter>>,
 }
@@ -112,7 +112,7 @@ impl BlockStore {
         Arc::new(Self {
             tree,
             units,
-            beginning: AsyncMutex::new(()),
+            batch_submission: AsyncMutex::new(()),
             allocator: OnceLock::new(),
             reporter: OnceLock::new(),
             parts_repaired: AtomicU64::new(0),
@@ -158,8 +158,8 @@ impl BlockStore {
         &self.cache
     }
 
-    pub(crate) fn beginning(&self) -> &AsyncMutex<()> {
-        &self.beginning
+    pub(crate) fn batch_submission(&self) -> &AsyncMutex<()> {
+        &self.batch_submission
     }
 
     pub(crate) fn units(&self) -> Units {

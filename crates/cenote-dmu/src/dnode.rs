@@ -1,11 +1,11 @@
-//! An object: its dnode, and reading what it points at.
+//! An object: its dnode, and reading its data.
 //!
-//! A [`Dnode`] is a snapshot of 512 to 16384 bytes of the meta-dnode's data together with the
-//! object set they came from; it never changes. Blocks are read through the store's cache; what
-//! the tree looks like is in [`crate::tree`], sequential reading in [`crate::stream`].
+//! A [`Dnode`] is a snapshot of 512 to 16384 bytes of the meta-dnode's data together with their
+//! object set; it never changes. Blocks are read through the store's cache; [`crate::tree`] walks
+//! the block tree, [`crate::stream`] reads sequentially.
 //!
-//! In an encrypted object set the dnode itself, its block pointers and sizes are readable without
-//! keys; a bonus of an encrypted type is not ([`Dnode::bonus`], spec 08 §9).
+//! In an encrypted object set, the dnode itself, its block pointers and sizes can be read without
+//! keys; a bonus of an encrypted type cannot ([`Dnode::bonus`], spec 08 §9).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::geometry::Geometry;
 use crate::objset::Set;
 use crate::stream::BlockStream;
 
-/// Block number that stands for the spill block in places.
+/// Block number of the spill block in bookmarks.
 pub const SPILL_BLKID: u64 = u64::MAX - 1;
 
 /// An object.
@@ -55,7 +55,7 @@ impl Dnode {
         self.set.id
     }
 
-    /// What is on disk.
+    /// The on-disk dnode.
     pub fn phys(&self) -> &DnodePhys {
         &self.phys
     }
@@ -65,17 +65,18 @@ impl Dnode {
         &self.geometry
     }
 
-    /// Data blocks that the object may have.
+    /// Number of data blocks that the object may have.
     pub fn block_count(&self) -> u64 {
         self.geometry.block_count()
     }
 
-    /// The pointers of the dnode.
+    /// The block pointers in the dnode.
     pub fn pointers(&self) -> impl Iterator<Item = BlockPtr> + '_ {
         self.phys.blkptrs.iter().copied()
     }
 
-    /// The bonus bytes in use; `Kind::KeyUnavailable` if they are encrypted and no key was given.
+    /// The used bytes of the bonus; `Kind::KeyUnavailable` if they are encrypted and no key was
+    /// given.
     pub fn bonus(&self) -> Result<&[u8]> {
         if self.set.is_locked() && self.phys.bonus_type.is_encrypted() && self.phys.bonus_len != 0 {
             let error = Error::new(Kind::KeyUnavailable, cenote_block::BlockError::NoKey);
@@ -95,8 +96,8 @@ impl Dnode {
         }
     }
 
-    /// The bytes `offset .. offset + len`, zero in holes and past the end. `len` is the caller's to
-    /// bound.
+    /// Reads the bytes `offset .. offset + len`, zeros in holes and past the end. The caller limits
+    /// `len`.
     pub async fn read_at(self: &Arc<Self>, offset: u64, len: usize) -> Result<Buf> {
         let size = self.geometry.block_size;
         let (blkid, within) = (offset / size, offset % size);
@@ -122,17 +123,18 @@ impl Dnode {
         Ok(all.freeze())
     }
 
-    /// Reads a byte range from start to end, ahead of its reader.
+    /// Reads a byte range sequentially, with prefetch.
     pub fn stream(self: &Arc<Self>, bytes: Range<u64>) -> BlockStream {
         BlockStream::new(Arc::clone(self), bytes)
     }
 
-    /// The first byte at or after `offset` that lies in a block; `None` if only holes follow.
+    /// The first byte at or after `offset` that lies in a data block; `None` if only holes follow.
     pub async fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         self.seek(offset, true).await
     }
 
-    /// The first byte at or after `offset` that lies in a hole; the end of the object counts.
+    /// The first byte at or after `offset` that lies in a hole; the end of the object counts as
+    /// one.
     pub async fn next_hole(&self, offset: u64) -> Result<Option<u64>> {
         let end = self.geometry.byte_count();
         if offset >= end {
@@ -160,9 +162,8 @@ impl Dnode {
         Ok(None)
     }
 
-    /// The block behind `pointer`, which stands at (`level`, `blkid`), checked against the place.
-    /// It goes into the cache unless
-    /// that is to be bypassed.
+    /// Reads the block of `pointer`, which is stored at (`level`, `blkid`), and checks that the
+    /// pointer matches that place. The block is cached unless `bypass_cache` is set.
     pub async fn read_pointer(
         &self,
         pointer: &BlockPtr,
@@ -175,7 +176,7 @@ impl Dnode {
         self.set.store.read(pointer, &self.context(level, blkid, bypass_cache)).await
     }
 
-    /// Starts reading a block into the cache, if it is not there.
+    /// Starts reading a block into the cache, if it is not cached.
     pub async fn prefetch_block(&self, level: u8, blkid: u64) {
         if let Ok(Some(pointer)) = self.block_pointer(level, blkid).await
             && self.check(&pointer, level).is_ok()
@@ -184,14 +185,14 @@ impl Dnode {
         }
     }
 
-    /// Starts reading the block behind `pointer` into the cache, if it is not there.
+    /// Starts reading the block of `pointer` into the cache, if it is not cached.
     pub fn prefetch_pointer(&self, pointer: &BlockPtr, level: u8, blkid: u64) {
         if self.check(pointer, level).is_ok() {
             self.set.store.prefetch(pointer, &self.context(level, blkid, false));
         }
     }
 
-    /// The block behind `pointer`, if it is in memory.
+    /// Returns the block of `pointer` if it is cached.
     pub(crate) fn cached(&self, pointer: &BlockPtr) -> Option<Buf> {
         self.set.store.cached(pointer, &self.context(0, 0, false))
     }

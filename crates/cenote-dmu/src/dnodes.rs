@@ -1,9 +1,8 @@
-//! All objects of a set, in order.
+//! Iterates over all objects of a set, in order.
 //!
-//! The meta-dnode's blocks are streamed, so that the next ones are being read while one is looked
-//! at, and whole holes are skipped. Slots inside of a large dnode are never looked at. A block of
-//! dnodes that cannot be read, or a dnode that makes no sense, is one error; the walk goes on
-//! behind it (spec 02 §10.2).
+//! The meta-dnode's blocks are streamed, so that the next ones are read while one is processed, and
+//! whole holes are skipped. Interior slots of a large dnode are skipped. A block of dnodes that
+//! cannot be read, or an invalid dnode, is one error; the walk continues behind it (spec 02 §10.2).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,13 +14,13 @@ use crate::dnode::Dnode;
 use crate::objset::Set;
 use crate::stream::BlockStream;
 
-/// A walk over the allocated objects of a set.
+/// An iterator over the allocated objects of a set.
 pub struct Dnodes {
     set: Arc<Set>,
     stream: BlockStream,
     objects: Range<u64>,
     block: Buf,
-    /// Object of the block's first slot.
+    /// Object number of the block's first slot.
     first: u64,
     slot: usize,
 }
@@ -30,7 +29,7 @@ impl Dnodes {
     pub(crate) fn new(set: Arc<Set>, meta: &Arc<Dnode>, objects: Range<u64>) -> Self {
         let slot_len = DNODE_SLOT_LEN as u64;
         let block_size = meta.geometry().block_size;
-        // From the start of the block, because only from there on slots are told from interiors.
+        // From the start of the block, since only from there interior slots can be recognized.
         let start = objects.start.saturating_mul(slot_len) / block_size * block_size;
         let stream = meta.stream(start..objects.end.saturating_mul(slot_len));
         Self { set, stream, objects, block: Buf::empty(), first: 0, slot: 0 }

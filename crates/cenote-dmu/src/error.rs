@@ -1,10 +1,10 @@
-//! What is wrong with objects beside their blocks.
+//! Errors of objects, apart from those of their blocks.
 
-/// Every way in which an object or its tree makes no sense.
+/// Why an object or its tree is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DmuError {
-    /// No object can have this number.
-    #[error("object number {object} cannot be")]
+    /// The object number is out of range.
+    #[error("object number {object} is out of range")]
     ObjectNumber {
         /// The number.
         object: u64,
@@ -15,13 +15,13 @@ pub enum DmuError {
         /// The number.
         object: u64,
     },
-    /// The slot is inside of a larger dnode.
-    #[error("no object {object}: its slot is inside of a larger dnode")]
+    /// The slot is in the interior of a larger dnode.
+    #[error("no object {object}: its slot is in the interior of a larger dnode")]
     Interior {
         /// The number.
         object: u64,
     },
-    /// A pointer's level is not that of its place.
+    /// A pointer has another level than its place requires.
     #[error("block pointer of level {found}, expected {expected}")]
     Level {
         /// Level in the pointer.
@@ -29,12 +29,12 @@ pub enum DmuError {
         /// Level of the place.
         expected: u8,
     },
-    /// A pointer's size is not that of its place.
+    /// A pointer has another size than its place requires.
     #[error("block pointer of {found} bytes, expected {expected}")]
     BlockSize {
         /// Logical size in the pointer.
         found: u64,
-        /// What the dnode says.
+        /// Size according to the dnode.
         expected: u64,
     },
     /// An indirect block is too short for its index.
@@ -42,13 +42,13 @@ pub enum DmuError {
     Index {
         /// The index.
         index: usize,
-        /// Bytes of the block.
+        /// Length of the block in bytes.
         len: usize,
     },
     /// The object set has no root block.
     #[error("object set has no block")]
     NoRoot,
-    /// A pointer to something else than an object set.
+    /// The pointer does not lead to an object set.
     #[error("block pointer of type {found:#x} and level {level}, expected an object set")]
     NotAnObjSet {
         /// Type in the pointer.
@@ -56,37 +56,37 @@ pub enum DmuError {
         /// Level in the pointer.
         level: u8,
     },
-    /// The object has another type than its user expects.
+    /// The object does not have the type that the caller expects.
     #[error("object type {found:#x}, expected {expected}")]
     ObjectType {
         /// Type found.
         found: u8,
-        /// What was expected, in words.
+        /// Description of the expected type.
         expected: &'static str,
     },
-    /// An object is larger than anything of its kind.
+    /// An object is larger than any object of its kind.
     #[error("object of {len} bytes, at most {max} are read")]
     TooLong {
         /// Bytes claimed.
         len: u64,
-        /// The bound.
+        /// Largest accepted size.
         max: u64,
     },
-    /// A structure names more bytes than its object has.
+    /// A structure claims more bytes than its object has.
     #[error("{claimed} bytes in an object of {object_size}")]
     Short {
         /// Bytes claimed.
         claimed: u64,
-        /// Bytes there are.
+        /// Size of the object in bytes.
         object_size: u64,
     },
-    /// A list of lists contains itself.
+    /// A bpobj contains itself.
     #[error("bpobj {object} is reached twice")]
     Cycle {
         /// The object.
         object: u64,
     },
-    /// A key that should be a number in hex is none, or its value is not one integer.
+    /// A key that should be a hexadecimal number is not one, or its value is not a single integer.
     #[error("zap: key is not a number")]
     NumberKey,
     /// A bpobj of a pool before version 26 cannot have sub-lists.
@@ -95,19 +95,19 @@ pub enum DmuError {
         /// Bytes of the header.
         len: usize,
     },
-    /// The shared empty bpobj has fewer users than places that name it.
-    #[error("bpobj: the shared empty one is given back more often than it was taken")]
+    /// The shared empty bpobj was released more often than it was acquired.
+    #[error("bpobj: the shared empty bpobj was released more often than it was acquired")]
     EmptyBpobjCount,
-    /// The deadlist has the form of pools before version 26.
-    #[error("deadlist: one bpobj without keys")]
+    /// The deadlist has the format of pools before version 26.
+    #[error("deadlist: old format without keys")]
     OldDeadlist,
-    /// No key of a deadlist is low enough for a birth, or the key is not there.
+    /// No key of a deadlist is low enough for a birth, or the key does not exist.
     #[error("deadlist: no key for txg {txg}")]
     DeadlistRange {
         /// The birth or key.
         txg: u64,
     },
-    /// An entry of a bptree is not in its queue.
+    /// The entry is not the first one of the bptree's queue.
     #[error("bptree: entry {index} is not the first of {begin}..{end}")]
     BptreeIndex {
         /// The entry.
@@ -117,7 +117,7 @@ pub enum DmuError {
         /// Past the last.
         end: u64,
     },
-    /// A range does not lie in the space map or is not of whole units.
+    /// A range is outside of the space map or not a multiple of its unit.
     #[error("space map: range {start:#x}..{end:#x} does not fit units of 2^{shift}")]
     Range {
         /// First byte.
@@ -127,7 +127,7 @@ pub enum DmuError {
         /// Log2 of the unit.
         shift: u8,
     },
-    /// A record is larger than the history.
+    /// A record is larger than the history's ring.
     #[error("history: record of {len} bytes, the ring has {ring}")]
     HistoryRecord {
         /// Bytes of the record.

@@ -1,10 +1,10 @@
-//! The shape of an object's block tree: arithmetic only.
+//! The shape of an object's block tree (arithmetic only).
 //!
 //!     level L-1   the dnode's 1..3 pointers
 //!     level l     block b points at blocks b << e .. (b+1) << e of level l-1, e = log2(pointers)
 //!     level 0     block b holds bytes b * block_size ..
 //!
-//! Every number here came from disk: shifts of 64 and more are zero, sums saturate (spec 02 §9.1).
+//! All numbers come from disk: shifts of 64 and more give zero, sums saturate (spec 02 §9.1).
 
 /// Log2 of the size of a block pointer.
 const BLOCK_PTR_SHIFT: u32 = 7;
@@ -12,9 +12,9 @@ const BLOCK_PTR_SHIFT: u32 = 7;
 /// Shape of a block tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Levels; 1: the dnode points at data.
+    /// Number of levels; 1 means that the dnode points at data.
     pub levels: u8,
-    /// Pointers in the dnode.
+    /// Number of pointers in the dnode.
     pub pointer_count: u8,
     /// Log2 of the size of an indirect block.
     pub indirect_shift: u32,
@@ -25,7 +25,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Log2 of the pointers in an indirect block.
+    /// Log2 of the number of pointers in an indirect block.
     #[must_use]
     pub const fn entry_shift(&self) -> u32 {
         self.indirect_shift.saturating_sub(BLOCK_PTR_SHIFT)
@@ -59,14 +59,14 @@ impl Geometry {
         (number & ((1 << self.entry_shift()) - 1)) as usize
     }
 
-    /// Data blocks under one block of `level`.
+    /// Number of data blocks below one block of `level`.
     #[must_use]
     pub const fn span(&self, level: u8) -> u64 {
         let shift = self.entry_shift().saturating_mul(level as u32);
         if shift >= 64 { u64::MAX } else { 1 << shift }
     }
 
-    /// The data blocks under block `number` of `level`, as far as the object goes.
+    /// The data blocks below block `number` of `level`, up to the end of the object.
     #[must_use]
     pub fn span_of(&self, level: u8, number: u64) -> std::ops::Range<u64> {
         let span = self.span(level);
@@ -74,8 +74,8 @@ impl Geometry {
         start..start.saturating_add(span).min(self.block_count())
     }
 
-    /// Data blocks that the object may have: those up to the highest and within what the tree can
-    /// address.
+    /// Number of data blocks that the object may have: up to the highest one, within the range that
+    /// the tree can address.
     #[must_use]
     pub fn block_count(&self) -> u64 {
         let top = self.span(self.levels.saturating_sub(1));
@@ -83,7 +83,7 @@ impl Geometry {
         self.max_block.saturating_add(1).min(capacity)
     }
 
-    /// Bytes that the object may have.
+    /// Number of bytes that the object may have.
     #[must_use]
     pub fn byte_count(&self) -> u64 {
         self.block_count().saturating_mul(self.block_size)

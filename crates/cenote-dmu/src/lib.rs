@@ -1,13 +1,14 @@
-//! Objects: what lies between "a block" and "byte N of object O in object set S".
+//! Objects: maps "byte N of object O in object set S" to blocks.
 //!
 //!     ObjSet   root block, meta-dnode; finds and lists dnodes        (`objset`, `dnodes`)
 //!     Dnode    bonus, spill, block tree, reading and streaming       (`dnode`, `tree`, `stream`)
 //!     Zap      names to values over an object                        (`zap`)
-//!     and what the pool keeps in objects: bpobjs, deadlists, bptrees, space maps, arrays, nvlists
+//!     and structures in objects: bpobjs, deadlists, bptrees, space maps, arrays, nvlists
 //!
-//! Reading never changes anything: an object is as it was when its dnode was read. Errors carry
-//! object set, object, level and block. No number from disk is believed before it was checked
-//! against its neighbours, so that damage costs an error and never a loop or memory.
+//! Readers never change anything: an object stays as it was when its dnode was read. Errors carry
+//! object set, object, level and block. Every number from disk is checked against its neighbours
+//! before it is used, so that damage causes an error and never an endless loop or a huge
+//! allocation.
 //!
 //! Sources: spec 02 §7-§11, 03 §1-§7, 04 §10-§13, 05 §2.
 
@@ -38,7 +39,7 @@ pub use dnode::{Dnode, SPILL_BLKID};
 pub use dnodes::Dnodes;
 pub use error::DmuError;
 pub use geometry::Geometry;
-pub use live::{Live, Step, Tx, TxResult};
+pub use live::{Live, Tx, TxResult, TxStop};
 pub use objects::Objects;
 pub use objset::ObjSet;
 pub use space::Space;

@@ -3,9 +3,9 @@
 //!     root block   meta-dnode | intent log header | type, flags, MACs | accounting dnodes
 //!     meta-dnode   its data are all dnodes: object o is at byte o * 512
 //!
-//! Objects 0, -1, -2 and -3 (the meta-dnode and the accounting by user, group and project) live in
-//! the root block. A dnode takes one or more slots of 512 bytes in one block of the meta-dnode;
-//! interior slots hold bonus bytes and are never taken for dnodes (spec 02 §10).
+//! Objects 0, -1, -2 and -3 (the meta-dnode and the accounting by user, group and project) are
+//! stored in the root block. A dnode has one or more slots of 512 bytes in one block of the
+//! meta-dnode; interior slots hold bonus bytes and are never dnodes of their own (spec 02 §10).
 
 use std::sync::Arc;
 
@@ -26,14 +26,14 @@ use crate::error::DmuError;
 /// Number of the meta-dnode.
 pub const META_DNODE: u64 = 0;
 
-/// What all objects of a set need for reading.
+/// Shared state of all objects of a set.
 #[derive(Debug)]
 pub(crate) struct Set {
     pub(crate) store: Arc<BlockStore>,
     pub(crate) keys: Option<Arc<BlockKeys>>,
     pub(crate) id: u64,
     pub(crate) is_encrypted: bool,
-    /// How the pointers of the set stay good.
+    /// How the pointers of the set were obtained.
     pub(crate) grounds: Grounds,
 }
 
@@ -64,12 +64,12 @@ pub struct ObjSet {
 }
 
 impl ObjSet {
-    /// Opens the object set behind `root`; `id` is the number of its dataset, 0 for the MOS.
+    /// Opens the object set at `root`; `id` is the number of its dataset, 0 for the MOS.
     ///
-    /// For pools that nobody writes: in others use [`open_on`](Self::open_on).
+    /// For pools that are not being written; otherwise use [`open_on`](Self::open_on).
     ///
     /// # Errors
-    /// `Kind::NotFound` if the pointer is a hole, as that of `$ORIGIN` is.
+    /// `Kind::NotFound` if the pointer is a hole, like that of `$ORIGIN`.
     pub async fn open(
         store: Arc<BlockStore>,
         root: &BlockPtr,
@@ -79,10 +79,10 @@ impl ObjSet {
         Self::open_on(store, root, keys, id, Grounds::Offline).await
     }
 
-    /// Like [`open`](Self::open), for a reader whose pointers stay good on these grounds.
+    /// Like [`open`](Self::open), for a reader that obtained its pointers as `grounds` says.
     ///
     /// # Errors
-    /// As there; `Kind::Overtaken` if the space of the set was given to others meanwhile.
+    /// As [`open`](Self::open); `Kind::Overtaken` if the space of the set was reused meanwhile.
     pub async fn open_on(
         store: Arc<BlockStore>,
         root: &BlockPtr,
@@ -113,7 +113,7 @@ impl ObjSet {
         self.set.id
     }
 
-    /// What is in the root block.
+    /// The contents of the root block.
     pub fn phys(&self) -> &ObjSetPhys {
         &self.phys
     }
@@ -123,12 +123,12 @@ impl ObjSet {
         &self.root
     }
 
-    /// What the set holds.
+    /// Type of the object set.
     pub fn kind(&self) -> ObjSetType {
         self.phys.kind
     }
 
-    /// Allocated objects, as the root pointer's fill count says.
+    /// Number of allocated objects, from the root pointer's fill count.
     pub fn object_count(&self) -> u64 {
         self.root.fill()
     }
@@ -148,32 +148,32 @@ impl ObjSet {
         self.set.keys.as_ref()
     }
 
-    /// Where the blocks come from.
+    /// The block store.
     pub fn store(&self) -> &Arc<BlockStore> {
         &self.set.store
     }
 
-    /// How the pointers of the set stay good.
+    /// How the pointers of the set were obtained.
     pub fn grounds(&self) -> &Grounds {
         &self.set.grounds
     }
 
-    /// The object whose data are all dnodes.
+    /// The meta-dnode, whose data are all dnodes.
     pub fn meta_dnode(&self) -> &Arc<Dnode> {
         &self.meta
     }
 
-    /// Space and objects by user, if that is kept.
+    /// Space and objects by user, if accounted.
     pub fn user_used(&self) -> Option<Arc<Dnode>> {
         self.special(USERUSED_OBJECT)
     }
 
-    /// Space and objects by group, if that is kept.
+    /// Space and objects by group, if accounted.
     pub fn group_used(&self) -> Option<Arc<Dnode>> {
         self.special(GROUPUSED_OBJECT)
     }
 
-    /// Space and objects by project, if that is kept.
+    /// Space and objects by project, if accounted.
     pub fn project_used(&self) -> Option<Arc<Dnode>> {
         self.special(PROJECTUSED_OBJECT)
     }
@@ -187,7 +187,7 @@ impl ObjSet {
         Arc::new(Dnode::new(Arc::clone(&self.set), object, phys))
     }
 
-    /// The object of that number. `Kind::NotFound` if it is free.
+    /// The object with this number. `Kind::NotFound` if it is free.
     pub async fn dnode(&self, object: u64) -> Result<Arc<Dnode>> {
         let at = |error: Error| error.in_object(self.id(), object);
         if object >= PROJECTUSED_OBJECT {
@@ -230,7 +230,7 @@ impl ObjSet {
         Dnodes::new(Arc::clone(&self.set), &self.meta, objects)
     }
 
-    /// The objects in a block of dnodes that was read already; its first slot is object `first`.
+    /// The objects in a dnode block that was already read; its first slot is object `first`.
     pub fn dnodes_of_block<'a>(
         &'a self,
         block: &'a [u8],
@@ -248,7 +248,7 @@ impl ObjSet {
         })
     }
 
-    /// Objects, free or not, that a block of dnodes holds.
+    /// Number of dnode slots in a dnode block.
     pub fn slots_per_block(&self) -> u64 {
         (self.meta.geometry().block_size / DNODE_SLOT_LEN as u64).max(1)
     }

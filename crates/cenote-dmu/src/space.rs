@@ -1,4 +1,4 @@
-//! What blocks take: the three sums that bpobjs, deadlists, bptrees and datasets keep.
+//! Space of blocks: the three sums that bpobjs, deadlists, bptrees and datasets keep.
 //!
 //! Sources: spec 04 §9.1.
 
@@ -9,16 +9,16 @@ use cenote_ondisk::blkptr::BlockPtr;
 /// Sums over blocks. They wrap, as those on disk do: FREE entries of a livelist are subtracted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Allocated bytes without what parity takes (`dsize`).
+    /// Allocated bytes without parity (`dsize`).
     pub used: u64,
     /// Physical bytes.
     pub comp: u64,
-    /// Logical bytes; of metadata the physical ones.
+    /// Logical bytes; for metadata the physical ones.
     pub uncomp: u64,
 }
 
 impl Space {
-    /// What one block counts for; `dsize` depends on the vdevs it lies on.
+    /// The space of one block; `dsize` depends on the vdevs that hold it.
     #[must_use]
     pub fn of(bp: &BlockPtr, dsize: u64) -> Self {
         if bp.is_hole() || bp.is_redacted() {
@@ -29,7 +29,7 @@ impl Space {
         Self { used: dsize, comp: bp.psize(), uncomp }
     }
 
-    /// Less `other`, but not below nothing.
+    /// Subtracts `other`, down to zero at most.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self {

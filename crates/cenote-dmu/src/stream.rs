@@ -1,13 +1,13 @@
-//! Reading an object from one end to the other, with the next blocks in flight.
+//! Reads an object sequentially, with prefetch.
 //!
-//! A stream plans ahead of its reader: it walks the tree, starts a task for every block, and hands
-//! the blocks out in order. `zfetch_max_distance` bounds the bytes in flight; a block counts as at
-//! least 32 KiB, so that small blocks do not become thousands of tasks. Holes of any size are one
-//! extent each and cost nothing but the walk. Two blocks are in flight however large they are.
-//! Long streams pass by the block cache, which they would only wash out.
+//! A stream plans ahead of its reader: it walks the tree, starts a task for every block, and
+//! returns the blocks in order. `zfetch_max_distance` limits the bytes in flight; a block counts as
+//! at least 32 KiB, so that small blocks do not become thousands of tasks. A hole of any size is
+//! one extent and costs only the walk. At least two blocks are in flight, however large they are.
+//! Long streams bypass the block cache, because they would evict everything else.
 //!
-//! A block or an indirect block that cannot be read is an error for the range it covers; the
-//! stream goes on behind it.
+//! A block or an indirect block that cannot be read is an error for the range it covers; the stream
+//! continues behind it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use cenote_rt::{Buf, Error, JoinHandle, Kind, Result, tunables};
 use crate::dnode::Dnode;
 use crate::tree::Run;
 
-/// What a block in flight counts at least.
+/// Smallest number of bytes counted for a block in flight.
 const BLOCK_WEIGHT_MIN: u64 = 32 << 10;
 
 /// A piece of an object: bytes, or a hole.
@@ -27,9 +27,9 @@ const BLOCK_WEIGHT_MIN: u64 = 32 << 10;
 pub struct Extent {
     /// First byte in the object.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// The bytes; `None` where nothing was written.
+    /// The bytes; `None` for a hole.
     pub data: Option<Buf>,
 }
 
@@ -39,9 +39,9 @@ pub struct Extent {
 pub struct Lost {
     /// First byte in the object.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Why.
+    /// The error.
     pub error: Error,
 }
 
@@ -62,7 +62,7 @@ enum Step {
 pub struct BlockStream {
     dnode: Arc<Dnode>,
     bytes: Range<u64>,
-    /// Next block to plan, and where planning ends.
+    /// Next block to plan, and the end of planning.
     next: u64,
     end: u64,
     run: Option<Run>,
@@ -95,7 +95,7 @@ impl BlockStream {
         }
     }
 
-    /// The next piece, in order; `None` behind the last.
+    /// Returns the next piece, in order; `None` at the end.
     pub async fn next(&mut self) -> Option<Result<Extent, Lost>> {
         loop {
             self.plan().await;
@@ -120,7 +120,7 @@ impl BlockStream {
         }
     }
 
-    /// Starts reads until enough is in flight.
+    /// Starts reads until enough are in flight.
     async fn plan(&mut self) {
         while self.next < self.end
             && (self.in_flight < self.in_flight_max || self.steps.is_empty())
@@ -147,7 +147,7 @@ impl BlockStream {
         }
     }
 
-    /// Plans one block, or one stretch of holes, of `run`.
+    /// Plans one block, or one range of holes, of `run`.
     fn plan_run(&mut self, run: &Run) {
         let start = self.next;
         let end = run.blocks().end.min(self.end);
@@ -185,7 +185,7 @@ impl BlockStream {
         Step::Block { blkid, weight, task }
     }
 
-    /// Fetches the indirect block behind `run`, which is wanted next.
+    /// Fetches the indirect block behind `run`, which is needed next.
     async fn prefetch_behind(&self, run: &Run) {
         let behind = run.blocks().end;
         if behind < self.end && !run.is_hole() && self.dnode.geometry().levels > 1 {

@@ -1,9 +1,8 @@
-//! Walking the block tree of an object.
+//! Walks the block tree of an object.
 //!
-//! Every step down checks what the dnode and the pointer say of one another: the pointer's level is
-//! the one that is expected there, the block has the size that the dnode gives for its level, and
-//! no index leaves its block. Blocks past the highest one, and pointers under a hole, are holes
-//! (spec 02 §9.1).
+//! Every step down checks the pointer against the dnode: the pointer has the expected level, the
+//! block has the size that the dnode specifies for its level, and every index is inside its block.
+//! Blocks past the highest one, and pointers below a hole, are holes (spec 02 §9.1).
 
 use std::ops::Range;
 
@@ -13,7 +12,7 @@ use cenote_rt::{Buf, Error, Result};
 use crate::dnode::Dnode;
 use crate::error::DmuError;
 
-/// Consecutive data blocks whose pointers stand in one array, or that are all holes.
+/// Consecutive data blocks whose pointers are in one array, or that are all holes.
 #[derive(Debug, Clone)]
 pub struct Run {
     blocks: Range<u64>,
@@ -23,24 +22,24 @@ pub struct Run {
 #[derive(Debug, Clone)]
 enum Pointers {
     Hole,
-    /// Those of the dnode, at most three.
+    /// The pointers in the dnode, at most three.
     Dnode(Vec<BlockPtr>),
-    /// Those of a level-1 block.
+    /// The pointers in a level-1 block.
     Block(Buf),
 }
 
-/// Data blocks that cannot be reached, because a block above them cannot be read.
+/// Data blocks that cannot be reached because a block above them cannot be read.
 #[derive(Debug)]
 pub(crate) struct LostRun {
     pub(crate) blocks: Range<u64>,
     pub(crate) error: Error,
 }
 
-/// Where a walk down ended.
+/// Where a walk down the tree ended.
 enum Reached {
-    /// At the pointer that was asked for.
+    /// At the requested pointer.
     Pointer(BlockPtr),
-    /// At a hole of this level, one above what was asked for or higher.
+    /// At a hole of this level, one above the requested level or higher.
     Hole { level: u8 },
 }
 
@@ -75,7 +74,7 @@ fn entry(block: &[u8], index: usize) -> Option<BlockPtr> {
 }
 
 impl Dnode {
-    /// The pointer to block `blkid` of `level`; `None` for holes and whatever lies outside.
+    /// The pointer to block `blkid` of `level`; `None` for holes and outside of the object.
     pub async fn block_pointer(&self, level: u8, blkid: u64) -> Result<Option<BlockPtr>> {
         match self.walk(level, blkid).await.map_err(|lost| lost.error)? {
             Reached::Pointer(pointer) if !pointer.is_hole() => Ok(Some(pointer)),
@@ -83,8 +82,8 @@ impl Dnode {
         }
     }
 
-    /// The pointer to block `blkid` of `level` as it is stored, also if it is a hole with a birth;
-    /// an empty one below a hole.
+    /// The pointer to block `blkid` of `level` as stored, even if it is a hole with a birth; an
+    /// empty one below a hole.
     pub async fn stored_pointer(&self, level: u8, blkid: u64) -> Result<BlockPtr> {
         match self.walk(level, blkid).await.map_err(|lost| lost.error)? {
             Reached::Pointer(pointer) => Ok(pointer),
@@ -92,7 +91,7 @@ impl Dnode {
         }
     }
 
-    /// Block `blkid` of `level`; `None` for holes and whatever lies outside.
+    /// Reads block `blkid` of `level`; `None` for holes and outside of the object.
     pub async fn read_block(&self, level: u8, blkid: u64) -> Result<Option<Buf>> {
         match self.block_pointer(level, blkid).await? {
             Some(pointer) => self.read_pointer(&pointer, level, blkid, false).await.map(Some),
@@ -100,7 +99,7 @@ impl Dnode {
         }
     }
 
-    /// The stretch of pointers in which data block `blkid` stands.
+    /// The run of pointers that contains data block `blkid`.
     pub(crate) async fn run_at(&self, blkid: u64) -> Result<Run, LostRun> {
         let tree = self.geometry();
         if tree.levels <= 1 {

@@ -1,8 +1,8 @@
-//! Without verification of checksums.
+//! Tests with checksum verification switched off.
 //!
-//! Damage then gives wrong bytes: so the tests that forbid wrong bytes do see the blocks that they
-//! damage. And garbage reaches the structures over objects, which must end in errors: no panic, no
-//! loop. Alone in its process, because the switch is global.
+//! Damage then gives wrong bytes, which proves that the tests that forbid wrong bytes do read the
+//! damaged blocks. And garbage reaches the structures in objects, which must end in errors: no
+//! panic, no loop. Runs alone in its process, because the switch is global.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -25,7 +25,7 @@ use cenote_testkit::unpack;
 use pool::Pool;
 
 #[test]
-fn damage_passes_where_nothing_verifies_and_ends_in_errors() {
+fn damage_passes_without_verification_and_ends_in_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gang");
     let disk = |name: &str| {
         let bytes = unpack::decompress(&folder.join(format!("{name}.zst")));
@@ -43,7 +43,8 @@ fn damage_passes_where_nothing_verifies_and_ends_in_errors() {
     .unwrap();
 }
 
-/// Flips a bit in the first block of each object: noticed while checksums are verified, not after.
+/// Flips a bit in the first block of each object: an error while checksums are verified, wrong
+/// bytes otherwise.
 async fn wrong_bytes_come_through(pool: &Pool, disks: &[Arc<MemoryDevice>]) {
     let mut wrong = 0;
     for set in pool.sets().await.into_values() {
@@ -73,7 +74,7 @@ async fn wrong_bytes_come_through(pool: &Pool, disks: &[Arc<MemoryDevice>]) {
     assert!(wrong > 2, "{wrong} wrong blocks");
 }
 
-/// Flips bits in blocks of the MOS, which pass for right, and reads every structure in it.
+/// Flips bits in blocks of the MOS, which are not detected, and reads every structure in it.
 async fn garbage_ends_in_errors(pool: &Pool, disks: &[Arc<MemoryDevice>]) {
     let mut pointers = Vec::new();
     let mut objects = pool.mos.dnodes(0);
@@ -93,7 +94,7 @@ async fn garbage_ends_in_errors(pool: &Pool, disks: &[Arc<MemoryDevice>]) {
     for _ in 0..400 {
         let bp = &pointers[rng.below(pointers.len() as u64) as usize];
         let bits: Vec<u64> = (0..=rng.below(4)).map(|_| rng.below(bp.psize() * 8)).collect();
-        // The first copy is the one that is read where everything passes.
+        // Without verification the first copy is the one that is read.
         for bit in &bits {
             flip(pool, disks, bp, 0, *bit);
         }
@@ -135,7 +136,7 @@ async fn read_object(mos: &Arc<ObjSet>, dnode: &Arc<Dnode>) -> Result<()> {
             let zap = Zap::of(Arc::clone(dnode)).await?;
             let mut entries = zap.entries();
             let mut first_error = None;
-            // A walk goes on behind damage, and must come to an end.
+            // A walk continues behind damage, and must end.
             for step in 0.. {
                 assert!(step < 100_000, "object {object}: endless walk");
                 match entries.next().await {
@@ -160,7 +161,7 @@ async fn read_object(mos: &Arc<ObjSet>, dnode: &Arc<Dnode>) -> Result<()> {
     Ok(())
 }
 
-/// Flips a bit of the copy at one address of a block.
+/// Flips a bit of one copy of a block.
 fn flip(pool: &Pool, disks: &[Arc<MemoryDevice>], bp: &BlockPtr, copy: usize, bit: u64) {
     let range = pool.store.leaf_ranges(bp)[copy];
     let path = pool.store.tree().leaf(range.leaf).path();

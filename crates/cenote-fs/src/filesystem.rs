@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::live::ReadAhead;
+use cenote_dmu::live::Prefetcher;
 use cenote_dmu::{ObjSet, Zap};
 use cenote_engine::{Engine, OpenSnapshot};
 use cenote_ondisk::master_node::{
@@ -78,7 +78,7 @@ pub struct FileSystem {
     rules: NameRules,
     is_snapshot: bool,
     /// Who reads what, and what they will ask for next.
-    pub(crate) ahead: ReadAhead,
+    pub(crate) ahead: Prefetcher,
     /// Keeps the snapshot of a pool that is written meanwhile.
     _hold: Option<OpenSnapshot>,
 }
@@ -139,7 +139,7 @@ impl FileSystem {
         Ok(Arc::new(Self {
             name: name.to_owned(),
             is_snapshot,
-            ahead: ReadAhead::default(),
+            ahead: Prefetcher::default(),
             _hold: hold,
             registry,
             version,

@@ -63,7 +63,7 @@ fn time([seconds, nanoseconds]: [u64; 2]) -> Time {
     Time { seconds: seconds as i64, nanoseconds }
 }
 
-fn unknown(what: &'static str) -> cenote_dmu::Step {
+fn unknown(what: &'static str) -> cenote_dmu::TxStop {
     refuse(Kind::Unsupported, FsError::Unreplayable { what })
 }
 

@@ -15,7 +15,7 @@ mod write;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_dmu::live::ReadAhead;
+use cenote_dmu::live::Prefetcher;
 use cenote_dmu::{Dnode, ObjSet, Zap};
 use cenote_engine::{Engine, OpenSnapshot};
 use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
@@ -37,7 +37,7 @@ pub struct Volume {
     dnode: Arc<Dnode>,
     size: u64,
     /// Who reads it, and what they will ask for next.
-    ahead: Arc<ReadAhead>,
+    ahead: Arc<Prefetcher>,
     /// Keeps the snapshot of a pool that is written meanwhile.
     _hold: Option<Arc<OpenSnapshot>>,
 }

@@ -1,16 +1,16 @@
-//! A list that grows at its end while others read it.
+//! Append-only list that can be read while it grows.
 //!
-//! What is in it stays where it is, so that references last as long as the arena. Each growth is a
-//! further chunk behind the last one: there are few of them, one for each time that a pool got more
-//! devices, and finding an element walks over them.
+//! Elements never move, so references stay valid as long as the arena. Each growth appends a chunk:
+//! there is one chunk for each time that the pool got more devices, so there are few, and a lookup
+//! walks over them.
 //!
-//! Concurrency: a chunk is whole before it is linked; a reader sees it or does not. Growing is the
-//! caller's to serialize.
+//! Concurrency: a chunk is complete before it is linked, so a reader sees all of it or none. The
+//! caller serializes growth.
 
 use std::ops::Index;
 use std::sync::OnceLock;
 
-/// The list.
+/// A list of chunks; each chunk links to the next.
 #[derive(Debug)]
 pub(crate) struct Arena<T> {
     items: Vec<T>,
@@ -39,7 +39,7 @@ impl<T> Arena<T> {
         self.chunks().into_iter().flatten()
     }
 
-    /// Elements.
+    /// Number of elements.
     pub(crate) fn len(&self) -> usize {
         self.chunks().iter().map(|chunk| chunk.len()).sum()
     }
@@ -59,7 +59,7 @@ impl<T> Arena<T> {
         let mut last = Box::new(Self::from(items));
         let mut chunk = self;
         loop {
-            // Full: somebody has linked one in between.
+            // The slot is taken: a concurrent call linked a chunk first.
             match chunk.next.set(last) {
                 Ok(()) => return,
                 Err(back) => last = back,
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_there_stays_in_place() {
+    fn elements_stay_in_place_when_the_arena_grows() {
         let arena = Arena::from(vec![1, 2, 3]);
         let third = &arena[2];
         arena.grow(vec![]);

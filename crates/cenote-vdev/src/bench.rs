@@ -1,4 +1,4 @@
-//! What tests of reading and writing share: trees over devices in memory.
+//! Test bed for reading and writing: vdev trees over devices in memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) type Range = (u64, u64);
 /// The data area of a leaf.
 pub(crate) const DATA: Range = (DATA_START, DEVICE_LEN as u64);
 
-/// Options of a tree that is written.
+/// Build options of a writable tree.
 fn writable() -> BuildOptions {
     BuildOptions { is_writable: true, ..BuildOptions::default() }
 }
@@ -79,7 +79,7 @@ impl Bench {
         Self { config, devices, tree }
     }
 
-    /// The tree without some leaves, and with faults on others.
+    /// Builds the tree without the devices in `absent`, and with `faults` on other devices.
     pub(crate) fn tree_with(&self, absent: &[u64], faults: &[(u64, Range, Fault)]) -> Arc<Tree> {
         let open = |leaf: &VdevConfig| {
             let device = self.devices.get(&leaf.guid).filter(|_| !absent.contains(&leaf.guid))?;
@@ -98,7 +98,7 @@ pub(crate) fn wait<T>(future: impl Future<Output = T>) -> T {
     cenote_rt::block_on(1, future).expect("runtime")
 }
 
-/// RAID-Z and dRAID of many forms, and how many children each can do without.
+/// RAID-Z and dRAID layouts of many shapes, each with the number of children that may be absent.
 pub(crate) fn shapes() -> Vec<(&'static str, VdevConfig, usize)> {
     let grown = |width, nparity, txgs: &[u64]| {
         let kind = RaidZ { nparity, expanding: false, expand_txgs: txgs.to_vec() };
@@ -117,7 +117,7 @@ pub(crate) fn shapes() -> Vec<(&'static str, VdevConfig, usize)> {
     ]
 }
 
-/// Offsets and lengths of blocks on such a vdev.
+/// Random offsets and lengths of blocks on this vdev.
 pub(crate) fn places(bench: &Bench, rng: &mut Rng) -> Vec<(u64, u64)> {
     let step = match &bench.tree.vdevs[1].layout {
         Layout::Draid(draid) => draid.stripe_bytes(),
@@ -128,7 +128,7 @@ pub(crate) fn places(bench: &Bench, rng: &mut Rng) -> Vec<(u64, u64)> {
     psizes.into_iter().map(place).collect()
 }
 
-/// `count` different leaves of `width`.
+/// Picks `count` different leaves out of `width`.
 pub(crate) fn some_leaves(rng: &mut Rng, width: u64, count: usize) -> Vec<u64> {
     let mut all: Vec<u64> = (100..100 + width).collect();
     (0..count).map(|_| all.swap_remove(rng.below(all.len() as u64) as usize)).collect()

@@ -1,8 +1,8 @@
-//! Building a tree from a config and devices.
+//! Builds a tree from a config and devices.
 //!
-//! The config says what there should be, the caller which devices there are. What does not fit
-//! (no device, a geometry that cannot be) becomes a state of the vdev and never an error of the
-//! whole, so that everything that can be read of a damaged pool is read.
+//! The config says which vdevs the pool has, the caller which devices were found. A missing device
+//! or an impossible geometry becomes the state of its vdev, never an error of the whole tree, so
+//! that everything readable in a damaged pool can be read.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -21,39 +21,39 @@ use crate::raidz::Raidz;
 use crate::state::{self, ChildState, Status, VdevAux, VdevState};
 use crate::tree::{Layout, Tree, Vdev, VdevKind};
 
-/// How a tree is built.
+/// Options for building a tree.
 #[derive(Debug, Clone, Default)]
 pub struct BuildOptions {
-    /// Dead top-level vdevs with which the root still counts as readable.
+    /// Number of dead top-level vdevs with which the root still counts as readable.
     pub missing_tops_allowed: usize,
-    /// Whether leaves that are offline, faulted or removed are read where nothing else is left.
-    /// Their data may be old: only what verifies is taken.
+    /// Whether leaves that are offline, faulted or removed are read when no other leaf has the
+    /// block. Their data may be old, so only bytes that match the checksum are used.
     pub uses_excluded_leaves: bool,
-    /// Whether the tree may be written. Everything that writes is refused on one that may not.
+    /// Whether the tree may be written. A tree built without it refuses every write.
     pub is_writable: bool,
-    /// Why there is no device for a leaf, by guid, where it is not just missing.
+    /// Reasons why leaves have no device, by guid; leaves not listed are just missing.
     pub leaf_aux: BTreeMap<u64, VdevAux>,
-    /// What the queues of the leaves know of the pool. A tree that takes another's place takes its
-    /// load over.
+    /// Pool-wide load that the leaf queues consult. A tree that replaces another one takes over its
+    /// load.
     pub load: Arc<Load>,
 }
 
-/// Why a config makes no tree.
+/// Why a tree cannot be built from a config.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BuildError {
-    /// The outermost vdev is something else.
+    /// The outermost vdev is not the root.
     #[error("the config's tree begins with a vdev of type {0}, not with the root")]
     NotARoot(&'static str),
 }
 
 impl Tree {
-    /// Builds the tree of the config `root`; `open` gives the device of a leaf, if there is one.
+    /// Builds the tree of the config `root`; `open` returns the device of a leaf, or `None`.
     pub fn build(
         root: &VdevConfig,
         open: impl Fn(&VdevConfig) -> Option<Arc<dyn Device>>,
         options: &BuildOptions,
     ) -> Result<Arc<Self>> {
-        let (mut vdevs, leaves) = Self::parts(root, open, options)?;
+        let (mut vdevs, leaves) = Self::build_vdevs(root, open, options)?;
         let tops = vdevs.first_mut().map(|root| std::mem::take(&mut root.children));
         let (indirect, reflow) = Default::default();
         let tree = Self {
@@ -72,8 +72,8 @@ impl Tree {
         Ok(Arc::new(tree))
     }
 
-    /// The vdevs of the config `root`, each parent before its children, and the leaves.
-    pub(crate) fn parts(
+    /// Returns the vdevs of the config `root`, each parent before its children, and the leaves.
+    pub(crate) fn build_vdevs(
         root: &VdevConfig,
         open: impl Fn(&VdevConfig) -> Option<Arc<dyn Device>>,
         options: &BuildOptions,
@@ -87,9 +87,9 @@ impl Tree {
         Ok((builder.vdevs, builder.leaves))
     }
 
-    /// States of interior vdevs, children first.
+    /// Derives the states of interior vdevs, children first.
     pub(crate) fn derive_states(&self) {
-        // One after the other: the last one sees what all have changed.
+        // Serialized: the last caller sees every change made before.
         let _one = self.deriving.lock().unwrap_or_else(PoisonError::into_inner);
         for vdev in self.vdevs.iter().rev() {
             let child = |child: &Vdev| ChildState { state: child.state(), is_log: child.is_log };
@@ -122,8 +122,8 @@ struct Builder<'a, Open> {
 }
 
 impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
-    /// Adds `config` and what is below it; returns its index. `least_asize` is what it must hold
-    /// for its parent.
+    /// Adds `config` and its descendants; returns its index. `least_asize` is the number of bytes
+    /// that its parent needs it to hold.
     fn add(
         &mut self,
         config: &VdevConfig,
@@ -131,7 +131,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
         ashift: u32,
         least_asize: u64,
     ) -> usize {
-        // Everything below a top-level vdev has its ashift.
+        // All vdevs below a top-level vdev have its ashift.
         let (ashift, least_asize) = match parent {
             Some(0) => ((config.top.ashift as u32).clamp(9, 16), layout::min_asize(config)),
             _ => (ashift, least_asize),
@@ -182,7 +182,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
             }
             ConfigKind::Draid(draid) => {
                 let geometry = Draid::of(draid, ashift, config.children.len());
-                // Failure domains deal differently, and are not in any release we know of.
+                // dRAID with failure domains permutes differently, and no OpenZFS release has it.
                 let geometry = geometry.filter(|_| draid.nchildren.is_none());
                 (VdevKind::Draid, geometry.map_or(Layout::Absent, Layout::Draid))
             }
@@ -216,7 +216,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
         // Until its dirty time log is loaded, all of its data may be stale: a mismatch is no
         // evidence against the device, and other leaves are read first.
         let (resilver, rebuild) = (config.leaf.resilver_txg, config.leaf.rebuild_txg);
-        leaf.is_doubtful = config.leaf.dtl_object.is_some_and(|object| object != 0)
+        leaf.is_stale_until_dtl_loaded = config.leaf.dtl_object.is_some_and(|object| object != 0)
             || resilver.is_some()
             || rebuild.is_some();
         self.leaves.push(leaf);
@@ -226,22 +226,26 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
     /// A leaf's state from its config and device (spec 06 §2.3).
     fn leaf_state(&mut self, config: &VdevConfig, id: LeafId) -> (VdevState, VdevAux) {
         let leaf = &mut self.leaves[id.0];
-        let told = VdevAux::of_config(config.leaf.aux_state.as_deref());
+        let recorded = VdevAux::of_config(config.leaf.aux_state.as_deref());
         let is_distributed = matches!(config.kind, ConfigKind::DraidSpare { .. });
         let size = leaf.device().map(|device| device.info().size);
         let (state, aux) = match size {
             _ if config.leaf.offline => (VdevState::Offline, VdevAux::None),
             _ if config.leaf.removed => (VdevState::Removed, VdevAux::None),
-            // What another opening found may not hold any more; what somebody decided does.
-            _ if config.leaf.faulted && told == VdevAux::External => (VdevState::Faulted, told),
+            // A fault recorded at an earlier opening may be over; one set by the administrator
+            // persists.
+            _ if config.leaf.faulted && recorded == VdevAux::External => {
+                (VdevState::Faulted, recorded)
+            }
             None if !is_distributed => {
                 let aux = self.options.leaf_aux.get(&leaf.guid).copied();
                 (VdevState::CantOpen, aux.unwrap_or(VdevAux::OpenFailed))
             }
             Some(size) if label::leaf_asize(size) == 0 => (VdevState::CantOpen, VdevAux::TooSmall),
-            // It became shorter. The labels at its end would now lie in the middle of its data.
+            // The device shrank: the labels at its end would now lie in the middle of the leaf's
+            // data.
             Some(size) if !leaf.fits(size) => (VdevState::CantOpen, VdevAux::BadLabel),
-            _ if config.leaf.degraded => (VdevState::Degraded, told),
+            _ if config.leaf.degraded => (VdevState::Degraded, recorded),
             _ => (VdevState::Healthy, VdevAux::None),
         };
         let is_excluded = !state.is_readable();
@@ -249,15 +253,15 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
         let has_room = size.is_some_and(|size| label::leaf_asize(size) > 0);
         if is_excluded && has_room && self.options.uses_excluded_leaves {
             leaf.set_service(true, false);
-            leaf.is_doubtful = true;
+            leaf.is_stale_until_dtl_loaded = true;
             leaf.is_excluded = true;
         }
         (state, aux)
     }
 
-    /// Finds the dRAID of each distributed spare.
+    /// Links each distributed spare to its dRAID.
     fn link_spares(&mut self) {
-        // A distributed spare lies below its own dRAID: the nearest one above it.
+        // A distributed spare belongs to the nearest dRAID above it.
         for index in 0..self.vdevs.len() {
             let mut above = self.vdevs[index].parent;
             while let Some(at) = above {

@@ -1,20 +1,20 @@
-//! Closing a tree: the end of its right to read and to write.
+//! Closes a tree: afterwards nothing of it reads or writes a device.
 //!
 //! ```text
 //!   close ──> nothing begins ──> what is in flight ends ──> devices dropped, locks released
 //!                             `─ not in time: its callers get an error, and the device is named
 //! ```
 //!
-//! A tree is shared: by the engine, by views that others hold for as long as they like, by tasks.
-//! So it is not closed by letting go of it. [`Tree::close`] takes the devices back instead
-//! ([`Revocable`](cenote_device::Revocable)): whatever is left above gets `Kind::Closed`, which is
-//! no error of a device and is counted nowhere.
+//! A tree is shared by the engine, by views that callers hold for as long as they like, and by
+//! tasks, so dropping one reference does not close it. [`Tree::close`] revokes the devices instead
+//! ([`Revocable`](cenote_device::Revocable)): remaining users get `Kind::Closed`, which is not a
+//! device error and is counted nowhere.
 //!
 //! Invariants
 //! * T1  When `close` returns and names no device, nothing of the tree reads or writes a device any
 //!   more, and the devices are unlocked.
-//! * T2  A device that `close` names gets nothing new either. What it was asked before may still be
-//!   done when it answers again, and it stays locked until then.
+//! * T2  A device that `close` names gets no new requests. Requests that were sent before may still
+//!   be carried out when the device answers again, and it stays locked until then.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::leaf::closed;
 use crate::tree::Tree;
 
 impl Tree {
-    /// Whether it was closed.
+    /// Whether the tree was closed.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
@@ -40,25 +40,25 @@ impl Tree {
         if self.is_closed() { Err(closed()) } else { Ok(()) }
     }
 
-    /// Closes all devices: see T1 and T2. What is in flight has `patience` to end. Returns the
-    /// paths of the devices that did not answer in that time.
-    pub async fn close(&self, patience: Duration) -> Vec<String> {
+    /// Closes all devices: see T1 and T2. I/O in flight has `timeout` to end. Returns the paths of
+    /// the devices that did not answer in that time.
+    pub async fn close(&self, timeout: Duration) -> Vec<String> {
         self.is_closed.store(true, Ordering::Release);
         let handles: Vec<_> = self.leaves().flat_map(|(_, leaf)| leaf.revoke()).collect();
-        // All are revoked before any is waited for.
-        let closed = join_all(handles.iter().map(|handle| handle.close(patience))).await;
+        // All devices are revoked before the first is waited for.
+        let closed = join_all(handles.iter().map(|handle| handle.close(timeout))).await;
         let silent = handles.iter().zip(closed).filter(|(_, is_quiet)| !is_quiet);
         silent.map(|(handle, _)| handle.info().path.clone()).collect()
     }
 
-    /// I/Os that all devices together have in flight, and those that they have answered: where the
-    /// first is not zero and the second stays what it is, devices hang.
+    /// Returns the number of I/Os in flight on all devices, and the number of I/Os answered so far.
+    /// Devices hang when the first is not zero and the second does not grow.
     pub fn activity(&self) -> (usize, u64) {
         let each = self.leaves().map(|(_, leaf)| leaf.activity());
         each.fold((0, 0), |all, one| (all.0 + one.0, all.1.wrapping_add(one.1)))
     }
 
-    /// Revokes the devices of leaves that came while the tree was being closed.
+    /// Revokes the devices of leaves that were added while the tree was being closed.
     pub(crate) fn revoke_leaves(&self) {
         for handle in self.leaves().flat_map(|(_, leaf)| leaf.revoke()) {
             handle.revoke();
@@ -79,10 +79,10 @@ mod tests {
     use crate::bench::{BIRTH, Bench, leaves, shapes, top, vdev, wait};
     use crate::{BadChild, Cause, IoClass, LeafId, Place, TreeClosed};
 
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const TIMEOUT: Duration = Duration::from_secs(5);
     const PLACE: Place = Place { vdev: 0, offset: 0 };
 
-    /// Every way of writing to a tree, each refused.
+    /// Tries every way of writing to a tree; each must be refused.
     async fn refusals(tree: &Tree, leaf: LeafId, guid: u64) -> Vec<Error> {
         let data = || Buf::from(vec![9; 4096]);
         let spare = Arc::new(MemoryDevice::new("spare", vec![0; 16 << 20]));
@@ -96,8 +96,8 @@ mod tests {
             tree.discard_leaf(leaf, 8 << 20, 4096).await,
             tree.write_uberblock(leaf, &uberblock, 0).await,
             tree.write_heartbeat(leaf, &uberblock, 0).await,
-            tree.bring_back(guid, None).await,
-            tree.bring_back(guid, Some(spare)).await,
+            tree.return_to_service(guid, None).await,
+            tree.return_to_service(guid, Some(spare)).await,
             tree.read(PLACE, 4096, BIRTH, &|_: &[u8]| true).await.map(drop),
             tree.scrub(PLACE, 4096, BIRTH, &|_: &[u8]| true).await.map(drop),
         ];
@@ -126,7 +126,7 @@ mod tests {
             let before = contents(&bench);
             assert!(tree.is_writable() && !tree.is_closed());
 
-            assert_eq!(wait(tree.close(PATIENCE)), Vec::<String>::new(), "{name}");
+            assert_eq!(wait(tree.close(TIMEOUT)), Vec::<String>::new(), "{name}");
             assert!(tree.is_closed() && !tree.is_writable());
             // T1: the bench has the only handle of each device left.
             assert!(bench.devices.values().all(|device| Arc::strong_count(device) == 1), "{name}");

@@ -1,10 +1,11 @@
-//! Configs of vdevs that do not exist yet: what `zpool create` and `zpool add` begin with.
+//! Configs of new vdevs, for `zpool create` and `zpool add`.
 //!
 //!     CreateSpec { tops: [ raidz2 of 6, mirror of 2 (log) ], spares, caches }
 //!        -> Created { root config, class of each top-level vdev, configs of spares and caches }
 //!
-//! Everything that has to be decided once is decided here: guids, ashift, sizes, metaslab shift.
-//! No device is touched; what they report comes in with the spec (spec 01 §1, §5, §18).
+//! Decisions that are made once and stored are made here: guids, ashift, sizes, metaslab shift. No
+//! device is touched; the spec carries the sizes and sector sizes of the devices (spec 01 §1, §5,
+//! §18).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,18 +18,20 @@ use cenote_rt::Result;
 
 use crate::layout;
 
-/// Most children of a RAID-Z or dRAID.
+/// Most children of a RAID-Z or dRAID vdev.
 const CHILDREN_MAX: u64 = 255;
 /// Most distributed spares of a dRAID.
 const DRAID_SPARES_MAX: u64 = 100;
-/// Data columns of a dRAID group, where nothing is said and there are so many children.
+/// Default number of data columns of a dRAID group, if there are enough children.
 const DRAID_DATA_DEFAULT: u64 = 8;
 
-/// Why a spec makes no vdev.
+/// Why a spec does not describe valid vdevs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// A dRAID's name cannot be taken apart.
-    #[error("'{0}' is no layout: expected draid[parity][:<data>d][:<children>c][:<spares>s]")]
+    /// A dRAID's name has the wrong syntax.
+    #[error(
+        "'{0}' is not a valid layout: expected draid[parity][:<data>d][:<children>c][:<spares>s]"
+    )]
     Syntax(String),
     /// Too few or too many children.
     #[error("{redundancy} needs {least} to {most} devices, {count} given")]
@@ -42,8 +45,8 @@ pub enum CreateError {
         /// Devices given.
         count: u64,
     },
-    /// The dRAID's name says another number of children.
-    #[error("{redundancy} says {said} devices, {count} given")]
+    /// The number of children in the dRAID's name is not the number of devices given.
+    #[error("{redundancy} names {said} devices, {count} given")]
     ChildrenSaid {
         /// The layout.
         redundancy: String,
@@ -52,7 +55,7 @@ pub enum CreateError {
         /// Devices given.
         count: u64,
     },
-    /// The dRAID's groups do not fit.
+    /// The dRAID's groups do not fill whole rows.
     #[error("{redundancy}: groups of {width} do not fit into {disks} devices")]
     Group {
         /// The layout.
@@ -62,7 +65,7 @@ pub enum CreateError {
         /// Children without spares.
         disks: u64,
     },
-    /// The class cannot have that layout.
+    /// The allocation class does not allow this layout.
     #[error("a {class:?} vdev cannot be a {redundancy}")]
     Class {
         /// The class.
@@ -70,7 +73,7 @@ pub enum CreateError {
         /// The layout.
         redundancy: String,
     },
-    /// There is no vdev for ordinary data.
+    /// The pool has no vdev for normal data.
     #[error("a pool needs at least one vdev for data")]
     NoData,
     /// A device is too small.
@@ -81,32 +84,32 @@ pub enum CreateError {
         /// Its size.
         size: u64,
     },
-    /// A vdev is smaller than the smallest device.
+    /// A vdev would have less room than the smallest device.
     #[error("{redundancy} of devices of this size has no room for data")]
     NoRoom {
         /// The layout.
         redundancy: String,
     },
-    /// The sector size cannot be.
-    #[error("no ashift from 9 to 16 suits the devices and the one wanted")]
+    /// No sector size is possible.
+    #[error("no ashift from 9 to 16 fits both the devices and the requested ashift")]
     Ashift,
 }
 
-/// What a top-level vdev is for (`allocation_bias`).
+/// Allocation class of a top-level vdev (`allocation_bias`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VdevClass {
-    /// Everything.
+    /// Normal class: all data.
     Normal,
     /// Intent logs.
     Log,
     /// Metadata, and small blocks.
     Special,
-    /// Tables of deduplication.
+    /// Deduplication tables.
     Dedup,
 }
 
 impl VdevClass {
-    /// Its name in the object of the vdev's properties; none for normal ones.
+    /// The value of the vdev's `allocation_bias` in its ZAP; `None` for normal vdevs.
     pub const fn bias(self) -> Option<&'static str> {
         match self {
             Self::Normal => None,
@@ -117,22 +120,22 @@ impl VdevClass {
     }
 }
 
-/// How a top-level vdev keeps data safe.
+/// Redundancy of a top-level vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Redundancy {
-    /// Not at all: one device.
+    /// None: one device.
     Single,
-    /// Copies.
+    /// Copies on all children.
     Mirror,
-    /// RAID-Z with so much parity.
+    /// RAID-Z with this many parity columns.
     Raidz(u64),
-    /// dRAID, as far as it is said.
+    /// dRAID; numbers that were not given are `None`.
     Draid {
         /// Parity columns.
         nparity: u64,
         /// Data columns of a group.
         ndata: Option<u64>,
-        /// Children, for checking only.
+        /// Children, used only to check the number of devices.
         children: Option<u64>,
         /// Distributed spares.
         nspares: u64,
@@ -160,11 +163,11 @@ impl std::fmt::Display for Redundancy {
 }
 
 impl Redundancy {
-    /// The layout with that name: `mirror`, `raidz`, `raidz1` to `raidz3`, `draid2:4d:11c:1s`.
-    /// `None` if it is the name of something else.
+    /// Parses the name of a layout: `mirror`, `raidz`, `raidz1` to `raidz3`, `draid2:4d:11c:1s`.
+    /// Returns `None` for any other name.
     ///
     /// # Errors
-    /// If it begins like a dRAID and goes on otherwise.
+    /// [`CreateError::Syntax`] if the name begins with `draid` and the rest is malformed.
     pub fn parse(name: &str) -> Result<Option<Self>, CreateError> {
         Ok(Some(match name {
             "mirror" => Self::Mirror,
@@ -182,7 +185,7 @@ impl Redundancy {
     }
 }
 
-/// What follows `draid`.
+/// Parses the part of a dRAID's name after `draid`.
 fn parse_draid(rest: &str) -> Option<Redundancy> {
     let mut fields = rest.split(':');
     let nparity = match fields.next()? {
@@ -211,25 +214,25 @@ fn parse_draid(rest: &str) -> Option<Redundancy> {
     is_possible.then_some(Redundancy::Draid { nparity, ndata, children, nspares })
 }
 
-/// A device that is to become a leaf.
+/// A device that will become a leaf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeafSpec {
-    /// Where it is, absolute.
+    /// Absolute path.
     pub path: NvString,
     /// Whether it is a block device.
     pub is_disk: bool,
-    /// Whether ZFS owns its partition table.
+    /// Whether ZFS owns the partition table of the disk.
     pub is_whole_disk: bool,
-    /// Bytes of it.
+    /// Size in bytes.
     pub size: u64,
-    /// Log2 of the smallest I/O it takes.
+    /// Log2 of the logical sector size.
     pub logical_ashift: u64,
-    /// Log2 of the sector below it.
+    /// Log2 of the physical sector size.
     pub physical_ashift: u64,
 }
 
 impl LeafSpec {
-    /// All of this device.
+    /// Describes a whole open device.
     #[must_use]
     pub fn of(device: &DeviceInfo) -> Self {
         Self {
@@ -243,18 +246,18 @@ impl LeafSpec {
     }
 }
 
-/// A top-level vdev that is to be.
+/// A new top-level vdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopSpec {
-    /// How it keeps data safe.
+    /// Its redundancy.
     pub redundancy: Redundancy,
-    /// What it is for.
+    /// Its allocation class.
     pub class: VdevClass,
     /// Its devices.
     pub leaves: Vec<LeafSpec>,
 }
 
-/// A pool that is to be.
+/// A new pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CreateSpec {
     /// Its top-level vdevs.
@@ -263,16 +266,16 @@ pub struct CreateSpec {
     pub spares: Vec<LeafSpec>,
     /// Cache devices.
     pub caches: Vec<LeafSpec>,
-    /// Log2 of the smallest I/O, if the administrator wants one.
+    /// Log2 of the sector size, if the administrator requested one.
     pub ashift: Option<u64>,
 }
 
-/// The configs of a pool that is to be.
+/// The configs of a new pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Created {
     /// The tree; its guid is the pool's.
     pub root: VdevConfig,
-    /// What each top-level vdev is for.
+    /// Allocation class of each top-level vdev.
     pub classes: Vec<VdevClass>,
     /// Hot spares, distributed ones included.
     pub spares: Vec<VdevConfig>,
@@ -280,7 +283,7 @@ pub struct Created {
     pub caches: Vec<VdevConfig>,
 }
 
-/// Where guids come from: random, never 0, never the same twice.
+/// Generator of guids: random, never 0, never the same twice.
 #[derive(Debug)]
 pub struct Guids<R> {
     random: R,
@@ -288,7 +291,7 @@ pub struct Guids<R> {
 }
 
 impl Guids<fn() -> Result<u64>> {
-    /// Guids that nobody else has, from the operating system.
+    /// Returns a generator that draws from the operating system's random numbers.
     pub fn unguessable() -> Self {
         Self::new(|| {
             let mut bytes = [0; 8];
@@ -299,15 +302,15 @@ impl Guids<fn() -> Result<u64>> {
 }
 
 impl<R: FnMut() -> Result<u64>> Guids<R> {
-    /// Guids from a source of random numbers.
+    /// Returns a generator that draws from `random`.
     pub fn new(random: R) -> Self {
         Self { random, used: BTreeSet::from([0]) }
     }
 
-    /// The next one.
+    /// Returns the next guid.
     ///
     /// # Errors
-    /// The source's.
+    /// An error of the source of random numbers.
     pub fn next_guid(&mut self) -> Result<u64> {
         loop {
             let guid = (self.random)()?;
@@ -318,10 +321,10 @@ impl<R: FnMut() -> Result<u64>> Guids<R> {
     }
 }
 
-/// Makes the configs of a pool whose vdevs are born in `txg`.
+/// Returns the configs of a pool whose vdevs are born in `txg`.
 ///
 /// # Errors
-/// `Kind::Invalid` with a [`CreateError`], or the source of guids'.
+/// `Kind::Invalid` with a [`CreateError`], or an error of the source of guids.
 pub fn pool(
     spec: &CreateSpec,
     txg: u64,
@@ -350,7 +353,7 @@ pub fn pool(
     Ok(Created { root, classes, spares, caches })
 }
 
-/// Makes the config of one top-level vdev, number `id`.
+/// Returns the config of the top-level vdev with id `id`.
 ///
 /// # Errors
 /// As [`pool`].
@@ -396,10 +399,10 @@ pub fn top(
     Ok(config)
 }
 
-/// The config of a leaf.
+/// Returns the config of a leaf.
 ///
 /// # Errors
-/// `Kind::Invalid` if the device is too small, or the source of guids'.
+/// `Kind::Invalid` if the device is too small, or an error of the source of guids.
 pub fn leaf(
     spec: &LeafSpec,
     id: u64,
@@ -420,7 +423,7 @@ pub fn leaf(
     })
 }
 
-/// The config of a hot spare.
+/// Returns the config of a hot spare.
 ///
 /// # Errors
 /// As [`leaf`].
@@ -433,7 +436,7 @@ pub fn spare(
     Ok(config)
 }
 
-/// The config of a cache device.
+/// Returns the config of a cache device.
 ///
 /// # Errors
 /// As [`leaf`].
@@ -449,10 +452,11 @@ pub fn cache(
     Ok(config)
 }
 
-/// The distributed spares of a dRAID, as entries of the pool's list of spares (spec 06 §6.6).
+/// Returns the distributed spares of a dRAID, as entries of the pool's list of spares (spec 06
+/// §6.6).
 ///
 /// # Errors
-/// The source of guids'.
+/// An error of the source of guids.
 pub fn distributed_spares(
     top: &VdevConfig,
     guids: &mut Guids<impl FnMut() -> Result<u64>>,

@@ -1,13 +1,13 @@
 //! dRAID geometry: permutation, allocated size, the map of a block, distributed spares.
 //!
-//! All children are cut into slices of 16 MiB (row height). A redundancy group takes one slice
-//! from `group width` children; which children is dealt by a fixed pseudo-random permutation of
-//! all of them, so that the work of a rebuild spreads evenly. Groups fill the columns
-//! `0..children - spares` of a permutation row after row, and may wrap into the next slice row;
-//! the last columns are spare space, one per distributed spare (spec 06 §6).
+//! All children are cut into slices of 16 MiB (row height). A redundancy group takes one slice from
+//! `group width` children; a fixed pseudo-random permutation of all children says which, so that
+//! the work of a rebuild spreads evenly. Groups fill the columns `0..children - spares` of a
+//! permutation row after row, and may wrap into the next slice row; the last columns are spare
+//! space, one per distributed spare (spec 06 §6).
 //!
-//! The permutation is not stored: it follows from the number of children, through a seed table
-//! that is part of the format ([`permutation`](crate::permutation)).
+//! The permutation is not stored: it is generated from the number of children and a seed table that
+//! is part of the format ([`permutation`](crate::permutation)).
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::permutation::Permutation;
 /// Height of a slice of a child, bytes.
 pub(crate) const ROW_HEIGHT: u64 = 16 << 20;
 
-/// What the config says of a dRAID vdev.
+/// Geometry of a dRAID vdev, as stored in the config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DraidConfig {
     /// Sector size, log2.
@@ -36,7 +36,7 @@ pub struct DraidConfig {
     pub ngroups: u64,
 }
 
-/// A dRAID vdev, ready to map blocks.
+/// A dRAID vdev with its permutation, ready to map blocks.
 #[derive(Debug, Clone)]
 pub struct Draid {
     config: DraidConfig,
@@ -75,7 +75,7 @@ impl Draid {
         self.config.ndata + self.config.nparity
     }
 
-    /// Children that hold data and parity at any place: all but as many as there are spares.
+    /// Number of children that hold data and parity at any offset: all children minus the spares.
     pub fn disks(&self) -> u64 {
         self.config.children - self.config.nspares
     }
@@ -85,7 +85,7 @@ impl Draid {
         self.group_width() * ROW_HEIGHT
     }
 
-    /// Bytes of each child after which the next permutation counts.
+    /// Bytes of each child that one permutation covers.
     fn slice_bytes(&self) -> u64 {
         self.group_bytes() * self.config.ngroups / self.disks()
     }
@@ -112,7 +112,7 @@ impl Draid {
         let (mut rows, mut offset, mut done) = (Vec::new(), offset, 0);
         while done < size {
             let group_end = (offset / self.group_bytes() + 1) * self.group_bytes();
-            // A misplaced block would stop here: each round must take a stripe at least.
+            // A misaligned offset would loop here: each iteration must cover at least one stripe.
             let stripes = ((group_end - offset) / self.stripe_bytes()).max(1);
             let piece = (size - done).min(stripes * (self.config.ndata << ashift));
             rows.push(self.row(offset, piece, done));
@@ -122,7 +122,8 @@ impl Draid {
         Map { nparity: self.config.nparity as usize, size: size as usize, rows }
     }
 
-    /// The row of `piece` bytes at byte `offset`, which are bytes `start..` of the block.
+    /// Returns the row of the `piece` bytes at byte `offset`, which are bytes `start..` of the
+    /// block.
     fn row(&self, offset: u64, piece: u64, start: u64) -> Row {
         let DraidConfig { ashift, nparity, ndata, ngroups, .. } = self.config;
         let (width, disks) = (self.group_width(), self.disks());
@@ -147,8 +148,8 @@ impl Draid {
         Row { columns: columns.collect() }
     }
 
-    /// First byte and length of metaslab `index` of `1 << shift` bytes: cut to whole stripes
-    /// (spec 05 §3.3).
+    /// First byte and length of metaslab `index` of `1 << shift` bytes, cut to whole stripes (spec
+    /// 05 §3.3).
     pub fn metaslab(&self, index: u64, shift: u32) -> (u64, u64) {
         let stripe = self.stripe_bytes();
         let start = (index << shift).next_multiple_of(stripe);
@@ -156,7 +157,7 @@ impl Draid {
     }
 
     /// All sectors of the whole stripes in a range, as child, byte on it and length (spec 06 §6.7).
-    pub fn stretches(&self, offset: u64, len: u64) -> Vec<(usize, i64, u64)> {
+    pub fn child_ranges(&self, offset: u64, len: u64) -> Vec<(usize, i64, u64)> {
         let stripe = self.stripe_bytes();
         let mut at = offset.next_multiple_of(stripe);
         let end = (offset + len) / stripe * stripe;
@@ -173,7 +174,7 @@ impl Draid {
         found
     }
 
-    /// The child on which distributed spare `spare` has byte `offset` (spec 06 §6.6).
+    /// The child on which distributed spare `spare` stores byte `offset` (spec 06 §6.6).
     pub fn spare_child(&self, spare: u64, offset: u64) -> Option<usize> {
         let column = self.config.children.checked_sub(spare.checked_add(1)?)?;
         (column >= self.disks())

@@ -1,15 +1,15 @@
-//! Dirty time logs: the transaction groups whose data a leaf may lack.
+//! Dirty time logs (DTLs): the transaction groups whose data a leaf may lack.
 //!
-//! A leaf that was away has nothing of what was written meanwhile; what it has at those places is
-//! older, and looks like data. Blocks born inside its log are read from it last, and only
-//! believed with a checksum (spec 06 §8).
+//! A leaf that was out of service has none of the blocks written meanwhile; at their offsets it has
+//! older data that looks valid. Blocks born in a txg of the log are read from this leaf last, and
+//! used only if the checksum matches (spec 06 §8).
 //!
 //! | kind    | of a leaf                      | of an interior vdev                        |
 //! |---------|--------------------------------|--------------------------------------------|
-//! | missing | stored; grows by failed writes | in the outage of more than it can bear     |
+//! | missing | stored; grows by failed writes | in the outage of too many children         |
 //! | partial | missing                        | in the partial of any child                |
-//! | scrub   | what a scan could not repair   | -                                          |
-//! | outage  | missing; all if not readable   | in the outage of more than it can bear     |
+//! | scrub   | blocks a scan could not repair | -                                          |
+//! | outage  | missing; all if not readable   | in the outage of too many children         |
 
 use crate::leaf::LeafId;
 
@@ -35,20 +35,20 @@ impl TxgRanges {
         Self { ranges }
     }
 
-    /// Whether it has that txg.
+    /// Whether `txg` is in the set.
     pub fn contains(&self, txg: u64) -> bool {
         let after = self.ranges.partition_point(|(start, _)| *start <= txg);
         after > 0 && txg < self.ranges[after - 1].1
     }
 
-    /// Every txg.
+    /// The set of all txgs.
     pub fn all() -> Self {
         Self { ranges: vec![(0, u64::MAX)] }
     }
 
     /// Adds one txg.
     pub fn insert(&mut self, txg: u64) {
-        // Nearly always the last one, or next to it.
+        // The txg is nearly always the last one, or follows it.
         match self.ranges.last_mut() {
             Some((start, end)) if (*start..*end).contains(&txg) => {}
             Some((_, end)) if *end == txg => *end += 1,
@@ -62,13 +62,13 @@ impl TxgRanges {
         Self::new([(txg, txg.saturating_add(1))])
     }
 
-    /// What is in either.
+    /// The txgs in either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         Self::new(self.iter().chain(other.iter()))
     }
 
-    /// What is in at least `count` of `sets`.
+    /// The txgs in at least `count` of `sets`.
     pub fn in_at_least<'a>(count: usize, sets: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut edges: Vec<(u64, i64)> = sets
             .into_iter()
@@ -87,13 +87,13 @@ impl TxgRanges {
         Self::new(ranges)
     }
 
-    /// What is in both.
+    /// The txgs in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self::in_at_least(2, [self, other])
     }
 
-    /// What is in it and not in `other`.
+    /// The txgs in this set and not in `other`.
     #[must_use]
     pub fn subtract(&self, other: &Self) -> Self {
         let mut left = Vec::new();
@@ -114,12 +114,12 @@ impl TxgRanges {
         self.iter().any(|(start, end)| other.iter().any(|(from, to)| from < end && start < to))
     }
 
-    /// The highest txg in it.
+    /// The highest txg.
     pub fn max(&self) -> Option<u64> {
         self.ranges.last().map(|(_, end)| end - 1)
     }
 
-    /// Whether it has none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
@@ -130,22 +130,22 @@ impl TxgRanges {
     }
 }
 
-/// The four logs of a vdev.
+/// The dirty time logs of a vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DtlKind {
     /// Txgs whose data the vdev may lack.
     Missing,
-    /// Txgs whose data some leaf below may lack.
+    /// Txgs whose data some leaf below the vdev may lack.
     Partial,
     /// Txgs that a scan found and could not repair; leaves only.
     Scrub,
-    /// Txgs that cannot be had now.
+    /// Txgs whose data cannot be read now.
     Outage,
-    /// Txgs that could not be had either with every leaf in service.
-    Lasting,
+    /// Txgs whose data could not be read even if every leaf were in service.
+    PermanentOutage,
 }
 
-/// Data that a leaf should have by the layout, and lacks.
+/// Data that the layout promises on a leaf, and that the leaf lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingRedundancy {
     /// The leaf.

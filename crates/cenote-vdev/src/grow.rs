@@ -1,11 +1,11 @@
-//! A tree that gets another top-level vdev while it is in use (`zpool add`; spec 01 §14).
+//! Adds a top-level vdev to a tree in use (`zpool add`; spec 01 §14).
 //!
-//! The new vdev is built as in a tree of its own, and hung below the root with its numbers moved
-//! behind those that are there. Nothing of the old changes but the state of the root.
+//! The new vdev is built in a tree of its own. Its vdevs and leaves are then renumbered to follow
+//! the existing ones and linked below the root. Nothing else changes but the state of the root.
 //!
-//! Concurrency: leaves come first, then vdevs, then their place below the root: whoever finds the
-//! vdev finds all of it. Nobody else may grow the tree meanwhile, or build on the number of its
-//! leaves.
+//! Concurrency: leaves are added first, then vdevs, then the link below the root, so a reader that
+//! finds the vdev finds all of it. The caller must not grow the tree from two tasks at once, or
+//! rely on its number of leaves meanwhile.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::dtl::TxgRanges;
 use crate::leaf::LeafId;
 use crate::tree::{Layout, Tree, Vdev};
 
-/// Why a tree takes no vdev.
+/// Why a vdev cannot be added to a tree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrowError {
-    /// Its number is not the next.
-    #[error("top-level vdev {id} cannot come behind {count} others")]
+    /// The vdev's id is not the next free one.
+    #[error("cannot add top-level vdev {id}: the tree has {count}, so the next id is {count}")]
     Place {
         /// Id in its config.
         id: u64,
@@ -32,11 +32,11 @@ pub enum GrowError {
 }
 
 impl Tree {
-    /// Adds the top-level vdev `top`, whose id is the next; `open` gives the device of a leaf. Its
-    /// leaves lack nothing.
+    /// Adds the top-level vdev `top`, whose id must be the next free one; `open` returns the device
+    /// of a leaf. The new leaves have empty dirty time logs.
     ///
     /// # Errors
-    /// `Kind::Invalid` if the id is another; `Kind::Closed` once the tree was closed.
+    /// `Kind::Invalid` if the id is not the next free one; `Kind::Closed` once the tree was closed.
     pub fn grow(
         &self,
         top: &VdevConfig,
@@ -53,8 +53,8 @@ impl Tree {
             ..BuildOptions::default()
         };
         let root = VdevConfig::root(0, vec![top.clone()]);
-        let (vdevs, leaves) = Self::parts(&root, open, &options)?;
-        // The root of its own is left behind.
+        let (vdevs, leaves) = Self::build_vdevs(&root, open, &options)?;
+        // The temporary tree's own root is not moved.
         let (vdev_base, leaf_base) = (self.vdevs.len() - 1, self.leaves.len());
         let mut vdevs = vdevs.into_iter().skip(1).collect::<Vec<_>>();
         for vdev in &mut vdevs {
@@ -68,7 +68,7 @@ impl Tree {
         self.vdevs.grow(vdevs);
         self.tops.grow(vec![place]);
         if let Err(error) = self.check_open() {
-            // Closed meanwhile, which may have passed these leaves over.
+            // The tree was closed concurrently, and `close` may have missed these leaves.
             self.revoke_leaves();
             return Err(error);
         }
@@ -77,7 +77,7 @@ impl Tree {
     }
 }
 
-/// Moves the numbers of vdevs and leaves; the root stays the first.
+/// Shifts the indices of vdevs and leaves; the root stays index 0.
 fn shift(vdev: &mut Vdev, vdevs: usize, leaves: usize) {
     let moved = |index: &mut usize| *index += vdevs;
     vdev.parent.iter_mut().filter(|parent| **parent > 0).for_each(moved);
@@ -105,10 +105,10 @@ mod tests {
     use cenote_ondisk::config::VdevKind as ConfigKind;
     use cenote_rt::{Buf, Rng};
 
-    /// A mirror, and behind it every other form: each writes, reads and flushes as one that was
-    /// there from the beginning, and the others stay what they are.
+    /// Adds every kind of vdev to a mirror: each writes, reads and flushes like one that was built
+    /// with the tree, and the existing vdevs do not change.
     #[test]
-    fn vdevs_that_come_are_like_those_that_were_there() {
+    fn zpool_add_gives_vdevs_that_work_like_the_first() {
         let first = top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 9);
         let bench = Bench::new(first);
         let mut rng = Rng::seeded(3);

@@ -1,23 +1,23 @@
-//! What an I/O is for, which decides how soon a leaf does it (spec 06 §11.1).
+//! Classes of I/O, which decide how soon a leaf serves a request (spec 06 §11.1).
 
 /// The classes of I/O, with OpenZFS's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IoClass {
-    /// Somebody waits for the bytes.
+    /// A caller waits for the data.
     SyncRead,
-    /// Somebody waits for the write: intent logs.
+    /// A caller waits for the write, such as an intent log write.
     SyncWrite,
-    /// Read ahead.
+    /// Prefetch.
     AsyncRead,
-    /// A transaction group on its way to disk.
+    /// Writes of a syncing transaction group.
     AsyncWrite,
     /// Scrub and healing resilver.
     Scrub,
-    /// Removal of a device, and reflow.
+    /// Device removal, and RAID-Z expansion.
     Removal,
-    /// The first writing of all free space.
+    /// `zpool initialize`: writes to all free space.
     Initializing,
-    /// Discards.
+    /// TRIM.
     Trim,
     /// Sequential resilver.
     Rebuild,

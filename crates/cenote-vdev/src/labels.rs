@@ -1,12 +1,12 @@
-//! The labels of a device, read and judged; and written ([`write_config`] and its neighbours).
+//! Reads and checks the labels of a device; writes them ([`write_config`] and its neighbours).
 //!
 //!     | L0 | L1 | boot | data ............................ | L2 | L3 |
 //!
-//! Four copies, written two at a time, so that one pair is whole at every moment. Nothing here
-//! chooses: each label is told with its config, if that can be decoded, and with the verdict of
-//! its trailer, apart from each other, since OpenZFS's scanner takes a config whose trailer is
-//! bad and its opening does not (spec 01 §1, §2, §7). Every slot of every ring is looked at;
-//! nobody may assume in which slot a txg is.
+//! Four copies, written two at a time, so that one pair is whole at every moment. This module does
+//! not choose between them: each label is returned with its config, if that can be decoded, and,
+//! separately, with the result of checking its trailer, since OpenZFS's scanner accepts a config
+//! whose trailer is bad and its import does not (spec 01 §1, §2, §7). Every slot of every uberblock
+//! ring is examined; the slot of a txg cannot be assumed.
 
 #[cfg(test)]
 mod tests;
@@ -28,57 +28,57 @@ pub use write::{
     write_initial, write_uberblock,
 };
 
-/// Pieces in which a label is read when it cannot be read at once.
+/// Size of the pieces in which a label is read when reading it at once fails.
 const PIECE_LEN: usize = 8 << 10;
 
 /// Why a label has no config.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CorruptLabel {
-    /// The area is no list.
+    /// The area does not hold a valid nvlist.
     #[error(transparent)]
     NvList(#[from] CorruptNvList),
-    /// The list is no config.
+    /// The nvlist is not a valid config.
     #[error(transparent)]
     Config(#[from] CorruptConfig),
 }
 
-/// An uberblock whose trailer is right.
+/// An uberblock whose trailer is valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundUberblock {
-    /// Number of the label.
+    /// Index of the label.
     pub label: usize,
-    /// Number of the slot, in slots of `slot_size`.
+    /// Index of the slot, counted in slots of `slot_size`.
     pub slot: u64,
     /// Bytes of a slot.
     pub slot_size: u64,
-    /// Byte on the device.
+    /// Byte offset on the device.
     pub offset: u64,
-    /// It.
+    /// The uberblock.
     pub uberblock: Uberblock,
 }
 
 /// One of a device's labels.
 #[derive(Debug)]
 pub struct Label {
-    /// Which of the four.
+    /// Index, 0 to 3.
     pub index: usize,
-    /// Byte on the device.
+    /// Byte offset on the device.
     pub offset: u64,
-    /// Why some of it could not be read; what could not counts as zeros.
+    /// Why parts of the label could not be read; unreadable bytes count as zeros.
     pub error: Option<Error>,
-    /// The config, whatever its trailer says.
+    /// The config, whether its trailer is valid or not.
     pub config: Result<LabelConfig, CorruptLabel>,
-    /// The verdict of the config's trailer.
+    /// Result of checking the config's trailer.
     pub config_trailer: Result<(), EmbeddedError>,
-    /// The boot environment, if its trailer is right and it can be decoded.
+    /// The boot environment, if its trailer is valid and it can be decoded.
     pub boot_env: Option<BootEnv>,
-    /// The uberblocks whose trailers are right, by slot. Those of txg 0 are left out: they mark a
-    /// device that is no member.
+    /// The uberblocks with valid trailers, by slot. Uberblocks of txg 0 are left out: they mark a
+    /// device that belongs to no pool.
     pub uberblocks: Vec<FoundUberblock>,
 }
 
 impl Label {
-    /// The config, if its trailer is right.
+    /// The config, if its trailer is valid.
     pub fn valid_config(&self) -> Option<&LabelConfig> {
         self.config.as_ref().ok().filter(|_| self.config_trailer.is_ok())
     }
@@ -87,13 +87,13 @@ impl Label {
 /// The labels of a device.
 #[derive(Debug)]
 pub struct DeviceLabels {
-    /// The four; none if the device is too small for them.
+    /// The four labels; empty if the device is too small for them.
     pub labels: Vec<Label>,
 }
 
 impl DeviceLabels {
-    /// The config that counts: right trailer, member or not, highest txg up to `txg_max`; the
-    /// first of equals.
+    /// Returns the config to use: valid trailer, pool member or not, highest txg up to `txg_max`;
+    /// the first of equals.
     pub fn best_config(&self, txg_max: u64) -> Option<&LabelConfig> {
         let valid = self.labels.iter().filter_map(Label::valid_config);
         valid
@@ -101,13 +101,13 @@ impl DeviceLabels {
             .reduce(|best, next| if next.txg > best.txg { next } else { best })
     }
 
-    /// The first config that can be decoded, whatever its trailer says, as OpenZFS's scanner
-    /// takes it.
+    /// Returns the first config that can be decoded, even if its trailer is bad, as OpenZFS's
+    /// scanner does.
     pub fn first_config(&self) -> Option<&LabelConfig> {
         self.labels.iter().find_map(|label| label.config.as_ref().ok())
     }
 
-    /// All uberblocks with right trailers.
+    /// All uberblocks with valid trailers.
     pub fn uberblocks(&self) -> impl Iterator<Item = &FoundUberblock> {
         self.labels.iter().flat_map(|label| &label.uberblocks)
     }
@@ -119,8 +119,8 @@ impl DeviceLabels {
     }
 
     /// The pools and leaves that the valid labels name, as `(pool guid, leaf guid)`; spares and
-    /// cache devices have pool guid 0. More than one: the device was relabelled half-way, or
-    /// labels of an earlier owner are left.
+    /// cache devices have pool guid 0. More than one pair means that relabelling was interrupted,
+    /// or that labels of an earlier pool are left.
     pub fn owners(&self) -> BTreeSet<(u64, u64)> {
         let valid = self.labels.iter().filter_map(Label::valid_config);
         let pool = |config: &LabelConfig| {
@@ -130,7 +130,7 @@ impl DeviceLabels {
     }
 }
 
-/// Reads the labels of `device`. What cannot be read is told in each label.
+/// Reads the labels of `device`. Read errors are recorded in each label.
 pub async fn read(device: &dyn Device) -> DeviceLabels {
     let mut raw = Vec::new();
     for index in 0..LABEL_COUNT {
@@ -142,14 +142,14 @@ pub async fn read(device: &dyn Device) -> DeviceLabels {
         .iter_mut()
         .map(|(index, offset, bytes, error)| judge(*index, *offset, bytes, error.take()))
         .collect();
-    // A label whose own config is lost has slots of the size that the others tell.
+    // A label without a config of its own gets the slot size from the other labels' ashift.
     let trusted = labels.iter().filter_map(Label::valid_config).max_by_key(|config| config.txg);
     let ashift = trusted
         .or_else(|| labels.iter().find_map(|label| label.config.as_ref().ok()))
         .map(|config| config.ashift)
         .filter(|ashift| *ashift != 0);
     for (label, (_, _, bytes, _)) in labels.iter_mut().zip(&raw) {
-        // Another owner's label among them must not tell for all.
+        // An ashift in another pool's label must not decide for all labels.
         let own = label.valid_config().map(|config| config.ashift).filter(|ashift| *ashift != 0);
         label.uberblocks = find_uberblocks(label, bytes, own.or(ashift));
     }
@@ -171,7 +171,7 @@ async fn read_label(device: &dyn Device, offset: u64) -> (BufMut, Option<Error>)
     (bytes, Some(error))
 }
 
-/// The bytes of an area of a label, and its byte on the device.
+/// Returns the bytes of an area of a label, and its byte offset on the device.
 fn area(bytes: &[u8], label_offset: u64, area: Area) -> (&[u8], u64) {
     let range = area.at as usize..(area.at + area.len) as usize;
     (bytes.get(range).unwrap_or_default(), label_offset + area.at)
@@ -193,8 +193,8 @@ fn check(block: &[u8], offset: u64) -> Result<(), EmbeddedError> {
     embedded::verify(Embedded::Label { offset }, block, false).map(|_order| ())
 }
 
-/// The valid uberblocks of a label's ring, in slots of the size that `ashift` means, or of any
-/// size if it is not known.
+/// Finds the valid uberblocks of a label's ring, in slots of the size that `ashift` implies, or of
+/// any size if `ashift` is `None`.
 fn find_uberblocks(label: &Label, bytes: &[u8], ashift: Option<u64>) -> Vec<FoundUberblock> {
     let (ring, ring_offset) = area(bytes, label.offset, label::RING);
     let min = u64::from(uberblock::UBERBLOCK_SHIFT_MIN);
@@ -207,7 +207,7 @@ fn find_uberblocks(label: &Label, bytes: &[u8], ashift: Option<u64>) -> Vec<Foun
     for slot_size in sizes {
         for (slot, block) in (0..).zip(ring.chunks_exact(slot_size as usize)) {
             let offset = ring_offset + slot * slot_size;
-            // The magic costs nothing; most slots of a young pool are empty.
+            // Checking the magic is cheap; most slots of a young pool are empty.
             let Ok(uberblock) = Uberblock::decode(block) else { continue };
             if uberblock.txg == 0 || check(block, offset).is_err() {
                 continue;

@@ -1,7 +1,7 @@
-//! Sizes: what a vdev holds, how it is cut into metaslabs, how small its I/O may be.
+//! Sizes of vdevs: capacity, metaslabs, sector size.
 //!
-//! All of it is decided once, when a top-level vdev is made or grows, and stored in the config;
-//! what is stored is what counts from then on (spec 01 §1, 05 §3.1, 06 §2, §4.8, §6.2).
+//! All sizes are computed once, when a top-level vdev is created or grows, and stored in the
+//! config; from then on the stored values count (spec 01 §1, 05 §3.1, 06 §2, §4.8, §6.2).
 
 use cenote_ondisk::config::{ASHIFT_MAX, ASHIFT_MIN, VdevConfig, VdevKind};
 use cenote_ondisk::label;
@@ -9,47 +9,47 @@ use cenote_rt::tunables;
 
 use crate::draid::{Draid, ROW_HEIGHT};
 
-/// The least that a top-level vdev must hold: what the smallest device does (spec 01 §1).
+/// Smallest capacity of a top-level vdev: that of a leaf on the smallest device (spec 01 §1).
 pub const ASIZE_MIN: u64 = label::leaf_asize(label::DEVICE_SIZE_MIN);
 
-/// Bytes of each child that a dRAID keeps back.
+/// Bytes that a dRAID reserves on each child.
 const DRAID_RESERVE: u64 = 32 << 20;
 
 /// Log2 of the smallest metaslab: the largest block must fit.
 const METASLAB_SHIFT_MIN: u32 = 24;
 
-/// Bytes of data on a device of that size; `None` if it is too small to be a leaf.
+/// Capacity of a leaf on a device of that size; `None` if the device is too small to be a leaf.
 pub fn leaf_asize(device_size: u64) -> Option<u64> {
     (label::usable_size(device_size) >= label::DEVICE_SIZE_MIN)
         .then(|| label::leaf_asize(device_size))
 }
 
-/// Bytes of a mirror: of its smallest child.
+/// Capacity of a mirror: that of its smallest child.
 pub fn mirror_asize(children: &[u64]) -> u64 {
     children.iter().copied().min().unwrap_or(0)
 }
 
-/// Bytes of a RAID-Z, parity included: children times the smallest. While an expansion runs the
-/// last child does not count yet.
+/// Capacity of a RAID-Z, parity included: the number of children times the smallest. While an
+/// expansion runs, the last child does not count yet.
 pub fn raidz_asize(children: &[u64], is_expanding: bool) -> u64 {
     let count = children.len() as u64 - u64::from(is_expanding && !children.is_empty());
     mirror_asize(children).saturating_mul(count)
 }
 
-/// Bytes of a dRAID, parity included and spares not: whole groups of whole rows.
+/// Capacity of a dRAID, parity included and spares excluded: whole groups of whole rows.
 pub fn draid_asize(draid: &Draid, children: &[u64]) -> u64 {
     let least = mirror_asize(children).saturating_sub(DRAID_RESERVE);
     let all = (least / ROW_HEIGHT * ROW_HEIGHT).saturating_mul(draid.disks());
     all / draid.group_bytes() * draid.group_bytes()
 }
 
-/// Bytes of a distributed spare: what a child of the dRAID holds.
+/// Capacity of a distributed spare: that of a child of the dRAID.
 pub fn draid_child_asize(draid: &Draid, asize: u64) -> u64 {
     asize / draid.disks()
 }
 
-/// Bytes of a vdev, from those of its leaves' devices. Children without a device are left out;
-/// `None` if there is none with one, or one is too small.
+/// Capacity of a vdev, computed from the sizes of its leaves' devices. Children without a device
+/// are left out; `None` if no child has a device, or one is too small.
 pub fn asize(
     config: &VdevConfig,
     ashift: u32,
@@ -63,7 +63,7 @@ pub fn asize(
     if children.is_empty() {
         return None;
     }
-    // Absent children count as being as large as the smallest that is there.
+    // Absent children count as large as the smallest present one.
     let mut all = children.clone();
     all.resize(config.children.len(), mirror_asize(&children));
     match &config.kind {
@@ -77,12 +77,12 @@ pub fn asize(
     }
 }
 
-/// The least that a child must hold for its vdev to keep `least` bytes (spec 06 §1, §6.2).
+/// Smallest capacity of a child with which the vdev keeps `least` bytes (spec 06 §1, §6.2).
 pub fn min_child_asize(config: &VdevConfig, least: u64) -> u64 {
     let count = config.children.len().max(1) as u64;
     match &config.kind {
         _ if least == 0 => 0,
-        // While an expansion runs, all that is stored may still lie on the other children.
+        // While an expansion runs, all data may still lie on the other children.
         VdevKind::RaidZ(raidz) if raidz.expanding && count > 1 => least.div_ceil(count - 1),
         VdevKind::RaidZ(_) => least.div_ceil(count),
         VdevKind::Draid(draid) => {
@@ -93,8 +93,8 @@ pub fn min_child_asize(config: &VdevConfig, least: u64) -> u64 {
     }
 }
 
-/// The least that a top-level vdev must hold when it is opened: all of its metaslabs. 0 if its
-/// config does not say how large it is.
+/// Smallest capacity that a top-level vdev needs at import: all of its metaslabs. 0 if its config
+/// does not say how large it is.
 pub fn min_asize(config: &VdevConfig) -> u64 {
     let shift = config.top.metaslab_shift.min(63);
     config.top.asize >> shift << shift
@@ -103,7 +103,7 @@ pub fn min_asize(config: &VdevConfig) -> u64 {
 /// Log2 of the size of the metaslabs of a vdev (spec 05 §3.1): about two hundred of them, between
 /// 16 MiB and 16 GiB.
 pub fn metaslab_shift(asize: u64) -> u32 {
-    // One more than the logarithm, so that counts end up below what is aimed at.
+    // One more than the logarithm, so that the count ends up below the target.
     let bits = |x: u64| u64::BITS - x.leading_zeros();
     let (usual, most) =
         (tunables::METASLAB_DEFAULT_SHIFT.get() as u32, tunables::METASLAB_MAX_SHIFT.get() as u32);
@@ -127,25 +127,25 @@ pub fn metaslab_shift(asize: u64) -> u32 {
     }
 }
 
-/// Number of metaslabs; what is left at the end is not used.
+/// Number of metaslabs; a remainder at the end of the vdev is not used.
 pub fn metaslab_count(asize: u64, shift: u32) -> u64 {
     asize.checked_shr(shift).unwrap_or(0)
 }
 
-/// First byte and length of a metaslab of all vdevs but dRAID.
+/// First byte and length of a metaslab on any vdev but a dRAID.
 pub(crate) fn metaslab_range(index: u64, shift: u32) -> (u64, u64) {
     (index << shift, 1 << shift)
 }
 
-/// The ashift of a vdev whose children report these (logical, physical) ones (spec 01 §1.3).
-/// `wanted` is the administrator's, if any. `None` if it cannot be.
+/// Returns the ashift of a vdev whose children report these (logical, physical) ashifts. `wanted`
+/// is the one that the administrator requested. `None` if no valid ashift exists.
 pub fn ashift(wanted: Option<u64>, children: &[(u64, u64)]) -> Option<u64> {
     let logical = children.iter().map(|(logical, _)| *logical).max().unwrap_or(0).max(ASHIFT_MIN);
     let physical = children.iter().map(|(_, physical)| *physical).max().unwrap_or(0);
     let most = tunables::MAX_AUTO_ASHIFT.get();
     let chosen = match wanted {
         Some(wanted) if wanted >= logical => wanted,
-        // One that is too small for the devices counts as none.
+        // A requested ashift that is too small for the devices is ignored.
         _ if physical > logical && physical <= most => {
             physical.max(tunables::MIN_AUTO_ASHIFT.get()).min(most)
         }

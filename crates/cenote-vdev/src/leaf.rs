@@ -1,22 +1,22 @@
-//! Leaves: the end of every path through the tree, one device each.
+//! Leaf vdevs, one device each.
 //!
-//! A leaf adds the 4 MiB of labels and boot area to an offset, counts what it does, and knows
-//! which txgs it may lack. A distributed spare is a leaf too, with no device of its own: the tree
-//! sends its I/O on to a child of its dRAID (spec 06 §2, §6.6).
+//! A leaf adds the 4 MiB of labels and boot area to an offset, counts its I/O, and keeps its dirty
+//! time log. A distributed spare is a leaf without a device of its own: the tree redirects its I/O
+//! to a child of its dRAID (spec 06 §2, §6.6).
 //!
-//! A write that returned is not durable yet. The leaf keeps such writes ([`Unflushed`]); if the
-//! flush that should make them durable fails, all of their txgs may be lacking, until a later
+//! A write that has returned is not durable yet. The leaf buffers such writes ([`Unflushed`]); if
+//! the flush that should make them durable fails, all of their txgs may be missing until a later
 //! flush has written them again.
 //!
-//! A leaf can be taken out of service, and come back on the same device or another
-//! ([`crate::service`]). What was under way then may end much later: it counts for nothing, or is
-//! done again where the leaf is now ([`Unflushed::turn`]).
+//! A leaf can be taken out of service, and can return on the same device or another one
+//! ([`crate::service`]). I/O that was in flush then may end much later: its result is ignored, or
+//! it is written again to the new device ([`Unflushed::generation`]).
 //!
-//! Concurrency: the device, the dirty time log and the unflushed writes have a lock each, none is
-//! held across I/O or while another is taken. Writes are held off while earlier ones are written
-//! again, which else could come last at the same place.
-//! Durability: a write is entered as unflushed when it has returned, before the caller learns of
-//! it, so a flush that begins after that covers it.
+//! Concurrency: the device, the dirty time log and the unflushed writes have a lock each; none is
+//! held across I/O or while another one is taken. New writes are held off while buffered writes are
+//! written again, because the old bytes could otherwise overwrite the new ones.
+//! Durability: a write is recorded as unflushed when it has returned and before the caller learns
+//! of it, so a flush that begins afterwards covers it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
@@ -29,37 +29,37 @@ use crate::IoClass;
 use crate::dtl::TxgRanges;
 pub(crate) use crate::queue::{Content, WritePart as Part};
 use crate::queue::{InFlight, Load, Queue, QueueStats};
-use crate::unflushed::{Flight, Landing, Unflushed};
+use crate::unflushed::{FlushInProgress, FlushResult, Unflushed};
 
 /// Byte of a device at which its data area starts.
 pub const DATA_START: u64 = 4 << 20;
 
-/// A leaf of a tree: its index in it.
+/// Index of a leaf in its tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeafId(pub(crate) usize);
 
-/// What a leaf has done since the tree was built.
+/// I/O counters of a leaf since the tree was built.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeafStats {
-    /// Reads that ended.
+    /// Completed reads.
     pub reads: u64,
     /// Bytes read.
     pub bytes: u64,
     /// Reads that failed.
     pub read_errors: u64,
-    /// Blocks of which this leaf gave wrong bytes.
+    /// Blocks of which this leaf returned wrong bytes.
     pub checksum_errors: u64,
-    /// Writes that ended.
+    /// Completed writes.
     pub writes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Writes and flushes that failed.
+    /// Failed writes and flushes.
     pub write_errors: u64,
-    /// Flushes that succeeded.
+    /// Successful flushes.
     pub flushes: u64,
-    /// Parts of blocks that were wrong and were written again.
+    /// Parts of blocks that were repaired.
     pub repairs: u64,
-    /// Bytes of them.
+    /// Bytes repaired.
     pub repaired_bytes: u64,
 }
 
@@ -78,79 +78,78 @@ struct Counters {
     repaired_bytes: AtomicU64,
 }
 
-/// What a leaf may lack.
+/// The dirty time log of a leaf.
 #[derive(Debug, Default)]
 struct Dtl {
     missing: TxgRanges,
     scrub: TxgRanges,
-    /// Whether `missing` was told, or is only what failed since.
+    /// Whether the stored log was loaded; until then `missing` has only failures since the opening.
     is_known: bool,
     is_changed: bool,
-    /// Of `missing`, what is there only since a flush failed: the writes are kept.
-    unproven: TxgRanges,
+    /// Subset of `missing` caused by failed flushes only; these writes are still buffered.
+    unflushed_txgs: TxgRanges,
 }
 
-/// Writes that a leaf has under way at most.
+/// Most writes in flush on a leaf.
 const WRITES_MAX: u32 = 1 << 20;
 
-/// How a leaf is reached: by one device, and what waits for that one waits for no other.
+/// DeviceAccess to one device of a leaf; requests to this device wait for no other device.
 #[derive(Debug)]
-pub(crate) struct Access {
-    /// The device, which everybody above gets only this handle of: taken back when the tree is
-    /// closed.
+pub(crate) struct DeviceAccess {
+    /// The device. Upper layers get only this handle, which is revoked when the tree is closed.
     handle: Arc<Revocable>,
-    /// What is written, or given back, goes through it. Reads go past what waits there.
+    /// Queue for writes and discards. Reads go past it.
     queue: Queue,
-    /// One flush at a time.
+    /// Held during a flush: one flush at a time.
     flushing: AsyncMutex<()>,
-    /// Each write has one of them while it is under way; all are had by whoever writes again what
-    /// was written before.
-    gate: Arc<Semaphore>,
+    /// Each write in flush holds one permit; a task that writes buffered writes again takes all of
+    /// them.
+    write_permits: Arc<Semaphore>,
 }
 
 /// The devices of a leaf.
 #[derive(Debug, Default)]
 struct Devices {
-    /// The one that it is on, if there is one.
-    current: Option<Arc<Access>>,
-    /// Those that are being tried, to take its place.
-    candidates: Vec<Arc<Access>>,
-    /// The tree was closed: no device is taken any more.
+    /// The device in use, if any.
+    current: Option<Arc<DeviceAccess>>,
+    /// Devices being probed, which may become the current one.
+    candidates: Vec<Arc<DeviceAccess>>,
+    /// The tree was closed: no device is accepted any more.
     is_closed: bool,
 }
 
-/// Whether a leaf can be asked for a block.
+/// Whether a block can be read from a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Freshness {
-    /// It should have it.
+    /// The leaf should have the block.
     Fresh,
-    /// It may have something older at that place.
+    /// The leaf may have older data at this offset.
     Stale,
-    /// It cannot be read.
+    /// The leaf cannot be read.
     Absent,
 }
 
-/// One leaf.
+/// A leaf vdev.
 #[derive(Debug)]
 pub struct Leaf {
     pub(crate) guid: u64,
     pub(crate) path: String,
-    /// Bytes of data that its device must have room for; 0 where the config does not say.
+    /// Bytes of data that its device must have room for; 0 if the config does not say.
     pub(crate) least_asize: u64,
-    /// Changed when a device comes back, and when the tree is closed; held for a copy.
+    /// Written when a device returns and when the tree is closed; held only to copy the `Arc`.
     devices: RwLock<Devices>,
     load: Arc<Load>,
-    /// Whether its state lets data be read from it.
+    /// Whether its state allows reads.
     is_readable: AtomicBool,
-    /// Treat all of its data as stale until its dirty time log is set.
-    pub(crate) is_doubtful: bool,
-    /// Whether it is read only because nothing was to be left out: always as a last resort.
+    /// Treat all data as stale until the dirty time log is loaded.
+    pub(crate) is_stale_until_dtl_loaded: bool,
+    /// Whether it is read only because the caller asked for excluded leaves, as a last resort.
     pub(crate) is_excluded: bool,
-    /// Whether its state, and the tree, let data be written to it.
+    /// Whether its state and the tree allow writes.
     is_writable: AtomicBool,
-    /// Whether an I/O failed since somebody looked.
+    /// Whether an I/O failed since the flag was last cleared.
     has_failed: AtomicBool,
-    /// It is about to be taken out of service: writes that end now do not count what it took.
+    /// It is about to leave service: a write that ends now must not count on this leaf's copy.
     is_leaving: AtomicBool,
     dtl: RwLock<Dtl>,
     unflushed: Mutex<Unflushed>,
@@ -169,12 +168,12 @@ impl Leaf {
             path,
             least_asize: 0,
             devices: RwLock::new(Devices {
-                current: device.map(|device| Access::new(device, load)),
+                current: device.map(|device| DeviceAccess::new(device, load)),
                 ..Devices::default()
             }),
             load: Arc::clone(load),
             is_readable: AtomicBool::new(true),
-            is_doubtful: false,
+            is_stale_until_dtl_loaded: false,
             is_excluded: false,
             is_writable: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
@@ -190,13 +189,13 @@ impl Leaf {
         self.guid
     }
 
-    /// Path of its device; as the config has it if there is none.
+    /// Path of its device; the path in the config if there is no device.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Whether a device of `size` bytes has room for all that may lie on this leaf. On a shorter
-    /// one the labels at the end would be written over data.
+    /// Whether a device of `size` bytes has room for all data of this leaf. On a shorter device the
+    /// labels at the end would overwrite data.
     pub(crate) fn fits(&self, size: u64) -> bool {
         label::leaf_asize(size) >= self.least_asize.max(1)
     }
@@ -206,7 +205,7 @@ impl Leaf {
         self.access().map(|access| Arc::clone(access.queue.device()))
     }
 
-    fn access(&self) -> Option<Arc<Access>> {
+    fn access(&self) -> Option<Arc<DeviceAccess>> {
         self.devices.read().unwrap_or_else(PoisonError::into_inner).current.clone()
     }
 
@@ -214,17 +213,17 @@ impl Leaf {
         self.devices.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it has a device.
+    /// Whether the leaf has a device.
     pub(crate) fn has_device(&self) -> bool {
         self.devices.read().unwrap_or_else(PoisonError::into_inner).current.is_some()
     }
 
-    /// A device that may become this leaf's: closed with the tree already while it is tried.
+    /// Adds a device as a candidate, so that closing the tree revokes it while it is being probed.
     ///
     /// # Errors
     /// `Kind::Closed` once the tree was closed.
-    pub(crate) fn try_device(&self, device: Arc<dyn Device>) -> Result<Arc<Access>> {
-        let access = Access::new(device, &self.load);
+    pub(crate) fn try_device(&self, device: Arc<dyn Device>) -> Result<Arc<DeviceAccess>> {
+        let access = DeviceAccess::new(device, &self.load);
         let mut devices = self.devices();
         if devices.is_closed {
             return Err(closed());
@@ -233,12 +232,12 @@ impl Leaf {
         Ok(access)
     }
 
-    /// Ends the trial of a device. If it `is_accepted`, the leaf is on it from now on, and it gets
-    /// again what the old one may not have made durable.
+    /// Ends the probe of a candidate. If it `is_accepted`, it becomes the leaf's device, and all
+    /// writes that the old device may not have made durable are written to it again.
     ///
     /// # Errors
-    /// `Kind::Closed` if the tree was closed meanwhile.
-    pub(crate) fn end_trial(&self, access: &Arc<Access>, is_accepted: bool) -> Result<()> {
+    /// `Kind::Closed` if the tree was closed concurrently.
+    pub(crate) fn end_trial(&self, access: &Arc<DeviceAccess>, is_accepted: bool) -> Result<()> {
         {
             let mut devices = self.devices();
             devices.candidates.retain(|candidate| !Arc::ptr_eq(candidate, access));
@@ -250,17 +249,17 @@ impl Leaf {
             }
             devices.current = Some(Arc::clone(access));
         }
-        // In this order: whoever sees the new turn sees the new device.
-        self.unflushed().moved();
+        // In this order: a caller that sees the new generation must see the new device.
+        self.unflushed().device_changed();
         Ok(())
     }
 
-    /// I/Os that its device has in flight, and those that it has answered.
+    /// Number of I/Os in flush on its device, and number of I/Os answered.
     pub(crate) fn activity(&self) -> (usize, u64) {
         self.access().map_or((0, 0), |access| access.handle.activity())
     }
 
-    /// Takes all its devices back, for [`Tree::close`](crate::Tree::close): no I/O begins on them
+    /// Revokes all of its devices, for [`Tree::close`](crate::Tree::close): no I/O begins on them
     /// any more.
     pub(crate) fn revoke(&self) -> Vec<Arc<Revocable>> {
         let mut devices = self.devices();
@@ -269,17 +268,17 @@ impl Leaf {
         all.map(|access| Arc::clone(&access.handle)).collect()
     }
 
-    /// How often it left service or got another device. What was written before that, and is no
-    /// block, may be gone, whatever a flush says that comes after.
-    pub fn turn(&self) -> u64 {
-        self.unflushed().turn()
+    /// Counts how often the leaf left service or got another device. Bytes written before such a
+    /// change that belong to no block may be lost, even if a later flush succeeds.
+    pub fn generation(&self) -> u64 {
+        self.unflushed().generation()
     }
 
     fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
         self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it has done.
+    /// I/O counters.
     pub fn stats(&self) -> LeafStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LeafStats {
@@ -296,7 +295,7 @@ impl Leaf {
         }
     }
 
-    /// What its queue has done.
+    /// Statistics of its queue.
     pub fn queue_stats(&self) -> Option<QueueStats> {
         self.queue().map(|queue| queue.stats())
     }
@@ -306,7 +305,7 @@ impl Leaf {
         self.access().map(|access| access.queue.clone())
     }
 
-    /// Reads and writes under way.
+    /// Reads and writes in flush.
     pub(crate) fn in_flight(&self) -> u64 {
         self.counters.in_flight.load(Ordering::Relaxed)
     }
@@ -320,38 +319,38 @@ impl Leaf {
         self.counters.repaired_bytes.fetch_add(len, Ordering::Relaxed);
     }
 
-    /// Whether it is written to.
+    /// Whether the leaf is written.
     pub fn is_writable(&self) -> bool {
         self.is_writable.load(Ordering::Acquire)
     }
 
-    /// Whether its state lets data be read from it.
+    /// Whether its state allows reads.
     pub(crate) fn is_readable(&self) -> bool {
         self.is_readable.load(Ordering::Acquire)
     }
 
-    /// Says what its state lets be done with it.
+    /// Sets which I/O its state allows.
     pub(crate) fn set_service(&self, is_readable: bool, is_writable: bool) {
         self.is_readable.store(is_readable, Ordering::Release);
         self.is_writable.store(is_writable, Ordering::Release);
     }
 
-    /// Says that it is about to be taken out of service, or stays after all.
+    /// Marks the leaf as about to leave service, or clears the mark.
     pub(crate) fn set_leaving(&self, is_leaving: bool) {
         self.is_leaving.store(is_leaving, Ordering::SeqCst);
     }
 
-    /// Whether what was written to it can still be counted on: it is in service, and stays.
+    /// Whether its copies can be counted on: it is in service and not about to leave.
     pub(crate) fn stays_in_service(&self) -> bool {
         self.is_writable() && !self.is_leaving.load(Ordering::SeqCst)
     }
 
-    /// Whether an I/O failed since this was asked last.
+    /// Whether an I/O failed since the last call; clears the flag.
     pub(crate) fn take_failed(&self) -> bool {
         self.has_failed.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether an I/O failed since somebody looked into it.
+    /// Whether an I/O failed since the last [`take_failed`](Self::take_failed).
     pub(crate) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
@@ -360,7 +359,7 @@ impl Leaf {
         self.has_failed.store(true, Ordering::Release);
     }
 
-    /// Begins to count errors anew.
+    /// Resets the error counters to 0.
     pub(crate) fn clear_errors(&self) {
         for counter in [
             &self.counters.read_errors,
@@ -371,18 +370,18 @@ impl Leaf {
         }
     }
 
-    /// The txgs that it may lack, as far as that is known.
+    /// The missing txgs, or `None` if the log was not loaded and no write failed.
     pub fn dtl(&self) -> Option<TxgRanges> {
         let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
         (dtl.is_known || !dtl.missing.is_empty()).then(|| dtl.missing.clone())
     }
 
-    /// The txgs that a scan found it to lack and could not repair.
+    /// The txgs of blocks that a scan found bad on this leaf and could not repair.
     pub fn scrub_dtl(&self) -> TxgRanges {
         self.dtl.read().unwrap_or_else(PoisonError::into_inner).scrub.clone()
     }
 
-    /// Sets the stored log. What failed since the leaf was opened stays in it.
+    /// Sets the log as stored on disk. Failures since the leaf was opened stay in it.
     pub(crate) fn set_dtl(&self, ranges: TxgRanges) {
         let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
         dtl.missing = if dtl.is_changed { dtl.missing.union(&ranges) } else { ranges };
@@ -391,10 +390,11 @@ impl Leaf {
 
     /// Adds a txg to the log.
     pub(crate) fn note_missing_txg(&self, txg: u64) {
-        // Nearly always it is there: an absent leaf misses every block of the txg.
+        // The txg is nearly always in the log already: an absent leaf misses every block of the
+        // txg.
         let is_there = {
             let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
-            dtl.missing.contains(txg) && !dtl.unproven.contains(txg)
+            dtl.missing.contains(txg) && !dtl.unflushed_txgs.contains(txg)
         };
         if !is_there {
             self.note_missing(&TxgRanges::of(txg));
@@ -404,32 +404,32 @@ impl Leaf {
     /// Adds txgs to the log.
     pub(crate) fn note_missing(&self, txgs: &TxgRanges) {
         let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
-        // Something of them is lacking whatever a flush brings back.
-        dtl.unproven = dtl.unproven.subtract(txgs);
+        // A later flush does not make these writes complete.
+        dtl.unflushed_txgs = dtl.unflushed_txgs.subtract(txgs);
         dtl.add(txgs);
     }
 
-    /// Adds txgs whose writes returned, are kept, and may be lost.
-    fn note_unproven(&self, txgs: &TxgRanges) {
+    /// Adds txgs whose buffered writes may be lost because a flush failed.
+    fn note_failed_flush(&self, txgs: &TxgRanges) {
         let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
         let new = txgs.subtract(&dtl.missing);
-        dtl.unproven = dtl.unproven.union(&new);
+        dtl.unflushed_txgs = dtl.unflushed_txgs.union(&new);
         dtl.add(txgs);
     }
 
-    /// What was kept is durable now.
-    fn prove(&self) {
+    /// The buffered writes are durable: removes their txgs from the log.
+    fn clear_failed_flushes(&self) {
         let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
-        if !dtl.unproven.is_empty() {
-            let unproven = std::mem::take(&mut dtl.unproven);
-            dtl.missing = dtl.missing.subtract(&unproven);
+        if !dtl.unflushed_txgs.is_empty() {
+            let unflushed_txgs = std::mem::take(&mut dtl.unflushed_txgs);
+            dtl.missing = dtl.missing.subtract(&unflushed_txgs);
             dtl.is_changed = true;
         }
     }
 
-    /// Gives up what was written and not flushed, also what a flush is busy with: the log has it.
-    pub(crate) fn forget_unflushed(&self) {
-        let txgs = self.unflushed().forget();
+    /// Drops all unflushed writes, including those a running flush covers, and logs their txgs.
+    pub(crate) fn drop_unflushed(&self) {
+        let txgs = self.unflushed().drop_all();
         self.note_missing(&txgs);
     }
 
@@ -441,62 +441,69 @@ impl Leaf {
         dtl.missing.insert(txg);
     }
 
-    /// A scan has repaired all born before `scan_txg` but what it noted (spec 06 §8).
+    /// Removes all txgs before `scan_txg` from the log, except those that the scan could not repair
+    /// (spec 06 §8).
     pub(crate) fn excise(&self, scan_txg: u64) {
         let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
         let kept = dtl.missing.subtract(&TxgRanges::new([(0, scan_txg)]));
         let missing = kept.union(&std::mem::take(&mut dtl.scrub));
         dtl.is_changed |= missing != dtl.missing;
         dtl.missing = missing;
-        dtl.unproven = TxgRanges::default();
+        dtl.unflushed_txgs = TxgRanges::default();
         dtl.is_known = true;
     }
 
-    /// Whether the log changed since it was taken last.
+    /// Whether the log changed since [`take_changed_dtl`](Self::take_changed_dtl).
     pub(crate) fn has_changed_dtl(&self) -> bool {
         self.dtl.read().unwrap_or_else(PoisonError::into_inner).is_changed
     }
 
-    /// The whole log, if it changed since the last time.
+    /// Returns the whole log if it changed since the last call.
     pub(crate) fn take_changed_dtl(&self) -> Option<TxgRanges> {
         let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut dtl.is_changed).then(|| dtl.missing.clone())
     }
 
-    /// Whether it can be asked for a block of that physical birth.
+    /// Whether a block of physical birth `birth` can be read from this leaf.
     pub(crate) fn freshness(&self, birth: u64) -> Freshness {
         if !self.is_readable() {
             return Freshness::Absent;
         }
         let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
-        let may_lack = dtl.missing.contains(birth) || (!dtl.is_known && self.is_doubtful);
-        if may_lack || self.is_excluded { Freshness::Stale } else { Freshness::Fresh }
+        let may_be_missing =
+            dtl.missing.contains(birth) || (!dtl.is_known && self.is_stale_until_dtl_loaded);
+        if may_be_missing || self.is_excluded { Freshness::Stale } else { Freshness::Fresh }
     }
 
     fn no_device(&self, offset: u64) -> Error {
         Error::new(Kind::Io, NoDevice { guid: self.guid }).on_device(&self.path, offset)
     }
 
-    /// Writes `parts`, which are in ascending order and do not overlap, as part of `txg` (`None`:
-    /// outside of any, like labels).
+    /// Writes `parts`, which are in ascending order and do not overlap, as part of `txg`; `None`
+    /// for writes outside of any txg, such as labels.
     pub(crate) async fn write(
         &self,
         parts: Vec<Part>,
         txg: Option<u64>,
         class: IoClass,
     ) -> Result<()> {
-        let begun = self.begin(&parts, txg).await?;
-        let result = begun.queue().write(class, &parts).await;
-        self.finish(begun, parts, txg, class, result).await
+        let admitted = self.begin_write(&parts, txg).await?;
+        let result = admitted.queue().write(class, &parts).await;
+        self.finish_write(admitted, parts, txg, class, result).await
     }
 
-    /// Begins a write, or says why there can be none: whoever begins it submits it to the queue,
-    /// waits for it, and [finishes](Self::finish) it.
-    pub(crate) async fn begin(&self, parts: &[Part], txg: Option<u64>) -> Result<Begun<'_>> {
-        // Before the device is looked up: if that changes meanwhile, the write may be on the old.
-        let (turn, is_full) = {
+    /// Begins a write, or returns why it is refused. The caller submits the write to the queue,
+    /// waits for it, and calls [`finish_write`](Self::finish_write).
+    pub(crate) async fn begin_write(
+        &self,
+        parts: &[Part],
+        txg: Option<u64>,
+    ) -> Result<AdmittedWrite<'_>> {
+        // Read before the device: if the device changes in between, the write may go to the old
+        // one.
+        let (generation, is_full) = {
             let unflushed = self.unflushed();
-            (unflushed.turn(), txg.is_some() && unflushed.is_full())
+            (unflushed.generation(), txg.is_some() && unflushed.is_full())
         };
         let access = self.access().filter(|_| self.is_writable());
         let Some(access) = access else {
@@ -506,54 +513,53 @@ impl Leaf {
             self.count_write_error();
             return Err(Error::new(Kind::Io, NeverFlushes { guid: self.guid }));
         }
-        let under_way = InFlight::start(&self.counters.in_flight);
-        // Not while earlier writes are written again: one of them could come last at the same
-        // place.
-        let admitted = access.admit(1).await;
-        Ok(Begun { access, turn, _admitted: admitted, _under_way: under_way })
+        let in_flight = InFlight::start(&self.counters.in_flight);
+        // Waits while buffered writes are written again: an old one could overwrite this one.
+        let permit = access.take_permits(1).await;
+        Ok(AdmittedWrite { access, generation, _permit: permit, _in_flight: in_flight })
     }
 
-    /// Notes what became of a write. One that failed is tried once more, since what it costs to
-    /// give up a leaf is a resilver.
-    pub(crate) async fn finish(
+    /// Records the result of a write. A failed write is tried once more, because losing a leaf
+    /// costs a resilver.
+    pub(crate) async fn finish_write(
         &self,
-        begun: Begun<'_>,
+        admitted: AdmittedWrite<'_>,
         parts: Vec<Part>,
         txg: Option<u64>,
         class: IoClass,
         mut result: Result<()>,
     ) -> Result<()> {
         if result.as_ref().is_err_and(|error| error.kind() == Kind::Io) {
-            result = begun.queue().write(class, &parts).await;
+            result = admitted.queue().write(class, &parts).await;
         }
         let len: u64 = parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum();
-        let is_much = {
+        let needs_flush = {
             let mut unflushed = self.unflushed();
             match &result {
-                Ok(()) => unflushed.note(begun.turn, txg, parts),
-                Err(_) => unflushed.note_failed(txg),
+                Ok(()) => unflushed.record_write(admitted.generation, txg, parts),
+                Err(_) => unflushed.record_failed_write(txg),
             }
-            unflushed.is_much()
+            unflushed.exceeds_threshold()
         };
-        // Only now: whoever writes again what was written before has this one among it.
-        drop(begun);
+        // Only now: a task that writes buffered writes again must find this one among them.
+        drop(admitted);
         if !self.is_writable() {
-            // It left service meanwhile, maybe before the write was noted: nobody flushes it.
-            self.forget_unflushed();
+            // The leaf left service, maybe before the write was recorded: no flush will cover it.
+            self.drop_unflushed();
         }
         self.counters.writes.fetch_add(1, Ordering::Relaxed);
         match &result {
             Ok(()) => {
                 self.counters.write_bytes.fetch_add(len, Ordering::Relaxed);
             }
-            // It says nothing of the device.
+            // A closed pool is not an error of the device.
             Err(error) if error.kind() == Kind::Closed => {}
             Err(_) => self.count_write_error(),
         }
-        if is_much {
-            // Whoever comes later finds it done. A failure is in the log, and what was to be
-            // flushed is tried again by the next flush.
-            drop(self.flush_if(Unflushed::is_much).await);
+        if needs_flush {
+            // Concurrent callers skip the flush once this one is done. A failure is in the log, and
+            // the next flush tries again.
+            drop(self.flush_if(Unflushed::exceeds_threshold).await);
         }
         result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid)))
     }
@@ -563,55 +569,59 @@ impl Leaf {
         self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes durable what was written since the last flush. On an error, tells the txgs that may
-    /// be lost, which are in its log already.
+    /// Makes durable all writes since the last flush. An error carries the txgs that may be lost,
+    /// which are in the dirty time log already.
     pub(crate) async fn flush(&self) -> std::result::Result<(), (TxgRanges, Error)> {
         self.flush_if(|_| true).await
     }
 
-    /// The same, unless it is not due any more when its turn has come.
+    /// Like [`flush`](Self::flush), but does nothing if `is_due` is false once earlier flushes
+    /// ended.
     async fn flush_if(
         &self,
         is_due: impl Fn(&Unflushed) -> bool + Send,
     ) -> std::result::Result<(), (TxgRanges, Error)> {
         loop {
-            // Out of service it is not touched: its log has what it was given.
+            // A leaf out of service is not flushed: its log has the txgs of its unflushed writes.
             let access = self.access().filter(|_| self.is_writable());
             let Some(access) = access else { return Ok(()) };
-            // One at a time: what another flush has begun with is durable only when that has
+            // One flush at a time: writes that another flush covers are durable only when it has
             // returned.
-            let _turn = access.flushing.lock().await;
+            let _one_flush = access.flushing.lock().await;
             let is_suspect = self.unflushed().is_suspect();
-            // Before it is taken what is to be written again: whatever is later at the same place
-            // must be among it, or come after it.
-            let held_off = if is_suspect { Some(access.admit(WRITES_MAX).await) } else { None };
-            let flight = {
+            // Held off before the buffered writes are collected: a later write at the same offset
+            // must be among them, or come after them.
+            let held_off =
+                if is_suspect { Some(access.take_permits(WRITES_MAX).await) } else { None };
+            let flush = {
                 let mut unflushed = self.unflushed();
-                if !self.is_on(&access) || (unflushed.is_suspect() && held_off.is_none()) {
-                    // It got another device meanwhile, or a write failed just now.
+                if !self.is_current_device(&access)
+                    || (unflushed.is_suspect() && held_off.is_none())
+                {
+                    // The device changed, or a write failed just now.
                     continue;
                 }
                 if !is_due(&unflushed) {
                     return Ok(());
                 }
-                unflushed.begin()
+                unflushed.begin_flush()
             };
-            let Some(flight) = flight else { return Ok(()) };
-            let result = access.make_durable(&flight).await;
-            let landing = self.unflushed().land(&flight, result.is_ok());
-            match (landing, result) {
-                (Landing::Durable, _) => {
+            let Some(flush) = flush else { return Ok(()) };
+            let result = access.rewrite_and_flush(&flush).await;
+            let outcome = self.unflushed().finish_flush(&flush, result.is_ok());
+            match (outcome, result) {
+                (FlushResult::Durable, _) => {
                     self.counters.flushes.fetch_add(1, Ordering::Relaxed);
-                    if flight.is_suspect {
-                        self.prove();
+                    if flush.is_suspect {
+                        self.clear_failed_flushes();
                     }
                     return Ok(());
                 }
-                (Landing::Failed(txgs), Err(error)) => {
+                (FlushResult::Failed(txgs), Err(error)) => {
                     if error.kind() != Kind::Closed {
                         self.count_write_error();
                     }
-                    self.note_unproven(&txgs);
+                    self.note_failed_flush(&txgs);
                     return Err((txgs, error.with_at(|at| at.vdev = Some(self.guid))));
                 }
                 _ => {}
@@ -619,17 +629,17 @@ impl Leaf {
         }
     }
 
-    /// Whether that is the device that it is on.
-    fn is_on(&self, access: &Arc<Access>) -> bool {
+    /// Whether `access` is the device in use.
+    fn is_current_device(&self, access: &Arc<DeviceAccess>) -> bool {
         self.access().is_some_and(|now| Arc::ptr_eq(&now, access))
     }
 
-    /// Reads from its device; `offset` counts from the device's start.
+    /// Reads from its device; `offset` counts from the start of the device.
     pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Buf> {
         let Some(access) = self.access() else {
             return Err(self.no_device(offset));
         };
-        let _under_way = InFlight::start(&self.counters.in_flight);
+        let _in_flight = InFlight::start(&self.counters.in_flight);
         let result = access.queue.read_now(offset, len).await;
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         match result {
@@ -648,12 +658,12 @@ impl Leaf {
     }
 }
 
-impl Access {
+impl DeviceAccess {
     fn new(device: Arc<dyn Device>, load: &Arc<Load>) -> Arc<Self> {
         let handle = Revocable::new(device);
         let queue = Queue::new(Arc::<Revocable>::clone(&handle), Arc::clone(load));
-        let gate = Arc::new(Semaphore::new(WRITES_MAX as usize));
-        Arc::new(Self { handle, queue, flushing: AsyncMutex::new(()), gate })
+        let write_permits = Arc::new(Semaphore::new(WRITES_MAX as usize));
+        Arc::new(Self { handle, queue, flushing: AsyncMutex::new(()), write_permits })
     }
 
     /// The device.
@@ -661,16 +671,16 @@ impl Access {
         &*self.handle
     }
 
-    /// Lets so many in; in the order in which they come.
-    async fn admit(&self, count: u32) -> Option<OwnedSemaphorePermit> {
-        // It is never closed.
-        Arc::clone(&self.gate).acquire_many_owned(count).await.ok()
+    /// Takes `count` write permits, in the order of the calls.
+    async fn take_permits(&self, count: u32) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed.
+        Arc::clone(&self.write_permits).acquire_many_owned(count).await.ok()
     }
 
-    /// Flushes; before that what is to be written again, one after the other, since later writes
-    /// may be over earlier ones.
-    async fn make_durable(&self, flight: &Flight) -> Result<()> {
-        for parts in &flight.writes {
+    /// Flushes the device. First writes the buffered writes again if necessary, one after the
+    /// other, since later writes may overwrite earlier ones.
+    async fn rewrite_and_flush(&self, flush: &FlushInProgress) -> Result<()> {
+        for parts in &flush.writes {
             self.queue.write(IoClass::AsyncWrite, parts).await?;
         }
         self.queue.device().flush().await
@@ -687,7 +697,7 @@ impl Dtl {
     }
 }
 
-/// I/O to a leaf that has no device, or is not to be written.
+/// I/O to a leaf that has no device, or that must not be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("vdev {guid} has no device")]
 pub struct NoDevice {
@@ -695,36 +705,36 @@ pub struct NoDevice {
     pub guid: u64,
 }
 
-/// The error of I/O to a tree that was closed.
+/// Returns the error for I/O to a closed tree.
 pub(crate) fn closed() -> Error {
     Error::new(Kind::Closed, TreeClosed)
 }
 
-/// I/O to a pool that was closed: exported, destroyed, or given up.
+/// I/O to a pool that was closed: exported, destroyed, or closed by force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the pool was closed")]
 pub struct TreeClosed;
 
-/// A write to a leaf whose flushes fail, and that has too much to be flushed.
+/// A write to a leaf whose flushes fail and whose buffer of unflushed writes is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("vdev {guid} makes nothing durable")]
+#[error("vdev {guid}: flushes fail, and its buffer of unflushed writes is full")]
 pub struct NeverFlushes {
     /// Guid of the leaf.
     pub guid: u64,
 }
 
-/// A write that a leaf lets happen, until it is finished.
+/// A write that was admitted, until it is finished.
 #[derive(Debug)]
-pub(crate) struct Begun<'a> {
-    access: Arc<Access>,
-    /// The leaf's turn when it began.
-    turn: u64,
-    _admitted: Option<OwnedSemaphorePermit>,
-    _under_way: InFlight<'a>,
+pub(crate) struct AdmittedWrite<'a> {
+    access: Arc<DeviceAccess>,
+    /// Generation of the leaf when the write began.
+    generation: u64,
+    _permit: Option<OwnedSemaphorePermit>,
+    _in_flight: InFlight<'a>,
 }
 
-impl Begun<'_> {
-    /// Where it is to be submitted.
+impl AdmittedWrite<'_> {
+    /// The queue to which the write is submitted.
     pub(crate) fn queue(&self) -> &Queue {
         &self.access.queue
     }

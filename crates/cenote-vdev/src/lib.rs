@@ -1,10 +1,10 @@
 //! The vdev tree: mirror, RAID-Z, dRAID, indirect; labels on devices.
 //!
-//! Below this layer there are devices, above it there are addresses. It answers one question:
-//! give me the bytes that were written at this address, of which I can tell you whether they are
-//! the right ones ([`Tree::read`]), and, for a scrub, tell me everything that is wrong with them
-//! wherever they lie ([`Tree::scrub`]). And it puts bytes there ([`Tree::write`]), such that what
-//! can be read without some devices is told, and what these devices then lack is remembered.
+//! Maps addresses (vdev, offset) to devices. [`Tree::read`] returns the bytes of a block, using the
+//! caller's checksum test to choose among copies and reconstructions; [`Tree::scrub`] reports every
+//! wrong copy and parity column of a block; [`Tree::write`] writes a block, reports whether it can
+//! be read back without the failed devices, and records in the dirty time logs which devices lack
+//! it.
 
 mod arena;
 #[cfg(test)]

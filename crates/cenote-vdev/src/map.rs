@@ -1,39 +1,40 @@
-//! Where the parts of a block lie: rows of columns, for RAID-Z, expanded RAID-Z and dRAID alike.
+//! Maps a block to rows of columns, for RAID-Z, expanded RAID-Z and dRAID alike.
 //!
 //!     plain RAID-Z: one row, columns as tall as the block     expanded: one row per stripe,
 //!     P  D0 D1 D2                                             columns of one sector
 //!     P  D0 D1 D2                                             P D0 D1 | P D0 D1 | P D0
 //!     P  D0
 //!
-//! A row is the unit of parity: its columns, each extended with zeros to the height of the first,
-//! are what P, Q and R are computed over. Columns below `nparity` are parity, the others data in
-//! the block's order. A column may be absent (the unused tail of the last row of an expanded
-//! block): it then has no place, no bytes, and counts as zeros. A dRAID column may be taller than
-//! its data: the rest is zeros on disk (spec 06 §4.1, §5.3, §6.5).
+//! A row is the unit of parity: P, Q and R are computed over its columns, each extended with zeros
+//! to the height of the first. Columns below `nparity` are parity, the others data in the block's
+//! order. A column may be absent (the unused tail of the last row of an expanded block): it has no
+//! place on disk, no bytes, and counts as zeros. A dRAID column may be taller than its data: its
+//! tail is zeros on disk (spec 06 §4.1, §5.3, §6.5).
 
-/// A column of a row: one contiguous stretch of one child.
+/// A column of a row: one contiguous range of one child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
     /// Index of the child.
     pub child: usize,
-    /// Byte on the child, relative to its data area; negative only in the boot area (scratch).
+    /// Byte on the child, relative to its data area; negative only in the boot area (RAID-Z
+    /// expansion scratch).
     pub offset: i64,
     /// Bytes on the child; 0 if absent.
     pub len: usize,
     /// First byte in the block, data columns only.
     pub data_start: usize,
-    /// Bytes of the block in it; 0 for parity.
+    /// Number of bytes of the block in it; 0 for parity.
     pub data_len: usize,
 }
 
 /// A parity group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Parity first.
+    /// Columns, parity first.
     pub columns: Vec<Column>,
 }
 
-/// The place of a whole block.
+/// The layout of a whole block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Map {
     /// Parity columns per row.
@@ -44,7 +45,7 @@ pub struct Map {
     pub rows: Vec<Row>,
 }
 
-/// A column's place in its map: row and index in the row.
+/// Position of a column in its map: row, and index in the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ColumnId {
     /// Index of the row.
@@ -68,10 +69,10 @@ impl Map {
     }
 }
 
-/// How `size` bytes are dealt to the columns of one row: `(first byte, length)` by data column.
+/// Splits `size` bytes among the columns of one row; returns `(first byte, length)` by data column.
 ///
 /// Column-major: the first column holds the first bytes. `data` columns get `full_rows` sectors
-/// each and the first `longer` of them one more.
+/// each, and the first `longer` of them one more.
 pub(crate) fn deal(
     data: usize,
     full_rows: u64,

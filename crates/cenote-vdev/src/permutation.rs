@@ -1,26 +1,26 @@
-//! Which child serves which column of a dRAID, by permutation number.
+//! dRAID permutations: which child serves which column, by permutation number.
 //!
-//! The table is made by a shuffle whose seed depends on the number of children. Seeds and
-//! generator are part of the format: a wrong draw anywhere puts every later block of the pool in
-//! a wrong place, so each table is checked against a sum before it is used (spec 06 §6.3, §21.1).
+//! The table is shuffled with a generator whose seed depends on the number of children. Seeds and
+//! generator are part of the format: one wrong number would misplace every block behind it, so each
+//! table is checked against a checksum before it is used (spec 06 §6.3, §21.1).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_rt::FixedMap;
 
-/// The other half of the generator's start state.
+/// The fixed half of the generator's initial state.
 const FIRST_WORD: u64 = 0xd7a1d5eed;
 
-/// The permutations of one number of children.
+/// The permutations for one number of children.
 #[derive(Debug)]
 pub(crate) struct Permutation {
     children: usize,
-    /// Row after row; an entry is a child.
+    /// Rows, one after the other; an entry is the index of a child.
     table: Vec<u8>,
 }
 
 impl Permutation {
-    /// The table of that many children, from a cache.
+    /// Returns the table for `children`, from a cache.
     pub(crate) fn of(children: usize) -> Option<Arc<Self>> {
         static CACHE: Mutex<Option<FixedMap<usize, Arc<Permutation>>>> = Mutex::new(None);
         let (seed, sum) = *SEEDS.get(children.checked_sub(2)?)?;
@@ -39,11 +39,11 @@ impl Permutation {
 
     /// The child of `column` in permutation `number`.
     pub(crate) fn child(&self, number: u64, column: usize) -> usize {
-        // Each row of the table is used once per child, turned by one each time.
+        // Each row of the table is used once per child, rotated by one each time.
         let number = (number % self.table.len() as u64) as usize;
-        let (row, turn) = (number / self.children, number % self.children);
+        let (row, rotation) = (number / self.children, number % self.children);
         let child = usize::from(self.table[row * self.children + column]);
-        (child + turn) % self.children
+        (child + rotation) % self.children
     }
 
     /// Sum of the table's little-endian 32-bit words.
@@ -53,7 +53,7 @@ impl Permutation {
     }
 }
 
-/// Makes the table: each row is the one before, shuffled further.
+/// Generates the table: each row is a further shuffle of the row before.
 fn shuffle(children: usize, seed: u64) -> Vec<u8> {
     let rows = if children <= 31 { 256 } else { 512 };
     let mut draws = Draws { a: FIRST_WORD, b: seed };
@@ -84,7 +84,7 @@ impl Draws {
     }
 }
 
-/// Seed and sum of the table by number of children, from 2 on (spec 06 §21.1).
+/// Seed and checksum of the table by number of children, from 2 on (spec 06 §21.1).
 #[rustfmt::skip]
 const SEEDS: [(u64, u64); 254] = [
     (0x89ef3dabbcc7de37, 0x433d433d), (0x89a57f3de98121b4, 0xbcd8b7b5), (0xc9ea9ec82340c885, 0x1819d7c69),

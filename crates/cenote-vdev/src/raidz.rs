@@ -1,11 +1,10 @@
 //! RAID-Z geometry: allocated size, and the map of a block, also across expansions.
 //!
 //! All arithmetic is in sectors of the top-level vdev's ashift. A block of `s` data sectors at
-//! sector `b` of the row-major space takes the sectors `b .. b + s + parity + pad`; child and
-//! child sector of sector `x` are `x % width` and `x / width`. Widths: a block keeps the logical
-//! width of the time it was born (*physical* birth), while its sectors lie by the physical width,
-//! the number of children now; where the two differ each row has parity of its own (spec 06 §4,
-//! §5).
+//! sector `b` of the row-major space takes the sectors `b .. b + s + parity + pad`; sector `x` lies
+//! on child `x % width`, at sector `x / width` of it. A block keeps the logical width of the time
+//! it was born (*physical* birth), while its sectors are placed by the physical width, which is the
+//! present number of children; where the two differ, each row has its own parity (spec 06 §4, §5).
 //!
 //! Invariants
 //! * Z1  The columns of a map cover its data exactly once, in order.
@@ -18,23 +17,23 @@ use crate::map::{Column, ColumnId, Map, Row, deal};
 /// Bytes of the boot area, where the first rows of a running expansion are kept (spec 06 §5.4).
 const SCRATCH_BYTES: i64 = 7 << 19;
 
-/// How far an expansion has come, from the uberblock's reflow word (spec 06 §5.1).
+/// Progress of an expansion, from the uberblock's reflow word (spec 06 §5.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reflow {
-    /// Byte of the vdev up to which sectors lie in their place of the new width.
+    /// Byte of the vdev up to which sectors have been moved to the new width.
     pub offset: u64,
     /// Whether the moved sectors must be read from the boot areas (state `SCRATCH_VALID`).
     pub is_scratch_valid: bool,
 }
 
 impl Reflow {
-    /// Decodes the uberblock's word: bits 0-54 offset in 512 bytes, bits 55-63 state.
+    /// Decodes the uberblock's word: bits 0-54 offset in units of 512 bytes, bits 55-63 state.
     pub fn from_word(word: u64) -> Self {
         Self { offset: (word & ((1 << 55) - 1)) << 9, is_scratch_valid: word >> 55 == 1 }
     }
 }
 
-/// What the config says of a RAID-Z vdev.
+/// Geometry of a RAID-Z vdev, as stored in the config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Raidz {
     /// Sector size, log2.
@@ -43,14 +42,14 @@ pub struct Raidz {
     pub width: u64,
     /// Parity columns.
     pub nparity: u64,
-    /// Physical births from which on each further width counts, ascending.
+    /// Physical births from which each further width applies, ascending.
     pub expand_txgs: Vec<u64>,
     /// Whether the last child is still being filled.
     pub is_expanding: bool,
 }
 
 impl Raidz {
-    /// Whether the numbers make a RAID-Z at all.
+    /// Whether the numbers describe a valid RAID-Z.
     pub fn is_valid(&self) -> bool {
         let steps = self.expand_txgs.len() as u64 + u64::from(self.is_expanding);
         (1..=3).contains(&self.nparity)
@@ -60,7 +59,7 @@ impl Raidz {
             && self.width >= self.nparity + 1 + steps
     }
 
-    /// Logical width of a block of that physical birth (spec 06 §5.2).
+    /// Logical width of a block of this physical birth (spec 06 §5.2).
     pub fn width_at(&self, birth: u64) -> u64 {
         let later = self.expand_txgs.iter().filter(|txg| **txg > birth).count() as u64;
         self.width - u64::from(self.is_expanding) - later
@@ -92,8 +91,8 @@ impl Raidz {
         Map { nparity: self.nparity as usize, size, rows }
     }
 
-    /// The sectors that are allocated with a block and hold nothing, as child and byte on it
-    /// (spec 06 §4.3). None while an expansion runs: they may lie in a row that is being moved.
+    /// Returns the pad sectors allocated with a block, as child and byte on it (spec 06 §4.3).
+    /// Empty while an expansion runs: they may lie in a row that is being moved.
     pub fn pads(&self, offset: u64, psize: u64, birth: u64) -> Vec<(usize, i64)> {
         if self.is_expanding {
             return Vec::new();
@@ -103,9 +102,9 @@ impl Raidz {
         (shape.total..end).map(|sector| self.place(shape.first + sector, self.width)).collect()
     }
 
-    /// All sectors of a range, as child, byte on it and length; none while an expansion runs
-    /// (spec 06 §4.9). The range's ends are whole sectors.
-    pub fn stretches(&self, offset: u64, len: u64) -> Vec<(usize, i64, u64)> {
+    /// Returns all sectors of a range, as child, byte on it and length; empty while an expansion
+    /// runs (spec 06 §4.9). The range's ends are whole sectors.
+    pub fn child_ranges(&self, offset: u64, len: u64) -> Vec<(usize, i64, u64)> {
         if self.is_expanding {
             return Vec::new();
         }
@@ -113,16 +112,17 @@ impl Raidz {
         // Sectors below `sector` that lie on `child`.
         let below =
             |sector: u64, child: u64| (sector + self.width).saturating_sub(child + 1) / self.width;
-        let stretches = (0..self.width).map(|child| {
+        let child_ranges = (0..self.width).map(|child| {
             let (from, to) = (below(start, child), below(end, child));
             (child as usize, (from << self.ashift) as i64, (to - from) << self.ashift)
         });
-        stretches.filter(|(.., len)| *len > 0).collect()
+        child_ranges.filter(|(.., len)| *len > 0).collect()
     }
 
-    /// Where else columns must be written while an expansion runs, as child and byte on it: sectors
-    /// that were copied to their new place already, of rows that are still read from the old one.
-    /// The expansion does not come by there again (spec 06 §5.3).
+    /// Returns the second places to which columns must be written while an expansion runs, as child
+    /// and byte on it (`rc_shadow_offset`): sectors that were already copied to their new place, of
+    /// rows that are still read from the old one. The expansion does not copy them again (spec 06
+    /// §5.3).
     pub fn shadows(
         &self,
         offset: u64,
@@ -227,7 +227,7 @@ struct Shape {
     big: u64,
     /// Data and parity sectors, `tot`.
     total: u64,
-    /// Whether P changes places with the first data column.
+    /// Whether P is swapped with the first data column.
     is_swapped: bool,
 }
 
@@ -250,7 +250,7 @@ impl Shape {
     }
 }
 
-/// RAID-Z1 in every second MiB: columns 0 and 1 change places, not contents (spec 06 §4.1).
+/// RAID-Z1 in every second MiB: columns 0 and 1 swap places, not contents (spec 06 §4.1).
 fn swap_parity(shape: &Shape, columns: &mut [Column]) {
     if let (true, [parity, data, ..]) = (shape.is_swapped, columns) {
         std::mem::swap(&mut parity.child, &mut data.child);

@@ -1,4 +1,4 @@
-//! Leaves that leave service while the pool is in use, and come back.
+//! Takes leaves out of service while the pool is in use, and returns them to service.
 //!
 //! ```text
 //!   an I/O fails ──> suspect ──probe──> it answers: goes on
@@ -7,14 +7,14 @@
 //!   taken out ──device, probe──> back in service, with the log of what it lacks
 //! ```
 //!
-//! What is decided, and what the config says of it, is the engine's; here is what it means for
-//! I/O. A leaf out of service is neither read nor written, and every txg that it would have got
-//! something of enters its dirty time log. That keeps what it has from being taken for current
-//! when it is back (spec 06 §2.3, §8).
+//! The engine decides, and records the decision in the config; this module applies it to I/O. A
+//! leaf out of service is neither read nor written, and every txg of which it would have received
+//! blocks enters its dirty time log. So its contents are not taken for current when it returns
+//! (spec 06 §2.3, §8).
 //!
-//! Order of taking out: first nothing more is sent to it, then what it was given and has not
-//! flushed is entered in its log. The other way round a write in between would be in neither. What
-//! was sent before and ends after that enters the log when it ends.
+//! Order of removal: first no more I/O is sent to the leaf, then its unflushed writes are entered
+//! in its log. In the other order, a write in between would be in neither. Writes that were sent
+//! before and end after that are entered in the log when they end.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -27,20 +27,20 @@ use crate::leaf::{Leaf, LeafId};
 use crate::state::{VdevAux, VdevState};
 use crate::tree::{Tree, Vdev};
 
-/// What of each label a probe reads and writes back: nobody else writes it while the pool is in
-/// use.
+/// The area of each label that a probe reads and writes back; nothing else writes it while the pool
+/// is in use.
 const PROBED: label::Area = label::BOOT_ENV;
 
-/// Why a leaf does not come back.
+/// Why a leaf cannot return to service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// Nothing of that guid.
+    /// No leaf has this guid.
     #[error("there is no leaf {0}")]
     NoSuchLeaf(u64),
-    /// It has no device, and none was given.
+    /// The leaf has no device, and none was given.
     #[error("leaf {0} has no device")]
     NoDevice(u64),
-    /// The device has no room for what may lie on the leaf.
+    /// The device has no room for the data of the leaf.
     #[error("device of {size} bytes for leaf {guid} is too small")]
     TooSmall {
         /// The leaf.
@@ -48,28 +48,28 @@ pub enum ServiceError {
         /// Bytes of the device.
         size: u64,
     },
-    /// It cannot be read, written and flushed where labels are.
-    #[error("leaf {0} does not answer")]
-    Silent(u64),
+    /// The device cannot be read, written and flushed at its labels.
+    #[error("leaf {0} failed its probe")]
+    ProbeFailed(u64),
 }
 
 impl Tree {
-    /// The leaf with that guid.
+    /// The leaf with this guid.
     pub fn leaf_of(&self, guid: u64) -> Option<LeafId> {
         self.leaves().find(|(_, leaf)| leaf.guid() == guid).map(|(id, _)| id)
     }
 
-    /// The top-level vdev of the leaf with that guid.
+    /// The top-level vdev of the leaf with this guid.
     pub fn top_of(&self, guid: u64) -> Option<&Vdev> {
         let index = self.vdevs.iter().position(|vdev| vdev.guid == guid)?;
         Some(&self.vdevs[self.top_above(index)?])
     }
 
-    /// Counts how often leaves left service or got another device. Whoever wrote something, flushed
-    /// it, and finds the same number as before knows that the flush spoke of the devices that took
-    /// the writes: a leaf that left service in between is not asked, and fails no flush.
+    /// Counts how often leaves left service or got another device. A caller that writes, flushes,
+    /// and finds the same count as before knows that the flush covered the devices that took its
+    /// writes: a leaf that left service in between is not flushed, and fails no flush.
     pub fn service_changes(&self) -> u64 {
-        self.leaves().map(|(_, leaf)| leaf.turn()).sum()
+        self.leaves().map(|(_, leaf)| leaf.generation()).sum()
     }
 
     /// Whether an I/O of some leaf failed since [`take_failed`](Self::take_failed).
@@ -82,51 +82,55 @@ impl Tree {
         self.leaves().filter(|(_, leaf)| leaf.take_failed()).map(|(id, _)| id).collect()
     }
 
-    /// Asks the device of a leaf whether it can be used: first for its size, then by reading
-    /// the boot environment of each label and writing it back, until that works once and can be
-    /// flushed.
+    /// Probes the device of a leaf: checks its size, then reads the boot environment of a label and
+    /// writes it back, trying one label after the other until that works once, and flushes.
     ///
     /// # Errors
-    /// Why it cannot: [`VdevAux::BadLabel`] if the device became shorter than what lies on it,
-    /// [`VdevAux::ErrExceeded`] if it does not answer, or there is none.
+    /// [`VdevAux::BadLabel`] if the device became shorter than the data of the leaf,
+    /// [`VdevAux::ErrExceeded`] if the probe fails or there is no device.
     pub async fn probe(&self, id: LeafId) -> std::result::Result<(), VdevAux> {
         let leaf = self.leaf(id);
         let device = leaf.device().ok_or(VdevAux::ErrExceeded)?;
-        match leaf.ask(&*device).await {
+        match leaf.probe_device(&*device).await {
             Ok(()) => Ok(()),
             Err(ServiceError::TooSmall { .. }) => Err(VdevAux::BadLabel),
             Err(_) => Err(VdevAux::ErrExceeded),
         }
     }
 
-    /// Takes a leaf out of service. False if there is no such leaf.
-    pub fn take_out(&self, guid: u64, state: VdevState, aux: VdevAux) -> bool {
+    /// Takes a leaf out of service. Returns false if there is no such leaf.
+    pub fn take_out_of_service(&self, guid: u64, state: VdevState, aux: VdevAux) -> bool {
         let Some(id) = self.leaf_of(guid) else { return false };
         let leaf = self.leaf(id);
         leaf.set_service(false, false);
-        leaf.forget_unflushed();
+        leaf.drop_unflushed();
         self.set_status(guid, state, aux);
         true
     }
 
-    /// Takes a leaf out of service unless some data is on it alone. False if it stays, or if there
-    /// is no such leaf.
+    /// Takes a leaf out of service unless it has the only copy of some data. Returns false if it
+    /// stays, or if there is no such leaf.
     ///
-    /// Order that data depends on: the leaf is marked as leaving before the logs of the others are
-    /// looked at, and a write enters its failures into those logs before it looks for leaves that
-    /// leave ([`write`](Self::write)). So of a block that this leaf took and another one refused
-    /// just now, one of the two sees the other: either the leaf stays, or the write fails.
-    pub fn take_out_unless_needed(&self, guid: u64, state: VdevState, aux: VdevAux) -> bool {
+    /// Ordering that data depends on: the leaf is marked as leaving before the logs of the others
+    /// are examined, and a write enters its failures into those logs before it looks for leaving
+    /// leaves ([`write`](Self::write)). So for a block that this leaf took and another one refused
+    /// just now, one of the two sides sees the other: either the leaf stays, or the write fails.
+    pub fn take_out_of_service_unless_needed(
+        &self,
+        guid: u64,
+        state: VdevState,
+        aux: VdevAux,
+    ) -> bool {
         let Some(id) = self.leaf_of(guid) else { return false };
         let leaf = self.leaf(id);
         leaf.set_leaving(true);
         fence(Ordering::SeqCst);
-        let goes = !self.is_dtl_required(guid) && self.take_out(guid, state, aux);
+        let goes = !self.is_dtl_required(guid) && self.take_out_of_service(guid, state, aux);
         leaf.set_leaving(false);
         goes
     }
 
-    /// Says how a leaf is that stays in service.
+    /// Sets the state of a leaf that stays in service.
     pub fn set_status(&self, guid: u64, state: VdevState, aux: VdevAux) {
         if let Some(vdev) = self.vdev(guid) {
             vdev.status.set((state, aux));
@@ -134,13 +138,17 @@ impl Tree {
         }
     }
 
-    /// Puts a leaf into service again, on `device` if one is given and else on the one it had.
-    /// What it lacks stays in its log.
+    /// Returns a leaf to service, on `device` if one is given, else on the one it had. Its dirty
+    /// time log keeps the txgs that it lacks.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is no such leaf; `Kind::Io` if it has no device, or one that does
-    /// not answer. The cause is a [`ServiceError`].
-    pub async fn bring_back(&self, guid: u64, device: Option<Arc<dyn Device>>) -> Result<()> {
+    /// `Kind::NotFound` if there is no such leaf; `Kind::Io` if it has no device, or the probe
+    /// fails. The cause is a [`ServiceError`].
+    pub async fn return_to_service(
+        &self,
+        guid: u64,
+        device: Option<Arc<dyn Device>>,
+    ) -> Result<()> {
         self.check_writable()?;
         let id = self.leaf_of(guid);
         let id = id.ok_or_else(|| Error::not_found(ServiceError::NoSuchLeaf(guid)))?;
@@ -148,7 +156,7 @@ impl Tree {
         let refuse = |why| Err(Error::new(Kind::Io, why));
         if let Some(device) = device {
             let trial = leaf.try_device(device)?;
-            let answer = leaf.ask(trial.device()).await;
+            let answer = leaf.probe_device(trial.device()).await;
             leaf.end_trial(&trial, answer.is_ok())?;
             if let Err(why) = answer {
                 return refuse(why);
@@ -157,11 +165,11 @@ impl Tree {
             let Some(device) = leaf.device() else {
                 return refuse(ServiceError::NoDevice(guid));
             };
-            if let Err(why) = leaf.ask(&*device).await {
+            if let Err(why) = leaf.probe_device(&*device).await {
                 return refuse(why);
             }
         }
-        // If it stayed in service, it has to be rid of what it could not flush before it gets more.
+        // If it stayed in service, its unflushed writes must be flushed before it gets more.
         leaf.flush().await.map_err(|(_, error)| error)?;
         leaf.take_failed();
         leaf.set_service(true, true);
@@ -169,7 +177,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Begins to count errors anew, of one leaf or of all.
+    /// Resets the error counters of one leaf, or of all.
     pub fn clear_errors(&self, guid: Option<u64>) {
         for (_, leaf) in self.leaves() {
             if guid.is_none_or(|guid| guid == leaf.guid()) {
@@ -180,28 +188,28 @@ impl Tree {
 }
 
 impl Leaf {
-    /// Asks a device whether this leaf can be on it. The size comes first: on a device that is too
-    /// short the probe itself would write where data is.
-    async fn ask(&self, device: &dyn Device) -> std::result::Result<(), ServiceError> {
+    /// Checks whether a device can serve this leaf. The size comes first: on a device that is too
+    /// short the probe itself would overwrite data.
+    async fn probe_device(&self, device: &dyn Device) -> std::result::Result<(), ServiceError> {
         let guid = self.guid();
-        let size = device.current_size().await.map_err(|_| ServiceError::Silent(guid))?;
-        // Labels are looked for where they were when the device was opened.
+        let size = device.current_size().await.map_err(|_| ServiceError::ProbeFailed(guid))?;
+        // Labels are where they were when the device was opened.
         let size = size.min(device.info().size);
         if !self.fits(size) {
             return Err(ServiceError::TooSmall { guid, size });
         }
-        if answers(device).await { Ok(()) } else { Err(ServiceError::Silent(guid)) }
+        if probe_labels(device).await { Ok(()) } else { Err(ServiceError::ProbeFailed(guid)) }
     }
 }
 
-async fn answers(device: &dyn Device) -> bool {
+async fn probe_labels(device: &dyn Device) -> bool {
     let offsets = (0..LABEL_COUNT).filter_map(|n| label::label_offset(device.info().size, n));
     for offset in offsets {
         let at = offset + PROBED.at;
         let buf = BufMut::for_filling(PROBED.len as usize);
         let Ok(read) = device.read(at, buf).await else { continue };
         if device.write(at, vec![read.freeze()]).await.is_ok() {
-            // One that makes nothing durable is of no use.
+            // A device that cannot flush is unusable.
             return device.flush().await.is_ok();
         }
     }
@@ -268,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cache_lost_is_written_again() {
+    fn writes_lost_by_a_device_cache_are_written_again() {
         block_on(1, async {
             let fixture = Fixture::new(Redundancy::Single, 1);
             fixture.write(0, 7, 5).await.expect("there");
@@ -276,7 +284,7 @@ mod tests {
             let error = fixture.tree.flush().await.expect_err("away");
             assert_eq!(error.kind(), Kind::Io);
             assert_eq!(fixture.dtl(0), TxgRanges::of(5));
-            // The device forgets, and comes back.
+            // The device loses its contents, and returns.
             fixture.memory[0].edit(|bytes| bytes.fill(0));
             fixture.devices[0].set_offline(false);
             fixture.tree.flush().await.expect("there again");
@@ -287,9 +295,9 @@ mod tests {
         .expect("runtime");
     }
 
-    /// Two that change states at once: a parent's is never that of one of them alone.
+    /// Two leaves change state at once: the parent's state must reflect both.
     #[test]
-    fn a_parent_knows_of_all_its_children() {
+    fn a_parent_state_reflects_concurrent_changes_of_its_children() {
         let fixture = Fixture::new(Redundancy::Mirror, 2);
         let (tree, guids) = (&fixture.tree, &fixture.guids);
         let barrier = std::sync::Barrier::new(2);
@@ -315,7 +323,7 @@ mod tests {
             let fixture = Fixture::new(Redundancy::Mirror, 2);
             fixture.write(0, 7, 5).await.expect("there");
             fixture.devices[1].set_offline(true);
-            // Both ways into the log, in both orders.
+            // A txg enters the log by a failed write and by a failed flush, in both orders.
             fixture.tree.flush().await.expect("one is enough");
             fixture.write(8192, 8, 5).await.expect("one is enough");
             fixture.write(16384, 8, 6).await.expect("one is enough");
@@ -328,16 +336,16 @@ mod tests {
         .expect("runtime");
     }
 
-    /// A device that becomes shorter in use is not written any more, and comes back only when it is
-    /// as long again as what lies on it.
+    /// A device that becomes shorter in use is not written any more, and returns only when it is
+    /// again as long as the data of the leaf.
     #[test]
-    fn a_device_that_became_shorter_does_not_answer() {
+    fn a_device_that_became_shorter_fails_its_probe() {
         block_on(1, async {
             let fixture = Fixture::new(Redundancy::Mirror, 2);
             let (tree, guid) = (&fixture.tree, fixture.guids[1]);
             let id = tree.leaf_of(guid).expect("leaf");
             fixture.write(0, 7, 5).await.expect("there");
-            // What is left of the last metaslab's end is never written.
+            // The space behind the last metaslab is never written.
             let least = crate::DATA_START + (48 << 20) + (512 << 10);
             for (size, want) in [(SIZE - (1 << 20), Ok(())), (least, Ok(()))] {
                 fixture.devices[1].set_size(size);
@@ -346,17 +354,18 @@ mod tests {
             let before = fixture.memory[1].snapshot();
             fixture.devices[1].set_size(least - 1);
             assert_eq!(tree.probe(id).await, Err(VdevAux::BadLabel));
-            assert!(tree.take_out(guid, VdevState::CantOpen, VdevAux::BadLabel));
-            let error = tree.bring_back(guid, None).await.expect_err("too short");
+            assert!(tree.take_out_of_service(guid, VdevState::CantOpen, VdevAux::BadLabel));
+            let error = tree.return_to_service(guid, None).await.expect_err("too short");
             let why = ServiceError::TooSmall { guid, size: least - 1 };
             assert_eq!(error.cause(), Some(&why));
-            // Nor is another one that is too short taken.
+            // Another device that is too short is refused as well.
             let short = MemoryDevice::new("short", vec![0; (least - 1) as usize]);
-            let error = tree.bring_back(guid, Some(Arc::new(short))).await.expect_err("too short");
+            let error =
+                tree.return_to_service(guid, Some(Arc::new(short))).await.expect_err("too short");
             assert_eq!(error.cause(), Some(&why));
             assert!(fixture.memory[1].snapshot() == before, "it was written");
             fixture.devices[1].set_size(SIZE);
-            tree.bring_back(guid, None).await.expect("as long as it was");
+            tree.return_to_service(guid, None).await.expect("as long as it was");
         })
         .expect("runtime");
     }
@@ -376,8 +385,8 @@ mod tests {
             assert_eq!(tree.probe(failed[0]).await, Err(VdevAux::ErrExceeded));
             assert!(!tree.is_dtl_required(guid) && tree.is_dtl_required(fixture.guids[0]));
 
-            assert!(tree.take_out(guid, VdevState::Faulted, VdevAux::ErrExceeded));
-            // What it was not asked to flush is missing too.
+            assert!(tree.take_out_of_service(guid, VdevState::Faulted, VdevAux::ErrExceeded));
+            // Txgs of unflushed writes are missing too.
             assert_eq!(fixture.dtl(1), TxgRanges::new([(5, 7)]));
             let states: Vec<_> = tree.vdevs().map(Vdev::state).collect();
             let [healthy, degraded] = [VdevState::Healthy, VdevState::Degraded];
@@ -386,10 +395,10 @@ mod tests {
             assert!(!tree.has_failed(), "it is not asked any more");
             assert_eq!(fixture.dtl(1), TxgRanges::new([(5, 7), (8, 9)]));
 
-            let error = tree.bring_back(guid, None).await.expect_err("away");
-            assert_eq!(error.cause(), Some(&ServiceError::Silent(guid)));
+            let error = tree.return_to_service(guid, None).await.expect_err("away");
+            assert_eq!(error.cause(), Some(&ServiceError::ProbeFailed(guid)));
             fixture.devices[1].set_offline(false);
-            tree.bring_back(guid, None).await.expect("there");
+            tree.return_to_service(guid, None).await.expect("there");
             assert_eq!(tree.root().state(), VdevState::Healthy);
             fixture.write(0, 9, 9).await.expect("there");
             tree.flush().await.expect("there");

@@ -3,12 +3,12 @@
 //! A leaf's state comes from its config (offline, faulted, removed, degraded) and from whether a
 //! device was found for it. An interior vdev counts children that are dead (below `Degraded`) and
 //! children that are less than healthy, and is dead itself when more are dead than its redundancy
-//! bears (spec 06 §2.3).
+//! tolerates (spec 06 §2.3).
 
 use std::fmt;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// How well a vdev is, with OpenZFS's numbers: larger is better.
+/// State of a vdev, with OpenZFS's numbers: larger is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum VdevState {
     /// Not opened.
@@ -19,11 +19,11 @@ pub enum VdevState {
     Removed = 3,
     /// Cannot be used (shown as `UNAVAIL`).
     CantOpen = 4,
-    /// Kicked out for too many errors, or by the administrator.
+    /// Taken out of service after too many errors, or by the administrator.
     Faulted = 5,
     /// Usable, with less redundancy or with errors.
     Degraded = 6,
-    /// As it should be (shown as `ONLINE`).
+    /// Fully working (shown as `ONLINE`).
     Healthy = 7,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for VdevState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum VdevAux {
-    /// No reason needed.
+    /// No reason.
     None = 0,
     /// No device was found.
     OpenFailed = 1,
@@ -71,7 +71,7 @@ pub enum VdevAux {
     NoReplicas = 3,
     /// The guids do not add up to the uberblock's sum.
     BadGuidSum = 4,
-    /// The device is smaller than it must be.
+    /// The device is smaller than required.
     TooSmall = 5,
     /// The label is missing or belongs to something else.
     BadLabel = 6,
@@ -81,9 +81,9 @@ pub enum VdevAux {
     ErrExceeded = 11,
     /// A log device that cannot be read.
     BadLog = 13,
-    /// Taken away by an outside decision.
+    /// Taken out of service by the administrator.
     External = 14,
-    /// All children were taken offline.
+    /// The administrator took all children offline.
     ChildrenOffline = 19,
 }
 
@@ -103,7 +103,7 @@ impl VdevAux {
         Self::ChildrenOffline,
     ];
 
-    /// How a config has it (`aux_state`), if it has it.
+    /// The word for it in a config (`aux_state`), if there is one.
     pub const fn in_config(self) -> Option<&'static str> {
         match self {
             Self::ErrExceeded => Some("err_exceeded"),
@@ -112,14 +112,14 @@ impl VdevAux {
         }
     }
 
-    /// What a config means; none for words that mean nothing.
+    /// Parses the word in a config; `None` for unknown words.
     pub fn of_config(text: Option<&str>) -> Self {
         let found = Self::ALL.into_iter().find(|aux| text.is_some() && aux.in_config() == text);
         found.unwrap_or(Self::None)
     }
 }
 
-/// State and reason of a vdev, both at once, as they change while the pool is in use.
+/// State and reason of a vdev, changed together while the pool is in use.
 #[derive(Debug)]
 pub(crate) struct Status(AtomicU16);
 
@@ -146,14 +146,14 @@ impl Status {
     }
 }
 
-/// What a parent needs to know of a child.
+/// State of a child as its parent needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChildState {
     pub(crate) state: VdevState,
     pub(crate) is_log: bool,
 }
 
-/// State of an interior vdev that bears `tolerated` dead children.
+/// State of an interior vdev that tolerates `tolerated` dead children.
 pub(crate) fn of_interior(children: &[ChildState], tolerated: usize) -> (VdevState, VdevAux) {
     let dead = children.iter().filter(|child| !child.state.is_readable()).count();
     if dead > tolerated || children.is_empty() {
@@ -169,7 +169,8 @@ pub(crate) fn of_interior(children: &[ChildState], tolerated: usize) -> (VdevSta
     (if is_healthy { VdevState::Healthy } else { VdevState::Degraded }, VdevAux::None)
 }
 
-/// State of the root: dead with any dead child but a log; `missing_allowed` dead ones are borne.
+/// State of the root: dead if any child but a log is dead; `missing_allowed` dead ones are
+/// tolerated.
 pub(crate) fn of_root(tops: &[ChildState], missing_allowed: usize) -> (VdevState, VdevAux) {
     let dead = |top: &&ChildState| !top.state.is_readable();
     if tops.iter().filter(dead).filter(|top| !top.is_log).count() > missing_allowed {
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_what_was_set() {
+    fn a_status_returns_what_was_set() {
         for state in VdevState::ALL {
             for aux in VdevAux::ALL {
                 let status = Status::new(VdevState::Closed, VdevAux::None);
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_bears_dead_logs_only() {
+    fn the_root_tolerates_dead_logs_only() {
         let mut tops = children(&[VdevState::Healthy, VdevState::CantOpen]);
         assert_eq!(of_root(&tops, 0), (VdevState::CantOpen, VdevAux::NoReplicas));
         assert_eq!(of_root(&tops, 1), (VdevState::Degraded, VdevAux::None));

@@ -1,4 +1,4 @@
-//! The tree of vdevs: what it consists of, and what can be asked of it.
+//! The tree of vdevs.
 //!
 //!     root -- top-level vdev 0: raidz -- leaf
 //!          |                          |- replacing -- leaf
@@ -7,10 +7,10 @@
 //!          |- top-level vdev 1: hole
 //!          `- top-level vdev 2: leaf
 //!
-//! A tree is immutable once built: vdevs lie in an arena and name each other by index. What the
-//! pool learns only by reading from the tree (mappings of removed vdevs, dirty time logs, how far
-//! an expansion has come) is put in later, behind locks that are never held across I/O. A change
-//! of the pool's shape makes a new tree (spec 06 §1).
+//! A tree changes its shape only by growing: vdevs lie in an arena and refer to each other by
+//! index. Facts that are read through the tree itself (mappings of removed vdevs, dirty time logs,
+//! progress of an expansion) are set later, behind locks that are never held across I/O. Any other
+//! change of the pool's shape builds a new tree (spec 06 §1).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -28,10 +28,10 @@ use crate::queue::{Load, Plug};
 use crate::raidz::{Raidz, Reflow};
 use crate::state::{Status, VdevAux, VdevState};
 
-/// Offsets in vdevs beyond this are refused, so that no arithmetic on them overflows.
+/// Offsets in vdevs beyond this are refused, so that arithmetic on them cannot overflow.
 pub(crate) const OFFSET_MAX: u64 = 1 << 58;
 
-/// An address: top-level vdev and byte in its data area. A [`Dva`] is one.
+/// An address: top-level vdev and byte in its data area, as in a [`Dva`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Id of the top-level vdev.
@@ -52,7 +52,7 @@ impl From<&Dva> for Place {
     }
 }
 
-/// What a vdev is.
+/// Type of a vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum VdevKind {
     /// The root: its children are the top-level vdevs.
@@ -63,7 +63,7 @@ pub enum VdevKind {
     Disk,
     /// Copies on all children.
     Mirror,
-    /// A mirror of an old device and the one that takes its place.
+    /// A mirror of a device and its replacement.
     Replacing,
     /// A mirror of a device and the hot spares that stand in for it.
     Spare,
@@ -73,16 +73,16 @@ pub enum VdevKind {
     Draid,
     /// A distributed spare of a dRAID.
     DraidSpare,
-    /// A vdev whose data was moved to others.
+    /// A removed vdev whose data was moved to others.
     Indirect,
     /// The slot of a log device that was removed.
     Hole,
-    /// A vdev of which nothing is known.
+    /// A vdev that the config does not describe.
     Missing,
 }
 
 impl VdevKind {
-    /// Whether it is a mirror by another name.
+    /// Whether it stores copies on all children, like a mirror.
     pub fn is_mirror_like(self) -> bool {
         matches!(self, Self::Mirror | Self::Replacing | Self::Spare)
     }
@@ -93,12 +93,12 @@ impl VdevKind {
     }
 }
 
-/// How a vdev turns an address into addresses on its children.
+/// How a vdev maps an address to addresses on its children.
 #[derive(Debug)]
 pub(crate) enum Layout {
     Root,
     Leaf(LeafId),
-    /// The arena index of its dRAID, if that exists, and its number there.
+    /// The spare's own leaf, the arena index of its dRAID if that exists, and its number there.
     DraidSpare(LeafId, Option<usize>, u64),
     Mirror,
     Raidz(Raidz),
@@ -128,22 +128,22 @@ impl Vdev {
         self.guid
     }
 
-    /// Its number among its parent's children.
+    /// Its index among its parent's children.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// What it is.
+    /// Its type.
     pub fn kind(&self) -> VdevKind {
         self.kind
     }
 
-    /// How well it is.
+    /// Its state.
     pub fn state(&self) -> VdevState {
         self.status.state()
     }
 
-    /// Why.
+    /// The reason of its state.
     pub fn aux(&self) -> VdevAux {
         self.status.aux()
     }
@@ -153,7 +153,7 @@ impl Vdev {
         self.ashift
     }
 
-    /// Bytes of its data area as the config has them; top-level vdevs only.
+    /// Capacity of its data area as stored in the config; top-level vdevs only.
     pub fn asize(&self) -> u64 {
         self.asize
     }
@@ -163,7 +163,7 @@ impl Vdev {
         self.is_log
     }
 
-    /// The leaf it is, if it is one.
+    /// Its leaf, if it is one.
     pub fn leaf(&self) -> Option<LeafId> {
         match self.layout {
             Layout::Leaf(leaf) | Layout::DraidSpare(leaf, ..) => Some(leaf),
@@ -186,7 +186,7 @@ impl Vdev {
 pub struct Tree {
     /// The root first, and every parent before its children.
     pub(crate) vdevs: Arena<Vdev>,
-    /// The children of the root, which itself lists none.
+    /// The children of the root, whose own list of children is empty.
     pub(crate) tops: Arena<usize>,
     pub(crate) leaves: Arena<Leaf>,
     pub(crate) is_writable: bool,
@@ -243,17 +243,17 @@ impl Tree {
         self.tops.get(usize::try_from(id).ok()?).copied()
     }
 
-    /// Whether it may be written: it was built for that, and is not closed.
+    /// Whether the tree may be written: it was built for writing, and is not closed.
     pub fn is_writable(&self) -> bool {
         self.is_writable && !self.is_closed()
     }
 
-    /// What the queues of its leaves know of the pool: to be told how much is dirty.
+    /// The load that its queues consult; the pool reports its amount of dirty data there.
     pub fn load(&self) -> &Arc<Load> {
         &self.load
     }
 
-    /// Holds all async writes back until what it gives is dropped, so that they are seen together.
+    /// Holds all async writes back until the plug is dropped, so that they are aggregated.
     #[must_use]
     pub fn plug(&self) -> Plug {
         Plug::new(&self.load)
@@ -274,13 +274,13 @@ impl Tree {
         self.vdevs.iter().fold(0, |sum, vdev| sum.wrapping_add(vdev.guid))
     }
 
-    /// Tells which txgs the leaf with that guid may lack. False if there is no such leaf.
+    /// Sets the txgs that the leaf with this guid may lack. Returns false if there is no such leaf.
     pub fn set_dtl(&self, guid: u64, ranges: TxgRanges) -> bool {
         self.leaf_of(guid).map(|leaf| self.leaf(leaf).set_dtl(ranges)).is_some()
     }
 
-    /// The leaves whose logs changed since the last call, by guid, each with all of its log: what
-    /// has to be stored in the txg being synced.
+    /// Returns the leaves whose logs changed since the last call, by guid, each with its whole log:
+    /// the logs to store in the syncing txg.
     pub fn changed_dtls(&self) -> Vec<(u64, TxgRanges)> {
         let changed = |leaf: &Leaf| Some((leaf.guid, leaf.take_changed_dtl()?));
         self.leaves.iter().filter_map(changed).collect()
@@ -291,23 +291,23 @@ impl Tree {
         self.leaves.iter().any(Leaf::has_changed_dtl)
     }
 
-    /// Adds a txg to a leaf's log: a write of it failed that the tree did not see, such as a claim.
+    /// Adds a txg to a leaf's log because a write outside of the tree failed, such as a claim.
     pub fn note_missing(&self, leaf: LeafId, txg: u64) {
         self.leaf(leaf).note_missing_txg(txg);
     }
 
-    /// Tells that a scan could not repair a block born in `txg` on a leaf.
+    /// Records that a scan could not repair a block born in `txg` on a leaf.
     pub fn note_unrepaired(&self, leaf: LeafId, txg: u64) {
         self.leaf(leaf).note_unrepaired(txg);
     }
 
-    /// Takes what a scan has repaired out of the log of the leaf with that guid: all before
-    /// `scan_txg` but what was noted as not repaired. False if there is no such leaf.
+    /// Removes the txgs that a scan repaired from the log of the leaf with this guid: all before
+    /// `scan_txg` except those recorded as not repaired. Returns false if there is no such leaf.
     pub fn excise_dtl(&self, guid: u64, scan_txg: u64) -> bool {
         self.leaf_of(guid).map(|leaf| self.leaf(leaf).excise(scan_txg)).is_some()
     }
 
-    /// A log of the vdev with that guid, computed from those of the leaves below (spec 06 §8).
+    /// Returns a log of the vdev with this guid, computed from those of its leaves (spec 06 §8).
     pub fn dtl(&self, guid: u64, kind: DtlKind) -> Option<TxgRanges> {
         let index = self.vdevs.iter().position(|vdev| vdev.guid == guid)?;
         Some(self.dtl_at(index, kind))
@@ -317,14 +317,14 @@ impl Tree {
         self.dtl_without(index, kind, None)
     }
 
-    /// The log as it would be with one leaf unreadable.
+    /// The log as it would be if one leaf were unreadable.
     fn dtl_without(&self, index: usize, kind: DtlKind, without: Option<usize>) -> TxgRanges {
         let vdev = &self.vdevs[index];
         if let Some(leaf) = vdev.leaf() {
             let leaf = self.leaf(leaf);
-            let is_away = !leaf.is_readable() || leaf.is_excluded || without == Some(index);
+            let is_unavailable = !leaf.is_readable() || leaf.is_excluded || without == Some(index);
             return match kind {
-                DtlKind::Outage if is_away => TxgRanges::all(),
+                DtlKind::Outage if is_unavailable => TxgRanges::all(),
                 DtlKind::Scrub => leaf.scrub_dtl(),
                 _ => leaf.dtl().unwrap_or_default(),
             };
@@ -344,15 +344,15 @@ impl Tree {
         match kind {
             DtlKind::Scrub => TxgRanges::default(),
             DtlKind::Partial => TxgRanges::in_at_least(1, &of_children(kind)),
-            DtlKind::Lasting => TxgRanges::in_at_least(needed, &of_children(kind)),
+            DtlKind::PermanentOutage => TxgRanges::in_at_least(needed, &of_children(kind)),
             _ => TxgRanges::in_at_least(needed, &of_children(DtlKind::Outage)),
         }
     }
 
     /// Returns the leaves that lack data which the layout promises on them.
     ///
-    /// What a leaf below a replacing or spare vdev lacks counts only if the other leaves below it
-    /// lack it too: each of them can stand in for the others.
+    /// Data missing on a leaf below a replacing or spare vdev counts only if the other leaves below
+    /// it lack it too: each of them can stand in for the others.
     pub fn missing_redundancy(&self) -> Vec<MissingRedundancy> {
         let missing = self.vdevs.iter().enumerate().filter_map(|(index, vdev)| {
             let (leaf, own) = (vdev.leaf()?, self.dtl_at(index, DtlKind::Outage));
@@ -364,7 +364,7 @@ impl Tree {
         missing.collect()
     }
 
-    /// The topmost replacing or spare vdev over a vdev; the vdev itself if there is none.
+    /// The topmost replacing or spare vdev above a vdev; the vdev itself if there is none.
     fn stand_in_group(&self, vdev: usize) -> usize {
         let (mut group, mut at) = (vdev, vdev);
         while let Some(parent) = self.vdevs[at].parent {
@@ -376,7 +376,7 @@ impl Tree {
         group
     }
 
-    /// Whether some data is on the leaf with that guid only, so that the pool cannot do without.
+    /// Whether the leaf with this guid has the only copy of some data (`vdev_dtl_required`).
     pub fn is_dtl_required(&self, guid: u64) -> bool {
         let Some(index) = self.vdevs.iter().position(|vdev| vdev.guid == guid) else {
             return false;
@@ -385,7 +385,7 @@ impl Tree {
         !self.dtl_without(top, DtlKind::Outage, Some(index)).is_empty()
     }
 
-    /// The top-level vdev over a vdev.
+    /// The top-level vdev above a vdev.
     pub(crate) fn top_above(&self, mut index: usize) -> Option<usize> {
         while let Some(parent) = self.vdevs[index].parent {
             if parent == 0 {
@@ -403,7 +403,7 @@ impl Tree {
         vdev.leaf().into_iter().chain(below).collect()
     }
 
-    /// Tells where the bytes of the removed vdev with that id have gone.
+    /// Sets the mapping of the removed vdev with this id.
     pub fn set_indirect(&self, vdev: u64, map: Arc<IndirectMap>) {
         self.indirect.write().unwrap_or_else(PoisonError::into_inner).insert(vdev, map);
     }
@@ -413,7 +413,7 @@ impl Tree {
         self.indirect.read().unwrap_or_else(PoisonError::into_inner).get(&vdev).cloned()
     }
 
-    /// Tells how far a running expansion has come: the reflow word of the uberblock in use.
+    /// Sets the progress of a running expansion: the reflow word of the uberblock in use.
     pub fn set_reflow(&self, word: u64) {
         *self.reflow.write().unwrap_or_else(PoisonError::into_inner) = Reflow::from_word(word);
     }
@@ -437,8 +437,8 @@ impl Tree {
         }
     }
 
-    /// First byte and length of metaslab `index` of the top-level vdev `vdev`, cut into ones of
-    /// `1 << shift` bytes; `None` if there is no such vdev, or none so far out.
+    /// First byte and length of metaslab `index` of `1 << shift` bytes on the top-level vdev
+    /// `vdev`; `None` if there is no such vdev or metaslab.
     pub fn metaslab_range(&self, vdev: u64, index: u64, shift: u32) -> Option<(u64, u64)> {
         let top = self.top(vdev)?;
         let end = index.checked_add(1)?.checked_mul(1_u64.checked_shl(shift)?)?;
@@ -451,15 +451,15 @@ impl Tree {
         })
     }
 
-    /// Accounted bytes for each allocated sector of 512 (spec 06 §2.2): 512 without parity.
-    /// `None` if there is no such vdev.
+    /// Accounted bytes per allocated sector of 512 (spec 06 §2.2): 512 without parity. `None` if
+    /// there is no such vdev.
     pub fn deflate_ratio(&self, vdev: u64) -> Option<u64> {
-        // Birth 0: an expansion does not change how space is accounted.
+        // Birth 0: an expansion does not change the accounting of space.
         let sectors = self.asize_for(vdev, 1 << 17, 0)? >> 9;
         (1_u64 << 17).checked_div(sectors)
     }
 
-    /// Whether the subtree can be asked for a block of that birth: as its best child for mirrors.
+    /// Whether the subtree can return a block of this birth: that of the best child for mirrors.
     pub(crate) fn freshness(&self, vdev: usize, birth: u64) -> Freshness {
         let vdev = &self.vdevs[vdev];
         match vdev.layout {
@@ -479,27 +479,28 @@ impl Tree {
         }
     }
 
-    /// Whether a leaf at or below a vdev cannot be read now, or failed since it was looked into,
-    /// and may have a block of that birth.
-    pub(crate) fn is_away_with(&self, vdev: usize, birth: u64) -> bool {
+    /// Whether a leaf at or below a vdev is unreadable, or had an I/O error that was not handled
+    /// yet, and may have a block of this birth.
+    pub(crate) fn may_be_on_unavailable_leaf(&self, vdev: usize, birth: u64) -> bool {
         let leaves = self.leaves_below(vdev);
         leaves.into_iter().any(|leaf| {
             let leaf = self.leaf(leaf);
-            let is_away = !leaf.is_readable() || leaf.has_failed();
-            is_away && !leaf.dtl().is_some_and(|lacks| lacks.contains(birth))
+            let is_unavailable = !leaf.is_readable() || leaf.has_failed();
+            is_unavailable && !leaf.dtl().is_some_and(|lacks| lacks.contains(birth))
         })
     }
 
-    /// Whether some leaf that holds data cannot be read now, or failed since it was looked into:
-    /// then what cannot be read may be readable later.
-    pub fn has_leaves_away(&self) -> bool {
+    /// Whether some leaf that holds data is unreadable, or had an I/O error that was not handled
+    /// yet: an unreadable block may become readable then.
+    pub fn has_unavailable_leaves(&self) -> bool {
         let is_log = |vdev: &Vdev| self.top_of(vdev.guid).is_some_and(|top| top.is_log);
-        let is_away = |leaf: LeafId| !self.leaf(leaf).is_readable() || self.leaf(leaf).has_failed();
-        self.vdevs().any(|vdev| vdev.leaf().is_some_and(is_away) && !is_log(vdev))
+        let is_unavailable =
+            |leaf: LeafId| !self.leaf(leaf).is_readable() || self.leaf(leaf).has_failed();
+        self.vdevs().any(|vdev| vdev.leaf().is_some_and(is_unavailable) && !is_log(vdev))
     }
 
-    /// The children of a mirror in the order in which to try them (spec 06 §3.1): those that
-    /// should have the block by load, then those that may not; absent ones not at all.
+    /// The children of a mirror in the order of reading (spec 06 §3.1): fresh ones by load, then
+    /// stale ones; absent ones are left out.
     pub(crate) fn mirror_order(&self, vdev: usize, offset: i64, birth: u64) -> Vec<usize> {
         let children = &self.vdevs[vdev].children;
         let count = children.len().max(1) as i64;
@@ -508,8 +509,8 @@ impl Tree {
         let key = |(index, child): (usize, &usize)| {
             let freshness = self.freshness(*child, birth);
             let load = self.vdevs[*child].leaf().map_or(0, |leaf| self.leaves[leaf.0].in_flight());
-            let turn = (index as i64 - preferred).rem_euclid(count);
-            (freshness, load, turn, *child)
+            let rotation = (index as i64 - preferred).rem_euclid(count);
+            (freshness, load, rotation, *child)
         };
         let mut order: Vec<_> = children.iter().enumerate().map(key).collect();
         order.retain(|(freshness, ..)| *freshness != Freshness::Absent);

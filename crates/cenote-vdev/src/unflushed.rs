@@ -1,19 +1,19 @@
-//! What a leaf was given since its last flush, kept until that has returned.
+//! Writes of a leaf since its last flush, buffered until a flush has succeeded.
 //!
 //! ```text
-//!   a write returns ──> now ──a flush begins──> under way ──it succeeds──> nothing
-//!                                                   `── it fails, or nobody waits for it any more:
-//!                                                       the next one begins with it
+//!   a write returns ──> pending ──a flush begins──> flushing ──it succeeds──> dropped
+//!                                                      `── it fails, or its future is dropped:
+//!                                                          the next flush includes the batch
 //! ```
 //!
-//! A device that loses its cache (power, a reset, a cable) loses writes that had returned. Nobody
-//! above can write them again: a txg that is being synced does not know any more what its early
-//! blocks were. So the leaf keeps them, buffers and all, until a flush says that they are durable;
-//! after a failure everything is suspect, and is written again, in its order, before the next
-//! flush. Buffers are shared, and what is kept is bounded: by a flush in between
-//! ([`tunables::UNFLUSHED_MAX`]), and where that fails the leaf takes nothing more.
+//! A device that loses its cache (power, a reset, a cable) loses writes that had returned. The
+//! layers above cannot write them again: a syncing txg does not keep the contents of the blocks
+//! that it wrote early. So the leaf keeps the buffers until a flush says that they are durable;
+//! after a failure every write is suspect, and all are written again, in order, before the next
+//! flush. Buffers are shared, and their total is bounded: a flush is started when it exceeds
+//! [`tunables::UNFLUSHED_MAX`], and if that fails, the leaf refuses further writes.
 //!
-//! A leaf that is given up needs nothing of it: its dirty time log has the txgs.
+//! A leaf that is taken out of service does not need its buffers: its dirty time log has the txgs.
 
 use cenote_rt::tunables;
 
@@ -23,22 +23,22 @@ use crate::leaf::Part;
 /// Writes that returned and may still be in a cache of the device.
 #[derive(Debug, Default)]
 pub(crate) struct Unflushed {
-    /// What has returned since the last flush began.
-    now: Batch,
-    /// What that flush covers, until it has succeeded.
-    under_way: Batch,
+    /// Writes that returned since the last flush began.
+    pending: Batch,
+    /// Writes that the last flush covers, until it has succeeded.
+    flushing: Batch,
     /// Whether the last flush failed.
-    is_stuck: bool,
-    /// How often it was given up, or its device was changed.
-    turn: u64,
+    has_failed_flush: bool,
+    /// Number of times that the buffers were dropped or the device changed.
+    generation: u64,
 }
 
-/// Writes, and what is known of them.
+/// Writes, and their state.
 #[derive(Debug, Default)]
 struct Batch {
-    /// Whether there is anything to be flushed, labels and repairs included.
-    is_any: bool,
-    /// Something failed: all of it may be lost already, whatever the next flush says.
+    /// Whether there is anything to flush, labels and repairs included.
+    needs_flush: bool,
+    /// A write or flush failed: all of the writes may be lost, even if the next flush succeeds.
     is_suspect: bool,
     /// The txgs of the writes.
     txgs: TxgRanges,
@@ -46,120 +46,122 @@ struct Batch {
     bytes: u64,
 }
 
-/// A flush that has begun.
+/// A flush in progress.
 #[derive(Debug)]
-pub(crate) struct Flight {
-    turn: u64,
-    /// Whether what it covers was suspect.
+pub(crate) struct FlushInProgress {
+    generation: u64,
+    /// Whether the writes that it covers were suspect.
     pub(crate) is_suspect: bool,
-    /// What is to be written again before, from the oldest.
+    /// Buffered writes to repeat before the flush, the oldest first.
     pub(crate) writes: Vec<Vec<Part>>,
 }
 
-/// What a flush has come to.
+/// Result of a flush.
 #[derive(Debug)]
-pub(crate) enum Landing {
-    /// All that it covers is durable.
+pub(crate) enum FlushResult {
+    /// All writes that it covers are durable.
     Durable,
-    /// It failed: these txgs may be lost.
+    /// The flush failed: these txgs may be lost.
     Failed(TxgRanges),
-    /// Something failed meanwhile, or it was of another device: it says nothing.
-    Void,
+    /// A write failed meanwhile, or the device changed: the flush proves nothing.
+    Inconclusive,
 }
 
 impl Unflushed {
-    /// How often it was given up, or its device was changed.
-    pub(crate) fn turn(&self) -> u64 {
-        self.turn
+    /// Number of times that the buffers were dropped or the device changed.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
-    /// Notes a write of `txg` that returned and began in that turn; what belongs to no txg is not
-    /// kept.
-    pub(crate) fn note(&mut self, turn: u64, txg: Option<u64>, parts: Vec<Part>) {
-        self.now.is_any = true;
-        // It may have gone to a device that is none of the leaf's any more.
-        self.now.is_suspect |= turn != self.turn;
+    /// Records a write of `txg` that returned and began in `generation`; the contents of writes
+    /// outside of any txg are not kept.
+    pub(crate) fn record_write(&mut self, generation: u64, txg: Option<u64>, parts: Vec<Part>) {
+        self.pending.needs_flush = true;
+        // The write may have gone to an earlier device of the leaf.
+        self.pending.is_suspect |= generation != self.generation;
         if let Some(txg) = txg {
-            self.now.txgs.insert(txg);
-            self.now.bytes += bytes_of(&parts);
-            self.now.writes.push(parts);
+            self.pending.txgs.insert(txg);
+            self.pending.bytes += bytes_of(&parts);
+            self.pending.writes.push(parts);
         }
     }
 
-    /// Notes a write of `txg` that failed: some of it may have been written, and what the device
-    /// had in its cache may be gone.
-    pub(crate) fn note_failed(&mut self, txg: Option<u64>) {
-        (self.now.is_any, self.now.is_suspect) = (true, true);
+    /// Records a write of `txg` that failed: it may have been written in part, and the device may
+    /// have lost its cache.
+    pub(crate) fn record_failed_write(&mut self, txg: Option<u64>) {
+        (self.pending.needs_flush, self.pending.is_suspect) = (true, true);
         if let Some(txg) = txg {
-            self.now.txgs.insert(txg);
+            self.pending.txgs.insert(txg);
         }
     }
 
-    /// Whether something must be written again before a flush means anything.
+    /// Whether buffered writes must be repeated before a flush proves anything.
     pub(crate) fn is_suspect(&self) -> bool {
-        self.now.is_suspect || self.under_way.is_suspect
+        self.pending.is_suspect || self.flushing.is_suspect
     }
 
-    /// Whether so much is kept that it should be flushed.
-    pub(crate) fn is_much(&self) -> bool {
-        !self.is_stuck && self.now.bytes > tunables::UNFLUSHED_MAX.get()
+    /// Whether the buffer exceeds the threshold for a flush.
+    pub(crate) fn exceeds_threshold(&self) -> bool {
+        !self.has_failed_flush && self.pending.bytes > tunables::UNFLUSHED_MAX.get()
     }
 
-    /// Whether so much is kept, and cannot be flushed, that nothing more may come.
+    /// Whether the buffer is full and flushes fail, so that no more writes are accepted.
     pub(crate) fn is_full(&self) -> bool {
-        self.is_stuck && self.now.bytes + self.under_way.bytes > tunables::UNFLUSHED_MAX.get()
+        self.has_failed_flush
+            && self.pending.bytes + self.flushing.bytes > tunables::UNFLUSHED_MAX.get()
     }
 
-    /// Begins a flush of everything, if there is anything. One at a time.
-    pub(crate) fn begin(&mut self) -> Option<Flight> {
-        let earlier = std::mem::take(&mut self.under_way);
-        self.under_way = earlier.followed_by(std::mem::take(&mut self.now));
-        let Batch { is_any, is_suspect, writes, .. } = &self.under_way;
-        is_any.then(|| Flight {
-            turn: self.turn,
+    /// Begins a flush of all writes, if there are any. One flush at a time.
+    pub(crate) fn begin_flush(&mut self) -> Option<FlushInProgress> {
+        let earlier = std::mem::take(&mut self.flushing);
+        self.flushing = earlier.followed_by(std::mem::take(&mut self.pending));
+        let Batch { needs_flush, is_suspect, writes, .. } = &self.flushing;
+        needs_flush.then(|| FlushInProgress {
+            generation: self.generation,
             is_suspect: *is_suspect,
             writes: if *is_suspect { writes.clone() } else { Vec::new() },
         })
     }
 
-    /// Notes how a flush ended.
-    pub(crate) fn land(&mut self, flight: &Flight, is_ok: bool) -> Landing {
-        if flight.turn != self.turn {
-            return Landing::Void;
+    /// Records how a flush ended.
+    pub(crate) fn finish_flush(&mut self, flush: &FlushInProgress, is_ok: bool) -> FlushResult {
+        if flush.generation != self.generation {
+            return FlushResult::Inconclusive;
         }
-        if is_ok && !self.now.is_suspect {
-            self.under_way = Batch::default();
-            self.is_stuck = false;
-            return Landing::Durable;
+        if is_ok && !self.pending.is_suspect {
+            self.flushing = Batch::default();
+            self.has_failed_flush = false;
+            return FlushResult::Durable;
         }
-        // Nobody can tell what of it reached the device, unless it is written again.
-        self.under_way.is_suspect = true;
+        // It is unknown which writes reached the device, so all are written again.
+        self.flushing.is_suspect = true;
         if is_ok {
-            return Landing::Void;
+            return FlushResult::Inconclusive;
         }
-        self.is_stuck = true;
-        Landing::Failed(self.under_way.txgs.clone())
+        self.has_failed_flush = true;
+        FlushResult::Failed(self.flushing.txgs.clone())
     }
 
-    /// Gives everything up: gives the txgs that are lacking then.
-    pub(crate) fn forget(&mut self) -> TxgRanges {
-        let (now, under_way) = (std::mem::take(&mut self.now), std::mem::take(&mut self.under_way));
-        self.is_stuck = false;
-        self.turn += 1;
-        under_way.followed_by(now).txgs
+    /// Drops all buffers; returns the txgs that are missing as a result.
+    pub(crate) fn drop_all(&mut self) -> TxgRanges {
+        let (pending, flushing) =
+            (std::mem::take(&mut self.pending), std::mem::take(&mut self.flushing));
+        self.has_failed_flush = false;
+        self.generation += 1;
+        flushing.followed_by(pending).txgs
     }
 
-    /// The leaf is on another device: nobody can tell whether that has it.
-    pub(crate) fn moved(&mut self) {
-        self.turn += 1;
-        self.now.is_suspect |= self.now.is_any || self.under_way.is_any;
+    /// The leaf got another device, which may lack the buffered writes.
+    pub(crate) fn device_changed(&mut self) {
+        self.generation += 1;
+        self.pending.is_suspect |= self.pending.needs_flush || self.flushing.needs_flush;
     }
 }
 
 impl Batch {
-    /// Both, `later` having come after this one.
+    /// Concatenates two batches; `later` is the younger one.
     fn followed_by(mut self, mut later: Self) -> Self {
-        self.is_any |= later.is_any;
+        self.needs_flush |= later.needs_flush;
         self.is_suspect |= later.is_suspect;
         self.txgs = self.txgs.union(&later.txgs);
         self.writes.append(&mut later.writes);

@@ -1,8 +1,8 @@
-//! What a read of the tree says beside the bytes: which leaf answered wrong, where, and how.
+//! Results of reading the tree: the bytes, and which leaf returned wrong bytes where and how.
 //!
-//! The vdev layer does not know block pointers. It gets the verdict on bytes injected as a
-//! [`Verify`], because the choice of a mirror child and the search for wrong RAID-Z columns need
-//! it in the middle (spec 06 §3.2, §4.6).
+//! The vdev layer does not know block pointers. The checksum test is injected as a [`Verify`],
+//! because the choice of a mirror child and the search for wrong RAID-Z columns need it in the
+//! middle of a read (spec 06 §3.2, §4.6).
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use cenote_rt::{BoxFuture, Buf, Error, Result};
 
 use crate::LeafId;
 
-/// Tells whether the bytes of a block (exactly `psize` of them) are the ones that were written.
+/// Tests whether the bytes of a block (exactly `psize` of them) are the ones that were written.
 pub trait Verify: Send + Sync {
     /// Whether `data` matches the block's checksum.
     fn verify(&self, data: &[u8]) -> bool;
@@ -23,23 +23,23 @@ impl<F: Fn(&[u8]) -> bool + Send + Sync> Verify for F {
     }
 }
 
-/// Where the bytes of leaves come from: the devices, or extents that were read before.
+/// Source of the bytes of leaves: the devices, or extents that were read before.
 ///
-/// [`Tree`](crate::Tree) itself is one, which reads the devices.
+/// [`Tree`](crate::Tree) implements it by reading the devices.
 pub trait LeafReader: Send + Sync {
-    /// `len` bytes from byte `offset` of the device of `leaf` (labels included).
+    /// Returns `len` bytes from byte `offset` of the device of `leaf` (labels included).
     fn read_leaf(&self, leaf: LeafId, offset: u64, len: usize) -> BoxFuture<'_, Result<Buf>>;
 }
 
-/// Why a part of a block on one leaf counts as bad.
+/// Why a part of a block on a leaf is bad.
 #[derive(Clone)]
 pub enum Cause {
-    /// The device gave an error.
+    /// The device returned an error.
     Io(Arc<Error>),
-    /// The device gave bytes that are not those that were written.
+    /// The device returned other bytes than were written.
     Checksum,
-    /// The block is lost, and this part of it may be why: which of the parts are wrong cannot be
-    /// told from the bytes.
+    /// The block is lost, and this part may be why: the bytes alone do not show which parts are
+    /// wrong.
     Suspect,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// A part of a block that one leaf holds wrong.
+/// A part of a block that is bad on one leaf.
 #[derive(Debug, Clone)]
 pub struct BadChild {
     /// The leaf.
@@ -76,30 +76,29 @@ pub struct BadChild {
     pub offset: u64,
     /// Bytes from there on.
     pub len: u64,
-    /// What was wrong.
+    /// The kind of error.
     pub cause: Cause,
 }
 
-/// A block that was read.
+/// Result of a read.
 #[derive(Debug, Clone)]
 pub struct Read {
     /// The verified bytes, `psize` of them.
     pub data: Buf,
-    /// What was found wrong on the way.
+    /// Bad parts found on the way.
     pub bad: Vec<BadChild>,
 }
 
-/// A block of which everything was read.
+/// Result of a scrub of one block.
 #[derive(Debug, Clone)]
 pub struct ScrubRead {
-    /// The verified bytes, if they could be had at all.
+    /// The verified bytes, if the block could be read at all.
     pub good: Option<Buf>,
-    /// Every part that is wrong, on whichever leaf. Leaves that are absent are not in it: their
-    /// state says so.
+    /// Every bad part, on all leaves. Absent leaves are not listed: their state shows it.
     pub bad: Vec<BadChild>,
 }
 
-/// A stretch of a leaf that belongs to a block.
+/// A range of a leaf that belongs to a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeafRange {
     /// The leaf.

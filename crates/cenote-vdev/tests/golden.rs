@@ -1,8 +1,8 @@
-//! Every block of pools that OpenZFS wrote, through labels and tree alone.
+//! Reads every block of pools that OpenZFS wrote, through labels and tree alone.
 //!
-//! A walker of its own, far smaller than the layers above, finds the block pointers: from the best
-//! uberblock through object sets, dnodes and indirect blocks. Each address of each is read and
-//! scrubbed, and its checksum is the judge.
+//! A small walker of its own finds the block pointers: from the best uberblock through object sets,
+//! dnodes and indirect blocks. Each address of each pointer is read and scrubbed, and the checksum
+//! decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,14 +34,14 @@ const TYPE_OTHER_NUMBERS: u8 = 0xc3;
 
 struct OpenPool {
     tree: Arc<Tree>,
-    /// Whether every block that was read is written where it is.
+    /// Whether every block that was read is written back in place.
     is_rewritten: bool,
     rootbp: BlockPtr,
-    /// Path's file name by guid of the leaf.
+    /// File name of each leaf's path, by guid.
     names: BTreeMap<u64, String>,
 }
 
-/// What is put around the device of an image.
+/// Wraps the device of an image.
 type Wrap<'a> = &'a dyn Fn(&str, Arc<dyn Device>) -> Arc<dyn Device>;
 
 /// Opens a golden pool by its labels, as an importer would.
@@ -78,7 +78,7 @@ async fn open(name: &str, wrap: Wrap<'_>) -> Option<OpenPool> {
     let slot = |id| tops.remove(&id).map_or_else(|| VdevConfig::missing(id), |(_, top)| top);
     let mut tops: Vec<VdevConfig> = slots.map(slot).collect();
     if name == "g-removed" {
-        // Which slot was removed is told by the MOS only; its sector size is that of the others.
+        // Only the MOS says which slot was removed; its sector size is that of the others.
         tops[1].kind = cenote_ondisk::config::VdevKind::Indirect;
         tops[1].top.ashift = tops[0].top.ashift;
     }
@@ -87,8 +87,8 @@ async fn open(name: &str, wrap: Wrap<'_>) -> Option<OpenPool> {
     // The devices are open for reading only.
     let options = BuildOptions { is_writable: true, ..BuildOptions::default() };
     let tree = Tree::build(&root, open, &options).expect("root");
-    // Dirty time logs are in the MOS, which nothing here can read: only leaves with a resilver on
-    // record may be stale.
+    // Dirty time logs are in the MOS, which this test does not read: only leaves with a recorded
+    // resilver may be stale.
     for leaf in root.leaves().filter(|leaf| leaf.leaf.dtl_object.is_some()) {
         if leaf.leaf.resilver_txg.is_none() && leaf.leaf.rebuild_txg.is_none() {
             tree.set_dtl(leaf.guid, TxgRanges::default());
@@ -99,7 +99,7 @@ async fn open(name: &str, wrap: Wrap<'_>) -> Option<OpenPool> {
     Some(OpenPool { tree, is_rewritten: false, rootbp: uberblock.rootbp, names })
 }
 
-/// What a walk has seen.
+/// Totals of a walk.
 #[derive(Default)]
 struct Seen {
     copies: usize,
@@ -110,7 +110,7 @@ struct Seen {
 }
 
 impl OpenPool {
-    /// Reads and scrubs every copy; returns the bytes as they lie on disk.
+    /// Reads and scrubs every copy; returns the bytes as stored on disk.
     async fn copies(&self, bp: &BlockPtr, seen: &mut Seen) -> Option<Vec<u8>> {
         let algorithm = ChecksumAlgorithm::from_id(bp.checksum_id())?;
         if algorithm.is_salted() || algorithm.is_embedded() {
@@ -152,7 +152,7 @@ impl OpenPool {
         bytes
     }
 
-    /// Writes a block where it is, whole and as if all of it were bad.
+    /// Writes a block in place, and repairs it as if all of it were bad.
     async fn rewrite(&self, place: Place, data: Buf, birth: u64) {
         let top = self.tree.top(place.vdev).expect("top-level vdev");
         if top.kind() != cenote_vdev::VdevKind::Indirect {
@@ -172,7 +172,7 @@ impl OpenPool {
         let outcome = self.tree.repair(place, &data, birth, &bad).await.expect("an address");
         assert!(outcome.failed.is_empty());
         let sum = |ranges: &[LeafRange]| ranges.iter().map(|range| range.len).sum::<u64>();
-        // Reading bridges small gaps, writing does not.
+        // Reads bridge small gaps, writes do not.
         assert!(sum(&outcome.repaired) > 0 && sum(&outcome.repaired) <= sum(&ranges));
     }
 
@@ -279,7 +279,7 @@ impl OpenPool {
     }
 }
 
-/// Walks a pool; `None` if it is not here.
+/// Walks a pool; `None` if its images are not present.
 fn walk(name: &str) -> Option<(OpenPool, Seen)> {
     walk_with(name, &|_, device| device)
 }
@@ -346,7 +346,7 @@ fn a_removed_vdev_is_read_through_its_mapping() {
 #[test]
 fn a_degraded_pool_is_read_in_full() {
     let Some((pool, seen)) = walk("g-degraded") else { return };
-    // The damage of d3 lies beside the blocks that are left; zdb -bccs counts no error either.
+    // The damage of d3 lies beside the remaining blocks; zdb -bccs counts no error either.
     assert!(seen.bad.is_empty(), "{:?}", &seen.bad[..seen.bad.len().min(3)]);
     assert_eq!(pool.tree.root().state(), VdevState::Degraded);
     let states: Vec<_> = pool.tree.tops().map(cenote_vdev::Vdev::state).collect();
@@ -374,7 +374,7 @@ fn damage_up_to_parity_is_repaired_and_named() {
             continue;
         };
         let named: BTreeSet<_> = seen.bad.iter().map(|bad| &pool.names[&bad.guid][..]).collect();
-        // What little data the dRAID has lies in one group, which not all children serve.
+        // The little data of the dRAID lies in one group, which does not use all children.
         let images: BTreeSet<_> = images.iter().copied().collect();
         let is_all = named == images || name == "g-draid";
         assert!(is_all && !named.is_empty() && named.is_subset(&images), "{name}: {named:?}");
@@ -383,7 +383,7 @@ fn damage_up_to_parity_is_repaired_and_named() {
     }
 }
 
-/// A device that compares what is written with what it holds.
+/// A device that compares each write with its present contents.
 #[derive(Debug)]
 struct Comparing {
     inner: Arc<dyn Device>,
@@ -463,7 +463,7 @@ fn damaged_labels_are_judged_apart() {
             .best_uberblock(best.uberblock.txg - 1)
             .is_some_and(|older| { older.uberblock.txg < best.uberblock.txg })
     );
-    // A lie in the filler behind L0's list, an error in L1's list, another in L3's ring.
+    // Damage in the filler behind L0's list, an I/O error in L1's list, damage in L3's ring.
     let (l1, l3) = (0x40000, whole.labels[3].offset);
     let damaged = FaultyDevice::new(device, 3)
         .with_range(0x4000 + 0x1b000..0x4000 + 0x1b001, Fault::Lie)

@@ -1,5 +1,5 @@
-//! Labels of every golden pool: what the kernel module wrote is decoded, and encoded to the same
-//! bytes again.
+//! Decodes the labels of every golden pool, written by the kernel module, and encodes them to the
+//! same bytes again.
 
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
 
@@ -38,7 +38,7 @@ impl Device {
     }
 }
 
-/// The labels of a device whose config passes its trailer.
+/// The labels of a device whose config has a valid trailer.
 fn configs(device: &Device) -> Vec<(u64, LabelConfig)> {
     let mut found = Vec::new();
     for index in 0..LABEL_COUNT {
@@ -60,7 +60,7 @@ fn configs(device: &Device) -> Vec<(u64, LabelConfig)> {
     found
 }
 
-/// A list without what only tells of the past, and is not kept.
+/// Removes the entries that only record history, which are not kept.
 fn known(list: &NvList) -> NvList {
     let mut known = NvList { flags: list.flags, pairs: Vec::new() };
     for (name, value) in list.iter().filter(|(name, _)| **name != "expansion_time") {
@@ -118,8 +118,8 @@ fn labels_and_uberblocks_of_all_pools() {
                     assert_eq!(again, known(&config.raw), "{}", path.display());
                 }
                 assert_eq!(member.facts.name, pool.name());
-                // A removed device (txg 0) names the indirect vdev that took its place, and itself
-                // nowhere.
+                // A removed device (txg 0) names the indirect vdev that took its place, and does
+                // not name itself.
                 let is_in_tree = member.vdev_tree.find(config.guid).is_some();
                 assert_eq!(is_in_tree, config.txg != 0, "{}", path.display());
                 let rings = uberblocks(&device, at, config.ashift);

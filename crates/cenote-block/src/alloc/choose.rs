@@ -20,7 +20,7 @@ use super::class::Class;
 use super::error::{AllocError, Violation};
 use super::group::{Vdev, percent};
 use super::metaslab::Metaslab;
-use super::policy::{Field, Policy, Want};
+use super::policy::{PickContext, PickRequest, Policy};
 use super::request::{Request, VdevHealth};
 use super::state::{Rotor, State};
 use super::weight::Weight;
@@ -49,7 +49,7 @@ enum Effort {
 }
 
 /// Result of a search within a class.
-enum Step<T> {
+enum SearchResult<T> {
     Found(T),
     Load(u64, usize),
     Nothing,
@@ -71,9 +71,9 @@ impl State {
         while let Some(current) = class {
             for effort in [Effort::Usual, Effort::Hard] {
                 match self.all_copies(current, request, effort)? {
-                    Step::Found(dvas) => return Ok(Attempt::Found(dvas)),
-                    Step::Load(vdev, id) => return Ok(Attempt::Load(vdev, id)),
-                    Step::Nothing => {}
+                    SearchResult::Found(dvas) => return Ok(Attempt::Found(dvas)),
+                    SearchResult::Load(vdev, id) => return Ok(Attempt::Load(vdev, id)),
+                    SearchResult::Nothing => {}
                 }
             }
             class = current.fallback();
@@ -114,17 +114,17 @@ impl State {
         class: Class,
         request: &Request,
         effort: Effort,
-    ) -> Result<Step<Vec<Dva>>, Violation> {
+    ) -> Result<SearchResult<Vec<Dva>>, Violation> {
         let rotor = self.rotors.get(&(class, self.stream(request))).copied();
         let mut dvas = Vec::with_capacity(usize::from(request.copies));
         for _ in 0..request.copies {
             let failed = match self.one_copy(class, request, effort, &dvas)? {
-                Step::Found(dva) => {
+                SearchResult::Found(dva) => {
                     dvas.push(dva);
                     continue;
                 }
-                Step::Load(vdev, id) => Step::Load(vdev, id),
-                Step::Nothing => Step::Nothing,
+                SearchResult::Load(vdev, id) => SearchResult::Load(vdev, id),
+                SearchResult::Nothing => SearchResult::Nothing,
             };
             for dva in &dvas {
                 let (id, range) = self.locate_dva(dva, request.txg)?;
@@ -138,7 +138,7 @@ impl State {
             };
             return Ok(failed);
         }
-        Ok(Step::Found(dvas))
+        Ok(SearchResult::Found(dvas))
     }
 
     /// The index of a request's stream.
@@ -170,7 +170,7 @@ impl State {
         request: &Request,
         effort: Effort,
         dvas: &[Dva],
-    ) -> Result<Step<Dva>, Violation> {
+    ) -> Result<SearchResult<Dva>, Violation> {
         for vdev in self.ring_from(class, request, dvas) {
             if !self.is_eligible(class, vdev, request, effort, dvas.is_empty()) {
                 continue;
@@ -178,16 +178,16 @@ impl State {
             let asize = self.geometry.asize_for(vdev, request.psize, request.txg);
             let Some(asize) = asize.filter(|asize| *asize > 0) else { continue };
             match self.in_group(class, vdev, asize, request, effort, dvas)? {
-                Step::Found(offset) => {
+                SearchResult::Found(offset) => {
                     self.advance(class, vdev, asize, request);
                     let dva = Dva { vdev: vdev as u32, offset, asize, gang: false };
-                    return Ok(Step::Found(dva));
+                    return Ok(SearchResult::Found(dva));
                 }
-                Step::Load(vdev, id) => return Ok(Step::Load(vdev, id)),
-                Step::Nothing => {}
+                SearchResult::Load(vdev, id) => return Ok(SearchResult::Load(vdev, id)),
+                SearchResult::Nothing => {}
             }
         }
-        Ok(Step::Nothing)
+        Ok(SearchResult::Nothing)
     }
 
     fn is_eligible(
@@ -230,15 +230,15 @@ impl State {
         let (space, allocated) = self.class_space(class);
         let class_free = percent(space.saturating_sub(allocated), space);
         let Some(found) = self.vdevs.get(&vdev) else { return };
-        let turn = found
+        let quota = found
             .group_for(class)
-            .map_or(0, |group| found.turn(group, class_free, self.policy.as_ref()));
+            .map_or(0, |group| found.rotor_quota(group, class_free, self.policy.as_ref()));
         let rotor = self.rotors.entry((class, stream)).or_default();
         if rotor.vdev != vdev {
             *rotor = Rotor { vdev, used: 0 };
         }
         rotor.used += asize;
-        if class.is_log() || rotor.used >= turn {
+        if class.is_log() || rotor.used >= quota {
             // The ring wraps around: beyond the last vdev the first follows.
             *rotor = Rotor { vdev: vdev + 1, used: 0 };
         }
@@ -252,14 +252,14 @@ impl State {
         request: &Request,
         effort: Effort,
         dvas: &[Dva],
-    ) -> Result<Step<u64>, Violation> {
+    ) -> Result<SearchResult<u64>, Violation> {
         let stream = self.stream(request);
         let policy = self.policy.clone();
         let is_recording = self.recording_txg.is_some();
-        let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(Step::Nothing) };
-        let Some(group) = vdev.group_for(class) else { return Ok(Step::Nothing) };
-        let want = Want { size: asize, align: vdev.spec.align };
-        if !asize.is_multiple_of(want.align) && vdev.spec.align > 1 << vdev.spec.ashift {
+        let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(SearchResult::Nothing) };
+        let Some(group) = vdev.group_for(class) else { return Ok(SearchResult::Nothing) };
+        let wanted = PickRequest { size: asize, align: vdev.spec.align };
+        if !asize.is_multiple_of(wanted.align) && vdev.spec.align > 1 << vdev.spec.ashift {
             return Err(Violation::Place { vdev: vdev_id, offset: 0, asize });
         }
         // A group with few metaslabs does not serve many streams.
@@ -277,9 +277,9 @@ impl State {
         let mut tried = Vec::new();
         while let Some(id) = vdev.next_candidate(&search, &tried) {
             if vdev.metaslabs[id].loaded.is_none() {
-                return Ok(Step::Load(vdev_id, id));
+                return Ok(SearchResult::Load(vdev_id, id));
             }
-            let Some(offset) = vdev.pick(id, want, policy.as_ref()) else {
+            let Some(offset) = vdev.pick(id, wanted, policy.as_ref()) else {
                 tried.push(id);
                 vdev.passivate(id, policy.as_ref());
                 continue;
@@ -287,11 +287,11 @@ impl State {
             let metaslab = &mut vdev.metaslabs[id];
             metaslab.take(offset..offset + asize, request.txg)?;
             metaslab.used = (request.txg, cenote_rt::monotonic());
-            vdev.settle(id, &search, is_recording, policy.as_ref());
+            vdev.update_open_metaslab(id, &search, is_recording, policy.as_ref());
             self.mark(request.txg, vdev_id, id);
-            return Ok(Step::Found(offset));
+            return Ok(SearchResult::Found(offset));
         }
-        Ok(Step::Nothing)
+        Ok(SearchResult::Nothing)
     }
 }
 
@@ -350,21 +350,27 @@ impl Vdev {
                 && (is_known || metaslab.weight.may_satisfy(search.asize))
     }
 
-    fn pick(&mut self, id: usize, want: Want, policy: &dyn Policy) -> Option<u64> {
+    fn pick(&mut self, id: usize, wanted: PickRequest, policy: &dyn Policy) -> Option<u64> {
         let metaslab = &mut self.metaslabs[id];
         let loaded = metaslab.loaded.as_mut()?;
-        let mut field = Field {
+        let mut context = PickContext {
             free: &mut loaded.free,
             cursors: &mut loaded.cursors,
             start: metaslab.start,
             size: metaslab.size,
         };
-        policy.pick(&mut field, want)
+        policy.pick(&mut context, wanted)
     }
 
     /// After an allocation: the metaslab becomes the stream's open one, or is closed if its weight
     /// fell.
-    fn settle(&mut self, id: usize, search: &Search, is_recording: bool, policy: &dyn Policy) {
+    fn update_open_metaslab(
+        &mut self,
+        id: usize,
+        search: &Search,
+        is_recording: bool,
+        policy: &dyn Policy,
+    ) {
         let count = self.metaslabs.len() as u64;
         let metaslab = &mut self.metaslabs[id];
         let Some(activation) = metaslab.activation else {

@@ -1,10 +1,10 @@
-//! When to rewrite a space map from scratch, and with what (spec 05 §2.9).
+//! Condensing: when a space map is rewritten, and with which contents (spec 05 §2.9).
 //!
-//! A map is a log: it grows with every change. Once it is far longer than a list of the free
-//! segments would be, it is replaced by ALLOC of everything and FREE of what was free at the end
-//! of the last txg. That is what can be allocated now, plus what is deferred, plus what was taken
-//! since by txgs that are not committed: moving a range between these sets does not change their
-//! sum, so allocations may go on meanwhile.
+//! A space map is a log that grows with every change. Once it is far longer than a list of the free
+//! segments would be, it is replaced by ALLOC of the whole metaslab and FREE of the space that was
+//! free at the end of the last txg. That is the usable space, plus deferred frees, plus allocations
+//! by uncommitted txgs: moving a range between these sets does not change their sum, so allocations
+//! may go on meanwhile.
 
 use std::ops::Range;
 
@@ -15,31 +15,31 @@ use super::error::Violation;
 use super::metaslab::Metaslab;
 use super::state::State;
 
-/// A metaslab's own space map.
+/// Properties of a metaslab's own space map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapFigures {
-    /// Its length in bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// Its block size.
+    /// Block size of its object.
     pub block_size: u64,
-    /// Feature spacemap_v2 is active.
+    /// Whether feature spacemap_v2 is active.
     pub has_v2: bool,
-    /// Its form is to be changed: a header without histogram.
+    /// Whether it must be rewritten because its header has no histogram.
     pub must_upgrade: bool,
 }
 
-/// What a condensed map holds: ALLOC of `whole`, then FREE of `free`; nothing of the syncing txg.
+/// Contents of a condensed map: ALLOC of `whole`, then FREE of `free`; nothing of the syncing txg.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condense {
-    /// All of the metaslab.
+    /// The whole metaslab.
     pub whole: Range<u64>,
-    /// What was free at the end of the last txg.
+    /// Space that was free at the end of the last txg.
     pub free: RangeSet,
-    /// Goes into the array of unflushed txgs, where the metaslab has a place there.
+    /// New entry in the vdev's array of unflushed txgs, if the metaslab has one.
     pub unflushed_txg: Option<u64>,
 }
 
-/// Bytes that a map of nothing but these free segments takes.
+/// Length in bytes of a map that lists only these free segments.
 fn estimate(histogram: &[u64; 64], ashift: u8, map: &MapFigures) -> u64 {
     let one_word_last = 14 + usize::from(ashift);
     let two_words_last = 35 + usize::from(ashift);
@@ -54,14 +54,14 @@ fn estimate(histogram: &[u64; 64], ashift: u8, map: &MapFigures) -> u64 {
         bytes = bytes.saturating_add(count.saturating_mul(size));
     }
     if map.has_v2 {
-        // A word of padding in each block, at worst.
+        // At worst, each block has one word of padding.
         bytes = bytes.saturating_add((bytes / map.block_size.max(1) + 1) * 8);
     }
     bytes
 }
 
 impl Metaslab {
-    /// Whether its map should be rewritten.
+    /// Whether the map should be condensed.
     pub(super) fn should_condense(&self, map: &MapFigures) -> bool {
         let Some(loaded) = &self.loaded else { return false };
         if loaded.free.ranges().is_empty() || map.must_upgrade {
@@ -82,7 +82,7 @@ impl Metaslab {
 }
 
 impl State {
-    /// Takes a metaslab's map as rewritten in `txg`.
+    /// Records that the metaslab's map is rewritten in `txg`; returns its new contents.
     pub(super) fn condense(
         &mut self,
         vdev: u64,
@@ -95,7 +95,8 @@ impl State {
         let Some(metaslab) = self.metaslab(vdev, id) else { return Ok(None) };
         let Some(free) = metaslab.free_at_commit() else { return Ok(None) };
         if !metaslab.recorded.is_empty() || !metaslab.freed.is_empty() {
-            // Only before the first pass records anything is the sum of the sets the last commit.
+            // The sets add up to the state of the last commit only before the first pass records
+            // changes.
             let committed = self.committed;
             return Err(Violation::Order { what: "condense", txg, committed });
         }

@@ -1,35 +1,35 @@
-//! Why space was not given, and what must never be.
+//! Errors of the allocator: refused allocations and claims, and broken invariants.
 
 use cenote_ranges::RangeError;
 use cenote_rt::{Error, Kind};
 
 use super::class::Class;
 
-/// Why there is no space for a block.
+/// Why no space was allocated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AllocError {
-    /// Nothing free is large enough, in this class and those it falls back to.
+    /// No free range is large enough, in this class and its fallback classes.
     #[error("no space for {copies} x {psize} bytes in class {class:?}")]
     NoSpace {
-        /// The class asked for.
+        /// The requested class.
         class: Class,
-        /// Bytes.
+        /// Physical size in bytes.
         psize: u64,
-        /// DVAs.
+        /// Number of copies.
         copies: u8,
     },
-    /// A tunable makes some blocks gang.
-    #[error("block of {psize} bytes is to gang (metaslab_force_ganging)")]
+    /// The tunable `metaslab_force_ganging` makes this block gang.
+    #[error("block of {psize} bytes must gang (metaslab_force_ganging)")]
     ForcedGang {
-        /// Bytes.
+        /// Physical size in bytes.
         psize: u64,
     },
-    /// Not something that can be asked.
+    /// An invalid request.
     #[error("cannot allocate {copies} x {psize} bytes")]
     Request {
-        /// Bytes.
+        /// Physical size in bytes.
         psize: u64,
-        /// DVAs.
+        /// Number of copies.
         copies: u8,
     },
 }
@@ -47,7 +47,7 @@ impl From<AllocError> for Error {
 /// Why a block of the intent log cannot be claimed (spec 05 §5.6).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// The vdev is not there, or ends before (`ENXIO`).
+    /// The vdev does not exist, or the range lies beyond its end (`ENXIO`).
     #[error("claim of vdev {vdev} [{offset:#x}, +{asize:#x}): beyond the vdev")]
     Beyond {
         /// Top-level vdev.
@@ -57,7 +57,7 @@ pub enum ClaimError {
         /// Bytes.
         asize: u64,
     },
-    /// Not free: the block belongs to somebody else (`ENOENT`).
+    /// The range is not free: it belongs to another block (`ENOENT`).
     #[error("claim of vdev {vdev} [{offset:#x}, +{asize:#x}): not free")]
     NotFree {
         /// Top-level vdev.
@@ -75,24 +75,24 @@ impl From<ClaimError> for Error {
     }
 }
 
-/// Something that must not be: a bug of ours, or space maps that contradict themselves. The pool
+/// A broken invariant: a bug in this program, or space maps that contradict themselves. The pool
 /// must not be written any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A set operation that does not fit what is there.
+    /// An operation that contradicts the contents of a range set.
     #[error("vdev {vdev} metaslab {metaslab}: {what}: {cause}")]
     Set {
         /// Top-level vdev.
         vdev: u64,
         /// Metaslab.
         metaslab: u64,
-        /// What was attempted.
+        /// The operation.
         what: &'static str,
-        /// What does not fit.
+        /// The contradiction.
         #[source]
         cause: RangeError,
     },
-    /// Not inside one metaslab, or not whole units of the vdev.
+    /// A range that is not inside one metaslab, or not whole units of the vdev.
     #[error("vdev {vdev} [{offset:#x}, +{asize:#x}): not a range of one metaslab")]
     Place {
         /// Top-level vdev.
@@ -102,26 +102,26 @@ pub enum Violation {
         /// Bytes.
         asize: u64,
     },
-    /// Sums that must be equal are not (spec 05 §5.7).
+    /// Sums that must be equal differ (spec 05 §5.7).
     #[error("vdev {vdev} metaslab {metaslab}: {what}: {found} bytes, expected {expected}")]
     Sum {
         /// Top-level vdev.
         vdev: u64,
         /// Metaslab.
         metaslab: u64,
-        /// Which sum.
+        /// The sum.
         what: &'static str,
-        /// What it is.
+        /// The value found.
         found: u64,
-        /// What it must be.
+        /// The value expected.
         expected: u64,
     },
-    /// A call out of order.
+    /// A call in the wrong order.
     #[error("{what} for txg {txg}, but txg {committed} is the last committed")]
     Order {
         /// The call.
         what: &'static str,
-        /// Its txg.
+        /// Txg of the call.
         txg: u64,
         /// Last committed txg.
         committed: u64,

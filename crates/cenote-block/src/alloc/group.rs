@@ -130,7 +130,12 @@ impl Vdev {
 
     /// Bytes to allocate from a group before the rotor advances: more if it is emptier than its
     /// class.
-    pub(super) fn turn(&self, group: usize, class_free_percent: u64, policy: &dyn Policy) -> u64 {
+    pub(super) fn rotor_quota(
+        &self,
+        group: usize,
+        class_free_percent: u64,
+        policy: &dyn Policy,
+    ) -> u64 {
         let aliquot = policy.aliquot(self.spec.width, self.spec.nparity);
         if tunables::BIAS_ENABLED.get() == 0 {
             return aliquot;

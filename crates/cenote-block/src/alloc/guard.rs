@@ -26,7 +26,7 @@ pub struct Epoch(u64);
 
 /// Whether ranges were reused since an epoch.
 #[derive(Debug)]
-pub enum Standing {
+pub enum GuardOutcome {
     /// No range became free, and none will while the guard exists.
     Unchanged(Guard),
     /// A range in the same metaslab became free: the space may belong to another block.
@@ -78,21 +78,23 @@ impl SpaceAllocator {
     /// Checks whether ranges, each on a vdev, are unchanged since the epoch `since`; if so, returns
     /// a guard that keeps them unchanged.
     #[must_use]
-    pub fn guard(self: &Arc<Self>, places: &[(u64, Range<u64>)], since: Epoch) -> Standing {
+    pub fn guard(self: &Arc<Self>, places: &[(u64, Range<u64>)], since: Epoch) -> GuardOutcome {
         // LOCK state: the check and the guard are one step.
         let mut state = self.lock();
         let mut held = Vec::with_capacity(places.len());
         for (vdev, range) in places {
-            let Some(ids) = state.metaslabs_of(*vdev, range) else { return Standing::Outside };
+            let Some(ids) = state.metaslabs_of(*vdev, range) else { return GuardOutcome::Outside };
             for id in ids {
-                let Some(metaslab) = state.metaslab(*vdev, id) else { return Standing::Outside };
+                let Some(metaslab) = state.metaslab(*vdev, id) else {
+                    return GuardOutcome::Outside;
+                };
                 // A range that is free now belongs to no block, whatever the pointer says.
                 let is_free = metaslab
                     .loaded
                     .as_ref()
                     .is_some_and(|loaded| loaded.free.ranges().overlap(range).is_some());
                 if metaslab.matured > since.0 || is_free {
-                    return Standing::Reused;
+                    return GuardOutcome::Reused;
                 }
                 held.push((*vdev, id));
             }
@@ -102,7 +104,7 @@ impl SpaceAllocator {
                 metaslab.guards += 1;
             }
         }
-        Standing::Unchanged(Guard { space: Arc::clone(self), held })
+        GuardOutcome::Unchanged(Guard { space: Arc::clone(self), held })
     }
 }
 

@@ -33,7 +33,7 @@ use cenote_ranges::{RangeError, RangeSet};
 
 use super::error::Violation;
 use super::fragmentation;
-use super::policy::{Cursors, Policy, Standing};
+use super::policy::{Cursors, MetaslabInfo, Policy};
 use super::request::MetaslabSpec;
 use super::tree::FreeTree;
 use super::weight::Weight;
@@ -89,7 +89,7 @@ impl Unflushed {
 
 /// How long freed ranges are deferred before they become free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(super) enum Deferral {
     /// Until two later txgs are committed, and no pin on an earlier txg is left. Holds the txg of
     /// the oldest pin, `u64::MAX` without pins.
     TwoTxgs(u64),
@@ -301,7 +301,11 @@ impl Metaslab {
     }
 
     /// Frees a range that the checkpoint still uses.
-    pub(super) fn hold(&mut self, range: Range<u64>, txg: u64) -> Result<(), Violation> {
+    pub(super) fn free_checkpointed(
+        &mut self,
+        range: Range<u64>,
+        txg: u64,
+    ) -> Result<(), Violation> {
         self.check_allocated(&range, txg, "checkpointed free of a free range")?;
         let error = self.set_error("double free");
         self.held.try_add(range).map_err(error)
@@ -344,20 +348,20 @@ impl Metaslab {
 
     /// Ends `txg`, which is committed: freed ranges are deferred, and ranges deferred long enough
     /// become free. Returns the ranges that became free.
-    pub(super) fn finish(&mut self, txg: u64, wait: Wait) -> Result<RangeSet, Violation> {
+    pub(super) fn finish(&mut self, txg: u64, deferral: Deferral) -> Result<RangeSet, Violation> {
         let freed = self.freed.take();
         let waited = std::mem::replace(&mut self.defer[(txg % 2) as usize], freed);
         if !waited.is_empty() {
             // The defer set has the same parity as `txg`, and is older.
             self.put_overdue(txg.saturating_sub(2), &waited)?;
         }
-        let mut mature = match wait {
+        let mut mature = match deferral {
             // M6.
             _ if self.guards > 0 => RangeSet::new(),
-            Wait::TwoTxgs(oldest_pin) => self.take_overdue(oldest_pin)?,
-            Wait::Nothing => self.take_overdue(u64::MAX)?,
+            Deferral::TwoTxgs(oldest_pin) => self.take_overdue(oldest_pin)?,
+            Deferral::Nothing => self.take_overdue(u64::MAX)?,
         };
-        if wait == Wait::Nothing && self.guards == 0 {
+        if deferral == Deferral::Nothing && self.guards == 0 {
             let error = self.set_error("deferred twice");
             let freed = self.defer[(txg % 2) as usize].take();
             mature.try_union(&freed).map_err(error)?;
@@ -525,7 +529,7 @@ impl Metaslab {
         if self.is_broken || self.usable() == 0 {
             return Weight::ZERO;
         }
-        policy.weigh(&Standing {
+        policy.weigh(&MetaslabInfo {
             metaslab: self.id,
             count,
             free: self.usable(),

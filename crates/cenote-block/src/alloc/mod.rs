@@ -14,7 +14,6 @@
 //! that a txg records in `sync`, and flushing of log space maps in `flush`. All of it is state in
 //! memory: reading maps is done by [`MetaslabStore`], writing them by the pool. The choice among
 //! free ranges is a [`Policy`].
-//! is taken is a [`Policy`].
 //! Concurrency: one lock around all state, [`SpaceAllocator::lock`]. An operation takes a few tree
 //! steps, so the lock is held for microseconds; it is never held across an await, and no other lock
 //! is taken inside. Loading a metaslab runs without it.
@@ -51,14 +50,14 @@ pub use condense::{Condense, MapFigures};
 pub use error::{AllocError, ClaimError, Violation};
 pub use figures::{MetaslabSpace, SpaceFigures, VdevSpace};
 pub use flush::Flush;
-pub use guard::{Epoch, Guard, Standing};
+pub use guard::{Epoch, Guard, GuardOutcome};
 pub use pause::Paused;
 pub use pin::Pin;
 pub use policy::Policy;
 pub use request::{
     MetaslabSpec, MetaslabStore, Request, SpaceGeometry, StoredSpace, VdevHealth, VdevSpec,
 };
-pub use sync::{Mature, MetaslabChange};
+pub use sync::{MetaslabChange, ReusableRanges};
 pub use throttle::Reservation;
 pub use tree::FreeTree;
 pub use weight::Weight;
@@ -212,14 +211,14 @@ impl SpaceAllocator {
 
     /// Frees a block that the pool's checkpoint still uses: it stays allocated and is reported as
     /// `held`.
-    pub fn free_held(&self, dva: &Dva, txg: u64) -> Result<()> {
+    pub fn free_checkpointed(&self, dva: &Dva, txg: u64) -> Result<()> {
         // LOCK state.
         let mut state = self.lock();
         let (id, range) = state.locate_dva(dva, txg)?;
         let vdev = u64::from(dva.vdev);
         state.check_syncing("free", txg)?;
         if let Some(metaslab) = state.metaslab(vdev, id) {
-            metaslab.hold(range, txg)?;
+            metaslab.free_checkpointed(range, txg)?;
             state.mark(txg, vdev, id);
         }
         Ok(())
@@ -234,7 +233,7 @@ impl SpaceAllocator {
     /// Whether the checkpoint uses a block of this physical birth that is freed in `txg`. It does
     /// not use blocks that were freed up to its own txg (spec 05 §10).
     #[must_use]
-    pub fn is_kept(&self, birth: u64, txg: u64) -> bool {
+    pub fn is_in_checkpoint(&self, birth: u64, txg: u64) -> bool {
         self.lock().checkpoint.is_some_and(|checkpoint| birth <= checkpoint && checkpoint < txg)
     }
 
@@ -341,7 +340,7 @@ impl SpaceAllocator {
 
     /// Ends `txg`, whose uberblock is durable. With `slop` bytes or less free, frees are not
     /// deferred. Returns the ranges that became usable.
-    pub fn sync_done(&self, txg: u64, slop: u64) -> Result<Vec<Mature>> {
+    pub fn sync_done(&self, txg: u64, slop: u64) -> Result<Vec<ReusableRanges>> {
         // LOCK state. The uberblock of `txg` must be on disk by now: blocks of the two older ones
         // may be overwritten from here on.
         Ok(self.lock().sync_done(txg, slop)?)

@@ -31,9 +31,9 @@ pub(super) struct Pauses {
 impl Pauses {
     /// Counts a waiting allocation until the result is dropped. LOCK state: held by the caller, so
     /// that no metaslab is paused between the caller's search and this call.
-    pub(super) fn wait(&self) -> Waits<'_> {
+    pub(super) fn wait(&self) -> WaitingAllocation<'_> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
-        Waits(self)
+        WaitingAllocation(self)
     }
 }
 
@@ -140,9 +140,9 @@ impl State {
 }
 
 /// A waiting allocation.
-pub(super) struct Waits<'a>(&'a Pauses);
+pub(super) struct WaitingAllocation<'a>(&'a Pauses);
 
-impl Drop for Waits<'_> {
+impl Drop for WaitingAllocation<'_> {
     fn drop(&mut self) {
         if self.0.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.settled.notify_waiters();

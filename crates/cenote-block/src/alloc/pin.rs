@@ -30,7 +30,7 @@ use crate::error::BlockError;
 
 /// The allocator's state of a pin.
 #[derive(Debug)]
-pub(super) struct Loan {
+pub(super) struct PinState {
     is_overtaken: AtomicBool,
     /// Last committed txg when the pin was taken.
     pub(super) txg: u64,
@@ -42,7 +42,7 @@ pub(super) struct Loan {
 pub struct Pin {
     space: Arc<SpaceAllocator>,
     number: u64,
-    loan: Arc<Loan>,
+    loan: Arc<PinState>,
 }
 
 impl std::fmt::Debug for Pin {
@@ -98,7 +98,7 @@ impl SpaceAllocator {
         // LOCK state: short. A commit holds it while ranges become free.
         let mut state = self.lock();
         let is_overtaken = AtomicBool::new(false);
-        let loan = Arc::new(Loan { is_overtaken, txg: state.committed, deadline });
+        let loan = Arc::new(PinState { is_overtaken, txg: state.committed, deadline });
         let number = state.next_pin;
         state.next_pin += 1;
         state.pins.insert(number, Arc::clone(&loan));
@@ -114,7 +114,7 @@ impl SpaceAllocator {
 
 impl State {
     /// Marks the pins selected by `which` as overtaken. They keep no ranges back any more.
-    pub(super) fn overtake(&mut self, which: impl Fn(&Loan) -> bool) {
+    pub(super) fn overtake(&mut self, which: impl Fn(&PinState) -> bool) {
         self.pins.retain(|_, loan| {
             if !which(loan) {
                 return true;

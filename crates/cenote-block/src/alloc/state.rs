@@ -13,7 +13,7 @@ use super::error::Violation;
 use super::flush::FlushState;
 use super::group::{Group, Vdev};
 use super::metaslab::Metaslab;
-use super::pin::Loan;
+use super::pin::PinState;
 use super::policy::Policy;
 use super::request::SpaceGeometry;
 
@@ -54,7 +54,7 @@ pub(super) struct State {
     /// Number of pauses of all metaslabs together.
     pub(super) disabled: u64,
     /// Pins, by number.
-    pub(super) pins: BTreeMap<u64, Arc<Loan>>,
+    pub(super) pins: BTreeMap<u64, Arc<PinState>>,
     /// Number of the next pin.
     pub(super) next_pin: u64,
     /// Incremented each time that ranges may become free.

@@ -10,7 +10,7 @@ use cenote_rt::seeded::{Bug, is_on};
 
 use super::class::Class;
 use super::error::Violation;
-use super::metaslab::{Metaslab, Wait};
+use super::metaslab::{Deferral, Metaslab};
 use super::state::State;
 
 /// Changes of one metaslab to record in a pass: ALLOC of `allocs`, then FREE of `frees`, in the log
@@ -94,7 +94,11 @@ impl State {
 
     /// Ends `txg`, which is on disk. Ranges freed two txgs ago become free, ranges freed now are
     /// deferred. If that requires it, pins are overtaken first (M5).
-    pub(super) fn sync_done(&mut self, txg: u64, slop: u64) -> Result<Vec<Mature>, Violation> {
+    pub(super) fn sync_done(
+        &mut self,
+        txg: u64,
+        slop: u64,
+    ) -> Result<Vec<ReusableRanges>, Violation> {
         if txg <= self.committed || self.freeing_txg.is_some_and(|syncing| syncing != txg) {
             let committed = self.committed;
             return Err(Violation::Order { what: "commit", txg, committed });
@@ -110,7 +114,7 @@ impl State {
             return Err(Violation::Order { what: "commit before recording", txg, committed });
         }
         // Pins are overtaken before any range becomes free (M5).
-        let wait = self.choose_wait(slop);
+        let deferral = self.choose_deferral(slop);
         // A pointer that was looked up in an earlier epoch may lead to a range that becomes free
         // now.
         self.next_epoch();
@@ -118,9 +122,9 @@ impl State {
         touched.extend(self.deferring.iter().copied());
         let mut mature = Vec::new();
         for (vdev, id) in &touched {
-            let ranges = self.finish(txg, *vdev, *id, wait)?;
+            let ranges = self.finish(txg, *vdev, *id, deferral)?;
             if !ranges.is_empty() {
-                mature.push(Mature { vdev: *vdev, metaslab: *id as u64, ranges });
+                mature.push(ReusableRanges { vdev: *vdev, metaslab: *id as u64, ranges });
             }
         }
         self.settle_new(txg);
@@ -139,14 +143,14 @@ impl State {
 
     /// Chooses how long freed ranges are deferred as of this commit. Overtakes the pins that
     /// prevent it.
-    fn choose_wait(&mut self, slop: u64) -> Wait {
+    fn choose_deferral(&mut self, slop: u64) -> Deferral {
         let (space, allocated) = self.class_space(Class::Normal);
         // With so little space left, deferred ranges are needed (spec 05 §5.4).
         let is_short = |allocated| space.saturating_sub(allocated) <= slop;
         let is_changing = self.vdevs.values().any(|vdev| vdev.is_changing);
         if is_on(Bug::NoDeferral) {
             self.overtake(|_| true);
-            return Wait::Nothing;
+            return Deferral::Nothing;
         }
         if is_changing {
             // On such a vdev nothing is deferred.
@@ -157,12 +161,12 @@ impl State {
             let overdue = self.overdue_bytes(Class::Normal);
             self.overtake(|_| true);
             if is_short(allocated.saturating_sub(overdue)) {
-                return Wait::Nothing;
+                return Deferral::Nothing;
             }
         }
         let now = cenote_rt::monotonic();
         self.overtake(|loan| loan.deadline <= now);
-        Wait::TwoTxgs(self.oldest_pin())
+        Deferral::TwoTxgs(self.oldest_pin())
     }
 
     /// Bytes of a class that only pins and guards keep back.
@@ -213,12 +217,12 @@ impl State {
         txg: u64,
         vdev_id: u64,
         id: usize,
-        wait: Wait,
+        deferral: Deferral,
     ) -> Result<RangeSet, Violation> {
         let (has_logs, policy) = (self.has_logs, self.policy.clone());
         let epoch = self.epoch.load(Ordering::Acquire);
         let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(RangeSet::new()) };
-        let wait = if vdev.is_changing { Wait::Nothing } else { wait };
+        let deferral = if vdev.is_changing { Deferral::Nothing } else { deferral };
         let Some(metaslab) = vdev.metaslabs.get_mut(id) else { return Ok(RangeSet::new()) };
         let was_pending = metaslab.map_pending == Some(txg);
         let segments = if was_pending { 0 } else { metaslab.unflushed.segments() };
@@ -226,7 +230,7 @@ impl State {
         metaslab.fold(txg, has_logs, (&recorded, &freed))?;
         let now = metaslab.unflushed.segments();
         let deferred = metaslab.deferred();
-        let mature = metaslab.finish(txg, wait)?;
+        let mature = metaslab.finish(txg, deferral)?;
         if !mature.is_empty() {
             metaslab.matured = epoch;
         }
@@ -261,7 +265,7 @@ impl State {
 
 /// Ranges that became usable, which autotrim may trim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mature {
+pub struct ReusableRanges {
     /// Top-level vdev.
     pub vdev: u64,
     /// Metaslab.

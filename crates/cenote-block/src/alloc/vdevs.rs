@@ -17,7 +17,7 @@ use super::state::State;
 use super::{Options, SpaceAllocator};
 
 /// Aliquots of each vdev that may be in flight (spec 05 §8.3).
-const TURNS: u64 = 4;
+const ALIQUOTS_IN_FLIGHT: u64 = 4;
 /// Memory that percentages refer to, until [`SpaceAllocator::set_memory`] is called.
 const MEMORY_BYTES: u64 = 1 << 30;
 
@@ -234,8 +234,8 @@ impl SpaceAllocator {
         if state.vdevs.contains_key(&spec.id) {
             return Err(Error::new(Kind::Exists, format!("vdev {} has space already", spec.id)));
         }
-        let turns = state.policy.aliquot(spec.width, spec.nparity);
-        self.throttle.widen(spec.class, turns.saturating_mul(TURNS));
+        let aliquot = state.policy.aliquot(spec.width, spec.nparity);
+        self.throttle.widen(spec.class, aliquot.saturating_mul(ALIQUOTS_IN_FLIGHT));
         state.add_vdev(spec, metaslabs, new_in);
         Ok(())
     }

@@ -11,7 +11,7 @@ use cenote_rt::{Buf, Result, poll_first};
 use futures_util::future::join_all;
 
 use super::prepare::{Prepared, Work};
-use super::{Share, WriteContext, Written, placement, policy_now};
+use super::{ThrottleShare, WriteContext, Written, placement, policy_now};
 use crate::alloc::Reservation;
 use crate::policy::WritePolicy;
 use crate::store::BlockStore;
@@ -38,11 +38,11 @@ impl BlockStore {
         let writes = drafts
             .iter()
             .zip(prepared)
-            .map(|(draft, prepared)| self.write_draft(draft, prepared, Share::Taken));
+            .map(|(draft, prepared)| self.write_draft(draft, prepared, ThrottleShare::Reserved));
         // One batch after the other; otherwise their blocks would be interleaved on disk.
-        let turn = self.beginning().lock().await;
+        let one_batch = self.batch_submission().lock().await;
         let plug = self.tree().plug();
-        poll_first(join_all(writes), || drop((plug, turn))).await
+        poll_first(join_all(writes), || drop((plug, one_batch))).await
     }
 
     /// Prepares the stored bytes of each block. A block that cannot be prepared has `None`, and its

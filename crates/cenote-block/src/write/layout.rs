@@ -25,7 +25,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
 use futures_util::future::join_all;
 
-use super::{Job, placement};
+use super::{BlockWrite, placement};
 use crate::alloc::{Class, Request, SpaceAllocator};
 use crate::error::WriteError;
 use crate::gang::{GANG_DEPTH_MAX, HEADER_SIZE};
@@ -65,7 +65,7 @@ pub(super) struct Write {
 }
 
 /// Properties that all parts of a block share.
-struct Wish {
+struct LayoutRequest {
     class: Class,
     copies: u8,
     gang_copies: u8,
@@ -74,7 +74,7 @@ struct Wish {
     units: super::Units,
 }
 
-impl Wish {
+impl LayoutRequest {
     fn request(&self, psize: u64, copies: u8, near: Option<u64>, is_gang_part: bool) -> Request {
         let Self { class, txg, stream, .. } = *self;
         Request { class, psize, copies, txg, stream, near, is_gang_part }
@@ -199,7 +199,7 @@ impl Layout {
     }
 }
 
-impl Job<'_> {
+impl BlockWrite<'_> {
     /// Allocates space for the block, preferably on other top-level vdevs than `failed`.
     pub(super) async fn lay_out(
         &self,
@@ -207,7 +207,7 @@ impl Job<'_> {
         failed: Option<u64>,
     ) -> Result<Layout> {
         let place = self.context.place;
-        let wish = Wish {
+        let request = LayoutRequest {
             class: space.preferred_class(&placement(self.policy, self.psize())),
             copies: self.policy.copies,
             gang_copies: self.policy.gang_copies,
@@ -217,7 +217,7 @@ impl Job<'_> {
         };
         // Beyond the last vdev the first follows.
         let near = failed.map(|id| id + 1);
-        wish.place(space, 0..self.stored.data.len(), near, 0).await
+        request.place(space, 0..self.stored.data.len(), near, 0).await
     }
 
     /// Returns the addresses for the pointer, and all writes of the block.

@@ -11,7 +11,7 @@
 //! ([`layout`]); this module makes the decisions between them.
 //!
 //! The caller keeps the old pointer until it has the new one, and then frees the old block if
-//! [`How::replaces`] says so. Nothing is freed here.
+//! [`WriteMethod::replaces`] says so. Nothing is freed here.
 //!
 //! Invariants
 //! * W1 Only a block born in the syncing txg is rewritten in place, asserted in release builds: any
@@ -76,7 +76,7 @@ impl WriteContext {
 
 /// How a block was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum How {
+pub enum WriteMethod {
     /// At a newly allocated address.
     New,
     /// At the address of the old block, which was born in the same txg.
@@ -89,7 +89,7 @@ pub enum How {
     Embedded,
 }
 
-impl How {
+impl WriteMethod {
     /// Whether the old block is no longer referenced.
     #[must_use]
     pub const fn replaces(self) -> bool {
@@ -103,7 +103,7 @@ pub struct Written {
     /// Its pointer.
     pub bp: BlockPtr,
     /// How it was stored.
-    pub how: How,
+    pub method: WriteMethod,
 }
 
 /// Sizes to which stored blocks are rounded up (spec 05 §8.1).
@@ -138,14 +138,14 @@ impl BlockStore {
     ) -> Result<Written> {
         let old = old.copied().unwrap_or(BlockPtr::HOLE);
         let draft = Draft { data, policy: *policy, old, context: *context };
-        self.write_draft(&draft, None, Share::Own).await
+        self.write_draft(&draft, None, ThrottleShare::Reserve).await
     }
 
     async fn write_draft(
         &self,
         draft: &Draft,
         prepared: Option<Prepared>,
-        share: Share,
+        share: ThrottleShare,
     ) -> Result<Written> {
         let result = self.write_block(draft, prepared, share).await;
         result.map_err(|error| {
@@ -158,7 +158,7 @@ impl BlockStore {
         &self,
         draft: &Draft,
         prepared: Option<Prepared>,
-        share: Share,
+        share: ThrottleShare,
     ) -> Result<Written> {
         check(draft)?;
         let Draft { data, policy, old, context } = draft;
@@ -174,14 +174,15 @@ impl BlockStore {
             }
             Prepared::Stored(stored) => stored,
         };
-        let job = Job { store: self, policy, context, salt: self.salt(), lsize, stored, share };
+        let write =
+            BlockWrite { store: self, policy, context, salt: self.salt(), lsize, stored, share };
         let previous = previous(old);
         if let Some(old) = previous
-            && job.is_unchanged(old)
+            && write.is_unchanged(old)
         {
-            return Ok(Written { bp: *old, how: How::Kept });
+            return Ok(Written { bp: *old, method: WriteMethod::Kept });
         }
-        let written = job.run(previous).await?;
+        let written = write.run(previous).await?;
         if let Some(key) = key_of(&written.bp, Form::Plain) {
             self.cache().insert(key, data.clone());
         }
@@ -263,7 +264,7 @@ fn hole(
     let birth = if is_punched { context.txg } else { 0 };
     let bp = BlockPtr::punched(lsize, policy.object_type, policy.level, birth);
     let bp = bp.ok_or_else(unrepresentable)?;
-    Ok(Written { bp, how: How::Hole })
+    Ok(Written { bp, method: WriteMethod::Hole })
 }
 
 fn embedded(
@@ -275,7 +276,7 @@ fn embedded(
 ) -> Result<Written> {
     let bp = BlockPtr::embedding(payload, lsize, compression, policy.object_type, context.txg);
     let bp = bp.ok_or_else(unrepresentable)?;
-    Ok(Written { bp, how: How::Embedded })
+    Ok(Written { bp, method: WriteMethod::Embedded })
 }
 
 fn unrepresentable() -> Error {
@@ -283,26 +284,26 @@ fn unrepresentable() -> Error {
 }
 
 /// A block that is ready to be stored.
-struct Job<'a> {
+struct BlockWrite<'a> {
     store: &'a BlockStore,
     policy: &'a WritePolicy,
     context: &'a WriteContext,
     salt: Option<Arc<Salt>>,
     lsize: u64,
     stored: Stored,
-    share: Share,
+    share: ThrottleShare,
 }
 
 /// Which code reserves the bytes in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Share {
+enum ThrottleShare {
     /// This write.
-    Own,
+    Reserve,
     /// The caller, for a whole batch.
-    Taken,
+    Reserved,
 }
 
-impl Job<'_> {
+impl BlockWrite<'_> {
     fn psize(&self) -> u64 {
         self.stored.data.len() as u64
     }
@@ -361,9 +362,9 @@ impl Job<'_> {
             && self.is_in_place(old)
             && let Some(bp) = self.rewrite(old).await?
         {
-            return Ok(Written { bp, how: How::InPlace });
+            return Ok(Written { bp, method: WriteMethod::InPlace });
         }
-        Ok(Written { bp: self.write_anew().await?, how: How::New })
+        Ok(Written { bp: self.write_anew().await?, method: WriteMethod::New })
     }
 
     /// Overwrites the old block. `None` if its devices fail: then the block is stored elsewhere,
@@ -394,7 +395,7 @@ impl Job<'_> {
         // The bytes in flight to the vdevs of a class are limited, so that the fastest vdev gets
         // the next share first (spec 05 §8.3). Synchronous writes are exempt.
         let _share = match (self.context.class, self.share) {
-            (IoClass::AsyncWrite, Share::Own) => {
+            (IoClass::AsyncWrite, ThrottleShare::Reserve) => {
                 let class = space.preferred_class(&placement(self.policy, self.psize()));
                 let bytes = self.psize().saturating_mul(u64::from(self.policy.copies));
                 Some(space.reserve([(class, bytes)]).await)

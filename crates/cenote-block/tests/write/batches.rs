@@ -1,7 +1,7 @@
 //! Batches of blocks: each block is stored as if it were written alone, they are adjacent on disk,
 //! and the devices get few requests.
 
-use cenote_block::{Draft, How, ReadContext};
+use cenote_block::{Draft, ReadContext, WriteMethod};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_rt::{Buf, Kind};
@@ -67,12 +67,12 @@ fn blocks_of_a_batch_are_stored_as_if_written_alone() {
         let single = wait(alone.store.write(data.clone(), policy, None, context));
         match (written, single) {
             (Ok(written), Ok(single)) => {
-                assert_eq!(written.how, single.how);
+                assert_eq!(written.method, single.method);
                 assert_eq!(written.bp.words()[6..], single.bp.words()[6..]);
-                hows.push(written.how);
+                hows.push(written.method);
                 let read = wait(together.store.read(&written.bp, &ReadContext::default()));
                 // The pointer of a hole that never was a block does not tell its length.
-                assert!(written.how == How::Hole || read.unwrap()[..] == data[..]);
+                assert!(written.method == WriteMethod::Hole || read.unwrap()[..] == data[..]);
             }
             (Err(one), Err(other)) => {
                 assert_eq!((one.kind(), other.kind()), (Kind::Invalid, Kind::Invalid));
@@ -81,7 +81,16 @@ fn blocks_of_a_batch_are_stored_as_if_written_alone() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(hows, [How::Hole, How::Embedded, How::New, How::New, How::New]);
+    assert_eq!(
+        hows,
+        [
+            WriteMethod::Hole,
+            WriteMethod::Embedded,
+            WriteMethod::New,
+            WriteMethod::New,
+            WriteMethod::New
+        ]
+    );
     assert!(wait(together.store.write_all(&[])).is_empty());
 }
 

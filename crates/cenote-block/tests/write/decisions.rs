@@ -1,7 +1,7 @@
 //! Decisions of the write path: holes, embedding, nopwrite, rewriting in place, refusals.
 
 use cenote_block::policy::{BlockSpec, CompressionPolicy, DatasetPolicy, PoolPolicy, WritePolicy};
-use cenote_block::{BlockError, How, ReadContext, WriteContext, WriteError};
+use cenote_block::{BlockError, ReadContext, WriteContext, WriteError, WriteMethod};
 use cenote_codec::checksum::ChecksumAlgorithm;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::checksum_type::ChecksumType;
@@ -31,14 +31,14 @@ fn zeros_are_holes_and_punched_holes_record_their_birth() {
             async move { store.write(zeros, &policy, old.as_ref(), &context()).await.unwrap() }
         };
         let fresh = write(None, lz4).await;
-        assert_eq!((fresh.how, fresh.bp), (How::Hole, BlockPtr::HOLE));
+        assert_eq!((fresh.method, fresh.bp), (WriteMethod::Hole, BlockPtr::HOLE));
         let never = write(Some(BlockPtr::HOLE), lz4).await;
         assert_eq!(never.bp, BlockPtr::HOLE);
 
         let text = block(Content::Text, 4096, 1);
         let old = bench.store.write(text, &lz4, None, &context()).await.unwrap();
         let punched = write(Some(old.bp), lz4).await;
-        assert!(punched.bp.is_hole() && punched.how.replaces());
+        assert!(punched.bp.is_hole() && punched.method.replaces());
         let (birth, lsize) = (punched.bp.birth(), punched.bp.lsize());
         assert_eq!((birth, lsize, punched.bp.object_type()), (TXG, 4096, lz4.object_type));
         let again = write(Some(punched.bp), lz4).await;
@@ -47,7 +47,7 @@ fn zeros_are_holes_and_punched_holes_record_their_birth() {
         assert_eq!(write(Some(old.bp), forgetful).await.bp, BlockPtr::HOLE);
 
         let raw = write(None, policy(2, ChecksumType::On)).await;
-        assert_eq!((raw.how, raw.bp.psize()), (How::New, 4096));
+        assert_eq!((raw.method, raw.bp.psize()), (WriteMethod::New, 4096));
     });
 }
 
@@ -73,7 +73,7 @@ fn compression_must_save_an_eighth() {
         let written = wait(bench.store.write(data, &policy, None, &context())).unwrap();
         let what = format!("{ashift} {size} {content:?}");
         assert_eq!(written.bp.psize(), expected, "{what}");
-        assert_eq!(written.how == How::Embedded, expected == 0, "{what}");
+        assert_eq!(written.method == WriteMethod::Embedded, expected == 0, "{what}");
         let is_raw = expected == size as u64;
         let function = if is_raw { CompressionType::Off } else { CompressionType::Lz4 };
         assert_eq!(written.bp.compression(), Some(function), "{what}");
@@ -92,12 +92,12 @@ fn nopwrite_keeps_equal_data_in_place() {
             let (store, later) = (&bench.store, &later);
             async move {
                 let written = store.write(data, &policy, Some(&old), later).await.unwrap();
-                assert_eq!(written.bp == old, written.how == How::Kept);
-                written.how
+                assert_eq!(written.bp == old, written.method == WriteMethod::Kept);
+                written.method
             }
         };
-        assert_eq!(how(sha, data.clone()).await, How::Kept);
-        assert_eq!(how(sha, block(Content::Text, 8192, 2)).await, How::New);
+        assert_eq!(how(sha, data.clone()).await, WriteMethod::Kept);
+        assert_eq!(how(sha, block(Content::Text, 8192, 2)).await, WriteMethod::New);
         let rows = [
             WritePolicy { copies: 2, ..sha },
             WritePolicy { checksum: ChecksumAlgorithm::Sha512, ..sha },
@@ -107,13 +107,13 @@ fn nopwrite_keeps_equal_data_in_place() {
             policy(15, ChecksumType::Fletcher4),
         ];
         for policy in rows {
-            assert_eq!(how(policy, data.clone()).await, How::New, "{policy:?}");
+            assert_eq!(how(policy, data.clone()).await, WriteMethod::New, "{policy:?}");
         }
         // A forgeable checksum does not prove that the data is equal.
         let fletcher = policy(15, ChecksumType::Fletcher4);
         let old = bench.store.write(data.clone(), &fletcher, None, &context()).await.unwrap().bp;
         let again = bench.store.write(data.clone(), &fletcher, Some(&old), &later).await.unwrap();
-        assert_eq!(again.how, How::New);
+        assert_eq!(again.method, WriteMethod::New);
     });
 }
 
@@ -136,9 +136,9 @@ fn late_passes_rewrite_in_place_without_compression() {
             let first = write(1, 1, None).await.bp;
             assert_eq!(first.dva_count(), 3);
             let early = write(2, 1, Some(first)).await;
-            assert_eq!(early.how, How::New, "pass 1 never rewrites");
+            assert_eq!(early.method, WriteMethod::New, "pass 1 never rewrites");
             let second = write(3, 2, Some(early.bp)).await;
-            assert_eq!((second.how, second.how.replaces()), (How::InPlace, false));
+            assert_eq!((second.method, second.method.replaces()), (WriteMethod::InPlace, false));
             assert!(second.bp.dvas().eq(early.bp.dvas()) && second.bp != early.bp);
             let stored = bench.read_stored(&second.bp).await.unwrap();
             assert_eq!(stored[..], block(Content::Text, 4096, 3)[..]);
@@ -155,9 +155,9 @@ fn late_passes_rewrite_in_place_without_compression() {
             assert_eq!(stale.kind(), Kind::Checksum);
 
             let late = write(4, 8, Some(second.bp)).await;
-            assert_eq!((late.how, late.bp.psize()), (How::New, 4096));
+            assert_eq!((late.method, late.bp.psize()), (WriteMethod::New, 4096));
             let later = write(5, 9, Some(late.bp)).await;
-            assert_eq!(later.how, How::InPlace);
+            assert_eq!(later.method, WriteMethod::InPlace);
             let fresh = write(6, 9, None).await;
             assert_eq!(fresh.bp.compression(), Some(CompressionType::Lz4));
         });
@@ -184,7 +184,7 @@ fn late_readers_do_not_cache_old_bytes_of_a_rewritten_block() {
                 })
                 .collect();
             let new = bench.store.write(text(two), &mos, Some(&old), &in_pass(2)).await.unwrap();
-            assert_eq!(new.how, How::InPlace);
+            assert_eq!(new.method, WriteMethod::InPlace);
             for reader in readers {
                 // Old bytes or an error, never the new ones.
                 match reader.await.unwrap() {
@@ -210,7 +210,7 @@ fn blocks_of_other_txgs_are_never_written_over() {
         let old = bench.store.write(data.clone(), &mos, None, &in_pass(1)).await.unwrap().bp;
         let next = WriteContext { txg: TXG + 1, ..in_pass(5) };
         let written = bench.store.write(data.clone(), &mos, Some(&old), &next).await.unwrap();
-        assert_eq!(written.how, How::New);
+        assert_eq!(written.method, WriteMethod::New);
         let past = WriteContext { txg: TXG - 1, ..in_pass(5) };
         let error = bench.store.write(data.clone(), &mos, Some(&old), &past).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Invariant);
@@ -286,5 +286,5 @@ fn compression_empty_stores_other_blocks_uncompressed() {
     assert_eq!(written.bp.compression(), Some(CompressionType::Off));
     let zeros = block(Content::Zero, 4096, 1);
     let written = wait(bench.store.write(zeros, &empty, None, &context())).unwrap();
-    assert_eq!(written.how, How::Hole);
+    assert_eq!(written.method, WriteMethod::Hole);
 }

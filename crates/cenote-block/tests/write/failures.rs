@@ -1,7 +1,7 @@
 //! Devices that fail while a block is written, and damage that a read repairs.
 
 use cenote_block::policy::WritePolicy;
-use cenote_block::{How, WriteContext};
+use cenote_block::{WriteContext, WriteMethod};
 use cenote_device::WriteFault;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
@@ -181,7 +181,7 @@ fn a_failed_rewrite_goes_elsewhere() {
         bench.devices[&(100 + 20 * u64::from(vdev))].set_offline(true);
         let second = block(Content::Random, 4096, 2);
         let new = bench.store.write(second.clone(), &raw(1), Some(&old), &again).await.unwrap();
-        assert_eq!((new.how, new.how.replaces()), (How::New, true));
+        assert_eq!((new.method, new.method.replaces()), (WriteMethod::New, true));
         assert_ne!(new.bp.dva(0).unwrap().vdev, vdev);
         let read = bench.read_stored(&new.bp).await.unwrap();
         assert_eq!(read[..], second[..]);

@@ -1,7 +1,7 @@
 //! Gang blocks: forced, nested, in fragmented space, rewritten, freed.
 
 use cenote_block::policy::WritePolicy;
-use cenote_block::{How, ReadContext, WriteContext};
+use cenote_block::{ReadContext, WriteContext, WriteMethod};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_rt::Kind;
@@ -97,7 +97,7 @@ fn a_gang_is_rewritten_in_place() {
             };
             let old = write(1, 1, None).await.bp;
             let new = write(2, 2, Some(old)).await;
-            assert!(old.is_gang() && new.how == How::InPlace);
+            assert!(old.is_gang() && new.method == WriteMethod::InPlace);
             assert!(new.bp.dvas().eq(old.dvas()));
             check_space(&bench, &new.bp).await;
             let read = bench.read_stored(&new.bp).await.unwrap();

@@ -1,7 +1,7 @@
 //! Every compression with every checksum, sizes, contents, sector sizes and layouts.
 
 use cenote_block::policy::{BlockSpec, CompressionSetting, DatasetPolicy, PoolPolicy, WritePolicy};
-use cenote_block::{How, ReadContext, WriteContext};
+use cenote_block::{ReadContext, WriteContext, WriteMethod};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::object_type::ObjectType;
@@ -105,10 +105,12 @@ async fn there_and_back(bench: &Bench, policy: &WritePolicy, content: Content, s
     let written = written.unwrap_or_else(|error| panic!("{what}: {error}"));
     let bp = written.bp;
     assert_eq!(bp.validate(), Ok(()), "{what}");
-    match written.how {
-        How::Hole => assert!(content == Content::Zero && bp.is_hole(), "{what}"),
-        How::Embedded => assert!(content != Content::Zero && bp.is_embedded_data(), "{what}"),
-        How::New => {
+    match written.method {
+        WriteMethod::Hole => assert!(content == Content::Zero && bp.is_hole(), "{what}"),
+        WriteMethod::Embedded => {
+            assert!(content != Content::Zero && bp.is_embedded_data(), "{what}");
+        }
+        WriteMethod::New => {
             let unit = 1 << bench.shape.ashift;
             assert!(bp.psize() == bp.lsize() || bp.psize().is_multiple_of(unit), "{what}");
             assert_eq!((bp.birth(), bp.fill(), bp.lsize()), (TXG, 1, size as u64), "{what}");
@@ -136,7 +138,7 @@ async fn there_and_back(bench: &Bench, policy: &WritePolicy, content: Content, s
     assert!(cached[..] == data[..], "{what}");
     let stored = bench.read_stored(&bp).await.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(stored[..] == data[..], "{what}");
-    if written.how == How::New {
+    if written.method == WriteMethod::New {
         bench.store.free(&bp, TXG).await.expect("allocated");
     }
 }

@@ -1,4 +1,4 @@
-//! Changing arrays of u64.
+//! Writes arrays of u64.
 
 use cenote_ondisk::words;
 

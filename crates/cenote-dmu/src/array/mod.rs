@@ -1,7 +1,7 @@
-//! Objects whose data are one long array: u64s, packed nvlists, and anything read in one piece.
+//! Objects whose data are one array: u64s, packed nvlists, and anything read in one piece.
 //!
-//! How many bytes count is told by the bonus or by the user; the object only says how many there
-//! can be. Nothing is allocated before the length was checked against the object and the bound.
+//! The number of valid bytes comes from the bonus or from the caller; the object only limits it.
+//! Nothing is allocated before the length was checked against the object and the limit.
 
 pub mod edit;
 
@@ -49,7 +49,7 @@ pub async fn read_nvlist(set: &Arc<ObjSet>, object: u64) -> Result<NvList> {
     NvList::decode(&bytes).map_err(|error| dnode.locate(Error::corrupt(error)))
 }
 
-/// An error unless the object has that type.
+/// Returns an error unless the object has the wanted type.
 pub(crate) fn expect_type(dnode: &Dnode, wanted: ObjectType, expected: &'static str) -> Result<()> {
     let found = dnode.phys().object_type;
     if found == wanted {

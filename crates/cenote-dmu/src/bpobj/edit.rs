@@ -1,11 +1,11 @@
 //! Changing bpobjs: append, nest, take from the end, free (spec 04 §11).
 //!
-//!     append      own entries grow; the sums of the header with them
-//!     append_all  another bpobj becomes part of this one: small ones are copied, large ones listed
-//!     take        own entries from the last, then sub-lists from the last, depth first; what is
-//!                 used up is freed at once, so that stopping anywhere leaves a sound bpobj
+//!     append      adds own entries; the sums in the header grow with them
+//!     append_all  makes another bpobj part of this one: small ones are copied, large ones linked
+//!     take        takes own entries from the last, then sub-lists from the last, depth first; empty
+//!                 parts are freed at once, so that the bpobj is valid wherever this stops
 //!
-//! The shared empty bpobj (`empty`) is never appended to and never freed but by its last user.
+//! The shared empty bpobj (`empty`) is never appended to, and freed only by its last user.
 
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::bpobj::{BpobjForm, BpobjPhys, entries, normalized, subobjs};
@@ -20,31 +20,31 @@ use crate::space::Space;
 
 pub use super::empty::{acquire_empty, is_shared, release_empty};
 
-/// Bytes of a data block, but for the pool's deferred frees.
+/// Data block size of all bpobjs except the pool's deferred frees.
 pub const BLOCK_SIZE: u64 = 128 << 10;
-/// Entries that are taken in one read.
+/// Number of entries taken per read.
 const TAKEN_AT_ONCE: u64 = 1024;
 const ENTRY_LEN: u64 = BLOCK_PTR_LEN as u64;
 
 /// A block pointer to be appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BpobjEntry {
-    /// The block, as its parent had it.
+    /// The block pointer, as stored in its parent.
     pub bp: BlockPtr,
-    /// What it is charged (spec 04 §9.1).
+    /// Bytes charged for it (spec 04 §9.1).
     pub dsize: u64,
-    /// A FREE entry of a livelist.
+    /// Whether it is a FREE entry of a livelist.
     pub is_free: bool,
 }
 
 impl BpobjEntry {
-    /// A block that waits to be freed.
+    /// An entry for a block to be freed.
     #[must_use]
     pub const fn new(bp: BlockPtr, dsize: u64) -> Self {
         Self { bp, dsize, is_free: false }
     }
 
-    /// What the entry adds to sums.
+    /// The entry's contribution to the sums.
     #[must_use]
     pub fn space(&self) -> Space {
         let mut sum = Space::default();
@@ -57,18 +57,18 @@ impl BpobjEntry {
     }
 }
 
-/// What was taken from the end of a bpobj.
+/// Blocks taken from the end of a bpobj.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakenBlocks {
     /// The blocks, in the order of consumption.
     pub blocks: Vec<BlockPtr>,
-    /// What they are charged: exactly what the header lost.
+    /// The space charged for them, which was subtracted from the header.
     pub space: Space,
-    /// Whether nothing is left.
+    /// Whether the bpobj is empty now.
     pub is_empty: bool,
 }
 
-/// Makes a bpobj; with `has_freed` (feature livelist is active) its header counts FREE entries.
+/// Creates a bpobj; with `has_freed` (feature livelist is active) its header counts FREE entries.
 pub fn create(tx: &mut dyn Objects, block_size: u64, has_freed: bool) -> TxResult<u64> {
     let form = if has_freed { BpobjForm::Freed } else { BpobjForm::Nested };
     let spec = ObjectSpec::new(ObjectType::BPOBJ, block_size);
@@ -113,7 +113,7 @@ pub fn append(tx: &mut dyn Objects, object: u64, new: &[BpobjEntry]) -> TxResult
     tx.set_bonus(object, &phys.encode())
 }
 
-/// Makes `child` part of `object`; the child's number is then no longer its former owner's.
+/// Makes `child` part of `object`; the previous owner must not use the number of `child` any more.
 pub fn append_all(tx: &mut dyn Objects, object: u64, child: u64) -> TxResult<()> {
     if is_shared(tx, child)? {
         return release_empty(tx);
@@ -148,7 +148,7 @@ pub fn append_all(tx: &mut dyn Objects, object: u64, child: u64) -> TxResult<()>
     tx.set_bonus(object, &phys.encode())
 }
 
-/// Shows all entries, in the order of consumption, to `visit`.
+/// Calls `visit` for all entries, in the order in which OpenZFS consumes them.
 pub fn for_each(
     tx: &mut dyn Objects,
     object: u64,
@@ -173,16 +173,16 @@ pub fn for_each(
     Ok(())
 }
 
-/// Takes at most `max` block pointers from the end; `dsize` tells what each is charged.
+/// Takes at most `max` block pointers from the end; `dsize` returns the bytes charged for each.
 ///
-/// The caller frees them in the same txg, and only when the transaction has succeeded.
+/// The caller frees the blocks in the same txg, and only if the transaction succeeded.
 pub fn take(
     tx: &mut dyn Objects,
     object: u64,
     max: usize,
     dsize: &dyn Fn(&BlockPtr) -> u64,
-) -> TxResult<Taken> {
-    let mut taken = Taken::default();
+) -> TxResult<TakenBlocks> {
+    let mut taken = TakenBlocks::default();
     let mut path = vec![(object, header(tx, object)?)];
     while let Some((object, phys)) = path.last_mut() {
         let left = (max - taken.blocks.len()) as u64;
@@ -221,7 +221,7 @@ pub fn take(
     Ok(taken)
 }
 
-/// Frees a bpobj with its sub-lists; the blocks they tell of are not freed.
+/// Frees a bpobj with its sub-lists; the blocks that they list are not freed.
 pub fn free(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
     let mut waiting = vec![object];
     while let Some(object) = waiting.pop() {
@@ -234,12 +234,13 @@ pub fn free(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
     Ok(())
 }
 
-/// Frees a bpobj that a place names, or takes back the place's use of the shared empty one.
+/// Frees a bpobj, or drops one reference if it is the shared empty one.
 pub fn release(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
     if is_shared(tx, object)? { release_empty(tx) } else { free(tx, object) }
 }
 
-/// The bpobj of a place that may hold the shared empty one, made if it does; true if it was made.
+/// Returns a bpobj that can be appended to: a new one in place of the shared empty one. True if a
+/// new one was created.
 pub(crate) fn own(tx: &mut dyn Objects, object: u64) -> TxResult<(u64, bool)> {
     if !is_shared(tx, object)? {
         return Ok((object, false));
@@ -255,7 +256,7 @@ fn take_own(
     phys: &mut BpobjPhys,
     max: u64,
     dsize: &dyn Fn(&BlockPtr) -> u64,
-    taken: &mut Taken,
+    taken: &mut TakenBlocks,
 ) -> TxResult<Space> {
     let end = phys.num_blkptrs;
     let start = ((end - 1) / TAKEN_AT_ONCE * TAKEN_AT_ONCE).max(end.saturating_sub(max));
@@ -267,13 +268,13 @@ fn take_own(
     }
     taken.space += part;
     phys.num_blkptrs = start;
-    // What is left of a block stays: only whole blocks are given back.
+    // Only whole blocks are freed; a partly used one stays.
     let size = block_size(tx, object)?;
     tx.free_range(object, (start * ENTRY_LEN).next_multiple_of(size), None)?;
     Ok(part)
 }
 
-/// Moves the list of sub-lists over if it is short; true if there is none (any more).
+/// Copies the list of sub-lists if it is short; returns true if there is none left.
 fn move_sublists(
     tx: &mut dyn Objects,
     object: u64,
@@ -299,7 +300,7 @@ fn move_sublists(
     Ok(true)
 }
 
-/// Appends object numbers to the list of sub-lists, made if there is none.
+/// Appends object numbers to the list of sub-lists, which is created if necessary.
 fn list(tx: &mut dyn Objects, phys: &mut BpobjPhys, numbers: &[u8]) -> TxResult<()> {
     if phys.subobjs == 0 {
         phys.subobjs = tx.allocate(&ObjectSpec::new(ObjectType::BPOBJ_SUBOBJ, BLOCK_SIZE))?;

@@ -1,8 +1,8 @@
-//! The shared empty bpobj: one object of the MOS stands for every bpobj without entries.
+//! The shared empty bpobj: one object of the MOS that represents every bpobj without entries.
 //!
-//! Feature `com.delphix:empty_bpobj`, whose count is the number of places that name the object. It
-//! is made for its first user and goes with its last; while the feature is not enabled, as in the
-//! txg that makes a pool, every place gets a bpobj of its own (spec 04 §11.3).
+//! Feature `com.delphix:empty_bpobj`, whose count is the number of references to the object. The
+//! object is created for its first user and freed with its last; while the feature is not enabled,
+//! as in the txg that creates a pool, each user gets a bpobj of its own (spec 04 §11.3).
 
 use cenote_ondisk::dsl::key;
 use cenote_rt::Kind;
@@ -24,7 +24,7 @@ pub fn is_shared(tx: &mut dyn Objects, object: u64) -> TxResult<bool> {
     Ok(zap::lookup_u64(tx, DIRECTORY, key::EMPTY_BPOBJ)? == Some(object))
 }
 
-/// A bpobj without entries, for a place that may never get any.
+/// Returns an empty bpobj for a user that may never add entries.
 pub fn acquire_empty(tx: &mut dyn Objects) -> TxResult<u64> {
     let has_freed = counts_freed(tx)?;
     let Some((table, count)) = count_of(tx, EMPTY_BPOBJ_FEATURE)? else {
@@ -41,7 +41,7 @@ pub fn acquire_empty(tx: &mut dyn Objects) -> TxResult<u64> {
     Ok(object)
 }
 
-/// Takes back one place's use of the shared empty bpobj.
+/// Drops one reference to the shared empty bpobj.
 pub fn release_empty(tx: &mut dyn Objects) -> TxResult<()> {
     let Some((table, count @ 1..)) = count_of(tx, EMPTY_BPOBJ_FEATURE)? else {
         return fail(Kind::Invariant, DIRECTORY, DmuError::EmptyBpobjCount);
@@ -55,12 +55,12 @@ pub fn release_empty(tx: &mut dyn Objects) -> TxResult<()> {
     Ok(())
 }
 
-/// Whether headers of bpobjs count FREE entries: feature livelist is active.
+/// Whether headers of bpobjs count FREE entries (feature livelist is active).
 pub(super) fn counts_freed(tx: &mut dyn Objects) -> TxResult<bool> {
     Ok(count_of(tx, LIVELIST_FEATURE)?.is_some_and(|(_, count)| count > 0))
 }
 
-/// The table of a feature and its count; `None` if it is not enabled.
+/// The table of a feature, and its count; `None` if it is not enabled.
 fn count_of(tx: &mut dyn Objects, feature: &str) -> TxResult<Option<(u64, u64)>> {
     let Some(table) = zap::lookup_u64(tx, DIRECTORY, FEATURES_FOR_WRITE)? else { return Ok(None) };
     Ok(zap::lookup_u64(tx, table, feature)?.map(|count| (table, count)))

@@ -1,11 +1,11 @@
 //! Reading bpobjs: lists of block pointers with sub-lists.
 //!
-//! The order of a visit is that in which OpenZFS consumes: own entries from the last to the first,
-//! then the sub-lists from the last to the first, depth first. The sums in a header include all
-//! sub-lists, so that totals cost one dnode.
+//! Entries are visited in the order in which OpenZFS consumes them: own entries from the last to
+//! the first, then the sub-lists from the last to the first, depth first. The sums in a header
+//! include all sub-lists, so that totals cost one dnode.
 //!
-//! Sub-lists form a tree on sound pools. Here every object is visited at most once, which bounds
-//! the walk on any bytes; a second visit is an error (spec 04 §11).
+//! Sub-lists form a tree in valid pools. Every object is visited at most once, which bounds the
+//! walk for any contents; a second visit is an error (spec 04 §11).
 
 pub mod edit;
 mod empty;
@@ -25,7 +25,7 @@ use crate::dnode::Dnode;
 use crate::error::DmuError;
 use crate::objset::ObjSet;
 
-/// Sub-lists of one bpobj that are held in memory.
+/// Most sub-lists of one bpobj that are held in memory.
 const SUBOBJS_MAX: u64 = 1 << 22;
 
 /// An open bpobj.
@@ -57,7 +57,7 @@ impl Bpobj {
         &self.dnode
     }
 
-    /// The objects of the sub-lists, in stored order.
+    /// The object numbers of the sub-lists, in stored order.
     pub async fn subobjs(&self) -> Result<Vec<u64>> {
         if self.phys.subobjs == 0 || self.phys.num_subobjs == 0 {
             return Ok(Vec::new());
@@ -67,7 +67,7 @@ impl Bpobj {
         read_words(&list, self.phys.num_subobjs, SUBOBJS_MAX).await
     }
 
-    /// Shows the own entries, last to first, to `visit`.
+    /// Calls `visit` for the own entries, last to first.
     pub async fn for_each_own(
         &self,
         visit: &mut (impl FnMut(&BlockPtr) -> Result<()> + Send),
@@ -76,7 +76,7 @@ impl Bpobj {
         let block_size = self.dnode.geometry().block_size;
         let mut end = self.phys.num_blkptrs.saturating_mul(entry_len);
         while end > 0 {
-            // Blocks are read backwards; a block size is a multiple of an entry's.
+            // Blocks are read backwards; the block size is a multiple of the entry size.
             let blkid = (end - 1) / block_size;
             let start = blkid * block_size;
             if let Some(before) = blkid.checked_sub(1) {
@@ -91,13 +91,13 @@ impl Bpobj {
         Ok(())
     }
 
-    /// Shows all entries, those of sub-lists included, to `visit`.
+    /// Calls `visit` for all entries, including those of sub-lists.
     pub async fn for_each(
         &self,
         mut visit: impl FnMut(&BlockPtr) -> Result<()> + Send,
     ) -> Result<()> {
         let mut seen = BTreeSet::from([self.dnode.object()]);
-        // Taken from the end: the last sub-list of a list comes first.
+        // A stack: the last sub-list of a list comes first.
         let mut waiting = Vec::new();
         let mut next = Some(self.clone());
         while let Some(list) = next.take() {

@@ -1,4 +1,4 @@
-//! Bpobjs against lists: random appending, nesting and taking.
+//! Bpobjs against lists: random appends, nesting and takes.
 
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_ondisk::bpobj::BpobjForm;
@@ -11,7 +11,7 @@ use crate::objects::model::Model;
 use crate::space::Space;
 use crate::zap::edit::{self as zap, ZapOptions};
 
-/// A plain data block born in `birth` that is told by `number`.
+/// A plain data block born in `birth` and identified by `number`.
 pub(crate) fn block(number: u64, birth: u64) -> BlockPtr {
     let dva = Dva { vdev: 0, offset: number * 512, asize: 1024, gang: false };
     let mut words = [0; 16];
@@ -28,7 +28,7 @@ pub(crate) fn dsize(bp: &BlockPtr) -> u64 {
     bp.asize_total()
 }
 
-/// A MOS with a pool directory and the features that matter here.
+/// A MOS with a pool directory and the relevant features.
 pub(crate) fn mos(model: &mut Model, has_empty: bool) {
     let spec = ObjectSpec::new(ObjectType::OBJECT_DIRECTORY, 512).with_number(1);
     model
@@ -90,7 +90,7 @@ fn forms_and_normal_form() {
 }
 
 #[test]
-fn what_counts() {
+fn sums_of_bpobj_entries() {
     let mut words = *block(1, 2).words();
     assert_eq!(Space::of(&block(1, 2), 9), Space { used: 9, comp: 512, uncomp: 1024 });
     words[6] |= 1 << 56;
@@ -108,9 +108,9 @@ fn what_counts() {
     assert_eq!(Space::of(&BlockPtr::HOLE, 0), Space::default());
 }
 
-/// Bpobjs of several sizes, small blocks so that lists move and nest in all ways.
+/// Bpobjs of several sizes, with small blocks so that lists move and nest in all ways.
 #[test]
-fn a_tree_of_bpobjs_is_a_list() {
+fn nested_bpobjs_equal_a_list() {
     for seed in 0..20 {
         let mut rng = Rng::seeded(seed);
         let mut model = Model::with_misses();
@@ -197,7 +197,7 @@ fn taking_goes_backwards_and_depth_first() {
         model.apply(|tx| append(tx, object, &entries)).unwrap();
         object
     };
-    // Nine entries do not fit a block of eight: they stay a list of their own.
+    // Nine entries do not fit into a block of eight, so they are linked as a sub-list.
     let (parent, first, second) =
         (fill(&mut model, 0..3), fill(&mut model, 10..19), fill(&mut model, 20..29));
     model.apply(|tx| append_all(tx, parent, first)).unwrap();
@@ -214,7 +214,7 @@ fn taking_goes_backwards_and_depth_first() {
 }
 
 #[test]
-fn the_shared_empty_one_is_counted() {
+fn empty_bpobj_feature_counts_references() {
     let mut model = Model::with_misses();
     mos(&mut model, true);
     let count = |model: &mut Model| {

@@ -1,10 +1,10 @@
-//! Changing the queue of destroyed object sets (spec 04 §12).
+//! Changes the queue of destroyed object sets (spec 04 §12).
 //!
-//!     add ──> end ... begin ──> advance, step by step: subtract what was freed, note where to
-//!             resume; at the end of an entry begin moves on and the entry becomes zeros
+//!     add ──> end ... begin ──> advance, step by step: subtract the freed space, store where to
+//!             resume; at the end of an entry `begin` advances and the entry becomes zeros
 //!
-//! What is freed is found by whoever walks the trees; here is the bookkeeping only. An entry with
-//! damage stays first; those behind it that are finished are marked and go when it goes.
+//! This module only keeps the queue; the caller walks the trees and frees their blocks. A damaged
+//! entry stays first; later entries that are finished are marked, and removed together with it.
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
@@ -19,10 +19,10 @@ use crate::space::Space;
 
 const BLOCK_SIZE: u64 = 128 << 10;
 const ENTRY_LEN: u64 = BPTREE_ENTRY_LEN as u64;
-/// Birth of an entry of which no block is left to free.
+/// Birth of an entry all of whose blocks are freed.
 pub const DONE: u64 = u64::MAX;
 
-/// Makes an empty queue.
+/// Creates an empty queue.
 pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
     let spec = ObjectSpec::new(ObjectType::UINT64_METADATA, BLOCK_SIZE);
     tx.allocate(&spec.with_bonus(ObjectType::UINT64_METADATA, BPTREE_PHYS_LEN))
@@ -39,13 +39,13 @@ pub fn header(tx: &mut dyn Objects, object: u64) -> TxResult<BptreePhys> {
     Ok(phys)
 }
 
-/// Whether nothing waits.
+/// Whether the queue is empty.
 pub fn is_empty(tx: &mut dyn Objects, object: u64) -> TxResult<bool> {
     header(tx, object).map(|phys| phys.begin == phys.end)
 }
 
-/// Adds the root of an object set, of which blocks born after `birth_txg` are to be freed; `space`
-/// is what they are charged.
+/// Adds the root of an object set; its blocks born after `birth_txg` are to be freed, and `space`
+/// is charged for them.
 pub fn add(
     tx: &mut dyn Objects,
     object: u64,
@@ -63,13 +63,13 @@ pub fn add(
     tx.set_bonus(object, &phys.encode())
 }
 
-/// An entry of the queue.
+/// Returns an entry of the queue.
 pub fn entry(tx: &mut dyn Objects, object: u64, index: u64) -> TxResult<BptreeEntry> {
     let bytes = tx.read(object, index.saturating_mul(ENTRY_LEN), BPTREE_ENTRY_LEN)?;
     BptreeEntry::decode(&bytes).map_err(|error| corrupt(object, error))
 }
 
-/// The entry to work on; `None` if nothing waits.
+/// The entry to work on; `None` if the queue is empty.
 pub fn first(tx: &mut dyn Objects, object: u64) -> TxResult<Option<(u64, BptreeEntry)>> {
     let phys = header(tx, object)?;
     for index in phys.begin..phys.end {
@@ -81,7 +81,7 @@ pub fn first(tx: &mut dyn Objects, object: u64) -> TxResult<Option<(u64, BptreeE
     Ok(None)
 }
 
-/// Takes what was freed off the sums.
+/// Subtracts freed space from the sums.
 pub fn subtract(tx: &mut dyn Objects, object: u64, freed: Space) -> TxResult<()> {
     let mut phys = header(tx, object)?;
     let sums = Space { used: phys.bytes, comp: phys.comp, uncomp: phys.uncomp };
@@ -90,14 +90,14 @@ pub fn subtract(tx: &mut dyn Objects, object: u64, freed: Space) -> TxResult<()>
     tx.set_bonus(object, &phys.encode())
 }
 
-/// Notes where the walk of an entry goes on.
+/// Stores where the walk of an entry resumes.
 pub fn suspend(tx: &mut dyn Objects, object: u64, index: u64, resume: Bookmark) -> TxResult<()> {
     let entry = BptreeEntry { resume, ..entry(tx, object, index)? };
     tx.write(object, index * ENTRY_LEN, &entry.encode())
 }
 
-/// Removes an entry of which everything is freed: the first one goes, with those behind it that
-/// were skipped; a later one is marked.
+/// Removes an entry whose blocks are all freed: the first one together with finished ones behind
+/// it; a later one is only marked.
 pub fn finish(tx: &mut dyn Objects, object: u64, index: u64) -> TxResult<()> {
     let mut phys = header(tx, object)?;
     if !(phys.begin..phys.end).contains(&index) {

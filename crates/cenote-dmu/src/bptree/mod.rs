@@ -1,4 +1,4 @@
-//! The queue of destroyed object sets that wait to be freed (spec 04 §12).
+//! The queue of destroyed object sets to be freed in the background (spec 04 §12).
 
 pub mod edit;
 
@@ -41,7 +41,7 @@ impl Bptree {
         &self.phys
     }
 
-    /// The entry at `index`, which is one of `begin..end`.
+    /// Returns the entry at `index`, which must be in `begin..end`.
     pub async fn entry(&self, index: u64) -> Result<BptreeEntry> {
         let offset = index.saturating_mul(BPTREE_ENTRY_LEN as u64);
         let bytes = self.dnode.read_at(offset, BPTREE_ENTRY_LEN).await?;

@@ -1,11 +1,11 @@
-//! Changing deadlists and livelists (spec 04 §10).
+//! Changes deadlists and livelists (spec 04 §10).
 //!
 //!     key k0 < k1 < ... < kn    entry ki: a bpobj of the blocks with ki < birth <= k(i+1)
 //!     bonus                     sums over all of them
 //!
-//! Places without blocks name the shared empty bpobj; the first block makes a bpobj of their own.
-//! A deadlist of the form before pool version 26 is one bpobj: it can be appended to, merged from
-//! and freed.
+//! Keys without blocks refer to the shared empty bpobj; the first block creates a bpobj for its
+//! key. A deadlist in the format before pool version 26 is one bpobj: it can be appended to, merged
+//! from and freed.
 
 use std::collections::BTreeMap;
 
@@ -22,16 +22,16 @@ use crate::objects::{Objects, corrupt, fail};
 use crate::space::Space;
 use crate::zap::edit::{self as zap, ZapOptions, hex_key};
 
-/// Makes a deadlist without keys.
+/// Creates a deadlist without keys.
 pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
     let spec = ObjectSpec::new(ObjectType::DEADLIST, 0)
         .with_bonus(ObjectType::DEADLIST_HDR, DEADLIST_PHYS_LEN);
     zap::create(tx, &spec, ZapOptions::default())
 }
 
-/// Makes a deadlist with the keys of `source` that are less than `max_txg`, and no blocks.
+/// Creates a deadlist with the keys of `source` that are less than `max_txg`, and no blocks.
 ///
-/// A source of the old form has no keys: `Kind::Unsupported`, see [`create_with`].
+/// A source in the old format has no keys: `Kind::Unsupported`, see [`create_with`].
 pub fn clone_keys(tx: &mut dyn Objects, source: u64, max_txg: u64) -> TxResult<u64> {
     let Some(keys) = keys(tx, source)? else {
         return fail(Kind::Unsupported, source, DmuError::OldDeadlist);
@@ -39,7 +39,7 @@ pub fn clone_keys(tx: &mut dyn Objects, source: u64, max_txg: u64) -> TxResult<u
     create_with(tx, keys.into_keys().filter(|key| *key < max_txg))
 }
 
-/// Makes a deadlist with these keys, and no blocks.
+/// Creates a deadlist with these keys, and no blocks.
 pub fn create_with(tx: &mut dyn Objects, keys: impl IntoIterator<Item = u64>) -> TxResult<u64> {
     let object = create(tx)?;
     for key in keys {
@@ -48,7 +48,7 @@ pub fn create_with(tx: &mut dyn Objects, keys: impl IntoIterator<Item = u64>) ->
     Ok(object)
 }
 
-/// The bpobjs by the txg after which their blocks were born; `None` for the old form.
+/// The bpobjs by key, the txg after which their blocks were born; `None` for the old format.
 pub fn keys(tx: &mut dyn Objects, object: u64) -> TxResult<Option<BTreeMap<u64, u64>>> {
     match tx.dnode(object)?.object_type {
         ObjectType::BPOBJ => Ok(None),
@@ -60,7 +60,7 @@ pub fn keys(tx: &mut dyn Objects, object: u64) -> TxResult<Option<BTreeMap<u64, 
     }
 }
 
-/// The sums over everything in it.
+/// The sums over all blocks.
 pub fn space(tx: &mut dyn Objects, object: u64) -> TxResult<Space> {
     if tx.dnode(object)?.object_type == ObjectType::BPOBJ {
         return bpobj::space(tx, object);
@@ -71,7 +71,7 @@ pub fn space(tx: &mut dyn Objects, object: u64) -> TxResult<Space> {
 
 /// The sums over the blocks born in `(min, max]`; both are keys, `max` may be `u64::MAX`.
 ///
-/// `Kind::Unsupported` for the old form, which must be walked.
+/// `Kind::Unsupported` for the old format, which must be walked.
 pub fn space_range(tx: &mut dyn Objects, object: u64, min: u64, max: u64) -> TxResult<Space> {
     let Some(keys) = keys(tx, object)? else {
         return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
@@ -83,7 +83,7 @@ pub fn space_range(tx: &mut dyn Objects, object: u64, min: u64, max: u64) -> TxR
     Ok(sum)
 }
 
-/// Shows every block to `visit`, by ascending key.
+/// Calls `visit` for every block, by ascending key.
 pub fn for_each(
     tx: &mut dyn Objects,
     object: u64,
@@ -100,7 +100,7 @@ pub fn insert(tx: &mut dyn Objects, object: u64, bp: &BlockPtr, dsize: u64) -> T
     insert_all(tx, object, &[BpobjEntry::new(*bp, dsize)])
 }
 
-/// Adds blocks, each to the entry of the greatest key less than its birth.
+/// Adds blocks, each to the greatest key less than its birth.
 pub fn insert_all(tx: &mut dyn Objects, object: u64, blocks: &[BpobjEntry]) -> TxResult<()> {
     if blocks.is_empty() {
         return Ok(());
@@ -125,13 +125,13 @@ pub fn insert_all(tx: &mut dyn Objects, object: u64, blocks: &[BpobjEntry]) -> T
     set_space(tx, object, sum)
 }
 
-/// Adds a key without blocks; in practice the greatest.
+/// Adds a key without blocks; in practice the greatest one.
 pub fn add_key(tx: &mut dyn Objects, object: u64, key: u64) -> TxResult<()> {
     let list = bpobj::acquire_empty(tx)?;
     zap::insert(tx, object, &hex_key(key), list)
 }
 
-/// Removes a key; its blocks go to the next lower one.
+/// Removes a key; its blocks move to the next lower one.
 pub fn remove_key(tx: &mut dyn Objects, object: u64, key: u64) -> TxResult<()> {
     let Some(mut keys) = keys(tx, object)? else {
         return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
@@ -144,7 +144,7 @@ pub fn remove_key(tx: &mut dyn Objects, object: u64, key: u64) -> TxResult<()> {
     add_list(tx, object, &keys, lower, list)
 }
 
-/// Moves the blocks of all keys from `min` on to a bpobj, and removes the keys.
+/// Moves the blocks of all keys from `min` on to a bpobj, and removes these keys.
 pub fn move_to(tx: &mut dyn Objects, object: u64, target: u64, min: u64) -> TxResult<Space> {
     let Some(keys) = keys(tx, object)? else {
         return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
@@ -161,8 +161,8 @@ pub fn move_to(tx: &mut dyn Objects, object: u64, target: u64, min: u64) -> TxRe
     Ok(moved)
 }
 
-/// Moves everything in `other` here; `other` stays without keys. `dsize` is asked for blocks of an
-/// `other` of the old form, which is emptied.
+/// Moves all blocks of `other` here; `other` remains without keys. `dsize` is called for blocks of
+/// an `other` in the old format, which is emptied.
 pub fn merge(
     tx: &mut dyn Objects,
     object: u64,
@@ -191,7 +191,7 @@ pub fn merge(
     set_space(tx, object, sum)
 }
 
-/// Frees a deadlist; the blocks it tells of are not freed.
+/// Frees a deadlist; the blocks that it lists are not freed.
 pub fn free(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
     let Some(keys) = keys(tx, object)? else {
         return bpobj::free(tx, object);
@@ -202,7 +202,7 @@ pub fn free(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
     zap::destroy(tx, object)
 }
 
-/// The bpobj of a key, a new one if it was the shared empty one.
+/// The bpobj of a key; a new one in place of the shared empty one.
 fn own_list(
     tx: &mut dyn Objects,
     object: u64,
@@ -219,7 +219,7 @@ fn own_list(
     Ok(list)
 }
 
-/// Adds a whole bpobj to a key. Where the key has none of its own, it takes this one.
+/// Adds a whole bpobj to a key. If the key has no blocks, the bpobj becomes the key's own.
 fn add_list(
     tx: &mut dyn Objects,
     object: u64,

@@ -1,7 +1,7 @@
-//! Reading deadlists and livelists: bpobjs by the birth of what they hold.
+//! Reads deadlists and livelists: bpobjs keyed by the birth of their blocks.
 //!
-//! A deadlist is either a ZAP of txg to bpobj with the sums in its bonus, or, in pools older than
-//! version 26, one bpobj. A livelist has the first form (spec 04 §10, §13).
+//! A deadlist is either a ZAP from txg to bpobj with the sums in its bonus, or, in pools older than
+//! version 26, one bpobj. A livelist has the first format (spec 04 §10, §13).
 
 pub mod edit;
 #[cfg(test)]
@@ -21,7 +21,7 @@ use crate::error::DmuError;
 use crate::objset::ObjSet;
 use crate::zap::Zap;
 
-/// Accounting ratios are in bytes for each sector of 512.
+/// Deflate ratios are in bytes per sector of 512.
 const SECTOR_SHIFT: u32 = 9;
 
 /// An open deadlist.
@@ -62,7 +62,7 @@ impl Deadlist {
         &self.dnode
     }
 
-    /// Sums over everything in it.
+    /// Sums over all blocks.
     pub fn sums(&self) -> DeadlistPhys {
         match &self.form {
             Form::Old(bpobj) => sums_of(bpobj),
@@ -70,7 +70,7 @@ impl Deadlist {
         }
     }
 
-    /// The bpobjs by the txg after which their blocks were born; `None` for the old form.
+    /// The bpobjs by key, the txg after which their blocks were born; `None` for the old format.
     pub fn entries(&self) -> Option<&BTreeMap<u64, u64>> {
         match &self.form {
             Form::Old(_) => None,
@@ -78,7 +78,7 @@ impl Deadlist {
         }
     }
 
-    /// Whether it is one bpobj, as before pool version 26.
+    /// Whether it is a single bpobj, the format before pool version 26.
     pub fn is_old_form(&self) -> bool {
         matches!(self.form, Form::Old(_))
     }
@@ -112,7 +112,7 @@ impl Deadlist {
         Ok(sums)
     }
 
-    /// Bytes that a block was charged for: its allocation without what parity takes.
+    /// Bytes charged for a block: its allocated size without parity.
     fn charged(&self, bp: &BlockPtr) -> u64 {
         let tree = self.set.store().tree();
         bp.dvas().fold(0, |sum, dva| {
@@ -121,7 +121,7 @@ impl Deadlist {
         })
     }
 
-    /// Shows every entry to `visit`, by ascending key.
+    /// Calls `visit` for every entry, by ascending key.
     pub async fn for_each(
         &self,
         mut visit: impl FnMut(&BlockPtr) -> Result<()> + Send,

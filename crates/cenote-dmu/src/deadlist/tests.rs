@@ -12,7 +12,7 @@ use crate::objects::model::Model;
 use crate::space::Space;
 use crate::zap::edit as zap;
 
-/// A deadlist as it should be: its blocks by key.
+/// The expected deadlist: its blocks by key.
 type Wanted = BTreeMap<u64, Vec<BlockPtr>>;
 
 fn sum<'a>(blocks: impl IntoIterator<Item = &'a BlockPtr>) -> Space {
@@ -63,7 +63,7 @@ fn users_of_empty(model: &mut Model) -> u64 {
 }
 
 #[test]
-fn a_deadlist_is_a_map_of_births() {
+fn deadlist_equals_a_map_by_birth() {
     for seed in 0..12 {
         let mut rng = Rng::seeded(seed);
         let mut model = Model::with_misses();
@@ -106,7 +106,7 @@ fn a_deadlist_is_a_map_of_births() {
                     wanted.range_mut(..key).next_back().unwrap().1.extend(moved);
                 }
                 _ if snapshots.len() < 3 => {
-                    // A deadlist of its own, with some blocks, to be merged later.
+                    // A second deadlist with some blocks, to be merged later.
                     let other = model.apply(|tx| clone_keys(tx, head, txg - 2)).unwrap();
                     let mut theirs: Wanted = wanted
                         .keys()
@@ -149,7 +149,7 @@ fn a_deadlist_is_a_map_of_births() {
     }
 }
 
-/// Example of spec 04 §10.2: keys 0, 1, 0x18, 0x19 share the empty bpobj until blocks come.
+/// Example of spec 04 §10.2: keys 0, 1, 0x18, 0x19 share the empty bpobj until they get blocks.
 #[test]
 fn keys_as_in_a_real_pool() {
     let mut model = Model::default();
@@ -171,7 +171,7 @@ fn keys_as_in_a_real_pool() {
     let found = model.apply(|tx| keys(tx, clone)).unwrap().unwrap();
     assert!(found.keys().eq(&[0, 1, 0x18]));
     assert!(model.apply(|tx| zap::contains(tx, head, "18")).unwrap());
-    // Nothing is born at or before the lowest key.
+    // No block is born at or before the lowest key.
     let bp = block(9, 0);
     assert_eq!(model.apply(|tx| insert(tx, head, &bp, 1)).unwrap_err().kind(), Kind::Invariant);
 }

@@ -1,9 +1,9 @@
-//! Appending to the pool's history (spec 01 §13, 04 §23).
+//! Appends to the pool's history (spec 01 §13, 04 §23).
 //!
-//!     creation part, kept for ever | ring: the oldest records give way to new ones
+//!     creation part, kept for ever | ring: new records replace the oldest ones
 //!
 //! Until the first command is recorded there is no creation part, and everything is ring. With that
-//! command all that was written so far becomes the creation part, and the ring begins behind it.
+//! command all records so far become the creation part, and the ring begins behind it.
 
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::history::{HISTORY_PHYS_LEN, HistoryPhys, key};
@@ -17,16 +17,16 @@ use crate::live::{ObjectSpec, TxResult};
 use crate::objects::{Objects, corrupt, expect_type, fail};
 
 const BLOCK_SIZE: u64 = 128 << 10;
-/// Fewest and most bytes that a history may take.
+/// Smallest and largest size of a history, in bytes.
 const SIZE_RANGE: (u64, u64) = (128 << 10, 1 << 30);
 
-/// Bytes of the history of a pool with so much usable space in its normal class.
+/// Size of the history of a pool with `usable` bytes in its normal class.
 #[must_use]
 pub fn size_for(usable: u64) -> u64 {
     (usable / 1000).clamp(SIZE_RANGE.0, SIZE_RANGE.1)
 }
 
-/// Makes an empty history.
+/// Creates an empty history.
 pub fn create(tx: &mut dyn Objects, usable: u64) -> TxResult<u64> {
     let spec = ObjectSpec::new(ObjectType::SPA_HISTORY, BLOCK_SIZE)
         .with_bonus(ObjectType::SPA_HISTORY_OFFSETS, HISTORY_PHYS_LEN);
@@ -55,7 +55,7 @@ pub fn append(tx: &mut dyn Objects, object: u64, record: &NvList) -> TxResult<()
     tx.set_bonus(object, &phys.encode())
 }
 
-/// Writes a piece at the end; the oldest records go while there is no room.
+/// Writes a piece at the end; drops the oldest records until it fits.
 fn put(tx: &mut dyn Objects, object: u64, phys: &mut HistoryPhys, bytes: &[u8]) -> TxResult<()> {
     let (ring, len) = (phys.phys_max_off - phys.create_len, bytes.len() as u64);
     while ring - (phys.eof - phys.bof) <= len {
@@ -63,7 +63,7 @@ fn put(tx: &mut dyn Objects, object: u64, phys: &mut HistoryPhys, bytes: &[u8]) 
         let record = words::u64_at(&head, 0).unwrap_or(0).saturating_add(8);
         let bof = phys.bof.saturating_add(record);
         if bof > phys.eof {
-            // Damaged: start over with what is being written.
+            // The records are damaged: start over with the new one.
             phys.bof = phys.eof;
         } else {
             phys.bof = bof;

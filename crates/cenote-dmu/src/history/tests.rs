@@ -32,7 +32,7 @@ fn all(model: &mut Model, object: u64) -> Vec<NvList> {
 }
 
 #[test]
-fn a_ring_keeps_the_creation_and_the_newest() {
+fn history_keeps_the_creation_and_the_newest_records() {
     let mut model = Model::with_misses();
     let object = model.apply(|tx| create(tx, 15 << 24)).unwrap();
     assert_eq!(header(&mut model, object).phys_max_off, 251_658);

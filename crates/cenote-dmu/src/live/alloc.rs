@@ -1,10 +1,10 @@
-//! Object numbers: which are free, and which is given out next.
+//! Allocates object numbers.
 //!
-//! Numbers are given out in order by a cursor that skips what is taken. Where it enters the span
-//! of a level-1 block of the meta-dnode (32768 objects) it goes on to the next one that is at most
-//! a quarter full, so that a set full of objects is not searched slot by slot. A number that was
-//! freed counts as taken until that is committed (V5). In a new set the cursor starts behind the
-//! first block of dnodes, as OpenZFS's does (spec 02 §11).
+//! A cursor assigns numbers in order and skips allocated ones. When it enters the span of a level-1
+//! block of the meta-dnode (32768 objects), it jumps to the next span that is at most a quarter
+//! full, so that a set full of objects is not searched slot by slot. A freed number counts as
+//! allocated until the txg that freed it is committed (V5). In a new set the cursor starts behind
+//! the first block of dnodes, as in OpenZFS (spec 02 §11).
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::{self, DNODE_SLOT_LEN, DNODE_SLOTS_MAX, OBJECT_MAX};
@@ -12,39 +12,39 @@ use cenote_rt::{Error, Kind};
 
 use super::error::LiveError;
 use super::layer::Head;
-use super::step::TxResult;
+use super::stop::TxResult;
 use super::tx::Tx;
 use crate::objset::META_DNODE;
 
 /// Slots of a block of dnodes.
 const SLOTS: u64 = DNODE_SLOTS_MAX as u64;
-/// Objects freed before the search starts over at the first.
+/// Number of freed objects after which the search restarts at the first number.
 const FREED_MIN: u64 = 1 << 17;
 
-/// Where the search for a free number goes on.
+/// Position of the search for free numbers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cursor {
-    /// Next number to look at.
+    /// Next number to examine.
     pub(super) next: u64,
-    /// Objects freed since the search started over.
+    /// Objects freed since the search restarted.
     pub(super) freed: u64,
 }
 
 impl Cursor {
-    /// Of a new set.
+    /// The cursor of a new set.
     pub(super) fn of_new_set() -> Self {
         Self { next: SLOTS, freed: 0 }
     }
 }
 
-/// Slots `slot .. slot + slots`, one bit each.
+/// Bit mask of the slots `slot .. slot + slots`.
 fn mask(slot: u64, slots: usize) -> u32 {
     let run = if slots >= DNODE_SLOTS_MAX { u32::MAX } else { (1 << slots) - 1 };
     run.checked_shl(slot as u32).unwrap_or(0)
 }
 
 impl Tx<'_> {
-    /// A free number with so many slots.
+    /// Finds a free number with `slots` slots.
     pub(super) fn find_number(&mut self, slots: usize) -> TxResult<u64> {
         let span = self.objects_per_l1();
         let limit = OBJECT_MAX;
@@ -73,13 +73,13 @@ impl Tx<'_> {
         Err(error.in_object(self.source.id, META_DNODE).into())
     }
 
-    /// Checks that a number of the caller's choice is free.
+    /// Checks that the requested number is free.
     pub(super) fn claim_number(&mut self, object: u64, slots: usize) -> TxResult<u64> {
         let (block, slot) = (object / SLOTS, object % SLOTS);
         if object == META_DNODE || object >= OBJECT_MAX || slot + slots as u64 > SLOTS {
             return Err(self.refuse(object, LiveError::Slots { object, slots }));
         }
-        // Unlike the search, a claim may take a number that an earlier txg freed.
+        // Unlike the search, a claim may use a number that an earlier txg freed.
         let mut taken = self.base_slots(block)?;
         let below = self.source.below.iter().map(|below| (below.txg, &*below.layer));
         for (txg, layer) in below.chain([(self.txg, &self.overlay)]) {
@@ -98,7 +98,7 @@ impl Tx<'_> {
         Ok(object)
     }
 
-    /// Slots of a block of dnodes that are not to be given out.
+    /// Slots of a block of dnodes that must not be assigned.
     fn taken_slots(&self, block: u64) -> TxResult<u32> {
         // Object 0 is the meta-dnode itself.
         let mut taken = u32::from(block == 0);
@@ -116,7 +116,7 @@ impl Tx<'_> {
         Ok(taken | self.base_slots(block)?)
     }
 
-    /// Slots of a committed block of dnodes that are in use.
+    /// Slots that are allocated in a committed block of dnodes.
     fn base_slots(&self, block: u64) -> TxResult<u32> {
         let Some((bytes, _)) = self.view().meta_block(block * SLOTS)? else { return Ok(0) };
         let heads = dnode::slots(&bytes);

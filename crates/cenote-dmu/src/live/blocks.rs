@@ -1,4 +1,5 @@
-//! What a writable object set needs of the block store: a trait, so that tests can have their own.
+//! The interface of a writable object set to the block store: a trait, so that tests can replace
+//! it.
 
 use std::sync::Arc;
 
@@ -7,34 +8,34 @@ use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{BoxFuture, Buf, Result};
 
-use super::step::Missing;
+use super::stop::Missing;
 
 /// Reads and writes blocks.
 pub trait Blocks: Send + Sync {
-    /// The block behind `pointer`, if it can be had without waiting.
+    /// Returns the block of `pointer` if that needs no I/O.
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf>;
 
-    /// The moment in which pointers are looked up, to be asked before that. `is_again`: a read was
-    /// overtaken before.
-    fn since(&self, _is_again: bool) -> Since {
+    /// Returns the present moment, to be taken before pointers are looked up. `is_retry`: an
+    /// earlier read was overtaken.
+    fn since(&self, _is_retry: bool) -> Since {
         Since::default()
     }
 
-    /// The block behind a pointer that was looked up.
+    /// Reads the block of a pointer that was looked up.
     ///
     /// # Errors
-    /// `Kind::Overtaken` if its space may have been given to another block since: the pointer is to
-    /// be looked up again.
+    /// `Kind::Overtaken` if its space may have been reused since: the pointer must be looked up
+    /// again.
     fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>>;
 
-    /// The block behind `pointer`, which is allocated: for a sync, which has nobody to tell of an
-    /// error.
+    /// Reads the block of `pointer`, which is allocated, for a sync. A sync has no caller that
+    /// could handle an error.
     fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
         self.read(Missing { pointer, place, since: self.since(true) })
     }
 
-    /// Starts reading the block behind `pointer` into memory; false if too much of that is going
-    /// on. Who cannot read ahead does nothing.
+    /// Starts reading the block of `pointer` into memory; returns false if too many prefetches are
+    /// in flight. The default implementation does nothing.
     fn prefetch(&self, _missing: &Missing) -> bool {
         true
     }
@@ -42,10 +43,10 @@ pub trait Blocks: Send + Sync {
     /// Writes a block.
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>>;
 
-    /// Writes several blocks that belong together; gives the outcomes in their order.
+    /// Writes several blocks as a batch; returns the outcomes in their order.
     fn write_all(&self, drafts: Arc<[Draft]>) -> BoxFuture<'_, Result<Vec<Result<Written>>>>;
 
-    /// Bytes that the block is charged: its allocated sectors times the deflate ratio of their vdev
+    /// Bytes charged for the block: its allocated sectors times the deflate ratio of their vdev
     /// (spec 04 §9.1).
     fn dsize(&self, pointer: &BlockPtr) -> u64;
 }
@@ -55,8 +56,8 @@ impl Blocks for BlockStore {
         Self::cached(self, pointer, &ReadContext { place: *place, ..ReadContext::default() })
     }
 
-    fn since(&self, is_again: bool) -> Since {
-        Self::since(self, is_again)
+    fn since(&self, is_retry: bool) -> Since {
+        Self::since(self, is_retry)
     }
 
     fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {

@@ -1,8 +1,8 @@
-//! What syncing an object set needs from above, and what it tells.
+//! Interface of syncing an object set to the layers above.
 //!
-//! Each arrow upwards is a small trait: who accounts for blocks ([`BlockSink`], the dataset), how
-//! blocks are to be written ([`PolicySource`], its properties), who owns an object ([`OwnerProbe`],
-//! the file system).
+//! Each call upwards is a small trait: accounting of blocks ([`BlockSink`], the dataset), write
+//! policies ([`PolicySource`], the dataset's properties), owners of objects ([`OwnerProbe`], the
+//! file system).
 
 use cenote_block::WritePolicy;
 use cenote_block::policy::BlockSpec;
@@ -15,34 +15,34 @@ use cenote_rt::Result;
 /// Largest block without feature `large_blocks`.
 const SMALL_BLOCK_MAX: u64 = 128 << 10;
 
-/// One pass of syncing one object set.
+/// Parameters of one sync pass over one object set.
 #[derive(Clone, Copy)]
 pub struct SyncContext<'a> {
     /// The syncing txg.
     pub txg: u64,
     /// Its pass, from 1.
     pub pass: u64,
-    /// Is told of every block that comes and goes.
+    /// Receives every block that is born or killed.
     pub sink: &'a dyn BlockSink,
-    /// Says how blocks are written.
+    /// Provides the write policies.
     pub policy: &'a dyn PolicySource,
-    /// Says who owns objects, where space and objects are accounted by owner.
+    /// Finds owners of objects, if space and objects are accounted by owner.
     pub probe: Option<&'a dyn OwnerProbe>,
 }
 
-/// Is told of blocks of any level, spill blocks and root blocks. A block replaced by another is
-/// killed before the other is born; one that was rewritten in place or kept as it was is not
-/// mentioned, and holes never are (spec 04 §9.2).
+/// Receives the births and deaths of blocks of all levels, including spill and root blocks. A
+/// replaced block is killed before its replacement is born; blocks that are rewritten in place or
+/// kept unchanged are not reported, and neither are holes (spec 04 §9.2).
 pub trait BlockSink: Send + Sync {
     /// A block was written in the syncing txg. It may be embedded.
     fn born(&self, block: &BlockPtr);
-    /// The set does not point at this block any more.
+    /// The object set no longer refers to this block.
     fn killed(&self, block: &BlockPtr);
 }
 
-/// How the blocks of a set are written.
+/// Provides write policies for the blocks of a set.
 pub trait PolicySource: Send + Sync {
-    /// The policy for blocks of that kind; an error if the object's own settings mean nothing.
+    /// The policy for such a block; an error if the object's own settings are invalid.
     fn policy(&self, block: &BlockSpec) -> Result<WritePolicy>;
 
     /// Whether holes get births (feature `hole_birth`).
@@ -50,13 +50,13 @@ pub trait PolicySource: Send + Sync {
         true
     }
 
-    /// Bytes of the root block: 4096, 2048 without project quotas, 1024 before version 15.
+    /// Size of the root block: 4096, 2048 without project quotas, 1024 before version 15.
     fn root_len(&self) -> usize {
         4096
     }
 }
 
-/// Who owns an object.
+/// The owner of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// User.
@@ -67,52 +67,52 @@ pub struct Owner {
     pub project: u64,
 }
 
-/// What an [`OwnerProbe`] makes of an object.
+/// Result of an [`OwnerProbe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owned {
-    /// Nobody owns it.
+    /// The object has no owner.
     No,
-    /// It is accounted to these.
+    /// The object is accounted to this owner.
     By(Owner),
-    /// The spill block tells.
+    /// The owner is stored in the spill block.
     InSpill,
 }
 
-/// Finds the owner of an object in its bonus or its spill block (spec 02 §13).
+/// Finds the owner of an object in its bonus or spill block (spec 02 §13).
 pub trait OwnerProbe: Send + Sync {
-    /// The owner; `spill` is given when it was asked for and is there.
+    /// Returns the owner; `spill` is given on the second call, if the first returned `InSpill` and
+    /// the block exists.
     fn owner(&self, dnode: &DnodePhys, spill: Option<&[u8]>) -> Owned;
 
-    /// Whether objects are counted beside space (feature `userobj_accounting`).
+    /// Whether objects are counted in addition to space (feature `userobj_accounting`).
     fn counts_objects(&self) -> bool {
         true
     }
 
-    /// Whether projects are accounted for (feature `project_quota`).
+    /// Whether space is accounted by project (feature `project_quota`).
     fn counts_projects(&self) -> bool {
         true
     }
 }
 
-/// What the blocks and dnodes that were written have that the dataset's features must tell (spec 02
-/// §12.3).
+/// Properties of written blocks and dnodes that activate dataset features (spec 02 §12.3).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a feature of its own")]
 pub struct Facts {
-    /// A block above 128 KiB.
+    /// A block larger than 128 KiB.
     pub has_large_block: bool,
-    /// A dnode of more than one slot.
+    /// A dnode with more than one slot.
     pub has_large_dnode: bool,
     /// A block compressed with zstd.
     pub has_zstd: bool,
     /// A name of more than 255 bytes.
     pub has_long_name: bool,
-    /// Checksum functions of blocks, one bit for each number.
+    /// Checksum functions of blocks, one bit per function.
     pub checksums: u32,
 }
 
 impl Facts {
-    /// Both together.
+    /// The union of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -130,7 +130,7 @@ impl Facts {
         id < 32 && self.checksums & 1 << id != 0
     }
 
-    /// Those of a block.
+    /// The properties of a block.
     pub(super) fn of_block(block: &BlockPtr) -> Self {
         let checksum = match block.checksum_type() {
             Some(checksum) => 1 << checksum.id(),
@@ -146,15 +146,15 @@ impl Facts {
     }
 }
 
-/// What a pass of syncing gave.
+/// Result of a sync pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Synced {
     /// The pointer to the root block.
     pub root: BlockPtr,
     /// Whether anything was written.
     pub is_changed: bool,
-    /// What was written.
+    /// Properties of the written blocks and dnodes.
     pub facts: Facts,
-    /// What is accounted for in the set.
+    /// The set's flags, which tell how it is accounted.
     pub flags: ObjSetFlags,
 }

@@ -1,9 +1,9 @@
-//! Why a change of an object set is refused, and what must never happen.
+//! Refused changes of an object set, and broken invariants.
 
-/// Refusals, and broken invariants of the write path.
+/// Why a change is refused, and broken invariants of the write path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LiveError {
-    /// A later txg changed the set already; try again in that one.
+    /// A later txg already changed the set; retry in that one.
     #[error("txg {txg} is too late for a change: txg {newest} has some")]
     TxgPassed {
         /// Txg of the change.
@@ -11,7 +11,7 @@ pub enum LiveError {
         /// Newest txg with changes.
         newest: u64,
     },
-    /// The number is taken, or was freed in this very txg.
+    /// The number is allocated, or was freed in this txg.
     #[error("object {object} is in use")]
     Taken {
         /// The number.
@@ -22,16 +22,16 @@ pub enum LiveError {
     Slots {
         /// The number.
         object: u64,
-        /// Slots asked for.
+        /// Slots requested.
         slots: usize,
     },
-    /// No object number is left.
+    /// All object numbers are allocated.
     #[error("no object number is free")]
     NoNumber,
-    /// The block size cannot be.
+    /// The block size is invalid.
     #[error("block size {size} is not 512 bytes to 16 MiB")]
     BlockSize {
-        /// Bytes asked for.
+        /// Bytes requested.
         size: u64,
     },
     /// The block size cannot change any more.
@@ -40,7 +40,7 @@ pub enum LiveError {
         /// Blocks that the object may have.
         blocks: u64,
     },
-    /// The size of indirect blocks cannot be, or cannot change any more.
+    /// The size of indirect blocks is invalid, or cannot change any more.
     #[error("indirect block shift {shift} cannot be set")]
     IndirectShift {
         /// Log2 of bytes asked for.
@@ -49,22 +49,22 @@ pub enum LiveError {
     /// The bonus is too long.
     #[error("bonus of {len} bytes, there is room for {capacity}")]
     BonusLength {
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
-        /// Bytes there are.
+        /// Bytes available.
         capacity: usize,
     },
-    /// A spill block is 512 bytes to 128 KiB, whole sectors.
+    /// A spill block must be 512 bytes to 128 KiB, in whole sectors.
     #[error("spill block of {len} bytes")]
     SpillLength {
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
     },
-    /// A spill block of zeros would become a hole, and the object one with a spill pointer to
-    /// nothing.
+    /// A spill block of zeros would become a hole, and the dnode would have a spill flag without a
+    /// spill block.
     #[error("spill block of zeros")]
     SpillZero,
-    /// A whole block has another length.
+    /// The length of a whole block is wrong.
     #[error("block of {len} bytes, expected {expected}")]
     BlockLength {
         /// Bytes given.
@@ -72,46 +72,46 @@ pub enum LiveError {
         /// Bytes of the object's blocks.
         expected: u64,
     },
-    /// A write or free beyond what an object can have.
+    /// A write or free beyond the largest possible size of an object.
     #[error("byte {offset} is beyond the largest object")]
     Offset {
         /// The byte.
         offset: u64,
     },
-    /// The object type means nothing, or is none.
+    /// The object type is invalid.
     #[error("object type {0:#x} is unknown")]
     ObjectType(u8),
-    /// The set has no room for this: it is encrypted.
+    /// Writing encrypted object sets is not implemented.
     #[error("encrypted object sets are not written")]
     Encrypted,
-    /// The block that was asked for is needed again and again.
+    /// The block that was requested is still missing after it was read.
     #[error("a block was read and is still missing")]
     StillMissing,
-    /// Invariant: a set is synced by one at a time, in the order of txgs.
+    /// Invariant V1: one sync at a time, in the order of txgs.
     #[error("invariant V1: sync of txg {txg} while {found}")]
     SyncOrder {
         /// Txg of the call.
         txg: u64,
-        /// What stands against it.
+        /// The conflict.
         found: &'static str,
     },
-    /// Invariant: all space of a freed object is accounted for.
+    /// Invariant D1: all space of a freed object is accounted for.
     #[error("invariant D1: object is charged {used} bytes, its blocks had {found}")]
     SpaceLeft {
-        /// What the dnode says.
+        /// Space according to the dnode.
         used: u64,
         /// Sum over its blocks.
         found: u64,
     },
-    /// Invariant: what is charged never goes below zero.
-    #[error("invariant D2: object is charged {used} bytes, and {delta} come on top")]
+    /// Invariant D2: an object's space never goes below zero.
+    #[error("invariant D2: object is charged {used} bytes, and changes by {delta}")]
     SpaceNegative {
-        /// What the dnode says.
+        /// Space according to the dnode.
         used: u64,
-        /// Change.
+        /// The change.
         delta: i64,
     },
-    /// Invariant: a block written has the shape that was asked for.
+    /// Invariant D3: a written block has the requested shape.
     #[error("invariant D3: written pointer has level {level}, birth {birth}, {lsize} bytes")]
     WrittenShape {
         /// Level in the pointer.
@@ -121,7 +121,7 @@ pub enum LiveError {
         /// Logical size in the pointer.
         lsize: u64,
     },
-    /// Invariant: a layer is applied to the tree it was made for.
+    /// Invariant D4: a layer is applied to the tree for which it was made.
     #[error("invariant D4: {0}")]
     Layer(&'static str),
 }

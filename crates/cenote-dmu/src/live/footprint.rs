@@ -1,14 +1,13 @@
-//! What the changes of a txg will write, at most: the blocks by size, for whoever sees to it that
-//! there is space for them.
+//! Upper bound of the blocks that the changes of a txg will write, by size, for space admission.
 //!
 //! ```text
 //!   data blocks             each once, however often it was changed in the txg
-//!   blocks of pointers      each once that has a changed or freed block below      (`Paths`)
-//!   blocks of dnodes        each once that has a changed dnode, and those of pointers above
+//!   indirect blocks         each once if a block below is changed or freed             (`Paths`)
+//!   dnode blocks            each once if it has a changed dnode, and the indirect blocks above
 //! ```
 //!
-//! What is there whatever is changed is left out: the root block, the path from it to the first
-//! block of dnodes, the objects of accounting.
+//! Blocks that every txg writes are not counted: the root block, the path from it to the first
+//! block of dnodes, the accounting objects.
 
 use std::collections::BTreeSet;
 use std::ops::{AddAssign, SubAssign};
@@ -17,39 +16,39 @@ use cenote_ondisk::dnode::DnodePhys;
 
 /// Log2 of the smallest block.
 const SHIFT_MIN: u32 = 9;
-/// Sizes of blocks: powers of two from 512 to 16M.
+/// Number of size classes: powers of two from 512 to 16M.
 const SIZES: usize = 16;
-/// Log2 of the dnodes in a block of them.
+/// Log2 of the dnodes in a dnode block.
 const DNODES_SHIFT: u32 = 5;
-/// Log2 of the pointers in a block of them of the meta-dnode.
+/// Log2 of the pointers in an indirect block of the meta-dnode.
 const META_POINTERS_SHIFT: u32 = 10;
-/// Blocks above a dnode that are counted: of dnodes, and of pointers to those.
+/// Levels above a dnode that are counted: dnode blocks, and indirect blocks above them.
 const META_LEVELS: u32 = 2;
 const DNODE_BLOCK_SHIFT: u32 = 14;
 const META_INDIRECT_SHIFT: u32 = 17;
 
-/// Blocks to be written, by their size rounded up to a power of two.
+/// Blocks to be written, by size rounded up to a power of two.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Of users.
+    /// Data blocks.
     data: [u32; SIZES],
-    /// Of everything else, which may get a copy more.
+    /// Metadata blocks, which may get an additional copy.
     meta: [u32; SIZES],
 }
 
-/// Blocks of one kind.
+/// Number of blocks of one kind and size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockCount {
     /// Bytes of each.
     pub size: u64,
     /// Whether they are metadata.
     pub is_metadata: bool,
-    /// How many there are.
+    /// Number of blocks.
     pub count: u64,
 }
 
 impl Footprint {
-    /// The blocks, the same together.
+    /// The blocks, grouped by kind and size.
     pub fn blocks(&self) -> impl Iterator<Item = BlockCount> + '_ {
         let kinds = [(&self.data, false), (&self.meta, true)];
         kinds.into_iter().flat_map(|(counts, is_metadata)| {
@@ -62,7 +61,7 @@ impl Footprint {
         })
     }
 
-    /// What is in here and not in `before`.
+    /// The blocks in `self` that are not in `before`.
     pub(super) fn beyond(mut self, before: &Self) -> Self {
         self -= *before;
         self
@@ -91,27 +90,27 @@ impl SubAssign for Footprint {
     }
 }
 
-/// The class of a block of `len` bytes.
+/// The size class of a block of `len` bytes.
 fn class_of(len: u64) -> usize {
     let shift = len.max(1).next_power_of_two().ilog2();
     (shift.saturating_sub(SHIFT_MIN) as usize).min(SIZES - 1)
 }
 
-/// Blocks of a tree that are written since something below them is. It only grows: what was freed
-/// again is counted as long as its txg is.
+/// Indirect blocks that are written because a block below is. The set only grows: blocks that were
+/// freed again count as long as their txg.
 #[derive(Debug, Clone, Default)]
 struct Paths {
-    /// Numbers at the lowest level that is counted.
+    /// Block numbers at the lowest counted level.
     lowest: BTreeSet<u64>,
-    /// Levels.
+    /// Number of levels.
     levels: u32,
 }
 
 impl Paths {
-    /// A block at the lowest level is written, of a tree with so many levels and `1 << shift`
-    /// blocks below each. Gives the blocks that were not counted before.
+    /// Counts a written block at the lowest level of a tree with `levels` levels and `1 << shift`
+    /// blocks below each indirect block. Returns the number of blocks that were not counted before.
     fn touch(&mut self, number: u64, levels: u32, shift: u32) -> u32 {
-        // A tree that grows does so over its first block.
+        // A growing tree adds levels above its first block.
         let grown = levels.saturating_sub(self.levels);
         self.levels += grown;
         let new = match self.nearest(number) {
@@ -142,7 +141,7 @@ impl Paths {
     }
 }
 
-/// The footprint of an object.
+/// Blocks to be written for an object.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ObjectFootprint {
     blocks: [u32; SIZES],
@@ -151,18 +150,18 @@ pub(super) struct ObjectFootprint {
 }
 
 impl ObjectFootprint {
-    /// A data block is there now.
+    /// Counts a new data block in memory.
     pub(super) fn put(&mut self, len: usize) {
         self.blocks[class_of(len as u64)] += 1;
     }
 
-    /// It is not any more.
+    /// Counts a data block that was removed from memory.
     pub(super) fn take(&mut self, len: usize) {
         let count = &mut self.blocks[class_of(len as u64)];
         *count = count.saturating_sub(1);
     }
 
-    /// Data block `blkid` is another.
+    /// Counts the indirect blocks above data block `blkid`, which is changed.
     pub(super) fn touch(&mut self, head: &DnodePhys, blkid: u64) {
         let shift = head.indirect_ptrs_shift();
         let pointers = head.nblkptr().max(1) as u64;
@@ -174,7 +173,7 @@ impl ObjectFootprint {
         self.indirect += self.paths.touch(blkid >> shift, levels, shift);
     }
 
-    /// All of it, with a spill block of so many bytes.
+    /// The whole footprint, with a spill block of `spill` bytes.
     pub(super) fn total(&self, head: Option<&DnodePhys>, spill: Option<usize>) -> Footprint {
         let mut total = Footprint::default();
         let Some(head) = head else { return total };
@@ -189,14 +188,14 @@ impl ObjectFootprint {
     }
 }
 
-/// The dnodes that are written.
+/// Dnode blocks to be written.
 #[derive(Debug, Clone, Default)]
 pub(super) struct DnodeFootprint {
     paths: Paths,
 }
 
 impl DnodeFootprint {
-    /// The dnode of an object is another. Gives what that adds.
+    /// Counts the dnode of a changed object. Returns the added footprint.
     pub(super) fn touch(&mut self, object: u64) -> Footprint {
         let mut added = Footprint::default();
         let new = self.paths.touch(object >> DNODES_SHIFT, META_LEVELS, META_POINTERS_SHIFT);
@@ -212,7 +211,7 @@ impl DnodeFootprint {
 mod tests {
     use super::*;
 
-    /// Every block above, counted one by one.
+    /// Counts all indirect blocks, one by one.
     fn all(numbers: &[u64], levels: u32, shift: u32) -> usize {
         let at = |level: u32| {
             let above = numbers.iter().map(|number| number >> (level * shift));
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn each_block_above_counts_once() {
+    fn each_indirect_block_counts_once() {
         let mut rng = cenote_rt::Rng::seeded(1);
         for (levels, shift, range) in [(3, 2, 64), (4, 3, 5000), (1, 5, 100), (2, 10, 1 << 20)] {
             let (mut paths, mut numbers, mut sum) = (Paths::default(), Vec::new(), 0);

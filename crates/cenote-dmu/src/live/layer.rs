@@ -1,8 +1,8 @@
-//! Changes in memory: of an object, and of all objects in one txg (or one pass of it).
+//! Changes in memory: of one object, and of all objects in one txg (or one pass of it).
 //!
-//! An object that is touched at all has its dnode here as it is to become. Of that dnode the fields
-//! that only writing determines (pointers, levels, space, the accounting flags) are those of the
-//! tree that was synced last, and are taken from there again when it is synced.
+//! A changed object has its new dnode here. The fields that are determined by writing (pointers,
+//! levels, space, the accounting flags) are those of the tree that was synced last, and are taken
+//! from there again when the dnode is synced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,51 +16,51 @@ use cenote_rt::Buf;
 use super::error::LiveError;
 use super::footprint::{DnodeFootprint, Footprint, ObjectFootprint};
 
-/// What a changed object counts beside its blocks.
+/// Bytes counted for a changed object in addition to its blocks.
 const OBJECT_BYTES: u64 = 512;
 
-/// What an object is at the end of a layer.
+/// State of an object at the end of a layer.
 #[derive(Debug, Clone)]
 pub(super) enum Head {
     /// Allocated.
     Alive(Arc<DnodePhys>),
-    /// Free; it had so many slots.
+    /// Free.
     Freed {
-        /// Slots that it took.
+        /// Number of slots that it had.
         slots: usize,
     },
 }
 
-/// What happened to the spill block.
+/// Change of the spill block.
 #[derive(Debug, Clone, Default)]
 pub(super) enum SpillChange {
-    /// Nothing.
+    /// No change.
     #[default]
     Unchanged,
-    /// It has this content.
+    /// New contents.
     Set(Buf),
-    /// It is gone.
+    /// Removed.
     Removed,
 }
 
-/// The changes of an object.
+/// Changes of an object.
 #[derive(Debug, Clone)]
 pub(super) struct ObjectLayer {
-    /// What it is at the end.
+    /// State at the end.
     pub(super) head: Head,
-    /// Whether it was allocated in this layer: nothing older shows through.
+    /// Whether it was allocated in this layer, so that older layers and the tree are ignored.
     pub(super) is_fresh: bool,
     /// Numbers of blocks that were freed before the writes.
     pub(super) frees: RangeSet,
-    /// Blocks as they are to become.
+    /// New contents of blocks.
     pub(super) blocks: BTreeMap<u64, Buf>,
-    /// Those of `blocks` that are on disk already, as they are.
+    /// Blocks in `blocks` that were already written to disk (see [`early`](super::early)).
     pub(super) early: BTreeMap<u64, BlockPtr>,
-    /// What becomes of blocks of the layer below: see [`Patch`].
+    /// Partial changes of blocks of the layer below: see [`Patch`].
     patches: BTreeMap<u64, Patch>,
-    /// The spill block.
+    /// Change of the spill block.
     pub(super) spill: SpillChange,
-    /// Bytes of `blocks`.
+    /// Total length of `blocks` in bytes.
     block_bytes: u64,
     footprint: ObjectFootprint,
 }
@@ -70,23 +70,23 @@ pub(super) struct ObjectLayer {
 pub(super) struct Layer {
     /// By object number.
     pub(super) objects: BTreeMap<u64, ObjectLayer>,
-    /// The header of the intent log.
+    /// New header of the intent log.
     pub(super) zil_header: Option<[u8; ZIL_HEADER_LEN]>,
-    /// The flags of the set.
+    /// New flags of the set.
     pub(super) flags: Option<ObjSetFlags>,
-    /// Objects allocated less objects freed.
+    /// Number of objects allocated minus number freed.
     pub(super) count_delta: i64,
-    /// Bytes that it keeps in memory.
+    /// Bytes kept in memory.
     pub(super) dirty_bytes: u64,
-    /// What syncing it writes.
+    /// Blocks that syncing this layer will write.
     pub(super) footprint: Footprint,
     dnodes: DnodeFootprint,
-    /// A directory got a name of more than 255 bytes.
+    /// Whether a directory got a name of more than 255 bytes.
     pub(super) has_long_name: bool,
 }
 
 impl ObjectLayer {
-    /// An object that was not changed yet.
+    /// An object without changes.
     pub(super) fn of(head: Arc<DnodePhys>) -> Self {
         Self {
             head: Head::Alive(head),
@@ -101,12 +101,12 @@ impl ObjectLayer {
         }
     }
 
-    /// An object that is allocated here.
+    /// An object that is allocated in this layer.
     pub(super) fn fresh(head: Arc<DnodePhys>) -> Self {
         Self { is_fresh: true, ..Self::of(head) }
     }
 
-    /// A block as it is to become.
+    /// Sets the new contents of a block.
     pub(super) fn put_block(&mut self, blkid: u64, block: Buf) {
         self.block_bytes += block.len() as u64;
         self.footprint.put(block.len());
@@ -118,33 +118,33 @@ impl ObjectLayer {
         }
     }
 
-    /// A block is no longer here.
+    /// Removes a block from the totals.
     fn forget(&mut self, block: &Buf) {
         self.block_bytes -= block.len() as u64;
         self.footprint.take(block.len());
     }
 
-    /// What is above a block changes.
+    /// Counts the indirect blocks above a changed block.
     fn touch(&mut self, blkid: u64) {
         if let Head::Alive(head) = &self.head {
             self.footprint.touch(head, blkid);
         }
     }
 
-    /// A block out of here, for whoever changes it and puts it back.
+    /// Removes and returns a block, for a caller that changes it and puts it back.
     pub(super) fn take_block(&mut self, blkid: u64) -> Option<Buf> {
         let block = self.blocks.remove(&blkid)?;
         self.forget(&block);
         Some(block)
     }
 
-    /// Changes bytes of a block of `len` bytes that the layer below has, without a copy of it;
-    /// false where that is not possible, or not worth it.
+    /// Changes bytes of a block of `len` bytes in the layer below, without copying it; returns
+    /// false if that is not possible, or not worth it.
     pub(super) fn patch_block(&mut self, blkid: u64, len: usize, at: usize, bytes: &[u8]) -> bool {
         let is_own = self.is_fresh || self.blocks.contains_key(&blkid);
         let is_freed = self.frees.find(blkid).is_some();
         let before = self.patches.get(&blkid).map_or(0, |patch| patch.bytes);
-        // Much of it costs more than the block.
+        // A large patch costs more than the block.
         if is_own || is_freed || before + bytes.len() > len / 2 {
             return false;
         }
@@ -152,7 +152,7 @@ impl ObjectLayer {
         true
     }
 
-    /// What becomes of a block of the layer below.
+    /// The patch for a block of the layer below.
     pub(super) fn patch(&self, blkid: u64) -> Option<&Patch> {
         self.patches.get(&blkid)
     }
@@ -165,7 +165,7 @@ impl ObjectLayer {
         }
     }
 
-    /// Slots that the object takes or took.
+    /// Number of slots that the object has or had.
     pub(super) fn slots(&self) -> usize {
         match &self.head {
             Head::Alive(head) => head.slots(),
@@ -173,7 +173,7 @@ impl ObjectLayer {
         }
     }
 
-    /// Forgets changed blocks of a range, and frees what is below.
+    /// Drops changed blocks of a range, and frees the blocks below the layer.
     pub(super) fn free(&mut self, blocks: std::ops::Range<u64>) {
         let freed: Vec<u64> = self.blocks.range(blocks.clone()).map(|(blkid, _)| *blkid).collect();
         for blkid in freed {
@@ -183,7 +183,7 @@ impl ObjectLayer {
             }
         }
         self.patches.retain(|blkid, _| !blocks.contains(blkid));
-        // What is above goes as well, but at the edges.
+        // Indirect blocks of the range are freed as well, except at its edges.
         if !blocks.is_empty() {
             self.touch(blocks.start);
             self.touch(blocks.end - 1);
@@ -191,7 +191,7 @@ impl ObjectLayer {
         self.frees.add(blocks);
     }
 
-    /// The object is freed.
+    /// Marks the object as freed.
     pub(super) fn set_freed(&mut self) {
         self.head = Head::Freed { slots: self.slots() };
         self.frees.clear();
@@ -218,7 +218,7 @@ impl ObjectLayer {
         self.footprint.total(self.alive().map(|head| &**head), self.spill_len())
     }
 
-    /// Puts later changes of the same object on top.
+    /// Merges later changes of the same object into this one.
     fn merge(&mut self, later: Self) -> Result<(), LiveError> {
         if later.is_fresh {
             *self = later;
@@ -237,7 +237,7 @@ impl ObjectLayer {
         }
         for (blkid, patch) in later.patches {
             let block = self.take_block(blkid);
-            let block = block.ok_or(LiveError::Layer("a block that was changed is not there"))?;
+            let block = block.ok_or(LiveError::Layer("a patched block is missing"))?;
             self.put_block(blkid, patch.applied(block));
         }
         if !matches!(later.spill, SpillChange::Unchanged) {
@@ -247,12 +247,12 @@ impl ObjectLayer {
     }
 }
 
-/// Bytes of a block that the layer has on which a transaction's changes come to lie. Whoever
-/// changes a few of them need not copy all of it, though he may give up in the middle: they are
-/// changed in place when he is done.
+/// Changes of a few bytes of a block in the layer below. A transaction that changes a few bytes
+/// does not copy the whole block, though it may still be dropped: the bytes are changed in place
+/// when its overlay is merged.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Patch {
-    /// By their places, in the order of writing.
+    /// Changed bytes with their offsets, in the order of writing.
     pieces: Vec<(usize, Vec<u8>)>,
     bytes: usize,
 }
@@ -263,7 +263,7 @@ impl Patch {
         self.pieces.push((at, bytes.to_vec()));
     }
 
-    /// The block with these bytes: the same one, if nobody else holds it.
+    /// Returns the block with these changes: the same buffer, if it is not shared.
     pub(super) fn applied(&self, block: Buf) -> Buf {
         let mut block = block.into_mut();
         for (at, bytes) in &self.pieces {
@@ -281,14 +281,14 @@ impl Layer {
         self.objects.is_empty() && self.zil_header.is_none() && self.flags.is_none()
     }
 
-    /// Puts later changes on top.
+    /// Merges later changes into this layer.
     pub(super) fn merge(&mut self, later: Self) -> Result<(), LiveError> {
         for (object, changes) in later.objects {
             self.footprint += self.dnodes.touch(object);
             match self.objects.entry(object) {
                 std::collections::btree_map::Entry::Vacant(entry) => {
                     if !changes.patches.is_empty() {
-                        return Err(LiveError::Layer("an object that was changed is not there"));
+                        return Err(LiveError::Layer("a changed object is missing"));
                     }
                     self.dirty_bytes += changes.bytes();
                     self.footprint += changes.footprint();

@@ -1,4 +1,4 @@
-//! Allocating and freeing objects, and what is in their dnodes: types, bonus, spill.
+//! Allocates and frees objects, and changes their dnodes: types, bonus, spill.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use cenote_rt::{BufMut, tunables};
 
 use super::error::LiveError;
 use super::layer::{ObjectLayer, SpillChange};
-use super::step::{ObjectSpec, TxResult};
+use super::stop::{ObjectSpec, TxResult};
 use super::tx::Tx;
 
 /// Largest spill block.
 const SPILL_LEN_MAX: usize = 128 << 10;
 
 impl Tx<'_> {
-    /// Allocates an object: under the number asked for, or any.
+    /// Allocates an object, under the requested number or any.
     pub fn allocate(&mut self, spec: &ObjectSpec) -> TxResult<u64> {
         let slots = spec.slots.max(1);
         let indirect_shift = match spec.indirect_shift {
@@ -38,7 +38,7 @@ impl Tx<'_> {
         Ok(object)
     }
 
-    /// Frees an object and all that it holds.
+    /// Frees an object with all its blocks.
     pub fn free(&mut self, object: u64) -> TxResult<()> {
         self.touch(object)?.set_freed();
         self.overlay.count_delta -= 1;
@@ -61,7 +61,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Changes the type of an object, as giving a directory object a ZAP does.
+    /// Changes the type of an object, as when a ZAP is created in a directory object.
     pub fn set_object_type(&mut self, object: u64, object_type: ObjectType) -> TxResult<()> {
         if !object_type.is_valid() || object_type == ObjectType::NONE {
             return Err(self.refuse(object, LiveError::ObjectType(object_type.0)));
@@ -79,13 +79,13 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Sets the checksum function of the object's data; 0: as the dataset says.
+    /// Sets the checksum function of the object's data; 0: that of the dataset.
     pub fn set_checksum(&mut self, object: u64, checksum: u8) -> TxResult<()> {
         self.head_mut(object)?.checksum = checksum;
         Ok(())
     }
 
-    /// Sets the compression function of the object's data; 0: as the dataset says.
+    /// Sets the compression function of the object's data; 0: that of the dataset.
     pub fn set_compress(&mut self, object: u64, compress: u8) -> TxResult<()> {
         self.head_mut(object)?.compress = compress;
         Ok(())
@@ -117,7 +117,7 @@ impl Tx<'_> {
                 return Err(self.refuse(object, LiveError::BonusLength { len, capacity }));
             };
             let head = self.head_mut(object)?;
-            // What is behind the bonus could be taken for an old pointer (spec 02 §7.6).
+            // Bytes behind the bonus could be mistaken for an old pointer (spec 02 §7.6).
             head.bonus_area.truncate(capacity);
             head.spill = Some(BlockPtr::HOLE);
             head.flags.insert(DnodeFlags::SPILL_BLKPTR);
@@ -128,7 +128,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Makes one of the accounting objects, which have no slots in the meta-dnode.
+    /// Creates one of the accounting objects, which have no slots in the meta-dnode.
     pub(super) fn make_special(&mut self, object: u64) -> TxResult<()> {
         if self.find(object)?.is_none() {
             let spec = ObjectSpec::new(ObjectType::USERGROUP_USED, SECTOR_SIZE);
@@ -148,7 +148,7 @@ pub(super) fn pointer_count(bonus_type: ObjectType, bonus_len: usize, slots: usi
     (1 + capacity.saturating_sub(bonus_len) / BLOCK_PTR_LEN).min(3)
 }
 
-/// The dnode of an object without blocks.
+/// A dnode without blocks.
 pub(super) fn new_dnode(spec: &ObjectSpec, slots: usize) -> Result<DnodePhys, LiveError> {
     if slots > DNODE_SLOTS_MAX {
         return Err(LiveError::Slots { object: 0, slots });

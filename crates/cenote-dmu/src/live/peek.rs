@@ -1,31 +1,31 @@
-//! Data blocks without waiting for them one after the other.
+//! Reads several data blocks of an object in parallel.
 //!
 //! A closure that reads a range of a file would end at its first block that is not in memory, and
-//! again at the next. Here it takes down instead where the blocks are, and they are read together
-//! once it has ended. Meanwhile the tree may be replaced and the space of a block reused: the store
-//! tells that from damage, and the closure runs again.
+//! again at the next. Here it collects the pointers of the missing blocks instead, and they are
+//! read together after it has ended. Meanwhile the tree may be replaced and the space of a block
+//! reused: the store distinguishes that from damage, and the closure runs again.
 
 use cenote_block::Since;
 use cenote_rt::{Buf, Kind, Result};
 use futures_util::future::try_join_all;
 
 use super::set::{Live, REPLACED_MAX};
-use super::step::{Missing, Step, TxResult};
+use super::stop::{Missing, TxResult, TxStop};
 use super::tx::Tx;
 
-/// A data block, as far as it is there.
+/// A data block, as far as it is in memory.
 #[derive(Debug, Clone)]
 pub enum Piece {
-    /// Nothing: zeros.
+    /// A hole: zeros.
     Hole,
     /// Its bytes.
     Data(Buf),
-    /// It is to be read.
+    /// Not in memory: must be read.
     Stored(Box<Missing>),
 }
 
 impl Piece {
-    /// What is in memory.
+    /// The contents, if they are known.
     fn into_known(self) -> Option<Buf> {
         match self {
             Self::Data(block) => Some(block),
@@ -35,12 +35,12 @@ impl Piece {
 }
 
 impl Tx<'_> {
-    /// Data block `blkid`, or where it is.
+    /// Returns data block `blkid`, or its pointer if it is not in memory.
     pub fn peek(&self, object: u64, blkid: u64) -> TxResult<Piece> {
         match self.block(object, blkid) {
             Ok(Some(block)) => Ok(Piece::Data(block)),
             Ok(None) => Ok(Piece::Hole),
-            Err(Step::Need(missing))
+            Err(TxStop::Need(missing))
                 if missing.place.object == object && missing.place.level == 0 =>
             {
                 Ok(Piece::Stored(missing))
@@ -51,9 +51,9 @@ impl Tx<'_> {
 }
 
 impl Live {
-    /// Data blocks, holes as none, from the pieces that `find` gives with something beside them:
-    /// what is still to be read of them is read at once. `find` is asked again if the tree was
-    /// replaced meanwhile.
+    /// Returns data blocks, `None` for holes, together with another result of `find`. `find`
+    /// returns the pieces; missing ones are read in parallel. `find` is called again if the tree
+    /// was replaced meanwhile.
     ///
     /// # Errors
     /// Those of `find`, and of reading.
@@ -69,7 +69,7 @@ impl Live {
             }
             match self.fetch(pieces, replaced > 0).await {
                 Ok(blocks) => return Ok((blocks, beside)),
-                // The space of a block may have been used for another.
+                // The space of a block may have been reused.
                 Err(error) if error.kind() == Kind::Overtaken && replaced < REPLACED_MAX => {
                     replaced += 1;
                 }
@@ -78,11 +78,11 @@ impl Live {
         }
     }
 
-    async fn fetch(&self, pieces: Vec<Piece>, is_again: bool) -> Result<Vec<Option<Buf>>> {
+    async fn fetch(&self, pieces: Vec<Piece>, is_retry: bool) -> Result<Vec<Option<Buf>>> {
         let fetch = |piece| async {
             match piece {
                 Piece::Stored(missing) => {
-                    let since = Since { is_again, ..missing.since };
+                    let since = Since { is_retry, ..missing.since };
                     self.blocks.read(Missing { since, ..*missing }).await.map(Some)
                 }
                 known => Ok(known.into_known()),

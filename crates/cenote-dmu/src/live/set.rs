@@ -18,47 +18,47 @@ use super::error::LiveError;
 use super::footprint::Footprint;
 use super::layer::Layer;
 use super::object::new_dnode;
-use super::step::{ObjectSpec, Step, TxResult};
+use super::stop::{ObjectSpec, TxResult, TxStop};
 use super::tx::{Source, Tx};
 use super::view::{Fetched, Tree};
 use crate::objset::ObjSet;
 
-/// Object numbers need as many levels of the meta-dnode as it takes to have so many.
+/// Log2 of the number of objects that the meta-dnode of a new set can address.
 const OBJECTS_SHIFT: u32 = 48;
-/// How often an apply starts over because the tree under it was replaced.
+/// Number of times that an apply starts over because the tree was replaced.
 pub(super) const REPLACED_MAX: usize = 16;
 
-/// A layer and what it belongs to.
+/// A layer with its txg.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) txg: u64,
-    /// It is being synced, or was: it takes no more changes.
+    /// Whether it is being or was synced: it accepts no more changes.
     pub(super) is_sealed: bool,
     pub(super) layer: Arc<Layer>,
 }
 
 impl Entry {
-    /// Whether it takes changes of that txg.
+    /// Whether it accepts changes of `txg`.
     pub(super) fn is_open(&self, txg: u64) -> bool {
         self.txg == txg && !self.is_sealed
     }
 }
 
-/// What a set is, under its mutex.
+/// The state of a set, under its mutex.
 #[derive(Debug)]
 pub(super) struct State {
     /// The committed tree, from which reads are answered (V4).
     pub(super) base: Tree,
-    /// The tree that the last pass of syncing left.
+    /// The tree left by the last sync pass.
     pub(super) synced: Tree,
     /// Txg of that tree, unless it is the committed one.
     pub(super) synced_txg: Option<u64>,
-    /// Whether a pass is under way.
+    /// Whether a pass is running.
     pub(super) is_syncing: bool,
-    /// From the oldest to the newest.
+    /// Layers, from the oldest to the newest.
     pub(super) layers: VecDeque<Entry>,
     pub(super) cursor: Cursor,
-    /// The highest txg that takes no changes any more.
+    /// The highest closed txg: it and earlier ones accept no changes.
     pub(super) closed: u64,
 }
 
@@ -66,21 +66,21 @@ pub(super) struct State {
 pub struct Live {
     pub(super) blocks: Arc<dyn Blocks>,
     pub(super) id: u64,
-    /// Log2 of the bytes of indirect blocks of new objects; 0: the tunable.
+    /// Log2 of the size of indirect blocks of new objects; 0: the tunable.
     indirect_shift: AtomicU8,
     pub(super) state: Mutex<State>,
-    /// Whether the dataset was destroyed or rolled back: its blocks may be anybody's.
+    /// Whether the dataset was destroyed or rolled back, so that its blocks may have been reused.
     is_gone: AtomicBool,
 }
 
-/// What a run of a closure came to.
+/// Result of running a closure once.
 enum Attempt<T> {
     Done(T, Footprint),
     Need(Box<super::Missing>),
 }
 
 impl Live {
-    /// A new set of that kind, which gets on disk with its first sync. `id` is the number of its
+    /// Creates a new set, which is written to disk by its first sync. `id` is the number of its
     /// dataset, 0 for the MOS.
     pub fn create(blocks: Arc<dyn Blocks>, id: u64, kind: ObjSetType) -> Arc<Self> {
         let phys = new_root(kind);
@@ -88,9 +88,9 @@ impl Live {
         Self::over(blocks, id, base, Cursor::of_new_set())
     }
 
-    /// The set that was opened for reading.
+    /// Opens a set for writing.
     pub fn open(blocks: Arc<dyn Blocks>, set: &ObjSet) -> Result<Arc<Self>> {
-        // What is encrypted cannot be written.
+        // Encrypted sets cannot be written.
         if set.is_encrypted() {
             let error = Error::new(Kind::Unsupported, LiveError::Encrypted);
             return Err(error.with_at(|at| at.objset = Some(set.id())));
@@ -98,7 +98,8 @@ impl Live {
         Ok(Self::open_read_only(blocks, set))
     }
 
-    /// The same for whoever changes nothing. If it is encrypted `blocks` has its keys.
+    /// Like [`open`](Self::open), for a caller that only reads. If the set is encrypted, `blocks`
+    /// has its keys.
     pub fn open_read_only(blocks: Arc<dyn Blocks>, set: &ObjSet) -> Arc<Self> {
         let base = Tree::new(*set.root(), set.phys().clone());
         Self::over(blocks, set.id(), base, Cursor::default())
@@ -119,19 +120,19 @@ impl Live {
         Arc::new(Self { blocks, id, indirect_shift, state: Mutex::new(state), is_gone })
     }
 
-    /// The dataset was destroyed or rolled back. To be called before the txg in which that happens
-    /// is committed: from then on this set's tree is not kept up to date, and blocks that do not
-    /// match are no sign of damage.
+    /// Records that the dataset was destroyed or rolled back. To be called before that txg is
+    /// committed: from then on this set's tree is not updated, and a checksum mismatch is no sign
+    /// of damage.
     pub fn mark_gone(&self) {
         self.is_gone.store(true, Ordering::Release);
     }
 
-    /// The moment for looking at the tree: to be asked before that.
-    pub(super) fn since(&self, is_again: bool) -> Since {
+    /// The moment of looking at the tree, to be taken before that.
+    pub(super) fn since(&self, is_retry: bool) -> Since {
         if self.is_gone.load(Ordering::Acquire) {
             return Since::default();
         }
-        self.blocks.since(is_again)
+        self.blocks.since(is_retry)
     }
 
     /// Number of the dataset; 0 for the MOS.
@@ -139,18 +140,18 @@ impl Live {
         self.id
     }
 
-    /// Objects that are made from now on have indirect blocks of `1 << shift` bytes, if they do
-    /// not ask for others; 0: as `zfs_default_ibs` says.
+    /// Sets the size of indirect blocks, `1 << shift` bytes, of new objects that do not request
+    /// one; 0: use `zfs_default_ibs`.
     pub fn set_indirect_shift(&self, shift: u8) {
         self.indirect_shift.store(shift, Ordering::Relaxed);
     }
 
-    /// What the set holds.
+    /// Type of the object set.
     pub fn kind(&self) -> ObjSetType {
         self.lock().base.phys.kind
     }
 
-    /// Where the blocks are.
+    /// The block store.
     pub fn blocks(&self) -> &Arc<dyn Blocks> {
         &self.blocks
     }
@@ -160,26 +161,26 @@ impl Live {
         self.lock().base.root
     }
 
-    /// The pointer that the last pass of syncing gave, committed or not.
+    /// The pointer returned by the last sync pass, committed or not.
     pub fn synced_root(&self) -> BlockPtr {
         self.lock().synced.root
     }
 
-    /// Changes in `txg` and before are refused from now on: a closure that ran under the lock
-    /// before is in, one that comes later takes a later txg.
+    /// Closes `txg` and earlier ones for changes: a closure that ran under the lock before is
+    /// included, a later one must use a later txg.
     pub fn close(&self, txg: u64) {
         let mut state = self.lock();
         state.closed = state.closed.max(txg);
     }
 
-    /// Bytes that the changes of a txg keep in memory.
+    /// Bytes of memory used by the changes of a txg.
     pub fn dirty_bytes(&self, txg: u64) -> u64 {
         let state = self.lock();
         let layers = state.layers.iter().filter(|entry| entry.txg == txg);
         layers.map(|entry| entry.layer.dirty_bytes).sum()
     }
 
-    /// Whether a sync of that txg has something to write.
+    /// Whether a sync of this txg has changes to write.
     pub fn is_dirty(&self, txg: u64) -> bool {
         let state = self.lock();
         let is_new = state.synced.root.is_hole();
@@ -187,12 +188,12 @@ impl Live {
         is_new || layers.any(|entry| !entry.layer.is_empty())
     }
 
-    /// Changes the set in `txg`: runs `change` until it has all the blocks that it needs. Either
-    /// all of its changes are made or, if it fails, none.
+    /// Changes the set in `txg`: runs `change` until it has all blocks that it needs. Either all of
+    /// its changes are made or, if it fails, none.
     ///
     /// # Errors
-    /// Those of the closure; `Kind::Busy` with [`LiveError::TxgPassed`] if a later txg changed the
-    /// set before, which the caller answers by taking a later txg.
+    /// Those of the closure; `Kind::Busy` with [`LiveError::TxgPassed`] if a later txg already
+    /// changed the set, in which case the caller retries in a later txg.
     pub async fn apply<T>(
         &self,
         txg: u64,
@@ -201,10 +202,11 @@ impl Live {
         Ok(self.run(Some(txg), &mut change).await?.0)
     }
 
-    /// The same, and what syncing the txg writes more than without the change.
+    /// Like [`apply`](Self::apply), and returns the blocks that syncing the txg writes in addition
+    /// because of this change.
     ///
     /// # Errors
-    /// As there.
+    /// As [`apply`](Self::apply).
     pub async fn apply_measured<T>(
         &self,
         txg: u64,
@@ -213,7 +215,7 @@ impl Live {
         self.run(Some(txg), &mut change).await
     }
 
-    /// Looks at the set as it is now. Whatever the closure changes is forgotten.
+    /// Reads the present state of the set. Changes by the closure are dropped.
     pub async fn inspect<T>(&self, mut look: impl FnMut(&mut Tx<'_>) -> TxResult<T>) -> Result<T> {
         Ok(self.run(None, &mut look).await?.0)
     }
@@ -226,7 +228,7 @@ impl Live {
         let mut fetched = Fetched::default();
         let mut replaced = 0;
         loop {
-            // Before the look at the tree.
+            // Before the tree is looked at.
             let since = self.since(replaced > 0);
             let missing = match self.attempt(txg, &fetched, since, change)? {
                 Attempt::Done(value, added) => return Ok((value, added)),
@@ -236,7 +238,7 @@ impl Live {
                 Ok(block) => {
                     fetched.insert(missing.pointer, block);
                 }
-                // The tree was replaced meanwhile, and the space of the block given to another.
+                // The tree was replaced meanwhile, and the space of the block reused.
                 Err(error) if error.kind() == Kind::Overtaken && replaced < REPLACED_MAX => {
                     replaced += 1;
                 }
@@ -276,18 +278,18 @@ impl Live {
                 }
                 Ok(Attempt::Done(value, added))
             }
-            Err(Step::Need(missing)) => {
+            Err(TxStop::Need(missing)) => {
                 if !has_found {
-                    // What was found taken need not be looked at again.
+                    // Numbers found to be allocated need not be examined again.
                     state.cursor.next = cursor.next;
                 }
                 Ok(Attempt::Need(missing))
             }
-            Err(Step::Fail(error)) => Err(error),
+            Err(TxStop::Fail(error)) => Err(error),
         }
     }
 
-    /// Puts an overlay on top of the layer of its txg; tells what that adds to it.
+    /// Merges an overlay into the layer of its txg; returns the footprint that this adds.
     fn merge(&self, state: &mut State, txg: u64, overlay: Layer) -> Result<Footprint> {
         if overlay.is_empty() {
             return Ok(Footprint::default());
@@ -297,15 +299,15 @@ impl Live {
             state.layers.push_back(Entry { txg, is_sealed: false, layer });
         }
         let layer = state.layers.back_mut().and_then(|entry| Arc::get_mut(&mut entry.layer));
-        // V1: an unsealed layer is nobody else's.
+        // V1: an unsealed layer is not shared.
         let layer = layer.ok_or_else(|| self.broken(LiveError::Layer("layer is shared")))?;
         let before = layer.footprint;
         layer.merge(overlay).map_err(|cause| self.broken(cause))?;
         Ok(layer.footprint.beyond(&before))
     }
 
-    /// Sets the header of the intent log from `txg` on; unlike other changes this may go into a
-    /// txg that later changes have passed.
+    /// Sets the header of the intent log from `txg` on; unlike other changes this is allowed in a
+    /// txg after later txgs changed the set.
     pub fn set_zil_header(&self, txg: u64, header: [u8; ZIL_HEADER_LEN]) -> Result<()> {
         self.change_root(txg, |layer| layer.zil_header = Some(header))
     }
@@ -344,13 +346,13 @@ impl Live {
         Ok(())
     }
 
-    /// Writes what changed in the syncing txg since the pass before, and gives the new root. No
-    /// change may be made in that txg while this runs.
+    /// Writes the changes of the syncing txg since the last pass; returns the new root. No change
+    /// may be made in that txg while this runs.
     pub async fn sync(&self, context: &SyncContext<'_>) -> Result<Synced> {
         super::sync::run(self, context).await
     }
 
-    /// The uberblock of `txg` is on disk: drops its changes, which are in the tree now.
+    /// Drops the changes of `txg`, whose uberblock is on disk; they are in the committed tree now.
     pub fn committed(&self, txg: u64) -> Result<()> {
         let mut state = self.lock();
         let unsynced = state.layers.iter().any(|entry| entry.txg <= txg && !entry.is_sealed);
@@ -398,7 +400,7 @@ fn new_root(kind: ObjSetType) -> ObjSetPhys {
     };
     let mut meta_dnode = new_dnode(&spec, 1).expect("the parameters are constants that can be");
     if kind != ObjSetType::Meta {
-        // OpenZFS never raises the levels of a dataset's meta-dnode (spec 02 §10.2).
+        // OpenZFS never raises the number of levels of a dataset's meta-dnode (spec 02 §10.2).
         let objects_per_block = OBJECTS_SHIFT - 5;
         let shift = meta_dnode.indirect_ptrs_shift();
         let pointers = meta_dnode.blkptrs.len() as u64;

@@ -1,7 +1,7 @@
-//! A closure's hold on an object set: it sees everything up to its own changes, and changes an
-//! overlay of its own.
+//! A closure's view of an object set: it sees all changes including its own, and writes to its own
+//! overlay.
 //!
-//! Reading is here and changing bytes in [`super::write`], changing objects in [`super::object`].
+//! This module reads; [`super::write`] changes bytes, [`super::object`] changes objects.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use cenote_rt::{Buf, Error};
 use super::alloc::Cursor;
 use super::layer::{Layer, ObjectLayer};
 use super::set::Entry;
-use super::step::TxResult;
+use super::stop::TxResult;
 use super::view::View;
 use crate::error::DmuError;
 
-/// An object set as a closure sees and changes it.
+/// An object set as seen and changed by a closure.
 pub struct Tx<'a> {
     pub(super) txg: u64,
     pub(super) source: Source<'a>,
     pub(super) overlay: Layer,
     pub(super) cursor: Cursor,
-    /// Whether the cursor is behind a number that was given out here.
+    /// Whether the cursor is behind a number that was allocated in this transaction.
     pub(super) has_found_number: bool,
 }
 
-/// What is below the overlay.
+/// The state below the overlay.
 pub(super) struct Source<'a> {
     pub(super) blocks: &'a dyn super::Blocks,
     pub(super) id: u64,
-    /// For objects that do not say how large their indirect blocks are; 0: the tunable.
+    /// Log2 of the size of indirect blocks for objects that do not specify it; 0: the tunable.
     pub(super) indirect_shift: u8,
-    /// From the oldest to the newest.
+    /// Layers, from the oldest to the newest.
     pub(super) below: &'a VecDeque<Entry>,
     pub(super) base: &'a super::view::Tree,
     pub(super) fetched: &'a super::view::Fetched,
-    /// Before the tree was looked at.
+    /// Taken before the tree was looked at.
     pub(super) since: cenote_block::Since,
 }
 
@@ -67,8 +67,8 @@ impl<'a> Tx<'a> {
         self.source.id
     }
 
-    /// The dnode of an object as it is now; `Kind::NotFound` if it is free. Space, pointers and
-    /// levels are those of the last sync.
+    /// The present dnode of an object; `Kind::NotFound` if it is free. Space, pointers and levels
+    /// are those of the last sync.
     pub fn dnode(&self, object: u64) -> TxResult<Arc<DnodePhys>> {
         self.find(object)?.ok_or_else(|| self.no_object(object).into())
     }
@@ -81,12 +81,12 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// Whether changes of an object wait for a sync: space and pointers are those before them.
+    /// Whether an object has changes that are not synced: space and pointers are those before them.
     pub fn is_pending(&self, object: u64) -> bool {
         self.view().layers().any(|layer| layer.objects.contains_key(&object))
     }
 
-    /// Data block `blkid`; `None` if it is a hole or behind the end.
+    /// Data block `blkid`; `None` if it is a hole or beyond the end.
     pub fn block(&self, object: u64, blkid: u64) -> TxResult<Option<Buf>> {
         if blkid > self.dnode(object)?.maxblkid {
             return Ok(None);
@@ -94,14 +94,14 @@ impl<'a> Tx<'a> {
         self.view().block(object, blkid)
     }
 
-    /// The bytes `offset .. offset + len`, zero in holes and behind the end. `len` is the caller's
-    /// to bound.
+    /// Reads the bytes `offset .. offset + len`, zeros in holes and beyond the end. The caller
+    /// limits `len`.
     pub fn read(&self, object: u64, offset: u64, len: usize) -> TxResult<Vec<u8>> {
         let size = self.dnode(object)?.data_block_size();
         read_bytes(size, offset, len, |blkid| self.block(object, blkid))
     }
 
-    /// The bytes as [`read`](Self::read) gives them before the changes of this transaction.
+    /// Like [`read`](Self::read), without the changes of this transaction.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -114,7 +114,7 @@ impl<'a> Tx<'a> {
         })
     }
 
-    /// The bonus bytes in use.
+    /// The used bytes of the bonus.
     pub fn bonus(&self, object: u64) -> TxResult<Vec<u8>> {
         Ok(self.dnode(object)?.bonus().to_vec())
     }
@@ -125,19 +125,19 @@ impl<'a> Tx<'a> {
         self.view().spill(object)
     }
 
-    /// Notes that a directory got a name of more than 255 bytes, which not every reader of the
-    /// dataset can be expected to know (feature `longname`).
+    /// Records that a directory got a name of more than 255 bytes, which activates the dataset's
+    /// feature `longname`.
     pub fn note_long_name(&mut self) {
         self.overlay.has_long_name = true;
     }
 
-    /// Objects allocated now.
+    /// Number of allocated objects.
     pub fn object_count(&self) -> u64 {
         let below: i64 = self.source.below.iter().map(|below| below.layer.count_delta).sum();
         self.source.base.root.fill().saturating_add_signed(below + self.overlay.count_delta)
     }
 
-    /// The changes of an object, to be added to.
+    /// The changes of an object in the overlay.
     pub(super) fn touch(&mut self, object: u64) -> TxResult<&mut ObjectLayer> {
         let head = self.dnode(object)?;
         Ok(self.overlay.objects.entry(object).or_insert_with(|| ObjectLayer::of(head)))
@@ -157,7 +157,7 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// The bytes `offset .. offset + len` of blocks of `size` bytes, zero in holes.
+/// Reads the bytes `offset .. offset + len` of blocks of `size` bytes, zeros in holes.
 fn read_bytes(
     size: u64,
     offset: u64,

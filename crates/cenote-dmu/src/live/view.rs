@@ -1,9 +1,9 @@
-//! Reading an object set with its changes on top, without ever waiting.
+//! Reads an object set with its uncommitted changes, without waiting.
 //!
-//! A block is looked for in the layers from the newest to the oldest, then in the committed tree,
-//! of which everything must be in memory: in the store's cache, or in what was read for this very
-//! closure. What is not ends the closure with [`Step::Need`]. Blocks read for a closure are kept
-//! until it succeeds, so that the cache's bound cannot make it run for ever.
+//! A block is looked up in the layers from the newest to the oldest, then in the committed tree,
+//! whose blocks must be in memory: in the store's cache, or among the blocks read for this closure.
+//! A missing block ends the closure with [`TxStop::Need`]. Blocks read for a closure are kept until
+//! it succeeds, so that a small cache cannot make it run for ever.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use cenote_rt::{Buf, Error, FixedMap, Kind};
 use super::blocks::Blocks;
 use super::layer::{Layer, Patch};
 use super::set::Entry;
-use super::step::{Missing, Step, TxResult};
+use super::stop::{Missing, TxResult, TxStop};
 use crate::dnode::SPILL_BLKID;
 use crate::error::DmuError;
 use crate::geometry::Geometry;
@@ -27,7 +27,7 @@ use crate::objset::META_DNODE;
 /// Blocks that were read for a closure.
 pub(super) type Fetched = FixedMap<BlockPtr, Buf>;
 
-/// A tree on disk: the root block and the pointer to it.
+/// A tree on disk: the root block and its pointer.
 #[derive(Debug, Clone)]
 pub(super) struct Tree {
     pub(super) root: BlockPtr,
@@ -42,17 +42,16 @@ impl Tree {
     }
 }
 
-/// Dnodes of a tree that are kept decoded.
+/// Most decoded dnodes that are kept per tree.
 const DNODES_MAX: usize = 1 << 12;
 
-/// Dnodes of a tree that were looked up. The way to one goes through seven levels of blocks in the
-/// cache, and every operation on a file goes it several times. A tree never changes, so neither
-/// does what is in here.
+/// Decoded dnodes of a tree. A dnode look-up passes seven levels of cached blocks, and every
+/// operation on a file does it several times. A tree never changes, so entries never expire.
 #[derive(Debug, Default)]
 struct Dnodes(Mutex<FixedMap<u64, Arc<DnodePhys>>>);
 
 impl Dnodes {
-    // Held for a look-up; always under the object set's lock or by a sync.
+    // Held for a look-up; always taken under the object set's lock or by a sync.
     fn lock(&self) -> MutexGuard<'_, FixedMap<u64, Arc<DnodePhys>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -70,12 +69,12 @@ impl Dnodes {
     }
 }
 
-/// Lowest indirect blocks of a tree that were looked up last. Whoever reads at random goes down
-/// the same few of them again and again, and each level costs a look into the cache.
+/// The lowest indirect blocks of a tree that were looked up last. A random reader uses the same few
+/// of them again and again, and each level costs a cache look-up.
 #[derive(Debug)]
 struct Pointers(Mutex<Vec<Option<(u64, u64, Buf)>>>);
 
-/// Places for them: each object and number has one.
+/// Number of places; each object and number maps to one.
 const POINTERS: usize = 64;
 
 impl Default for Pointers {
@@ -85,7 +84,7 @@ impl Default for Pointers {
 }
 
 impl Pointers {
-    // Held for a look-up; always under the object set's lock or by a sync.
+    // Held for a look-up; always taken under the object set's lock or by a sync.
     fn get(&self, object: u64, number: u64) -> Option<Buf> {
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match places.get(place_of(object, number))? {
@@ -117,27 +116,27 @@ pub(super) fn geometry_of(phys: &DnodePhys) -> Geometry {
     }
 }
 
-/// Where reads look.
+/// The sources of a read.
 pub(super) struct View<'a> {
     pub(super) blocks: &'a dyn Blocks,
     pub(super) id: u64,
-    /// From the oldest to the newest.
+    /// Layers, from the oldest to the newest.
     pub(super) below: &'a VecDeque<Entry>,
-    /// On top of them.
+    /// The overlay above them.
     pub(super) overlay: &'a Layer,
     pub(super) base: &'a Tree,
     pub(super) fetched: &'a Fetched,
-    /// Before any pointer was looked up.
+    /// Taken before any pointer was looked up.
     pub(super) since: Since,
 }
 
 impl<'a> View<'a> {
-    /// From the newest to the oldest.
+    /// All layers, from the newest to the oldest.
     pub(super) fn layers(&self) -> impl Iterator<Item = &'a Layer> {
         std::iter::once(self.overlay).chain(self.below.iter().rev().map(|below| &*below.layer))
     }
 
-    /// The block behind `pointer`.
+    /// Returns the block of `pointer`.
     pub(super) fn fetch(
         &self,
         pointer: &BlockPtr,
@@ -153,7 +152,7 @@ impl<'a> View<'a> {
             Ok(block)
         } else {
             let (pointer, since) = (*pointer, self.since);
-            Err(Step::Need(Box::new(Missing { pointer, place, since })))
+            Err(TxStop::Need(Box::new(Missing { pointer, place, since })))
         }
     }
 
@@ -170,7 +169,7 @@ impl<'a> View<'a> {
         if level > top || blkid > tree.ancestor(tree.max_block, 0, level) {
             return Ok(BlockPtr::HOLE);
         }
-        // Only committed dnodes are asked for pointers.
+        // Only committed dnodes have valid pointers.
         let is_lowest = level == 0 && top > 0;
         let parent = tree.ancestor(blkid, level, level + 1);
         if is_lowest && let Some(block) = self.base.pointers.get(object, parent) {
@@ -232,11 +231,11 @@ impl<'a> View<'a> {
                 }
                 Ok(dnode)
             }
-            Err(error) => Err(Step::Fail(Error::corrupt(error).in_object(self.id, object))),
+            Err(error) => Err(TxStop::Fail(Error::corrupt(error).in_object(self.id, object))),
         }
     }
 
-    /// The committed block of dnodes in which `object` stands, and its slot there.
+    /// The committed dnode block that contains `object`, and its slot there.
     pub(super) fn meta_block(&self, object: u64) -> TxResult<Option<(Buf, usize)>> {
         let meta = &self.base.phys.meta_dnode;
         let slots = (meta.data_block_size() / DNODE_SLOT_LEN as u64).max(1);
@@ -249,7 +248,7 @@ impl<'a> View<'a> {
         Ok(Some((block, (object % slots) as usize)))
     }
 
-    /// The dnode as it is now; `None` if it is free.
+    /// The present dnode; `None` if it is free.
     pub(super) fn find(&self, object: u64) -> TxResult<Option<Arc<DnodePhys>>> {
         let is_special = object >= PROJECTUSED_OBJECT;
         if object == META_DNODE || object >= OBJECT_MAX && !is_special {
@@ -264,7 +263,7 @@ impl<'a> View<'a> {
         self.base_dnode(object)
     }
 
-    /// A data block as it is now; `None` if it is a hole or outside. The object is allocated.
+    /// The present data block; `None` if it is a hole or outside. The object must be allocated.
     pub(super) fn block(&self, object: u64, blkid: u64) -> TxResult<Option<Buf>> {
         let mut patch: Option<&Patch> = None;
         for layer in self.layers() {
@@ -289,7 +288,7 @@ impl<'a> View<'a> {
         self.fetch_checked(&pointer, object, &geometry_of(&phys), 0, blkid).map(Some)
     }
 
-    /// The spill block as it is now.
+    /// The present spill block.
     pub(super) fn spill(&self, object: u64) -> TxResult<Option<Buf>> {
         use super::layer::SpillChange;
         for layer in self.layers() {
@@ -309,12 +308,12 @@ impl<'a> View<'a> {
         }
     }
 
-    fn corrupt(&self, object: u64, cause: DmuError) -> Step {
+    fn corrupt(&self, object: u64, cause: DmuError) -> TxStop {
         Error::corrupt(cause).in_object(self.id, object).into()
     }
 }
 
-/// Whether a pointer fits its place.
+/// Checks that a pointer matches its place.
 pub(super) fn check(pointer: &BlockPtr, tree: &Geometry, level: u8) -> Result<(), DmuError> {
     if pointer.level() != level {
         return Err(DmuError::Level { found: pointer.level(), expected: level });

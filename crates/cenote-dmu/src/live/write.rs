@@ -1,4 +1,4 @@
-//! Changing the bytes of an object: writing, freeing ranges, block sizes.
+//! Changes the bytes of an object: writes, frees ranges, sets block sizes.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use cenote_ondisk::dnode::DnodePhys;
 use cenote_rt::{Buf, BufMut, Error, Kind};
 
 use super::error::LiveError;
-use super::step::{Step, TxResult};
+use super::stop::{TxResult, TxStop};
 use super::tx::Tx;
 
 impl Tx<'_> {
-    /// Writes bytes. Blocks that are covered whole are not read first.
+    /// Writes bytes. Blocks that are overwritten entirely are not read first.
     pub fn write(&mut self, object: u64, offset: u64, bytes: &[u8]) -> TxResult<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -41,7 +41,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Writes data block `blkid` whole.
+    /// Writes the whole data block `blkid`.
     pub fn write_block(&mut self, object: u64, blkid: u64, block: Buf) -> TxResult<()> {
         let head = self.dnode(object)?;
         let expected = head.data_block_size();
@@ -52,8 +52,8 @@ impl Tx<'_> {
         self.put(object, blkid, block)
     }
 
-    /// Frees `len` bytes from `offset` on, or everything from there on, which also lowers the
-    /// highest block. Blocks that are freed in part are zeroed there, if they exist.
+    /// Frees `len` bytes from `offset` on; without `len`, frees everything from there on and lowers
+    /// the highest block. Blocks that are freed in part are zeroed there, if they exist.
     pub fn free_range(&mut self, object: u64, offset: u64, len: Option<u64>) -> TxResult<()> {
         let head = self.dnode(object)?;
         let (size, block_count) = (head.data_block_size(), head.maxblkid.saturating_add(1));
@@ -77,7 +77,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Changes the size of data blocks, rounded up to sectors; only while there is one block.
+    /// Changes the size of data blocks, rounded up to sectors; only while there is at most one
+    /// block.
     pub fn set_block_size(&mut self, object: u64, size: u64) -> TxResult<()> {
         let head = self.dnode(object)?;
         let size = size.max(1).next_multiple_of(SECTOR_SIZE);
@@ -110,7 +111,7 @@ impl Tx<'_> {
         if shift == head.indblkshift {
             return Ok(());
         }
-        // What is not synced yet may still give the tree levels.
+        // Unsynced changes may still add levels to the tree.
         let grows = self.source.below.iter().any(|below| {
             let head = below.layer.objects.get(&object).and_then(|changes| changes.alive());
             head.is_some_and(|head| head.maxblkid >= head.nblkptr() as u64)
@@ -122,8 +123,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Changes some bytes of a block that earlier transactions of this txg have changed; false
-    /// where the block has to be changed as a whole.
+    /// Changes some bytes of a block that earlier transactions of this txg have changed; returns
+    /// false if the block must be changed as a whole.
     fn patch(
         &mut self,
         object: u64,
@@ -140,9 +141,9 @@ impl Tx<'_> {
         Ok(self.touch(object)?.patch_block(blkid, len, within, bytes))
     }
 
-    /// A block's bytes, zeros if it is a hole, for who puts them back at once. One that this
-    /// transaction has changed before is nobody else's: appending little by little does not copy
-    /// it each time.
+    /// Returns a block's bytes, zeros if it is a hole, to be changed and put back. A block that
+    /// this transaction has changed before is not shared, so that appending little by little does
+    /// not copy it each time.
     fn block_to_change(&mut self, object: u64, blkid: u64, size: u64) -> TxResult<BufMut> {
         let own = self.overlay.objects.get_mut(&object).and_then(|own| own.take_block(blkid));
         if let Some(block) = own {
@@ -178,8 +179,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Refuses a last block that the object cannot have: a block size that is no power of two goes
-    /// with one block only, and a tree has an end.
+    /// Refuses a last block that the object cannot have: a block size that is no power of two
+    /// allows only one block, and the tree has a maximum.
     fn check_end(
         &self,
         head: &Arc<DnodePhys>,
@@ -196,8 +197,8 @@ impl Tx<'_> {
         }
     }
 
-    /// A refusal of something that the caller asked for.
-    pub(super) fn refuse(&self, object: u64, cause: LiveError) -> Step {
+    /// An error for an invalid request.
+    pub(super) fn refuse(&self, object: u64, cause: LiveError) -> TxStop {
         Error::new(Kind::Invalid, cause).in_object(self.source.id, object).into()
     }
 }

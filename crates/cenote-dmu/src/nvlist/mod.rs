@@ -1,7 +1,7 @@
-//! Objects that hold one packed nvlist: the pool's config, its spares and cache devices.
+//! Objects that hold one packed nvlist: the pool's config, its lists of spares and cache devices.
 //!
-//! The bonus is the exact length; data are whole blocks of 16 KiB, zeros behind the list (spec 01
-//! §10). They are read by [`read_nvlist`](crate::read_nvlist).
+//! The bonus is the exact length; the data are whole blocks of 16 KiB, with zeros behind the list
+//! (spec 01 §10). Read by [`read_nvlist`](crate::read_nvlist).
 
 use cenote_ondisk::nvlist::{Encoding, NvList};
 use cenote_ondisk::object_type::ObjectType;
@@ -13,7 +13,7 @@ use crate::objects::{Objects, corrupt, expect_type};
 /// Bytes of a data block.
 pub const BLOCK_SIZE: u64 = 16 << 10;
 
-/// Makes an object for a list; it holds none until [`write`].
+/// Creates an object for a list; it is empty until [`write`].
 pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
     let spec = ObjectSpec::new(ObjectType::PACKED_NVLIST, BLOCK_SIZE);
     tx.allocate(&spec.with_bonus(ObjectType::PACKED_NVLIST_SIZE, 8))
@@ -33,7 +33,7 @@ pub fn write(tx: &mut dyn Objects, object: u64, list: &NvList) -> TxResult<()> {
     tx.set_bonus(object, &len.to_le_bytes())
 }
 
-/// The list in its newest state.
+/// Reads the list in its present state.
 pub fn read(tx: &mut dyn Objects, object: u64) -> TxResult<NvList> {
     let dnode = expect_type(tx, object, ObjectType::PACKED_NVLIST, "a packed nvlist")?;
     let [len] = words::padded(dnode.bonus());

@@ -1,14 +1,14 @@
-//! What changes of objects are made through: the part of a [`Tx`](crate::Tx) that ZAPs, bpobjs,
-//! space maps and the like need.
+//! The interface through which structures in objects are changed: the part of a [`Tx`](crate::Tx)
+//! that ZAPs, bpobjs, space maps and others need.
 //!
-//! A trait because there are two of them: the transaction on a writable object set, and the bare
-//! model that the property tests of this crate run against, in which every block may turn out to be
-//! missing, so that closures are run again at every possible point.
+//! It is a trait because there are two implementations: the transaction on a writable object set,
+//! and the model for the property tests of this crate, in which any block may be missing, so that
+//! closures are run again at every possible point.
 //!
 //! All edits are functions over `&mut dyn Objects`, beside the reader of their structure. They see
-//! the newest state, changes of the same transaction included, and end with [`Step::Need`] when a
-//! block is not in memory; whoever runs them starts over with that block at hand. So an edit has no
-//! effect but through this trait.
+//! the present state, changes of the same transaction included, and end with [`TxStop::Need`] if a
+//! block is not in memory; the caller runs them again with that block in memory. So an edit must
+//! have no effect except through this trait.
 
 use std::sync::Arc;
 
@@ -17,48 +17,48 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Buf, Error, Kind};
 
 use crate::error::DmuError;
-use crate::live::{ObjectSpec, Step, Tx, TxResult};
+use crate::live::{ObjectSpec, Tx, TxResult, TxStop};
 
 #[cfg(test)]
 pub(crate) mod model;
 
 /// Objects that can be read and changed.
 pub trait Objects {
-    /// The dnode in its newest state; `Kind::NotFound` if there is none.
+    /// The present dnode; `Kind::NotFound` if there is none.
     fn dnode(&mut self, object: u64) -> TxResult<Arc<DnodePhys>>;
 
-    /// Bytes of an object; holes and what lies past the end read as zeros.
+    /// Reads bytes of an object; holes and bytes past the end are zeros.
     fn read(&mut self, object: u64, offset: u64, len: usize) -> TxResult<Vec<u8>>;
 
     /// A data block; `None` for a hole.
     fn block(&mut self, object: u64, blkid: u64) -> TxResult<Option<Buf>>;
 
-    /// Writes bytes, which may straddle blocks.
+    /// Writes bytes, which may span blocks.
     fn write(&mut self, object: u64, offset: u64, bytes: &[u8]) -> TxResult<()>;
 
     /// Writes a whole data block.
     fn write_block(&mut self, object: u64, blkid: u64, data: Buf) -> TxResult<()>;
 
-    /// Frees bytes, up to the end without a length; pieces of blocks become zeros.
+    /// Frees `len` bytes, or all bytes up to the end; partly freed blocks are zeroed there.
     fn free_range(&mut self, object: u64, offset: u64, len: Option<u64>) -> TxResult<()>;
 
-    /// Makes an object.
+    /// Allocates an object.
     fn allocate(&mut self, spec: &ObjectSpec) -> TxResult<u64>;
 
     /// Frees an object with all its blocks.
     fn free(&mut self, object: u64) -> TxResult<()>;
 
-    /// The bonus content.
+    /// The contents of the bonus.
     fn bonus(&mut self, object: u64) -> TxResult<Vec<u8>>;
 
     /// Replaces the bonus content; its length becomes that of `bytes`.
     fn set_bonus(&mut self, object: u64, bytes: &[u8]) -> TxResult<()>;
 
-    /// Gives the object another type.
+    /// Changes the type of an object.
     fn set_object_type(&mut self, object: u64, object_type: ObjectType) -> TxResult<()>;
 
-    /// Gives an object that has no other block than block 0 another block size. Block 0 keeps what
-    /// fits.
+    /// Changes the block size of an object that has no block other than block 0, which keeps the
+    /// bytes that fit.
     fn set_block_size(&mut self, object: u64, size: u64) -> TxResult<()>;
 }
 
@@ -121,24 +121,24 @@ pub(crate) fn fail<T>(
     Err(failure(kind, object, cause))
 }
 
-/// The step that fails with a cause at an object.
+/// The failure with a cause at an object.
 pub(crate) fn failure(
     kind: Kind,
     object: u64,
     cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> Step {
-    Step::Fail(Error::new(kind, cause).with_at(|at| at.object = Some(object)))
+) -> TxStop {
+    TxStop::Fail(Error::new(kind, cause).with_at(|at| at.object = Some(object)))
 }
 
-/// The step that reports bytes a decoder refused.
+/// The failure for bytes that a decoder refused.
 pub(crate) fn corrupt(
     object: u64,
     cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-) -> Step {
+) -> TxStop {
     failure(Kind::Corrupt, object, cause)
 }
 
-/// An error unless the object has that type.
+/// Returns an error unless the object has the wanted type.
 pub(crate) fn expect_type(
     tx: &mut dyn Objects,
     object: u64,

@@ -1,7 +1,7 @@
-//! Objects in memory, for tests: maps of blocks, with checks of what a caller may ask for.
+//! Objects in memory for tests: maps of blocks, with checks of the callers' requests.
 //!
 //! With [`Model::with_misses`] any access to a block may fail with `Need`, as if it were not in
-//! memory; [`Model::apply`] then forgets what the closure did and runs it again.
+//! memory; [`Model::apply`] then undoes the closure's changes and runs it again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use cenote_rt::{Buf, Error, Kind, Result};
 
 use super::Objects;
 use crate::error::DmuError;
-use crate::live::{Missing, ObjectSpec, Step, TxResult};
+use crate::live::{Missing, ObjectSpec, TxResult, TxStop};
 
 #[derive(Debug, Clone)]
 struct Object {
@@ -22,7 +22,7 @@ struct Object {
     blocks: BTreeMap<u64, Buf>,
 }
 
-/// How to take a change back.
+/// How to undo a change.
 #[derive(Debug, Clone)]
 enum Undo {
     Block { object: u64, blkid: u64, before: Option<Buf> },
@@ -41,12 +41,12 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// In which every block that was not written or read before is missing.
+    /// A model in which every block that was not written or read before is missing.
     pub(crate) fn with_misses() -> Self {
         Self { misses: true, ..Self::default() }
     }
 
-    /// Forgets which blocks are in memory.
+    /// Makes all blocks missing again.
     pub(crate) fn evict(&mut self) {
         self.present.clear();
     }
@@ -63,11 +63,11 @@ impl Model {
                     self.journal.clear();
                     return Ok(done);
                 }
-                Err(Step::Fail(error)) => {
+                Err(TxStop::Fail(error)) => {
                     self.roll_back(next);
                     return Err(error);
                 }
-                Err(Step::Need(missing)) => {
+                Err(TxStop::Need(missing)) => {
                     self.roll_back(next);
                     let fresh = self.present.insert((missing.place.object, missing.place.blkid));
                     assert!(fresh, "a block that is there was asked for: {missing:?}");
@@ -100,7 +100,7 @@ impl Model {
         }
     }
 
-    /// The dnode, for changing.
+    /// The dnode, mutable.
     fn head(&mut self, object: u64) -> TxResult<&mut DnodePhys> {
         let before = Box::new(self.get(object)?.dnode.clone());
         self.journal.push(Undo::Dnode { object, before });
@@ -121,7 +121,7 @@ impl Model {
         self.objects.keys().copied().collect()
     }
 
-    /// Numbers of the blocks of an object that are no holes.
+    /// Numbers of the blocks of an object that are not holes.
     pub(crate) fn block_numbers(&self, object: u64) -> Vec<u64> {
         self.objects[&object].blocks.keys().copied().collect()
     }
@@ -129,7 +129,7 @@ impl Model {
     fn get(&mut self, object: u64) -> TxResult<&mut Object> {
         self.objects
             .get_mut(&object)
-            .ok_or_else(|| Step::Fail(Error::not_found(DmuError::NoObject { object })))
+            .ok_or_else(|| TxStop::Fail(Error::not_found(DmuError::NoObject { object })))
     }
 
     fn need(&self, object: u64, blkid: u64) -> TxResult<()> {
@@ -137,7 +137,7 @@ impl Model {
             return Ok(());
         }
         let place = Bookmark { objset: 0, object, level: 0, blkid };
-        Err(Step::Need(Box::new(Missing {
+        Err(TxStop::Need(Box::new(Missing {
             pointer: BlockPtr::HOLE,
             place,
             since: cenote_block::Since::default(),
@@ -262,7 +262,7 @@ impl Objects for Model {
     fn set_bonus(&mut self, object: u64, bytes: &[u8]) -> TxResult<()> {
         let dnode = self.head(object)?;
         if bytes.len() > dnode.bonus_area.len() {
-            return Err(Step::Fail(Error::new(Kind::Invalid, "bonus too long")));
+            return Err(TxStop::Fail(Error::new(Kind::Invalid, "bonus too long")));
         }
         dnode.bonus_len = bytes.len() as u16;
         dnode.bonus_area[..bytes.len()].copy_from_slice(bytes);

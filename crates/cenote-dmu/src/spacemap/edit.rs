@@ -1,7 +1,7 @@
-//! Changing space maps: make, append, truncate, histogram (spec 05 §2.6-§2.8).
+//! Changes space maps: create, append, truncate, histogram (spec 05 §2.6-§2.8).
 //!
-//! What a map's ranges mean, and when it is condensed, is its owner's business; here words go to
-//! the end of the stream and the header follows.
+//! The owner decides the meaning of a map's ranges, and when it is condensed; this module appends
+//! words to the stream and updates the header.
 
 use std::ops::Range;
 
@@ -17,25 +17,25 @@ use crate::error::DmuError;
 use crate::live::{ObjectSpec, TxResult};
 use crate::objects::{Objects, corrupt, expect_type, fail};
 
-/// Log2 of the bytes of an indirect block of a space map.
+/// Log2 of the size of indirect blocks of a space map.
 const INDIRECT_SHIFT: u8 = 14;
 
-/// How the object of a space map is made.
+/// Layout of a space map object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Form {
+pub struct MapFormat {
     /// Bytes of a data block.
     pub block_size: u64,
     /// Whether the header has a histogram (feature spacemap_histogram; the owner counts it).
     pub has_histogram: bool,
 }
 
-impl Form {
+impl MapFormat {
     const fn header_len(self) -> usize {
         if self.has_histogram { SPACE_MAP_PHYS_LEN } else { SPACE_MAP_V0_LEN }
     }
 }
 
-/// When entries were written.
+/// Txg and pass of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Txg.
@@ -44,19 +44,19 @@ pub struct Stamp {
     pub pass: u32,
 }
 
-/// How ranges are turned into words.
+/// Encoding of ranges as words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Words {
-    /// Where the map lies and in which units.
+pub struct EntryFormat {
+    /// Offset, size and unit of the map.
     pub geometry: Geometry,
     /// Whether two-word entries may be used (feature spacemap_v2).
     pub has_v2: bool,
-    /// The vdev, in log maps.
+    /// Id of the vdev, in log space maps.
     pub vdev: Option<u32>,
 }
 
-/// Makes an empty map.
-pub fn create(tx: &mut dyn Objects, form: &Form) -> TxResult<u64> {
+/// Creates an empty map.
+pub fn create(tx: &mut dyn Objects, form: &MapFormat) -> TxResult<u64> {
     let spec = ObjectSpec {
         indirect_shift: INDIRECT_SHIFT,
         ..ObjectSpec::new(ObjectType::SPACE_MAP, form.block_size)
@@ -72,16 +72,16 @@ pub fn header(tx: &mut dyn Objects, object: u64) -> TxResult<SpaceMapPhys> {
         .map_err(|error| corrupt(object, error))
 }
 
-/// Bytes of words, and whether the header has a histogram.
+/// Length of the words in bytes, and whether the header has a histogram.
 pub fn length(tx: &mut dyn Objects, object: u64) -> TxResult<(u64, bool)> {
     header(tx, object).map(|phys| (phys.length, phys.histogram.is_some()))
 }
 
-/// Appends ranges, disjoint and ascending; none leaves the map as it is.
+/// Appends ranges, disjoint and ascending; without ranges the map does not change.
 pub fn append(
     tx: &mut dyn Objects,
     object: u64,
-    form: &Words,
+    form: &EntryFormat,
     action: Action,
     ranges: impl IntoIterator<Item = Range<u64>>,
     stamp: Stamp,
@@ -113,9 +113,9 @@ pub fn append(
     tx.set_bonus(object, &phys.encode())
 }
 
-/// Empties a map; where its object does not have the wanted form it is made anew. The number of
-/// the object, which may be another one.
-pub fn truncate(tx: &mut dyn Objects, object: u64, form: &Form) -> TxResult<u64> {
+/// Empties a map; creates a new object if the present one does not have the wanted layout. Returns
+/// the number of the object, which may differ.
+pub fn truncate(tx: &mut dyn Objects, object: u64, form: &MapFormat) -> TxResult<u64> {
     let dnode = expect_type(tx, object, ObjectType::SPACE_MAP, "a space map")?;
     let must_move = (form.has_histogram && usize::from(dnode.bonus_len) != form.header_len())
         || dnode.data_block_size() != form.block_size
@@ -132,8 +132,9 @@ pub fn truncate(tx: &mut dyn Objects, object: u64, form: &Form) -> TxResult<u64>
     Ok(object)
 }
 
-/// Takes entries off the end of a map, whole data blocks of them and at most `max` bytes of words,
-/// but at least one block (spec 05 §2.7). In ascending order of the stream; empty when the map is.
+/// Removes entries from the end of a map, in whole data blocks and at most `max` bytes of words,
+/// but at least one block (spec 05 §2.7). Returned in ascending order of the stream; empty if the
+/// map is.
 pub fn take_last(
     tx: &mut dyn Objects,
     object: u64,
@@ -184,8 +185,8 @@ pub fn set_histogram(
     Ok(())
 }
 
-/// A range as an entry, counted from the map's start.
-fn placed(object: u64, form: &Words, action: Action, range: &Range<u64>) -> TxResult<Entry> {
+/// Encodes a range as an entry, relative to the map's start.
+fn placed(object: u64, form: &EntryFormat, action: Action, range: &Range<u64>) -> TxResult<Entry> {
     let Geometry { start, size, shift } = form.geometry;
     let (Range { start: from, end }, unit) = (range, 1_u64 << shift);
     let relative = from.checked_sub(start);

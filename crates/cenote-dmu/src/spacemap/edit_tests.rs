@@ -1,4 +1,4 @@
-//! Space maps: the words of real pools, and random maps against sets of ranges.
+//! Space maps: the words of real pools, and random maps against range sets.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use super::*;
 use crate::objects::model::Model;
 
 const ASHIFT9: Geometry = Geometry { start: 0, size: 1 << 40, shift: 9 };
-const METASLAB: Words = Words { geometry: ASHIFT9, has_v2: true, vdev: None };
+const METASLAB: EntryFormat = EntryFormat { geometry: ASHIFT9, has_v2: true, vdev: None };
 
 fn bytes_of(model: &mut Model, object: u64) -> Vec<u8> {
     let (length, _) = model.apply(|tx| length(tx, object)).unwrap();
     model.apply(|tx| tx.read(object, 0, length as usize)).unwrap()
 }
 
-/// A range where an array of one would look like a slip.
+/// A range, for arrays in which a single range literal would look like a mistake.
 const fn at(start: u64, end: u64) -> Range<u64> {
     start..end
 }
@@ -26,7 +26,7 @@ const fn at(start: u64, end: u64) -> Range<u64> {
 #[test]
 fn the_words_of_a_real_map() {
     let mut model = Model::with_misses();
-    let form = Form { block_size: 16 << 10, has_histogram: true };
+    let form = MapFormat { block_size: 16 << 10, has_histogram: true };
     let object = model.apply(|tx| create(tx, &form)).unwrap();
     let rows: [(u64, Action, &[Range<u64>]); 4] = [
         (6, Action::Alloc, &[0..0x6400, 0x6800..0x9c00]),
@@ -64,10 +64,10 @@ fn the_words_of_a_real_map() {
 #[test]
 fn words_of_logs_and_other_users() {
     let stamp = Stamp { txg: 1, pass: 1 };
-    let log = Words { geometry: Geometry::LOG, has_v2: true, vdev: Some(2) };
+    let log = EntryFormat { geometry: Geometry::LOG, has_v2: true, vdev: Some(2) };
     let draid = Geometry { start: 0x200_0400, size: 1 << 25, shift: 9 };
     let obsolete = Geometry { start: 0, size: 1 << 30, shift: 0 };
-    let rows: [(Words, Action, Range<u64>, &[u64]); 5] = [
+    let rows: [(EntryFormat, Action, Range<u64>, &[u64]); 5] = [
         (
             log,
             Action::Free,
@@ -75,16 +75,26 @@ fn words_of_logs_and_other_users() {
             &[0xc000_0000_f500_0002, 0x8000_0000_0004_cb9e],
         ),
         (
-            Words { vdev: Some(0), ..log },
+            EntryFormat { vdev: Some(0), ..log },
             Action::Alloc,
             0x402_ea00..0x402_fe00,
             &[0xc000_0000_0900_0000, 0x2_0175],
         ),
-        (Words { geometry: draid, ..METASLAB }, Action::Alloc, 0x200_0400..0x200_9400, &[0x47]),
-        (Words { geometry: obsolete, ..METASLAB }, Action::Alloc, 0xba00..0xca00, &[0xba00_0fff]),
-        // Without v2 a long run takes several words.
         (
-            Words { has_v2: false, ..METASLAB },
+            EntryFormat { geometry: draid, ..METASLAB },
+            Action::Alloc,
+            0x200_0400..0x200_9400,
+            &[0x47],
+        ),
+        (
+            EntryFormat { geometry: obsolete, ..METASLAB },
+            Action::Alloc,
+            0xba00..0xca00,
+            &[0xba00_0fff],
+        ),
+        // Without v2 a long run needs several words.
+        (
+            EntryFormat { has_v2: false, ..METASLAB },
             Action::Alloc,
             0..(1 << 24) + 512,
             &[0x7fff, 0x8000_0000],
@@ -92,7 +102,7 @@ fn words_of_logs_and_other_users() {
     ];
     for (form, action, range, wanted) in rows {
         let mut model = Model::default();
-        let map = Form { block_size: 4096, has_histogram: false };
+        let map = MapFormat { block_size: 4096, has_histogram: false };
         let object = model.apply(|tx| create(tx, &map)).unwrap();
         model.apply(|tx| append(tx, object, &form, action, [range.clone()], stamp)).unwrap();
         assert_eq!(bytes_of(&mut model, object)[8..], words::to_bytes(wanted));
@@ -101,9 +111,9 @@ fn words_of_logs_and_other_users() {
 }
 
 #[test]
-fn nothing_is_written_of_nothing_and_bad_ranges_are_refused() {
+fn empty_appends_write_nothing_and_bad_ranges_are_refused() {
     let mut model = Model::default();
-    let form = Form { block_size: 4096, has_histogram: true };
+    let form = MapFormat { block_size: 4096, has_histogram: true };
     let object = model.apply(|tx| create(tx, &form)).unwrap();
     let stamp = Stamp { txg: 1, pass: 1 };
     model.apply(|tx| append(tx, object, &METASLAB, Action::Alloc, [], stamp)).unwrap();
@@ -118,14 +128,14 @@ fn nothing_is_written_of_nothing_and_bad_ranges_are_refused() {
 #[test]
 fn truncation_and_upgrade() {
     let mut model = Model::default();
-    let old = Form { block_size: 4096, has_histogram: false };
+    let old = MapFormat { block_size: 4096, has_histogram: false };
     let object = model.apply(|tx| create(tx, &old)).unwrap();
     let stamp = Stamp { txg: 1, pass: 1 };
     model.apply(|tx| append(tx, object, &METASLAB, Action::Alloc, [at(0, 1024)], stamp)).unwrap();
     assert_eq!(model.apply(|tx| truncate(tx, object, &old)).unwrap(), object);
     assert_eq!(model.apply(|tx| length(tx, object)).unwrap(), (0, false));
     assert_eq!(model.block_numbers(object), [0_u64; 0]);
-    let new = Form { block_size: 4096, has_histogram: true };
+    let new = MapFormat { block_size: 4096, has_histogram: true };
     let moved = model.apply(|tx| truncate(tx, object, &new)).unwrap();
     assert_ne!(moved, object);
     let histogram = [7; HISTOGRAM_BUCKETS];
@@ -134,20 +144,20 @@ fn truncation_and_upgrade() {
     assert_eq!(model.apply(|tx| truncate(tx, moved, &new)).unwrap(), moved);
     let phys = model.apply(|tx| header(tx, moved)).unwrap();
     assert_eq!(phys.histogram, Some([0; HISTOGRAM_BUCKETS]));
-    let larger = Form { block_size: 16 << 10, ..new };
+    let larger = MapFormat { block_size: 16 << 10, ..new };
     assert_ne!(model.apply(|tx| truncate(tx, moved, &larger)).unwrap(), moved);
     assert_eq!(model.object_numbers().len(), 1);
 }
 
-/// A log of two-word entries over small blocks: pairs never straddle, the sum fits, and a reader
-/// gets the set back.
+/// A log of two-word entries over small blocks: pairs never span blocks, the sum is right, and a
+/// reader returns the set.
 #[test]
-fn a_map_is_a_set_of_ranges() {
+fn space_map_equals_a_range_set() {
     for (vdev, has_v2, seed) in [(Some(3), true, 1), (None, true, 2), (None, false, 3)] {
-        let form = Words { geometry: Geometry { start: 4096, ..ASHIFT9 }, has_v2, vdev };
+        let form = EntryFormat { geometry: Geometry { start: 4096, ..ASHIFT9 }, has_v2, vdev };
         let mut rng = Rng::seeded(seed);
         let mut model = Model::with_misses();
-        let map = Form { block_size: 512, has_histogram: true };
+        let map = MapFormat { block_size: 512, has_histogram: true };
         let object = model.apply(|tx| create(tx, &map)).unwrap();
         let mut held = RangeSet::default();
         for txg in 1..200 {
@@ -199,11 +209,11 @@ fn a_map_is_a_set_of_ranges() {
     }
 }
 
-/// A map taken apart from its end gives what was appended, and its header follows.
+/// Taking entries from the end of a map returns the appended ones, and the header follows.
 #[test]
-fn the_end_comes_off() {
+fn space_map_entries_are_taken_from_the_end() {
     let mut model = Model::with_misses();
-    let form = Form { block_size: 4 << 10, has_histogram: true };
+    let form = MapFormat { block_size: 4 << 10, has_histogram: true };
     let object = model.apply(|tx| create(tx, &form)).unwrap();
     let mut rng = Rng::seeded(7);
     let mut left = RangeSet::new();

@@ -1,8 +1,8 @@
-//! Reading space map objects.
+//! Reads space map objects.
 //!
-//! The header is in the bonus; the entries are a stream of words cut into data blocks, of which no
-//! two-word entry straddles one. So the map is decoded block by block as the blocks come in, and
-//! handed out by visits (spec 05 §2).
+//! The header is in the bonus; the entries are a stream of words in data blocks, and two-word
+//! entries never span blocks. So the map is decoded block by block as the blocks arrive, and passed
+//! to a visitor (spec 05 §2).
 
 pub mod edit;
 
@@ -44,7 +44,7 @@ impl SpaceMap {
         &self.dnode
     }
 
-    /// Shows every item, in stream order, to `visit`, which may end the walk with an error.
+    /// Calls `visit` for every item, in stream order; an error of `visit` ends the walk.
     pub async fn for_each(
         &self,
         geometry: Geometry,
@@ -55,7 +55,7 @@ impl SpaceMap {
         while let Some(extent) = stream.next().await {
             let extent = extent?;
             let Some(data) = extent.data else {
-                // Words of zero are entries, and nobody writes a block of them.
+                // Zero words are valid entries, but a block of zeros is never written.
                 let cause = cenote_ondisk::spacemap::CorruptSpaceMap::Length {
                     length: self.phys.length,
                     object_size: extent.offset,

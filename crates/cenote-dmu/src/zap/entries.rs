@@ -1,8 +1,8 @@
-//! Walking a ZAP in cursor order with bounded memory.
+//! Iterates over a ZAP in cursor order with bounded memory.
 //!
-//! One leaf is decoded at a time; the leaves that come next are fetched into the block cache
-//! meanwhile. The table's pointers for one leaf are consecutive, so the leaf's own prefix tells
-//! where the next one begins.
+//! One leaf is decoded at a time; meanwhile the next leaves are fetched into the block cache. The
+//! table's pointers to one leaf are consecutive, so the leaf's own prefix tells where the next one
+//! begins.
 
 use std::collections::VecDeque;
 
@@ -16,19 +16,19 @@ const LEAVES_AHEAD: usize = 8;
 /// Damaged leaves after which a walk ends.
 const DAMAGED_LEAVES_MAX: u32 = 64;
 
-/// A walk over the entries of a ZAP.
+/// An iterator over the entries of a ZAP.
 #[derive(Debug)]
 pub struct Entries {
     zap: Zap,
-    /// Entries of the current leaf that are still to come.
+    /// Entries of the current leaf that were not returned yet.
     ready: VecDeque<Entry>,
-    /// Where reading goes on when they are used up; `None` at the end.
+    /// Position of the next leaf; `None` at the end.
     next_leaf: Option<Cursor>,
-    /// Where a walk would resume after the last entry handed out.
+    /// Position behind the last returned entry.
     place: Option<Cursor>,
     /// First pointers of the leaves that were fetched ahead.
     ahead: VecDeque<u64>,
-    /// Last pointer that the prefetcher looked at.
+    /// Last pointer that was prefetched.
     scanned: u64,
     damaged: u32,
 }
@@ -39,9 +39,9 @@ impl Entries {
         Self { zap, ready, next_leaf: place, place, ahead, scanned: 0, damaged: 0 }
     }
 
-    /// The next entry; `None` at the end.
+    /// Returns the next entry; `None` at the end.
     ///
-    /// After an error the walk goes on behind the damaged leaf when called again.
+    /// After an error, the next call continues behind the damaged leaf.
     pub async fn next(&mut self) -> Result<Option<Entry>> {
         loop {
             if let Some(entry) = self.ready.pop_front() {
@@ -56,12 +56,12 @@ impl Entries {
         }
     }
 
-    /// The cookie from which a later walk goes on behind the last entry handed out.
+    /// The cookie with which a later walk continues behind the last returned entry.
     pub fn cookie(&self) -> u64 {
         self.place.map_or(Cursor::END, |place| place.serialize(self.zap.hash().bits()))
     }
 
-    /// Makes the entries from `from` on ready, those of one leaf.
+    /// Loads the entries of one leaf from `from` on.
     async fn load(&mut self, from: Cursor) -> Result<()> {
         let header = match &self.zap.body {
             Body::Micro(block) => {
@@ -87,7 +87,7 @@ impl Entries {
 
     async fn load_leaf(&mut self, header: &FatHeader, from: Cursor) -> Result<()> {
         let index = header.pointer_index(from.hash);
-        // Until the leaf is known, the walk goes on at the next pointer.
+        // Until the leaf is known, the walk continues at the next pointer.
         self.next_leaf = Cursor::next_leaf(from.hash, header.table_shift);
         let number = self.zap.pointer(header, index).await?;
         self.prefetch(header, index).await;
@@ -105,7 +105,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Moves behind the consecutive pointers to a leaf that cannot be read, as far as they stand in
+    /// Moves behind the consecutive pointers to a leaf that cannot be read, as far as they are in
     /// one block of the table.
     async fn skip_leaf(&mut self, header: &FatHeader, index: u64, number: u64) {
         let place = header.place(index);
@@ -121,7 +121,7 @@ impl Entries {
         self.next_leaf = Cursor::next_leaf(hash, header.table_shift);
     }
 
-    /// Fetches the leaves behind the pointer `index`, as far as its table block tells them.
+    /// Fetches the leaves behind the pointer `index`, as far as they are in its table block.
     async fn prefetch(&mut self, header: &FatHeader, index: u64) {
         while self.ahead.front().is_some_and(|first| *first <= index) {
             self.ahead.pop_front();
@@ -143,7 +143,7 @@ impl Entries {
     }
 }
 
-/// The pointer behind `index`, if it stands in table block `block` too.
+/// The pointer behind `index`, if it is also in table block `block`.
 fn next_in_block(header: &FatHeader, index: u64, block: u64) -> Option<u64> {
     let next = index.checked_add(1).filter(|next| *next < header.pointer_count())?;
     (header.place(next).block == block).then_some(next)

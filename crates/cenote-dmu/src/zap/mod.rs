@@ -1,12 +1,12 @@
 //! ZAP objects: names (or arrays of u64) to arrays of integers.
 //!
-//! The blocks of a ZAP are decoded in `cenote-ondisk`; here they are found and read: the header
-//! once at opening, then per lookup one pointer and one leaf, whatever the size of the ZAP. A
-//! pointer table that does not fit the header lies in blocks of its own, which are read (through
-//! the cache) when asked for. Walks go in cursor order, ascending (hash, cd), and hold one leaf.
+//! `cenote-ondisk` decodes the blocks of a ZAP; this module finds and reads them: the header once
+//! at opening, then one pointer and one leaf per look-up, whatever the size of the ZAP. A pointer
+//! table that does not fit into the header has blocks of its own, which are read (through the
+//! cache) when needed. Iteration is in cursor order, ascending (hash, cd), and holds one leaf.
 //!
-//! Damage ends in errors, not in loops: a pointer must name a block of the object that holds a
-//! leaf owning the hash that led there, so a walk always advances (spec 03 §5.2, §6.9).
+//! Damage causes errors, not loops: a pointer must refer to a block of the object that holds a leaf
+//! owning the hash, so a walk always advances (spec 03 §5.2, §6.9).
 //!
 //! Sources: spec 03 §1-§7.
 
@@ -28,11 +28,11 @@ use crate::{Dnode, ObjSet};
 pub use entries::Entries;
 pub use stats::{FatStats, HISTOGRAM_LEN, ZapStats};
 
-/// What is wrong with a ZAP beside the bytes of a single block.
+/// Errors of a ZAP, apart from those within a single block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ZapError {
-    /// The object's type is none that a ZAP has.
-    #[error("object type {object_type:#x} is no ZAP")]
+    /// The object does not have a ZAP's type.
+    #[error("object type {object_type:#x} is not a ZAP type")]
     NotAZap {
         /// Type of the object.
         object_type: u8,
@@ -43,12 +43,12 @@ pub enum ZapError {
         /// Block of the object.
         block: u64,
     },
-    /// The external pointer table leaves the object.
+    /// The external pointer table lies beyond the end of the object.
     #[error("zap: pointer table of {count} blocks at {block}, object has {object_blocks}")]
     TableRange {
         /// First block of the table.
         block: u64,
-        /// Its blocks.
+        /// Number of its blocks.
         count: u64,
         /// Blocks of the object.
         object_blocks: u64,
@@ -60,38 +60,38 @@ pub enum ZapError {
         block: u64,
         /// Prefix of the leaf.
         prefix: u64,
-        /// Its bits.
+        /// Number of prefix bits.
         prefix_len: u16,
-        /// Hash that led there.
+        /// Hash that led to the leaf.
         hash: u64,
     },
-    /// So many leaves are damaged that the walk was given up.
+    /// The walk was given up because too many leaves are damaged.
     #[error("zap: gave up after {count} damaged leaves")]
     TooDamaged {
-        /// Damaged leaves met.
+        /// Number of damaged leaves.
         count: u32,
     },
-    /// The key is there already.
+    /// The key exists.
     #[error("zap: '{key}' exists")]
     Exists {
         /// The key.
         key: String,
     },
-    /// The key is not there.
+    /// The key does not exist.
     #[error("zap: no entry '{key}'")]
     NoEntry {
         /// The key.
         key: String,
     },
-    /// The key is empty, too long, holds a NUL, or is of the kind that this ZAP does not have.
-    #[error("zap: key of {len} bytes cannot be (keys of words: {has_words})")]
+    /// The key is empty, too long, contains a NUL, or is of the wrong kind for this ZAP.
+    #[error("zap: invalid key of {len} bytes (uint64 keys: {has_words})")]
     Key {
         /// Bytes of the key, with NUL.
         len: usize,
-        /// Whether the ZAP has keys of words.
+        /// Whether the ZAP has keys of words (`ZAP_FLAG_UINT64_KEY`).
         has_words: bool,
     },
-    /// The value is too long, or its integers have an impossible size.
+    /// The value is too long, or its integers have an invalid size.
     #[error("zap: value of {len} bytes, integers of {size}")]
     Value {
         /// Bytes of the value.
@@ -107,22 +107,22 @@ pub enum ZapError {
         /// Chunks of a leaf.
         count: usize,
     },
-    /// The pointer table cannot grow any more: too many keys have nearly the same hash.
+    /// The pointer table cannot grow any more: too many keys have similar hashes.
     #[error("zap: pointer table of 2^{shift} entries is at its limit")]
     TableFull {
         /// Log2 of its entries.
         shift: u32,
     },
-    /// A fat ZAP cannot have such blocks.
+    /// Invalid block size of a fat ZAP.
     #[error("zap: blocks of {size} bytes")]
     BlockSize {
         /// Bytes of a block.
         size: u64,
     },
-    /// A search that folds names in a ZAP that does not.
+    /// A search with folded names in a ZAP without normalization.
     #[error("zap: names of this object are not normalized")]
     NotNormalized,
-    /// The value is not one integer.
+    /// The value is not a single integer.
     #[error("zap: value has {count} integers of {size} bytes, expected one of 8")]
     NotSingle {
         /// Integers stored.
@@ -151,7 +151,7 @@ impl Zap {
         Self::of(set.dnode(object).await?).await
     }
 
-    /// Opens the ZAP of an object whose dnode is at hand.
+    /// Opens the ZAP of an object whose dnode was already read.
     pub async fn of(dnode: Arc<Dnode>) -> Result<Self> {
         let object_type = dnode.phys().object_type;
         if !object_type.is_zap() {
@@ -190,7 +190,7 @@ impl Zap {
         &self.dnode
     }
 
-    /// Whether the whole ZAP is one block.
+    /// Whether it is a micro ZAP.
     pub fn is_micro(&self) -> bool {
         matches!(self.body, Body::Micro(_))
     }
@@ -198,7 +198,7 @@ impl Zap {
     /// Salt, normalization and kind of keys.
     pub fn hash(&self) -> ZapHash {
         match &self.body {
-            // Checked when it was opened.
+            // Checked when the ZAP was opened.
             Body::Micro(block) => MicroZap::decode(block).map_or(
                 ZapHash { salt: 0, normflags: NormFlags::empty(), flags: ZapFlags::empty() },
                 |zap| zap.hash(),
@@ -215,7 +215,7 @@ impl Zap {
         }
     }
 
-    /// Number of entries (of a fat ZAP, as its header says).
+    /// Number of entries (for a fat ZAP, according to its header).
     pub fn entry_count(&self) -> u64 {
         match &self.body {
             Body::Micro(block) => {
@@ -242,7 +242,7 @@ impl Zap {
         }
     }
 
-    /// The single integer of exactly this name; a value of another form is an error.
+    /// The single integer of exactly this name; any other value is an error.
     pub async fn lookup_u64(&self, name: impl AsRef<[u8]> + Send) -> Result<Option<u64>> {
         match self.lookup(name).await? {
             None => Ok(None),
@@ -250,7 +250,7 @@ impl Zap {
         }
     }
 
-    /// The single integer of a name that must be there.
+    /// The single integer of a name that must exist.
     pub async fn require_u64(&self, name: &str) -> Result<u64> {
         match self.lookup_u64(name).await? {
             Some(value) => Ok(value),
@@ -274,10 +274,10 @@ impl Zap {
         Ok(entry.map_err(|error| self.corrupt(error, number))?.map(|entry| entry.value))
     }
 
-    /// The first entry, in cursor order, whose name answers the search by `kind`.
+    /// The first entry, in cursor order, whose name matches by `kind`.
     ///
-    /// The entry carries the name as it was stored. `Kind::Unsupported` when names are to be folded
-    /// and the ZAP does not fold them.
+    /// The entry has the name as stored. `Kind::Unsupported` if names are to be folded and the ZAP
+    /// does not fold them.
     pub async fn lookup_normalized(&self, name: &[u8], kind: MatchKind) -> Result<Option<Entry>> {
         let hashing = self.hash();
         let normflags = hashing.normflags;
@@ -332,7 +332,7 @@ impl Zap {
         Entries::new(self.clone(), Some(Cursor::default()))
     }
 
-    /// The entries from the place of a cookie on ([`Entries::cookie`]).
+    /// The entries from a cookie on ([`Entries::cookie`]).
     pub fn entries_from(&self, cookie: u64) -> Entries {
         let place = Cursor::deserialize(cookie, self.hash().bits());
         Entries::new(self.clone(), place)
@@ -348,7 +348,7 @@ impl Zap {
         Ok(all)
     }
 
-    /// The figures that `zdb -dddd` prints.
+    /// The statistics that `zdb -dddd` prints.
     pub async fn stats(&self) -> Result<ZapStats> {
         stats::gather(self).await
     }
@@ -382,7 +382,7 @@ impl Zap {
         })
     }
 
-    /// Decodes a leaf and checks that it is the one for `hash`.
+    /// Decodes a leaf and checks that it owns `hash`.
     fn decode_leaf<'a>(
         &self,
         header: &FatHeader,

@@ -1,6 +1,6 @@
-//! The figures of a ZAP as `zdb -dddd` prints them.
+//! Statistics of a ZAP, as printed by `zdb -dddd`.
 //!
-//! Every histogram has ten buckets; the last one takes everything above.
+//! Every histogram has ten buckets; the last one includes all larger values.
 
 use cenote_ondisk::zap::leaf::{ARRAY_LEN, LeafEntry};
 use cenote_ondisk::zap::{Cursor, FatHeader, Leaf};
@@ -11,7 +11,7 @@ use super::{Body, Zap};
 /// Buckets of each histogram.
 pub const HISTOGRAM_LEN: usize = 10;
 
-/// Figures of a ZAP.
+/// Statistics of a ZAP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ZapStats {
     /// Of a micro ZAP.
@@ -25,20 +25,20 @@ pub enum ZapStats {
     Fat(Box<FatStats>),
 }
 
-/// Figures of a fat ZAP.
+/// Statistics of a fat ZAP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FatStats {
     /// The header.
     pub header: FatHeader,
-    /// Leaves by log2 of the pointers that lead to them.
+    /// Leaves by log2 of the number of pointers to them.
     pub leaves_by_pointers: [u64; HISTOGRAM_LEN],
-    /// Leaves by entries, in steps of five.
+    /// Leaves by number of entries, in steps of five.
     pub blocks_by_entries: [u64; HISTOGRAM_LEN],
-    /// Leaves by tenths of the block in use.
+    /// Leaves by tenths of the block used.
     pub blocks_by_fullness: [u64; HISTOGRAM_LEN],
-    /// Entries by chunks.
+    /// Entries by number of chunks.
     pub entries_by_chunks: [u64; HISTOGRAM_LEN],
-    /// Slots of the leaves' hash tables by entries.
+    /// Slots of the leaves' hash tables by number of entries.
     pub buckets_by_entries: [u64; HISTOGRAM_LEN],
 }
 
@@ -93,7 +93,7 @@ impl FatStats {
     }
 }
 
-/// Chunks that an entry takes: its own, those of the key and those of the value.
+/// Number of chunks of an entry: its own, those of the key and those of the value.
 fn chunks_of(entry: &LeafEntry) -> usize {
     let value_bytes = usize::from(entry.value_len) * usize::from(entry.integer_size);
     1 + usize::from(entry.key_len).div_ceil(ARRAY_LEN) + value_bytes.div_ceil(ARRAY_LEN)

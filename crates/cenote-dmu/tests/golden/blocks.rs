@@ -1,4 +1,4 @@
-//! Every block of the golden pools: scrubbed, read, and streamed; lists and maps add up.
+//! Scrubs, reads and streams every block of the golden pools; checks sums of lists and maps.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn every_copy_of_every_block_is_right() {
         })
         .unwrap();
         println!("{}: {blocks} blocks, {bad} bad parts", golden.name());
-        // The damage of g-degraded lies beside the blocks that are left.
+        // The damage of g-degraded lies beside its allocated blocks.
         assert_eq!(bad, 0, "{}", golden.name());
     }
 }
@@ -71,12 +71,12 @@ fn every_object_reads_the_same_in_every_way() {
     }
 }
 
-/// How reading may fail: for want of the key, or because the data was redacted.
+/// How reading may fail: because the key is missing, or because the data was redacted.
 fn expected(set: &ObjSet) -> Kind {
     if set.is_locked() { Kind::KeyUnavailable } else { Kind::Io }
 }
 
-/// Reads an object block by block, and as a stream from an odd place; at most the first 4 MiB.
+/// Reads an object block by block, and as a stream from an odd offset; at most the first 4 MiB.
 pub(crate) async fn compare_ways(dnode: &Arc<Dnode>) -> Result<u64> {
     let size = dnode.geometry().block_size;
     let len = dnode.geometry().byte_count().min(4 << 20);
@@ -117,7 +117,7 @@ pub(crate) async fn compare_ways(dnode: &Arc<Dnode>) -> Result<u64> {
 #[test]
 fn volumes_are_as_the_kernel_read_them() {
     for golden in pools() {
-        // The sums of this pool are of the state after replay of its log.
+        // The checksums of this pool are of the state after the replay of its log.
         let has_log = golden.name() == "g-zil";
         for label in golden.volume_labels() {
             let wanted = golden.volume_sum(&label);
@@ -246,7 +246,7 @@ async fn check_space_map(mos: &Arc<ObjSet>, object: u64) {
     })
     .await
     .unwrap();
-    // The unit is the user's to know: any power of two will do here.
+    // The unit is known only to the map's owner: any power of two is accepted.
     let allocated = map.phys().allocated;
     let is_right = [0, 9, 12, 13].iter().any(|shift| units << shift == allocated);
     assert!(is_right, "object {object}: {units} units, header says {allocated} bytes");

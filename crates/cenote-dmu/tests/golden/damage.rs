@@ -1,7 +1,7 @@
-//! A pool of gang blocks in memory, whole and damaged.
+//! A pool of gang blocks in memory, intact and damaged.
 //!
 //! The pool is in `tests/fixtures/gang`, made by OpenZFS's own engine: two disks without redundancy
-//! but for the two or three copies of metadata, most blocks split into gang blocks.
+//! except for the two or three copies of metadata, most blocks split into gang blocks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn damage_gives_the_right_bytes_or_names_every_copy() {
             pool.store.clear_cache();
             let right = pool.store.read(bp, &context).await.unwrap();
             pool.store.clear_cache();
-            // One bit of each chosen copy: of a gang block, of its header.
+            // Damages one bit of each chosen copy; for a gang block, of its header.
             let mask = rng.below(1 << bp.dva_count());
             let mut hits = Vec::new();
             for (index, range) in pool.store.leaf_ranges(bp).into_iter().enumerate() {
@@ -92,7 +92,7 @@ fn damage_gives_the_right_bytes_or_names_every_copy() {
             match pool.store.read(bp, &context).await {
                 Ok(bytes) => {
                     assert!(bytes[..] == right[..], "wrong bytes: {}", bp.verbose());
-                    // Behind the pointers of a small gang header there may be nothing to damage.
+                    // A bit behind the pointers of a small gang header may damage nothing.
                     assert!(!is_lost, "a lost block was read: {}", bp.verbose());
                     survived += 1;
                 }

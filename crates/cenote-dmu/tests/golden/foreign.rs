@@ -1,4 +1,4 @@
-//! Pools of big-endian hosts, and of both kinds of hosts, show the objects of their originals.
+//! Pools converted to big-endian or mixed byte order have the same objects as their originals.
 
 use cenote_testkit::foreign::{self, Options, Order};
 use cenote_testkit::golden::{self, PrivateFolder, images_in};

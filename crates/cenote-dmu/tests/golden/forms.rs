@@ -1,8 +1,8 @@
-//! What our write path would store of the blocks of the golden pools, beside what OpenZFS stored:
+//! Compares the stored form of the golden pools' blocks under our write path with OpenZFS's:
 //! embedded or not, compressed or not, size, bytes (by their checksum).
 //!
-//! Of blocks that were compressed the policy is known. Of those that were not it is known for
-//! metadata only: that is always to be compressed, so it did not pay.
+//! The policy of compressed blocks is known. That of uncompressed blocks is known only for
+//! metadata, which is always compressed if that saves space.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,16 +18,16 @@ use crate::blocks::gather_set;
 use crate::pool::Pool;
 use crate::pools;
 
-/// Where our bytes are OpenZFS's.
+/// Forms in which our bytes equal OpenZFS's.
 const EXACT: [&str; 6] =
     ["lz4", "embedded lz4", "lzjb", "embedded lzjb", "zle", "metadata left as it is"];
-/// In the session in which it makes a pool with distributed spares, OpenZFS takes the sector of the
-/// spares for the smallest size to allocate, instead of a row of the dRAID as after an import.
+/// While it creates a pool with distributed spares, OpenZFS uses the sector size of the spares as
+/// the smallest allocation, instead of a row of the dRAID as after an import.
 const MADE_WITH_SPARES: &str = "g-draid";
-/// Without the features for lz4 and embedded data.
+/// A pool without the features for lz4 and embedded data.
 const OLD: &str = "g-legacy";
 
-/// Blocks looked at, and those of which we would store just that.
+/// Number of blocks examined, and of those that we would store identically.
 type Tally = BTreeMap<String, [u64; 2]>;
 
 #[test]

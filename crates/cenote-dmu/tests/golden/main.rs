@@ -1,4 +1,4 @@
-//! Objects of the golden pools, against what OpenZFS's zdb says of them.
+//! Objects of the golden pools, compared with the output of OpenZFS's zdb.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -19,7 +19,7 @@ use cenote_testkit::golden::{self, Golden};
 
 use pool::Pool;
 
-/// One object as `zdb -dddd -P` has it, reduced to what an object says of itself.
+/// Objects as printed by `zdb -dddd -P`, reduced to the facts that an object has itself.
 type Facts = BTreeMap<(u64, u64), String>;
 
 #[test]
@@ -42,8 +42,8 @@ fn every_object_is_as_zdb_has_it() {
     }
 }
 
-/// What zdb says of a whole pool. zdb 2.3.2 hangs behind the last dataset of a pool with a redacted
-/// snapshot and its bookmark; there it is asked for one dataset after the other.
+/// Runs zdb on a whole pool. zdb 2.3.2 hangs behind the last dataset of a pool with a redacted
+/// snapshot and its bookmark; there it is run for one dataset after the other.
 fn zdb_facts(zdb: &cenote_oracle::Tool, golden: &Golden) -> Facts {
     const OPTIONS: [&str; 2] = ["-dddd", "-P"];
     if golden.name() != "g-send" {
@@ -144,7 +144,7 @@ async fn facts(set: &ObjSet, dnode: &Arc<Dnode>) -> String {
     text
 }
 
-/// Finds an entry by its key, and by its name in other letters where the ZAP folds them.
+/// Finds an entry by its key, and by its name in other case if the ZAP folds names.
 async fn check_lookup(zap: &Zap, entry: &Entry) {
     let value = match &entry.key {
         Key::Name(name) => zap.lookup(name).await.unwrap(),
@@ -167,8 +167,8 @@ async fn check_lookup(zap: &Zap, entry: &Entry) {
     }
 }
 
-/// Reads what zdb printed. Objects of a set follow its line; the numbers of the three objects that
-/// live in the root block are printed as negative ones.
+/// Parses the output of zdb. The objects of a set follow its line; the numbers of the three objects
+/// in the root block are printed as negative numbers.
 fn their_facts(stdout: &str) -> Facts {
     let mut all = Facts::new();
     let mut set = None;
@@ -189,8 +189,8 @@ fn their_facts(stdout: &str) -> Facts {
             let number: i64 = words[0].parse().unwrap();
             object = Some(number as u64).filter(|number| *number != 0);
             let [lvl, iblk, dblk, dnsize] = [words[1], words[2], words[3], words[5]];
-            // The type comes last, behind the share in use; what it is checked or compressed with
-            // may follow in brackets.
+            // The type comes last, behind the percentage in use; checksum and compression may
+            // follow in brackets.
             let kind = words[8..].join(" ");
             let kind = kind.split(" (").next().unwrap();
             if let Some(object) = object {

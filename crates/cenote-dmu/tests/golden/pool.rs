@@ -1,4 +1,4 @@
-//! A small importer: the least that opens a golden pool's object sets.
+//! A minimal importer that opens a golden pool's object sets.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ impl Pool {
         let store = store_over(&root, &devices);
         let mos = ObjSet::open(store, &best.rootbp, None, 0).await.unwrap();
 
-        // The labels do not tell of removed vdevs; the MOS does.
+        // The labels do not list removed vdevs; the MOS does.
         let directory = Zap::open(&mos, 1).await.unwrap();
         let config = directory.require_u64("config").await.unwrap();
         let config = PoolConfig::decode(read_nvlist(&mos, config).await.unwrap()).unwrap();
@@ -86,7 +86,7 @@ impl Pool {
         Self { key_files, ..Self::open(&golden.devices()).await }
     }
 
-    /// The root pointers of all datasets, by object, the MOS left out.
+    /// The root pointers of all datasets except the MOS, by object.
     pub(crate) async fn datasets(&self) -> BTreeMap<u64, BlockPtr> {
         let mut datasets = BTreeMap::new();
         let mut objects = self.mos.dnodes(0);

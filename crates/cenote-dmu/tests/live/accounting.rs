@@ -1,4 +1,4 @@
-//! Space and objects by owner: after every txg they are what a count over all objects gives.
+//! Space and objects by owner: after every txg they equal a count over all objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use cenote_rt::Rng;
 use crate::bench::{Bench, Layout};
 use crate::walk::walk;
 
-/// Owners as three bytes, in the bonus or, if that is empty, in the spill block.
+/// Owners stored as three bytes, in the bonus or, if that is empty, in the spill block.
 struct Bytes;
 
 impl OwnerProbe for Bytes {
@@ -44,7 +44,7 @@ async fn accounted(mut rng: Rng) {
         }
         bench.pass(&live, txg, 1, Some(&Bytes)).await;
         if rng.below(3) == 0 {
-            // As for a set that is made by a sync task: once more in the same txg.
+            // As for a set created by a sync task: a second pass in the same txg.
             change(&live, txg, &mut objects, &mut rng).await;
             bench.pass(&live, txg, 2, Some(&Bytes)).await;
         }
@@ -63,7 +63,7 @@ async fn change(live: &Live, txg: u64, objects: &mut Vec<u64>, rng: &mut Rng) {
     if objects.len() < 10 || rng.below(4) == 0 {
         let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 4096);
         let spec = match rng.below(5) {
-            // Something without an owner.
+            // An object without an owner.
             0 => spec,
             _ => spec.with_bonus(ObjectType::SA, 168),
         };

@@ -1,5 +1,5 @@
-//! A pool's lower half in memory: devices, vdevs, block store and allocator, and a sync loop that
-//! does what a pool's does for one object set.
+//! A pool's lower layers in memory: devices, vdevs, block store and allocator, and a sync loop like
+//! that of a pool, for one object set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use cenote_block::alloc::{
     Class, MetaslabSpec, MetaslabStore, Options, SpaceAllocator, StoredSpace, VdevSpec,
 };
 use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy};
-use cenote_block::{BlockStore, CacheConfig, Draft, How, Since, WritePolicy, Written};
+use cenote_block::{BlockStore, CacheConfig, Draft, Since, WriteMethod, WritePolicy, Written};
 use cenote_device::{Device, MemoryDevice};
 use cenote_dmu::live::Missing;
 use cenote_dmu::live::{
@@ -25,7 +25,7 @@ use cenote_vdev::{BuildOptions, Tree};
 const DEVICE_LEN: usize = 96 << 20;
 const METASLAB_SHIFT: u32 = 22;
 
-/// Free space by metaslab, as a pool's space maps would have it.
+/// Free space by metaslab, in place of a pool's space maps.
 #[derive(Default)]
 struct Maps {
     committed: Mutex<(u64, BTreeMap<u64, RangeSet>)>,
@@ -40,23 +40,23 @@ impl MetaslabStore for Maps {
     }
 }
 
-/// The store, with caches that fail at random and counts of how blocks were written.
-pub(crate) struct Shaky {
+/// The store, with random cache misses and counts of write methods.
+pub(crate) struct FlakyStore {
     store: Arc<BlockStore>,
     rng: Mutex<Rng>,
     misses_percent: AtomicU64,
     how: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-impl Blocks for Shaky {
+impl Blocks for FlakyStore {
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
         let missed =
             self.rng.lock().unwrap().below(100) < self.misses_percent.load(Ordering::Relaxed);
         if missed { None } else { Blocks::cached(&*self.store, pointer, place) }
     }
 
-    fn since(&self, is_again: bool) -> Since {
-        Blocks::since(&*self.store, is_again)
+    fn since(&self, is_retry: bool) -> Since {
+        Blocks::since(&*self.store, is_retry)
     }
 
     fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {
@@ -79,14 +79,14 @@ impl Blocks for Shaky {
     }
 }
 
-impl Shaky {
+impl FlakyStore {
     fn count(&self, written: Result<Written>) -> Result<Written> {
-        let how = match written.as_ref().map(|written| written.how) {
-            Ok(How::New) => "new",
-            Ok(How::InPlace) => "in place",
-            Ok(How::Kept) => "kept",
-            Ok(How::Hole) => "hole",
-            Ok(How::Embedded) => "embedded",
+        let how = match written.as_ref().map(|written| written.method) {
+            Ok(WriteMethod::New) => "new",
+            Ok(WriteMethod::InPlace) => "in place",
+            Ok(WriteMethod::Kept) => "kept",
+            Ok(WriteMethod::Hole) => "hole",
+            Ok(WriteMethod::Embedded) => "embedded",
             Err(_) => return written,
         };
         *self.how.lock().unwrap().entry(how).or_default() += 1;
@@ -94,7 +94,7 @@ impl Shaky {
     }
 }
 
-/// What names a block, whatever was written to it in place.
+/// Identifies a block, whatever is written to it in place.
 pub(crate) fn name_of(pointer: &BlockPtr) -> Vec<u64> {
     if pointer.is_embedded() {
         return pointer.words().to_vec();
@@ -103,7 +103,7 @@ pub(crate) fn name_of(pointer: &BlockPtr) -> Vec<u64> {
     [&words[..6], &words[10..11]].concat()
 }
 
-/// Keeps the set of blocks that are alive, and what is to be freed.
+/// Records the blocks that are alive, and those to be freed.
 #[derive(Default)]
 pub(crate) struct Ledger {
     alive: Mutex<BTreeSet<Vec<u64>>>,
@@ -141,7 +141,7 @@ pub(crate) enum Layout {
 
 pub(crate) struct Bench {
     pub(crate) store: Arc<BlockStore>,
-    pub(crate) blocks: Arc<Shaky>,
+    pub(crate) blocks: Arc<FlakyStore>,
     pub(crate) policies: Policies,
     pub(crate) ledger: Ledger,
     space: Arc<SpaceAllocator>,
@@ -206,7 +206,7 @@ impl Bench {
         space.add_vdev(spec, metaslabs.collect(), None).unwrap();
         assert!(store.set_allocator(space.clone()));
         store.set_salt(&[7; 32]);
-        let blocks = Arc::new(Shaky {
+        let blocks = Arc::new(FlakyStore {
             store: store.clone(),
             rng: Mutex::new(Rng::seeded(seed)),
             misses_percent: AtomicU64::new(0),
@@ -221,7 +221,7 @@ impl Bench {
         self.blocks.clone()
     }
 
-    /// How often, of 100 times, the cache is to have nothing.
+    /// Sets the percentage of cache look-ups that miss.
     pub(crate) fn set_misses(&self, percent: u64) {
         self.blocks.misses_percent.store(percent, Ordering::Relaxed);
     }
@@ -230,7 +230,7 @@ impl Bench {
         self.blocks.how.lock().unwrap().get(what).copied().unwrap_or(0)
     }
 
-    /// One pass: the set, then what the pass frees, then what the allocator records.
+    /// One pass: syncs the set, frees the killed blocks, records the allocator's changes.
     pub(crate) async fn pass(
         &self,
         live: &Live,
@@ -263,7 +263,7 @@ impl Bench {
         }
     }
 
-    /// The uberblock of `txg` is on disk.
+    /// Commits `txg`: its uberblock is on disk.
     pub(crate) fn commit(&self, live: &Live, txg: u64) {
         live.committed(txg).unwrap();
         *self.maps.committed.lock().unwrap() = (txg, self.maps.synced.lock().unwrap().clone());
@@ -277,11 +277,11 @@ impl Bench {
         synced
     }
 
-    /// Compares the blocks of a walk, and the space they take, with what was born and killed.
+    /// Compares the blocks of a walk, and the space they take, with the births and deaths.
     pub(crate) fn check_alive(&self, walked: &[BlockPtr], text: &str) {
         let names: BTreeSet<_> = walked.iter().map(name_of).collect();
         let mut alive = self.ledger.alive.lock().unwrap().clone();
-        // Equal embedded blocks are one name; they take no space.
+        // Equal embedded blocks count as one; they take no space.
         let is_real = |name: &Vec<u64>| name.len() == 7;
         alive.retain(is_real);
         let names: BTreeSet<_> = names.into_iter().filter(is_real).collect();

@@ -1,4 +1,4 @@
-//! Single rules, each shown once.
+//! Tests of single rules.
 
 use cenote_dmu::live::{Live, LiveError, ObjectSpec};
 use cenote_dmu::{Dnode, ObjSet};
@@ -32,7 +32,7 @@ fn narrow() -> ObjectSpec {
 }
 
 #[test]
-fn a_new_set_is_as_openzfs_makes_it() {
+fn a_new_set_equals_openzfs() {
     run(async |bench| {
         let live = Live::create(bench.blocks(), 54, ObjSetType::Zfs);
         assert!(live.is_dirty(4) && live.root().is_hole());
@@ -43,7 +43,7 @@ fn a_new_set_is_as_openzfs_makes_it() {
         assert_eq!((meta.nlevels, meta.nblkptr(), meta.data_block_size()), (6, 3, 16384));
         assert_eq!((meta.indblkshift, meta.flags.bits(), meta.used), (17, 0, 0));
         assert_eq!(set.phys().flags, ObjSetFlags::empty());
-        // Nothing changed: nothing is written.
+        // Without changes nothing is written.
         assert!(!live.is_dirty(5));
         let synced = bench.sync(&live, 5).await;
         assert!(!synced.is_changed && synced.root == live.root());
@@ -54,7 +54,7 @@ fn a_new_set_is_as_openzfs_makes_it() {
 }
 
 #[test]
-fn numbers_are_claimed_and_not_used_again_at_once() {
+fn object_numbers_are_claimed_and_not_reused_at_once() {
     run(async |bench| {
         let live = Live::create(bench.blocks(), 54, ObjSetType::Zfs);
         let take = async |txg, spec: ObjectSpec| live.apply(txg, |tx| tx.allocate(&spec)).await;
@@ -64,7 +64,7 @@ fn numbers_are_claimed_and_not_used_again_at_once() {
         assert_eq!(take(4, ObjectSpec::new(FILE, 512)).await.unwrap(), 32);
         let large = ObjectSpec { slots: 20, ..ObjectSpec::new(FILE, 512) };
         assert_eq!(take(4, large).await.unwrap(), 33);
-        // The next one does not fit into the same block.
+        // The next one does not fit into the same dnode block.
         assert_eq!(take(4, large).await.unwrap(), 64);
         let inside = take(4, one.with_number(40)).await.unwrap_err();
         assert_eq!(inside.kind(), Kind::Exists);
@@ -74,7 +74,7 @@ fn numbers_are_claimed_and_not_used_again_at_once() {
         live.apply(4, |tx| tx.free(1)).await.unwrap();
         assert_eq!(take(4, one).await.unwrap_err().kind(), Kind::Exists);
         assert_eq!(live.inspect(|tx| tx.dnode(1)).await.unwrap_err().kind(), Kind::NotFound);
-        // A claim may, a txg later; the search may not before the commit.
+        // A claim may reuse it a txg later; the search only after the commit.
         assert_eq!(take(5, one).await.unwrap(), 1);
         bench.sync(&live, 4).await;
         bench.sync(&live, 5).await;
@@ -86,14 +86,14 @@ fn numbers_are_claimed_and_not_used_again_at_once() {
 }
 
 #[test]
-fn a_txg_that_was_passed_takes_no_changes() {
+fn a_passed_txg_refuses_changes() {
     run(async |bench| {
         let live = Live::create(bench.blocks(), 54, ObjSetType::Zfs);
         live.apply(5, |tx| tx.allocate(&narrow())).await.unwrap();
         let error = live.apply(4, |tx| tx.allocate(&narrow())).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Busy);
         assert_eq!(error.cause(), Some(&LiveError::TxgPassed { txg: 4, newest: 5 }));
-        // The header of the log is changed in the syncing txg, whatever the open one did.
+        // The header of the log may change in the syncing txg, even after changes in the open one.
         live.set_zil_header(4, [9; 192]).unwrap();
         assert_eq!(live.zil_header(), [9; 192]);
         bench.sync(&live, 4).await;
@@ -105,8 +105,8 @@ fn a_txg_that_was_passed_takes_no_changes() {
     });
 }
 
-/// A punched stretch becomes one hole with a birth; writing into it brings all entries of the new
-/// indirect block back with that birth; growing keeps them.
+/// A punched range becomes one hole with a birth; writing into it materializes all entries of the
+/// new indirect block with that birth; growth keeps them.
 #[test]
 fn hole_births_survive_writing_into_the_hole_and_growth() {
     run(async |bench| {
@@ -131,7 +131,7 @@ fn hole_births_survive_writing_into_the_hole_and_growth() {
         assert_eq!(births(&file, 129).await, 5);
         assert_eq!((births(&file, 130).await, births(&file, 131).await), (6, 5));
         assert_eq!(file.stored_pointer(1, 5).await.unwrap().birth(), 5);
-        // Far beyond: three more levels.
+        // Far beyond the end: three more levels.
         live.apply(7, |tx| tx.write(object, 4_000_000 * 512, &noise[..512])).await.unwrap();
         bench.sync(&live, 7).await;
         let file = dnode(&bench, &live, object).await;
@@ -140,7 +140,7 @@ fn hole_births_survive_writing_into_the_hole_and_growth() {
         assert_eq!(births(&file, 3_999_999).await, 0);
         let walked = walk(&open(&bench, &live).await, 7).await;
         bench.check_alive(&walked.blocks, "grown");
-        // Truncation leaves the levels, and the highest block falls.
+        // Truncation keeps the levels and lowers the highest block.
         live.apply(8, |tx| tx.free_range(object, 700, None)).await.unwrap();
         bench.sync(&live, 8).await;
         let file = dnode(&bench, &live, object).await;
@@ -178,7 +178,7 @@ fn the_three_old_pointers_move_into_one_block() {
 }
 
 #[test]
-fn facts_tell_of_large_and_special_blocks() {
+fn sync_reports_blocks_that_activate_features() {
     run(async |mut bench| {
         bench.policies.0.compression =
             cenote_block::policy::CompressionSetting::from_property(16).unwrap();
@@ -196,7 +196,7 @@ fn facts_tell_of_large_and_special_blocks() {
         assert!(!facts.has_large_dnode && !facts.has_checksum(11));
         let file = dnode(&bench, &live, object).await;
         assert!(file.read_at(0, text.len()).await.unwrap()[..] == text[..]);
-        // The same bytes once more are not written (nopwrite).
+        // Equal bytes are not written again (nopwrite).
         live.apply(6, |tx| tx.write(object, 0, &text)).await.unwrap();
         bench.sync(&live, 6).await;
         assert!(bench.how("kept") > 0);
@@ -205,7 +205,7 @@ fn facts_tell_of_large_and_special_blocks() {
     });
 }
 
-/// Many objects: the search goes over full blocks of dnodes, and a set opened again finds gaps.
+/// Many objects: the search skips full dnode blocks, and a reopened set finds gaps.
 #[test]
 fn numbers_of_many_objects() {
     run(async |bench| {
@@ -228,7 +228,7 @@ fn numbers_of_many_objects() {
         for _ in 0..140 {
             found.push(live.apply(6, |tx| tx.allocate(&spec)).await.unwrap());
         }
-        // What was never used in the first block, the gap, and then what is behind the last.
+        // Unused numbers in the first block, the gap, and then the numbers behind the last.
         let expected = (1..32).chain(500..600).chain(2032..2041);
         assert_eq!(found, expected.collect::<Vec<_>>());
         bench.sync(&live, 6).await;
@@ -248,7 +248,7 @@ fn indirect_blocks_keep_their_size_once_there_are_some() {
         set(4, object, 13).await.unwrap();
         live.apply(4, |tx| tx.write(object, 0, &[7; 9000])).await.unwrap();
         assert_eq!(set(4, object, 14).await.unwrap_err().kind(), Kind::Invalid);
-        // The levels come with the sync of txg 4, although nothing is left of them in memory.
+        // The levels are added by the sync of txg 4, although the layer is gone from memory.
         live.apply(5, |tx| tx.free_range(object, 0, None)).await.unwrap();
         assert_eq!(set(5, object, 14).await.unwrap_err().kind(), Kind::Invalid);
         bench.sync(&live, 4).await;
@@ -272,7 +272,7 @@ fn changing_and_syncing_can_move_between_threads() {
 }
 
 #[test]
-fn small_changes_of_a_block_that_is_changed_already_copy_nothing() {
+fn small_changes_of_a_dirty_block_copy_nothing() {
     run(async |bench| {
         let live = Live::create(bench.blocks(), 54, ObjSetType::Zfs);
         let spec = ObjectSpec::new(FILE, 128 << 10);
@@ -286,7 +286,7 @@ fn small_changes_of_a_block_that_is_changed_already_copy_nothing() {
         let changed = block().await;
         assert_eq!((changed.as_ptr(), &changed[49_499..49_501]), (place, &[2, 1][..]));
 
-        // What somebody holds stays as it was.
+        // A buffer that a reader holds does not change.
         live.apply(4, |tx| tx.write(object, 0, &[3; 10])).await.unwrap();
         assert_eq!(
             (&changed[..10], &block().await[..11]),
@@ -294,7 +294,7 @@ fn small_changes_of_a_block_that_is_changed_already_copy_nothing() {
         );
         drop(changed);
 
-        // Given up, it never was; done, it is seen at once.
+        // A dropped change is never seen; a finished one is seen at once.
         let given_up = live
             .apply(4, |tx| {
                 tx.write(object, 5, &[4; 10])?;
@@ -308,7 +308,7 @@ fn small_changes_of_a_block_that_is_changed_already_copy_nothing() {
         assert_eq!(given_up.unwrap_err().kind(), Kind::Invalid);
         assert_eq!(block().await[..12], [3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 2, 2]);
 
-        // The next txg has a copy of its own, and what is synced is what was written.
+        // The next txg has its own copy, and the synced bytes are those of the first.
         live.apply(5, |tx| tx.write(object, 0, &[6])).await.unwrap();
         bench.sync(&live, 4).await;
         let read = async || dnode(&bench, &live, object).await.read_at(0, 2).await.unwrap();

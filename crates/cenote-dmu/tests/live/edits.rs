@@ -1,4 +1,4 @@
-//! Structures in objects, changed in transactions, synced, and read again by their readers.
+//! Structures in objects: changed in transactions, synced, and read back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use zap::edit::ZapOptions;
 
 const GEOMETRY: Geometry = Geometry { start: 0, size: 1 << 40, shift: 9 };
 
-/// The objects, and what is in them.
+/// The objects, and their expected contents.
 struct State {
     zaps: Vec<(u64, bool, BTreeMap<Key, Value>)>,
     deadlist: u64,
@@ -56,7 +56,7 @@ fn block(number: u64, birth: u64) -> BlockPtr {
     BlockPtr::from_words(words)
 }
 
-/// A pool directory, its features, and one object of each kind.
+/// Creates a pool directory, its features, and one object of each kind.
 async fn create(live: &Live, txg: u64) -> State {
     live.apply(txg, |tx| {
         let directory = ObjectSpec::new(ObjectType::OBJECT_DIRECTORY, 0).with_number(1);
@@ -77,7 +77,7 @@ async fn create(live: &Live, txg: u64) -> State {
                 BTreeMap::new(),
             ),
         ];
-        let form = spacemap::edit::Form { block_size: 4096, has_histogram: true };
+        let form = spacemap::edit::MapFormat { block_size: 4096, has_histogram: true };
         Ok(State {
             zaps,
             deadlist: deadlist::edit::create_with(tx, [0, 2, 5])?,
@@ -132,7 +132,7 @@ async fn change_lists(live: &Live, txg: u64, state: &mut State, rng: &mut Rng) {
     live.apply(txg, |tx| deadlist::edit::insert_all(tx, state.deadlist, &blocks)).await.unwrap();
     state.births.extend(births);
     if rng.below(3) == 0 {
-        // All from txg 5 on wait to be freed; then some of these are.
+        // All blocks born from txg 5 on are queued to be freed; then some of them are freed.
         let (from, to) = (state.deadlist, state.queue);
         live.apply(txg, |tx| {
             deadlist::edit::move_to(tx, from, to, 5)?;
@@ -161,7 +161,7 @@ async fn change_rest(live: &Live, txg: u64, state: &mut State, rng: &mut Rng) {
     let free: RangeSet = state.space.iter().take(rng.below(30) as usize).collect();
     state.space.union(&alloc);
     state.space.subtract(&free);
-    let form = spacemap::edit::Words { geometry: GEOMETRY, has_v2: true, vdev: None };
+    let form = spacemap::edit::EntryFormat { geometry: GEOMETRY, has_v2: true, vdev: None };
     let stamp = spacemap::edit::Stamp { txg, pass: 1 };
     let (map, list, history) = (state.map, state.list, state.history);
     let mut record = NvList::default();
@@ -272,7 +272,7 @@ async fn run(layout: Layout, seed: u64, txgs: u64) {
 }
 
 #[test]
-fn structures_are_read_as_they_were_changed() {
+fn structures_are_read_back() {
     let mut rng = cenote_testkit::rng::seeded("edits", 0xed17);
     for case in 0..cenote_testkit::rng::cases(2, 20) {
         let layout = [Layout::Single { ashift: 9 }, Layout::RaidZ { ashift: 12, width: 4 }];

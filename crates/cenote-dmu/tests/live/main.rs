@@ -1,5 +1,5 @@
-//! Writable object sets on a real block store and allocator in memory: against a model, with the
-//! walk of an independent checker after every txg, and read again by the reader.
+//! Writable object sets on a real block store and allocator in memory: compared with a model,
+//! walked by an independent checker after every txg, and read back.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -24,10 +24,10 @@ use bench::{Bench, Layout};
 use model::Model;
 use walk::{Walk, walk};
 
-/// When the content of blocks changed last: by object, its generation and its blocks.
+/// Txg of the last change of each block: by object, its generation and its blocks.
 type Changed = BTreeMap<u64, (u64, BTreeMap<u64, u64>)>;
 
-/// Notes what `after` has other than `before`.
+/// Records the differences between `before` and `after`.
 fn note_changes(changed: &mut Changed, before: &Model, after: &Model, txg: u64) {
     changed.retain(|object, _| after.objects.contains_key(object));
     for (object, state) in &after.objects {
@@ -46,7 +46,8 @@ fn note_changes(changed: &mut Changed, before: &Model, after: &Model, txg: u64) 
     }
 }
 
-/// Every change is at least as old as what a send sees in its place: no hole births are lost.
+/// Checks that no hole birth is lost: a block's birth, as a send sees it, is not older than its
+/// last change.
 fn check_births(walk: &Walk, changed: &Changed, txg: u64) {
     for (object, (_, blocks)) in changed {
         let births = &walk.births[object];
@@ -74,17 +75,17 @@ async fn reopen(bench: &Bench, live: &Live) -> Arc<Live> {
     Live::open(bench.blocks(), &set).unwrap()
 }
 
-/// The txgs of a history: a step in so many ends one.
+/// Splits a history into txgs of `every` steps on average.
 fn txgs(steps: &[u64], every: u64) -> impl Iterator<Item = &[u64]> {
     steps.split_inclusive(move |step| step.is_multiple_of(every))
 }
 
-/// What happens around the steps of a txg.
+/// Random numbers for the events around the steps of a txg.
 fn around(steps: &[u64]) -> Rng {
     Rng::seeded(steps.last().map_or(0, |step| !step))
 }
 
-/// A set whose txgs overlap: changes go on in the next txg while one is being synced.
+/// A set whose txgs overlap: changes continue in the next txg while one is being synced.
 async fn overlapping(layout: Layout, seed: u64, steps: &[u64]) {
     let bench = Bench::new(layout, seed);
     let mut live = Live::create(bench.blocks(), 54, ObjSetType::Zvol);
@@ -126,7 +127,7 @@ async fn overlapping(layout: Layout, seed: u64, steps: &[u64]) {
 }
 
 #[test]
-fn sets_with_overlapping_txgs_are_as_the_model() {
+fn sets_with_overlapping_txgs_equal_the_model() {
     let mut rng = cenote_testkit::rng::seeded("overlapping", 0x11fe);
     let layouts = [
         Layout::Single { ashift: 9 },

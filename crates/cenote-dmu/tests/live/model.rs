@@ -1,9 +1,9 @@
-//! What an object set should be: objects as sparse arrays of sectors, and operations at random.
+//! A model of an object set: objects as sparse arrays of sectors, and random operations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_dmu::live::{Live, ObjectSpec, Step, Tx, TxResult};
+use cenote_dmu::live::{Live, ObjectSpec, Tx, TxResult, TxStop};
 use cenote_dmu::{Dnode, ObjSet};
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::object_type::ObjectType;
@@ -22,7 +22,7 @@ pub(crate) struct Object {
     pub(crate) max_block: u64,
     /// Sectors that are not zero.
     pub(crate) sectors: BTreeMap<u64, Vec<u8>>,
-    /// Numbers how often the object number was allocated.
+    /// Number of times that the object number was allocated.
     pub(crate) generation: u64,
 }
 
@@ -103,7 +103,7 @@ impl Object {
         }
     }
 
-    /// Content of a block, of which only those with some are listed.
+    /// Contents of the blocks that are not all zeros.
     pub(crate) fn blocks(&self) -> BTreeMap<u64, Vec<(u64, &[u8])>> {
         let mut blocks: BTreeMap<u64, Vec<(u64, &[u8])>> = BTreeMap::new();
         for (sector, content) in &self.sectors {
@@ -115,7 +115,7 @@ impl Object {
 }
 
 impl Op {
-    /// An operation that makes sense on the model, mostly.
+    /// A random operation, in most cases valid on the model.
     pub(crate) fn random(model: &Model, rng: &mut Rng) -> Self {
         let count = model.objects.len() as u64;
         if count < 3 || rng.below(100) < 6 && count < 40 {
@@ -130,7 +130,7 @@ impl Op {
             4..42 => {
                 let offset = random_offset(rng, size, is_single);
                 let room = if is_single { size - offset } else { u64::MAX };
-                // Half of them in one block, where others have been before.
+                // Half of them within one block, where earlier ones have been.
                 let most = if rng.below(2) == 0 { size / 2 } else { 3 * size };
                 let len = (1 + rng.below(most)).min(40_000).min(room) as usize;
                 Self::Write { object, offset, bytes: random_bytes(rng, len) }
@@ -163,7 +163,7 @@ impl Op {
         }
     }
 
-    /// Runs it on the object set; gives the number of what was allocated.
+    /// Runs it on the object set; returns the number of the allocated object.
     pub(crate) fn run(&self, tx: &mut Tx<'_>) -> TxResult<u64> {
         match self {
             Self::Allocate(spec) => return tx.allocate(spec),
@@ -182,7 +182,7 @@ impl Op {
         Ok(0)
     }
 
-    /// Does it to the model.
+    /// Applies it to the model.
     fn model(&self, model: &mut Model, number: u64) {
         if let Self::Allocate(spec) = self {
             model.generation += 1;
@@ -241,7 +241,7 @@ impl Op {
         }
     }
 
-    /// Whether the object set has to refuse it.
+    /// Whether the object set must refuse it.
     fn is_refused(&self, model: &Model) -> bool {
         let Some(state) = model.objects.get(&self.object()) else { return false };
         let (head, pointers) = (64, pointer_count(&state.spec));
@@ -258,11 +258,11 @@ impl Op {
     }
 }
 
-/// Applies an operation or some to both with each step, which is a seed.
+/// Applies one operation or several to both with each step, which is a seed.
 pub(crate) async fn change(live: &Live, txg: u64, model: &mut Model, steps: &[u64]) {
     for step in steps {
         let rng = &mut Rng::seeded(*step);
-        // Several in one transaction now and then, of which all or none are done.
+        // Sometimes several in one transaction, of which all or none take effect.
         let mut next = model.clone();
         let mut ops = Vec::new();
         for _ in 0..=rng.below(3) {
@@ -276,7 +276,7 @@ pub(crate) async fn change(live: &Live, txg: u64, model: &mut Model, steps: &[u6
         }
         let last = ops.last().unwrap().clone();
         let is_refused = last.is_refused(&next);
-        // What the closure itself sees of the blocks that it changed last.
+        // The closure's own view of the object that it changed last.
         let seen = next.objects.get(&last.object()).filter(|_| !is_refused);
         let seen = seen.map(|state| (last.object(), state.read(0, 4 * state.block_size as usize)));
         let is_given_up = !is_refused && rng.below(20) == 0;
@@ -289,7 +289,7 @@ pub(crate) async fn change(live: &Live, txg: u64, model: &mut Model, steps: &[u6
                 if let Some((object, bytes)) = &seen {
                     assert!(tx.read(*object, 0, bytes.len())? == *bytes, "{ops:?}");
                 }
-                let given_up = || Step::Fail(Error::new(Kind::Limit, "given up"));
+                let given_up = || TxStop::Fail(Error::new(Kind::Limit, "given up"));
                 if is_given_up { Err(given_up()) } else { Ok(number) }
             })
             .await;
@@ -310,7 +310,7 @@ pub(crate) async fn change(live: &Live, txg: u64, model: &mut Model, steps: &[u6
     }
 }
 
-/// Compares a random piece with what a closure sees.
+/// Compares a random range with a closure's view.
 async fn look(live: &Live, model: &Model, rng: &mut Rng) {
     let index = rng.below(model.objects.len().max(1) as u64) as usize;
     let Some((object, state)) = model.objects.iter().nth(index) else { return };
@@ -408,7 +408,7 @@ fn random_type(rng: &mut Rng) -> ObjectType {
     types[rng.below(3) as usize]
 }
 
-/// A number of any magnitude below `1 << bits`.
+/// A number of random magnitude below `1 << bits`.
 fn up_to(rng: &mut Rng, bits: u64) -> u64 {
     let bound = 1 << rng.below(bits);
     rng.below(bound)

@@ -1,5 +1,5 @@
-//! A walk over a whole object set that believes nothing and checks every invariant of spec 02 §9.7
-//! by its own arithmetic.
+//! An independent walk over a whole object set that checks every invariant of spec 02 §9.7 with its
+//! own arithmetic.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,18 +12,19 @@ use cenote_ondisk::dnode::{self, DnodePhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::Buf;
 
-/// What a walk found.
+/// Result of a walk.
 #[derive(Default)]
 pub(crate) struct Walk {
     /// Every block, embedded ones included.
     pub(crate) blocks: Vec<BlockPtr>,
-    /// By object, the births of what stands for data blocks, as (first, last, birth).
+    /// By object, the births of data blocks or of the holes in their place, as (first, last,
+    /// birth).
     pub(crate) births: BTreeMap<u64, Vec<(u64, u64, u64)>>,
     pub(crate) holes_with_birth: u64,
     pub(crate) deepest: u8,
 }
 
-/// A place in a tree, with what its parent says.
+/// A position in a tree, with the expectations of its parent.
 #[derive(Clone, Copy)]
 struct At {
     level: u8,
@@ -96,7 +97,7 @@ async fn walk_object(
 }
 
 impl Tree<'_> {
-    /// Checks a pointer and what is below; gives its fill.
+    /// Checks a pointer and the blocks below; returns its fill.
     async fn pointer(&mut self, pointer: &BlockPtr, at: At) -> u64 {
         let At { level, number, parent_birth } = at;
         let text = format!("object {} level {level} block {number}", self.object);

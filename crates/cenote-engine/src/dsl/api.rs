@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use cenote_block::BlockStore;
 use cenote_dmu::zap::edit as zap;
-use cenote_dmu::{Live, Step, Tx, TxResult};
+use cenote_dmu::{Live, Tx, TxResult, TxStop};
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
@@ -101,8 +101,8 @@ fn each<T>(
 ) -> TxResult<()> {
     wanted.iter().try_for_each(|one| {
         act(one).map_err(|step| match step {
-            Step::Fail(error) => Step::Fail(error.in_dataset(name(one))),
-            need @ Step::Need(_) => need,
+            TxStop::Fail(error) => TxStop::Fail(error.in_dataset(name(one))),
+            need @ TxStop::Need(_) => need,
         })
     })
 }

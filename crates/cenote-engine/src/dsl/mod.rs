@@ -46,7 +46,7 @@ use std::sync::Arc;
 
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
-use cenote_dmu::{Step, Tx, TxResult};
+use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
@@ -255,15 +255,15 @@ impl From<OpError> for Error {
     }
 }
 
-impl From<OpError> for Step {
+impl From<OpError> for TxStop {
     fn from(error: OpError) -> Self {
         Self::Fail(error.into())
     }
 }
 
 /// Refuses what the decoder refused, with the object's number.
-fn corrupt(object: u64) -> impl FnOnce(cenote_ondisk::dsl::CorruptDsl) -> Step {
-    move |cause| Step::Fail(Error::corrupt(cause).in_object(0, object))
+fn corrupt(object: u64) -> impl FnOnce(cenote_ondisk::dsl::CorruptDsl) -> TxStop {
+    move |cause| TxStop::Fail(Error::corrupt(cause).in_object(0, object))
 }
 
 /// The dir in `object`.
@@ -295,7 +295,7 @@ pub(crate) fn directory_object(tx: &mut Tx<'_>, name: &str) -> TxResult<Option<u
 pub(crate) fn need_directory_object(tx: &mut Tx<'_>, name: &'static str) -> TxResult<u64> {
     directory_object(tx, name)?.ok_or_else(|| {
         let missing = cenote_pool::dsl::DslError::Missing { object: DIRECTORY, key: name };
-        Step::Fail(Error::corrupt(missing).in_object(0, DIRECTORY))
+        TxStop::Fail(Error::corrupt(missing).in_object(0, DIRECTORY))
     })
 }
 

@@ -125,7 +125,7 @@ pub(crate) fn found(result: TxResult<u64>) -> TxResult<bool> {
 }
 
 /// Whether a look-up failed because nothing of that name is there.
-pub(crate) fn is_missing(step: &cenote_dmu::Step) -> bool {
+pub(crate) fn is_missing(step: &cenote_dmu::TxStop) -> bool {
     let cause = step.error().and_then(|error| error.cause::<OpError>());
     matches!(cause, Some(OpError::NotFound))
 }

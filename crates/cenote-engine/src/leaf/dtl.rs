@@ -48,7 +48,7 @@ fn store(
     stamp: spacemap::Stamp,
 ) -> TxResult<Option<u64>> {
     let has_histogram = features::is_enabled(tx, "spacemap_histogram")?;
-    let form = spacemap::Form { block_size: BLOCK, has_histogram };
+    let form = spacemap::MapFormat { block_size: BLOCK, has_histogram };
     if ranges.is_empty() {
         if let Some(object) = object {
             let (_, is_counted) = spacemap::length(tx, object)?;
@@ -62,7 +62,7 @@ fn store(
     // The form of a map that is there does not change, and neither does the count of forms.
     let object = if let Some(object) = object {
         let (_, has_histogram) = spacemap::length(tx, object)?;
-        spacemap::truncate(tx, object, &spacemap::Form { has_histogram, ..form })?
+        spacemap::truncate(tx, object, &spacemap::MapFormat { has_histogram, ..form })?
     } else {
         if has_histogram {
             features::add(tx, "spacemap_histogram", 1)?;
@@ -70,7 +70,7 @@ fn store(
         spacemap::create(tx, &form)?
     };
     let has_v2 = features::is_active(tx, "spacemap_v2")?;
-    let words = spacemap::Words { geometry: Geometry::DTL, has_v2, vdev: None };
+    let words = spacemap::EntryFormat { geometry: Geometry::DTL, has_v2, vdev: None };
     let ranges = ranges.iter().map(|(start, end)| start..end);
     spacemap::append(tx, object, &words, Action::Alloc, ranges, stamp)?;
     Ok(Some(object))

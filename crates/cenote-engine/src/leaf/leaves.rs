@@ -83,9 +83,9 @@ impl Engine {
         let is_short = aux == VdevAux::BadLabel;
         let mut state = if is_short { VdevState::CantOpen } else { VdevState::Faulted };
         let goes = if self.is_spare_log(guid) {
-            self.tree.take_out(guid, state, aux)
+            self.tree.take_out_of_service(guid, state, aux)
         } else {
-            self.tree.take_out_unless_needed(guid, state, aux)
+            self.tree.take_out_of_service_unless_needed(guid, state, aux)
         };
         if goes {
             self.leave_logs(guid);
@@ -151,9 +151,9 @@ impl Engine {
         let done = self.administer(move |_, _, config| {
             let is_out = tree.vdev(guid).is_some_and(|vdev| !vdev.state().is_readable());
             let goes = if is_out || is_log {
-                tree.take_out(guid, state, aux)
+                tree.take_out_of_service(guid, state, aux)
             } else {
-                tree.take_out_unless_needed(guid, state, aux)
+                tree.take_out_of_service_unless_needed(guid, state, aux)
             };
             if !goes {
                 return Err(Error::new(Kind::Busy, EngineError::NoReplicas(guid)).into());
@@ -266,7 +266,7 @@ impl Engine {
 
     /// On the device that it has, or whatever is at its path now.
     async fn bring_back(&self, guid: u64) -> Result<()> {
-        let Err(error) = self.tree.bring_back(guid, None).await else { return Ok(()) };
+        let Err(error) = self.tree.return_to_service(guid, None).await else { return Ok(()) };
         let path = self.config().root.find(guid).and_then(|leaf| leaf.leaf.path.clone());
         let Some(path) = path.map(|path| path.to_string_lossy().into_owned()) else {
             return Err(error);
@@ -292,7 +292,7 @@ impl Engine {
         if !is_ours {
             return Err(Error::new(Kind::Invalid, EngineError::WrongDevice(guid)));
         }
-        self.tree.bring_back(guid, Some(device)).await
+        self.tree.return_to_service(guid, Some(device)).await
     }
 
     /// The config says what became of leaves.

@@ -250,7 +250,7 @@ impl<'a> Recorder<'a> {
     ) -> TxResult<()> {
         let stamp = spacemap::Stamp { txg: self.txg, pass: self.pass };
         let vdev = vdev.map(|id| id as u32);
-        let words = spacemap::Words { geometry: *geometry, has_v2: self.forms.has_v2, vdev };
+        let words = spacemap::EntryFormat { geometry: *geometry, has_v2: self.forms.has_v2, vdev };
         spacemap::append(tx, object, &words, action, ranges.iter(), stamp)
     }
 
@@ -259,8 +259,8 @@ impl<'a> Recorder<'a> {
         top.ok_or_else(|| invariant(format!("space of vdev {id}, which is not there")))
     }
 
-    fn map_form(&self) -> spacemap::Form {
-        spacemap::Form {
+    fn map_form(&self) -> spacemap::MapFormat {
+        spacemap::MapFormat {
             block_size: self.forms.map_block(),
             has_histogram: self.forms.has_histograms,
         }
@@ -316,7 +316,7 @@ impl<'a> Recorder<'a> {
             return Ok(log);
         }
         let form =
-            spacemap::Form { block_size: LOG_BLOCK, has_histogram: self.forms.has_histograms };
+            spacemap::MapFormat { block_size: LOG_BLOCK, has_histogram: self.forms.has_histograms };
         let log = new_map(tx, &form)?;
         zap::insert(tx, logs, &name, log)?;
         Ok(log)
@@ -372,7 +372,7 @@ fn less(ranges: &RangeSet, bug: Bug) -> RangeSet {
 }
 
 /// A new map; maps with a histogram are counted.
-fn new_map(tx: &mut Tx<'_>, form: &spacemap::Form) -> TxResult<u64> {
+fn new_map(tx: &mut Tx<'_>, form: &spacemap::MapFormat) -> TxResult<u64> {
     if form.has_histogram {
         features::add(tx, "spacemap_histogram", 1)?;
     }

@@ -88,9 +88,9 @@ impl Taken {
         leaf: LeafId,
         write: impl Future<Output = Result<()>>,
     ) -> Result<()> {
-        let turn = tree.leaf(leaf).turn();
+        let generation = tree.leaf(leaf).generation();
         write.await?;
-        self.leaves.push((leaf, turn));
+        self.leaves.push((leaf, generation));
         Ok(())
     }
 
@@ -103,7 +103,9 @@ impl Taken {
             return Err(CommitError::NotTaken(self.what).into());
         }
         let has_failed = |leaf| flushed.failed.iter().any(|failed| failed.leaf == leaf);
-        self.leaves.retain(|(id, turn)| !has_failed(*id) && tree.leaf(*id).turn() == *turn);
+        self.leaves.retain(|(id, generation)| {
+            !has_failed(*id) && tree.leaf(*id).generation() == *generation
+        });
         if self.leaves.is_empty() && !self.is_optional {
             let cause = flushed.failed.first();
             let cause = cause.map_or_else(String::new, |failed| failed.error.to_string());

@@ -132,7 +132,7 @@ impl Suspension {
     fn may_pass(&self, error: &Error) -> bool {
         match error.kind() {
             Kind::Io => true,
-            Kind::Checksum => self.tree.get().is_some_and(|tree| tree.has_leaves_away()),
+            Kind::Checksum => self.tree.get().is_some_and(|tree| tree.has_unavailable_leaves()),
             _ => false,
         }
     }
@@ -347,8 +347,8 @@ impl Blocks for Steady {
         self.store.cached(pointer, &self.context(place, &Grounds::Offline))
     }
 
-    fn since(&self, is_again: bool) -> Since {
-        self.store.since(is_again)
+    fn since(&self, is_retry: bool) -> Since {
+        self.store.since(is_retry)
     }
 
     fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {

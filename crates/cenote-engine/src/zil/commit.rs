@@ -15,7 +15,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use cenote_block::LOG_BLOCK_ALIGN;
-use cenote_dmu::Step;
+use cenote_dmu::TxStop;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::words;
 use cenote_ondisk::zil::{ZIL_CHAIN_LEN, ZilHeader};
@@ -180,7 +180,7 @@ impl Engine {
                 return Ok(kept);
             }
             let len = usize::try_from(range.end - range.start);
-            let len = len.map_err(|error| Step::Fail(Error::new(Kind::Limit, error)))?;
+            let len = len.map_err(|error| TxStop::Fail(Error::new(Kind::Limit, error)))?;
             tx.read(object, range.start, len).map(Buf::from)
         });
         match read.await {

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_block::{Grounds, ReadContext};
-use cenote_dmu::{Step, Tx, TxResult};
+use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr};
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::objset::ObjSetType;
@@ -86,7 +86,7 @@ impl Replayer for VolumeReplayer {
             }
             _ => {
                 let cause = format!("a volume's log has {:?}", operation.record.kind());
-                Err(Step::Fail(Error::new(Kind::Unsupported, cause)))
+                Err(TxStop::Fail(Error::new(Kind::Unsupported, cause)))
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use cenote_dmu::{Step, Tx, TxResult};
+use cenote_dmu::{TxStop, Tx, TxResult};
 use cenote_engine::Engine;
 use cenote_engine::zil::{Operation, Replayer};
 use cenote_ondisk::zil::{RecordKind, ZilFlags, ZilHeader};
@@ -25,7 +25,7 @@ struct Notes {
 impl Replayer for Notes {
     fn replay(&self, _: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()> {
         if self.refuses {
-            return Err(Step::Fail(Error::new(Kind::Unsupported, "not here")));
+            return Err(TxStop::Fail(Error::new(Kind::Unsupported, "not here")));
         }
         let name = operation.record.kind().map_or("?", RecordKind::name);
         *self.kinds.lock().unwrap().entry(name).or_default() += 1;

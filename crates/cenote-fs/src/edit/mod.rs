@@ -40,7 +40,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_dmu::zap::edit as zap;
-use cenote_dmu::{Step, Tx, TxResult};
+use cenote_dmu::{TxStop, Tx, TxResult};
 use cenote_engine::zil::{ChangedBytes, KeptData, Log, LogRecord};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::ZplAttr;
@@ -282,8 +282,8 @@ impl<'a, 'tx> Op<'a, 'tx> {
 }
 
 /// A refusal.
-pub(crate) fn refuse(kind: Kind, cause: FsError) -> Step {
-    Step::Fail(Error::new(kind, cause))
+pub(crate) fn refuse(kind: Kind, cause: FsError) -> TxStop {
+    TxStop::Fail(Error::new(kind, cause))
 }
 
 /// Object types that hold files of any kind but directories.

@@ -134,6 +134,6 @@ pub(crate) fn normflags(rules: NameRules) -> NormFlags {
     flags
 }
 
-fn corrupt(cause: FsError) -> cenote_dmu::Step {
+fn corrupt(cause: FsError) -> cenote_dmu::TxStop {
     Error::corrupt(cause).into()
 }

@@ -456,11 +456,11 @@ fn turned(bytes: &[u8], swap: Swap, ace_count: u64) -> Vec<u8> {
     }
 }
 
-fn too_long(len: usize) -> cenote_dmu::Step {
+fn too_long(len: usize) -> cenote_dmu::TxStop {
     Error::new(Kind::Limit, FsError::AttributesTooLong { len }).into()
 }
 
-fn fail(cause: FsError) -> cenote_dmu::Step {
+fn fail(cause: FsError) -> cenote_dmu::TxStop {
     Error::corrupt(cause).into()
 }
 

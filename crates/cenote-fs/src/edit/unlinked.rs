@@ -69,7 +69,7 @@ pub fn reap(op: &mut Op<'_, '_>, object: u64) -> TxResult<Reaped> {
         hidden.set_word(ZplAttr::Links, 0);
         op.store(&hidden)?;
         match op.add_unlinked(attributes) {
-            Err(cenote_dmu::Step::Fail(error)) if error.kind() == Kind::Exists => {}
+            Err(cenote_dmu::TxStop::Fail(error)) if error.kind() == Kind::Exists => {}
             other => other?,
         }
         next = Some(attributes);

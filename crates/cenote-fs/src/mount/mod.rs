@@ -44,7 +44,7 @@ mod xattr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_dmu::TxResult;
-use cenote_dmu::live::ReadAhead;
+use cenote_dmu::live::Prefetcher;
 use cenote_engine::{Charge, Engine, Head, Ownership};
 use cenote_ondisk::znode::Time;
 use cenote_rt::{Error, FixedMap, Kind, Result};
@@ -93,7 +93,7 @@ pub struct Mount {
     /// Inodes of files that are read.
     briefs: Briefs,
     /// Who reads which files from where.
-    ahead: ReadAhead,
+    ahead: Prefetcher,
     /// Nodes that wait to be freed. Held for a look.
     to_reap: Arc<Mutex<Vec<u64>>>,
     /// Nodes that could not be freed. Held for a look.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use cenote_dmu::TxResult;
-use cenote_dmu::live::ReadAhead;
+use cenote_dmu::live::Prefetcher;
 use cenote_engine::{Charge, Engine};
 use cenote_ondisk::znode::PFlags;
 use cenote_rt::{Error, Kind, Result};
@@ -116,7 +116,7 @@ impl Mount {
             access_times: Mutex::default(),
             shared,
             briefs: Briefs::default(),
-            ahead: ReadAhead::default(),
+            ahead: Prefetcher::default(),
             to_reap: Arc::default(),
             unreaped: Mutex::default(),
         });

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cenote_dmu::live::ReadAhead;
+use cenote_dmu::live::Prefetcher;
 use cenote_dmu::zap::edit as zap;
 use cenote_engine::zil::VolumeReplayer;
 use cenote_engine::{Engine, Head, Ownership};
@@ -42,7 +42,7 @@ pub struct WritableVolume {
     resized: Notify,
     pub(super) locks: RangeLocks,
     /// Who reads from where.
-    pub(super) ahead: ReadAhead,
+    pub(super) ahead: Prefetcher,
 }
 
 impl WritableVolume {
@@ -82,7 +82,7 @@ impl WritableVolume {
             size: AtomicU64::new(size),
             resized: Notify::new(),
             locks: RangeLocks::default(),
-            ahead: ReadAhead::default(),
+            ahead: Prefetcher::default(),
         })))
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cenote_dmu::{Step, Tx, TxResult};
+use cenote_dmu::{TxStop, Tx, TxResult};
 use cenote_engine::Engine;
 use cenote_engine::zil::{Operation, Replayer};
 use cenote_fs::edit::Facts;
@@ -93,7 +93,7 @@ struct Watched {
 impl Replayer for Watched {
     fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()> {
         if self.left.load(Ordering::Relaxed) == 0 {
-            return Err(Step::Fail(Error::new(Kind::Unsupported, "no more")));
+            return Err(TxStop::Fail(Error::new(Kind::Unsupported, "no more")));
         }
         // What is decoded is encoded as it was.
         let kind = operation.record.kind().unwrap();

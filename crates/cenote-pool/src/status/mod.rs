@@ -136,7 +136,7 @@ fn unreadable(pool: &Pool) -> TxgRanges {
     let tops = tree.tops().filter(|top| !top.is_log());
     let outages = tops.filter_map(|top| {
         let outage = tree.dtl(top.guid(), DtlKind::Outage)?;
-        Some(outage.subtract(&tree.dtl(top.guid(), DtlKind::Lasting)?))
+        Some(outage.subtract(&tree.dtl(top.guid(), DtlKind::PermanentOutage)?))
     });
     outages.fold(TxgRanges::default(), |all, outage| all.union(&outage))
 }

@@ -5,7 +5,7 @@ use super::*;
 
 fn guids() -> Guids<impl FnMut() -> Result<u64>> {
     let mut rng = Rng::seeded(3);
-    // Twice each, and zeros: they must not come through.
+    // The source yields zeros, and each number twice: the generator must skip both.
     let mut last = None;
     Guids::new(move || {
         if let Some(again) = last.take() {
@@ -104,7 +104,7 @@ fn a_pool_of_every_layout() {
     assert!(distinct.len() == all.len() && !distinct.contains(&0));
     let ConfigKind::Draid(keys) = &created.root.children[3].kind else { panic!("no dRAID") };
     assert_eq!((keys.ngroups, keys.ndata, keys.nspares), (5, 4, 1));
-    // What the config says is what the reader takes.
+    // The encoded config decodes to the same tree.
     let list = created.root.encode(Audience::Full);
     assert_eq!(VdevConfig::decode(&list).as_ref(), Ok(&created.root));
     let [spare, other] = &created.spares[..] else { panic!("two spares") };
@@ -150,7 +150,7 @@ fn impossible_pools_are_refused() {
         refused(top_of(draid("draid2:4d"), Special, 8, 96)),
         CreateError::Class { .. }
     ));
-    // The reserve and one row of each child are more than there is.
+    // The dRAID reserve and one row of each child exceed the devices.
     assert!(matches!(refused(top_of(draid("draid"), Normal, 3, 64)), CreateError::NoRoom { .. }));
     let spec = CreateSpec {
         tops: vec![top_of(Redundancy::Single, Normal, 1, 64)],

@@ -12,11 +12,11 @@ use super::*;
 use crate::bench::{leaves, top, vdev, wait};
 use crate::{BuildOptions, Tree};
 
-/// Not a multiple of a label: what is beyond is no device.
+/// Not a multiple of the label size: the bytes beyond the last whole label are not used.
 const SIZE: usize = (64 << 20) + 77 * 512;
 const BEFORE: u8 = 0xa5;
 
-fn soiled() -> MemoryDevice {
+fn device_full_of_marker_bytes() -> MemoryDevice {
     MemoryDevice::new("mem", vec![BEFORE; SIZE])
 }
 
@@ -48,7 +48,7 @@ fn config(txg: u64, ashift: u64) -> NvList {
 }
 
 fn uberblock(txg: u64) -> Uberblock {
-    // Test vector D of spec 01 §7.2, but for the txg.
+    // Test vector D of spec 01 §7.2, except for the txg.
     let mut words = vec![0xbab10c, 0x1388, txg, 0x0d63752605f1a6b1, 0x6b00fd32];
     words.extend([8, 0x68, 8, 0x8068, 8, 0x10060, 0x800b070200070007, 0, 0, 0, 4, 0x2c]);
     words.extend([0x96b7b4485, 0x23096c4ee0e2, 0x41481f74e8ba7f, 0x513df7056dd1fc0e]);
@@ -62,7 +62,7 @@ fn txgs(labels: &DeviceLabels) -> Vec<Option<u64>> {
 
 #[test]
 fn first_labels_are_those_of_openzfs() {
-    let device = soiled();
+    let device = device_full_of_marker_bytes();
     wait(write_initial(&device, &config(0, 12))).expect("written");
     device.edit(|bytes| {
         // Test vector A of spec 01 §2.
@@ -75,7 +75,7 @@ fn first_labels_are_those_of_openzfs() {
         let words =
             [0xee7c57675241636f, 0x10970cd8ede4a49a, 0x9aae81488a35d5b7, 0x2b88d690470dd2ad];
         assert_eq!(bytes[0x44000 - 32..0x44000], words::to_bytes(&words));
-        // The room for a partition table, the boot region and the data are not touched.
+        // The space for a partition table, the boot region and the data are not touched.
         let kept = [0..0x2000, 0x40000..0x42000, 0x80000..(64 << 20) - 0x80000, 64 << 20..SIZE];
         for range in kept {
             assert!(bytes[range].chunks(512).all(|sector| sector == [BEFORE; 512]));
@@ -91,7 +91,7 @@ fn first_labels_are_those_of_openzfs() {
 #[test]
 fn a_commit_is_read_back_at_every_step_and_sector_size() {
     for ashift in 9..=16 {
-        let device = soiled();
+        let device = device_full_of_marker_bytes();
         wait(write_initial(&device, &config(0, ashift))).expect("written");
         for txg in [4, 5, 131, 1000] {
             let before = txgs(&wait(read(&device)))[1];
@@ -112,7 +112,7 @@ fn a_commit_is_read_back_at_every_step_and_sector_size() {
             assert_eq!(txgs(&wait(read(&device))), [Some(txg); 4]);
         }
         assert_eq!(slot_of(131, ashift, true), 131 % heartbeat_slot(ashift));
-        // The heartbeat's slot is the last; none is behind it.
+        // The heartbeat uses the last slot of the ring.
         let last = heartbeat_slot(ashift);
         wait(write_uberblock(&device, &uberblock(2000), ashift, last)).expect("written");
         let error = wait(write_uberblock(&device, &uberblock(2001), ashift, last + 1));
@@ -126,7 +126,7 @@ fn a_commit_is_read_back_at_every_step_and_sector_size() {
 #[test]
 fn spares_caches_and_cleared_devices() {
     let path = NvString::from_bytes(b"/dev/x").expect("no NUL");
-    let device = soiled();
+    let device = device_full_of_marker_bytes();
     wait(write_aux(&device, PoolState::Spare, 7, &path, 0)).expect("written");
     let labels = wait(read(&device));
     let spare = labels.first_config().expect("a label");
@@ -146,13 +146,13 @@ fn spares_caches_and_cleared_devices() {
 }
 
 #[test]
-fn what_cannot_be_written_is_told() {
+fn labels_report_failed_writes() {
     let small = MemoryDevice::new("small", vec![0; (1 << 20) - 1]);
     let error = wait(write_config(&small, Pair::Odd, &config(4, 12))).expect_err("too small");
     assert_eq!(error.cause(), Some(&LabelWriteError::TooSmall { size: (1 << 20) - 1 }));
     let mut long = config(4, 12);
     long.insert("comment", "x".repeat(114_648).as_str());
-    let device = Arc::new(soiled());
+    let device = Arc::new(device_full_of_marker_bytes());
     let error = wait(write_initial(&*device, &long)).expect_err("too long");
     assert!(matches!(error.cause(), Some(LabelWriteError::TooLong { max: 114_648, .. })));
     let failing = |ranges: &[(u64, u64)]| {
@@ -163,7 +163,7 @@ fn what_cannot_be_written_is_told() {
     };
     let l2 = (64_u64 << 20) - 0x80000;
     wait(write_initial(&*device, &config(0, 12))).expect("written");
-    // One place of a pair is enough for a commit, but not for the first labels.
+    // A commit needs only one label of a pair; the first labels of a device need all four.
     let half = failing(&[(0, 0x40000)]);
     assert_eq!(wait(write_initial(&half, &config(0, 12))).expect_err("L0").kind(), Kind::Io);
     wait(write_config(&half, Pair::Even, &config(4, 12))).expect("L2 is there");
@@ -184,7 +184,7 @@ fn what_cannot_be_written_is_told() {
 
 #[test]
 fn trees_write_labels_of_their_leaves() {
-    let device = Arc::new(soiled());
+    let device = Arc::new(device_full_of_marker_bytes());
     let config_of = |txg| config(txg, 13);
     let open = |leaf: &VdevConfig| (leaf.guid == 100).then(|| Arc::clone(&device) as _);
     let options = BuildOptions { is_writable: true, ..BuildOptions::default() };

@@ -1,17 +1,17 @@
-//! Writing labels.
+//! Writes labels and uberblocks.
 //!
-//! The order in which labels and uberblocks are written is what makes a commit atomic, and it is
-//! the pool's (spec 01 §14): configs into the even labels, flush, the uberblock into its slot of
-//! all four, flush, configs into the odd labels, flush. Never may all four labels of a device be
-//! newer than every uberblock on it: such a device is refused by OpenZFS though its data is
-//! intact. So nothing here writes more than one pair of configs, but the first labels of a new
-//! member, which carry txg 0 and no uberblock.
+//! The order in which labels and uberblocks are written makes a commit atomic; the pool decides it
+//! (spec 01 §14): configs into the even labels, flush, the uberblock into its slot of all four,
+//! flush, configs into the odd labels, flush. The four labels of a device must never all be newer
+//! than every uberblock on it: OpenZFS refuses such a device though its data is intact. So no
+//! function here writes more than one pair of configs, except for the first labels of a new member,
+//! which carry txg 0 and no uberblock.
 //!
-//! Every trailer is made with the byte offset *on the device*, so the copies differ.
+//! Every trailer checksum includes the byte offset *on the device*, so the copies differ.
 //!
 //! Invariants
-//! * L1  A write to a label goes to all of its places (two or four); it counts as done if at least
-//!   one of them was written, since a reader takes what is valid.
+//! * L1  A write to a label goes to all of its copies (two or four); it succeeds if at least one
+//!   copy was written, since a reader uses any valid copy.
 //! * L2  The slot of an uberblock is that of its top-level vdev's ashift.
 
 use std::sync::Arc;
@@ -81,8 +81,8 @@ pub enum LabelWriteError {
     },
 }
 
-/// A stretch to be written, with where it goes.
-type Stretch = (u64, Buf);
+/// Offset on the device and bytes of a write to a label.
+type LabelWrite = (u64, Buf);
 
 /// The slot of the uberblock of `txg` (spec 01 §7.1). `is_multihost` keeps the last slot for
 /// heartbeats.
@@ -102,14 +102,14 @@ pub fn heartbeat_slot(ashift: u64) -> u64 {
 /// The device's, if any of the four cannot be written; a [`LabelWriteError`] of `Kind::Invalid`.
 pub async fn write_initial(device: &dyn Device, config: &NvList) -> Result<()> {
     let content = encode(config)?;
-    let mut stretches = Vec::new();
+    let mut writes = Vec::new();
     for index in 0..LABEL_COUNT {
         let offset = offset_of(device, index)?;
-        stretches.push(sealed(offset, label::BOOT_ENV, &[]));
-        stretches.push(sealed(offset, label::CONFIG, &content));
-        stretches.push(empty_ring(offset));
+        writes.push(sealed(offset, label::BOOT_ENV, &[]));
+        writes.push(sealed(offset, label::CONFIG, &content));
+        writes.push(empty_ring(offset));
     }
-    write_all(device, stretches).await.into_iter().collect()
+    write_all(device, writes).await.into_iter().collect()
 }
 
 /// Labels a hot spare or a cache device (spec 01 §6). `ashift` is that of a cache device; 0 for
@@ -145,8 +145,8 @@ pub fn aux_config(state: PoolState, guid: u64, path: &NvString, ashift: u64) -> 
 /// # Errors
 /// The device's if neither was written (L1); a [`LabelWriteError`] of `Kind::Invalid`.
 pub async fn write_config(device: &dyn Device, pair: Pair, config: &NvList) -> Result<()> {
-    let stretches = config_stretches(device, pair, config)?;
-    any_of(write_all(device, stretches).await)
+    let writes = config_writes(device, pair, config)?;
+    any_of(write_all(device, writes).await)
 }
 
 /// Writes an uberblock into a slot of all four labels.
@@ -159,8 +159,8 @@ pub async fn write_uberblock(
     ashift: u64,
     slot: u64,
 ) -> Result<()> {
-    let stretches = uberblock_stretches(device, uberblock, ashift, slot)?;
-    any_of(write_all(device, stretches).await)
+    let writes = uberblock_writes(device, uberblock, ashift, slot)?;
+    any_of(write_all(device, writes).await)
 }
 
 /// Makes a device nobody's: all four labels become zeros, up to the room that ZFS leaves for a
@@ -176,14 +176,14 @@ pub async fn clear(device: &dyn Device) -> Result<()> {
         });
     let start = label::BOOT_ENV.at;
     let zeros = BufMut::zeroed((label::LABEL_LEN - start) as usize).freeze();
-    let mut stretches = (0..LABEL_COUNT)
+    let mut writes = (0..LABEL_COUNT)
         .map(|index| Ok((offset_of(device, index)? + start, zeros.clone())))
         .collect::<Result<Vec<_>>>()?;
     if is_cache && label::leaf_asize(device.info().size) >= CACHE_HEADER_LEN {
         let header = BufMut::zeroed(CACHE_HEADER_LEN as usize).freeze();
-        stretches.push((label::LABEL_START_LEN, header));
+        writes.push((label::LABEL_START_LEN, header));
     }
-    write_all(device, stretches).await.into_iter().collect::<Result<()>>()?;
+    write_all(device, writes).await.into_iter().collect::<Result<()>>()?;
     device.flush().await
 }
 
@@ -194,8 +194,8 @@ impl Tree {
     /// As there, and `Kind::ReadOnly` if the tree was not built for writing.
     pub async fn write_label_config(&self, id: LeafId, pair: Pair, config: &NvList) -> Result<()> {
         let device = self.label_device(id)?;
-        let stretches = config_stretches(&*device, pair, config)?;
-        self.write_stretches(id, stretches).await
+        let writes = config_writes(&*device, pair, config)?;
+        self.write_each(id, writes).await
     }
 
     /// [`write_uberblock`] on a leaf, which counts what fails and is flushed next time.
@@ -209,8 +209,8 @@ impl Tree {
         slot: u64,
     ) -> Result<()> {
         let device = self.label_device(id)?;
-        let stretches = uberblock_stretches(&*device, uberblock, self.ashift_of(id), slot)?;
-        self.write_stretches(id, stretches).await
+        let writes = uberblock_writes(&*device, uberblock, self.ashift_of(id), slot)?;
+        self.write_each(id, writes).await
     }
 
     /// Writes a heartbeat: an uberblock in the last slot of one label, past the queue, and not
@@ -227,7 +227,7 @@ impl Tree {
         let device = self.label_device(id)?;
         let ashift = self.ashift_of(id);
         let slot = heartbeat_slot(ashift);
-        let (offset, data) = uberblock_stretch(&*device, uberblock, ashift, slot, label)?;
+        let (offset, data) = uberblock_write(&*device, uberblock, ashift, slot, label)?;
         device.write(offset, vec![data]).await
     }
 
@@ -245,8 +245,8 @@ impl Tree {
     }
 
     /// Each place by itself: one that is broken must not keep the others from being written.
-    async fn write_stretches(&self, id: LeafId, stretches: Vec<Stretch>) -> Result<()> {
-        let writes = stretches.into_iter().map(|(offset, data)| {
+    async fn write_each(&self, id: LeafId, writes: Vec<LabelWrite>) -> Result<()> {
+        let writes = writes.into_iter().map(|(offset, data)| {
             let part = Part { offset, content: Content::Data(data) };
             self.leaf(id).write(vec![part], None, IoClass::SyncWrite)
         });
@@ -254,30 +254,30 @@ impl Tree {
     }
 }
 
-fn config_stretches(device: &dyn Device, pair: Pair, config: &NvList) -> Result<Vec<Stretch>> {
+fn config_writes(device: &dyn Device, pair: Pair, config: &NvList) -> Result<Vec<LabelWrite>> {
     let content = encode(config)?;
-    let stretch = |index| Ok(sealed(offset_of(device, index)?, label::CONFIG, &content));
-    pair.labels().into_iter().map(stretch).collect()
+    let write = |index| Ok(sealed(offset_of(device, index)?, label::CONFIG, &content));
+    pair.labels().into_iter().map(write).collect()
 }
 
-fn uberblock_stretches(
+fn uberblock_writes(
     device: &dyn Device,
     uberblock: &Uberblock,
     ashift: u64,
     slot: u64,
-) -> Result<Vec<Stretch>> {
-    let stretch = |label| uberblock_stretch(device, uberblock, ashift, slot, label);
-    (0..LABEL_COUNT).map(stretch).collect()
+) -> Result<Vec<LabelWrite>> {
+    let write = |label| uberblock_write(device, uberblock, ashift, slot, label);
+    (0..LABEL_COUNT).map(write).collect()
 }
 
 /// An uberblock in a slot of one label.
-fn uberblock_stretch(
+fn uberblock_write(
     device: &dyn Device,
     uberblock: &Uberblock,
     ashift: u64,
     slot: u64,
     number: usize,
-) -> Result<Stretch> {
+) -> Result<LabelWrite> {
     let slot_size = uberblock::slot_size(ashift);
     let no_slot = || Error::new(Kind::Invalid, LabelWriteError::Slot { slot, slot_size });
     let at = uberblock::slot_offset(ashift, slot).ok_or_else(no_slot)?;
@@ -302,7 +302,7 @@ fn offset_of(device: &dyn Device, index: usize) -> Result<u64> {
 }
 
 /// An area of the label at `label_offset`: `content`, zeros, and the trailer for that place.
-fn sealed(label_offset: u64, area: Area, content: &[u8]) -> Stretch {
+fn sealed(label_offset: u64, area: Area, content: &[u8]) -> LabelWrite {
     let offset = label_offset + area.at;
     let mut block = BufMut::zeroed(area.len as usize);
     block[..content.len()].copy_from_slice(content);
@@ -312,12 +312,12 @@ fn sealed(label_offset: u64, area: Area, content: &[u8]) -> Stretch {
 }
 
 /// The ring of a label without an uberblock.
-fn empty_ring(label_offset: u64) -> Stretch {
+fn empty_ring(label_offset: u64) -> LabelWrite {
     (label_offset + label::RING.at, BufMut::zeroed(label::RING.len as usize).freeze())
 }
 
-async fn write_all(device: &dyn Device, stretches: Vec<Stretch>) -> Vec<Result<()>> {
-    let writes = stretches.into_iter().map(|(offset, data)| device.write(offset, vec![data]));
+async fn write_all(device: &dyn Device, writes: Vec<LabelWrite>) -> Vec<Result<()>> {
+    let writes = writes.into_iter().map(|(offset, data)| device.write(offset, vec![data]));
     join_all(writes).await
 }
 

@@ -1,4 +1,4 @@
-//! Leaves whose devices fail to flush, hold back what they are asked to do, or are changed.
+//! Leaves whose devices fail to flush, delay requests, or are replaced.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -13,7 +13,7 @@ use crate::{BuildOptions, FlushOutcome, Tree, VdevAux, VdevState};
 
 const SIZE: usize = 64 << 20;
 
-/// A device that loses what it has not flushed, refuses to flush, or holds back one request.
+/// A device that loses unflushed writes, fails flushes, or delays one request.
 #[derive(Debug)]
 struct Valve {
     now: MemoryDevice,
@@ -40,17 +40,17 @@ impl Valve {
         })
     }
 
-    /// Holds the next write or flush back.
+    /// Delays the next write or flush.
     fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until one is held back.
+    /// Waits until a request is delayed.
     async fn until_held(&self) {
         self.held.notified().await;
     }
 
-    /// Lets it go.
+    /// Lets the delayed request continue.
     fn open(&self) {
         self.opened.notify_one();
     }
@@ -66,13 +66,13 @@ impl Valve {
         self.refuses.store(refuses, Ordering::SeqCst);
     }
 
-    /// As after a power cut.
+    /// Loses all unflushed writes, like a power cut.
     fn lose(&self) {
         let durable = self.durable.lock().expect("lock");
         self.now.edit(|bytes| bytes.copy_from_slice(&durable));
     }
 
-    /// What every byte of a block is.
+    /// The value of every byte of a block.
     fn block(&self, offset: usize) -> u8 {
         let mut first = 0;
         self.now.edit(|bytes| {
@@ -119,7 +119,7 @@ impl Device for Valve {
     }
 }
 
-/// Bytes of a block.
+/// Length of a block in bytes.
 const BLOCK: usize = 64 << 10;
 
 struct Fixture {
@@ -169,7 +169,11 @@ impl Fixture {
     }
 
     fn take_out(&self, index: usize) {
-        assert!(self.tree.take_out(self.guids[index], VdevState::Faulted, VdevAux::ErrExceeded));
+        assert!(self.tree.take_out_of_service(
+            self.guids[index],
+            VdevState::Faulted,
+            VdevAux::ErrExceeded
+        ));
     }
 }
 
@@ -178,7 +182,7 @@ async fn write(tree: &Tree, offset: usize, byte: u8, txg: u64) -> Result<()> {
     tree.write(place, Buf::from(vec![byte; BLOCK]), txg, IoClass::AsyncWrite).await.map(drop)
 }
 
-/// Lets everybody go on who can.
+/// Lets every runnable task run.
 async fn settle() {
     for _ in 0..50 {
         cenote_rt::sleep(std::time::Duration::from_millis(1)).await;
@@ -186,7 +190,7 @@ async fn settle() {
 }
 
 #[test]
-fn a_leaf_that_cannot_flush_does_not_answer() {
+fn probe_fails_on_a_leaf_that_cannot_flush() {
     simulate(1, async {
         let fixture = Fixture::new(Redundancy::Mirror, 2);
         let (tree, guid) = (&fixture.tree, fixture.guids[1]);
@@ -195,17 +199,17 @@ fn a_leaf_that_cannot_flush_does_not_answer() {
         fixture.valves[1].refuse(true);
         assert_eq!(tree.probe(id).await, Err(VdevAux::ErrExceeded));
         fixture.take_out(1);
-        tree.bring_back(guid, None).await.expect_err("it makes nothing durable");
+        tree.return_to_service(guid, None).await.expect_err("its flush fails");
         fixture.valves[1].refuse(false);
-        tree.bring_back(guid, None).await.expect("well again");
+        tree.return_to_service(guid, None).await.expect("well again");
     })
     .expect("runtime");
 }
 
-/// What waits for a flush is bounded: a device that never flushes gets no more, until it is well
-/// again and has all of it.
+/// The buffer of unflushed writes is bounded: a device that never flushes gets no more writes until
+/// its flushes work again, and then has all of them.
 #[test]
-fn a_leaf_that_cannot_flush_is_not_filled() {
+fn unflushed_writes_of_a_leaf_are_bounded() {
     let max = tunables::UNFLUSHED_MAX.get();
     tunables::UNFLUSHED_MAX.set(1 << 20).expect("allowed");
     simulate(1, async {
@@ -220,7 +224,7 @@ fn a_leaf_that_cannot_flush_is_not_filled() {
         assert!(count >= 16);
         valve.refuse(false);
         valve.lose();
-        fixture.tree.bring_back(fixture.guids[0], None).await.expect("well again");
+        fixture.tree.return_to_service(fixture.guids[0], None).await.expect("well again");
         valve.lose();
         assert!((0..count).all(|block| valve.block(block * BLOCK) == 7));
         fixture.write(0, 8, 6).await.expect("well again");
@@ -231,9 +235,9 @@ fn a_leaf_that_cannot_flush_is_not_filled() {
     tunables::UNFLUSHED_MAX.set(max).expect("allowed");
 }
 
-/// Many writers that find much to be flushed flush once.
+/// Many writers that cross the flush threshold together flush once.
 #[test]
-fn much_is_flushed_once() {
+fn many_writers_share_one_threshold_flush() {
     let max = tunables::UNFLUSHED_MAX.get();
     tunables::UNFLUSHED_MAX.set(1 << 20).expect("allowed");
     simulate(1, async {
@@ -249,9 +253,9 @@ fn much_is_flushed_once() {
     tunables::UNFLUSHED_MAX.set(max).expect("allowed");
 }
 
-/// A block is written anew in place while what was there before is written again.
+/// A block is overwritten in place while its old bytes are written again after a failed flush.
 #[test]
-fn what_is_written_again_does_not_come_last() {
+fn rewriting_after_a_failed_flush_does_not_overwrite_newer_data() {
     simulate(1, async {
         let fixture = Fixture::new(Redundancy::Single, 1);
         let valve = &fixture.valves[0];
@@ -259,7 +263,7 @@ fn what_is_written_again_does_not_come_last() {
         valve.refuse(true);
         fixture.tree.flush().await.expect_err("refused");
         valve.refuse(false);
-        // The old block is on its way again.
+        // The old block is being written again.
         valve.close();
         let flush = fixture.begin_flush();
         valve.until_held().await;
@@ -277,7 +281,7 @@ fn what_is_written_again_does_not_come_last() {
 }
 
 #[test]
-fn what_ends_after_a_leaf_has_left_is_lacking() {
+fn io_that_ends_after_its_leaf_left_service_is_in_the_dtl() {
     simulate(1, async {
         let fixture = Fixture::new(Redundancy::Mirror, 2);
         let valve = &fixture.valves[1];
@@ -289,9 +293,9 @@ fn what_ends_after_a_leaf_has_left_is_lacking() {
         valve.open();
         write.await.expect("no panic").expect("one is enough");
         assert!(fixture.lacks(1, 5) && !fixture.lacks(0, 5));
-        fixture.tree.bring_back(fixture.guids[1], None).await.expect("there");
+        fixture.tree.return_to_service(fixture.guids[1], None).await.expect("there");
 
-        // A flush, that fails as well.
+        // A flush that also fails.
         fixture.write(0, 2, 6).await.expect("there");
         valve.close();
         let flush = fixture.begin_flush();
@@ -305,17 +309,17 @@ fn what_ends_after_a_leaf_has_left_is_lacking() {
         fixture.tree.flush().await.expect("one is enough");
         assert_eq!(valve.counts(), counts, "it is left alone");
         valve.refuse(false);
-        fixture.tree.bring_back(fixture.guids[1], None).await.expect("there");
+        fixture.tree.return_to_service(fixture.guids[1], None).await.expect("there");
         let (writes, _) = valve.counts();
         fixture.tree.flush().await.expect("there");
-        assert_eq!(valve.counts().0, writes, "what it lacks is not written again");
+        assert_eq!(valve.counts().0, writes, "missing txgs are not written again");
         assert!(fixture.lacks(1, 6));
     })
     .expect("runtime");
 }
 
 #[test]
-fn another_device_is_flushed_itself() {
+fn a_replaced_device_is_flushed_itself() {
     simulate(1, async {
         let fixture = Fixture::new(Redundancy::Single, 1);
         let (old, new) = (&fixture.valves[0], Valve::new());
@@ -325,10 +329,10 @@ fn another_device_is_flushed_itself() {
         old.until_held().await;
         let second = fixture.begin_flush();
         settle().await;
-        let turn = fixture.leaf(0).turn();
+        let generation = fixture.leaf(0).generation();
         let device = Arc::clone(&new) as Arc<dyn Device>;
-        fixture.tree.bring_back(fixture.guids[0], Some(device)).await.expect("it answers");
-        assert_ne!(fixture.leaf(0).turn(), turn);
+        fixture.tree.return_to_service(fixture.guids[0], Some(device)).await.expect("it answers");
+        assert_ne!(fixture.leaf(0).generation(), generation);
         fixture.write(BLOCK, 2, 6).await.expect("there");
         old.open();
         first.await.expect("no panic").expect("flushed");
@@ -341,9 +345,9 @@ fn another_device_is_flushed_itself() {
     .expect("runtime");
 }
 
-/// Whoever waited for a flush may be gone: what it was to cover is still to be flushed.
+/// The caller of a flush may drop its future: the writes that it was to cover are still unflushed.
 #[test]
-fn a_flush_that_nobody_waits_for_is_none() {
+fn a_dropped_flush_makes_nothing_durable() {
     simulate(1, async {
         let fixture = Fixture::new(Redundancy::Single, 1);
         let valve = &fixture.valves[0];

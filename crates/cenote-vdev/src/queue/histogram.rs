@@ -3,7 +3,7 @@
 /// Number of buckets: the last begins at 2^47, which is more than a day in nanoseconds.
 const BUCKETS: usize = 48;
 
-/// How many values were in `2^i .. 2^(i+1)`, for each `i`; zeros count as ones.
+/// Number of values in `2^i .. 2^(i+1)`, for each `i`; zeros count as ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -29,7 +29,7 @@ impl Histogram {
         &self.counts
     }
 
-    /// Values counted.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -39,7 +39,7 @@ impl Histogram {
         self.sum
     }
 
-    /// Adds all that another one has counted.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(other.counts) {
             *count += more;
@@ -47,7 +47,7 @@ impl Histogram {
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// What it has counted since it was `earlier`.
+    /// The counts added since the snapshot `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut since = *self;

@@ -1,4 +1,4 @@
-//! How much of what a leaf does at once: a snapshot of the tunables, and the pool's load.
+//! Limits of a leaf's queue: a snapshot of the tunables, and the load of the pool.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,10 +7,10 @@ use cenote_rt::tunables::{self, Tunable};
 use super::plug::Plugs;
 use super::{CLASSES, IoClass};
 
-/// Longest I/O that aggregation makes, whatever the limit (the format's largest block).
+/// Longest aggregated I/O, whatever the limit (the format's largest block).
 pub(super) const SPAN_MAX: u64 = 16 << 20;
 
-/// What the queues of a pool have to know of it: how much waits to be written.
+/// Pool-wide state that its queues consult: the amount of dirty data.
 #[derive(Debug, Default)]
 pub struct Load {
     dirty_bytes: AtomicU64,
@@ -20,25 +20,25 @@ pub struct Load {
 }
 
 impl Load {
-    /// Bytes of dirty data, and the most there may be (`zfs_dirty_data_max`).
+    /// Sets the bytes of dirty data, and the maximum (`zfs_dirty_data_max`).
     pub fn set_dirty(&self, bytes: u64, max: u64) {
         self.dirty_bytes.store(bytes, Ordering::Relaxed);
         self.dirty_max.store(max, Ordering::Relaxed);
     }
 
-    /// Whether an administrative change waits for the transaction group.
+    /// Sets whether a sync task waits for the transaction group.
     pub fn set_sync_task(&self, is_pending: bool) {
         self.has_sync_task.store(is_pending, Ordering::Relaxed);
     }
 
-    /// Async writes under way at most (spec 06 §11.3): the minimum while little is dirty, so that
-    /// they disturb reads little, and from there in a line to the maximum.
+    /// Most async writes in flight (spec 06 §11.3): the minimum while there is little dirty data,
+    /// to disturb reads little; from there it rises linearly to the maximum.
     fn async_writes(&self, min: u64, max: u64) -> u64 {
         let dirty = u128::from(self.dirty_bytes.load(Ordering::Relaxed));
         let limit = u128::from(self.dirty_max.load(Ordering::Relaxed));
         let from = limit * u128::from(tunables::ASYNC_WRITE_MIN_DIRTY.get()) / 100;
         let to = limit * u128::from(tunables::ASYNC_WRITE_MAX_DIRTY.get()) / 100;
-        // Without a limit nothing is known of the pool.
+        // Without a maximum there is no information about the pool.
         if self.has_sync_task.load(Ordering::Relaxed) || dirty > to {
             max
         } else if dirty < from || from >= to {
@@ -53,15 +53,15 @@ impl Load {
 /// The limits in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// I/Os under way, of all classes.
+    /// Most I/Os in flight, of all classes.
     pub(super) max_active: u64,
-    /// By class: how many are let through before other classes get more than that.
+    /// By class: I/Os admitted before other classes get more than their minimum.
     pub(super) min: [u64; CLASSES],
-    /// By class: how many are let through.
+    /// By class: most I/Os in flight.
     pub(super) max: [u64; CLASSES],
     pub(super) nia_credit: u64,
     pub(super) nia_delay: u64,
-    /// Bytes of an aggregate; 0: none are made.
+    /// Most bytes of an aggregate; 0 turns aggregation off.
     pub(super) aggregation: u64,
     pub(super) read_gap: u64,
     pub(super) write_gap: u64,
@@ -70,7 +70,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// The tunables as they are now.
+    /// Reads the tunables.
     pub(super) fn now(load: &Load, is_rotational: bool) -> Self {
         let table: [(&Tunable, &Tunable); CLASSES] = [
             (&tunables::SYNC_READ_MIN_ACTIVE, &tunables::SYNC_READ_MAX_ACTIVE),
@@ -105,7 +105,7 @@ impl Limits {
         }
     }
 
-    /// Lets nothing of a class through.
+    /// Admits no I/O of this class.
     pub(super) fn hold_back(&mut self, class: IoClass) {
         (self.min[class as usize], self.max[class as usize]) = (0, 0);
     }

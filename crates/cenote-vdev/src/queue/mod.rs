@@ -1,34 +1,36 @@
-//! The queue of a leaf: what goes to its device when, and joined with what.
+//! The queue of a leaf: schedules and aggregates the I/O of its device.
 //!
 //!     read, write, discard --> Scheduler --> a task per issue --> Device
 //!                              (pure)        owns its buffers     (flush goes past the queue)
 //!
-//! A device serves some I/Os at once and not too many, near places before far ones, and one long
-//! I/O faster than many short ones. The queue sees to all three: classes with a minimum and a
-//! maximum under way, the order of offsets within a class, and aggregation of neighbours, pads of
-//! RAID-Z included (spec 06 §11, §12). What it decides is in [`schedule`], which knows neither time
-//! nor tasks; this module carries it out.
+//! A device serves a few I/Os at once well, near offsets faster than far ones, and one long I/O
+//! faster than many short ones. The queue provides all three: a minimum and a maximum of I/Os in
+//! flight per class, the order of offsets within a class, and aggregation of neighbours, including
+//! RAID-Z pads (spec 06 §11, §12). The decisions are made in [`schedule`], which has no clock and
+//! no tasks; this module carries them out.
 //!
-//! Everything is submitted when the function is called; the future that it returns only waits, and
-//! may be dropped. A write that was submitted will be done, whoever waits for it. The requests of
-//! one write enter the queue together, so that aggregation sees them together. Writes to several
-//! queues that make up a block are waited for together ([`Sending`]). Async writes are
-//! issued a moment later, by a task: what other tasks are about to submit goes with them. Whoever
-//! has many to submit holds them all back until the last one is there ([`Plug`]).
+//! A request is submitted when the function is called; the future that it returns only waits, and
+//! may be dropped. A submitted write is carried out even if no caller waits for it. The requests of
+//! one write enter the queue together, so that aggregation sees them together. The writes to
+//! several queues that make up a block are waited for together ([`WriteGroup`]). Async writes are
+//! issued a moment later, by a task, so that they can be aggregated with writes that other tasks
+//! are about to submit. A caller with many writes holds all of them back until the last one is
+//! submitted ([`Plug`]).
 //!
-//! Reads that somebody waits for go past the queue ([`Queue::read_now`]), and are counted here.
+//! Reads for which a caller waits bypass the queue ([`Queue::read_now`]), and are counted here.
 //!
-//! When an aggregate fails, its parts are done one by one: a bad sector costs only the block that
-//! has it, and each caller gets an error of its own.
+//! When an aggregate fails, its parts are issued one by one, so a bad sector fails only the block
+//! that contains it, and each caller gets its own error.
 //!
 //! Invariants
 //! * Q4  Buffers of an issue are owned by its task until the device has answered.
 //! * Q5  Every issue is counted as ended exactly once, also when its task is dropped ([`Active`]).
 //!
 //! Concurrency: one mutex per queue, held for bookkeeping only, never across I/O.
-//! Durability: `flush` covers what has returned before it was called, as the device's does. It
-//! does not wait for what is queued.
+//! Durability: `flush` covers the writes that returned before it was called, as the device's flush
+//! does. It does not wait for queued writes.
 
+mod completion;
 mod histogram;
 mod limits;
 mod plug;
@@ -36,7 +38,6 @@ mod schedule;
 mod stats;
 #[cfg(test)]
 mod tests;
-mod ticket;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -45,6 +46,7 @@ use cenote_device::Device;
 use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Result, oneshot};
 
 use crate::IoClass;
+use completion::{Answer, Batch, Failed};
 pub use histogram::Histogram;
 use limits::Limits;
 pub use limits::Load;
@@ -53,41 +55,40 @@ pub use schedule::Direction;
 use schedule::{Issue, Next, Request, Scheduler};
 use stats::Recorded;
 pub use stats::{ClassStats, DirectionStats, QueueStats};
-use ticket::{Answer, Batch, Failed};
 
 /// Number of classes.
 pub const CLASSES: usize = IoClass::ALL.len();
 
-/// What is written somewhere.
+/// The bytes of a write.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// These bytes.
     Data(Buf),
-    /// So many zeros, but only where they make one write of two.
+    /// This many zeros, written only if they join two writes into one.
     Pad(u64),
 }
 
-/// A stretch of a device to be written.
+/// A write to one contiguous range of a device.
 #[derive(Debug, Clone)]
 pub struct WritePart {
     /// Byte on the device, labels included.
     pub offset: u64,
-    /// What is written there.
+    /// The bytes to write.
     pub content: Content,
 }
 
 impl WritePart {
-    /// Bytes to be written.
+    /// A part with bytes.
     pub fn data(offset: u64, data: Buf) -> Self {
         Self { offset, content: Content::Data(data) }
     }
 
-    /// Zeros to be written only if that joins two writes.
+    /// A part of zeros that is written only if that joins two writes.
     pub fn pad(offset: u64, len: u64) -> Self {
         Self { offset, content: Content::Pad(len) }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         match &self.content {
             Content::Data(data) => data.len() as u64,
@@ -95,27 +96,27 @@ impl WritePart {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it may be left out.
+    /// Whether the part may be left out.
     pub fn is_pad(&self) -> bool {
         matches!(self.content, Content::Pad(_))
     }
 }
 
-/// What belongs to a request that waits.
+/// The contents and the completion of a queued request.
 #[derive(Debug)]
 struct Waiting {
-    /// What is written; `None` for reads and discards.
+    /// Bytes to write; `None` for reads and discards.
     content: Option<Content>,
     answer: Answer,
     since_ns: u64,
 }
 
-/// A request in an issue.
+/// A request within an issue.
 #[derive(Debug)]
 struct Part {
     request: Request,
@@ -136,7 +137,7 @@ struct Shared {
     device: Arc<dyn Device>,
     load: Arc<Load>,
     since_ns: u64,
-    /// Reads under way past the queue.
+    /// Reads in flight that bypass the queue.
     reading: AtomicU64,
     state: Mutex<State>,
 }
@@ -147,20 +148,20 @@ pub struct Queue {
     shared: Arc<Shared>,
 }
 
-/// Holds a queue back: see [`Queue::hold`].
+/// Keeps a queue from issuing I/O: see [`Queue::hold`].
 #[derive(Debug)]
 pub struct Hold {
     shared: Arc<Shared>,
 }
 
 impl Queue {
-    /// A queue in front of `device`, of a pool with that load.
+    /// Returns a queue in front of `device`; `load` is that of the pool.
     pub fn new(device: Arc<dyn Device>, load: Arc<Load>) -> Self {
         let (since_ns, reading, state) = (now_ns(), AtomicU64::new(0), Mutex::default());
         Self { shared: Arc::new(Shared { device, load, since_ns, reading, state }) }
     }
 
-    /// The device behind it.
+    /// The device.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.shared.device
     }
@@ -176,13 +177,13 @@ impl Queue {
         let direction = Direction::Read;
         let request = Request { direction, class, offset, len: len as u64, is_pad: false };
         self.submit([(request, None, Answer::Read(sender))]);
-        ticket::wait(receiver)
+        completion::wait(receiver)
     }
 
-    /// Reads at once, past all that waits: what somebody waits for, as its device takes it. It is
-    /// counted as a synchronous read that did not wait.
+    /// Reads at once, ahead of all queued requests, for a caller that waits. Counted as a
+    /// synchronous read with no time in the queue.
     pub(crate) async fn read_now(&self, offset: u64, len: usize) -> Result<Buf> {
-        let _under_way = InFlight::start(&self.shared.reading);
+        let _in_flight = InFlight::start(&self.shared.reading);
         let since = now_ns();
         let read = self.shared.device.read(offset, BufMut::for_filling(len)).await?;
         let service = now_ns().saturating_sub(since);
@@ -190,8 +191,8 @@ impl Queue {
         Ok(read.freeze())
     }
 
-    /// Writes `parts`, which neither overlap one another nor anything that is being written. It
-    /// has succeeded when all that are not pads are written.
+    /// Writes `parts`, which overlap neither one another nor any write in flight. Succeeds when all
+    /// parts that are not pads are written.
     pub fn write(
         &self,
         class: IoClass,
@@ -199,7 +200,7 @@ impl Queue {
     ) -> impl Future<Output = Result<()>> + Send + use<> {
         let (sender, receiver) = oneshot::channel();
         self.submit_parts(class, parts, &Batch::new(parts.len(), sender), 0);
-        ticket::wait_for(receiver)
+        completion::wait_for(receiver)
     }
 
     fn submit_parts(&self, class: IoClass, parts: &[WritePart], batch: &Arc<Batch>, member: u32) {
@@ -210,7 +211,7 @@ impl Queue {
         }));
     }
 
-    /// Tells the device that a range holds nothing of value.
+    /// Tells the device that the contents of a range are no longer needed (TRIM).
     pub fn discard(
         &self,
         offset: u64,
@@ -220,7 +221,7 @@ impl Queue {
         let (direction, class) = (Direction::Discard, IoClass::Trim);
         let request = Request { direction, class, offset, len, is_pad: false };
         self.submit([(request, None, Answer::Done(Batch::new(1, sender), 0))]);
-        ticket::wait_for(receiver)
+        completion::wait_for(receiver)
     }
 
     /// Makes durable every write that has returned.
@@ -230,15 +231,15 @@ impl Queue {
         async move { task.await.map_err(|error| Error::new(Kind::Io, error))? }
     }
 
-    /// Keeps everything that is submitted in the queue until the hold is dropped, as a device does
-    /// that is busy: what comes meanwhile is seen together. For experiments and tests; whoever
-    /// holds a queue must not wait for what is in it.
+    /// Keeps all submitted requests in the queue until the hold is dropped, like a busy device, so
+    /// that they are aggregated together. For experiments and tests; the holder must not wait for
+    /// queued requests.
     pub fn hold(&self) -> Hold {
         self.shared.lock().holds += 1;
         Hold { shared: Arc::clone(&self.shared) }
     }
 
-    /// What it has done, and what it has to do.
+    /// Statistics of completed and pending I/O.
     pub fn stats(&self) -> QueueStats {
         let mut stats = {
             let state = self.shared.lock();
@@ -268,14 +269,14 @@ impl Queue {
             && !self.shared.load.plugs.defer(&self.shared)
         {
             drop(state);
-            // It keeps the queue alive: what was submitted is done.
+            // The task keeps the queue alive, so submitted requests are carried out.
             let shared = Arc::clone(&self.shared);
             drop(cenote_rt::spawn(async move { Shared::pump_due(&shared) }));
         }
     }
 }
 
-/// Counts an I/O until it ends or its task is dropped.
+/// Counts an I/O as in flight until it ends or its task is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlight<'a>(&'a AtomicU64);
 
@@ -292,22 +293,22 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Writes to several queues, begun together, that somebody waits for together.
+/// Writes to several queues that were admitted together and are waited for together.
 #[derive(Debug)]
-pub(crate) struct Sending {
+pub(crate) struct WriteGroup {
     batch: Arc<Batch>,
     receiver: oneshot::Receiver<Failed>,
     members: u32,
 }
 
-impl Sending {
-    /// Of so many parts in all.
+impl WriteGroup {
+    /// Returns a group of `parts` writes.
     pub(crate) fn of(parts: usize) -> Self {
         let (sender, receiver) = oneshot::channel();
         Self { batch: Batch::new(parts, sender), receiver, members: 0 }
     }
 
-    /// Begins a write of [`Queue::write`]'s kind, whose errors are told as those of `member`.
+    /// Begins a write like [`Queue::write`]; its errors are reported under the number `member`.
     pub(crate) fn write(
         &mut self,
         queue: &Queue,
@@ -319,11 +320,12 @@ impl Sending {
         queue.submit_parts(class, parts, &self.batch, member);
     }
 
-    /// What failed, by member, once all is done; all of it if nobody is left to tell.
+    /// Waits for all writes and returns the errors by member; all of them if the runtime has shut
+    /// down.
     pub(crate) async fn done(self) -> Failed {
         let Self { batch, receiver, members } = self;
         drop(batch);
-        receiver.await.unwrap_or_else(|_| ticket::abandoned(members))
+        receiver.await.unwrap_or_else(|_| completion::abandoned(members))
     }
 }
 
@@ -347,20 +349,20 @@ impl Shared {
         Limits::now(&self.load, self.device.info().is_rotational)
     }
 
-    /// Starts everything that may start now.
+    /// Issues every request that may start now.
     fn pump(self: &Arc<Self>) {
         while let Some((active, parts)) = self.next() {
             cenote_rt::start(active.run(parts));
         }
     }
 
-    /// The same for who was to do so later.
+    /// Issues the requests that were deferred.
     fn pump_due(self: &Arc<Self>) {
         self.lock().is_pump_due = false;
         self.pump();
     }
 
-    /// The next issue, if one may start now.
+    /// Returns the next issue, if one may start now.
     fn next(self: &Arc<Self>) -> Option<(Active, Vec<Part>)> {
         let mut limits = self.limits();
         let mut state = self.lock();
@@ -368,7 +370,7 @@ impl Shared {
             return None;
         }
         if self.load.plugs.is_any() && (state.is_pump_due || self.load.plugs.defer(self)) {
-            // Whoever is to go on later will find them.
+            // The deferred pump will issue them.
             state.is_pump_due = true;
             limits.hold_back(IoClass::AsyncWrite);
         }
@@ -399,7 +401,7 @@ impl Shared {
     }
 }
 
-/// An issue under way: Q5.
+/// An issue in flight: Q5.
 #[derive(Debug)]
 struct Active {
     shared: Arc<Shared>,
@@ -409,7 +411,7 @@ struct Active {
 }
 
 impl Active {
-    /// Does it, answers whoever waits, and goes on with what comes next: the task is there already.
+    /// Runs the issue, completes its requests, and continues with the next issue in the same task.
     async fn run(mut self, mut parts: Vec<Part>) {
         loop {
             let answers = self.transfer(parts).await;
@@ -417,10 +419,10 @@ impl Active {
             drop(self);
             let next = shared.next();
             if next.is_some() {
-                // More may start at once now: its end may have raised a limit.
+                // Its end may have raised a limit, so more requests may start now.
                 Shared::pump(&shared);
             }
-            // Before the answers: whoever has the last one may close the device.
+            // Before the completions: the caller that gets the last one may close the device.
             drop(shared);
             for (answer, result) in answers {
                 answer.give(result);
@@ -445,7 +447,7 @@ impl Active {
                     let range = (request.offset, request.len);
                     let bytes = waiting.bytes().into_iter().collect();
                     let result = if request.is_pad {
-                        // Left out, it does no harm.
+                        // A pad that was not written does no harm.
                         Ok(None)
                     } else {
                         transfer(&device, request.direction, range, bytes).await
@@ -462,7 +464,7 @@ impl Active {
                     let start = (request.offset - offset) as usize;
                     let part = read.as_ref().and_then(|read| {
                         let part = read.slice(start..start + request.len as usize)?;
-                        Some(if is_alone { part } else { ticket::copy(&part) })
+                        Some(if is_alone { part } else { completion::copy(&part) })
                     });
                     answers.push((waiting.answer, Ok(part)));
                 }
@@ -471,7 +473,7 @@ impl Active {
         answers
     }
 
-    /// The device has answered, to requests that came at the times `since`.
+    /// The device has answered requests that were queued at the times `since`.
     fn end(&mut self, since: &[u64]) {
         if std::mem::replace(&mut self.is_ended, true) {
             return;
@@ -492,7 +494,7 @@ impl Drop for Active {
     }
 }
 
-/// Asks the device once; reads give bytes.
+/// Performs one I/O on the device; reads return bytes.
 async fn transfer(
     device: &Arc<dyn Device>,
     direction: Direction,
@@ -509,7 +511,7 @@ async fn transfer(
     }
 }
 
-/// Zeros; pads are a sector or two, and share theirs.
+/// Returns zeros; pads are a sector or two, and share one buffer.
 fn zeros(len: usize) -> Buf {
     static ZEROS: OnceLock<Buf> = OnceLock::new();
     let shared = ZEROS.get_or_init(|| BufMut::zeroed(64 << 10).freeze());
@@ -517,7 +519,7 @@ fn zeros(len: usize) -> Buf {
 }
 
 impl Waiting {
-    /// What is to be written.
+    /// The bytes to write.
     fn bytes(&self) -> Option<Buf> {
         match self.content.as_ref()? {
             Content::Data(data) => Some(data.clone()),

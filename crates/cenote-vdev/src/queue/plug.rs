@@ -1,10 +1,10 @@
-//! Holding async writes of a pool back for a moment, so that they go to the devices together.
+//! Plugs: hold back a pool's async writes for a moment, so that they are aggregated.
 //!
-//! Whoever writes many blocks submits them one after the other, and an idle device would take the
-//! first before there is a second to join it with. While a [`Plug`] is there, queues issue no async
-//! writes; when the last one is dropped, those go on that would have.
+//! A task that writes many blocks submits them one after the other, and an idle device would start
+//! the first write before there is a second one to aggregate it with. While a [`Plug`] exists,
+//! queues issue no async writes; when the last one is dropped, the deferred queues continue.
 //!
-//! LOCK: that of [`Plugs`] is taken with a queue's lock held, never the other way round.
+//! LOCK: the lock of [`Plugs`] is taken with a queue's lock held, never the other way round.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +14,14 @@ use super::{Load, Shared};
 /// The plugs of a pool.
 #[derive(Debug, Default)]
 pub(super) struct Plugs {
-    /// How many there are; changed with `due` locked.
+    /// Number of plugs; changed with `due` locked.
     count: AtomicUsize,
-    /// Queues that are to go on, each once.
+    /// Deferred queues, each once.
     due: Mutex<Vec<Arc<Shared>>>,
 }
 
-/// Holds back the async writes of a pool. It is to be dropped without waiting for anything, least
-/// of all for such a write.
+/// Holds back the async writes of a pool. It must be dropped without waiting for anything, least of
+/// all for such a write.
 #[derive(Debug)]
 pub struct Plug {
     load: Arc<Load>,
@@ -32,12 +32,13 @@ impl Plugs {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A look without the lock: what it says may be over, but for [`defer`](Self::defer).
+    /// Whether a plug exists, without the lock: the answer may be outdated; [`defer`](Self::defer)
+    /// checks again.
     pub(super) fn is_any(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that a queue is to go on when no plug is left; false if that is so already.
+    /// Defers a queue until no plug is left; false if there is none.
     pub(super) fn defer(&self, queue: &Arc<Shared>) -> bool {
         if !self.is_any() {
             return false;

@@ -1,25 +1,25 @@
-//! What a leaf does next: a pure state machine, without time, tasks or bytes of its own.
+//! Decides which I/O a leaf issues next: a pure state machine, without clock, tasks or buffers.
 //!
 //!     push(request) --> by class, in order --pick--> a request of the chosen class
 //!                  \--> by offset -------aggregate--> with its neighbours: an Issue
 //!     finish(class) <-- when the device has answered
 //!
-//! The class is chosen in two rounds (spec 06 §11.2): first every class gets its minimum, going
-//! round; then classes in order get up to their maximum. In a class, requests of reads and writes
-//! that somebody waits for go by age. The others go by offset from the last place issued on, in
-//! slices of half a second of age, so that none starves behind a stream of better placed ones.
+//! The class is chosen in two rounds (spec 06 §11.2): first every class gets its minimum, in
+//! rotation; then classes in order get up to their maximum. In a class, reads and writes for which
+//! a caller waits go by age. Others go by offset from the last issued one, in slices of half a
+//! second of age, so that no request starves behind a stream of better placed ones.
 //!
-//! Scrub, removal, initializing and rebuild are not interactive: while somebody else uses the
-//! leaf they live on a credit that each interactive completion renews, and on an idle leaf they
-//! are let loose only after some single I/Os (spec 06 §11.4).
+//! Scrub, removal, initializing and rebuild are not interactive: while interactive I/O uses the
+//! leaf they live on a credit that each interactive completion renews, and on an idle leaf they get
+//! their maximum only after some single I/Os (spec 06 §11.4).
 //!
 //! Invariants
 //! * Q1  A request is in the tree of its class, and in that of its direction unless it is a
-//!   discard, from push until it is in an issue or dropped; then in none.
-//! * Q2  Every request that has data comes in exactly one issue; one without comes in one issue
-//!   or is dropped once.
-//! * Q3  No more of a class is under way than its maximum when it was issued, and of all classes
-//!   no more than `max_active`.
+//!   discard, from push until it is issued or dropped; then in none.
+//! * Q2  Every request that has data is in exactly one issue; one without is in one issue or
+//!   dropped once.
+//! * Q3  When an issue starts, the I/Os in flight do not exceed the maximum of its class, and those
+//!   of all classes do not exceed `max_active`.
 
 use std::collections::BTreeSet;
 
@@ -28,17 +28,17 @@ use cenote_rt::FixedMap;
 use super::limits::{Limits, SPAN_MAX};
 use super::{CLASSES, IoClass};
 
-/// Requests of one age in this many nanoseconds, log2, are served in the order of their offsets.
+/// Log2 of the nanoseconds of age within which requests are served in the order of their offsets.
 const SLICE_SHIFT: u32 = 29;
 
-/// What is done to the device.
+/// Kind of transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// Bytes come from it.
+    /// From the device.
     Read,
-    /// Bytes go to it.
+    /// To the device.
     Write,
-    /// A range of it is given back.
+    /// TRIM of a range.
     Discard,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Request {
     pub(super) class: IoClass,
     pub(super) offset: u64,
     pub(super) len: u64,
-    /// A pad: zeros that are written only where they join two writes.
+    /// A pad: zeros that are written only if they join two writes.
     pub(super) is_pad: bool,
 }
 
@@ -62,13 +62,13 @@ impl Request {
 #[derive(Debug, Clone, Copy)]
 struct Queued {
     request: Request,
-    /// Age of the queue when it came, nanoseconds.
+    /// Time at which it was queued: age of the queue in nanoseconds.
     since_ns: u64,
-    /// A pad that may be left out, and cannot be the last of an aggregate.
+    /// A pad that may be left out, and cannot be the last part of an aggregate.
     is_optional: bool,
 }
 
-/// Something for the device to do: one request, or several that lie next to one another.
+/// One I/O for the device: a request, or several adjacent ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Issue {
     pub(super) direction: Direction,
@@ -79,14 +79,14 @@ pub(super) struct Issue {
     pub(super) parts: Vec<(u64, Request)>,
 }
 
-/// What comes next.
+/// The next step of the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing, until something comes or ends.
+    /// Nothing can start until a request arrives or an I/O ends.
     Wait,
-    /// This goes to the device.
+    /// Issue this I/O to the device.
     Issue(Issue),
-    /// This pad joins nothing, and is done.
+    /// This pad joins no writes, and is complete.
     Drop(u64),
 }
 
@@ -94,7 +94,7 @@ pub(super) enum Next {
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
     queued: FixedMap<u64, Queued>,
-    /// By class: (slice of age, offset, id), or (0, 0, id) where only age counts.
+    /// By class: (age slice, offset, id), or (0, 0, id) where only age counts.
     by_class: [BTreeSet<(u64, u64, u64)>; CLASSES],
     reads: BTreeSet<(u64, u64)>,
     writes: BTreeSet<(u64, u64)>,
@@ -106,35 +106,36 @@ pub(super) struct Scheduler {
     credit: u64,
 }
 
-/// Whether somebody may wait for an I/O of that class.
+/// Whether a caller may wait for I/O of this class.
 fn is_interactive(class: usize) -> bool {
     const OTHERS: [IoClass; 4] =
         [IoClass::Scrub, IoClass::Removal, IoClass::Initializing, IoClass::Rebuild];
     OTHERS.iter().all(|other| *other as usize != class)
 }
 
-/// Whether requests of that class go by age alone.
-fn goes_by_age(class: IoClass) -> bool {
+/// Whether requests of this class are served by age alone.
+fn is_ordered_by_age(class: IoClass) -> bool {
     matches!(class, IoClass::SyncRead | IoClass::SyncWrite | IoClass::Trim)
 }
 
-/// Which requests may be in one aggregate: interactive ones of any class, others among their own.
-fn kin(class: IoClass) -> usize {
+/// Requests with the same group may share an aggregate: all interactive classes, others only with
+/// their own class.
+fn aggregation_group(class: IoClass) -> usize {
     if is_interactive(class as usize) { CLASSES } else { class as usize }
 }
 
 impl Scheduler {
-    /// Requests that wait, by class.
+    /// Queued requests, by class.
     pub(super) fn queued(&self) -> [u64; CLASSES] {
         std::array::from_fn(|class| self.by_class[class].len() as u64)
     }
 
-    /// I/Os under way, by class.
+    /// I/Os in flight, by class.
     pub(super) fn active(&self) -> [u64; CLASSES] {
         self.active
     }
 
-    /// Takes a request in, and names it.
+    /// Queues a request and returns its id.
     pub(super) fn push(&mut self, request: Request, now_ns: u64) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -155,7 +156,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a request out: Q1.
+    /// Removes a request: Q1.
     fn take(&mut self, id: u64) -> Option<Request> {
         let queued = self.queued.remove(&id)?;
         let request = queued.request;
@@ -166,7 +167,7 @@ impl Scheduler {
         Some(request)
     }
 
-    /// What to do now. Called again and again until it says to wait.
+    /// Returns the next step. The caller repeats the call until it returns [`Next::Wait`].
     pub(super) fn next(&mut self, limits: &Limits) -> Next {
         let Some(class) = self.choose_class(limits) else { return Next::Wait };
         let Some(picked) = self.pick(class) else { return Next::Wait };
@@ -179,7 +180,7 @@ impl Scheduler {
             return Next::Wait;
         };
         let (offset, len) = (first.offset, last.end() - first.offset);
-        // Alone, a pad joins nothing.
+        // A pad alone joins no writes.
         if parts.len() == 1 && first.is_pad {
             return Next::Drop(picked);
         }
@@ -191,7 +192,7 @@ impl Scheduler {
         Next::Issue(Issue { direction, class, offset, len, parts })
     }
 
-    /// An issue of that class has ended.
+    /// Records that an issue of this class has ended.
     pub(super) fn finish(&mut self, class: IoClass, limits: &Limits) {
         let class = class as usize;
         self.active[class] = self.active[class].saturating_sub(1);
@@ -215,7 +216,7 @@ impl Scheduler {
         }
     }
 
-    /// The bounds of a class in the first and the second round.
+    /// The limits of a class in the first and the second round.
     fn bounds(&self, class: usize, limits: &Limits) -> (u64, u64) {
         let (min, max) = (limits.min[class], limits.max[class].max(limits.min[class]));
         if is_interactive(class) {
@@ -235,27 +236,27 @@ impl Scheduler {
             return None;
         }
         let has_queued = |class: &usize| !self.by_class[*class].is_empty();
-        let in_turn = (1..=CLASSES).map(|step| (self.last_class + step) % CLASSES);
+        let rotation = (1..=CLASSES).map(|step| (self.last_class + step) % CLASSES);
         let below_min = |class: &usize| self.active[*class] < self.bounds(*class, limits).0;
         let below_max = |class: &usize| self.active[*class] < self.bounds(*class, limits).1;
-        in_turn
+        rotation
             .filter(has_queued)
             .find(below_min)
             .or_else(|| (0..CLASSES).filter(has_queued).find(below_max))
     }
 
-    /// The request of a class whose turn it is.
+    /// The next request of a class.
     fn pick(&self, class: usize) -> Option<u64> {
         let tree = &self.by_class[class];
         let &(slice, offset, id) = tree.first()?;
-        if goes_by_age(IoClass::ALL[class]) || offset >= self.last_offset {
+        if is_ordered_by_age(IoClass::ALL[class]) || offset >= self.last_offset {
             return Some(id);
         }
         let onward = tree.range((slice, self.last_offset, 0)..).next();
         Some(onward.filter(|next| next.0 == slice).map_or(id, |next| next.2))
     }
 
-    /// The requests that go to the device together with `picked`, by ascending offset.
+    /// The requests to aggregate with `picked`, by ascending offset.
     fn aggregate(&mut self, picked: u64, limits: &Limits) -> Vec<u64> {
         let request = self.queued[&picked].request;
         if request.direction == Direction::Discard || limits.aggregation == 0 {
@@ -269,7 +270,7 @@ impl Scheduler {
         let search = Search { queued: &self.queued, request, max_gap, limits };
         let mut ids = search.backwards(tree.range(..key).rev().map(|key| key.1));
         ids.reverse();
-        // A range does not begin with what may be left out.
+        // An aggregate must not begin with an optional request.
         let is_optional = |id: &u64| search.queued[id].is_optional;
         let leading = ids.iter().take_while(|id| is_optional(id)).count();
         ids.drain(..leading);
@@ -286,27 +287,28 @@ impl Scheduler {
             stretch = search.stretch(ids[required], last.1, beyond);
         }
         if let Some(next) = stretch {
-            // What follows begins a range, then: it cannot be left out as leading.
+            // The next request becomes the start of the next aggregate, so it is not optional any
+            // more.
             if let Some(next) = self.queued.get_mut(&next) {
                 next.is_optional = false;
             }
         } else {
             ids.truncate(required.map_or(1, |required| required + 1));
         }
-        // Trimmed to before the picked one, which is a pad then: it is dropped.
+        // All requests up to and including `picked` were trimmed, so it is a pad: it is dropped.
         if ids.contains(&picked) { ids } else { vec![picked] }
     }
 }
 
-/// Place of a request in the tree of its class.
+/// Key of a request in the tree of its class.
 fn class_key(id: u64, queued: &Queued) -> (u64, u64, u64) {
-    if goes_by_age(queued.request.class) {
+    if is_ordered_by_age(queued.request.class) {
         return (0, 0, id);
     }
     (queued.since_ns >> SLICE_SHIFT, queued.request.offset, id)
 }
 
-/// The search for neighbours of one request (spec 06 §11.5).
+/// Search for the neighbours of one request (spec 06 §11.5).
 struct Search<'a> {
     queued: &'a FixedMap<u64, Queued>,
     request: Request,
@@ -315,11 +317,11 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Whether `lower` may be directly before `upper`. Overlapping requests are never joined:
-    /// which of them is to win only their callers know.
+    /// Whether `lower` may be placed directly before `upper`. Overlapping requests are never
+    /// joined: only their callers know which one must win.
     fn joins(&self, lower: &Request, upper: &Request) -> bool {
-        kin(lower.class) == kin(self.request.class)
-            && kin(upper.class) == kin(self.request.class)
+        aggregation_group(lower.class) == aggregation_group(self.request.class)
+            && aggregation_group(upper.class) == aggregation_group(self.request.class)
             && upper.offset.checked_sub(lower.end()).is_some_and(|gap| gap <= self.max_gap)
     }
 
@@ -343,8 +345,8 @@ impl Search<'_> {
         let fits = |id: &u64| {
             let Queued { request, is_optional, .. } = self.queued[id];
             let span = request.end().saturating_sub(start);
-            // illumos #8005: a pad is a sector that makes one write of two. Were it left out
-            // because the limit is reached, every such block would leave a gap on the medium.
+            // illumos #8005: a pad is a sector that joins two writes. Leaving it out because the
+            // limit is reached would leave a gap on the medium for every such block.
             let is_limited = !is_optional || self.limits.is_optional_limited;
             let limit = if is_limited { self.limits.aggregation } else { SPAN_MAX };
             let fits = self.joins(&last, &request) && span <= limit;
@@ -354,8 +356,9 @@ impl Search<'_> {
         after.take_while(fits).collect()
     }
 
-    /// The request after `last`, if pads lead from the last required one of an aggregate without a
-    /// gap to the next required one, near enough: then they are worth writing.
+    /// Returns the request after `last` if pads lead without a gap from the last required request
+    /// of an aggregate to the next required one, and that is near enough: then the pads are worth
+    /// writing.
     fn stretch(&self, required: u64, last: u64, beyond: impl Iterator<Item = u64>) -> Option<u64> {
         let required = self.queued[&required].request;
         let mut previous = self.queued[&last].request;

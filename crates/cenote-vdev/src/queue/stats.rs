@@ -1,43 +1,43 @@
-//! What a queue has done: what `zpool iostat` shows of a leaf.
+//! Statistics of a queue, as `zpool iostat` shows them for a leaf.
 
 use super::histogram::Histogram;
 use super::schedule::{Direction, Issue, Request};
 use super::{CLASSES, IoClass};
 
-/// Of one class.
+/// Statistics of one class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClassStats {
-    /// Requests that wait.
+    /// Queued requests.
     pub queued: u64,
-    /// I/Os under way.
+    /// I/Os in flight.
     pub active: u64,
-    /// Bytes of each request. Pads are not counted.
+    /// Sizes of individual requests, in bytes. Pads are not counted.
     pub individual: Histogram,
-    /// Bytes of each I/O that was made of several requests.
+    /// Sizes of aggregated I/Os, in bytes.
     pub aggregated: Histogram,
-    /// Nanoseconds that each request waited.
+    /// Nanoseconds that each request spent in the queue.
     pub wait: Histogram,
     /// Nanoseconds that the device took for each I/O.
     pub service: Histogram,
 }
 
-/// Of one direction.
+/// Statistics of one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectionStats {
-    /// I/Os that went to the device.
+    /// I/Os issued to the device.
     pub operations: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Nanoseconds that the device took for each I/O.
     pub service: Histogram,
-    /// Nanoseconds from submission to the end of each request.
+    /// Nanoseconds from submission to completion of each request.
     pub total: Histogram,
 }
 
-/// Of a queue, or of several together.
+/// Statistics of one queue, or of several added up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Nanoseconds since it began to count.
+    /// Nanoseconds since counting began.
     pub age_ns: u64,
     /// By class.
     pub classes: [ClassStats; CLASSES],
@@ -50,17 +50,17 @@ pub struct QueueStats {
 }
 
 impl QueueStats {
-    /// Of one class.
+    /// Statistics of one class.
     pub fn class(&self, class: IoClass) -> &ClassStats {
         &self.classes[class as usize]
     }
 
-    /// Of one direction.
+    /// Statistics of one direction.
     pub fn direction(&self, direction: Direction) -> &DirectionStats {
         &self.directions[direction as usize]
     }
 
-    /// Adds what another queue has done, and has to do.
+    /// Adds the statistics of another queue.
     pub fn merge(&mut self, other: &Self) {
         self.age_ns = self.age_ns.max(other.age_ns);
         for (class, more) in self.classes.iter_mut().zip(&other.classes) {
@@ -81,8 +81,8 @@ impl QueueStats {
         self.dropped_pads += other.dropped_pads;
     }
 
-    /// What it has done since `earlier`, and has to do now. A queue that began anew meanwhile, as
-    /// its device did, has done what it says.
+    /// The statistics since the snapshot `earlier`, with the present number of pending requests. If
+    /// the queue was created anew after `earlier`, with its device, all of its statistics count.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut since = self.clone();
@@ -124,7 +124,7 @@ impl Recorded {
         }
     }
 
-    /// A read that went past the queue.
+    /// Counts a read that bypassed the queue.
     pub(super) fn read_now(&mut self, len: u64, service_ns: u64) {
         let class = &mut self.classes[IoClass::SyncRead as usize];
         class.individual.add(len);

@@ -29,7 +29,7 @@ fn pad(offset: u64, len: u64) -> Request {
 /// Offset, length, and number of parts.
 type Issued = (u64, u64, usize);
 
-/// Everything that the scheduler issues when each I/O ends at once.
+/// Returns all I/Os that the scheduler issues when each one ends at once.
 fn drain(scheduler: &mut Scheduler, limits: &Limits) -> Vec<Issued> {
     let mut issued = Vec::new();
     loop {
@@ -45,7 +45,7 @@ fn drain(scheduler: &mut Scheduler, limits: &Limits) -> Vec<Issued> {
 }
 
 #[test]
-fn neighbours_are_joined_up_to_the_limit_and_over_gaps_of_reads() {
+fn neighbours_are_aggregated_up_to_the_limit_and_over_read_gaps() {
     let sync = |offset, len| request(Direction::Read, IoClass::SyncRead, offset, len);
     let scrub = |offset, len| request(Direction::Read, IoClass::Scrub, offset, len);
     let k = 1 << 10;
@@ -79,7 +79,7 @@ fn neighbours_are_joined_up_to_the_limit_and_over_gaps_of_reads() {
 }
 
 #[test]
-fn pads_join_writes_and_are_nothing_else() {
+fn pads_only_join_writes() {
     let k = 1 << 10;
     let rows: [(&[Request], &[Issued]); 8] = [
         // Between two, trailing, leading, alone.
@@ -89,13 +89,13 @@ fn pads_join_writes_and_are_nothing_else() {
         (&[pad(0, 512)], &[]),
         // Two pads in a row are one gap.
         (&[write(0, k), pad(k, k), pad(2 * k, k), write(3 * k, k)], &[(0, 4 * k, 4)]),
-        // The limit is reached: the pad goes with what is before it, if something follows.
+        // The limit is reached: the pad goes with the request before it if one follows.
         (
             &[write(0, 128 * k), pad(128 * k, k), write(129 * k, 128 * k)],
             &[(0, 129 * k, 2), (129 * k, 128 * k, 1)],
         ),
         (&[write(0, 128 * k), pad(128 * k, k)], &[(0, 128 * k, 1)]),
-        // A pad longer than the gap that is worth bridging.
+        // A pad longer than the longest gap that is bridged.
         (
             &[write(0, 128 * k), pad(128 * k, 8 * k), write(136 * k, 128 * k)],
             &[(0, 128 * k, 1), (136 * k, 128 * k, 1)],
@@ -111,7 +111,7 @@ fn pads_join_writes_and_are_nothing_else() {
     }
 }
 
-/// Sectors of leaves that a stream of records leaves unwritten between its first and its last.
+/// Counts the sectors that a stream of records leaves unwritten between its first and its last.
 fn gaps(raidz: &Raidz, record: u64, limits: &Limits) -> usize {
     let mut scheduler: BTreeMap<usize, Scheduler> = BTreeMap::new();
     let sector = 1 << raidz.ashift;
@@ -141,7 +141,7 @@ fn gaps(raidz: &Raidz, record: u64, limits: &Limits) -> usize {
 
 #[test]
 fn pads_of_long_records_leave_no_gap_as_they_did_before_8005() {
-    // Widths that the report names, by record, ashift and parity (spec 06 §12).
+    // Widths named in the report, by record, ashift and parity (spec 06 §12).
     let affected = [
         (1 << 20, 9, [&[4, 8][..], &[4, 8, 10], &[6, 8, 9, 10]]),
         (1 << 20, 12, [&[7, 8], &[4, 5, 10], &[6, 9, 10]]),
@@ -179,7 +179,7 @@ fn classes_get_their_minimum_in_turn_and_then_more_by_rank() {
             (IoClass::AsyncWrite, Direction::Write),
             (IoClass::Trim, Direction::Discard),
         ] {
-            // Far apart, so that nothing is joined.
+            // Far apart, so that nothing is aggregated.
             let offset = n << 30 | (class as u64) << 25;
             scheduler.push(request(direction, class, offset, 512), 0);
         }
@@ -207,7 +207,7 @@ fn classes_get_their_minimum_in_turn_and_then_more_by_rank() {
 fn offsets_rise_within_a_slice_of_age() {
     let mut scheduler = Scheduler::default();
     let second = 1 << 30;
-    // The last comes a second later, and would be the nearest.
+    // The last request comes a second later, and would be the nearest.
     for (offset, now) in [(50, 0), (10, 0), (30, 0), (35, second)] {
         scheduler.push(write(offset << 20, 512), now);
     }
@@ -217,7 +217,7 @@ fn offsets_rise_within_a_slice_of_age() {
         order.push(issue.offset >> 20);
         scheduler.finish(issue.class, &one);
         if order.len() == 2 {
-            // Behind the head: it waits for the next round.
+            // Behind the head: served in the next round.
             scheduler.push(write(20 << 20, 512), 0);
         }
     }
@@ -225,7 +225,7 @@ fn offsets_rise_within_a_slice_of_age() {
 }
 
 #[test]
-fn scrub_lives_on_credit_while_others_work() {
+fn scrub_is_limited_by_credit_while_the_leaf_is_busy() {
     let limits = limits();
     let mut scheduler = Scheduler::default();
     for n in 0..100_u64 {
@@ -260,7 +260,7 @@ fn scrub_lives_on_credit_while_others_work() {
     assert_eq!(issued(&mut scheduler), 0);
 }
 
-/// A random request; pads follow what was there before, as those of RAID-Z do.
+/// A random request; pads directly follow the request before, as those of RAID-Z do.
 fn random_request(rng: &mut Rng, last: Option<Request>) -> Request {
     let sectors = 1 + rng.below(200);
     if let Some(last) = last.filter(|last| last.direction == Direction::Write)
@@ -346,7 +346,7 @@ fn every_request_is_issued_once_within_the_limits() {
     }
 }
 
-/// A device that notes the order of its writes and reads.
+/// A device that records the order of its writes and reads.
 #[derive(Debug)]
 struct Noting {
     inner: ImageDevice,
@@ -386,7 +386,7 @@ fn bytes(byte: u8, len: usize) -> Buf {
 }
 
 #[test]
-fn what_is_submitted_together_goes_together() {
+fn requests_submitted_together_are_aggregated() {
     let device = Noting::new();
     let queue = Queue::new(device.clone(), Arc::default());
     cenote_rt::block_on(1, async {
@@ -425,7 +425,7 @@ fn what_is_submitted_together_goes_together() {
 }
 
 #[test]
-fn an_error_costs_only_the_part_that_has_it() {
+fn an_error_in_an_aggregate_fails_only_its_part() {
     let image = Arc::new(ImageDevice::new("mem", Image::zeroed(1 << 20)));
     let faulty = FaultyDevice::new(image.clone(), 1)
         .with_write_range(4096..4097, WriteFault::Eio)
@@ -462,7 +462,7 @@ fn an_error_costs_only_the_part_that_has_it() {
 }
 
 #[test]
-fn a_write_that_nobody_waits_for_is_done_all_the_same() {
+fn a_submitted_write_completes_even_if_its_future_is_dropped() {
     let image = Arc::new(ImageDevice::new("mem", Image::zeroed(1 << 24)));
     let queue = Queue::new(image.clone(), Arc::default());
     cenote_rt::block_on(2, async {
@@ -477,7 +477,7 @@ fn a_write_that_nobody_waits_for_is_done_all_the_same() {
                 read.await.expect("read");
             }
         }
-        // What came last is done last, or was joined with what was before it.
+        // The last request is carried out last, or was aggregated with the one before it.
         let is_busy = |class| {
             let stats = queue.stats();
             stats.class(class).queued > 0 || stats.class(class).active > 0
@@ -497,7 +497,7 @@ fn a_write_that_nobody_waits_for_is_done_all_the_same() {
 }
 
 #[test]
-fn a_queue_that_is_dropped_does_what_it_has() {
+fn a_dropped_queue_completes_its_requests() {
     let image = Arc::new(ImageDevice::new("mem", Image::zeroed(1 << 20)));
     cenote_rt::block_on(1, async {
         let queue = Queue::new(image.clone(), Arc::default());
@@ -513,7 +513,7 @@ fn a_queue_that_is_dropped_does_what_it_has() {
 }
 
 #[test]
-fn plugged_writes_wait_for_the_last_plug_and_nothing_else_does() {
+fn a_plug_delays_async_writes_and_nothing_else() {
     let (device, load) = (Noting::new(), Arc::new(Load::default()));
     let queue = Queue::new(device.clone(), Arc::clone(&load));
     let other = Noting::new();
@@ -537,7 +537,7 @@ fn plugged_writes_wait_for_the_last_plug_and_nothing_else_does() {
             write.await.expect("written");
         }
         assert_eq!((device.take(), other.take()), (vec![(0, 20 * 4096)], vec![(0, 4096)]));
-        // Afterwards all is as before.
+        // Afterwards the queue works as before.
         queue.write(IoClass::AsyncWrite, &part(7)).await.expect("written");
         assert_eq!(device.take(), [(7 * 4096, 4096)]);
     })

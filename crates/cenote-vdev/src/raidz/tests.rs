@@ -36,7 +36,7 @@ fn widths_follow_physical_birth() {
     assert!(!Raidz { expand_txgs: vec![1, 2, 3], ..raidz(9, 4, 1) }.is_valid());
 }
 
-/// Z1 and Z2, and that the columns fill exactly the sectors `b .. b + tot`.
+/// Checks Z1 and Z2, and that the columns fill exactly the sectors `b .. b + tot`.
 fn check_map(raidz: &Raidz, offset: u64, psize: u64, birth: u64) {
     let what = format!("{raidz:?} offset {offset:#x} psize {psize:#x} birth {birth}");
     let map = raidz.map(offset, psize, birth, Reflow::default());

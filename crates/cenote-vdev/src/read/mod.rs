@@ -1,21 +1,21 @@
-//! Reading a block: from an address on a top-level vdev to verified bytes.
+//! Reads a block: from an address on a top-level vdev to verified bytes.
 //!
-//!     Tree::read -> Job::fetch(top) -+- leaf:     read, verify
+//!     Tree::read -> BlockRead::fetch(top) -+- leaf:     read, verify
 //!                                    |- mirror:   children in turn until one verifies
 //!                                    |- raidz:    columns, then parity, then search  (stripes)
-//!                                    `- indirect: stretches, then their copies       (split)
+//!                                    `- indirect: segments, then their copies       (split)
 //!
-//! A request walks down the tree as an [`Ask`]. It carries the verdict down to the lowest vdev
-//! that sees the whole block, so that each leaf below a mirror is judged by itself; below RAID-Z
-//! and split reads children give bytes without a verdict, and the parent judges the whole
-//! (spec 06 §3.2). A scrub is the same walk with every copy and all parity read and compared.
+//! A [`ReadRequest`] is passed down the tree. It carries the checksum test down to the lowest vdev
+//! that sees the whole block, so that each leaf below a mirror is checked by itself; below RAID-Z
+//! and split reads children return unchecked bytes, and the parent checks the whole (spec 06 §3.2).
+//! A scrub is the same walk with every copy and all parity read and compared.
 //!
 //! Invariants
 //! * J1  Bytes that leave this module have passed the caller's [`Verify`].
-//! * J2  A bad child is reported for what it gave, never for what it does not have to have: absent
-//!   leaves and leaves whose dirty time log has the block's birth are not reported.
-//! * J3  Nothing is counted against a leaf here for bytes that do not match: whether the block was
-//!   still there is for the caller to know, who then tells [`Tree::count_checksum_errors`].
+//! * J2  A bad child is reported only for data that it should have: absent leaves, and leaves whose
+//!   dirty time log has the block's birth, are not reported.
+//! * J3  A checksum mismatch is not counted against a leaf here: only the caller knows whether the
+//!   block is still at this address, and calls [`Tree::count_checksum_errors`] then.
 
 mod split;
 mod stripes;
@@ -32,10 +32,10 @@ use crate::map::Map;
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree};
 use crate::verdict::{BadChild, Cause, LeafRange, LeafReader, Read, ScrubRead, Verify};
 
-/// Longest block that is read, above the format's own bound of 16 MiB.
+/// Longest block that is read; above the format's own bound of 16 MiB.
 const PSIZE_MAX: u64 = 32 << 20;
 
-/// How deep vdevs may nest before an I/O gives up: distributed spares of spares can go round.
+/// Deepest nesting of vdevs before an I/O fails: distributed spares of spares can form a cycle.
 pub(crate) const DEPTH_MAX: u8 = 16;
 
 /// Why a block was not read.
@@ -44,8 +44,8 @@ pub enum ReadError {
     /// The address names no vdev.
     #[error("there is no top-level vdev {0}")]
     NoSuchVdev(u64),
-    /// The address or length cannot be.
-    #[error("{psize} bytes at {offset:#x} of vdev {vdev} cannot be")]
+    /// The address or length is out of range.
+    #[error("{psize} bytes at {offset:#x} of vdev {vdev} are out of range")]
     Range {
         /// Id of the top-level vdev.
         vdev: u64,
@@ -55,7 +55,7 @@ pub enum ReadError {
         psize: u64,
     },
     /// Too many devices are absent.
-    #[error("no device has {psize} bytes at {offset:#x} of vdev {vdev}")]
+    #[error("no available device has {psize} bytes at {offset:#x} of vdev {vdev}")]
     Absent {
         /// Id of the top-level vdev.
         vdev: u64,
@@ -64,7 +64,7 @@ pub enum ReadError {
         /// Length asked for.
         psize: u64,
     },
-    /// Devices answered, and no combination of what they gave is the block.
+    /// Devices answered, but no combination of their bytes matches the checksum.
     #[error("no copy of {psize} bytes at {offset:#x} of vdev {vdev} matches its checksum")]
     Checksum {
         /// Id of the top-level vdev.
@@ -84,17 +84,17 @@ pub enum ReadError {
     },
 }
 
-/// Bytes, and the leaf that gave them if it was one.
+/// Bytes read, and the leaf they came from if it was a single one.
 #[derive(Debug, Clone)]
 struct Piece {
     data: Buf,
     from: Option<(LeafId, u64)>,
-    /// Whether whoever gave it should have the block: not if its dirty time log has the birth.
+    /// Whether the source should have the block; false if its dirty time log has the birth.
     is_fresh: bool,
 }
 
 impl Piece {
-    /// `len` bytes of it from `start`.
+    /// Returns the `len` bytes from `start`.
     fn part(&self, start: usize, len: usize) -> Option<Self> {
         let data = self.data.slice(start..start.checked_add(len)?)?;
         let from = self.from.map(|(leaf, offset)| (leaf, offset + start as u64));
@@ -102,7 +102,7 @@ impl Piece {
     }
 }
 
-/// Why a vdev gave nothing; the last one wins when several children fail (spec 06 §1 rule 5).
+/// Why a vdev returned no bytes; the last one wins when several children fail (spec 06 §1 rule 5).
 #[derive(Debug, Clone)]
 enum Fail {
     Absent,
@@ -110,7 +110,7 @@ enum Fail {
         vdev: u64,
         offset: u64,
     },
-    /// Wrong bytes where the block need not be: no evidence of anything.
+    /// Wrong bytes from a leaf that need not have the block: no evidence of damage.
     Stale,
     Checksum,
     Io(Arc<Error>),
@@ -132,28 +132,28 @@ impl Fail {
     }
 }
 
-/// A request on its way down the tree.
+/// A read that is passed down the tree.
 #[derive(Clone, Copy)]
-struct Ask<'a> {
+struct ReadRequest<'a> {
     /// Byte in the vdev's data area; negative in the boot area, below an expanding RAID-Z only.
     offset: i64,
     len: usize,
-    /// The verdict, where the request is for a whole block.
+    /// The checksum test, if the request is for a whole block.
     check: Option<&'a dyn Verify>,
-    /// Whether every copy and all parity is to be read and compared.
+    /// Whether every copy and all parity is read and compared.
     is_scrub: bool,
-    /// Whether failures are to be kept from the report, since the asker will ask again in parts.
+    /// Whether failures are not reported, since the parent will read again in parts.
     is_quiet: bool,
     depth: u8,
 }
 
-impl Ask<'_> {
-    /// The request for a part, without a verdict, one level down.
+impl ReadRequest<'_> {
+    /// The request for a part, without a checksum test, one level down.
     fn part(self, offset: i64, len: usize) -> Self {
         Self { offset, len, check: None, is_scrub: false, depth: self.depth + 1, ..self }
     }
 
-    /// Whether `data` passes: its first `psize` bytes, since the rest of a sector is filler.
+    /// Whether `data` passes: only its first `psize` bytes count, the rest of a sector is filler.
     fn accepts(&self, data: &[u8], psize: usize) -> bool {
         match self.check {
             Some(verify) => data.get(..psize).is_some_and(|data| verify.verify(data)),
@@ -162,8 +162,8 @@ impl Ask<'_> {
     }
 }
 
-/// One block being read.
-struct Job<'a> {
+/// The state of reading one block.
+struct BlockRead<'a> {
     tree: &'a Tree,
     reader: &'a dyn LeafReader,
     psize: usize,
@@ -174,73 +174,75 @@ struct Job<'a> {
 
 type Fetched = std::result::Result<Piece, Fail>;
 
-impl Job<'_> {
-    /// Reads what `ask` says from the subtree `vdev`.
-    fn fetch<'b>(&'b self, vdev: usize, ask: Ask<'b>) -> BoxFuture<'b, Fetched> {
+impl BlockRead<'_> {
+    /// Reads `request` from the subtree `vdev`.
+    fn fetch<'b>(&'b self, vdev: usize, request: ReadRequest<'b>) -> BoxFuture<'b, Fetched> {
         Box::pin(async move {
-            if ask.depth > DEPTH_MAX {
+            if request.depth > DEPTH_MAX {
                 return Err(Fail::Absent);
             }
             match &self.tree.vdevs[vdev].layout {
-                Layout::Leaf(leaf) => self.fetch_leaf(*leaf, ask).await,
-                Layout::DraidSpare(..) => match self.spare_target(vdev, ask.offset) {
+                Layout::Leaf(leaf) => self.fetch_leaf(*leaf, request).await,
+                Layout::DraidSpare(..) => match self.spare_target(vdev, request.offset) {
                     Some(child) => {
-                        let piece = self.fetch(child, Ask { depth: ask.depth + 1, ..ask }).await;
+                        let piece = self
+                            .fetch(child, ReadRequest { depth: request.depth + 1, ..request })
+                            .await;
                         piece.map(|piece| self.of_spare(vdev, piece))
                     }
                     None => Err(Fail::Absent),
                 },
-                Layout::Mirror if ask.is_scrub => self.scrub_mirror(vdev, ask).await,
-                Layout::Mirror => self.fetch_mirror(vdev, ask).await,
-                Layout::Raidz(_) | Layout::Draid(_) => self.fetch_stripes(vdev, ask).await,
-                Layout::Indirect => self.fetch_indirect(vdev, ask).await,
+                Layout::Mirror if request.is_scrub => self.scrub_mirror(vdev, request).await,
+                Layout::Mirror => self.fetch_mirror(vdev, request).await,
+                Layout::Raidz(_) | Layout::Draid(_) => self.fetch_stripes(vdev, request).await,
+                Layout::Indirect => self.fetch_indirect(vdev, request).await,
                 Layout::Root | Layout::Absent => Err(Fail::Absent),
             }
         })
     }
 
-    /// A piece that a distributed spare gave, by way of a child of its dRAID: both must have it.
+    /// A piece from a distributed spare, read through a child of its dRAID: fresh only if both are.
     fn of_spare(&self, vdev: usize, piece: Piece) -> Piece {
         let is_fresh = self.tree.freshness(vdev, self.birth) == Freshness::Fresh;
         Piece { is_fresh: piece.is_fresh && is_fresh, ..piece }
     }
 
-    async fn fetch_leaf(&self, id: LeafId, ask: Ask<'_>) -> Fetched {
+    async fn fetch_leaf(&self, id: LeafId, request: ReadRequest<'_>) -> Fetched {
         let leaf = self.tree.leaf(id);
         let freshness = leaf.freshness(self.birth);
         let offset =
-            ask.offset.checked_add(DATA_START as i64).and_then(|at| u64::try_from(at).ok());
+            request.offset.checked_add(DATA_START as i64).and_then(|at| u64::try_from(at).ok());
         let (Some(offset), true) = (offset, freshness != Freshness::Absent) else {
             return Err(Fail::Absent);
         };
-        match self.reader.read_leaf(id, offset, ask.len).await {
-            // A reader of extents may be wrong; what is short is worth nothing.
-            Ok(data) if data.len() == ask.len && ask.accepts(&data, self.psize) => {
+        match self.reader.read_leaf(id, offset, request.len).await {
+            // A `LeafReader` may be wrong; short data is an error.
+            Ok(data) if data.len() == request.len && request.accepts(&data, self.psize) => {
                 let is_fresh = freshness == Freshness::Fresh;
                 Ok(Piece { data, from: Some((id, offset)), is_fresh })
             }
             Ok(_) if freshness != Freshness::Fresh => Err(Fail::Stale),
             Ok(_) => {
-                if !ask.is_quiet {
-                    self.report((id, offset), ask.len, Cause::Checksum);
+                if !request.is_quiet {
+                    self.report((id, offset), request.len, Cause::Checksum);
                 }
                 Err(Fail::Checksum)
             }
             Err(error) => {
                 let is_closed = error.kind() == Kind::Closed;
                 let error = Arc::new(error);
-                if !ask.is_quiet && !is_closed {
-                    self.report((id, offset), ask.len, Cause::Io(Arc::clone(&error)));
+                if !request.is_quiet && !is_closed {
+                    self.report((id, offset), request.len, Cause::Io(Arc::clone(&error)));
                 }
                 Err(Fail::Io(error))
             }
         }
     }
 
-    async fn fetch_mirror(&self, vdev: usize, ask: Ask<'_>) -> Fetched {
+    async fn fetch_mirror(&self, vdev: usize, request: ReadRequest<'_>) -> Fetched {
         let mut fail = Fail::Absent;
-        for child in self.tree.mirror_order(vdev, ask.offset, self.birth) {
-            match self.fetch(child, Ask { depth: ask.depth + 1, ..ask }).await {
+        for child in self.tree.mirror_order(vdev, request.offset, self.birth) {
+            match self.fetch(child, ReadRequest { depth: request.depth + 1, ..request }).await {
                 Ok(piece) => return Ok(piece),
                 Err(other) => fail = fail.or_worse(other),
             }
@@ -248,85 +250,89 @@ impl Job<'_> {
         Err(self.of_mirror(vdev, fail))
     }
 
-    /// What a mirror says that gave nothing: of old bytes where a child is away that may have the
-    /// block, that it is away. The block may be whole when that child is back.
+    /// The failure of a mirror all of whose children failed. Stale bytes while a child that may
+    /// have the block is unavailable mean `Absent`: the block may be readable when that child
+    /// returns.
     fn of_mirror(&self, vdev: usize, fail: Fail) -> Fail {
-        let is_away = |child: &usize| self.tree.is_away_with(*child, self.birth);
+        let is_unavailable =
+            |child: &usize| self.tree.may_be_on_unavailable_leaf(*child, self.birth);
         match fail {
-            Fail::Stale if self.tree.vdevs[vdev].children.iter().any(is_away) => Fail::Absent,
+            Fail::Stale if self.tree.vdevs[vdev].children.iter().any(is_unavailable) => {
+                Fail::Absent
+            }
             fail => fail,
         }
     }
 
     /// Reads every child that should have the block; the others only if all of those fail.
-    async fn scrub_mirror(&self, vdev: usize, ask: Ask<'_>) -> Fetched {
-        let ask = Ask { depth: ask.depth + 1, ..ask };
-        let children = self.tree.mirror_order(vdev, ask.offset, self.birth);
+    async fn scrub_mirror(&self, vdev: usize, request: ReadRequest<'_>) -> Fetched {
+        let request = ReadRequest { depth: request.depth + 1, ..request };
+        let children = self.tree.mirror_order(vdev, request.offset, self.birth);
         let is_fresh = |child: &usize| self.tree.freshness(*child, self.birth) == Freshness::Fresh;
         let (fresh, stale): (Vec<_>, Vec<_>) = children.into_iter().partition(is_fresh);
         let mut result = Err(Fail::Absent);
-        for other in join_all(fresh.into_iter().map(|child| self.fetch(child, ask))).await {
+        for other in join_all(fresh.into_iter().map(|child| self.fetch(child, request))).await {
             result = better(result, other);
         }
         for child in stale {
             if result.is_ok() {
                 break;
             }
-            result = better(result, self.fetch(child, ask).await);
+            result = better(result, self.fetch(child, request).await);
         }
         result.map_err(|fail| self.of_mirror(vdev, fail))
     }
 
-    /// Every copy of a part that the subtree has, without a verdict: more than one below mirrors.
-    /// `with_stale` takes those too that may be older than the block.
+    /// Returns every copy of a part in the subtree, unchecked: more than one below mirrors.
+    /// `with_stale` includes copies that may be older than the block.
     fn copies<'b>(
         &'b self,
         vdev: usize,
-        ask: Ask<'b>,
+        request: ReadRequest<'b>,
         with_stale: bool,
     ) -> BoxFuture<'b, Vec<Piece>> {
         Box::pin(async move {
-            if ask.depth > DEPTH_MAX {
+            if request.depth > DEPTH_MAX {
                 return Vec::new();
             }
             match &self.tree.vdevs[vdev].layout {
                 Layout::Mirror => {
-                    let ask = Ask { depth: ask.depth + 1, ..ask };
-                    let order = self.tree.mirror_order(vdev, ask.offset, self.birth);
+                    let request = ReadRequest { depth: request.depth + 1, ..request };
+                    let order = self.tree.mirror_order(vdev, request.offset, self.birth);
                     let wanted = order.into_iter().filter(|child| {
                         with_stale || self.tree.freshness(*child, self.birth) == Freshness::Fresh
                     });
-                    let copies = wanted.map(|child| self.copies(child, ask, with_stale));
+                    let copies = wanted.map(|child| self.copies(child, request, with_stale));
                     join_all(copies).await.into_iter().flatten().collect()
                 }
-                Layout::DraidSpare(..) => match self.spare_target(vdev, ask.offset) {
+                Layout::DraidSpare(..) => match self.spare_target(vdev, request.offset) {
                     Some(child) => {
-                        let ask = Ask { depth: ask.depth + 1, ..ask };
-                        let copies = self.copies(child, ask, with_stale).await;
+                        let request = ReadRequest { depth: request.depth + 1, ..request };
+                        let copies = self.copies(child, request, with_stale).await;
                         copies.into_iter().map(|piece| self.of_spare(vdev, piece)).collect()
                     }
                     None => Vec::new(),
                 },
-                _ => self.fetch(vdev, ask).await.into_iter().collect(),
+                _ => self.fetch(vdev, request).await.into_iter().collect(),
             }
         })
     }
 
-    /// The copies that should be right, or if there are none those that may be stale.
-    async fn best_copies(&self, vdev: usize, ask: Ask<'_>) -> Vec<Piece> {
-        let copies = self.copies(vdev, ask, false).await;
-        if copies.is_empty() { self.copies(vdev, ask, true).await } else { copies }
+    /// Returns the fresh copies, or the stale ones if there is no fresh copy.
+    async fn best_copies(&self, vdev: usize, request: ReadRequest<'_>) -> Vec<Piece> {
+        let copies = self.copies(vdev, request, false).await;
+        if copies.is_empty() { self.copies(vdev, request, true).await } else { copies }
     }
 
     fn spare_target(&self, vdev: usize, offset: i64) -> Option<usize> {
         self.tree.spare_target(vdev, offset)
     }
 
-    fn map(&self, vdev: usize, ask: Ask<'_>) -> Option<Map> {
-        self.tree.map(vdev, ask.offset, ask.len, self.birth)
+    fn map(&self, vdev: usize, request: ReadRequest<'_>) -> Option<Map> {
+        self.tree.map(vdev, request.offset, request.len, self.birth)
     }
 
-    /// Reports a part of the block as bad, unless its leaf does not have to have it (J2).
+    /// Reports a part of the block as bad, unless its leaf need not have the block (J2).
     fn report(&self, (id, offset): (LeafId, u64), len: usize, cause: Cause) {
         let leaf = self.tree.leaf(id);
         if leaf.freshness(self.birth) != Freshness::Fresh {
@@ -351,7 +357,7 @@ fn better(one: Fetched, other: Fetched) -> Fetched {
 }
 
 impl Tree {
-    /// The vdev on which a distributed spare has byte `offset`.
+    /// The vdev on which a distributed spare stores byte `offset`.
     pub(crate) fn spare_target(&self, vdev: usize, offset: i64) -> Option<usize> {
         let Layout::DraidSpare(_, Some(draid), spare) = &self.vdevs[vdev].layout else {
             return None;
@@ -372,7 +378,7 @@ impl Tree {
         }
     }
 
-    /// Where the bytes of a removed vdev are, as vdev, byte in it and length.
+    /// The places to which the bytes of a removed vdev were moved, as vdev, byte in it and length.
     pub(crate) fn mapped(
         &self,
         vdev: usize,
@@ -380,19 +386,19 @@ impl Tree {
         len: usize,
     ) -> Option<Vec<(usize, i64, usize)>> {
         let (psize, birth, bad) = (len, 0, Mutex::default());
-        let job = Job { tree: self, reader: self, psize, birth, bad };
+        let read = BlockRead { tree: self, reader: self, psize, birth, bad };
         let (is_scrub, is_quiet) = (false, true);
-        let ask = Ask { offset, len, check: None, is_scrub, is_quiet, depth: 0 };
-        let stretches = job.stretches(vdev, ask).ok()?;
-        Some(stretches.into_iter().map(|s| (s.vdev, s.offset, s.len)).collect())
+        let request = ReadRequest { offset, len, check: None, is_scrub, is_quiet, depth: 0 };
+        let segments = read.segments(vdev, request).ok()?;
+        Some(segments.into_iter().map(|s| (s.vdev, s.offset, s.len)).collect())
     }
 }
 
-/// Where a block lies, as it is found.
+/// Collects the ranges of leaves that hold a block.
 struct Ranges {
     found: Vec<LeafRange>,
     has_parity: bool,
-    /// Whether leaves are included that are absent or may be stale.
+    /// Whether leaves that are absent or may be stale are included.
     has_stale: bool,
 }
 
@@ -407,7 +413,7 @@ impl Tree {
     ///
     /// # Errors
     /// `Kind::Checksum` if no copy passes `verify`, `Kind::Io` if devices fail or are absent,
-    /// `Kind::Corrupt` if the address cannot be. The cause is a [`ReadError`] or the device's.
+    /// `Kind::Corrupt` if the address is out of range. The cause is a [`ReadError`] or the device's.
     pub async fn read(
         &self,
         place: impl Into<Place>,
@@ -418,8 +424,8 @@ impl Tree {
         self.read_with(self, place, psize, birth, verify).await
     }
 
-    /// Counts the parts that do not match against their leaves. To be called once it is certain
-    /// that the block is where it was read (J3).
+    /// Counts mismatching parts against their leaves. To be called once it is certain that the
+    /// block is still where it was read (J3).
     pub fn count_checksum_errors<'a>(&self, bad: impl IntoIterator<Item = &'a BadChild>) {
         for bad in bad.into_iter().filter(|bad| matches!(bad.cause, Cause::Checksum)) {
             let leaf = self.leaf(bad.leaf);
@@ -429,9 +435,9 @@ impl Tree {
         }
     }
 
-    /// Where `len` bytes at `place` lie on top-level vdevs that hold data themselves, as vdev and
-    /// range: one place, or for a removed vdev those that its mapping names. `None` if the address
-    /// leads nowhere.
+    /// Returns where `len` bytes at `place` lie on top-level vdevs that hold data themselves, as
+    /// vdev and range: one place, or for a removed vdev the places in its mapping. `None` if the
+    /// address is not mapped.
     pub fn concrete_places(
         &self,
         place: impl Into<Place>,
@@ -439,15 +445,15 @@ impl Tree {
     ) -> Option<Vec<(u64, std::ops::Range<u64>)>> {
         let Place { vdev, offset } = place.into();
         let top = self.top_index(vdev).filter(|_| offset <= OFFSET_MAX)?;
-        let stretches = self.mapped(top, offset as i64, usize::try_from(len).ok()?)?;
-        let places = stretches.into_iter().map(|(vdev, offset, len)| {
+        let segments = self.mapped(top, offset as i64, usize::try_from(len).ok()?)?;
+        let places = segments.into_iter().map(|(vdev, offset, len)| {
             let start = u64::try_from(offset).ok()?;
             Some((self.vdevs[vdev].id, start..start.checked_add(len as u64)?))
         });
         places.collect()
     }
 
-    /// [`read`](Self::read), with the bytes of leaves from `reader`.
+    /// Like [`read`](Self::read), but reads leaves through `reader`.
     pub async fn read_with(
         &self,
         reader: &dyn LeafReader,
@@ -460,7 +466,7 @@ impl Tree {
         result.map(|data| Read { data, bad })
     }
 
-    /// [`read_with`](Self::read_with), which tells what was found wrong also if nothing was right.
+    /// Like [`read_with`](Self::read_with), and returns the bad children even if the read fails.
     pub async fn read_reporting(
         &self,
         reader: &dyn LeafReader,
@@ -479,7 +485,7 @@ impl Tree {
     /// Reads every copy and all parity of a block and compares them.
     ///
     /// # Errors
-    /// `Kind::Corrupt` if the address cannot be; what devices do is in the result.
+    /// `Kind::Corrupt` if the address is out of range; device errors are in the result.
     pub async fn scrub(
         &self,
         place: impl Into<Place>,
@@ -490,7 +496,7 @@ impl Tree {
         self.scrub_with(self, place, psize, birth, verify).await
     }
 
-    /// [`scrub`](Self::scrub), with the bytes of leaves from `reader`.
+    /// Like [`scrub`](Self::scrub), but reads leaves through `reader`.
     pub async fn scrub_with(
         &self,
         reader: &dyn LeafReader,
@@ -503,22 +509,22 @@ impl Tree {
         Ok(ScrubRead { good: result.ok(), bad })
     }
 
-    /// The stretches of leaves that a scrub of a block reads, for sorting and aggregation. Leaves
-    /// that are absent or may be stale are left out; so is everything if the address cannot be.
+    /// The ranges of leaves that a scrub of a block reads, for sorting and aggregation. Leaves that
+    /// are absent or may be stale are left out; an address out of range yields nothing.
     pub fn leaf_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
         let ranges = Ranges { found: Vec::new(), has_parity: true, has_stale: false };
         self.ranges(place.into(), psize, birth, ranges)
     }
 
-    /// Like [`leaf_ranges`](Self::leaf_ranges), with the leaves that are absent or may be stale:
-    /// every stretch that the layout gives to the block.
+    /// Like [`leaf_ranges`](Self::leaf_ranges), including leaves that are absent or may be stale:
+    /// every range that the layout assigns to the block.
     pub fn layout_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
         let ranges = Ranges { found: Vec::new(), has_parity: true, has_stale: true };
         self.ranges(place.into(), psize, birth, ranges)
     }
 
     /// Like [`leaf_ranges`](Self::leaf_ranges), without parity: what a read of a healthy block may
-    /// ask for.
+    /// request.
     pub fn data_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
         let ranges = Ranges { found: Vec::new(), has_parity: false, has_stale: false };
         self.ranges(place.into(), psize, birth, ranges)
@@ -531,7 +537,7 @@ impl Tree {
         ranges.found
     }
 
-    /// Arena index of the top-level vdev and bytes to read, if the address can be.
+    /// Arena index of the top-level vdev and number of bytes to read, if the address is in range.
     fn check_range(&self, place: Place, psize: u64) -> Result<(usize, usize)> {
         let Place { vdev, offset } = place;
         let no_vdev = || Error::corrupt(ReadError::NoSuchVdev(vdev));
@@ -555,32 +561,32 @@ impl Tree {
         self.check_open()?;
         let (top, len) = self.check_range(place, psize)?;
         let psize = psize as usize;
-        let job = Job { tree: self, reader, psize, birth, bad: Mutex::default() };
+        let read = BlockRead { tree: self, reader, psize, birth, bad: Mutex::default() };
         let (offset, check) = (place.offset as i64, Some(verify));
-        let ask = Ask { offset, len, check, is_scrub, is_quiet: false, depth: 0 };
-        let result = job.fetch(top, ask).await.and_then(|piece| {
+        let request = ReadRequest { offset, len, check, is_scrub, is_quiet: false, depth: 0 };
+        let result = read.fetch(top, request).await.and_then(|piece| {
             // The rest of the last sector is filler.
             piece.data.slice(0..psize).ok_or(Fail::Checksum)
         });
         if result.is_err() {
-            // What was refused because the pool was closed under it is no error of a device.
+            // Errors that come from closing the pool concurrently are not errors of a device.
             self.check_open()?;
         }
-        Ok((result, job.into_bad()))
+        Ok((result, read.into_bad()))
     }
 
     fn error(&self, place: Place, psize: u64, fail: Fail) -> Error {
         let Place { vdev, offset } = place;
         let error = match fail {
             Fail::Absent => Error::new(Kind::Io, ReadError::Absent { vdev, offset, psize }),
-            // Nobody is away who could have it: then it is lost.
+            // No unavailable leaf could have the block: it is lost.
             Fail::Checksum | Fail::Stale => {
                 Error::new(Kind::Checksum, ReadError::Checksum { vdev, offset, psize })
             }
             Fail::Unmapped { vdev, offset } => Error::corrupt(ReadError::Unmapped { vdev, offset }),
             Fail::Io(error) => match Arc::try_unwrap(error) {
                 Ok(error) => return error,
-                // The report holds it too.
+                // The error is shared with the report.
                 Err(error) => Error::new(error.kind(), error.to_string())
                     .with_at(|at| at.clone_from(error.at())),
             },
@@ -605,9 +611,10 @@ impl Tree {
         if depth > DEPTH_MAX || is_left_out {
             return;
         }
-        let job = Job { tree: self, reader: self, psize: len, birth, bad: Mutex::default() };
+        let read = BlockRead { tree: self, reader: self, psize: len, birth, bad: Mutex::default() };
         let whole = (offset, len);
-        let ask = Ask { offset, len, check: None, is_scrub: true, is_quiet: true, depth };
+        let request =
+            ReadRequest { offset, len, check: None, is_scrub: true, is_quiet: true, depth };
         match &node.layout {
             Layout::Leaf(leaf) => {
                 if let Ok(offset) = u64::try_from(offset + DATA_START as i64) {
@@ -615,7 +622,7 @@ impl Tree {
                 }
             }
             Layout::DraidSpare(..) => {
-                if let Some(target) = job.spare_target(vdev, offset) {
+                if let Some(target) = read.spare_target(vdev, offset) {
                     self.add_ranges(target, whole, birth, depth + 1, ranges);
                 }
             }
@@ -625,7 +632,7 @@ impl Tree {
                 }
             }
             Layout::Raidz(_) | Layout::Draid(_) => {
-                let Some(map) = job.map(vdev, ask) else { return };
+                let Some(map) = read.map(vdev, request) else { return };
                 let has_parity = ranges.has_parity;
                 let runs = stripes::runs(&map, |_, column| has_parity || column.data_len > 0);
                 for run in runs {
@@ -634,9 +641,9 @@ impl Tree {
                 }
             }
             Layout::Indirect => {
-                for stretch in job.stretches(vdev, ask).unwrap_or_default() {
-                    let whole = (stretch.offset, stretch.len);
-                    self.add_ranges(stretch.vdev, whole, birth, depth + 1, ranges);
+                for segment in read.segments(vdev, request).unwrap_or_default() {
+                    let whole = (segment.offset, segment.len);
+                    self.add_ranges(segment.vdev, whole, birth, depth + 1, ranges);
                 }
             }
             Layout::Root | Layout::Absent => {}

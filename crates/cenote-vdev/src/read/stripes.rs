@@ -1,13 +1,13 @@
-//! Reading RAID-Z and dRAID: columns, parity, and the search for what is wrong.
+//! Reads RAID-Z and dRAID: columns, parity, and the search for wrong columns.
 //!
-//! 1. The data columns are read; if they verify, that is all.
-//! 2. If some could not be read, the parity is read and they are computed.
-//! 3. If the whole still does not verify, something lies. Everything else there is is read, and
-//!    the block is computed again and again, each time without another set of up to `nparity`
-//!    children, until it verifies: those children, or some of them, gave wrong bytes.
+//! 1. The data columns are read; if they verify, the read is done.
+//! 2. If some could not be read, parity is read and they are reconstructed.
+//! 3. If the block still does not verify, some column is wrong. Every remaining column is read, and
+//!    the block is reconstructed again and again, each time without another set of up to `nparity`
+//!    children, until it verifies: some of those children gave wrong bytes.
 //!
-//! A scrub begins with everything. Once the block is known, so is every byte that any column
-//! should have, and each copy of each is compared with it (spec 06 §4.6).
+//! A scrub reads everything at once. When the block is known, so is every byte that each column
+//! should hold, and each copy of each column is compared with it (spec 06 §4.6).
 //!
 //! Invariants
 //! * S1  One read per child and block, unless its parts are far apart or a read fails.
@@ -20,21 +20,21 @@ use cenote_codec::parity;
 use cenote_rt::{Buf, BufMut, tunables, yield_now};
 use futures_util::future::join_all;
 
-use super::{Ask, Fail, Fetched, Job, Piece};
+use super::{BlockRead, Fail, Fetched, Piece, ReadRequest};
 use crate::leaf::Freshness;
 use crate::map::{Column, ColumnId, Map};
 use crate::verdict::Cause;
 
-/// Tries after which the search lets other tasks run.
-const TRIES_PER_TURN: u64 = 32;
+/// Number of attempts after which the search yields to other tasks.
+const TRIES_PER_YIELD: u64 = 32;
 
-/// Columns of one child that are read as one.
+/// Adjacent columns of one child that are read at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) child: usize,
     pub(super) offset: i64,
     pub(super) len: usize,
-    /// The columns, and where in the run each begins.
+    /// The columns, and the offset of each in the run.
     parts: Vec<(ColumnId, usize)>,
 }
 
@@ -64,32 +64,32 @@ pub(super) fn runs(map: &Map, wanted: impl Fn(ColumnId, &Column) -> bool) -> Vec
     runs
 }
 
-/// What is known of one column.
+/// State of one column.
 #[derive(Debug, Default)]
 struct Cell {
     is_asked: bool,
-    /// What children gave, the preferred copy first; empty if it was asked for in vain.
+    /// The copies read, the preferred one first; empty if none could be read.
     copies: Vec<Piece>,
 }
 
-/// A block on its way.
+/// A block being read.
 struct Stripes<'m> {
     map: &'m Map,
-    /// By row and column, as in the map.
+    /// Cells by row and column, as in the map.
     cells: Vec<Vec<Cell>>,
 }
 
-/// Which of the children are taken as dead in a try, and which copy of the others counts.
+/// An attempt: which children are treated as failed, and which copy of the others is used.
 #[derive(Debug, Default)]
 struct Guess {
     dead: Vec<usize>,
-    /// Number of the copy by child; 0 where not named.
+    /// Index of the copy by child; 0 where not listed.
     copy: BTreeMap<usize, usize>,
 }
 
-impl Job<'_> {
-    pub(super) async fn fetch_stripes(&self, vdev: usize, ask: Ask<'_>) -> Fetched {
-        let map = self.map(vdev, ask).ok_or(Fail::Absent)?;
+impl BlockRead<'_> {
+    pub(super) async fn fetch_stripes(&self, vdev: usize, request: ReadRequest<'_>) -> Fetched {
+        let map = self.map(vdev, request).ok_or(Fail::Absent)?;
         let mut stripes = Stripes::new(&map);
         let children = &self.tree.vdevs[vdev].children;
         let freshness = |column: &Column| match children.get(column.child) {
@@ -97,47 +97,47 @@ impl Job<'_> {
             None => Freshness::Absent,
         };
         let is_fresh = |column: &Column| freshness(column) == Freshness::Fresh;
-        let accepts = |data: &[u8]| ask.accepts(data, self.psize);
-        if ask.is_scrub {
-            self.fill(vdev, &mut stripes, ask, true, |_, column| is_fresh(column)).await;
+        let accepts = |data: &[u8]| request.accepts(data, self.psize);
+        if request.is_scrub {
+            self.fill(vdev, &mut stripes, request, true, |_, column| is_fresh(column)).await;
         } else {
             let is_data = |_, column: &Column| column.data_len > 0 && is_fresh(column);
-            self.fill(vdev, &mut stripes, ask, false, is_data).await;
+            self.fill(vdev, &mut stripes, request, false, is_data).await;
             if let Some(data) = stripes.single().filter(|data| accepts(data)) {
                 return Ok(Piece { data, from: None, is_fresh: true });
             }
             let lacking = stripes.lacking_rows();
             let is_parity = |id: ColumnId, column: &Column| lacking[id.row] && is_fresh(column);
-            self.fill(vdev, &mut stripes, ask, false, is_parity).await;
+            self.fill(vdev, &mut stripes, request, false, is_parity).await;
         }
         if let Some(data) = stripes.solve(&Guess::default()).filter(|data| accepts(data)) {
-            self.audit(&stripes, &data, ask.is_scrub);
+            self.audit(&stripes, &data, request.is_scrub);
             return Ok(Piece { data: data.freeze(), from: None, is_fresh: true });
         }
         let is_present = |_, column: &Column| freshness(column) != Freshness::Absent;
-        // Children that are mirrors are asked again, for their other copies.
+        // Children that are mirrors are read again, for their other copies.
         stripes.forget(|column| {
             let child = children.get(column.child).map(|child| &self.tree.vdevs[*child]);
             child.is_some_and(|child| !child.children.is_empty())
         });
-        let quiet = Ask { is_quiet: true, ..ask };
+        let quiet = ReadRequest { is_quiet: true, ..request };
         self.fill(vdev, &mut stripes, quiet, true, is_present).await;
         let suspects = stripes.suspects(|column| is_fresh(column));
         match stripes.search(&suspects, &accepts).await {
             Some(data) => {
-                self.audit(&stripes, &data, ask.is_scrub);
+                self.audit(&stripes, &data, request.is_scrub);
                 Ok(Piece { data: data.freeze(), from: None, is_fresh: true })
             }
             None => Err(self.lost(&stripes, freshness)),
         }
     }
 
-    /// Reads the wanted columns that were not asked for yet.
+    /// Reads the wanted columns that were not requested yet.
     async fn fill(
         &self,
         vdev: usize,
         stripes: &mut Stripes<'_>,
-        ask: Ask<'_>,
+        request: ReadRequest<'_>,
         all_copies: bool,
         wanted: impl Fn(ColumnId, &Column) -> bool,
     ) {
@@ -147,12 +147,16 @@ impl Job<'_> {
         });
         let reads = todo.iter().map(|run| async move {
             let Some(child) = children.get(run.child) else { return Vec::new() };
-            let part = ask.part(run.offset, run.len);
-            // A run of several columns is asked for quietly: it is asked for again in parts.
+            let part = request.part(run.offset, run.len);
+            // A run of several columns is read quietly, because it is read again in parts on
+            // failure.
             let is_leaf = self.tree.vdevs[*child].children.is_empty();
-            let part = Ask { is_quiet: ask.is_quiet || (is_leaf && run.parts.len() > 1), ..part };
+            let part = ReadRequest {
+                is_quiet: request.is_quiet || (is_leaf && run.parts.len() > 1),
+                ..part
+            };
             if all_copies {
-                return self.copies(*child, part, ask.is_quiet).await;
+                return self.copies(*child, part, request.is_quiet).await;
             }
             self.fetch(*child, part).await.into_iter().collect()
         });
@@ -171,16 +175,17 @@ impl Job<'_> {
         for id in again {
             let column = *stripes.map.column(id);
             let Some(child) = children.get(column.child) else { continue };
-            let part = self.fetch(*child, ask.part(column.offset, column.len)).await;
+            let part = self.fetch(*child, request.part(column.offset, column.len)).await;
             stripes.cells[id.row][id.column].copies = part.into_iter().collect();
         }
     }
 
-    /// Compares everything that was read with what it should be, now that the block is known.
+    /// Compares everything that was read with the known contents of the block.
     fn audit(&self, stripes: &Stripes<'_>, block: &[u8], is_scrub: bool) {
         let mut bad = stripes.differing(block, is_scrub);
-        // The verdict does not cover the filler of the last sector, which is written as zeros: if
-        // that explains as much, it is the filler that is wrong, and not all of the parity.
+        // The checksum does not cover the filler of the last sector, which is written as zeros. If
+        // wrong filler explains as many differences, the filler is wrong, and not all of the
+        // parity.
         let filler = block.get(self.psize..).unwrap_or(&[]);
         let clean;
         if is_scrub && !bad.is_empty() && filler.iter().any(|byte| *byte != 0) {
@@ -195,10 +200,11 @@ impl Job<'_> {
         }
     }
 
-    /// Reports the parts of a block that could not be recovered, and says why. Columns that may be
-    /// older than the block are no evidence of damage: a row that lacks more fresh columns than its
-    /// parity makes up for fails for want of devices, and can be read when they are back. Only if
-    /// enough fresh columns answered, or nobody is away who has one, is the block damaged.
+    /// Reports the parts of a block that could not be recovered, and returns why. Columns that may
+    /// be older than the block are no evidence of damage: a row that lacks more fresh columns than
+    /// its parity can replace fails because devices are unavailable, and can be read when they
+    /// return. The block is damaged only if enough fresh columns answered, or no unavailable leaf
+    /// has one.
     fn lost(&self, stripes: &Stripes<'_>, freshness: impl Fn(&Column) -> Freshness) -> Fail {
         let cells = || stripes.cells.iter().flatten();
         for copy in cells().flat_map(|cell| &cell.copies) {
@@ -226,20 +232,20 @@ impl Job<'_> {
 impl<'m> Stripes<'m> {
     fn new(map: &'m Map) -> Self {
         let cells = map.rows.iter().map(|row| {
-            // Absent columns are there, and empty.
+            // Columns without a place count as present and empty.
             row.columns.iter().map(|_| Cell::default()).collect()
         });
         Self { map, cells: cells.collect() }
     }
 
-    /// The bytes of a block that lies in one column, without a copy.
+    /// The bytes of a block that lies in one column, without copying.
     fn single(&self) -> Option<Buf> {
         let mut data = self.map.columns().filter(|(_, column)| column.data_len > 0);
         let (Some((id, column)), None) = (data.next(), data.next()) else { return None };
         self.cells[id.row][id.column].copies.first()?.data.slice(0..column.data_len)
     }
 
-    /// The copies that are not what they should be, if the block is `block`.
+    /// The copies that differ from their expected bytes, if the block is `block`.
     fn differing(&self, block: &[u8], is_scrub: bool) -> Vec<&Piece> {
         let mut found = Vec::new();
         for (row, cells) in self.map.rows.iter().zip(&self.cells) {
@@ -268,7 +274,7 @@ impl<'m> Stripes<'m> {
         found
     }
 
-    /// Rows that lack a data column.
+    /// For each row, whether a data column is missing.
     fn lacking_rows(&self) -> Vec<bool> {
         let mut lacking = vec![false; self.map.rows.len()];
         for (id, column) in self.map.columns() {
@@ -279,8 +285,8 @@ impl<'m> Stripes<'m> {
         lacking
     }
 
-    /// Whether some row lacks more fresh columns than its parity makes up for, and one of them may
-    /// be had later: its child is away, or failed to give it.
+    /// Whether some row lacks more fresh columns than its parity can replace, and one of them may
+    /// become readable: its child is unavailable or failed to return it.
     fn is_short(&self, freshness: impl Fn(&Column) -> Freshness) -> bool {
         self.map.rows.iter().zip(&self.cells).any(|(row, cells)| {
             let is_lacking = |cell: &Cell| !cell.copies.iter().any(|copy| copy.is_fresh);
@@ -291,7 +297,7 @@ impl<'m> Stripes<'m> {
         })
     }
 
-    /// Makes the columns of some children unasked.
+    /// Forgets the reads of some children, so that their columns are read again.
     fn forget(&mut self, which: impl Fn(&Column) -> bool) {
         for (row, cells) in self.map.rows.iter().zip(&mut self.cells) {
             for (column, cell) in row.columns.iter().zip(cells) {
@@ -302,7 +308,7 @@ impl<'m> Stripes<'m> {
         }
     }
 
-    /// The children that gave anything, those that may be stale first.
+    /// The children that returned data, stale ones first.
     fn suspects(&self, is_fresh: impl Fn(&Column) -> bool) -> Vec<usize> {
         let mut suspects = BTreeMap::new();
         for (id, column) in self.map.columns() {
@@ -326,7 +332,8 @@ impl<'m> Stripes<'m> {
         copies.get(number).or(copies.first()).map(|copy| &copy.data[..])
     }
 
-    /// The block under a guess; `None` if a row lacks too much, or what is there contradicts it.
+    /// Reconstructs the block under a guess; `None` if a row lacks too many columns, or the columns
+    /// contradict the guess.
     fn solve(&self, guess: &Guess) -> Option<BufMut> {
         // Every byte of it is filled (Z1).
         let mut block = BufMut::for_filling(self.map.size);
@@ -340,8 +347,8 @@ impl<'m> Stripes<'m> {
         let columns = &self.map.rows[row].columns;
         let nparity = self.map.nparity.min(columns.len());
         let bytes = |column: usize| self.bytes(ColumnId { row, column }, &columns[column], guess);
-        // The data columns of a row lie in the block in ascending order, so the parts that are to
-        // be computed can be cut off it one after the other.
+        // The data columns of a row lie in the block in ascending order, so the parts to compute
+        // can be split off one after the other.
         let (mut rest, mut at) = (block, 0);
         let mut data = Vec::with_capacity(columns.len() - nparity);
         let mut is_complete = true;
@@ -368,7 +375,8 @@ impl<'m> Stripes<'m> {
         parity::reconstruct(&parity, &mut data).ok()
     }
 
-    /// Whether no row loses more than its parity under a guess (S2), and some row loses data.
+    /// Whether no row loses more columns than its parity under a guess (S2), and some row loses
+    /// data.
     fn is_useful(&self, guess: &Guess) -> bool {
         let mut is_data_lost = false;
         for (row, columns) in self.map.rows.iter().enumerate() {
@@ -387,7 +395,7 @@ impl<'m> Stripes<'m> {
         is_data_lost
     }
 
-    /// Tries all guesses, few dead children first, within the bound of the tunable.
+    /// Tries all guesses, those with few failed children first, up to the limit of the tunable.
     async fn search(
         &self,
         suspects: &[usize],
@@ -408,7 +416,7 @@ impl<'m> Stripes<'m> {
                     if tries > limit {
                         return None;
                     }
-                    if tries % TRIES_PER_TURN == 0 {
+                    if tries % TRIES_PER_YIELD == 0 {
                         yield_now().await;
                     }
                     if let Some(data) = self.solve(&guess).filter(|data| accepts(data)) {
@@ -423,7 +431,7 @@ impl<'m> Stripes<'m> {
         None
     }
 
-    /// The ways to choose among differing copies of the children that are not dead: usually one.
+    /// The ways to choose among differing copies of the remaining children: usually one.
     fn copy_choices(&self, dead: &[usize]) -> Vec<BTreeMap<usize, usize>> {
         let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
         for (id, column) in self.map.columns() {
@@ -452,7 +460,8 @@ impl<'m> Stripes<'m> {
     }
 }
 
-/// The next set of as many numbers below `bound`, in ascending order; false after the last.
+/// Advances to the next set of as many numbers below `bound`, in ascending order; false after the
+/// last.
 fn next_combination(chosen: &mut [usize], bound: usize) -> bool {
     let count = chosen.len();
     for index in (0..count).rev() {
@@ -472,7 +481,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn combinations_come_once_each() {
+    fn each_combination_is_tried_once() {
         for (count, bound, want) in [(0, 5, 1), (1, 5, 5), (2, 5, 10), (3, 3, 1), (3, 7, 35)] {
             let mut chosen: Vec<usize> = (0..count).collect();
             let mut seen = std::collections::BTreeSet::from([chosen.clone()]);

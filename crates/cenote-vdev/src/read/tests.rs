@@ -1,4 +1,4 @@
-//! Blocks encoded into memory, damaged, and read back.
+//! Blocks encoded into memory devices, damaged, and read back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,21 +23,21 @@ impl Bench {
             .edit(|device| device[start..start + bytes.len()].copy_from_slice(bytes));
     }
 
-    /// Writes a block as OpenZFS would, below any vdev.
+    /// Writes a block in OpenZFS's layout to the subtree of any vdev.
     fn write(&self, vdev: usize, offset: i64, data: &[u8]) {
         let node = &self.tree.vdevs[vdev];
-        let job = job(&self.tree, data.len());
-        let ask = ask(offset, data.len());
+        let read = block_read(&self.tree, data.len());
+        let request = request(offset, data.len());
         match &node.layout {
             Layout::Leaf(leaf) => self.put(*leaf, offset, data),
             Layout::Mirror => {
                 node.children.iter().for_each(|child| self.write(*child, offset, data));
             }
             Layout::DraidSpare(..) => {
-                self.write(job.spare_target(vdev, offset).expect("spare"), offset, data);
+                self.write(read.spare_target(vdev, offset).expect("spare"), offset, data);
             }
             Layout::Raidz(_) | Layout::Draid(_) => {
-                let map = job.map(vdev, ask).expect("map");
+                let map = read.map(vdev, request).expect("map");
                 for row in &map.rows {
                     let parts: Vec<&[u8]> = row.columns[map.nparity..]
                         .iter()
@@ -61,7 +61,7 @@ impl Bench {
         }
     }
 
-    /// A block at `offset` of the first top-level vdev, and its bytes.
+    /// Writes a random block at `offset` of the first top-level vdev; returns its bytes.
     fn block(&self, rng: &mut Rng, offset: u64, psize: u64) -> Vec<u8> {
         let mut data = vec![0; psize as usize];
         rng.fill(&mut data);
@@ -72,12 +72,12 @@ impl Bench {
     }
 }
 
-fn job(tree: &Tree, psize: usize) -> Job<'_> {
-    Job { tree, reader: tree, psize, birth: BIRTH, bad: Mutex::default() }
+fn block_read(tree: &Tree, psize: usize) -> BlockRead<'_> {
+    BlockRead { tree, reader: tree, psize, birth: BIRTH, bad: Mutex::default() }
 }
 
-fn ask(offset: i64, len: usize) -> Ask<'static> {
-    Ask { offset, len, check: None, is_scrub: false, is_quiet: false, depth: 0 }
+fn request(offset: i64, len: usize) -> ReadRequest<'static> {
+    ReadRequest { offset, len, check: None, is_scrub: false, is_quiet: false, depth: 0 }
 }
 
 fn read(tree: &Tree, offset: u64, want: &[u8]) -> Result<Read> {
@@ -162,7 +162,7 @@ fn guids_touched(tree: &Tree, offset: u64, psize: u64) -> Vec<u64> {
 }
 
 #[test]
-fn more_than_parity_is_an_error_and_never_wrong_bytes() {
+fn losing_more_than_parity_is_an_error_and_never_wrong_bytes() {
     for (name, config, nparity) in shapes() {
         let (bench, mut rng) = (Bench::new(config), Rng::seeded(3));
         let data = bench.block(&mut rng, 0, 0x3600);
@@ -185,7 +185,7 @@ fn more_than_parity_is_an_error_and_never_wrong_bytes() {
 }
 
 #[test]
-fn a_bad_child_is_told_by_leaf_and_place() {
+fn a_bad_child_is_reported_with_leaf_and_offset() {
     let (bench, mut rng) = (Bench::new(raidz(9, 3, 1)), Rng::seeded(4));
     // Spec 06 §21.2: parity on child 2 at 0xa5600, data on 1 at 0xa5600 and on 0 at 0xa5800.
     let data = bench.block(&mut rng, 0x1f0400, 0xe00);
@@ -197,11 +197,11 @@ fn a_bad_child_is_told_by_leaf_and_place() {
         let [bad] = &bad[..] else { panic!("{bad:?}") };
         assert_eq!((bad.guid, bad.offset, bad.len), (guid, DATA_START + offset, len));
         assert!(matches!(bad.cause, Cause::Checksum) && bad.path == format!("d{guid}"));
-        // Whether that is the device's fault the caller knows (J3).
+        // Only the caller knows whether the device is at fault (J3).
         assert_eq!(tree.leaf(bad.leaf).stats().checksum_errors, 0);
         tree.count_checksum_errors([bad]);
         assert_eq!(tree.leaf(bad.leaf).stats().checksum_errors, 1);
-        // The pad sector behind the shorter column is nobody's.
+        // The pad sector behind the shorter column belongs to no block.
         let pad = DATA_START + 0xa5800 + 0x600;
         let tree = bench.tree_with(&[], &[(100, (pad, pad + 512), Fault::Lie)]);
         assert!(scrub(&tree, 0x1f0400, &data).bad.is_empty());
@@ -225,7 +225,7 @@ fn one_read_for_each_leaf_and_block() {
 }
 
 #[test]
-fn mirrors_try_every_child_and_scrub_tells_each() {
+fn mirror_reads_try_every_child_and_scrub_reports_each() {
     let config = top(vdev(ConfigKind::Mirror, 0, 2, leaves(3)), 12);
     let (bench, mut rng) = (Bench::new(config), Rng::seeded(6));
     let data = bench.block(&mut rng, 0x5000, 5000);
@@ -237,14 +237,14 @@ fn mirrors_try_every_child_and_scrub_tells_each() {
     assert!(scrubbed.bad.iter().all(|bad| (bad.offset, bad.len) == (DATA_START + 0x5000, 8192)));
     let tree = bench.tree_with(&[102], &faults);
     assert_eq!(read(&tree, 0x5000, &data).expect_err("none").kind(), Kind::Io);
-    // Filler behind the block is not its business.
+    // Filler behind the block is not checked.
     let filler = DATA_START + 0x5000 + 5000;
     let tree = bench.tree_with(&[], &[(100, (filler, filler + 100), Fault::Lie)]);
     assert!(scrub(&tree, 0x5000, &data).bad.is_empty());
 }
 
 #[test]
-fn stale_children_are_asked_last_and_not_blamed() {
+fn stale_children_are_read_last_and_not_reported() {
     let configs = [top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 9), raidz(9, 4, 1)];
     for config in configs {
         let (bench, mut rng) = (Bench::new(config), Rng::seeded(7));
@@ -257,7 +257,7 @@ fn stale_children_are_asked_last_and_not_blamed() {
         assert!(scrub(&tree, 0, &data).bad.is_empty());
         let (_, leaf) = tree.leaves().find(|(_, leaf)| leaf.guid == stale).expect("leaf");
         assert_eq!(leaf.stats().reads, 0);
-        // Where there is nothing else it is asked all the same.
+        // Where no other child is left it is read all the same.
         let absent: Vec<u64> =
             bench.devices.keys().copied().filter(|guid| *guid != stale).take(1).collect();
         let tree = bench.tree_with(&absent, &[]);
@@ -266,8 +266,8 @@ fn stale_children_are_asked_last_and_not_blamed() {
     }
 }
 
-/// A leaf with a dirty time log on disk may lack anything until that log is loaded: its mismatches
-/// are no evidence against it.
+/// A leaf with a dirty time log on disk may lack anything until that log is loaded: a mismatch is
+/// no evidence against it.
 #[test]
 fn leaves_are_not_blamed_before_their_dtl_is_loaded() {
     let configs = [top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 9), raidz(9, 4, 1)];
@@ -305,7 +305,7 @@ fn replacing_below_raidz_has_two_copies_of_a_column() {
     let config = top(vdev(ConfigKind::RaidZ(kind), 0, 2, children), 9);
     let (bench, mut rng) = (Bench::new(config), Rng::seeded(8));
     let data = bench.block(&mut rng, 0, 0x3000);
-    // Another column is gone, and one of the two copies lies: the other copy saves the block.
+    // Another column is absent, and one of the two copies is wrong: the other copy saves the block.
     for liar in [200, 201] {
         let tree = bench.tree_with(&[100], &[(liar, DATA, Fault::Lie)]);
         let got = read(&tree, 0, &data).expect("the other copy");
@@ -314,7 +314,7 @@ fn replacing_below_raidz_has_two_copies_of_a_column() {
         assert_eq!(guids(&scrubbed.bad), [liar]);
         assert!(scrubbed.good.is_some());
     }
-    // One side of the replacing vdev stands in for the other.
+    // Each side of the replacing vdev stands in for the other.
     let missing = |absent: &[u64]| {
         let tree = bench.tree_with(absent, &[]);
         tree.set_dtl(201, TxgRanges::new([(5, 9)]));
@@ -326,16 +326,16 @@ fn replacing_below_raidz_has_two_copies_of_a_column() {
     assert_eq!(missing(&[]), []);
     assert_eq!(missing(&[200]), [(200, short.clone(), true), (201, short, false)]);
     assert_eq!(missing(&[100]), [(100, TxgRanges::all(), true)]);
-    // With two columns away nothing can be had now, and everything when they are back.
+    // With two columns unavailable nothing can be read now, and everything when they return.
     let tree = bench.tree_with(&[100, 102], &[]);
     tree.set_dtl(100, TxgRanges::new([(5, 9)]));
     tree.set_dtl(102, TxgRanges::new([(7, 12)]));
     assert_eq!(tree.dtl(2, DtlKind::Outage), Some(TxgRanges::all()));
-    assert_eq!(tree.dtl(2, DtlKind::Lasting), Some(TxgRanges::new([(7, 9)])));
+    assert_eq!(tree.dtl(2, DtlKind::PermanentOutage), Some(TxgRanges::new([(7, 9)])));
 }
 
 #[test]
-fn distributed_spares_hold_what_their_column_says() {
+fn distributed_spares_hold_the_data_of_their_column() {
     let mut config = draid(9, 9, 2, 3, 1);
     let spare = vdev(ConfigKind::DraidSpare { top_guid: 2, spare_id: 0 }, 1, 300, Vec::new());
     let original = vdev(ConfigKind::File, 0, 104, Vec::new());
@@ -382,7 +382,7 @@ fn mapping(entries: &[(u64, u64, u64, u64)]) -> Arc<crate::IndirectMap> {
 }
 
 #[test]
-fn removed_vdevs_are_read_where_their_data_went() {
+fn removed_vdevs_are_read_through_their_mapping() {
     let mut mirror = vdev(ConfigKind::Mirror, 0, 2, leaves(2));
     mirror.top.ashift = 9;
     let mut gone = vdev(ConfigKind::Indirect, 1, 3, Vec::new());
@@ -405,7 +405,7 @@ fn removed_vdevs_are_read_where_their_data_went() {
     };
     let unmapped = get(&bench.tree, 1, 0).expect_err("no mapping yet");
     assert!(matches!(unmapped.cause(), Some(ReadError::Unmapped { .. })), "{unmapped}");
-    // Each copy of one stretch is bad on another leaf.
+    // Each copy of one segment is bad on another leaf.
     let [first, second] = [0x10000, 0x20000].map(|at| (DATA_START + at, DATA_START + at + 0x200));
     let tree = bench.tree_with(&[], &[(100, first, Fault::Lie), (101, second, Fault::Lie)]);
     for (vdev, map) in maps {
@@ -427,7 +427,7 @@ fn removed_vdevs_are_read_where_their_data_went() {
 }
 
 #[test]
-fn a_mapping_that_goes_round_ends() {
+fn a_cyclic_mapping_ends() {
     let mut gone = vdev(ConfigKind::Indirect, 0, 3, Vec::new());
     gone.top.ashift = 9;
     let bench = Bench::new(VdevConfig::root(1, vec![gone]));
@@ -448,13 +448,13 @@ fn impossible_addresses_are_refused() {
             "{vdev} {offset} {psize}"
         );
     }
-    // Possible, and beyond the devices.
+    // In range of the vdev, but beyond the end of the devices.
     let result =
         wait(bench.tree.read(Place { vdev: 0, offset: 1 << 50 }, 512, 0, &|_: &[u8]| true));
     assert_eq!(result.expect_err("beyond").kind(), Kind::Io);
 }
 
-/// Gives the bytes of extents that were read before, and counts what it had to read itself.
+/// Returns the bytes of extents that were read before, and counts the reads it had to do itself.
 struct Extents {
     tree: Arc<Tree>,
     whole: BTreeMap<LeafId, Buf>,
@@ -471,7 +471,7 @@ impl LeafReader for Extents {
 }
 
 #[test]
-fn blocks_can_be_fed_from_extents() {
+fn scrub_reads_blocks_from_extents() {
     let (bench, mut rng) = (Bench::new(raidz(9, 5, 2)), Rng::seeded(12));
     let data = bench.block(&mut rng, 0, 0x8000);
     let leaves: Vec<_> = bench.tree.leaves().map(|(id, _)| id).collect();
@@ -500,16 +500,16 @@ fn sizes_and_ratios() {
     assert_eq!(plain.tree.asize_for(0, 1, 0), Some(4096));
 }
 
-/// Old bytes on a leaf that lacks the block's txg are no damage as long as a leaf is away that may
-/// have the block: the read fails for want of devices, and works when they are back. Only if
-/// nobody is away the block is lost.
+/// Old bytes on a leaf that lacks the block's txg are no damage while a leaf that may have the
+/// block is unavailable: the read fails because devices are missing, and works when they return.
+/// Only if no leaf is unavailable is the block lost.
 #[test]
-fn old_bytes_are_no_damage_while_others_are_away() {
+fn stale_bytes_are_no_damage_while_leaves_are_unavailable() {
     let mut all = shapes();
     all.push(("mirror of 2", top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 9), 1));
     let mut replacing = raidz(9, 3, 1);
     let old = replacing.children[0].children[0].clone();
-    // The stale leaf comes first, the one that is being replaced is away with another.
+    // The stale leaf comes first; the one being replaced is unavailable with another one.
     let new = VdevConfig { guid: 99, ..old.clone() };
     replacing.children[0].children[0] = vdev(ConfigKind::Replacing, 0, 50, vec![new, old]);
     all.push(("raidz1 of 3, replacing", replacing, 2));

@@ -1,8 +1,8 @@
-//! Whole ranges of a vdev as ranges of its leaves, and telling devices that one holds nothing.
+//! Translates ranges of a vdev to ranges of its leaves, and discards them (TRIM).
 //!
-//! What is translated here is space and not blocks: all sectors of it, whichever role they would
-//! play in a block (spec 06 §4.9, §6.7). RAID-Z gives nothing while it expands, because sectors are
-//! on their way then.
+//! The ranges are space, not blocks: all sectors are translated, whatever role they could play in a
+//! block (spec 06 §4.9, §6.7). RAID-Z returns nothing while it expands, because sectors are being
+//! moved then.
 
 use cenote_rt::{Error, Kind, Result};
 use futures_util::future::join_all;
@@ -14,8 +14,8 @@ use crate::tree::{Layout, OFFSET_MAX, Place, Tree};
 use crate::{LeafRange, NoDevice};
 
 impl Tree {
-    /// The stretches of leaves that hold the `asize` bytes at `place`; of those that can be
-    /// written only. Removed vdevs have none, and of a dRAID only whole stripes count.
+    /// The ranges of writable leaves that hold the `asize` bytes at `place`. Removed vdevs have
+    /// none, and on a dRAID only whole stripes count.
     pub fn translate(&self, place: impl Into<Place>, asize: u64) -> Vec<LeafRange> {
         let Place { vdev, offset } = place.into();
         let mut ranges = Vec::new();
@@ -25,8 +25,8 @@ impl Tree {
         ranges
     }
 
-    /// Tells the devices that the `asize` bytes at `place` hold nothing any more. Devices that
-    /// cannot be told are left alone.
+    /// Discards the `asize` bytes at `place` on their devices. Devices that do not support it are
+    /// skipped.
     ///
     /// # Errors
     /// `Kind::ReadOnly` if the tree was not built for writing, or the first device's error.
@@ -45,11 +45,11 @@ impl Tree {
         }
     }
 
-    /// Tells a leaf's device that a range of it, labels included, holds nothing any more.
+    /// Discards a range of a leaf's device; the offset includes the labels.
     ///
     /// # Errors
     /// `Kind::ReadOnly` if the tree was not built for writing, `Kind::Unsupported` if the device
-    /// cannot be told; else the device's.
+    /// does not support it; else the device's.
     pub async fn discard_leaf(&self, leaf: LeafId, offset: u64, len: u64) -> Result<()> {
         self.check_writable()?;
         let found = self.leaf(leaf);
@@ -89,8 +89,8 @@ impl Tree {
             Layout::Raidz(_) | Layout::Draid(_) => {
                 let Ok(start) = u64::try_from(offset) else { return };
                 let parts = match &node.layout {
-                    Layout::Raidz(raidz) => raidz.stretches(start, len),
-                    Layout::Draid(draid) => draid.stretches(start, len),
+                    Layout::Raidz(raidz) => raidz.child_ranges(start, len),
+                    Layout::Draid(draid) => draid.child_ranges(start, len),
                     _ => Vec::new(),
                 };
                 for (child, offset, len) in parts {

@@ -1,12 +1,12 @@
-//! Making durable what was written.
+//! Flushes the leaves that were written.
 //!
-//! A flush is asked of those leaves only that were written since their last one, all at once. If
-//! one fails, everything that it was given since may be lost: those txgs are in its dirty time log
-//! when the flush returns. The flush as a whole fails if a top-level vdev thereby may lack one of
-//! them; the logs cannot tell blocks apart, so two leaves of a mirror that failed at different
-//! blocks of one txg count as loss.
+//! Only leaves that were written since their last flush are flushed, all at once. If a flush fails,
+//! all writes of that leaf since its last flush may be lost: their txgs are in its dirty time log
+//! when the flush returns. The flush as a whole fails if a top-level vdev may lack one of these
+//! txgs as a result; the logs cannot distinguish blocks, so two leaves of a mirror that failed at
+//! different blocks of one txg count as loss.
 //!
-//! What a loss means depends on who flushes, and on what the vdev is for:
+//! The meaning of a loss depends on the caller and on the class of the vdev:
 //!
 //! | class          | of a txg ([`Tree::flush_for_commit`])     | of a log ([`Tree::flush`])     |
 //! |----------------|-------------------------------------------|--------------------------------|
@@ -15,9 +15,9 @@
 //! | log            | nothing: the txg has what it says         | fails: the caller syncs       |
 //! | cache          | nothing: it is in no tree                 | nothing                        |
 //!
-//! Records of an intent log stay in memory until their txg is on the other vdevs. So a log vdev is
-//! never a reason to hold a txg back; but nobody may be told that a record is durable if the flush
-//! behind it failed.
+//! Records of an intent log stay in memory until their txg is on the other vdevs. So a failed log
+//! vdev never holds a txg back; but a record must not be reported as durable if the flush behind it
+//! failed.
 
 use std::sync::Arc;
 
@@ -37,14 +37,14 @@ pub struct FlushError {
     pub vdev: u64,
     /// Highest txg concerned.
     pub txg: u64,
-    /// What the first device that failed said.
+    /// Error of the first device that failed.
     pub cause: String,
 }
 
-/// A flush after which everything written can be read back after a power cut.
+/// A successful flush: everything written can be read back after a power cut.
 #[derive(Debug, Clone, Default)]
 pub struct FlushOutcome {
-    /// Leaves that failed. Their logs have the txgs concerned.
+    /// Leaves whose flush failed. Their dirty time logs have the txgs concerned.
     pub failed: Vec<FailedWrite>,
 }
 
@@ -58,26 +58,27 @@ impl Tree {
         self.flush_indices(&tops, true).await
     }
 
-    /// [`flush`](Self::flush) for the commit of a txg: what log vdevs lose is in the txg itself, so
-    /// it is no error. The leaves that failed are in the result all the same.
+    /// Like [`flush`](Self::flush), for the commit of a txg: losses on log vdevs are no error,
+    /// because the txg contains the logged data. The leaves that failed are in the result all the
+    /// same.
     ///
     /// # Errors
-    /// As there, of all vdevs but those of logs.
+    /// As [`flush`](Self::flush), for all vdevs but log vdevs.
     pub async fn flush_for_commit(&self) -> Result<FlushOutcome> {
         let tops: Vec<usize> = self.tops.iter().copied().collect();
         self.flush_indices(&tops, false).await
     }
 
-    /// [`flush`](Self::flush) of some top-level vdevs.
+    /// Like [`flush`](Self::flush), for some top-level vdevs.
     ///
     /// # Errors
-    /// As there.
+    /// As [`flush`](Self::flush).
     pub async fn flush_tops(&self, ids: &[u64]) -> Result<FlushOutcome> {
         let tops: Vec<usize> = ids.iter().filter_map(|id| self.top_index(*id)).collect();
         self.flush_indices(&tops, true).await
     }
 
-    /// With `needs_logs` a loss on log vdevs is an error like any other.
+    /// If `needs_logs`, a loss on log vdevs is an error like any other.
     async fn flush_indices(&self, tops: &[usize], needs_logs: bool) -> Result<FlushOutcome> {
         let leaves: Vec<(usize, LeafId)> = tops
             .iter()
@@ -94,7 +95,7 @@ impl Tree {
             outcome.failed.push(FailedWrite { leaf: *id, guid, path, offset: 0, error });
             lost.push((*top, txgs));
         }
-        // Only now: all logs have what failed.
+        // Only now: all failures are in the dirty time logs.
         for (top, txgs) in lost {
             if self.vdevs[top].is_log && !needs_logs {
                 continue;

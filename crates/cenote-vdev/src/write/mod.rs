@@ -1,27 +1,27 @@
-//! Writing a block: from an address on a top-level vdev to writes of leaves.
+//! Writes a block: from an address on a top-level vdev to writes on leaves.
 //!
 //!     Tree::write -> Plan (pure) -> one batch per leaf, all at once -> verdict, dirty time logs
 //!                      |- leaf:    the bytes
 //!                      |- mirror:  the same to every child
 //!                      `- raidz:   columns, parity, pads
 //!
-//! Every block is a complete stripe, so nothing is ever read to write it (spec 06 §4.7). A block
-//! counts as written when it can be read back with what is there: one child of a mirror, all but
-//! `nparity` columns of each row. Whatever leaf did not take its part, for whichever reason, gets
-//! the txg into its dirty time log before the caller learns the outcome, and is read last for it
-//! from then on (spec 06 §8).
+//! Every block is a complete stripe, so a write never reads (spec 06 §4.7). A block counts as
+//! written when it can be read back from the leaves that took it: one child of a mirror, all but
+//! `nparity` columns of each row. A leaf that did not take its part, for any reason, gets the txg
+//! into its dirty time log before the caller learns the outcome, and is read last for this txg from
+//! then on (spec 06 §8).
 //!
-//! The same plan serves self-healing: the parts of it that lie where a leaf was found wrong are
-//! written again, and nothing else.
+//! Self-healing uses the same plan: only the parts that lie where a leaf was found wrong are
+//! written again.
 //!
 //! Invariants
 //! * W1  What is written in each column is what the map of a later read expects there, byte for
 //!   byte, the filler of the last sector and of short dRAID columns being zeros.
 //! * W2  A leaf that lacks a part of a block written in txg T has T in its log when the write
 //!   returns.
-//! * W4  A block does not count as written on the word of a leaf that has left service meanwhile:
-//!   no flush asks such a leaf.
-//! * W3  Nothing is written outside of the data area, or by a tree that was not built for it.
+//! * W4  A block does not count as written on a leaf that has left service meanwhile: no flush
+//!   covers such a leaf.
+//! * W3  Nothing is written outside of the data area, or by a tree that was not built for writing.
 
 mod discard;
 mod flush;
@@ -38,7 +38,7 @@ pub use flush::{FlushError, FlushOutcome};
 use plan::{Builder, LeafWrite};
 
 use crate::leaf::{Content, DATA_START, Part};
-use crate::queue::Sending;
+use crate::queue::WriteGroup;
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree, VdevKind};
 use crate::{BadChild, IoClass, LeafId, LeafRange};
 
@@ -59,10 +59,10 @@ pub enum WriteError {
     NotConcrete {
         /// Id of the top-level vdev.
         vdev: u64,
-        /// What it is.
+        /// Its type.
         kind: VdevKind,
     },
-    /// The address or length cannot be.
+    /// The address or length is out of range.
     #[error("{psize} bytes at {offset:#x} of vdev {vdev}, which has {asize}, cannot be written")]
     Range {
         /// Id of the top-level vdev.
@@ -74,7 +74,7 @@ pub enum WriteError {
         /// Bytes of its data area.
         asize: u64,
     },
-    /// The start of an expanding vdev lies in the boot areas: it must be put back first.
+    /// The start of an expanding vdev lies in the boot areas: it must be copied back first.
     #[error("vdev {0} is expanding, and its scratch area was not copied back")]
     Scratch(u64),
     /// Too many devices failed or are absent.
@@ -86,12 +86,12 @@ pub enum WriteError {
         offset: u64,
         /// Length given.
         psize: u64,
-        /// What the first device that failed said; none if all are absent.
+        /// Error of the first device that failed; `None` if all are absent.
         cause: Option<String>,
     },
 }
 
-/// A write or flush that a leaf refused.
+/// A failed write or flush of a leaf.
 #[derive(Debug, Clone)]
 pub struct FailedWrite {
     /// The leaf.
@@ -102,20 +102,20 @@ pub struct FailedWrite {
     pub path: String,
     /// First byte on the device, labels included; 0 for a flush.
     pub offset: u64,
-    /// What the device said.
+    /// The device's error.
     pub error: Arc<Error>,
 }
 
 /// A block that was written, and can be read back.
 #[derive(Debug, Clone, Default)]
 pub struct WriteOutcome {
-    /// Leaves that failed. Their logs have the txg.
+    /// Leaves that failed. Their dirty time logs have the txg.
     pub failed: Vec<FailedWrite>,
-    /// Whether a copy or a column is missing: by a failure, or since a leaf is absent.
+    /// Whether a copy or a column is missing: because of a failure, or because a leaf is absent.
     pub is_degraded: bool,
 }
 
-/// What became of the bad parts of a block.
+/// Result of repairing the bad parts of a block.
 #[derive(Debug, Clone, Default)]
 pub struct RepairOutcome {
     /// Parts that were written again.
@@ -128,9 +128,9 @@ impl Tree {
     /// Writes a block of `data.len()` bytes, of physical birth `txg`, at `place`.
     ///
     /// # Errors
-    /// `Kind::Io` if it cannot be read back from what was written, `Kind::ReadOnly` if the tree was
-    /// not built for writing, `Kind::Invariant` if the address is none that an allocator may give.
-    /// The cause is a [`WriteError`].
+    /// `Kind::Io` if the block cannot be read back from the leaves that took it, `Kind::ReadOnly`
+    /// if the tree was not built for writing, `Kind::Invariant` if an allocator cannot have
+    /// returned the address. The cause is a [`WriteError`].
     pub async fn write(
         &self,
         place: impl Into<Place>,
@@ -155,7 +155,7 @@ impl Tree {
             is_failed[number] = true;
             failed.push(write);
         }
-        // A leaf that left service since it took its part cannot be read any more (W4).
+        // A leaf that left service after it took its part cannot be read any more (W4).
         fence(Ordering::SeqCst);
         for (leaf, is_failed) in takers.into_iter().zip(&mut is_failed) {
             *is_failed |= !self.leaf(leaf).stays_in_service();
@@ -177,11 +177,11 @@ impl Tree {
         }))
     }
 
-    /// Writes the bad parts of a block again, whose bytes `data` are known to be right. Does
+    /// Writes the bad parts of a block again; `data` are the verified bytes of the block. Does
     /// nothing in a tree that was not built for writing.
     ///
     /// # Errors
-    /// `Kind::Invariant` if the address cannot be; what devices do is in the result.
+    /// `Kind::Invariant` if the address is out of range; device errors are in the result.
     pub async fn repair(
         &self,
         place: impl Into<Place>,
@@ -196,7 +196,7 @@ impl Tree {
         let top = self.check_place(place, data.len() as u64)?;
         let mut builder = Builder::new(self, birth);
         let data = filled(data.clone(), self.vdevs[top].ashift);
-        // What a read found wrong is always where a read looks, so its verdict is not needed.
+        // Bad parts are always where reads look, so the plan's verdict is not needed.
         let _plan = builder.add(top, place.offset as i64, data, 0);
         let (writes, _) = builder.into_writes();
         let writes: Vec<LeafWrite> = writes
@@ -228,7 +228,7 @@ impl Tree {
         Ok(outcome)
     }
 
-    /// Writes to a leaf by its own addresses, labels included: what is no block.
+    /// Writes to a leaf at a device offset, labels included; for data that is not a block.
     ///
     /// # Errors
     /// The device's, or `Kind::ReadOnly` if the tree was not built for writing.
@@ -244,35 +244,35 @@ impl Tree {
         self.leaf(leaf).write(vec![part], None, class).await
     }
 
-    /// Sends all at once; tells which failed, by number.
+    /// Submits all writes at once; returns which failed, by number.
     async fn send(
         &self,
         writes: Vec<LeafWrite>,
         txg: Option<u64>,
         class: IoClass,
     ) -> Vec<(usize, FailedWrite)> {
-        let mut begun = Vec::with_capacity(writes.len());
+        let mut admitted = Vec::with_capacity(writes.len());
         for write in &writes {
-            begun.push(self.leaf(write.leaf).begin(&write.parts, txg).await);
+            admitted.push(self.leaf(write.leaf).begin_write(&write.parts, txg).await);
         }
-        let parts = writes.iter().zip(&begun).filter(|(_, begun)| begun.is_ok());
-        let mut sending = Sending::of(parts.map(|(write, _)| write.parts.len()).sum());
-        for ((write, begun), number) in writes.iter().zip(&begun).zip(0..) {
-            if let Ok(begun) = begun {
-                sending.write(begun.queue(), class, &write.parts, number);
+        let parts = writes.iter().zip(&admitted).filter(|(_, admitted)| admitted.is_ok());
+        let mut group = WriteGroup::of(parts.map(|(write, _)| write.parts.len()).sum());
+        for ((write, admitted), number) in writes.iter().zip(&admitted).zip(0..) {
+            if let Ok(admitted) = admitted {
+                group.write(admitted.queue(), class, &write.parts, number);
             }
         }
-        let mut errors = sending.done().await;
+        let mut errors = group.done().await;
         let mut failed = Vec::new();
-        for (number, (write, begun)) in writes.into_iter().zip(begun).enumerate() {
+        for (number, (write, admitted)) in writes.into_iter().zip(admitted).enumerate() {
             let leaf = self.leaf(write.leaf);
             let offset = write.parts.first().map_or(0, |part| part.offset);
-            let result = match begun {
+            let result = match admitted {
                 Err(error) => Err(error),
-                Ok(begun) => {
+                Ok(admitted) => {
                     let at = errors.iter().position(|(member, _)| *member as usize == number);
                     let result = at.map_or(Ok(()), |at| Err(errors.swap_remove(at).1));
-                    leaf.finish(begun, write.parts, txg, class, result).await
+                    leaf.finish_write(admitted, write.parts, txg, class, result).await
                 }
             };
             if let Err(error) = result {
@@ -291,7 +291,7 @@ impl Tree {
         Err(Error::new(Kind::ReadOnly, WriteError::ReadOnly))
     }
 
-    /// Arena index of the top-level vdev, if the address can be.
+    /// Arena index of the top-level vdev, if the address is in range.
     fn check_place(&self, place: Place, psize: u64) -> Result<usize> {
         let Place { vdev, offset } = place;
         let top = self.top_index(vdev);
@@ -305,7 +305,8 @@ impl Tree {
         Ok(top)
     }
 
-    /// The same, and whether a new block may be put there (W3).
+    /// Like [`check_place`](Self::check_place), and checks that a new block may be written there
+    /// (W3).
     fn check_write(&self, place: Place, psize: u64, txg: u64) -> Result<usize> {
         self.check_writable()?;
         let top = self.check_place(place, psize)?;
@@ -320,7 +321,7 @@ impl Tree {
             _ => return broken(WriteError::NotConcrete { vdev, kind: node.kind }),
         }
         let asize = self.asize_for(vdev, psize, txg).unwrap_or(u64::MAX);
-        // Trees of tests, and of configs of pools that never had a size written, have none.
+        // Trees in tests, and configs whose size was never stored, have asize 0.
         if node.asize != 0 && offset.checked_add(asize).is_none_or(|end| end > node.asize) {
             return broken(WriteError::Range { vdev, offset, psize, asize: node.asize });
         }
@@ -328,7 +329,7 @@ impl Tree {
     }
 }
 
-/// `data` with zeros up to the sector's end.
+/// Returns `data` padded with zeros to the end of its sector.
 fn filled(data: Buf, ashift: u32) -> Buf {
     let len = data.len().next_multiple_of(1 << ashift);
     if len == data.len() {
@@ -341,7 +342,7 @@ fn filled(data: Buf, ashift: u32) -> Buf {
     whole.freeze()
 }
 
-/// The stretch of a part that `ranges` of the same leaf touch, if they do.
+/// The range of a part that `ranges` of the same leaf overlap, if any.
 fn cut(part: &Part, ranges: &[(u64, u64)]) -> Option<Part> {
     let Content::Data(data) = &part.content else { return None };
     let (start, end) = (part.offset, part.offset + part.len());
@@ -352,7 +353,7 @@ fn cut(part: &Part, ranges: &[(u64, u64)]) -> Option<Part> {
     Some(Part { offset: from, content: Content::Data(data) })
 }
 
-/// Byte on the device of byte `offset` of a leaf's data area; none in front of it (W3).
+/// Byte on the device of byte `offset` of a leaf's data area; `None` before its start (W3).
 fn device_offset(offset: i64) -> Option<u64> {
     u64::try_from(offset).ok()?.checked_add(DATA_START)
 }

@@ -1,7 +1,7 @@
-//! What writing a block means for each leaf, and whether what came of it can be read back.
+//! Plans the leaf writes of a block, and judges from their results whether it can be read back.
 //!
-//! Making a plan touches no device. It gives one write per leaf, whose parts ascend, and a tree
-//! that tells from the failed ones whether the block is there: [`Plan::judge`].
+//! Planning touches no device. It returns one write per leaf, whose parts ascend, and a tree that
+//! decides from the failed writes whether the block was written: [`Plan::judge`].
 
 use cenote_codec::parity;
 use cenote_rt::seeded::{Bug, is_on};
@@ -14,43 +14,43 @@ use crate::map::{Column, Map, Row};
 use crate::read::DEPTH_MAX;
 use crate::tree::{Layout, Tree};
 
-/// The parts of a block that one leaf gets.
+/// The parts of a block that go to one leaf.
 #[derive(Debug)]
 pub(super) struct LeafWrite {
     pub(super) leaf: LeafId,
     pub(super) parts: Vec<Part>,
 }
 
-/// How the writes of leaves make up a block.
+/// How the leaf writes make up a block.
 #[derive(Debug)]
 pub(super) enum Plan {
-    /// The write with that number.
+    /// The write with this index.
     Leaf(usize),
-    /// A leaf, or what should be a vdev, that is not written.
+    /// A leaf that is not written, or a vdev that does not exist.
     Absent,
-    /// A distributed spare, by way of a child of its dRAID.
+    /// A distributed spare, written through a child of its dRAID.
     Spare(LeafId, Box<Self>),
-    /// Any of them.
+    /// Any one of them is enough.
     Mirror(Vec<Self>),
-    /// In each row all but `nparity`; the columns are those of a child in a row.
+    /// All but `nparity` in each row are enough; `columns` lists the columns of a child in a row.
     Stripes { nparity: usize, rows: usize, children: Vec<Self>, columns: Vec<(usize, usize)> },
-    /// All of them.
+    /// All of them are needed.
     Joined(Vec<Self>),
 }
 
-/// What can be said of a block once its writes have ended.
+/// Outcome for a block once its writes have ended.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
     /// Whether it can be read back.
     pub(super) is_readable: bool,
-    /// Whether every copy and all parity is there.
+    /// Whether every copy and all parity was written.
     pub(super) is_whole: bool,
-    /// Distributed spares that lack it.
+    /// Distributed spares that lack the block.
     pub(super) lacking: Vec<LeafId>,
 }
 
 impl Plan {
-    /// The verdict, where `failed` tells of each write whether it failed.
+    /// Judges the block; `failed` says for each write whether it failed.
     pub(super) fn judge(&self, failed: &[bool]) -> Verdict {
         match self {
             Self::Absent => Verdict::default(),
@@ -103,13 +103,13 @@ impl Plan {
     }
 }
 
-/// Bytes for a child, by its own addresses.
+/// Bytes for a child, at the child's own offset.
 struct Piece {
     offset: i64,
     content: Content,
 }
 
-/// Makes a plan.
+/// Builds a plan.
 pub(super) struct Builder<'a> {
     tree: &'a Tree,
     /// Physical birth.
@@ -123,7 +123,7 @@ impl<'a> Builder<'a> {
         Self { tree, birth, writes: Vec::new(), absent: Vec::new() }
     }
 
-    /// The writes, and the leaves that should have had one and are not written.
+    /// Returns the writes, and the leaves that should have one but are not writable.
     pub(super) fn into_writes(self) -> (Vec<LeafWrite>, Vec<LeafId>) {
         (self.writes, self.absent)
     }
@@ -168,7 +168,7 @@ impl<'a> Builder<'a> {
                 }
                 let plans = pieces.into_iter().filter_map(|piece| match piece.content {
                     Content::Data(data) => Some(self.add_stripes(vdev, piece.offset, &data, depth)),
-                    // What holds nothing cannot be spread.
+                    // Pads are not split.
                     Content::Pad(_) => None,
                 });
                 Plan::Joined(plans.collect())
@@ -199,13 +199,13 @@ impl<'a> Builder<'a> {
         Plan::Leaf(self.writes.len() - 1)
     }
 
-    /// Plans data at a removed vdev: where its mapping says.
+    /// Plans data at a removed vdev, at the places of its mapping.
     fn add_mapped(&mut self, vdev: usize, offset: i64, data: &Buf, depth: u8) -> Plan {
-        let Some(stretches) = self.tree.mapped(vdev, offset, data.len()) else {
+        let Some(segments) = self.tree.mapped(vdev, offset, data.len()) else {
             return Plan::Absent;
         };
         let mut start = 0;
-        let plans = stretches.into_iter().map(|(target, offset, len)| {
+        let plans = segments.into_iter().map(|(target, offset, len)| {
             let part = data.slice(start..start + len);
             start += len;
             part.map_or(Plan::Absent, |part| self.add(target, offset, part, depth + 1))
@@ -223,7 +223,7 @@ impl<'a> Builder<'a> {
         let Some(map) = tree.map(vdev, offset, data.len(), self.birth) else {
             return Plan::Absent;
         };
-        // Children that the tree does not have are none that could be written.
+        // Children that the tree does not have cannot be written.
         let mut by_child: Vec<Vec<Piece>> = Vec::new();
         by_child.resize_with(self.width_of(vdev, &map), Vec::new);
         let mut shadows = Vec::new();
@@ -236,7 +236,7 @@ impl<'a> Builder<'a> {
         }
         let mut places = Vec::new();
         for (number, row) in map.rows.iter().enumerate() {
-            // A map that does not fit its data must not be written by half.
+            // A map that does not fit its data must not be written in part.
             let Some(contents) = columns(&map, row, data) else { return Plan::Absent };
             for ((index, column), contents) in row.columns.iter().enumerate().zip(contents) {
                 let shadow = shadows.iter().find(|(id, ..)| (id.row, id.column) == (number, index));
@@ -258,7 +258,7 @@ impl<'a> Builder<'a> {
             pieces.sort_by_key(|piece| piece.offset);
             let target = node.children.get(child).copied();
             children.push(match target {
-                // Nothing that could be lacking: also pads alone on their child.
+                // Nothing that could be missing: no pieces, or only pads on this child.
                 _ if pieces.is_empty() => Plan::Joined(Vec::new()),
                 Some(target) if !has_column[child] && pieces.iter().all(Piece::is_pad) => {
                     self.add_pads(target, pieces, depth)
@@ -271,14 +271,14 @@ impl<'a> Builder<'a> {
         Plan::Stripes { nparity, rows, children, columns: places }
     }
 
-    /// Children of a vdev, or as many as a map names.
+    /// Number of children of a vdev, or the highest number that the map names.
     fn width_of(&self, vdev: usize, map: &Map) -> usize {
         let columns = map.rows.iter().flat_map(|row| &row.columns);
         let named = columns.map(|column| column.child + 1).max().unwrap_or(0);
         self.tree.vdevs[vdev].children.len().max(named)
     }
 
-    /// Pads on a child that has no column: their leaves need no verdict.
+    /// Plans pads on a child that has no column; their writes do not affect the verdict.
     fn add_pads(&mut self, vdev: usize, pieces: Vec<Piece>, depth: u8) -> Plan {
         let before = self.absent.len();
         let plan = self.add_pieces(vdev, pieces, depth + 1);
@@ -293,14 +293,14 @@ impl Piece {
     }
 }
 
-/// What is written in a column: bytes, and behind them zeros.
+/// The contents of a column: bytes, followed by zeros.
 struct ColumnContent {
     bytes: Buf,
     filler: usize,
 }
 
 impl ColumnContent {
-    /// Adds it at byte `offset` of a child.
+    /// Appends the contents at byte `offset` of a child.
     fn put(&self, offset: i64, pieces: &mut Vec<Piece>) {
         if !self.bytes.is_empty() {
             pieces.push(Piece { offset, content: Content::Data(self.bytes.clone()) });
@@ -314,7 +314,7 @@ impl ColumnContent {
     }
 }
 
-/// What is written in each column of a row, parity first: slices of `data`, fresh parity, zeros.
+/// The contents of each column of a row, parity first: slices of `data`, new parity, zeros.
 fn columns(map: &Map, row: &Row, data: &Buf) -> Option<Vec<ColumnContent>> {
     let nparity = map.nparity.min(row.columns.len());
     let (parity, rest) = row.columns.split_at(nparity);

@@ -1,4 +1,4 @@
-//! Blocks written, compared with a model of the format, and read back from what is left.
+//! Blocks written, compared with a model of the format, and read back after losses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,14 +42,14 @@ fn scrub(tree: &Tree, offset: u64, want: &[u8]) -> Vec<BadChild> {
     scrubbed.bad
 }
 
-/// Whatever is not written keeps this.
+/// Initial bytes of the devices; unwritten space keeps them.
 const BEFORE: u8 = 0xa5;
 
-/// What a damaged device gives.
+/// Byte returned by a damaged device.
 const DAMAGED: u8 = 0x3c;
 
-/// Makes every byte of the devices [`BEFORE`].
-fn soil(bench: &Bench) {
+/// Fills the devices with [`BEFORE`].
+fn fill_with_marker(bench: &Bench) {
     for device in bench.devices.values() {
         device.edit(|bytes| bytes.fill(BEFORE));
     }
@@ -68,8 +68,8 @@ fn times(mut a: u8, mut b: u8) -> u8 {
     product
 }
 
-/// What a RAID-Z holds once a block is written: sectors by child and sector on it. Straight from
-/// the text of spec 06 §4.1, §4.4, §5.3, sector by sector, without columns.
+/// Contents of a RAID-Z after a block is written: sectors by child and sector on it. Follows the
+/// text of spec 06 §4.1, §4.4, §5.3, sector by sector, without columns.
 fn model(raidz: &Raidz, offset: u64, data: &[u8]) -> BTreeMap<(u64, u64), Vec<u8>> {
     let sector = 1_usize << raidz.ashift;
     let (width, logical, parity) = (raidz.width, raidz.width_at(BIRTH), raidz.nparity);
@@ -78,7 +78,7 @@ fn model(raidz: &Raidz, offset: u64, data: &[u8]) -> BTreeMap<(u64, u64), Vec<u8
     let sectors = (data.len() / sector) as u64;
     let total = sectors + parity * sectors.div_ceil(logical - parity);
     let columns = total.min(logical);
-    // Sectors of a column: how often it comes up when all are dealt one after the other.
+    // Sectors of a column: how often it occurs when all sectors are dealt one after the other.
     let height = |column: u64| (0..total).filter(|index| index % logical == column).count() as u64;
     let content = |row: u64, column: u64| -> Option<Vec<u8>> {
         if row >= height(column) {
@@ -95,7 +95,7 @@ fn model(raidz: &Raidz, offset: u64, data: &[u8]) -> BTreeMap<(u64, u64), Vec<u8
             content(row, column).expect("dealt")
         } else {
             let mut sum = vec![0; sector];
-            // Horner: the last column counts once, each before it one power more.
+            // Horner: the last column counts once, each one before it with one power more.
             let power = [1, 2, 4][column as usize];
             for other in parity..columns {
                 let part = content(row, other).unwrap_or_else(|| vec![0; sector]);
@@ -123,7 +123,7 @@ fn raidz_puts_every_byte_where_the_format_says() {
         let Layout::Raidz(raidz) = &bench.tree.vdevs[1].layout else { continue };
         let sector = 1_usize << raidz.ashift;
         for (offset, psize) in places(&bench, &mut rng).into_iter().chain([(1 << 20, 0x2200)]) {
-            soil(&bench);
+            fill_with_marker(&bench);
             let data = random(&mut rng, psize);
             let outcome = write(&bench.tree, offset, &data).expect(name);
             assert!(outcome.failed.is_empty() && !outcome.is_degraded, "{name}");
@@ -146,12 +146,12 @@ fn raidz_puts_every_byte_where_the_format_says() {
     }
 }
 
-/// Where a leaf's written part of a block lies must be all that a reader asks for.
+/// The written parts of a block must be exactly the ranges that a reader requests.
 #[test]
-fn what_is_written_reads_and_scrubs_clean_and_survives_losses() {
+fn written_blocks_read_and_scrub_clean_and_survive_losses() {
     for (name, config, nparity) in shapes() {
         let (bench, mut rng) = (Bench::new(config), Rng::seeded(22));
-        soil(&bench);
+        fill_with_marker(&bench);
         let width = bench.devices.len() as u64;
         for (offset, psize) in places(&bench, &mut rng) {
             let data = random(&mut rng, psize);
@@ -168,7 +168,7 @@ fn what_is_written_reads_and_scrubs_clean_and_survives_losses() {
     }
 }
 
-/// A tree whose leaves refuse writes, or are not there.
+/// A tree some of whose leaves refuse writes, and some are absent.
 fn failing(bench: &Bench, absent: &[u64], refusing: &[u64]) -> Arc<Tree> {
     let open = |leaf: &VdevConfig| {
         let device = bench.devices.get(&leaf.guid).filter(|_| !absent.contains(&leaf.guid))?;
@@ -190,14 +190,14 @@ fn dtl_guids(tree: &Tree) -> Vec<u64> {
 }
 
 #[test]
-fn leaves_that_fail_are_told_and_read_last() {
+fn leaves_that_fail_a_write_are_reported_and_read_last() {
     let mirror = top(vdev(ConfigKind::Mirror, 0, 2, leaves(3)), 12);
     for (name, config, bears) in
         shapes().into_iter().chain([("mirror of 3", mirror, 2)]).collect::<Vec<_>>()
     {
         let (bench, mut rng) = (Bench::new(config), Rng::seeded(23));
         let width = bench.devices.len() as u64;
-        soil(&bench);
+        fill_with_marker(&bench);
         for round in 0..12 {
             let (offset, psize) = (0, 100 << 12);
             let data = random(&mut rng, psize);
@@ -225,7 +225,7 @@ fn leaves_that_fail_are_told_and_read_last() {
                 let stats = tree.leaf(failed.leaf).stats();
                 assert_eq!((stats.write_errors, stats.write_bytes), (1, 0), "{name}");
             }
-            // The failed ones hold something else; nobody is blamed for that.
+            // The failed leaves hold other bytes; none is reported for that.
             let got = read(&tree, offset, &data).expect(name);
             assert!(got.data[..] == data[..] && got.bad.is_empty(), "{name}: {:?}", got.bad);
             assert!(tree.dtl(2, DtlKind::Missing).is_some_and(|log| log.is_empty()), "{name}");
@@ -309,7 +309,7 @@ fn contents(device: &MemoryDevice) -> Vec<u8> {
 }
 
 #[test]
-fn addresses_that_no_allocator_gives_are_refused() {
+fn impossible_addresses_are_refused() {
     let mut config = raidz(12, 4, 1);
     config.children.push(VdevConfig::hole(1));
     let mut removed = vdev(ConfigKind::Indirect, 2, 77, Vec::new());
@@ -346,11 +346,11 @@ fn addresses_that_no_allocator_gives_are_refused() {
     );
     let growing =
         Raidz { ashift: 12, width: 4, nparity: 1, expand_txgs: Vec::new(), is_expanding: true };
-    assert!(growing.pads(0, 8192, BIRTH).is_empty() && growing.stretches(0, 1 << 20).is_empty());
+    assert!(growing.pads(0, 8192, BIRTH).is_empty() && growing.child_ranges(0, 1 << 20).is_empty());
 }
 
 #[test]
-fn rows_between_two_places_are_written_to_both() {
+fn raidz_expansion_writes_moving_rows_to_both_places() {
     // 4 data sectors and 2 of parity, old width 3: rows at sectors 6..9 and 9..12.
     let growing =
         Raidz { ashift: 12, width: 4, nparity: 1, expand_txgs: Vec::new(), is_expanding: true };
@@ -364,13 +364,13 @@ fn rows_between_two_places_are_written_to_both() {
     assert_eq!(shadows(10), [(1, 0, 1, 0x2000)]);
 }
 
-/// A device that says whether it was flushed, and can refuse to be.
+/// A device that records flushes, and can fail them.
 #[derive(Debug)]
 struct Flushed {
     inner: MemoryDevice,
     refuses: std::sync::atomic::AtomicBool,
     count: std::sync::atomic::AtomicU64,
-    /// Times that the thread would have waited for it.
+    /// Number of times that a thread would have waited for it.
     waits: std::sync::atomic::AtomicU64,
 }
 
@@ -399,7 +399,7 @@ impl Device for Flushed {
 }
 
 #[test]
-fn flushes_go_where_writes_went_and_their_failures_into_the_log() {
+fn flush_covers_written_leaves_and_failures_enter_the_dtl() {
     use std::sync::atomic::Ordering::Relaxed;
     let mut config = top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 12);
     let mut single = vdev(ConfigKind::File, 1, 300, Vec::new());
@@ -431,11 +431,11 @@ fn flushes_go_where_writes_went_and_their_failures_into_the_log() {
     assert_eq!(counts(), [1, 1, 0]);
     devices[&101].refuses.store(true, Relaxed);
     put(0, 9);
-    let outcome = wait(tree.flush()).expect("the other side has it");
+    let outcome = wait(tree.flush()).expect("the other child has it");
     assert_eq!(outcome.failed.iter().map(|failed| failed.guid).collect::<Vec<_>>(), [101]);
     assert_eq!(tree.changed_dtls(), [(101, TxgRanges::of(9))]);
     assert_eq!(tree.changed_dtls(), []);
-    // Only one has txg 9 now.
+    // Only one leaf has txg 9 now.
     assert!(tree.is_dtl_required(100) && !tree.is_dtl_required(101) && tree.is_dtl_required(300));
     devices[&100].refuses.store(true, Relaxed);
     put(0, 10);
@@ -450,7 +450,7 @@ fn flushes_go_where_writes_went_and_their_failures_into_the_log() {
 }
 
 #[test]
-fn a_thread_waits_for_a_flush_only_if_there_is_no_other() {
+fn a_flush_waits_inline_only_if_it_is_the_only_one() {
     use std::sync::atomic::Ordering::Relaxed;
     for (count, waits) in [(1, 1), (2, 0)] {
         let mut config = top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 12);
@@ -483,7 +483,7 @@ fn a_thread_waits_for_a_flush_only_if_there_is_no_other() {
 }
 
 #[test]
-fn space_is_translated_to_all_its_sectors_once() {
+fn ranges_translate_to_each_of_their_sectors_once() {
     let shapes = shapes().into_iter().map(|(name, config, _)| (name, config));
     let mirror = top(vdev(ConfigKind::Mirror, 0, 2, leaves(2)), 12);
     for (name, config) in shapes.chain([("mirror", mirror)]) {
@@ -494,7 +494,7 @@ fn space_is_translated_to_all_its_sectors_once() {
             _ => 1 << top.ashift(),
         };
         let mut taken = std::collections::BTreeSet::new();
-        // Neighbouring ranges share nothing, and together are all of it.
+        // Neighbouring ranges share nothing, and together cover everything.
         let pieces = [0, 1, 4, 9, 30, 31, 200];
         for pair in pieces.windows(2) {
             let place = Place { vdev: 0, offset: pair[0] * step };
@@ -509,7 +509,7 @@ fn space_is_translated_to_all_its_sectors_once() {
         assert_eq!(bytes, taken.len() as u64 * 512, "{name}");
         let copies = if name == "mirror" { 2 } else { 1 };
         assert_eq!(bytes, 200 * step * copies, "{name}");
-        // A block's own sectors are inside of what its space is translated to.
+        // A block's own sectors lie within the translation of its space.
         let (offset, psize) = (9 * step, 0x3000);
         let asize = bench.tree.asize_for(0, psize, BIRTH).expect("there");
         let space = bench.tree.translate(Place { vdev: 0, offset }, asize);
@@ -521,7 +521,7 @@ fn space_is_translated_to_all_its_sectors_once() {
             };
             assert!(space.iter().any(is_inside), "{name}: {part:?} {space:?}");
         }
-        soil(&bench);
+        fill_with_marker(&bench);
         wait(bench.tree.discard(Place { vdev: 0, offset }, asize)).expect(name);
         let zeros: usize = bench
             .devices
@@ -533,9 +533,9 @@ fn space_is_translated_to_all_its_sectors_once() {
 }
 
 #[test]
-fn a_distributed_spare_takes_what_its_leaf_cannot() {
+fn a_distributed_spare_takes_writes_for_its_failed_leaf() {
     let mut config = draid(12, 9, 2, 3, 1);
-    // All blocks are in the first group, and need these.
+    // All blocks are in the first group, and need these leaves.
     let plain = Bench::new(config.clone());
     let place = Place { vdev: 0, offset: 0 };
     let ranges = plain.tree.leaf_ranges(place, 0x3000, BIRTH);
@@ -553,7 +553,7 @@ fn a_distributed_spare_takes_what_its_leaf_cannot() {
         let data = random(&mut rng, psize);
         let outcome = write(&tree, offset, &data).expect("written");
         assert!(outcome.failed.is_empty() && outcome.is_degraded);
-        // With the spare, two more may go.
+        // With the spare, two more leaves may be absent.
         let tree = bench.tree_with(&[gone, needed[0], needed[4]], &[]);
         let got = read(&tree, offset, &data).expect("two lost");
         assert!(got.data[..] == data[..], "{offset:#x} {psize}");

@@ -6,7 +6,7 @@
 
 use cenote_rt::tunables;
 
-use super::{Field, Policy, Standing, Want, best_fit};
+use super::{MetaslabInfo, PickContext, PickRequest, Policy, best_fit};
 use crate::alloc::tree::FreeTree;
 use crate::alloc::weight::Weight;
 
@@ -15,7 +15,7 @@ use crate::alloc::weight::Weight;
 pub struct Dynamic;
 
 /// First fit from `cursor` on, up to the bound.
-fn first_fit(free: &FreeTree, cursor: u64, want: Want) -> Option<u64> {
+fn first_fit(free: &FreeTree, cursor: u64, wanted: PickRequest) -> Option<u64> {
     let reach = tunables::DF_MAX_SEARCH.get();
     let at_least = tunables::MIN_SEARCH_COUNT.get();
     let mut first = None;
@@ -24,7 +24,7 @@ fn first_fit(free: &FreeTree, cursor: u64, want: Want) -> Option<u64> {
         if segment.start - start > reach && count >= at_least {
             return None;
         }
-        if let Some(found) = want.fit(&segment) {
+        if let Some(found) = wanted.fit(&segment) {
             return Some(found);
         }
     }
@@ -40,37 +40,37 @@ impl Policy for Dynamic {
         tunables::BY_SIZE_MIN.get()
     }
 
-    fn weigh(&self, standing: &Standing) -> Weight {
-        if let Some(weight) = standing.by_segments
+    fn weigh(&self, info: &MetaslabInfo) -> Weight {
+        if let Some(weight) = info.by_segments
             && tunables::SEGMENT_WEIGHT_ENABLED.get() != 0
         {
             return weight;
         }
-        let whole = 101 - standing.fragmentation.unwrap_or(1).clamp(1, 100);
-        Weight::of_space((u128::from(standing.free) * u128::from(whole) / 100) as u64)
+        let whole = 101 - info.fragmentation.unwrap_or(1).clamp(1, 100);
+        Weight::of_space((u128::from(info.free) * u128::from(whole) / 100) as u64)
     }
 
-    fn pick(&self, field: &mut Field<'_>, want: Want) -> Option<u64> {
-        let largest = field.free.largest();
-        if largest < want.size {
+    fn pick(&self, context: &mut PickContext<'_>, wanted: PickRequest) -> Option<u64> {
+        let largest = context.free.largest();
+        if largest < wanted.size {
             return None;
         }
-        let percent = field.free.bytes().saturating_mul(100) / field.size.max(1);
+        let percent = context.free.bytes().saturating_mul(100) / context.size.max(1);
         if largest >= tunables::DF_ALLOC_THRESHOLD.get() && percent >= tunables::DF_FREE_PCT.get() {
-            let cursor = field.cursors.of(want.size);
-            if let Some(found) = first_fit(field.free, *cursor, want) {
-                *cursor = found + want.size;
+            let cursor = context.cursors.of(wanted.size);
+            if let Some(found) = first_fit(context.free, *cursor, wanted) {
+                *cursor = found + wanted.size;
                 return Some(found);
             }
-            *cursor = field.start;
+            *cursor = context.start;
         }
         if tunables::DF_USE_LARGEST_SEGMENT.get() != 0 {
-            let largest = field.free.largest_segment();
+            let largest = context.free.largest_segment();
             return largest
-                .and_then(|segment| want.fit(&segment))
-                .or_else(|| best_fit(field.free, want));
+                .and_then(|segment| wanted.fit(&segment))
+                .or_else(|| best_fit(context.free, wanted));
         }
-        best_fit(field.free, want)
+        best_fit(context.free, wanted)
     }
 
     fn should_leave(&self, activation: Weight, now: Weight, free: u64, largest: u64) -> bool {

@@ -6,7 +6,7 @@
 
 use cenote_rt::tunables;
 
-use super::{Field, Policy, Standing, Want, best_fit};
+use super::{MetaslabInfo, PickContext, PickRequest, Policy, best_fit};
 use crate::alloc::weight::Weight;
 
 /// Bytes allocated on a vdev, per child, before the rotor advanced.
@@ -25,30 +25,30 @@ impl Policy for Historic {
         0
     }
 
-    fn weigh(&self, standing: &Standing) -> Weight {
-        let (free, count) = (u128::from(standing.free), u128::from(standing.count.max(1)));
+    fn weigh(&self, info: &MetaslabInfo) -> Weight {
+        let (free, count) = (u128::from(info.free), u128::from(info.count.max(1)));
         let mut weight = free;
         if tunables::LBA_WEIGHTING_ENABLED.get() != 0 {
             // Outer tracks are twice as fast as inner ones.
-            weight = 2 * free - u128::from(standing.metaslab) * free / count;
+            weight = 2 * free - u128::from(info.metaslab) * free / count;
         }
         Weight::of_space(weight as u64)
     }
 
-    fn pick(&self, field: &mut Field<'_>, want: Want) -> Option<u64> {
-        let largest = field.free.largest();
-        if largest < want.size {
+    fn pick(&self, context: &mut PickContext<'_>, wanted: PickRequest) -> Option<u64> {
+        let largest = context.free.largest();
+        if largest < wanted.size {
             return None;
         }
-        let percent = field.free.bytes().saturating_mul(100) / field.size.max(1);
+        let percent = context.free.bytes().saturating_mul(100) / context.size.max(1);
         if largest < tunables::DF_ALLOC_THRESHOLD.get() || percent < tunables::DF_FREE_PCT.get() {
-            return best_fit(field.free, want);
+            return best_fit(context.free, wanted);
         }
-        let cursor = field.cursors.of(want.size);
-        let ahead = field.free.from(*cursor).find_map(|segment| want.fit(&segment));
-        let found =
-            ahead.or_else(|| field.free.ranges().iter().find_map(|segment| want.fit(&segment)))?;
-        *cursor = found + want.size;
+        let cursor = context.cursors.of(wanted.size);
+        let ahead = context.free.from(*cursor).find_map(|segment| wanted.fit(&segment));
+        let found = ahead
+            .or_else(|| context.free.ranges().iter().find_map(|segment| wanted.fit(&segment)))?;
+        *cursor = found + wanted.size;
         Some(found)
     }
 

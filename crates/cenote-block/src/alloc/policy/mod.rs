@@ -21,7 +21,7 @@ use super::weight::Weight;
 
 /// Properties of a metaslab that its weight depends on.
 #[derive(Debug, Clone, Copy)]
-pub struct Standing {
+pub struct MetaslabInfo {
     /// Index of the metaslab.
     pub metaslab: u64,
     /// Number of metaslabs of its vdev.
@@ -36,14 +36,14 @@ pub struct Standing {
 
 /// Size and alignment of a range to allocate.
 #[derive(Debug, Clone, Copy)]
-pub struct Want {
+pub struct PickRequest {
     /// Size in bytes.
     pub size: u64,
     /// The start must be a multiple of this.
     pub align: u64,
 }
 
-impl Want {
+impl PickRequest {
     /// First position in a free segment at which it fits.
     #[must_use]
     pub fn fit(&self, segment: &Range<u64>) -> Option<u64> {
@@ -72,7 +72,7 @@ impl Cursors {
 
 /// The free space of a metaslab from which a range is picked.
 #[derive(Debug)]
-pub struct Field<'a> {
+pub struct PickContext<'a> {
     /// Its free segments.
     pub free: &'a mut FreeTree,
     /// Its cursors.
@@ -92,10 +92,10 @@ pub trait Policy: Send + Sync + Debug {
     fn size_floor(&self) -> u64;
 
     /// Weight of a metaslab.
-    fn weigh(&self, standing: &Standing) -> Weight;
+    fn weigh(&self, info: &MetaslabInfo) -> Weight;
 
     /// Returns the start of a free range, or `None` if none fits. Must find one if there is one.
-    fn pick(&self, field: &mut Field<'_>, want: Want) -> Option<u64>;
+    fn pick(&self, context: &mut PickContext<'_>, wanted: PickRequest) -> Option<u64>;
 
     /// Whether to close a metaslab after an allocation: its weight was `activation` when it was
     /// opened and is `now`, and the largest of its segments has `largest` of its `free` bytes.
@@ -119,10 +119,10 @@ pub fn by_tunable() -> Arc<dyn Policy> {
 }
 
 /// The smallest segment that fits; of several, the lowest.
-fn best_fit(free: &mut FreeTree, want: Want) -> Option<u64> {
-    let found = free.at_least(want.size).find_map(|segment| want.fit(&segment));
+fn best_fit(free: &mut FreeTree, wanted: PickRequest) -> Option<u64> {
+    let found = free.at_least(wanted.size).find_map(|segment| wanted.fit(&segment));
     // The tree by size may leave small segments out; they are searched last.
-    found.or_else(|| free.ranges().iter().find_map(|segment| want.fit(&segment)))
+    found.or_else(|| free.ranges().iter().find_map(|segment| wanted.fit(&segment)))
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ fn pick(policy: &dyn Policy, ranges: &[Range<u64>], cursor: u64, size: u64) -> O
     let mut free = FreeTree::new(free, policy.size_floor());
     let mut cursors = Cursors::new(0);
     *cursors.of(size) = cursor;
-    let mut field = Field { free: &mut free, cursors: &mut cursors, start: 0, size: 16 * MIB };
-    policy.pick(&mut field, Want { size, align: 512 })
+    let mut context =
+        PickContext { free: &mut free, cursors: &mut cursors, start: 0, size: 16 * MIB };
+    policy.pick(&mut context, PickRequest { size, align: 512 })
 }
 
 #[test]
@@ -49,19 +50,19 @@ fn starts_are_aligned_and_a_fit_is_always_found() {
                 start..start + (1 + rng.below(40)) * 512
             })
             .collect();
-        let want = Want { size: 1536 * (1 + rng.below(4)), align: 1536 };
+        let wanted = PickRequest { size: 1536 * (1 + rng.below(4)), align: 1536 };
         let free: RangeSet = ranges.into_iter().collect();
-        let fits = free.iter().any(|segment| want.fit(&segment).is_some());
+        let fits = free.iter().any(|segment| wanted.fit(&segment).is_some());
         for policy in [&Dynamic as &dyn Policy, &Historic] {
             let mut tree = FreeTree::new(free.clone(), policy.size_floor());
             let mut cursors = Cursors::new(0);
-            *cursors.of(want.size) = rng.below(2048) * 512;
-            let mut field =
-                Field { free: &mut tree, cursors: &mut cursors, start: 0, size: 2 * MIB };
-            let found = policy.pick(&mut field, want);
+            *cursors.of(wanted.size) = rng.below(2048) * 512;
+            let mut context =
+                PickContext { free: &mut tree, cursors: &mut cursors, start: 0, size: 2 * MIB };
+            let found = policy.pick(&mut context, wanted);
             assert_eq!(found.is_some(), fits, "{}", policy.name());
             if let Some(start) = found {
-                assert!(start.is_multiple_of(1536) && free.contains(&(start..start + want.size)));
+                assert!(start.is_multiple_of(1536) && free.contains(&(start..start + wanted.size)));
             }
         }
     }
@@ -69,19 +70,19 @@ fn starts_are_aligned_and_a_fit_is_always_found() {
 
 #[test]
 fn policies_weigh_and_close_metaslabs() {
-    let mut standing = Standing {
+    let mut info = MetaslabInfo {
         metaslab: 0,
         count: 10,
         free: MIB,
         fragmentation: Some(50),
         by_segments: Some(Weight::of_segments(18, 2)),
     };
-    assert_eq!(Dynamic.weigh(&standing), Weight::of_segments(18, 2));
-    assert_eq!(Historic.weigh(&standing), Weight::of_space(2 * MIB));
-    standing.by_segments = None;
-    standing.metaslab = 5;
-    assert_eq!(Dynamic.weigh(&standing), Weight::of_space(MIB * 51 / 100));
-    assert_eq!(Historic.weigh(&standing), Weight::of_space(MIB * 3 / 2));
+    assert_eq!(Dynamic.weigh(&info), Weight::of_segments(18, 2));
+    assert_eq!(Historic.weigh(&info), Weight::of_space(2 * MIB));
+    info.by_segments = None;
+    info.metaslab = 5;
+    assert_eq!(Dynamic.weigh(&info), Weight::of_space(MIB * 51 / 100));
+    assert_eq!(Historic.weigh(&info), Weight::of_space(MIB * 3 / 2));
     let (high, low) = (Weight::of_segments(20, 1), Weight::of_segments(18, 1));
     assert!(Dynamic.should_leave(high, low, MIB, MIB / 4));
     assert!(!Dynamic.should_leave(high, low, MIB, MIB - 512));

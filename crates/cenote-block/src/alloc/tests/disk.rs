@@ -106,14 +106,14 @@ pub(super) struct Store {
 impl MetaslabStore for Store {
     fn load(&self, vdev: u64, metaslab: u64) -> BoxFuture<'_, Result<StoredSpace>> {
         let disk = self.committed.lock().unwrap().clone();
-        let turns = {
+        let steps = {
             let mut loads = self.loads.lock().unwrap();
             *loads += 1;
             *loads % 5
         };
         Box::pin(async move {
             // The map is looked up first and read later, while txgs commit.
-            for _ in 0..turns {
+            for _ in 0..steps {
                 yield_now().await;
             }
             let whole = self.vdevs[vdev as usize].metaslab(metaslab);

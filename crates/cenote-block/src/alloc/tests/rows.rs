@@ -188,7 +188,7 @@ fn space_used_by_a_checkpoint_stays_allocated() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 1)]);
     let dva = allocate(&space, &Request::data(4096, 5)).unwrap()[0];
     commit(&space, 5);
-    space.free_held(&dva, 6).unwrap();
+    space.free_checkpointed(&dva, 6).unwrap();
     let changes = space.take_changes(6).unwrap();
     assert_eq!((changes[0].held.bytes(), changes[0].frees.bytes()), (4096, 0));
     space.sync_done(6, 0).unwrap();
@@ -258,7 +258,7 @@ fn allocation_does_not_wait_for_a_paused_metaslab_without_room() {
 fn allocation_makes_progress_between_pauses() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 1)]);
     let is_done = std::sync::atomic::AtomicBool::new(false);
-    let turns = async |first: u64| {
+    let pause_repeatedly = async |first: u64| {
         cenote_rt::sleep(std::time::Duration::from_millis(first)).await;
         while !is_done.load(std::sync::atomic::Ordering::Acquire) {
             let paused = space.pause(0, 0).await.unwrap().unwrap();
@@ -275,7 +275,7 @@ fn allocation_makes_progress_between_pauses() {
             is_done.store(true, std::sync::atomic::Ordering::Release);
             dvas
         };
-        futures_util::future::join3(turns(0), turns(2), served).await.2
+        futures_util::future::join3(pause_repeatedly(0), pause_repeatedly(2), served).await.2
     });
     assert_eq!(allocated.unwrap().expect("an answer").unwrap()[0].offset, 0);
 }

@@ -1,15 +1,15 @@
-//! Space and objects by user, group and project.
+//! User, group and project accounting of space and objects.
 //!
 //!     object -1 users, -2 groups, -3 projects:   "1f4" -> bytes,   "obj-1f4" -> objects
 //!
-//! For every object of a file system that is written, what it was accounted with before is taken
-//! away and what it is now is added: 512 bytes and what its dnode is charged, for each of its three
-//! owners. Whether it was accounted at all, its flags tell. The owner before is asked for before
-//! anything is written, because a spill block written in this txg may be written over in place.
+//! For every written object of a file system, the amounts accounted before are subtracted and the
+//! present ones are added: 512 bytes and the space of its dnode, for each of its three owners. The
+//! dnode's flags tell whether it was accounted at all. The previous owner is determined before
+//! anything is written, because a spill block born in this txg may be rewritten in place.
 //!
-//! The accounting objects have their dnodes in the root block. They are made with the first object
-//! that is accounted, and are changed by nobody else, through a transaction on the tree that was
-//! synced last (spec 02 §13).
+//! The accounting objects have their dnodes in the root block. They are created with the first
+//! accounted object, and are changed only here, through a transaction on the tree that was synced
+//! last (spec 02 §13).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,29 +21,29 @@ use cenote_ondisk::objset::{
 };
 use cenote_rt::{Buf, Result};
 
-use super::{Change, Job, special_mut};
+use super::{Change, SyncPass, special_mut};
 use crate::dnode::SPILL_BLKID;
 use crate::live::alloc::Cursor;
 use crate::live::context::{Owned, Owner, OwnerProbe};
 use crate::live::layer::{Layer, SpillChange};
-use crate::live::step::{Step, TxResult};
+use crate::live::stop::{TxResult, TxStop};
 use crate::live::tx::{Source, Tx};
 use crate::live::view::{Fetched, Tree};
 use crate::zap::edit;
 
-/// What is to be added: by accounting object and key.
+/// Amounts to add, by accounting object and key.
 type Deltas = BTreeMap<(u64, String), i64>;
 
-/// Where the spill block of an object is, for who asks for its owner.
+/// Where to find the spill block of an object.
 pub(super) enum SpillAt<'a> {
-    /// Where its dnode points.
+    /// At the pointer in its dnode.
     OnDisk,
-    /// Perhaps in memory.
+    /// In memory, if it was changed.
     Changed(&'a SpillChange),
 }
 
-impl Job<'_> {
-    /// Who accounts objects here.
+impl SyncPass<'_> {
+    /// The owner probe, if objects are accounted in this set.
     pub(super) fn probe(&self) -> Option<&dyn OwnerProbe> {
         self.context.probe.filter(|_| self.kind == ObjSetType::Zfs)
     }
@@ -87,7 +87,7 @@ impl Job<'_> {
         }
     }
 
-    /// Sets the flags by which a dnode tells that it is accounted.
+    /// Sets the flags that mark a dnode as accounted.
     pub(super) fn mark_accounted(&self, object: u64, dnode: &mut DnodePhys) {
         if object >= PROJECTUSED_OBJECT {
             return;
@@ -100,7 +100,7 @@ impl Job<'_> {
         }
     }
 
-    /// Accounts for what was written: the accounting objects in `phys`.
+    /// Updates the accounting objects in `phys` for the written objects.
     pub(super) async fn account(
         &self,
         tree: &Tree,
@@ -128,7 +128,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Runs a closure on the synced tree until it has all blocks; gives its changes.
+    /// Runs a closure on the synced tree until it has all blocks; returns its changes.
     async fn edit_special(
         &self,
         tree: &Tree,
@@ -145,8 +145,8 @@ impl Job<'_> {
                 let mut tx = Tx::new(self.context.txg, source, Cursor::default());
                 match edit(&mut tx) {
                     Ok(()) => return Ok(tx.overlay),
-                    Err(Step::Fail(error)) => return Err(error),
-                    Err(Step::Need(missing)) => missing,
+                    Err(TxStop::Fail(error)) => return Err(error),
+                    Err(TxStop::Need(missing)) => missing,
                 }
             };
             let block = self.blocks.read_for_sync(missing.pointer, missing.place).await?;
@@ -166,7 +166,7 @@ fn apply(tx: &mut Tx<'_>, deltas: &Deltas) -> TxResult<()> {
     Ok(())
 }
 
-/// What all changes come to, by key; nothing that is zero.
+/// Sum of all changes, by key, without zeros.
 fn deltas(changes: &[Change], probe: &dyn OwnerProbe) -> Deltas {
     let mut deltas = Deltas::new();
     for change in changes {

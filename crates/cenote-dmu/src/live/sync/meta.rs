@@ -1,4 +1,4 @@
-//! Writing all changed objects, and the meta-dnode's tree with their dnodes.
+//! Writes all changed objects, and the meta-dnode's tree with their dnodes.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use cenote_rt::{Buf, BufMut, Error, Result};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::tree::TreeChange;
-use super::{Change, Job, broken};
+use super::{Change, SyncPass, broken};
 use crate::live::error::LiveError;
 use crate::live::layer::{Layer, ObjectLayer};
 use crate::objset::META_DNODE;
 
-/// Blocks of dnodes, and objects of each, that are in work at a time.
+/// Most dnode blocks, and objects of each, that are processed concurrently.
 const CONCURRENT_MAX: usize = 16;
 
-/// The changed objects of a block of dnodes.
+/// The changed objects of a dnode block.
 type Group<'a> = Vec<(u64, &'a ObjectLayer)>;
 
-impl Job<'_> {
-    /// Writes every changed object; gives the meta-dnode and the objects before and after.
+impl SyncPass<'_> {
+    /// Writes every changed object; returns the meta-dnode, and the objects before and after.
     pub(super) async fn write_objects(
         &self,
         layer: &Layer,
@@ -46,7 +46,7 @@ impl Job<'_> {
             all.extend(changes);
         }
         drop(work);
-        // In the order of numbers, whichever was written first.
+        // In the order of numbers, not of completion.
         all.sort_unstable_by_key(|change: &Change| change.object);
         let mut meta = meta.clone();
         let old_max = meta.maxblkid;
@@ -62,7 +62,7 @@ impl Job<'_> {
         Ok((meta, all))
     }
 
-    /// Writes the changed objects of one block of dnodes; gives the block as it is to become.
+    /// Writes the changed objects of one dnode block; returns the new block.
     async fn write_group(
         &self,
         meta: &DnodePhys,
@@ -90,7 +90,7 @@ impl Job<'_> {
             changes.push(result?);
         }
         drop(work);
-        // All that goes first, so that the slots of what comes are free.
+        // First all slots of the old dnodes are cleared, so that the new dnodes find them free.
         for change in &changes {
             if let Some(before) = &change.before {
                 put(&mut block, change.object - first, &vec![0; before.len()]);
@@ -115,7 +115,7 @@ impl Job<'_> {
     }
 }
 
-/// Puts bytes at a slot; whether they fit.
+/// Puts bytes at a slot; returns whether they fit.
 fn put(block: &mut [u8], slot: u64, bytes: &[u8]) -> bool {
     let start = slot as usize * DNODE_SLOT_LEN;
     match block.get_mut(start..start + bytes.len()) {

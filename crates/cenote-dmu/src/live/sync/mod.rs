@@ -1,25 +1,25 @@
-//! Writing a layer over the tree that the layer before it left: one pass of one object set.
+//! Writes a layer over the tree that the previous layer left: one pass of one object set.
 //!
 //!     each object:    its tree from the data up, its spill block          (`object`, `tree`)
 //!                     -> its dnode, put into its block of dnodes          (`meta`)
-//!     accounting:     what owners have more and less -> objects -1 .. -3  (`accounting`)
+//!     accounting:     changes of space by owner -> objects -1 .. -3       (`accounting`)
 //!     meta-dnode:     its tree, with the changed blocks of dnodes as data (`tree`)
 //!     root block:     meta-dnode, accounting dnodes, log header, flags
 //!
-//! Accounting is put into the root that is written with the objects, where OpenZFS writes the root
-//! twice; what counts is that the root of the txg has it (spec 02 §12.2).
+//! The accounting is included in the root block that is written with the objects, while OpenZFS
+//! writes the root twice; only the final root of the txg matters (spec 02 §12.2).
 //!
-//! Invariants, checked in release builds: a broken one is an error of `Kind::Invariant`, upon which
-//! the pool is suspended before the uberblock.
-//! * D1  A freed object's blocks add up to what its dnode is charged.
-//! * D2  What a dnode is charged is the sum over its blocks: each replacement moves it by the
+//! Invariants, checked in release builds: a violation is an error of `Kind::Invariant`, and
+//! suspends the pool before the uberblock is written.
+//! * D1  A freed object's blocks add up to the space in its dnode.
+//! * D2  The space in a dnode is the sum over its blocks: each replacement changes it by the
 //!   difference, and it never goes below zero.
-//! * D3  A written pointer has the level, the size and the birth that were asked for; its fill is
-//!   the sum of those below.
+//! * D3  A written pointer has the requested level, size and birth; its fill is the sum of those
+//!   below.
 //! * D4  A layer changes an object only if the tree has it, and allocates it only if not.
 //!
-//! Blocks of at most [`IN_FLIGHT_MAX`] bytes are being written at a time, and one if it is longer;
-//! the tree above them is in memory only along the paths in work.
+//! At most [`IN_FLIGHT_MAX`] bytes of blocks are written at a time, or one longer block; of the
+//! tree above them only the paths being processed are in memory.
 
 mod accounting;
 mod meta;
@@ -29,7 +29,7 @@ mod tree;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_block::policy::BlockSpec;
-use cenote_block::{Draft, How, WriteContext, Written};
+use cenote_block::{Draft, WriteContext, WriteMethod, Written};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
 use cenote_ondisk::dnode::DnodePhys;
@@ -47,13 +47,13 @@ use super::set::Live;
 use super::view::Tree;
 use crate::objset::META_DNODE;
 
-/// Bytes of a set that are being written at a time: enough to join small blocks to long writes.
+/// Most bytes of a set in flight: enough to aggregate small blocks into long writes.
 const IN_FLIGHT_MAX: u64 = 16 << 20;
-/// What they are counted in.
+/// Unit in which they are counted.
 const IN_FLIGHT_UNIT: u64 = 512;
 
-/// What one pass needs everywhere.
-pub(super) struct Job<'a> {
+/// Shared state of one pass.
+pub(super) struct SyncPass<'a> {
     pub(super) blocks: &'a dyn Blocks,
     pub(super) id: u64,
     pub(super) kind: ObjSetType,
@@ -62,7 +62,7 @@ pub(super) struct Job<'a> {
     facts: Mutex<Facts>,
 }
 
-/// An object before and after.
+/// An object before and after a pass.
 pub(super) struct Change {
     pub(super) object: u64,
     pub(super) before: Option<DnodePhys>,
@@ -71,7 +71,7 @@ pub(super) struct Change {
     pub(super) owner_after: Option<Owner>,
 }
 
-/// What a block is, and the bytes that it is to have.
+/// The kind of a block, and its new contents.
 pub(super) struct Block {
     pub(super) data: Buf,
     pub(super) place: Bookmark,
@@ -97,7 +97,8 @@ pub(super) async fn run(live: &Live, context: &SyncContext<'_>) -> Result<Synced
     Ok(synced)
 }
 
-/// Seals what changed since the last pass, and gives it with the tree to write it over.
+/// Seals the layer with the changes since the last pass, and returns it with the tree to write it
+/// over.
 fn start(live: &Live, txg: u64) -> Result<(Arc<Layer>, Tree)> {
     let mut state = live.lock();
     let is_older = |e: &super::set::Entry| e.txg < txg;
@@ -131,7 +132,7 @@ async fn write(
         let synced = Synced { root: tree.root, is_changed: false, facts, flags };
         return Ok((synced, tree.clone(), Vec::new()));
     }
-    let job = Job {
+    let pass = SyncPass {
         blocks: &*live.blocks,
         id: live.id,
         kind: tree.phys.kind,
@@ -139,20 +140,20 @@ async fn write(
         in_flight: Semaphore::new((IN_FLIGHT_MAX / IN_FLIGHT_UNIT) as usize),
         facts: Mutex::default(),
     };
-    job.note(Facts { has_long_name: layer.has_long_name, ..Facts::default() });
-    let (meta_dnode, changes) = job.write_objects(layer, &tree.phys.meta_dnode).await?;
+    pass.note(Facts { has_long_name: layer.has_long_name, ..Facts::default() });
+    let (meta_dnode, changes) = pass.write_objects(layer, &tree.phys.meta_dnode).await?;
     let mut phys = ObjSetPhys { meta_dnode, ..(*tree.phys).clone() };
-    job.account(tree, &mut phys, &changes).await?;
+    pass.account(tree, &mut phys, &changes).await?;
     phys.zil_header = layer.zil_header.unwrap_or(phys.zil_header);
     phys.flags = layer.flags.unwrap_or(phys.flags);
     phys.len = phys.len.max(context.policy.root_len());
-    let root = job.write_root(&phys, &tree.root).await?;
-    let facts = *job.facts.lock().unwrap_or_else(PoisonError::into_inner);
+    let root = pass.write_root(&phys, &tree.root).await?;
+    let facts = *pass.facts.lock().unwrap_or_else(PoisonError::into_inner);
     let synced = Synced { root, is_changed: true, facts, flags: phys.flags };
     Ok((synced, Tree::new(root, phys), changes))
 }
 
-/// Gives newer layers the fields of an object that writing determined.
+/// Copies the fields that writing determined to newer layers of the object.
 fn refresh(layers: &mut std::collections::VecDeque<super::set::Entry>, change: &Change) {
     let Some(after) = &change.after else { return };
     for entry in layers.iter_mut().filter(|entry| !entry.is_sealed) {
@@ -166,9 +167,9 @@ fn refresh(layers: &mut std::collections::VecDeque<super::set::Entry>, change: &
     }
 }
 
-impl Job<'_> {
-    /// Writes a block in the place of `old`, and tells who accounts. Gives the pointer and the
-    /// bytes that are charged on top.
+impl SyncPass<'_> {
+    /// Writes a block in place of `old`, and reports births and deaths to the sink. Returns the
+    /// pointer and the change of space.
     pub(super) async fn write_block(
         &self,
         block: Block,
@@ -177,39 +178,40 @@ impl Job<'_> {
         let _room = self.room(block.data.len() as u64).await?;
         let draft = self.draft(block, *old)?;
         let written = self.blocks.write(&draft).await?;
-        self.settle(&draft, written)
+        self.finish_write(&draft, written)
     }
 
-    /// Waits until so many bytes more may be on their way. Who has room waits for no more of it.
+    /// Waits until `bytes` more may be in flight. A caller that holds a permit must not wait for
+    /// another one.
     pub(super) async fn room(&self, bytes: u64) -> Result<SemaphorePermit<'_>> {
         let units = bytes.min(IN_FLIGHT_MAX).div_ceil(IN_FLIGHT_UNIT) as u32;
         self.in_flight.acquire_many(units).await.map_err(|error| Error::new(Kind::Io, error))
     }
 
-    /// A block that is to be written in the place of `old`.
+    /// Prepares a block to be written in place of `old`.
     pub(super) fn draft(&self, block: Block, old: BlockPtr) -> Result<Draft> {
         let Block { data, place, spec, fill } = block;
         let policy = self.context.policy.policy(&spec)?;
         Ok(Draft { data, policy, old, context: self.write_context(place, fill) })
     }
 
-    /// Looks at what became of a draft, and tells who accounts. Gives what
-    /// [`write_block`](Self::write_block) gives.
-    pub(super) fn settle(&self, draft: &Draft, written: Written) -> Result<(BlockPtr, i64)> {
+    /// Checks the result of a write, and reports births and deaths to the sink. Returns the same as
+    /// [`write_block`](Self::write_block).
+    pub(super) fn finish_write(&self, draft: &Draft, written: Written) -> Result<(BlockPtr, i64)> {
         let Draft { data, policy, old, context } = draft;
         let lsize = data.len() as u64;
         let txg = context.txg;
         let new = written.bp;
-        let is_as_asked = match written.how {
-            How::Kept => new == *old,
-            How::Hole => new.is_hole(),
+        let is_as_asked = match written.method {
+            WriteMethod::Kept => new == *old,
+            WriteMethod::Hole => new.is_hole(),
             _ => new.birth() == txg && new.level() == policy.level && new.lsize() == lsize,
         };
         if !is_as_asked {
             let (level, birth, lsize) = (new.level(), new.birth(), new.lsize());
             return Err(broken(&context.place, LiveError::WrittenShape { level, birth, lsize }));
         }
-        Ok((new, self.replaced(old, &new, written.how)))
+        Ok((new, self.replaced(old, &new, written.method)))
     }
 
     pub(super) fn write_context(&self, place: Bookmark, fill: u64) -> WriteContext {
@@ -217,20 +219,19 @@ impl Job<'_> {
         WriteContext { fill, ..WriteContext::new(txg, pass, place) }
     }
 
-    /// Takes a block that was written before this sync, in its txg; gives the bytes that are
-    /// charged on top.
+    /// Uses a block that was written before this sync, in its txg; returns the change of space.
     pub(super) fn adopt(&self, old: &BlockPtr, new: &BlockPtr) -> Result<i64> {
         if new.birth() != self.context.txg {
             let (level, birth, lsize) = (new.level(), new.birth(), new.lsize());
             let place = self.place(0, level, 0);
             return Err(broken(&place, LiveError::WrittenShape { level, birth, lsize }));
         }
-        Ok(self.replaced(old, new, How::New))
+        Ok(self.replaced(old, new, WriteMethod::New))
     }
 
-    /// Tells who accounts that a pointer took the place of another; gives the difference in space.
-    fn replaced(&self, old: &BlockPtr, new: &BlockPtr, how: How) -> i64 {
-        if !how.replaces() {
+    /// Reports to the sink that a pointer replaced another; returns the change of space.
+    fn replaced(&self, old: &BlockPtr, new: &BlockPtr, method: WriteMethod) -> i64 {
+        if !method.replaces() {
             return 0;
         }
         let freed = self.kill(old);
@@ -243,7 +244,7 @@ impl Job<'_> {
         self.blocks.dsize(new) as i64 - freed
     }
 
-    /// Tells who accounts that a block is gone; gives the bytes that it was charged.
+    /// Reports to the sink that a block is killed; returns the space that was charged for it.
     pub(super) fn kill(&self, old: &BlockPtr) -> i64 {
         if old.is_hole() {
             return 0;
@@ -252,7 +253,7 @@ impl Job<'_> {
         self.blocks.dsize(old) as i64
     }
 
-    /// The birth of a hole punched now.
+    /// The birth of a hole punched in this txg.
     pub(super) fn hole_birth(&self) -> u64 {
         if self.context.policy.has_hole_births() { self.context.txg } else { 0 }
     }
@@ -278,7 +279,7 @@ impl Job<'_> {
     }
 }
 
-/// A broken invariant.
+/// An error for a broken invariant.
 pub(super) fn broken(place: &Bookmark, cause: LiveError) -> Error {
     let error = Error::new(Kind::Invariant, cause).in_object(place.objset, place.object);
     match u8::try_from(place.level) {

@@ -1,4 +1,4 @@
-//! Writing the changes of one object.
+//! Writes the changes of one object.
 
 use cenote_block::policy::BlockSpec;
 use cenote_ondisk::blkptr::BlockPtr;
@@ -7,18 +7,18 @@ use cenote_rt::Result;
 
 use super::accounting::SpillAt;
 use super::tree::TreeChange;
-use super::{Block, Change, Job, broken};
+use super::{Block, Change, SyncPass, broken};
 use crate::dnode::SPILL_BLKID;
 use crate::live::context::Facts;
 use crate::live::error::LiveError;
 use crate::live::layer::{Head, ObjectLayer, SpillChange};
 
-/// Flags that only writing determines.
+/// Dnode flags that only writing determines.
 const WRITTEN_FLAGS: DnodeFlags = DnodeFlags::USED_BYTES
     .union(DnodeFlags::USERUSED_ACCOUNTED)
     .union(DnodeFlags::USEROBJUSED_ACCOUNTED);
 
-/// Takes the fields that only writing determines from the dnode as it was written.
+/// Copies the fields that only writing determines from the written dnode.
 pub(super) fn take_written(head: &mut DnodePhys, written: &DnodePhys) {
     head.blkptrs.clone_from(&written.blkptrs);
     head.nlevels = written.nlevels;
@@ -29,8 +29,8 @@ pub(super) fn take_written(head: &mut DnodePhys, written: &DnodePhys) {
     }
 }
 
-impl Job<'_> {
-    /// Writes an object's changes over what it was, and gives both states.
+impl SyncPass<'_> {
+    /// Writes an object's changes over its previous state, and returns both states.
     pub(super) async fn write_object(
         &self,
         object: u64,
@@ -107,7 +107,7 @@ impl Job<'_> {
         Ok(after)
     }
 
-    /// Adds to what a dnode is charged (D2).
+    /// Adds to the space in a dnode (D2).
     pub(super) fn charge(&self, object: u64, dnode: &mut DnodePhys, delta: i64) -> Result<()> {
         if delta == 0 {
             return Ok(());
@@ -122,7 +122,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Writes or frees the spill block; gives the bytes that are charged on top.
+    /// Writes or frees the spill block; returns the change of space.
     async fn write_spill(
         &self,
         object: u64,
@@ -150,7 +150,7 @@ impl Job<'_> {
         }
     }
 
-    /// Frees everything that an object has (D1).
+    /// Frees all blocks of an object (D1).
     async fn free_object(&self, object: u64, before: &DnodePhys) -> Result<()> {
         let mut found = before.spill.map_or(0, |spill| self.kill(&spill));
         let top = before.nlevels.saturating_sub(1);

@@ -1,16 +1,15 @@
-//! Writing the block tree of an object, from the changed blocks up to the pointers of the dnode.
+//! Writes the block tree of an object, from the changed blocks up to the pointers of the dnode.
 //!
-//! A node is asked for its new pointer: a data block is written or freed; an indirect block gets
-//! the new pointers of its changed children, and is written if one of them is another than before.
+//! Each node returns its new pointer: a data block is written or freed; an indirect block gets the
+//! new pointers of its changed children, and is written if one of them differs.
 //!
-//! * Freeing (spec 02 §9.5): a freed block leaves a hole that tells the txg; a hole stays as old as
-//!   it is. An indirect block all of whose entries are holes becomes a hole itself, whose birth
-//!   stands for all of them.
-//! * Materialising: where an indirect block must come into being in the place of a hole with a
-//!   birth, all of its entries start as holes of that birth. Else incremental streams would miss
-//!   them.
+//! * Freeing (spec 02 §9.5): a freed block leaves a hole with the birth of this txg; an existing
+//!   hole keeps its birth. An indirect block whose entries are all holes becomes a hole itself,
+//!   whose birth applies to all of them.
+//! * Materialising: if an indirect block must be created in place of a hole with a birth, all of
+//!   its entries start as holes with that birth. Otherwise incremental streams would miss them.
 //! * Growth (§9.2): all old pointers of the dnode move together into one block of the first new
-//!   level, at whose place there was nothing; each further level has its first entry only.
+//!   level, where there was none before; each further level has only its first entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,44 +23,44 @@ use cenote_ranges::RangeSet;
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Result};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::{Block, Job, broken};
+use super::{Block, SyncPass, broken};
 use crate::geometry::Geometry;
 use crate::live::error::LiveError;
 use crate::live::view::{check, geometry_of};
 
-/// Indirect blocks below one that are in work at a time.
+/// Most indirect blocks below one that are processed concurrently.
 const CHILDREN_MAX: usize = 32;
-/// Bytes and number of data blocks that are prepared in one go: long enough to be worth a change
-/// of thread, short enough to keep all threads busy.
+/// Bytes and number of data blocks that are prepared together: enough to justify a change of
+/// thread, few enough to keep all threads busy.
 const BATCH_BYTES: u64 = 512 << 10;
 const BATCH_BLOCKS: u64 = 128;
-/// Such batches of one indirect block that are in work at a time.
+/// Most batches of one indirect block that are processed concurrently.
 const BATCHES_MAX: usize = 8;
 
-/// What is to become of a tree.
+/// Changes of a tree.
 pub(super) struct TreeChange<'a> {
     pub(super) object: u64,
-    /// The dnode as it will be, with pointers and levels as they are.
+    /// The new dnode, with the present pointers and levels.
     pub(super) head: &'a DnodePhys,
     /// Numbers of freed data blocks.
     pub(super) frees: &'a RangeSet,
-    /// Data blocks to be written.
+    /// Data blocks to write.
     pub(super) blocks: &'a BTreeMap<u64, Buf>,
-    /// Those of them that are on disk already.
+    /// Blocks in `blocks` that are already on disk.
     pub(super) early: &'a BTreeMap<u64, BlockPtr>,
-    /// Highest data block that may be there.
+    /// Highest data block that may exist in the old tree.
     pub(super) old_max: u64,
 }
 
-/// A tree as it was written.
+/// A written tree.
 pub(super) struct WrittenTree {
     pub(super) blkptrs: Vec<BlockPtr>,
     pub(super) nlevels: u8,
-    /// Bytes charged on top.
+    /// Change of space.
     pub(super) charged: i64,
 }
 
-/// A node of a tree that is being written.
+/// A node of the tree being written.
 #[derive(Clone, Copy)]
 struct Node {
     level: u8,
@@ -69,16 +68,16 @@ struct Node {
     old: BlockPtr,
 }
 
-/// A job on one tree.
-struct TreeJob<'a> {
-    job: &'a Job<'a>,
+/// The state of writing one tree.
+struct TreeWriter<'a> {
+    pass: &'a SyncPass<'a>,
     change: &'a TreeChange<'a>,
-    /// Shape with the levels that it will have.
+    /// Shape with the new number of levels.
     shape: Geometry,
     old_levels: u8,
 }
 
-impl Job<'_> {
+impl SyncPass<'_> {
     /// Writes the changes of a tree.
     pub(super) async fn write_tree(&self, change: &TreeChange<'_>) -> Result<WrittenTree> {
         let head = change.head;
@@ -87,7 +86,7 @@ impl Job<'_> {
         while shape.span(shape.levels - 1).saturating_mul(pointers) <= head.maxblkid {
             shape.levels += 1;
         }
-        let tree = TreeJob { job: self, change, shape, old_levels: head.nlevels };
+        let tree = TreeWriter { pass: self, change, shape, old_levels: head.nlevels };
         let top = shape.levels - 1;
         let grown = shape.levels > head.nlevels;
         let mut blkptrs = head.blkptrs.clone();
@@ -100,7 +99,7 @@ impl Job<'_> {
         }
         let mut charged = 0;
         for number in numbers {
-            // Beyond the pointers there is nothing that could be freed.
+            // Numbers beyond the pointers have no blocks to free.
             let Some(pointer) = blkptrs.get_mut(number as usize) else { continue };
             let node = Node { level: top, number, old: *pointer };
             let (new, more) = tree.write_node(node).await?;
@@ -154,7 +153,7 @@ impl Job<'_> {
         self.blocks.read_for_sync(*pointer, place).await
     }
 
-    /// Frees a block and all below it; gives the bytes that they were charged.
+    /// Frees a block and all blocks below it; returns the space that was charged for them.
     pub(super) fn free_subtree<'b>(
         &'b self,
         object: u64,
@@ -194,8 +193,8 @@ impl Job<'_> {
     }
 }
 
-impl TreeJob<'_> {
-    /// Nodes of `level` with changes below, of those above data blocks `span`.
+impl TreeWriter<'_> {
+    /// Numbers of nodes of `level` above the data blocks `span` that have changes below.
     fn changed(&self, level: u8, span: std::ops::Range<u64>) -> BTreeSet<u64> {
         let mut numbers = BTreeSet::new();
         let shift = self.shape.entry_shift() * u32::from(level);
@@ -206,7 +205,7 @@ impl TreeJob<'_> {
             numbers.insert(number);
             at = (number + 1).saturating_mul(self.shape.span(level));
         }
-        // Beyond the old end there is nothing to free, and the tree may have no place for it.
+        // Beyond the old end there are no blocks to free, and the tree may not reach so far.
         let there = span.start..span.end.min(self.change.old_max.saturating_add(1));
         let freed = self.change.frees.within(&there).filter(|_| !there.is_empty());
         for freed in freed {
@@ -215,7 +214,7 @@ impl TreeJob<'_> {
         numbers
     }
 
-    /// Data blocks under a node.
+    /// The data blocks below a node.
     fn span_of(&self, level: u8, number: u64) -> std::ops::Range<u64> {
         let span = self.shape.span(level);
         let start = number.saturating_mul(span);
@@ -250,7 +249,7 @@ impl TreeJob<'_> {
         let (mut kept, mut drafts) = (Vec::new(), Vec::new());
         for node in nodes {
             let (new, more) = match self.change.early.get(&node.number) {
-                Some(new) => (*new, self.job.adopt(&node.old, new)?),
+                Some(new) => (*new, self.pass.adopt(&node.old, new)?),
                 None => match self.draft(&node)? {
                     Some(draft) => {
                         kept.push(node);
@@ -263,22 +262,22 @@ impl TreeJob<'_> {
             written.push((node, new, more));
         }
         let bytes = self.shape.size_at(0).saturating_mul(drafts.len() as u64);
-        let _room = self.job.room(bytes).await?;
+        let _room = self.pass.room(bytes).await?;
         let drafts: Arc<[Draft]> = drafts.into();
-        let results = self.job.blocks.write_all(Arc::clone(&drafts)).await?;
+        let results = self.pass.blocks.write_all(Arc::clone(&drafts)).await?;
         if results.len() != drafts.len() {
-            // What is missing would be taken for a hole.
+            // A missing block would be taken for a hole.
             let cause = LiveError::Layer("not all blocks of a batch were written");
-            return Err(broken(&self.job.place(self.change.object, 0, 0), cause));
+            return Err(broken(&self.pass.place(self.change.object, 0, 0), cause));
         }
         for ((node, draft), result) in kept.into_iter().zip(&*drafts).zip(results) {
-            let (new, more) = self.job.settle(draft, result?)?;
+            let (new, more) = self.pass.finish_write(draft, result?)?;
             written.push((node, new, more));
         }
         Ok(written)
     }
 
-    /// The block that is to be written in the place of a node; none where nothing is left.
+    /// The block to write in place of a node; `None` if it becomes a hole.
     fn draft(&self, node: &Node) -> Result<Option<Draft>> {
         let TreeChange { object, head, blocks, .. } = self.change;
         let is_meta = head.object_type == ObjectType::DNODE;
@@ -286,27 +285,27 @@ impl TreeJob<'_> {
         let is_left = |data: &&Buf| !is_meta || data.iter().any(|byte| *byte != 0);
         let Some(data) = data.filter(is_left) else { return Ok(None) };
         let fill = if is_meta { dnode::slots(data).count() as u64 } else { 1 };
-        let place = self.job.place(*object, 0, node.number);
+        let place = self.pass.place(*object, 0, node.number);
         let block = Block { data: data.clone(), place, spec: self.spec(0), fill };
-        self.job.draft(block, node.old).map(Some)
+        self.pass.draft(block, node.old).map(Some)
     }
 
-    /// Frees a block and all below it, and leaves a hole.
+    /// Frees a block and all blocks below it, and leaves a hole.
     async fn punch(&self, node: Node) -> Result<(BlockPtr, i64)> {
         if node.old.is_hole() {
             return Ok((node.old, 0));
         }
         let TreeChange { object, head, .. } = *self.change;
         let Node { level, number, old } = node;
-        let freed = self.job.free_subtree(object, head, level, number, old).await?;
-        Ok((self.hole(level, self.job.hole_birth())?, -freed))
+        let freed = self.pass.free_subtree(object, head, level, number, old).await?;
+        Ok((self.hole(level, self.pass.hole_birth())?, -freed))
     }
 
     /// A hole in the place of a node of `level`.
     fn hole(&self, level: u8, birth: u64) -> Result<BlockPtr> {
         let lsize = self.shape.size_at(level);
         BlockPtr::punched(lsize, self.change.head.object_type, level, birth).ok_or_else(|| {
-            let place = self.job.place(self.change.object, level, 0);
+            let place = self.pass.place(self.change.object, level, 0);
             broken(&place, LiveError::BlockSize { size: lsize })
         })
     }
@@ -332,10 +331,10 @@ impl TreeJob<'_> {
             return Ok((old, charged));
         }
         if entries.iter().all(BlockPtr::is_hole) {
-            // One hole for all of them, punched now if any of them, or the block, had a birth.
+            // One hole for all of them, with a birth if any of them, or the block, had one.
             let had_birth = old.birth() != 0 || is_new_level && entries.iter().any(has_birth);
-            let birth = if had_birth { self.job.hole_birth() } else { 0 };
-            return Ok((self.hole(level, birth)?, charged - self.job.kill(&old)));
+            let birth = if had_birth { self.pass.hole_birth() } else { 0 };
+            return Ok((self.hole(level, birth)?, charged - self.pass.kill(&old)));
         }
         let mut data = BufMut::for_filling(entries.len() * BLOCK_PTR_LEN);
         let (targets, _none) = data.as_chunks_mut::<BLOCK_PTR_LEN>();
@@ -343,13 +342,13 @@ impl TreeJob<'_> {
             *target = entry.to_bytes();
         }
         let fill = entries.iter().map(BlockPtr::fill).sum();
-        let place = self.job.place(self.change.object, level, number);
+        let place = self.pass.place(self.change.object, level, number);
         let block = Block { data: data.freeze(), place, spec: self.spec(level), fill };
-        let (new, more) = self.job.write_block(block, &old).await?;
+        let (new, more) = self.pass.write_block(block, &old).await?;
         Ok((new, charged + more))
     }
 
-    /// The entries of an indirect block as they are.
+    /// The present entries of an indirect block.
     async fn load(&self, node: Node, is_new_level: bool) -> Result<Vec<BlockPtr>> {
         let Node { level, number, old } = node;
         let count = 1 << self.shape.entry_shift();
@@ -368,12 +367,12 @@ impl TreeJob<'_> {
             return Ok(vec![entry; count]);
         }
         let object = self.change.object;
-        let block = self.job.read_node(object, &self.shape, level, number, &old).await?;
+        let block = self.pass.read_node(object, &self.shape, level, number, &old).await?;
         Ok(BlockPtr::all_in(&block).collect())
     }
 
-    /// Writes children and puts their new pointers into `entries`; tells the bytes charged on top,
-    /// and whether any pointer is another.
+    /// Writes children and stores their new pointers in `entries`; returns the change of space, and
+    /// whether any pointer changed.
     async fn write_children(
         &self,
         entries: &mut [BlockPtr],

@@ -1,4 +1,4 @@
-//! Making ZAPs (spec 03 §1, §2, §3).
+//! Creates ZAPs (spec 03 §1, §2, §3).
 
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::zap::fat::{BLOCK_SHIFT_MAX, BLOCK_SHIFT_MIN};
@@ -9,26 +9,26 @@ use crate::live::{ObjectSpec, TxResult};
 use crate::objects::{Objects, fail};
 use crate::zap::ZapError;
 
-/// How a ZAP is made.
+/// Options of a new ZAP.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ZapOptions {
-    /// What is done to names before they are hashed.
+    /// Normalization of names before they are hashed.
     pub normflags: NormFlags,
     /// Kind of keys; any flag makes the ZAP fat from the start.
     pub flags: ZapFlags,
-    /// Start of the hash, which decides the order of entries; 0: derived from the object's number.
+    /// Salt of the hash, which decides the order of entries; 0: derived from the object's number.
     pub salt: u64,
 }
 
-/// Makes an object with an empty ZAP; its block size is that of a micro ZAP or, with flags, of the
-/// fat ZAP's blocks.
+/// Creates an object with an empty ZAP; its block size is that of a micro ZAP or, with flags, of
+/// the fat ZAP's blocks.
 pub fn create(tx: &mut dyn Objects, spec: &ObjectSpec, options: ZapOptions) -> TxResult<u64> {
     let object = tx.allocate(spec)?;
     format(tx, object, options)?;
     Ok(object)
 }
 
-/// Makes an empty ZAP of an object that has a ZAP's type and no data.
+/// Creates an empty ZAP in an object that has a ZAP's type and no data.
 pub fn format(tx: &mut dyn Objects, object: u64, options: ZapOptions) -> TxResult<()> {
     let dnode = tx.dnode(object)?;
     if !dnode.object_type.is_zap() {
@@ -57,7 +57,7 @@ fn fat_shift(object: u64, dnode: &DnodePhys) -> TxResult<u32> {
     fail(Kind::Invalid, object, ZapError::BlockSize { size })
 }
 
-/// A salt that is never 0, and spreads numbers that differ little.
+/// A salt that is never 0, and differs strongly between similar numbers.
 fn salt_of(object: u64) -> u64 {
     object.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) | 1
 }

@@ -1,4 +1,4 @@
-//! Walking a ZAP in the state that a transaction sees (spec 03 §6.2).
+//! Iterates over a ZAP as seen by a transaction (spec 03 §6.2).
 
 use cenote_ondisk::zap::{Cursor, Entry, Key};
 
@@ -12,7 +12,7 @@ use crate::objects::Objects;
 pub struct Page {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// The cookie from which the next page goes on; [`Cursor::END`] at the end.
+    /// The cookie at which the next page begins; [`Cursor::END`] at the end.
     pub cookie: u64,
 }
 
@@ -29,7 +29,7 @@ pub fn entries(tx: &mut dyn Objects, object: u64) -> TxResult<Vec<Entry>> {
     entries_from(tx, object, 0, usize::MAX).map(|page| page.entries)
 }
 
-/// At most `max` entries from the place of a cookie on, 0 for the start.
+/// At most `max` entries from a cookie on, 0 for the start.
 pub fn entries_from(tx: &mut dyn Objects, object: u64, cookie: u64, max: usize) -> TxResult<Page> {
     let mut found = Vec::new();
     let bits = match open(tx, object)? {
@@ -47,7 +47,7 @@ pub fn entries_from(tx: &mut dyn Objects, object: u64, cookie: u64, max: usize) 
             let bits = zap.hash().bits();
             let mut place = Cursor::deserialize(cookie, bits);
             while let Some(from) = place.filter(|_| found.len() <= max) {
-                // One more than asked for, which tells where the next page begins.
+                // One more than requested, to know where the next page begins.
                 let rest = (max - found.len()).saturating_add(1);
                 let (entries, next) = zap.leaf_entries(from, rest)?;
                 found.extend(entries);

@@ -1,12 +1,12 @@
-//! Fat ZAPs: finding the leaf of a hash, and changing, splitting and joining leaves.
+//! Fat ZAPs: finds the leaf of a hash; changes, splits and joins leaves.
 //!
 //!     header.table[hash >> (64 - shift)] = block of the leaf
 //!
-//! The blocks that an edit touches are held here and written in one go by [`Fat::finish`]; an edit
+//! The blocks that an edit changes are held here and written together by [`Fat::finish`]; an edit
 //! that fails writes none. Splitting repeats until the entry fits; when a leaf has as many prefix
 //! bits as the table, the table doubles first (spec 03 §5.4-§5.6).
 //!
-//! A half-doubled table that OpenZFS left is finished before any pointer changes, so pointers are
+//! A table that OpenZFS left half doubled is completed before any pointer changes, so pointers are
 //! only ever written to one table.
 
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ use cenote_ondisk::zap::{
 use cenote_rt::{Buf, BufMut, Kind};
 
 use super::{Present, exists};
-use crate::live::{Step, TxResult};
+use crate::live::{TxResult, TxStop};
 use crate::objects::{Objects, corrupt, fail};
 use crate::zap::ZapError;
 
-/// A block of the ZAP: as it is, or changed.
+/// A block of the ZAP, unchanged or changed.
 enum Block {
     Clean(Buf),
     Dirty(BufMut),
@@ -45,13 +45,13 @@ pub(super) struct Fat<'t> {
     tx: &'t mut dyn Objects,
     object: u64,
     header: FatHeader,
-    /// The header as it is in block 0.
+    /// The header stored in block 0.
     stored: FatHeader,
     blocks: BTreeMap<u64, Block>,
 }
 
 impl<'t> Fat<'t> {
-    /// From its header block.
+    /// Opens a fat ZAP from its header block.
     pub(super) fn open(tx: &'t mut dyn Objects, object: u64, block: Buf) -> TxResult<Self> {
         let header = FatHeader::decode(&block).map_err(|error| corrupt(object, error))?;
         let object_blocks = tx.dnode(object)?.maxblkid.saturating_add(1);
@@ -64,7 +64,7 @@ impl<'t> Fat<'t> {
         Ok(Self { tx, object, header, stored: header, blocks })
     }
 
-    /// A new one, with one leaf.
+    /// Creates a fat ZAP with one leaf.
     pub(super) fn fresh(
         tx: &'t mut dyn Objects,
         object: u64,
@@ -81,7 +81,7 @@ impl<'t> Fat<'t> {
         self.header.hash()
     }
 
-    /// Number of entries, as the header says.
+    /// Number of entries according to the header.
     pub(super) fn entry_count(&self) -> u64 {
         self.header.entry_count
     }
@@ -99,7 +99,7 @@ impl<'t> Fat<'t> {
         found.map_err(|error| corrupt(object, error))
     }
 
-    /// The entries of a hash, in cursor order.
+    /// The entries with a hash, in cursor order.
     pub(super) fn with_hash(&mut self, hash: u64) -> TxResult<Vec<Entry>> {
         let number = self.leaf_of(hash)?;
         let object = self.object;
@@ -111,8 +111,8 @@ impl<'t> Fat<'t> {
         Ok(entries)
     }
 
-    /// At most `max` entries from a place on of the leaf that it falls into, and where the next
-    /// leaf begins.
+    /// At most `max` entries of the leaf that contains a cursor position, from that position on,
+    /// and where the next leaf begins.
     pub(super) fn leaf_entries(
         &mut self,
         from: Cursor,
@@ -126,7 +126,7 @@ impl<'t> Fat<'t> {
         Ok((entries, next))
     }
 
-    /// Adds an entry, or changes the value of the one that is there.
+    /// Adds an entry, or changes the value of an existing one.
     pub(super) fn put(
         &mut self,
         key: &KeyRef<'_>,
@@ -161,7 +161,7 @@ impl<'t> Fat<'t> {
         }
     }
 
-    /// Adds an entry with the differentiator that it has.
+    /// Adds an entry with its existing differentiator (`le_cd`).
     pub(super) fn restore(&mut self, entry: &Entry) -> TxResult<()> {
         let key = KeyRef::from(&entry.key);
         let cost = entry_cost(key.stored_len(), entry.value.stored().len());
@@ -192,7 +192,7 @@ impl<'t> Fat<'t> {
         Ok(Some(value))
     }
 
-    /// Writes what has changed.
+    /// Writes all changed blocks.
     pub(super) fn finish(mut self) -> TxResult<()> {
         if self.header != self.stored || matches!(self.blocks.get(&0), Some(Block::Dirty(_))) {
             if let Some(Block::Dirty(block)) = self.blocks.get_mut(&0) {
@@ -209,7 +209,7 @@ impl<'t> Fat<'t> {
         Ok(())
     }
 
-    /// Gives the leaf one more bit of prefix, and a sibling.
+    /// Splits a leaf: gives it one more prefix bit, and a sibling.
     fn split(&mut self, number: u64) -> TxResult<()> {
         let prefix_len = self.leaf(number)?.header().prefix_len;
         while self.header.next_table_block != 0 || u32::from(prefix_len) >= self.header.table_shift
@@ -227,7 +227,7 @@ impl<'t> Fat<'t> {
         self.point(own.prefix | 1, own.prefix_len, sibling_number)
     }
 
-    /// Lets all pointers of a prefix lead to a leaf.
+    /// Makes all pointers of a prefix point to a leaf.
     fn point(&mut self, prefix: u64, prefix_len: u16, leaf: u64) -> TxResult<()> {
         let pointers = self.header.pointers_of(prefix, prefix_len.into());
         for span in self.header.spans(pointers) {
@@ -293,7 +293,7 @@ impl<'t> Fat<'t> {
         Ok(())
     }
 
-    /// Lowers the first unused block to behind the last one in use.
+    /// Lowers the first unused block to the one behind the last used one.
     fn trim(&mut self) -> TxResult<()> {
         let header = self.header;
         let mut last =
@@ -307,7 +307,7 @@ impl<'t> Fat<'t> {
         self.free_blocks(self.header.free_block, None)
     }
 
-    /// Makes holes of blocks.
+    /// Frees blocks.
     fn free_blocks(&mut self, first: u64, count: Option<u64>) -> TxResult<()> {
         let end = count.map_or(u64::MAX, |count| first.saturating_add(count));
         self.blocks.retain(|number, _| !(first..end).contains(number));
@@ -316,7 +316,7 @@ impl<'t> Fat<'t> {
         self.tx.free_range(self.object, first << shift, len)
     }
 
-    /// The block of the leaf for a hash; the leaf is checked to own it.
+    /// The block of the leaf for a hash; the leaf's prefix is checked.
     fn leaf_of(&mut self, hash: u64) -> TxResult<u64> {
         let number = self.pointer(self.header.pointer_index(hash))?;
         let (object, table_shift) = (self.object, self.header.table_shift);
@@ -335,7 +335,7 @@ impl<'t> Fat<'t> {
         header.pointer(table, index).map_err(|error| corrupt(object, error))
     }
 
-    /// The entry of a key in its leaf, and how many chunks a leaf has.
+    /// The entry of a key in its leaf, and the number of chunks in a leaf.
     fn find(
         &mut self,
         number: u64,
@@ -398,7 +398,7 @@ impl<'t> Fat<'t> {
         }
     }
 
-    fn full(&self) -> Step {
+    fn full(&self) -> TxStop {
         let shift = self.header.table_shift;
         crate::objects::failure(Kind::NoSpace, self.object, ZapError::TableFull { shift })
     }

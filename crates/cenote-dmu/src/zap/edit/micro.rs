@@ -1,4 +1,4 @@
-//! Micro ZAPs: one slot per change, and what becomes of a full one (spec 03 §2, §6.1).
+//! Micro ZAPs: one slot is written per change; conversion of full ones (spec 03 §2, §6.1).
 
 use cenote_ondisk::zap::micro::MicroEntry;
 use cenote_ondisk::zap::micro_edit::{
@@ -12,7 +12,7 @@ use super::{Body, Present, decode_micro, exists, open};
 use crate::live::TxResult;
 use crate::objects::Objects;
 
-/// Stores an entry that fits a slot; false if the ZAP has to become a fat one.
+/// Stores an entry that fits a slot; returns false if the ZAP must be converted to a fat one.
 pub(super) fn put(
     tx: &mut dyn Objects,
     object: u64,
@@ -48,7 +48,7 @@ pub(super) fn put(
     Ok(true)
 }
 
-/// Stores an entry into a block that got new slots.
+/// Stores an entry in a block that was extended by new slots.
 fn put_grown(
     tx: &mut dyn Objects,
     object: u64,
@@ -66,7 +66,7 @@ fn put_grown(
     Ok(true)
 }
 
-/// Empties the slot of a name.
+/// Clears the slot of a name.
 pub(super) fn remove(
     tx: &mut dyn Objects,
     object: u64,
@@ -79,7 +79,7 @@ pub(super) fn remove(
     Ok(Some(Value::U64(found.value)))
 }
 
-/// Makes a fat ZAP of a micro one. Hashes and differentiators stay, and so cursors stay valid.
+/// Converts a micro ZAP to a fat one. Hashes and differentiators stay, so cursors stay valid.
 pub(super) fn convert(tx: &mut dyn Objects, object: u64) -> TxResult<Fat<'_>> {
     let block = match open(tx, object)? {
         Body::Micro(block) => block,

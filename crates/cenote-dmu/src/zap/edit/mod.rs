@@ -1,15 +1,14 @@
-//! Changing ZAPs, and reading them in the state that a transaction sees.
+//! Changes ZAPs, and reads them as seen by a transaction.
 //!
 //!     create ──> micro: one slot is written per change
 //!                  | another value than one u64, a name of 50 bytes, 128 KiB full, ...
 //!                  v
 //!                fat: a leaf, and the count in the header, are written per change   (`fat`)
 //!
-//! Keys are names or words ([`KeyRef`]); `&str`, bytes and `&[u64]` convert. A u64 converts into a
-//! value. Which kind of keys a ZAP has is told by its flags alone, so a key of the other kind is
-//! refused.
+//! Keys are names or words ([`KeyRef`]); `&str`, bytes and `&[u64]` convert. A u64 converts to a
+//! value. A ZAP's flags alone determine its kind of keys; keys of the other kind are refused.
 //!
-//! A ZAP whose last entries went shrinks (leaves join, blocks become holes) but stays fat.
+//! When entries are removed, leaves join and free blocks become holes, but the ZAP stays fat.
 //!
 //! Sources: spec 03 §1-§7.
 
@@ -29,7 +28,7 @@ use cenote_ondisk::zap::{
 use cenote_rt::{Buf, Kind};
 
 use super::ZapError;
-use crate::live::{Step, TxResult};
+use crate::live::{TxResult, TxStop};
 use crate::objects::{Objects, corrupt, fail, failure};
 
 pub use create::{ZapOptions, create, format};
@@ -38,13 +37,13 @@ pub use numbered::{contains_number, hex_key, insert_number, numbers, remove_numb
 
 use fat::Fat;
 
-/// A ZAP in its newest state.
+/// A ZAP in its present state.
 enum Body {
     Micro(Buf),
     Fat(Buf),
 }
 
-/// What to do if the key is there.
+/// What to do if the key exists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Present {
     Refuse,
@@ -73,7 +72,7 @@ pub fn lookup<'k>(
     }
 }
 
-/// The single integer of exactly this key; a value of another form is an error.
+/// The single integer of exactly this key; any other value is an error.
 pub fn lookup_u64<'k>(
     tx: &mut dyn Objects,
     object: u64,
@@ -85,7 +84,7 @@ pub fn lookup_u64<'k>(
     }
 }
 
-/// The single integer of a key that must be there; `Kind::NotFound` otherwise.
+/// The single integer of a key that must exist; `Kind::NotFound` otherwise.
 pub fn require_u64<'k>(
     tx: &mut dyn Objects,
     object: u64,
@@ -98,7 +97,7 @@ pub fn require_u64<'k>(
     }
 }
 
-/// Whether the key is there.
+/// Whether the key exists.
 pub fn contains<'k>(
     tx: &mut dyn Objects,
     object: u64,
@@ -107,8 +106,8 @@ pub fn contains<'k>(
     lookup(tx, object, key).map(|found| found.is_some())
 }
 
-/// The first entry, in cursor order, whose name answers the search by `kind`; it carries the name
-/// as it was stored. `Kind::Unsupported` when names are to be folded and the ZAP does not fold.
+/// The first entry, in cursor order, whose name matches by `kind`; it has the name as stored.
+/// `Kind::Unsupported` if names are to be folded and the ZAP does not fold.
 pub fn lookup_normalized(
     tx: &mut dyn Objects,
     object: u64,
@@ -138,7 +137,7 @@ pub fn lookup_normalized(
     Ok(entries.into_iter().find(answers))
 }
 
-/// Adds an entry; `Kind::Exists` if the key is there.
+/// Adds an entry; `Kind::Exists` if the key exists.
 pub fn insert<'k>(
     tx: &mut dyn Objects,
     object: u64,
@@ -148,7 +147,7 @@ pub fn insert<'k>(
     put(tx, object, &key.into(), &value.into(), Present::Refuse)
 }
 
-/// Gives a key a value, whether it is there or not.
+/// Sets the value of a key, whether it exists or not.
 pub fn update<'k>(
     tx: &mut dyn Objects,
     object: u64,
@@ -158,7 +157,7 @@ pub fn update<'k>(
     put(tx, object, &key.into(), &value.into(), Present::Replace)
 }
 
-/// Removes an entry; `Kind::NotFound` if the key is not there.
+/// Removes an entry; `Kind::NotFound` if the key does not exist.
 pub fn remove<'k>(tx: &mut dyn Objects, object: u64, key: impl Into<KeyRef<'k>>) -> TxResult<()> {
     let key = key.into();
     if take(tx, object, key)?.is_none() {
@@ -167,7 +166,7 @@ pub fn remove<'k>(tx: &mut dyn Objects, object: u64, key: impl Into<KeyRef<'k>>)
     Ok(())
 }
 
-/// Removes an entry if it is there, and tells its value.
+/// Removes an entry if it exists; returns its value.
 pub fn take<'k>(
     tx: &mut dyn Objects,
     object: u64,
@@ -189,8 +188,8 @@ pub fn take<'k>(
     }
 }
 
-/// Adds to a key's integer, where an absent key counts as 0 and a sum of 0 removes it; the sum
-/// (spec 03 §6.4).
+/// Adds to a key's integer and returns the sum; an absent key counts as 0, and a sum of 0 removes
+/// the key (spec 03 §6.4).
 pub fn increment<'k>(
     tx: &mut dyn Objects,
     object: u64,
@@ -257,7 +256,7 @@ fn convert_and_put(
     zap.finish()
 }
 
-/// Reads block 0 and tells what it is.
+/// Reads block 0 and determines the format.
 fn open(tx: &mut dyn Objects, object: u64) -> TxResult<Body> {
     let object_type = tx.dnode(object)?.object_type;
     if !object_type.is_zap() {
@@ -319,11 +318,11 @@ fn single(object: u64, value: &Value) -> TxResult<u64> {
     })
 }
 
-fn exists(object: u64, key: &KeyRef<'_>) -> Step {
+fn exists(object: u64, key: &KeyRef<'_>) -> TxStop {
     failure(Kind::Exists, object, ZapError::Exists { key: printable(key) })
 }
 
-fn missing(object: u64, key: &KeyRef<'_>) -> Step {
+fn missing(object: u64, key: &KeyRef<'_>) -> TxStop {
     failure(Kind::NotFound, object, ZapError::NoEntry { key: printable(key) })
 }
 

@@ -1,7 +1,7 @@
-//! ZAPs whose keys are numbers in lower-case hex, without padding (spec 03 §6.3).
+//! ZAPs whose keys are numbers in lower-case hexadecimal, without padding (spec 03 §6.3).
 //!
-//! A set of numbers has each number as the value too; other ZAPs of this kind (deadlists, log space
-//! maps) map the number in the key to another value, with [`hex_key`] as the key.
+//! In a set of numbers, the value is the number itself; other ZAPs of this kind (deadlists, log
+//! space maps) map the number to another value, with [`hex_key`] as the key.
 
 use super::{contains, entries, insert, remove};
 use crate::error::DmuError;
@@ -19,12 +19,12 @@ pub(crate) fn number_of(key: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(key).ok()?, 16).ok()
 }
 
-/// Adds a number to a set; `Kind::Exists` if it is there.
+/// Adds a number to a set; `Kind::Exists` if it is in the set.
 pub fn insert_number(tx: &mut dyn Objects, object: u64, number: u64) -> TxResult<()> {
     insert(tx, object, &hex_key(number), number)
 }
 
-/// Removes a number from a set; `Kind::NotFound` if it is not there.
+/// Removes a number from a set; `Kind::NotFound` if it is not in the set.
 pub fn remove_number(tx: &mut dyn Objects, object: u64, number: u64) -> TxResult<()> {
     remove(tx, object, &hex_key(number))
 }

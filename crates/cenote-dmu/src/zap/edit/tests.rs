@@ -1,5 +1,5 @@
-//! ZAPs against maps: random changes, with every invariant of the bytes checked by a walk of its
-//! own, blocks missing at every turn.
+//! ZAPs against maps: random changes with randomly missing blocks; an independent walk checks every
+//! invariant of the bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,8 +27,8 @@ fn kind_of<T: std::fmt::Debug>(result: Result<T>) -> Kind {
     result.unwrap_err().kind()
 }
 
-/// Decodes the object by the rules of reading alone, checks what the header says, and returns all
-/// entries in cursor order.
+/// Decodes the object by the rules of reading alone, checks the header, and returns all entries in
+/// cursor order.
 fn read_all(model: &mut Model, object: u64) -> Vec<Entry> {
     model
         .apply(|tx| {
@@ -86,7 +86,7 @@ fn read_fat(tx: &mut dyn Objects, object: u64, header: &FatHeader) -> TxResult<V
     Ok(entries)
 }
 
-/// The blocks of a fat ZAP that are no holes are exactly those in use.
+/// Checks that the used blocks of a fat ZAP are exactly those that are not holes.
 fn check_blocks(model: &mut Model, object: u64) {
     let header = model.apply(|tx| Ok(tx.block(object, 0)?.unwrap())).unwrap();
     let header = FatHeader::decode(&header).unwrap();
@@ -117,14 +117,14 @@ fn pages(model: &mut Model, object: u64, max: usize) -> Vec<Entry> {
     all
 }
 
-/// What a random history is made of.
+/// Parameters of a random history.
 #[derive(Clone, Copy)]
 struct Plan {
     options: ZapOptions,
     block_size: u64,
     ops: u64,
     names: u64,
-    /// Whether values are other things than single u64s.
+    /// Whether values are other than single u64s.
     varied: bool,
 }
 
@@ -148,8 +148,7 @@ fn value_of(plan: &Plan, rng: &mut Rng) -> Value {
     }
 }
 
-/// Of ten steps so many put something in. It stands in the lowest bits of a step, the rest of
-/// which is a seed.
+/// How many of ten steps insert. Stored in the lowest bits of a step; the other bits are a seed.
 const PHASES: [u64; 3] = [8, 5, 1];
 const PHASE_MASK: u64 = 15;
 
@@ -215,7 +214,7 @@ fn history(plan: Plan, steps: &[u64]) {
 }
 
 #[test]
-fn a_directory_is_a_map() {
+fn large_zap_equals_a_map() {
     let plan = Plan {
         options: ZapOptions::default(),
         block_size: 512,
@@ -227,7 +226,7 @@ fn a_directory_is_a_map() {
 }
 
 #[test]
-fn a_small_directory_is_a_map() {
+fn small_zap_equals_a_map() {
     let plan = Plan {
         options: ZapOptions::default(),
         block_size: 512,
@@ -328,7 +327,7 @@ fn conversion_keeps_cookies() {
 }
 
 #[test]
-fn what_makes_a_zap_fat() {
+fn micro_zap_becomes_fat() {
     let mut model = Model::default();
     let is_fat = |model: &mut Model, object| {
         let block = model.apply(|tx| Ok(tx.block(object, 0)?.unwrap())).unwrap();
@@ -403,7 +402,7 @@ fn counters_and_sets_of_numbers() {
     assert_eq!(model.apply(|tx| name_of(tx, object, 34, !0)).unwrap(), None);
 }
 
-/// A table that OpenZFS left half doubled is finished by the next split, from its start.
+/// A table that OpenZFS left half doubled is completed by the next split, from its start.
 #[test]
 fn a_half_doubled_table_is_finished() {
     let flags = ZapFlags::UINT64_KEY | ZapFlags::HASH64;
@@ -427,7 +426,7 @@ fn a_half_doubled_table_is_finished() {
     while header(&mut model).table_block_count < 2 {
         add(&mut model, &mut wanted);
     }
-    // The copy has begun: its room is taken, its first half is written and stale.
+    // The copy has begun: its blocks are allocated, its first half is written and stale.
     let mut half = header(&mut model);
     half.next_table_block = half.free_block;
     half.free_block += 2 * half.table_block_count;
@@ -449,7 +448,7 @@ fn a_half_doubled_table_is_finished() {
     check_blocks(&mut model, object);
 }
 
-/// Keys with one hash beyond what a leaf holds end with the table at its limit, not in a loop.
+/// More keys with one hash than a leaf holds end with an error at the table's limit, not in a loop.
 #[test]
 fn a_full_table_is_an_error() {
     let flags = ZapFlags::UINT64_KEY | ZapFlags::PRE_HASHED_KEY;
@@ -457,7 +456,7 @@ fn a_full_table_is_an_error() {
     let mut model = Model::default();
     let spec = ObjectSpec::new(ObjectType::DDT_ZAP, 4096);
     let object = model.apply(|tx| create(tx, &spec, options)).unwrap();
-    // Pre-hashed keys choose their hash: all share the high bits that the table can tell apart.
+    // Pre-hashed keys choose their hash: all share the high bits that the table can distinguish.
     let header = model
         .apply(|tx| {
             let block = tx.block(object, 0)?.unwrap();
@@ -478,7 +477,7 @@ fn a_full_table_is_an_error() {
     assert!(header.double().is_none());
     model
         .apply(|tx| {
-            // A leaf that the table cannot tell apart any more.
+            // A leaf that the table cannot split any more.
             let leaf = cenote_ondisk::zap::leaf_edit::format(12, (1 << 26) - 1, 26, false);
             tx.write_block(object, 1, leaf.into())
         })

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use cenote_block::alloc::Mature;
+use cenote_block::alloc::ReusableRanges;
 use cenote_ranges::RangeSet;
 use cenote_rt::{AsyncMutex, Kind, Result, tunables};
 use cenote_vdev::Place;
@@ -50,13 +50,13 @@ impl AutoTrim {
     }
 
     /// Takes up what became free with `txg`; gives what is due.
-    fn collect(&self, txg: u64, mature: Vec<Mature>) -> Ranges {
+    fn collect(&self, txg: u64, mature: Vec<ReusableRanges>) -> Ranges {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_active() {
             waiting.clear();
             return Ranges::new();
         }
-        for Mature { vdev, metaslab, ranges } in mature {
+        for ReusableRanges { vdev, metaslab, ranges } in mature {
             let set = waiting.entry((vdev, metaslab)).or_default();
             for range in ranges.iter() {
                 set.add(range);
@@ -73,7 +73,7 @@ impl AutoTrim {
 
 impl Engine {
     /// Takes up what can be used again from `txg` on, which is committed.
-    pub(crate) fn note_free(&self, txg: u64, mature: Vec<Mature>) {
+    pub(crate) fn note_free(&self, txg: u64, mature: Vec<ReusableRanges>) {
         let due = self.auto_trim.collect(txg, mature);
         if due.is_empty() {
             return;

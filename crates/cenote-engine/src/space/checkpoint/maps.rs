@@ -43,12 +43,12 @@ pub(crate) fn hold(
         if has_histogram {
             features::add(tx, "spacemap_histogram", 1)?;
         }
-        let map = spacemap::create(tx, &spacemap::Form { block_size: BLOCK, has_histogram })?;
+        let map = spacemap::create(tx, &spacemap::MapFormat { block_size: BLOCK, has_histogram })?;
         zap::insert(tx, zap_top, POOL_CHECKPOINT_SM, map)?;
         map
     };
     let has_v2 = features::is_active(tx, "spacemap_v2")?;
-    let words = spacemap::Words { geometry: geometry(top), has_v2, vdev: None };
+    let words = spacemap::EntryFormat { geometry: geometry(top), has_v2, vdev: None };
     spacemap::append(tx, map, &words, Action::Free, ranges.iter(), stamp)
 }
 

@@ -1,41 +1,41 @@
-//! Which requests for an object belong together, and what they will ask for next.
+//! Prefetch streams: which requests for an object belong together, and which blocks follow.
 //!
 //! ```text
 //!   start ── width ── next
 //!   sequential   |####|####|####|....>        the next one begins where the last has ended
-//!   strided      |##      ##      ##      ..> or as far from the last as that from the one before
+//!   strided      |##      ##      ##      ..> or at the same distance as between the last two
 //! ```
 //!
-//! A request that fits no stream begins one. The second of a sequence is its first hit. Requests
-//! that fit none are looked at for equal steps, of which the third is the first hit: until a few
-//! more came they may as well be the beginnings of sequences. With every hit a stream reads further
-//! ahead: twice as far up to a least distance, then an eighth more, but only if the reader still
-//! had to wait, up to a greatest. A request out of the order of its stream, as parallel readers
-//! make them, is part of it once the stream is long against the gap, and as long as it has few
-//! holes: who reads at random meets streams too, and must not make them longer.
+//! A request that fits no stream starts one. The second request of a sequence is its first hit.
+//! Requests that fit no sequence are checked for equal strides, of which the third is the first
+//! hit: with fewer they may as well be the beginnings of sequences. With every hit the prefetch
+//! distance grows: it doubles up to a minimum, then grows by an eighth, but only if the reader had
+//! to wait, up to a maximum. A request out of order, as parallel readers make them, belongs to a
+//! stream if the stream is long compared with the gap, and has few holes: random requests also hit
+//! streams, and must not extend them.
 //!
-//! Blocks are numbers here, and nothing is read: what is wished for is told as [`Wish`], and how
-//! far it was followed is told back.
+//! Blocks are numbers here, and nothing is read: the blocks to read are returned as a
+//! [`PrefetchPlan`], and the caller reports how far it was carried out.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// Hits after which a stream takes requests out of order.
+/// Number of hits after which a stream accepts requests out of order.
 const ESTABLISHED: u64 = 3;
-/// A gap may be as long as the stream shifted by this (OpenZFS: `zfetch_hole_shift`).
+/// Largest gap: the length of the stream shifted right by this (OpenZFS: `zfetch_hole_shift`).
 const HOLE_SHIFT: u32 = 2;
-/// In this many parts of a stream one may be holes.
+/// Of this many parts of a stream, one may be holes.
 const HOLE_PARTS: u64 = 4;
-/// Streams are forgotten after so many times the time after which they make room.
+/// Streams are dropped after this many times the period after which they can be replaced.
 const FORGET: u32 = 2;
-/// Requests of equal steps that are wished for at a time, at most.
-const STEPS_MAX: u64 = 64;
-/// Objects of so few blocks are not worth it.
+/// Most strided requests that are planned at a time.
+const STRIDES_MAX: u64 = 64;
+/// Objects with fewer blocks are not prefetched.
 pub(super) const BLOCKS_MIN: u64 = 3;
 
-/// The bounds, from the tunables.
+/// Limits, from the tunables.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct PrefetchLimits {
     pub(super) streams: usize,
     pub(super) distance_min: u64,
     pub(super) distance_max: u64,
@@ -44,98 +44,98 @@ pub(super) struct Bounds {
     pub(super) reap: Duration,
 }
 
-/// An object, as far as it matters.
+/// Size of an object.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
+pub(super) struct ObjectShape {
     /// Bytes of a block.
     pub(super) block_size: u64,
-    /// Its blocks.
+    /// Number of blocks.
     pub(super) blocks: u64,
 }
 
-impl Extent {
-    /// Blocks that so many bytes are, at least one.
+impl ObjectShape {
+    /// Number of blocks in `bytes`, at least one.
     fn blocks_of(&self, bytes: u64) -> u64 {
         (bytes / self.block_size.max(1)).max(1)
     }
 }
 
-/// What a request is part of.
+/// A stream of requests.
 #[derive(Debug, Clone)]
 struct Stream {
-    /// The first block that was asked for.
+    /// First block requested.
     first: u64,
-    /// The blocks of the last request.
+    /// Blocks of the last request.
     start: u64,
     next: u64,
-    /// Blocks that were asked for since the first.
+    /// Number of blocks requested since the first.
     asked: u64,
-    /// Requests that came as expected.
+    /// Number of requests that continued the stream.
     hits: u64,
-    /// Bytes that are read ahead.
+    /// Prefetch distance in bytes.
     distance: u64,
-    /// Read ahead up to here: a block, or with steps the number of a hit from the start.
+    /// End of the planned blocks: a block number, or for strides the number of a hit.
     planned: u64,
-    /// Indirect blocks are read ahead up to above this block.
+    /// Indirect blocks are planned up to the one above this block.
     planned_above: u64,
     used: Duration,
 }
 
-/// What should be read ahead now.
+/// Blocks to prefetch now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wish {
-    whose: Whose,
-    /// Data blocks, in the order of need.
+pub(super) struct PrefetchPlan {
+    whose: StreamRef,
+    /// Data blocks, in the order of expected use.
     pub(super) data: Vec<Range<u64>>,
-    /// Blocks of which those above are wanted.
+    /// Data blocks whose indirect blocks are to be read.
     pub(super) above: Range<u64>,
 }
 
-/// A stream, by its place.
+/// Identifies a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
+enum StreamRef {
     Sequence(usize),
     Steps,
 }
 
-/// The streams of an object.
+/// The streams of one object.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Streams {
     sequences: Vec<Stream>,
-    /// The last requests that came in equal steps, and how long those are.
-    steps: Option<(Stream, i64)>,
+    /// The last requests at equal distances, and that distance.
+    strides: Option<(Stream, i64)>,
     /// The last request that fitted no sequence.
     last: Option<Range<u64>>,
-    /// How far that was from the one before.
-    last_step: i64,
+    /// Distance of that request from the one before.
+    last_stride: i64,
     used: Duration,
 }
 
 impl Streams {
-    /// When something was asked for last.
+    /// Time of the last request.
     pub(super) fn used(&self) -> Duration {
         self.used
     }
 
-    /// Takes note of a request, for which the reader has to wait or not.
+    /// Records a request; `waits` tells whether the reader has to wait.
     pub(super) fn note(
         &mut self,
         blocks: Range<u64>,
         waits: bool,
-        object: Extent,
-        bounds: &Bounds,
+        object: ObjectShape,
+        limits: &PrefetchLimits,
         now: Duration,
-    ) -> Option<Wish> {
+    ) -> Option<PrefetchPlan> {
         self.used = now;
         if blocks.is_empty() {
             return None;
         }
-        let reorder = bounds.reorder / object.block_size.max(1);
+        let reorder = limits.reorder / object.block_size.max(1);
         let found = self.sequences.iter().enumerate().find_map(|(index, stream)| {
             stream.place_of(&blocks, reorder).map(|place| (index, place))
         });
         let Some((index, place)) = found else {
-            return self.stray(blocks, object, bounds, now, waits);
+            return self.note_unmatched(blocks, object, limits, now, waits);
         };
         let stream = self.sequences.get_mut(index)?;
         stream.used = now;
@@ -149,76 +149,82 @@ impl Streams {
             Place::Follows => {}
         }
         stream.advance(&blocks);
-        stream.grow(waits, bounds);
+        stream.grow(waits, limits);
         if stream.next >= object.blocks {
-            // Nothing is left to wish for, and who begins again begins a new one.
+            // No block is left to plan, and a reader that starts again starts a new stream.
             self.sequences.remove(index);
             return None;
         }
-        Some(stream.wish(index, object, bounds))
+        Some(stream.plan(index, object, limits))
     }
 
-    /// A request that fits no sequence.
-    fn stray(
+    /// Records a request that fits no sequence.
+    fn note_unmatched(
         &mut self,
         blocks: Range<u64>,
-        object: Extent,
-        bounds: &Bounds,
+        object: ObjectShape,
+        limits: &PrefetchLimits,
         now: Duration,
         waits: bool,
-    ) -> Option<Wish> {
+    ) -> Option<PrefetchPlan> {
         let width = blocks.end - blocks.start;
         let last = self.last.replace(blocks.clone()).filter(|last| last.end - last.start == width);
         let step = last.map_or(0, |last| blocks.start.wrapping_sub(last.start).cast_signed());
-        let is_equal = step != 0 && step == std::mem::replace(&mut self.last_step, step);
+        let is_equal = step != 0 && step == std::mem::replace(&mut self.last_stride, step);
         let expects = |(stream, step): &(Stream, i64)| {
             stream.start.checked_add_signed(*step) == Some(blocks.start)
                 && stream.next - stream.start == width
         };
-        let is_hit = self.steps.as_ref().is_some_and(expects);
+        let is_hit = self.strides.as_ref().is_some_and(expects);
         if is_equal && !is_hit {
             let (start, distance) = (blocks.start, width.saturating_mul(object.block_size));
-            self.steps = Some((Stream::new(start..start, distance, now), step));
+            self.strides = Some((Stream::new(start..start, distance, now), step));
         }
         if !is_equal && !is_hit {
-            self.begin(blocks, object, bounds, now);
+            self.begin(blocks, object, limits, now);
             return None;
         }
-        let (stream, step) = self.steps.as_mut()?;
+        let (stream, step) = self.strides.as_mut()?;
         (stream.used, stream.hits) = (now, stream.hits + 1);
         (stream.start, stream.next) = (blocks.start, blocks.end);
-        stream.grow(waits, bounds);
-        let wish = stream.wish_steps(*step, object);
+        stream.grow(waits, limits);
+        let plan = stream.plan_strides(*step, object);
         if stream.hits < ESTABLISHED {
-            self.begin(blocks, object, bounds, now);
+            self.begin(blocks, object, limits, now);
         }
-        Some(wish)
+        Some(plan)
     }
 
-    /// What of a wish was followed: data up to before the range `data` of it and, of that, block
-    /// `at`; blocks above up to before the one above `above`.
-    pub(super) fn followed(&mut self, wish: &Wish, at: Option<(usize, u64)>, above: u64) {
-        match wish.whose {
-            Whose::Sequence(index) => {
+    /// Records how far a plan was carried out: data before block `at` of its range `data`; indirect
+    /// blocks up to the one above `above`, exclusive.
+    pub(super) fn followed(&mut self, plan: &PrefetchPlan, at: Option<(usize, u64)>, above: u64) {
+        match plan.whose {
+            StreamRef::Sequence(index) => {
                 let Some(stream) = self.sequences.get_mut(index) else { return };
-                let end = wish.data.last().map_or(0, |range| range.end);
+                let end = plan.data.last().map_or(0, |range| range.end);
                 stream.planned = stream.planned.max(at.map_or(end, |(_, block)| block));
                 stream.planned_above = stream.planned_above.max(above);
             }
-            Whose::Steps => {
-                let Some((stream, _)) = &mut self.steps else { return };
-                let count = at.map_or(wish.data.len(), |(index, _)| index);
+            StreamRef::Steps => {
+                let Some((stream, _)) = &mut self.strides else { return };
+                let count = at.map_or(plan.data.len(), |(index, _)| index);
                 stream.planned = stream.planned.max(stream.hits) + count as u64;
             }
         }
     }
 
-    fn begin(&mut self, blocks: Range<u64>, object: Extent, bounds: &Bounds, now: Duration) {
+    fn begin(
+        &mut self,
+        blocks: Range<u64>,
+        object: ObjectShape,
+        limits: &PrefetchLimits,
+        now: Duration,
+    ) {
         let is_old =
-            |stream: &Stream, times| now.saturating_sub(stream.used) >= bounds.reap * times;
+            |stream: &Stream, times| now.saturating_sub(stream.used) >= limits.reap * times;
         self.sequences.retain(|stream| !is_old(stream, FORGET));
-        while self.sequences.len() >= bounds.streams {
-            // One that never came to anything, else one that nobody goes on with.
+        while self.sequences.len() >= limits.streams {
+            // Replaces a stream that never got a hit, else one that is not continued.
             let oldest = |wanted: &dyn Fn(&Stream) -> bool| {
                 let all = self.sequences.iter().enumerate().filter(|(_, stream)| wanted(stream));
                 all.min_by_key(|(_, stream)| stream.used).map(|(index, _)| index)
@@ -232,14 +238,14 @@ impl Streams {
     }
 }
 
-/// Where a request is in a stream.
+/// Position of a request in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// It asks for what was just asked for.
+    /// It repeats the last request.
     Same,
-    /// It was passed over.
+    /// It requests blocks that were skipped.
     Late,
-    /// It follows.
+    /// It continues the stream.
     Follows,
 }
 
@@ -290,40 +296,40 @@ impl Stream {
         (self.start, self.next) = (blocks.start, blocks.end.max(self.next));
     }
 
-    fn grow(&mut self, waits: bool, bounds: &Bounds) {
-        let more = if self.distance < bounds.distance_min {
+    fn grow(&mut self, waits: bool, limits: &PrefetchLimits) {
+        let more = if self.distance < limits.distance_min {
             self.distance
         } else if waits {
             self.distance / 8
         } else {
             0
         };
-        let least = bounds.distance_min.min(bounds.distance_max);
-        let most = if self.distance < least { least } else { bounds.distance_max };
+        let least = limits.distance_min.min(limits.distance_max);
+        let most = if self.distance < least { least } else { limits.distance_max };
         self.distance = self.distance.saturating_add(more).min(most);
     }
 
-    fn wish(&self, index: usize, object: Extent, bounds: &Bounds) -> Wish {
+    fn plan(&self, index: usize, object: ObjectShape, limits: &PrefetchLimits) -> PrefetchPlan {
         let end = self.next.saturating_add(object.blocks_of(self.distance)).min(object.blocks);
         let data = self.planned.max(self.next)..end;
-        // As far ahead of the data as that is of the reader, and further.
-        let far = self.distance.saturating_mul(2).min(bounds.indirect_max);
+        // As far ahead of the data as the data are ahead of the reader, and further.
+        let far = self.distance.saturating_mul(2).min(limits.indirect_max);
         let above = end.saturating_add(object.blocks_of(far)).min(object.blocks);
         let above = self.planned_above.max(end)..above;
         let data = if data.is_empty() { Vec::new() } else { vec![data] };
-        Wish { whose: Whose::Sequence(index), data, above }
+        PrefetchPlan { whose: StreamRef::Sequence(index), data, above }
     }
 
-    fn wish_steps(&self, step: i64, object: Extent) -> Wish {
+    fn plan_strides(&self, step: i64, object: ObjectShape) -> PrefetchPlan {
         let width = (self.next - self.start).max(1);
-        let count = (object.blocks_of(self.distance) / width).clamp(1, STEPS_MAX);
+        let count = (object.blocks_of(self.distance) / width).clamp(1, STRIDES_MAX);
         let from = self.planned.saturating_sub(self.hits) + 1;
         let data = (from..=count).map_while(|number| {
             let start = self.start.checked_add_signed(step.checked_mul(number.cast_signed())?)?;
             let end = start.checked_add(width)?.min(object.blocks);
             (start < end).then_some(start..end)
         });
-        Wish { whose: Whose::Steps, data: data.collect(), above: 0..0 }
+        PrefetchPlan { whose: StreamRef::Steps, data: data.collect(), above: 0..0 }
     }
 }
 

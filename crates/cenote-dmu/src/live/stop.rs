@@ -1,4 +1,4 @@
-//! How a closure over a [`Tx`](super::Tx) ends, and what it may ask for.
+//! Results of closures over a [`Tx`](super::Tx), and specifications of objects.
 
 use cenote_block::Since;
 use cenote_ondisk::blkptr::BlockPtr;
@@ -6,7 +6,7 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::Error;
 
-/// A block that must be read before the closure can go on.
+/// A block that must be read before the closure can continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
     /// Its pointer.
@@ -19,14 +19,15 @@ pub struct Missing {
 
 /// Why a closure stopped.
 #[derive(Debug)]
-pub enum Step {
-    /// It needs a block: run it again when that is there. Never to be swallowed by the closure.
+pub enum TxStop {
+    /// It needs a block: run it again when the block is in memory. The closure must return this
+    /// error.
     Need(Box<Missing>),
     /// It failed.
     Fail(Error),
 }
 
-impl Step {
+impl TxStop {
     /// The error, if the closure failed.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
@@ -37,36 +38,36 @@ impl Step {
     }
 }
 
-impl From<Error> for Step {
+impl From<Error> for TxStop {
     fn from(error: Error) -> Self {
         Self::Fail(error)
     }
 }
 
-/// The result of everything that works on a [`Tx`](super::Tx).
-pub type TxResult<T> = Result<T, Step>;
+/// The result of all functions over a [`Tx`](super::Tx).
+pub type TxResult<T> = Result<T, TxStop>;
 
 /// An object to be allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectSpec {
-    /// Number to claim; `None`: any free one.
+    /// Number to claim; `None` for any free one.
     pub number: Option<u64>,
     /// Type.
     pub object_type: ObjectType,
-    /// Bytes of a data block, rounded up to sectors; 0: 512.
+    /// Size of data blocks in bytes, rounded up to sectors; 0: 512.
     pub block_size: u64,
-    /// Log2 of the bytes of an indirect block, 12 to 17; 0: 17.
+    /// Log2 of the size of indirect blocks, 12 to 17; 0: 17.
     pub indirect_shift: u8,
     /// Type of the bonus.
     pub bonus_type: ObjectType,
-    /// Bytes of the bonus, all zero at first.
+    /// Length of the bonus, which is zeroed.
     pub bonus_len: usize,
-    /// Slots of 512 bytes that the dnode takes, 1 to 32; 0: 1.
+    /// Number of dnode slots of 512 bytes, 1 to 32; 0: 1.
     pub slots: usize,
 }
 
 impl ObjectSpec {
-    /// An object of that type with blocks of that size, without a bonus.
+    /// An object with this type and block size, without a bonus.
     #[must_use]
     pub const fn new(object_type: ObjectType, block_size: u64) -> Self {
         Self {
@@ -80,13 +81,13 @@ impl ObjectSpec {
         }
     }
 
-    /// The same with a bonus.
+    /// The object with a bonus.
     #[must_use]
     pub const fn with_bonus(self, bonus_type: ObjectType, bonus_len: usize) -> Self {
         Self { bonus_type, bonus_len, ..self }
     }
 
-    /// The same under a number of the caller's choice.
+    /// The object with this number.
     #[must_use]
     pub const fn with_number(self, number: u64) -> Self {
         Self { number: Some(number), ..self }
