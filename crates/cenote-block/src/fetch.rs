@@ -210,7 +210,7 @@ impl BlockStore {
     /// Returns the members of a gang block, whose sizes add up to the leader's.
     ///
     /// # Errors
-    /// Those of reading a block; `Kind::Corrupt` if the members do not add up.
+    /// Errors of reading a block; `Kind::Corrupt` if the members do not add up.
     pub async fn gang_members(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<Vec<BlockPtr>> {
         let mut tries = 0;
         loop {

@@ -49,7 +49,7 @@ impl PoolPolicy {
     /// Derives the policy from a function that tells whether a feature is active.
     ///
     /// # Errors
-    /// Those of `is_active`.
+    /// Errors of `is_active`.
     pub fn of<E>(mut is_active: impl FnMut(&'static str) -> Result<bool, E>) -> Result<Self, E> {
         Ok(Self {
             has_embedded_data: is_active("embedded_data")?,

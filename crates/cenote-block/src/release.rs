@@ -52,7 +52,7 @@ impl BlockStore {
     /// checks whether that is possible.
     ///
     /// # Errors
-    /// Those of the allocator's claim, and of [`free`](Self::free).
+    /// Errors of the allocator's claim, and of [`free`](Self::free).
     pub async fn claim(&self, bp: &BlockPtr, txg: u64, is_dry_run: bool) -> Result<()> {
         let space = self.space()?;
         for dva in self.owned_addresses(bp).await? {

@@ -3,11 +3,11 @@
 //!     salt --H--> h --H--> hh        K = h || hh: exactly one 128-byte block
 //!     checksum = H(K || data)[0..32)
 //!
-//! Edon-R mixes vectors of eight words with one operation, the quasigroup product `Q`, eight
-//! times per 128-byte block. There is no maintained Rust crate of it, and no other program
-//! stores data under it, so it lives here in the table form of the specification.
+//! Edon-R mixes vectors of eight words with one operation, the quasigroup product `Q`, eight times
+//! per 128-byte block. There is no maintained Rust crate of it, and no other program stores data
+//! with it, so it is implemented here in the table form of the specification.
 //!
-//! The key block is the same for every block of a pool; [`Keyed`] keeps the state behind it.
+//! The key block is the same for every block of a pool; [`Keyed`] keeps the state after it.
 //!
 //! Sources: spec 02 §3.2 (table form) and §3.3 (vectors).
 
@@ -78,7 +78,7 @@ impl State {
         }
     }
 
-    /// Absorbs the rest of a message of which `before` bytes are in already, and its padding.
+    /// Absorbs the rest of a message of which `before` bytes were absorbed, and its padding.
     fn finish(mut self, before: u64, data: &[u8]) -> [u8; 64] {
         let (blocks, rest) = data.as_chunks::<BLOCK_BYTES>();
         for block in blocks {
@@ -142,7 +142,7 @@ macro_rules! sum {
 
 /// The quasigroup product `Q(x, y)`, row by row of the specification's table.
 ///
-/// Rows overlap: sums of two and four words serve several, which saves half of the additions.
+/// Rows overlap: sums of two and four words are reused, which saves half of the additions.
 #[inline]
 fn product(x: &Vector, y: &Vector) -> Vector {
     let [x0, x1, x2, x3, x4, x5, x6, x7] = *x;
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(words(&edonr_512_256_keyed(&salt, &data)), want);
     }
 
-    /// The keyed form is the plain hash of key block and data, for every length of the tail.
+    /// The keyed digest equals the plain hash of key block and data, for every length of the tail.
     #[test]
     fn keyed_is_the_hash_behind_a_key_block() {
         let salt = [9; 32];

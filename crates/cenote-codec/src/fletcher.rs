@@ -3,18 +3,18 @@
 //!     fletcher4, words of 32 bits:  a += x; b += a; c += b; d += c
 //!     fletcher2, pairs of 64 bits:  a0 += x; a1 += y; b0 += a0; b1 += a1
 //!
-//! Each step waits for the one before, so the plain loop runs at the speed of an addition. But the
-//! sums are linear in the words: one with `m - 1` words behind it counts C(m,1) times in b,
-//! C(m+1,2) in c and C(m+2,3) in d. So `L` lanes sum every `L`-th word each, side by side, and the
-//! sums of a lane are put together with those weights at the end ([`Weights`]).
+//! Each step depends on the one before, so the plain loop runs at the latency of an addition. But
+//! the sums are linear in the words: a word with `m - 1` words behind it counts C(m,1) times in b,
+//! C(m+1,2) in c and C(m+2,3) in d. So `L` lanes sum every `L`-th word each, in parallel, and the
+//! sums of the lanes are combined with those weights at the end ([`Weights`]).
 //!
-//! fletcher4 is written with vector types: the compiler does not find the vectors by itself, since
-//! words widen on the way in. fletcher2 is written over arrays, which it does make vectors of for
+//! fletcher4 is written with vector types: the compiler does not vectorize it by itself, since
+//! words are widened when loaded. fletcher2 is written over arrays, which it does vectorize for
 //! each level that `fearless_simd` dispatches to.
 //!
-//! Order `B` of the block decides how words are read (spec 02 §2): the plain names read
+//! Bit `B` of the block pointer decides how words are read (spec 02 §2): the plain names read
 //! little-endian words on every host, the `_be` ones big-endian words. Bytes after the last whole
-//! word (pair of words for fletcher2) do not count.
+//! word (pair of words for fletcher2) are ignored.
 //!
 //! Sources: spec 02 §3.2.
 
@@ -30,7 +30,7 @@ use fearless_simd::{Level, Simd, dispatch, prelude::*, u8x16};
 /// Lanes of fletcher2, half of them for each word of a pair.
 const LANES: usize = 8;
 
-/// Bytes that one step of the fletcher2 lanes takes.
+/// Bytes per step of the fletcher2 lanes.
 const STEP2: usize = 8 * LANES;
 
 /// fletcher4 of data written in little-endian order.
@@ -83,7 +83,7 @@ fn word64<const BIG: bool>(bytes: [u8; 8]) -> u64 {
     if BIG { u64::from_be_bytes(bytes) } else { u64::from_le_bytes(bytes) }
 }
 
-/// fletcher4 of `data` behind what gave `sums`.
+/// Continues fletcher4 from `sums` with `data`.
 #[inline(always)]
 fn continue4<const BIG: bool>(sums: [u64; 4], data: &[u8]) -> [u64; 4] {
     let [mut a, mut b, mut c, mut d] = sums;
@@ -96,7 +96,7 @@ fn continue4<const BIG: bool>(sums: [u64; 4], data: &[u8]) -> [u64; 4] {
     [a, b, c, d]
 }
 
-/// fletcher2 of `data` behind what gave `sums`.
+/// Continues fletcher2 from `sums` with `data`.
 #[inline(always)]
 fn continue2<const BIG: bool>(sums: [u64; 4], data: &[u8]) -> [u64; 4] {
     let [mut a0, mut a1, mut b0, mut b1] = sums;
@@ -110,8 +110,8 @@ fn continue2<const BIG: bool>(sums: [u64; 4], data: &[u8]) -> [u64; 4] {
     [a0, a1, b0, b1]
 }
 
-/// Every 64 bits hold two words, which go into two sets of lanes: masking and shifting them apart
-/// is cheaper than widening, which would move words between the halves of a vector.
+/// Every 64 bits hold two words, which go into two sets of lanes: masking and shifting is cheaper
+/// than widening, which would move words between the halves of a vector.
 #[inline(always)]
 fn fletcher4_lanes<S: Simd, const BIG: bool>(simd: S, data: &[u8]) -> [u64; 4] {
     let low_half = S::u64s::simd_from(simd, u64::from(u32::MAX));
@@ -139,7 +139,7 @@ fn fletcher4_lanes<S: Simd, const BIG: bool>(simd: S, data: &[u8]) -> [u64; 4] {
     continue4::<BIG>(whole, steps.remainder())
 }
 
-/// Where the bytes of little-endian words are found in words of the other order.
+/// Shuffle indices that swap the bytes of each word, if necessary.
 #[inline(always)]
 fn byte_order<S: Simd, const BIG: bool>(simd: S) -> S::u8s {
     let reversed = [3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12];
@@ -156,7 +156,7 @@ fn add_words<V: Copy + AddAssign>(sums: &mut [V; 4], words: V) {
     sums[3] += sums[2];
 }
 
-/// Adds what a lane contributes to the sums of the whole.
+/// Adds the contribution of a lane to the total sums.
 fn add_lane(whole: &mut [u64; 4], lane: [u64; 4], weights: &Weights) {
     for (total, weights) in whole.iter_mut().zip(weights) {
         for (sum, &weight) in lane.iter().zip(weights) {
@@ -177,7 +177,7 @@ fn fletcher2_lanes<S: Simd, const BIG: bool>(_: S, data: &[u8]) -> [u64; 4] {
         }
         sums = [a, b];
     }
-    // Even lanes carry the first word of a pair, odd ones the second.
+    // Even lanes hold the first word of a pair, odd ones the second.
     let [a, b] = sums;
     let mut whole = [0u64; 4];
     for lane in 0..LANES {
@@ -191,10 +191,10 @@ fn fletcher2_lanes<S: Simd, const BIG: bool>(_: S, data: &[u8]) -> [u64; 4] {
     continue2::<BIG>(whole, rest)
 }
 
-/// `[k][i]`: how often sum `i` of a lane counts in sum `k` of the whole; modulo 2^64.
+/// `[k][i]`: factor with which sum `i` of a lane counts in total sum `k`; modulo 2^64.
 type Weights = [[u64; 4]; 4];
 
-/// Weights for as many lanes as a kind of vector has.
+/// Weights for the number of lanes of a vector type.
 fn fletcher4_weights(lanes: usize) -> &'static [Weights] {
     static OF_4: [Weights; 4] = weights_of_lanes();
     static OF_8: [Weights; 8] = weights_of_lanes();
@@ -220,11 +220,10 @@ const fn weights_of_lanes<const COUNT: usize>() -> [Weights; COUNT] {
 }
 
 /// Weights of `lane` among `lanes`.
-///
 /// A word that is the `u`-th from the end of its lane is number `m = u * lanes - lane` from the end
-/// of the whole. Sum `k` counts it `f(u) = C(m+k-1, k)` times, and the lane's own sums hold
-/// `C(u+i-1, i)` times the word. `f` is a polynomial of degree `k`, so it is a sum of those with
-/// whole coefficients, which its values at u = 0, -1, -2, -3 give, because there
+/// of the data. Total sum `k` counts it `f(u) = C(m+k-1, k)` times, and the lane's own sums hold
+/// `C(u+i-1, i)` times the word. `f` is a polynomial of degree `k`, so it is an integer combination
+/// of those, whose coefficients follow from its values at u = 0, -1, -2, -3, because there
 /// `C(u+i-1, i) = (-1)^i C(-u, i)`.
 const fn weights(lanes: i64, lane: i64) -> Weights {
     let mut weights = [[0; 4]; 4];
@@ -296,7 +295,7 @@ mod tests {
 
     /// Vectors wider than this machine's are tested by their weights alone.
     #[test]
-    fn weights_put_any_number_of_lanes_together() {
+    fn weights_combine_any_number_of_lanes() {
         let data: Vec<u8> = (0..6400u32).map(|i| ((i * i) >> 3) as u8).collect();
         for lanes in [4, 8, 16] {
             let mut whole = [0; 4];

@@ -4,23 +4,23 @@
 //!                                              ^
 //!                                              prepared once per pool: [`Keyed`]
 //!
-//! Skein is a chain of one tweakable cipher, Threefish-512, whose 64-byte blocks are added to
-//! its own output; the tweak holds the byte count and what the block is for. OpenZFS uses
-//! version 1.3 of the algorithm with the pool's 32-byte salt as key, through Skein's own key
-//! block and not as a prefix, so the first two steps are the same for every block of a pool.
+//! Skein is a chain of one tweakable cipher, Threefish-512, whose 64-byte blocks are added to its
+//! own output; the tweak holds the byte count and the purpose of the block. OpenZFS uses version
+//! 1.3 of the algorithm with the pool's 32-byte salt as key, through Skein's own key block and not
+//! as a prefix, so the first two steps are the same for every block of a pool.
 //!
 //! The 72 rounds are unrolled eight at a time: the word permutation between rounds then costs
-//! nothing, because the macro names the words where they would have gone.
+//! nothing, because the macro names the words at their permuted positions.
 //!
 //! Sources: spec 02 §3.2 and §3.3; "The Skein Hash Function Family", version 1.3.
 
 /// Bytes of one block of Threefish-512.
 const BLOCK_BYTES: usize = 64;
 
-/// The word that ties the eight key words together (`C240`).
+/// The constant that is combined with the eight key words (`C240`).
 const KEY_PARITY: u64 = 0x1bd1_1bda_a9fc_1a22;
 
-/// What a chain of blocks is for: bits 56..61 of the second tweak word.
+/// Purpose of a chain of blocks: bits 56..61 of the second tweak word.
 #[derive(Clone, Copy)]
 #[repr(u64)]
 enum Purpose {
@@ -44,7 +44,7 @@ pub struct Keyed {
 }
 
 impl Keyed {
-    /// Absorbs `key`; the rest of the pool's blocks start from here.
+    /// Absorbs `key`; hashing of each block starts from this state.
     pub fn new(key: &[u8; 32]) -> Keyed {
         let mut block = [0u8; BLOCK_BYTES];
         let (head, _) = block.split_at_mut(32);
@@ -70,8 +70,8 @@ pub fn skein_512_256_keyed(key: &[u8; 32], data: &[u8]) -> [u8; 32] {
     Keyed::new(key).hash(data)
 }
 
-/// Runs the message through the chain. All blocks but the last are whole; the last one is
-/// padded with zeros, counted by its real bytes, and exists for an empty message too.
+/// Runs the message through the chain. All blocks but the last are complete; the last one is padded
+/// with zeros, counted by its real bytes, and exists for an empty message too.
 fn absorb(mut chain: [u64; 8], data: &[u8]) -> [u64; 8] {
     let whole = data.len().saturating_sub(1) / BLOCK_BYTES;
     let (blocks, rest) = data.split_at(whole * BLOCK_BYTES);
@@ -220,9 +220,9 @@ mod tests {
         assert_eq!(found, want);
     }
 
-    /// A prefix never shares its digest with the longer text, also around the block border.
+    /// A prefix never has the digest of the longer text, also around the block border.
     #[test]
-    fn lengths_are_told_apart() {
+    fn prefixes_have_other_digests() {
         let keyed = Keyed::new(&[7; 32]);
         let zeros = [0u8; 200];
         let mut seen = std::collections::BTreeSet::new();

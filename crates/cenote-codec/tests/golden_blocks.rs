@@ -1,8 +1,9 @@
 //! Real blocks of every checksum and compression: pool g-codecs, written by OpenZFS's module.
 //!
-//! `golden_blocks.tsv` says where zdb finds the blocks (`golden_blocks.py` made it); the bytes come
-//! from the pool's image, and what files must contain from the pool's manifests. So the only thing
-//! under test is this crate. Skipped, loudly, where the pool is not at hand.
+//! `golden_blocks.tsv` lists the addresses that zdb reports for the blocks (`golden_blocks.py` made
+//! it); the bytes come from the pool's image, and the expected contents of files from the pool's
+//! manifests. So only this crate is under test. Skipped, with a message, if the pool is not
+//! present.
 
 use std::{collections::BTreeMap, fs::File, os::unix::fs::FileExt};
 
@@ -16,7 +17,7 @@ use cenote_codec::{
 use cenote_testkit::golden;
 use sha2::{Digest, Sha256};
 
-/// Where the first allocatable byte of a leaf lies: behind two labels and the boot block.
+/// Offset of the first allocatable byte of a leaf: behind two labels and the boot block.
 const LEAF_START: u64 = 4 << 20;
 
 struct Block {
@@ -143,15 +144,15 @@ fn labels_of_a_real_pool_verify_where_they_are() {
     }
 }
 
-/// What our encoders make of the blocks, beside what OpenZFS's have made of them. Equal bytes
-/// matter to nopwrite and dedup, which compare checksums of compressed blocks.
+/// Compares the output of our encoders with OpenZFS's. Equal bytes matter to nopwrite and dedup,
+/// which compare checksums of compressed blocks.
 #[test]
 fn encoders_make_the_same_bytes() {
     const SECTOR: usize = 4096;
     let Some(golden) = golden("g-codecs") else { return };
     let image = File::open(&golden.devices()[0]).expect("an image");
     let (_salt, blocks) = table();
-    // By form: blocks, equal ones, and bytes of both.
+    // By format: number of blocks, of equal ones, and bytes of both.
     let mut tally: BTreeMap<String, [usize; 4]> = BTreeMap::new();
     for block in blocks.iter().filter(|block| block.compression != "uncompressed") {
         let form = compression(&block.compression);
@@ -168,7 +169,7 @@ fn encoders_make_the_same_bytes() {
         let mut packed = vec![0; limit];
         let len = compress(form, level.unwrap_or_default(), &plain, &mut packed);
         let len = len.unwrap_or_else(|| panic!("{}: does not compress", block.dataset));
-        // What lies behind the result has no meaning.
+        // Bytes behind the result are undefined.
         packed.truncate(len);
         packed.resize(len.next_multiple_of(SECTOR), 0);
         let name = match level {
@@ -186,7 +187,7 @@ fn encoders_make_the_same_bytes() {
         if matches!(name.as_str(), "lz4" | "lzjb" | "zle") {
             assert_eq!(equal, count, "{name}");
         }
-        // The libraries are not of OpenZFS's versions: as good, not the same.
+        // The libraries have other versions than OpenZFS's: as good, but not identical.
         assert!(*ours <= theirs + theirs / 4, "{name}: {ours} bytes, OpenZFS has {theirs}");
     }
     assert!(tally["lz4"][0] > 30 && tally.contains_key("lzjb") && tally.contains_key("zle"));

@@ -1,11 +1,11 @@
-//! Our codecs against OpenZFS's own, where libzpool is installed.
+//! Compares our codecs with OpenZFS's own, if libzpool is installed.
 //!
-//! `libzpool.py` calls its functions; a library with `forbid(unsafe_code)` cannot. The records are
-//! made of this test's own executable and sources: machine code, symbols, text and zeros, the same
-//! kinds of bytes that files are made of.
+//! `libzpool.py` calls its functions, which a crate with `forbid(unsafe_code)` cannot do. The
+//! records are made of this test's own executable and sources: machine code, symbols, text and
+//! zeros, like the contents of files.
 //!
-//! Checked: our LZ4 makes the very same bytes; what OpenZFS compressed we expand; what we
-//! compressed it expands.
+//! Checked: our LZ4 produces identical bytes; we decompress what OpenZFS compressed, and it
+//! decompresses what we compressed.
 
 use std::{
     io::Write,
@@ -92,7 +92,7 @@ fn records(total: usize) -> Vec<Vec<u8>> {
     for size in [512, 1536, 4096, 16 << 10, 64 << 10, 65_546, 65_547, 128 << 10, 1 << 20] {
         records.extend(sources.chunks(size).map(<[u8]>::to_vec));
     }
-    // From more than the header of a Zstandard block on.
+    // Lengths just above the header of a Zstandard block.
     records.extend((9..300).map(|len| sources[..len].to_vec()));
     records.push(vec![0; 1 << 20]);
     records
@@ -102,7 +102,7 @@ fn records(total: usize) -> Vec<Vec<u8>> {
 fn lz4_makes_the_same_bytes() {
     let mut work = Vec::new();
     for bytes in records(2 << 20) {
-        // Room as for a block that must save an eighth, and as for one that must save something.
+        // Room for a block that must save an eighth, and for one that must save at least one byte.
         for room in [bytes.len() - bytes.len() / 8, bytes.len()] {
             if room > 4 {
                 work.push(Record { bytes: bytes.clone(), room });
@@ -134,7 +134,7 @@ const FORMS: [(Compression, &str, &str); 7] = [
 ];
 
 #[test]
-fn each_side_expands_what_the_other_made() {
+fn each_side_decompresses_the_other() {
     let work: Vec<Record> =
         records(512 << 10).into_iter().map(|bytes| Record { room: bytes.len(), bytes }).collect();
     for (compression, form, level) in FORMS {

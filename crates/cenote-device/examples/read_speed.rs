@@ -1,6 +1,6 @@
-//! How fast a device is read from start to end: `read_speed PATH [BYTES_PER_READ] [IN_FLIGHT]`.
+//! Measures reading a device from start to end: `read_speed PATH [BYTES_PER_READ] [IN_FLIGHT]`.
 //!
-//! For comparing with `dd bs=1M` on a cold page cache, and the ways of reading with each other
+//! For comparison with `dd bs=1M` on a cold page cache, and between the ways of reading
 //! (`CENOTE_IO_URING=0`; a fourth argument `direct` bypasses the page cache).
 
 use std::collections::VecDeque;

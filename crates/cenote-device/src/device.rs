@@ -7,31 +7,31 @@ use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
 /// How a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// Reads only: no lock is taken and nothing is ever written.
+    /// For reads only: no lock is taken and nothing is ever written.
     ReadOnly,
-    /// Reads and writes: the device is locked against every other process first.
+    /// For reads and writes: the device is first locked against other processes.
     Exclusive,
 }
 
-/// What is known of a device without reading it.
+/// Properties of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Path it was opened by.
+    /// Path by which it was opened.
     pub path: String,
-    /// Size, bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Log2 of the smallest I/O.
+    /// Log2 of the logical sector size.
     pub logical_ashift: u8,
-    /// Log2 of the sector below it.
+    /// Log2 of the physical sector size.
     pub physical_ashift: u8,
     /// Whether it is a block device (`disk`) and not a regular file (`file`).
     pub is_block_device: bool,
-    /// Whether it has to move a head to get somewhere else.
+    /// Whether it is a rotating disk.
     pub is_rotational: bool,
 }
 
 impl DeviceInfo {
-    /// A device in memory, with sectors of 512 bytes.
+    /// Properties of a device in memory, with sectors of 512 bytes.
     pub(crate) fn of_memory(path: impl Into<String>, size: u64) -> Self {
         Self {
             path: path.into(),
@@ -46,12 +46,12 @@ impl DeviceInfo {
 
 /// A leaf device. Offsets are bytes from its start, labels included.
 ///
-/// There is no write that is durable when it returns (FUA): who needs that writes and flushes.
-/// Wherever it matters (labels, uberblocks, blocks of intent logs) several writes are under way at
-/// once, and one flush behind them covers all; as writes of their own kind each would wait for the
-/// medium by itself, and a device without the command, as every file, would flush for each.
+/// There is no write that is durable when it returns (FUA): callers write and then flush. Where
+/// durability matters (labels, uberblocks, intent log blocks) several writes are in flight at once,
+/// and one flush covers them all; FUA writes would each wait for the medium separately, and a
+/// device without FUA, such as any file, would flush for each.
 pub trait Device: Send + Sync + Debug {
-    /// What is known of it.
+    /// Properties of the device.
     fn info(&self) -> &DeviceInfo;
 
     /// Returns its size now, in bytes: less than in [`info`](Self::info) if it became shorter while
@@ -69,8 +69,8 @@ pub trait Device: Send + Sync + Debug {
     /// `Kind::Io` with path and offset, also when the range leaves the device.
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>>;
 
-    /// Writes `parts` one after the other from `offset` on: all of them or an error. What was
-    /// written is durable only after a [`Device::flush`] that began later.
+    /// Writes `parts` one after the other from `offset` on: all of them, or returns an error. The
+    /// bytes are durable only after a [`Device::flush`] that began later.
     ///
     /// # Errors
     /// `Kind::ReadOnly` on a device opened for reading; else as for `read`.
@@ -90,18 +90,18 @@ pub trait Device: Send + Sync + Debug {
         Box::pin(async { Ok(()) })
     }
 
-    /// Tells the device that a range holds nothing of value. Reading it gives anything.
+    /// Discards a range (TRIM): its contents are undefined afterwards.
     ///
     /// # Errors
-    /// `Kind::Unsupported` where the device has no such request.
+    /// `Kind::Unsupported` if the device does not support it.
     fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
         let _ = len;
         let error = Error::new(Kind::Unsupported, NoDiscard);
         Box::pin(async move { Err(error.on_device(&self.info().path, offset)) })
     }
 
-    /// Waits until no I/O is in flight, also none whose caller is gone. For a device that is about
-    /// to be dropped and gets no new I/O: then nothing keeps it open.
+    /// Waits until no I/O is in flight, including I/O whose caller was dropped. For a device that
+    /// is about to be dropped and gets no new I/O: afterwards no task keeps it open.
     fn settle(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
@@ -112,24 +112,24 @@ pub trait Device: Send + Sync + Debug {
 #[error("the device is open for reading only")]
 pub struct ReadOnly;
 
-/// A discard on a device that has none.
+/// A discard on a device that does not support it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the device has no discard")]
+#[error("the device does not support discard")]
 pub struct NoDiscard;
 
-/// An I/O that leaves the device.
+/// An I/O beyond the end of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes at {offset:#x} leave the device of {size} bytes")]
+#[error("{len} bytes at {offset:#x} reach beyond the end of the device of {size} bytes")]
 pub struct OutOfRange {
-    /// First byte asked for.
+    /// First byte requested.
     pub offset: u64,
-    /// Bytes asked for.
+    /// Length requested.
     pub len: usize,
-    /// Bytes there are.
+    /// Size of the device.
     pub size: u64,
 }
 
-/// Refuses an I/O that leaves the device described by `info`.
+/// Refuses an I/O beyond the end of the device described by `info`.
 pub(crate) fn check_range(info: &DeviceInfo, offset: u64, len: usize) -> Result<()> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= info.size => Ok(()),
@@ -138,12 +138,12 @@ pub(crate) fn check_range(info: &DeviceInfo, offset: u64, len: usize) -> Result<
     }
 }
 
-/// The same for a range that is in no buffer.
+/// Like [`check_range`], with a 64-bit length.
 pub(crate) fn check_span(info: &DeviceInfo, offset: u64, len: u64) -> Result<()> {
     check_range(info, offset, usize::try_from(len).unwrap_or(usize::MAX))
 }
 
-/// The bytes of `parts` in one buffer.
+/// Concatenates `parts` in one buffer.
 pub(crate) fn joined(parts: &[Buf]) -> BufMut {
     let mut whole = BufMut::for_filling(parts.iter().map(|part| part.len()).sum());
     let mut at = 0;

@@ -1,7 +1,7 @@
-//! A device that fails as told: errors and lies, in ranges or strewn by a seed.
+//! A device that injects faults: errors and wrong data, in ranges or scattered by a seed.
 //!
-//! What goes wrong depends on the sector and the seed only, never on the order of I/Os, so a test
-//! that failed once fails again.
+//! Faults depend only on the sector and the seed, never on the order of I/Os, so a failing test
+//! fails again.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Device, DeviceInfo};
 
 const SECTOR: u64 = 512;
 
-/// How a read goes wrong.
+/// Fault of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The read fails.
@@ -23,14 +23,14 @@ pub enum Fault {
     Lie,
 }
 
-/// How a write goes wrong.
+/// Fault of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteFault {
     /// The write fails, and nothing is written.
     Eio,
     /// The write succeeds, and nothing is written.
     Lost,
-    /// The write succeeds, and only its first sectors are written: how many, by the seed.
+    /// The write succeeds, but only its first sectors are written; the seed decides how many.
     Torn,
 }
 
@@ -44,7 +44,7 @@ pub struct InjectedFault {
     pub len: usize,
 }
 
-/// Faults of one kind of I/O: in ranges of bytes, and strewn over sectors.
+/// Faults of one kind of I/O: in ranges of bytes, and scattered over sectors.
 #[derive(Debug)]
 struct Faults<F> {
     seed: u64,
@@ -57,7 +57,7 @@ impl<F: Copy> Faults<F> {
         Self { seed, ranges: Vec::new(), strewn: Vec::new() }
     }
 
-    /// The faults that touch the I/O of `len` bytes at `offset`, clipped to it.
+    /// The faults that overlap the I/O of `len` bytes at `offset`, clipped to it.
     fn touching(&self, offset: u64, len: u64) -> Vec<(Range<u64>, F)> {
         let end = offset.saturating_add(len);
         let clip = |range: &Range<u64>| range.start.max(offset)..range.end.min(end);
@@ -74,7 +74,7 @@ impl<F: Copy> Faults<F> {
     }
 }
 
-/// A device with faults.
+/// A device with injected faults.
 #[derive(Debug)]
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
@@ -83,23 +83,23 @@ pub struct FaultyDevice {
     writes: Faults<WriteFault>,
     is_offline: AtomicBool,
     flushes_fail: AtomicBool,
-    /// First byte from which on writes fail.
+    /// First byte from which writes fail.
     writes_fail_from: AtomicU64,
-    /// Bytes of it that are left; everything behind them fails.
+    /// Remaining size of the device; I/O beyond it fails.
     size: AtomicU64,
     read_count: AtomicU64,
     read_bytes: AtomicU64,
 }
 
 impl FaultyDevice {
-    /// `inner`, without faults so far.
+    /// Wraps `inner`, without faults at first.
     pub fn new(inner: Arc<dyn Device>, seed: u64) -> Self {
         Self {
             size: AtomicU64::new(inner.info().size),
             inner,
             seed,
             reads: Faults::new(seed),
-            // Other sectors than those of reads.
+            // Other sectors than for reads.
             writes: Faults::new(mix(!seed)),
             is_offline: AtomicBool::new(false),
             flushes_fail: AtomicBool::new(false),
@@ -109,63 +109,62 @@ impl FaultyDevice {
         }
     }
 
-    /// Adds a fault of reads in a range of bytes.
+    /// Adds a read fault in a range of bytes.
     #[must_use]
     pub fn with_range(mut self, range: Range<u64>, fault: Fault) -> Self {
         self.reads.ranges.push((range, fault));
         self
     }
 
-    /// Adds a fault of reads in about `per_million` of a million sectors of 512 bytes, chosen by
-    /// the seed.
+    /// Adds a read fault in about `per_million` of a million sectors of 512 bytes, chosen by the
+    /// seed.
     #[must_use]
     pub fn with_strewn(mut self, per_million: u64, fault: Fault) -> Self {
         self.reads.strewn.push((per_million, fault));
         self
     }
 
-    /// Adds a fault of writes that touch a range of bytes.
+    /// Adds a fault of writes that overlap a range of bytes.
     #[must_use]
     pub fn with_write_range(mut self, range: Range<u64>, fault: WriteFault) -> Self {
         self.writes.ranges.push((range, fault));
         self
     }
 
-    /// Adds a fault of writes that touch one of about `per_million` of a million sectors.
+    /// Adds a fault of writes that overlap one of about `per_million` of a million sectors.
     #[must_use]
     pub fn with_strewn_writes(mut self, per_million: u64, fault: WriteFault) -> Self {
         self.writes.strewn.push((per_million, fault));
         self
     }
 
-    /// Takes the device away, or gives it back: until then every request fails.
+    /// Takes the device offline, so that every request fails, or back online.
     pub fn set_offline(&self, is_offline: bool) {
         self.is_offline.store(is_offline, Ordering::SeqCst);
     }
 
-    /// Makes every flush fail, or none.
+    /// Makes every flush fail, or lets all succeed.
     pub fn set_failing_flushes(&self, fail: bool) {
         self.flushes_fail.store(fail, Ordering::SeqCst);
     }
 
-    /// Makes every write fail that reaches behind byte `from`, as of a file on a full disk; none if
-    /// there is no such byte.
+    /// Makes every write beyond byte `from` fail, like a file on a full disk; `None` lets all
+    /// succeed.
     pub fn set_failing_writes(&self, from: Option<u64>) {
         self.writes_fail_from.store(from.unwrap_or(u64::MAX), Ordering::SeqCst);
     }
 
-    /// Makes the device shorter while it is in use, or as long as it was: what lies behind `size`
-    /// bytes can be neither read nor written.
+    /// Changes the size of the device while it is in use: I/O beyond `size` bytes fails.
     pub fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::SeqCst);
     }
 
-    /// Whether an I/O reaches behind what is left of the device.
+    /// Whether an I/O reaches beyond the remaining size.
     fn is_beyond(&self, offset: u64, len: u64) -> bool {
         offset.saturating_add(len) > self.size.load(Ordering::SeqCst)
     }
 
-    /// Reads and bytes asked for so far.
+    /// Number of reads and of bytes requested so far.
     pub fn counts(&self) -> (u64, u64) {
         (self.read_count.load(Ordering::Relaxed), self.read_bytes.load(Ordering::Relaxed))
     }
@@ -180,7 +179,7 @@ impl FaultyDevice {
     }
 }
 
-/// A well-spread function of one word (splitmix64's finisher).
+/// Mixes one word (splitmix64's finisher).
 fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -211,7 +210,7 @@ impl Device for FaultyDevice {
             }
             let mut buf = self.inner.read(offset, buf).await?;
             for at in faults.into_iter().flat_map(|(range, _)| range) {
-                // Never zero: a lie always changes the byte.
+                // Never zero: the byte always changes.
                 buf[(at - offset) as usize] ^= (mix(self.seed ^ at) as u8) | 1;
             }
             Ok(buf)

@@ -1,11 +1,11 @@
-//! Contents of a device in memory: sparse, and shared between copies until one of them writes.
+//! Contents of a device in memory: sparse, and shared between clones until one is written.
 //!
 //!     Image A  [ - ][ c1 ][ - ][ c3 ]        "-" was never written: zeros
-//!     clone B  [ - ][ c1 ][ - ][ c3' ]       c1 is one allocation, c3' was written in B only
+//!     clone B  [ - ][ c1 ][ - ][ c3' ]       c1 is shared, c3' was written in B only
 //!
-//! A crash explorer needs thousands of contents that differ in a few sectors, a test a disk of
-//! gigabytes of which it writes a few megabytes. Both are a table of chunks behind reference
-//! counts: a clone costs eight bytes per 64 KiB, a write at most one chunk.
+//! A crash explorer needs thousands of images that differ in a few sectors, a test a disk of
+//! gigabytes of which it writes a few megabytes. Both are a table of reference-counted chunks: a
+//! clone costs eight bytes per 64 KiB, a write at most one chunk.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -14,7 +14,7 @@ use cenote_rt::{BoxFuture, Buf, BufMut, Result};
 use crate::device::{check_range, check_span};
 use crate::{Device, DeviceInfo};
 
-/// Bytes of a chunk.
+/// Size of a chunk in bytes.
 const CHUNK: usize = 64 << 10;
 
 /// Contents of a device. Cloning is cheap.
@@ -25,18 +25,18 @@ pub struct Image {
 }
 
 impl Image {
-    /// `size` bytes of zeros.
+    /// An image of `size` zero bytes.
     pub fn zeroed(size: u64) -> Self {
         let chunks = vec![None; size.div_ceil(CHUNK as u64) as usize];
         Self { size, chunks }
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes of memory in chunks, those shared with other images included.
+    /// Bytes of memory in chunks, including those shared with other images.
     pub fn resident(&self) -> u64 {
         (self.chunks.iter().flatten().count() * CHUNK) as u64
     }
@@ -54,7 +54,7 @@ impl Image {
         }
     }
 
-    /// Writes `bytes` at `offset`; what would lie past the end is left out.
+    /// Writes `bytes` at `offset`; bytes past the end are dropped.
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) {
         let room = self.size.saturating_sub(offset);
         let bytes = &bytes[..bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
@@ -63,7 +63,7 @@ impl Image {
             let part = &bytes[done..done + len];
             done += len;
             let slot = &mut self.chunks[index];
-            // Zeros where there are only zeros need no chunk.
+            // Writing zeros to a missing chunk changes nothing.
             if slot.is_none() && part.iter().all(|byte| *byte == 0) {
                 continue;
             }
@@ -72,7 +72,7 @@ impl Image {
         }
     }
 
-    /// Makes a range zeros and gives back the memory of whole chunks.
+    /// Fills a range with zeros and frees the memory of whole chunks.
     pub fn clear(&mut self, offset: u64, len: u64) {
         let len = len.min(self.size.saturating_sub(offset));
         for (index, start, len) in pieces(offset, usize::try_from(len).unwrap_or(usize::MAX)) {
@@ -99,7 +99,7 @@ impl std::fmt::Debug for Image {
     }
 }
 
-/// The parts of a range in chunks: chunk, first byte in it, length.
+/// Splits a range at chunk boundaries: index of the chunk, first byte in it, length.
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let end = offset.saturating_add(len as u64);
     let mut at = offset;
@@ -120,13 +120,14 @@ pub struct ImageDevice {
 }
 
 impl ImageDevice {
-    /// A device with the contents of `image` that calls itself `path`, with sectors of 512 bytes.
+    /// Returns a device with the contents of `image` under the name `path`, with sectors of 512
+    /// bytes.
     pub fn new(path: impl Into<String>, image: Image) -> Self {
         let info = DeviceInfo::of_memory(path, image.size());
         Self { info, image: RwLock::new(image) }
     }
 
-    /// What it holds now.
+    /// The present contents.
     pub fn image(&self) -> Image {
         self.image.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_was_written_as_a_vector_does() {
+    fn image_equals_a_vector() {
         let size = 5 * CHUNK + 100;
         let mut rng = cenote_rt::Rng::seeded(1);
         let (mut image, mut model) = (Image::zeroed(size as u64), vec![0_u8; size]);
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_share_until_written_and_zeros_cost_nothing() {
+    fn clones_share_chunks_until_written_and_zeros_take_no_memory() {
         let mut first = Image::zeroed(1 << 30);
         first.write_at(1 << 20, &[0; 4096]);
         assert_eq!(first.resident(), 0);

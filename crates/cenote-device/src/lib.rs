@@ -1,10 +1,10 @@
 //! Leaf devices: file, block device, memory, simulated disk, recorder, fault injector.
 //!
-//! One async trait over owned, aligned buffers. A read returns all the bytes asked for or an
-//! error with the device's path and the offset; there are no short reads above this layer.
-//! Devices opened here for reading are opened read-only and can't be written (spec 06 §2). A write
-//! is durable after a flush that began when it had returned; every device that tests use keeps to
-//! that contract and to nothing stronger.
+//! One async trait over owned, aligned buffers. A read returns all requested bytes, or an error
+//! with the device's path and the offset; there are no short reads above this layer. Devices opened
+//! for reading are opened read-only and cannot be written (spec 06 §2). A write is durable after a
+//! flush that began after the write returned; every device used in tests provides exactly this
+//! guarantee and no stronger one.
 
 mod device;
 mod faulty;

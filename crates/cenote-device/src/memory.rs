@@ -1,4 +1,4 @@
-//! A device whose bytes are in memory: tests, and images unpacked on the fly.
+//! A device whose bytes are in memory, for tests and unpacked images.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -15,7 +15,7 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// A device of `bytes` that calls itself `path`, with sectors of 512 bytes.
+    /// Returns a device of `bytes` under the name `path`, with sectors of 512 bytes.
     pub fn new(path: impl Into<String>, bytes: Vec<u8>) -> Self {
         let info = DeviceInfo::of_memory(path, bytes.len() as u64);
         Self { info, bytes: RwLock::new(bytes) }
@@ -26,7 +26,7 @@ impl MemoryDevice {
         self.bytes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes its bytes in place, whatever the device's own requests are: the size stays.
+    /// Changes its bytes in place, bypassing the device's requests; the size stays.
     pub fn edit(&self, change: impl FnOnce(&mut [u8])) {
         change(&mut self.bytes.write().unwrap_or_else(PoisonError::into_inner));
     }

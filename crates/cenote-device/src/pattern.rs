@@ -1,24 +1,24 @@
-//! Content that needs no memory: bytes that follow from eight.
+//! Test data that can be recognized: each word of eight bytes is computed from the one before.
 //!
 //!     word 0 = seed      word i+1 = step(word i)      (words of eight bytes, little-endian)
 //!
-//! Experiments on terabytes write something that is as good as random to every layer above, and
-//! that a simulated disk recognizes in any sector: the first word is the seed, and the others
-//! must follow from it. `step` is chosen so that parity of such content is such content. RAID-Z
-//! adds bytes in GF(2^8) and multiplies them by constants; `step` is linear over GF(2^8) (it
-//! shifts whole bytes, adds words, and doubles bytes), so it does not matter whether one combines
-//! first or steps first: P, Q and R of runs of the pattern are runs of the pattern.
+//! Experiments on terabytes write data that look random to every layer above, and that a simulated
+//! disk recognizes in any sector: the first word is the seed, and the others must follow from it.
+//! `step` is chosen so that parity of such data is such data again. RAID-Z adds bytes in GF(2^8)
+//! and multiplies them by constants; `step` is linear over GF(2^8) (it shifts whole bytes, adds
+//! words, and doubles bytes), so combining and stepping commute: P, Q and R of runs of the pattern
+//! are runs of the pattern.
 //!
-//! The step has one cycle through all 2^64 - 1 words that are not zero (its characteristic
-//! polynomial of degree 8 over GF(2^8) is primitive: found by search, and the test takes the
-//! order apart by the prime factors of 2^64 - 1). Zeros are the run of seed 0.
+//! The step has one cycle through all 2^64 - 1 nonzero words (its characteristic polynomial of
+//! degree 8 over GF(2^8) is primitive: found by search, and the test checks the order against the
+//! prime factors of 2^64 - 1). Zeros are the run of seed 0.
 
 use std::sync::OnceLock;
 
-/// Bytes of a sector of the pattern.
+/// Bytes of a sector.
 pub const SECTOR: usize = 512;
 
-/// Words of a sector.
+/// Words per sector.
 const WORDS: u64 = (SECTOR / 8) as u64;
 
 /// The word after `word`.
@@ -31,8 +31,8 @@ pub const fn step(word: u64) -> u64 {
     (mixed ^ (mixed >> 24)).rotate_left(40)
 }
 
-/// Fills `bytes` with the run of `seed`. Its continuation is the run of the word returned, if the
-/// length is a multiple of eight.
+/// Fills `bytes` with the run of `seed`. Returns the word that continues the run, if the length is
+/// a multiple of eight.
 pub fn fill(seed: u64, bytes: &mut [u8]) -> u64 {
     let mut word = seed;
     for chunk in bytes.chunks_mut(8) {
@@ -42,14 +42,14 @@ pub fn fill(seed: u64, bytes: &mut [u8]) -> u64 {
     word
 }
 
-/// The run that `bytes` begin with: its seed, and its length in whole sectors. `None` if the first
-/// sector is none.
+/// Recognizes the run at the start of `bytes`: returns its seed and its length in whole sectors.
+/// `None` if the first sector is not a run.
 #[must_use]
 pub fn run_of(bytes: &[u8]) -> Option<(u64, usize)> {
     let (words, _) = bytes.as_chunks::<8>();
     let seed = u64::from_le_bytes(*words.first()?);
     let mut word = seed;
-    // Every sector is checked before the next is generated: other data ends here, early.
+    // Every sector is checked before the next one is generated, so other data are rejected early.
     let follows = |sector: &&[[u8; 8]]| {
         let mut difference = 0;
         for found in *sector {
@@ -62,11 +62,11 @@ pub fn run_of(bytes: &[u8]) -> Option<(u64, usize)> {
     (sectors > 0).then_some((seed, sectors))
 }
 
-/// The seed of what lies `sectors` sectors after the start of the run of `seed`.
+/// The seed of the run `sectors` sectors after the start of the run of `seed`.
 #[must_use]
 pub fn skip(seed: u64, sectors: u64) -> u64 {
     static JUMPS: OnceLock<Vec<[u64; 64]>> = OnceLock::new();
-    // Jump k goes on by 2^k sectors.
+    // Jump k advances by 2^k sectors.
     let jumps = JUMPS.get_or_init(|| {
         let one = power(&columns(step), WORDS);
         std::iter::successors(Some(one), |jump| Some(product(jump, jump))).take(64).collect()
@@ -74,7 +74,7 @@ pub fn skip(seed: u64, sectors: u64) -> u64 {
     (0..64).filter(|bit| sectors >> bit & 1 == 1).fold(seed, |word, bit| apply(&jumps[bit], word))
 }
 
-/// A linear function of words as its values at the powers of two.
+/// A linear function of words, as its values at the powers of two.
 fn columns(function: impl Fn(u64) -> u64) -> [u64; 64] {
     std::array::from_fn(|bit| function(1 << bit))
 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_recognized_from_any_sector_and_nothing_else_is() {
+    fn only_runs_are_recognized_from_any_sector() {
         let mut bytes = vec![0; 64 * SECTOR];
         let next = fill(0x1234_5678_9abc_def0, &mut bytes);
         assert_eq!(run_of(&bytes), Some((0x1234_5678_9abc_def0, 64)));

@@ -1,14 +1,14 @@
-//! A log of everything that several devices are asked to write.
+//! Records all writes, discards and flushes of several devices.
 //!
 //!     device 0 ---W0-----------W2----F[W0]------->        log: W0 W1 D0 W2 D1 F0(since 4) ...
 //!     device 1 ------W1-------------------------->
 //!
-//! A crash may happen between any two events. What a device then holds is uncertain in exactly
-//! the writes that no flush covers, so the log keeps what decides that: where a write began (from
-//! there on it may be on the medium), where it ended, and for a flush where it began and ended. A
-//! flush covers the writes of its device that had ended when it began, from when it has ended
-//! itself: whoever counts on less or more than that has a bug, and this is the order that finds
-//! it. [`Replay`](crate::Replay) makes contents of devices from the log.
+//! A crash may happen between any two events. The contents of a device are then uncertain in
+//! exactly the writes that no flush covers, so the log records what determines that: where a write
+//! began (from there on it may be on the medium), where it ended, and where a flush began and
+//! ended. A flush covers the writes of its device that had ended when it began, and takes effect
+//! when it has ended itself: a program that relies on less or more than that has a bug, which this
+//! ordering exposes. [`Replay`](crate::Replay) computes contents of devices from the log.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,8 +17,7 @@ use cenote_rt::{BoxFuture, Buf, BufMut, Result};
 use crate::image::Image;
 use crate::{Device, DeviceInfo};
 
-/// Something that a recorder has seen. Devices are numbered in the order of
-/// [`Recorder::wrap`].
+/// A recorded event. Devices are numbered in the order of [`Recorder::wrap`].
 #[derive(Debug, Clone)]
 pub enum Event {
     /// A write begins.
@@ -27,40 +26,40 @@ pub enum Event {
         device: usize,
         /// First byte.
         offset: u64,
-        /// What is written, in order.
+        /// The bytes, in order.
         parts: Vec<Buf>,
     },
-    /// A range loses its content (here: becomes zeros), as a write of zeros might.
+    /// A discard of a range (recorded as zeros, like a write of zeros).
     Discard {
         /// Number of the device.
         device: usize,
         /// First byte.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// The write or discard at index `of` of the log has returned, without error.
+    /// The write or discard at index `of` of the log has returned successfully.
     Done {
         /// Index of its event.
         of: usize,
     },
-    /// A flush has returned, without error.
+    /// A flush has returned successfully.
     Flush {
         /// Number of the device.
         device: usize,
-        /// Length of the log when it began: it covers what was done by then.
+        /// Length of the log when it began: it covers the writes completed by then.
         since: usize,
     },
-    /// Something that the program under test says of itself, as "this write has returned".
+    /// A mark by the program under test, such as "this write has returned".
     Mark(u64),
 }
 
-/// What was recorded.
+/// The recorded events.
 #[derive(Debug, Clone, Default)]
 pub struct Log {
-    /// What the devices held when they were wrapped, by number.
+    /// Initial contents of the devices, by number.
     pub bases: Vec<Image>,
-    /// What happened, in order.
+    /// Events, in order.
     pub events: Vec<Event>,
 }
 
@@ -91,7 +90,7 @@ impl Log {
     }
 }
 
-/// FNV-1a on words: enough to tell two logs apart, and the same everywhere.
+/// FNV-1a over words: enough to distinguish two logs, and the same on every machine.
 #[derive(Default)]
 struct HashState(u64);
 
@@ -113,19 +112,19 @@ impl std::hash::Hasher for HashState {
     }
 }
 
-/// The recorder of several devices. Its lock is held while an event is noted, never across I/O.
+/// Records several devices. Its lock is held to append an event, never across I/O.
 #[derive(Debug, Default)]
 pub struct Recorder {
     log: Mutex<Log>,
 }
 
 impl Recorder {
-    /// A recorder without devices.
+    /// Returns a recorder without devices.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// `inner`, whose writes are recorded from here on; `base` is what it holds now.
+    /// Wraps `inner`, whose writes are recorded from now on; `base` are its present contents.
     pub fn wrap(self: &Arc<Self>, inner: Arc<dyn Device>, base: Image) -> Arc<dyn Device> {
         let device = self.with(|log| {
             log.bases.push(base);
@@ -134,22 +133,22 @@ impl Recorder {
         Arc::new(RecordedDevice { inner, device, recorder: Arc::clone(self) })
     }
 
-    /// Puts a mark of the program under test into the log.
+    /// Appends a mark of the program under test to the log.
     pub fn mark(&self, mark: u64) {
         self.note(Event::Mark(mark));
     }
 
-    /// Events so far.
+    /// Number of events.
     pub fn len(&self) -> usize {
         self.with(|log| log.events.len())
     }
 
-    /// Whether nothing has happened.
+    /// Whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What was recorded so far. Bytes are shared, not copied.
+    /// The log so far. Bytes are shared, not copied.
     pub fn log(&self) -> Log {
         self.with(|log| log.clone())
     }
@@ -158,7 +157,7 @@ impl Recorder {
         work(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes an event and gives its index.
+    /// Appends an event and returns its index.
     fn note(&self, event: Event) -> usize {
         self.with(|log| {
             log.events.push(event);

@@ -1,25 +1,25 @@
-//! What devices may hold after a crash at any point of a recorded log.
+//! Possible contents of devices after a crash at any point of a recorded log.
 //!
-//!     durable[device]   everything that a flush covers, in order
-//!     pending           writes that began and are not covered: each sector of each may be there
+//!     durable[device]   everything covered by a flush, in order
+//!     pending           writes that began and are not covered: each of their sectors may be on disk
 //!
-//! A replay walks the log once, forwards, and keeps both. At each point it makes contents for a
-//! choice: which sectors of which pending writes have reached the medium. Choices are the
-//! caller's: all, none, all but one, a seeded subset, a seeded tear. A sector is whole or
-//! untouched, as devices promise; writes are not ordered against one another.
+//! A replay walks the log once, forwards, and keeps both. At each point it builds contents for a
+//! choice: which sectors of which pending writes have reached the medium. The caller makes the
+//! choice: all, none, all but one, a seeded subset, a seeded tear. A sector is written entirely or
+//! not at all, as devices guarantee; writes are not ordered against one another.
 //!
 //! Invariants
 //! * R1  Pending writes that overlap are applied in the order in which they began. A pending write
-//!   may go over one that began later and is covered: then it had not returned when the other
-//!   was under way, and the program left their order open.
+//!   may overwrite one that began later and is covered: then it had not returned while the other
+//!   was in flight, and the program left their order open.
 
 use crate::image::Image;
 use crate::recorder::{Event, Log};
 
-/// Smallest part of a write that is there or not as a whole.
+/// Smallest unit of a write that is written entirely or not at all.
 pub const TEAR_GRAIN: u64 = 512;
 
-/// A write or discard that no flush covers.
+/// A write or discard that is not covered by a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pending {
     /// Index of its event in the log.
@@ -28,20 +28,20 @@ pub struct Pending {
     pub device: usize,
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Index of the event that says it has returned, if it has.
+    /// Index of the event that records its completion, if it has returned.
     pub done: Option<usize>,
 }
 
 impl Pending {
-    /// Sectors of [`TEAR_GRAIN`] that it touches.
+    /// Number of sectors of [`TEAR_GRAIN`] bytes that it overlaps.
     pub fn sectors(&self) -> u64 {
         (self.offset + self.len).div_ceil(TEAR_GRAIN) - self.offset / TEAR_GRAIN
     }
 }
 
-/// A walk through a log.
+/// A position in a log.
 #[derive(Debug, Clone)]
 pub struct Replay<'a> {
     log: &'a Log,
@@ -51,17 +51,17 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// Before the first event.
+    /// A replay before the first event.
     pub fn new(log: &'a Log) -> Self {
         Self { log, at: 0, durable: log.bases.clone(), pending: Vec::new() }
     }
 
-    /// Events behind it.
+    /// Number of events before the position.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// The last mark behind it.
+    /// The last mark before the position.
     pub fn mark(&self) -> Option<u64> {
         self.log.events[..self.at].iter().rev().find_map(|event| match event {
             Event::Mark(mark) => Some(*mark),
@@ -69,12 +69,12 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// What is uncertain here, in the order in which it began.
+    /// The uncertain writes, in the order in which they began.
     pub fn pending(&self) -> &[Pending] {
         &self.pending
     }
 
-    /// Goes on until `events` events are behind it, or to the end of the log. Never goes back.
+    /// Advances to position `events`, or to the end of the log. Never goes back.
     pub fn advance(&mut self, events: usize) {
         while self.at < events.min(self.log.events.len()) {
             self.take(self.at);
@@ -82,8 +82,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Goes on to just before the next flush, then just after it at the call that follows. False
-    /// at the end of the log.
+    /// Advances to just before the next flush, and with the next call to just after it. Returns
+    /// false at the end of the log.
     pub fn next_boundary(&mut self) -> bool {
         let events = &self.log.events;
         let is_flush = |index: usize| matches!(events.get(index), Some(Event::Flush { .. }));
@@ -120,7 +120,7 @@ impl<'a> Replay<'a> {
         self.pending.push(Pending { event, device, offset, len, done: None });
     }
 
-    /// Makes durable what a flush of `device` that began at `since` covers.
+    /// Makes the writes durable that a flush of `device` that began at `since` covers.
     fn cover(&mut self, device: usize, since: usize) {
         let is_covered = |pending: &mut Pending| {
             pending.device == device && pending.done.is_some_and(|done| done < since)
@@ -131,14 +131,14 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Puts the sectors of `write` that `keep` wants onto the durable contents.
+    /// Applies the sectors of `write` selected by `keep` to the durable contents.
     fn apply(&mut self, write: &Pending, keep: Option<&mut dyn FnMut(u64) -> bool>, device: usize) {
         put(self.log, write, keep, &mut self.durable[device]);
     }
 
     /// The contents of all devices, by number, if exactly those sectors of pending writes have
-    /// reached the medium for which `keep(write, sector)` says so; `write` is an index into
-    /// [`pending`](Self::pending), `sector` counts from the write's first.
+    /// reached the medium for which `keep(write, sector)` returns true; `write` is an index into
+    /// [`pending`](Self::pending), `sector` counts from the write's first sector.
     pub fn images(&self, mut keep: impl FnMut(usize, u64) -> bool) -> Vec<Image> {
         let mut images = self.durable.clone();
         for (index, write) in self.pending.iter().enumerate() {
@@ -149,7 +149,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Writes the sectors of `write` that `keep` wants (`None`: all) into `image`.
+/// Writes the sectors of `write` selected by `keep` (`None`: all) to `image`.
 fn put(
     log: &Log,
     write: &Pending,
@@ -173,7 +173,7 @@ fn put(
         }
         return;
     };
-    // Parts need not end where sectors do; the verdict on a sector is asked for once.
+    // Parts need not end at sector boundaries; `keep` is called once per sector.
     let (mut at, mut verdict) = (offset, (u64::MAX, false));
     for mut part in parts {
         while !part.is_empty() {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_flush_covers_is_certain() {
+    fn only_flushed_writes_are_certain() {
         let (recorder, [a, b]) = two_devices();
         run(a.write(0, sector(1)));
         run(b.write(0, sector(2)));

@@ -1,14 +1,14 @@
-//! A device that can be taken away from everything that still holds it.
+//! A device handle that can be revoked while others hold it.
 //!
 //! ```text
 //!   tree, queues, views ──> Revocable ──> device
 //!                          `─ revoked: no I/O reaches the device any more
 //! ```
 //!
-//! Handles of a pool's devices are shared: by queues, by views, by tasks of which the caller is
-//! gone. Dropping one of them releases nothing. So the vdev layer never hands out a device itself,
-//! but a [`Revocable`] around it. Once that is revoked the device is dropped, and its lock with it,
-//! however many handles are left; they answer with [`DeviceClosed`].
+//! Handles of a pool's devices are shared: by queues, by views, by tasks whose caller was dropped.
+//! Dropping one of them releases nothing. So the vdev layer never hands out a device itself, but a
+//! [`Revocable`] around it. Once that is revoked the device is dropped, and its lock released,
+//! however many handles remain; they return [`DeviceClosed`].
 //!
 //! Invariants
 //! * V1  No I/O begins after [`Revocable::revoke`] has returned: an I/O counts itself in while it
@@ -29,44 +29,44 @@ use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Notify, Result};
 
 use crate::{Device, DeviceInfo};
 
-/// I/O to a device that was closed: no error of the device.
+/// I/O to a device that was closed; not an error of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the device was closed")]
 pub struct DeviceClosed;
 
-/// A device that can be closed while others hold it.
+/// A device that can be closed while other owners hold it.
 #[derive(Debug)]
 pub struct Revocable {
     info: DeviceInfo,
-    /// None once it was revoked.
+    /// `None` once it was revoked.
     device: RwLock<Option<Arc<dyn Device>>>,
-    /// I/Os that were begun and have not returned.
+    /// Number of I/Os in flight.
     in_flight: AtomicUsize,
-    /// I/Os that have returned.
+    /// Number of I/Os that have returned.
     answered: AtomicU64,
-    /// Callers whose I/O is in flight are told that the device is closed.
+    /// Whether callers with I/O in flight get an error that the device is closed.
     is_cut: AtomicBool,
-    /// Told when an I/O ends after the revocation.
+    /// Notified when an I/O ends after the revocation.
     ended: Notify,
-    /// Told when callers are cut off.
+    /// Notified when `is_cut` is set.
     cut: Notify,
 }
 
-/// An I/O in flight, with the device that it is on.
-struct Lent<'a> {
+/// An I/O in flight, with its device.
+struct OngoingIo<'a> {
     owner: &'a Revocable,
     device: Option<Arc<dyn Device>>,
 }
 
-impl Lent<'_> {
+impl OngoingIo<'_> {
     fn device(&self) -> Result<&Arc<dyn Device>> {
         self.device.as_ref().ok_or_else(|| self.owner.closed(0))
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for OngoingIo<'_> {
     fn drop(&mut self) {
-        // First: whoever waits for the count finds the device released.
+        // First: a task that waits for the count must find the device released.
         self.device = None;
         self.owner.answered.fetch_add(1, Ordering::Relaxed);
         self.owner.in_flight.fetch_sub(1, Ordering::AcqRel);
@@ -77,7 +77,7 @@ impl Drop for Lent<'_> {
 }
 
 impl Revocable {
-    /// `device`, until it is revoked.
+    /// Wraps `device` until it is revoked.
     pub fn new(device: Arc<dyn Device>) -> Arc<Self> {
         Arc::new(Self {
             info: device.info().clone(),
@@ -90,7 +90,7 @@ impl Revocable {
         })
     }
 
-    /// I/Os in flight, and those that have returned so far.
+    /// Number of I/Os in flight, and of I/Os that have returned.
     pub fn activity(&self) -> (usize, u64) {
         (self.in_flight.load(Ordering::Acquire), self.answered.load(Ordering::Relaxed))
     }
@@ -100,7 +100,7 @@ impl Revocable {
         self.device.read().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Refuses every I/O from now on (V1), and returns the device that it stood for, once.
+    /// Refuses every I/O from now on (V1); returns the device, on the first call.
     pub fn revoke(&self) -> Option<Arc<dyn Device>> {
         if seeded::is_on(Bug::NoRevocation) {
             return None;
@@ -108,18 +108,18 @@ impl Revocable {
         self.device.write().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Revokes it and waits until no I/O is in flight. After `patience` the callers of what is
-    /// still in flight get an error, and false is returned: the device did not answer, and what it
-    /// was asked may still be done when it does; its lock is released then.
-    pub async fn close(&self, patience: Duration) -> bool {
+    /// Revokes the device and waits until no I/O is in flight. After `timeout`, callers of I/O in
+    /// flight get an error, and false is returned: the device did not answer, its pending requests
+    /// may still be carried out when it does, and its lock is released then.
+    pub async fn close(&self, timeout: Duration) -> bool {
         let device = self.revoke();
         let ended = async {
-            self.drained().await;
+            self.wait_until_idle().await;
             if let Some(device) = &device {
                 device.settle().await;
             }
         };
-        let is_quiet = cenote_rt::until(patience, ended).await.is_some();
+        let is_quiet = cenote_rt::until(timeout, ended).await.is_some();
         drop(device);
         if !is_quiet {
             self.is_cut.store(true, Ordering::Release);
@@ -129,9 +129,9 @@ impl Revocable {
     }
 
     /// Waits until every I/O that was begun has returned.
-    async fn drained(&self) {
+    async fn wait_until_idle(&self) {
         loop {
-            // Before the look: what ends after it wakes.
+            // Registered before the check, so that no notification is missed.
             let mut ended = pin!(self.ended.notified());
             ended.as_mut().enable();
             if !self.is_revoked() || self.in_flight.load(Ordering::Acquire) == 0 {
@@ -141,13 +141,13 @@ impl Revocable {
         }
     }
 
-    fn lend(&self, offset: u64) -> Result<Lent<'_>> {
+    fn begin_io(&self, offset: u64) -> Result<OngoingIo<'_>> {
         let device = self.device.read().unwrap_or_else(PoisonError::into_inner);
         match &*device {
             Some(device) => {
                 // Under the lock: V1.
                 self.in_flight.fetch_add(1, Ordering::AcqRel);
-                Ok(Lent { owner: self, device: Some(Arc::clone(device)) })
+                Ok(OngoingIo { owner: self, device: Some(Arc::clone(device)) })
             }
             None => Err(self.closed(offset)),
         }
@@ -157,14 +157,14 @@ impl Revocable {
         Error::new(Kind::Closed, DeviceClosed).on_device(&self.info.path, offset)
     }
 
-    /// What `io` gives, or an error if its caller is cut off before that.
+    /// Returns the result of `io`, or an error if its caller is cut off first.
     async fn unless_cut<T>(&self, offset: u64, mut io: BoxFuture<'_, Result<T>>) -> Result<T> {
         let mut cut = pin!(self.cut.notified());
         std::future::poll_fn(|context| {
             if let Poll::Ready(result) = io.as_mut().poll(context) {
                 return Poll::Ready(result);
             }
-            // Registered before the look: a cut after it wakes.
+            // Registered before the check, so that no notification is missed.
             if cut.as_mut().poll(context).is_ready() || self.is_cut.load(Ordering::Acquire) {
                 return Poll::Ready(Err(self.closed(offset)));
             }
@@ -181,42 +181,42 @@ impl Device for Revocable {
 
     fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
         Box::pin(async move {
-            let lent = self.lend(0)?;
+            let lent = self.begin_io(0)?;
             self.unless_cut(0, lent.device()?.current_size()).await
         })
     }
 
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
         Box::pin(async move {
-            let lent = self.lend(offset)?;
+            let lent = self.begin_io(offset)?;
             self.unless_cut(offset, lent.device()?.read(offset, buf)).await
         })
     }
 
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let lent = self.lend(offset)?;
+            let lent = self.begin_io(offset)?;
             self.unless_cut(offset, lent.device()?.write(offset, parts)).await
         })
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let lent = self.lend(0)?;
+            let lent = self.begin_io(0)?;
             self.unless_cut(0, lent.device()?.flush()).await
         })
     }
 
     fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let lent = self.lend(offset)?;
+            let lent = self.begin_io(offset)?;
             self.unless_cut(offset, lent.device()?.discard(offset, len)).await
         })
     }
 
     fn settle(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Ok(lent) = self.lend(0)
+            if let Ok(lent) = self.begin_io(0)
                 && let Ok(device) = lent.device()
             {
                 device.settle().await;
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::MemoryDevice;
 
-    /// A device that answers after a while, or never.
+    /// A device that answers after a delay, or never.
     #[derive(Debug)]
     struct Slow(MemoryDevice, Option<Duration>);
 
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_waits_for_what_is_in_flight() {
+    fn close_waits_for_io_in_flight() {
         block_on(1, async {
             let (device, handle) = slow(Some(Duration::from_millis(100)));
             let reader = Arc::clone(&handle);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_hangs_holds_nobody_up() {
+    fn close_returns_although_the_device_hangs() {
         block_on(1, async {
             let (_, handle) = slow(None);
             let reader = Arc::clone(&handle);

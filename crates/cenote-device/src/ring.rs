@@ -3,14 +3,14 @@
 //!     task: submit(Request) --queue--> reactor thread --SQE--> kernel
 //!     task: wakes           <--oneshot-- reactor thread <--CQE-- kernel
 //!
-//! The ring belongs to its thread alone, so nothing here is shared with the kernel and with two of
-//! our threads at once, and a task that ends never takes I/O down with it (the kernel cancels what
-//! an exiting thread has submitted). A sleeping reactor is woken through an eventfd, on which a
-//! read is always under way in the ring.
+//! The ring belongs to its thread alone, so its memory is never shared with the kernel and two of
+//! our threads at once, and a task that ends never cancels I/O (the kernel cancels the requests
+//! that an exiting thread has submitted). A sleeping reactor is woken through an eventfd, on which
+//! a read is always pending in the ring.
 //!
 //! Invariants
 //! * R1  A buffer that the kernel may read or write is owned by the slab, from before its SQE is
-//!   pushed until its CQE is reaped. A future that is dropped loses its answer and nothing else.
+//!   pushed until its CQE is reaped. Dropping a future loses only its completion.
 //! * R2  The descriptor of an operation is held open by the slab in the same way.
 //! * R3  There are never more operations in the ring than entries in its submission queue, so the
 //!   completion queue (twice as long) cannot overflow.
@@ -26,24 +26,24 @@ use cenote_rt::{Buf, BufMut};
 use io_uring::{IoUring, opcode, types};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-/// Length of the submission queue, and so the bound of operations in the kernel.
+/// Length of the submission queue, and so the limit of operations in the kernel.
 const ENTRIES: u32 = 256;
 
 /// `user_data` of the read on the eventfd.
 const WAKE: u64 = u64::MAX;
 
-/// What the kernel is asked to do.
+/// A request to the kernel.
 pub(crate) enum Work {
-    /// To fill a buffer from the given byte of it on.
+    /// Fill a buffer from the given byte of it on.
     Read(BufMut, usize),
-    /// To write parts one after the other, at most [`PARTS_MAX`].
+    /// Write parts one after the other, at most [`PARTS_MAX`].
     Write(Vec<Buf>),
 }
 
-/// Parts of a write that the kernel takes at once (`IOV_MAX`).
+/// Most parts of one write (`IOV_MAX`).
 pub(crate) const PARTS_MAX: usize = 1024;
 
-/// What came of it: the work with its buffers, and how many bytes were read or written.
+/// Result: the request with its buffers, and the number of bytes read or written.
 pub(crate) type Answer = (Work, io::Result<usize>);
 
 /// One operation, not yet pushed or in the kernel.
@@ -51,17 +51,17 @@ struct Request {
     file: Arc<File>,
     offset: u64,
     work: Work,
-    /// Where the kernel finds the parts of a write; empty before it is pushed.
+    /// The `iovec`s of a write; empty before it is pushed.
     slices: Vec<IoSlice<'static>>,
     answer: oneshot::Sender<Answer>,
     /// Counts against the device's queue depth until the kernel is done.
     permit: Arc<OwnedSemaphorePermit>,
 }
 
-/// What tasks and the reactor share.
+/// State shared by tasks and the reactor.
 struct Shared {
     queue: Mutex<VecDeque<Request>>,
-    /// Set by the reactor before it sleeps; whoever clears it writes the eventfd.
+    /// Set by the reactor before it sleeps; the task that clears it writes to the eventfd.
     is_asleep: AtomicBool,
     wake: OwnedFd,
 }
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-/// The ring of this process; `None` if the kernel refuses one (old, or forbidden by a sandbox).
+/// The ring of this process; `None` if the kernel refuses one (too old, or forbidden by a sandbox).
 pub(crate) fn ring() -> Option<&'static Ring> {
     static RING: OnceLock<Option<Ring>> = OnceLock::new();
     RING.get_or_init(|| Ring::start().ok()).as_ref()
@@ -92,7 +92,8 @@ impl Ring {
         let reactor_shared = Arc::clone(&shared);
         let (started, outcome) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("cenote-uring".to_owned()).spawn(move || {
-            // Made on its own thread: a single-issuer ring belongs to the thread that made it.
+            // Created on its own thread: a single-issuer ring belongs to the thread that created
+            // it.
             match make_ring() {
                 Ok(ring) => {
                     let _ = started.send(Ok(()));
@@ -107,7 +108,7 @@ impl Ring {
         Ok(Self { shared })
     }
 
-    /// Starts `work` at `offset` of `file`. The answer's count is what the kernel did of it.
+    /// Starts `work` at `offset` of `file`. The result's count is the number of bytes transferred.
     pub(crate) fn start_work(
         &self,
         file: &Arc<File>,
@@ -120,7 +121,7 @@ impl Ring {
         let request = Request { file, offset, work, slices: Vec::new(), answer, permit };
         lock(&self.shared.queue).push_back(request);
         if self.shared.is_asleep.swap(false, Ordering::SeqCst) {
-            // It fails only if the counter is full, and then a wake-up is pending anyway.
+            // The write fails only if the counter is full, and then a wake-up is pending anyway.
             let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
         }
         receiver
@@ -132,18 +133,18 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 fn make_ring() -> io::Result<IoUring> {
-    // Completions are then worked off by this thread inside its own wait, and never interrupt it.
-    // Kernels before 6.1 do not have it.
+    // The thread then processes completions inside its own wait, and is never interrupted. Not
+    // supported by kernels before 6.1.
     let mut builder = IoUring::builder();
     builder.setup_single_issuer().setup_defer_taskrun();
     builder.build(ENTRIES).or_else(|_| IoUring::new(ENTRIES))
 }
 
-/// The entry that asks for the request's work. Its pointers are good as long as the request is
-/// neither dropped nor changed; moving it does not move what they point to, which is on the heap.
+/// Returns the queue entry for the request. Its pointers are valid as long as the request is
+/// neither dropped nor changed; moving the request does not move the data, which is on the heap.
 fn prepare(request: &mut Request) -> io_uring::squeue::Entry {
     let fd = types::Fd(request.file.as_raw_fd());
-    // A longer one is finished by the next, as any short read or write is.
+    // The remainder of a longer request is transferred by the next one, as for any short I/O.
     let bounded = |len: usize| u32::try_from(len).unwrap_or(!0xfff);
     match &mut request.work {
         Work::Read(buf, filled) => {
@@ -166,7 +167,7 @@ fn prepare(request: &mut Request) -> io_uring::squeue::Entry {
     }
 }
 
-/// A part as the kernel wants it. It lies in a request, which holds the part as well.
+/// A part as an `iovec`. The request that holds the `iovec` also holds the part.
 #[expect(unsafe_code, reason = "the request refers to itself")]
 fn as_static(part: &Buf) -> IoSlice<'static> {
     // SAFETY: the bytes are on the heap and immutable while any `Buf` shares them; the request
@@ -174,14 +175,14 @@ fn as_static(part: &Buf) -> IoSlice<'static> {
     IoSlice::new(unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) })
 }
 
-/// The thread's state.
+/// State of the reactor thread.
 struct Reactor {
     ring: IoUring,
     shared: Arc<Shared>,
     /// Operations in the kernel, by slot (R1, R2).
     slab: Vec<Option<Request>>,
     free_slots: Vec<usize>,
-    /// Where the read on the eventfd puts its counter; boxed so that it does not move.
+    /// Destination of the read on the eventfd; boxed so that it does not move.
     wake_counter: Box<[u8; 8]>,
     is_wake_armed: bool,
 }
@@ -204,18 +205,19 @@ impl Reactor {
             self.arm_wake();
             self.push_requests();
             self.shared.is_asleep.store(true, Ordering::SeqCst);
-            // A request queued before the store saw no sleeper; look again before sleeping.
+            // A request queued before the store did not see the sleeper, so the queue is checked
+            // again before sleeping.
             let has_room = !self.free_slots.is_empty();
             let want = usize::from(!has_room || lock(&self.shared.queue).is_empty());
-            // An error is EINTR, or EAGAIN/EBUSY under pressure: what was pushed stays pushed and
-            // is submitted in the next round, which completions or the eventfd start.
+            // An error is EINTR, or EAGAIN/EBUSY under load: pushed entries stay pushed and are
+            // submitted in the next round, which completions or the eventfd start.
             let _ = self.ring.submit_and_wait(want);
             self.shared.is_asleep.store(false, Ordering::SeqCst);
             self.reap();
         }
     }
 
-    /// Keeps a read on the eventfd in the ring.
+    /// Keeps a read on the eventfd pending in the ring.
     #[expect(unsafe_code, reason = "the kernel writes the counter behind the compiler's back")]
     fn arm_wake(&mut self) {
         if self.is_wake_armed {
@@ -244,7 +246,7 @@ impl Reactor {
             // allocation of its slices, and the request, with its descriptor, stays untouched in
             // the slab until its CQE is reaped.
             if unsafe { self.ring.submission().push(&entry) }.is_err() {
-                // Cannot be (R3); if it were, the request waits its turn.
+                // Cannot happen (R3); otherwise the request would go back to the queue.
                 if let Some(request) = self.slab[slot].take() {
                     lock(&self.shared.queue).push_front(request);
                 }
@@ -254,7 +256,7 @@ impl Reactor {
         }
     }
 
-    /// Answers what the kernel has completed.
+    /// Delivers the completions.
     fn reap(&mut self) {
         for entry in self.ring.completion() {
             if entry.user_data() == WAKE {
@@ -269,10 +271,10 @@ impl Reactor {
                 errno => Err(io::Error::from_raw_os_error(-errno)),
             };
             let Request { file, work, answer, permit, slices, .. } = request;
-            // Before the answer: whoever has it may close the device, and its lock must be gone
-            // then.
+            // Before the completion: its receiver may close the device, whose lock must be released
+            // by then.
             drop((file, permit, slices));
-            // Nobody listens if the task was dropped.
+            // Sending fails if the task was dropped.
             let _ = answer.send((work, result));
         }
     }

@@ -1,12 +1,12 @@
-//! A disk far larger than memory: what follows from a seed is stored as the seed.
+//! A simulated disk far larger than memory: runs of the test pattern are stored as their seed.
 //!
 //!     sectors   0 ........ 255   256   257 ..... 512   513 ...
 //!     extent    run of seed s1   raw   run of seed s2  nothing: zeros
 //!
-//! Contents are extents, sorted by their first sector. A written stretch that is a run of the
-//! [`pattern`](crate::pattern) becomes one extent of a few words, whatever its length; anything
-//! else is kept as it is. An experiment that writes such content through the engine unchanged
-//! (without compression) needs memory for its metadata and some forty bytes per record and leaf.
+//! Contents are extents, sorted by their first sector. A written range that is a run of the
+//! [`pattern`](crate::pattern) becomes one extent of a few words, whatever its length; other data
+//! are stored as they are. An experiment that writes such data through the engine without
+//! compression needs memory for its metadata and about forty bytes per record and leaf.
 //!
 //! Invariants
 //! * S1  Extents do not overlap, and none is empty or all zeros.
@@ -20,16 +20,16 @@ use crate::device::{check_range, check_span};
 use crate::pattern::{self, SECTOR};
 use crate::{Device, DeviceInfo};
 
-/// Sectors of what is no run are kept in pieces of at most this many, so that little is copied
-/// when a part of them is written again.
+/// Other data are stored in pieces of at most this many sectors, so that little is copied when a
+/// part is overwritten.
 const RAW_SECTORS_MAX: usize = 128;
 
-/// What an extent holds.
+/// Contents of an extent.
 #[derive(Debug, Clone)]
 enum Content {
     /// The run of a seed.
     Run(u64),
-    /// These bytes.
+    /// Raw bytes.
     Raw(Box<[u8]>),
 }
 
@@ -40,7 +40,7 @@ struct Extent {
 }
 
 impl Extent {
-    /// The part of it from `skip` sectors on, `sectors` long.
+    /// The part of `sectors` sectors that begins `skip` sectors after its start.
     fn part(&self, skip: u64, sectors: u32) -> Self {
         let content = match &self.content {
             Content::Run(seed) => Content::Run(pattern::skip(*seed, skip)),
@@ -75,14 +75,14 @@ impl Extents {
         Some(extent)
     }
 
-    /// The extents that have sectors in `start..end`.
+    /// The extents that overlap `start..end`.
     fn touching(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, &Extent)> {
         let before = self.by_start.range(..start).next_back();
         let before = before.filter(|(at, extent)| **at + u64::from(extent.sectors) > start);
         before.into_iter().chain(self.by_start.range(start..end)).map(|(at, extent)| (*at, extent))
     }
 
-    /// Makes `start..end` zeros: extents that reach out of it keep what is outside.
+    /// Fills `start..end` with zeros: extents that reach beyond it keep their other parts.
     fn clear(&mut self, start: u64, end: u64) {
         let touched: Vec<u64> = self.touching(start, end).map(|(at, _)| at).collect();
         for at in touched {
@@ -105,7 +105,7 @@ impl Extents {
             let (len, content) = recognize(&bytes[done..]);
             let at = start + (done / SECTOR) as u64;
             done += len;
-            // S1: zeros are what is not there.
+            // S1: zeros are not stored.
             if !matches!(content, Content::Run(0)) {
                 self.insert(at, Extent { sectors: (len / SECTOR) as u32, content });
             }
@@ -132,7 +132,7 @@ impl Extents {
     }
 }
 
-/// The first extent of `bytes`: its length, and what it holds.
+/// Recognizes the first extent of `bytes`: returns its length and its contents.
 fn recognize(bytes: &[u8]) -> (usize, Content) {
     if let Some((seed, sectors)) = pattern::run_of(bytes) {
         return (sectors * SECTOR, Content::Run(seed));
@@ -149,23 +149,23 @@ pub struct SimulatedDisk {
     extents: Mutex<Extents>,
 }
 
-/// What a simulated disk holds in memory.
+/// Memory used by a simulated disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulatedUse {
-    /// Extents.
+    /// Number of extents.
     pub extents: u64,
-    /// Bytes that are no run of the pattern.
+    /// Bytes that are not runs of the pattern.
     pub raw_bytes: u64,
 }
 
 impl SimulatedDisk {
-    /// A disk of `size` bytes of zeros that calls itself `path`, with sectors of 512 bytes.
+    /// Returns a disk of `size` zero bytes under the name `path`, with sectors of 512 bytes.
     pub fn new(path: impl Into<String>, size: u64) -> Self {
         Self { info: DeviceInfo::of_memory(path, size), extents: Mutex::default() }
     }
 
-    /// The same with sectors of `1 << ashift` bytes below (the smallest I/O stays 512), on a head
-    /// that moves if `is_rotational`.
+    /// Sets the physical sector size to `1 << ashift` bytes (the logical one stays 512), and
+    /// whether it is a rotating disk.
     #[must_use]
     pub fn with_geometry(mut self, ashift: u8, is_rotational: bool) -> Self {
         self.info.physical_ashift = ashift;
@@ -173,7 +173,7 @@ impl SimulatedDisk {
         self
     }
 
-    /// What it holds in memory.
+    /// Memory in use.
     pub fn used(&self) -> SimulatedUse {
         let extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
         SimulatedUse {
@@ -182,7 +182,7 @@ impl SimulatedDisk {
         }
     }
 
-    /// Refuses what leaves the disk or divides a sector.
+    /// Refuses I/O beyond the end or not in whole sectors.
     fn check(&self, offset: u64, len: u64) -> Result<()> {
         check_span(&self.info, offset, len)?;
         let sector = SECTOR as u64;
@@ -194,13 +194,13 @@ impl SimulatedDisk {
     }
 }
 
-/// An I/O that is not made of whole sectors.
+/// An I/O that is not in whole sectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at {offset:#x} are not whole sectors")]
 pub struct PartOfSector {
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
@@ -212,7 +212,7 @@ impl Device for SimulatedDisk {
     fn read(&self, offset: u64, mut buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
         Box::pin(async move {
             check_range(&self.info, offset, buf.len())?;
-            // Reads of a part of a sector are answered: labels are asked for parts of them.
+            // Reads of partial sectors are allowed: labels are read in parts.
             let sector = SECTOR as u64;
             let (start, skip) = (offset / sector, (offset % sector) as usize);
             let extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);

@@ -20,10 +20,10 @@ pub const POSIX_DEFAULT: &str = "system.posix_acl_default";
 pub const ACE_ALLOW: u16 = 0;
 /// Entry type: deny.
 pub const ACE_DENY: u16 = 1;
-/// Flags that say who is meant.
+/// Flags that identify the subject of an entry.
 pub const ACE_WHO_FLAGS: u16 = 0x7040;
 
-/// Whom an entry is about.
+/// The subject of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// `owner@`.
@@ -43,18 +43,18 @@ pub enum Who {
 pub struct Ace {
     /// 0 allow, 1 deny, 2 audit, 3 alarm, 5-8 the same for objects.
     pub kind: u16,
-    /// Inheritance and who.
+    /// Inheritance flags and subject.
     pub flags: u16,
     /// Permissions.
     pub mask: u32,
-    /// FUID; 0 where [`Ace::who`] needs none.
+    /// FUID; 0 if [`Ace::who`] has no id.
     pub id: u64,
     /// GUIDs of object entries.
     pub object: Option<[u8; 32]>,
 }
 
 impl Ace {
-    /// Whom the entry is about.
+    /// The subject of the entry.
     #[must_use]
     pub const fn who(&self) -> Who {
         match self.flags & ACE_WHO_FLAGS {
@@ -76,7 +76,7 @@ impl Ace {
         }
     }
 
-    /// Decodes the version 1 entry at the start of `bytes`; also says how long it is.
+    /// Decodes the version 1 entry at the start of `bytes`; also returns its length.
     fn decode(bytes: &[u8], order: Endian) -> Option<(Self, usize)> {
         let [k0, k1, f0, f1, m0, m1, m2, m3] = *bytes.first_chunk::<8>()?;
         let (kind, flags) = (order.u16([k0, k1]), order.u16([f0, f1]));
@@ -106,12 +106,12 @@ impl Ace {
     }
 }
 
-/// A list of entries, and whether all that were announced are there.
+/// A list of entries, and whether it is complete.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Acl {
     /// Entries in order.
     pub entries: Vec<Ace>,
-    /// The bytes ended before the last announced entry.
+    /// Whether the bytes ended before the last announced entry.
     pub is_truncated: bool,
 }
 

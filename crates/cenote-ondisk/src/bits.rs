@@ -1,7 +1,7 @@
 //! Bit fields of on-disk words.
 //!
-//! Shifts and masks stand only in the file that declares a word, as constants of this type with a
-//! picture above them; everything else goes through [`Bits::get`] and [`Bits::with`].
+//! Shifts and masks occur only in the file that declares a word, as constants of this type below a
+//! picture; all other code uses [`Bits::get`] and [`Bits::with`].
 
 /// A field of `WIDTH` bits that starts at bit `SHIFT` of an on-disk word.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_cut_out_and_put_back() {
+    fn bit_fields_are_read_and_set() {
         const MIDDLE: Bits<4, 8> = Bits;
         const ALL: Bits<0, 64> = Bits;
         const TOP: Bits<63, 1> = Bits;

@@ -1,5 +1,5 @@
-//! A place in a pool's trees, as stored (`zbookmark_phys_t`): used by the bptree, the scan state,
-//! the error logs and in memory wherever a block must be named.
+//! A position in a pool's trees, as stored (`zbookmark_phys_t`): used by the bptree, the scan
+//! state, the error logs, and in memory to identify blocks.
 //!
 //! The level is signed: -1 is the object set's own block, -2 its intent log. Error logs print it
 //! as the hexadecimal of the u64 (spec 08 §36).
@@ -9,10 +9,10 @@ pub const LEVEL_OBJSET: i64 = -1;
 /// Level of a block of the intent log.
 pub const LEVEL_ZIL: i64 = -2;
 
-/// A place in an object set's tree.
+/// A position in an object set's tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bookmark {
-    /// Dataset object; 2^64-1 where none is meant.
+    /// Dataset object; 2^64-1 for none.
     pub objset: u64,
     /// Object in the set.
     pub object: u64,

@@ -1,5 +1,5 @@
-//! The boot environment block of a label: a few words that the boot loader and the administrator
-//! leave each other (spec 01 §8).
+//! The boot environment block of a label: a few words exchanged between boot loader and
+//! administrator (spec 01 §8).
 //!
 //! ```text
 //!   0  version, u64 big-endian: 0 = text, 1 = nvlist      8  content up to the trailer
@@ -8,7 +8,7 @@
 use crate::label::TRAILER_LEN;
 use crate::nvlist::{CorruptNvList, NvList};
 
-/// Every way in which a boot environment can be refused.
+/// Why a boot environment is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptBootEnv {
     /// The block is too small.
@@ -17,13 +17,13 @@ pub enum CorruptBootEnv {
         /// Bytes found.
         len: usize,
     },
-    /// Neither version.
+    /// The version is unknown.
     #[error("boot environment: version {version} is unknown")]
     Version {
         /// The number found.
         version: u64,
     },
-    /// The list is broken.
+    /// The nvlist is invalid.
     #[error("boot environment: {0}")]
     List(#[from] CorruptNvList),
 }
@@ -38,7 +38,7 @@ pub enum BootEnv {
 }
 
 impl BootEnv {
-    /// Decodes the block, trailer included, whose checksum the caller has judged.
+    /// Decodes the block, trailer included; the caller has verified its checksum.
     pub fn decode(block: &[u8]) -> Result<Self, CorruptBootEnv> {
         let short = CorruptBootEnv::Length { len: block.len() };
         let content_len = block.len().checked_sub(TRAILER_LEN).ok_or(short)?;

@@ -6,11 +6,11 @@
 //!   data   128-byte block pointers, entry i at byte i * 128
 //! ```
 //!
-//! Which form an object has is told by its bonus length only, never by pool features: both of the
-//! longer ones coexist in one pool. The sums include the sub-objects. Entries have been normalized
-//! when they were stored (no checksum, no fill): good for freeing and accounting, not for reading.
-//! A sub-object list (object type 53) is an array of u64 object numbers. Consumers go backwards,
-//! own entries first, then sub-objects, and truncate as they go (spec 04 §11).
+//! The form of an object is determined by its bonus length only, never by pool features: both of
+//! the longer forms coexist in one pool. The sums include the sub-objects. Entries are normalized
+//! when stored (no checksum, no fill): usable for freeing and accounting, not for reading. A
+//! sub-object list (object type 53) is an array of u64 object numbers. Consumers go backwards, own
+//! entries first, then sub-objects, and truncate as they go (spec 04 §11).
 
 use crate::blkptr::BlockPtr;
 use crate::words;
@@ -18,7 +18,7 @@ use crate::words;
 /// Bytes of an entry.
 pub const BPOBJ_ENTRY_LEN: usize = 128;
 
-/// Every way in which the header of a bpobj can be refused.
+/// Why the header of a bpobj is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptBpobj {
     /// Shorter than the oldest form.
@@ -27,7 +27,7 @@ pub enum CorruptBpobj {
         /// Bytes found.
         len: usize,
     },
-    /// More entries than the object has room for.
+    /// More entries than fit into the object.
     #[error("bpobj: {count} block pointers in an object of {object_size} bytes")]
     Count {
         /// Entries that the header claims.
@@ -37,7 +37,7 @@ pub enum CorruptBpobj {
     },
 }
 
-/// Which words a bpobj's bonus has, oldest first; the number is the length in bytes.
+/// The words in a bpobj's bonus, oldest first; the number is the length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BpobjForm {
     /// Count and bytes (pool version below 3).
@@ -87,7 +87,7 @@ impl BpobjPhys {
         Ok(Self { form, num_blkptrs, bytes, comp, uncomp, subobjs, num_subobjs, num_freed })
     }
 
-    /// The bonus buffer, as long as its form says.
+    /// Encodes the bonus buffer, with the length of its form.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = words::to_bytes(&[
@@ -130,8 +130,8 @@ pub fn entries(data: &[u8]) -> impl DoubleEndedIterator<Item = BlockPtr> + Exact
     entries.iter().map(BlockPtr::from_bytes)
 }
 
-/// The form in which a block pointer is stored: good for freeing and accounting only (spec 04
-/// §11.1). Bit 0 of the fill word tells FREE entries of a livelist.
+/// The form in which a block pointer is stored: usable for freeing and accounting only (spec 04
+/// §11.1). Bit 0 of the fill word marks FREE entries of a livelist.
 #[must_use]
 pub fn normalized(bp: &BlockPtr, is_free: bool) -> BlockPtr {
     let mut words = *bp.words();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_of_a_pointer() {
+    fn stored_pointers_are_normalized() {
         let mut words = [7_u64; 16];
         let stored = |words, is_free| *normalized(&BlockPtr::from_words(words), is_free).words();
         words[6] = 1 << 63;

@@ -1,7 +1,7 @@
-//! The bptree: roots of destroyed object sets that wait to be freed (spec 04 §12).
+//! The bptree: roots of destroyed object sets to be freed in the background (spec 04 §12).
 //!
-//! Header in a 40-byte bonus; entry i lies at byte `i * 168` of the data, so that entries straddle
-//! blocks: the reader of the object hands over 168 bytes at a time.
+//! Header in a 40-byte bonus; entry i lies at byte `i * 168` of the data, so entries span blocks:
+//! the reader of the object passes 168 bytes at a time.
 
 use crate::blkptr::BlockPtr;
 use crate::bookmark::Bookmark;
@@ -12,7 +12,7 @@ pub const BPTREE_PHYS_LEN: usize = 40;
 /// Bytes of an entry.
 pub const BPTREE_ENTRY_LEN: usize = 168;
 
-/// Every way in which a bptree can be refused.
+/// Why a bptree is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptBptree {
     /// The bonus is too short.
@@ -77,7 +77,7 @@ pub struct BptreeEntry {
     pub bp: BlockPtr,
     /// Only blocks born after this are freed.
     pub birth_txg: u64,
-    /// Where an interrupted run goes on.
+    /// Where an interrupted run resumes.
     pub resume: Bookmark,
 }
 

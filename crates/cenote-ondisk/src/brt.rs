@@ -4,10 +4,10 @@
 //! and a ZAP from the byte offset of DVA[0] (one u64 key) to the references beyond the first. The
 //! header is in the bonus of the array object.
 //!
-//! Two byte orders need care. The array is declared u64, so a foreign pool's copy arrives swapped
-//! in groups of four: [`counters`] takes the header's own order word and undoes that. The values of
-//! the ZAP are 8 one-byte integers in the order of the *writer* unless the endian feature made
-//! them one u64.
+//! Two byte orders need care. The array is declared u64, so the array of a foreign pool arrives
+//! swapped in groups of four: [`counters`] undoes that according to the header's own order word.
+//! The values of the ZAP are 8 one-byte integers in the byte order of the *writer*, unless the
+//! endian feature made them one u64.
 
 use crate::endian::Endian;
 use crate::words;
@@ -33,7 +33,7 @@ pub struct BrtPhys {
     pub entries_obj: u64,
     /// Regions.
     pub region_count: u64,
-    /// Order of the counters: 0 little, 1 big endian.
+    /// Byte order of the counters: 0 little, 1 big endian.
     pub byte_order: u64,
     /// Entries in all regions.
     pub total_count: u64,
@@ -41,7 +41,7 @@ pub struct BrtPhys {
     pub region_size: u64,
     /// Allocated size of blocks that have an entry.
     pub used_space: u64,
-    /// The same times their extra references.
+    /// `used_space` times the number of extra references.
     pub saved_space: u64,
 }
 
@@ -82,8 +82,8 @@ impl BrtPhys {
         ])
     }
 
-    /// Order of the host that writes the counters, as far as the header can tell: the word itself
-    /// has been swapped with the block, so any non-zero value is big-endian.
+    /// Byte order of the host that writes the counters, as far as the header shows it: the word
+    /// itself was swapped with the block, so any nonzero value means big-endian.
     #[must_use]
     pub const fn order(&self) -> Endian {
         if self.byte_order == 0 { Endian::Little } else { Endian::Big }
@@ -96,9 +96,9 @@ impl BrtPhys {
     }
 }
 
-/// The counters in a piece of the region array. `is_swapped` says that the block was foreign and
-/// has been swapped as u64, which reverses each group of four counters along with their bytes; so
-/// the bytes are right and the groups are turned back.
+/// The counters in a piece of the region array. `is_swapped`: the block was foreign and was swapped
+/// as u64, which reverses each group of four counters along with their bytes; so the bytes are
+/// right and only the groups are reversed back.
 #[must_use]
 pub fn counters(data: &[u8], is_swapped: bool) -> Vec<u16> {
     let (groups, _partial) = data.as_chunks::<8>();

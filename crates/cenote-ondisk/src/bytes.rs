@@ -1,7 +1,7 @@
 //! A checked cursor over bytes from disk, for structures that are not arrays of u64.
 //!
-//! Every read answers `None` past the end, so that a decoder turns each short read into its own
-//! named cause; nothing here can panic. Arrays of words have [`crate::words`].
+//! Every read returns `None` past the end, so that a decoder turns each short read into its own
+//! error; nothing here can panic. For arrays of words see [`crate::words`].
 
 use crate::endian::Endian;
 

@@ -1,7 +1,7 @@
-//! Turning a big-endian block into the little-endian form that every decoder here expects.
+//! Converts a big-endian block to the little-endian form that every decoder here expects.
 //!
 //! Done once, in place, after the block was verified, decrypted and decompressed, and before it
-//! enters the cache. What is swapped follows from the type and level in the block's pointer:
+//! enters the cache. The type and level in the block's pointer determine the conversion:
 //!
 //! ```text
 //!   level > 0   an array of block pointers, that is, of u64 (payloads embedded in pointers are
@@ -10,9 +10,9 @@
 //!               below, which have fields of several widths
 //! ```
 //!
-//! System attributes are bytes at this level: their buffers tell their own order
+//! System attributes are bytes at this level: their buffers record their own byte order
 //! ([`crate::sa`]), and so do packed nvlists. Nothing here can fail: structure is followed as far
-//! as it makes sense, and what it leads to is judged by the decoder of the swapped block.
+//! as it is valid, and the decoder of the swapped block checks the result.
 //!
 //! Sources: spec 02 §2, spec 03 §6.8, §12, §14.
 
@@ -66,7 +66,7 @@ fn swap64(bytes: &mut [u8]) {
     bytes.as_chunks_mut::<8>().0.iter_mut().for_each(|word| word.reverse());
 }
 
-/// Swaps the bytes `start..end` with `swap`, as far as there are any.
+/// Swaps the bytes `start..end` with `swap`, as far as they exist.
 fn part(bytes: &mut [u8], start: usize, end: usize, swap: impl FnOnce(&mut [u8])) {
     let end = end.min(bytes.len());
     if let Some(bytes) = bytes.get_mut(start..end) {
@@ -128,7 +128,7 @@ fn dnodes(block: &mut [u8]) {
     }
 }
 
-/// One dnode in all of its slots. A free slot is made zero, whatever was in it.
+/// Swaps one dnode in all of its slots. A free slot is zeroed, whatever its contents.
 fn dnode(bytes: &mut [u8]) {
     let Some([object_type, _, _, nblkptr, bonus_type, _, _, flags]) =
         bytes.first_chunk::<8>().copied()
@@ -149,14 +149,14 @@ fn dnode(bytes: &mut [u8]) {
     part(bytes, DNODE_CORE_LEN, bonus_at, swap64);
     part(bytes, spill_at, usize::MAX, swap64);
     if bonus_len != 0 {
-        // The whole area, not the bytes in use only: what is beyond may be used by a longer bonus.
+        // The whole area, not only the used bytes: the rest may be used by a longer bonus later.
         let class = ObjectType(bonus_type).byteswap();
         part(bytes, bonus_at, spill_at, |bonus| bonus_buffer(bonus, class));
     }
 }
 
 /// Bonus buffers hold arrays or a znode; a bonus type of a block structure means damage, and is
-/// left to the reader of the bonus.
+/// left unswapped for the reader of the bonus.
 fn bonus_buffer(bonus: &mut [u8], class: Byteswap) {
     if !matches!(class, Byteswap::Dnode | Byteswap::ObjSet) {
         content(bonus, class);
@@ -212,9 +212,9 @@ fn acl(bytes: &mut [u8]) {
     }
 }
 
-/// Bytes of an entry, as OpenZFS walks when it swaps: 8 for owner@, group@ and everyone@ whatever
-/// the type, although its own audit, alarm and object entries of these are longer (nobody makes
-/// such).
+/// Length of an entry, as OpenZFS walks when it swaps: 8 for owner@, group@ and everyone@ whatever
+/// the type, although its own audit, alarm and object entries of these are longer (they are never
+/// created).
 const fn ace_len(kind: u16, flags: u16) -> usize {
     match (kind, flags & 0x7040) {
         (_, 0x1000 | 0x2040 | 0x4000) => 8,

@@ -1,21 +1,21 @@
 //! The pool's checkpoint: one uberblock kept in the pool directory (spec 05 §10).
 //!
 //! The value is the whole uberblock as an array of u64 (26 or 27 words, by release), with its
-//! checkpoint txg set. [`uberblock_bytes`] makes of it what the uberblock decoder reads. Each
-//! top-level vdev that freed something since has a space map of FREE entries
-//! ([`crate::vdev_zap::POOL_CHECKPOINT_SM`]): that space is still taken, and the sum of the maps'
-//! `allocated`, negated, is what the checkpoint costs.
+//! checkpoint txg set. [`uberblock_bytes`] converts it to the input of the uberblock decoder. Each
+//! top-level vdev that freed space since then has a space map of FREE entries
+//! ([`crate::vdev_zap::POOL_CHECKPOINT_SM`]): that space is still allocated, and the sum of the
+//! maps' `allocated`, negated, is the space used by the checkpoint.
 
 use crate::words;
 
 /// Pool directory: the checkpointed uberblock.
 pub const POOL_CHECKPOINT: &str = "com.delphix:zpool_checkpoint";
-/// Words that an uberblock needs at least: up to its root block pointer.
+/// Least number of words of an uberblock: up to its root block pointer.
 pub const UBERBLOCK_WORDS_MIN: usize = 21;
-/// Bytes of the smallest uberblock slot, which is what is handed out.
+/// Bytes of the smallest uberblock slot, the size of the result.
 pub const UBERBLOCK_LEN: usize = 1024;
 
-/// The stored words are no uberblock.
+/// The stored words are not an uberblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("checkpoint: uberblock of {count} words, expected 21 to 128")]
 pub struct CorruptCheckpoint {
@@ -23,7 +23,7 @@ pub struct CorruptCheckpoint {
     pub count: usize,
 }
 
-/// The stored words as bytes of an uberblock slot, zero behind what was stored.
+/// Returns the stored words as the bytes of an uberblock slot, padded with zeros.
 pub fn uberblock_bytes(words: &[u64]) -> Result<Vec<u8>, CorruptCheckpoint> {
     if words.len() < UBERBLOCK_WORDS_MIN || words.len() > UBERBLOCK_LEN / 8 {
         return Err(CorruptCheckpoint { count: words.len() });

@@ -1,15 +1,15 @@
 //! Checksum functions: their numbers, names and properties (spec 02 §3.1).
 //!
-//! The functions themselves are the codec crate's. What matters here is which number may stand
-//! where, and the two properties that change how a stored checksum is compared: functions with the
-//! `dedup` property are truncated under encryption, the others folded (spec 02 §3.5).
+//! The functions themselves are in the codec crate. This module knows where each number is allowed,
+//! and the two properties that change how a stored checksum is compared: functions with the `dedup`
+//! property are truncated under encryption, the others folded (spec 02 §3.5).
 
 /// A checksum function's number, as in a block pointer, a dnode or a property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the names are the functions' own")]
 pub enum ChecksumType {
-    /// As in the parent; never in a block pointer.
+    /// Inherited from the parent; never in a block pointer.
     Inherit = 0,
     /// The default, fletcher4; never in a block pointer.
     On = 1,
@@ -85,7 +85,7 @@ impl ChecksumType {
         }
     }
 
-    /// Whether the function may guard metadata.
+    /// Whether the function is allowed for metadata.
     #[must_use]
     pub const fn is_metadata(self) -> bool {
         !matches!(
@@ -106,7 +106,7 @@ impl ChecksumType {
         matches!(self, Self::Label | Self::GangHeader | Self::Zilog | Self::Zilog2)
     }
 
-    /// Whether equal checksums are taken for equal data without comparing.
+    /// Whether equal checksums count as equal data without a comparison.
     #[must_use]
     pub const fn is_dedup(self) -> bool {
         matches!(self, Self::Sha256 | Self::Sha512 | Self::Skein | Self::Blake3)
@@ -118,7 +118,7 @@ impl ChecksumType {
         matches!(self, Self::Skein | Self::EdonR | Self::Blake3)
     }
 
-    /// Whether a write of equal data may be dropped.
+    /// Whether it is strong enough for nopwrite.
     #[must_use]
     pub const fn is_nopwrite(self) -> bool {
         self.is_dedup() || matches!(self, Self::EdonR)
@@ -136,7 +136,7 @@ mod tests {
             assert_eq!(ChecksumType::from_id(kind.id()), Some(kind));
         }
         assert_eq!(ChecksumType::from_id(15), None);
-        // Flags as OpenZFS 2.3.2 has them: 2 metadata, 4 embedded, 8 dedup, 16 salted, 32 nopwrite.
+        // Flags of OpenZFS 2.3.2: 2 metadata, 4 embedded, 8 dedup, 16 salted, 32 nopwrite.
         let flags = [0, 0, 0, 6, 6, 4, 0, 2, 42, 4, 0, 42, 58, 50, 58];
         for (kind, expected) in ChecksumType::ALL.into_iter().zip(flags) {
             let found = u8::from(kind.is_metadata()) * 2

@@ -3,11 +3,11 @@
 /// A compression function's number, as in a block pointer, a dnode or a property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CompressionType {
-    /// As in the parent; zero in holes.
+    /// Inherited from the parent; zero in holes.
     Inherit,
     /// The default: lz4, or lzjb in old pools; never in a block pointer.
     On,
-    /// Stored as it is.
+    /// Stored uncompressed.
     Off,
     /// The first function of ZFS.
     Lzjb,

@@ -1,13 +1,13 @@
-//! Deadlists and livelists: bpobjs sorted by the birth of what they hold.
+//! Deadlists and livelists: bpobjs keyed by the birth of their blocks.
 //!
 //! The object (type 50) is a ZAP whose keys are txgs in hex and whose values are bpobj objects; its
-//! bonus (type 51) sums them up. Sorted keys k0 < k1 < … cut time into half-open pieces: entry ki
-//! holds block pointers with `ki < birth <= k(i+1)`. So the place of a birth is the greatest key
-//! *strictly less* than it, and sums over a range include entries with `min <= key < max`. Pools
-//! made before version 26 have one plain bpobj (type 5) in place of all this (spec 04 §10).
+//! bonus (type 51) holds the sums. Sorted keys k0 < k1 < … divide time into half-open intervals:
+//! entry ki holds block pointers with `ki < birth <= k(i+1)`. So a birth belongs to the greatest
+//! key *strictly less* than it, and sums over a range include entries with `min <= key < max`.
+//! Pools created before version 26 have one plain bpobj (type 5) instead (spec 04 §10).
 //!
-//! A livelist has the same form; there each entry's bit 0 of the fill word says whether the block
-//! was born (ALLOC) or killed (FREE), and the bpobj's header counts ALLOC minus FREE (spec 04 §13).
+//! A livelist has the same format; bit 0 of each entry's fill word says whether the block was born
+//! (ALLOC) or killed (FREE), and the bpobj's header counts ALLOC minus FREE (spec 04 §13).
 
 use crate::words;
 
@@ -53,8 +53,8 @@ impl DeadlistPhys {
     }
 }
 
-/// Index of the entry that a birth belongs to, among ascending keys; `None` if it is older than
-/// all of them.
+/// Index of the entry that a birth belongs to, among ascending keys; `None` if it is older than all
+/// of them.
 #[must_use]
 pub fn entry_of_birth(keys: &[u64], birth: u64) -> Option<usize> {
     keys.partition_point(|key| *key < birth).checked_sub(1)

@@ -1,4 +1,4 @@
-//! The dnode: what an object is, in one to 32 slots of 512 bytes.
+//! The dnode: describes an object, in one to 32 slots of 512 bytes.
 //!
 //! ```text
 //!    0  type     indblkshift  nlevels   nblkptr   bonustype  checksum  compress  flags
@@ -9,13 +9,14 @@
 //! ```
 //!
 //! A block of dnodes is walked with [`slots`]: a large dnode's interior slots are bonus bytes and
-//! must never be looked at. The bonus area is kept whole, beyond `bonus_len`, because under
-//! encryption all of it is ciphertext, and so that encoding gives back the bytes decoded.
+//! must never be decoded as dnodes. The bonus area is kept whole, beyond `bonus_len`, because under
+//! encryption all of it is ciphertext, and so that encoding returns the decoded bytes.
 //!
 //! Invariants of a decoded [`DnodePhys`]
 //! * N1  1 to 3 block pointers, 1 to 32 slots; everything lies within the slots.
 //! * N2  The data block has 512 bytes to 16 MiB, an indirect block 4 KiB to 128 KiB.
-//! * N3  1 to 12 levels, so that shifts by `(indblkshift - 7) * levels` can be told to overflow.
+//! * N3  1 to 12 levels, so that an overflow of shifts by `(indblkshift - 7) * levels` can be
+//!   detected.
 //! * N4  The bonus is no longer than its area.
 //!
 //! Sources: spec 02 §7, §9, §10.2.
@@ -59,21 +60,21 @@ bitflags! {
     }
 }
 
-/// Every way in which a dnode can be refused.
+/// Why a dnode is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptDnode {
     /// The slots end before the dnode does.
     #[error("dnode: {len} bytes left, needs {needed}")]
     Length {
-        /// Bytes at hand.
+        /// Bytes available.
         len: usize,
-        /// Bytes that the dnode says it has.
+        /// Length according to the dnode.
         needed: usize,
     },
-    /// The object type means nothing.
+    /// The object type is unknown.
     #[error("dnode: object type {0} is unknown")]
     ObjectType(u8),
-    /// The bonus type means nothing.
+    /// The bonus type is unknown.
     #[error("dnode: bonus type {0} is unknown")]
     BonusType(u8),
     /// Too many slots.
@@ -112,9 +113,9 @@ pub struct DnodePhys {
     pub nlevels: u8,
     /// Type of the bonus content, also of the spill block.
     pub bonus_type: ObjectType,
-    /// Number of the checksum function for data; 0 = as the dataset says.
+    /// Number of the checksum function for data; 0: that of the dataset.
     pub checksum: u8,
-    /// Number of the compression function for data; 0 = as the dataset says.
+    /// Number of the compression function for data; 0: that of the dataset.
     pub compress: u8,
     /// Flags.
     pub flags: DnodeFlags,
@@ -272,7 +273,7 @@ impl DnodePhys {
     }
 }
 
-/// The fixed part in front of the pointers, unchecked.
+/// The fixed part before the pointers, unchecked.
 struct Core {
     object_type: u8,
     indblkshift: u8,
@@ -375,12 +376,12 @@ impl Core {
     }
 }
 
-/// What a slot of a block of dnodes is.
+/// Kind of a slot in a block of dnodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot {
     /// Unallocated.
     Free,
-    /// The first slot of a dnode, which takes so many.
+    /// The first slot of a dnode.
     Head {
         /// Slots that the dnode takes, cut at the end of the block.
         slots: usize,
@@ -390,7 +391,7 @@ pub enum Slot {
 }
 
 /// The dnodes of a block: index of the first slot, and the bytes of all of its slots. Free slots
-/// are skipped; a dnode that claims more slots than the block has is given what there is.
+/// are skipped; a dnode that claims more slots than the block has is cut at the end of the block.
 pub fn slots(block: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut index = 0_usize;
     std::iter::from_fn(move || {
@@ -408,7 +409,7 @@ pub fn slots(block: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// What slot `index` of a block is.
+/// The kind of slot `index` of a block.
 #[must_use]
 pub fn slot(block: &[u8], index: usize) -> Slot {
     for (start, bytes) in slots(block) {
@@ -426,7 +427,7 @@ pub fn slot(block: &[u8], index: usize) -> Slot {
     Slot::Free
 }
 
-/// Slots that the dnode at the start of `bytes` claims; `None` if it is free.
+/// Number of slots that the dnode at the start of `bytes` claims; `None` if it is free.
 fn slots_claimed(bytes: &[u8]) -> Option<usize> {
     let object_type = *bytes.first()?;
     let extra_slots = *bytes.get(12)?;
@@ -480,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn walking_a_block_steps_over_interior_slots() {
+    fn interior_slots_are_skipped() {
         let mut block = vec![0; DNODE_BLOCK_LEN];
         for (index, extra) in [(1, 0), (4, 2), (31, 31)] {
             let mut bytes = dsl_dir();

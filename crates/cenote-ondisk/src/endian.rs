@@ -1,8 +1,8 @@
-//! Byte order of what was written.
+//! Byte order of stored data.
 //!
-//! Everything says its own order: a block through its pointer's B bit, labels, gang headers and log
-//! blocks through the trailer magic, the uberblock through its own magic, an nvlist through its
-//! second byte (spec 02 §2).
+//! Every structure records its own order: a block in its pointer's B bit, labels, gang headers and
+//! log blocks in the trailer magic, the uberblock in its own magic, an nvlist in its second byte
+//! (spec 02 §2).
 
 /// A byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,7 +68,7 @@ impl Endian {
         }
     }
 
-    /// The order in which eight bytes spell `magic`, if in either.
+    /// The byte order in which eight bytes equal `magic`, if either does.
     #[must_use]
     pub fn of_magic(bytes: [u8; 8], magic: u64) -> Option<Self> {
         [Self::Little, Self::Big].into_iter().find(|order| order.u64(bytes) == magic)

@@ -10,7 +10,7 @@
 
 use crate::bookmark::Bookmark;
 
-/// Pool directory: log of the last completed scan and since; 0 = none.
+/// Pool directory: log of errors since the last completed scan, and of that scan; 0 = none.
 pub const ERRLOG_LAST: &str = "errlog_last";
 /// Pool directory: log of the running scrub.
 pub const ERRLOG_SCRUB: &str = "errlog_scrub";

@@ -1,4 +1,4 @@
-//! Feature flags: the list of all that OpenZFS has had, and what an unknown one means.
+//! Feature flags: the list of all OpenZFS features, and the effect of unknown ones.
 //!
 //! ```text
 //!   MOS  features_for_read   guid -> count   unknown and in use: the pool cannot be opened
@@ -6,24 +6,24 @@
 //!   label features_for_read  active ones without which the MOS cannot be read
 //! ```
 //!
-//! A count of 0 is "enabled, nothing depends on it", and harmless whatever the feature. The order
-//! is that of OpenZFS's own list, in which `zpool get all` and `zpool upgrade -v` print them and in
-//! which a new pool enables them. Names, flags and descriptions of the first 44
-//! were compared with OpenZFS 2.3.2's table.
+//! A count of 0 means "enabled, but not in use", and is harmless for any feature. The order is that
+//! of OpenZFS's own list, in which `zpool get all` and `zpool upgrade -v` print them and in which a
+//! new pool enables them. Names, flags and descriptions of the first 44 were compared with OpenZFS
+//! 2.3.2's table.
 //!
 //! Sources: spec 01 §11.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a feature does to the rules of opening, and where its state is kept.
+    /// How a feature affects opening, and where its state is stored.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct FeatureFlags: u8 {
-        /// Software without it can still read the pool: kept in `features_for_write`.
+        /// Software without it can still read the pool: stored in `features_for_write`.
         const READ_ONLY_COMPATIBLE = 1 << 0;
         /// Needed to read the MOS itself: listed in the labels while active.
         const IN_LABEL = 1 << 1;
-        /// In use from the moment it is enabled.
+        /// Active from the moment it is enabled.
         const ACTIVE_ON_ENABLE = 1 << 2;
         /// Recorded on every dataset that uses it.
         const PER_DATASET = 1 << 3;
@@ -39,13 +39,13 @@ pub struct Feature {
     pub name: &'static str,
     /// The name on disk.
     pub guid: &'static str,
-    /// What OpenZFS says that it is good for.
+    /// OpenZFS's description.
     pub description: &'static str,
-    /// Its rules.
+    /// Its flags.
     pub flags: FeatureFlags,
     /// Short names of features that must be enabled first.
     pub needs: &'static [&'static str],
-    /// The first release that has it, as (major, minor).
+    /// First release with the feature, as (major, minor).
     pub since: (u8, u8),
 }
 
@@ -186,7 +186,7 @@ const fn feature(
 }
 
 impl Feature {
-    /// Whether software without it can still read the pool.
+    /// Whether software without the feature can still read the pool.
     #[must_use]
     pub const fn is_read_only_compatible(&self) -> bool {
         self.flags.contains(FeatureFlags::READ_ONLY_COMPATIBLE)

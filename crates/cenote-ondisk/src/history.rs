@@ -6,10 +6,10 @@
 //!   record     length u64 (always little-endian) | nvlist, native encoding
 //! ```
 //!
-//! The creation part in front is never overwritten. A logical offset maps to `create_len +
+//! The creation part at the start is never overwritten. A logical offset maps to `create_len +
 //! (logical - create_len) mod (phys_max_off - create_len)`; records and even the length word may
-//! wrap. The reader of the object hands the two stretches of [`HistoryPhys::live`] over in one
-//! piece; [`records`] cuts it up.
+//! wrap. The reader of the object passes the two ranges of [`HistoryPhys::live`] in one piece;
+//! [`records`] splits it.
 
 use crate::words;
 use std::ops::Range;
@@ -19,9 +19,9 @@ pub const HISTORY_PHYS_LEN: usize = 40;
 
 /// Keys of records.
 pub mod key {
-    /// Command line as typed.
+    /// Command line.
     pub const COMMAND: &str = "history command";
-    /// Uid.
+    /// Uid of the user.
     pub const WHO: &str = "history who";
     /// Zone.
     pub const ZONE: &str = "history zone";
@@ -47,15 +47,15 @@ pub mod key {
     pub const INPUT: &str = "in_nvl";
     /// Its output.
     pub const OUTPUT: &str = "out_nvl";
-    /// Bytes of the output, where it was too large to log.
+    /// Length of the output, if it was too large to log.
     pub const OUTPUT_SIZE: &str = "out_size";
     /// Its result.
     pub const ERRNO: &str = "errno";
-    /// How long it took.
+    /// Duration in nanoseconds.
     pub const ELAPSED_NS: &str = "elapsed_ns";
 }
 
-/// Every way in which a history can be refused.
+/// Why a history is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptHistory {
     /// The bonus is too short.
@@ -76,12 +76,12 @@ pub enum CorruptHistory {
         /// End of the ring.
         phys_max_off: u64,
     },
-    /// A record is cut off.
+    /// A record is incomplete.
     #[error("history: record of {len} bytes at {offset}, {left} bytes left")]
     Record {
-        /// Where it starts in the bytes handed over.
+        /// Offset in the given bytes.
         offset: usize,
-        /// Its length by its first word.
+        /// Length according to its first word.
         len: u64,
         /// Bytes behind that word.
         left: usize,
@@ -130,7 +130,7 @@ impl HistoryPhys {
         ])
     }
 
-    /// Where a logical offset of the ring lies in the object.
+    /// Offset in the object of a logical offset of the ring.
     #[must_use]
     pub const fn physical(&self, logical: u64) -> u64 {
         let Some(in_ring) = logical.checked_sub(self.create_len) else { return logical };
@@ -141,8 +141,8 @@ impl HistoryPhys {
         }
     }
 
-    /// The stretches of the object that hold the live part of the ring, in order; the second is
-    /// empty unless it wraps. The creation part is `0..create_len` in front of both.
+    /// The ranges of the object that hold the live part of the ring, in order; the second is empty
+    /// unless it wraps. The creation part is `0..create_len` before both.
     #[must_use]
     pub const fn live(&self) -> [Range<u64>; 2] {
         let len = self.eof.saturating_sub(self.bof);
@@ -156,7 +156,7 @@ impl HistoryPhys {
     }
 }
 
-/// Cuts bytes into records, each a packed nvlist. Ends after an error.
+/// Splits bytes into records, each a packed nvlist. Ends after an error.
 pub fn records(bytes: &[u8]) -> Records<'_> {
     Records { bytes, offset: 0 }
 }

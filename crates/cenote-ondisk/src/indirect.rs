@@ -1,4 +1,4 @@
-//! Removed devices: where their bytes went (spec 05 §11, 06 §7).
+//! Removed vdevs: mapping of their offsets to other vdevs (spec 05 §11, 06 §7).
 //!
 //! ```text
 //!   mapping   bonus max_offset | bytes_mapped | num_entries | [counts object]
@@ -29,16 +29,16 @@ pub const MAPPING_ENTRY_LEN: usize = 24;
 /// Bytes of a births entry.
 pub const BIRTH_ENTRY_LEN: usize = 16;
 
-/// Source of an entry in sectors; bit 63 above it is a mark that means nothing on disk.
+/// Source of an entry in sectors; bit 63 above it is a mark without meaning on disk.
 const SRC_OFFSET: Bits<0, 63> = Bits;
 
-/// Every way in which the objects of a removed device can be refused.
+/// Why the objects of a removed vdev are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptIndirect {
     /// A header is too short.
     #[error("indirect vdev: {what} of {len} bytes")]
     Length {
-        /// Which structure.
+        /// Name of the structure.
         what: &'static str,
         /// Bytes or words found.
         len: usize,
@@ -91,12 +91,12 @@ impl MappingPhys {
     }
 }
 
-/// Where a stretch of a removed vdev went.
+/// Mapping of a range of a removed vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MappingEntry {
     /// First byte on the removed vdev.
     pub source: u64,
-    /// Where it is now; the asize is the length.
+    /// Its new address; the asize is the length.
     pub target: Dva,
 }
 
@@ -122,10 +122,10 @@ pub struct Mapping {
     entries: Vec<MappingEntry>,
 }
 
-/// A stretch of a block on a removed vdev, and where it is now.
+/// A piece of a range on a removed vdev, and its new address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Offset within the stretch asked for.
+    /// Offset within the requested range.
     pub offset: u64,
     /// Bytes.
     pub size: u64,
@@ -136,7 +136,7 @@ pub struct Piece {
 }
 
 impl Mapping {
-    /// Takes in the data of a mapping object, as many entries as the header says.
+    /// Decodes the data of a mapping object, as many entries as the header says.
     pub fn decode(data: &[u8]) -> Result<Self, CorruptIndirect> {
         let (chunks, partial) = data.as_chunks::<MAPPING_ENTRY_LEN>();
         if !partial.is_empty() {
@@ -162,8 +162,8 @@ impl Mapping {
         &self.entries
     }
 
-    /// Cuts `[offset, offset + size)` of the removed vdev into where its pieces are now; `None` if
-    /// a byte of it is not mapped.
+    /// Splits `[offset, offset + size)` of the removed vdev into pieces with their new addresses;
+    /// `None` if any byte is not mapped.
     #[must_use]
     pub fn pieces(&self, offset: u64, size: u64) -> Option<Vec<Piece>> {
         let end = offset.checked_add(size)?;
@@ -187,7 +187,7 @@ impl Mapping {
     }
 }
 
-/// An entry of the births object: what lies from the previous offset up to this one was copied in
+/// An entry of the births object: the bytes from the previous offset up to this one were copied in
 /// this txg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BirthEntry {
@@ -232,7 +232,7 @@ pub struct RemovingPhys {
     pub state: u64,
     /// Vdev that is or was last being removed.
     pub removing_vdev: u64,
-    /// Vdev removed last; `None` = none. Start of the chain of indirect vdevs.
+    /// Vdev removed last, the start of the chain of indirect vdevs; `None` = none.
     pub prev_indirect_vdev: Option<u64>,
     /// Seconds since 1970.
     pub start_time: u64,
@@ -281,7 +281,7 @@ impl RemovingPhys {
 pub struct CondensingPhys {
     /// Indirect vdev.
     pub vdev: u64,
-    /// Space map of what had been obsoleted before.
+    /// Space map of the ranges that were obsolete before.
     pub prev_obsolete_sm_obj: u64,
     /// Mapping under construction.
     pub next_mapping_obj: u64,
@@ -361,7 +361,7 @@ mod tests {
         }
 
         #[test]
-        fn pieces_cover_what_was_asked(
+        fn pieces_cover_the_requested_range(
             runs in proptest::collection::vec((0_u64..3, 1_u64..5), 1..20),
             offset in 0_u64..60,
             size in 1_u64..20,

@@ -9,9 +9,10 @@
 //!
 //! `psize` is the device's size rounded down to 256 KiB. Boot environment, config and each slot of
 //! the ring end in a 40-byte trailer, whose SHA-256 covers the block's byte offset on the device: a
-//! copy in another label, or moved by growing the device, does not pass. (The check itself is the
-//! codec crate's.) One good label is enough to find a pool; OpenZFS's scanner does not even check
-//! the config's trailer, so neither verdict nor content may be dropped because of the other.
+//! copy in another label, or one moved by growing the device, is invalid. (The codec crate does the
+//! check.) One valid label is enough to find a pool; OpenZFS's scanner does not even check the
+//! config's trailer, so neither the result of the check nor the contents may be dropped because of
+//! the other.
 //!
 //! Sources: spec 01 §1, §2, §7.1.
 
@@ -21,11 +22,11 @@ use crate::uberblock;
 pub const LABEL_LEN: u64 = 256 << 10;
 /// Labels of a leaf.
 pub const LABEL_COUNT: usize = 4;
-/// Where data starts: two labels and the boot region.
+/// Start of the data: behind two labels and the boot region.
 pub const LABEL_START_LEN: u64 = 4 << 20;
 /// Bytes behind the data: two labels.
 pub const LABEL_END_LEN: u64 = 2 * LABEL_LEN;
-/// Where the boot region starts; RAID-Z expansion uses it as scratch.
+/// Start of the boot region; RAID-Z expansion uses it as scratch space.
 pub const BOOT_REGION_AT: u64 = 2 * LABEL_LEN;
 /// Bytes of the boot region.
 pub const BOOT_REGION_LEN: u64 = LABEL_START_LEN - BOOT_REGION_AT;
@@ -61,7 +62,7 @@ impl Area {
     }
 }
 
-/// The size of which everything is computed: rounded down to 256 KiB.
+/// The size on which all offsets are based: rounded down to 256 KiB.
 #[must_use]
 pub const fn usable_size(device_size: u64) -> u64 {
     device_size / LABEL_LEN * LABEL_LEN
@@ -90,7 +91,7 @@ pub const fn leaf_asize(device_size: u64) -> u64 {
 }
 
 /// Byte offset on the device of a slot of the ring, in the label that starts at `label_offset`;
-/// `None` beyond the last slot. It is also what the slot's trailer must have been made with.
+/// `None` beyond the last slot. The slot's trailer checksum includes this offset.
 #[must_use]
 pub fn slot_offset(label_offset: u64, ashift: u64, slot: u64) -> Option<u64> {
     let offset = uberblock::slot_offset(ashift, slot)?;

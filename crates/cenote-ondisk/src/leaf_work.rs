@@ -1,39 +1,40 @@
-//! How far trim and initialize of a leaf have come: entries of the leaf's ZAP (spec 05 §9, 08 §35).
+//! Progress of trim and initialize of a leaf: entries of the leaf's ZAP (spec 05 §9, 08 §35).
 //!
-//! All are u64. Absent entries say that it never ran; what is 0 is mostly absent as well.
+//! All are u64. Absent entries mean that it never ran; entries of value 0 are mostly absent as
+//! well.
 
 use crate::vdev_zap::{
     INITIALIZE_ACTION_TIME, INITIALIZE_LAST_OFFSET, INITIALIZE_STATE, TRIM_ACTION_TIME,
     TRIM_LAST_OFFSET, TRIM_PARTIAL, TRIM_RATE, TRIM_SECURE, TRIM_STATE,
 };
 
-/// Which of the two.
+/// Trim or initialize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LeafWorkKind {
-    /// Discarding what is free.
+    /// Discards free space.
     Trim,
-    /// Filling what is free.
+    /// Writes to all free space.
     Initialize,
 }
 
-/// How it stands.
+/// State of the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LeafWorkState {
     /// It never ran.
     #[default]
     None,
-    /// It runs, or goes on when the pool is opened.
+    /// It runs, or resumes when the pool is opened.
     Active,
-    /// Given up.
+    /// Canceled.
     Canceled,
-    /// Held until somebody lets it go on.
+    /// Suspended until it is resumed.
     Suspended,
     /// Done.
     Complete,
 }
 
 impl LeafWorkState {
-    /// As stored.
+    /// The stored number.
     #[must_use]
     pub const fn number(self) -> u64 {
         match self {
@@ -45,7 +46,7 @@ impl LeafWorkState {
         }
     }
 
-    /// From what is stored; a number that nobody writes is none.
+    /// Decodes the stored number; unknown numbers mean `None`.
     #[must_use]
     pub const fn of_number(number: u64) -> Self {
         match number {
@@ -58,21 +59,21 @@ impl LeafWorkState {
     }
 }
 
-/// The names of the entries.
+/// The names of the ZAP entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeafWorkKeys {
     /// State.
     pub state: &'static str,
     /// Bytes of the leaf's data area that are done.
     pub offset: &'static str,
-    /// When it began, or ended; seconds since 1970.
+    /// Time of start or end, seconds since 1970.
     pub time: &'static str,
     /// Rate, partial, secure; trim only.
     pub settings: Option<[&'static str; 3]>,
 }
 
 impl LeafWorkKind {
-    /// The names of its entries.
+    /// The names of the ZAP entries.
     #[must_use]
     pub const fn keys(self) -> LeafWorkKeys {
         match self {
@@ -91,7 +92,7 @@ impl LeafWorkKind {
         }
     }
 
-    /// The command that does it.
+    /// The name of the command.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -101,20 +102,20 @@ impl LeafWorkKind {
     }
 }
 
-/// What is stored of one of them.
+/// The stored state of a trim or initialize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LeafWork {
-    /// How it stands.
+    /// State.
     pub state: LeafWorkState,
     /// Bytes of the leaf's data area that are done.
     pub offset: u64,
-    /// When it began, or ended; seconds since 1970.
+    /// Time of start or end, seconds since 1970.
     pub time: u64,
-    /// Bytes in a second at most; 0 for as fast as it goes.
+    /// Most bytes per second; 0 for no limit.
     pub rate: u64,
-    /// Metaslabs that were never used are left out.
+    /// Whether metaslabs that were never used are skipped.
     pub is_partial: bool,
-    /// What is discarded must not be readable any more.
+    /// Whether discarded data must be erased.
     pub is_secure: bool,
 }
 

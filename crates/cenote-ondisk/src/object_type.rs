@@ -1,22 +1,22 @@
-//! DMU object types: what kind of thing an object, a bonus buffer or a block holds.
+//! DMU object types: the kind of contents of an object, a bonus buffer or a block.
 //!
 //! ```text
 //!   0xxxxxxx   one of 54 numbered types, properties in a table
 //!   1MExxSSS   new style: M metadata, E encrypted in encrypted object sets, S how to byteswap
 //! ```
 //!
-//! The same number stands in the dnode, in each of its block pointers at every level, and, as the
+//! The number is stored in the dnode, in each of its block pointers at every level, and, as the
 //! bonus type, for the bonus buffer and the spill block. An object may have changed its type since
 //! a block was written, so a pointer's type may differ from the dnode's (spec 02 §1.3, §8).
 
 use crate::bits::Bits;
 
-/// How a block's content is turned into the other byte order (spec 02 §2).
+/// How a block's contents are converted to the other byte order (spec 02 §2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are those of the structures")]
 #[repr(u8)]
 pub enum Byteswap {
-    /// Bytes: not at all.
+    /// Bytes: not converted.
     Uint8 = 0,
     Uint16 = 1,
     Uint32 = 2,
@@ -94,7 +94,7 @@ macro_rules! numbered {
     };
 }
 
-// Number, constant, byteswap, metadata, encrypted, name as OpenZFS prints it.
+// Number, constant, byteswap, metadata, encrypted, name as printed by OpenZFS.
 numbered! {
     0 NONE Uint8 1 0 "unallocated"
     1 OBJECT_DIRECTORY Zap 1 0 "object directory"
@@ -170,13 +170,13 @@ impl ObjectType {
         NEW_STYLE.is_set(self.0 as u64)
     }
 
-    /// Whether the number means anything.
+    /// Whether the number is a known type.
     #[must_use]
     pub fn is_valid(self) -> bool {
         self.entry().is_some()
     }
 
-    /// How its content is byteswapped; unknown types are left as bytes.
+    /// How its contents are byteswapped; unknown types are left as bytes.
     #[must_use]
     pub fn byteswap(self) -> Byteswap {
         self.entry().map_or(Byteswap::Uint8, |entry| entry.1)

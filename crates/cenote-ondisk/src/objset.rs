@@ -1,4 +1,4 @@
-//! The root block of an object set: the dnode of all dnodes, and what belongs to the set.
+//! The root block of an object set: the meta-dnode, and the set's own data.
 //!
 //! ```text
 //!      0  meta-dnode (512)              704  type    712  flags
@@ -10,8 +10,9 @@
 //!   ------------------------------------------------------------------- 4096, version 3
 //! ```
 //!
-//! Old pools have shorter blocks; what is missing is zero. The three accounting objects have the
-//! numbers -1, -2, -3 and live here only. The ZIL header is handed on as bytes ([`crate::zil`]).
+//! Old pools have shorter blocks; missing parts are zero. The three accounting objects have the
+//! numbers -1, -2, -3 and are stored here only. The ZIL header is returned as bytes
+//! ([`crate::zil`]).
 //!
 //! Sources: spec 02 §10.1; spec 08 §11 for the MACs.
 
@@ -20,7 +21,7 @@ use bitflags::bitflags;
 use crate::dnode::{CorruptDnode, DNODE_SLOT_LEN, DnodePhys};
 use crate::words;
 
-/// Bytes of a version 1 block, the least there is.
+/// Bytes of a version 1 block, the shortest.
 pub const OBJSET_V1_LEN: usize = 1024;
 /// Bytes of a version 2 block.
 pub const OBJSET_V2_LEN: usize = 2048;
@@ -44,7 +45,7 @@ const USERUSED_AT: usize = 1024;
 const GROUPUSED_AT: usize = 1536;
 const PROJECTUSED_AT: usize = 2048;
 
-/// What an object set holds (`os_type`).
+/// Type of an object set (`os_type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ObjSetType {
     /// Not set.
@@ -55,7 +56,7 @@ pub enum ObjSetType {
     Zfs,
     /// A volume.
     Zvol,
-    /// Something of a test program.
+    /// Used by test programs.
     Other,
 }
 
@@ -99,7 +100,7 @@ impl ObjSetType {
 }
 
 bitflags! {
-    /// What the accounting covers; unknown bits are kept.
+    /// Which accounting is complete; unknown bits are kept.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct ObjSetFlags: u64 {
         /// Space by user and group is complete.
@@ -112,7 +113,7 @@ bitflags! {
     }
 }
 
-/// Every way in which the root block of an object set can be refused.
+/// Why the root block of an object set is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptObjSet {
     /// The block is too small.
@@ -121,18 +122,18 @@ pub enum CorruptObjSet {
         /// Bytes found.
         len: usize,
     },
-    /// The type means nothing.
+    /// The type is unknown.
     #[error("object set: type {0} is unknown")]
     Type(u64),
     /// There is no meta-dnode.
     #[error("object set: meta-dnode is free")]
     NoMetaDnode,
-    /// One of the dnodes is broken.
+    /// One of the dnodes is invalid.
     #[error("object set: dnode of object {object:#x}: {cause}")]
     Dnode {
         /// Its number: 0 or one of the accounting objects.
         object: u64,
-        /// What is wrong with it.
+        /// The dnode's error.
         #[source]
         cause: CorruptDnode,
     },
@@ -141,17 +142,17 @@ pub enum CorruptObjSet {
 /// The root block of an object set (`objset_phys_t`), checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjSetPhys {
-    /// The object whose data is all dnodes.
+    /// The meta-dnode, whose data are all dnodes.
     pub meta_dnode: DnodePhys,
     /// Header of the intent log.
     pub zil_header: [u8; ZIL_HEADER_LEN],
-    /// What the set holds.
+    /// Type of the set.
     pub kind: ObjSetType,
-    /// What the accounting covers.
+    /// Which accounting is complete.
     pub flags: ObjSetFlags,
-    /// HMAC over what a raw send carries; zero unless encrypted.
+    /// HMAC over the data of a raw send; zero unless encrypted.
     pub portable_mac: [u8; 32],
-    /// HMAC over the rest; zero unless encrypted.
+    /// HMAC over the accounting objects; zero unless encrypted.
     pub local_mac: [u8; 32],
     /// Object -1, if created.
     pub userused_dnode: Option<DnodePhys>,

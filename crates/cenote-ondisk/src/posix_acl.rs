@@ -1,15 +1,15 @@
-//! POSIX ACLs: two extended attributes in the form that Linux gives them (spec 03 §11.4).
+//! POSIX ACLs: two extended attributes in the format of Linux (spec 03 §11.4).
 //!
 //! ```text
 //!   u32 version = 2 | entries: tag u16 | rwx u16 | id u32       little-endian
 //!   owner, users, group, groups, mask, others: in this order, users and groups by id
 //! ```
 //!
-//! An access ACL that says no more than a mode is not kept. If there is a mask, the group bits of
-//! the mode are the mask, not what the group may. A directory's default ACL is what new nodes in it
-//! get, in place of the umask.
+//! An access ACL equivalent to a mode is not stored. If there is a mask, the group bits of the mode
+//! are the mask, not the group's permissions. A directory's default ACL is applied to new nodes in
+//! it, instead of the umask.
 
-/// Why bytes, or entries, are no ACL.
+/// Why bytes, or entries, are not a valid ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptPosixAcl {
     /// The value is not a header and whole entries.
@@ -18,48 +18,48 @@ pub enum CorruptPosixAcl {
         /// Bytes found.
         len: usize,
     },
-    /// The version is not the one there is.
+    /// The version is unknown.
     #[error("POSIX ACL of version {found}, expected 2")]
     Version {
         /// The version found.
         found: u32,
     },
-    /// A tag that means nobody.
+    /// A tag is unknown.
     #[error("POSIX ACL has an entry with tag {tag:#x}")]
     Tag {
         /// The tag found.
         tag: u16,
     },
-    /// More than read, write and execute.
+    /// Permissions other than read, write and execute.
     #[error("POSIX ACL has an entry with permissions {rwx:#x}")]
     Permissions {
         /// The bits found.
         rwx: u16,
     },
-    /// Somebody has two entries.
+    /// Two entries for one subject.
     #[error("POSIX ACL has two entries for {tag:?}")]
     Twice {
-        /// Who.
+        /// The subject.
         tag: Tag,
     },
-    /// An entry that every ACL has, or that it needs because somebody is named.
+    /// A mandatory entry is missing, or the mask required by entries for named users or groups.
     #[error("POSIX ACL has no entry for {tag:?}")]
     Missing {
-        /// Whose.
+        /// The missing entry.
         tag: Tag,
     },
 }
 
-/// The version in front.
+/// The version in the header.
 const VERSION: u32 = 2;
-/// What ids are where there is none.
+/// The id of entries without one.
 const NO_ID: u32 = u32::MAX;
 /// Bits of a permission.
 const RWX: u16 = 7;
 /// Bits of a mode.
 const MODE_RWX: u64 = 0o777;
 
-/// Whom an entry is about.
+/// Subject of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tag {
     /// The owner.
@@ -70,9 +70,9 @@ pub enum Tag {
     Group,
     /// Another group.
     NamedGroup(u32),
-    /// Most that users, the group and groups get.
+    /// Maximum permissions of users, the group and groups.
     Mask,
-    /// Everybody else.
+    /// All others.
     Other,
 }
 
@@ -104,23 +104,23 @@ impl Tag {
 /// An entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Whom it is about.
+    /// Subject.
     pub tag: Tag,
-    /// What they may: 4 read, 2 write, 1 execute.
+    /// Permissions: 4 read, 2 write, 1 execute.
     pub rwx: u16,
 }
 
-/// A valid ACL: one entry each for owner, group and others, a mask if anybody is named, nobody
-/// twice, in order.
+/// A valid ACL: one entry each for owner, group and others, a mask if there are named entries, no
+/// duplicates, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PosixAcl(Vec<Entry>);
 
 impl PosixAcl {
-    /// From the value of the extended attribute. None if it has no entries, which takes an ACL
-    /// away.
+    /// Decodes the value of the extended attribute. `None` if it has no entries, which removes an
+    /// ACL.
     ///
     /// # Errors
-    /// Why it is no such value, or no valid ACL.
+    /// Why it is not a valid ACL.
     pub fn decode(value: &[u8]) -> Result<Option<Self>, CorruptPosixAcl> {
         let length = CorruptPosixAcl::Length { len: value.len() };
         let (version, entries) = value.split_first_chunk::<4>().ok_or(length)?;
@@ -144,10 +144,10 @@ impl PosixAcl {
         Self::of(entries?).map(Some)
     }
 
-    /// Of entries in any order.
+    /// Builds an ACL from entries in any order.
     ///
     /// # Errors
-    /// Why they make no valid ACL.
+    /// Why they are not a valid ACL.
     pub fn of(mut entries: Vec<Entry>) -> Result<Self, CorruptPosixAcl> {
         entries.sort_by_key(|entry| entry.tag);
         if let Some(entry) = entries.iter().find(|entry| entry.rwx & !RWX != 0) {
@@ -171,14 +171,14 @@ impl PosixAcl {
         Ok(Self(entries))
     }
 
-    /// What a mode says.
+    /// The ACL equivalent to a mode.
     #[must_use]
     pub fn of_mode(mode: u64) -> Self {
         let entry = |tag, shift: u32| Entry { tag, rwx: (mode >> shift) as u16 & RWX };
         Self(vec![entry(Tag::Owner, 6), entry(Tag::Group, 3), entry(Tag::Other, 0)])
     }
 
-    /// The value of the extended attribute.
+    /// Encodes the value of the extended attribute.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
@@ -197,7 +197,7 @@ impl PosixAcl {
         &self.0
     }
 
-    /// Whether it says no more than a mode.
+    /// Whether it is equivalent to a mode.
     #[must_use]
     pub fn is_mode(&self) -> bool {
         self.0.len() == 3
@@ -207,7 +207,7 @@ impl PosixAcl {
         self.0.iter().find(|entry| entry.tag == tag).map(|entry| entry.rwx)
     }
 
-    /// The mode with the permissions that go with this ACL.
+    /// The mode with its permission bits replaced by those of this ACL.
     #[must_use]
     pub fn mode(&self, mode: u64) -> u64 {
         let group = self.rwx(Tag::Mask).or(self.rwx(Tag::Group));
@@ -222,8 +222,8 @@ impl PosixAcl {
         self.limited(mode, |_, bits| bits)
     }
 
-    /// What a new node gets of the default ACL that this is, and the mode that it has then: of what
-    /// was asked for, what the ACL allows.
+    /// Applies this default ACL to a new node: returns its ACL and its mode, which are the
+    /// requested permissions limited to those that the default ACL allows.
     #[must_use]
     pub fn for_new(&self, mode: u64) -> (Self, u64) {
         let acl = self.limited(mode, |rwx, bits| rwx & bits);
@@ -231,7 +231,7 @@ impl PosixAcl {
         (acl, mode)
     }
 
-    /// Puts together the entries that the bits of a mode belong to, and those bits.
+    /// Combines the entries that correspond to permission bits of a mode with those bits.
     fn limited(&self, mode: u64, combine: impl Fn(u16, u16) -> u16) -> Self {
         let group = if self.rwx(Tag::Mask).is_some() { Tag::Mask } else { Tag::Group };
         let mut acl = self.clone();
@@ -247,8 +247,8 @@ impl PosixAcl {
         acl
     }
 
-    /// What somebody may, by the entry that is about them: 4 read, 2 write, 1 execute. Of the
-    /// entries of groups one that allows all of `wanted` is enough.
+    /// The permissions of a user according to the matching entry: 4 read, 2 write, 1 execute. Of
+    /// the entries of groups, one that allows all of `wanted` is enough.
     #[must_use]
     pub fn permits(
         &self,
@@ -347,9 +347,9 @@ mod tests {
             acl.permits(wanted, is_owner, uid, |group| groups.contains(&group))
         };
         assert!(permits(6, true, 1000, &[]) && !permits(1, true, 1000, &[]));
-        // A user is held to the mask, and not looked for among the groups.
+        // A user entry is limited by the mask, and group entries are not consulted.
         assert!(permits(6, false, 5, &[Some(9)]) && !permits(1, false, 5, &[Some(9)]));
-        // Any group will do, but one has to allow everything.
+        // Any group entry is enough, but a single one has to allow everything.
         assert!(permits(2, false, 6, &[None, Some(9)]) && !permits(3, false, 6, &[None, Some(9)]));
         assert!(!permits(4, false, 6, &[None]) && permits(4, false, 6, &[]));
     }
@@ -375,7 +375,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_decoded_is_encoded_again(bytes: Vec<u8>, mode: u64) {
+        fn posix_acls_round_trip(bytes: Vec<u8>, mode: u64) {
             let mut value = VERSION.to_le_bytes().to_vec();
             value.extend(&bytes);
             for value in [&value, &bytes] {

@@ -1,7 +1,7 @@
 //! Keys of the accounting and quota ZAPs (spec 03 §13.2, §13.3).
 //!
 //! Space by owner is in three special objects of an object set; the key is the FUID or project id
-//! in hex, the same with a prefix counts objects. Quota ZAPs are named by the master node and use
+//! in hex; with a prefix, the entry counts objects. The master node names the quota ZAPs, which use
 //! plain hex keys.
 
 use crate::dsl::key;
@@ -11,9 +11,9 @@ pub const OBJ_PREFIX: &str = "obj-";
 
 /// Object with the space used by each user.
 pub const USERUSED_OBJECT: u64 = u64::MAX;
-/// By each group.
+/// Object with the space used by each group.
 pub const GROUPUSED_OBJECT: u64 = u64::MAX - 1;
-/// By each project.
+/// Object with the space used by each project.
 pub const PROJECTUSED_OBJECT: u64 = u64::MAX - 2;
 
 /// A key of an accounting ZAP.

@@ -1,4 +1,4 @@
-//! Redaction lists: which blocks a redacted stream leaves out (spec 08 §29).
+//! Redaction lists: the blocks that a redacted stream leaves out (spec 08 §29).
 //!
 //! Header in the bonus (or, with many snapshots, in the spill block); data is an array of 32-byte
 //! entries sorted by object and block. Both `last_*` are 2^64-1 once the list is complete.
@@ -12,7 +12,7 @@ pub const REDACTION_ENTRY_LEN: usize = 32;
 const COUNT_MINUS_1: Bits<0, 48> = Bits;
 const SIZE_SECTORS: Bits<48, 16> = Bits;
 
-/// Every way in which a redaction list's header can be refused.
+/// Why a redaction list's header is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptRedaction {
     /// Too short for its fixed part.
@@ -73,7 +73,7 @@ impl RedactionPhys {
         bytes
     }
 
-    /// Whether the list was built to its end.
+    /// Whether the list is complete.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.last_object == u64::MAX && self.last_blkid == u64::MAX

@@ -27,16 +27,16 @@ pub struct CorruptScan {
     pub expected: usize,
 }
 
-/// What a scan does.
+/// The kind of scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanFunc {
     /// Nothing.
     None,
-    /// Reads everything.
+    /// Reads all blocks.
     Scrub,
-    /// Repairs what devices missed.
+    /// Repairs blocks that devices missed.
     Resilver,
-    /// Reads what the error log names.
+    /// Reads the blocks in the error log.
     ErrorScrub,
     /// Of newer software.
     Unknown(u64),
@@ -68,7 +68,7 @@ impl ScanFunc {
     }
 }
 
-/// How far a scan is.
+/// The state of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanState {
     /// Never started.
@@ -77,7 +77,7 @@ pub enum ScanState {
     Scanning,
     /// Ended.
     Finished,
-    /// Stopped.
+    /// Canceled.
     Canceled,
     /// Error scrub running.
     ErrorScrubbing,
@@ -140,9 +140,9 @@ pub struct ScanPhys {
     pub min_txg: u64,
     /// Blocks physically born up to this.
     pub max_txg: u64,
-    /// The same bound for the dataset in progress.
+    /// Like `min_txg`, for the dataset in progress.
     pub cur_min_txg: u64,
-    /// The same bound for the dataset in progress.
+    /// Like `max_txg`, for the dataset in progress.
     pub cur_max_txg: u64,
     /// Seconds since 1970.
     pub start_time: u64,
@@ -160,9 +160,9 @@ pub struct ScanPhys {
     pub errors: u64,
     /// Dedup classes up to this are walked in the table.
     pub ddt_class_max: u64,
-    /// Place in the tables: class, type, checksum, cursor.
+    /// Position in the dedup tables: class, type, checksum, cursor.
     pub ddt_bookmark: [u64; 4],
-    /// Place in the trees; objset 2^64-1 = nothing left.
+    /// Position in the trees; objset 2^64-1: nothing is left.
     pub bookmark: Bookmark,
     /// Flags.
     pub flags: ScanFlags,

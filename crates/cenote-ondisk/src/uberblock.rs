@@ -1,4 +1,5 @@
-//! The uberblock: the root of everything, one per committed txg in a ring of slots in each label.
+//! The uberblock: the root of the pool's tree, one per committed txg in a ring of slots in each
+//! label.
 //!
 //! ```text
 //!     0 magic   8 version   16 txg   24 guid sum   32 timestamp   40 root bp (128)
@@ -15,9 +16,9 @@
 //!              +-----------+-------------------------------------+
 //! ```
 //!
-//! Written in the order of its host, told by the magic. Validity is the magic *and* the trailer of
-//! the slot (see [`crate::label`]); the best of all valid ones is the greatest by
-//! [`Uberblock::rank`]. Nobody may assume in which slot a txg lies: all are read (spec 01 §7).
+//! Written in the byte order of its host, which the magic shows. It is valid if the magic *and* the
+//! trailer of the slot are (see [`crate::label`]); the best of all valid ones is the greatest by
+//! [`Uberblock::rank`]. The slot of a txg cannot be assumed: all slots are read (spec 01 §7).
 
 use crate::bits::Bits;
 use crate::blkptr::{BLOCK_PTR_LEN, BlockPtr, SECTOR_SIZE};
@@ -48,7 +49,7 @@ const FAIL_INTERVALS: Bits<48, 16> = Bits;
 const REFLOW_SECTOR: Bits<0, 55> = Bits;
 const REFLOW_STATE: Bits<55, 9> = Bits;
 
-/// Every way in which an uberblock can be refused.
+/// Why an uberblock is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptUberblock {
     /// Too few bytes.
@@ -74,11 +75,11 @@ pub enum ReflowState {
     Valid,
     /// It was copied back and synced.
     InvalidSynced,
-    /// The same, done while importing.
+    /// It was copied back and synced during import.
     InvalidSyncedOnImport,
-    /// The same, and the reflow goes on.
+    /// It was copied back and synced, and the reflow continues.
     InvalidSyncedReflow,
-    /// A number that means nothing.
+    /// An unknown number.
     Unknown(u16),
 }
 
@@ -87,20 +88,21 @@ pub enum ReflowState {
 pub struct RaidzReflow {
     /// Bytes of the vdev that have been reflowed.
     pub offset: u64,
-    /// What the scratch area holds.
+    /// State of the scratch area.
     pub state: ReflowState,
 }
 
-/// What the pool's keeper tells other hosts (spec 01 §17). The default promises nothing.
+/// Multihost state that the importing host announces to others (spec 01 §17). By default nothing is
+/// announced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Mmp {
     /// Nanoseconds between heartbeats; 0 = multihost is off.
     pub delay_ns: u64,
-    /// Milliseconds between writes, if told.
+    /// Milliseconds between writes, if present.
     pub interval_ms: Option<u64>,
-    /// Counts within a second, if told.
+    /// Counter within a second, if present.
     pub sequence: Option<u64>,
-    /// Missed intervals until the keeper suspends, if told; 0 = never.
+    /// Missed intervals until the host suspends the pool, if present; 0 = never.
     pub fail_intervals: Option<u64>,
 }
 
@@ -121,13 +123,13 @@ pub struct Uberblock {
     pub rootbp: BlockPtr,
     /// Highest pool version that the writer knew.
     pub software_version: u64,
-    /// [`MMP_MAGIC`] if the two fields below mean something.
+    /// [`MMP_MAGIC`] if the two fields below are valid.
     pub mmp_magic: u64,
     /// MMP delay word.
     pub mmp_delay: u64,
     /// MMP config word.
     pub mmp_config: u64,
-    /// Not 0 only in a checkpointed uberblock, and after rewinding to one.
+    /// Nonzero only in a checkpointed uberblock, and after rewinding to one.
     pub checkpoint_txg: u64,
     /// RAID-Z reflow word.
     pub raidz_reflow_info: u64,
@@ -183,7 +185,7 @@ impl Uberblock {
         words.flat_map(|word| self.endian.bytes64(*word)).collect()
     }
 
-    /// The MMP fields, if the writer knew them.
+    /// The MMP fields, if the writer supported them.
     #[must_use]
     pub fn mmp(&self) -> Option<Mmp> {
         if self.mmp_magic != MMP_MAGIC {
@@ -226,8 +228,8 @@ impl Uberblock {
         RaidzReflow { offset: sector.saturating_mul(SECTOR_SIZE), state }
     }
 
-    /// What decides between valid uberblocks: the greatest wins, the first found wins a tie
-    /// (spec 01 §7.2).
+    /// Sort key of valid uberblocks: the greatest is best, the first found wins a tie (spec 01
+    /// §7.2).
     #[must_use]
     pub fn rank(&self) -> (u64, u64, u64) {
         let sequence = self.mmp().and_then(|mmp| mmp.sequence).unwrap_or(0);
@@ -235,7 +237,7 @@ impl Uberblock {
     }
 }
 
-/// A number with the bit that says that it means something; 0 if it is not told.
+/// A number with its validity bit; 0 if `None`.
 fn told<const FLAG: u32, const SHIFT: u32, const WIDTH: u32>(
     flag: Bits<FLAG, 1>,
     field: Bits<SHIFT, WIDTH>,
@@ -245,8 +247,8 @@ fn told<const FLAG: u32, const SHIFT: u32, const WIDTH: u32>(
     value.and_then(|value| field.with(flag.with(0, 1)?, value)).unwrap_or(0)
 }
 
-/// The best of several valid uberblocks with a txg up to `txg_max`; the item with it, so that the
-/// caller learns where it lay. None if there is none, or only txg 0.
+/// Returns the best of several valid uberblocks with a txg up to `txg_max`, as the item that
+/// contains it, so that the caller learns its location. `None` if there is none, or only txg 0.
 pub fn best<T>(
     candidates: impl IntoIterator<Item = (Uberblock, T)>,
     txg_max: u64,

@@ -11,7 +11,7 @@ pub const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 
 /// Top: `log`, `special` or `dedup`, a string.
 pub const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
-/// Top: space map of what the checkpoint still needs.
+/// Top: space map of blocks that the checkpoint still needs.
 pub const POOL_CHECKPOINT_SM: &str = "com.delphix:pool_checkpoint_sm";
 /// Top: space map of obsolete bytes of an indirect vdev.
 pub const OBSOLETE_SM: &str = "com.delphix:indirect_obsolete_sm";
@@ -30,25 +30,25 @@ pub const RAIDZ_EXPAND_COPIED: &str = "org.openzfs:raidz_expand_bytes_copied";
 
 /// Leaf: last offset of `zpool initialize`.
 pub const INITIALIZE_LAST_OFFSET: &str = "com.delphix:next_offset_to_initialize";
-/// Leaf: its state.
+/// Leaf: state of `zpool initialize`.
 pub const INITIALIZE_STATE: &str = "com.delphix:vdev_initialize_state";
-/// Leaf: when it last acted.
+/// Leaf: time of the last action of `zpool initialize`.
 pub const INITIALIZE_ACTION_TIME: &str = "com.delphix:vdev_initialize_action_time";
 /// Leaf: last offset of `zpool trim`.
 pub const TRIM_LAST_OFFSET: &str = "org.zfsonlinux:next_offset_to_trim";
-/// Leaf: its state.
+/// Leaf: state of `zpool trim`.
 pub const TRIM_STATE: &str = "org.zfsonlinux:vdev_trim_state";
-/// Leaf: when it last acted.
+/// Leaf: time of the last action of `zpool trim`.
 pub const TRIM_ACTION_TIME: &str = "org.zfsonlinux:vdev_trim_action_time";
 
-/// Leaf: bytes in a second that it discards at most.
+/// Leaf: most bytes to trim per second.
 pub const TRIM_RATE: &str = "org.zfsonlinux:vdev_trim_rate";
-/// Leaf: whether it leaves out what was never used.
+/// Leaf: whether trim skips space that was never used.
 pub const TRIM_PARTIAL: &str = "org.zfsonlinux:vdev_trim_partial";
-/// Leaf: whether what it discards is erased.
+/// Leaf: whether trim erases securely.
 pub const TRIM_SECURE: &str = "org.zfsonlinux:vdev_trim_secure";
 
-/// What a top-level vdev's space is for.
+/// Allocation class of a top-level vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllocationBias {
     /// Intent log.

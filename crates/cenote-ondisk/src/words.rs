@@ -1,10 +1,10 @@
-//! Structures that are arrays of u64: how most of the MOS stores its numbers.
+//! Structures that are arrays of u64: the form of most numbers in the MOS.
 //!
-//! A bonus buffer, a ZAP value or an object's data is often nothing but u64 words. They reach us
-//! little-endian (a foreign block was swapped by its type on the way in), so the one thing to
-//! decide is what a short buffer means. Old software wrote shorter forms of several structures
-//! (bpobj, space map, indirect mapping, scan), always with the missing tail standing for zero:
-//! [`padded`] is for those, [`exact`] for structures that never had another length.
+//! A bonus buffer, a ZAP value or an object's data is often just u64 words. They arrive here in
+//! little-endian (a foreign block was swapped by its type when it was read), so only the meaning of
+//! a short buffer must be decided. Old software wrote shorter forms of several structures (bpobj,
+//! space map, indirect mapping, scan), and a missing tail always means zero: [`padded`] is for
+//! those, [`exact`] for structures that never had another length.
 
 /// The first `N` words, or `None` if there are fewer.
 #[must_use]
@@ -12,7 +12,7 @@ pub fn exact<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     (bytes.len() / 8 >= N).then(|| padded(bytes))
 }
 
-/// The first `N` words; what is missing reads as zero, and so does a last, partial word.
+/// The first `N` words; missing words read as zero, and so does a last, partial word.
 #[must_use]
 pub fn padded<const N: usize>(bytes: &[u8]) -> [u64; N] {
     let mut words = [0; N];

@@ -6,8 +6,8 @@
 //!   152 pad[3]   176 ACL, 88 bytes   264 symlink target, or scan stamp
 //! ```
 //!
-//! Both kinds coexist on an upgraded file system: the bonus type decides for each object. A legacy
-//! bonus is swapped with its dnode block; its ACL by version ([`crate::acl`]).
+//! Both kinds coexist on an upgraded file system: the bonus type of each object decides. A legacy
+//! bonus is swapped with its dnode block, its ACL by version ([`crate::acl`]).
 
 use crate::acl::{Acl, ZNODE_ACL_LEN, ZnodeAcl};
 use crate::endian::Endian;
@@ -27,7 +27,7 @@ bitflags! {
         const XATTR = 0x1;
         /// The directory's ACL has inheritable entries.
         const INHERIT_ACE = 0x2;
-        /// The mode bits say it all.
+        /// The ACL is equivalent to the mode.
         const ACL_TRIVIAL = 0x4;
         /// Has object-type entries.
         const ACL_OBJ_ACE = 0x8;
@@ -39,7 +39,7 @@ bitflags! {
         const ACL_AUTO_INHERIT = 0x40;
         /// Legacy: scan stamp at the end of the bonus.
         const BONUS_SCANSTAMP = 0x80;
-        /// Nobody is denied execute.
+        /// No entry denies execute.
         const NO_EXECS_DENIED = 0x100;
         /// DOS read-only.
         const READONLY = 1 << 32;
@@ -104,7 +104,7 @@ impl Fuid {
     }
 }
 
-/// What the file system knows about one object.
+/// Attributes of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FileAttributes {
     /// Mode with type bits.
@@ -152,7 +152,7 @@ pub struct FileAttributes {
 }
 
 impl FileAttributes {
-    /// From the bonus (type 44) and spill buffers of an object.
+    /// Decodes the bonus (type 44) and spill buffers of an object.
     pub fn from_sa(
         bonus: &[u8],
         spill: Option<&[u8]>,
@@ -193,7 +193,7 @@ impl FileAttributes {
         })
     }
 
-    /// From the bonus (type 17) of an object.
+    /// Decodes the bonus (type 17) of an object.
     pub fn from_znode(bonus: &[u8]) -> Result<Self, CorruptSa> {
         let short = CorruptSa::ZnodeLength { len: bonus.len() };
         let w: [u64; 22] = words::exact(bonus).ok_or(short)?;
@@ -244,7 +244,7 @@ impl FileAttributes {
     }
 }
 
-/// Attributes by their role in this file system.
+/// Looks attributes up by their role in this file system.
 struct View<'v, 'a> {
     attrs: &'v [Attr<'a>],
     registry: &'v Registry,
@@ -271,8 +271,9 @@ impl<'a> View<'_, 'a> {
     }
 }
 
-/// Major and minor numbers of a stored device number. Linux keeps `major << 20 | minor`, illumos
-/// and FreeBSD `major << 32 | minor`; nothing says which, so high bits decide (spec 03 §10.4).
+/// Major and minor numbers of a stored device number. Linux stores `major << 20 | minor`, illumos
+/// and FreeBSD `major << 32 | minor`; nothing on disk says which, so the high bits decide (spec 03
+/// §10.4).
 #[must_use]
 pub const fn decode_rdev(rdev: u64) -> (u32, u32) {
     if rdev >> 32 != 0 {

@@ -2,14 +2,14 @@
 //!
 //!     [0x1000, 0x3000)   [0x8000, 0x8200)   [0x9000, 0xf000)        disjoint, never touching
 //!
-//! What is allocated, free, deferred, unflushed or dirty is such a set. Ranges are kept by start
-//! in a B-tree, so that a million of them cost some 30 MB and every operation a few comparisons
-//! more than the logarithm; sums are kept, never recounted.
+//! Allocated, free, deferred, unflushed and dirty space are such sets. Ranges are kept by start in
+//! a B-tree, so that a million of them take about 30 MB and every operation costs a few comparisons
+//! more than the logarithm; sums are maintained, never recounted.
 //!
 //! Additions and removals come in two forms. The strict ones ([`RangeSet::try_add`],
-//! [`RangeSet::try_remove`]) are for sets in which an overlap or a gap is a fault: they change
-//! nothing then, and say where. The tolerant ones ([`RangeSet::add`], [`RangeSet::remove`]) do
-//! what they can and say whether all of it was as expected.
+//! [`RangeSet::try_remove`]) are for sets in which an overlap or a gap is an error: they change
+//! nothing then, and return where. The tolerant ones ([`RangeSet::add`], [`RangeSet::remove`]) do
+//! as much as possible and return whether the range was as expected.
 //!
 //! Invariants
 //! * R1  Ranges are not empty, do not overlap and do not touch.
@@ -21,21 +21,21 @@ use std::ops::Range;
 /// Why a strict operation was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    /// An addition meets something that is there.
+    /// The range to add overlaps a range of the set.
     #[error("[{:#x}, {:#x}) overlaps [{:#x}, {:#x})", range.start, range.end, other.start, other.end)]
     Overlap {
-        /// What was to be added.
+        /// The range to add.
         range: Range<u64>,
-        /// The first range that it meets.
+        /// The first range that it overlaps.
         other: Range<u64>,
     },
-    /// A removal of something that is not there, or not wholly.
-    #[error("[{:#x}, {:#x}) is not wholly there", range.start, range.end)]
+    /// The range to remove is not entirely in the set.
+    #[error("[{:#x}, {:#x}) is not entirely in the set", range.start, range.end)]
     Missing {
-        /// What was to be removed.
+        /// The range to remove.
         range: Range<u64>,
     },
-    /// The end is not behind the start.
+    /// The end is not greater than the start.
     #[error("[{:#x}, {:#x}) is empty", range.start, range.end)]
     Empty {
         /// The range.
@@ -46,7 +46,7 @@ pub enum RangeError {
 /// Disjoint ranges that never touch, ascending.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeSet {
-    /// End by start.
+    /// End of each range, by start.
     ends: BTreeMap<u64, u64>,
     bytes: u64,
 }
@@ -74,13 +74,13 @@ impl RangeSet {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Sum of all lengths.
+    /// Sum of the lengths of all ranges.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
@@ -122,13 +122,13 @@ impl RangeSet {
         self.ends.get(&offset).map(|end| offset..*end)
     }
 
-    /// Whether all of `range` is there.
+    /// Whether the whole `range` is in the set.
     #[must_use]
     pub fn contains(&self, range: &Range<u64>) -> bool {
         self.find(range.start).is_some_and(|found| found.end >= range.end)
     }
 
-    /// The first range that shares something with `range`.
+    /// The first range that overlaps `range`.
     #[must_use]
     pub fn overlap(&self, range: &Range<u64>) -> Option<Range<u64>> {
         if range.is_empty() {
@@ -140,30 +140,30 @@ impl RangeSet {
         })
     }
 
-    /// Bytes of `range` that are there.
+    /// Number of bytes of `range` in the set.
     #[must_use]
     pub fn bytes_within(&self, range: &Range<u64>) -> u64 {
         self.within(range).map(|part| part.end - part.start).sum()
     }
 
-    /// The parts of `range` that are there, ascending.
+    /// The parts of `range` in the set, ascending.
     pub fn within(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let Range { start, end } = range.clone();
         let first = self.find(start).map_or(start, |found| found.start);
-        // An empty range would make the bounds cross.
+        // The bounds of an empty range would be in the wrong order.
         let parts = self.ends.range(first..end.max(first));
         parts.map(move |(&other, &other_end)| other.max(start)..other_end.min(end))
     }
 
-    /// Adds a range of which nothing may be there; changes nothing otherwise.
+    /// Adds a range that must not overlap the set; otherwise changes nothing and returns an error.
     pub fn try_add(&mut self, range: Range<u64>) -> Result<(), RangeError> {
         if range.is_empty() {
             return Err(RangeError::Empty { range });
         }
         let Range { mut start, mut end } = range.clone();
         let before = self.at_or_before(end);
-        // What starts last at or before the end is the only range that can be in the way, or one
-        // further down if this one touches the end from above.
+        // Only the last range that starts at or before the end can overlap, or the one before that
+        // if the last one begins exactly at the end.
         let below = match before {
             Some(above) if above.start == end => {
                 end = above.end;
@@ -188,7 +188,8 @@ impl RangeSet {
         Ok(())
     }
 
-    /// Takes away a range that must be there wholly; changes nothing otherwise.
+    /// Removes a range that must be entirely in the set; otherwise changes nothing and returns an
+    /// error.
     pub fn try_remove(&mut self, range: Range<u64>) -> Result<(), RangeError> {
         if range.is_empty() {
             return Err(RangeError::Empty { range });
@@ -208,14 +209,14 @@ impl RangeSet {
         Ok(())
     }
 
-    /// Adds a range; true if none of it was there.
+    /// Adds a range; returns true if no part of it was in the set.
     pub fn add(&mut self, range: Range<u64>) -> bool {
         if range.is_empty() {
             return true;
         }
         let Range { mut start, mut end } = range;
         let (mut is_new, mut gone) = (true, 0);
-        // Everything that touches it becomes part of it.
+        // Ranges that touch it are merged into it.
         while let Some((&other, &other_end)) = self.ends.range(..=end).next_back() {
             if other_end < start {
                 break;
@@ -231,7 +232,7 @@ impl RangeSet {
         is_new
     }
 
-    /// Takes a range away; true if all of it was there.
+    /// Removes a range; returns true if all of it was in the set.
     pub fn remove(&mut self, range: Range<u64>) -> bool {
         if range.is_empty() {
             return true;
@@ -254,7 +255,7 @@ impl RangeSet {
         found == range.end - range.start
     }
 
-    /// Adds all ranges of another set, which may overlap.
+    /// Adds all ranges of another set, which may overlap this one.
     pub fn union(&mut self, other: &Self) {
         if self.is_empty() {
             self.clone_from(other);
@@ -265,7 +266,7 @@ impl RangeSet {
         }
     }
 
-    /// Adds all ranges of another set, none of which may overlap. On error some are added.
+    /// Adds all ranges of another set, none of which may overlap. After an error some are added.
     pub fn try_union(&mut self, other: &Self) -> Result<(), RangeError> {
         if self.is_empty() {
             self.clone_from(other);
@@ -274,26 +275,27 @@ impl RangeSet {
         other.iter().try_for_each(|range| self.try_add(range))
     }
 
-    /// Takes away whatever another set has.
+    /// Removes all ranges of another set.
     pub fn subtract(&mut self, other: &Self) {
         for range in other.iter() {
             self.remove(range);
         }
     }
 
-    /// Takes another set away, all of which must be there. On error some of it is gone.
+    /// Removes all ranges of another set, which must be in this one. After an error some are
+    /// removed.
     pub fn try_subtract(&mut self, other: &Self) -> Result<(), RangeError> {
         other.iter().try_for_each(|range| self.try_remove(range))
     }
 
-    /// What both have.
+    /// The intersection of both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let (few, many) = if self.len() <= other.len() { (self, other) } else { (other, self) };
         few.iter().flat_map(|range| many.within(&range).collect::<Vec<_>>()).collect()
     }
 
-    /// What this has and the other has not.
+    /// The ranges in this set and not in the other.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         let mut left = self.clone();
@@ -301,7 +303,7 @@ impl RangeSet {
         left
     }
 
-    /// Number of ranges by the logarithm of their length: `[i]` counts `2^i <= len < 2^(i+1)`.
+    /// Number of ranges by log2 of their length: `[i]` counts `2^i <= len < 2^(i+1)`.
     #[must_use]
     pub fn histogram(&self) -> [u64; 64] {
         let mut counts = [0; 64];
@@ -311,20 +313,20 @@ impl RangeSet {
         counts
     }
 
-    /// Empties it.
+    /// Removes all ranges.
     pub fn clear(&mut self) {
         self.ends.clear();
         self.bytes = 0;
     }
 
-    /// Empties it and gives what was there.
+    /// Removes all ranges and returns them.
     #[must_use]
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
     }
 }
 
-/// Ranges in any order, which may overlap.
+/// Collects ranges in any order, which may overlap.
 impl FromIterator<Range<u64>> for RangeSet {
     fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> Self {
         let mut set = Self::new();

@@ -1,10 +1,10 @@
-//! Every operation against a bitmap.
+//! Every operation, compared with a bitmap.
 
 use super::*;
 
 const SIZE: u64 = 200;
 
-/// A small generator; this crate has no dependencies to take one from.
+/// A small generator of random numbers; this crate has no dependencies.
 struct Dice(u64);
 
 impl Dice {
@@ -119,6 +119,9 @@ fn empty_ranges_and_neighbours() {
     assert_eq!((set.ending_at(29), set.starting_at(6)), (None, None));
     set.try_remove(8..10).unwrap();
     assert_eq!(set.try_add(7..9).unwrap_err().to_string(), "[0x7, 0x9) overlaps [0x5, 0x8)");
-    assert_eq!(set.try_remove(7..11).unwrap_err().to_string(), "[0x7, 0xb) is not wholly there");
+    assert_eq!(
+        set.try_remove(7..11).unwrap_err().to_string(),
+        "[0x7, 0xb) is not entirely in the set"
+    );
     assert_eq!((set.first(), set.last()), (Some(5..8), Some(10..30)));
 }

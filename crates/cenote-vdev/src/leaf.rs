@@ -149,7 +149,8 @@ pub struct Leaf {
     is_writable: AtomicBool,
     /// Whether an I/O failed since the flag was last cleared.
     has_failed: AtomicBool,
-    /// It is about to leave service: a write that ends now must not count on this leaf's copy.
+    /// Whether it is about to leave service: a write that ends now must not count on this leaf's
+    /// copy.
     is_leaving: AtomicBool,
     dtl: RwLock<Dtl>,
     unflushed: Mutex<Unflushed>,

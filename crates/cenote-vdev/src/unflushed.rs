@@ -133,7 +133,7 @@ impl Unflushed {
             self.has_failed_flush = false;
             return FlushResult::Durable;
         }
-        // It is unknown which writes reached the device, so all are written again.
+        // The device may have written any part of them, so all are written again.
         self.flushing.is_suspect = true;
         if is_ok {
             return FlushResult::Inconclusive;

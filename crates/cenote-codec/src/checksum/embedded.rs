@@ -1,16 +1,15 @@
-//! Checksums that lie in the block itself: labels, gang headers and log blocks.
+//! Embedded checksums, stored in the block itself: labels, gang headers and log blocks.
 //!
 //!     label, gang header, zilog:   | ............................... | magic | 4 words |
 //!     zilog2:   | pad 8 | next 128 | nused 8 | magic | 4 words | records up to nused | ... |
 //!                                            144     152       184
 //!
-//! While the checksum is computed, its own four words hold a *verifier*: where the block has to be.
-//! So a block that is whole but in the wrong place fails. The magic tells the byte order of whoever
+//! While the checksum is computed, its own four words hold a *verifier*: the address of the block.
+//! So an intact block in the wrong place fails. The magic reveals the byte order of the host that
 //! wrote the block, before anything else in it is known.
 //!
-//! Nothing is ever written into the block to check it. SHA-256 takes the bytes around the field and
-//! the verifier in turn. fletcher4 and fletcher2 are linear, but log blocks are read rarely: a copy
-//! of the extent is made for them.
+//! A check never writes to the block. SHA-256 hashes the bytes before the field, the verifier, and
+//! the bytes after it. fletcher4 and fletcher2 work on a copy; log blocks are read rarely.
 //!
 //! Sources: spec 02 §3.4, §3.5.
 
@@ -27,16 +26,16 @@ pub const MAGIC: u64 = 0x0210_da7a_b10c_7a11;
 /// Bytes of the trailer: magic and four words.
 pub const TRAILER_LEN: usize = 40;
 
-/// Where the trailer of a [`Embedded::Zilog2`] block lies.
+/// Offset of the trailer of a [`Embedded::Zilog2`] block.
 const ZILOG2_TRAILER: usize = 144;
 
-/// Where such a block says how much of it counts.
+/// Offset of the field in such a block with the number of used bytes.
 const ZILOG2_NUSED: usize = 136;
 
-/// The used part is rounded up to this for the checksum.
+/// Alignment to which the used part is rounded up for the checksum.
 const ZILOG2_ROUND: usize = 4096;
 
-/// What kind of block, and where it claims to be.
+/// The kind of block, and its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Embedded {
     /// Part of a vdev label or an uberblock.
@@ -65,10 +64,10 @@ pub enum Embedded {
     },
 }
 
-/// Why a block with an embedded checksum is refused.
+/// Why a block with an embedded checksum is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EmbeddedError {
-    /// There is no room for a trailer.
+    /// The block is too short for a trailer.
     #[error("a block of {len} bytes has no room for a checksum")]
     Short {
         /// Bytes of the block.
@@ -80,20 +79,20 @@ pub enum EmbeddedError {
         /// The word found, read in little-endian order.
         found: u64,
     },
-    /// A log block claims more than its size.
+    /// A log block claims more bytes than its size.
     #[error("{used} bytes used of a log block of {len} bytes")]
     Used {
-        /// What the block claims.
+        /// Used bytes according to the block.
         used: u64,
         /// Bytes of the block.
         len: usize,
     },
-    /// The block is damaged or not where it belongs.
+    /// The block is damaged or in the wrong place.
     #[error("checksum {computed:016x?}, stored {stored:016x?}")]
     Mismatch {
-        /// What the bytes and the verifier give.
+        /// The checksum of the bytes and the verifier.
         computed: [u64; 4],
-        /// What the trailer holds.
+        /// The checksum in the trailer.
         stored: [u64; 4],
     },
 }
@@ -129,7 +128,7 @@ impl ByteOrder {
 }
 
 impl Embedded {
-    /// The function that the block pointer, if there is one, names.
+    /// The function that a block pointer to it would name.
     pub fn algorithm(&self) -> ChecksumAlgorithm {
         match self {
             Self::Label { .. } => ChecksumAlgorithm::Label,
@@ -157,7 +156,7 @@ impl Embedded {
         start.filter(|start| start + TRAILER_LEN <= len).ok_or(EmbeddedError::Short { len })
     }
 
-    /// How many bytes from the start count.
+    /// Number of bytes from the start that the checksum covers.
     fn extent(&self, block: &[u8], order: ByteOrder) -> Result<usize, EmbeddedError> {
         let len = block.len();
         let Self::Zilog2 { .. } = self else { return Ok(len) };
@@ -187,7 +186,7 @@ impl Embedded {
             return Ok(words(&hash.finalize().into(), true));
         }
         let mut copy = block.get(..extent).unwrap_or_default().to_vec();
-        // An empty chain header claims no bytes, and then the field is outside of what counts.
+        // An empty chain header claims no bytes, and then the field is outside of the covered part.
         if let Some(place) = copy.get_mut(field) {
             place.copy_from_slice(&verifier);
         }
@@ -200,9 +199,9 @@ impl Embedded {
     }
 }
 
-/// Checks the block and tells in which byte order it was written.
+/// Verifies the block and returns the byte order in which it was written.
 ///
-/// `folded`: the block pointer is one under encryption, the trailer holds two words (spec 02 §3.5).
+/// `folded`: the block pointer is an encrypted one, and the trailer holds two words (spec 02 §3.5).
 pub fn verify(kind: Embedded, block: &[u8], folded: bool) -> Result<ByteOrder, EmbeddedError> {
     let trailer = kind.trailer(block)?;
     let order = match ByteOrder::Little.read(block, trailer) {
@@ -222,7 +221,7 @@ pub fn verify(kind: Embedded, block: &[u8], folded: bool) -> Result<ByteOrder, E
 
 /// Writes the trailer of a finished block, in little-endian order.
 ///
-/// `folded`: only two words are set, and the other two, where the MAC goes, are left as they are.
+/// `folded`: only two words are written; the other two, which hold the MAC, are left as they are.
 pub fn seal(kind: Embedded, block: &mut [u8], folded: bool) -> Result<(), EmbeddedError> {
     let order = ByteOrder::Little;
     let trailer = kind.trailer(block)?;

@@ -10,8 +10,8 @@
 //! The checksum covers the bytes as stored: compressed, padded, encrypted. `swapped` says that the
 //! block's pointer gives big-endian order (`B` = 0).
 //!
-//! skein, edonr and blake3 are keyed with the pool's salt. A [`Salt`] keeps what each makes of the
-//! key, so that a block does not pay for it again.
+//! skein, edonr and blake3 are keyed with the pool's salt. A [`Salt`] keeps the precomputed keyed
+//! state of each, so that blocks do not pay for it again.
 //!
 //! `embedded` has the four functions whose result is stored in the block itself.
 //!
@@ -25,9 +25,9 @@ use sha2::{Digest, Sha256, Sha512_256};
 
 use crate::{edonr, fletcher, skein};
 
-/// A checksum function that can be computed; by number, name and properties in spec 02 §3.1.
+/// A checksum function that can be computed; numbers, names and properties are in spec 02 §3.1.
 ///
-/// `inherit` and `on` are choices of a function and have no place here.
+/// `inherit` and `on` are property values and not functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ChecksumAlgorithm {
@@ -47,7 +47,7 @@ pub enum ChecksumAlgorithm {
     Sha256 = 8,
     /// fletcher4 in a chain header; log blocks.
     Zilog2 = 9,
-    /// Zeros; dump volumes.
+    /// Zeros; used for dump volumes.
     NoParity = 10,
     /// SHA-512/256.
     Sha512 = 11,
@@ -85,35 +85,36 @@ impl ChecksumAlgorithm {
         self as u8
     }
 
-    /// Whether the checksum cannot be computed without the pool's salt.
+    /// Whether the checksum needs the pool's salt.
     pub fn is_salted(self) -> bool {
         matches!(self, Self::Skein | Self::EdonR | Self::Blake3)
     }
 
-    /// Whether the checksum lies in the block ([`embedded`]).
+    /// Whether the checksum is stored in the block ([`embedded`]).
     pub fn is_embedded(self) -> bool {
         matches!(self, Self::Label | Self::GangHeader | Self::Zilog | Self::Zilog2)
     }
 
-    /// Whether half a digest is cut off for a block under encryption, instead of folded in.
+    /// Whether the checksum of an encrypted block is truncated to half, instead of folded.
     fn is_truncated(self) -> bool {
         matches!(self, Self::Sha256 | Self::Sha512 | Self::Skein | Self::Blake3)
     }
 
-    /// The two words that are stored for a block under encryption, whose other two hold the MAC
-    /// (spec 02 §3.5). Object set blocks store all four words even then.
+    /// The two words that are stored for an encrypted block, whose other two hold the MAC (spec 02
+    /// §3.5). Object set blocks store all four words even if encrypted.
     pub fn fold(self, words: [u64; 4]) -> [u64; 2] {
         let [a, b, c, d] = words;
         if self.is_truncated() { [a, b] } else { [a ^ c, b ^ d] }
     }
 
-    /// Whether `computed` is what `stored` promises; `folded` for blocks under encryption.
+    /// Whether `computed` matches `stored`; `folded` for encrypted blocks.
     pub fn matches(self, computed: [u64; 4], stored: [u64; 4], folded: bool) -> bool {
         if folded { self.fold(computed) == stored[..2] } else { computed == stored }
     }
 }
 
-/// A pool's salt (`org.illumos:checksum_salt`), absorbed by each function that is keyed with it.
+/// A pool's salt (`org.illumos:checksum_salt`), with the precomputed state of each function keyed
+/// with it.
 #[derive(Clone)]
 pub struct Salt {
     skein: skein::Keyed,
@@ -138,13 +139,13 @@ impl std::fmt::Debug for Salt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("checksum {algorithm:?} needs the pool's salt")]
 pub struct SaltMissing {
-    /// The function asked for.
+    /// The requested function.
     pub algorithm: ChecksumAlgorithm,
 }
 
 /// The checksum of `data`; `swapped` if its block was written in big-endian order.
 ///
-/// For the embedded kinds this is their function over the bytes as they are.
+/// For embedded checksums, the function is applied to the bytes as they are.
 pub fn compute(
     algorithm: ChecksumAlgorithm,
     data: &[u8],

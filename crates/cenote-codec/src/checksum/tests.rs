@@ -105,7 +105,7 @@ proptest! {
         let is_log = matches!(kind, Embedded::Zilog2 { .. });
         let is_mac = is_log && folded && (168..184).contains(&at);
         let is_header = is_log && (136..184).contains(&at);
-        // Folding misses what leaves its two words alike, and nothing else.
+        // Folding misses only changes that leave its two words equal.
         let is_missed = folded && !is_header && {
             let [before, after] = [&before, &block].map(|block| kind.algorithm().fold(sum(kind, block)));
             before == after
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_check_panic(
+    fn verify_never_panics(
         kind in any_kind(),
         mut block in proptest::collection::vec(any::<u8>(), 0..5000),
         magic: bool,
@@ -131,7 +131,7 @@ proptest! {
 }
 
 #[test]
-fn foreign_byte_order_is_told_by_the_magic() {
+fn the_magic_reveals_the_byte_order() {
     // fletcher4 over words: swapping every 32-bit word of a sealed little-endian block is not the
     // big-endian block, so build that one by its rule.
     let pointer = [1u64, 2, 3, 4];

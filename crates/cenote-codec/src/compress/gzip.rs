@@ -1,7 +1,7 @@
 //! gzip-N: a zlib stream (RFC 1950) of level N. Bytes after its end are padding.
 //!
-//! OpenZFS compresses with the kernel's old zlib, whose choices no library repeats: blocks that we
-//! write are as good, not the same (spec 02 §4.2).
+//! OpenZFS compresses with the kernel's old zlib, whose choices no library reproduces: blocks that
+//! we write are as good, but not identical (spec 02 §4.2).
 
 use std::cell::RefCell;
 
@@ -12,7 +12,7 @@ use super::{DecompressError, complete};
 /// Levels 1 to 9.
 const LEVELS: usize = 9;
 
-/// The library's level 1 gives up most of what zlib's saves: 62 % more bytes on real text.
+/// The library's level 1 compresses much worse than zlib's: 62 % more bytes on real text.
 const LIBRARY_LEVEL_MIN: u32 = 2;
 
 thread_local! {
@@ -31,8 +31,8 @@ pub(super) fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressErr
         match status {
             Status::StreamEnd => complete(produced, dst),
             _ if produced < expected => Err(DecompressError::Truncated { produced, expected }),
-            // The output is full and the stream goes on: either there are more bytes in it, or its
-            // end was cut off. One spare byte tells.
+            // The output is full and the stream has not ended: either there are more bytes in it,
+            // or its end was cut off. One spare output byte decides.
             _ => {
                 let read = usize::try_from(inflate.total_in()).unwrap_or(usize::MAX);
                 let rest = src.get(read..).unwrap_or_default();

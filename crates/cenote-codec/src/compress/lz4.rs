@@ -1,18 +1,18 @@
 //! LZ4: the length of the block (u32 BE), then an LZ4 block.
 //!
-//! The decoder is ours for the runs of metadata: indirect blocks and dnodes are mostly the same few
-//! bytes again and again, which libraries copy byte by byte. The encoder is ours, because what
-//! OpenZFS makes of a block matters beyond its size: dedup and nopwrite compare checksums of
-//! compressed bytes, so a block written by us should equal the same block written there. It chooses
-//! as the 2012 variant of LZ4 does that OpenZFS ships:
+//! The decoder is our own because of runs in metadata: indirect blocks and dnodes mostly repeat the
+//! same few bytes, which libraries copy byte by byte. The encoder is our own because the exact
+//! output matters: dedup and nopwrite compare checksums of compressed bytes, so a block written by
+//! us should equal the same block written by OpenZFS. It makes the same choices as the 2012 variant
+//! of LZ4 in OpenZFS:
 //!
-//! * A table holds the last place of each hash of four bytes: 2^13 slots for blocks below 65,547
-//!   bytes, 2^12 above. All slots begin as place 0.
-//! * A search looks at one place after the other, further and further apart: attempt `i` of it is
-//!   followed by a step of `(67 + i) / 64`. A match has four equal bytes and lies at most 65,535
-//!   back. It grows backwards over the literals, then forwards, but not into the last five bytes.
-//! * No match starts in the last twelve bytes. Behind a match, the place two before its end enters
-//!   the table, and the place at its end is tried at once, before a new search.
+//! * A table holds the last position of each hash of four bytes: 2^13 slots for blocks below 65,547
+//!   bytes, 2^12 above. All slots start at position 0.
+//! * A search tries one position after the other, at growing distances: attempt `i` is followed by
+//!   a step of `(67 + i) / 64`. A match has four equal bytes and lies at most 65,535 back. It is
+//!   extended backwards over the literals, then forwards, but not into the last five bytes.
+//! * No match starts in the last twelve bytes. After a match, the position two before its end
+//!   enters the table, and the position at its end is tried at once, before a new search.
 //! * It gives up as soon as the output might not fit, by a bound that is not tight.
 //!
 //! Sources: spec 02 §4.3, docs/decisions/0009; equality is checked against libzpool by
@@ -29,32 +29,32 @@ const MATCH_MIN: usize = 4;
 /// The last bytes of a block are always literals.
 const LAST_LITERALS: usize = 5;
 
-/// No match starts within so many bytes of the end.
+/// No match starts within this many bytes of the end.
 const MATCH_START_LIMIT: usize = 12;
 
-/// Farthest that two bytes reach.
+/// Largest distance that two bytes can express.
 const DISTANCE_MAX: usize = 65_535;
 
-/// From this size on the table has fewer slots, and distances have to be looked at.
+/// From this size on, the table has fewer slots, and distances must be checked.
 const LARGE: usize = 65_547;
 
 /// Slots for small blocks.
 const SMALL_SLOTS: usize = 1 << 13;
 
-/// Slots for large ones.
+/// Slots for large blocks.
 const LARGE_SLOTS: usize = 1 << 12;
 
-/// Literals up to so many are copied in one piece.
+/// Most literals that are copied in one piece.
 const SHORT: usize = 48;
 
 /// Attempts before the first step longer than one, counted so that `attempts / 64` is the step.
 const FIRST_ATTEMPT: usize = 67;
 
-/// What a token's four bits can say before more bytes follow.
+/// Largest length that a token's four bits express before more bytes follow.
 const NIBBLE_MAX: usize = 15;
 
-/// What is at most so long is copied as a piece of just that length, where there is room for it:
-/// moves of a fixed length take an instruction or two.
+/// Longest copy that is made with a fixed length, if there is room: a copy of fixed length takes an
+/// instruction or two.
 const PIECE: usize = 32;
 
 /// Fills `dst` from `src`.
@@ -69,8 +69,8 @@ pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {
     complete(produced, dst)
 }
 
-/// Decodes a block to the front of `dst`, and how much it made; `None` if it is none or too large.
-/// Behind that much, a copy of a whole piece may have left bytes.
+/// Decodes a block to the front of `dst` and returns the number of bytes; `None` if it is invalid
+/// or too large. A fixed-length copy may leave garbage behind that number of bytes.
 fn decode(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let (mut at, mut out) = (0, 0);
     loop {
@@ -97,7 +97,7 @@ fn decode(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     }
 }
 
-/// Goes on for as long as lengths are in tokens alone and a piece fits behind the output. Most
+/// Decodes sequences as long as lengths are in the tokens alone and a fixed-length copy fits. Most
 /// sequences of most blocks are such.
 fn short_sequences(src: &[u8], mut at: usize, dst: &mut [u8], mut out: usize) -> (usize, usize) {
     while let Some(&[token, ref rest @ ..]) = src.get(at..).and_then(<[u8]>::first_chunk::<17>) {
@@ -115,7 +115,7 @@ fn short_sequences(src: &[u8], mut at: usize, dst: &mut [u8], mut out: usize) ->
     (at, out)
 }
 
-/// A length of which a token has four bits, and bytes that follow the rest.
+/// Decodes a length from a token's four bits and the bytes that follow.
 fn length(src: &[u8], at: &mut usize, nibble: usize) -> Option<usize> {
     let mut length = nibble;
     let mut more = nibble == NIBBLE_MAX;
@@ -128,8 +128,8 @@ fn length(src: &[u8], at: &mut usize, nibble: usize) -> Option<usize> {
     Some(length)
 }
 
-/// Goes on at `out` for `len` bytes with what is there since `start`, again and again. Indirect
-/// blocks and dnodes are full of such runs: each copy is twice as long as the one before.
+/// Repeats the bytes from `start` to `out` until `len` bytes are written at `out`. Indirect blocks
+/// and dnodes are full of such runs: each copy is twice as long as the one before.
 fn repeat(dst: &mut [u8], start: usize, out: usize, len: usize) {
     let (mut at, end) = (out, out + len);
     if len <= PIECE && at - start >= PIECE && at + PIECE <= dst.len() {
@@ -142,11 +142,11 @@ fn repeat(dst: &mut [u8], start: usize, out: usize, len: usize) {
     }
 }
 
-/// Compresses `src` into `dst`, byte for byte as OpenZFS does into as much room; `None` if it does
-/// not fit. Bytes of `dst` behind the result are of no meaning.
+/// Compresses `src` into `dst`, with the same output as OpenZFS for the same room; `None` if it
+/// does not fit. Bytes of `dst` behind the result are undefined.
 pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     let (header, room) = dst.split_first_chunk_mut::<HEADER_LEN>()?;
-    // The table is cleared for each block, so its slots are as small as they can be.
+    // The table is cleared for each block, so its slots are as small as possible.
     let length = if src.len() < LARGE {
         Encoder::<u16, SMALL_SLOTS>::new(src, room).run()?
     } else {
@@ -156,9 +156,9 @@ pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     Some(HEADER_LEN + length)
 }
 
-/// A place in a block, as the table keeps it.
+/// A position in a block, as stored in the table.
 trait Slot: Copy {
-    /// Where all slots begin.
+    /// Initial value of all slots.
     const START: Self;
     fn of(place: usize) -> Self;
     fn place(self) -> usize;
@@ -196,11 +196,11 @@ struct Encoder<'a, S, const SLOTS: usize> {
     out: usize,
     /// First byte that is not written yet.
     anchor: usize,
-    /// Last place of each hash.
+    /// Last position of each hash.
     slots: [S; SLOTS],
 }
 
-/// Two places with equal bytes.
+/// Two positions with equal bytes.
 #[derive(Clone, Copy)]
 struct Match {
     at: usize,
@@ -224,12 +224,13 @@ impl<'a, S: Slot, const SLOTS: usize> Encoder<'a, S, SLOTS> {
         self.finish()
     }
 
-    /// Last place where a match may start.
+    /// Last position at which a match may start.
     fn limit(&self) -> usize {
         self.src.len() - MATCH_START_LIMIT
     }
 
-    /// Enters `at` into the table and gives the match that was there, if it is one.
+    /// Enters `at` into the table and returns the match with the position there before, if it is
+    /// one.
     #[inline]
     fn look_up(&mut self, at: usize) -> Option<Match> {
         look_up(self.src, &mut self.slots, at)
@@ -266,13 +267,13 @@ impl<'a, S: Slot, const SLOTS: usize> Encoder<'a, S, SLOTS> {
         found
     }
 
-    /// Writes the literals up to a match and the match; gives where it ends.
+    /// Writes the literals up to a match, and the match; returns the end of the match.
     #[inline]
     fn emit(&mut self, found: Match) -> Option<usize> {
         let literals = found.at - self.anchor;
         let token = self.out;
         self.out += 1;
-        // Literals, their length, an offset, and the literals that a block ends with.
+        // Literals, their length, an offset, and the final literals of a block.
         if self.out + literals + literals / 256 + 3 + LAST_LITERALS > self.dst.len() {
             return None;
         }
@@ -295,8 +296,8 @@ impl<'a, S: Slot, const SLOTS: usize> Encoder<'a, S, SLOTS> {
         Some(self.anchor)
     }
 
-    /// The next match after one that ended at `end`: there and then, or by a search. A match that
-    /// starts right there has no literals, so there is nothing for it to grow over.
+    /// The next match after one that ended at `end`: at that position, or by a search. A match at
+    /// that position has no literals, so it is not extended backwards.
     #[inline]
     fn follow(&mut self, end: usize) -> Option<Match> {
         if end > self.limit() {
@@ -320,7 +321,7 @@ impl<'a, S: Slot, const SLOTS: usize> Encoder<'a, S, SLOTS> {
         Some(self.out)
     }
 
-    /// The bytes behind a token for a length that does not fit into it.
+    /// Writes the bytes behind a token for a length that does not fit into the token.
     #[inline]
     fn put_length(&mut self, length: usize) {
         let Some(mut rest) = length.checked_sub(NIBBLE_MAX) else { return };
@@ -337,8 +338,8 @@ impl<'a, S: Slot, const SLOTS: usize> Encoder<'a, S, SLOTS> {
     fn put_literals(&mut self, end: usize) {
         let (from, to) = (&self.src[self.anchor..], &mut self.dst[self.out..]);
         let length = end - self.anchor;
-        // Mostly they are few. A copy of fixed length is some moves; what it writes too much is
-        // written over by what follows.
+        // There are mostly few literals. A copy of fixed length is a few moves; excess bytes are
+        // overwritten by the following output.
         match (from.first_chunk::<SHORT>(), to.first_chunk_mut::<SHORT>()) {
             (Some(from), Some(to)) if length <= SHORT => *to = *from,
             _ => to[..length].copy_from_slice(&from[..length]),
@@ -367,7 +368,7 @@ fn word(src: &[u8], at: usize) -> u32 {
     src.get(at..at + 4).and_then(<[u8]>::first_chunk).map_or(0, |&bytes| u32::from_le_bytes(bytes))
 }
 
-/// How many bytes both start with.
+/// Number of equal bytes at the start of both.
 fn common_prefix(new: &[u8], old: &[u8]) -> usize {
     let words = new.as_chunks::<8>().0.iter().zip(old.as_chunks::<8>().0);
     let mut length = 0;

@@ -1,14 +1,14 @@
 //! LZJB: control bytes, each before eight items that are a literal or a two-byte match.
 //!
-//!     control: bit i says what item i is, lowest first
+//!     control: bit i is the kind of item i, lowest first
 //!     bit 0    one byte, itself
 //!     bit 1    | length - 3, 6 bits | distance, 10 bits |   3..=66 bytes from 1..=1023 back
 //!
 //! There is no length and no end mark: decoding stops when the output is full, in the middle of a
 //! match if need be.
 //!
-//! The encoder chooses as OpenZFS's does, so that equal blocks have equal checksums; the test on
-//! real blocks in `tests/golden_blocks.rs` compares.
+//! The encoder makes the same choices as OpenZFS's, so that equal blocks have equal checksums; the
+//! test on real blocks in `tests/golden_blocks.rs` compares.
 //!
 //! Sources: spec 02 §4.2.
 
@@ -20,10 +20,10 @@ const MATCH_MIN: usize = 3;
 /// Longest match that six bits express.
 const MATCH_MAX: usize = 66;
 
-/// Farthest that ten bits reach.
+/// Largest distance that ten bits express.
 const DISTANCE_MAX: usize = 1023;
 
-/// A control byte and eight matches: what the encoder wants to have left before each control byte.
+/// A control byte and eight matches: room that the encoder requires before each control byte.
 const GROUP_MAX: usize = 17;
 
 /// Bytes copied at once.
@@ -40,7 +40,7 @@ pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {
     let mut items = 0u32;
     while out < expected {
         let truncated = DecompressError::Truncated { produced: out, expected };
-        // The marker above the eight bits tells when they are used up.
+        // The marker above the eight bits shows when they are used up.
         if items <= 1 {
             items = 0x100 | u32::from(*input.next().ok_or(truncated)?);
         }
@@ -69,8 +69,8 @@ pub fn decompress(src: &[u8], dst: &mut [u8]) -> Result<(), DecompressError> {
 /// Copies `length` bytes from `distance` before `out` to `out`; both lie in `dst`.
 ///
 /// Most matches are short and neither overlap themselves nor lie at the end of the output: whole
-/// chunks are copied for these, and what is too much is overwritten by the items that follow. A
-/// match that overlaps itself repeats its first `distance` bytes, doubling what is there.
+/// chunks are copied for these, and excess bytes are overwritten by the items that follow. A match
+/// that overlaps itself repeats its first `distance` bytes, with doubling.
 fn copy_match(dst: &mut [u8], out: usize, distance: usize, length: usize) {
     let start = out - distance;
     if distance >= CHUNK && out + length + CHUNK <= dst.len() {
@@ -123,11 +123,10 @@ pub fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     Some(out)
 }
 
-/// Distance and length of a match for what starts at `at`, which is entered into the table.
+/// Returns distance and length of a match for the bytes at `at`, which is entered into the table.
 ///
-/// A slot tells the low sixteen bits of a place and only ten of them count, so what was forgotten
-/// long ago, and a slot never used, lead to some place within reach too; whether the bytes there
-/// are equal is looked at in any case.
+/// A slot holds the low sixteen bits of a position and only ten of them count, so an outdated or
+/// unused slot also leads to some position within reach; the bytes there are compared in any case.
 fn find_match(src: &[u8], at: usize, slots: &mut [u16; SLOTS]) -> Option<(usize, usize)> {
     let &[a, b, c] = src.get(at..)?.first_chunk::<MATCH_MIN>()?;
     // No match begins where a longest one would leave the block.

@@ -1,6 +1,7 @@
-//! Compression of blocks: six stored forms, read from any bytes, written as OpenZFS reads them.
+//! Compression of blocks: six formats, decoded from any bytes, encoded so that OpenZFS can read
+//! them.
 //!
-//!     id     stored form                                    who ends it
+//!     id     format                                         end of the data
 //!     off    the bytes                                      their number
 //!     lzjb   LZJB items                                     the output is full
 //!     gzip   zlib stream                                    the stream; what follows is ignored
@@ -9,17 +10,17 @@
 //!     zstd   length (u32 BE), level and version, frame      the length
 //!
 //! A decoder gets the physical bytes, whose tail may be padding, and must fill its output exactly:
-//! the logical size is known from the block pointer, so less is damage, and so is more. Whatever
-//! the input, it costs time and memory in proportion to input and output, and never a panic. That
-//! matters more here than elsewhere: with a damaged pointer these functions see arbitrary bytes.
+//! the logical size is known from the block pointer, so fewer or more bytes are damage. For any
+//! input, it uses time and memory in proportion to input and output, and never panics. That matters
+//! more here than elsewhere: with a damaged pointer these functions see arbitrary bytes.
 //!
-//! An encoder writes at most `dst.len()` bytes and gives `None` if that does not do: the caller
-//! sizes `dst` by what makes compression worth it, and stores the block raw otherwise.
+//! An encoder writes at most `dst.len()` bytes and returns `None` if that is not enough: the caller
+//! sizes `dst` by the required saving, and stores the block uncompressed otherwise.
 //!
-//! What is ours and what comes from libraries: lzjb and zle are small and nobody else has them. LZ4
-//! is ours because the encoder's choices have to equal OpenZFS's, and for metadata's sake (see
-//! `lz4`). zlib and Zstandard are libraries; their contexts are kept per thread, since making one
-//! costs more than a small block.
+//! Own code and libraries: lzjb and zle are small and have no library. LZ4 is our own because the
+//! encoder must make the same choices as OpenZFS's, and for speed on metadata (see `lz4`). zlib and
+//! Zstandard are libraries; their contexts are kept per thread, since creating one costs more than
+//! a small block.
 //!
 //! Sources: spec 02 §4.
 
@@ -33,14 +34,14 @@ pub mod zstd;
 
 pub use zstd::ZstdLevel;
 
-/// How a block is stored. `inherit`, `on` and `empty` are policies and never stored.
+/// The format of a stored block. `inherit`, `on` and `empty` are property values and never stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Compression {
-    /// As it is.
+    /// Uncompressed.
     Off,
-    /// The first one of ZFS.
+    /// LZJB, the first one of ZFS.
     Lzjb,
-    /// zlib at this level, 1 to 9. The level means nothing to the decoder.
+    /// zlib at this level, 1 to 9. The decoder ignores the level.
     Gzip(u8),
     /// Runs of zeros.
     Zle,
@@ -51,7 +52,8 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The form with this number in a block pointer; `None` for policies and unknown numbers.
+    /// The format with this number in a block pointer; `None` for property values and unknown
+    /// numbers.
     pub fn from_id(id: u8) -> Option<Self> {
         Some(match id {
             2 => Self::Off,
@@ -77,7 +79,7 @@ impl Compression {
     }
 }
 
-/// Why stored bytes do not give the block.
+/// Why stored bytes cannot be decompressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecompressError {
     /// The stored bytes end before the block is complete.
@@ -88,52 +90,52 @@ pub enum DecompressError {
         /// Bytes of the block.
         expected: usize,
     },
-    /// The stored form is complete, and the block is not.
+    /// The stored data are complete, but shorter than the block.
     #[error("stored bytes give {produced} bytes, expected {expected}")]
     Short {
-        /// Bytes that came out.
+        /// Bytes produced.
         produced: usize,
         /// Bytes of the block.
         expected: usize,
     },
-    /// The stored form holds more than the block.
+    /// The stored data are longer than the block.
     #[error("stored bytes give more than the {expected} bytes expected")]
     Long {
         /// Bytes of the block.
         expected: usize,
     },
-    /// A match reaches to before the start of the block.
+    /// A match reaches back beyond the start of the block.
     #[error("distance {distance} at byte {at}")]
     Distance {
-        /// How far back.
+        /// Distance of the match.
         distance: usize,
-        /// From where.
+        /// Position of the match.
         at: usize,
     },
-    /// The length in front does not fit what is stored.
+    /// The length in the header does not match the stored bytes.
     #[error("length {length} is larger than the {available} bytes behind it")]
     Length {
-        /// What the header claims.
+        /// Length according to the header.
         length: u64,
         /// Bytes behind the header.
         available: usize,
     },
-    /// Not even the header fits.
+    /// The stored bytes are too short for the header.
     #[error("{len} bytes have no room for a header")]
     NoHeader {
         /// Bytes stored.
         len: usize,
     },
-    /// The level word of a Zstandard block is none that OpenZFS writes.
+    /// The level word of a Zstandard block is not one that OpenZFS writes.
     #[error("zstd level word {word:#010x}")]
     ZstdLevel {
         /// The word.
         word: u32,
     },
-    /// The library found the stream broken; it knows where, but does not say.
+    /// The library rejected the stream without saying where.
     #[error("broken {form} stream")]
     Broken {
-        /// Which form.
+        /// The format.
         form: &'static str,
     },
 }
@@ -158,8 +160,8 @@ pub fn decompress(
     }
 }
 
-/// Compresses `src` into `dst` and gives the bytes used; `None` if they do not fit. `zstd_level`
-/// is for Zstandard only.
+/// Compresses `src` into `dst` and returns the number of bytes used; `None` if they do not fit.
+/// `zstd_level` applies to Zstandard only.
 pub fn compress(
     compression: Compression,
     zstd_level: ZstdLevel,

@@ -11,7 +11,7 @@ const ALL: [Compression; 6] = [
     Compression::Zstd,
 ];
 
-/// Bytes of the kind found in files: words of a small vocabulary, runs, noise.
+/// Bytes like those in files: words of a small vocabulary, runs, noise.
 pub(crate) fn any_text() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         (0usize..20).prop_map(|word| format!("word number {word}, ").into_bytes()),
@@ -25,7 +25,7 @@ pub(crate) fn any_text() -> impl Strategy<Value = Vec<u8>> {
 fn round_trip(compression: Compression, level: ZstdLevel, data: &[u8]) -> Vec<u8> {
     let mut stored = vec![0xee; data.len() + data.len() / 8 + 512];
     let len = compress(compression, level, data, &mut stored).expect("room enough");
-    // What follows is padding, as on disk.
+    // The bytes behind the result are padding, as on disk.
     stored[len..].fill(0);
     let mut back = vec![0x77; data.len()];
     assert_eq!(decompress(compression, &stored, &mut back), Ok(()), "{compression:?} {level:?}");
@@ -36,21 +36,21 @@ fn round_trip(compression: Compression, level: ZstdLevel, data: &[u8]) -> Vec<u8
 
 proptest! {
     #[test]
-    fn what_goes_in_comes_out(data in any_text()) {
+    fn compressed_blocks_round_trip(data in any_text()) {
         for compression in ALL {
             round_trip(compression, ZstdLevel::default(), &data);
         }
     }
 
     #[test]
-    fn no_bytes_make_a_decoder_panic(
+    fn decoders_never_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
         expected in 0usize..5000,
     ) {
         for compression in ALL {
             let _ = decompress(compression, &bytes, &mut vec![0; expected]);
         }
-        // Past the headers.
+        // Input with a valid header.
         let mut framed = (bytes.len() as u32).to_be_bytes().to_vec();
         framed.extend(&bytes);
         let _ = lz4::decompress(&framed, &mut vec![0; expected]);
@@ -58,9 +58,9 @@ proptest! {
         let _ = zstd::decompress(&framed, &mut vec![0; expected]);
     }
 
-    /// A library's decoder says what a block of LZ4 is.
+    /// A library's decoder accepts our LZ4 blocks.
     #[test]
-    fn lz4_is_what_a_library_takes_it_for(
+    fn lz4_is_decoded_by_a_library(
         data in any_text(),
         damage in any::<Option<(prop::sample::Index, u8)>>(),
         room in 0usize..2000,

@@ -1,4 +1,4 @@
-//! ZLE: runs of zeros are counted, everything else is itself.
+//! ZLE: runs of zeros are counted, all other bytes are literals.
 //!
 //!     byte c below 64:    c + 1 literal bytes follow
 //!     byte c from 64 on:  c - 63 zeros, 1..=192
@@ -10,10 +10,10 @@ use super::DecompressError;
 /// Longest run of literals; the format's parameter `n`.
 const LITERALS_MAX: usize = 64;
 
-/// Longest run of zeros of one byte.
+/// Longest run of zeros in one byte.
 const ZEROS_MAX: usize = 192;
 
-/// Zeros from which on a run of literals is interrupted: fewer would cost as much as they save.
+/// Shortest run of zeros that interrupts literals: a shorter one would cost as much as it saves.
 const ZEROS_MIN: usize = 2;
 
 /// Fills `dst` from `src`.
@@ -64,8 +64,9 @@ fn zeros_at_start(bytes: &[u8]) -> usize {
     bytes.iter().take_while(|&&byte| byte == 0).count()
 }
 
-/// Bytes up to the next run of zeros that is worth it, at most [`LITERALS_MAX`]. A run of full
-/// length and the last of a block do not end with a zero, which OpenZFS leaves to a run of zeros.
+/// Number of bytes up to the next run of zeros that is long enough, at most [`LITERALS_MAX`]. A run
+/// of full length and the last one of a block do not end with a zero, which OpenZFS leaves to a run
+/// of zeros.
 fn literals_at_start(bytes: &[u8]) -> usize {
     let run = bytes.windows(ZEROS_MIN).take(LITERALS_MAX).position(|pair| pair == [0; ZEROS_MIN]);
     run.unwrap_or_else(|| {

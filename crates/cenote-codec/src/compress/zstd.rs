@@ -4,10 +4,10 @@
 //!     | length | level, version | frame, `length` bytes | padding
 //!       u32 BE   u32 BE: level << 24 | version
 //!
-//! The level plays no part in decoding, but OpenZFS refuses blocks whose level it does not know,
-//! and so do we: it is one more check of bytes that a damaged pointer may have led to. Big-endian
-//! hosts once wrote `version << 8 | level`; the version is below 2^16, so the zero byte above it
-//! tells the two apart.
+//! The level is not needed for decoding, but OpenZFS refuses blocks with an unknown level, and so
+//! do we: it is one more check of bytes that a damaged pointer may have led to. Big-endian hosts
+//! once wrote `version << 8 | level`; the version is below 2^16, so the zero byte above it
+//! distinguishes the two.
 //!
 //! Sources: spec 02 §4.4.
 
@@ -65,7 +65,7 @@ impl ZstdLevel {
         }
     }
 
-    /// The level in the second header word, whichever way round it was written.
+    /// The level in the second header word, in either byte order.
     fn from_word(word: u32) -> Option<Self> {
         let bytes = word.to_le_bytes();
         match bytes.iter().position(|&byte| byte == 0) {

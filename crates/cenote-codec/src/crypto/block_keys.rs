@@ -1,8 +1,8 @@
-//! The keys of one dataset at work: opening and sealing blocks (spec 08 §5-§12).
+//! The keys of one dataset: decrypts and encrypts blocks (spec 08 §5-§12).
 //!
-//! A [`BlockKeys`] is made once per key object, shared by all readers, and wiped with the last of
-//! them. It is inert otherwise: no I/O, no clock; salts and IVs of blocks to be sealed come from
-//! the caller, who must never use an IV twice under one salt.
+//! A [`BlockKeys`] is created once per key object, shared by all readers, and wiped with the last
+//! reference. It does no I/O and has no clock; salts and IVs for encryption come from the caller,
+//! who must never use an IV twice under one salt.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha512;
@@ -20,20 +20,20 @@ use super::{
     is_encrypted_type,
 };
 
-/// Object types whose blocks are sealed in pieces.
+/// Object types whose blocks are only partly encrypted.
 const INTENT_LOG_TYPE: u8 = 9;
 const DNODE_TYPE: u8 = 10;
 
 /// How a level-0 block is protected. Indirect blocks and object sets have their own functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
-    /// Of an encrypted type: all bytes are ciphertext.
+    /// A block of an encrypted type: all bytes are ciphertext.
     Data,
-    /// Of a type that is never encrypted: plain, with an HMAC.
+    /// A block of a type that is never encrypted: plaintext with an HMAC.
     Authenticated,
-    /// Dnodes; the order is that of the stored block.
+    /// Dnodes, with the byte order of the stored block.
     Dnodes(ByteOrder),
-    /// A block of the intent log; the order is that of the stored block.
+    /// An intent log block, with the byte order of the stored block.
     IntentLog(ByteOrder),
 }
 
@@ -49,19 +49,20 @@ impl BlockKind {
     }
 }
 
-/// What opens a block: the parameters that its pointer carries.
+/// Parameters from the block pointer that are needed to decrypt a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seal {
-    /// Names the block key. Not used by authenticated blocks.
+    /// Salt from which the block key is derived. Not used by authenticated blocks.
     pub salt: [u8; SALT_BYTES],
     /// Initialisation vector. Not used by authenticated blocks.
     pub iv: [u8; IV_BYTES],
-    /// Tag or MAC. Log blocks carry theirs inside: [`intent_log_mac`](super::intent_log_mac).
+    /// Tag or MAC. Log blocks store theirs inside: [`intent_log_mac`](super::intent_log_mac).
     pub mac: [u8; MAC_BYTES],
 }
 
 impl Seal {
-    /// From the words of a pointer, decoded in the order of the block that it lies in.
+    /// Extracts the parameters from the words of a pointer, decoded in the byte order of the block
+    /// that contains it.
     pub fn from_words(words: &[u64; POINTER_WORDS]) -> Seal {
         let pointer = Pointer::from_words(*words);
         Seal { salt: pointer.salt(), iv: pointer.iv(), mac: pointer.mac() }
@@ -86,7 +87,7 @@ impl BlockKeys {
         Ok(Self::with_plain(wrapped.suite()?, wrapped.guid, wrapped.version, plain))
     }
 
-    /// Keys in the clear, as a new dataset gets them.
+    /// Creates the keys of a new dataset from plain bytes.
     pub fn new(
         suite: Suite,
         guid: u64,
@@ -106,7 +107,7 @@ impl BlockKeys {
 
     fn with_plain(suite: Suite, guid: u64, version: u64, plain: PlainKeys) -> BlockKeys {
         let derived = Derived::new(suite, &plain.master_key);
-        // Shorter than a block of SHA-512, so the slice can be padded to one: same key to HMAC.
+        // Shorter than a block of SHA-512, so it can be padded to one: the HMAC key is the same.
         let mut padded = Zeroizing::new([0; 128]);
         for (to, from) in padded.iter_mut().zip(plain.hmac_key.iter()) {
             *to = *from;
@@ -135,8 +136,8 @@ impl BlockKeys {
         self.version
     }
 
-    /// Opens a level-0 block in place, in its stored order. `data` is what the pointer's PSIZE
-    /// covers, before decompression. After an error it holds no plaintext that was sealed.
+    /// Decrypts a level-0 block in place, in its stored byte order. `data` are the bytes covered by
+    /// the pointer's PSIZE, before decompression. After an error it holds no decrypted plaintext.
     pub fn decrypt_block(
         &self,
         kind: BlockKind,
@@ -158,8 +159,8 @@ impl BlockKeys {
         }
     }
 
-    /// Seals a level-0 block in place and returns its MAC, which for a log block is also put
-    /// into the block. `salt` and `iv` are not used by authenticated blocks.
+    /// Encrypts a level-0 block in place and returns its MAC, which for a log block is also stored
+    /// in the block. `salt` and `iv` are not used by authenticated blocks.
     pub fn encrypt_block(
         &self,
         kind: BlockKind,
@@ -183,7 +184,7 @@ impl BlockKeys {
         self.objset(order, data).verify()
     }
 
-    /// The MAC that a raw send carries.
+    /// The portable MAC, which a raw send includes.
     pub fn portable_mac(
         &self,
         order: ByteOrder,
@@ -192,7 +193,7 @@ impl BlockKeys {
         self.objset(order, data).portable_mac()
     }
 
-    /// The MAC of the accounting objects; all zero when there is nothing to protect.
+    /// The local MAC over the accounting objects; all zero if there is nothing to protect.
     pub fn local_mac(
         &self,
         order: ByteOrder,
@@ -221,14 +222,14 @@ impl BlockKeys {
     }
 }
 
-/// What a block's bytes are to the cipher.
+/// How a block's bytes are protected.
 enum Protection {
     Hmac,
     Whole,
     Pieces(Pieces),
 }
 
-/// Secrets stay out of logs.
+/// Does not print secrets.
 impl std::fmt::Debug for BlockKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let guid = format_args!("{:#x}", self.guid);

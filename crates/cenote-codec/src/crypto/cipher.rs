@@ -1,7 +1,7 @@
-//! One AEAD with its key schedule, in place, whatever the suite (spec 08 §1).
+//! One AEAD cipher with its key schedule, in place, for any suite (spec 08 §1).
 //!
-//! Authentication comes first in effect: after a mismatch the data holds no plaintext. GCM checks
-//! its tag before it touches the data; CCM can only check afterwards, and then wipes.
+//! After a mismatch the data never holds plaintext. GCM checks its tag before it decrypts; CCM can
+//! only check afterwards, and then wipes the data.
 
 use aes::{Aes128, Aes192, Aes256};
 use aes_gcm::AesGcm;
@@ -14,7 +14,7 @@ use super::{CryptError, IV_BYTES, MAC_BYTES, Mode, Suite};
 /// Longest message of CCM when the IV leaves three bytes for its length.
 const CCM_MAX_BYTES: usize = (1 << 24) - 1;
 
-/// A key, ready to seal and open.
+/// An expanded key.
 pub struct Cipher {
     suite: Suite,
     keyed: Keyed,
@@ -58,7 +58,7 @@ impl Cipher {
         Ok(Cipher { suite, keyed: keyed.ok_or(wrong)? })
     }
 
-    /// Encrypts `data` in place and returns its tag. An IV must never serve twice under one key.
+    /// Encrypts `data` in place and returns its tag. An IV must never be used twice with one key.
     pub fn encrypt(
         &self,
         iv: &[u8; IV_BYTES],
@@ -88,7 +88,7 @@ impl Cipher {
         opened.map_err(|_| CryptError::Tag)
     }
 
-    /// GCM's limit of 64 GiB is beyond every block.
+    /// Refuses data that is too long for CCM; GCM's limit of 64 GiB is beyond every block.
     fn check_length(&self, data: &[u8]) -> Result<(), CryptError> {
         if self.suite.mode() == Mode::Ccm && data.len() > CCM_MAX_BYTES {
             return Err(CryptError::TooLong { len: data.len() });

@@ -1,7 +1,7 @@
-//! Block keys by salt, recently derived ones kept (spec 08 §5).
+//! Derives block keys from salts, and caches recent ones (spec 08 §5).
 //!
-//! All blocks that were written since one loading of the key share a salt, so a reader meets few;
-//! each costs two HMACs and a key schedule. The names are crossed: the block's "salt" is HKDF's
+//! All blocks written since one loading of the key share a salt, so a reader meets few salts; each
+//! derivation costs two HMACs and a key schedule. Note the names: the block's "salt" is HKDF's
 //! *info*, and HKDF's own salt is empty.
 //!
 //! Concurrency: a reader-writer lock around a short list, held for a scan of it; two threads may
@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use super::{Cipher, CryptError, MASTER_KEY_MAX_BYTES, SALT_BYTES, Suite};
 
-/// Block keys kept per master key. A key schedule with its tables is about 1 KiB.
+/// Most block keys cached per master key. A key schedule with its tables is about 1 KiB.
 const KEPT_MAX: usize = 64;
 
 type Salt = [u8; SALT_BYTES];
@@ -28,7 +28,7 @@ pub(super) struct Derived {
     kept: RwLock<Kept>,
 }
 
-/// A ring: the oldest entry gives way.
+/// A ring buffer: a new entry replaces the oldest one.
 #[derive(Default)]
 struct Kept {
     ciphers: Vec<(Salt, Arc<Cipher>)>,
@@ -41,7 +41,7 @@ impl Derived {
         Derived { suite, extracted, kept: RwLock::default() }
     }
 
-    /// The cipher of blocks with this salt.
+    /// The cipher for blocks with this salt.
     pub(super) fn cipher(&self, salt: Salt) -> Result<Arc<Cipher>, CryptError> {
         let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(cipher) = kept.get(salt) {

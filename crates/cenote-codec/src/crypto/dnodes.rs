@@ -1,5 +1,5 @@
-//! Dnodes under encryption: cores and pointers clear, bonuses of encrypted types sealed
-//! (spec 08 §9, §11).
+//! Encrypted dnode blocks: cores and pointers stay plaintext, bonuses of encrypted types are
+//! encrypted (spec 08 §9, §11).
 //!
 //!       0     64            +128*n             end-128  end
 //!      +------+-------------+------------------+--------+
@@ -7,12 +7,12 @@
 //!      +------+-------------+------------------+--------+
 //!      |  a   |  records    | message, or a    | record |   a: authenticated as stored
 //!
-//! Anyone can walk, checksum and scrub the tree without keys. Of the core, the fields that a raw
-//! receive recomputes are masked: all flags but the spill flag, and the space used. A sealed
-//! bonus is sealed over its whole capacity, not just the length in use, so that the length leaks
-//! and the slack does not.
+//! The tree can be walked, checksummed and scrubbed without keys. Of the core, the fields that a
+//! raw receive recomputes are masked: all flags but the spill flag, and the space used. A bonus is
+//! encrypted over its whole capacity, not just the used length, so that the length is visible and
+//! the unused bytes are not.
 //!
-//! The core goes into the tag as it is stored, in either order; into the MACs of an object set
+//! The core enters the tag as stored, in either byte order, but the MACs of an object set in
 //! little-endian ([`portable_part`]).
 
 use super::pieces::Pieces;
@@ -34,23 +34,23 @@ const EXTRA_SLOTS: usize = 12;
 const MAX_BLOCK_ID: usize = 16;
 const USED: usize = 24;
 
-/// The only flag that a raw receive carries over: a spill pointer is present.
+/// The only flag that a raw receive preserves: a spill pointer is present.
 const FLAG_SPILL: u8 = 1 << 2;
 
 type Core = [u8; CORE_BYTES];
 
-/// One dnode, its parts bounded.
+/// A dnode, split into its parts.
 struct Dnode<'a> {
     core: &'a Core,
     pointers: &'a [[u8; POINTER_BYTES]],
     spill: Option<&'a [u8; POINTER_BYTES]>,
     bonus: &'a [u8],
-    /// Where the bonus starts, from the dnode.
+    /// Offset of the bonus in the dnode.
     bonus_offset: usize,
 }
 
 impl<'a> Dnode<'a> {
-    /// Splits a dnode; `bytes` are all of its slots, `offset` is for the error only.
+    /// Splits a dnode; `bytes` are all of its slots, `offset` is used in the error only.
     fn split(bytes: &'a [u8], offset: usize) -> Result<Dnode<'a>, CryptError> {
         let slots = bytes.len() / SLOT_BYTES;
         let (core, body) =
@@ -74,7 +74,7 @@ impl<'a> Dnode<'a> {
         self.core[TYPE] != 0 && is_used && is_encrypted_type(self.core[BONUS_TYPE])
     }
 
-    /// The core without what a raw receive recomputes.
+    /// The core without the fields that a raw receive recomputes.
     fn masked_core(&self) -> Core {
         let mut core = *self.core;
         core[FLAGS] &= FLAG_SPILL;
@@ -114,7 +114,7 @@ pub(super) fn pieces(version: u64, order: ByteOrder, data: &[u8]) -> Result<Piec
     Ok(pieces)
 }
 
-/// What a dnode inside an object set contributes to its MACs: core, little-endian, and records.
+/// The contribution of a dnode inside an object set to its MACs: core, little-endian, and records.
 ///
 /// `slot` is one dnode slot at `offset` of the object set.
 pub(super) fn portable_part(

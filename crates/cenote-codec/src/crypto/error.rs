@@ -1,12 +1,12 @@
-//! Causes: keys that cannot be had, and blocks that cannot be believed.
+//! Errors of keys and of encrypted blocks.
 
-/// Why there is no key.
+/// Why a key cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// The tag of the wrapped keys does not match. A damaged key object looks the same.
     #[error("incorrect key")]
     WrongKey,
-    /// Nothing was given.
+    /// The key is empty.
     #[error("key is empty")]
     Empty,
     /// A raw key is exactly 32 bytes.
@@ -21,10 +21,10 @@ pub enum KeyError {
         /// Characters in its first line.
         len: usize,
     },
-    /// A character of a hex key is no digit.
+    /// A character of a hex key is not a digit.
     #[error("hex key: character {position} is not a hexadecimal digit")]
     HexDigit {
-        /// Where, from 0.
+        /// Position of the character, from 0.
         position: usize,
     },
     /// A passphrase being set is outside 8..=512 bytes.
@@ -38,7 +38,7 @@ pub enum KeyError {
     Iterations {
         /// Iterations found.
         iterations: u64,
-        /// Fewest allowed here.
+        /// Fewest iterations allowed.
         least: u64,
     },
     /// Raw and hex keys have no PBKDF2 parameters.
@@ -49,24 +49,24 @@ pub enum KeyError {
         /// Iterations found.
         iterations: u64,
     },
-    /// A key format of other software.
+    /// An unknown key format.
     #[error("unknown key format {0}")]
     UnknownFormat(u64),
-    /// A cipher of other software.
+    /// An unknown cipher suite.
     #[error("unknown encryption suite {0}")]
     UnknownSuite(u64),
-    /// A version of the key object of other software.
+    /// An unknown version of the key object.
     #[error("unknown key version {0}")]
     UnknownVersion(u64),
 }
 
-/// Why a block of an encrypted object set is refused, or cannot be sealed.
+/// Why a block of an encrypted object set is refused, or cannot be encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CryptError {
-    /// The AEAD tag does not match the ciphertext and what is authenticated with it.
+    /// The AEAD tag does not match the ciphertext and the authenticated data.
     #[error("authentication tag does not match")]
     Tag,
-    /// The HMAC of a plain block does not match.
+    /// The HMAC of an authenticated plaintext block does not match.
     #[error("MAC of an authenticated block does not match")]
     AuthenticatedMac,
     /// The hash of an indirect block's pointers does not match.
@@ -78,7 +78,7 @@ pub enum CryptError {
     /// The object set's local MAC does not match.
     #[error("local MAC of the object set does not match")]
     LocalMac,
-    /// A key does not have the length of its suite.
+    /// The key has another length than the suite requires.
     #[error("cipher key of {len} bytes, expected {want}")]
     CipherKey {
         /// Bytes given.
@@ -86,13 +86,13 @@ pub enum CryptError {
         /// Bytes of the suite's key.
         want: usize,
     },
-    /// The message is longer than the mode can seal.
+    /// The message is longer than the mode can encrypt.
     #[error("message of {len} bytes is longer than the cipher allows")]
     TooLong {
         /// Bytes given.
         len: usize,
     },
-    /// A block is not a whole number of its units.
+    /// The block is not a whole number of its units.
     #[error("block of {len} bytes is not made of units of {unit} bytes")]
     BlockLength {
         /// Bytes given.
@@ -100,29 +100,29 @@ pub enum CryptError {
         /// Bytes of a unit.
         unit: usize,
     },
-    /// A dnode leaves its block.
-    #[error("dnode at {offset} has {slots} slots and leaves its block")]
+    /// A dnode reaches beyond its block.
+    #[error("dnode at {offset} has {slots} slots and reaches beyond its block")]
     DnodeSlots {
-        /// Its place in the block.
+        /// Offset in the block.
         offset: usize,
-        /// Slots that it claims.
+        /// Number of slots according to the dnode.
         slots: usize,
     },
-    /// The block pointers of a dnode leave it.
+    /// The block pointers of a dnode do not fit into it.
     #[error("dnode at {offset}: {nblkptr} block pointers do not fit")]
     DnodePointers {
-        /// Its place in the block.
+        /// Offset in the block.
         offset: usize,
-        /// Pointers that it claims.
+        /// Number of pointers according to the dnode.
         nblkptr: u8,
     },
-    /// The object set is shorter than its first version.
+    /// The object set is shorter than the shortest version.
     #[error("object set of {len} bytes")]
     ObjsetLength {
         /// Bytes given.
         len: usize,
     },
-    /// A log block is too short for its head, or its `nused` leaves the block.
+    /// A log block is too short for its header, or its `nused` reaches beyond the block.
     #[error("log block of {len} bytes uses {used}")]
     LogUsed {
         /// Bytes used, as stored.
@@ -130,10 +130,10 @@ pub enum CryptError {
         /// Bytes of the block.
         len: usize,
     },
-    /// A log record is shorter than its type, or leaves the used part.
+    /// A log record is shorter than its type requires, or reaches beyond the used part.
     #[error("log record at {offset}: length {reclen}, {left} bytes left")]
     LogRecord {
-        /// Its place in the block.
+        /// Offset in the block.
         offset: usize,
         /// Its length, as stored.
         reclen: u64,

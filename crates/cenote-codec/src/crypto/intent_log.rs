@@ -1,4 +1,5 @@
-//! Log blocks under encryption: heads and pointers clear, bodies sealed (spec 08 §12).
+//! Encrypted log blocks: headers and pointers stay plaintext, record bodies are encrypted (spec 08
+//! §12).
 //!
 //!     0      8           136     144       184                    used
 //!     +------+-----------+-------+---------+----------+----------+-----
@@ -6,9 +7,9 @@
 //!     +------+-----------+-------+---------+----------+----------+-----
 //!     |          clear           |  tag    | 32 clear, rest mostly sealed
 //!
-//! The log is claimed without keys, so everything that claiming needs stays clear: the chain, the
-//! record headers, and the block pointers inside records. The tag cannot lie in the pointer to
-//! the block, which is written before the block is filled; it takes the place of the second half
+//! The log is claimed without keys, so everything that claiming needs stays plaintext: the chain,
+//! the record headers, and the block pointers inside records. The tag cannot be stored in the
+//! pointer to the block, which is written before the block is filled; it replaces the second half
 //! of the embedded checksum, in the trailer, which is not covered.
 
 use super::pieces::Pieces;
@@ -24,7 +25,7 @@ const RECORD_LENGTH: usize = 8;
 /// Bytes of the header of a record.
 const RECORD_HEADER_BYTES: usize = 32;
 
-/// Types are compared whole: the bit that marks case folding makes another type.
+/// Record types are compared as a whole: the bit for case folding makes another type.
 const TX_WRITE: u64 = 9;
 const TX_CLONE_RANGE: u64 = 24;
 /// Both have object, offset and length before their pointers.
@@ -37,7 +38,7 @@ pub fn intent_log_mac(data: &[u8]) -> Option<[u8; MAC_BYTES]> {
     data.get(TAG..)?.first_chunk().copied()
 }
 
-/// Puts the tag into a log block that has just been encrypted.
+/// Stores the tag in a log block that has just been encrypted.
 pub(super) fn set_mac(data: &mut [u8], mac: &[u8; MAC_BYTES]) {
     if let Some(place) = data.get_mut(TAG..).and_then(|tail| tail.first_chunk_mut()) {
         *place = *mac;

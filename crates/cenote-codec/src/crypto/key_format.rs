@@ -1,4 +1,4 @@
-//! From what the user has to the 32-byte wrapping key (spec 08 §3).
+//! Derives the 32-byte wrapping key from the user's key (spec 08 §3).
 //!
 //! | Format | Material | Wrapping key |
 //! |---|---|---|
@@ -6,8 +6,8 @@
 //! | hex | first line: 64 digits of either case | the 32 bytes |
 //! | passphrase | first line, up to a NUL; `\r` counts | PBKDF2-HMAC-SHA1 of it |
 //!
-//! A passphrase may be of any length when it is loaded: the limits came later than some
-//! passphrases, and a raw receive takes any number of iterations but none.
+//! A passphrase may have any length when it is loaded: the limits are younger than some
+//! passphrases, and a raw receive accepts any number of iterations except zero.
 
 use pbkdf2::pbkdf2_hmac;
 use sha1::Sha1;
@@ -15,16 +15,16 @@ use zeroize::Zeroizing;
 
 use super::{KeyError, WRAPPING_KEY_BYTES};
 
-/// Fewest bytes of a passphrase that is being set.
+/// Fewest bytes of a new passphrase.
 const PASSPHRASE_MIN_BYTES: usize = 8;
-/// Most bytes of a passphrase that is being set.
+/// Most bytes of a new passphrase.
 const PASSPHRASE_MAX_BYTES: usize = 512;
-/// Fewest iterations of a passphrase that is being set.
+/// Fewest iterations of a new passphrase.
 const ITERATIONS_MIN: u64 = 100_000;
 /// Characters of a hex key.
 const HEX_DIGITS: usize = 2 * WRAPPING_KEY_BYTES;
 
-/// How the user's key is written down (`keyformat`).
+/// Format of the user's key (`keyformat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum KeyFormat {
@@ -37,7 +37,7 @@ pub enum KeyFormat {
 }
 
 impl KeyFormat {
-    /// The format of a stored number; 0 is `none` and never stored with a key.
+    /// The format with a stored number; 0 is `none` and never stored with a key.
     pub fn from_value(value: u64) -> Result<KeyFormat, KeyError> {
         match value {
             1 => Ok(KeyFormat::Raw),
@@ -62,7 +62,7 @@ impl KeyFormat {
     }
 }
 
-/// Parameters of a passphrase; both zero for other formats.
+/// PBKDF2 parameters of a passphrase; both zero for other formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pbkdf2 {
     /// `pbkdf2salt`; its little-endian bytes are the salt.
@@ -71,26 +71,27 @@ pub struct Pbkdf2 {
     pub iterations: u64,
 }
 
-/// Whether limits on new keys apply.
+/// Whether the limits for new keys apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// An existing key is loaded.
     Load,
-    /// A key is chosen.
+    /// A new key is set.
     Set,
 }
 
-/// The user's key: wraps master keys, never touches data.
+/// The user's key: wraps master keys, never encrypts data.
 #[derive(Clone)]
 pub struct WrappingKey(Zeroizing<[u8; WRAPPING_KEY_BYTES]>);
 
 impl WrappingKey {
-    /// A key whose bytes are at hand.
+    /// A key from its bytes.
     pub fn from_bytes(bytes: [u8; WRAPPING_KEY_BYTES]) -> WrappingKey {
         WrappingKey(Zeroizing::new(bytes))
     }
 
-    /// From the contents of a key file, or what was typed. Takes as long as `iterations` says.
+    /// Derives the key from the contents of a key file, or from typed text. The time depends on
+    /// `iterations`.
     pub fn from_material(
         format: KeyFormat,
         material: &[u8],
@@ -122,7 +123,7 @@ impl std::fmt::Debug for WrappingKey {
     }
 }
 
-/// What stands before the first newline.
+/// The bytes before the first newline.
 fn first_line(material: &[u8]) -> &[u8] {
     material.split(|byte| *byte == b'\n').next().unwrap_or(material)
 }

@@ -3,12 +3,13 @@
 //!       0x000 metadnode   0x2c0 type, flags   0x2d0 portable   0x2f0 local
 //!       0x400 user accounting   0x600 group accounting   0x800 project accounting
 //!
-//! The portable MAC covers what a raw send carries, the local one what each machine makes for
-//! itself: the accounting objects. The local MAC is zero while there is no finished accounting,
-//! and a stale one is then tolerated, because a raw receive cannot compute a better one.
+//! The portable MAC covers the data of a raw send, the local one the data that each machine
+//! computes itself: the accounting objects. The local MAC is zero while the accounting is
+//! incomplete, and an outdated one is then tolerated, because a raw receive cannot compute a valid
+//! one.
 //!
-//! The object set's type goes in big-endian: an inverted condition in the first release that has
-//! become the format.
+//! The object set's type is hashed in big-endian: an inverted condition in the first release became
+//! the format.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha512;
@@ -34,12 +35,12 @@ const V3_BYTES: usize = 4096;
 
 /// User accounting is complete.
 const FLAG_ACCOUNTING_COMPLETE: u64 = 1;
-/// Flags that a raw send carries: none.
+/// Flags included in a raw send: none.
 const PORTABLE_FLAGS: u64 = 0;
 
 type ObjsetMac = [u8; OBJSET_MAC_BYTES];
 
-/// An object set with the HMAC that proves it.
+/// An object set, with the HMAC that authenticates it.
 pub(super) struct Objset<'a> {
     pub(super) hmac: &'a Hmac<Sha512>,
     pub(super) version: u64,
@@ -72,7 +73,7 @@ impl Objset<'_> {
         Ok(truncated(&hmac.finalize().into_bytes()))
     }
 
-    /// All zero when there is nothing to protect.
+    /// All zero if there is nothing to protect.
     pub(super) fn local_mac(&self) -> Result<ObjsetMac, CryptError> {
         let flags = self.word(FLAGS)?;
         if flags & FLAG_ACCOUNTING_COMPLETE == 0 || self.data.len() <= V1_BYTES {

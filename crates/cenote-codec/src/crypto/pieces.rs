@@ -1,11 +1,11 @@
-//! Blocks of which only pieces are sealed: dnodes and the intent log.
+//! Partly encrypted blocks: dnodes and the intent log.
 //!
 //!     block   | head | body | head |  body  | head | ...
 //!                |      |      |       |
 //!     aad     [head][head][head]...    |        clear, but covered by the tag
-//!     message        [body][body]...            one AEAD message, back to its places
+//!     message        [body][body]...            one AEAD message, written back in place
 //!
-//! [`Pieces`] is the map of one block: what is covered, and where the message lies.
+//! [`Pieces`] is the map of one block: the authenticated bytes, and the ranges of the message.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use super::{Cipher, CryptError, IV_BYTES, MAC_BYTES};
 
-/// What of a block is authenticated and what is encrypted.
+/// Which bytes of a block are authenticated and which are encrypted.
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     pub(super) aad: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
-    /// Adds bytes that stay clear.
+    /// Adds bytes that stay plaintext.
     pub(super) fn clear(&mut self, bytes: &[u8]) {
         self.aad.extend_from_slice(bytes);
     }

@@ -1,4 +1,4 @@
-//! What a block pointer contributes to a MAC: the portable record (spec 08 §8, §10).
+//! The contribution of a block pointer to a MAC: the portable record (spec 08 §8, §10).
 //!
 //!       0        8                       24               32
 //!      +--------+-----------------------+----------------+
@@ -6,13 +6,13 @@
 //!      | masked |   that it points to   | not version 0  |
 //!      +--------+-----------------------+----------------+
 //!
-//! A raw receive on another machine allocates, births and checksums the same blocks differently,
-//! so of the sixteen words only the property word and the MAC count, and of the property word
-//! only what such a machine may not change. Above level 0 that is even less: the receiver chooses
-//! the compression of indirect blocks itself.
+//! A raw receive on another machine allocates, births and checksums the same blocks differently, so
+//! of the sixteen words only the property word and the MAC are authenticated, and of the property
+//! word only the bits that such a machine must not change. Above level 0 that is even less: the
+//! receiver chooses the compression of indirect blocks itself.
 //!
-//! A hole contributes zeros. Its MAC words are zero on disk; they are taken as found, so a hole
-//! that something was written into does not pass.
+//! A hole contributes zeros. Its MAC words are zero on disk; they are hashed as found, so a hole
+//! with other contents does not verify.
 
 use sha2::{Digest, Sha512};
 use subtle::ConstantTimeEq;
@@ -23,7 +23,7 @@ use super::{ByteOrder, CryptError, IV_BYTES, KEY_VERSION_CURRENT, MAC_BYTES, SAL
 pub(super) const POINTER_BYTES: usize = 128;
 /// Words of a block pointer.
 pub(super) const POINTER_WORDS: usize = 16;
-/// Bytes of a record; version 0 leaves out the last eight.
+/// Bytes of a record; version 0 omits the last eight.
 const RECORD_BYTES: usize = 32;
 const RECORD_V0_BYTES: usize = 24;
 
@@ -48,8 +48,7 @@ const OBJSET_TYPE: u8 = 11;
 
 /// Whether blocks (and bonuses) of an object type are encrypted in an encrypted object set.
 ///
-/// The types of the original numbering are listed; the later ones say it in a bit
-/// (spec 02 §8).
+/// The types of the original numbering are listed; newer ones have a bit for it (spec 02 §8).
 pub const fn is_encrypted_type(object_type: u8) -> bool {
     const NEW_STYLE: u8 = 0x80;
     const NEW_STYLE_ENCRYPTED: u8 = 0x20;
@@ -62,7 +61,7 @@ pub const fn is_encrypted_type(object_type: u8) -> bool {
     )
 }
 
-/// The sixteen words of a pointer that lies in a block of the given order.
+/// The sixteen words of a pointer, decoded in the byte order of the block that contains it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pointer {
     words: [u64; POINTER_WORDS],
@@ -85,7 +84,7 @@ impl Pointer {
         self.words[PROPERTY_WORD]
     }
 
-    /// The order of the block that it points to.
+    /// The byte order of the block that it points to.
     const fn target_order(&self) -> ByteOrder {
         if self.property() & LITTLE == 0 { ByteOrder::Big } else { ByteOrder::Little }
     }
@@ -123,7 +122,7 @@ impl Pointer {
         mac
     }
 
-    /// Only the bits of the property word that another machine may not change.
+    /// The bits of the property word that another machine must not change.
     const fn portable_property(&self, version: u64) -> u64 {
         let property = self.property();
         if version == 0 {
@@ -139,7 +138,7 @@ impl Pointer {
         }
     }
 
-    /// An object set carries its MACs inside.
+    /// An object set stores its MACs inside.
     pub(super) fn record(&self, version: u64) -> Record {
         let is_objset = (self.property() >> TYPE_SHIFT) as u8 == OBJSET_TYPE;
         let mac = if is_objset { [0; MAC_BYTES] } else { self.mac() };
@@ -152,7 +151,7 @@ impl Pointer {
     }
 }
 
-/// A pointer as MACs see it.
+/// The portable record of a pointer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record {
     bytes: [u8; RECORD_BYTES],
@@ -165,9 +164,9 @@ impl Record {
     }
 }
 
-/// The MAC of an uncompressed indirect block: a hash without key over its records.
+/// The MAC of an uncompressed indirect block: an unkeyed hash over its records.
 ///
-/// `order` is that of the words in `data` as passed: a block that has already been swapped is
+/// `order` is that of the words in `data` as passed: a block that was already swapped is
 /// little-endian.
 pub fn indirect_mac(
     version: u64,
@@ -185,8 +184,8 @@ pub fn indirect_mac(
     Ok(truncated(&hash.finalize()))
 }
 
-/// Checks an uncompressed indirect block against the MAC in the pointer to it. Needs no key, and
-/// so not the version of one: both formats are tried.
+/// Checks an uncompressed indirect block against the MAC in its pointer. Uses no key, so the key
+/// version is unknown: both formats are tried.
 pub fn verify_indirect(
     order: ByteOrder,
     data: &[u8],

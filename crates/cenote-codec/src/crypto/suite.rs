@@ -9,7 +9,7 @@ pub enum Mode {
     Gcm,
 }
 
-/// A cipher suite as the key object stores it.
+/// A cipher suite, as stored in the key object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Suite {
@@ -38,7 +38,7 @@ impl Suite {
         Suite::Aes256Gcm,
     ];
 
-    /// The suite of a stored number; `inherit`, `on` and `off` are never stored.
+    /// The suite with a stored number; `inherit`, `on` and `off` are never stored.
     pub fn from_value(value: u64) -> Option<Suite> {
         Suite::ALL.into_iter().find(|suite| suite.value() == value)
     }
@@ -77,7 +77,7 @@ impl Suite {
         }
     }
 
-    /// The suite that wraps this one's keys: its mode, but always with a key of 32 bytes.
+    /// The suite that wraps this one's keys: the same mode, always with a key of 32 bytes.
     #[must_use]
     pub const fn wrapping(self) -> Suite {
         match self.mode() {

@@ -1,9 +1,9 @@
 //! The wrapped keys of a dataset and the AEAD around them (spec 08 §2, §4).
 //!
 //!     master key (16, 24 or 32) || HMAC key (64)  --AES-256, mode of the suite-->  two fields
-//!     covered too: guid || suite || version, little-endian (version 0: only the guid)
+//!     authenticated too: guid || suite || version, little-endian (version 0: only the guid)
 //!
-//! The tag is the only test of a key: there is no other way to tell a wrong one.
+//! The tag is the only test of a key: a wrong one cannot be detected otherwise.
 
 use zeroize::Zeroizing;
 
@@ -12,7 +12,7 @@ use super::{
     MASTER_KEY_MAX_BYTES, Suite, WrappingKey,
 };
 
-/// What a DSL crypto key object holds, as stored.
+/// The contents of a DSL crypto key object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WrappedKeys {
     /// `DSL_CRYPTO_SUITE`.
@@ -31,14 +31,14 @@ pub struct WrappedKeys {
     pub hmac_key: [u8; HMAC_KEY_BYTES],
 }
 
-/// The keys in the clear.
+/// The unwrapped keys.
 pub(super) struct PlainKeys {
     pub(super) master_key: Zeroizing<Vec<u8>>,
     pub(super) hmac_key: Zeroizing<[u8; HMAC_KEY_BYTES]>,
 }
 
 impl WrappedKeys {
-    /// The suite, if it is known.
+    /// The suite, or an error if it is unknown.
     pub fn suite(&self) -> Result<Suite, KeyError> {
         Suite::from_value(self.suite).ok_or(KeyError::UnknownSuite(self.suite))
     }

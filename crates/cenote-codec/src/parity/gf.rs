@@ -1,11 +1,11 @@
 //! The field GF(2^8) of RAID-Z: polynomial x^8+x^4+x^3+x^2+1 (0x11d), generator 2 (spec 06 §4.4).
 //!
-//! Products come in two forms. One-off products of coefficients go through logarithms. Products of
-//! whole columns with one coefficient go through [`Product`]: multiplication is linear, so that
-//! `c * x = c * (x & 0x0f) ^ c * (x & 0xf0)`, and each half has sixteen possible values, which is
-//! just what a byte shuffle looks up.
+//! Products come in two forms. Single products of coefficients use logarithms. Products of whole
+//! columns with one coefficient use [`Product`]: multiplication is linear, so that `c * x = c * (x
+//! & 0x0f) ^ c * (x & 0xf0)`, and each half has sixteen possible values, which a byte shuffle can
+//! look up.
 
-/// What is xored in when a doubling overflows: the polynomial without x^8.
+/// Value to xor when a doubling overflows: the polynomial without x^8.
 pub(super) const POLYNOMIAL: u8 = 0x1d;
 
 /// Order of the multiplicative group.

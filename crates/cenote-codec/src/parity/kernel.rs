@@ -1,12 +1,12 @@
 //! The two inner loops of parity, each as vector code and as plain scalar code.
 //!
 //! *Horner* computes P, Q and R of one block of bytes from all data columns at once. The sums stay
-//! in registers while the columns go by, so every data byte is loaded once and every parity byte
-//! stored once. *Combine* multiplies up to three syndromes by constants and adds them up, with two
-//! byte shuffles per product (see [`Product`]).
+//! in registers, so every data byte is loaded once and every parity byte stored once. *Combine*
+//! multiplies up to three syndromes by constants and adds them, with two byte shuffles per product
+//! (see [`Product`]).
 //!
-//! The scalar forms are what the vector forms are tested and measured against, and what a machine
-//! without vectors runs. Spec 06 §4.4.
+//! The scalar forms are the reference for tests and measurements of the vector forms, and are used
+//! on machines without vectors. Spec 06 §4.4.
 
 #![expect(
     clippy::inline_always,
@@ -17,7 +17,7 @@ use fearless_simd::{Level, Simd, dispatch, prelude::*, u8x16};
 
 use super::gf::{POLYNOMIAL, Product, double};
 
-/// Both loops in one make.
+/// Both loops in one implementation.
 pub(super) trait Kernels: Copy {
     /// Sets `out[k]` to the sum of `2^(k * (n-1-j)) * columns[j]`, `k` = 0, 1, 2.
     ///
@@ -33,7 +33,7 @@ pub(super) trait Kernels: Copy {
     );
 }
 
-/// The kernels in vectors of the widest kind that this processor has.
+/// The kernels with the widest vectors of this processor.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Vectors(Level);
 
@@ -57,7 +57,7 @@ impl Kernels for Vectors {
     }
 }
 
-/// What doubling a vector of field elements needs at hand.
+/// Constants for doubling a vector of field elements.
 #[derive(Clone, Copy)]
 struct Doubling<S: Simd> {
     zero: S::u8s,
@@ -189,7 +189,7 @@ fn double_word(x: u64) -> u64 {
     ((x << 1) & 0xfefe_fefe_fefe_fefe) ^ (carries * u64::from(POLYNOMIAL))
 }
 
-/// Horner's rule byte by byte, for what is left at the end; `out` starts at `start` of the columns.
+/// Horner's rule byte by byte, for the remainder; `out` starts at `start` of the columns.
 fn horner_bytes<const N: usize>(columns: &[&[u8]], mut out: [&mut [u8]; N], start: usize) {
     let len = out.iter().map(|column| column.len()).min().unwrap_or(0);
     for at in 0..len {
@@ -216,9 +216,9 @@ fn combine_byte<const M: usize>(products: &[Product; M], from: [&[u8]; M], at: u
 mod tests {
     use super::*;
 
-    /// Other kinds of vectors than this machine's best, and lengths that are no multiple of them.
+    /// Vector types other than this machine's widest, and lengths that are not multiples of them.
     #[test]
-    fn all_makes_agree() {
+    fn all_vector_types_agree() {
         let column = |seed: usize| (0..1500).map(move |i| ((i * 31 + seed * 97) ^ (i >> 3)) as u8);
         let columns: Vec<Vec<u8>> = (0..9).map(|seed| column(seed).collect()).collect();
         let makes = [Vectors(Level::baseline()), Vectors::new()];

@@ -1,25 +1,25 @@
-//! RAID-Z parity: P, Q and R of a block's data columns, and the columns back from them.
+//! RAID-Z parity: computes P, Q and R of a block's data columns, and reconstructs columns.
 //!
 //!     data     D0 D1 D2 ... D(n-1)        short columns count as extended with zeros
 //!     P = sum of          D_j             as long as the longest data column
 //!     Q = sum of 2^(n-1-j) D_j
 //!     R = sum of 4^(n-1-j) D_j            byte by byte, in GF(2^8)
 //!
-//! Everything works on columns where they lie. A row is cut at each length that occurs among the
-//! columns, and the pieces into blocks that stay in the first-level cache; within a block every
-//! column is either whole or absent, and absent ones point at a page of zeros, so that the inner
+//! All functions work on columns in place. A row is cut at each length that occurs among the
+//! columns, and the pieces into blocks that fit into the first-level cache; within a block every
+//! column is either complete or absent, and absent ones refer to a page of zeros, so that the inner
 //! loops (`kernel`) have no special cases.
 //!
-//! Reconstruction uses the same inner loop: generating parity with the missing columns absent and
-//! adding the stored parity leaves the syndromes, `S_k = sum over missing x of 2^(k(n-1-x)) D_x`.
-//! What remains is a system of at most 3 × 3, inverted once per call, and one multiplication per
-//! syndrome, missing column and byte. That is why no closed forms stand here: the general way costs
-//! the same.
+//! Reconstruction uses the same inner loop: computing parity with the missing columns absent and
+//! adding the stored parity gives the syndromes, `S_k = sum over missing x of 2^(k(n-1-x)) D_x`.
+//! The remaining system of at most 3 × 3 is inverted once per call, followed by one multiplication
+//! per syndrome, missing column and byte. Closed forms would not be faster.
 //!
 //! Invariants
-//! * G1  Parity that [`generate`] made has no [`mismatch`] and [`reconstruct`]s what it came from.
-//! * G2  A reconstruction whose short columns do not end in zeros is refused: the survivors do not
-//!   belong together.
+//! * G1  Parity computed by [`generate`] has no [`mismatch`], and [`reconstruct`] restores the data
+//!   from it.
+//! * G2  A reconstruction whose short columns do not end in zeros is refused: the remaining columns
+//!   do not belong together.
 //!
 //! Sources: spec 06 §4.4, §4.5.
 
@@ -34,26 +34,26 @@ use kernel::{Kernels, Scalar, Vectors};
 /// Most parity columns that a row can have.
 pub const PARITY_MAX: usize = 3;
 
-/// Most data columns: beyond, coefficients repeat and two columns could not be told apart.
+/// Most data columns: with more, coefficients repeat and two columns could not be distinguished.
 pub const DATA_COLUMNS_MAX: usize = 255;
 
 /// Bytes of a column worked on at a time.
 const BLOCK: usize = 4096;
 
-/// What absent columns and the tails of short ones are read from.
+/// Zeros for absent columns and the tails of short ones.
 static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
-/// A data column on its way through [`reconstruct`].
+/// A data column in [`reconstruct`].
 #[derive(Debug)]
 pub enum Column<'a> {
-    /// Bytes that are taken as right. Empty for a column that the row does not have.
+    /// Known bytes. Empty for a column that the row does not have.
     Present(&'a [u8]),
-    /// Where to put the bytes that have to be computed.
+    /// Destination of the bytes to compute.
     Missing(&'a mut [u8]),
 }
 
 impl Column<'_> {
-    /// The column's bytes; those of a missing column mean something after [`reconstruct`] only.
+    /// The column's bytes; those of a missing column are valid only after [`reconstruct`].
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Present(bytes) => bytes,
@@ -66,18 +66,18 @@ impl Column<'_> {
     }
 }
 
-/// Why missing columns cannot be computed.
+/// Why missing columns cannot be reconstructed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReconstructError {
     /// More unknowns than equations.
-    #[error("{missing} data columns are missing and {available} parity columns are there")]
+    #[error("{missing} data columns are missing and {available} parity columns are available")]
     TooManyMissing {
         /// Data columns to compute.
         missing: usize,
-        /// Parity columns that survive.
+        /// Available parity columns.
         available: usize,
     },
-    /// The row is wider than the field allows, or has more parity than RAID-Z knows.
+    /// The row is wider than the field allows, or has more parity than RAID-Z supports.
     #[error("a row of {data} data and {parity} parity columns does not exist")]
     Width {
         /// Data columns given.
@@ -85,17 +85,17 @@ pub enum ReconstructError {
         /// Parity columns given.
         parity: usize,
     },
-    /// A parity column does not cover the row.
+    /// A parity column is shorter than the row.
     #[error("parity column {parity} has {len} bytes, the longest data column {expected}")]
     ParityLength {
-        /// Which: 0 is P.
+        /// Index of the parity column; 0 is P.
         parity: usize,
         /// Its length.
         len: usize,
-        /// The longest data column's.
+        /// Length of the longest data column.
         expected: usize,
     },
-    /// A short column came out with something beyond its end (G2).
+    /// A short column was reconstructed with nonzero bytes beyond its end (G2).
     #[error("data column {column} comes out longer than it is: the other columns do not agree")]
     Tail {
         /// Index of the missing data column.
@@ -105,8 +105,8 @@ pub enum ReconstructError {
 
 /// Computes the parity columns (P; P and Q; or P, Q and R) of `data`, in column order.
 ///
-/// Each parity column must be at least as long as the longest data column; what it has beyond that
-/// is set to zero.
+/// Each parity column must be at least as long as the longest data column; bytes beyond that are
+/// set to zero.
 ///
 /// # Panics
 /// If there are no or more than [`PARITY_MAX`] parity columns, or one is too short.
@@ -119,7 +119,7 @@ pub fn generate_scalar(parity: &mut [&mut [u8]], data: &[&[u8]]) {
     generate_by(Scalar, parity, data);
 }
 
-/// Which of the parity columns given differ from what `data` demands; index 0 is P.
+/// Returns which of the given parity columns differ from those of `data`; index 0 is P.
 ///
 /// A parity column that is shorter than the longest data column differs.
 pub fn mismatch(parity: &[Option<&[u8]>], data: &[&[u8]]) -> [bool; PARITY_MAX] {
@@ -139,11 +139,11 @@ pub fn mismatch(parity: &[Option<&[u8]>], data: &[&[u8]]) -> [bool; PARITY_MAX] 
     differs
 }
 
-/// Computes the missing columns among `data` from the others and the parity columns that survive
+/// Reconstructs the missing columns of `data` from the others and the available parity columns
 /// (`None`: lost; index 0 is P). Uses the lowest-numbered ones, as many as columns are missing.
 ///
-/// Lost parity is computed afterwards, with [`generate`]. After an error the missing columns hold
-/// anything.
+/// Lost parity is computed afterwards, with [`generate`]. After an error the contents of the
+/// missing columns are undefined.
 pub fn reconstruct(
     parity: &[Option<&[u8]>],
     data: &mut [Column<'_>],
@@ -209,11 +209,11 @@ fn horner_into<K: Kernels>(
     }
 }
 
-/// How to get the missing columns of one row.
+/// Coefficients for the missing columns of one row.
 struct Solution {
-    /// Indexes of the missing data columns, ascending; the first `count` count.
+    /// Indexes of the missing data columns, ascending; only the first `count` are used.
     missing: [usize; PARITY_MAX],
-    /// Parity columns used, ascending; the first `count` count.
+    /// Parity columns used, ascending; only the first `count` are used.
     used: [usize; PARITY_MAX],
     count: usize,
     /// Missing column `i` is the sum of `products[i][k]` times the syndrome of `used[k]`.

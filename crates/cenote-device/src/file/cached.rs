@@ -1,9 +1,9 @@
 //! Writes to the page cache of a file: one after the other, by one thread.
 //!
-//! The kernel does no two writes of a file at once. Threads that ask for it all the same wait in
-//! the kernel, which keeps processors busy with waiting, and each costs a change of thread. So
-//! whoever finds nobody at it has a thread go through all that comes meanwhile. Only who has the
-//! patience, and not much to write, does so itself, past all that waits.
+//! The kernel serializes writes to a file. Threads that write concurrently wait in the kernel,
+//! which costs processor time and changes of thread. So a writer that finds no worker running
+//! starts one on a blocking thread, and the worker performs all writes that arrive meanwhile. Only
+//! a task with budget for inline waits, and little to write, writes itself, ahead of the queue.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,23 +12,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_rt::{Buf, OwnedSemaphorePermit, oneshot, spend_patience};
 
-use super::ways::{bounded, write_now};
+use super::methods::{bounded, write_now};
 
-/// Bytes up to which a thread writes itself: into the page cache, which takes them at once.
+/// Most bytes that a task writes itself: into the page cache, which accepts them at once.
 const HERE_MAX: usize = 128 << 10;
 
-/// The writes of a file that wait.
+/// The queued writes of a file.
 #[derive(Debug, Default)]
 pub(super) struct CachedWrites {
     /// LOCK: held for a few instructions.
-    turns: Mutex<Turns>,
+    queue: Mutex<WriteQueue>,
 }
 
 #[derive(Debug, Default)]
-struct Turns {
+struct WriteQueue {
     waiting: VecDeque<Write>,
-    /// Whether a thread is at it, or will be.
-    is_busy: bool,
+    /// Whether a worker is running or about to run.
+    has_worker: bool,
 }
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct Write {
     done: oneshot::Sender<io::Result<()>>,
 }
 
-/// Who goes through the writes, until there is none.
+/// Performs the queued writes until none is left.
 #[derive(Debug)]
 struct Worker {
     writes: Arc<CachedWrites>,
@@ -61,12 +61,12 @@ impl CachedWrites {
         }
         let (done, outcome) = oneshot::channel();
         let permit = Arc::clone(permit);
-        let is_busy = {
-            let mut turns = self.lock();
-            turns.waiting.push_back(Write { offset, parts: bounded(parts), permit, done });
-            std::mem::replace(&mut turns.is_busy, true)
+        let has_worker = {
+            let mut queue = self.lock();
+            queue.waiting.push_back(Write { offset, parts: bounded(parts), permit, done });
+            std::mem::replace(&mut queue.has_worker, true)
         };
-        if !is_busy {
+        if !has_worker {
             let worker = Worker { writes: Arc::clone(self), is_over: false };
             let file = Arc::clone(file);
             cenote_rt::begin_blocking(move || worker.run(&file));
@@ -74,8 +74,8 @@ impl CachedWrites {
         outcome.await.map_err(io::Error::other)?
     }
 
-    fn lock(&self) -> MutexGuard<'_, Turns> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, WriteQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -89,9 +89,9 @@ impl Worker {
     }
 
     fn next(&mut self) -> Option<Write> {
-        let mut turns = self.writes.lock();
-        let next = turns.waiting.pop_front();
-        turns.is_busy = next.is_some();
+        let mut queue = self.writes.lock();
+        let next = queue.waiting.pop_front();
+        queue.has_worker = next.is_some();
         self.is_over = next.is_none();
         next
     }
@@ -100,8 +100,9 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if !self.is_over {
-            // It never ran, or not to its end: whoever waits is told, and the next one begins anew.
-            *self.writes.lock() = Turns::default();
+            // The worker never ran, or not to its end: waiting writers get an error, and the next
+            // write starts a new worker.
+            *self.writes.lock() = WriteQueue::default();
         }
     }
 }
@@ -111,14 +112,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_never_runs_leaves_nobody_waiting() {
+    fn writers_get_an_error_if_the_worker_never_runs() {
         let writes = Arc::new(CachedWrites::default());
         let (done, outcome) = oneshot::channel();
         let permit = Arc::new(cenote_rt::Semaphore::new(1)).try_acquire_owned().expect("free");
         let write = Write { offset: 0, parts: Vec::new(), permit: Arc::new(permit), done };
-        *writes.lock() = Turns { waiting: [write].into(), is_busy: true };
+        *writes.lock() = WriteQueue { waiting: [write].into(), has_worker: true };
         drop(Worker { writes: Arc::clone(&writes), is_over: false });
         assert!(outcome.blocking_recv().is_err());
-        assert!(!writes.lock().is_busy);
+        assert!(!writes.lock().has_worker);
     }
 }

@@ -1,21 +1,21 @@
-//! Files and block devices.
+//! Regular files and block devices.
 //!
-//! A read takes the first way that works:
+//! A read uses the first of these methods that works:
 //! 1. From the page cache, on the caller's thread (`preadv2` with `RWF_NOWAIT`): a cached sector
-//!    costs one system call and no hop to another thread.
+//!    costs one system call and no change of thread.
 //! 2. Through io_uring ([`ring`](crate::ring)).
-//! 3. By `pread` on the blocking pool, where io_uring is refused or switched off (tunable
+//! 3. By `pread` on the blocking pool, if io_uring is unavailable or switched off (tunable
 //!    `cenote_io_uring`, or `CENOTE_IO_URING=0` in the environment).
 //!
-//! Images are read through the page cache, because they are often read again by the next command,
-//! and since readahead makes a sequential scan as fast as `dd`; and they are written through it,
-//! so that many small writes become few; by `pwritev` on the blocking pool, one after the other
-//! ([`cached`]), because io_uring hands a write to the page cache to a thread of the kernel anyway,
-//! and it takes two hops more to hear of its end. A block device that is open for writing is a
-//! member of a pool in use, whose blocks the engine caches itself: its I/O bypasses the page cache
-//! (`cenote_direct_io`). What is not aligned in memory is then written from an aligned copy, and
-//! what is not made of whole sectors, or what the host refuses, goes through the cache, which the
-//! kernel keeps coherent.
+//! Files are read through the page cache, because they are often read again by the next command,
+//! and because the kernel's readahead makes a sequential scan as fast as `dd`; and they are written
+//! through it, so that many small writes become few: by `pwritev` on the blocking pool, one after
+//! the other ([`cached`]), because io_uring would hand a buffered write to a kernel thread anyway,
+//! with two more changes of thread. A block device that is open for writing belongs to a pool in
+//! use, whose blocks the engine caches itself: its I/O bypasses the page cache
+//! (`cenote_direct_io`). Buffers that are not aligned in memory are then written from an aligned
+//! copy; I/O that is not in whole sectors, or that the host refuses, goes through the page cache,
+//! which the kernel keeps coherent.
 //!
 //! Durability: a write is in the page cache, or in the volatile cache of the device, when it
 //! returns. `flush` is `fdatasync`, which waits for both.
@@ -34,28 +34,28 @@ use crate::device::{NoDiscard, ReadOnly, check_range, check_span, joined};
 use crate::{Device, DeviceInfo, OpenMode};
 
 mod cached;
-mod ways;
+mod methods;
 
 use cached::CachedWrites;
-use ways::{fill, store, sync};
+use methods::{fill, store, sync};
 
-/// How often what somebody holds is asked for, and the pause between.
-const CLAIM_TRIES: u32 = 20;
-const CLAIM_PAUSE: Duration = Duration::from_millis(5);
+/// Attempts to open a device that is in use, and the pause between them.
+const OPEN_TRIES: u32 = 20;
+const OPEN_PAUSE: Duration = Duration::from_millis(5);
 
-/// How often a file that is to be closed is looked at.
+/// Interval at which [`FileDevice::settle`] checks for I/O in flight.
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Alignment of offset, length and memory from which on a direct read is tried.
+/// Alignment of offset, length and memory that direct I/O requires.
 const DIRECT_ALIGN: usize = 4096;
 
 /// Why a path was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// Neither a regular file nor a block device.
+    /// The path is neither a regular file nor a block device.
     #[error("'{0}' is neither a regular file nor a block device")]
     NotADevice(String),
-    /// Another process holds it.
+    /// Another process has it open exclusively.
     #[error("'{0}' is in use by another process")]
     InUse(String),
 }
@@ -66,24 +66,24 @@ pub struct FileDevice {
     info: DeviceInfo,
     mode: OpenMode,
     file: Arc<File>,
-    /// The same, opened with `O_DIRECT`.
+    /// Another descriptor of the file, opened with `O_DIRECT`.
     direct: Option<Arc<File>>,
-    /// Writes to `file`.
+    /// Queue of writes to `file`.
     cached: Arc<CachedWrites>,
-    /// Bounds the I/Os in flight.
+    /// Limits the I/Os in flight.
     depth: Arc<Semaphore>,
-    /// Whether the page cache can be asked without waiting.
+    /// Whether the page cache supports reads that do not wait (`RWF_NOWAIT`).
     has_nowait: std::sync::atomic::AtomicBool,
 }
 
-/// Tries again for a moment what is refused because somebody has the file. A process that is being
-/// started holds what its parent had open until it runs its program, so a device that was just
-/// closed may look taken.
+/// Retries `claim` for a moment while it reports that the device is in use. A process that is being
+/// started inherits its parent's open files until it executes its program, so a device that was
+/// just closed may appear to be in use.
 #[expect(clippy::disallowed_methods, reason = "files are opened by threads that may wait")]
-fn patiently<T>(mut claim: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
-    for _ in 1..CLAIM_TRIES {
+fn retry_while_busy<T>(mut claim: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    for _ in 1..OPEN_TRIES {
         match claim() {
-            Err(Errno::BUSY | Errno::WOULDBLOCK) => std::thread::sleep(CLAIM_PAUSE),
+            Err(Errno::BUSY | Errno::WOULDBLOCK) => std::thread::sleep(OPEN_PAUSE),
             done => return done,
         }
     }
@@ -106,7 +106,7 @@ impl FileDevice {
             };
             Error::new(kind, io::Error::from(error)).with_at(|at| at.device = Some(name.clone()))
         };
-        // Not a block: a FIFO among the candidates of a scan must not hang it.
+        // A read-only scan must not block: a FIFO among the candidates must not hang it.
         let is_block = |path: &Path| {
             let stat = rustix::fs::stat(path)?;
             Ok(match FileType::from_raw_mode(stat.st_mode) {
@@ -121,7 +121,7 @@ impl FileDevice {
         let flags = OFlags::CLOEXEC
             | match mode {
                 OpenMode::ReadOnly => OFlags::RDONLY,
-                // On a block device O_EXCL without O_CREAT asks for the exclusive claim.
+                // On a block device, O_EXCL without O_CREAT requests exclusive access.
                 OpenMode::Exclusive if is_block_device => OFlags::RDWR | OFlags::EXCL,
                 OpenMode::Exclusive => OFlags::RDWR,
             };
@@ -131,10 +131,10 @@ impl FileDevice {
             error => failed(error),
         };
         let open = || rustix::fs::open(path, flags, Mode::empty());
-        let file = File::from(patiently(open).map_err(claimed)?);
+        let file = File::from(retry_while_busy(open).map_err(claimed)?);
         if mode == OpenMode::Exclusive {
             let lock = FlockOperation::NonBlockingLockExclusive;
-            patiently(|| rustix::fs::flock(&file, lock)).map_err(claimed)?;
+            retry_while_busy(|| rustix::fs::flock(&file, lock)).map_err(claimed)?;
         }
         let info = describe(&file, name.clone(), is_block_device).map_err(failed)?;
         let is_direct = match tunables::DIRECT_IO.get() {
@@ -142,7 +142,7 @@ impl FileDevice {
             1 => true,
             _ => is_block_device && mode == OpenMode::Exclusive,
         };
-        // Without O_EXCL: the claim is held by the first descriptor, and is one of the process.
+        // Without O_EXCL: the first descriptor holds the exclusive access for the whole process.
         let access = if mode == OpenMode::Exclusive { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | OFlags::CLOEXEC | OFlags::DIRECT;
         let direct = is_direct.then(|| rustix::fs::open(path, flags, Mode::empty()).ok()).flatten();
@@ -158,7 +158,7 @@ impl FileDevice {
         })
     }
 
-    /// What the page cache holds of the read, without waiting: bytes from the start on.
+    /// Reads the cached part without waiting; returns the number of bytes from the start on.
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> usize {
         use std::sync::atomic::Ordering::Relaxed;
         if !self.has_nowait.load(Relaxed) {
@@ -169,7 +169,7 @@ impl FileDevice {
             Ok(count) => count,
             Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(_) => {
-                // File systems without RWF_NOWAIT refuse it each time.
+                // The file system does not support RWF_NOWAIT, and would refuse it every time.
                 self.has_nowait.store(false, Relaxed);
                 0
             }
@@ -199,7 +199,7 @@ impl FileDevice {
         let rest = (buf, filled);
         if let Some(direct) = direct {
             let (buf, result) = fill(direct, offset, rest, &permit).await?;
-            // A refusal (the host wants a larger alignment) is no error of the device.
+            // A refusal (the host wants a larger alignment) is not an error of the device.
             return match result {
                 Err(error) if is_refusal(&error) => {
                     let (buf, result) = fill(&self.file, offset, (buf, 0), &permit).await?;
@@ -235,7 +235,7 @@ impl FileDevice {
         }
     }
 
-    /// Refuses to change what was opened for reading.
+    /// Refuses changes of a device that was opened for reading.
     fn check_writable(&self, offset: u64) -> Result<()> {
         match self.mode {
             OpenMode::Exclusive => Ok(()),
@@ -246,7 +246,7 @@ impl FileDevice {
     }
 }
 
-/// Whether the host did not like the form of a direct I/O.
+/// Whether the host refused a direct I/O because of its alignment.
 fn is_refusal(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
@@ -313,8 +313,8 @@ impl Device for FileDevice {
         })
     }
 
-    /// Each I/O in the kernel, or of a thread of ours, has the file: the lock goes with the last
-    /// of them.
+    /// Each I/O in the kernel or in one of our threads holds the file open: the lock is released
+    /// with the last one.
     fn settle(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let is_in_use = |file: &Arc<File>| Arc::strong_count(file) > 1;
@@ -325,7 +325,7 @@ impl Device for FileDevice {
     }
 }
 
-/// Gives back what a range of a file or block device occupies.
+/// Deallocates a range of a file, or discards a range of a block device.
 fn discard(file: &File, offset: u64, len: u64, is_block_device: bool) -> rustix::io::Result<()> {
     if len == 0 {
         return Ok(());
@@ -351,10 +351,10 @@ fn discard_blocks(file: &File, offset: u64, len: u64) -> rustix::io::Result<()> 
     }
 }
 
-/// Makes a sparse file of `size` bytes at `path`.
+/// Creates a sparse file of `size` bytes at `path`.
 ///
 /// # Errors
-/// `Kind::Exists` if something is there already.
+/// `Kind::Exists` if the path exists.
 pub fn create_file(path: impl AsRef<Path>, size: u64) -> Result<()> {
     let path = path.as_ref();
     let create = || File::options().write(true).create_new(true).open(path)?.set_len(size);
@@ -369,10 +369,10 @@ pub fn create_file(path: impl AsRef<Path>, size: u64) -> Result<()> {
     })
 }
 
-/// Bytes of an open file or block device.
+/// Size in bytes of an open file or block device.
 fn size_of(file: &File, is_block_device: bool) -> rustix::io::Result<u64> {
     if is_block_device {
-        // Every read and write names its offset, so the file's own position is of no use to them.
+        // Every read and write specifies its offset, so the file position is free to use.
         return rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
     }
     Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0))
@@ -403,7 +403,7 @@ fn describe(file: &File, path: String, is_block_device: bool) -> rustix::io::Res
     Ok(DeviceInfo { path, size, logical_ashift, physical_ashift, is_block_device, is_rotational })
 }
 
-/// What the kernel knows about the head of a block device; partitions have it in their parent.
+/// Whether the kernel reports a rotating disk; for partitions, their parent has the attribute.
 fn is_rotational(file: &File) -> bool {
     let Ok(stat) = rustix::fs::fstat(file) else { return false };
     let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));

@@ -1,7 +1,7 @@
-use super::ways::fill_by_pread;
+use super::methods::fill_by_pread;
 use super::*;
 
-/// A file of 1 MiB + 100 bytes whose bytes tell their offset, removed when dropped.
+/// A file of 1 MiB + 100 bytes in which every byte encodes its offset, removed when dropped.
 struct Sample(std::path::PathBuf);
 
 impl Sample {
@@ -44,7 +44,7 @@ fn every_way_of_reading_gives_the_same_bytes() {
     let device = FileDevice::open_file(&sample.0, OpenMode::ReadOnly).expect("open");
     assert_eq!((device.info().size, device.info().is_block_device), ((1 << 20) + 100, false));
     check(&device);
-    // Without the page cache's short cut: whichever of ring and pread is at hand.
+    // Without the page cache shortcut: io_uring or pread.
     device.has_nowait.store(false, std::sync::atomic::Ordering::Relaxed);
     check(&device);
     cenote_rt::block_on(1, async {
@@ -76,7 +76,7 @@ fn many_reads_at_once_and_dropped_ones() {
                     let offset = i * 509 % (1 << 20);
                     let read = device.read(offset, BufMut::zeroed(64));
                     if i % 7 == 0 {
-                        // Polled once and dropped: the kernel still has the buffer.
+                        // Polled once and dropped: the kernel still uses the buffer.
                         let mut read = read;
                         let _ = futures_poll(&mut read);
                         return;
@@ -99,7 +99,7 @@ fn futures_poll<T>(future: &mut BoxFuture<'_, T>) -> std::task::Poll<T> {
 }
 
 #[test]
-fn a_truncated_file_is_an_error_not_a_hang() {
+fn reading_a_truncated_file_is_an_error() {
     let sample = Sample::new("short");
     let device = FileDevice::open_file(&sample.0, OpenMode::ReadOnly).expect("open");
     device.has_nowait.store(false, std::sync::atomic::Ordering::Relaxed);
@@ -111,7 +111,7 @@ fn a_truncated_file_is_an_error_not_a_hang() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the lock is the kernel's, and so is its time")]
-fn opening_says_why_not() {
+fn open_errors_name_their_cause() {
     let missing = FileDevice::open("/nonexistent/cenote", OpenMode::ReadOnly).expect_err("missing");
     assert_eq!(missing.kind(), Kind::NotFound);
     let folder = FileDevice::open(std::env::temp_dir(), OpenMode::ReadOnly).expect_err("folder");
@@ -121,7 +121,7 @@ fn opening_says_why_not() {
     let second = FileDevice::open(&sample.0, OpenMode::Exclusive).expect_err("second");
     assert_eq!(second.kind(), Kind::Busy);
     FileDevice::open(&sample.0, OpenMode::ReadOnly).expect("readers take no lock");
-    // As a process does that is being started: for a moment.
+    // Like a process that is being started: for a moment.
     let closing = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(20));
         drop(held);
@@ -130,7 +130,7 @@ fn opening_says_why_not() {
     closing.join().expect("no panic");
 }
 
-/// A device of that many zeros, removed when the sample is dropped.
+/// A device of `size` zero bytes, removed when the sample is dropped.
 fn fresh(name: &str, size: u64) -> (Sample, FileDevice) {
     let path = std::env::temp_dir().join(format!("cenote-{}-{name}", std::process::id()));
     let _ = std::fs::remove_file(&path);
@@ -146,7 +146,7 @@ fn every_way_of_writing_leaves_the_same_bytes() {
     let mut rng = cenote_rt::Rng::seeded(4);
     let mut model = vec![0; 1 << 20];
     for step in 0..60 {
-        // Whole sectors half of the time, so that a direct descriptor is used.
+        // Whole sectors half of the time, so that direct I/O is used.
         let grain = if step % 2 == 0 { 4096 } else { 1 };
         let offset = rng.below((1 << 20) / grain) * grain;
         let room = ((1 << 20) - offset).min(100_000) / grain + 1;
@@ -170,7 +170,7 @@ fn every_way_of_writing_leaves_the_same_bytes() {
             if step % 3 == 0 {
                 let permit = Arc::clone(&device.depth).acquire_owned().await.expect("open");
                 let permit = Arc::new(permit);
-                ways::store_by_pwrite(&device.file, offset, parts, &permit).await.expect("room");
+                methods::store_by_pwrite(&device.file, offset, parts, &permit).await.expect("room");
             } else {
                 device.write(offset, parts).await.expect("room");
             }
@@ -215,7 +215,7 @@ fn a_discarded_range_of_a_file_is_zeros() {
 }
 
 #[test]
-fn what_is_open_for_reading_cannot_be_written() {
+fn a_device_open_for_reading_cannot_be_written() {
     let sample = Sample::new("readonly");
     let device = FileDevice::open(&sample.0, OpenMode::ReadOnly).expect("open");
     cenote_rt::block_on(1, async {
@@ -227,13 +227,13 @@ fn what_is_open_for_reading_cannot_be_written() {
 }
 
 #[test]
-fn a_write_whose_future_is_dropped_is_written_whole() {
+fn a_write_with_a_dropped_future_is_completed() {
     let (_sample, device) = fresh("dropped", 1 << 20);
     cenote_rt::block_on(1, async {
         let mut write = device.write(0, vec![Buf::from(vec![5; 1 << 20])]);
         let _ = futures_poll(&mut write);
         drop(write);
-        // It counts against the depth until the kernel is done.
+        // It counts against the queue depth until the kernel is done.
         let all = tunables::DEVICE_QUEUE_DEPTH.get() as u32;
         let _done = device.depth.acquire_many(all).await.expect("open");
         let read = device.file.as_ref();
@@ -259,12 +259,12 @@ fn a_device_that_is_closed_can_be_opened_at_once() {
 }
 
 #[test]
-fn a_patient_thread_writes_little_and_flushes_itself() {
+fn small_writes_and_flushes_run_inline() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let sample = Sample::new("patient");
     let device = Arc::new(FileDevice::open_file(&sample.0, OpenMode::Exclusive).expect("open"));
     cenote_rt::block_on(1, async {
-        // What is long is written by another thread, whatever the patience.
+        // Long writes run on another thread, whatever the budget for inline waits.
         for (len, is_at_once) in [(4096, true), (128 << 10, true), (256 << 10, false)] {
             let is_done = Arc::new(AtomicBool::new(false));
             let (device, done) = (Arc::clone(&device), Arc::clone(&is_done));

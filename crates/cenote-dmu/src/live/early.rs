@@ -34,7 +34,7 @@ impl Live {
     /// have the block, or is closed.
     ///
     /// # Errors
-    /// Those of writing a block: no space stays allocated then.
+    /// Errors of writing a block: no space stays allocated then.
     pub async fn write_early(
         &self,
         txg: u64,

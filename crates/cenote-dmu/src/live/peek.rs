@@ -56,7 +56,7 @@ impl Live {
     /// was replaced meanwhile.
     ///
     /// # Errors
-    /// Those of `find`, and of reading.
+    /// Errors of `find`, and of reading.
     pub async fn gather<T, F>(&self, mut find: impl FnMut() -> F) -> Result<(Vec<Option<Buf>>, T)>
     where
         F: Future<Output = Result<(Vec<Piece>, T)>>,

@@ -192,7 +192,7 @@ impl Live {
     /// its changes are made or, if it fails, none.
     ///
     /// # Errors
-    /// Those of the closure; `Kind::Busy` with [`LiveError::TxgPassed`] if a later txg already
+    /// Errors of the closure; `Kind::Busy` with [`LiveError::TxgPassed`] if a later txg already
     /// changed the set, in which case the caller retries in a later txg.
     pub async fn apply<T>(
         &self,

@@ -1,7 +1,7 @@
 //! The interface through which structures in objects are changed: the part of a [`Tx`](crate::Tx)
 //! that ZAPs, bpobjs, space maps and others need.
 //!
-//! It is a trait because there are two implementations: the transaction on a writable object set,
+//! There are two implementations: the transaction on a writable object set,
 //! and the model for the property tests of this crate, in which any block may be missing, so that
 //! closures are run again at every possible point.
 //!

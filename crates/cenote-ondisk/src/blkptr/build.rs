@@ -1,10 +1,9 @@
-//! Making block pointers: of a block just written, of data embedded in its pointer, of a hole
-//! (spec 02 §1).
+//! Builds block pointers: for a written block, for embedded data, for a hole (spec 02 §1).
 //!
-//! Everything that this program writes is little-endian, unencrypted and not deduplicated, so B is
-//! set (but in holes) and X, D and R are not. Each constructor gives `None` when a value does not
-//! fit its field: a size that is not whole sectors, more than three addresses, an object type above
-//! eight bits. Words that nothing is said of are zero.
+//! This program writes only little-endian, unencrypted blocks without dedup, so B is set (except in
+//! holes) and X, D and R are not. Each constructor returns `None` if a value does not fit its
+//! field: a size that is not whole sectors, more than three addresses, an object type above eight
+//! bits. Words that are not set are zero.
 
 use crate::blkptr::{
     BlockPtr, CHECKSUM, COMPRESSION, DVAS_PER_BLOCK_PTR, Dva, EMBEDDED_MAX, IS_EMBEDDED,
@@ -19,12 +18,12 @@ const BIRTH_WORD: usize = 10;
 /// Word of the fill count.
 const FILL_WORD: usize = 11;
 
-/// A block with an address, as it is to be pointed to.
+/// Parameters of the pointer to a block with an address.
 #[derive(Debug, Clone, Copy)]
 pub struct NewBlock<'a> {
-    /// Bytes as its user sees it.
+    /// Logical size in bytes.
     pub lsize: u64,
-    /// Bytes as stored.
+    /// Physical size in bytes.
     pub psize: u64,
     /// Type of its object.
     pub object_type: ObjectType,
@@ -36,16 +35,16 @@ pub struct NewBlock<'a> {
     pub checksum_type: u8,
     /// Checksum words.
     pub checksum: [u64; 4],
-    /// Where it lies, one to three addresses.
+    /// The addresses, one to three.
     pub dvas: &'a [Dva],
     /// Txg in which it is written.
     pub birth: u64,
-    /// Blocks or dnodes below.
+    /// Number of blocks or dnodes below.
     pub fill: u64,
 }
 
 impl NewBlock<'_> {
-    /// Its pointer.
+    /// Builds the pointer.
     #[must_use]
     pub fn to_block_ptr(&self) -> Option<BlockPtr> {
         let mut words = [0; 16];
@@ -70,7 +69,7 @@ impl NewBlock<'_> {
 }
 
 impl BlockPtr {
-    /// A hole that tells when it was punched; `birth` 0 gives one that was never written.
+    /// A hole with a birth; `birth` 0 gives a hole that was never written.
     #[must_use]
     pub fn punched(lsize: u64, object_type: ObjectType, level: u8, birth: u64) -> Option<Self> {
         if birth == 0 {
@@ -82,8 +81,7 @@ impl BlockPtr {
         Some(Self::HOLE.with_word(PROPERTY_WORD, property).with_word(BIRTH_WORD, birth))
     }
 
-    /// A pointer that carries its level-0 block as `payload`, compressed by function
-    /// `compression`.
+    /// A pointer that embeds its level-0 block as `payload`, compressed by function `compression`.
     #[must_use]
     pub fn embedding(
         payload: &[u8],
@@ -110,8 +108,8 @@ impl BlockPtr {
         Some(block.with_word(PROPERTY_WORD, property).with_word(BIRTH_WORD, birth))
     }
 
-    /// The same with another fill count. Embedded pointers and holes store none and stay as they
-    /// are; of encrypted ones only the lower half is the count.
+    /// Returns the pointer with another fill count. Embedded pointers and holes store none and stay
+    /// unchanged; in encrypted ones only the lower half is the count.
     #[must_use]
     pub fn with_fill(self, fill: u64) -> Self {
         if self.is_embedded() || self.is_hole() {
@@ -122,7 +120,7 @@ impl BlockPtr {
         self.with_word(FILL_WORD, word)
     }
 
-    /// The same with other checksum words.
+    /// Returns the pointer with other checksum words.
     #[must_use]
     pub fn with_checksum(mut self, checksum: [u64; 4]) -> Self {
         let [.., a, b, c, d] = &mut self.words;
@@ -138,7 +136,7 @@ impl BlockPtr {
     }
 }
 
-/// A size in whole sectors, less one, as the property word has it.
+/// A size in whole sectors minus one, as stored in the property word.
 fn sectors_biased(size: u64) -> Option<u64> {
     if !size.is_multiple_of(SECTOR_SIZE) {
         return None;
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_tell_their_birth() {
+    fn holes_record_their_birth() {
         let hole = BlockPtr::punched(131_072, ObjectType::PLAIN_FILE_CONTENTS, 1, 9).expect("fits");
         assert!(hole.is_hole());
         let (lsize, level, birth) = (hole.lsize(), hole.level(), hole.birth());

@@ -1,7 +1,7 @@
-//! A block pointer in zdb's words: the one-line form of an object's block list ([`Compact`]) and
-//! the form with every property ([`Verbose`], as behind `rootbp`).
+//! Prints a block pointer as zdb does: the one-line form of an object's block list ([`Compact`])
+//! and the form with every property ([`Verbose`], as behind `rootbp`).
 //!
-//! Both were compared with what OpenZFS 2.3.2 prints. They accept any bytes: where OpenZFS would
+//! Both were compared with the output of OpenZFS 2.3.2. They accept any bytes: where OpenZFS would
 //! read past its tables of names, a number is printed.
 
 use std::fmt::{Display, Formatter, Result};
@@ -33,7 +33,7 @@ pub struct Compact<'a> {
     pub bp: &'a BlockPtr,
     /// Print every address (six d's and more), not just the first.
     pub all_dvas: bool,
-    /// An entry of a livelist that frees.
+    /// Whether it is a FREE entry of a livelist.
     pub is_freed: bool,
 }
 
@@ -101,7 +101,7 @@ impl Display for Verbose<'_> {
     }
 }
 
-/// The checksum's words, as both forms end.
+/// The checksum words, with which both forms end.
 struct Checksum([u64; 4]);
 
 impl Display for Checksum {
@@ -111,7 +111,7 @@ impl Display for Checksum {
     }
 }
 
-/// A type as the verbose form has it.
+/// An object type as printed in the verbose form.
 struct TypeName(ObjectType);
 
 impl Display for TypeName {

@@ -29,7 +29,7 @@ pub struct Dva {
     pub offset: u64,
     /// Bytes allocated there, parity and padding included.
     pub asize: u64,
-    /// Whether a gang header lies there.
+    /// Whether it addresses a gang header.
     pub gang: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Pointers that carry their block's data in themselves (spec 02 §1.6).
+//! Embedded block pointers, which contain their block's data (spec 02 §1.6).
 //!
 //! The property word keeps its place but counts sizes in bytes, and up to 112 bytes of payload are
 //! spread over the fourteen words that are neither the property word (6) nor the logical birth
@@ -17,17 +17,17 @@ use crate::blkptr::{BLOCK_SIZE_MAX, BlockPtr, CorruptBlockPtr};
 const LSIZE_BYTES: Bits<0, 25> = Bits;
 const PSIZE_BYTES: Bits<25, 7> = Bits;
 
-/// Most bytes that a pointer can carry.
+/// Most bytes that a pointer can embed.
 pub const EMBEDDED_MAX: usize = 112;
 
-/// What a pointer with the E bit is.
+/// The embedded type of a pointer with the E bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EmbeddedType {
     /// Compressed (or plain) data.
     Data,
     /// Never stored.
     Reserved,
-    /// A block that a redacted stream left out; reading it is an error.
+    /// A block that was left out of a redacted stream; reading it is an error.
     Redacted,
 }
 
@@ -53,7 +53,7 @@ impl AsRef<[u8]> for EmbeddedPayload {
 }
 
 impl BlockPtr {
-    /// What an E pointer is; none without the E bit or with an unknown number.
+    /// The embedded type of an E pointer; `None` without the E bit or for an unknown number.
     #[must_use]
     pub const fn embedded_type(&self) -> Option<EmbeddedType> {
         match self.embedded_type_id() {
@@ -82,7 +82,7 @@ impl BlockPtr {
         PSIZE_BYTES.get(self.property()) + 1
     }
 
-    /// The payload; none if the pointer is not embedded data, or claims more than fits.
+    /// The payload; `None` if the pointer is not embedded data, or claims more than fits.
     #[must_use]
     pub fn embedded_payload(&self) -> Option<EmbeddedPayload> {
         let len = self.embedded_psize() as usize;
@@ -113,7 +113,7 @@ impl BlockPtr {
     }
 }
 
-/// The part of a property word that tells the sizes; `None` if they do not fit.
+/// The size fields of a property word; `None` if the sizes do not fit.
 pub(super) fn sizes(lsize: u64, psize: u64) -> Option<u64> {
     if psize > EMBEDDED_MAX as u64 {
         return None;

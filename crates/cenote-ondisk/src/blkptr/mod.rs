@@ -1,4 +1,4 @@
-//! The block pointer: where a block lies, how big it is, how to check and decode it.
+//! The block pointer: the address of a block, its size, and how to check and decode it.
 //!
 //! ```text
 //!     64      56      48      40      32      24      16      8       0
@@ -23,14 +23,14 @@
 //!     +-------+-------+-------+-------+-------+-------+-------+-------+
 //! ```
 //!
-//! A [`BlockPtr`] is sixteen inert words: any bytes make one, and no accessor can panic. What a
-//! word means depends on the kind, which is asked in this order: E (embedded, redacted), hole,
-//! gang. [`BlockPtr::validate`] says whether the words can be believed; the vdev layer adds whether
-//! its addresses exist.
+//! A [`BlockPtr`] is sixteen uninterpreted words: any bytes make one, and no accessor can panic.
+//! The meaning of a word depends on the kind of pointer, which is determined in this order: E
+//! (embedded, redacted), hole, gang. [`BlockPtr::validate`] checks the words; the vdev layer also
+//! checks that its addresses exist.
 //!
-//! The words are those of a little-endian parent: a foreign parent was swapped as a whole when it
-//! was read. The B bit speaks of the block pointed to, and salt, IV and MAC, which are strings of
-//! bytes, are taken from their words in that order (spec 02 §14).
+//! The words are those of a little-endian parent: a parent of foreign byte order was swapped as a
+//! whole when it was read. The B bit describes the block pointed to, and salt, IV and MAC, which
+//! are byte strings, are extracted from their words in that order (spec 02 §14).
 //!
 //! Sources: spec 02 §1, §14; spec 08 §6.
 
@@ -80,16 +80,16 @@ const IS_REWRITTEN: Bits<63, 1> = Bits;
 const ENCRYPTED_FILL: Bits<0, 32> = Bits;
 const ENCRYPTED_IV2: Bits<32, 32> = Bits;
 
-/// Every way in which a block pointer can be refused (spec 02 §1.7).
+/// Why a block pointer is invalid (spec 02 §1.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptBlockPtr {
-    /// The object type means nothing.
+    /// The object type is unknown.
     #[error("block pointer: object type {0} is unknown")]
     ObjectType(u8),
-    /// The compression function means nothing.
+    /// The compression function is unknown.
     #[error("block pointer: compression {0} is unknown")]
     Compression(u8),
-    /// The checksum function means nothing.
+    /// The checksum function is unknown.
     #[error("block pointer: checksum {0} is unknown")]
     Checksum(u8),
     /// The logical size is above 16 MiB.
@@ -107,30 +107,30 @@ pub enum CorruptBlockPtr {
     /// Neither hole nor embedded, and the first address is empty.
     #[error("block pointer: first address has no size")]
     NoAddress,
-    /// An offset is beyond what 64 bits of bytes can say.
+    /// An offset in bytes exceeds 64 bits.
     #[error("block pointer: address {index} at sector {sector:#x} is out of range")]
     Offset {
-        /// Which address.
+        /// Index of the address.
         index: usize,
         /// Its offset in sectors.
         sector: u64,
     },
 }
 
-/// What the X bit means for a pointer (spec 08 §6).
+/// The meaning of the X bit for a pointer (spec 08 §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protection {
     /// No X bit.
     Unencrypted,
     /// Level 0 of an encrypted type: ciphertext, with salt, IV and MAC.
     Encrypted,
-    /// Level 0 of another type: plain text with a MAC.
+    /// Level 0 of another type: plaintext with a MAC.
     Authenticated,
     /// Indirect: a MAC over the MACs below.
     IndirectMac,
 }
 
-/// A block pointer (`blkptr_t`); inert words.
+/// A block pointer (`blkptr_t`); uninterpreted words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct BlockPtr {
     words: [u64; 16],
@@ -152,7 +152,7 @@ impl BlockPtr {
         &self.words
     }
 
-    /// From the bytes of a little-endian parent.
+    /// Decodes the bytes of a little-endian parent.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; BLOCK_PTR_LEN]) -> Self {
         Self { words: words::padded(bytes) }
@@ -164,7 +164,8 @@ impl BlockPtr {
         Self::from_bytes(bytes)
     }
 
-    /// From bytes of a structure that tells its own byte order (uberblock, gang header, log block).
+    /// Decodes bytes of a structure that has its own byte order (uberblock, gang header, log
+    /// block).
     #[must_use]
     pub fn from_bytes_in(bytes: &[u8; BLOCK_PTR_LEN], endian: Endian) -> Self {
         let (chunks, _none) = bytes.as_chunks::<8>();
@@ -201,13 +202,13 @@ impl BlockPtr {
         self.words[6]
     }
 
-    /// Whether the pointer itself carries something: data or a redaction (E bit).
+    /// Whether the pointer is embedded data or a redaction (E bit).
     #[must_use]
     pub const fn is_embedded(&self) -> bool {
         IS_EMBEDDED.is_set(self.property())
     }
 
-    /// Whether it carries data.
+    /// Whether the pointer embeds data.
     #[must_use]
     pub const fn is_embedded_data(&self) -> bool {
         matches!(self.embedded_type(), Some(EmbeddedType::Data))
@@ -219,19 +220,19 @@ impl BlockPtr {
         matches!(self.embedded_type(), Some(EmbeddedType::Redacted))
     }
 
-    /// Whether there is no block: it reads as zeros.
+    /// Whether it is a hole, which reads as zeros.
     #[must_use]
     pub const fn is_hole(&self) -> bool {
         !self.is_embedded() && self.words[0] == 0 && self.words[1] == 0
     }
 
-    /// Whether the addresses are those of a gang header.
+    /// Whether the addresses are those of gang headers.
     #[must_use]
     pub const fn is_gang(&self) -> bool {
         !self.is_embedded() && Dva::is_gang_word(self.words[1])
     }
 
-    /// What the X bit means here.
+    /// The meaning of the X bit for this pointer.
     #[must_use]
     pub fn protection(&self) -> Protection {
         match (IS_PROTECTED.is_set(self.property()), self.level()) {
@@ -254,7 +255,7 @@ impl BlockPtr {
         self.protection() == Protection::Encrypted
     }
 
-    /// Whether the block is plain text with a MAC.
+    /// Whether the block is plaintext with a MAC.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
         self.protection() == Protection::Authenticated
@@ -272,7 +273,7 @@ impl BlockPtr {
         self.is_protected() && self.object_type() != ObjectType::OBJSET
     }
 
-    /// Bytes of the block as its user sees it; 0 if redacted, as OpenZFS has it.
+    /// Logical size in bytes; 0 if redacted, as in OpenZFS.
     #[must_use]
     pub const fn lsize(&self) -> u64 {
         match self.embedded_type_id() {
@@ -282,7 +283,7 @@ impl BlockPtr {
         }
     }
 
-    /// Bytes stored on disk before parity; 0 if embedded. Meaningless for a hole.
+    /// Physical size in bytes, without parity; 0 if embedded. Undefined for a hole.
     #[must_use]
     pub const fn psize(&self) -> u64 {
         if self.is_embedded() { 0 } else { (PSIZE.get(self.property()) + 1) * SECTOR_SIZE }
@@ -336,13 +337,13 @@ impl BlockPtr {
         !self.is_embedded() && IS_REWRITTEN.is_set(self.words[7])
     }
 
-    /// Byte order of the block pointed to. A hole has none, and says big.
+    /// Byte order of the block pointed to. Undefined for a hole, which has the bit of big-endian.
     #[must_use]
     pub const fn endian(&self) -> Endian {
         if IS_LITTLE_ENDIAN.is_set(self.property()) { Endian::Little } else { Endian::Big }
     }
 
-    /// Logical birth: the txg in which the content came here.
+    /// Logical birth: the txg in which the contents were written here.
     #[must_use]
     pub const fn birth(&self) -> u64 {
         self.words[10]
@@ -364,7 +365,7 @@ impl BlockPtr {
         if self.is_rewritten() { self.physical_birth() } else { self.birth() }
     }
 
-    /// Blocks (or, for dnode blocks, dnodes) below; 1 if embedded.
+    /// Number of blocks (or, for dnode blocks, dnodes) below; 1 if embedded.
     #[must_use]
     pub fn fill(&self) -> u64 {
         if self.is_embedded() {
@@ -376,7 +377,7 @@ impl BlockPtr {
         }
     }
 
-    /// The address in slot `index`, if it is one and in use.
+    /// The address in slot `index`, if the slot is used for an address.
     #[must_use]
     pub fn dva(&self, index: usize) -> Option<Dva> {
         let (words, _none) = self.words.as_chunks::<2>();
@@ -403,7 +404,7 @@ impl BlockPtr {
         self.dvas().map(|dva| dva.asize).sum()
     }
 
-    /// How many of the slots can hold addresses at all.
+    /// Number of slots that can hold addresses.
     fn dva_slots(&self) -> usize {
         if self.is_embedded() {
             0
@@ -450,7 +451,7 @@ impl BlockPtr {
         mac
     }
 
-    /// Checks everything that the pointer alone can tell (spec 02 §1.7).
+    /// Checks everything that can be checked without other structures (spec 02 §1.7).
     pub fn validate(&self) -> Result<(), CorruptBlockPtr> {
         if !self.object_type().is_valid() {
             return Err(CorruptBlockPtr::ObjectType(self.object_type().0));

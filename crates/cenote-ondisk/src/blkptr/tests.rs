@@ -148,7 +148,7 @@ fn refusals() {
     }
 }
 
-/// What `snprintf_blkptr` of OpenZFS 2.3.2 prints for the same words.
+/// Output of `snprintf_blkptr` of OpenZFS 2.3.2 for the same words.
 #[test]
 fn verbose_form() {
     const TAIL: &str = "cksum=00000009faa09717:0000041a690a8468:0000dbf95d958062:001f481df99f0158";

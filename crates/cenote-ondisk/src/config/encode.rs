@@ -1,13 +1,13 @@
-//! Configurations as lists: what is written to labels, to the MOS and to `zpool.cache`.
+//! Encodes configurations as nvlists, for labels, the MOS and `zpool.cache`.
 //!
-//! The keys come in OpenZFS's order, so that a config that goes through here unchanged is the same
-//! list again. Labels leave out what is known from the MOS only: the objects with the properties
-//! of vdevs (spec 01 §4, §5).
+//! The keys are in OpenZFS's order, so that a config that was decoded and not changed is encoded to
+//! the same list. Labels omit facts that only the MOS has: the objects with the properties of vdevs
+//! (spec 01 §4, §5).
 
 use super::{Draid, LeafConfig, PoolFacts, TopConfig, VdevConfig, VdevKind};
 use crate::nvlist::{NvList, NvString, NvValue};
 
-/// Where a configuration goes.
+/// Destination of a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
     /// A leaf's label.
@@ -44,7 +44,7 @@ pub fn pool_list(facts: &PoolFacts, root: &VdevConfig, has_per_vdev_zaps: bool) 
 }
 
 impl PoolFacts {
-    /// What comes before the vdevs.
+    /// The pairs before the vdevs.
     fn head(&self) -> NvList {
         let mut list = NvList::new();
         list.insert("version", self.version);
@@ -55,7 +55,7 @@ impl PoolFacts {
         list.insert("errata", self.errata);
         optional(&mut list, "comment", self.comment.as_deref());
         optional(&mut list, "compatibility", self.compatibility.as_deref());
-        // OpenZFS falls over a hostid without a name.
+        // OpenZFS crashes on a hostid without a hostname.
         if self.hostid != 0 {
             list.insert("hostid", self.hostid);
             list.insert("hostname", self.hostname.as_deref().unwrap_or_default());
@@ -81,14 +81,14 @@ impl PoolFacts {
 }
 
 impl VdevConfig {
-    /// The list of this vdev and those below it: a `vdev_tree`, if it is the root.
+    /// Encodes this vdev and its descendants: a `vdev_tree`, if it is the root.
     #[must_use]
     pub fn encode(&self, audience: Audience) -> NvList {
         self.encode_at(audience, false)
     }
 
-    /// The entry of a hot spare or a cache device in the list of such (spec 01 §10), which has no
-    /// place in the tree.
+    /// Encodes the entry of a hot spare or a cache device in the list of these (spec 01 §10), which
+    /// has no position in the tree.
     #[must_use]
     pub fn encode_aux(&self) -> NvList {
         let mut list = self.encode_at(Audience::Full, false);
@@ -99,7 +99,7 @@ impl VdevConfig {
         list
     }
 
-    /// `is_top`: it is a child of the root.
+    /// `is_top`: the vdev is a child of the root.
     fn encode_at(&self, audience: Audience, is_top: bool) -> NvList {
         let mut list = NvList::new();
         list.insert("type", self.kind.name());
@@ -107,7 +107,7 @@ impl VdevConfig {
         list.insert("guid", self.guid);
         self.leaf.encode_names(&mut list);
         self.encode_kind(&mut list);
-        // OpenZFS has it on disks, and on what was made within a running pool.
+        // OpenZFS has it on disks, and on vdevs that were created in a running pool.
         let has_whole_disk = match self.kind {
             VdevKind::Disk
             | VdevKind::Hole
@@ -226,7 +226,7 @@ fn optional<T: Into<NvValue>>(list: &mut NvList, key: &str, value: Option<T>) {
     }
 }
 
-/// A flag is there if it is set.
+/// A flag is present if it is set.
 fn flag(list: &mut NvList, key: &str, is_set: bool) {
     if is_set {
         list.insert(key, 1_u64);

@@ -1,14 +1,14 @@
-//! The configuration of a pool: what labels, the MOS and `zpool.cache` say about it.
+//! The configuration of a pool in labels, the MOS and `zpool.cache`.
 //!
 //! ```text
 //!   label of a leaf   LabelConfig: pool facts, this leaf's guid, and the tree of its top-level
 //!   MOS "config"      PoolConfig:  pool facts, and the tree from the root: the trusted one
-//!   spares, l2cache   VdevConfig of each device; their labels say hardly more than a guid
+//!   spares, l2cache   VdevConfig of each device; their labels have little more than a guid
 //! ```
 //!
-//! Both keep the list that they were decoded from, in order, for zdb's views. Keys unknown here are
-//! ignored, as OpenZFS does. What must be there or in range for anything to be done with a tree is
-//! checked here; what depends on devices or on several labels is for the vdev and pool layers.
+//! Both keep the nvlist from which they were decoded, in order, for zdb's output. Unknown keys are
+//! ignored, as in OpenZFS. Conditions without which nothing can be done with a tree are checked
+//! here; conditions on devices or on several labels are checked by the vdev and pool layers.
 //!
 //! Sources: spec 01 §4-§6, §10.
 
@@ -31,7 +31,7 @@ pub const ASHIFT_MIN: u64 = 9;
 /// Largest ashift.
 pub const ASHIFT_MAX: u64 = 16;
 
-/// Every way in which a configuration can be refused.
+/// Why a configuration is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptConfig {
     /// A required key is absent or of another type.
@@ -71,10 +71,10 @@ pub enum CorruptConfig {
         guid: u64,
         /// Children found.
         count: usize,
-        /// The least number that works.
+        /// Smallest valid number.
         needed: u64,
     },
-    /// The tree is deeper than any that is made.
+    /// The tree is deeper than any that OpenZFS creates.
     #[error("config: vdev tree deeper than {VDEV_DEPTH_MAX} levels")]
     Depth,
 }
@@ -83,7 +83,7 @@ fn need(list: &NvList, key: &'static str) -> Result<u64, CorruptConfig> {
     list.u64(key).ok_or(CorruptConfig::Missing { key })
 }
 
-/// A number that may be absent, standing for `default`, and is otherwise refused out of range.
+/// A number that defaults to `default` if absent, and is refused if out of range.
 fn ranged(
     list: &NvList,
     key: &'static str,
@@ -94,7 +94,7 @@ fn ranged(
     if range.contains(&value) { Ok(value) } else { Err(CorruptConfig::Value { key, value }) }
 }
 
-/// A flag that is there and set.
+/// Whether a flag is present and set.
 fn flag(list: &NvList, key: &str) -> bool {
     list.bool(key).or_else(|| list.u64(key).map(|value| value != 0)).unwrap_or(false)
 }

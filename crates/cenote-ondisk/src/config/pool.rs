@@ -1,14 +1,14 @@
-//! What a label and the MOS say about the pool as a whole (spec 01 §4).
+//! Facts about the pool as a whole in labels and the MOS (spec 01 §4).
 
 use super::{CorruptConfig, VdevConfig, VdevKind, flag, need, text};
 use crate::nvlist::NvList;
 
-/// Whether a pool is in use, and two kinds of devices that are in none.
+/// Whether a pool is in use; also marks devices that belong to no pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PoolState {
     /// In use, or its host went down.
     Active,
-    /// Left in order.
+    /// Exported.
     Exported,
     /// Destroyed; the data is still there.
     Destroyed,
@@ -50,7 +50,7 @@ impl PoolState {
     }
 }
 
-/// What both kinds of configuration say about the pool.
+/// Facts about the pool in both kinds of configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolFacts {
     /// Pool version; 5000 with feature flags, else 1 to 28.
@@ -59,17 +59,17 @@ pub struct PoolFacts {
     pub name: String,
     /// Whether it is in use.
     pub state: PoolState,
-    /// The txg in which this was written; 0 = not a member (any more).
+    /// The txg in which this was written; 0: not a member, or no longer.
     pub txg: u64,
     /// Guid of the pool.
     pub pool_guid: u64,
     /// Number of a known defect in the pool's history; 0 = none.
     pub errata: u64,
-    /// Words of the administrator.
+    /// The administrator's comment.
     pub comment: Option<String>,
-    /// Names of the feature sets that the pool keeps to.
+    /// The property `compatibility`: names of feature sets.
     pub compatibility: Option<String>,
-    /// Id of the host that had it last; 0 = none.
+    /// Id of the host that used it last; 0 = none.
     pub hostid: u64,
     /// Name of that host.
     pub hostname: Option<String>,
@@ -111,11 +111,11 @@ impl PoolFacts {
 pub struct PoolConfig {
     /// The pool.
     pub facts: PoolFacts,
-    /// Every vdev has an object with its properties, listed in the pool directory.
+    /// Whether every vdev has a ZAP with its properties, listed in the pool directory.
     pub has_per_vdev_zaps: bool,
     /// The tree from the root.
     pub vdev_tree: VdevConfig,
-    /// All of it as stored.
+    /// The whole nvlist as stored.
     pub raw: NvList,
 }
 
@@ -136,25 +136,25 @@ impl PoolConfig {
     }
 }
 
-/// What the label of a pool's member says beyond the pool's facts.
+/// Facts in the label of a pool's member, beyond those of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberConfig {
     /// The pool.
     pub facts: PoolFacts,
-    /// Guid of the top-level vdev over the leaf.
+    /// Guid of the top-level vdev above the leaf.
     pub top_guid: u64,
-    /// The leaf is a hot spare in use.
+    /// Whether the leaf is a hot spare in use.
     pub is_spare: bool,
-    /// The leaf belongs to a log.
+    /// Whether the leaf belongs to a log vdev.
     pub is_log: bool,
-    /// That top-level vdev.
+    /// The top-level vdev.
     pub vdev_tree: VdevConfig,
 }
 
 /// The configuration in a leaf's label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LabelConfig {
-    /// What the device is.
+    /// State of the pool, or kind of the device.
     pub state: PoolState,
     /// Pool version.
     pub version: u64,
@@ -162,12 +162,12 @@ pub struct LabelConfig {
     pub guid: u64,
     /// The txg in which the label was written; 0 = not a member, and for spares and caches.
     pub txg: u64,
-    /// Log2 of the smallest I/O, which decides the slots of the uberblock ring: of the top-level
-    /// vdev, or of a cache device itself; 0 if not told.
+    /// Log2 of the sector size, which decides the slots of the uberblock ring: that of the
+    /// top-level vdev, or of a cache device itself; 0 if absent.
     pub ashift: u64,
-    /// The pool and the tree; none for an idle spare and for a cache device.
+    /// The pool and the tree; `None` for an idle spare and for a cache device.
     pub member: Option<MemberConfig>,
-    /// All of it as stored.
+    /// The whole nvlist as stored.
     pub raw: NvList,
 }
 

@@ -1,4 +1,4 @@
-//! One vdev of the tree, and those below it (spec 01 §5).
+//! A vdev of the tree, with its descendants (spec 01 §5).
 
 use super::{ASHIFT_MAX, ASHIFT_MIN, CorruptConfig, VDEV_DEPTH_MAX, flag, need, ranged, text};
 use crate::indirect::{CONFIG_BIRTHS, CONFIG_MAPPING, CONFIG_PREV};
@@ -10,7 +10,7 @@ use crate::vdev_zap::{CONFIG_LEAF, CONFIG_ROOT, CONFIG_TOP};
 pub struct RaidZ {
     /// Parity columns, 1 to 3.
     pub nparity: u64,
-    /// An expansion is going on: the last child is being added.
+    /// Whether an expansion is running: the last child is being added.
     pub expanding: bool,
     /// The txg of each expansion that was completed, ascending.
     pub expand_txgs: Vec<u64>,
@@ -31,12 +31,12 @@ pub struct Draid {
     pub nchildren: Option<u64>,
 }
 
-/// What kind of vdev it is.
+/// The type of a vdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VdevKind {
     /// The root; its children are the top-level vdevs.
     Root,
-    /// Children hold the same.
+    /// Copies on all children.
     Mirror,
     /// A mirror of the old (first) and the new (last) device.
     Replacing,
@@ -50,7 +50,7 @@ pub enum VdevKind {
     DraidSpare {
         /// Guid of the dRAID.
         top_guid: u64,
-        /// Which of its spares.
+        /// Index among its spares.
         spare_id: u64,
     },
     /// A regular file.
@@ -59,9 +59,9 @@ pub enum VdevKind {
     Disk,
     /// A top-level slot that a removed log left empty.
     Hole,
-    /// A top-level slot of which nothing was found.
+    /// A top-level slot for which no configuration was found.
     Missing,
-    /// A removed top-level: offsets are mapped to other vdevs.
+    /// A removed top-level vdev: offsets are mapped to other vdevs.
     Indirect,
 }
 
@@ -85,7 +85,7 @@ impl VdevKind {
         }
     }
 
-    /// Whether it has a device, a distributed spare counting as one.
+    /// Whether it has a device; a distributed spare counts as one.
     #[must_use]
     pub const fn is_leaf(&self) -> bool {
         matches!(self, Self::File | Self::Disk | Self::DraidSpare { .. })
@@ -97,7 +97,7 @@ impl VdevKind {
         matches!(self, Self::File | Self::Disk)
     }
 
-    /// Whether data can lie there: neither hole, missing nor indirect.
+    /// Whether data can be stored on it: neither hole, missing nor indirect.
     #[must_use]
     pub const fn is_concrete(&self) -> bool {
         !matches!(self, Self::Hole | Self::Missing | Self::Indirect)
@@ -111,7 +111,7 @@ impl VdevKind {
             b"replacing" => Self::Replacing,
             b"spare" => Self::Spare,
             b"raidz" => Self::RaidZ(RaidZ {
-                // Before double parity existed the number was not written.
+                // Before double parity existed, the number was not stored.
                 nparity: ranged(list, "nparity", 1, 1..=3)?,
                 expanding: flag(list, "raidz_expanding"),
                 expand_txgs: list.u64_array("raidz_expand_txgs").unwrap_or_default().to_vec(),
@@ -136,7 +136,7 @@ impl VdevKind {
         })
     }
 
-    /// The least number of children, if the kind has children at all.
+    /// The least number of children, if the kind has children.
     fn children_needed(&self) -> Option<u64> {
         match self {
             Self::Root => Some(0),
@@ -148,22 +148,22 @@ impl VdevKind {
     }
 }
 
-/// What only a top-level vdev has.
+/// Facts of top-level vdevs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopConfig {
     /// MOS object with the space map of each metaslab; 0 = none yet.
     pub metaslab_array: u64,
     /// Log2 of the size of a metaslab.
     pub metaslab_shift: u64,
-    /// Log2 of the smallest I/O; 0 on holes.
+    /// Log2 of the sector size; 0 on holes.
     pub ashift: u64,
     /// Bytes of the vdev's data area, parity included.
     pub asize: u64,
-    /// It holds intent logs only.
+    /// Whether it is a log vdev.
     pub is_log: bool,
-    /// Nothing new is put there.
+    /// Whether no new blocks are allocated on it.
     pub non_allocating: bool,
-    /// It is being removed.
+    /// Whether it is being removed.
     pub removing: bool,
     /// MOS object with the mapping of a (partly) removed vdev.
     pub indirect_object: Option<u64>,
@@ -175,21 +175,21 @@ pub struct TopConfig {
     pub zap_top: Option<u64>,
 }
 
-/// What only a leaf has.
+/// Facts of leaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "that is what is stored")]
 pub struct LeafConfig {
-    /// Where the device was when this was written.
+    /// Path of the device when this was written.
     pub path: Option<NvString>,
     /// The operating system's identity of a disk.
     pub devid: Option<NvString>,
-    /// Where it is plugged in.
+    /// Physical location.
     pub phys_path: Option<NvString>,
     /// Directory of its enclosure in sysfs.
     pub enclosure_path: Option<NvString>,
     /// Field-replaceable unit.
     pub fru: Option<NvString>,
-    /// ZFS owns the disk's partition table.
+    /// Whether ZFS owns the disk's partition table.
     pub whole_disk: bool,
     /// Space map object with the txgs missing on it.
     pub dtl_object: Option<u64>,
@@ -201,19 +201,19 @@ pub struct LeafConfig {
     pub degraded: bool,
     /// Pulled out.
     pub removed: bool,
-    /// A spare that becomes a member once its resilver ends.
+    /// A spare that becomes a member when its resilver ends.
     pub unspare: bool,
-    /// Was missing when this was written.
+    /// Whether it was missing when this was written.
     pub not_present: bool,
     /// A hot spare in use.
     pub is_spare: bool,
     /// Why it is faulted or degraded: "external" or "err_exceeded".
     pub aux_state: Option<String>,
-    /// A resilver up to this txg goes on.
+    /// A resilver up to this txg is in progress.
     pub resilver_txg: Option<u64>,
-    /// A sequential rebuild up to this txg goes on.
+    /// A sequential rebuild up to this txg is in progress.
     pub rebuild_txg: Option<u64>,
-    /// Its resilver waits for the one that runs.
+    /// Whether its resilver is deferred until the running one ends.
     pub resilver_defer: bool,
     /// Guid before a split.
     pub orig_guid: Option<u64>,
@@ -221,10 +221,10 @@ pub struct LeafConfig {
     pub zap_leaf: Option<u64>,
 }
 
-/// A vdev and what is below it.
+/// A vdev with its descendants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VdevConfig {
-    /// What kind it is, with the kind's parameters.
+    /// The type, with its parameters.
     pub kind: VdevKind,
     /// Index in the parent's children.
     pub id: u64,
@@ -232,13 +232,13 @@ pub struct VdevConfig {
     pub guid: u64,
     /// The txg in which it was added; 0 if unknown.
     pub create_txg: u64,
-    /// What a top-level vdev has; all zero elsewhere.
+    /// Facts of a top-level vdev; all zero for others.
     pub top: TopConfig,
-    /// What a leaf has; empty elsewhere.
+    /// Facts of a leaf; empty for others.
     pub leaf: LeafConfig,
     /// MOS object with the root's properties.
     pub zap_root: Option<u64>,
-    /// The vdevs below.
+    /// The children.
     pub children: Vec<Self>,
 }
 
@@ -282,13 +282,13 @@ impl VdevConfig {
         })
     }
 
-    /// An empty top-level slot, which an importer puts where nothing was found.
+    /// A placeholder for a top-level vdev for which no configuration was found.
     #[must_use]
     pub fn missing(id: u64) -> Self {
         Self::placeholder(VdevKind::Missing, id)
     }
 
-    /// A top-level slot that a removed log left.
+    /// A top-level slot left by a removed log.
     #[must_use]
     pub fn hole(id: u64) -> Self {
         Self::placeholder(VdevKind::Hole, id)
@@ -313,7 +313,7 @@ impl VdevConfig {
         Self { guid, children, ..Self::placeholder(VdevKind::Root, 0) }
     }
 
-    /// This vdev and all below it, parents first.
+    /// This vdev and all its descendants, parents first.
     pub fn walk(&self) -> impl Iterator<Item = &Self> {
         let mut todo = vec![self];
         std::iter::from_fn(move || {
@@ -328,13 +328,13 @@ impl VdevConfig {
         self.walk().filter(|vdev| vdev.kind.is_leaf())
     }
 
-    /// The vdev with this guid, here or below.
+    /// The vdev with this guid, among this one and its descendants.
     #[must_use]
     pub fn find(&self, guid: u64) -> Option<&Self> {
         self.walk().find(|vdev| vdev.guid == guid)
     }
 
-    /// The same, to be changed.
+    /// Like [`find`](Self::find), mutable.
     pub fn find_mut(&mut self, guid: u64) -> Option<&mut Self> {
         if self.guid == guid {
             return Some(self);
@@ -374,7 +374,7 @@ impl TopConfig {
         Ok(Self {
             metaslab_array: list.u64("metaslab_array").unwrap_or(0),
             metaslab_shift: ranged(list, "metaslab_shift", 0, 0..=63)?,
-            // Present on top-level vdevs and on cache and spare devices only.
+            // Present only on top-level vdevs and on cache and spare devices.
             ashift: match list.u64("ashift") {
                 None => 0,
                 Some(_) => ranged(list, "ashift", 0, shifts)?,

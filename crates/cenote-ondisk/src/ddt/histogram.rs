@@ -5,7 +5,7 @@ use super::CorruptDdt;
 /// Words of a histogram.
 pub const DDT_HISTOGRAM_WORDS: usize = 512;
 
-/// Sums over entries; the `ref_` half counts each entry as often as it is referenced.
+/// Sums over entries; the `ref_` half counts each entry once per reference.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DdtStat {
     /// Blocks.

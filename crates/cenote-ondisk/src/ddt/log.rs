@@ -1,8 +1,8 @@
 //! The two logs of an FDT table (spec 08 §24).
 //!
-//! Records never cross a block; the first zero word pads the rest of one. A later record of a key
-//! wins. Exactly one log is being flushed into the stores: there, keys up to the checkpoint are
-//! done. Then the active log wins over the flushing one.
+//! Records never span blocks; the first zero word pads the rest of a block. A later record of a key
+//! wins. Exactly one log is being flushed into the stores: in that log, keys up to the checkpoint
+//! are done. The active log wins over the flushing one.
 
 use super::{CorruptDdt, DDT_PHYS_FLAT_LEN, DdtClass, DdtKey, DdtLayout, DdtPhys};
 use crate::bits::Bits;

@@ -7,11 +7,12 @@
 //! ```
 //!
 //! `<c>` is the name of a checksum, one table for each. The key is the checksum and the sizes of
-//! the block; the phys says where its copies are and how often it is referenced: 72 bytes in a flat
-//! table, four slots in 256 bytes in a legacy one. Decompression is not done here: [`DdtValue`]
-//! tells what to do with the payload, and [`DdtPhys::decode`] takes the result.
+//! the block; the phys holds the addresses of its copies and its reference count: 72 bytes in a
+//! flat table, four slots in 256 bytes in a legacy one. Decompression is not done here:
+//! [`DdtValue`] says how the payload is stored, and [`DdtPhys::decode`] decodes the decompressed
+//! bytes.
 //!
-//! A value carries its own byte order; it must be heeded for flat entries too.
+//! A value has its own byte order, which also applies to flat entries.
 
 pub mod histogram;
 pub mod log;
@@ -44,7 +45,7 @@ pub const DDT_PHYS_TRAD_LEN: usize = 256;
 /// `level` of ZLE in a store.
 pub const DDT_ZLE_LEVEL: u8 = 64;
 
-/// Every way in which bytes of a dedup table can be refused.
+/// Why bytes of a dedup table are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptDdt {
     /// A key does not have five words.
@@ -61,7 +62,7 @@ pub enum CorruptDdt {
         /// Compression in the version byte.
         compression: u8,
     },
-    /// A phys of a length that the table's layout has not.
+    /// The phys does not have the length of the table's layout.
     #[error("dedup table: phys of {len} bytes, expected {expected}")]
     Phys {
         /// Bytes found.
@@ -83,7 +84,7 @@ pub enum CorruptDdt {
         /// Version found.
         version: u8,
     },
-    /// A log record of an unknown type, or that leaves its block.
+    /// A log record of an unknown type, or beyond its block.
     #[error("dedup log: record at {offset} of type {kind}, {len} bytes")]
     LogRecord {
         /// Where it starts in the block.
@@ -95,7 +96,7 @@ pub enum CorruptDdt {
     },
 }
 
-/// Which store an entry is in.
+/// The store of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DdtClass {
     /// Obsolete.
@@ -180,7 +181,7 @@ impl DdtKey {
         [a, b, c, d, self.prop]
     }
 
-    /// The key under which a block is looked up.
+    /// The key of a block.
     #[must_use]
     pub fn of(bp: &BlockPtr) -> Self {
         let sectors = |size: u64| (size >> 9).saturating_sub(1);
@@ -217,7 +218,7 @@ impl DdtKey {
     }
 }
 
-/// The value of a store's entry, taken apart but not decompressed.
+/// The value of a store's entry, split but not decompressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DdtValue<'a> {
     /// Byte order of the phys.
@@ -229,7 +230,7 @@ pub struct DdtValue<'a> {
 }
 
 impl<'a> DdtValue<'a> {
-    /// Takes a value apart.
+    /// Splits a value.
     pub const fn decode(value: &'a [u8]) -> Result<Self, CorruptDdt> {
         let Some((version, payload)) = value.split_first() else {
             return Err(CorruptDdt::Value { len: 0, compression: 0 });
@@ -299,7 +300,7 @@ impl DdtSlot {
         self.dva_words.iter().take(count).map(|w| Dva::from_words(*w)).filter(Dva::is_valid)
     }
 
-    /// Whether a block pointer stands for these copies: first DVA and physical birth are equal.
+    /// Whether a block pointer refers to these copies: first DVA and physical birth are equal.
     #[must_use]
     pub fn matches(&self, bp: &BlockPtr) -> bool {
         let [[first, second], ..] = self.dva_words;
@@ -307,8 +308,8 @@ impl DdtSlot {
         self.is_used() && (first, second) == (w0, w1) && self.birth == bp.physical_birth()
     }
 
-    /// A pointer to the block with all addresses that these copies have: since it was made, the
-    /// entry may have been extended. Words that hold salt and IV stay.
+    /// Returns the block pointer with all addresses of these copies: the entry may have been
+    /// extended since the pointer was written. Words that hold salt and IV are not changed.
     #[must_use]
     pub fn extend(&self, bp: &BlockPtr) -> BlockPtr {
         let mut words = *bp.words();
@@ -320,8 +321,8 @@ impl DdtSlot {
         BlockPtr::from_words(words)
     }
 
-    /// A pointer to the copies as such, by which they are freed: of no object, not deduplicated,
-    /// without the checksum. `None` if it makes none.
+    /// A pointer to the copies themselves, with which they are freed: without object type, dedup
+    /// bit and checksum. `None` if it cannot be encoded.
     #[must_use]
     pub fn to_block_ptr(&self, key: &DdtKey) -> Option<BlockPtr> {
         let dvas: Vec<Dva> = self.dvas(key).collect();
@@ -407,7 +408,7 @@ impl DdtPhys {
         self.slots().iter().fold(0, |sum, slot| sum.saturating_add(slot.refcount))
     }
 
-    /// The slot that a block pointer stands for.
+    /// The slot to which a block pointer refers.
     #[must_use]
     pub fn slot_of(&self, bp: &BlockPtr) -> Option<&DdtSlot> {
         self.slots().iter().find(|slot| slot.matches(bp))

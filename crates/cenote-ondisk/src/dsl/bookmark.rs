@@ -17,7 +17,7 @@ bitflags! {
     pub struct BookmarkFlags: u64 {
         /// The "freed before next" sums are maintained.
         const HAS_FBN = 1;
-        /// The snapshot that it was made from still exists.
+        /// The snapshot from which it was created still exists.
         const SNAPSHOT_EXISTS = 2;
         const _ = !0;
     }
@@ -36,11 +36,11 @@ pub struct BookmarkPhys {
     pub creation_time: u64,
     /// Redaction list object, 0 = none.
     pub redaction_obj: u64,
-    /// What the sums below mean.
+    /// Flags.
     pub flags: BookmarkFlags,
     /// Referenced, compressed, uncompressed bytes at creation.
     pub referenced: [u64; 3],
-    /// The same three for blocks freed before the next snapshot.
+    /// These three sums for blocks freed before the next snapshot.
     pub freed_before_next: [u64; 3],
     /// IV-set guid of an encrypted snapshot.
     pub ivset_guid: u64,
@@ -69,7 +69,7 @@ impl BookmarkPhys {
         })
     }
 
-    /// The words to store: as many as were found, at most twelve.
+    /// Encodes the words: as many as were decoded, at most twelve.
     #[must_use]
     pub fn encode(&self) -> Vec<u64> {
         let [r0, r1, r2] = self.referenced;

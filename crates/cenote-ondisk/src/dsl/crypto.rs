@@ -1,5 +1,5 @@
-//! The DSL crypto key object: names of its ZAP entries (spec 08 §2). What their values mean is the
-//! business of the crate that decrypts.
+//! The DSL crypto key object: names of its ZAP entries (spec 08 §2). The codec crate interprets
+//! their values.
 
 /// Cipher suite, u64.
 pub const SUITE: &str = "DSL_CRYPTO_SUITE";

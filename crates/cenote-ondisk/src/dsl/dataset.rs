@@ -24,7 +24,7 @@ bitflags! {
         const NOPROMOTE = 1 << 1;
         /// The head's unique bytes are exact.
         const UNIQUE_ACCURATE = 1 << 2;
-        /// To be destroyed when the last hold or clone goes.
+        /// To be destroyed when the last hold or clone is gone.
         const DEFER_DESTROY = 1 << 3;
         /// Snapshot and bookmark names match case-insensitively.
         const CI_DATASET = 1 << 16;
@@ -51,7 +51,7 @@ pub struct DatasetPhys {
     pub creation_time: u64,
     /// Txg of creation.
     pub creation_txg: u64,
-    /// Deadlist: bps that the previous snapshot has and this one has not.
+    /// Deadlist: block pointers that the previous snapshot has and this one does not.
     pub deadlist_obj: u64,
     /// Allocated size of everything reachable.
     pub referenced_bytes: u64,
@@ -59,7 +59,7 @@ pub struct DatasetPhys {
     pub compressed_bytes: u64,
     /// Logical size of the same.
     pub uncompressed_bytes: u64,
-    /// What would be freed by destroying it.
+    /// Bytes that destroying it would free.
     pub unique_bytes: u64,
     /// 56-bit id for `statfs`.
     pub fsid_guid: u64,
@@ -137,13 +137,13 @@ impl DatasetPhys {
         bytes
     }
 
-    /// Whether this is a snapshot; a head has no "children" in the chain.
+    /// Whether this is a snapshot; a head has `num_children` 0.
     #[must_use]
     pub const fn is_snapshot(&self) -> bool {
         self.num_children != 0
     }
 
-    /// Whether a receive has not finished.
+    /// Whether a receive is incomplete.
     #[must_use]
     pub const fn is_inconsistent(&self) -> bool {
         self.flags.contains(DatasetFlags::INCONSISTENT)

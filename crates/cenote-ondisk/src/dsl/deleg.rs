@@ -1,10 +1,10 @@
-//! Keys of a delegation ZAP: who may do what on a dataset (spec 04 §24).
+//! Keys of a delegation ZAP: permissions of users and groups on a dataset (spec 04 §24).
 //!
 //! `who scope $ id`, for example `ul$1000` (user 1000, here), `ed$` (everyone, below), `c-$`
 //! (create time), `s-$@name` (a named set). The value is a "jump" ZAP of permission names; for an
 //! upper-case who it holds names of sets.
 
-/// For whom a permission holds.
+/// Subject of a permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// A user id.
@@ -13,13 +13,13 @@ pub enum Who {
     Group,
     /// Everyone.
     Everyone,
-    /// Whoever creates a descendant.
+    /// The creator of a descendant (create-time permissions).
     Create,
     /// Definition of a named set.
     Set,
 }
 
-/// Where it holds.
+/// Where a permission applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// This dataset.
@@ -33,18 +33,18 @@ pub enum Scope {
 /// A parsed key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DelegKey<'a> {
-    /// For whom.
+    /// Subject.
     pub who: Who,
-    /// The jump ZAP lists sets rather than permissions.
+    /// Whether the jump ZAP lists permission sets rather than permissions.
     pub is_sets: bool,
-    /// Where.
+    /// Where it applies.
     pub scope: Scope,
     /// Decimal id, `@name` of a set, or empty.
     pub id: &'a str,
 }
 
 impl<'a> DelegKey<'a> {
-    /// Parses a key; `None` if it has another form.
+    /// Parses a key; `None` if it is malformed.
     #[must_use]
     pub fn parse(key: &'a str) -> Option<Self> {
         let (head, id) = key.split_once('$')?;

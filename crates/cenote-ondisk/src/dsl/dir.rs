@@ -1,7 +1,7 @@
 //! A DSL dir: one node of the dataset tree, as kept in a 256-byte bonus buffer.
 //!
-//! Word numbers below are byte offset / 8 in the table of spec 04 §2. A dir knows neither its own
-//! name nor its children's: names live in the parent's child map, and the root's in the pool's
+//! Word numbers below are byte offset / 8 in the table of spec 04 §2. A dir stores neither its own
+//! name nor its children's: names are in the parent's child map, and the root's in the pool's
 //! config.
 
 use super::CorruptDsl;
@@ -13,7 +13,7 @@ pub const DIR_PHYS_LEN: usize = 256;
 /// `DirPhys::flags` bit: the words of [`SpaceUse`] are maintained.
 pub const DIR_FLAG_USED_BREAKDOWN: u64 = 1;
 
-/// Where a dir's used bytes come from (`dd_used_breakdown`).
+/// Breakdown of a dir's used bytes (`dd_used_breakdown`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpaceUse {
     /// Referenced by the head and born after the origin.
@@ -59,7 +59,7 @@ pub struct DirPhys {
     pub flags: u64,
     /// Parts of `used_bytes`, valid with the flag.
     pub breakdown: SpaceUse,
-    /// ZAP of clone heads whose origin is a snapshot of this dir, 0 until there is one.
+    /// ZAP of clone heads whose origin is a snapshot of this dir; 0 until there is one.
     pub clones: u64,
     /// Zero; kept as found.
     pub pad: [u64; 13],

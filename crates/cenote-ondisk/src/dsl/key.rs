@@ -18,7 +18,7 @@ pub const BOOKMARKS: &str = "com.delphix:bookmarks";
 pub const REMAP_DEADLIST: &str = "com.delphix:remap_deadlist";
 /// Snapshot: id of its set of IVs.
 pub const IVSET_GUID: &str = "com.datto:ivset_guid";
-/// Snapshot: was received raw.
+/// Snapshot: it was received raw.
 pub const RAW_RECEIVED: &str = "org.openzfs:raw_received";
 /// Dataset: guids of the redaction snapshots (a feature key with a value).
 pub const REDACTED_DATASETS: &str = "com.delphix:redacted_datasets";
@@ -50,7 +50,7 @@ pub const RESUME_REDACT_SNAPS: &str = "com.delphix:resume_redact_book_snaps";
 
 /// Pool directory: root DSL dir.
 pub const ROOT_DATASET: &str = "root_dataset";
-/// Pool directory: frees that wait for their txg.
+/// Pool directory: blocks to be freed in the background.
 pub const FREE_BPOBJ: &str = "free_bpobj";
 /// Pool directory: roots of destroyed object sets.
 pub const BPTREE_OBJ: &str = "bptree_obj";
@@ -76,13 +76,13 @@ pub const LEAK_DIR: &str = "$LEAK";
 /// Its snapshot of the same name is the origin of ordinary file systems.
 pub const ORIGIN_DIR: &str = "$ORIGIN";
 
-/// The key of a number in a ZAP: lower-case hex, no prefix, no padding (spec 03 §6.3).
+/// The key for a number in a ZAP: lower-case hexadecimal, no prefix, no padding (spec 03 §6.3).
 #[must_use]
 pub fn of_number(number: u64) -> String {
     format!("{number:x}")
 }
 
-/// The number of a hex key, in the spelling that [`of_number`] writes; anything else is `None`.
+/// The number of a hexadecimal key, in the spelling that [`of_number`] writes; `None` otherwise.
 #[must_use]
 pub fn to_number(key: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(key).ok()?;

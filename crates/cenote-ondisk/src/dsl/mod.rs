@@ -5,11 +5,10 @@
 //!    |  children ZAP, props ZAP, deleg ZAP, clones ZAP    |  bp of the object set, deadlist
 //! ```
 //!
-//! Dirs and datasets are told apart by the *bonus* type (12 and 16): the object type becomes 196
-//! once the object has been zapified, that is, carries extra keys ([`key`]) in its own data
-//! (spec 04 §4). All of these structures are arrays of u64 ([`crate::words`]) except for the block
-//! pointer inside a dataset. Reserved words are kept as found, so that encoding gives back the
-//! bytes that were decoded.
+//! Dirs and datasets are distinguished by the *bonus* type (12 and 16): the object type becomes 196
+//! when the object has been zapified, that is, has extra keys ([`key`]) in its own data (spec 04
+//! §4). All of these structures are arrays of u64 ([`crate::words`]) except for the block pointer
+//! inside a dataset. Reserved words are kept as found, so that encoding returns the decoded bytes.
 //!
 //! Sources: spec 04 §2-§4, §7, §15, §24; spec 08 §2.
 
@@ -25,7 +24,7 @@ pub use bookmark::{BookmarkFlags, BookmarkPhys};
 pub use dataset::{DatasetFlags, DatasetPhys};
 pub use dir::{DirPhys, SpaceUse};
 
-/// Every way in which the bytes of a dir or dataset can be refused.
+/// Why the bytes of a dir or dataset are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptDsl {
     /// The bonus buffer of a dir is too small.

@@ -1,8 +1,8 @@
-//! Keys of a props ZAP: a property's name with a suffix that says what kind of setting it is.
+//! Keys of a props ZAP: a property's name with a suffix for the kind of setting.
 //!
-//! Values are one u64 (numbers and indexes) or a string with its NUL; what the numbers mean is the
-//! property table's business in the layers above. Entries with an unknown `$suffix` must be
-//! skipped and preserved (spec 04 §7.1).
+//! Values are one u64 (numbers and indexes) or a string with its NUL; the property table in the
+//! layers above interprets the numbers. Entries with an unknown `$suffix` must be skipped and
+//! preserved (spec 04 §7.1).
 
 /// Suffix of a received value.
 pub const RECEIVED_SUFFIX: &str = "$recvd";
@@ -10,23 +10,23 @@ pub const RECEIVED_SUFFIX: &str = "$recvd";
 pub const INHERIT_SUFFIX: &str = "$inherit";
 /// Suffix of the real value behind an old default ("ignore unknown values").
 pub const IUV_SUFFIX: &str = "$iuv";
-/// Key: this dataset has had received properties.
+/// Key: this dataset has received properties.
 pub const HAS_RECEIVED: &str = "$hasrecvd";
 
-/// What an entry of a props ZAP sets.
+/// Kind of an entry in a props ZAP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PropEntry<'a> {
     /// A local value.
     Local(&'a str),
-    /// A value that came with a stream.
+    /// A received value.
     Received(&'a str),
-    /// "Inherited, even if a received value exists".
+    /// Explicitly inherited, even if a received value exists.
     Inherit(&'a str),
-    /// Value of an index property that old software does not know.
+    /// Value of an index property that old software does not support.
     Iuv(&'a str),
     /// The marker [`HAS_RECEIVED`].
     HasReceived,
-    /// A suffix of newer software.
+    /// An unknown suffix, of newer software.
     Unknown(&'a str),
 }
 
@@ -48,7 +48,7 @@ impl<'a> PropEntry<'a> {
     }
 }
 
-/// Splits a stored `compression` value into algorithm and level: zstd keeps its level in the bits
+/// Splits a stored `compression` value into algorithm and level: zstd stores its level in the bits
 /// from 7 up, `None` is the algorithm's default (spec 04 §7.4).
 #[must_use]
 pub const fn compression_level(value: u64) -> (u8, Option<u32>) {
@@ -56,7 +56,7 @@ pub const fn compression_level(value: u64) -> (u8, Option<u32>) {
     ((value & 0x7f) as u8, if level == 0 { None } else { Some(level) })
 }
 
-/// `dedup` and `checksum` values: this bit asks for a byte comparison.
+/// `dedup` and `checksum` values: this bit requests a byte comparison.
 pub const CHECKSUM_VERIFY: u64 = 0x100;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Reads forward through a list; past the end it answers with the cause that both encodings share.
+//! A cursor over the bytes of an nvlist; reads past the end return the error common to both
+//! encodings.
 
 use super::CorruptNvList;
 use crate::bytes::Reader;
@@ -6,7 +7,7 @@ use crate::endian::Endian;
 
 type Result<T> = std::result::Result<T, CorruptNvList>;
 
-/// A reader that knows where in the list it is.
+/// A reader that knows its position in the list.
 pub(super) struct Cursor<'a> {
     reader: Reader<'a>,
     endian: Endian,
@@ -19,12 +20,12 @@ impl<'a> Cursor<'a> {
         Self { reader: Reader::new(bytes, endian), endian, start: 0 }
     }
 
-    /// Byte of the list that is next.
+    /// Position of the next byte in the list.
     pub(super) const fn position(&self) -> usize {
         self.start.saturating_add(self.reader.position())
     }
 
-    /// That the list ends here.
+    /// The error that the list ends here.
     pub(super) const fn short(&self) -> CorruptNvList {
         CorruptNvList::Short { at: self.position() }
     }
@@ -33,14 +34,14 @@ impl<'a> Cursor<'a> {
         self.reader.take(len).ok_or(self.short())
     }
 
-    /// The next `len` bytes, to be read on their own.
+    /// The next `len` bytes, as a cursor of their own.
     pub(super) fn part(&mut self, len: usize) -> Result<Self> {
         let start = self.position();
         let reader = Reader::new(self.take(len)?, self.endian);
         Ok(Self { reader, endian: self.endian, start })
     }
 
-    /// The bytes up to the next NUL, which is passed over; none if there is none.
+    /// The bytes up to the next NUL, which is skipped; `None` if there is no NUL.
     pub(super) fn until_nul(&mut self) -> Option<&'a [u8]> {
         let rest = self.reader.clone().take(self.reader.remaining())?;
         let len = rest.iter().position(|byte| *byte == 0)?;

@@ -6,12 +6,12 @@
 //! ```
 //!
 //! Native lists are read in either byte order; OpenZFS itself refuses a foreign one. Pairs keep
-//! their order and a name may occur more than once: a getter answers with the first. Names and
-//! strings are bytes ([`NvString`]), since extended attributes and paths need not be UTF-8.
+//! their order and a name may occur more than once: a getter returns the first. Names and strings
+//! are bytes ([`NvString`]), since extended attributes and paths need not be UTF-8.
 //!
 //! Decoding is bounded: nesting by [`DEPTH_MAX`], memory by a multiple of the input, because no
-//! count is believed before the bytes for it have been seen. Encoding gives the very bytes that
-//! OpenZFS writes, both sizes of every pair included.
+//! count is trusted before its bytes have been seen. Encoding produces exactly the bytes that
+//! OpenZFS writes, including both sizes of every pair.
 //!
 //! Sources: spec 01 §3.
 
@@ -36,13 +36,13 @@ pub const UNIQUE_NAME_TYPE: u32 = 2;
 /// Bytes of the common header.
 pub const NVLIST_HEADER_LEN: usize = 4;
 
-/// Every way in which the bytes of an nvlist can be refused; `at` is the byte offset.
+/// Why the bytes of an nvlist are invalid; `at` is the byte offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptNvList {
     /// The bytes end within the list.
     #[error("nvlist: ends at byte {at}, within a pair or before the end marker")]
     Short {
-        /// Where more was expected.
+        /// Where the bytes end.
         at: usize,
     },
     /// The first byte is neither encoding.
@@ -57,58 +57,58 @@ pub enum CorruptNvList {
         /// The byte found.
         order: u8,
     },
-    /// A list says another version than 0.
+    /// The version of a list is not 0.
     #[error("nvlist: version {version} at byte {at}, expected 0")]
     Version {
         /// The version found.
         version: u32,
-        /// Where.
+        /// Byte offset.
         at: usize,
     },
-    /// Lists within lists beyond the limit.
+    /// Lists are nested too deeply.
     #[error("nvlist: nested deeper than {DEPTH_MAX} lists at byte {at}")]
     Depth {
-        /// Where.
+        /// Byte offset.
         at: usize,
     },
-    /// A name is empty, holds a NUL, or (native) lacks the one at its end.
+    /// A name is empty, contains a NUL, or (native) has no terminating NUL.
     #[error("nvlist: bad name at byte {at}")]
     Name {
-        /// Where the pair starts.
+        /// Offset of the pair.
         at: usize,
     },
-    /// A type number that means nothing.
+    /// The type number is unknown.
     #[error("nvlist: type {code} at byte {at} is unknown")]
     Type {
         /// The number found.
         code: u32,
-        /// Where the pair starts.
+        /// Offset of the pair.
         at: usize,
     },
-    /// The number of elements does not suit the type, or contradicts the array's own count.
+    /// The number of elements does not match the type, or contradicts the array's own count.
     #[error("nvlist: {count} elements of type {code} at byte {at}")]
     Count {
         /// The type's number.
         code: u32,
         /// Elements claimed.
         count: u32,
-        /// Where the pair starts.
+        /// Offset of the pair.
         at: usize,
     },
-    /// A string holds a NUL, or (native) lacks the one at its end.
+    /// A string contains a NUL, or (native) has no terminating NUL.
     #[error("nvlist: bad string at byte {at}")]
     String {
-        /// Where the pair starts.
+        /// Offset of the pair.
         at: usize,
     },
-    /// The pair's size in memory is not what name and value make.
+    /// The stored memory size of a pair does not match its name and value.
     #[error("nvlist: pair at byte {at} says size {found}, its content makes {expected}")]
     PairSize {
         /// The size stored.
         found: u32,
         /// The size computed.
         expected: usize,
-        /// Where the pair starts.
+        /// Offset of the pair.
         at: usize,
     },
 }
@@ -116,7 +116,7 @@ pub enum CorruptNvList {
 /// The two encodings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
-    /// Structures of a C program in memory, in that byte order.
+    /// Structures of a C program in memory, in this byte order.
     Native(Endian),
     /// RFC 4506.
     Xdr,
@@ -140,7 +140,7 @@ pub struct NvList {
     pub pairs: Vec<NvPair>,
 }
 
-/// As [`new`](NvList::new): of a list whose names may come twice OpenZFS looks nothing up.
+/// Like [`new`](NvList::new): OpenZFS never looks names up in a list whose names may repeat.
 impl Default for NvList {
     fn default() -> Self {
         Self::new()
@@ -154,12 +154,12 @@ impl NvList {
         Self { flags: UNIQUE_NAME, pairs: Vec::new() }
     }
 
-    /// Decodes a list with its 4-byte header; what follows the list is ignored.
+    /// Decodes a list with its 4-byte header; bytes behind the list are ignored.
     pub fn decode(bytes: &[u8]) -> Result<Self, CorruptNvList> {
         Self::decode_prefix(bytes).map(|(list, _)| list)
     }
 
-    /// Decodes a list with its 4-byte header, and tells how many bytes it took.
+    /// Decodes a list with its 4-byte header; also returns its length.
     pub fn decode_prefix(bytes: &[u8]) -> Result<(Self, usize), CorruptNvList> {
         match Self::encoding(bytes)? {
             Encoding::Xdr => xdr::decode(bytes),
@@ -167,7 +167,7 @@ impl NvList {
         }
     }
 
-    /// The encoding that the header names.
+    /// The encoding according to the header.
     pub fn encoding(bytes: &[u8]) -> Result<Encoding, CorruptNvList> {
         let Some([encoding, order, ..]) = bytes.first_chunk::<NVLIST_HEADER_LEN>() else {
             return Err(CorruptNvList::Short { at: bytes.len() });
@@ -181,7 +181,7 @@ impl NvList {
         }
     }
 
-    /// The bytes of the list, header included. XDR says "little-endian writer", as on most hosts.
+    /// Encodes the list, header included. XDR says "little-endian writer", as on most hosts.
     #[must_use]
     pub fn encode(&self, encoding: Encoding) -> Vec<u8> {
         match encoding {
@@ -213,18 +213,18 @@ impl NvList {
         self.pairs.iter().find(|pair| pair.name == name).map(|pair| &pair.value)
     }
 
-    /// Whether the name occurs: what a boolean (type 1) says by being there.
+    /// Whether the name occurs, which is the value of a boolean (type 1).
     #[must_use]
     pub fn contains(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// Takes out every pair with this name.
+    /// Removes every pair with this name.
     pub fn remove(&mut self, name: &str) {
         self.pairs.retain(|pair| pair.name != name);
     }
 
-    /// Adds a pair; with unique names it takes the place of one of that name.
+    /// Adds a pair; with unique names it replaces one of that name.
     pub fn insert(&mut self, name: impl Into<NvString>, value: impl Into<NvValue>) {
         let (name, value) = (name.into(), value.into());
         if self.flags & UNIQUE_NAME != 0
@@ -254,7 +254,7 @@ impl NvList {
         }
     }
 
-    /// A boolean value; of the presence-only kind, true.
+    /// A boolean value; true for the presence-only type.
     #[must_use]
     pub fn bool(&self, name: &str) -> Option<bool> {
         match self.get(name)? {
@@ -315,7 +315,7 @@ impl NvList {
         }
     }
 
-    /// An array of bytes, under either type that holds such.
+    /// An array of bytes, of either of the two types.
     #[must_use]
     pub fn byte_array(&self, name: &str) -> Option<&[u8]> {
         match self.get(name)? {

@@ -1,4 +1,4 @@
-//! The native encoding: the pairs as a 64-bit C program holds them (spec 01 §3.4).
+//! The native encoding: the pairs as a 64-bit C program has them in memory (spec 01 §3.4).
 //!
 //! ```text
 //!   list  := version=0  flags  pair*  0 (4 bytes)
@@ -9,8 +9,8 @@
 //!   texts := 8 zero bytes each, then the strings with their NULs value of an array of strings
 //! ```
 //!
-//! Where C keeps pointers the bytes are zero. The pairs of nested lists follow after the pair that
-//! holds them, outside its size, each ended by 4 zero bytes and without version and flags.
+//! Where C has pointers the bytes are zero. The pairs of nested lists follow the pair that contains
+//! them, outside its size, each ended by 4 zero bytes and without version and flags.
 
 use super::cursor::Cursor;
 use super::value::check_count;
@@ -25,7 +25,7 @@ const PAIR_HEAD_LEN: usize = 16;
 /// Zero bytes where C has pointers and flags of a nested list.
 const LIST_HEAD_PAD: usize = 16;
 
-/// Decodes a list with its header, and tells how many bytes it took.
+/// Decodes a list with its header; also returns its length.
 pub(super) fn decode(bytes: &[u8], endian: Endian) -> Result<(NvList, usize)> {
     let mut list = Cursor::new(bytes, endian);
     list.take(NVLIST_HEADER_LEN)?;
@@ -37,7 +37,7 @@ pub(super) fn decode(bytes: &[u8], endian: Endian) -> Result<(NvList, usize)> {
     Ok((pairs(&mut list, flags, 1)?, list.position()))
 }
 
-/// The pair that is being read; its value's bytes, padded.
+/// The pair being read, with the padded bytes of its value.
 struct Head<'a> {
     at: usize,
     code: u32,
@@ -55,7 +55,7 @@ impl<'a> Head<'a> {
         self.value.take(self.count as usize).map(<[u8]>::to_vec)
     }
 
-    /// Passes over the pointers in front of an array's elements.
+    /// Skips the pointers before an array's elements.
     fn pointers(&mut self) -> Result<()> {
         self.value.take((self.count as usize).saturating_mul(8)).map(|_| ())
     }

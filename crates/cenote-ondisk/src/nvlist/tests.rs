@@ -98,7 +98,7 @@ fn depth_is_bounded() {
 }
 
 #[test]
-fn counts_are_not_believed() {
+fn counts_are_checked_against_the_input() {
     for code in [10_u8, 11, 15, 16, 17, 20, 24] {
         let mut bytes = hex("01010000 00000000 00000001 00000018 00000028 00000001 61000000");
         bytes.extend([0, 0, 0, code, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
@@ -172,7 +172,7 @@ fn value() -> impl Strategy<Value = NvValue> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back(name in text(), value in value()) {
+    fn encoded_lists_round_trip(name in text(), value in value()) {
         let list = NvList { flags: 2, pairs: vec![NvPair { name, value }] };
         for encoding in [Encoding::Xdr, LITTLE, BIG] {
             let bytes = list.encode(encoding);

@@ -7,7 +7,7 @@ use super::{CorruptNvList, NvList};
 pub struct NvString(Vec<u8>);
 
 impl NvString {
-    /// From bytes; none if there is a NUL in them.
+    /// From bytes; `None` if they contain a NUL.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         (!bytes.contains(&0)).then(|| Self(bytes.to_vec()))
@@ -25,13 +25,13 @@ impl NvString {
         std::str::from_utf8(&self.0).ok()
     }
 
-    /// The text, with replacement characters for what is not UTF-8.
+    /// The text, with replacement characters for invalid UTF-8.
     #[must_use]
     pub fn to_string_lossy(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
 
-    /// Bytes without a NUL.
+    /// Length in bytes, without a NUL.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
@@ -79,7 +79,7 @@ impl std::fmt::Debug for NvString {
 #[derive(Debug, Clone, PartialEq)]
 #[expect(missing_docs, reason = "the names are the types'")]
 pub enum NvValue {
-    /// True by being there.
+    /// True if present.
     Boolean,
     Byte(u8),
     Int16(i16),
@@ -165,8 +165,8 @@ impl NvValue {
         }
     }
 
-    /// Bytes of the value in the memory of a C program: what `decoded_size` counts, and what the
-    /// native encoding stores. Nested lists count with their heads only.
+    /// Bytes of the value in the memory of a C program, which `decoded_size` counts and the native
+    /// encoding stores. Nested lists count with their heads only.
     pub(super) fn memory_len(&self) -> usize {
         let count = self.element_count();
         match self {
@@ -179,7 +179,7 @@ impl NvValue {
         }
     }
 
-    /// Bytes of an element in memory, for all but strings.
+    /// Bytes of an element in memory, for all types but strings.
     const fn element_len(&self) -> usize {
         match self {
             Self::Boolean | Self::String(_) | Self::StringArray(_) => 0,
@@ -208,7 +208,7 @@ impl NvValue {
     }
 }
 
-/// Checks that the pair at `at` is of a known type, and may have this many elements.
+/// Checks that the pair at `at` is of a known type that allows this many elements.
 pub(super) const fn check_count(code: u32, count: u32, at: usize) -> Result<(), CorruptNvList> {
     match (code, count) {
         (1, 0) | (10..=17 | 20 | 24..=26, _) | (2..=9 | 18 | 19 | 21..=23 | 27, 1) => Ok(()),

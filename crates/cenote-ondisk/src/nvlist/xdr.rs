@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Numeric arrays repeat their count in front unless empty; arrays of bytes, strings and lists do
-//! not. `encoded_size` covers nested lists; OpenZFS never checks it, so neither do we, but boot
-//! loaders skip pairs by it. `decoded_size` is checked exactly, as OpenZFS does.
+//! not. `encoded_size` covers nested lists; OpenZFS never checks it, and neither do we, but boot
+//! loaders use it to skip pairs. `decoded_size` is checked exactly, as in OpenZFS.
 
 use super::cursor::Cursor;
 use super::value::check_count;
@@ -18,7 +18,7 @@ use crate::endian::Endian;
 
 type Result<T> = std::result::Result<T, CorruptNvList>;
 
-/// Decodes a list with its header, and tells how many bytes it took.
+/// Decodes a list with its header; also returns its length.
 pub(super) fn decode(bytes: &[u8]) -> Result<(NvList, usize)> {
     let mut decoder = Decoder { rest: Cursor::new(bytes, Endian::Big) };
     decoder.rest.take(NVLIST_HEADER_LEN)?;
@@ -30,7 +30,7 @@ struct Decoder<'a> {
     rest: Cursor<'a>,
 }
 
-/// The pair that is being read.
+/// The pair being read.
 #[derive(Clone, Copy)]
 struct Head {
     at: usize,
@@ -71,7 +71,7 @@ impl<'a> Decoder<'a> {
         Ok(list)
     }
 
-    /// The next pair, or none at the end marker.
+    /// The next pair, or `None` at the end marker.
     fn pair(&mut self, depth: u32) -> Result<Option<NvPair>> {
         let at = self.rest.position();
         let (_encoded, found) = (self.rest.u32()?, self.rest.u32()?);
@@ -129,7 +129,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// The count in front of a numeric array must be the pair's.
+    /// Checks that the count before a numeric array equals the pair's.
     fn repeated_count(&mut self, head: Head) -> Result<()> {
         let Head { at, code, count } = head;
         match count {

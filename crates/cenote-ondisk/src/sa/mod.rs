@@ -8,10 +8,10 @@
 //! The layout is a number; the file system's LAYOUTS ZAP maps it (decimal) to an array of attribute
 //! numbers, and its REGISTRY maps attribute names to numbers ([`Registry`]). Only numbers 0-15 are
 //! the same everywhere. A buffer keeps the byte order of the host that last wrote *it*, whatever
-//! the order of the block around it, so its magic is looked at each time and every attribute is
-//! read in that order ([`SaBuffer`]).
+//! the order of the block around it, so its magic is examined each time and every attribute is read
+//! in that order ([`SaBuffer`]).
 //!
-//! Padding and whatever follows the last attribute may be stale bytes. Sources: spec 03 §8.
+//! Padding and the bytes behind the last attribute may be stale. Sources: spec 03 §8.
 
 pub mod registry;
 
@@ -21,14 +21,14 @@ use crate::endian::Endian;
 
 /// Magic of a buffer.
 pub const SA_MAGIC: u32 = 0x002f_505a;
-/// Attributes of one layout: numbers are 16 bits and none occurs twice, but no real layout has
-/// more than a few dozen.
+/// Most attributes of one layout: numbers are 16 bits and unique, but no real layout has more than
+/// a few dozen.
 pub const LAYOUT_LEN_MAX: usize = 1 << 10;
 
-/// Every way in which a system-attribute buffer can be refused.
+/// Why a system-attribute buffer is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptSa {
-    /// The buffer has no room for a header.
+    /// The buffer is too short for a header.
     #[error("system attributes: buffer of {len} bytes")]
     Length {
         /// Bytes of the buffer.
@@ -46,7 +46,7 @@ pub enum CorruptSa {
         /// Layout number.
         number: u16,
     },
-    /// A layout names an attribute that REGISTRY has not.
+    /// A layout contains an attribute that REGISTRY does not have.
     #[error("system attributes: attribute {number} of layout {layout} is not registered")]
     UnknownAttr {
         /// Layout number.
@@ -54,7 +54,7 @@ pub enum CorruptSa {
         /// Attribute number.
         number: u16,
     },
-    /// The header's size is not what the layout needs.
+    /// The header's size does not match the layout.
     #[error("system attributes: header of {found} bytes, layout {layout} needs {expected}")]
     HeaderSize {
         /// Layout number.
@@ -64,7 +64,7 @@ pub enum CorruptSa {
         /// Size by the number of variable attributes.
         expected: usize,
     },
-    /// An attribute leaves the buffer.
+    /// An attribute reaches beyond the buffer.
     #[error("system attributes: attribute {number} at {offset}, {len} bytes, of {buffer_len}")]
     OutOfRange {
         /// Attribute number.
@@ -151,7 +151,7 @@ impl Attr<'_> {
     }
 }
 
-/// A buffer cut into its attributes.
+/// A buffer split into its attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SaBuffer<'a> {
     /// Layout number.
@@ -161,7 +161,7 @@ pub struct SaBuffer<'a> {
 }
 
 impl<'a> SaBuffer<'a> {
-    /// Cuts a bonus or spill buffer up by its layout. A buffer that was never initialized has no
+    /// Splits a bonus or spill buffer by its layout. A buffer that was never initialized has no
     /// attributes.
     pub fn decode(buffer: &'a [u8], registry: &Registry) -> Result<Self, CorruptSa> {
         let Some(header) = SaHeader::decode(buffer)? else {
@@ -208,7 +208,8 @@ impl<'a> SaBuffer<'a> {
     }
 }
 
-/// Length of the variable attribute `index`: the first sits at offset 6, inside the first 8 bytes.
+/// Length of the variable attribute `index`: the first one is stored at offset 6, inside the first
+/// 8 bytes.
 fn variable_len(buffer: &[u8], header: &SaHeader, index: usize) -> Option<usize> {
     let at = index.checked_mul(2)?.checked_add(6)?;
     let bytes = buffer.get(..header.size)?.get(at..)?.first_chunk()?;

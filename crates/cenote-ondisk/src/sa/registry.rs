@@ -1,4 +1,4 @@
-//! What a file system calls its attributes, and its layouts (spec 03 §8.1, §8.2).
+//! The attribute numbers and layouts of a file system (spec 03 §8.1, §8.2).
 //!
 //! REGISTRY: name → u64 with number (bits 0-15), swap class (16-23), length (24-39, 0 = variable).
 //! LAYOUTS: decimal number → u16 attribute numbers in storage order. Numbers from 16 up differ
@@ -11,7 +11,7 @@ pub const REGISTRY: &str = "REGISTRY";
 /// SA master node: ZAP of layouts.
 pub const LAYOUTS: &str = "LAYOUTS";
 
-/// How an attribute is swapped.
+/// How an attribute is byteswapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Swap {
     /// Array of u64.
@@ -184,7 +184,7 @@ impl Registry {
         registry
     }
 
-    /// Takes in an entry of REGISTRY.
+    /// Adds an entry of REGISTRY.
     pub fn add_attr(&mut self, name: &[u8], value: u64) {
         let info = AttrInfo::decode(value);
         self.attrs.insert(info.number, info);
@@ -195,8 +195,8 @@ impl Registry {
         }
     }
 
-    /// Takes in an entry of LAYOUTS. False (and no change) if the key is no layout number or the
-    /// layout is absurdly long.
+    /// Adds an entry of LAYOUTS. Returns false (and changes nothing) if the key is not a layout
+    /// number or the layout is too long.
     pub fn add_layout(&mut self, key: &[u8], attrs: &[u64]) -> bool {
         let number = str::from_utf8(key).ok().and_then(|key| key.parse::<u16>().ok());
         let attrs = attrs.iter().map(|attr| u16::try_from(*attr)).collect::<Result<Vec<_>, _>>();
@@ -232,7 +232,7 @@ impl Registry {
         self.layouts.iter().map(|(number, attrs)| (*number, attrs.as_slice()))
     }
 
-    /// All attributes: name and what is registered.
+    /// All attributes: name and registered information.
     pub fn attrs(&self) -> impl Iterator<Item = (&[u8], &AttrInfo)> {
         self.names
             .iter()

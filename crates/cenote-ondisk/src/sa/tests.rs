@@ -15,7 +15,7 @@ pub(crate) fn registry() -> Registry {
     registry
 }
 
-/// Root directory of spec 03 §17; `swap` writes it as a big-endian host would.
+/// Root directory of spec 03 §17; with `swap`, as a big-endian host would write it.
 fn root(swap: bool) -> Vec<u8> {
     let word = |value: u64| if swap { value.to_be_bytes() } else { value.to_le_bytes() };
     let mut bytes = if swap {
@@ -95,7 +95,7 @@ fn refusals() {
         let mut bonus = root(false);
         bonus[*at] = *byte;
         let got = SaBuffer::decode(&bonus, &registry).map(|_| ());
-        // A longer header shifts the attributes, so that the last leaves the buffer first.
+        // A longer header shifts the attributes, so that the last one exceeds the buffer first.
         if *at == 5 && *byte == 8 {
             bonus.resize(200, 0);
             let got = SaBuffer::decode(&bonus, &registry).map(|_| ());

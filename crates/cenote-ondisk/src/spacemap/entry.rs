@@ -18,9 +18,9 @@
 //! ```
 //!
 //! Offsets and runs are in the map's units. The second word of a pair has no mark of its own, so a
-//! stream can only be read forward from a known start. A pair never straddles a data block (the
-//! writer pads); so a [`Decoder`] is fed block by block and keeps nothing but the stamp between.
-//! An all-zero word is a valid entry: ALLOC of one unit at 0.
+//! stream can only be read forward from a known start. A pair never spans data blocks (the writer
+//! pads); so a [`Decoder`] is fed block by block and keeps only the stamp between blocks. An
+//! all-zero word is a valid entry: ALLOC of one unit at 0.
 
 use super::CorruptSpaceMap;
 use crate::bits::Bits;
@@ -44,10 +44,10 @@ pub const ONE_WORD_RUN_MAX: u64 = 1 << 15;
 pub const ONE_WORD_OFFSET_END: u64 = 1 << 47;
 /// Largest run of a two-word entry.
 pub const TWO_WORD_RUN_MAX: u64 = 1 << 36;
-/// A debug word that carries nothing.
+/// A debug word without contents.
 pub const PADDING: u64 = 2 << 62;
 
-/// What an entry does to its range.
+/// Effect of an entry on its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// The range becomes allocated.
@@ -62,7 +62,7 @@ impl Action {
     }
 }
 
-/// The user's half of a map: where it lies and in what units.
+/// The owner's knowledge of a map: its offset, size and unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// First byte (or txg) that the map covers.
@@ -91,7 +91,7 @@ impl Geometry {
     }
 }
 
-/// Who wrote the entries that follow: a debug word with a txg.
+/// Debug word with a txg: the origin of the entries that follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Kind of the entries that follow.
@@ -115,7 +115,7 @@ pub struct Entry {
     pub vdev: Option<u32>,
 }
 
-/// What a space map says next.
+/// An item of a space map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Item {
     /// A debug word.
@@ -216,7 +216,7 @@ impl<W: Iterator<Item = u64>> Iterator for Items<'_, W> {
     }
 }
 
-/// Appends entries as words, padding so that no pair straddles a data block (spec 05 §2.6).
+/// Encodes entries as words, padding so that no pair spans data blocks (spec 05 §2.6).
 #[derive(Debug, Clone)]
 pub struct Writer {
     shift: u8,
@@ -227,7 +227,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer that goes on at byte `length` of a map with data blocks of `block_size` bytes.
+    /// A writer that continues at byte `length` of a map with data blocks of `block_size` bytes.
     #[must_use]
     pub const fn new(shift: u8, block_size: u64, length: u64) -> Self {
         Self { shift, words_per_block: block_size / 8, position: length / 8, words: Vec::new() }
@@ -246,8 +246,8 @@ impl Writer {
         self.words.push(PADDING | action << 60 | pass << 50 | stamp.txg & ((1 << 50) - 1));
     }
 
-    /// Appends one range; `offset` counts from the map's start, both are multiples of the unit.
-    /// With `two_word` (feature spacemap_v2) pairs are used where a single word does not do.
+    /// Appends one range; `offset` is relative to the map's start, both are multiples of the unit.
+    /// With `two_word` (feature spacemap_v2), pairs are used where a single word is not enough.
     pub fn range(&mut self, entry: Entry, two_word: bool) {
         let (mut offset, mut units) = (entry.offset >> self.shift, entry.size >> self.shift);
         let pair = two_word

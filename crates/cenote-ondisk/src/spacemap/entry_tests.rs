@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_back(
+    fn encoded_entries_round_trip(
         rows in proptest::collection::vec(
             (any::<bool>(), 0_u64..1 << 50, 1_u64..1 << 20, proptest::option::of(0_u32..1 << 24)),
             0..50,
@@ -138,7 +138,7 @@ proptest! {
             want.push((action, offset, size, vdev.filter(|_| two_word)));
         }
         let mut decoder = Decoder::new(Geometry::DTL);
-        // Pieces of one range are joined again.
+        // The pieces of one range are joined again.
         let mut got: Vec<(Action, u64, u64, Option<u32>)> = Vec::new();
         let mut rest = want.iter();
         let mut left = 0;

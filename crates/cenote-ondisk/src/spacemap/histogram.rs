@@ -2,8 +2,8 @@
 
 use super::HISTOGRAM_BUCKETS;
 
-/// Bucket of a free segment of `size` bytes in the stored form and how often it counts there: what
-/// is larger than the last bucket counts as several segments of that size.
+/// Bucket of a free segment of `size` bytes in the stored histogram, and its count there: a segment
+/// larger than the last bucket's size counts as several of that size.
 #[must_use]
 pub const fn bucket(size: u64, shift: u8) -> Option<(usize, u64)> {
     let Some(log2) = size.checked_ilog2() else { return None };

@@ -1,9 +1,9 @@
-//! Space maps: logs of ALLOC and FREE ranges, and what belongs to them.
+//! Space maps: logs of ALLOC and FREE ranges.
 //!
-//! A space map is an object whose bonus is [`SpaceMapPhys`] and whose data is a stream of u64
-//! words ([`entry`]). The object stores neither where the map starts nor its unit: the user does
-//! ([`Geometry`]), and there are six kinds of users (spec 05 §2.4). Entries apply strictly in
-//! stream order; the same range may come and go any number of times.
+//! A space map is an object whose bonus is [`SpaceMapPhys`] and whose data is a stream of u64 words
+//! ([`entry`]). The object stores neither the map's offset nor its unit: the owner knows them
+//! ([`Geometry`]), and there are six kinds of owners (spec 05 §2.4). Entries apply strictly in
+//! stream order; a range may be allocated and freed any number of times.
 //!
 //! ```text
 //!   metaslab   start of the metaslab, unit 2^ashift     log        0, 512, with vdev ids
@@ -36,7 +36,7 @@ pub const SPACE_MAP_V0_LEN: usize = 24;
 /// Bonus length with histogram.
 pub const SPACE_MAP_PHYS_LEN: usize = 320;
 
-/// Every way in which bytes of a space map can be refused.
+/// Why bytes of a space map are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptSpaceMap {
     /// The bonus is shorter than the oldest header.
@@ -53,14 +53,14 @@ pub enum CorruptSpaceMap {
         /// Bytes of the object.
         object_size: u64,
     },
-    /// The first word of a two-word entry ends its block.
+    /// The first word of a two-word entry is the last one of its block.
     #[error("space map: word {index}: two-word entry is cut off at the end of its block")]
     Straddle {
         /// Index of the word in the stream.
         index: u64,
     },
-    /// An entry leaves the map, or does not fit in 64 bits.
-    #[error("space map: word {index}: segment at {offset:#x} of {units} units leaves the map")]
+    /// An entry reaches beyond the map, or does not fit in 64 bits.
+    #[error("space map: word {index}: segment at {offset:#x} of {units} units is outside of the map")]
     OutOfRange {
         /// Index of the entry's first word.
         index: u64,

@@ -1,15 +1,15 @@
-//! Unicode 5.0: which characters it knew, and upper case as single characters.
+//! Unicode 5.0: which characters it had, and upper case as single characters.
 //!
-//! Names on normalizing or case-insensitive datasets are hashed after preparation with the tables
-//! of Unicode 5.0.0. A character that came later was unassigned then: it had no decomposition, no
-//! combining class and no upper case, and must be left alone although today's libraries know
-//! better. Characters of 5.0 have kept their properties since (Unicode's stability policies), so
-//! the gate below, in front of a current library, gives the old answers.
+//! Names on normalizing or case-insensitive datasets are hashed after normalization with the tables
+//! of Unicode 5.0.0. A character added later was unassigned then: it had no decomposition, no
+//! combining class and no upper case, and must be left alone although today's libraries treat it
+//! otherwise. Characters of 5.0 have kept their properties since (Unicode's stability policies), so
+//! the check below, in front of a current library, gives the same results.
 //!
 //! Generated: `KNOWN` lists the ranges whose `DerivedAge` is at most 5.0. Upper case is the
 //! *simple* mapping of UnicodeData. The standard library has the full one, which differs for 27
-//! Greek letters with iota subscript and wherever one letter becomes several (these stay as they
-//! are).
+//! Greek letters with iota subscript and wherever one letter becomes several (these are not
+//! changed).
 
 /// Whether Unicode 5.0 had assigned this character.
 #[must_use]

@@ -1,15 +1,15 @@
-//! Keys, values and entries as both kinds of ZAP hand them out.
+//! Keys, values and entries of both kinds of ZAP.
 //!
 //! Nearly all values in a pool are one u64, which therefore needs no allocation. Integers in a
 //! leaf's arrays are most significant byte first whatever the byte order of the pool, so an array
-//! is kept as those bytes and widened on demand, without sign extension (spec 03 §1, §4.3).
+//! is kept as those bytes and widened when read, without sign extension (spec 03 §1, §4.3).
 
 use std::borrow::Cow;
 
 /// A key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
-    /// A name, without NUL, as it was given.
+    /// A name, without NUL, as stored.
     Name(Vec<u8>),
     /// Words (dedup and clone tables).
     Words(Vec<u64>),
@@ -35,7 +35,7 @@ impl Key {
     }
 }
 
-/// A key that somebody looks for or stores.
+/// A borrowed key, for look-ups and insertions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRef<'a> {
     /// A name, without NUL.
@@ -45,7 +45,7 @@ pub enum KeyRef<'a> {
 }
 
 impl KeyRef<'_> {
-    /// The bytes as a leaf keeps them: a name with its NUL, words most significant byte first.
+    /// The bytes as stored in a leaf: a name with its NUL, words most significant byte first.
     #[must_use]
     pub fn stored(&self) -> Vec<u8> {
         match self {
@@ -63,7 +63,7 @@ impl KeyRef<'_> {
         }
     }
 
-    /// Length as an entry counts it: bytes with NUL, or words.
+    /// Length as stored in an entry: bytes with NUL, or words.
     #[must_use]
     pub const fn integer_count(&self) -> usize {
         match self {
@@ -127,7 +127,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// A value of bytes (a string brings its own NUL).
+    /// A value of bytes (a string must include its NUL).
     #[must_use]
     pub fn bytes_of(bytes: &[u8]) -> Self {
         Self::Array { integer_size: 1, bytes: bytes.to_vec() }
@@ -165,7 +165,7 @@ impl Value {
         }
     }
 
-    /// The bytes as a leaf keeps them: integers most significant byte first.
+    /// The bytes as stored in a leaf: integers most significant byte first.
     #[must_use]
     pub fn stored(&self) -> Cow<'_, [u8]> {
         match self {
@@ -174,7 +174,7 @@ impl Value {
         }
     }
 
-    /// Whether the integers have a size that there is and the bytes are whole integers.
+    /// Whether the integer size is valid and the bytes are whole integers.
     #[must_use]
     pub fn is_well_formed(&self) -> bool {
         match self {
@@ -248,12 +248,12 @@ fn widen(integer: &[u8]) -> u64 {
     integer.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// An entry with its place in the order.
+/// An entry with its position in the order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Truncated hash of the key.
     pub hash: u64,
-    /// Tells entries of equal hash apart.
+    /// Distinguishes entries with equal hash.
     pub cd: u32,
     /// Name or words.
     pub key: Key,
@@ -262,7 +262,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The entry's place.
+    /// The entry's position.
     #[must_use]
     pub const fn cursor(&self) -> super::Cursor {
         super::Cursor { hash: self.hash, cd: self.cd }

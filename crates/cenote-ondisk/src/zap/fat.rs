@@ -52,7 +52,7 @@ pub struct FatHeader {
     pub flags: ZapFlags,
 }
 
-/// Where a pointer is kept.
+/// Location of a pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PointerPlace {
     /// Block of the object; 0 is the header block.
@@ -91,7 +91,7 @@ impl FatHeader {
         Ok(header)
     }
 
-    /// Checks shift, block count and block of the table against one another.
+    /// Checks shift, block count and block of the table for consistency.
     fn check_table(&self, shift: u64) -> Result<(), CorruptZap> {
         let bad = CorruptZap::PointerTable {
             shift,
@@ -112,7 +112,7 @@ impl FatHeader {
         if fits { Ok(()) } else { Err(bad) }
     }
 
-    /// The bytes of the header proper, to be put at the start of its block.
+    /// The bytes of the header itself, to be put at the start of its block.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         words::to_bytes(&[
@@ -162,7 +162,7 @@ impl FatHeader {
         pointer_index(hash, self.table_shift)
     }
 
-    /// Where a pointer is kept; `index` is less than [`Self::pointer_count`].
+    /// Location of a pointer; `index` must be less than [`Self::pointer_count`].
     #[must_use]
     pub const fn place(&self, index: u64) -> PointerPlace {
         let per_block_shift = self.block_shift - 3;
@@ -174,8 +174,8 @@ impl FatHeader {
         PointerPlace { block, word: (index & ((1 << per_block_shift) - 1)) as usize }
     }
 
-    /// Reads a pointer from the block that [`Self::place`] named, and checks that a leaf can stand
-    /// there.
+    /// Reads a pointer from the block that [`Self::place`] returned, and checks that the block
+    /// number can be a leaf's.
     pub fn pointer(&self, block: &[u8], index: u64) -> Result<u64, CorruptZap> {
         let word = self.place(index).word;
         let found = words::u64_at(block, word.saturating_mul(8))

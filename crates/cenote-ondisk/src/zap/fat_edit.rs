@@ -1,4 +1,4 @@
-//! Making and growing the header and pointer table of a fat ZAP (spec 03 §3, §5.5).
+//! Creates and grows the header and pointer table of a fat ZAP (spec 03 §3, §5.5).
 //!
 //! ```text
 //!   embedded   half of the header block      -> one block of its own      2^(bs-4) -> 2^(bs-3)
@@ -7,14 +7,14 @@
 //!
 //! Entry i of a table becomes entries 2i and 2i+1 of the doubled one. OpenZFS doubles an external
 //! table block by block over many changes, so that a table may be found half copied
-//! (`next_table_block`); the room for the copy is reserved then, and the old table alone counts.
-//! Growth is always finished in one go here, from the start.
+//! (`next_table_block`); the blocks of the copy are reserved then, and only the old table is valid.
+//! Here growth is always completed at once, from the start.
 
 use super::{FatHeader, HashBits, ZapHash};
 use crate::words;
 use std::ops::Range;
 
-/// Words of one table block that a run of pointers takes.
+/// The words of one table block that hold a run of pointers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableSpan {
     /// Block of the object; 0 is the header block.
@@ -23,14 +23,14 @@ pub struct TableSpan {
     pub words: Range<usize>,
 }
 
-/// How a table moves when it doubles.
+/// The plan of doubling a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Doubling {
-    /// The header afterwards.
+    /// The new header.
     pub header: FatHeader,
-    /// Blocks of the table before, 0 = it was in the header block.
+    /// Number of blocks of the old table; 0: it was in the header block.
     pub old_count: u64,
-    /// First of them.
+    /// First block of the old table.
     pub old_block: u64,
     /// First block of the new table, which has `max(2 * old_count, 1)`.
     pub new_block: u64,
@@ -66,7 +66,7 @@ impl FatHeader {
         block
     }
 
-    /// Writes the header proper into its block.
+    /// Writes the header itself into its block.
     pub fn store(&self, block: &mut [u8]) {
         block.iter_mut().zip(self.encode()).for_each(|(byte, field)| *byte = field);
     }
@@ -84,7 +84,7 @@ impl FatHeader {
             return None;
         }
         let count = if self.is_embedded() { 1 } else { self.table_block_count.checked_mul(2)? };
-        // A copy that somebody began has its blocks already.
+        // The blocks of a copy that OpenZFS began are already reserved.
         let reserved = !self.is_embedded() && self.next_table_block != 0;
         let new_block = if reserved { self.next_table_block } else { self.free_block };
         let free_block =
@@ -117,7 +117,7 @@ impl FatHeader {
         start..start.saturating_add(len)
     }
 
-    /// Where a run of pointers is kept, block by block.
+    /// The locations of a run of pointers, by block.
     pub fn spans(&self, pointers: Range<u64>) -> impl Iterator<Item = TableSpan> + use<> {
         let header = *self;
         let per_block =
@@ -138,21 +138,21 @@ impl FatHeader {
     }
 }
 
-/// Lets the pointers of a span lead to a leaf.
+/// Makes the pointers of a span point to a leaf.
 pub fn fill_span(block: &mut [u8], span: &TableSpan, leaf: u64) {
     let bytes = span.words.start.saturating_mul(8)..span.words.end.saturating_mul(8);
     let (pointers, _none) = block.get_mut(bytes).unwrap_or(&mut []).as_chunks_mut::<8>();
     pointers.fill(leaf.to_le_bytes());
 }
 
-/// The table block that the embedded table of a header block becomes.
+/// The table block with the doubled contents of a header block's embedded table.
 #[must_use]
 pub fn doubled_embedded(header_block: &[u8]) -> Vec<u8> {
     let half = header_block.len() / 2;
     doubled(header_block.get(half..).unwrap_or(&[]))
 }
 
-/// The two table blocks that one becomes.
+/// The two table blocks with the doubled contents of one.
 #[must_use]
 pub fn doubled_block(block: &[u8]) -> [Vec<u8>; 2] {
     let (low, high) = block.split_at_checked(block.len() / 2).unwrap_or((block, &[]));

@@ -9,7 +9,7 @@ use super::{KeyRef, NormFlags, ZapFlags, normalize};
 /// Polynomial of the CRC, reflected.
 pub const CRC64_POLY: u64 = 0xc96c_5795_d787_0f42;
 
-/// What a byte adds to the CRC, by how many bytes follow it in its word of eight.
+/// Contribution of a byte to the CRC, by the number of bytes that follow it in its word of eight.
 static TABLES: [[u64; 256]; 8] = tables();
 
 #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "both are below their lengths"))]
@@ -18,7 +18,7 @@ const fn tables() -> [[u64; 256]; 8] {
     let mut at = 0;
     while at < 8 * 256 {
         let (behind, byte) = (at / 256, at % 256);
-        // One more byte of zeros goes by.
+        // Shifts by one more byte of zeros.
         let mut crc = if behind == 0 { byte as u64 } else { tables[behind - 1][byte] };
         let mut bit = 0;
         while bit < 8 {
@@ -31,12 +31,12 @@ const fn tables() -> [[u64; 256]; 8] {
     tables
 }
 
-/// Goes on with a CRC over more bytes.
+/// Continues a CRC over more bytes.
 #[must_use]
 #[cfg_attr(not(test), expect(clippy::indexing_slicing, reason = "a byte is below 256"))]
 pub fn crc64(start: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
-    // Eight lookups that do not wait for each other: an insertion hashes all names of a directory.
+    // Eight independent look-ups: an insertion hashes all names of a directory.
     let crc = words.iter().fold(start, |crc, word| {
         let word = (crc ^ u64::from_le_bytes(*word)).to_le_bytes();
         let added =
@@ -46,7 +46,7 @@ pub fn crc64(start: u64, bytes: &[u8]) -> u64 {
     rest.iter().fold(crc, |crc, byte| crc >> 8 ^ TABLES[0][usize::from(crc as u8 ^ byte)])
 }
 
-/// How many bits of the hash are kept.
+/// Number of hash bits that are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HashBits {
     /// Micro ZAPs, and fat ones without [`ZapFlags::HASH64`].
@@ -74,7 +74,7 @@ impl HashBits {
 pub struct ZapHash {
     /// Start of the CRC.
     pub salt: u64,
-    /// What is done to a name first.
+    /// Normalization of names before hashing.
     pub normflags: NormFlags,
     /// Kind of keys and width of the hash.
     pub flags: ZapFlags,
@@ -130,7 +130,7 @@ pub const fn high_bits(hash: u64, count: u32) -> u64 {
     }
 }
 
-/// A place in the order of a ZAP's entries: the first entry at or after (hash, cd).
+/// A position in the order of a ZAP's entries: the first entry at or after (hash, cd).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
     /// Truncated hash.
@@ -143,13 +143,13 @@ impl Cursor {
     /// Serialized form of "no more entries".
     pub const END: u64 = u64::MAX;
 
-    /// The cookie that stands for this place.
+    /// The cookie of this position.
     #[must_use]
     pub const fn serialize(self, bits: HashBits) -> u64 {
         self.hash >> (64 - bits as u32) | (self.cd as u64) << bits as u32
     }
 
-    /// The place of a cookie; `None` at the end. A differentiator that cannot be one reads as 0.
+    /// The position of a cookie; `None` at the end. An invalid differentiator reads as 0.
     #[must_use]
     pub const fn deserialize(cookie: u64, bits: HashBits) -> Option<Self> {
         if cookie == Self::END {
@@ -164,14 +164,14 @@ impl Cursor {
         Some(Self { hash: cookie << (64 - bits as u32), cd })
     }
 
-    /// The place right behind an entry at this place.
+    /// The position right behind an entry at this position.
     #[must_use]
     pub const fn next(self) -> Self {
         Self { hash: self.hash, cd: self.cd.saturating_add(1) }
     }
 
-    /// The first place behind the leaf that owns `hash` with a prefix of `prefix_len` bits; `None`
-    /// behind the last leaf.
+    /// The first position behind the leaf that owns `hash` with a prefix of `prefix_len` bits;
+    /// `None` behind the last leaf.
     #[must_use]
     pub const fn next_leaf(hash: u64, prefix_len: u32) -> Option<Self> {
         let below = match 1_u64.checked_shl(64_u32.saturating_sub(prefix_len)) {

@@ -54,7 +54,7 @@ pub struct LeafHeader {
     pub flags: u8,
 }
 
-/// An entry chunk, checked for its type only.
+/// An entry chunk; only its type is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeafEntry {
     /// Number of the chunk.
@@ -71,7 +71,7 @@ pub struct LeafEntry {
     pub value_chunk: u16,
     /// Integers of the value.
     pub value_len: u16,
-    /// Tells entries of equal hash apart.
+    /// Distinguishes entries with equal hash.
     pub cd: u32,
     /// Truncated hash.
     pub hash: u64,
@@ -111,7 +111,7 @@ impl<'a> Leaf<'a> {
     /// Number of chunks of any kind.
     #[must_use]
     pub const fn chunk_count(&self) -> u16 {
-        // At most 2^24 / 24, but links are u16: a larger leaf cannot be addressed in full.
+        // At most 2^24 / 24, but links are u16: a larger leaf cannot be addressed completely.
         let count = self.chunks.len();
         if count < CHAIN_END as usize { count as u16 } else { CHAIN_END }
     }
@@ -171,7 +171,7 @@ impl<'a> Leaf<'a> {
         Ok(None)
     }
 
-    /// Finds the entry of exactly this key; its chunk tells where it stands.
+    /// Finds the entry of exactly this key; its `chunk` is its location.
     pub fn find(&self, hash: u64, key: &KeyRef<'_>) -> Result<Option<LeafEntry>, CorruptZap> {
         for entry in self.with_hash(hash) {
             let entry = entry?;
@@ -184,14 +184,14 @@ impl<'a> Leaf<'a> {
         Ok(None)
     }
 
-    /// All entries that the hash table leads to, in cursor order, without keys and values.
+    /// All entries reachable from the hash table, in cursor order, without keys and values.
     pub fn entry_chunks(&self) -> Result<Vec<LeafEntry>, CorruptZap> {
         let mut entries =
             Vec::with_capacity(usize::from(self.header.entry_count).min(self.chunks.len()));
         for slot in 0..self.slots.len() {
             for entry in self.chain(slot) {
                 let entry = entry?;
-                // Chains that join would yield an entry twice, and all of them many times over.
+                // Chains that join would return an entry twice, and all of them many times over.
                 if entries.len() >= self.chunks.len() {
                     return Err(CorruptZap::Loop { chunk: entry.chunk });
                 }
@@ -207,7 +207,7 @@ impl<'a> Leaf<'a> {
         self.entries_from(Cursor::default(), usize::MAX)
     }
 
-    /// At most `max` entries from a place on, in cursor order. Keys and values of others are not
+    /// At most `max` entries from a position on, in cursor order. Keys and values of others are not
     /// read.
     pub fn entries_from(&self, from: Cursor, max: usize) -> Result<Vec<Entry>, CorruptZap> {
         let chunks = self.entry_chunks()?;
@@ -222,7 +222,7 @@ impl<'a> Leaf<'a> {
         chunks.iter().skip(first).take(max).map(|entry| self.entry(entry)).collect()
     }
 
-    /// Chunks that an entry occupies.
+    /// Number of chunks that an entry occupies.
     fn cost(&self, entry: &LeafEntry) -> usize {
         let key_integer = if self.has_word_keys { 8 } else { 1 };
         let key = usize::from(entry.key_len).saturating_mul(key_integer);
@@ -271,7 +271,7 @@ impl<'a> Leaf<'a> {
         Ok(Value::Array { integer_size: size, bytes: self.array(entry.value_chunk, len)? })
     }
 
-    /// Gathers an array of `len` bytes, which are no more than the leaf can hold.
+    /// Reads an array of `len` bytes, which must not exceed the size of the leaf.
     pub(super) fn array(&self, first: u16, len: usize) -> Result<Vec<u8>, CorruptZap> {
         if len > self.chunks.len().saturating_mul(ARRAY_LEN) {
             return Err(CorruptZap::ArrayLength { len, found: 0 });
@@ -281,7 +281,7 @@ impl<'a> Leaf<'a> {
         Ok(bytes)
     }
 
-    /// Gathers an array from its chunks; each is used once, so a loop ends with the length.
+    /// Reads an array from its chunks; each chunk is used once, so a loop ends with the length.
     fn fill(&self, first: u16, bytes: &mut [u8]) -> Result<(), CorruptZap> {
         let len = bytes.len();
         let (mut link, mut found) = (first, 0_usize);

@@ -1,4 +1,4 @@
-//! Changing a leaf in place (spec 03 §4.4, §5.4).
+//! Changes a leaf in place (spec 03 §4.4, §5.4).
 //!
 //! ```text
 //!   insert   entry chunk, then the key's chunks, then the value's, all from the free list
@@ -6,13 +6,13 @@
 //!   split    the hash bit below the prefix tells which entries move to the new leaf
 //! ```
 //!
-//! An edit is made on a private copy of the block. Links are checked while they are followed, as in
-//! [`Leaf`]; on an error the copy may be half changed and is thrown away.
+//! An edit works on a private copy of the block. Links are checked while they are followed, as in
+//! [`Leaf`]; after an error the copy may be half changed and must be discarded.
 //!
 //! Invariants kept, beyond those of reading
 //! * L1  Every chunk is an entry, part of an array, or free; the free list has `free_count`
 //!   members.
-//! * L2  `entry_count` is the number of entries on the chains; each stands in the slot of its hash.
+//! * L2  `entry_count` is the number of entries on the chains; each is in the slot of its hash.
 //! * L3  A chain is sorted by cd, and the cds of one hash differ.
 
 use super::fat::block_shift;
@@ -25,7 +25,7 @@ use super::{CorruptZap, KeyRef, Leaf, Value};
 /// Flag of a leaf whose chains are sorted by cd, as those of normalizing ZAPs are.
 pub const FLAG_SORTED: u8 = 1;
 
-/// A leaf's block that is being changed.
+/// A leaf's block being changed.
 #[derive(Debug)]
 pub struct LeafMut<'a> {
     block: &'a mut [u8],
@@ -34,7 +34,7 @@ pub struct LeafMut<'a> {
     has_word_keys: bool,
 }
 
-/// Chunks that an entry with such a key and value takes.
+/// Number of chunks of an entry with such a key and value.
 #[must_use]
 pub const fn entry_cost(key_len: usize, value_len: usize) -> usize {
     key_len.div_ceil(ARRAY_LEN).saturating_add(value_len.div_ceil(ARRAY_LEN)).saturating_add(1)
@@ -81,25 +81,25 @@ impl<'a> LeafMut<'a> {
         Ok(Self { block, header, block_shift, has_word_keys })
     }
 
-    /// The header as it is now.
+    /// The present header.
     #[must_use]
     pub const fn header(&self) -> &LeafHeader {
         &self.header
     }
 
-    /// The leaf for reading.
+    /// The leaf, for reading.
     pub fn view(&self) -> Result<Leaf<'_>, CorruptZap> {
         Leaf::decode(self.block, self.has_word_keys)
     }
 
-    /// Whether an entry of so many chunks fits.
+    /// Whether an entry of `cost` chunks fits.
     #[must_use]
     pub fn has_room(&self, cost: usize) -> bool {
         cost <= usize::from(self.header.free_count)
     }
 
-    /// Adds an entry whose key is not there yet; without a `cd` it gets the lowest free one of its
-    /// hash. `None` if it does not fit; then nothing has changed.
+    /// Adds an entry whose key must not exist; without a `cd` it gets the lowest free one of its
+    /// hash. Returns `None` and changes nothing if it does not fit.
     pub fn insert(
         &mut self,
         hash: u64,
@@ -132,7 +132,7 @@ impl<'a> LeafMut<'a> {
         Ok(Some(cd))
     }
 
-    /// Gives an entry another value; false if that does not fit, and then nothing has changed.
+    /// Changes the value of an entry; returns false and changes nothing if it does not fit.
     pub fn update(&mut self, entry: &LeafEntry, value: &Value) -> Result<bool, CorruptZap> {
         let bytes = value.stored();
         let integer = usize::from(entry.integer_size);
@@ -159,7 +159,8 @@ impl<'a> LeafMut<'a> {
         Ok(())
     }
 
-    /// Gives the leaf one more prefix bit and returns the block of the leaf with that bit set.
+    /// Splits the leaf: gives it one more prefix bit, and returns the block of the leaf with that
+    /// bit set.
     pub fn split(&mut self) -> Result<Vec<u8>, CorruptZap> {
         let (prefix, len) = (self.header.prefix << 1, self.header.prefix_len.saturating_add(1));
         let is_sorted = self.header.flags & FLAG_SORTED != 0;
@@ -194,14 +195,14 @@ impl<'a> LeafMut<'a> {
         Ok(block)
     }
 
-    /// Changes which hashes the leaf owns; it must be empty.
+    /// Changes the prefix of the leaf, which must be empty.
     pub fn set_prefix(&mut self, prefix: u64, prefix_len: u16) {
         self.header.prefix = prefix;
         self.header.prefix_len = prefix_len;
         self.flush();
     }
 
-    /// The lowest cd that no entry of this hash has.
+    /// The lowest cd that no entry with this hash has.
     fn free_cd(&self, hash: u64) -> Result<u32, CorruptZap> {
         let view = self.view()?;
         let taken: Result<Vec<u32>, _> =
@@ -209,10 +210,10 @@ impl<'a> LeafMut<'a> {
         Ok(lowest_free(taken?))
     }
 
-    /// Takes the chunks of an entry, fills them, and links the entry.
+    /// Allocates the chunks of an entry, fills them, and links the entry.
     fn store(&mut self, entry: LeafEntry, key: &[u8], value: &[u8]) -> Result<(), CorruptZap> {
         let chunk = self.take_chunk()?;
-        // The chunk must not look free while arrays are taken.
+        // The chunk must not be of type free while arrays are allocated.
         *self.chunk_mut(chunk, CHUNK_FREE)? = entry.encode();
         let key_chunk = self.put_array(key)?;
         let value_chunk = self.put_array(value)?;
@@ -221,7 +222,7 @@ impl<'a> LeafMut<'a> {
         Ok(())
     }
 
-    /// Puts an entry into the chain of its slot, in front of the first with a larger cd.
+    /// Inserts an entry into the chain of its slot, before the first one with a larger cd.
     fn link(&mut self, mut entry: LeafEntry) -> Result<(), CorruptZap> {
         let view = self.view()?;
         let slot = self.slot_of(entry.hash);
@@ -253,7 +254,7 @@ impl<'a> LeafMut<'a> {
         Err(CorruptZap::ChunkNumber { chunk: entry.chunk, count: view.chunk_count() })
     }
 
-    /// Lets the entry `before`, or the slot itself, lead to `next`.
+    /// Makes the entry `before`, or the slot itself, link to `next`.
     fn set_next(
         &mut self,
         slot: usize,
@@ -272,7 +273,7 @@ impl<'a> LeafMut<'a> {
         Ok(())
     }
 
-    /// Slot by the prefix in hand, which may be ahead of the block's.
+    /// Slot according to the prefix in `self`, which may be ahead of the block's.
     fn slot_of(&self, hash: u64) -> usize {
         let below_prefix = hash.checked_shl(self.header.prefix_len.into()).unwrap_or(0);
         super::hash::high_bits(below_prefix, self.block_shift - 5) as usize
@@ -288,7 +289,7 @@ impl<'a> LeafMut<'a> {
         Ok(())
     }
 
-    /// Takes the first chunk of the free list; its bytes stay as they are.
+    /// Allocates the first chunk of the free list; its bytes stay as they are.
     fn take_chunk(&mut self) -> Result<u16, CorruptZap> {
         let number = self.header.free_list;
         let next = link_of(self.chunk_mut(number, CHUNK_FREE)?);
@@ -297,7 +298,7 @@ impl<'a> LeafMut<'a> {
         Ok(number)
     }
 
-    /// Stores bytes; the first chunk, or the end mark if there are none.
+    /// Stores bytes; returns the first chunk, or the end mark if there are none.
     fn put_array(&mut self, bytes: &[u8]) -> Result<u16, CorruptZap> {
         let (mut first, mut last) = (CHAIN_END, None);
         for piece in bytes.chunks(ARRAY_LEN) {
@@ -312,8 +313,8 @@ impl<'a> LeafMut<'a> {
         Ok(first)
     }
 
-    /// Puts the chunks of an array in front of the free list, in their order. A ring ends where it
-    /// meets a chunk that was freed just before.
+    /// Puts the chunks of an array at the front of the free list, in their order. A cyclic chain
+    /// ends at a chunk that was freed just before.
     fn free_array(&mut self, first: u16) -> Result<(), CorruptZap> {
         let mut number = first;
         while number != CHAIN_END {

@@ -4,7 +4,7 @@ use crate::zap::{Cursor, Entry, Key, NormFlags, ZapFlags, ZapHash};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Every invariant of the editor, from the bytes alone.
+/// Checks every invariant of the editor, from the bytes alone.
 fn check(block: &[u8], words: bool) -> BTreeMap<Key, Value> {
     let leaf = Leaf::decode(block, words).unwrap();
     let header = *leaf.header();
@@ -35,7 +35,7 @@ fn check(block: &[u8], words: bool) -> BTreeMap<Key, Value> {
 }
 
 #[test]
-fn an_empty_leaf_is_that_of_openzfs() {
+fn an_empty_leaf_equals_openzfs() {
     for shift in [9, 14, 15] {
         let block = format(shift, 2, 3, true);
         assert_eq!(block.len(), 1 << shift);
@@ -47,7 +47,7 @@ fn an_empty_leaf_is_that_of_openzfs() {
     }
 }
 
-/// The leaf of spec 03 §17 comes out byte by byte.
+/// The leaf of spec 03 §17 is reproduced byte by byte.
 #[test]
 fn a_real_entry() {
     let mut block = format(14, 0, 0, false);
@@ -127,7 +127,7 @@ fn run(words: bool, shift: u32, ops: &[(Key, Option<Value>)]) {
     let mut block = format(shift, 0, 0, false);
     for (key, value) in ops {
         let name = KeyRef::from(key);
-        // Few hashes, so that chains get long and names collide.
+        // Few different hashes, so that chains get long and names collide.
         let hash = hashing.key(&name) & 0xe001 << 48;
         let mut leaf = LeafMut::open(&mut block, words).unwrap();
         let found = leaf.view().unwrap().find(hash, &name).unwrap();
@@ -169,7 +169,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_leaf_is_a_map(
+    fn leaf_equals_a_map(
         small: bool,
         (words, ops) in any::<bool>().prop_flat_map(|words| {
             let op = (key(words), proptest::option::weighted(0.7, value()));

@@ -77,7 +77,7 @@ fn geometry_by_block_size() {
 
 /// Each row damages one byte of the real leaf.
 #[test]
-fn damage_has_a_name() {
+fn damage_is_an_error_with_its_cause() {
     let chunk0 = HEADER_LEN + 1024;
     let rows: &[(usize, u8, CorruptZap)] = &[
         (0, 1, CorruptZap::BlockType { found: BLOCK_LEAF | 1 }),
@@ -109,13 +109,13 @@ fn loops_end() {
     let leaf = Leaf::decode(&block, false).unwrap();
     assert_eq!(leaf.entries(), Err(CorruptZap::Loop { chunk: 0 }));
     assert!(leaf.get(HASH, b"3").is_err());
-    // Every slot leads to the same chain of one.
+    // Every slot links to the same chain of one entry.
     let mut block = real();
     block[HEADER_LEN..HEADER_LEN + 1024].fill(0);
     let leaf = Leaf::decode(&block, false).unwrap();
     assert_eq!(leaf.entry_chunks().map(|entries| entries.len()), Ok(512));
     assert_eq!(leaf.entries(), Err(CorruptZap::Overlap { cost: 512 * 4, count: 638 }));
-    // A value whose chunks form a ring reads as much as it claims, no more.
+    // A value whose chunks form a cycle is read up to its length, and no further.
     let mut block = real();
     put(&mut block, 14, 3, &[0xfb]);
     block[chunk0 + 3 * 24 + 22..chunk0 + 3 * 24 + 24].copy_from_slice(&[2, 0]);

@@ -6,8 +6,8 @@
 //!  128  …                                                                      slot 1
 //! ```
 //!
-//! A slot is free when its name is empty. Slots stand in no order; hashes are not stored. The block
-//! may have any size that is a multiple of 512.
+//! A slot is free if its name is empty. Slots have no order; hashes are not stored. The block may
+//! have any size that is a multiple of 512.
 
 use super::{BLOCK_MICRO, CorruptZap, Entry, Key, NormFlags, Value, ZapFlags, ZapHash};
 use crate::words;
@@ -33,7 +33,7 @@ pub struct MicroEntry<'a> {
     pub name: &'a [u8],
     /// Value.
     pub value: u64,
-    /// Tells names of equal hash apart.
+    /// Distinguishes names with equal hash.
     pub cd: u32,
 }
 
@@ -96,7 +96,7 @@ impl<'a> MicroZap<'a> {
 impl<'a> MicroEntry<'a> {
     fn decode(slot: usize, bytes: &'a [u8; SLOT_LEN]) -> Option<Self> {
         let (head, name) = bytes.split_first_chunk::<14>()?;
-        // A name that fills the field has lost its NUL; take it as it is, minus the last byte.
+        // A name that fills the field has lost its NUL; it is read without the last byte.
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(NAME_LEN_MAX);
         let name = name.get(..end).filter(|name| !name.is_empty())?;
         let (value, cd) = (words::u64_at(head, 0)?, words::u32_at(head, 8)?);

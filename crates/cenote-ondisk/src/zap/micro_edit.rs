@@ -1,8 +1,9 @@
-//! Changing a micro ZAP (spec 03 §2).
+//! Changes a micro ZAP (spec 03 §2).
 //!
-//! A change touches one slot, so the owner of the object writes 64 bytes. What a micro ZAP cannot
-//! hold makes it a fat one for good: a value that is not one u64, a name of 50 bytes or more, more
-//! than the largest block, or so many names of one hash that no leaf could hold them.
+//! A change affects one slot, so the owner of the object writes 64 bytes. Anything that a micro ZAP
+//! cannot hold converts it to a fat one for good: a value that is not one u64, a name of 50 bytes
+//! or more, more than the largest block, or so many names with one hash that no leaf could hold
+//! them.
 
 use super::leaf_edit::{entry_cost, lowest_free};
 use super::micro::{self, MicroEntry, NAME_LEN_MAX, SLOT_LEN};
@@ -12,7 +13,7 @@ use super::{KeyRef, MicroZap, NormFlags, Value};
 pub const MICRO_LEN_MAX: usize = 128 << 10;
 /// Bytes by which a full micro ZAP grows.
 pub const MICRO_STEP: usize = 512;
-/// Log2 of the block size of the fat ZAP that a micro ZAP becomes.
+/// Log2 of the block size of a fat ZAP converted from a micro ZAP.
 pub const CONVERTED_SHIFT: u32 = 14;
 
 /// The block of a micro ZAP without entries.
@@ -29,33 +30,33 @@ pub const fn slot_offset(slot: usize) -> usize {
     slot.saturating_add(1).saturating_mul(SLOT_LEN)
 }
 
-/// Whether a slot can hold such an entry.
+/// Whether a slot can hold this entry.
 #[must_use]
 pub fn fits_slot(key: &KeyRef<'_>, value: &Value) -> bool {
     let is_word = value.integer_size() == 8 && value.count() == 1;
     matches!(key, KeyRef::Name(name) if name.len() <= NAME_LEN_MAX) && is_word
 }
 
-/// Where a name that is not there yet can go.
+/// Where a new name can be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// Into this slot, with this cd.
+    /// In this slot, with this cd.
     Slot {
         /// Number of the slot.
         slot: usize,
-        /// Tells names of equal hash apart.
+        /// Distinguishes names with equal hash.
         cd: u32,
     },
-    /// Nowhere before the block is larger.
+    /// Nowhere until the block is larger.
     Grow,
-    /// Into a fat ZAP only: a leaf must be able to hold all names of one hash.
+    /// Only in a fat ZAP: a leaf must be able to hold all names with one hash.
     Convert,
-    /// The name is there.
+    /// The name exists.
     Taken,
 }
 
 impl MicroZap<'_> {
-    /// Where a name can go.
+    /// Finds where a name can be stored.
     #[must_use]
     pub fn room_for(&self, name: &[u8]) -> Room {
         let hash = self.hash().name(name);
@@ -86,7 +87,7 @@ impl MicroZap<'_> {
     }
 }
 
-/// The bytes of a slot, of zeros to empty it.
+/// The bytes of a slot; zeros to clear it.
 #[must_use]
 pub fn slot_bytes(entry: Option<&MicroEntry<'_>>) -> [u8; SLOT_LEN] {
     entry.and_then(MicroEntry::encode).unwrap_or([0; SLOT_LEN])
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_found_and_names_of_one_hash_told_apart() {
+    fn names_with_one_hash_get_different_cds() {
         let mut block = format(512, 9, NormFlags::TOUPPER);
         let names: [&[u8]; 8] = [b"a", b"A", b"b", b"c", b"d", b"e", b"f", b"g"];
         for (number, name) in names.iter().enumerate() {
@@ -119,13 +120,13 @@ mod tests {
         assert_eq!(MicroZap::decode(&block).unwrap().room_for(b"d"), Room::Taken);
         let at = slot_offset(0);
         block[at..at + 64].copy_from_slice(&slot_bytes(None));
-        // "A" has cd 1, so that the next of that hash gets 0 again, and the hole is used.
+        // "A" has cd 1, so that the next name with that hash gets 0 again, and the hole is used.
         let room = MicroZap::decode(&block).unwrap().room_for(b"a");
         assert_eq!(room, Room::Slot { slot: 0, cd: 0 });
     }
 
     #[test]
-    fn what_fits() {
+    fn entries_that_fit_a_micro_zap() {
         let long = "n".repeat(50);
         assert!(fits_slot(&KeyRef::from(&long[..49]), &Value::U64(1)));
         assert!(!fits_slot(&KeyRef::from(long.as_str()), &Value::U64(1)));

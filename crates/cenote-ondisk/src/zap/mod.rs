@@ -1,4 +1,4 @@
-//! ZAP: maps from names (or arrays of u64) to arrays of integers, as kept in an object.
+//! ZAP: maps from names (or arrays of u64) to arrays of integers, stored in an object.
 //!
 //! ```text
 //!   first u64 of block 0:  …03  micro: this one block is a header and 64-byte slots   (`micro`)
@@ -8,18 +8,17 @@
 //!                          …00  leaf: hash table of chains, 24-byte chunks            (`leaf`)
 //! ```
 //!
-//! Everything here looks at one block at a time: the layer that can read an object's blocks finds
+//! Everything here works on one block at a time: the layer that can read an object's blocks finds
 //! the leaf's number with [`FatHeader::place`] and [`ZapHash`], and gets [`Entry`]s from
-//! [`MicroZap`] and [`Leaf`]. A name is stored as the caller gave it; its hash is over the name
-//! normalized with the ZAP's flags ([`normalize`]), so that all spellings of one name meet in one
+//! [`MicroZap`] and [`Leaf`]. A name is stored as the caller gave it; its hash is computed over the
+//! name normalized with the ZAP's flags ([`normalize`]), so that all spellings of a name are in one
 //! chain.
 //!
-//! Changes are made to one block at a time too: [`LeafMut`], `fat_edit` and `micro_edit` turn the
-//! bytes of a block into those after the change, and leave to the object's owner which blocks are
-//! read and written.
+//! Changes are also made to one block at a time: [`LeafMut`], `fat_edit` and `micro_edit` change
+//! the bytes of a block; the object's owner decides which blocks are read and written.
 //!
 //! Order: entries are visited by ascending (hash, cd), in micro and fat ZAPs alike ([`Cursor`]).
-//! The collision differentiator (cd) tells entries with the same truncated hash apart.
+//! The collision differentiator (cd) distinguishes entries with the same truncated hash.
 //!
 //! Invariants that decoding checks, each an error with a name (spec 03 §6.9)
 //! * Z1  A chain link names a chunk of the leaf; array links lead to array chunks, entry links to
@@ -69,7 +68,7 @@ pub const KEY_WORDS_MAX: usize = 32;
 /// Bytes of a value.
 pub const VALUE_LEN_MAX: usize = 8192;
 
-/// What the first block of a ZAP object is.
+/// Format of a ZAP object, determined by its first block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ZapKind {
     /// One block of slots.
@@ -79,7 +78,7 @@ pub enum ZapKind {
 }
 
 impl ZapKind {
-    /// Tells the kind by the first word of block 0.
+    /// Determines the format from the first word of block 0.
     pub fn of(block: &[u8]) -> Result<Self, CorruptZap> {
         match words::u64_at(block, 0) {
             Some(BLOCK_MICRO) => Ok(Self::Micro),
@@ -103,16 +102,16 @@ bitflags! {
     }
 }
 
-/// Every way in which the bytes of a ZAP can be refused.
+/// Why the bytes of a ZAP are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptZap {
-    /// The first word names no kind of block that can stand here.
+    /// The first word is not a valid block type for this position.
     #[error("zap: block type {found:#x}")]
     BlockType {
         /// First word of the block.
         found: u64,
     },
-    /// The block is too small, or its size cannot be that of a ZAP block.
+    /// The block is too small, or its size is not that of a ZAP block.
     #[error("zap: block of {len} bytes")]
     BlockSize {
         /// Bytes of the block.
@@ -126,7 +125,7 @@ pub enum CorruptZap {
         /// Value expected.
         expected: u64,
     },
-    /// The pointer table's shift does not fit the block size or the hash.
+    /// The pointer table's shift does not match the block size or the hash.
     #[error("zap: pointer table of 2^{shift} entries, {blocks} blocks of 2^{block_shift} bytes")]
     PointerTable {
         /// Log2 of the number of entries.
@@ -136,7 +135,7 @@ pub enum CorruptZap {
         /// Log2 of the block size.
         block_shift: u32,
     },
-    /// A table entry names no leaf.
+    /// A table entry is not the number of a leaf block.
     #[error("zap: pointer {index} is {block}, first free block is {free_block}")]
     Pointer {
         /// Index in the table.
@@ -178,7 +177,7 @@ pub enum CorruptZap {
         /// Chunk at which counting stopped.
         chunk: u16,
     },
-    /// The entries claim more chunks than there are, so they share some (Z4).
+    /// The entries claim more chunks than the leaf has, so they share some (Z4).
     #[error("zap leaf: entries take {cost} chunks of {count}")]
     Overlap {
         /// Chunks claimed.

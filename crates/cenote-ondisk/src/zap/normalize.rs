@@ -1,17 +1,17 @@
-//! Preparation of names: case folding and Unicode forms (spec 03 §7).
+//! Normalization of names: case folding and Unicode forms (spec 03 §7).
 //!
-//! Order of work as in OpenZFS: every character is folded to upper case first, then decomposed,
-//! then (for the C forms) composed. Bytes that are not UTF-8 pass through and end a sequence. All
-//! of it as Unicode 5.0.0 had it: see [`super::case`] for how a current library is held to that.
-//! Differences that could matter are names with characters that are newer than 2006 *and* have a
-//! decomposition, a combining class or a case; they are left alone, as OpenZFS leaves them.
-//! Compared with OpenZFS's own preparation over every code point, each with nine sets of flags, and
-//! over 60 000 random strings. Not reproduced: its cut of runs of more than 31 combining marks,
-//! U+0345 in front of another mark while folding, a digraph like U+01C4 with a mark under formKC,
-//! and malformed UTF-8 under a form (forms imply `utf8only`, so that no such name exists).
+//! Same order as in OpenZFS: every character is folded to upper case first, then decomposed, then
+//! (for the C forms) composed. Bytes that are not UTF-8 pass through and end a sequence. All of it
+//! according to Unicode 5.0.0: see [`super::case`] for how a current library is restricted to that.
+//! Names can differ only in characters that are newer than 2006 *and* have a decomposition, a
+//! combining class or a case; they are left alone, as in OpenZFS. Compared with OpenZFS's own
+//! normalization over every code point, each with nine sets of flags, and over 60 000 random
+//! strings. Not reproduced: its cut of runs of more than 31 combining marks, U+0345 before another
+//! mark while folding, a digraph like U+01C4 with a mark under formKC, and malformed UTF-8 under a
+//! form (forms imply `utf8only`, so that no such name exists).
 //!
-//! The hash of a name uses all flags of the ZAP. A comparison may leave the case bit out
-//! ([`MatchKind::NormalizedCase`]), so that equal hashes are not yet equal names.
+//! The hash of a name uses all flags of the ZAP. A comparison may omit the case bit
+//! ([`MatchKind::NormalizedCase`]), so equal hashes do not imply equal names.
 
 use super::case;
 use bitflags::bitflags;
@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use unicode_normalization::UnicodeNormalization;
 
 bitflags! {
-    /// How names of a ZAP are prepared; unknown bits are kept.
+    /// How names of a ZAP are normalized; unknown bits are kept.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub struct NormFlags: u64 {
         /// Upper case.
@@ -28,7 +28,7 @@ bitflags! {
         const DECOMPOSE = 0x10;
         /// Compatibility decomposition.
         const COMPATIBILITY = 0x20;
-        /// Composition after that.
+        /// Composition after the decomposition.
         const COMPOSE = 0x40;
         /// Property `normalization=formD`.
         const FORM_D = 0x10;
@@ -47,13 +47,13 @@ bitflags! {
 pub enum MatchKind {
     /// Byte by byte.
     Exact,
-    /// After preparation with all flags.
+    /// After normalization with all flags.
     Normalized,
-    /// After preparation without the case flag.
+    /// After normalization without the case flag.
     NormalizedCase,
 }
 
-/// Whether a stored name answers a search.
+/// Whether a stored name matches a search.
 #[must_use]
 pub fn matches(stored: &[u8], wanted: &[u8], kind: MatchKind, flags: NormFlags) -> bool {
     let flags = match kind {
@@ -64,7 +64,7 @@ pub fn matches(stored: &[u8], wanted: &[u8], kind: MatchKind, flags: NormFlags) 
     stored == wanted || (!flags.is_empty() && normalize(stored, flags) == normalize(wanted, flags))
 }
 
-/// Prepares a name.
+/// Normalizes a name.
 #[must_use]
 pub fn normalize(name: &[u8], flags: NormFlags) -> Cow<'_, [u8]> {
     let fold = flags.contains(NormFlags::TOUPPER);
@@ -94,8 +94,8 @@ pub fn normalize(name: &[u8], flags: NormFlags) -> Cow<'_, [u8]> {
     Cow::Owned(prepared)
 }
 
-/// Bytes of a character by its first byte alone: a malformed one passes in this many bytes, even
-/// if good characters begin among them.
+/// Length of a character according to its first byte: a malformed one passes through with this many
+/// bytes, even if valid characters begin among them.
 const fn unit_len(lead: u8) -> usize {
     match lead {
         0xc2..=0xdf => 2,
@@ -105,7 +105,7 @@ const fn unit_len(lead: u8) -> usize {
     }
 }
 
-/// Prepares a piece of valid UTF-8, run by run of characters that Unicode 5.0 knew.
+/// Normalizes a piece of valid UTF-8, run by run of characters that Unicode 5.0 had.
 fn prepare(text: &str, flags: NormFlags, out: &mut Vec<u8>) {
     let fold = |c| if flags.contains(NormFlags::TOUPPER) { case::to_upper(c) } else { c };
     let mut rest = text;
@@ -175,9 +175,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn preparing_twice_changes_nothing(name: Vec<u8>, text: String, bits in 0_u64..0x80) {
+        fn normalizing_twice_changes_nothing(name: Vec<u8>, text: String, bits in 0_u64..0x80) {
             for name in [name.as_slice(), text.as_bytes()] {
-                // Folding after decomposition may find letters that folding before did not.
+                // Folding after decomposition may find letters that folding before it did not.
                 let flags = NormFlags::from_bits_retain(bits).difference(NormFlags::TOUPPER);
                 let once = normalize(name, flags);
                 prop_assert_eq!(normalize(&once, flags), once.clone());

@@ -1,8 +1,8 @@
-//! Writing the bodies of records: the reverse of [`Body::decode`] (spec 07 A7).
+//! Encodes the bodies of records: the reverse of [`Body::decode`] (spec 07 A7).
 //!
-//! What is written is what a Linux kernel writes, byte for byte: little-endian, no id domains, the
-//! mask of changed attributes in the bits of its VFS, zeros up to a multiple of eight. The header
-//! in front is put there by who packs records into blocks, since only that knows the numbers.
+//! The output is that of a Linux kernel, byte for byte: little-endian, no id domains, the mask of
+//! changed attributes in the bits of its VFS, zeros up to a multiple of eight. The header is added
+//! by the code that packs records into blocks, since only that has the numbers.
 
 use super::record::{
     Body, LoggedAcl, NewObject, OBJECT, RECORD_HEADER_LEN, RecordKind, SLOTS_MINUS_1,
@@ -32,7 +32,7 @@ impl NewObject {
 
 impl Body<'_> {
     /// The bytes behind the header of a record of this type. `None` if the type has another body,
-    /// or one that is only read: types before version 1 ACLs, and what is unknown.
+    /// or one that can only be read: types before version 1 ACLs, and unknown ones.
     #[must_use]
     pub fn encode(&self, kind: RecordKind) -> Option<Vec<u8>> {
         use RecordKind as K;
@@ -77,7 +77,7 @@ impl Body<'_> {
         use RecordKind as K;
         let mut bytes = match (self, kind) {
             (Self::Write { object, offset, len, bp, data }, K::Write | K::Write2) => {
-                // Data of no bytes would read as an indirect write.
+                // A write without data would read as an indirect write.
                 let is_right = match data {
                     Some(data) => kind == K::Write && data.len() as u64 == *len && *len > 0,
                     None => true,
@@ -129,7 +129,7 @@ fn create(
 ) -> Option<Vec<u8>> {
     let mut new = *new;
     match (kind, target) {
-        // These records carry neither slots nor a device number.
+        // These records have neither slots nor a device number.
         (RecordKind::Symlink, Some(_)) => (new.slots, new.rdev) = (1, 0),
         (RecordKind::Symlink, None) | (_, Some(_)) => return None,
         _ => {}
@@ -169,7 +169,8 @@ fn create_acl(
     Some(bytes)
 }
 
-/// Count of entries, domains and ids, bytes of the entries, flags. Gives the entries.
+/// Encodes count of entries, domains and ids, length of the entries, flags. Returns the encoded
+/// entries.
 fn put_acl_head(bytes: &mut Vec<u8>, acl: &LoggedAcl) -> Option<Vec<u8>> {
     if acl.domain_count != 0 || acl.acl.is_truncated {
         return None;
@@ -186,7 +187,7 @@ fn put_entries(bytes: &mut Vec<u8>, entries: &[u8], acl: &LoggedAcl) {
     bytes.extend(words::to_bytes(&acl.fuids));
 }
 
-/// Words, then texts with their NUL.
+/// Encodes words, then texts with their NUL.
 fn named(fixed: &[u64], texts: &[&[u8]]) -> Option<Vec<u8>> {
     let mut bytes = words::to_bytes(fixed);
     for text in texts {
@@ -195,7 +196,7 @@ fn named(fixed: &[u64], texts: &[&[u8]]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// `None` if the text has a NUL of its own.
+/// `None` if the text contains a NUL.
 fn put_text(bytes: &mut Vec<u8>, text: &[u8]) -> Option<()> {
     if text.contains(&0) {
         return None;
@@ -205,7 +206,8 @@ fn put_text(bytes: &mut Vec<u8>, text: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Zeros up to a multiple of eight; the header is one, so that this is the record's end as well.
+/// Pads with zeros to a multiple of eight; the header's length is one, so this is also the record's
+/// end.
 fn pad(bytes: &mut Vec<u8>) {
     const _: () = assert!(RECORD_HEADER_LEN.is_multiple_of(8));
     bytes.resize(bytes.len().next_multiple_of(8), 0);

@@ -6,7 +6,7 @@ use crate::blkptr::BlockPtr;
 use crate::znode::PFlags;
 use proptest::prelude::*;
 
-/// The record around a body.
+/// A record with a body and a header.
 fn framed(kind: RecordKind, body: &[u8]) -> Vec<u8> {
     let len = (RECORD_HEADER_LEN + body.len()) as u64;
     let mut bytes = words::to_bytes(&[kind as u64, len, 27, 5]);
@@ -21,7 +21,7 @@ fn decoded(bytes: &[u8]) -> Record<'_> {
     first
 }
 
-/// Encodes, frames, decodes, and expects the same.
+/// Encodes, frames and decodes, and expects the same body.
 fn round(kind: RecordKind, body: &Body<'_>) -> Vec<u8> {
     let bytes = body.encode(kind).unwrap_or_else(|| panic!("{kind:?} of {body:?}"));
     assert!(bytes.len().is_multiple_of(8));
@@ -148,12 +148,12 @@ proptest! {
         round(K::CloneRange, &Body::CloneRange { object, offset, len, block_size: 512, bps });
     }
 
-    /// Whatever is decoded of a foreign block says the same as the native one.
+    /// A foreign block decodes to the same as the native one.
     #[test]
     fn swapped_blocks(parent: u64, new in object(), name in name(), xv in attrs()) {
         let body = Body::Create { parent, new, xvattr: Some(xv), name: &name, target: None };
         let native = framed(RecordKind::CreateAttr, &body.encode(RecordKind::CreateAttr).unwrap());
-        // As a big-endian host writes it: words and the u32 fields of the block turned round.
+        // As a big-endian host writes it: words and the u32 fields of the block swapped.
         let mut written: Vec<u8> =
             native.chunks(8).flat_map(|word| word.iter().rev().copied()).collect();
         for at in [104, 112] {

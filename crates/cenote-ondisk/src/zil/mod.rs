@@ -8,12 +8,12 @@
 //! ```
 //!
 //! The chain ends at the first block that does not verify, which is normal: the next block is
-//! chosen before it is written. The checksum words of a log block's pointer are an identity, not a
-//! checksum: (id, id, objset, seq), and the next block must carry seq + 1. The checksum proper is
-//! in the trailer; verifying it belongs to the layer that reads the block.
+//! allocated before it is written. The checksum words of a log block's pointer are an identity, not
+//! a checksum: (id, id, objset, seq), and the next block must have seq + 1. The checksum itself is
+//! in the trailer; the layer that reads the block verifies it.
 //!
 //! A foreign block arrives swapped as u64 from end to end, names and file data included; see
-//! [`Body::decode`] for how those are read.
+//! [`Body::decode`] for how those are decoded.
 
 mod encode;
 pub mod record;
@@ -39,7 +39,7 @@ pub const CHECKSUM_ZILOG2: u8 = 9;
 /// Checksum number of a full block.
 pub const CHECKSUM_ZILOG: u8 = 5;
 
-/// Every way in which bytes of an intent log can be refused.
+/// Why bytes of an intent log are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptZil {
     /// The header is too short.
@@ -48,7 +48,7 @@ pub enum CorruptZil {
         /// Bytes found.
         len: usize,
     },
-    /// The block has no room for its chain structure.
+    /// The block is too short for its chain structure.
     #[error("intent log: block of {len} bytes")]
     BlockLength {
         /// Bytes found.
@@ -76,7 +76,7 @@ pub enum CorruptZil {
         /// Sequence expected.
         expected: u64,
     },
-    /// A record's length.
+    /// The length of a record is invalid.
     #[error("intent log: record of {len} bytes at {offset}, {left} bytes left")]
     RecordLength {
         /// Where it starts among the records.
@@ -86,7 +86,7 @@ pub enum CorruptZil {
         /// Bytes left.
         left: usize,
     },
-    /// A record is too short for its type, or a name in it has no end.
+    /// A record is too short for its type, or a name in it is not terminated.
     #[error("intent log: record {seq} of type {kind} is cut off after {len} bytes")]
     RecordBody {
         /// Sequence number.
@@ -102,7 +102,7 @@ bitflags! {
     /// Flags of the header.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub struct ZilFlags: u64 {
-        /// Records wait for replay.
+        /// Records are to be replayed.
         const REPLAY_NEEDED = 1;
         /// `claim_lr_seq` is valid.
         const CLAIM_LR_SEQ_VALID = 2;
@@ -110,7 +110,7 @@ bitflags! {
     }
 }
 
-/// Header of a log (`zil_header_t`), inside the object set block. A snapshot's is meaningless.
+/// Header of a log (`zil_header_t`), inside the object set block. A snapshot's has no meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZilHeader {
     /// Txg of the claim, 0 = not claimed.
@@ -157,7 +157,7 @@ impl ZilHeader {
         bytes
     }
 
-    /// Whether an importer has frozen the chain.
+    /// Whether the log was claimed at import.
     #[must_use]
     pub const fn is_claimed(&self) -> bool {
         self.claim_txg != 0
@@ -192,7 +192,7 @@ pub struct LogBlock<'a> {
 }
 
 impl<'a> LogBlock<'a> {
-    /// Decodes the block behind `bp`; the pointer's checksum type tells slim from full.
+    /// Decodes the block at `bp`; the pointer's checksum type distinguishes slim from full blocks.
     pub fn decode(block: &'a [u8], bp: &BlockPtr) -> Result<Self, CorruptZil> {
         let size = CorruptZil::BlockLength { len: block.len() };
         let is_slim = bp.checksum_id() != CHECKSUM_ZILOG;

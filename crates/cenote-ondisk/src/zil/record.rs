@@ -6,7 +6,7 @@
 //!
 //! Bodies are u64 fields, then names and data from an offset that is a multiple of 8. In a block
 //! that was swapped as u64 the fields are right and those bytes are reversed in groups of eight:
-//! [`unswap`] gives the record as it was written, and [`Body::decode`] takes fields from the one
+//! [`unswap`] returns the record as it was written, and [`Body::decode`] takes fields from the one
 //! and bytes from the other.
 
 use super::CorruptZil;
@@ -22,7 +22,7 @@ use crate::words;
 pub const RECORD_HEADER_LEN: usize = 32;
 /// Bytes of a write record without data; one of exactly this length is indirect.
 pub const WRITE_BASE_LEN: usize = 192;
-/// Bytes in front of what varies in a create record with an ACL.
+/// Bytes before the variable part of a create record with an ACL.
 const CREATE_ACL_LEN: usize = 144;
 
 const KIND: Bits<0, 63> = Bits;
@@ -144,7 +144,7 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// A record of a block that was swapped as u64, as it was written.
+/// Returns a record of a block that was swapped as u64, as it was written.
 #[must_use]
 pub fn unswap(record: &[u8]) -> Vec<u8> {
     let (groups, tail) = record.as_chunks::<8>();
@@ -153,7 +153,7 @@ pub fn unswap(record: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A new object, as create records name it.
+/// A new object, in create records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewObject {
     /// Object number.
@@ -181,14 +181,14 @@ pub struct LoggedAcl {
     pub acl: Acl,
     /// Flags of the whole ACL.
     pub flags: u64,
-    /// Ids of entries that name somebody of a domain.
+    /// Ids of entries for users or groups of a domain.
     pub fuids: Vec<u64>,
-    /// Domains, whose names are not kept: Linux has none.
+    /// Number of domains, whose names are not kept: Linux has none.
     pub domain_count: u64,
 }
 
 impl LoggedAcl {
-    /// None if entries are missing.
+    /// `None` if entries are missing.
     fn complete(self) -> Option<Self> {
         (!self.acl.is_truncated).then_some(self)
     }
@@ -274,11 +274,11 @@ pub enum Body<'a> {
         /// Bytes, 0 = to the end.
         len: u64,
     },
-    /// Set attributes. The mask's meaning depends on the host (spec 07 A7.5).
+    /// Set attributes. The meaning of the mask depends on the host (spec 07 A7.5).
     Setattr {
         /// Object.
         object: u64,
-        /// Which of them.
+        /// Mask of the changed attributes.
         mask: u64,
         /// Mode.
         mode: u64,
@@ -333,7 +333,8 @@ impl<'a> Body<'a> {
     /// of them if its block was swapped.
     pub fn decode(record: &Record<'a>, written: &'a [u8]) -> Result<Self, CorruptZil> {
         let Some(kind) = record.kind() else { return Ok(Self::Unknown) };
-        // A type number is no palindrome of eight bytes, so a swap shows in it.
+        // No type number is a palindrome of eight bytes, so it shows whether the record was
+        // swapped.
         let is_swapped = record.bytes.first_chunk::<8>() != written.first_chunk::<8>();
         let order = if is_swapped { Endian::Big } else { Endian::Little };
         let fields = Fields { words: record.bytes, bytes: written, order };
@@ -348,7 +349,7 @@ impl<'a> Body<'a> {
 struct Fields<'a> {
     words: &'a [u8],
     bytes: &'a [u8],
-    /// Of `bytes`.
+    /// Byte order of `bytes`.
     order: Endian,
 }
 
@@ -422,7 +423,7 @@ impl<'a> Fields<'a> {
         let (name, rest) = text(rest)?;
         let target = match kind {
             RecordKind::Symlink => {
-                // These records carry neither slots nor a device number.
+                // These records have neither slots nor a device number.
                 (new.slots, new.rdev) = (1, 0);
                 Some(text(rest)?.0)
             }
@@ -462,7 +463,8 @@ impl<'a> Fields<'a> {
         Some(Body::CreateAcl { parent, new, xvattr, acl, name })
     }
 
-    /// An ACL whose five numbers are at `head` and whose entries are at `at`; also what follows it.
+    /// An ACL whose five numbers are at `head` and whose entries are at `at`; also returns the
+    /// bytes behind it.
     fn acl(&self, head: usize, at: usize) -> Option<(LoggedAcl, &'a [u8])> {
         let [ace_count, domain_count, fuid_count, len, flags] =
             words::exact(self.words.get(head..)?)?;
@@ -532,7 +534,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Domain strings in front of a name: one for each distinct domain of owner and group.
+/// Number of domain strings before a name: one for each distinct domain of owner and group.
 const fn domain_count(uid: u64, gid: u64) -> usize {
     match (uid >> 32, gid >> 32) {
         (0, 0) => 0,

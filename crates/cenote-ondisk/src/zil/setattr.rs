@@ -1,14 +1,14 @@
-//! What a record of changed attributes says was changed (spec 07 A7.5).
+//! The mask of changed attributes in a log record (spec 07 A7.5).
 //!
 //! The mask is the host's own: Linux kernels write the bits of their VFS, FreeBSD and OpenZFS in
 //! user space those of illumos. Nothing on disk says which. Linux never sets any of `0x200..0x8000`
-//! and marks extended attributes with the highest of 32 bits, illumos's set has nothing at bits 0,
-//! 4, 5 and 6; where neither shows, the record is taken for one of Linux, the host of most pools.
+//! and marks extended attributes with the highest of 32 bits, illumos's set has no bits 0, 4, 5 and
+//! 6; if neither is conclusive, the record is assumed to be from Linux, the host of most pools.
 
 use bitflags::bitflags;
 
 bitflags! {
-    /// Attributes that a record changes, whoever wrote it.
+    /// Attributes that a record changes, independent of the host.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub struct SetMask: u32 {
         /// Mode.
@@ -25,9 +25,9 @@ bitflags! {
         const MTIME = 0x20;
         /// State change time.
         const CTIME = 0x40;
-        /// The access time is any, not now.
+        /// The access time is an explicit one, not the present.
         const ATIME_SET = 0x80;
-        /// So is the content change time.
+        /// The content change time is an explicit one, not the present.
         const MTIME_SET = 0x100;
         /// Optional attributes, in a block of their own.
         const XVATTR = 0x8000_0000;
@@ -83,7 +83,7 @@ mod tests {
             (0x1f0, times | SetMask::ATIME_SET | SetMask::MTIME_SET | SetMask::CTIME),
             (0x8000_0000, SetMask::XVATTR),
             (0x8, SetMask::SIZE),
-            // The same of user space.
+            // These operations in user space.
             (0x302 & !0x2, times),
             (0x602, SetMask::MODE | SetMask::MTIME | SetMask::CTIME),
             (0x1_0002, SetMask::MODE | SetMask::XVATTR),

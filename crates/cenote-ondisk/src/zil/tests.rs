@@ -81,7 +81,7 @@ fn a_chain_block_and_its_records() {
 #[test]
 fn a_block_of_the_other_byte_order_gives_the_same() {
     let (bp, block) = real();
-    // Written big-endian and swapped as u64: fields are as before, bytes come in reversed groups.
+    // Written big-endian and swapped as u64: fields are unchanged, bytes are reversed in groups.
     let mut foreign = block.clone();
     for group in foreign[184 + 104..184 + 112].chunks_mut(8) {
         group.reverse();
@@ -159,7 +159,7 @@ fn bodies() {
         let parsed = records(&bytes).next().unwrap().unwrap();
         let body = format!("{:?}", Body::decode(&parsed, &bytes).unwrap());
         assert!(body.contains(want), "{want}: {body}");
-        // Every shorter record is refused or decodes to something else, without panic.
+        // Every shorter record is refused or decodes to a different body, without panic.
         for len in (32..bytes.len()).step_by(8) {
             let mut short = bytes[..len].to_vec();
             short[8..16].copy_from_slice(&(len as u64).to_le_bytes());

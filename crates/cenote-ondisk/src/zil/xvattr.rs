@@ -5,8 +5,8 @@
 //!  40  scan stamp, 32 bytes; its first 8 hold the project id if that was requested instead
 //! ```
 //!
-//! Which attributes were asked for is in the first of the three words; the values stand at the same
-//! bits. Other mask sizes were never written but say how long the block is. The u32 fields do not
+//! The requested attributes are in the first of the three words; the values are at the same bits.
+//! Other mask sizes were never written but determine the length of the block. The u32 fields do not
 //! survive a block's swap as u64, so the block is decoded from the bytes as they were written, in
 //! their own byte order.
 
@@ -14,13 +14,13 @@ use crate::endian::Endian;
 use crate::znode::PFlags;
 use bitflags::bitflags;
 
-/// Bytes of the block as it is written.
+/// Bytes of the block as written.
 pub const XVATTR_LEN: usize = 72;
-/// Words of the mask as it is written.
+/// Words of the mask as written.
 const MASK_SIZE: u32 = 3;
 /// Bytes behind the mask.
 const TAIL_LEN: usize = 56;
-/// What old software stores as the value of a requested `OPAQUE`.
+/// Value that old software stores for a requested `OPAQUE`.
 const OPAQUE_MISTAKE: u64 = 0x80;
 
 bitflags! {
@@ -91,9 +91,9 @@ const XV_FLAGS: [(XvMask, PFlags); 15] = [
 /// The block (`lr_attr_t`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct XvAttrs {
-    /// Which attributes were asked for.
+    /// The requested attributes.
     pub requested: XvMask,
-    /// Values of those that are a bit.
+    /// Values of the attributes that are flags.
     pub values: XvMask,
     /// Birth time, seconds and nanoseconds.
     pub crtime: [u64; 2],
@@ -102,7 +102,7 @@ pub struct XvAttrs {
 }
 
 impl XvAttrs {
-    /// A request for flags of a node: each of `changed` gets the value that it has in `flags`.
+    /// A request to change flags of a node: each of `changed` gets its value in `flags`.
     #[must_use]
     pub fn of_flags(changed: PFlags, flags: PFlags) -> Self {
         let mut attrs = Self::default();
@@ -115,7 +115,7 @@ impl XvAttrs {
         attrs
     }
 
-    /// The same, with a project id.
+    /// Adds a project id to the request.
     #[must_use]
     pub fn with_project(mut self, project: u64) -> Self {
         self.requested |= XvMask::PROJID;
@@ -125,21 +125,21 @@ impl XvAttrs {
         self
     }
 
-    /// The project id, if it was asked for.
+    /// The project id, if requested.
     #[must_use]
     pub fn project(&self) -> Option<u64> {
         let id = self.stamp.first_chunk().map(|id| u64::from_le_bytes(*id))?;
         self.requested.contains(XvMask::PROJID).then_some(id)
     }
 
-    /// The antivirus stamp, if it was asked for.
+    /// The antivirus stamp, if requested.
     #[must_use]
     pub fn scanstamp(&self) -> Option<[u8; 32]> {
         let is_stamp = self.requested.contains(XvMask::SCANSTAMP) && self.project().is_none();
         is_stamp.then_some(self.stamp)
     }
 
-    /// The flags that were asked for, and their values.
+    /// The requested flags, and their values.
     #[must_use]
     pub fn flags(&self) -> (PFlags, PFlags) {
         let (mut changed, mut flags) = (PFlags::empty(), PFlags::empty());
@@ -152,7 +152,7 @@ impl XvAttrs {
         (changed, flags)
     }
 
-    /// Decodes the block at the start of `written`, and says how long it is.
+    /// Decodes the block at the start of `written`; also returns its length.
     pub(super) fn decode(written: &[u8], order: Endian) -> Option<(Self, usize)> {
         let u32_at = |at: usize| Some(order.u32(*written.get(at..)?.first_chunk()?));
         let u64_at = |at: usize| Some(order.u64(*written.get(at..)?.first_chunk()?));
@@ -161,7 +161,7 @@ impl XvAttrs {
         let requested = XvMask::from_bits_retain(u32_at(4)?);
         let stored = u64_at(tail)?;
         let mut values = XvMask::from_bits_retain(stored as u32);
-        // Old software puts a wrong bit where this one belongs.
+        // Old software uses a wrong bit here.
         if requested.contains(XvMask::OPAQUE)
             && !requested.contains(XvMask::APPENDONLY)
             && stored & OPAQUE_MISTAKE != 0

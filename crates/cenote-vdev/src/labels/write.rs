@@ -188,20 +188,20 @@ pub async fn clear(device: &dyn Device) -> Result<()> {
 }
 
 impl Tree {
-    /// [`write_config`] on a leaf, which counts what fails and is flushed next time.
+    /// Like [`write_config`], on a leaf: counts failures, and includes the leaf in the next flush.
     ///
     /// # Errors
-    /// As there, and `Kind::ReadOnly` if the tree was not built for writing.
+    /// As [`write_config`], and `Kind::ReadOnly` if the tree was not built for writing.
     pub async fn write_label_config(&self, id: LeafId, pair: Pair, config: &NvList) -> Result<()> {
         let device = self.label_device(id)?;
         let writes = config_writes(&*device, pair, config)?;
         self.write_each(id, writes).await
     }
 
-    /// [`write_uberblock`] on a leaf, which counts what fails and is flushed next time.
+    /// Like [`write_uberblock`], on a leaf: counts failures, and includes it in the next flush.
     ///
     /// # Errors
-    /// As there, and `Kind::ReadOnly` if the tree was not built for writing.
+    /// As [`write_uberblock`], and `Kind::ReadOnly` if the tree was not built for writing.
     pub async fn write_uberblock(
         &self,
         id: LeafId,

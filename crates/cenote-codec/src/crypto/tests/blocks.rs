@@ -1,4 +1,4 @@
-//! Blocks as OpenZFS stored them, each kind in both byte orders where the order matters.
+//! Blocks written by OpenZFS, each kind in both byte orders if the order matters.
 
 use super::super::pointer::Pointer;
 use super::super::{dnodes, intent_log};
@@ -81,7 +81,7 @@ fn data_blocks_of_three_suites() {
 /// The key of dataset raw.
 const RAW_KEY: &str = "23212f62696e2f626173680a232052756e7320696e73696465207a766d20284f";
 
-/// Spec 08 §18: where the bytes of salt, IV and MAC lie.
+/// Spec 08 §18: positions of the bytes of salt, IV and MAC.
 #[test]
 fn seal_from_a_pointer() {
     let mut words = [0; 16];
@@ -97,7 +97,7 @@ fn seal_from_a_pointer() {
         mac: hex_array("c7d986e46a662f0d183b05ab78318cd0"),
     };
     assert_eq!(Seal::from_words(&words), want);
-    // The same bytes in a pointer to a big-endian block, whatever order that pointer is stored in.
+    // These bytes in a pointer to a big-endian block, in either byte order of the pointer.
     for word in [4, 5, 14, 15] {
         words[word] = words[word].swap_bytes();
     }
@@ -164,7 +164,7 @@ fn dnode_block_of_the_example() {
     assert_eq!(data, stored);
 }
 
-/// The same dnodes as a big-endian machine would have written them.
+/// These dnodes as a big-endian machine would have written them.
 fn swapped_slot(slot: &mut [u8]) {
     if slot[0] == 0 {
         return;
@@ -181,7 +181,7 @@ fn swapped_slot(slot: &mut [u8]) {
 }
 
 /// A big-endian dnode block has the same pieces, the same records, and cores as stored; so its
-/// additional data is as long, and the message opens to the bytes that were sealed.
+/// additional data are as long, and the message decrypts to the encrypted bytes.
 #[test]
 fn big_endian_dnode_blocks() {
     let keys = child_keys();
@@ -271,7 +271,7 @@ fn indirect_blocks_in_every_order() {
     );
 }
 
-/// Spec 08 §8: what of the property word counts.
+/// Spec 08 §8: the authenticated bits of the property word.
 #[test]
 fn masks_of_the_property_word() {
     let mut words = [0; 16];
@@ -337,7 +337,7 @@ fn object_set_of_a_volume() {
     assert_eq!(keys.portable_mac(order, &data).unwrap(), hex_array(portable));
     assert_eq!(keys.local_mac(order, &data).unwrap(), [0; 32]);
     keys.verify_objset(order, &data).unwrap();
-    // A stale local MAC is tolerated: there is nothing that it could prove.
+    // An outdated local MAC is tolerated: there is nothing that it could authenticate.
     data[0x2f0] = 1;
     keys.verify_objset(order, &data).unwrap();
     // The first version of object sets ends before the accounting.
@@ -368,7 +368,7 @@ fn log_blocks_of_three_suites() {
     assert_eq!(types.into_iter().collect::<Vec<_>>(), [1, 9]);
 }
 
-/// What stays clear by type of record, and that the order of the lengths is the block's.
+/// The plaintext parts by type of record; the lengths are in the block's byte order.
 #[test]
 fn pieces_of_log_records() {
     let record = |order: ByteOrder, record_type: u64, reclen: usize| {

@@ -1,12 +1,12 @@
-//! Changed bytes are refused, except those that a raw receive may change; no bytes panic.
+//! Changed bytes are refused, except those that a raw receive may change; no bytes cause a panic.
 
 use super::super::{dnodes, intent_log};
 use super::*;
 use proptest::prelude::*;
 
-/// What flipping one bit of the example's dnode block must lead to, counted independently of the
-/// code: outside the tag are the space used, three flags, and of each pointer all but property
-/// and MAC. `None` where the flip turns a hole into an address, which may go either way.
+/// Whether flipping one bit of the example's dnode block must be detected, determined independently
+/// of the code: not covered are the space used, three flags, and of each pointer all but property
+/// and MAC. `None` if the flip turns a hole into an address, which may have either result.
 fn is_covered(block: &[u8], at: usize, bit: u8) -> Option<bool> {
     let within = at % 512;
     let dnode = &block[at - within..][..512];
@@ -96,7 +96,7 @@ fn flipped_bits_in_data() {
     assert_eq!(open(&keys, &seal, stored[..511].to_vec()), Err(CryptError::Tag));
 }
 
-/// CCM decrypts before it knows; what it made must not stay.
+/// CCM decrypts before it can verify; its plaintext must not stay.
 #[test]
 fn a_refused_ccm_block_holds_no_plaintext() {
     let keys = BlockKeys::unwrap(&hex_key(), &ccm_wrapped()).unwrap();
@@ -147,12 +147,12 @@ fn flipped_bits_in_an_object_set() {
         (0x400, Err(CryptError::LocalMac)),
         (0x600 + 16, Err(CryptError::LocalMac)),
         (0x800 + 64 + 120, Err(CryptError::LocalMac)),
-        // Space used, the log, and the address of a block are nobody's.
+        // Space used, the log, and the address of a block are not covered.
         (24, Ok(())),
         (0x200, Ok(())),
         (64, Ok(())),
         (0x400 + 24, Ok(())),
-        // Accounting no longer complete: nothing for the local MAC to prove.
+        // Accounting becomes incomplete: there is nothing for the local MAC to authenticate.
         (0x2c8, Ok(())),
     ] {
         assert_eq!(verdict(at), want, "byte {at:#x}");
@@ -166,7 +166,7 @@ fn flipped_bits_in_an_object_set() {
 }
 
 #[test]
-fn structures_that_leave_their_block() {
+fn structures_beyond_their_block_are_refused() {
     let refused = |edit: &dyn Fn(&mut [u8])| {
         let mut data = vec![0; 1024];
         edit(&mut data);
@@ -203,7 +203,7 @@ fn structures_that_leave_their_block() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// No bytes panic, and what is sealed opens again.
+    /// No bytes cause a panic, and encrypted blocks decrypt again.
     #[test]
     fn any_bytes(
         mut data in prop::collection::vec(prop_oneof![Just(0_u8), any::<u8>()], 0..2100),

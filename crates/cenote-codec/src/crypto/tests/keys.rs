@@ -71,7 +71,7 @@ fn hex_keys() {
     assert_eq!(refused(""), KeyError::Empty);
 }
 
-/// A raw key may contain anything, so nothing is cut off.
+/// A raw key may contain any bytes, so nothing is cut off.
 #[test]
 fn raw_keys_are_exactly_32_bytes() {
     let bytes: [u8; 32] = std::array::from_fn(|i| i as u8 + 1);
@@ -124,7 +124,7 @@ fn unwrapping_the_examples() {
     assert_eq!(ccm.hmac_key.to_vec(), hex(hmac));
 }
 
-/// Everything that is covered by the tag gives "wrong key" when it differs.
+/// Any change of the bytes covered by the tag gives "wrong key".
 #[test]
 fn a_wrong_key_or_a_changed_key_object_does_not_unwrap() {
     let key = passphrase_key();
@@ -205,7 +205,7 @@ fn block_keys_of_the_examples() {
     }
 }
 
-/// More salts than are kept: each still finds its own key.
+/// More salts than are cached: each still gets its own key.
 #[test]
 fn forgotten_block_keys_are_derived_again() {
     let keys = child_keys();

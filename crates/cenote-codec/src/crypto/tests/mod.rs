@@ -1,4 +1,4 @@
-//! Checks against blocks that OpenZFS wrote (`fixtures/`), and published vectors of the ciphers.
+//! Tests against blocks that OpenZFS wrote (`fixtures/`), and published vectors of the ciphers.
 
 mod blocks;
 mod damage;
@@ -32,7 +32,7 @@ fn padded(stored: &[u8], len: usize) -> Vec<u8> {
     data
 }
 
-/// What `ztest` passes for every encrypted dataset.
+/// The key that `ztest` uses for every encrypted dataset.
 fn ztest_key() -> WrappingKey {
     WrappingKey::from_bytes(*b"abcdefghijklmnopqrstuvwxyz012345")
 }
@@ -100,7 +100,7 @@ fn vol_keys() -> BlockKeys {
     BlockKeys::new(Suite::Aes256Gcm, 0, &[0; 32], &hmac).unwrap()
 }
 
-/// The dnode block of spec 08 §19 and what opens it.
+/// The dnode block of spec 08 §19 and its parameters.
 fn child_dnodes() -> (Vec<u8>, Seal) {
     let data = padded(include_bytes!("../fixtures/gcm-child-dnodes.bin"), 16384);
     let seal = Seal {

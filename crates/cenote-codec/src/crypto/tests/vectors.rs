@@ -1,4 +1,4 @@
-//! Published vectors: the algorithms are what their names say.
+//! Published test vectors of the algorithms.
 
 use super::*;
 use hkdf::Hkdf;

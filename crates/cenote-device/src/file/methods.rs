@@ -1,7 +1,7 @@
-//! The ways to the kernel: io_uring, or blocking calls on the blocking pool.
+//! I/O methods: io_uring, or blocking calls on the blocking pool.
 //!
-//! Each function goes on until everything is done: short reads and writes end here. Buffers are
-//! owned by whoever does the work, so a future that is dropped takes nothing from under it.
+//! Each function repeats short reads and writes until all bytes are transferred. The task that does
+//! the work owns the buffers, so dropping a future does not free them.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -15,11 +15,11 @@ use tokio::sync::OwnedSemaphorePermit;
 #[cfg(target_os = "linux")]
 use crate::ring::{PARTS_MAX, Ring, Work};
 
-/// Parts of one blocking write.
+/// Most parts of one blocking write.
 #[cfg(not(target_os = "linux"))]
 const PARTS_MAX: usize = 1024;
 
-/// The ring, if it is wanted and to be had.
+/// The ring, if io_uring is enabled and available.
 #[cfg(target_os = "linux")]
 fn ring() -> Option<&'static Ring> {
     static IS_FORBIDDEN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
@@ -29,7 +29,7 @@ fn ring() -> Option<&'static Ring> {
     is_wanted.then(crate::ring::ring).flatten()
 }
 
-/// Reads `buf[filled..]` to its end. The outer error means that the buffer is lost.
+/// Reads `buf[filled..]` to its end. An outer error means that the buffer is lost.
 pub(super) async fn fill(
     file: &Arc<File>,
     offset: u64,
@@ -96,7 +96,7 @@ pub(super) async fn store(
     store_by_pwrite(file, offset, bounded(parts), permit).await
 }
 
-/// As many parts as the kernel takes.
+/// Concatenates parts until there are at most as many as the kernel accepts.
 pub(super) fn bounded(parts: Vec<Buf>) -> Vec<Buf> {
     if parts.len() > PARTS_MAX { vec![crate::device::joined(&parts).freeze()] } else { parts }
 }
@@ -144,8 +144,8 @@ pub(super) async fn store_by_pwrite(
     cenote_rt::blocking(work).await.map_err(io::Error::other)?
 }
 
-/// From how many bytes on the kernel is asked to begin with a write at once. It would wait for the
-/// flush, and the disk would have nothing to do until then.
+/// Smallest write for which the kernel is asked to start writeback at once. Otherwise it would wait
+/// for the flush, and the disk would be idle until then.
 const BEGIN_MIN: u64 = 128 << 10;
 
 /// Writes on this thread, however long it takes.
@@ -166,14 +166,14 @@ pub(super) fn write_now(file: &File, mut offset: u64, mut parts: Vec<Buf>) -> io
         }
     }
     if let Some(len) = NonZeroU64::new(offset - start).filter(|len| len.get() >= BEGIN_MIN) {
-        // Pages that are not on the disk yet are written and stay in the cache. An advice: that it
-        // is refused changes nothing, and durable is only what is flushed.
+        // Starts writeback of dirty pages, which stay in the cache. It is only advice: if it is
+        // refused nothing is lost, and only flushed bytes are durable.
         let _ = rustix::fs::fadvise(file, start, Some(len), rustix::fs::Advice::DontNeed);
     }
     Ok(())
 }
 
-/// Takes the first `count` bytes off.
+/// Removes the first `count` bytes.
 fn drop_front(parts: &mut Vec<Buf>, mut count: usize) {
     let whole = parts.iter().take_while(|part| match count.checked_sub(part.len()) {
         Some(rest) => {
@@ -192,8 +192,8 @@ fn drop_front(parts: &mut Vec<Buf>, mut count: usize) {
     }
 }
 
-/// Makes durable what was written to `file`: by a call that blocks, for io_uring hands it to a
-/// thread too, and answers before that has let go of the file and its lock.
+/// Makes writes to `file` durable, with a blocking call: io_uring also hands fdatasync to a thread,
+/// and completes it before the kernel has released the file and its lock.
 pub(super) async fn sync(file: &Arc<File>, permit: &Arc<OwnedSemaphorePermit>) -> io::Result<()> {
     let (file, permit) = (Arc::clone(file), Arc::clone(permit));
     let work = move || {
