@@ -1,6 +1,6 @@
 //! Why an engine refuses a request, and what stops a pool.
 
-use cenote_dmu::Step;
+use cenote_dmu::TxStop;
 use cenote_dmu::live::LiveError;
 use cenote_rt::{Error, Kind};
 
@@ -55,8 +55,8 @@ pub enum EngineError {
 }
 
 /// A broken invariant inside a transaction.
-pub(crate) fn invariant(what: String) -> Step {
-    Step::Fail(invariant_error(what))
+pub(crate) fn invariant(what: String) -> TxStop {
+    TxStop::Fail(invariant_error(what))
 }
 
 /// A broken invariant.
