@@ -1,13 +1,13 @@
-//! What the codecs work on: the same bytes on every machine.
+//! Input of the codecs: the same bytes on every machine.
 
-/// Bytes without any order.
+/// Random bytes.
 pub(crate) fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     std::iter::repeat_with(|| next(&mut state)).take(len).collect()
 }
 
 /// Lines of a log: words of a small vocabulary, numbers, now and then a run of zeros; like text,
-/// they come down to somewhat less than half.
+/// they compress to somewhat less than half.
 pub(crate) fn text(len: usize) -> Vec<u8> {
     const WORDS: [&str; 16] = [
         "read", "write", "vdev", "block", "pointer", "checksum", "at", "offset", "of", "the",
@@ -33,7 +33,7 @@ pub(crate) fn text(len: usize) -> Vec<u8> {
     text
 }
 
-/// Words of 64 bytes, half of each noise, as the engine's benchmark writes them.
+/// 64-byte words, half of each random, like the data of the engine's benchmark.
 pub(crate) fn half_noise(len: usize) -> Vec<u8> {
     let mut words = noise(len);
     for word in words.chunks_exact_mut(64) {
@@ -55,7 +55,7 @@ pub(crate) fn hole_pointers(len: usize) -> Vec<u8> {
     pointers
 }
 
-/// The same eight bytes again and again, as in a table of one value.
+/// A repeated eight-byte word, as in a table of one value.
 pub(crate) fn words(len: usize) -> Vec<u8> {
     b"\x10\0\0\0\0\0\0\x80".iter().copied().cycle().take(len).collect()
 }

@@ -2,10 +2,10 @@
 //!
 //!     cargo run --release -p cenote-bench --bin cenote-bench [-- FILTER]
 //!
-//! Each figure is the best of several runs, each long enough for the clock and short enough to pass
-//! between two interruptions. Where a kernel has a vector and a scalar form, both are shown. Data
-//! lies in the second-level cache, as a block does that has just been read; parity counts data
-//! columns only.
+//! Each result is the best of several runs, each long enough for the clock and short enough to pass
+//! between two interruptions. If a kernel has a vector and a scalar form, both are shown. Data is
+//! in the second-level cache, like a block that has just been read; parity counts data columns
+//! only.
 
 mod data;
 mod measure;
@@ -36,7 +36,7 @@ fn main() {
     lz4_decoding(&report);
 }
 
-/// Makes the compiler compute what nobody looks at.
+/// Keeps the compiler from removing unused computations.
 fn keep<T>(value: T) {
     let _ = black_box(value);
 }
@@ -135,7 +135,7 @@ fn checksums(report: &Report) {
     }
 }
 
-/// LZ4 beside a library's decoder: what files hold, and an indirect block that is mostly holes.
+/// LZ4 compared with a library's decoder: file data, and an indirect block that is mostly holes.
 fn lz4_decoding(report: &Report) {
     for (name, block) in [
         ("text", data::text(RECORD)),

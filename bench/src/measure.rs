@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// Runs per figure. The fastest counts: what slows a run down is never the code itself.
+/// Runs per result. The fastest counts: slower runs were disturbed by other work.
 const RUNS: usize = 25;
 
 /// Shortest time that a run takes.
 const RUN: Duration = Duration::from_millis(2);
 
-/// Prints one line per measurement whose name holds the filter.
+/// Prints one line per measurement whose name contains the filter.
 pub(crate) struct Report {
     filter: Option<String>,
 }
@@ -18,20 +18,20 @@ impl Report {
         Self { filter }
     }
 
-    /// Heads the lines that follow.
+    /// Prints the heading of the lines that follow.
     #[expect(clippy::unused_self, reason = "belongs to the table like the lines do")]
     pub(crate) fn title(&self, name: &str, first: &str, second: &str) {
         println!("\n{name:<36}{first:>10}{second:>10}");
     }
 
-    /// One figure.
+    /// Prints one result.
     pub(crate) fn single(&self, name: &str, bytes: usize, work: impl FnMut()) {
         if self.wants(name) {
             println!("{name:<36}{:>10.2}", speed(bytes, work));
         }
     }
 
-    /// Two figures side by side.
+    /// Prints two results side by side.
     pub(crate) fn pair(&self, name: &str, bytes: usize, first: impl FnMut(), second: impl FnMut()) {
         if self.wants(name) {
             let (first, second) = (speed(bytes, first), speed(bytes, second));
@@ -44,7 +44,7 @@ impl Report {
     }
 }
 
-/// Best GB/s of `work`, which treats `bytes` each time.
+/// Best GB/s of `work`, which processes `bytes` each time.
 fn speed(bytes: usize, mut work: impl FnMut()) -> f64 {
     work();
     let mut times = 1u32;

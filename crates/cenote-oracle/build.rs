@@ -1,5 +1,5 @@
-//! Compiles what is put before the functions of OpenZFS's programs when they are run: see
-//! `src/shims`. Where that fails they run without, or say that they skip.
+//! Compiles the libraries of `src/shims`, which replace functions when OpenZFS's programs are run.
+//! If that fails, the programs are run without them, or the tests report that they are skipped.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
-//! What `./x` does beyond cargo.
+//! The tasks of `./x` that are not cargo commands.
 //!
-//! `xtask tidy` checks the rules of the house that no compiler knows; `xtask spec` prints which
-//! sections of the format's description are cited where.
+//! `xtask tidy` checks the project's rules that the compiler does not check; `xtask spec` prints
+//! which sections of the format's description are cited where.
 
 mod tidy;
 

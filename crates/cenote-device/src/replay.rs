@@ -1,7 +1,7 @@
 //! Possible contents of devices after a crash at any point of a recorded log.
 //!
 //!     durable[device]   everything covered by a flush, in order
-//!     pending           writes that began and are not covered: each of their sectors may be on disk
+//!     pending           writes that began and are not covered: each sector may be on disk
 //!
 //! A replay walks the log once, forwards, and keeps both. At each point it builds contents for a
 //! choice: which sectors of which pending writes have reached the medium. The caller makes the

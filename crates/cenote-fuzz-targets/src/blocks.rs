@@ -1,4 +1,5 @@
-//! Block pointers and what they point at first: dnodes, object sets, uberblocks, log blocks.
+//! Block pointers and the blocks that they lead to first: dnodes, object sets, uberblocks, log
+//! blocks.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! Codecs: decompressing any bytes to any size, and what the compressors make of any bytes.
+//! Codecs: decompressing arbitrary bytes to arbitrary sizes, and round trips of the compressors.
 
 use std::hint::black_box;
 

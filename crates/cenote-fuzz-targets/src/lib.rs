@@ -1,9 +1,10 @@
-//! What the fuzzer calls, and what every test run replays.
+//! The fuzz targets, one function per decoder. The fuzzer calls them, and every test run replays
+//! their seeds.
 //!
-//! One function per decoder: it takes any bytes, decodes them every way that the structure
-//! offers, and looks at what comes out. It may not panic, hang, or allocate out of proportion.
-//! Where a structure can also be written, what was accepted must come back the same:
-//! `decode(encode(x)) == x`.
+//! Each function takes arbitrary bytes, decodes them in every way that the structure offers, and
+//! uses all parts of the result. It may not panic, hang, or allocate out of proportion. If a
+//! structure can also be written, an accepted value must survive a round trip: `decode(encode(x))
+//! == x`.
 //!
 //! `fuzz/fuzz_targets/NAME.rs` calls the function of that name under libFuzzer (`./x fuzz NAME`);
 //! `tests/replay.rs` feeds it the seeds of `fuzz/seeds/NAME`, and seeded mutations of them, with

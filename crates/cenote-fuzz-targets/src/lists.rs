@@ -6,12 +6,12 @@ use cenote_ondisk::config::{LabelConfig, PoolConfig, VdevConfig};
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::nvlist::{Encoding, NvList};
 
-/// A packed list that says itself how it is packed, mostly XDR.
+/// A packed list whose header names its encoding, mostly XDR.
 pub fn nvlist_xdr(bytes: &[u8]) {
     round_trip(bytes, Encoding::Xdr);
 }
 
-/// The same with the seeds of the native encoding.
+/// A packed list, with seeds in the native encoding.
 pub fn nvlist_native(bytes: &[u8]) {
     round_trip(bytes, Encoding::Native(Endian::Little));
 }
@@ -21,7 +21,7 @@ fn round_trip(bytes: &[u8], encoding: Encoding) {
     if let Ok((list, used)) = NvList::decode_prefix(bytes) {
         assert!(used <= bytes.len(), "{used} of {} bytes", bytes.len());
         black_box(list.iter().count());
-        // Compared as bytes: a list may hold a double that is not a number.
+        // Compared as bytes: a list may hold a NaN.
         let bytes = list.encode(encoding);
         assert_eq!(NvList::decode(&bytes).map(|again| again.encode(encoding)), Ok(bytes));
     }

@@ -1,5 +1,5 @@
-//! Space and who holds it: space maps, lists of block pointers, tables of dedup and of clones,
-//! maps of removed vdevs, redaction lists.
+//! Space and its users: space maps, lists of block pointers, tables of dedup and of clones, maps of
+//! removed vdevs, redaction lists.
 
 use std::hint::black_box;
 
@@ -36,7 +36,7 @@ pub fn spacemap(bytes: &[u8]) {
     }
 }
 
-/// A bpobj's header and contents; a deadlist's header is its cousin.
+/// A bpobj's header and contents, and a deadlist's header.
 pub fn bpobj(bytes: &[u8]) {
     if let Ok(phys) = BpobjPhys::decode(bytes) {
         black_box((phys.check_size(0).is_ok(), phys.has_sums(), phys.is_empty()));
@@ -98,7 +98,7 @@ pub fn ddt_log(bytes: &[u8]) {
     assert!(log::records(bytes).count() <= bytes.len() / 8 + 1);
 }
 
-/// What a removed vdev leaves behind: its mapping, the births, the state of removal.
+/// Metadata of a removed vdev: its mapping, the births, the state of removal.
 pub fn indirect(bytes: &[u8]) {
     if let Ok(phys) = MappingPhys::decode(bytes) {
         black_box(phys.encode());

@@ -1,4 +1,4 @@
-//! What clients send over the network, and kernels over the device of FUSE.
+//! Requests of NBD clients over the network, and of kernels over the FUSE device.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use cenote_serve::nbd::options::{self, HEADER_LEN, InfoRequest, MetaRequest, OptionKind};
 use cenote_serve::nbd::wire::{REQUEST_LEN, Request};
 
-/// Requests and options of an NBD client, one behind the other and each by itself.
+/// Requests and options of an NBD client, as one stream and one by one.
 pub fn nbd(bytes: &[u8]) {
     for chunk in bytes.chunks(REQUEST_LEN) {
         if let Ok(request) = Request::decode(chunk) {
@@ -31,7 +31,7 @@ pub fn nbd(bytes: &[u8]) {
     }
 }
 
-/// Requests of a kernel, one behind the other, each as long as its first number says.
+/// Requests of a kernel, one after the other; the first number of each is its length.
 pub fn fuse(bytes: &[u8]) {
     static NOWHERE: OnceLock<Arc<std::os::fd::OwnedFd>> = OnceLock::new();
     let nowhere = NOWHERE.get_or_init(|| {

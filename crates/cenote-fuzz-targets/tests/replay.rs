@@ -20,7 +20,7 @@ fn seeds(name: &str) -> Vec<(String, Vec<u8>)> {
     seeds
 }
 
-/// Bytes changed in one of the ways that find most: bits, words, lengths, ends, pieces.
+/// Mutates bytes in one of the most effective ways: bits, words, lengths, ends, pieces.
 fn mutated(rng: &mut rng::Rng, seed: &[u8]) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..=rng.below(4) {
@@ -73,7 +73,7 @@ fn no_decoder_panics_on_seeds_or_on_mutations_of_them() {
         }
         for case in 0..cases {
             let (path, bytes) = &seeds[(case % seeds.len() as u64) as usize];
-            // Big seeds get fewer mutations: time counts, not cases.
+            // Big seeds get fewer mutations, to limit the time.
             if case * (bytes.len() as u64) < cases * 2_048 {
                 run(&format!("case {case}, a mutation of {path}"), &mutated(&mut rng, bytes));
             }

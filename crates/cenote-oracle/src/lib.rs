@@ -1,14 +1,14 @@
-//! OpenZFS's own tools as judges for tests.
+//! OpenZFS's own tools, which check pools in tests.
 //!
 //! `zdb` and `zstream` work without the kernel module, and so does the engine itself, as a library.
-//! A test asks for one, and goes on without it, loudly and counted, where it is not installed:
+//! If a test requests a tool that is not installed, it reports that it is skipped, and returns.
 //!
 //!     let Some(zdb) = cenote_oracle::zdb() else { return };
 //!     let said = zdb.pool("g-basic", &golden.images(), &["-dddd"]);
 //!     assert!(said.is_success(), "{said}");
 //!
-//! A judge must be of the series whose texts we promise ([`SERIES`]): another version prints
-//! other columns, and a difference would then say nothing.
+//! A tool must be of the series whose messages we reproduce ([`SERIES`]): another version prints
+//! other columns, and a difference would have no meaning.
 
 mod libzpool;
 mod shims;

@@ -1,8 +1,9 @@
-//! OpenZFS's engine in user space as a judge: it opens a pool that somebody else has made, replays
-//! its logs, reads it, and counts its space.
+//! OpenZFS's engine in user space: it opens a pool that cenote has made, replays its logs, reads
+//! it, and counts its space.
 //!
-//! The engine is a library without headers, and a library with `forbid(unsafe_code)` cannot call
-//! it: a script does (`libzpool/driver.py`, whose head says what it can be asked).
+//! The engine is a library without headers, and this crate cannot call it because of
+//! `forbid(unsafe_code)`. A script does (`libzpool/driver.py`; the head of the script lists the
+//! requests).
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,14 +11,15 @@ use std::sync::OnceLock;
 
 use crate::tool::{self, Said, Tool};
 
-/// OpenZFS's engine, and what asks it.
+/// OpenZFS's engine, and the script that calls it.
 #[derive(Debug, Clone)]
 pub struct Libzpool {
     python: Tool,
     script: PathBuf,
 }
 
-/// The engine, if its library and Python are installed; else says that the running test skips.
+/// The engine, if its library and Python are installed; otherwise reports that the running test is
+/// skipped.
 pub fn libzpool() -> Option<Libzpool> {
     static FOUND: OnceLock<Result<Libzpool, String>> = OnceLock::new();
     tool::found_or_skip(FOUND.get_or_init(find))
@@ -35,7 +37,7 @@ fn find() -> Result<Libzpool, String> {
 }
 
 impl Libzpool {
-    /// Asks of the pool on the images in a folder; the words say what.
+    /// Runs requests on the pool whose images are in a folder.
     ///
     /// # Panics
     /// If it fails.

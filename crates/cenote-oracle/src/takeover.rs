@@ -1,16 +1,15 @@
-//! OpenZFS's own stress test as a guest: it takes an exported pool over and writes to it.
+//! OpenZFS's stress test on our pools: it takes an exported pool over and writes to it.
 //!
-//! `ztest -E` works on a pool in files that somebody else has made. It asks the kernel first
-//! whether the pool is in use there, by way of `/dev/zfs`; where the kernel module is not loaded
-//! that question has no answer, and a small library put before the C library's functions gives the
-//! one that is true: there is no such pool.
+//! `ztest -E` works on an existing pool in files. It first asks the kernel through `/dev/zfs`
+//! whether the pool is in use there. If the kernel module is not loaded, that request fails, and a
+//! small preloaded library gives the right answer: there is no such pool.
 //!
 //! The features encryption, bookmark_v2, bookmark_written and livelist must be enabled in the pool,
-//! and its sectors be of 4096 bytes. Afterwards the pool may have leaked space, which ztest can
-//! leave in pools of OpenZFS too: what is to be compared is what two checkers say of it. Behind
-//! each pass ztest asks `zdb -bcc -d -y` itself. That ends with status 2, and ztest with it, if
-//! counts are wrong: of references to space maps, of obsolete bytes of removed devices, of
-//! features, or of objects; not for leaked space or for bad blocks.
+//! and its sectors must have 4096 bytes. Afterwards the pool may have leaked space, which ztest can
+//! leave in pools of OpenZFS too, so the results of two checkers are compared. After each pass
+//! ztest itself runs `zdb -bcc -d -y`. That ends with status 2, and ztest with it, if counts are
+//! wrong: of references to space maps, of obsolete bytes of removed devices, of features, or of
+//! objects; not for leaked space or for bad blocks.
 
 #![expect(clippy::disallowed_methods, reason = "a child process lives in real time")]
 
@@ -23,7 +22,7 @@ use std::time::{Duration, Instant};
 use crate::shims;
 use crate::tool::{self, Said};
 
-/// How a pool is built, as ztest has to be told.
+/// The layout of a pool, which ztest needs as arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// One disk.
@@ -52,7 +51,8 @@ pub struct Takeover {
     shim: PathBuf,
 }
 
-/// `ztest`, if it and a C compiler are installed; else says that the running test skips.
+/// `ztest`, if it and a C compiler are installed; otherwise reports that the running test is
+/// skipped.
 pub fn ztest() -> Option<Takeover> {
     static FOUND: OnceLock<Result<Takeover, String>> = OnceLock::new();
     tool::found_or_skip(FOUND.get_or_init(find))
@@ -65,7 +65,7 @@ fn find() -> Result<Takeover, String> {
 }
 
 impl Takeover {
-    /// Lets it write to the pool, whose devices are the files in `folder`, for so many seconds.
+    /// Runs ztest for so many seconds on the pool whose devices are the files in `folder`.
     pub fn run(&self, pool: &str, folder: &Path, shape: Shape, seconds: u64) -> Said {
         let seconds_given = seconds.to_string();
         let mut command = Command::new(&self.ztest);
@@ -75,19 +75,19 @@ impl Takeover {
         command.current_dir(folder).env("LD_PRELOAD", &self.shim).env("TZ", "UTC");
         let shown = format!("{command:?}");
         let fail = |error: std::io::Error| -> ! { panic!("{shown}: {error}") };
-        // Beside the folder, in which the pool is looked for: several may run at once.
+        // Outside of the folder that is searched for pools, and unique: several may run at once.
         let log = folder.with_extension("ztest");
         let output = File::create(&log).unwrap_or_else(|error| fail(error));
         let errors = output.try_clone().unwrap_or_else(|error| fail(error));
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let mut child = command.spawn().unwrap_or_else(|error| fail(error));
-        // Far more than it needs beside much other work: what is starved does not hang.
+        // Much more time than ztest needs on a busy machine: slow progress is not a hang.
         let limit = Instant::now() + Duration::from_secs(10 * seconds + 600);
         let status = loop {
             match child.try_wait().unwrap_or_else(|error| fail(error)) {
                 Some(status) => break status,
                 None if Instant::now() > limit => {
-                    // Whoever reads the text sees how far it got.
+                    // The output shows how far it got.
                     child.kill().unwrap_or_else(|error| fail(error));
                     break child.wait().unwrap_or_else(|error| fail(error));
                 }

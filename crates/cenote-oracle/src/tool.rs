@@ -1,4 +1,4 @@
-//! Finding OpenZFS's tools, running them, and what they said.
+//! Finding OpenZFS's tools, running them, and their output.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -10,10 +10,10 @@ use cenote_testkit::skip;
 
 use crate::shims;
 
-/// The series of OpenZFS whose wording and columns are the measure.
+/// The series of OpenZFS whose messages and columns cenote reproduces.
 pub const SERIES: &str = "2.3.";
 
-/// Where Debian puts the tools, for users whose `PATH` lacks the system's folders.
+/// Where Debian installs the tools, for users whose `PATH` does not contain the system's folders.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/sbin", "/sbin", "/usr/local/sbin"];
 
 /// One of OpenZFS's programs.
@@ -23,32 +23,33 @@ pub struct Tool {
     shim: Option<PathBuf>,
 }
 
-/// What a tool said, and how it ended.
+/// The output and the exit status of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
     /// The command as one could type it.
     pub command: String,
     /// The exit status; none if a signal ended it.
     pub code: Option<i32>,
-    /// Standard output as text; what is not UTF-8 is replaced.
+    /// Standard output as text; invalid UTF-8 is replaced.
     pub stdout: String,
     /// Standard error as text.
     pub stderr: String,
 }
 
-/// `zdb`, if it is installed in the right series; else says that the running test skips.
+/// `zdb`, if it is installed in the right series; otherwise reports that the running test is
+/// skipped.
 pub fn zdb() -> Option<Tool> {
     static FOUND: OnceLock<Result<Tool, String>> = OnceLock::new();
     found_or_skip(FOUND.get_or_init(|| find("zdb", version_of)))
 }
 
-/// `zstream`, if it is installed; else says that the running test skips.
+/// `zstream`, if it is installed; otherwise reports that the running test is skipped.
 pub fn zstream() -> Option<Tool> {
     static FOUND: OnceLock<Result<Tool, String>> = OnceLock::new();
     found_or_skip(FOUND.get_or_init(|| find("zstream", |_| Ok(()))))
 }
 
-/// What was found; else says that the running test skips.
+/// The tool, if it was found; otherwise reports that the running test is skipped.
 pub(crate) fn found_or_skip<T: Clone>(found: &Result<T, String>) -> Option<T> {
     match found {
         Ok(found) => Some(found.clone()),
@@ -66,7 +67,7 @@ fn find(name: &str, check: fn(&Tool) -> Result<(), String>) -> Result<Tool, Stri
     check(&tool).map(|()| tool)
 }
 
-/// Where a program is installed.
+/// The path of a program.
 pub(crate) fn locate(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(SYSTEM_FOLDERS.map(PathBuf::from));
@@ -74,8 +75,8 @@ pub(crate) fn locate(name: &str) -> Option<PathBuf> {
     candidates.find(|program| program.is_file())
 }
 
-/// `zdb` of another series prints other texts. It does not tell its version; `zfs`, of the same
-/// package, does where the kernel module is loaded.
+/// `zdb` of another series prints other texts. `zdb` has no option for its version; `zfs`, from the
+/// same package, prints it if the kernel module is loaded.
 fn version_of(tool: &Tool) -> Result<(), String> {
     let output = Command::new(tool.program.with_file_name("zfs")).arg("version").output();
     let text = output.map(|output| output.stdout).unwrap_or_default();
@@ -85,7 +86,7 @@ fn version_of(tool: &Tool) -> Result<(), String> {
 fn judge_version(text: &str) -> Result<(), String> {
     let mut versions = text.split_whitespace().filter_map(|word| word.strip_prefix("zfs-"));
     let version = versions.find(|version| version.starts_with(char::is_numeric));
-    // Where `zfs` is missing or silent, zdb is believed.
+    // If `zfs` is missing or prints nothing, `zdb` is assumed to be of the right series.
     match version {
         Some(version) if !version.starts_with(SERIES) => {
             Err(format!("zdb is {version}, not of the {SERIES}x series"))
@@ -95,7 +96,7 @@ fn judge_version(text: &str) -> Result<(), String> {
 }
 
 impl Tool {
-    /// A program as it is.
+    /// A program, without checks of its version.
     pub(crate) const fn new(program: PathBuf) -> Self {
         Self { program, shim: None }
     }
@@ -103,7 +104,7 @@ impl Tool {
     /// Runs it with `arguments`.
     pub fn run<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Said {
         let mut command = Command::new(&self.program);
-        // One zone and one language for everybody, as the golden texts were made in.
+        // One time zone and language for all tests, as for the golden texts.
         command.args(arguments).env("TZ", "UTC").env("LC_ALL", "C.UTF-8");
         if let Some(shim) = &self.shim {
             command.env("LD_PRELOAD", shim);
@@ -120,8 +121,7 @@ impl Tool {
     }
 
     /// `zdb -e -p DEVICES OPTIONS TARGET`: a pool that is not imported, in a folder of images.
-    ///
-    /// `target` is the pool, or a dataset in it, followed by what the options want.
+    /// `target` is the pool, or a dataset in it, followed by the arguments that the options need.
     pub fn pool(&self, target: &str, devices: &Path, options: &[&str]) -> Said {
         self.pool_with(devices, options, &[target])
     }
@@ -145,7 +145,7 @@ impl Said {
         self.code == Some(0)
     }
 
-    /// True if `zdb -bcc` found nothing wrong: no leak, no double allocation, no bad block.
+    /// True if `zdb -bcc` found no errors: no leak, no double allocation, no bad block.
     pub fn is_clean(&self) -> bool {
         self.is_success()
             && self.stdout.contains("No leaks (block sum matches space maps exactly)")
@@ -153,8 +153,8 @@ impl Said {
             && !self.complains_of_more_than_leaks()
     }
 
-    /// True if `zdb -bcc` found space that is allocated and reached by nothing, and nothing else
-    /// wrong. It ends with status 0 then.
+    /// True if `zdb -bcc` found leaked space (allocated and not referenced), and no other errors.
+    /// It ends with status 0 then.
     pub fn has_leaks_only(&self) -> bool {
         self.is_success() && self.leaked() > 0 && !self.complains_of_more_than_leaks()
     }

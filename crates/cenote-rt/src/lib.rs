@@ -18,7 +18,7 @@ pub mod tunables;
 
 pub use buf::{Buf, BufMut};
 pub use error::{At, Error, Kind, Result};
-pub use patience::{blocking_here, side_by_side, spend_patience, start};
+pub use patience::{blocking_here, side_by_side, start, take_inline_wait};
 pub use random::{Rng, secret_bytes};
 pub use simulation::simulate;
 pub use task::{

@@ -34,7 +34,7 @@ pub(crate) fn with<T>(waits: u32, work: impl FnOnce() -> T) -> T {
 
 /// Whether this thread may wait once. If so, that is spent.
 #[must_use]
-pub fn spend_patience() -> bool {
+pub fn take_inline_wait() -> bool {
     let left = LEFT.get();
     LEFT.set(left.saturating_sub(1));
     left > 0
@@ -44,7 +44,7 @@ pub fn spend_patience() -> bool {
 pub async fn blocking_here<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
-    if spend_patience() { Ok(work()) } else { blocking(work).await }
+    if take_inline_wait() { Ok(work()) } else { blocking(work).await }
 }
 
 /// Starts a task that nobody has to wait for. A thread that has patience begins it at once, and
@@ -109,7 +109,7 @@ mod tests {
         let (inside, after) = block_on(1, async {
             let mut both = std::pin::pin!(async {
                 let inside = side_by_side(blocking_here(|| current().id())).await;
-                (inside.expect("runs"), spend_patience())
+                (inside.expect("runs"), take_inline_wait())
             });
             // Only the first poll has patience: the rest of it comes when somebody is woken.
             let begun = with(1, || {
@@ -120,7 +120,7 @@ mod tests {
         })
         .expect("a runtime");
         assert!(inside != here && !after);
-        with(1, || assert_eq!((spend_patience(), spend_patience()), (true, false)));
-        assert!(!spend_patience());
+        with(1, || assert_eq!((take_inline_wait(), take_inline_wait()), (true, false)));
+        assert!(!take_inline_wait());
     }
 }

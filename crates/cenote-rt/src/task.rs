@@ -126,7 +126,11 @@ impl Runtime {
 
     /// The same, and where the work has to wait for the system, this thread does, so many times.
     /// Only for threads that others stand in for meanwhile.
-    pub fn begin_patiently(&self, waits: u32, work: impl Future<Output = ()> + Send + 'static) {
+    pub fn begin_with_inline_waits(
+        &self,
+        waits: u32,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
         patience::with(waits, || self.begin(work));
     }
 }

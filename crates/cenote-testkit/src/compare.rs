@@ -1,4 +1,4 @@
-//! Comparing with what OpenZFS says, so that a failure shows the first differences and not two
+//! Comparisons with the output of OpenZFS, whose failures show the first differences and not two
 //! megabytes of text.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,8 @@ pub fn assert_text(what: &str, ours: &str, wanted: &str) {
     }
 }
 
-/// The lines that only one of two texts has, in order, with their numbers; none if equal.
+/// The lines that are in only one of two texts, in order, with their numbers; none if the texts are
+/// equal.
 pub fn text_difference(ours: &str, wanted: &str) -> Option<String> {
     if ours == wanted {
         return None;
@@ -47,7 +48,7 @@ pub fn text_difference(ours: &str, wanted: &str) -> Option<String> {
     Some(report)
 }
 
-/// How many lines to leave out on each side until the two agree again: the fewest together.
+/// How many lines to leave out on each side until the two texts agree again: the fewest in total.
 fn resynchronize(ours: &[&str], wanted: &[&str]) -> (usize, usize) {
     for sum in 1..200 {
         for left in 0..=sum {
@@ -112,7 +113,7 @@ pub fn assert_bytes(what: &str, ours: &[u8], wanted: &[u8]) {
     );
 }
 
-/// Panics with all rows that differ at once, each with its name; for tables of figures.
+/// Panics with all rows that differ at once, each with its name; for tables of numbers.
 pub fn assert_rows<T: PartialEq + Debug>(what: &str, rows: &[(String, T, T)]) {
     let differ = rows.iter().filter(|(_, ours, wanted)| ours != wanted);
     let shown: Vec<_> = differ

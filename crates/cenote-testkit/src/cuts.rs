@@ -1,7 +1,7 @@
-//! Power cuts: where they fall, what they leave of the writes that no flush has covered, and
-//! histories that are gone through with them.
+//! Power cuts: their points in a history, the unflushed writes that survive, and running histories
+//! with power cuts.
 //!
-//!     let run = run(seed).await;                          // its log has marks of what is durable
+//!     let run = run(seed).await;                          // its log has marks of durable states
 //!     let points = at_cuts(&run.log, seed, 6, async |images, mark| recover(images, mark).await)
 
 use std::fs::File;
@@ -16,16 +16,16 @@ use cenote_rt::Rng;
 
 use crate::rng;
 
-/// Bytes of an image that are looked at and written at once.
+/// Bytes of an image that are processed at once.
 const PIECE: usize = 1 << 20;
 
-/// Which sectors of the writes in flight reach the device: none, all, or any.
+/// Which sectors of the writes in flight reach the device: none, all, or a random part.
 pub fn keep(sample: usize, salt: u64, write: usize, sector: u64) -> bool {
     match sample {
         0 => false,
         1 => true,
-        // Whole writes get lost more often than sectors of one. Writes go to one device each, so
-        // what is lost on one says nothing of another.
+        // Whole writes get lost more often than single sectors of one. Writes go to one device
+        // each, so the losses of the devices are independent.
         _ => {
             let write_coin = Rng::seeded(salt ^ write as u64).next_u64() % 3;
             let sector_coin = Rng::seeded(salt ^ (write as u64) << 32 ^ sector).next_u64() % 2;
@@ -34,17 +34,18 @@ pub fn keep(sample: usize, salt: u64, write: usize, sector: u64) -> bool {
     }
 }
 
-/// What a cut at the place where `replay` stands leaves of the devices, and which sample that is.
+/// The contents of the devices after a cut at the place where `replay` stands, and the kind of
+/// sample.
 pub fn leave(replay: &Replay<'_>, rng: &mut Rng) -> (usize, Vec<Image>) {
     let (sample, salt) = (rng.below(3) as usize, rng.next_u64());
     (sample, replay.images(|write, sector| keep(sample, salt, write, sector)))
 }
 
-/// Cuts a history off at one flush boundary in `step`, and lets `recover` judge what is left by the
-/// last mark before that. Gives the number of cuts.
+/// Cuts a history off at one flush boundary in `step`, and lets `recover` check the contents
+/// against the last mark before that. Gives the number of cuts.
 ///
 /// # Panics
-/// With what `recover` did not like.
+/// With the error of `recover`.
 pub async fn at_cuts(
     log: &Log,
     seed: u64,
@@ -54,10 +55,10 @@ pub async fn at_cuts(
     try_cuts(log, seed, step, recover).await.unwrap_or_else(|problem| panic!("{problem}"))
 }
 
-/// The same, for who has something to do when a cut is not survived.
+/// Like [`at_cuts`], for callers that handle the failure themselves.
 ///
 /// # Errors
-/// What `recover` did not like, with the place of the cut.
+/// The error of `recover`, with the place of the cut.
 pub async fn try_cuts(
     log: &Log,
     seed: u64,
@@ -78,7 +79,7 @@ pub async fn try_cuts(
     Ok(points)
 }
 
-/// Goes through so many histories, each by its seed, that give the number of their cuts.
+/// Runs so many histories, each by its seed, that give the number of their cuts.
 ///
 /// # Panics
 /// If there was no cut at all.
@@ -96,7 +97,7 @@ pub fn histories(few: u64, all: u64, explore: impl Fn(u64) -> usize + Sync) {
     assert!(points > 0, "no cut");
 }
 
-/// Goes through many histories on all processors.
+/// Runs many histories on all processors.
 fn side_by_side(seeds: Range<u64>, explore: &(impl Fn(u64) -> usize + Sync)) -> usize {
     let next = AtomicU64::new(seeds.start);
     let work = || {

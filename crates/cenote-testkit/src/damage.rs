@@ -1,7 +1,7 @@
-//! Damage: what disks and people do to pools, seeded and repeatable.
+//! Damage to the devices of a pool by hardware or users, seeded and repeatable.
 //!
 //! A [`Damage`] is applied to a device file of a private copy and prints as one line, so that a
-//! failing case names what to do by hand.
+//! failing case can be repeated by hand.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -13,13 +13,13 @@ use cenote_rt::Rng;
 
 /// Bytes of one vdev label; two stand at each end of a device (spec 01 §1).
 pub const LABEL_BYTES: u64 = 256 << 10;
-/// Bytes of a sector in the sense of this module, whatever the pool's ashift.
+/// Bytes of a sector in this module, independent of the pool's ashift.
 pub const SECTOR_BYTES: u64 = 512;
 
 /// One piece of damage to one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
-    /// One bit turned over.
+    /// One bit is inverted.
     FlipBit {
         /// Byte.
         offset: u64,
@@ -33,13 +33,13 @@ pub enum Damage {
         /// Bytes.
         len: u64,
     },
-    /// Seeded noise.
+    /// Seeded random bytes.
     Noise {
         /// First byte.
         offset: u64,
         /// Bytes.
         len: u64,
-        /// What the noise is made from.
+        /// Seed of the random bytes.
         seed: u64,
     },
     /// Two ranges exchanged: each is good data in the wrong place.
@@ -56,7 +56,7 @@ pub enum Damage {
         /// Bytes that stay.
         size: u64,
     },
-    /// A label of another pool's device over one of this one's.
+    /// A label is replaced by one of another pool's device.
     ForeignLabel {
         /// The other device.
         source: PathBuf,
@@ -87,7 +87,7 @@ impl Damage {
         }
     }
 
-    /// Does it to `device`. Ranges beyond the end of the device are cut.
+    /// Applies the damage to `device`. Ranges beyond the end of the device are cut.
     pub fn apply(&self, device: &Path) {
         let fail = |error: std::io::Error| -> ! { panic!("{}: {self}: {error}", device.display()) };
         let file = OpenOptions::new().read(true).write(true).open(device);
@@ -99,7 +99,7 @@ impl Damage {
         self.apply_on(&mut &*file)
     }
 
-    /// Does it to any medium.
+    /// Applies the damage to any medium.
     pub(crate) fn apply_on(&self, medium: &mut impl Medium) -> std::io::Result<()> {
         let size = medium.size()?;
         match self {
@@ -137,7 +137,7 @@ impl Damage {
     }
 }
 
-/// What damage is done to: a file, or an overlay over one.
+/// The object of the damage: a file, or an overlay over one.
 pub(crate) trait Medium {
     /// Bytes.
     fn size(&self) -> std::io::Result<u64>;

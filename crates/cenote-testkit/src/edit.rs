@@ -1,11 +1,11 @@
-//! Faults that no disk makes: a block with other content, and everything above it made to agree.
+//! Consistent but wrong blocks: changes the content of a block, and all checksums above it.
 //!
 //!     uberblock ── MOS ── dnodes ── dataset ── object set ── dnodes ── indirect ── block
 //!         ^─────────────── checksums, written over the old blocks, up to here ──────'
 //!
-//! Blocks stay where they are and as long as they are, so that space maps remain right; the new
-//! content has to fit. Copies and mirror halves are all written. For pools of disks and mirrors,
-//! and what is neither encrypted, ganged nor embedded.
+//! Blocks keep their places and sizes, so that space maps remain right; the new content has to fit.
+//! All copies and mirror halves are written. Works for pools of disks and mirrors, and for blocks
+//! that are neither encrypted, ganged nor embedded.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -25,7 +25,7 @@ use crate::foreign::target;
 
 /// Bytes of a block pointer.
 const POINTER: usize = 128;
-/// Bytes of a dnode in front of its pointers.
+/// Bytes of a dnode before its pointers.
 const DNODE_HEAD: usize = 64;
 /// Where the root pointer is in a dataset's bonus buffer.
 const DATASET_ROOT: usize = 128;
@@ -33,9 +33,9 @@ const DATASET_ROOT: usize = 128;
 /// An object set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Set {
-    /// The pool's own.
+    /// The meta object set.
     Mos,
-    /// That of the dataset or snapshot in this object.
+    /// The object set of the dataset or snapshot in this object.
     Dataset(u64),
 }
 
@@ -44,11 +44,11 @@ pub struct Editor {
     source: Source,
 }
 
-/// The way down to a pointer: its place in the block before, and so on.
+/// The path to a pointer: its place in the root block, in the block below, and so on.
 type Way = Vec<usize>;
 
 impl Editor {
-    /// The pool in these images, which are written to.
+    /// Opens the pool in these images for editing; the images are written.
     pub fn open(images: &[PathBuf]) -> Self {
         Self { source: Source::open(images, KeyRing::new(&[])) }
     }
@@ -73,7 +73,7 @@ impl Editor {
         });
     }
 
-    /// Lets data block `blkid` of an object be the block that `to` points at.
+    /// Replaces the pointer to data block `blkid` of an object by `to`.
     pub fn redirect(&mut self, set: Set, object: u64, blkid: u64, to: &BlockPtr) {
         let (mut way, _) = self.find(set, object, blkid);
         let at = way.pop().expect("a way");
@@ -104,7 +104,7 @@ impl Editor {
         (way, bp)
     }
 
-    /// From the dnode at `base` down to a data block's pointer.
+    /// Finds the pointer of a data block, starting from the dnode at `base`.
     fn descend(&self, block: &[u8], base: usize, blkid: u64, way: &mut Way) -> BlockPtr {
         let dnode = DnodePhys::decode(&block[base..]).expect("a dnode").expect("in use");
         let fan_out = u32::from(dnode.indblkshift) - 7;
@@ -121,7 +121,7 @@ impl Editor {
         bp
     }
 
-    /// Changes the block at the end of a way, and all on the way.
+    /// Changes the block at the end of a path, and all blocks on the path.
     fn rewrite(&mut self, way: &[usize], change: impl FnOnce(&mut [u8])) {
         let mut pointers = vec![self.source.uberblock.rootbp];
         let mut blocks = vec![self.content(&pointers[0])];
@@ -167,7 +167,7 @@ impl Editor {
         BlockPtr::from_words(words)
     }
 
-    /// Puts a new root pointer into the active uberblock, wherever that stands.
+    /// Puts a new root pointer into the active uberblock.
     fn put_root(&mut self, root: BlockPtr) {
         for (index, device) in self.source.devices.iter().enumerate() {
             for label in 0..LABEL_COUNT {

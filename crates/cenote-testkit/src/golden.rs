@@ -1,4 +1,5 @@
-//! Golden pools: made by OpenZFS's kernel module, with what it showed of them.
+//! Golden pools: made by OpenZFS's kernel module, with recorded outputs of its commands and
+//! contents.
 //!
 //! [`Golden`] is a pool's folder; images are unpacked once and shared read-only
 //! ([`Golden::images`]), a test that writes takes a [`PrivateCopy`], removed when dropped. Text
@@ -11,14 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::manifest::{self, Entry, VolumeSum};
 use crate::{place, skip, unpack};
 
-/// One golden pool, wherever it was found.
+/// One golden pool.
 #[derive(Debug, Clone)]
 pub struct Golden {
     name: String,
     folder: PathBuf,
 }
 
-/// The pool called `name`; if it is nowhere, says that the running test skips, and returns none.
+/// The pool called `name`; if it is not available, reports that the running test is skipped, and
+/// returns none.
 pub fn golden(name: &str) -> Option<Golden> {
     let found = find(name);
     if found.is_none() {
@@ -27,15 +29,15 @@ pub fn golden(name: &str) -> Option<Golden> {
     found
 }
 
-/// The pool called `name`, silently.
+/// The pool called `name`, without a report if it is not available.
 pub fn find(name: &str) -> Option<Golden> {
     let folder = place::golden_folder(name)?;
     Some(Golden { name: name.to_owned(), folder })
 }
 
-/// Golden pools that the comparisons of every pool leave out, and why: they show states that need
-/// more than reading what an idle pool holds. Tests name them one by one as they come to be read
-/// ([`golden`]); each run lists them among its skips.
+/// Golden pools that the comparisons of every pool exclude, and why: they show states that need
+/// more than reading an idle pool. Tests for these open them by name ([`golden`]); each run lists
+/// them among its skips.
 const LEFT_OUT: [(&str, &str); 19] = [
     ("g-brt", "its figures are compared by name"),
     ("g-crypt-keys", "its keys are one for each encryption root"),
@@ -58,7 +60,7 @@ const LEFT_OUT: [(&str, &str); 19] = [
     ("g-split", "the disks of two pools are in one folder"),
 ];
 
-/// The names of all pools in all places that are compared as a whole, sorted.
+/// The names of all pools in all places, except the excluded ones, sorted.
 pub fn golden_names() -> Vec<String> {
     let mut names = Vec::new();
     for folder in place::golden_folders() {
@@ -88,7 +90,7 @@ pub fn all() -> Vec<Golden> {
     golden_names().iter().filter_map(|name| find(name)).collect()
 }
 
-/// Runs a comparison on every golden pool, and tells of all that differ.
+/// Runs a comparison on every golden pool, and reports all that differ.
 pub fn on_each(mut difference: impl FnMut(&Golden) -> Option<String>) {
     let mut failures = String::new();
     for golden in all() {
@@ -99,7 +101,7 @@ pub fn on_each(mut difference: impl FnMut(&Golden) -> Option<String>) {
     assert!(failures.is_empty(), "{failures}");
 }
 
-/// A text of the `wording` folder: what OpenZFS's commands print.
+/// A text of the `wording` folder: recorded output of OpenZFS's commands.
 pub fn wording(file: &str) -> Option<String> {
     let text = place::golden_folder("wording").and_then(|folder| text_in(&folder, file));
     if text.is_none() {
@@ -154,7 +156,7 @@ impl Golden {
         self.labels("manifest.vol-", ".sha256")
     }
 
-    /// Every entry of the file system or snapshot `label`, as the kernel showed it.
+    /// Every entry of the file system or snapshot `label`, from the kernel module's manifest.
     pub fn manifest(&self, label: &str) -> Vec<Entry> {
         let file = format!("manifest.{label}.jsonl");
         let text = self.text(&file).unwrap_or_else(|| panic!("{}: no {file}", self.name));
@@ -173,7 +175,7 @@ impl Golden {
         self.folder.join("keys").join(name)
     }
 
-    /// The encryption roots, each with what its key file holds.
+    /// The encryption roots, each with the content of its key file.
     pub fn keys(&self) -> Vec<(&'static str, Vec<u8>)> {
         let file = |name| fs::read(self.key_file(name)).expect("key file");
         match self.name() {
@@ -187,7 +189,8 @@ impl Golden {
         }
     }
 
-    /// The same as options of a command line: `-k`, `dataset=file`, ..., with files in `folder`.
+    /// The encryption roots as options of a command line: `-k`, `dataset=file`, ..., with files in
+    /// `folder`.
     pub fn key_options(&self, folder: &PrivateFolder) -> Vec<String> {
         let mut options = Vec::new();
         for (number, (dataset, key)) in self.keys().into_iter().enumerate() {
@@ -217,7 +220,7 @@ fn text_in(folder: &Path, file: &str) -> Option<String> {
     if packed.is_file() {
         return Some(String::from_utf8_lossy(&unpack::decompress(&packed)).into_owned());
     }
-    // What a stream on a terminal looks like is among the wordings, so not all is UTF-8.
+    // Recordings of streams to a terminal are among the wordings, so not all is UTF-8.
     fs::read(folder.join(file)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -232,7 +235,7 @@ pub fn images_in(folder: &Path) -> Vec<PathBuf> {
     images
 }
 
-/// Images that a test owns, removed when dropped.
+/// A test's own copy of images, removed when dropped.
 #[derive(Debug)]
 pub struct PrivateCopy {
     folder: PrivateFolder,
@@ -272,7 +275,7 @@ impl PrivateFolder {
         Self { path }
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -280,7 +283,7 @@ impl PrivateFolder {
 
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
-        // A test that is failing already must not panic twice.
+        // A test that has already failed must not panic twice.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

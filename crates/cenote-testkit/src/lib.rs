@@ -7,12 +7,12 @@
 //!     let wanted = golden.manifest("lz4@one");        // what OpenZFS's kernel module showed
 //!     compare::assert_entries("lz4@one", &ours, &wanted);
 //!
-//! `golden` says loudly when the pool is nowhere and counts the skip. A test that damages a pool
-//! takes `golden.private_copy()` instead, a seeded generator from [`rng::seeded`], and the tools
-//! of [`damage`].
+//! `golden` reports when the pool is not available, and counts the skipped test. A test that
+//! damages a pool uses `golden.private_copy()` instead, a seeded generator from [`rng::seeded`],
+//! and the tools of [`damage`].
 //!
-//! This crate is for tests only: it panics, with a message that names the file, on everything
-//! that a test cannot go on from.
+//! This crate is for tests only: it panics on every error that a test cannot continue after, with a
+//! message that names the file.
 
 pub mod compare;
 pub mod cuts;

@@ -1,4 +1,4 @@
-//! Running a program under a memory limit and a time limit, as the damage tests demand.
+//! Running a program under a memory limit and a time limit, for the damage tests.
 //!
 //! Both limits are set by the system's own tools (`ulimit -v` of the shell and `timeout`), so
 //! that this crate stays without unsafe code.
@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::process::{Command, Output};
 
-/// The exit status by which `timeout` tells that time was up.
+/// The exit status of `timeout` after the time limit.
 const TIMED_OUT: i32 = 124;
 
 /// A command with limits.
@@ -65,7 +65,7 @@ impl Limited {
         let Output { status, stdout, stderr } =
             output.unwrap_or_else(|error| panic!("{:?}: {error}", self.command));
         let code = status.code();
-        // Killed by `timeout --signal=KILL`, it reports 137 for its child, or dies of it itself.
+        // If killed by `timeout --signal=KILL`, it reports 137 for its child, or is killed itself.
         let timed_out = code.is_none() || matches!(code, Some(TIMED_OUT | 137));
         Ended { code, timed_out, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned() }
     }

@@ -1,7 +1,8 @@
-//! Manifests: what OpenZFS's kernel module showed of a file system, one JSON object a line.
+//! Manifests: the contents of a file system as OpenZFS's kernel module showed them, one JSON object
+//! a line.
 //!
-//! `fixtures/tools/manifest.py` wrote them. Times of access and change are not in them, since
-//! looking changes those; checksums stand for contents and for values of extended attributes.
+//! `fixtures/tools/manifest.py` wrote them. They have no times of access and change, since reading
+//! changes those; contents and values of extended attributes are given as checksums.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RawPath(pub Vec<u8>);
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EntryKind {
@@ -38,7 +39,7 @@ pub enum EntryKind {
 pub struct Entry {
     /// Relative to the root of the file system; the root itself is `.`.
     pub path: RawPath,
-    /// What it is.
+    /// The kind of the entry.
     #[serde(rename = "type")]
     pub kind: EntryKind,
     /// Permission bits with set-id and sticky bits, 12 bits.
@@ -50,7 +51,7 @@ pub struct Entry {
     pub gid: u32,
     /// Hard links.
     pub nlink: u64,
-    /// Object number as the kernel shows it.
+    /// Object number (the inode number on the mount).
     pub ino: u64,
     /// Modification time in nanoseconds since 1970.
     pub mtime_ns: i64,
@@ -99,7 +100,7 @@ impl VolumeSum {
     }
 }
 
-/// The checksum of a content as manifests have it.
+/// The checksum of contents in the form of manifests.
 pub fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest;
     use std::fmt::Write;
@@ -147,7 +148,7 @@ impl<'de> Deserialize<'de> for RawPath {
     }
 }
 
-/// Python's "surrogateescape" backwards: U+DC80..U+DCFF stand for the bytes 0x80..0xff.
+/// Reverses Python's "surrogateescape": U+DC80..U+DCFF stand for the bytes 0x80..0xff.
 fn without_surrogate_escapes(bytes: &[u8]) -> Vec<u8> {
     let mut raw = Vec::with_capacity(bytes.len());
     let mut rest = bytes;

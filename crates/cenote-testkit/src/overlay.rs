@@ -1,9 +1,10 @@
-//! Damage without copies: an overlay of changed sectors over an image that nobody writes to.
+//! Damage without copies: an overlay of changed sectors over an image that is never written.
 //!
-//!     Overlay         what is different: sectors of 512 bytes, and perhaps where the device ends
+//!     Overlay         the differences: sectors of 512 bytes, and perhaps where the device ends
 //!     OverlayDevice   the device that reads through it
 //!
-//! Thousands of cases then cost what they change, and share the page cache of one image.
+//! Thousands of cases then need space only for their changes, and share the page cache of one
+//! image.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +19,7 @@ use crate::damage::{Damage, Medium, SECTOR_BYTES};
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
-/// What is different from an image.
+/// The differences from an image.
 #[derive(Debug, Clone, Default)]
 pub struct Overlay {
     size: u64,
@@ -48,7 +49,7 @@ impl Overlay {
         self.sectors.keys().map(|sector| sector * SECTOR_BYTES)
     }
 
-    /// Changes `bytes`, which the image has at `offset`, to what the overlay has there.
+    /// Replaces those parts of `bytes`, read from the image at `offset`, that the overlay has.
     fn patch(&self, offset: u64, bytes: &mut [u8]) {
         let end = offset + bytes.len() as u64;
         for (sector, content) in
@@ -62,7 +63,7 @@ impl Overlay {
     }
 }
 
-/// An overlay while damage is done to it.
+/// An overlay while damage is applied to it.
 struct Drawing<'a> {
     file: &'a File,
     overlay: Overlay,

@@ -1,4 +1,4 @@
-//! Where things are: the checkout, its fixtures, the golden set, the target folder.
+//! Paths: the checkout, its fixtures, the golden set, the target folder.
 //!
 //! A golden pool is looked for in this order, and the first place that has a folder of its name
 //! wins:
@@ -20,7 +20,7 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| checkout().join("target"), PathBuf::from)
 }
 
-/// The pools that every clone of the repository has.
+/// The pools that are in the repository.
 pub fn fixtures() -> PathBuf {
     checkout().join("fixtures")
 }

@@ -6,7 +6,8 @@
 
 pub use cenote_rt::Rng;
 
-/// The generator of `CENOTE_SEED`, else of `seed`. Prints which; a failing test shows it.
+/// The generator for `CENOTE_SEED`, else for `seed`. Prints the seed, so that a failing test shows
+/// it.
 pub fn seeded(test: &str, seed: u64) -> Rng {
     let seed = number("CENOTE_SEED").unwrap_or(seed);
     println!("{test}: CENOTE_SEED={seed:#x}");

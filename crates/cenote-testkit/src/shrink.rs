@@ -1,12 +1,12 @@
-//! Random histories, and making one that fails shorter.
+//! Random histories, and shrinking one that fails.
 
 use cenote_rt::{Rng, block_on};
 
-/// Runs of a history at most before it is short enough.
+/// Maximum number of runs to shrink a history.
 const RUNS_MAX: usize = 400;
 
-/// Leaves out of `steps` what is not needed for a failure: first halves, then ever smaller parts.
-/// Any part of a history must be a history.
+/// Removes steps that are not needed for a failure: first halves, then ever smaller parts. Any part
+/// of a history must be a valid history.
 pub async fn shorter<T: Clone>(mut steps: Vec<T>, fails: impl AsyncFn(&[T]) -> bool) -> Vec<T> {
     let (mut size, mut runs) = (steps.len() / 2, 0);
     while size > 0 {
@@ -32,13 +32,13 @@ pub fn steps(seed: u64, count: usize) -> Vec<u64> {
     (0..count).map(|_| rng.next_u64()).collect()
 }
 
-/// Plays a history. One that fails is made as short as it can be, and played once more, so that
-/// what it says stands last.
+/// Runs a history. One that fails is shrunk as far as possible, and run once more, so that its
+/// output is the last.
 ///
 /// # Panics
 /// If the history fails.
 pub fn play<T: Clone + Send + Sync>(steps: Vec<T>, history: impl Fn(&[T]) + Sync) {
-    // On a thread of its own, whose end is seen.
+    // On its own thread, so that a panic can be detected.
     let ends =
         |steps: &[T]| std::thread::scope(|scope| scope.spawn(|| history(steps)).join().is_ok());
     if ends(&steps) {

@@ -1,4 +1,4 @@
-//! Skipping a test loudly: a line that the test harness does not swallow, and a count.
+//! Reporting a skipped test: a line that the test harness does not capture, and a count.
 //!
 //! The harness captures what the print macros write, so the line goes to the stream itself.
 //! With `CENOTE_SKIP_LOG` set, as `./x test` does, each skip is also appended to that file, and
@@ -7,7 +7,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Says that a test, or a part of one, did not run, and why.
+/// Reports that a test, or a part of one, did not run, and why.
 pub fn skip(test: &str, why: &str) {
     let line = format!("SKIPPED {test}: {why}\n");
     // A closed stderr is no reason to fail a test.

@@ -14,7 +14,7 @@ pub const EXEMPT_DATASET: &[(&str, &str, &str)] = &[
     ("g-legacy", "snapshots_changed", "kept in memory only on pools without extensible_dataset"),
 ];
 
-/// The same for properties of pools.
+/// Properties of pools that need not match, in the same form.
 pub const EXEMPT_POOL: &[(&str, &str, &str)] = &[
     ("*", "load_guid", "a random number of each import"),
     ("*", "readonly", "how the pool was imported"),
@@ -28,7 +28,7 @@ pub fn rows(text: &str) -> Vec<Vec<&str>> {
     text.lines().map(|line| line.split('\t').collect()).collect()
 }
 
-/// What `zfs get -Hp` or `zpool get -Hp` printed: (name, property) to (value, source).
+/// Parses the output of `zfs get -Hp` or `zpool get -Hp`: (name, property) to (value, source).
 pub fn properties(text: &str) -> BTreeMap<(&str, &str), (&str, &str)> {
     let mut table = BTreeMap::new();
     for row in rows(text) {
@@ -50,9 +50,9 @@ pub fn without_exempt(text: &str, list: &[(&str, &str, &str)], pool: &str) -> St
     text.lines().filter(keep).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// The pool at each txg at which as much was in use as its listing says, newest first: behind the
-/// first of them come idle txgs only. `open` gives the pool at a txg and the bytes in use, or none
-/// where blocks of it are gone. Without a listing there is nothing to choose by: the last state.
+/// The pool at each txg at which the allocated space equals the listing's, newest first: only idle
+/// txgs follow the first of them. `open` gives the pool at a txg and the bytes in use, or none if
+/// blocks of that txg were reused. Without a listing, the last state is returned.
 pub async fn at_listing<P>(
     golden: &Golden,
     txgs: impl IntoIterator<Item = u64>,

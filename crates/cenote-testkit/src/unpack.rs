@@ -34,7 +34,7 @@ pub fn unpacked(name: &str, folder: &Path) -> PathBuf {
     let lock = File::create(cache.join(format!("{name}.lock"))).expect("lock file of the cache");
     lock.lock().expect("lock of the cache");
     if !images.join("done").exists() {
-        // Whatever an interrupted run left.
+        // Remains of an interrupted run.
         let _ = fs::remove_dir_all(&images);
         fs::create_dir_all(&images).expect("folder of the cache");
         unpack_all(&packed, &images);
@@ -50,8 +50,8 @@ pub fn unpack_all(packed: &[PathBuf], images: &Path) {
     }
 }
 
-/// The packed images of a pool's folder, sorted by number, so that each follows the one that it
-/// is a difference from.
+/// The packed images of a pool's folder, sorted by number, so that each follows the one that it is
+/// a difference from.
 pub fn packed_images(folder: &Path) -> Vec<PathBuf> {
     let entries =
         fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -62,7 +62,7 @@ pub fn packed_images(folder: &Path) -> Vec<PathBuf> {
     packed
 }
 
-/// The number in `dN...`: what images are sorted by.
+/// The number in `dN...`, by which images are sorted.
 pub(crate) fn number(image: &Path) -> u64 {
     let name = image.file_name().unwrap_or_default().to_string_lossy();
     let digits = name.trim_start_matches('d').split('.').next().unwrap_or_default();
@@ -99,16 +99,16 @@ fn read(path: &Path) -> Vec<u8> {
     fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Decompresses a whole file into memory: manifests and the like.
+/// Decompresses a whole file into memory, such as a manifest.
 pub fn decompress(packed: &Path) -> Vec<u8> {
     let mut whole = Vec::new();
     decompress_file(packed, &[], |_, bytes| whole.extend_from_slice(bytes));
     whole
 }
 
-/// Hands the decompressed bytes of `packed` to `sink` piece by piece; returns their number.
+/// Passes the decompressed bytes of `packed` to `sink` piece by piece; returns their number.
 ///
-/// `before` is what the file is a difference from, or empty.
+/// `before` is the content that the file is a difference from, or empty.
 fn decompress_file(packed: &Path, before: &[u8], mut sink: impl FnMut(u64, &[u8])) -> u64 {
     let check = |result: zstd_safe::SafeResult| {
         result.unwrap_or_else(|code| {

@@ -1,4 +1,4 @@
-//! Recorded commands of OpenZFS: what was typed, what it printed, how it ended.
+//! Recorded commands of OpenZFS: the command line, its output, its exit status.
 //!
 //! ```text
 //!   $ zpool create -Z t /dev/shm/v/a
@@ -15,7 +15,7 @@ use crate::golden;
 /// A command that was recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wording {
-    /// What was typed.
+    /// The command line.
     pub command: String,
     /// Standard output.
     pub out: String,
@@ -25,7 +25,8 @@ pub struct Wording {
     pub status: i32,
 }
 
-/// The commands of a file, in order; none, and the test says that it skips, if it is not here.
+/// The commands of a file, in order; if the file is not available, reports that the test is skipped
+/// and returns none.
 pub fn wordings(file: &str) -> Option<Vec<Wording>> {
     golden::wording(file).map(|text| parse(&text))
 }
@@ -39,7 +40,7 @@ fn parse(text: &str) -> Vec<Wording> {
             open = Some(Wording { command: command.to_owned(), out, err, status: 0 });
             continue;
         }
-        // What stands between two commands is nobody's.
+        // Lines between two commands are ignored.
         let Some(wording) = &mut open else { continue };
         if let Some(line) = line.strip_prefix("stderr: ") {
             wording.err.extend([line, "\n"]);

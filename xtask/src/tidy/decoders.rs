@@ -1,6 +1,6 @@
-//! Every decoder has a fuzz target, and every target seeds to start from.
+//! Every decoder has a fuzz target, and every target has seeds.
 //!
-//! The list is written out here, so that removing a target is a decision and not an accident.
+//! The list is written out here, so that a target is not removed by accident.
 
 use std::collections::BTreeSet;
 use std::path::Path;

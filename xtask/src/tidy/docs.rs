@@ -60,7 +60,7 @@ fn links(text: &str) -> Vec<(usize, &str, &str)> {
     found
 }
 
-/// Without `.` and `..`.
+/// The path without `.` and `..`.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {

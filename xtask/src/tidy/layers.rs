@@ -1,7 +1,7 @@
-//! Crates are layers: each uses only those above it in the table; and few packages of others.
+//! Crates are layers: each uses only those above it in the table; and few third-party packages.
 //!
-//! The compiler keeps cycles out; this keeps the directions of `docs/architecture.md`. Both come
-//! from cargo (`metadata`, `tree`), so that what counts is what it builds.
+//! The compiler prevents cycles; this checks the directions of `docs/architecture.md`. The data
+//! comes from cargo (`metadata`, `tree`), so it is that of the actual build.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-/// Floor first: a crate may use any crate before it, unless [`ALONE`] says less.
+/// Lowest layer first: a crate may use any crate before it, unless [`ALONE`] restricts it.
 const LAYERS: [&str; 20] = [
     "cenote-allocator",
     "cenote-rt",
@@ -33,7 +33,7 @@ const LAYERS: [&str; 20] = [
     "cenote-oracle",
 ];
 
-/// Crates that may use less than all above them, and what.
+/// Crates that may use only some of those above them, and which.
 const ALONE: [(&str, &[&str]); 6] = [
     ("cenote-rt", &[]),
     ("cenote-ranges", &[]),
@@ -47,8 +47,8 @@ const ALONE: [(&str, &[&str]); 6] = [
 const FOR_TESTS: [&str; 4] =
     ["cenote-testkit", "cenote-oracle", "cenote-fuzz-targets", "cenote-bench"];
 
-/// The engine, as somebody embeds it, and how many packages of others may be linked into it:
-/// compilers' helpers (macros, build scripts) run on the builder's machine only and don't count.
+/// The engine as a library, and how many third-party packages may be linked into it: helpers of the
+/// compiler (macros, build scripts) run on the builder's machine only and don't count.
 const ENGINE: &str = "cenote";
 const ENGINE_PACKAGES_MAX: usize = 60;
 const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -93,7 +93,7 @@ fn read(root: &Path) -> Result<Metadata, String> {
     serde_json::from_slice(&output(root, &args)?).map_err(|error| error.to_string())
 }
 
-/// What cargo prints.
+/// The output of cargo.
 fn output(root: &Path, args: &[&str]) -> Result<Vec<u8>, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     let output =
@@ -104,7 +104,7 @@ fn output(root: &Path, args: &[&str]) -> Result<Vec<u8>, String> {
     Ok(output.stdout)
 }
 
-/// What is wrong with one crate's use of another.
+/// The finding about one crate's use of another, if any.
 fn arrow(from: &str, to: &str, is_for_tests: bool) -> Option<String> {
     let place = |name: &str| LAYERS.iter().position(|layer| *layer == name);
     let is_ours = |name: &str| name.starts_with("cenote");
@@ -130,8 +130,8 @@ fn arrow(from: &str, to: &str, is_for_tests: bool) -> Option<String> {
     }
 }
 
-/// How much of others comes with the engine where nothing else is asked for: with the features that
-/// it wants, not with those that others in the workspace want beside.
+/// The number of third-party packages in the engine by itself: with its own features, not with
+/// those that other crates of the workspace enable.
 fn budget(root: &Path) -> Option<String> {
     let tree = ["tree", "--locked", "--package", ENGINE, "--target", TARGET];
     let linked = ["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}"];
@@ -140,7 +140,7 @@ fn budget(root: &Path) -> Option<String> {
         Err(error) => return Some(error),
     };
     let lines = listed.lines().map(|line| line.trim_end_matches(" (*)"));
-    // Those of the workspace come with their folder.
+    // Packages of the workspace are listed with their folder.
     let foreign = lines.filter(|line| !line.contains('(')).collect::<BTreeSet<_>>().len();
     (foreign > ENGINE_PACKAGES_MAX).then(|| {
         format!("{ENGINE} links {foreign} packages of others, at most {ENGINE_PACKAGES_MAX}")

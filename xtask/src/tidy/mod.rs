@@ -1,4 +1,4 @@
-//! Tidy: the rules of the house that a machine can check and the compiler does not.
+//! Tidy: the project's rules that a machine can check and the compiler does not.
 //!
 //! | module     | rule |
 //! |------------|------|
@@ -7,6 +7,7 @@
 //! | `docs`     | links in the documents resolve |
 //! | `decoders` | every decoder has a fuzz target, and every target its seeds |
 //! | `spec`     | citations of the format's description are well formed |
+//! | `words`    | how comments begin, and words that are no part of a name |
 //!
 //! Every rule has rows of tests beside it: what it finds, and what it lets pass.
 
@@ -15,6 +16,7 @@ mod docs;
 mod layers;
 mod source;
 pub(crate) mod spec;
+mod words;
 
 use std::path::Path;
 use std::process::Command;
@@ -24,7 +26,7 @@ use std::process::Command;
 pub(crate) struct Source {
     /// Relative to the root.
     pub(crate) path: String,
-    /// All of it.
+    /// Its text.
     pub(crate) text: String,
 }
 
@@ -42,6 +44,7 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
     for file in &sources {
         findings.extend(source::check(file));
         findings.extend(spec::check(file));
+        findings.extend(words::check(file));
         findings.extend(docs::check(file, root));
     }
     findings.extend(layers::check(root));
@@ -49,7 +52,7 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
     findings
 }
 
-/// All Rust, Markdown, TOML and shell files that git knows or would add.
+/// All Rust, Markdown, TOML and shell files that git tracks or would add.
 pub(crate) fn sources(root: &Path) -> Vec<Source> {
     let listing = ["ls-files", "--cached", "--others", "--exclude-standard"];
     let output = Command::new("git").arg("-C").arg(root).args(listing).output();

@@ -1,7 +1,7 @@
 //! Rules on one file's text.
 //!
-//! The scanner leans on rustfmt, which `./x check` runs first: a function starts at a line with
-//! `fn` and ends at the next line that is its indentation and a brace.
+//! The scanner relies on rustfmt, which `./x check` runs first: a function starts at a line with
+//! `fn` and ends at the next line that consists of its indentation and a brace.
 
 use super::Source;
 
@@ -12,7 +12,8 @@ const FUNCTION_LINES_MAX: usize = 100;
 /// Characters in a line.
 const COLUMNS_MAX: usize = 100;
 
-/// What must not land, and what to do instead. Spelled in two halves, so that this file passes.
+/// Words that must not be committed, and what to do instead. Spelled in two halves, so that this
+/// file passes.
 const BANNED: [(&str, &str, &str); 7] = [
     ("todo", "!(", "finish it"),
     ("unimplemented", "!(", "finish it, or return a typed refusal"),
@@ -35,7 +36,7 @@ pub(super) fn check(file: &Source) -> Vec<String> {
     findings
 }
 
-/// Test files are free in length: rows of cases are data.
+/// Test files may have any length: rows of cases are data.
 fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/") || path.ends_with("_tests.rs")
 }
@@ -75,7 +76,7 @@ fn columns(file: &Source) -> Vec<String> {
     .collect()
 }
 
-/// Rows of a table, and lines that a string makes long: nothing could break them.
+/// Rows of a table, and lines that are long because of a string: they cannot be broken.
 fn is_row(line: &str) -> bool {
     let code = line.trim_start();
     !code.starts_with("//") && (code.contains('"') || code.starts_with(['(', '[']))

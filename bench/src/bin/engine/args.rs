@@ -1,10 +1,10 @@
-//! Words of the command line.
+//! Arguments of the command line.
 
 use std::str::FromStr;
 
 use cenote_rt::{Error, Kind, Result};
 
-/// What follows the command.
+/// The arguments after the command.
 pub(crate) struct Args<'a>(&'a [String]);
 
 impl<'a> Args<'a> {
@@ -12,13 +12,13 @@ impl<'a> Args<'a> {
         Self(words)
     }
 
-    /// A word.
+    /// The argument with this index.
     pub(crate) fn word(&self, index: usize) -> Result<&'a str> {
         let word = self.0.get(index).map(String::as_str);
         word.ok_or_else(|| Error::new(Kind::Invalid, format!("argument {} is missing", index + 1)))
     }
 
-    /// A number.
+    /// The argument with this index, as a number.
     pub(crate) fn number<T: FromStr>(&self, index: usize) -> Result<T> {
         let word = self.word(index)?;
         let number = word.parse();

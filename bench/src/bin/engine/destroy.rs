@@ -1,9 +1,9 @@
-//! Somebody writes 8K and waits until it is durable, again and again, while a large dataset and a
-//! snapshot with many freed blocks are destroyed: how long does he wait?
+//! The latency of a writer that repeatedly writes 8K and waits until it is durable, while a large
+//! dataset and a snapshot with many freed blocks are destroyed.
 //!
-//! The devices are simulated, so what is measured is the engine: what the processor does, and who
-//! waits for whom. Syncs follow one another without a pause, which is worse for the writer than the
-//! usual one in five seconds.
+//! The devices are simulated, so the result is that of the engine: its computations and its waits.
+//! Syncs follow one another without a pause, which is worse for the writer than the usual sync
+//! every five seconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,8 @@ use crate::usage::{self, Times, since};
 
 const SMALL: u64 = 8 << 10;
 const LARGE: u64 = 128 << 10;
-/// Blocks that the writer writes in turn.
-const TURNS: u64 = 1000;
+/// Blocks that the writer overwrites one after the other.
+const BLOCKS: u64 = 1000;
 
 pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     let (bytes, blocks): (u64, u64) = (args.number::<u64>(0)? * 1_000_000_000, args.number(1)?);
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     engine.export().await
 }
 
-/// A dataset with one object of so many blocks, none of which is zeros.
+/// A dataset with one object of so many blocks, none of which is all zeros.
 async fn fill(engine: &Engine, name: &str, size: u64, blocks: u64) -> Result<(Arc<Head>, u64)> {
     let head = pool::dataset(engine, name, COMPRESSION_OFF, CHECKSUM_ON).await?;
     let object = pool::object(engine, &head, size).await?;
@@ -76,14 +76,14 @@ async fn write(engine: &Engine, head: &Head, object: u64, size: u64, blocks: u64
     Ok(())
 }
 
-/// What a simulated disk keeps as a few words.
+/// A block whose content a simulated disk stores in a few words.
 pub(crate) fn block(size: u64) -> Buf {
     let mut bytes = vec![0; size as usize];
     pattern::fill(size, &mut bytes);
     Buf::from(bytes)
 }
 
-/// Who writes and waits.
+/// The writer whose latency is measured.
 struct Writer {
     is_over: Arc<AtomicBool>,
     task: cenote_rt::JoinHandle<Result<Vec<Duration>>>,
@@ -100,7 +100,7 @@ impl Writer {
             let block = block(SMALL);
             let mut times = Vec::new();
             while !ends.load(Ordering::Acquire) {
-                let offset = times.len() as u64 % TURNS * SMALL;
+                let offset = times.len() as u64 % BLOCKS * SMALL;
                 let begin = cenote_rt::monotonic();
                 let change = engine.apply_logged(&head, |tx| {
                     tx.write(object, offset, &block)?;

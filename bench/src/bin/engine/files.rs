@@ -1,7 +1,7 @@
-//! Many small files: made, looked at, read and removed by name, one after the other.
+//! Many small files: created, looked up, read and removed by name, one after the other.
 //!
-//! What `bench/fs_peer.c` does of it with OpenZFS's engine is less: it has no rights, attributes by
-//! layout, accounts and log records to see to.
+//! `bench/fs_peer.c` does less with OpenZFS's engine: it has no permissions, attribute layouts,
+//! accounts and log records.
 
 use cenote_fs::Mount;
 use cenote_fs::access::Credentials;
@@ -22,7 +22,7 @@ const CACHE: u64 = 1 << 30;
 const PER_DIRECTORY: u64 = 10_000;
 /// Entries that a listing asks for at a time.
 const PAGE: usize = 1000;
-/// Parts of a large directory of which the time is told.
+/// Parts of a large directory that are timed separately.
 const PARTS: u64 = 10;
 
 fn name(number: u64) -> Vec<u8> {
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     let (dir, count) = (args.word(0)?, args.number::<u64>(1)?);
     set(&tunables::BLOCK_CACHE_BYTES, CACHE)?;
     let mount = pool::mount(dir, 4 << 30, 128 << 10).await?;
-    // What the peer has none of.
+    // Work that the peer does not do.
     mount.engine().set_property("tank", "atime", 0.into()).await?;
     let me = Credentials::root();
     let mut dirs = Vec::new();
@@ -120,7 +120,7 @@ pub(crate) async fn directory(args: &Args<'_>) -> Result<()> {
 
     let clock = Clock::start();
     for number in 0..count {
-        // Each name once, in no order.
+        // Each name once, in random order.
         mount.lookup(&me, top, &name(number * 7919 % count)).await?;
     }
     clock.tell("lookup", "entries/s", count as f64);
@@ -135,7 +135,7 @@ pub(crate) async fn directory(args: &Args<'_>) -> Result<()> {
     mount.engine().export().await
 }
 
-/// What is measured must have been done.
+/// Checks that the measured work was done.
 pub(crate) fn expect(is_so: bool) -> Result<()> {
     if is_so { Ok(()) } else { Err(Error::new(Kind::Corrupt, "not what was written")) }
 }

@@ -21,8 +21,8 @@ const LONGEST: u64 = 16 << 20;
 const ROUND: u64 = 50_000;
 const RECORD: u64 = 128 << 10;
 
-/// Makes a pool in a sparse file, full but for segments of 8K that lie evenly all over it. Space is
-/// taken from the allocator alone, for blocks that are nowhere: opening a pool does not look.
+/// Creates a pool in a sparse file, full except for segments of 8K that are evenly distributed.
+/// Space is only allocated, for blocks that are not written: opening a pool does not read them.
 pub(crate) async fn scatter(args: &Args<'_>) -> Result<()> {
     let (dir, size) = (args.word(0)?, args.number::<u64>(1)? << 40);
     let segments: u64 = args.number(2)?;
@@ -41,7 +41,7 @@ pub(crate) async fn scatter(args: &Args<'_>) -> Result<()> {
     }
     engine.sync().await?;
     let made = holes.len();
-    // In no order, as files are removed.
+    // In random order, like files being removed.
     let mut rng = Rng::seeded(1);
     while !holes.is_empty() {
         let txg = engine.open_txg();
@@ -83,7 +83,7 @@ pub(crate) async fn import(args: &Args<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Writes more than fits into memory to a raidz2 of six simulated disks, and reads parts of it.
+/// Writes more than fits into memory to a raidz2 of six simulated disks, and reads some of it.
 pub(crate) async fn simulated(args: &Args<'_>) -> Result<()> {
     let bytes: u64 = args.number::<u64>(0)? * 1_000_000_000;
     let size = bytes / 4 + bytes / 16 + (1 << 30);

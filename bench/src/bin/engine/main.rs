@@ -1,7 +1,7 @@
-//! Speed and scale of the engine, without a kernel in between.
+//! Speed and scale of the engine, without a mount.
 //!
-//! Each command prints figures one a line; `bench/engine.sh` puts them beside those of OpenZFS's
-//! engine, which gets the same work from `fixtures/tools/ozpool.py`.
+//! Each command prints one result per line; `bench/engine.sh` compares them with those of OpenZFS's
+//! engine, which does the same work for `fixtures/tools/ozpool.py`.
 
 mod args;
 mod destroy;
@@ -18,7 +18,7 @@ mod write;
 use args::Args;
 use cenote_rt::Result;
 
-/// The program's.
+/// The program's allocator.
 #[global_allocator]
 static ALLOCATOR: cenote_allocator::Allocator = cenote_allocator::Allocator;
 

@@ -1,4 +1,4 @@
-//! Pools to measure with, and what is written to them.
+//! Pools for the measurements, and their data.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub(crate) async fn create(
     Ok(engine)
 }
 
-/// The same, synced only by whoever asks for it.
+/// Such a pool without background syncs: it is synced only by explicit calls.
 pub(crate) async fn create_alone(
     redundancy: Redundancy,
     devices: Vec<Arc<dyn Device>>,
@@ -84,7 +84,7 @@ fn spec(redundancy: Redundancy, devices: Vec<Arc<dyn Device>>) -> Result<CreateS
     Ok(CreateSpec::new("tank", vdevs, devices))
 }
 
-/// A dataset without POSIX layer.
+/// A dataset without a file system in it.
 pub(crate) async fn dataset(
     engine: &Engine,
     name: &str,
@@ -121,8 +121,8 @@ pub(crate) fn checksum(name: &str) -> u64 {
     }
 }
 
-/// Content that compresses to about half, made as `ozpool.py` makes it: words of 64 bytes, half
-/// noise and half text, drawn from 4096 of them.
+/// Content that compresses to about half, generated like that of `ozpool.py`: 64-byte words, half
+/// noise and half text, chosen from 4096 of them.
 pub(crate) struct Contents {
     words: Vec<[u8; 64]>,
     rng: Rng,
@@ -139,7 +139,7 @@ impl Contents {
         Self { words: words.collect(), rng }
     }
 
-    /// So many bytes.
+    /// Data of this length.
     pub(crate) fn chunk(&mut self, len: u64) -> Vec<u8> {
         let count = self.words.len() as u64;
         let words = (0..len / 64).flat_map(|_| self.words[self.rng.below(count) as usize]);

@@ -1,4 +1,4 @@
-//! Reading a large file: at random from memory and from the device, and from end to end.
+//! Reading a large file: at random from memory and from the device, and sequentially.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::usage::{Clock, memory_mib};
 
 /// Bytes of a record and of a read.
 const RECORD: u64 = 8 << 10;
-/// Bytes of a write that fills the file, and of a read from end to end.
+/// Bytes of a write that fills the file, and of a sequential read.
 const STEP: u64 = 1 << 20;
 const REQUEST: u64 = 128 << 10;
 /// Reads at a time.
 const DEPTH: u64 = 32;
 
-/// A mount with a file of so many bytes; all of it is on the device.
+/// A mount with a file of so many bytes, all of it on the device.
 async fn filled(dir: &str, bytes: u64, record: u64) -> Result<(Arc<Mount>, u64)> {
     let mount = pool::mount(dir, bytes + bytes / 2 + (1 << 30), record).await?;
     let me = Credentials::root();
@@ -37,7 +37,7 @@ async fn filled(dir: &str, bytes: u64, record: u64) -> Result<(Arc<Mount>, u64)>
     Ok((mount, file))
 }
 
-/// Every record is in memory, and one thread copies them out.
+/// Reads at random when every record is in memory, by one thread.
 pub(crate) async fn cached(args: &Args<'_>) -> Result<()> {
     let (dir, bytes, reads) = (args.word(0)?, args.number::<u64>(1)? << 20, args.number(2)?);
     set(&tunables::BLOCK_CACHE_BYTES, 4 * bytes)?;
@@ -58,15 +58,15 @@ pub(crate) async fn cached(args: &Args<'_>) -> Result<()> {
     mount.engine().export().await
 }
 
-/// Records come from the device, and the blocks above them from memory; then the device alone is
-/// read at as many places of the same file, in the same way.
+/// Reads records at random from the device, and the indirect blocks from memory; then reads the raw
+/// device in the same way, at as many places.
 pub(crate) async fn direct(args: &Args<'_>) -> Result<()> {
     let (dir, bytes, reads) = (args.word(0)?, args.number::<u64>(1)? << 20, args.number(2)?);
     set(&tunables::DIRECT_IO, 1)?;
     set(&tunables::BLOCK_CACHE_BYTES, 1 << 30)?;
     let (mount, file) = filled(dir, bytes, RECORD).await?;
     let store = Arc::clone(mount.engine().store());
-    // Small enough that few records stay, large enough for what points at them.
+    // Small enough that few records stay cached, large enough for the indirect blocks.
     store.set_cache_capacity(1 << 20);
     store.set_cache_capacity(bytes / 32 + (16 << 20));
     let mut into = vec![0; RECORD as usize];
@@ -96,8 +96,8 @@ pub(crate) async fn direct(args: &Args<'_>) -> Result<()> {
     mount.engine().export().await
 }
 
-/// The same device without a pool, where that has written: what is a hole in the device's file
-/// answers without a disk.
+/// Reads the raw device where the pool has written: holes in the device's file are answered without
+/// a disk.
 async fn device_alone(dir: &str, round: u64, reads: u64) -> Result<()> {
     let path = std::path::Path::new(dir).join("d0");
     let places = written(&path).map_err(|error| Error::new(Kind::Io, error))?;
@@ -134,7 +134,7 @@ fn written(path: &std::path::Path) -> std::io::Result<Vec<u64>> {
     Ok(places)
 }
 
-/// From end to end, from the device, in requests of 128K.
+/// Sequential reads from the device, in requests of 128K.
 pub(crate) async fn ahead(args: &Args<'_>) -> Result<()> {
     let (dir, bytes) = (args.word(0)?, args.number::<u64>(1)? << 20);
     set(&tunables::DIRECT_IO, 1)?;
@@ -164,7 +164,7 @@ pub(crate) fn set(tunable: &tunables::Tunable, value: u64) -> Result<()> {
     tunable.set(value).map_err(|error| Error::new(Kind::Invalid, error))
 }
 
-/// All tasks to their end.
+/// Waits for all tasks.
 pub(crate) async fn join(tasks: Vec<cenote_rt::JoinHandle<Result<()>>>) -> Result<()> {
     for task in tasks {
         task.await.map_err(|error| Error::new(Kind::Io, error))??;

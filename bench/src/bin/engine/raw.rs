@@ -1,4 +1,4 @@
-//! Nothing but writing: the bound for whoever writes the same files.
+//! Raw writes: the upper bound for the engine on the same files.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ use crate::usage::since;
 /// Bytes of a write.
 const STEP: usize = 1 << 20;
 
-/// Writes so much to each of some files, one thread for each, and makes it durable.
+/// Writes so many bytes to each of some files, one thread for each, and makes them durable.
 pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     let dir = args.word(0)?;
     let (leaves, bytes): (u64, u64) = (args.number(1)?, args.number::<u64>(2)? << 20);

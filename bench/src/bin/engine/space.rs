@@ -1,4 +1,4 @@
-//! The allocator alone: what an allocation and a free cost when free space is in many pieces.
+//! The allocator alone: the cost of an allocation and a free when free space is fragmented.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl SpaceGeometry for Disk {
     }
 }
 
-/// Nothing was ever recorded.
+/// No space map was ever written.
 struct Empty;
 
 impl MetaslabStore for Empty {
@@ -42,8 +42,8 @@ impl MetaslabStore for Empty {
     }
 }
 
-/// Takes space in blocks of 8K, frees some of them so that so many segments are free, and then
-/// times allocations of several sizes with as many frees.
+/// Allocates blocks of 8K, frees some of them so that so many segments are free, and then times
+/// allocations of several sizes and as many frees.
 pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     let segments: u64 = args.number(0)?;
     let (store, geometry) = (Arc::new(Empty), Arc::new(Disk));

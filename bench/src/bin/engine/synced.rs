@@ -1,4 +1,4 @@
-//! Writers who each write 8K to their own file and wait until it is durable, again and again.
+//! Writers that each repeatedly write 8K to their own file and wait until it is durable.
 
 use std::sync::Arc;
 

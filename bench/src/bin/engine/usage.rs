@@ -1,18 +1,18 @@
-//! What the process took so far, as Linux tells it.
+//! The resource usage of the process, as reported by Linux.
 
 use std::time::Duration;
 
-/// Seconds of processor time, of all threads, in the kernel too.
+/// Seconds of processor time, of all threads, including the kernel.
 pub(crate) fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which is in brackets: fields 14 and 15 of all, in hundredths.
+    // After the name, which is in brackets: fields 14 and 15 of all, in hundredths.
     let fields = stat.rsplit(')').next().unwrap_or_default();
     let ticks =
         fields.split_whitespace().skip(11).take(2).filter_map(|word| word.parse::<f64>().ok());
     ticks.sum::<f64>() / 100.0
 }
 
-/// MiB that a line of `/proc/self/status` tells: `VmHWM` is the peak, `VmRSS` what is resident now.
+/// MiB of a line of `/proc/self/status`: `VmHWM` is the peak, `VmRSS` the resident memory now.
 pub(crate) fn memory_mib(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name));
@@ -20,12 +20,12 @@ pub(crate) fn memory_mib(name: &str) -> u64 {
     kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
-/// Time since a moment that `cenote_rt::monotonic` told.
+/// Time since an earlier value of `cenote_rt::monotonic`.
 pub(crate) fn since(start: Duration) -> Duration {
     cenote_rt::monotonic().saturating_sub(start)
 }
 
-/// Time on the wall and of processors.
+/// Elapsed time and processor time.
 pub(crate) struct Clock {
     wall: Duration,
     cpu: f64,
@@ -36,14 +36,14 @@ impl Clock {
         Self { wall: cenote_rt::monotonic(), cpu: cpu_seconds() }
     }
 
-    /// Prints how fast so much was done since the start.
+    /// Prints the rate of so much work since the start.
     pub(crate) fn tell(&self, label: &str, unit: &str, amount: f64) {
         let (wall, cpu) = (since(self.wall).as_secs_f64(), cpu_seconds() - self.cpu);
         println!("{label}: {:.0} {unit}, {wall:.2} s, cpu {cpu:.2} s", amount / wall);
     }
 }
 
-/// Times in order, of which parts are asked.
+/// Sorted times, for percentiles.
 pub(crate) struct Times(Vec<Duration>);
 
 impl Times {
@@ -52,7 +52,7 @@ impl Times {
         Self(times)
     }
 
-    /// The time that so many of a thousand do not exceed, in milliseconds.
+    /// The time, in milliseconds, that this many of a thousand do not exceed.
     pub(crate) fn per_mille(&self, part: usize) -> f64 {
         let index = (self.0.len().saturating_sub(1)) * part / 1000;
         self.0.get(index).map_or(0.0, |time| time.as_secs_f64() * 1e3)

@@ -1,7 +1,7 @@
-//! The work that `ozpool.py --time` gives OpenZFS's engine: one object is written from start to
-//! end, a MiB or a record in each transaction, then records of it are overwritten at random places,
-//! one in each. Data is made before the clock runs, and is copied into the engine on both sides;
-//! time counts to the end of the last sync.
+//! The workload of `ozpool.py --time` for OpenZFS's engine: one object is written from start to
+//! end, a MiB or a record in each transaction, then random records of it are overwritten, one in
+//! each. Data is generated before the clock starts, and is copied into the engine on both sides;
+//! the time includes the last sync.
 
 use cenote_engine::{Engine, Head};
 use cenote_rt::{Result, Rng};
@@ -10,7 +10,7 @@ use crate::args::Args;
 use crate::pool::{self, Contents};
 use crate::usage::Clock;
 
-/// Chunks that are written again and again.
+/// Chunks that are written repeatedly.
 const CHUNKS: usize = 16;
 /// Records for overwriting.
 const RECORDS: usize = 64;
@@ -58,7 +58,7 @@ async fn write(engine: &Engine, head: &Head, object: u64, offset: u64, bytes: &[
     Ok(())
 }
 
-/// What the devices were given.
+/// The writes that the devices received.
 fn tell_queues(engine: &Engine) {
     let stats = engine.tree().leaves().map(|(_, leaf)| leaf.stats());
     let (writes, bytes, flushes) = stats.fold((0, 0, 0), |(writes, bytes, flushes), leaf| {

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cenote_rt::{Buf, OwnedSemaphorePermit, oneshot, spend_patience};
+use cenote_rt::{Buf, OwnedSemaphorePermit, oneshot, take_inline_wait};
 
 use super::methods::{bounded, write_now};
 
@@ -56,7 +56,7 @@ impl CachedWrites {
         permit: &Arc<OwnedSemaphorePermit>,
     ) -> io::Result<()> {
         let len: usize = parts.iter().map(|part| part.len()).sum();
-        if len <= HERE_MAX && spend_patience() {
+        if len <= HERE_MAX && take_inline_wait() {
             return write_now(file, offset, bounded(parts));
         }
         let (done, outcome) = oneshot::channel();

@@ -269,7 +269,7 @@ fn small_writes_and_flushes_run_inline() {
             let is_done = Arc::new(AtomicBool::new(false));
             let (device, done) = (Arc::clone(&device), Arc::clone(&is_done));
             let (ended, end) = cenote_rt::oneshot::channel();
-            cenote_rt::Runtime::here().begin_patiently(2, async move {
+            cenote_rt::Runtime::here().begin_with_inline_waits(2, async move {
                 let data = Buf::from(vec![len as u8 | 1; len]);
                 device.write(4096, vec![data]).await.expect("written");
                 device.flush().await.expect("flushed");

@@ -2,8 +2,8 @@
 //!
 //!     append      adds own entries; the sums in the header grow with them
 //!     append_all  makes another bpobj part of this one: small ones are copied, large ones linked
-//!     take        takes own entries from the last, then sub-lists from the last, depth first; empty
-//!                 parts are freed at once, so that the bpobj is valid wherever this stops
+//!     take        takes own entries from the last, then sub-lists from the last, depth first;
+//!                 empty parts are freed at once, so that the bpobj is valid wherever this stops
 //!
 //! The shared empty bpobj (`empty`) is never appended to, and freed only by its last user.
 

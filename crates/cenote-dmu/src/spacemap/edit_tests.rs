@@ -232,7 +232,7 @@ fn space_map_entries_are_taken_from_the_end() {
             .apply(|tx| append(tx, object, &METASLAB, Action::Free, ranges.clone(), stamp))
             .unwrap();
     }
-    let mut turns = 0;
+    let mut rounds = 0;
     while model.apply(|tx| length(tx, object)).unwrap().0 > 0 {
         let taken = model.apply(|tx| take_last(tx, object, &ASHIFT9, 4 << 10)).unwrap();
         for entry in taken {
@@ -241,8 +241,8 @@ fn space_map_entries_are_taken_from_the_end() {
         }
         let phys = model.apply(|tx| header(tx, object)).unwrap();
         assert_eq!(phys.allocated, -(left.bytes() as i64));
-        turns += 1;
+        rounds += 1;
     }
-    assert!(left.is_empty() && turns > 1, "{turns} turns");
+    assert!(left.is_empty() && rounds > 1, "{rounds} rounds");
     assert!(model.apply(|tx| take_last(tx, object, &ASHIFT9, 1)).unwrap().is_empty());
 }

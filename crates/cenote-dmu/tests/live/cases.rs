@@ -280,8 +280,8 @@ fn small_changes_of_a_dirty_block_copy_nothing() {
         live.apply(4, |tx| tx.write(object, 0, &vec![1; 128 << 10])).await.unwrap();
         let block = async || live.inspect(|tx| tx.block(object, 0)).await.unwrap().unwrap();
         let place = block().await.as_ptr();
-        for turn in 0..50 {
-            live.apply(4, |tx| tx.write(object, turn * 1000, &[2; 500])).await.unwrap();
+        for round in 0..50 {
+            live.apply(4, |tx| tx.write(object, round * 1000, &[2; 500])).await.unwrap();
         }
         let changed = block().await;
         assert_eq!((changed.as_ptr(), &changed[49_499..49_501]), (place, &[2, 1][..]));

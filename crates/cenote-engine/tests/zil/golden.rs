@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use cenote_dmu::{TxStop, Tx, TxResult};
+use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_engine::Engine;
 use cenote_engine::zil::{Operation, Replayer};
 use cenote_ondisk::zil::{RecordKind, ZilFlags, ZilHeader};

@@ -40,7 +40,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_dmu::zap::edit as zap;
-use cenote_dmu::{TxStop, Tx, TxResult};
+use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_engine::zil::{ChangedBytes, KeptData, Log, LogRecord};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::ZplAttr;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cenote_dmu::{TxStop, Tx, TxResult};
+use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_engine::Engine;
 use cenote_engine::zil::{Operation, Replayer};
 use cenote_fs::edit::Facts;

@@ -60,7 +60,9 @@ pub enum CorruptSpaceMap {
         index: u64,
     },
     /// An entry reaches beyond the map, or does not fit in 64 bits.
-    #[error("space map: word {index}: segment at {offset:#x} of {units} units is outside of the map")]
+    #[error(
+        "space map: word {index}: segment at {offset:#x} of {units} units is outside of the map"
+    )]
     OutOfRange {
         /// Index of the entry's first word.
         index: u64,

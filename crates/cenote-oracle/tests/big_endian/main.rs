@@ -1,7 +1,7 @@
-//! Pools as a big-endian host would have written them: what is shown of them must not differ from
-//! what is shown of the little-endian pools that they were made of (`cenote_testkit::foreign`).
+//! Pools as a big-endian host would have written them: the library must show the same contents as
+//! for the little-endian pools that they were made of (`cenote_testkit::foreign`).
 //!
-//! OpenZFS's zdb reads the rewritten pools too: it judges the rewriter, and so our expectation.
+//! OpenZFS's zdb reads the rewritten pools too, which checks the rewriter and our expectation.
 
 mod show;
 
@@ -19,8 +19,8 @@ fn rewritten(golden: &Golden, options: Options) -> (PrivateFolder, Report) {
     (folder, report)
 }
 
-/// Compares what is shown of a pool before and after; its blocks and bonus buffers must be of all
-/// of `classes`, and zdb must agree but for `zdb_fails_on`.
+/// Compares the contents of a pool before and after; its blocks and bonus buffers must be of all of
+/// `classes`, and zdb must agree except for `zdb_fails_on`.
 fn assert_same(name: &str, options: Options, classes: &[Class], zdb_fails_on: Option<&str>) {
     let Some(golden) = golden(name) else { return };
     let (folder, report) = rewritten(&golden, options);
@@ -36,7 +36,7 @@ fn assert_same(name: &str, options: Options, classes: &[Class], zdb_fails_on: Op
     println!("{name}: {} nodes, {} ACL entries, {report:?}", wanted.nodes, wanted.aces);
 }
 
-/// zdb shows the same of both pools, but for addresses, checksums and intent logs.
+/// Checks that zdb shows the same for both pools, except for addresses, checksums and intent logs.
 fn zdb_agrees(golden: &Golden, rewritten: &Path, fails_on: Option<&str>) {
     let Some(zdb) = cenote_oracle::zdb() else { return };
     let dump = |folder: &Path, options: &[&str], target: &str| {
@@ -151,7 +151,8 @@ fn classes_of_vdevs_and_dedup() {
     assert_same("g-classes", Options::default(), &[Class::Zap], None);
 }
 
-/// A swap that is left out is noticed. (That of attributes is not: they tell their order.)
+/// The comparison detects a swap that is left out. (Not that of attributes: their magic contains
+/// their order.)
 #[test]
 fn a_forgotten_swap_is_noticed() {
     for (name, class) in [

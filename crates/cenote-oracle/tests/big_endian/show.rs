@@ -1,4 +1,4 @@
-//! Everything that can be known of a pool through the library, as text.
+//! All contents of a pool that the library can read, as text.
 
 use std::fmt::{Debug, Write};
 use std::hash::{DefaultHasher, Hasher};
@@ -14,7 +14,7 @@ use cenote_rt::{Error, Result};
 use cenote_testkit::Golden;
 use cenote_vdev::LeafStats;
 
-/// What is shown of a pool, and for each kind of things how many there were.
+/// The text for a pool, and the number of objects of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     /// The lines.
@@ -23,7 +23,7 @@ pub(crate) struct Shown {
     pub(crate) nodes: u64,
     /// ACL entries.
     pub(crate) aces: u64,
-    /// Errors in place of what was looked for.
+    /// Errors, shown in place of the contents.
     pub(crate) errors: u64,
     /// Records of the history.
     pub(crate) records: u64,
@@ -34,7 +34,7 @@ impl Shown {
         writeln!(self.text, "{what}: {value:?}").expect("a string");
     }
 
-    /// What was found, or the error's text: both must be the same in the rewritten pool.
+    /// A result, or the error's text: both must be the same in the rewritten pool.
     fn result<T: Debug>(&mut self, what: &str, found: &Result<T>) {
         match found {
             Ok(found) => self.line(what, found),
@@ -105,7 +105,7 @@ async fn facts(pool: &Arc<Pool>, shown: &mut Shown) -> Result<()> {
     Ok(())
 }
 
-/// How often devices were read depends on how blocks were packed.
+/// The number of device reads depends on how blocks were packed.
 fn forget_counts(report: &mut VdevReport) {
     report.stats = LeafStats::default();
     report.queue = None;
@@ -205,7 +205,7 @@ async fn node(path: &str, node: &Node, shown: &mut Shown) {
     }
 }
 
-/// A sum of the bytes, and of where the holes are.
+/// A checksum of the bytes, and of the places of the holes.
 async fn sum(mut stream: FileStream) -> Result<u64> {
     let mut sum = DefaultHasher::new();
     while let Some(extent) = stream.next().await {

@@ -144,7 +144,7 @@ impl Adapter {
         };
         let is_replaced = hand_over(pace != Pace::Short);
         if pace == Pace::Durable && is_replaced {
-            self.runtime.begin_patiently(WAITS, work);
+            self.runtime.begin_with_inline_waits(WAITS, work);
         } else {
             self.runtime.begin(work);
         }

@@ -1,12 +1,12 @@
 //! One leaf of the fault layer: a sparse file, its faults, and its volatile write cache.
 //!
-//! Every write goes to the file at once, so that reads need no second place to look. What a power
-//! cut takes back is known from a journal of the writes since the last flush, each with the bytes
-//! that it replaced: [`Leaf::cut`] undoes all of them, newest first, and applies those again that
-//! the seed chooses, oldest first. A flush empties the journal.
+//! Every write goes to the file at once, so that reads need no second source. A journal of the
+//! writes since the last flush has the bytes that each replaced. For a power cut [`Leaf::cut`]
+//! undoes all of them, newest first, and applies those again that the seed chooses, oldest first. A
+//! flush empties the journal.
 //!
-//! A range that is given back (`PUNCH_HOLE`) is durable at once. A device may do that, and an
-//! engine that gives back what the last durable state still needs is found by it.
+//! A range that is discarded (`PUNCH_HOLE`) is durable at once. A device may do that, and so the
+//! layer detects an engine that discards data that the last durable state still needs.
 //!
 //! Concurrency: one mutex per leaf, held across the I/O on the file. Requests of one leaf therefore
 //! have an order, which the journal follows. Delays are slept before the mutex is taken.
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Held {
     }
 }
 
-/// What a leaf does to its requests.
+/// The faults and the journal of a leaf.
 #[derive(Debug, Default)]
 struct State {
     faults: Vec<Armed>,
@@ -108,7 +108,7 @@ impl Leaf {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic while the mutex was held left at worst a journal entry too much.
+        // A panic while the mutex was held left at worst a superfluous journal entry.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -121,7 +121,7 @@ impl Leaf {
         }
     }
 
-    /// Keeps requests from now on.
+    /// Holds back requests from now on.
     pub(super) fn hang(&self) {
         self.held().is_hanging = true;
     }
@@ -268,7 +268,7 @@ impl Leaf {
         Counts { unflushed: state.unflushed.len() as u64, ..state.counts }
     }
 
-    /// Copies the bytes as they are to a file beside the leaf's.
+    /// Copies the current bytes to a second file.
     pub(super) fn remember(&self) {
         let _state = self.state();
         unpack::copy_sparse(&self.path, &self.remembered());
@@ -285,7 +285,7 @@ impl Leaf {
         self.path.with_extension("remembered")
     }
 
-    /// Takes back the unflushed writes that the seed does not keep.
+    /// Undoes the unflushed writes that the seed does not keep.
     pub(super) fn cut(&self, cut: PowerCut, leaf: u64) -> Result<(), Errno> {
         let mut state = self.state();
         let mut unflushed = std::mem::take(&mut state.unflushed);
@@ -336,7 +336,7 @@ impl State {
         error
     }
 
-    /// Returns the number of sectors that a failed write leaves on the medium.
+    /// The number of sectors of a failed write that reach the medium.
     fn torn_sectors(&self, offset: u64, len: u64) -> usize {
         let is_torn = |armed: &Armed| armed.fault.is_torn;
         let mut faults = self.faults.iter().filter(|armed| is_torn(armed));

@@ -55,7 +55,7 @@ const MOUNTED: &str = "leaves";
 const ANSWER_MAX: Duration = Duration::from_mins(1);
 /// Leaves of a layer.
 const LEAVES_MAX: usize = 1 << 10;
-/// Looks at a process that is about to end, and the pause between.
+/// How often, and with which pause, a process that should end is checked.
 const END_TRIES: u32 = 200;
 const END_PAUSE: Duration = Duration::from_millis(25);
 
@@ -65,7 +65,7 @@ pub struct FaultLayer {
     folder: PathBuf,
     leaf_count: usize,
     process: Child,
-    /// Orders are carried out one at a time. None: the layer is being ended.
+    /// Orders are carried out one at a time. None: the layer is ending.
     line: Mutex<Option<BufReader<UnixStream>>>,
 }
 
@@ -76,7 +76,7 @@ pub fn serve_if_started() {
     }
 }
 
-/// Skips the running test, loudly, where FUSE cannot be had.
+/// Reports that the running test is skipped if FUSE is not available.
 pub fn has_fuse() -> bool {
     let is_there = Path::new("/dev/fuse").exists();
     if !is_there {
@@ -89,7 +89,7 @@ impl FaultLayer {
     /// Starts a layer in `folder` with sparse leaves `d0`, `d1`, ... of these sizes in bytes.
     ///
     /// `entry` is the full name of the test function of this program that calls
-    /// [`serve_if_started`]. None: FUSE cannot be had, which is said loudly.
+    /// [`serve_if_started`]. Returns none, and reports the skipped test, if FUSE is not available.
     pub fn start(entry: &str, folder: &Path, sizes: &[u64]) -> Option<Self> {
         if !has_fuse() {
             return None;
@@ -116,7 +116,7 @@ impl FaultLayer {
         match layer.answer() {
             Answer::Mounted => Some(layer),
             Answer::Refused(why) => {
-                skip::skip(&skip::current_test(), &format!("FUSE cannot be had: {why}"));
+                skip::skip(&skip::current_test(), &format!("FUSE is not available: {why}"));
                 None
             }
             other => panic!("the layer answered {other:?} when it was started"),
@@ -198,7 +198,7 @@ impl FaultLayer {
         self.order(&Order::Remember(leaf));
     }
 
-    /// Puts the remembered bytes of the leaf back, as a device does that comes back stale.
+    /// Restores the remembered bytes of the leaf, like a device that comes back stale.
     pub fn recall(&self, leaf: usize) {
         self.order(&Order::Recall(leaf));
     }
@@ -259,17 +259,17 @@ impl Drop for FaultLayer {
             }
             std::thread::sleep(END_PAUSE);
         }
-        // Both fail where the process has ended in order.
+        // Both fail if the process has ended normally.
         let _ = self.process.kill();
         let _ = self.process.wait();
         detach(&self.leaves());
     }
 }
 
-/// Detaches what is mounted at a path, if something is. Without root `fusermount3` does it.
+/// Unmounts the file system at a path, if there is one. Without root `fusermount3` does it.
 fn detach(at: &Path) {
     if rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH).is_err() && is_mounted(at) {
-        // A mount that stays behind is seen by the next test that uses the folder.
+        // A mount that is left behind is noticed by the next test that uses the folder.
         let _ = Command::new("fusermount3").arg("-uzq").arg(at).status();
     }
 }

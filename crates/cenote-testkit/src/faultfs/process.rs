@@ -328,6 +328,6 @@ fn mount(images: &Path, mounted: &PathBuf) -> std::io::Result<Arc<Leaves>> {
 
 fn tell(socket: &mut UnixStream, answer: &Answer) {
     let line = serde_json::to_string(answer).expect("an answer is JSON") + "\n";
-    // A test that has ended hears nothing; the loop then ends, too.
+    // If the test has ended, the write fails; the loop then ends, too.
     let _ = socket.write_all(line.as_bytes());
 }

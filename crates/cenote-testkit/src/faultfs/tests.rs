@@ -1,4 +1,4 @@
-//! The layer against its promises, through its mount.
+//! Tests of the layer's documented behaviour, through its mount.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ const EIO: i32 = 5;
 const ENXIO: i32 = 6;
 const ENOSPC: i32 = 28;
 
-/// No test by itself: the process of every layer of these tests.
+/// Not a test by itself: the process of every layer of these tests.
 #[test]
 fn layer_process() {
     serve_if_started();
@@ -24,7 +24,7 @@ fn layer_process() {
 fn layer(stem: &str, leaves: usize) -> Option<(FaultLayer, PrivateFolder)> {
     let folder = PrivateFolder::create(stem);
     let layer = FaultLayer::start(ENTRY, folder.path(), &vec![SIZE; leaves])?;
-    // The layer is dropped first.
+    // The layer must be dropped first.
     Some((layer, folder))
 }
 
@@ -181,14 +181,14 @@ fn a_power_cut_keeps_flushed_writes_and_a_seeded_part_of_the_others() {
 fn nothing_stays_of_a_layer_whose_test_ends_early() {
     let Some((mut layer, folder)) = layer("faultfs-end", 1) else { return };
     let file = open(&layer, 0).unwrap();
-    // As the kernel does for a test that is killed.
+    // The kernel does the same for a test that is killed.
     drop(layer.line.lock().unwrap().take());
     assert!(layer.process.wait().unwrap().success());
     assert!(!is_mounted(&layer.leaves()));
     assert!((&file).read(&mut [0; 1]).is_err());
     drop(layer);
 
-    // A layer that is killed: its mount is gone, too, when it is dropped.
+    // The mount of a killed layer is removed when the layer is dropped.
     let mut layer = FaultLayer::start(ENTRY, folder.path(), &[SIZE]).unwrap();
     let file = open(&layer, 0).unwrap();
     layer.process.kill().unwrap();

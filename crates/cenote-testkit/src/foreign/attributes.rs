@@ -1,7 +1,7 @@
-//! System attributes, turned by what the file system registered (spec 03 §8).
+//! Byte-swapping system attributes, by the layouts that the file system registered (spec 03 §8).
 //!
-//! A big-endian host would have written these buffers in its order, and their magic says so; a
-//! reader has to follow it attribute by attribute.
+//! A big-endian host would have written these buffers in its order, which their magic shows; a
+//! reader has to swap them attribute by attribute.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct Layouts {
 }
 
 impl Layouts {
-    /// Those of the object set behind `objset`; none if it has no system attributes.
+    /// The layouts of the object set behind `objset`; none if it has no system attributes.
     pub(super) fn load(source: &Source, objset: &BlockPtr) -> Self {
         Self::try_load(source, objset).unwrap_or_default()
     }
@@ -46,7 +46,7 @@ impl Layouts {
         Some(Self { attributes, layouts: layouts.iter().map(layout).collect() })
     }
 
-    /// Turns a buffer; one that was never written stays.
+    /// Swaps a buffer; one that was never written stays as it is.
     pub(super) fn swap(&self, buffer: &mut [u8]) {
         if buffer.len() < 8 || swap::number(&buffer[..4]) != MAGIC {
             return;

@@ -1,7 +1,7 @@
-//! Gang blocks, as a pool without contiguous space gets them: a header with pointers to the parts.
+//! Gang blocks, which a pool without contiguous space writes: a header with pointers to the parts.
 //!
-//! The header is written by the same host as the block, so in its order, and its verifier is made
-//! of the first copy's place whichever copy it is in (spec 02 §3.4, §6).
+//! The header is written by the same host as the block, so in its byte order, and its verifier is
+//! made of the first copy's address, for all copies (spec 02 §3.4, §6).
 
 use super::target;
 use super::walk::{Walk, order_bit};

@@ -1,12 +1,12 @@
 //! Records of the pool's history: lists in native encoding, so in the host's order, each behind a
 //! length that is little-endian on every host (spec 01 §3.4, spec 04 §23).
 //!
-//! Only records that lie whole in the first block are turned, which are all in a young pool; the
-//! others keep their order, as after a move of the pool between hosts.
+//! Only records that lie completely in the first block are swapped, which are all in a young pool;
+//! the others keep their order, as after a move of the pool between hosts.
 
 use super::swap::{self, number};
 
-/// Turns the records of a block.
+/// Swaps the records of a block.
 pub(super) fn swap(block: &mut [u8]) {
     let mut at = 0;
     while let Some(length) = block.get(at..at + 8) {
@@ -22,7 +22,7 @@ pub(super) fn swap(block: &mut [u8]) {
     }
 }
 
-/// Turns pairs up to the four zero bytes behind the last, and tells how many bytes they took.
+/// Swaps pairs up to the four zero bytes behind the last; returns the number of bytes.
 fn pairs(bytes: &mut [u8]) -> usize {
     let mut at = 0;
     loop {
@@ -35,7 +35,7 @@ fn pairs(bytes: &mut [u8]) -> usize {
     }
 }
 
-/// Turns a pair, and the lists in it, which follow; tells how many bytes of those there are.
+/// Swaps a pair, and the lists in it, which follow; returns the number of bytes of the lists.
 fn value(pair: &mut [u8], rest: &mut [u8]) -> usize {
     let name_len = number(&pair[4..6]) as usize;
     let (count, code) = (number(&pair[8..12]) as usize, number(&pair[12..16]));
@@ -57,7 +57,7 @@ fn value(pair: &mut [u8], rest: &mut [u8]) -> usize {
     0
 }
 
-/// Turns the heads of `count` lists and the pairs of each.
+/// Swaps the heads of `count` lists and the pairs of each.
 fn lists(heads: &mut [u8], count: usize, rest: &mut [u8]) -> usize {
     let mut taken = 0;
     for head in heads.chunks_exact_mut(24).take(count) {

@@ -1,28 +1,28 @@
-//! A pool as a big-endian host would have written it.
+//! Rewrites a pool as a big-endian host would have written it.
 //!
-//! There is no such pool among the golden ones, and no such host to make one. So one is made of a
-//! little-endian pool: each block that the active uberblock leads to is read, its content turned,
-//! and written to fresh images with the checksum, the pointer and the label of a big-endian host.
-//! What a reader shows of the two pools must be the same:
+//! There is no such golden pool, and no big-endian host to create one. So it is made from a
+//! little-endian pool: each block that the active uberblock leads to is read, its content is
+//! byte-swapped, and it is written to new images with the checksum, the pointer and the label of a
+//! big-endian host. A reader must show the same contents for both pools:
 //!
 //! | part | becomes |
 //! |---|---|
-//! | blocks | content turned by type, checksum over big-endian words, byte-order bit cleared |
+//! | blocks | content swapped by type, checksum over big-endian words, byte-order bit cleared |
 //! | embedded data | the same in the pointer's payload, or a block if it does not fit any more |
-//! | system attributes, history | turned too, though they tell their order themselves |
-//! | packed nvlists | XDR as before; the writer's byte in front says big-endian |
-//! | blocks under encryption | sealed anew, MACs and what goes with them in the pointers |
-//! | intent logs | left behind, their headers empty |
-//! | labels | trailers in words of that order, all uberblocks turned |
+//! | system attributes, history | swapped too, though they contain a mark of their order |
+//! | packed nvlists | XDR as before; the header byte of the writer's order says big-endian |
+//! | blocks under encryption | encrypted again, with new MACs in the pointers |
+//! | intent logs | dropped, their headers empty |
+//! | labels | trailers in words of that order, all uberblocks swapped |
 //!
-//! What refers to blocks without leading to them, such as deadlists, space maps and dedup tables,
-//! is turned but still has the old addresses: the result is for reading, not for checking space.
-//! Pools of disks and mirrors without gang blocks can be rewritten, encrypted datasets with their
-//! keys.
+//! Structures that refer to blocks by address but not by pointer, such as deadlists, space maps and
+//! dedup tables, are swapped but keep the old addresses: the result can be read, but its space
+//! cannot be checked. Pools of disks and mirrors without gang blocks can be rewritten, encrypted
+//! datasets with their keys.
 //!
 //! A pool that has moved between hosts has blocks of both orders, anywhere; [`Order::Mixed`] makes
-//! such a one. To see that a test would notice, [`Options::forget`] leaves one class of content as
-//! it was.
+//! such a pool. To check that a test detects errors, [`Options::forget`] leaves one class of
+//! content unswapped.
 
 mod attributes;
 mod gang;
@@ -46,10 +46,10 @@ use walk::Walk;
 /// How the rewritten blocks are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Packing {
-    /// Each with the compression that it had, as far as it helps.
+    /// Each with its old compression, if that makes it smaller.
     #[default]
     AsBefore,
-    /// All uncompressed, and none in its pointer unless it is that short.
+    /// All uncompressed, and embedded in the pointer only if they are short enough.
     Stored,
 }
 
@@ -63,7 +63,7 @@ pub enum Order {
     Mixed(u64),
 }
 
-/// What to do.
+/// Options of a rewrite.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     /// Which blocks become big-endian.
@@ -72,18 +72,18 @@ pub struct Options {
     pub packing: Packing,
     /// Whether blocks of more than a sector are split into gang blocks.
     pub gangs: bool,
-    /// A class that is left as it was: a bug that a test must notice.
+    /// A class that is not swapped: an error that a test must detect.
     pub forget: Option<Class>,
 }
 
-/// What was rewritten.
+/// Counts of the rewritten structures.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Level-0 blocks, embedded ones too, and bonus buffers that were turned, by class.
+    /// Level-0 blocks, including embedded ones, and bonus buffers that were swapped, by class.
     pub contents: BTreeMap<Class, u64>,
     /// Blocks that stayed little-endian.
     pub little: u64,
-    /// Blocks of pointers that were turned.
+    /// Indirect blocks that were swapped.
     pub indirect: u64,
     /// Dnodes in use.
     pub dnodes: u64,
@@ -105,7 +105,7 @@ pub fn rewrite(images: &[PathBuf], folder: &Path, options: Options) -> Report {
     rewrite_with_keys(images, folder, options, &[])
 }
 
-/// The same for a pool with encrypted datasets: `keys` are the contents of the key files.
+/// Rewrites a pool with encrypted datasets: `keys` are the contents of the key files.
 pub fn rewrite_with_keys(
     images: &[PathBuf],
     folder: &Path,

@@ -1,8 +1,9 @@
-//! Blocks under encryption: keys, and what a host of either order puts into their pointers.
+//! Encrypted blocks: keys, and the encryption parameters that a host of either order puts into
+//! their pointers.
 //!
 //! Salt, initialisation vector and MAC are bytes, which lie in the words of a pointer as they do in
-//! the memory of the host that wrote the block. What is sealed is the block as stored, so that
-//! turned content is sealed anew, with the same salt and vector: nothing here is secret.
+//! the memory of the host that wrote the block. The stored form of a block is encrypted, so swapped
+//! content is encrypted again, with the same salt and vector: nothing here is secret.
 //!
 //! The ciphers are the engine's; MACs over MACs are computed here. Sources: spec 08 §6-§11.
 
@@ -24,10 +25,10 @@ use sha2::{Digest, Sha512};
 use super::source::Source;
 use super::swap::Class;
 
-/// Keys by DSL directory, as they are asked for.
+/// Keys by DSL directory, loaded on demand.
 #[derive(Default)]
 pub(crate) struct KeyRing {
-    /// What users know: passphrases and the like.
+    /// The user's keys: passphrases and the like.
     materials: Vec<Vec<u8>>,
     wrapping: RefCell<BTreeMap<(u64, u64, u64), Vec<WrappingKey>>>,
     by_dir: RefCell<BTreeMap<u64, Option<Rc<BlockKeys>>>>,
@@ -44,7 +45,7 @@ impl KeyRing {
         self.current.borrow().clone().expect("the keys of an encrypted dataset")
     }
 
-    /// Makes the keys of a DSL directory current, and gives those that were.
+    /// Makes the keys of a DSL directory current, and returns the previous ones.
     pub(super) fn enter(&self, source: &Source, dir: u64) -> Option<Rc<BlockKeys>> {
         let known = self.by_dir.borrow().get(&dir).cloned();
         let keys = known.unwrap_or_else(|| {
@@ -93,7 +94,7 @@ impl KeyRing {
         Some(keys.expect("a key that opens the dataset"))
     }
 
-    /// Opens what is stored behind a pointer, if it is sealed.
+    /// Decrypts the stored data of a pointer, if it is encrypted.
     pub(super) fn open(&self, bp: &BlockPtr, stored: &mut [u8]) {
         if is_sealed(bp) {
             let kind = BlockKind::of(bp.object_type().0, ByteOrder::Little);
@@ -102,7 +103,7 @@ impl KeyRing {
         }
     }
 
-    /// Seals what is to be stored behind a pointer; gives its MAC.
+    /// Encrypts the data to be stored for a pointer; returns its MAC.
     pub(super) fn seal(&self, bp: &BlockPtr, order: Endian, stored: &mut [u8]) -> Option<[u8; 16]> {
         is_sealed(bp).then(|| {
             let kind = BlockKind::of(bp.object_type().0, byte_order(order));
@@ -120,7 +121,7 @@ impl KeyRing {
     }
 }
 
-/// Level 0, and not the root of an object set, which has its MACs inside.
+/// Level 0, except the root of an object set, which has its MACs inside.
 fn is_sealed(bp: &BlockPtr) -> bool {
     bp.is_protected() && bp.level() == 0 && bp.object_type() != ObjectType::OBJSET
 }
@@ -146,7 +147,7 @@ fn bytes<const N: usize>(entries: &[Entry], name: &str) -> [u8; N] {
     value.try_into().expect("the field's length")
 }
 
-/// The MAC of a block of pointers: over what they say of their blocks and over their MACs.
+/// The MAC of an indirect block: over the encryption parameters and the MACs of its pointers.
 pub(super) fn indirect_mac(block: &[u8], order: Endian) -> [u8; 16] {
     let mut hash = Sha512::new();
     for pointer in block.as_chunks::<128>().0 {

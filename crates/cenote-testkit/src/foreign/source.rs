@@ -1,7 +1,6 @@
-//! Reading the pool that is to be rewritten: only disks and mirrors, and no gang blocks.
+//! Reading the pool to be rewritten: only disks and mirrors, and no gang blocks.
 //!
-//! Offsets are taken to the devices by hand, blocks are verified and decompressed by the codecs,
-//! and there is no cache: a test's pool is small.
+//! Uses the codecs, but neither the engine's vdevs nor its cache: a test's pool is small.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -31,7 +30,7 @@ pub(crate) struct Device {
     /// Its top-level vdev; none for a spare or a cache device.
     pub(crate) top: Option<u64>,
     pub(crate) ashift: u64,
-    /// The four labels as they are.
+    /// The four labels, unchanged.
     pub(crate) labels: Vec<Vec<u8>>,
 }
 
@@ -138,7 +137,7 @@ impl Source {
         panic!("unreadable block: {}", bp.verbose());
     }
 
-    /// What the stored bytes decompress to.
+    /// The decompressed data.
     pub(crate) fn expand(bp: &BlockPtr, stored: &[u8]) -> Vec<u8> {
         let compression = Compression::from_id(bp.compression_id()).expect("a compression");
         let mut block = vec![0; bp.lsize() as usize];

@@ -1,8 +1,8 @@
-//! From little-endian content to what a big-endian host would have written, by class.
+//! Converts little-endian content to the form that a big-endian host would have written, by class.
 //!
-//! Written from the format's description and from nothing of the engine, not even its table of
-//! object types, since the engine's swap is what gets tested with the result. Content is parsed as
-//! little-endian here, where the engine parses the same structures as big-endian.
+//! Written from the format's description without any code of the engine, not even its table of
+//! object types, since the result tests the engine's swap. Content is parsed as little-endian here,
+//! while the engine parses the same structures as big-endian.
 //!
 //! Sources: spec 02 §2, §8; spec 03 §2-§4, §12, §14.
 
@@ -29,7 +29,7 @@ pub enum Class {
     OldAcl,
     /// ACL entries of 8, 16 or 48 bytes.
     Acl,
-    /// System attributes: by layout, and in an order that their own magic tells.
+    /// System attributes: by layout; their magic shows their order.
     Attributes,
 }
 
@@ -66,7 +66,7 @@ impl Class {
     }
 }
 
-/// Swaps everything but dnodes, object sets and attributes, which need their surroundings.
+/// Swaps everything but dnodes, object sets and attributes, which need data from other blocks.
 pub(super) fn content(bytes: &mut [u8], class: Class) {
     match class {
         Class::Shorts => units(bytes, 2),
@@ -80,7 +80,7 @@ pub(super) fn content(bytes: &mut [u8], class: Class) {
     }
 }
 
-/// Swaps an array of integers of `width` bytes; a shorter rest stays.
+/// Swaps an array of integers of `width` bytes; a shorter rest is not changed.
 pub(super) fn units(bytes: &mut [u8], width: usize) {
     bytes.chunks_exact_mut(width).for_each(<[u8]>::reverse);
 }
@@ -130,7 +130,7 @@ fn znode(bonus: &mut [u8]) {
     units(&mut bonus[..184], 8);
     fields(&mut bonus[184..], &[4, 2, 2]);
     let inline = &mut bonus[192..264];
-    // Version 0 counts entries where version 1 has bytes. What does not fit lies elsewhere.
+    // Version 0 counts entries where version 1 has bytes. A longer list is stored elsewhere.
     match version {
         0 if size <= 6 => old_acl(&mut inline[..12 * size as usize]),
         1 if size <= 72 && count > 0 => acl(&mut inline[..size as usize]),

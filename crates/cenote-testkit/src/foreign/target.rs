@@ -1,12 +1,12 @@
 //! Writing blocks and labels as a big-endian host does.
 //!
-//! The images begin empty, so that nothing of the old pool can be read by mistake, and blocks are
-//! put one behind the other from the first byte of each top-level vdev; the pool's space maps say
-//! something else, and are kept as they were.
+//! The images are empty at first, so that nothing of the old pool can be read by mistake. Blocks
+//! are written one after the other from the first byte of each top-level vdev; the pool's space
+//! maps do not match that, and are not changed.
 //!
-//! Checksums (spec 02 §3.2): the fletchers are computed over words in the host's order, and so are
-//! done here; SHA-256's words are big-endian numbers on every host; those of the other hashes are
-//! read in the host's order, so that each is the byte-swapped word of a little-endian host.
+//! Checksums (spec 02 §3.2): the fletchers are computed over words in the host's order, and also
+//! here; SHA-256's words are big-endian numbers on every host; words of the other hashes are read
+//! in the host's order, so each is the byte-swapped word of a little-endian host.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -40,8 +40,8 @@ struct Top {
 }
 
 impl Target {
-    /// Empty images beside each other in `folder`, with the names and sizes of the source's. What
-    /// is in a cache device is kept.
+    /// Creates empty images in `folder`, with the names and sizes of the source's. The content of a
+    /// cache device is copied.
     pub(super) fn create(source: &Source, folder: &Path) -> Self {
         let create = |device: &Device| {
             let path = Self::path(folder, device);
@@ -69,14 +69,14 @@ impl Target {
         folder.join(device.path.file_name().expect("an image has a name"))
     }
 
-    /// Puts a block onto a top-level vdev; gives the two words of its address.
+    /// Writes a block to a top-level vdev; returns the two words of its address.
     pub(super) fn put(&mut self, top: u64, bytes: &[u8]) -> [u64; 2] {
         let (offset, asize) = self.allocate(top, bytes.len());
         self.write(top, offset, bytes);
         [(asize / 512) | (top << 32), offset / 512]
     }
 
-    /// Takes room for `len` bytes on a top-level vdev; gives its offset and size.
+    /// Allocates `len` bytes on a top-level vdev; returns offset and size.
     pub(super) fn allocate(&mut self, top: u64, len: usize) -> (u64, u64) {
         let vdev = self.tops.get_mut(&top).expect("a top-level vdev");
         let asize = (len as u64).next_multiple_of(1 << vdev.ashift);
@@ -99,7 +99,7 @@ impl Target {
         self.tops[&top].ashift
     }
 
-    /// Some top-level vdev.
+    /// The number of one of the top-level vdevs.
     pub(super) fn any_top(&self) -> u64 {
         *self.tops.keys().next().expect("a top-level vdev")
     }
@@ -147,8 +147,8 @@ pub(super) fn put_words(order: Endian, bytes: &mut [u8], words: &[u64]) {
     }
 }
 
-/// Gives a block its trailer; `verifier` is what stands for the checksum while it is computed:
-/// of a label, the byte on the device.
+/// Gives a block its trailer; `verifier` replaces the checksum while that is computed: for a label,
+/// its offset on the device.
 pub(crate) fn seal(order: Endian, block: &mut [u8], verifier: [u64; 4]) {
     let at = block.len() - 40;
     put_words(order, &mut block[at..], &[TRAILER_MAGIC]);

@@ -1,12 +1,12 @@
-//! The walk over all that the root pointer leads to, children first.
+//! The walk over all blocks below the root pointer, children first.
 //!
 //!     block(bp):  read, decompress
 //!                 level > 0: each pointer in it -> block(..)
 //!                 level 0:   dnodes and object sets by part, the rest by class
 //!                 compress, put, checksum  -> the pointer's new words
 //!
-//! Snapshots and clones share blocks, and a block is rewritten once: it is known again by its
-//! first address, type and physical birth.
+//! Snapshots and clones share blocks, and a block is rewritten once: it is identified by its first
+//! address, type and physical birth.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use super::{Options, Order, Packing, Report};
 
 /// Bit 63 of a property word: the block is little-endian.
 const LITTLE: u64 = 1 << 63;
-/// Types and kinds with a meaning of their own here.
+/// Object types and bonus kinds that are handled specially.
 const OBJSET: u8 = 11;
 const DSL_DATASET: u8 = 16;
 const PACKED_NVLIST: u8 = 3;
@@ -45,16 +45,16 @@ pub(super) struct Walk<'a> {
     known: BTreeMap<[u64; 4], [u64; 16]>,
     /// Attributes of the object set that is being walked.
     layouts: Layouts,
-    /// Order of the block that is being made.
+    /// Order of the block that is being written.
     order: Endian,
 }
 
-/// Content in its new form, ready to be put.
+/// Content in its new form, ready to be written.
 struct Packed {
     order: Endian,
     compression: u8,
     bytes: Vec<u8>,
-    /// Over the MACs in a block of pointers.
+    /// The MAC over the MACs in an indirect block.
     mac: Option<[u8; 16]>,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Walk<'a> {
         let identity = [words[0], words[1], bp.physical_birth(), words[6]];
         let known = if bp.is_embedded() { None } else { self.known.get(&identity) };
         if let Some(known) = known {
-            // Births and fill are the reference's own.
+            // Births and fill belong to the reference, not to the block.
             let mut words = words;
             for index in [0, 1, 2, 3, 4, 5, 6, 12, 13, 14, 15] {
                 words[index] = known[index];
@@ -160,9 +160,9 @@ impl<'a> Walk<'a> {
                 big[start..start + 512].copy_from_slice(&self.dnode(slot));
             }
         }
-        // The intent log is left behind: its header stays zero. Behind type and flags are bytes.
+        // The intent log is dropped: its header stays zero. Behind type and flags are bytes.
         let mut tail = little[704..1024].to_vec();
-        if self.turns(Class::ObjSet) {
+        if self.is_swapped(Class::ObjSet) {
             swap::units(&mut tail[..16], 8);
         }
         big[704..1024].copy_from_slice(&tail);
@@ -199,7 +199,7 @@ impl<'a> Walk<'a> {
         }
         let bonus_len = number(&little[10..12]) as usize;
         self.bonus(little[4], &mut big[pointers_end..bonus_end], bonus_len);
-        if self.turns(Class::Dnodes) {
+        if self.is_swapped(Class::Dnodes) {
             swap::units(&mut big[8..12], 2);
             swap::units(&mut big[16..32], 8);
         }
@@ -219,7 +219,7 @@ impl<'a> Walk<'a> {
         let dir = number(&area[..8]);
         match class {
             Class::Attributes => self.layouts.swap(&mut area[..len]),
-            _ if self.turns(class) => swap::content(area, class),
+            _ if self.is_swapped(class) => swap::content(area, class),
             _ => {}
         }
         if let Some(root) = root {
@@ -230,12 +230,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether content of this class is turned in the block that is being made.
-    fn turns(&self, class: Class) -> bool {
+    /// Whether content of this class is swapped in the current block.
+    fn is_swapped(&self, class: Class) -> bool {
         self.order == Endian::Big && self.options.forget != Some(class)
     }
 
-    /// Compresses content as the old one was, unless all is to be stored as it is.
+    /// Compresses content like the old one, unless everything is to be stored uncompressed.
     fn pack(
         &self,
         bp: &BlockPtr,
@@ -264,7 +264,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Writes a block to as many places as it had; gives the pointer's new words.
+    /// Writes a block with its old number of copies; returns the pointer's new words.
     fn put(&mut self, bp: &BlockPtr, mut words: [u64; 16], packed: Packed) -> [u64; 16] {
         let off = Compression::Off.id();
         let tops: Vec<u64> = bp.dvas().map(|dva| u64::from(dva.vdev)).collect();
@@ -298,7 +298,7 @@ impl<'a> Walk<'a> {
         1 << tops.iter().map(|top| self.target.ashift(*top)).max().unwrap_or(9)
     }
 
-    /// Puts data into the pointer again, or beside it if it has become too long.
+    /// Embeds data into the pointer again, or writes a block if it has become too long.
     fn put_embedded(&mut self, bp: &BlockPtr, packed: Packed) -> [u64; 16] {
         let (lsize, mut words) = (bp.lsize(), [0; 16]);
         words[10] = bp.birth();
@@ -320,7 +320,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The bit of a property word that tells the order.
+/// The bit of a property word for the order.
 pub(super) fn order_bit(order: Endian) -> u64 {
     if order == Endian::Little { LITTLE } else { 0 }
 }

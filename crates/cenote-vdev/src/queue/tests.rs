@@ -169,7 +169,7 @@ fn pads_of_long_records_leave_no_gap_as_they_did_before_8005() {
 }
 
 #[test]
-fn classes_get_their_minimum_in_turn_and_then_more_by_rank() {
+fn io_classes_get_their_minimum_round_robin_and_then_more_by_rank() {
     use IoClass::{AsyncRead, AsyncWrite, SyncRead, Trim};
     let mut scheduler = Scheduler::default();
     for n in 0..20_u64 {

@@ -413,7 +413,7 @@ impl Tree {
     ///
     /// # Errors
     /// `Kind::Checksum` if no copy passes `verify`, `Kind::Io` if devices fail or are absent,
-    /// `Kind::Corrupt` if the address is out of range. The cause is a [`ReadError`] or the device's.
+    /// `Kind::Corrupt` if the address is out of range. Its cause: [`ReadError`] or the device.
     pub async fn read(
         &self,
         place: impl Into<Place>,

@@ -392,7 +392,7 @@ impl Device for Flushed {
         let refuses = self.refuses.load(Relaxed);
         self.count.fetch_add(1, Relaxed);
         Box::pin(async move {
-            self.waits.fetch_add(cenote_rt::spend_patience().into(), Relaxed);
+            self.waits.fetch_add(cenote_rt::take_inline_wait().into(), Relaxed);
             if refuses { Err(Error::new(Kind::Io, "the cache is on fire")) } else { Ok(()) }
         })
     }
@@ -471,7 +471,7 @@ fn a_flush_waits_inline_only_if_it_is_the_only_one() {
             let data = Buf::from(vec![1; 4096]);
             tree.write(place, data, 7, IoClass::SyncWrite).await.expect("written");
             let (done, is_done) = cenote_rt::oneshot::channel();
-            cenote_rt::Runtime::here().begin_patiently(4, async move {
+            cenote_rt::Runtime::here().begin_with_inline_waits(4, async move {
                 let _ = done.send(tree.flush().await.is_ok());
             });
             assert_eq!(is_done.await, Ok(true));

@@ -120,9 +120,9 @@ fn random_requests_are_not_prefetched() {
 fn concurrent_readers_have_streams_of_their_own() {
     let mut reader = Reader::default();
     let starts: Vec<u64> = (0..8).map(|number| number * 100_000).collect();
-    for turn in 0..50 {
+    for round in 0..50 {
         for start in &starts {
-            reader.ask(start + turn * 2..start + turn * 2 + 2, false);
+            reader.ask(start + round * 2..start + round * 2 + 2, false);
         }
     }
     for start in &starts {
