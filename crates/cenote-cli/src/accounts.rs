@@ -1,8 +1,8 @@
-//! Users and groups as this system knows them: the files that it names them in.
+//! Users and groups of this system, read from `/etc/passwd` and `/etc/group`.
 
 use cenote_pool::props::SpaceOwner;
 
-/// Ids and names of this system.
+/// Returns ids and names of the users or groups of this system; nothing for projects.
 pub(crate) fn system_names(owner: SpaceOwner) -> Vec<(u64, String)> {
     let file = match owner {
         SpaceOwner::User => "/etc/passwd",
@@ -18,7 +18,7 @@ pub(crate) fn system_names(owner: SpaceOwner) -> Vec<(u64, String)> {
     text.lines().filter_map(entry).collect()
 }
 
-/// The groups of a user: the one that he comes with, and those that the system has him in.
+/// Returns the groups of a user: `gid`, and the groups of `/etc/group` that list the user.
 pub(crate) fn groups(uid: u32, gid: u32) -> Vec<u32> {
     let users = system_names(SpaceOwner::User);
     let name = users.into_iter().find(|(id, _)| *id == u64::from(uid)).map(|(_, name)| name);

@@ -1,17 +1,18 @@
-//! Arguments of the command line as text that loses nothing.
+//! Command-line arguments as text, without losing bytes that are not UTF-8.
 //!
-//! Commands take their arguments as `String`, and names on Unix are bytes. A byte that is not part
-//! of valid UTF-8 becomes a character of a private area, U+F700 + byte, and [`bytes`] turns it
-//! back; so do the bytes of those characters themselves, which makes the way back exact.
+//! Commands take their arguments as `String`, but names on Unix are bytes. A byte that is not part
+//! of valid UTF-8 becomes the private-use character U+F700 + byte, and [`bytes`] converts it back.
+//! The bytes of those private-use characters themselves are escaped in the same way, so the round
+//! trip is exact.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// What stands for byte 0.
+/// The character that represents byte 0; byte `n` is `BASE + n`.
 const BASE: u32 = 0xf700;
 
-/// The text for an argument.
+/// Returns the text that represents an argument.
 pub fn from_os(argument: &OsStr) -> String {
     let mut text = String::new();
     for chunk in argument.as_bytes().utf8_chunks() {
@@ -28,7 +29,7 @@ pub fn from_os(argument: &OsStr) -> String {
     text
 }
 
-/// The bytes that the text stands for.
+/// Returns the bytes that the text represents.
 pub fn bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     for character in text.chars() {
@@ -41,7 +42,7 @@ pub fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The path of this machine that the text stands for.
+/// Returns the path on this machine that the text represents.
 pub fn path(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes(text)))
 }
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_back_is_exact() {
+    fn arguments_survive_the_round_trip() {
         for raw in [
             &b"plain"[..],
             "caf\u{e9} \u{1f980}".as_bytes(),

@@ -1,10 +1,11 @@
-//! Option parsing as OpenZFS's commands have it: one option string per verb, GNU permutation.
+//! Option parsing as OpenZFS's commands do it: one option string per verb, GNU permutation.
 //!
-//! The option string is the single fact to review against the manual page: a letter is an option,
-//! a letter with `:` takes an argument, `::` an optional one attached to it. Options and operands
-//! may be mixed, unless `POSIXLY_CORRECT` is set; `--` ends the options. Long options
-//! are a table of names. OpenZFS's wording for what is wrong is "invalid option 'x'" and "missing
-//! argument for 'x' option", then the usage text and status 2 (research of scripts: some read the
+//! The option string is the one fact to compare with the manual page: a letter is an option, a
+//! letter with `:` takes an argument, a letter with `::` an optional argument attached to it.
+//! Options and operands may be mixed, unless `POSIXLY_CORRECT` is set; `--` ends the options. Long
+//! options are a table of names. OpenZFS's messages for wrong options are "invalid option 'x'" and
+//! "missing argument for 'x' option", followed by the usage text and status 2 (some scripts read
+//! the first line).
 //! first line of it).
 
 use crate::environment;
@@ -17,28 +18,29 @@ pub struct Long {
     pub name: &'static str,
     /// Whether an argument follows.
     pub has_argument: bool,
-    /// What [`Parsed`] reports it as: the letter of its short form, or any other character.
+    /// The letter under which [`Parsed`] reports the option: that of its short form, or any other
+    /// character.
     pub letter: char,
 }
 
 impl Long {
-    /// An option without an argument.
+    /// Returns an option without an argument.
     pub const fn flag(name: &'static str, letter: char) -> Self {
         Self { name, has_argument: false, letter }
     }
 
-    /// An option with an argument.
+    /// Returns an option with an argument.
     pub const fn with_argument(name: &'static str, letter: char) -> Self {
         Self { name, has_argument: true, letter }
     }
 }
 
-/// The options in the order given, and the operands.
+/// The parsed options, in the given order, and the operands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parsed {
     /// Letter and argument of each option.
     pub options: Vec<(char, Option<String>)>,
-    /// What is not an option.
+    /// The arguments that are not options.
     pub operands: Vec<String>,
 }
 
@@ -48,17 +50,17 @@ impl Parsed {
         self.options.iter().any(|(l, _)| *l == letter)
     }
 
-    /// How often the option was given.
+    /// Returns how often the option was given.
     pub fn count(&self, letter: char) -> usize {
         self.options.iter().filter(|(l, _)| *l == letter).count()
     }
 
-    /// The argument of the last use of the option.
+    /// Returns the argument of the last use of the option.
     pub fn value(&self, letter: char) -> Option<&str> {
         self.options.iter().rev().find(|(l, _)| *l == letter).and_then(|(_, v)| v.as_deref())
     }
 
-    /// The arguments of all uses of the option.
+    /// Returns the arguments of all uses of the option.
     pub fn values(&self, letter: char) -> impl Iterator<Item = &str> {
         self.options.iter().filter(move |(l, _)| *l == letter).filter_map(|(_, v)| v.as_deref())
     }
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_posix_has_options_first() {
+    fn posixly_correct_ends_the_options_at_the_first_operand() {
         let variables = vec![(environment::POSIX.into(), "".into())];
         let line = args("-H a -p b");
         let parsed = environment::lend(variables, || parse(&line, "Hp", &[])).expect("valid");

@@ -1,8 +1,9 @@
-//! Who has pools open between commands, and on whose behalf a command runs.
+//! The interface to the process that keeps pools open between commands, and the caller of a
+//! command.
 //!
-//! A command that is run without a session opens its pools itself (`--embedded`) or finds none. In
-//! a session the pools are those of a [`Host`], the daemon: they stay open, what they hold is
-//! mounted, and a command only asks and changes them.
+//! A command that runs without a session opens its pools itself (`--embedded`) or finds none. In a
+//! session the pools belong to a [`Host`], which is the daemon: they stay open, their file systems
+//! are mounted, and a command only queries and changes them.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -16,26 +17,31 @@ use crate::accounts;
 use crate::environment::Variables;
 use crate::io::{CommandResult, Exit};
 
-/// Who has pools open.
+/// A process that keeps pools open.
 pub trait Host: Send + Sync {
-    /// The pools, by name.
+    /// Returns the open pools, by name.
     fn pools(&self) -> Vec<Arc<Engine>>;
 
-    /// Takes a pool that was created or imported, and shows what it holds.
+    /// Takes over a pool that was created or imported, mounts its file systems and offers its
+    /// volumes.
     fn take(&self, engine: Arc<Engine>, how: Taken) -> BoxFuture<'_, CommandResult>;
 
-    /// Looks at what has changed in a pool: what was mounted moves or goes, what is new comes. If
-    /// `is_quiet`, nothing but what is gone for good moves, now or when somebody looks again.
+    /// Updates the mounts after a change of a pool: mounts move, disappear or appear. If
+    /// `is_quiet`, only mounts of destroyed file systems disappear; nothing else moves, now or at a
+    /// later update.
     fn follow<'a>(&'a self, pool: &'a str, is_quiet: bool) -> BoxFuture<'a, CommandResult>;
 
-    /// Mounts a file system where its properties say.
-    fn mount<'a>(&'a self, dataset: &'a str, wish: &'a MountWish) -> BoxFuture<'a, CommandResult>;
+    /// Mounts a file system at its mount point.
+    fn mount<'a>(
+        &'a self,
+        dataset: &'a str,
+        request: &'a MountRequest,
+    ) -> BoxFuture<'a, CommandResult>;
 
-    /// Mounts every file system of a pool that wants to be.
+    /// Mounts all file systems of a pool that are to be mounted.
     fn mount_all<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult>;
 
-    /// Unmounts a file system: at that place, or where its properties have mounted it, with those
-    /// below it.
+    /// Unmounts a file system, and those below it, from `place` or from its mount point.
     fn unmount<'a>(
         &'a self,
         dataset: &'a str,
@@ -43,114 +49,120 @@ pub trait Host: Send + Sync {
         is_forced: bool,
     ) -> BoxFuture<'a, CommandResult>;
 
-    /// Closes snapshots of a pool that were looked at below `.zfs` and that nobody reads just now:
-    /// what is open cannot be destroyed.
-    fn let_go_of_snapshots(&self, pool: &str);
+    /// Closes snapshots of a pool that were visited below `.zfs` and are not in use now: an open
+    /// snapshot cannot be destroyed.
+    fn close_unused_snapshots(&self, pool: &str);
 
-    /// Unmounts those of the file systems that are mounted, since they are about to change: all of
-    /// them, or none. For [`bring_back`](Self::bring_back).
-    fn set_aside<'a>(
+    /// Unmounts the mounted ones among these file systems before a change: all of them, or none.
+    /// [`mount_again`](Self::mount_again) mounts them afterwards.
+    fn unmount_temporarily<'a>(
         &'a self,
         datasets: &'a [String],
         is_forced: bool,
-    ) -> BoxFuture<'a, Result<Vec<Aside>, Exit>>;
+    ) -> BoxFuture<'a, Result<Vec<TemporarilyUnmounted>, Exit>>;
 
-    /// Mounts again what was set aside, where its properties say now, if it is still there.
-    fn bring_back<'a>(&'a self, pool: &'a str, aside: Vec<Aside>) -> BoxFuture<'a, CommandResult>;
+    /// Mounts file systems again after [`unmount_temporarily`](Self::unmount_temporarily), at their
+    /// present mount points, if they still exist.
+    fn mount_again<'a>(
+        &'a self,
+        pool: &'a str,
+        unmounted: Vec<TemporarilyUnmounted>,
+    ) -> BoxFuture<'a, CommandResult>;
 
-    /// Holds up all requests to a file system, if it is mounted, since it is about to be rolled
-    /// back to a snapshot. One that cannot be held up is unmounted, whoever uses it.
+    /// Suspends all requests to a mounted file system before it is rolled back to a snapshot. If
+    /// the mount cannot be suspended, it is unmounted, even if it is in use.
     fn suspend<'a>(
         &'a self,
         dataset: &'a str,
         snapshot: &'a str,
     ) -> BoxFuture<'a, Result<Suspended, Exit>>;
 
-    /// Has the requests go on, with the content that there is now.
+    /// Resumes the requests, which then see the present contents.
     fn resume<'a>(&'a self, pool: &'a str, suspended: Suspended) -> BoxFuture<'a, CommandResult>;
 
-    /// Remembers a pool elsewhere from now on: as [`Taken::cache_file`].
+    /// Changes the cache file that the pool is recorded in, like [`Taken::cache_file`].
     fn remember<'a>(&'a self, pool: &'a str, file: Option<PathBuf>)
     -> BoxFuture<'a, CommandResult>;
 
-    /// Shows nothing of a pool any more, which the caller is about to close; `deed` is what for.
-    /// The pool stays known until [`forget`](Self::forget) or [`keep`](Self::keep) is called.
+    /// Unmounts a pool and withdraws its volumes before the caller closes it; `action` names the
+    /// reason in messages. The pool stays known until [`forget`](Self::forget) or
+    /// [`keep`](Self::keep) is called.
     fn release<'a>(
         &'a self,
         pool: &'a str,
-        deed: &'a str,
+        action: &'a str,
         is_forced: bool,
     ) -> BoxFuture<'a, CommandResult>;
 
-    /// Forgets a pool that was released and is closed.
+    /// Forgets a pool that was released and closed.
     fn forget<'a>(&'a self, engine: &'a Arc<Engine>) -> BoxFuture<'a, CommandResult>;
 
-    /// Shows a pool again that was released and could not be closed.
+    /// Mounts a pool again that was released but could not be closed.
     fn keep<'a>(&'a self, engine: &'a Arc<Engine>) -> BoxFuture<'a, CommandResult>;
 
-    /// What is mounted, by dataset, and where, in the order in which that was done.
+    /// Returns the mounted datasets and their mount points, in mount order.
     fn mounts(&self) -> Vec<(String, PathBuf)>;
 
-    /// Acts by tunables that a command has set, and shows them.
-    fn tuned(&self);
+    /// Applies tunables that a command has set, and publishes their values.
+    fn apply_tunables(&self);
 
-    /// What happened to the pools, also to those that left not long ago.
+    /// Returns the event logs of the pools, including those of recently closed pools.
     fn events(&self) -> Vec<Arc<EventLog>>;
 }
 
-/// How a pool comes to a host.
+/// Options of handing a pool over to a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Mount points are below this folder, and nothing is remembered (`-R`).
+    /// Mount points are below this folder, and the pool is not recorded in a cache file (`-R`).
     pub altroot: Option<PathBuf>,
-    /// Where the pool is remembered instead (property `cachefile`); empty for nowhere.
+    /// Cache file instead of the default one (property `cachefile`); empty for none.
     pub cache_file: Option<PathBuf>,
     /// Nothing is mounted (`-N`).
     pub is_unmounted: bool,
 }
 
-/// How a file system is to be mounted.
+/// Options of mounting a file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct MountWish {
-    /// Options of the mount, which go before properties (`-o`).
+pub struct MountRequest {
+    /// Mount options, which override properties (`-o`).
     pub options: String,
-    /// It is mounted, and is to have these options from now on (`remount`).
-    pub is_again: bool,
-    /// A folder that is not empty is hidden, whatever `overlay` says (`-O`).
+    /// The file system is mounted already, and gets these options from now on (`remount`).
+    pub is_remount: bool,
+    /// A folder that is not empty may be mounted over, whatever `overlay` says (`-O`).
     pub is_overlay: bool,
-    /// Where it is mounted, for whoever chooses that himself (`mount.zfs`); what is mounted already
-    /// is so at this place, too.
+    /// Mount point, for callers that choose it themselves (`mount.zfs`). A file system that is
+    /// already mounted is mounted at this place as well.
     pub place: Option<PathBuf>,
 }
 
-/// A file system that was unmounted for a command.
+/// A file system that was unmounted for the duration of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Aside {
-    /// Number of the dataset.
+pub struct TemporarilyUnmounted {
+    /// Object number of the dataset.
     pub object: u64,
-    /// `mountpoint`, as it was.
+    /// The property `mountpoint` before the command.
     pub mountpoint: String,
-    /// Where it was.
+    /// Folder that it was mounted on.
     pub place: PathBuf,
-    /// How it was mounted.
+    /// Its mount options.
     pub options: MountOptions,
 }
 
-/// A file system that is about to be rolled back. Its requests go on when this is dropped, too.
+/// A mounted file system whose requests are suspended for a rollback. Dropping it resumes them.
 #[derive(Debug, Default)]
 pub struct Suspended {
-    /// Its mount, whose requests wait; none if it is not mounted.
+    /// The suspended mount; `None` if the file system is not mounted.
     pub mount: Option<Suspension>,
-    /// What was unmounted instead.
-    pub aside: Vec<Aside>,
+    /// File systems that were unmounted because they could not be suspended.
+    pub unmounted: Vec<TemporarilyUnmounted>,
 }
 
-/// A command in a session.
+/// A command that runs in a process with open pools.
 #[derive(Clone)]
 pub struct Session {
-    /// Who has the pools.
+    /// The process with the open pools.
     pub host: Arc<dyn Host>,
-    /// Who runs the command.
+    /// The caller of the command.
     pub caller: Caller,
 }
 
@@ -161,7 +173,7 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A pool by name, or by guid.
+    /// Returns an open pool by name or guid.
     pub(crate) fn pool(&self, name: &str) -> Result<Arc<Engine>, Exit> {
         let pools = self.host.pools();
         let by_name = pools.iter().find(|engine| engine.name() == name);
@@ -171,7 +183,7 @@ impl Session {
     }
 }
 
-/// Who runs a command.
+/// The user and process that gave a command.
 #[derive(Debug, Clone)]
 pub struct Caller {
     uid: u32,
@@ -179,25 +191,25 @@ pub struct Caller {
     folder: PathBuf,
     streams: Option<Arc<dyn CallerStreams>>,
     environment: Variables,
-    /// Found out when it is asked for, once for a command.
+    /// Looked up on first use, once per command.
     asker: Arc<OnceLock<Asker>>,
 }
 
 impl Caller {
-    /// A user, in a working directory.
+    /// Returns a caller with this user and working directory.
     #[must_use]
     pub fn new(uid: u32, gid: u32, folder: PathBuf) -> Self {
         let environment = Variables::new();
         Self { uid, gid, folder, streams: None, environment, asker: Arc::default() }
     }
 
-    /// The same with variables of his environment.
+    /// Returns this caller with variables of its environment.
     #[must_use]
     pub fn with_environment(self, environment: Variables) -> Self {
         Self { environment, ..self }
     }
 
-    /// The variables of his environment that are known.
+    /// Returns the variables of the caller's environment that commands read.
     pub(crate) fn environment(&self) -> &Variables {
         &self.environment
     }
@@ -213,31 +225,32 @@ impl Caller {
         self.streams.as_ref()
     }
 
-    /// His uid.
+    /// The caller's uid.
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// His gid.
+    /// The caller's gid.
     #[must_use]
     pub fn gid(&self) -> u32 {
         self.gid
     }
 
-    /// His working directory.
+    /// The caller's working directory.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Him, as one who asks for permissions: with the groups that the system has him in.
+    /// Returns the caller as a subject of permission checks: with all groups of this system that
+    /// list the user.
     pub(crate) fn asker(&self) -> &Asker {
         let (uid, gid) = (self.uid, self.gid);
         self.asker.get_or_init(|| Asker { uid, gids: accounts::groups(uid, gid) })
     }
 
-    /// Whether he may change anything: the user whose daemon it is, and root.
+    /// Whether the caller may change everything: the daemon's own user, and root.
     #[must_use]
     pub fn is_trusted(&self) -> bool {
         self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
@@ -259,14 +272,14 @@ pub trait CallerStreams: std::fmt::Debug + Send + Sync {
     /// Drops what the command has written since the last delivery.
     fn discard(&self);
 
-    /// Whether something was delivered already.
+    /// Whether some output was already delivered.
     fn has_delivered(&self) -> bool;
 
     /// Delivers, then has the caller's process read a key: one line from a terminal after this
     /// prompt, or standard input. Returns the key, and whether it was typed at a terminal.
     ///
-    /// # Errors
-    /// Those of the caller's process, and of a caller that is gone or does not answer in time.
+    /// The errors of the caller's process; an error if the caller is gone or does not answer in
+    /// time.
     fn ask_key(&self, prompt: &str, is_raw: bool) -> std::io::Result<(Vec<u8>, bool)>;
 
     /// Whether the caller has stopped waiting for the command.

@@ -1,8 +1,8 @@
-//! Where a command writes, and how it ends.
+//! The output streams of a command, and how a command ends.
 //!
-//! A command gets an [`Io`] and returns `Result<(), Exit>`. It writes through the macros `out!`
-//! and `err!`; a reader that went away (`EPIPE`) ends the command quietly, as it ends OpenZFS's
-//! tools through SIGPIPE. Tests call commands in process with buffers for both streams.
+//! A command gets an [`Io`] and returns `Result<(), Exit>`. It writes through the macros `out!` and
+//! `err!`. If the reader of the output has gone (`EPIPE`), the command ends quietly, as OpenZFS's
+//! tools end by SIGPIPE. Tests call commands in process with buffers for both streams.
 
 use std::io::Write;
 
@@ -14,28 +14,28 @@ pub struct Io<'a> {
     pub err: &'a mut (dyn Write + Send),
 }
 
-/// How a command ends before its end.
+/// Reasons for a command to end early.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exit {
-    /// With this status; what there was to say is said.
+    /// Exit status; every message was already printed.
     Status(i32),
-    /// With the usage text of the command on standard error, below this message, and status 2.
+    /// Wrong use: prints this message and the command's usage text to standard error; status 2.
     Usage(String),
-    /// With this message on standard error and status 1.
+    /// Failure: prints this message to standard error; status 1.
     Failed(String),
-    /// The same with another status.
+    /// Like [`Self::Failed`], with another status.
     FailedWith(String, i32),
-    /// With this message, since something is not mounted that should be; all else is done. Status 1
-    /// for most commands, none for those that only move what is mounted.
+    /// The command succeeded, but a file system could not be mounted afterwards; the message says
+    /// which. Status 1 for most commands, 0 for commands that only move mounts.
     NotMounted(String),
-    /// The reader of the output went away.
+    /// The reader of the output has gone.
     Pipe,
-    /// The state of the pool that the command read was given up because its space was needed. A
-    /// command that only reads begins again, and one that changes something says so.
+    /// The view of the pool that the command read was dropped because the pool needed its space. A
+    /// read-only command starts again; a command that changes the pool reports it.
     Overtaken,
 }
 
-/// Said when a pool changes faster than a command can read it.
+/// Message for a pool that changes faster than a command can read it.
 const OVERTAKEN: &str =
     "the pool changed while it was read, and its earlier state is gone: try again";
 
@@ -43,12 +43,12 @@ const OVERTAKEN: &str =
 pub type CommandResult<T = ()> = Result<T, Exit>;
 
 impl Exit {
-    /// A usage error with its message.
+    /// Returns a usage error with this message.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::Usage(message.into())
     }
 
-    /// What there is to say.
+    /// Returns the message to print.
     #[must_use]
     pub fn message(&self) -> String {
         match self {
@@ -62,12 +62,13 @@ impl Exit {
         }
     }
 
-    /// A failure with its message.
+    /// Returns a failure with this message.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::Failed(message.into())
     }
 
-    /// A failure with a message, unless the error means that a state of the pool was given up.
+    /// Returns a failure with this message, or [`Exit::Overtaken`] if the error means that the view
+    /// of the pool was dropped.
     #[must_use]
     pub fn of(error: &cenote_rt::Error, message: String) -> Self {
         match error.kind() {
@@ -76,9 +77,9 @@ impl Exit {
         }
     }
 
-    /// A failure in OpenZFS's form.
-    pub fn cannot(deed: &str, subject: &str, why: impl std::fmt::Display) -> Self {
-        Self::Failed(format!("cannot {deed} '{subject}': {why}"))
+    /// Returns a failure in OpenZFS's form: `cannot ACTION 'SUBJECT': WHY`.
+    pub fn cannot(action: &str, subject: &str, why: impl std::fmt::Display) -> Self {
+        Self::Failed(format!("cannot {action} '{subject}': {why}"))
     }
 }
 
@@ -97,7 +98,7 @@ impl From<cenote_rt::Error> for Exit {
     }
 }
 
-/// The system's words for an error, as C's `strerror` has them.
+/// Returns the system's text for an error, as C's `strerror` gives it.
 #[must_use]
 pub fn words(error: &std::io::Error) -> String {
     let text = error.to_string();

@@ -1,7 +1,8 @@
-//! Reading a key from standard input: a line typed at a terminal, or what a pipe or file holds.
+//! Reading a key from standard input: a line typed at a terminal, or the contents of a pipe or
+//! file.
 //!
-//! The process that was given the command reads it, because the terminal and its signals are that
-//! process's. For a command that the daemon runs, that is the client.
+//! The process that received the command reads the key, because the terminal and its signals belong
+//! to that process. If the daemon runs the command, that process is the client.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -11,18 +12,18 @@ use rustix::termios::{LocalModes, OptionalActions, isatty, tcgetattr, tcsetattr}
 /// Longest key that is read.
 pub const KEY_MAX: u64 = 4096;
 
-/// Reads a key from this process's standard input. At a terminal, writes the prompt to `out` first
-/// and shows nothing of what is typed. Returns the key, and whether it was typed at a terminal.
+/// Reads a key from this process's standard input. At a terminal, writes the prompt to `out` and
+/// disables echo. Returns the key, and whether it was typed at a terminal.
 ///
 /// # Errors
-/// Those of reading and writing, and a raw key that would have to be typed.
+/// Errors of reading and writing; an error if a raw key would have to be typed.
 pub fn read_key(
     prompt: &str,
     is_raw: bool,
     out: &mut dyn Write,
 ) -> std::io::Result<(Vec<u8>, bool)> {
     let input = std::io::stdin();
-    // Past the standard library's buffer: what follows the line is another reader's.
+    // Bypasses the standard library's buffer: bytes after the line belong to the next reader.
     let mut reader = std::fs::File::from(input.as_fd().try_clone_to_owned()?);
     let mut material = Vec::new();
     if !isatty(&input) {
@@ -48,7 +49,7 @@ pub fn read_key(
     read.map(|()| (material, true))
 }
 
-/// Reads one line, and nothing of what follows it.
+/// Reads one line and no byte after it.
 fn read_line(reader: &mut impl Read, line: &mut Vec<u8>) -> std::io::Result<()> {
     let mut byte = [0];
     while (line.len() as u64) < KEY_MAX && reader.read(&mut byte)? == 1 && byte != *b"\n" {

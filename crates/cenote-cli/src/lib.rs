@@ -1,9 +1,9 @@
 //! The verbs of cenote: arguments, tables, messages, exit codes.
 //!
-//! A library, so that tests call the commands in process. `zpool`, `zfs`, `zdb` have OpenZFS's
-//! options, wording and exit codes (2 for a wrong use, 1 for a failure); the other verbs are
-//! cenote's own. One program holds them all: `cenote zpool …`, or a link named `zpool` to it.
-//! Commands write to an [`Io`] and return how they end; nothing here exits the process.
+//! A library, so that tests call the commands in process. `zpool`, `zfs` and `zdb` have OpenZFS's
+//! options, wording and exit codes (2 for wrong use, 1 for a failure); the other verbs are cenote's
+//! own. One program holds them all: `cenote zpool …`, or a link to it named `zpool`. Commands write
+//! to an [`Io`] and return how they end; nothing here exits the process.
 
 mod accounts;
 pub mod argument;
@@ -25,7 +25,9 @@ pub mod zpool;
 mod program;
 mod writer;
 
-pub use host::{Aside, Caller, CallerStreams, Host, MountWish, Session, Suspended, Taken};
+pub use host::{
+    Caller, CallerStreams, Host, MountRequest, Session, Suspended, Taken, TemporarilyUnmounted,
+};
 pub use io::{CommandResult, Exit, Io};
 pub use program::{run, run_for};
 pub use writer::prepare;

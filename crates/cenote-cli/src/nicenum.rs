@@ -1,13 +1,14 @@
-//! Numbers for people, rounded and cut as OpenZFS's `nicenum` does it, because scripts parse them.
+//! Numbers for people, rounded and cut as OpenZFS's `nicenum` does, because scripts parse them.
 //!
-//! Five characters hold the number: as many decimals as fit, none for exact multiples of a unit.
+//! A number takes at most five characters: as many decimals as fit, none for exact multiples of a
+//! unit.
 
-/// Sizes: 1024 steps, "B" on plain bytes only where [`bytes_b`] is used.
+/// Formats a size in steps of 1024, without "B" on plain bytes (see [`bytes_b`]).
 pub fn bytes(value: u64) -> String {
     scaled(value, &["", "K", "M", "G", "T", "P", "E"])
 }
 
-/// As [`bytes`], with a "B" on values below one kibibyte.
+/// Formats a size like [`bytes`], with a "B" on values below one kibibyte.
 pub fn bytes_b(value: u64) -> String {
     scaled(value, &["B", "K", "M", "G", "T", "P", "E"])
 }
@@ -31,7 +32,7 @@ fn scaled(value: u64, units: &[&str]) -> String {
     format!("{whole}{unit}")
 }
 
-/// Time in nanoseconds, as `zpool iostat -l` prints it: whole units, no time as a dash.
+/// Formats nanoseconds as `zpool iostat -l` does: whole units, a dash for zero.
 pub fn time(ns: u64) -> String {
     const UNITS: [(&str, u64); 4] =
         [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000), ("ns", 1)];
@@ -39,7 +40,7 @@ pub fn time(ns: u64) -> String {
     unit.map_or_else(|| "-".to_owned(), |(unit, scale)| format!("{}{unit}", ns / scale))
 }
 
-/// Renders a set of txgs with inclusive ends: `12-40, 52`.
+/// Formats a set of txgs with inclusive ends: `12-40, 52`.
 pub(crate) fn txgs(ranges: &cenote_vdev::TxgRanges) -> String {
     let texts: Vec<_> = ranges
         .iter()

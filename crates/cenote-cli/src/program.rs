@@ -1,4 +1,4 @@
-//! The entry: which tool, which verb, and how what it returns becomes an exit status.
+//! The entry point: selects tool and verb, and turns the command's result into an exit status.
 
 use crate::host::Session;
 use crate::io::{CommandResult, Exit, Io};
@@ -12,8 +12,8 @@ usage: cenote COMMAND [ARGUMENTS]
 Tools with OpenZFS's options and output:
   zpool [--embedded -d DIR]... VERB     pools: create, import, add, set, list, status, ...
   zfs   [--embedded -d DIR]... VERB     datasets: create, snapshot, destroy, set, list, ...
-  zdb   [-e -p DIR] [OPTIONS] [POOL]    what is on disk
-  With --embedded pools are opened here and left again; without it the daemon has them.
+  zdb   [-e -p DIR] [OPTIONS] [POOL]    on-disk structures
+  With --embedded the command itself opens the pools; without it the daemon has them open.
   Further options before VERB: -k DATASET=KEYFILE loads a key, -T TXG shows the pool as of a txg.
 
 Commands of cenote:
@@ -25,13 +25,13 @@ Commands of cenote:
   mount  [-o OPTIONS] -d DIR POOL/DATASET MOUNTPOINT
   nbd    [--socket PATH | --listen ADDRESS] -d DIR POOL[/DATASET]
   daemon start|stop|status|run
-  tunable [list|get|set]                what governs the engine, of the daemon
-  completions bash|zsh                  what a shell completes these with
+  tunable [list|get|set]                tunables of the daemon's engine
+  completions bash|zsh                  completion script for a shell
 
 Each takes --help.
 ";
 
-/// The tools and commands that the help names.
+/// Returns the tools and commands that the help names.
 pub(crate) fn commands() -> impl Iterator<Item = &'static str> {
     let named = HELP.lines().filter_map(|line| line.strip_prefix("  "));
     named
@@ -39,7 +39,7 @@ pub(crate) fn commands() -> impl Iterator<Item = &'static str> {
         .filter_map(|line| line.split_whitespace().next())
 }
 
-/// Verbs that change nothing, and that anybody may use.
+/// Verbs that change nothing and that every user may use.
 const OPEN_VERBS: [&str; 18] = [
     "list",
     "get",
@@ -61,7 +61,8 @@ const OPEN_VERBS: [&str; 18] = [
     "-?",
 ];
 
-/// Runs `zpool`, `zfs` or `tunable` (the tool's name first) in a session.
+/// Runs `zpool`, `zfs` or `tunable` (the tool's name first) in a session, and returns the exit
+/// status.
 pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     environment::lend(session.caller.environment().clone(), || run_here(session, args, io))
 }
@@ -71,7 +72,7 @@ fn run_here(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     let result = loop {
         left -= 1;
         match once(session, args, io) {
-            // Begun again only if the caller has seen nothing of it.
+            // Starts again only if the caller has not yet received any output.
             Err(Exit::Overtaken) if left > 0 && only_reads(args) => {
                 match session.caller.streams() {
                     Some(streams) if !streams.has_delivered() => streams.discard(),
@@ -84,8 +85,8 @@ fn run_here(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     finish_all(result, io)
 }
 
-/// Whether a command changes nothing, so that it may be run again. Those with an interval begin
-/// their steps again by themselves.
+/// Whether a command changes nothing, so that it may be run again. Commands with an interval repeat
+/// their own steps.
 fn only_reads(args: &[String]) -> bool {
     let Some((tool, [verb, rest @ ..])) = args.split_first() else { return false };
     let reading: &[&str] = match tool.as_str() {
@@ -95,7 +96,7 @@ fn only_reads(args: &[String]) -> bool {
         }
         _ => &[],
     };
-    // Without arguments it lists.
+    // Without arguments `mount` only lists.
     reading.contains(&verb.as_str()) && (verb != "mount" || rest.is_empty())
 }
 
@@ -110,7 +111,7 @@ fn once(session: &Session, args: &[String], io: &mut Io<'_>) -> CommandResult {
 }
 
 fn in_session(tool: Tool, session: &Session, args: &[String], io: &mut Io<'_>) -> CommandResult {
-    // What others change stays where it is mounted.
+    // Changes by other users do not move mounts.
     let leaves_mounts = !session.caller.is_trusted();
     let source = Source { session: Some(session.clone()), leaves_mounts, ..Source::default() };
     if let Some(verb) = args.first().map(|verb| full(verb))
@@ -124,12 +125,12 @@ fn in_session(tool: Tool, session: &Session, args: &[String], io: &mut Io<'_>) -
     openzfs_tool(tool, source, args, io)
 }
 
-/// Whether a verb that anybody may use does nothing but show.
+/// Whether a verb that every user may use only shows something.
 fn is_harmless(verb: &str, args: &[String]) -> bool {
     verb != "mount" || args.len() == 1
 }
 
-/// The whole word for what is short for a verb.
+/// Returns the full name of an abbreviated verb.
 fn full(verb: &str) -> &str {
     match verb {
         "recv" => "receive",
@@ -161,7 +162,7 @@ pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
 
 fn finish_all(result: CommandResult, io: &mut Io<'_>) -> i32 {
     let status = finish(result, io);
-    // A reader that went away before the last flush ends like one that went away earlier.
+    // A reader that closes the pipe before the last flush counts like one that closes it earlier.
     if io.out.flush().is_err() && status == 0 { 141 } else { status }
 }
 
@@ -240,7 +241,7 @@ mod tests {
     use super::only_reads;
 
     #[test]
-    fn nothing_that_changes_a_pool_is_run_twice() {
+    fn commands_that_change_a_pool_never_run_twice() {
         let is_reading =
             |line: &str| only_reads(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
         for line in ["zfs list -t all", "zpool status -v t", "zfs diff t@a", "zfs mount"] {

@@ -1,12 +1,13 @@
-//! Where a command takes its pools from: directories, devices, and keys.
+//! The pools that a command works on: directories, devices, and keys given on the command line.
 //!
 //! `cenote zpool|zfs [--embedded -d DIR]... [-k DATASET=KEYFILE]... VERB …` opens pools in this
-//! process; the own verbs have `-d`, `-p` and `-k` among their options. A source only collects
-//! what was asked for; nothing is opened until a command wants a pool ([`Source::pool`],
-//! [`Source::dataset`]). Opening is for reading and checks no host: it disturbs nobody.
+//! process; cenote's own verbs have `-d`, `-p` and `-k` among their options. A source only collects
+//! these options; nothing is opened until a command asks for a pool ([`Source::pool`],
+//! [`Source::dataset`]). Pools are opened for reading and without a hostid check: other users of
+//! the pool are not disturbed.
 //!
-//! What cannot be opened is said in OpenZFS's words, once, in this file; a command only passes the
-//! [`Exit`] on.
+//! Messages about pools that cannot be opened are OpenZFS's and are defined only in this file;
+//! commands just pass the [`Exit`] on.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -25,11 +26,11 @@ use crate::io::{CommandResult, Exit, Io};
 use crate::key_input::{self, KEY_MAX};
 use crate::{argument, environment};
 
-/// How often a command that only reads begins, if the states that it reads are given up.
+/// Attempts of a read-only command whose view of the pool is dropped.
 pub(crate) const READ_ATTEMPTS: usize = 5;
-/// Between two looks whether the caller still waits.
+/// Interval of checks whether the caller still waits.
 const GONE_INTERVAL: Duration = Duration::from_millis(100);
-/// Where devices are looked for when no directory is named.
+/// Directory that is searched for devices when none is named.
 const DEFAULT_DIRECTORY: &str = "/dev";
 
 /// Runs the asynchronous part of a command on all processors.
@@ -37,10 +38,10 @@ pub fn run<T>(command: impl Future<Output = Result<T, Exit>>) -> Result<T, Exit>
     cenote_rt::block_on(0, command)?
 }
 
-/// How long a command may read a whole pool.
+/// How long a command that reads a whole pool may hold its view.
 const WHOLE_POOL_TIME: std::time::Duration = std::time::Duration::from_hours(24);
 
-/// What the command line says about where pools are.
+/// Command-line options that say where pools are.
 #[derive(Debug, Clone, Default)]
 pub struct Source {
     /// Directories and devices to look in, in order (`-d`, `-p`).
@@ -49,21 +50,21 @@ pub struct Source {
     pub keys: Vec<(String, String)>,
     /// Whether pools are opened in this process.
     pub embedded: bool,
-    /// The txg as of which pools are opened (`-T`), where that is asked for.
+    /// The txg to open pools at, if given (`-T`).
     pub txg: Option<u64>,
-    /// Who has the pools open, where somebody has.
+    /// The session, if another process has the pools open.
     pub session: Option<Session>,
-    /// What is mounted stays where it is, whatever changes (`-u`).
+    /// Mounts stay where they are, whatever changes (`-u`).
     pub leaves_mounts: bool,
 }
 
 impl Source {
-    /// What the daemon has mounted, by dataset, and where.
+    /// Returns the datasets that the daemon has mounted, and their mount points.
     pub(crate) fn mounts(&self) -> Vec<(String, PathBuf)> {
         self.session.as_ref().map(|session| session.host.mounts()).unwrap_or_default()
     }
 
-    /// Takes `DATASET=KEYFILE`.
+    /// Adds an option value `DATASET=KEYFILE`.
     pub fn add_key(&mut self, text: &str) -> Result<(), Exit> {
         let (dataset, file) = text
             .split_once('=')
@@ -72,7 +73,8 @@ impl Source {
         Ok(())
     }
 
-    /// Takes the leading `--embedded`, `-d`, `-k` and `-T` off the arguments of `zpool` or `zfs`.
+    /// Removes the leading `--embedded`, `-d`, `-k` and `-T` from the arguments of `zpool` or
+    /// `zfs`.
     pub fn take_leading(self, args: &[String]) -> Result<(Self, &[String]), Exit> {
         let mut source = self;
         let mut rest = args;
@@ -107,17 +109,17 @@ impl Source {
         }
     }
 
-    /// The same for a command that leaves what is mounted where it is, if `is_wanted`.
-    pub(crate) fn leaving_mounts(&self, is_wanted: bool) -> Self {
+    /// Returns this source with `leaves_mounts` set if `is_wanted`.
+    pub(crate) fn with_mounts_left(&self, is_wanted: bool) -> Self {
         Self { leaves_mounts: self.leaves_mounts || is_wanted, ..self.clone() }
     }
 
-    /// Whether there is anywhere that pools could come from.
+    /// Whether any place to look for pools is given.
     pub(crate) fn has_pools(&self) -> bool {
         self.embedded || self.session.is_some()
     }
 
-    /// The path that an argument stands for, from where the command was given.
+    /// Returns the path of an argument, relative to the caller's working directory.
     pub(crate) fn path(&self, text: &str) -> PathBuf {
         self.where_given(argument::path(text))
     }
@@ -129,17 +131,17 @@ impl Source {
         }
     }
 
-    /// Whether whoever gives the command may do everything.
+    /// Whether the caller may do everything.
     pub(crate) fn is_trusted(&self) -> bool {
         self.session.as_ref().is_none_or(|session| session.caller.is_trusted())
     }
 
-    /// The standard streams of the caller, if another process gave the command.
+    /// Returns the caller's standard streams, if another process gave the command.
     fn streams(&self) -> Option<&Arc<dyn CallerStreams>> {
         self.session.as_ref()?.caller.streams()
     }
 
-    /// Has the caller enter a key. Returns it, and whether it was typed at a terminal.
+    /// Asks the caller for a key. Returns it, and whether it was typed at a terminal.
     pub(crate) fn ask_key(
         &self,
         prompt: &str,
@@ -152,7 +154,7 @@ impl Source {
         }
     }
 
-    /// Shows the caller what was written so far. No view of a pool may be held: see [`Self::step`].
+    /// Delivers the output so far to the caller. No view of a pool may be held: see [`Self::step`].
     pub(crate) fn deliver(&self, io: &mut Io<'_>) -> CommandResult {
         io.out.flush()?;
         match self.streams() {
@@ -161,10 +163,10 @@ impl Source {
         }
     }
 
-    /// Runs one step of a command that goes on, and then shows the caller what it wrote. The step
-    /// must drop every view of a pool that it takes before it returns: delivering may take as long
-    /// as the caller does not read (DESIGN 4b, rule 1). It begins again, and what it wrote is
-    /// dropped, when the state that it read was given up; so it must only read.
+    /// Runs one step of a repeating command, then delivers its output to the caller. The step must
+    /// drop every view of a pool before it returns: delivering may take as long as the caller does
+    /// not read (DESIGN 4b, rule 1). If the view that the step read was dropped, its output is
+    /// discarded and the step runs again; it must therefore be read-only.
     pub(crate) async fn step<T>(
         &self,
         io: &mut Io<'_>,
@@ -182,7 +184,7 @@ impl Source {
         Ok(value)
     }
 
-    /// The user who gives the command.
+    /// Returns the uid of the caller.
     pub(crate) fn uid(&self) -> u32 {
         match &self.session {
             Some(session) => session.caller.uid(),
@@ -190,12 +192,12 @@ impl Source {
         }
     }
 
-    /// The caller, as one who creates datasets.
+    /// Returns the caller as a creator of datasets.
     pub(crate) fn creator(&self) -> Creator {
         Creator(u64::from(self.uid()))
     }
 
-    /// Waits for this time. Returns false as soon as the caller has stopped waiting.
+    /// Sleeps for this time. Returns false as soon as the caller has stopped waiting.
     pub(crate) async fn sleep(&self, time: Duration) -> bool {
         let Some(streams) = self.streams() else {
             cenote_rt::sleep(time).await;
@@ -213,8 +215,8 @@ impl Source {
         false
     }
 
-    /// Does `work` while those of the file systems that are mounted are not: if one cannot be
-    /// unmounted, nothing is done. What is there afterwards is mounted again.
+    /// Runs `work` with these file systems unmounted. If one of them cannot be unmounted, nothing
+    /// is done. File systems that still exist afterwards are mounted again.
     pub(crate) async fn without_mounts(
         &self,
         names: &[String],
@@ -224,17 +226,17 @@ impl Source {
         let (Some(session), Some(first)) = (&self.session, names.first()) else {
             return work.await;
         };
-        let aside = session.host.set_aside(names, is_forced).await?;
+        let unmounted = session.host.unmount_temporarily(names, is_forced).await?;
         let done = work.await;
-        if aside.is_empty() {
+        if unmounted.is_empty() {
             return done;
         }
         let pool = first.split(['/', '@']).next().unwrap_or_default();
-        done.and(session.host.bring_back(pool, aside).await)
+        done.and(session.host.mount_again(pool, unmounted).await)
     }
 
-    /// Rolls a file system back (`work`) while requests to it wait: its users see what it was
-    /// before or what it is after.
+    /// Rolls a file system back (`work`) with its requests suspended: users of the mount see either
+    /// the old or the new contents.
     pub(crate) async fn suspended(
         &self,
         dataset: &str,
@@ -244,7 +246,8 @@ impl Source {
         let Some(session) = &self.session else { return work.await };
         let pool = dataset.split('/').next().unwrap_or_default();
         if session.pool(pool)?.suspended().is_some() {
-            // It would wait for the pool, and everybody who uses the file system for it.
+            // The rollback would wait for the pool, and every user of the file system for the
+            // rollback.
             return Err(Exit::cannot("rollback", dataset, "pool I/O is currently suspended"));
         }
         let suspended = session.host.suspend(dataset, snapshot).await?;
@@ -252,8 +255,8 @@ impl Source {
         done.and(session.host.resume(pool, suspended).await)
     }
 
-    /// The file systems whose mounts a change moves: none, and nobody looks, if mounts are to stay
-    /// where they are.
+    /// Returns the file systems whose mounts a change moves. Returns none, without evaluating
+    /// `names`, if mounts are to stay where they are.
     pub(crate) async fn moved(
         &self,
         names: impl Future<Output = Result<Vec<String>, Exit>>,
@@ -261,18 +264,17 @@ impl Source {
         if self.leaves_mounts { Ok(Vec::new()) } else { names.await }
     }
 
-    /// Has snapshots in the pool of a dataset closed that were only looked at: some may be about to
-    /// be destroyed.
-    pub(crate) fn let_go_of_snapshots(&self, dataset: &str) {
+    /// Closes unused snapshots in the pool of a dataset: some may be about to be destroyed.
+    pub(crate) fn close_unused_snapshots(&self, dataset: &str) {
         let name = dataset.split(['/', '@']).next().unwrap_or(dataset);
         if let Some(session) = &self.session
             && let Ok(engine) = session.pool(name)
         {
-            session.host.let_go_of_snapshots(&engine.name());
+            session.host.close_unused_snapshots(&engine.name());
         }
     }
 
-    /// The pools of all directories and devices, opened by nobody yet.
+    /// Scans all directories and devices for pools; opens none.
     pub async fn scan(&self) -> Result<Scan, Exit> {
         let mut paths: Vec<PathBuf> = self.paths.iter().map(|path| self.path(path)).collect();
         if paths.is_empty() {
@@ -295,13 +297,13 @@ impl Source {
         }
     }
 
-    /// The pool with that name or guid, opened for reading, with the keys that were given.
+    /// Opens a pool by name or guid for reading, with the given keys.
     pub async fn pool(&self, name: &str) -> Result<Arc<Pool>, Exit> {
         self.pool_with(name, &OpenOptions::default()).await
     }
 
-    /// Like [`pool`](Self::pool), for a command that reads the whole pool: a view of a pool that is
-    /// being written is given up only when the pool needs its space, or after a day.
+    /// Like [`pool`](Self::pool), for a command that reads the whole pool: its view of a pool that
+    /// is being written is dropped only when the pool needs the space, or after a day.
     pub async fn whole_pool(&self, name: &str) -> Result<Arc<Pool>, Exit> {
         match &self.session {
             Some(session) => Ok(session.pool(name)?.view_for(WHOLE_POOL_TIME).await?),
@@ -309,7 +311,7 @@ impl Source {
         }
     }
 
-    /// The same, with more allowed.
+    /// Like [`pool`](Self::pool), with other open options.
     pub async fn pool_with(&self, name: &str, options: &OpenOptions) -> Result<Arc<Pool>, Exit> {
         if let Some(session) = &self.session {
             return Ok(session.pool(name)?.view().await?);
@@ -327,7 +329,7 @@ impl Source {
     ) -> Result<Arc<Pool>, Exit> {
         let mut options = options.clone();
         options.txg = options.txg.or(self.txg);
-        // Reading shows what was synced, and not what is in logs.
+        // Reading shows synced data only, never the contents of intent logs.
         options.missing_log_ok = true;
         let opened = Pool::open(candidate, &options).await;
         let pool = opened.map_err(|error| open_failure(candidate, &error))?;
@@ -339,7 +341,7 @@ impl Source {
         Ok(pool)
     }
 
-    /// The file system, volume or snapshot of that name; the pool's guid may stand for its name.
+    /// Opens a file system, volume or snapshot by name; the pool's guid may replace its name.
     pub async fn dataset(&self, name: &str) -> Result<Dataset, Exit> {
         let parsed = DatasetName::parse(name).map_err(|error| bad_name(name, error))?;
         if let Some(session) = &self.session {
@@ -359,7 +361,7 @@ impl Source {
     }
 }
 
-/// A dataset of an open pool, or OpenZFS's words for why there is none.
+/// Opens a dataset of an open pool, or returns OpenZFS's message about why it cannot be opened.
 pub async fn dataset_of(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
     pool.dataset(name).await.map_err(|error| match error.cause::<BadName>() {
         Some(cause) => bad_name(name, *cause),
@@ -370,7 +372,7 @@ pub async fn dataset_of(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
     })
 }
 
-/// What is said when a dataset's contents are wanted and cannot be had.
+/// Returns the message for a dataset whose contents cannot be read.
 pub fn contents_failure(name: &str, error: &Error) -> Exit {
     match error.kind() {
         Kind::KeyUnavailable => {
@@ -388,7 +390,7 @@ fn bad_name(name: &str, error: BadName) -> Exit {
     Exit::failed(format!("cannot open '{name}': {error}"))
 }
 
-/// What is said when a pool is not found.
+/// Returns the message for a pool that is not found.
 pub(crate) fn find_failure(name: &str, error: &FindError) -> Exit {
     Exit::failed(match error {
         FindError::NotFound => format!("cannot open '{name}': no such pool"),
@@ -400,7 +402,7 @@ pub(crate) fn find_failure(name: &str, error: &FindError) -> Exit {
     })
 }
 
-/// What is said when a pool that is there cannot be opened.
+/// Returns the message for an existing pool that cannot be opened.
 pub fn open_failure(candidate: &Candidate, error: &Error) -> Exit {
     let name = candidate.name();
     Exit::failed(match error.cause::<OpenError>() {
@@ -417,7 +419,7 @@ pub fn open_failure(candidate: &Candidate, error: &Error) -> Exit {
     })
 }
 
-/// What a key's file says: no more than a key can have.
+/// Reads a key file, up to the largest possible key.
 pub(crate) fn read_key_file(file: &str) -> std::io::Result<Vec<u8>> {
     let mut material = Vec::new();
     std::fs::File::open(argument::path(file))?.take(KEY_MAX).read_to_end(&mut material)?;
@@ -436,7 +438,7 @@ async fn load_key(pool: &Arc<Pool>, name: &str, file: &str) -> Result<(), Exit> 
     }
 }
 
-/// What is said of a key that is not loaded.
+/// Returns the message for a key that could not be loaded.
 pub(crate) async fn key_failure(dataset: &Dataset, error: &Error) -> Exit {
     let name = dataset.name();
     let text = match error.cause::<KeyError>() {
@@ -459,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_options_before_the_verb_are_ours() {
+    fn options_before_the_verb_are_taken_off() {
         let args: Vec<String> = [
             "--embedded",
             "-d",

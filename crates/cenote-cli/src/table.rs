@@ -1,12 +1,12 @@
-//! Tables as OpenZFS prints them: columns as wide as their widest cell, two spaces between, and
-//! with `-H` tabs and no header.
+//! Tables as OpenZFS prints them: each column as wide as its widest cell, two spaces between
+//! columns. With `-H`, tabs and no header.
 
-/// Which side of its column a cell stands on.
+/// Alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Text.
+    /// For text.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
@@ -18,24 +18,24 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these columns.
+    /// Returns a table with these columns.
     pub fn new(columns: impl IntoIterator<Item = (impl Into<String>, Align)>) -> Self {
         let columns = columns.into_iter().map(|(name, align)| (name.into(), align)).collect();
         Self { columns, rows: Vec::new() }
     }
 
-    /// Adds a row; it has a cell for every column.
+    /// Adds a row with one cell per column.
     pub fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
     }
 
-    /// Whether there is no row.
+    /// Whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The text: aligned under a header, or tab-separated without one.
+    /// Renders the table: aligned under a header, or tab-separated without one.
     pub fn render(&self, scripted: bool) -> String {
         let mut text = String::new();
         if scripted {
@@ -72,7 +72,7 @@ impl Table {
                 }
                 Align::Left => {
                     text.push_str(cell);
-                    // The last column is not padded: scripts that match to the end of the line.
+                    // The last column is not padded: scripts match to the end of the line.
                     if index != last {
                         text.extend(std::iter::repeat_n(' ', pad));
                     }

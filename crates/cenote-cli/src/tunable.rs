@@ -1,8 +1,8 @@
-//! `cenote tunable`: the numbers that govern the engine, shown and set while it runs.
+//! `cenote tunable`: shows and sets the engine's tunables at run time.
 //!
-//! Through the daemon they are those of its pools; with `--embedded` those that a command of its
-//! own would begin with, which are the defaults. Nothing is remembered: a daemon that starts has
-//! the defaults, as a kernel module has that is loaded.
+//! Through the daemon they are the tunables of its pools; with `--embedded` they are those that
+//! such a command would start with, which are the defaults. Values are not stored: a daemon starts
+//! with the defaults, like a kernel module when it is loaded.
 
 use cenote_rt::tunables::{self, Tunable, TunableError};
 
@@ -17,16 +17,16 @@ usage: cenote tunable [--embedded] [list [-Hvx] [PART...]]
        cenote tunable [--embedded] get [-x] NAME...
        cenote tunable set NAME=VALUE...
 
-Shows and sets the numbers that govern the engine, of the daemon; with --embedded shows defaults.
+Shows and sets the tunables of the daemon's engine; with --embedded shows the defaults.
 Values are decimal or 0x hexadecimal. They last until the daemon ends.
 
-  list  those whose names have one of the parts in them, or all
-  -H    no header, and a tab between columns
-  -v    with what each is for
+  list  tunables whose names contain one of the PARTs, or all
+  -H    no header, and tabs between columns
+  -v    with descriptions
   -x    in hexadecimal
 ";
 
-/// Runs the verb; without a session for this process alone.
+/// Runs the verb; without a session it works on this process alone.
 pub(crate) fn run(session: Option<&Session>, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let args = match args {
         [first, rest @ ..] if first == "--embedded" && session.is_none() => rest,
@@ -52,7 +52,7 @@ pub(crate) fn run(session: Option<&Session>, args: &[String], io: &mut Io<'_>) -
     })
 }
 
-/// A number as the options want it.
+/// Formats a number as the options request.
 fn shown(value: u64, parsed: &Parsed) -> String {
     if parsed.has('x') { format!("{value:#x}") } else { value.to_string() }
 }
@@ -106,12 +106,14 @@ fn set(session: Option<&Session>, args: &[String]) -> CommandResult {
         return Err(Exit::usage("NAME=VALUE is needed"));
     }
     let Some(session) = session else {
-        return Err(Exit::failed("cannot set tunables: they would end with this command"));
+        return Err(Exit::failed(
+            "cannot set tunables: their values would be lost with this command",
+        ));
     };
     if !session.caller.is_trusted() {
         return Err(Exit::failed("cannot set tunables: permission denied"));
     }
-    // All or none.
+    // Sets all or none.
     let mut wanted = Vec::new();
     for arg in args {
         let parts = arg.split_once('=');
@@ -123,7 +125,7 @@ fn set(session: Option<&Session>, args: &[String]) -> CommandResult {
     for (tunable, value) in wanted {
         tunable.set(value).map_err(|error| refusal(&error))?;
     }
-    session.host.tuned();
+    session.host.apply_tunables();
     Ok(())
 }
 
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_shown() {
+    fn tunable_shows_defaults() {
         assert_eq!(said("--embedded get zfs_txg_timeout").0, "5\n");
         assert_eq!(said("get -x zfs_initialize_value").0, "0xdeadbeefdeadbeee\n");
         let (list, _, status) = said("--embedded list -Hv txg_timeout");
@@ -152,14 +154,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
+    fn tunable_errors_are_reported() {
         for (line, status, want) in [
             ("get", 2, "a name is needed\nusage: cenote tunable"),
             ("get nosuch", 1, "no tunable is named 'nosuch'\n"),
             ("list nosuch", 1, "no tunable has 'nosuch' in its name\n"),
             ("frob", 2, "unrecognized command 'frob'\nusage: "),
             ("list -Q", 2, "invalid option 'Q'\nusage: "),
-            ("set zfs_txg_timeout=7", 1, "cannot set tunables: they would end with this command\n"),
+            (
+                "set zfs_txg_timeout=7",
+                1,
+                "cannot set tunables: their values would be lost with this command\n",
+            ),
         ] {
             let (_, err, was) = said(line);
             assert!(was == status && err.starts_with(want), "{line}: {was} {err}");

@@ -1,11 +1,11 @@
-//! Usage texts of `zfs` and `zpool`: OpenZFS's own words, since scripts search them.
+//! Usage texts of `zfs` and `zpool`: OpenZFS's own text, since scripts search it.
 //!
-//! The lists in `usage/*.txt` are what the commands print without arguments; the synopsis of one
-//! verb is cut out of the list, so there is one copy of every line.
+//! The lists in `usage/*.txt` are what the commands print without arguments. The synopsis of a verb
+//! is cut out of the list, so there is one copy of every line.
 
 use std::fmt::Write as _;
 
-/// One of the two tools that have OpenZFS's usage texts.
+/// A tool that has OpenZFS's usage texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tool {
     /// `zfs`
@@ -15,7 +15,7 @@ pub enum Tool {
 }
 
 impl Tool {
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Zfs => "zfs",
@@ -49,14 +49,14 @@ impl Tool {
         self.list().lines().any(|line| starts_verb(line) == Some(verb))
     }
 
-    /// Its verbs, in the order of the list.
+    /// Returns its verbs, in the order of the list.
     pub fn verbs(self) -> Vec<&'static str> {
         let mut verbs: Vec<_> = self.list().lines().filter_map(starts_verb).collect();
         verbs.dedup();
         verbs
     }
 
-    /// The lines of the list that are about one verb.
+    /// Returns the lines of the list that describe one verb.
     pub fn synopsis(self, verb: &str) -> String {
         let mut text = String::new();
         let mut inside = false;
@@ -73,7 +73,7 @@ impl Tool {
         text
     }
 
-    /// The usage text of one verb.
+    /// Returns the usage text of one verb.
     pub fn verb_usage(self, verb: &str) -> String {
         let mut text = format!("usage:\n{}", self.synopsis(verb));
         if self.shows_properties(verb) {
@@ -85,7 +85,7 @@ impl Tool {
         text
     }
 
-    /// The usage text of the tool: every verb.
+    /// Returns the usage text of the tool: every verb.
     pub fn usage(self) -> String {
         let name = self.name();
         let mut text = format!("usage: {name} command args ...\n");
@@ -109,7 +109,7 @@ const ZFS_TRAILER: &str = "\nFor the property list, run: zfs set|get\n\n\
     For the delegated permission list, run: zfs allow|unallow\n\n\
     For further help on a command or topic, run: zfs help [<topic>]\n";
 
-/// The verb whose synopsis starts on this line; continuation lines are indented further.
+/// Returns the verb whose synopsis starts on this line; continuation lines are indented further.
 fn starts_verb(line: &str) -> Option<&str> {
     let text = line.strip_prefix('\t')?;
     if text.starts_with(' ') { None } else { text.split(' ').next() }

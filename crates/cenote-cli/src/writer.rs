@@ -1,19 +1,19 @@
 //! Commands that change a pool.
 //!
 //! ```text
-//!   scan ──> Engine::open (devices locked) ──> operation, its command line recorded ──> left
+//!   scan ──> Engine::open (devices locked) ──> operation, its command line recorded ──> release
 //! ```
 //!
-//! [`Writer::run`] is that whole way. A pool is left the same way whether the operation went well
-//! or not: part of it may be done, and an exported pool must not stay in use because a command
-//! failed. As with OpenZFS, the command line is recorded only if it went well.
+//! [`Writer::run`] does all of this. The pool is released in the same way whether the operation
+//! succeeded or failed: part of it may be done, and an exported pool must not stay in use because a
+//! command failed. As with OpenZFS, the command line is recorded only on success.
 //!
-//! Nobody keeps a pool between two commands: each opens it, changes it, and leaves it. A pool that
-//! was exported is exported again; one that was in use stays so, and may be opened by the next
-//! command of this host. Another host's pool is refused, as long as that host did not export it:
-//! `zpool import -f` takes it over.
+//! With `--embedded` no process keeps the pool between two commands: each command opens, changes
+//! and releases it. A pool that was exported is exported again. A pool that was in use stays marked
+//! as in use, and the next command of this host may open it. A pool of another host is refused as
+//! long as that host has not exported it; `zpool import -f` takes it over.
 //!
-//! What stands in the history is the command line as OpenZFS's tool would have had it, without our
+//! The history records the command line as OpenZFS's tool would have received it, without cenote's
 //! own options in front.
 
 use std::pin::pin;
@@ -38,52 +38,53 @@ use crate::usage::Tool;
 /// A pool that is open for a command that changes it.
 pub(crate) struct Writer {
     engine: Arc<Engine>,
-    /// What becomes of it if the command fails.
+    /// How the pool is released if the command fails.
     found: After,
-    /// What becomes of it if the command goes well.
+    /// How the pool is released if the command succeeds.
     done: After,
-    /// Who gives the command.
+    /// Uid of the caller.
     uid: u32,
 }
 
-/// What becomes of a pool when the command is done with it.
+/// How a pool is released at the end of a command.
 #[derive(Clone)]
 pub(crate) enum After {
-    /// It is exported, as it was.
+    /// Export it again.
     Export,
-    /// It is destroyed, as it was.
+    /// Destroy it again.
     Destroy,
-    /// It stays in use by this host, without anybody who has it open.
-    Rest,
-    /// Whoever has it open keeps it, and looks at what has changed; with true, mounts stay.
-    Stay(Arc<dyn host::Host>, bool),
-    /// Whoever has pools open gets it.
-    Keep(Arc<dyn host::Host>, Taken),
+    /// Detach, and leave the pool marked as in use by this host; no process has it open.
+    KeepActive,
+    /// The host keeps it open, and updates its mounts; if true, mounts stay.
+    Remain(Arc<dyn host::Host>, bool),
+    /// The host takes it over.
+    HandOver(Arc<dyn host::Host>, Taken),
 }
 
 impl After {
-    /// What leaves a pool as it was found.
+    /// Returns the way that leaves a pool as it was found.
     pub(crate) fn as_found(candidate: &Candidate) -> Self {
         match candidate.facts.state {
             PoolState::Exported => Self::Export,
             PoolState::Destroyed => Self::Destroy,
-            _ => Self::Rest,
+            _ => Self::KeepActive,
         }
     }
 
-    /// What a command leaves that made a pool one of this host's.
+    /// Returns the way for a command that made the pool one of this host's.
     pub(crate) fn taken(source: &Source, how: Taken) -> Self {
         match &source.session {
-            Some(session) => Self::Keep(Arc::clone(&session.host), how),
-            None => Self::Rest,
+            Some(session) => Self::HandOver(Arc::clone(&session.host), how),
+            None => Self::KeepActive,
         }
     }
 }
 
-/// Readies a pool that was opened for writing, and that stays open.
+/// Prepares a pool that was opened for writing and stays open: sets the probe of object owners, and
+/// recovers file systems after a crash.
 ///
 /// # Errors
-/// Those of reading it, and of what a crash left.
+/// Errors of reading the pool, and of recovery.
 pub async fn prepare(engine: &Arc<Engine>) -> Result<(), Exit> {
     if engine.is_read_only() {
         return Ok(());
@@ -91,12 +92,12 @@ pub async fn prepare(engine: &Arc<Engine>) -> Result<(), Exit> {
     let has_objects = engine.has_feature("userobj_accounting").await?;
     let has_projects = engine.has_feature("project_quota").await?;
     engine.set_probe(owners(has_objects, has_projects));
-    // What a crash left comes before anything new.
+    // Recovery after a crash precedes every new change.
     cenote_fs::recover(engine).await?;
     Ok(())
 }
 
-/// The command line that is recorded.
+/// Returns the command line to record.
 pub(crate) fn command_line(tool: Tool, verb: &str, args: &[String]) -> String {
     let mut line = format!("{} {verb}", tool.name());
     for arg in args {
@@ -106,18 +107,18 @@ pub(crate) fn command_line(tool: Tool, verb: &str, args: &[String]) -> String {
     line
 }
 
-/// What is said of a failure: its cause, if it is one of these, and else all that is known.
-pub(crate) fn said<E: std::error::Error + 'static>(error: &Error) -> String {
+/// Returns the text of a failure: its cause if that is an `E`, else the whole error chain.
+pub(crate) fn cause_text<E: std::error::Error + 'static>(error: &Error) -> String {
     error.cause::<E>().map_or_else(|| error.to_string(), E::to_string)
 }
 
-/// Who owns objects, for a pool that counts everything it can.
+/// Returns the probe for owners of objects, which counts everything that the pool's features allow.
 pub(crate) fn owners(has_objects: bool, has_projects: bool) -> Arc<FsOwners> {
     Arc::new(FsOwners { counts_objects: has_objects, counts_projects: has_projects })
 }
 
 impl Writer {
-    /// Opens the pool of a dataset for writing; its guid may stand for its name.
+    /// Opens the pool of a dataset for writing; the pool's guid may replace its name.
     pub(crate) async fn open(source: &Source, dataset: &str) -> Result<Self, Exit> {
         let name = dataset.split(['/', '@', '#']).next().unwrap_or(dataset);
         if !source.has_pools() {
@@ -126,7 +127,7 @@ impl Writer {
         if let Some(session) = &source.session {
             let engine = session.pool(name)?;
             let uid = source.uid();
-            let stay = After::Stay(Arc::clone(&session.host), source.leaves_mounts);
+            let stay = After::Remain(Arc::clone(&session.host), source.leaves_mounts);
             return Ok(Self { engine, found: stay.clone(), done: stay, uid });
         }
         let scan = source.scan().await?;
@@ -143,7 +144,7 @@ impl Writer {
         Self::of(source, engine, found.clone(), found).await
     }
 
-    /// A pool that this command has opened or made.
+    /// Returns a writer for a pool that this command has opened or created.
     pub(crate) async fn of(
         source: &Source,
         engine: Arc<Engine>,
@@ -153,20 +154,20 @@ impl Writer {
         let writer = Self { engine, found, done, uid: source.uid() };
         let engine = &writer.engine;
         if source.session.is_none() {
-            // A command that waited would wait for ever.
+            // With `--embedded`, a command that waited for a suspended pool would wait for ever.
             engine.stop_at_failures();
         }
         match prepare(engine).await {
             Ok(()) => Ok(writer),
             Err(exit) => {
-                // What went wrong first is what is told.
+                // The first error is the one to report.
                 let _ = writer.part(&writer.found).await;
                 Err(exit)
             }
         }
     }
 
-    /// Opens the pool of a dataset, and carries `work` out in it: see [`Self::carry_out`].
+    /// Opens the pool of a dataset, and runs `work` on it: see [`Self::carry_out`].
     pub(crate) async fn run(
         source: &Source,
         dataset: &str,
@@ -177,7 +178,7 @@ impl Writer {
         Self::open(source, dataset).await?.carry_out(line, io, work).await
     }
 
-    /// Does `work`, records the command line if that went well, and leaves the pool in any case.
+    /// Runs `work`, records the command line if it succeeded, and releases the pool in any case.
     pub(crate) async fn carry_out(
         self,
         line: Option<&str>,
@@ -191,17 +192,20 @@ impl Writer {
         let left = self.part(if outcome.is_ok() { &self.done } else { &self.found }).await;
         self.tell(io)?;
         if let (Err(_), Err(Exit::Failed(error))) = (&outcome, &left) {
-            err!(io, "warning: the pool is not left as it was found: {error}")?;
+            err!(
+                io,
+                "warning: the state of the pool before the command cannot be restored: {error}"
+            )?;
         }
         outcome.and(left)
     }
 
-    /// The pool.
+    /// Returns the open pool.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Records the command.
+    /// Records the command line in the pool's history.
     pub(crate) async fn record(&self, line: &str) -> CommandResult {
         if self.engine.is_read_only() {
             return Ok(());
@@ -212,8 +216,8 @@ impl Writer {
         Ok(self.engine.record_command(command).await?)
     }
 
-    /// Records the command in a pool that it exports or destroys. Where that fails the pool is left
-    /// as it was found; with force it is closed in any case, within seconds.
+    /// Records the command in a pool that it exports or destroys. If that fails, the pool is
+    /// released as it was found; with `is_forced` it is closed in any case, within seconds.
     pub(crate) async fn close(
         self,
         line: &str,
@@ -222,20 +226,20 @@ impl Writer {
         how: impl AsyncFnOnce(&Engine) -> cenote_rt::Result<()>,
     ) -> CommandResult {
         let name = self.engine.name();
-        let deed = line.split(' ').nth(1).unwrap_or_default();
+        let action = line.split(' ').nth(1).unwrap_or_default();
         let host = match &self.found {
-            After::Stay(host, _) => Some(Arc::clone(host)),
+            After::Remain(host, _) => Some(Arc::clone(host)),
             _ => None,
         };
         if self.engine.suspended().is_some() && !is_forced {
-            return Err(suspended(deed, &name));
+            return Err(suspended(action, &name));
         }
         let orderly = async {
             if let Some(host) = &host {
-                host.release(&name, deed, is_forced).await?;
+                host.release(&name, action, is_forced).await?;
             }
             self.record(line).await?;
-            how(&self.engine).await.map_err(|error| close_failure(deed, &name, error))
+            how(&self.engine).await.map_err(|error| close_failure(action, &name, error))
         };
         let (closed, is_by_force) = if is_forced {
             or_by_force(&self.engine, orderly).await
@@ -248,9 +252,9 @@ impl Writer {
                     host.forget(&self.engine).await?;
                 }
                 self.tell(io)?;
-                if is_by_force && deed == "destroy" {
+                if is_by_force && action == "destroy" {
                     let why = "the pool could not be written: it was closed, and is not destroyed";
-                    return Err(Exit::cannot(deed, &name, why));
+                    return Err(Exit::cannot(action, &name, why));
                 }
                 Ok(())
             }
@@ -258,7 +262,10 @@ impl Writer {
                 let kept = host.keep(&self.engine).await;
                 self.tell(io)?;
                 if let Err(Exit::Failed(error)) = kept {
-                    err!(io, "warning: the pool is not left as it was found: {error}")?;
+                    err!(
+                        io,
+                        "warning: the state of the pool before the command cannot be restored: {error}"
+                    )?;
                 }
                 Err(exit)
             }
@@ -270,39 +277,39 @@ impl Writer {
         let left = match after {
             After::Export => self.engine.export().await,
             After::Destroy => self.engine.destroy().await,
-            After::Rest => self.engine.rest().await.map(drop),
-            After::Stay(..) | After::Keep(..) => Ok(()),
+            After::KeepActive => self.engine.detach_and_keep_active().await.map(drop),
+            After::Remain(..) | After::HandOver(..) => Ok(()),
         };
         if left.is_err() {
-            // Nobody has it from here on: its devices are not to stay locked.
+            // From here on no one uses it: its devices must not stay locked.
             self.engine.close_by_force().await;
         }
         left?;
         match after {
-            After::Export | After::Destroy | After::Rest => {}
-            After::Stay(host, is_quiet) => host.follow(&self.engine.name(), *is_quiet).await?,
-            After::Keep(host, how) => host.take(Arc::clone(&self.engine), how.clone()).await?,
+            After::Export | After::Destroy | After::KeepActive => {}
+            After::Remain(host, is_quiet) => host.follow(&self.engine.name(), *is_quiet).await?,
+            After::HandOver(host, how) => host.take(Arc::clone(&self.engine), how.clone()).await?,
         }
         Ok(())
     }
 
-    /// Says what happened beside what was asked for.
+    /// Prints warnings about side effects of the operation.
     fn tell(&self, io: &mut Io<'_>) -> CommandResult {
         for notice in self.engine.take_notices() {
-            err!(io, "warning: {}", told(&notice))?;
+            err!(io, "warning: {}", notice_text(&notice))?;
         }
         Ok(())
     }
 }
 
-/// How long what is left of an orderly closing may take once the pool was closed by force.
-const REST_PATIENCE: Duration = Duration::from_secs(30);
+/// Limit for the remaining steps of an orderly close after the pool was closed by force.
+const CLOSE_AFTER_FORCE_MAX: Duration = Duration::from_secs(30);
 
-/// Waits for an orderly closing, or closes the pool by force once devices do not let it come to its
-/// end. Returns true if it was by force.
+/// Waits for an orderly close, or closes the pool by force when devices block it. Returns true if
+/// it was closed by force.
 ///
-/// A suspended pool is closed although clients have its volumes open: they wait for the devices,
-/// too, and could not close a volume in order.
+/// A suspended pool is closed although clients have its volumes open: they wait for the devices as
+/// well, and could not close a volume in order.
 async fn or_by_force(
     engine: &Arc<Engine>,
     orderly: impl Future<Output = CommandResult>,
@@ -316,50 +323,51 @@ async fn or_by_force(
         Either::Left((closed, _)) => (closed, false),
         Either::Right(_) => {
             engine.close_by_force().await;
-            // Now everything that it waits for fails; what is mounted goes all the same.
-            let _ = cenote_rt::until(REST_PATIENCE, orderly).await;
+            // From here on, everything that the close waits for fails; mounts disappear all the
+            // same.
+            let _ = cenote_rt::until(CLOSE_AFTER_FORCE_MAX, orderly).await;
             (Ok(()), true)
         }
     }
 }
 
-fn suspended(deed: &str, name: &str) -> Exit {
-    Exit::cannot(deed, name, "pool I/O is currently suspended")
+fn suspended(action: &str, name: &str) -> Exit {
+    Exit::cannot(action, name, "pool I/O is currently suspended")
 }
 
-/// What is said when a pool is not closed.
-fn close_failure(deed: &str, name: &str, error: Error) -> Exit {
+/// Returns the message for a pool that could not be closed.
+fn close_failure(action: &str, name: &str, error: Error) -> Exit {
     match error.cause::<EngineError>() {
-        Some(EngineError::Suspended(_)) => suspended(deed, name),
+        Some(EngineError::Suspended(_)) => suspended(action, name),
         _ => error.into(),
     }
 }
 
-fn told(notice: &Notice) -> String {
+fn notice_text(notice: &Notice) -> String {
     match notice {
         Notice::ScanCancelled { txg } => {
-            format!("the scan that was under way is cancelled in txg {txg}: datasets change")
+            format!("the scan in progress was cancelled in txg {txg}, because datasets changed")
         }
         Notice::DeadTreeDamaged { cause } => {
-            format!("a destroyed dataset cannot be freed, its space stays taken: {cause}")
+            format!("a destroyed dataset cannot be freed, and its space stays allocated: {cause}")
         }
         Notice::AbandonedDestroyed { names } => {
-            format!("half received datasets were destroyed: {}", names.join(", "))
+            format!("partially received datasets were destroyed: {}", names.join(", "))
         }
         Notice::HoldsReleased { count } => format!("{count} temporary holds were released"),
         Notice::LogsDropped { datasets } => {
             let numbers: Vec<_> = datasets.iter().map(u64::to_string).collect();
             format!(
-                "intent logs were given up, and with them the last synchronous writes, of the \
-                 datasets number {}",
+                "the intent logs of the datasets with the numbers {} were dropped, and with them \
+                 the last synchronous writes",
                 numbers.join(", ")
             )
         }
         Notice::LogsUnread { datasets } => {
             let numbers: Vec<_> = datasets.iter().map(u64::to_string).collect();
             format!(
-                "the datasets number {} are damaged so that their intent logs cannot be read: \
-                 their last synchronous writes are lost",
+                "the intent logs of the datasets with the numbers {} cannot be read because of \
+                 damage: their last synchronous writes are lost",
                 numbers.join(", ")
             )
         }
@@ -368,13 +376,13 @@ fn told(notice: &Notice) -> String {
         }
         Notice::NotWritten(lost) => format!(
             "the pool was closed by force: changes of transaction groups {} to {}, about {} bytes \
-             of files and volumes, were not written; what was synced with fsync is replayed when \
-             the pool is imported",
+             of files and volumes, were not written; changes that were synced with fsync are \
+             replayed when the pool is imported",
             lost.first_txg, lost.last_txg, lost.bytes
         ),
         Notice::SilentDevices { paths } => format!(
-            "devices did not answer: {}; they stay locked until they do, and what they were asked \
-             before may still be written then: do not use them elsewhere before that",
+            "devices did not answer: {}; they stay locked until they do, and writes in flight may \
+             still reach them: do not use them elsewhere before that",
             paths.join(", ")
         ),
         #[expect(unreachable_patterns, reason = "notices come with operations")]
@@ -382,7 +390,7 @@ fn told(notice: &Notice) -> String {
     }
 }
 
-/// What is said when a pool that is there cannot be opened for writing.
+/// Returns the message for an existing pool that cannot be opened for writing.
 pub(crate) fn open_failure(candidate: &Candidate, error: &Error) -> Exit {
     let name = candidate.name();
     if let Some(OpenError::ForeignHost { hostid, hostname }) = error.cause() {

@@ -1,23 +1,23 @@
-//! Pools that are made and changed through the commands, judged by our own verdict and by
-//! OpenZFS's, where that is installed; and what the commands say, against what OpenZFS's said.
+//! Pools created and changed through the commands. The pools are checked by cenote and, where
+//! installed, by OpenZFS; the messages are compared with OpenZFS's.
 
-mod creation;
-mod destroying;
-mod figures;
-mod imports;
-mod leafwork;
-mod lost;
 mod program;
-mod reserved;
 mod resilver;
-mod watching;
+mod space_properties;
+mod status_errors;
+mod zfs_create;
+mod zfs_destroy;
+mod zpool_add;
+mod zpool_import;
+mod zpool_iostat;
+mod zpool_trim;
 
 use std::path::Path;
 
 use cenote_testkit::golden::PrivateFolder;
 use program::cenote;
 
-/// Bytes of a device.
+/// Size of a device.
 const SIZE: u64 = 128 << 20;
 
 /// A folder of devices, and the commands on them.
@@ -26,7 +26,7 @@ struct Shed {
 }
 
 impl Shed {
-    /// Devices `d0`, `d1`, ... of one size, and `a`, `b`, `c` as the wordings have them.
+    /// Creates devices `d0`, `d1`, ... of one size, and `a`, `b`, `c` as in the recorded commands.
     fn new(name: &str, count: usize) -> Self {
         let shed = Self { folder: PrivateFolder::create(name) };
         for number in 0..count {
@@ -44,7 +44,7 @@ impl Shed {
         self.folder.path()
     }
 
-    /// One command, its words divided by blanks.
+    /// Runs one command, its words separated by blanks.
     fn run(&self, line: &str) -> (String, String, i32) {
         let words: Vec<&str> = line.split(' ').collect();
         self.run_words(&words)
@@ -56,25 +56,25 @@ impl Shed {
         cenote(&[&head, &words[1..]].concat())
     }
 
-    /// A command that must succeed and say nothing on standard error.
+    /// Runs a command that must succeed and print nothing on standard error.
     fn succeeds(&self, line: &str) -> String {
         let (out, err, status) = self.run(line);
         assert_eq!((status, err.as_str()), (0, ""), "{line}");
         out
     }
 
-    /// A command that must fail with that message.
+    /// Runs a command that must fail with this message.
     fn fails(&self, line: &str, want: &str) {
         let (_, err, status) = self.run(line);
         assert_eq!((status, err.trim_end()), (1, want), "{line}");
     }
 
-    /// Nothing is wrong with the pool, and nothing leaks.
+    /// Asserts that the pool has no errors and no leaks.
     fn judge(&self, pool: &str) {
         self.judge_with(pool, 0, "no errors");
     }
 
-    /// Nothing is wrong with the pool, and one leaf lacks what was written while it was away.
+    /// Asserts that the pool has no errors, but one leaf with a DTL of the time it was offline.
     fn judge_with_stale_leaf(&self, pool: &str) {
         self.judge_with(pool, 1, "nothing that was read is wrong, but 1 device may lack blocks");
     }
@@ -91,7 +91,7 @@ impl Shed {
 }
 
 #[test]
-fn every_layout_can_be_made_and_used() {
+fn create_makes_every_vdev_layout() {
     for vdevs in [
         "d0",
         "d0 d1 d2",
@@ -121,7 +121,7 @@ fn every_layout_can_be_made_and_used() {
 }
 
 #[test]
-fn a_pool_grows_is_exported_and_comes_back() {
+fn add_export_and_import() {
     let shed = Shed::new("grows", 9);
     shed.succeeds("zpool create t mirror d0 d1");
     shed.succeeds("zfs create t/a");
@@ -133,7 +133,7 @@ fn a_pool_grows_is_exported_and_comes_back() {
     shed.succeeds("zpool reguid -g 4711 t");
     shed.succeeds("zpool set comment=mine t");
     shed.succeeds("zpool export t");
-    // A command leaves an exported pool as one.
+    // A command on an exported pool exports it again.
     shed.succeeds("zfs create t/c");
     shed.succeeds("zpool import 4711 u");
     shed.fails(
@@ -154,7 +154,7 @@ fn a_pool_grows_is_exported_and_comes_back() {
 }
 
 #[test]
-fn features_are_enabled_later() {
+fn upgrade_enables_features() {
     let shed = Shed::new("features", 1);
     shed.succeeds("zpool create -d t d0");
     shed.succeeds("zpool set feature@lz4_compress=enabled t");
@@ -166,9 +166,9 @@ fn features_are_enabled_later() {
     shed.judge("t");
 }
 
-/// Devices of somebody are not taken.
+/// Devices of other pools are refused.
 #[test]
-fn devices_in_use_are_refused() {
+fn create_refuses_devices_in_use() {
     let shed = Shed::new("in-use", 3);
     let path = |name: &str| shed.path().join(name).to_string_lossy().into_owned();
     shed.succeeds("zpool create t d0");
@@ -211,8 +211,8 @@ fn devices_in_use_are_refused() {
     shed.judge("u");
 }
 
-/// Commands of the wordings in the order in which they are carried out here; figures of space, which
-/// differ, are not compared.
+/// Recorded commands, in the order in which they run here; space figures, which differ, are not
+/// compared.
 const CARRIED_OUT: &[&str] = &[
     "zpool create t /dev/shm/v/none",
     "zpool create t /dev/shm/v/tiny",
@@ -286,7 +286,7 @@ const CARRIED_OUT: &[&str] = &[
 ];
 
 #[test]
-fn what_is_carried_out_says_what_openzfs_says() {
+fn messages_of_changing_commands_are_those_of_openzfs() {
     let Some(all) = cenote_testkit::wordings("wording.txt") else { return };
     let shed = Shed::new("wordings", 0);
     for name in ["a", "b", "c"] {
@@ -320,7 +320,7 @@ fn what_is_carried_out_says_what_openzfs_says() {
 }
 
 #[test]
-fn ranges_and_lists_of_snapshots_go() {
+fn destroy_takes_ranges_and_lists_of_snapshots() {
     let shed = Shed::new("ranges", 1);
     shed.succeeds("zpool create t d0");
     shed.succeeds("zfs create t/a");
@@ -347,7 +347,7 @@ fn ranges_and_lists_of_snapshots_go() {
 }
 
 #[test]
-fn limits_of_owners_are_set_and_shown() {
+fn userquota_groupquota_and_projectquota_are_set_and_shown() {
     let shed = Shed::new("limits", 1);
     shed.succeeds("zpool create t d0");
     shed.succeeds("zfs create t/a");
@@ -366,7 +366,7 @@ fn limits_of_owners_are_set_and_shown() {
     shed.judge("t");
 }
 
-/// The table of features in the documentation is that of the code.
+/// The table of features in the documentation equals that in the code.
 #[test]
 fn features_are_as_documented() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
@@ -380,9 +380,9 @@ fn features_are_as_documented() {
     }
 }
 
-/// What `refreservation=auto` comes to, and a volume's size with it.
+/// Checks the reservation of `refreservation=auto`, also after a change of the volume's size.
 #[test]
-fn volumes_reserve_what_openzfs_reserves() {
+fn refreservation_auto_equals_openzfs() {
     let shed = Shed::new("volumes", 0);
     shed.add("d0", 64 << 30);
     let path = shed.path().join("d0");
@@ -395,7 +395,7 @@ fn volumes_reserve_what_openzfs_reserves() {
     assert_ne!(used("t/sparse"), "17.0G");
     shed.succeeds("zfs set refreservation=auto t/sparse");
     assert_eq!(used("t/sparse"), "17.0G");
-    // The reservation follows the size, unless it is another.
+    // The reservation follows the size, unless it was set differently.
     shed.succeeds("zfs set volsize=8192M t/fine");
     assert_eq!(used("t/fine"), "8.50G");
     shed.succeeds("zfs set refreservation=1G t/coarse");
@@ -406,9 +406,9 @@ fn volumes_reserve_what_openzfs_reserves() {
     shed.judge("t");
 }
 
-/// A checkpoint is taken, told of, gone back to and given up; devices come while there is one.
+/// Takes, shows, discards and rewinds to a checkpoint, and adds devices while there is one.
 #[test]
-fn a_checkpoint_is_kept_and_gone_back_to() {
+fn checkpoint_is_taken_rewound_to_and_discarded() {
     let shed = Shed::new("checkpoint", 2);
     let usage = |err: &str| err.lines().next().unwrap_or_default().to_owned();
     shed.succeeds("zpool create tank d0");
@@ -454,9 +454,10 @@ fn a_checkpoint_is_kept_and_gone_back_to() {
     shed.judge("tank");
 }
 
-/// A command that fails leaves the pool as it found it, and in the history what went well only.
+/// A failing command leaves the pool as it was found, and only successful commands are in the
+/// history.
 #[test]
-fn a_command_that_fails_leaves_the_pool() {
+fn failing_commands_leave_the_pool_as_found() {
     let shed = Shed::new("fails", 2);
     shed.succeeds("zpool create tank d0");
     for line in [
@@ -471,7 +472,7 @@ fn a_command_that_fails_leaves_the_pool() {
         shed.succeeds("zpool export tank");
         let (_, err, status) = shed.run(line);
         assert!(status != 0 && !err.contains("warning"), "{line}: {err}");
-        // A pool that is in use is not imported again.
+        // An active pool is not imported again.
         shed.succeeds("zpool import tank");
     }
     let foreign = "'other' is an invalid name";
@@ -494,9 +495,9 @@ fn a_command_that_fails_leaves_the_pool() {
     shed.judge("tank");
 }
 
-/// Free space is discarded and filled; what stands in the status, and in whose words it fails.
+/// Trims and initializes free space: the lines of the status, and the messages about failures.
 #[test]
-fn free_space_is_trimmed_and_initialized() {
+fn trim_and_initialize_work_on_free_space() {
     let shed = Shed::new("trim", 2);
     let usage = |err: &str| err.lines().next().unwrap_or_default().to_owned();
     let path = |name: &str| shed.path().join(name).to_string_lossy().into_owned();
@@ -528,7 +529,7 @@ fn free_space_is_trimmed_and_initialized() {
     shed.succeeds("zpool wait -t trim,initialize tank");
     let (_, err, status) = shed.run("zpool wait -t nosuch tank");
     assert!(status == 2 && err.starts_with("invalid activity 'nosuch'\n"), "{err}");
-    // A name only filters.
+    // The name only filters.
     for line in ["zpool events tank", "zpool events nosuch"] {
         assert_eq!(shed.succeeds(line), "TIME                           CLASS\n");
     }
@@ -543,9 +544,9 @@ fn free_space_is_trimmed_and_initialized() {
     shed.judge("tank");
 }
 
-/// Devices leave and come back, and what is said of them; a cache file names the pool.
+/// Takes devices offline and online, with the messages; a cache file names the pool.
 #[test]
-fn devices_leave_and_come_back() {
+fn offline_online_and_clear() {
     let shed = Shed::new("service", 2);
     let device = |name: &str| shed.path().join(name).to_str().expect("UTF-8").to_owned();
     let state = |name: &str| {
@@ -560,7 +561,7 @@ fn devices_leave_and_come_back() {
     shed.fails("zpool online tank nosuch", absent_online);
     let expand = "cannot online 'tank': devices are not expanded by this version of cenote";
     shed.fails("zpool online -e tank d0", expand);
-    // One that fails keeps none of the others from its turn.
+    // A failure does not keep the others from being processed.
     shed.fails("zpool offline tank nosuch d0", absent);
     assert_eq!(state("d0"), "OFFLINE");
     let needed = format!("cannot offline {}: no valid replicas", device("d1"));
@@ -570,7 +571,7 @@ fn devices_leave_and_come_back() {
     assert_eq!(state("d0"), "OFFLINE");
     shed.succeeds("zpool online tank d0");
     assert_eq!(state("d0"), "ONLINE");
-    // What it lacks is on the other alone.
+    // The only up-to-date copy of its data is on the other device.
     shed.fails("zpool offline tank d1", &needed);
     shed.succeeds("zpool offline -t tank d0");
     assert_eq!(state("d0"), "ONLINE");
@@ -588,13 +589,13 @@ fn devices_leave_and_come_back() {
     shed.succeeds("zpool export tank");
     let cache = shed.path().join("cache");
     let line = format!("zpool import -F -o cachefile={} tank", cache.display());
-    // What may know of other pools is not replaced.
+    // A file that cannot be parsed is not replaced: it may list other pools.
     std::fs::write(&cache, "something else").expect("a file");
     let (_, err, status) = shed.run(&line);
     assert!(status == 1 && err.starts_with("cannot import 'tank': cachefile: "), "{err}");
     assert_eq!(std::fs::read(&cache).expect("the file"), b"something else");
     std::fs::remove_file(&cache).expect("the file");
-    // The pool was not taken: no other name is asked for.
+    // The import failed, so the pool still has its old name.
     shed.succeeds(&line.replace("-F ", ""));
     shed.succeeds("zpool export tank");
     shed.succeeds(&line);

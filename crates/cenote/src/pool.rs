@@ -176,7 +176,7 @@ impl Pool {
     fn over(closer: Closer, engine: Arc<Engine>) -> Self {
         if !engine.is_read_only() {
             // Syncs in the background from now on.
-            engine.keep();
+            engine.start_sync_task();
         }
         Self(Arc::new(Inner { engine, closer, is_closed: AtomicBool::new(false) }))
     }

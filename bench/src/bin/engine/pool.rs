@@ -51,7 +51,7 @@ pub(crate) async fn create(
     devices: Vec<Arc<dyn Device>>,
 ) -> Result<Arc<Engine>> {
     let engine = create_alone(redundancy, devices).await?;
-    engine.keep();
+    engine.start_sync_task();
     Ok(engine)
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn mount(dir: &str, size: u64, record: u64) -> Result<Arc<Mount
     spec.fill_root = Box::new(|tx| NewFileSystem::at(Time::default()).fill(tx));
     spec.probe = Some(Arc::new(FsOwners { counts_objects: true, counts_projects: true }));
     let engine = Engine::create(spec).await?;
-    engine.keep();
+    engine.start_sync_task();
     engine.set_property("tank", "recordsize", record.into()).await?;
     engine.set_property("tank", "compression", COMPRESSION_OFF.into()).await?;
     Mount::open(&engine, "tank").await

@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cenote_engine::{Deed, Event, EventLog};
+use cenote_engine::{PoolEvent, Event, EventLog};
 use cenote_pool::status::state_name;
 use cenote_vdev::{VdevAux, VdevState};
 use jiff::Timestamp;
@@ -162,7 +162,8 @@ pub(super) async fn follow(events: Arc<EventLog>) {
         let (mut damaged, mut has_left) = (0, false);
         for noted in events.after(last) {
             last = noted.eid;
-            has_left |= matches!(noted.event, Event::Pool(Deed::Exported | Deed::Destroyed));
+            has_left |=
+                matches!(noted.event, Event::Pool(PoolEvent::Exported | PoolEvent::Destroyed));
             if matches!(noted.event, Event::Bad { .. } | Event::Lost { .. }) {
                 damaged += 1;
                 if damaged > DAMAGE_MAX {
@@ -184,20 +185,22 @@ pub(super) async fn follow(events: Arc<EventLog>) {
 
 fn tell(pool: &str, event: &Event) {
     match event {
-        Event::Pool(Deed::Configured) => {
+        Event::Pool(PoolEvent::Configured) => {
             log(Level::Debug, "config written", &[("pool", &pool)]);
         }
-        Event::Pool(Deed::ScanCancelled) => {
+        Event::Pool(PoolEvent::ScanCancelled) => {
             warn("scan cancelled: datasets change", &[("pool", &pool)]);
         }
-        Event::Pool(deed) => {
-            let event = match deed {
-                Deed::Created => "pool created",
-                Deed::Imported => "pool imported",
-                Deed::Exported => "pool exported",
-                Deed::Destroyed => "pool destroyed",
-                Deed::Reguided => "pool has another guid",
-                Deed::Cleared | Deed::Configured | Deed::ScanCancelled => "errors cleared",
+        Event::Pool(action) => {
+            let event = match action {
+                PoolEvent::Created => "pool created",
+                PoolEvent::Imported => "pool imported",
+                PoolEvent::Exported => "pool exported",
+                PoolEvent::Destroyed => "pool destroyed",
+                PoolEvent::Reguided => "pool has another guid",
+                PoolEvent::Cleared | PoolEvent::Configured | PoolEvent::ScanCancelled => {
+                    "errors cleared"
+                }
             };
             info(event, &[("pool", &pool)]);
         }
@@ -231,9 +234,9 @@ fn tell(pool: &str, event: &Event) {
                 ("cause", &cause),
             ],
         ),
-        Event::Trim { leaf, turn } => {
-            let turn = format!("{turn:?}").to_lowercase();
-            info("trim", &[("pool", &pool), ("device", leaf), ("turn", &turn)]);
+        Event::Trim { leaf, event: action } => {
+            let action = format!("{action:?}").to_lowercase();
+            info("trim", &[("pool", &pool), ("device", leaf), ("action", &action)]);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cenote_cli::{Aside, CommandResult, Exit, MountWish};
+use cenote_cli::{TemporarilyUnmounted, CommandResult, Exit, MountRequest};
 use cenote_engine::Engine;
 use cenote_fs::Mount;
 use cenote_pool::DatasetKind;
@@ -86,9 +86,9 @@ impl Mounts {
     }
 
     /// Closes snapshots that were looked at below `.zfs` of what is mounted.
-    pub(super) fn let_go_of_snapshots(&self) {
+    pub(super) fn close_unused_snapshots(&self) {
         for mounted in self.state().mounted.values() {
-            mounted.fuse.let_go_of_snapshots();
+            mounted.fuse.close_unused_snapshots();
         }
     }
 
@@ -142,7 +142,7 @@ impl Mounts {
     }
 
     /// Mounts one file system.
-    pub(super) async fn mount(&self, dataset: &str, wish: &MountWish) -> CommandResult {
+    pub(super) async fn mount(&self, dataset: &str, request: &MountRequest) -> CommandResult {
         let _changing = self.changing.lock().await;
         let cannot = |why: &str| Exit::failed(format!("cannot mount '{dataset}': {why}"));
         let view = self.engine.view().await?;
@@ -157,15 +157,15 @@ impl Mounts {
             }
         };
         let mounted = self.mounted(wanted.object);
-        match (&mounted, wish.is_again) {
-            (Some(_), false) if wish.place.is_none() => {
+        match (&mounted, request.is_remount) {
+            (Some(_), false) if request.place.is_none() => {
                 return Err(cannot("filesystem already mounted"));
             }
             (None, true) => return Err(cannot("filesystem is not mounted")),
             _ => {}
         }
-        match (wanted.mountpoint.as_str(), &wish.place) {
-            (_, Some(_)) => wanted.place.clone_from(&wish.place),
+        match (wanted.mountpoint.as_str(), &request.place) {
+            (_, Some(_)) => wanted.place.clone_from(&request.place),
             _ if wanted.canmount == CANMOUNT_OFF => {
                 return Err(cannot("'canmount' property is set to 'off'"));
             }
@@ -178,12 +178,12 @@ impl Mounts {
         if wanted.is_locked {
             return Err(cannot("encryption key not loaded"));
         }
-        wanted.is_overlay |= wish.is_overlay;
-        let options = wanted.options.clone().with(&wish.options);
+        wanted.is_overlay |= request.is_overlay;
+        let options = wanted.options.clone().with(&request.options);
         let mut options = options.map_err(|error| cannot(&error.to_string()))?.permitted();
         options.is_read_only |= self.engine.is_read_only();
         let Some(mounted) = mounted else { return self.start(&wanted, &options).await };
-        let Some(place) = wish.place.as_ref().filter(|_| !wish.is_again) else {
+        let Some(place) = request.place.as_ref().filter(|_| !request.is_remount) else {
             return self.give(&mounted, &wanted, options).await;
         };
         let of_files = mounted.options.clone().with_those_of_places(&options);
@@ -238,30 +238,30 @@ impl Mounts {
         is_meant: impl Fn(&Mounted, &Path) -> bool,
         is_forced: bool,
         table: &MountTable,
-    ) -> Result<Vec<Aside>, Exit> {
-        let mut aside = Vec::new();
+    ) -> Result<Vec<TemporarilyUnmounted>, Exit> {
+        let mut unmounted = Vec::new();
         for (object, at) in self.latest_first(table) {
             let Some(mounted) = self.mounted(object).filter(|mounted| is_meant(mounted, &at))
             else {
                 continue;
             };
             if let Err(exit) = self.end_at(&mounted, &at, is_forced, table).await {
-                let back = self.back(&aside).await.err();
+                let back = self.back(&unmounted).await.err();
                 let failures: Vec<Exit> = std::iter::once(exit).chain(back).collect();
-                return first(&failures).map(|()| aside);
+                return first(&failures).map(|()| unmounted);
             }
-            aside.push(mounted.aside());
+            unmounted.push(mounted.unmounted());
         }
-        Ok(aside)
+        Ok(unmounted)
     }
 
     /// Unmounts those of the file systems that are in their own places, with force wherever they
     /// are: all of them, or none.
-    pub(super) async fn set_aside(
+    pub(super) async fn unmount_temporarily(
         &self,
         datasets: &[String],
         is_forced: bool,
-    ) -> Result<Vec<Aside>, Exit> {
+    ) -> Result<Vec<TemporarilyUnmounted>, Exit> {
         let _changing = self.changing.lock().await;
         let table = MountTable::read()?;
         let is_meant = |mounted: &Mounted, at: &Path| {
@@ -270,18 +270,18 @@ impl Mounts {
         self.end_those(is_meant, is_forced, &table).await
     }
 
-    /// Mounts again what was set aside, where its properties say now.
-    pub(super) async fn bring_back(&self, aside: &[Aside]) -> CommandResult {
+    /// Mounts again what was unmounted temporarily, where its properties say now.
+    pub(super) async fn mount_again(&self, unmounted: &[TemporarilyUnmounted]) -> CommandResult {
         let _changing = self.changing.lock().await;
-        self.back(aside).await
+        self.back(unmounted).await
     }
 
-    async fn back(&self, aside: &[Aside]) -> CommandResult {
+    async fn back(&self, unmounted: &[TemporarilyUnmounted]) -> CommandResult {
         let mut failures = Vec::new();
         let table = MountTable::read()?;
         // Each before those below it.
         for mut now in Wanted::all(&self.engine).await? {
-            let Some(before) = aside.iter().find(|before| before.object == now.object) else {
+            let Some(before) = unmounted.iter().find(|before| before.object == now.object) else {
                 continue;
             };
             self.state().knows(&now);
@@ -629,8 +629,8 @@ impl Mounts {
 
 impl Mounted {
     /// What it takes to have it again.
-    fn aside(&self) -> Aside {
-        Aside {
+    fn unmounted(&self) -> TemporarilyUnmounted {
+        TemporarilyUnmounted {
             object: self.wanted.object,
             mountpoint: self.wanted.mountpoint.clone(),
             place: self.place.clone(),

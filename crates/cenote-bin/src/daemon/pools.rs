@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cenote_cli::cache_file::{self, Cached};
-use cenote_cli::{Aside, CommandResult, Exit, Host, MountWish, Suspended, Taken};
+use cenote_cli::{TemporarilyUnmounted, CommandResult, Exit, Host, MountRequest, Suspended, Taken};
 use cenote_engine::{Engine, EventLog, Notice};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
@@ -205,7 +205,7 @@ impl Pools {
             let (name, held) = open.remove(next);
             held.mounts.leave().await;
             stages::reach("pool-unmounted-at-end");
-            if let Err(error) = held.engine.rest().await {
+            if let Err(error) = held.engine.detach_and_keep_active().await {
                 log::warn("pool not left in order", &[("pool", &name), ("cause", &error)]);
                 close_by_force(&held.engine).await;
             }
@@ -297,7 +297,7 @@ impl Pools {
         let name = engine.name();
         stages::reach("pool-taken");
         if !engine.is_read_only() {
-            engine.keep();
+            engine.start_sync_task();
             engine.resume_leaf_work().await?;
         }
         let presence = engine.presence();
@@ -319,7 +319,7 @@ impl Pools {
             }
         };
         if let Some(why) = refused {
-            held.engine.rest().await?;
+            held.engine.detach_and_keep_active().await?;
             return Err(Exit::cannot("import", &name, why));
         }
         stages::reach("pool-listed");
@@ -350,18 +350,18 @@ impl Pools {
     }
 
     /// Unmounts everything of a pool that is about to be closed, and offers nothing of it.
-    async fn withdraw(&self, name: &str, deed: &str, is_forced: bool) -> CommandResult {
+    async fn withdraw(&self, name: &str, action: &str, is_forced: bool) -> CommandResult {
         let held = self.held(name)?;
         stages::reach("pool-withdrawn");
         // Before the look at who has volumes: nobody comes after it.
         let was_leaving = held.is_leaving.swap(true, Ordering::AcqRel);
         if was_leaving && !is_forced {
-            return Err(Exit::cannot(deed, name, "pool is busy"));
+            return Err(Exit::cannot(action, name, "pool is busy"));
         }
         let is_used = !self.exports.in_use(held.engine.guid()).await.is_empty();
         // Who has a volume of a closed pool open has nothing of it any more.
         let left = if is_used && !held.engine.tree().is_closed() {
-            Err(Exit::cannot(deed, name, "pool is busy"))
+            Err(Exit::cannot(action, name, "pool is busy"))
         } else {
             held.mounts.unmount_all(is_forced).await
         };
@@ -525,10 +525,10 @@ impl Host for Pools {
     fn release<'a>(
         &'a self,
         pool: &'a str,
-        deed: &'a str,
+        action: &'a str,
         is_forced: bool,
     ) -> BoxFuture<'a, CommandResult> {
-        Box::pin(self.withdraw(pool, deed, is_forced))
+        Box::pin(self.withdraw(pool, action, is_forced))
     }
 
     fn forget<'a>(&'a self, engine: &'a Arc<Engine>) -> BoxFuture<'a, CommandResult> {
@@ -553,8 +553,12 @@ impl Host for Pools {
         })
     }
 
-    fn mount<'a>(&'a self, dataset: &'a str, wish: &'a MountWish) -> BoxFuture<'a, CommandResult> {
-        Box::pin(async move { self.of_dataset(dataset)?.mounts.mount(dataset, wish).await })
+    fn mount<'a>(
+        &'a self,
+        dataset: &'a str,
+        request: &'a MountRequest,
+    ) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move { self.of_dataset(dataset)?.mounts.mount(dataset, request).await })
     }
 
     fn mount_all<'a>(&'a self, pool: &'a str) -> BoxFuture<'a, CommandResult> {
@@ -572,25 +576,29 @@ impl Host for Pools {
         })
     }
 
-    fn let_go_of_snapshots(&self, pool: &str) {
+    fn close_unused_snapshots(&self, pool: &str) {
         if let Ok(held) = self.held(pool) {
-            held.mounts.let_go_of_snapshots();
+            held.mounts.close_unused_snapshots();
         }
     }
 
-    fn set_aside<'a>(
+    fn unmount_temporarily<'a>(
         &'a self,
         datasets: &'a [String],
         is_forced: bool,
-    ) -> BoxFuture<'a, Result<Vec<Aside>, Exit>> {
+    ) -> BoxFuture<'a, Result<Vec<TemporarilyUnmounted>, Exit>> {
         Box::pin(async move {
             let Some(first) = datasets.first() else { return Ok(Vec::new()) };
-            self.of_dataset(first)?.mounts.set_aside(datasets, is_forced).await
+            self.of_dataset(first)?.mounts.unmount_temporarily(datasets, is_forced).await
         })
     }
 
-    fn bring_back<'a>(&'a self, pool: &'a str, aside: Vec<Aside>) -> BoxFuture<'a, CommandResult> {
-        Box::pin(async move { self.held(pool)?.mounts.bring_back(&aside).await })
+    fn mount_again<'a>(
+        &'a self,
+        pool: &'a str,
+        unmounted: Vec<TemporarilyUnmounted>,
+    ) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move { self.held(pool)?.mounts.mount_again(&unmounted).await })
     }
 
     fn suspend<'a>(
@@ -620,10 +628,10 @@ impl Host for Pools {
         gone.into_iter().chain(open).collect()
     }
 
-    fn tuned(&self) {
+    fn apply_tunables(&self) {
         self.pools().iter().for_each(|engine| engine.retune());
         if let Some(watch) = self.watch.get() {
-            watch.tuned();
+            watch.apply_tunables();
         }
     }
 }

@@ -15,7 +15,7 @@ impl Mounts {
         let mut suspended = Suspended::default();
         let Some(fuse) = self.fuse_of(dataset) else { return Ok(suspended) };
         if !fuse.can_be_suspended() {
-            suspended.aside = self.set_aside(&[dataset.to_owned()], true).await?;
+            suspended.unmounted = self.unmount_temporarily(&[dataset.to_owned()], true).await?;
             return Ok(suspended);
         }
         let mount = fuse.suspend(snapshot).await.map_err(|error| {
@@ -35,6 +35,6 @@ impl Mounts {
             // Its requests fail; it is mounted anew when the change is followed.
             log::warn("not resumed", &[("cause", &error)]);
         }
-        self.bring_back(&suspended.aside).await
+        self.mount_again(&suspended.unmounted).await
     }
 }

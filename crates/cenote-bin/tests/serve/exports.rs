@@ -83,9 +83,9 @@ fn a_volume_in_use_stays() {
     assert_eq!(client.request(Request::Write, request_flag::FUA, 4096, 8192), 0);
     let (status, said) = house.fails("zfs destroy -r t/images/a");
     assert_eq!((status, said.as_str()), (1, "cannot destroy 't/images/a': dataset is busy\n"));
-    for deed in ["export", "destroy"] {
-        let (status, said) = house.fails(&format!("zpool {deed} t"));
-        let wanted = format!("cannot {deed} 't': pool is busy\n");
+    for action in ["export", "destroy"] {
+        let (status, said) = house.fails(&format!("zpool {action} t"));
+        let wanted = format!("cannot {action} 't': pool is busy\n");
         assert_eq!((status, said), (1, wanted));
     }
     let said = house.run("daemon status");

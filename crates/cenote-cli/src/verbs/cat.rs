@@ -1,7 +1,7 @@
-//! `cenote cat`: the bytes of files, or of a volume, on standard output.
+//! `cenote cat`: writes the bytes of files, or of a volume, to standard output.
 //!
-//! Blocks are read ahead while earlier ones are being written, each with one write. A block that is
-//! lost ends the command: what was written up to there is right.
+//! Blocks are read ahead while earlier ones are written, one write per block. An unreadable block
+//! ends the command; the output up to there is correct.
 
 use std::io::Write;
 
@@ -17,16 +17,16 @@ usage: cenote cat [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL/DATASET[@SNAP]
        cenote cat [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL/VOLUME[@SNAP]
 
 Writes the contents of files, or of a whole volume, to standard output. Stops with
-status 1 where data is lost: what was written up to there is right.
+status 1 at unreadable data; the output up to there is correct.
 
-In a dataset that is neither (other programs than OpenZFS's modules make such), PATH is
-the number of an object.
+In a dataset of another type (which programs other than OpenZFS may create), PATH is the
+number of an object.
 
   -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
   -k DATASET=KEYFILE  file with the key of an encryption root
 ";
 
-/// What holes are written from.
+/// Source of the zeros that holes are written from.
 static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
 
 /// Runs the verb.

@@ -1,7 +1,7 @@
-//! `cenote completions`: what a shell completes commands with.
+//! `cenote completions`: completion scripts for shells.
 //!
-//! Verbs and options come from the usage texts, names of pools and datasets from the daemon, if one
-//! runs: nobody starts one by pressing Tab.
+//! Verbs and options come from the usage texts, names of pools and datasets from the daemon if it
+//! runs: pressing Tab never starts a daemon.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,14 +15,14 @@ use crate::usage::Tool;
 const USAGE: &str = "\
 usage: cenote completions bash|zsh
 
-Prints what the shell completes cenote, zpool and zfs with:
+Prints a script with which the shell completes cenote, zpool and zfs:
   source <(cenote completions bash)
 ";
 
-/// What says words that `echo` would take for options.
+/// Shell command that prints words which `echo` would take for options.
 const SAY: &str = "printf '%s '";
 
-/// What both have, in place of a line of theirs.
+/// Part that both shells' scripts include.
 const COMMON: &str = include_str!("completions.sh");
 const BASH: &str = include_str!("completions.bash");
 const ZSH: &str = include_str!("completions.zsh");
@@ -43,7 +43,8 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
     Ok(write!(io.out, "{script}")?)
 }
 
-/// The lines of a `case` over "TOOL VERB": the options that it takes, and over "TOOL": its verbs.
+/// Returns the lines of a `case` over "TOOL VERB" (the options of the verb) and over "TOOL" (its
+/// verbs).
 fn table() -> String {
     let own: Vec<&str> = program::commands().collect();
     let mut text = format!("    cenote) {SAY} {} ;;\n", own.join(" "));
@@ -58,7 +59,7 @@ fn table() -> String {
     text
 }
 
-/// The options that a synopsis names: `[-gHo property] [--json]`.
+/// Returns the options that a synopsis names: `[-gHo property] [--json]`.
 fn options(synopsis: &str) -> BTreeSet<String> {
     let mut options = BTreeSet::new();
     let words = synopsis.split(|c: char| c.is_whitespace() || "[]|,".contains(c));
@@ -103,7 +104,7 @@ mod tests {
         }
     }
 
-    /// What a shell makes of it.
+    /// Returns the completions that bash offers.
     #[test]
     fn bash_completes() {
         let questions = r#"

@@ -1,7 +1,7 @@
-//! One JSON object a line for each entry, with the fields and the form of golden manifests.
+//! One JSON object per line for each entry, with the fields and the form of golden manifests.
 //!
-//! The form is that of Python's `json.dumps`: `", "` and `": "` between parts, ASCII only, and
-//! bytes that are no UTF-8 as lone surrogates. So lines can be compared as text.
+//! The form is that of Python's `json.dumps`: `", "` and `": "` as separators, ASCII only, and
+//! bytes that are not UTF-8 as lone surrogates. So lines can be compared as text.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use sha2::{Digest, Sha256};
 
 use super::walk::{characters, compare};
 
-/// Holes are hashed from here.
+/// Zeros from which holes are hashed.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
-/// What was found out about one entry.
+/// The fields of one entry.
 pub(super) struct Row {
     path: Vec<u8>,
     node: Node,
@@ -24,14 +24,14 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The row of an entry of which nothing but its attributes is wanted, or nothing else is there.
+    /// Returns the row of an entry of which only attributes are wanted, or only attributes exist.
     pub(super) fn of_attributes(path: Vec<u8>, node: Node, checksum: bool) -> Self {
         let is_empty_file = checksum && node.kind() == FileKind::Regular;
         let contents = is_empty_file.then(|| hex(&Sha256::digest([])));
         Self { path, node, target: None, contents, xattrs: Vec::new() }
     }
 
-    /// Gathers the fields of an entry; with `checksum` also those that need its contents read.
+    /// Reads the fields of an entry; with `checksum` also those computed from its contents.
     pub(super) async fn gather(path: Vec<u8>, node: Node, checksum: bool) -> Result<Self> {
         let target = match node.kind() {
             FileKind::Symlink => Some(node.target().await?),
@@ -73,7 +73,7 @@ async fn sum_of_file(node: &Node) -> Result<String> {
     Ok(hex(&hash.finalize()))
 }
 
-/// Lower-case hexadecimal.
+/// Returns lower-case hexadecimal.
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -81,7 +81,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// What an entry is called in `type`.
+/// Returns the name of a file kind in the field `type`.
 fn type_name(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Fifo => "fifo",
@@ -96,7 +96,7 @@ fn type_name(kind: FileKind) -> &'static str {
 }
 
 impl Row {
-    /// The line, without its end.
+    /// Returns the line, without its end.
     pub(super) fn to_line(&self) -> String {
         let attributes = self.node.attributes();
         let mut line = "{\"path\": ".to_owned();
@@ -141,7 +141,7 @@ impl Row {
     }
 }
 
-/// Adds a JSON string in ASCII.
+/// Appends a JSON string in ASCII.
 fn push_text(line: &mut String, bytes: &[u8]) {
     line.push('"');
     for character in characters(bytes) {

@@ -1,9 +1,9 @@
 //! `cenote ls`: names, attributes, and manifests.
 //!
-//! The plain forms look like those of the system's `ls`, with numbers for owners; `--json` prints
-//! the fields of golden manifests, one object a line, `-R` every entry below the path and the path
-//! itself, sorted by path. Rows are made concurrently and printed in order; contents of large
-//! files are read one after another, so that memory stays bounded.
+//! The plain forms look like those of the system's `ls`, with numbers for owners. `--json` prints
+//! the fields of golden manifests, one object per line; with `-R` every entry below the path and
+//! the path itself, sorted by path. Rows are built concurrently and printed in order; contents of
+//! large files are read one after another, so that memory stays bounded.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
@@ -27,8 +27,8 @@ usage: cenote ls [-alR] [--json] [--checksum] [-d DIR|DEVICE]... [-k DATASET=KEY
 Lists a directory, or shows one file.
 
   -l                  mode, links, owner, group, size, time of change, target
-  -R                  directories with all that is in them
-  --json              one JSON object a line; with -R sorted by path, the start is '.'
+  -R                  list directories recursively
+  --json              one JSON object per line; with -R sorted by path, starting with '.'
   --checksum          with --json: SHA-256 of contents and of extended attributes
   -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
   -k DATASET=KEYFILE  file with the key of an encryption root
@@ -37,21 +37,21 @@ Lists a directory, or shows one file.
 const JSON: char = 'j';
 const CHECKSUM: char = 'c';
 
-/// Rows being made at a time.
+/// Rows that are built concurrently.
 const ROWS_AHEAD: usize = 64;
 /// Files larger than this are read one after another.
 const LARGE_FILE_BYTES: u64 = 4 << 20;
-/// Rows that read contents at a time.
+/// Rows that read contents concurrently.
 const READERS: usize = 4;
 
-/// What was asked for.
+/// The options of the command line.
 #[derive(Debug, Clone, Copy)]
 #[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 struct Options {
     is_long: bool,
     is_recursive: bool,
     has_checksums: bool,
-    /// Control characters are replaced, since the output is a terminal.
+    /// Control characters are replaced, because the output is a terminal.
     is_terminal: bool,
 }
 
@@ -128,7 +128,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Lists one directory, and puts those in it on the stack, the first one on top.
+    /// Lists one directory, and pushes its subdirectories onto the stack, the first one on top.
     async fn directory(
         &mut self,
         directory: &Node,
@@ -184,7 +184,7 @@ impl Listing {
         Ok(io.out.write_all(b"\n")?)
     }
 
-    /// Writes a name as it is, or, on a terminal, such that it cannot control it.
+    /// Writes a name unchanged, or, on a terminal, without control characters.
     fn write_name(&self, name: &[u8], io: &mut Io<'_>) -> CommandResult {
         if self.options.is_terminal {
             let clean = |c: char| if c.is_control() { '?' } else { c };
@@ -243,7 +243,7 @@ impl Listing {
     }
 }
 
-/// Rows that are being made, in the order in which they will be printed.
+/// Rows being built, in print order.
 struct Rows {
     pending: VecDeque<(Vec<u8>, Pending)>,
     readers: Arc<Semaphore>,
@@ -269,7 +269,7 @@ impl Rows {
         let permits = if node.size() > LARGE_FILE_BYTES { READERS } else { 1 } as u32;
         let below = path.clone();
         let task = cenote_rt::spawn(async move {
-            // The semaphore is never closed; without a permit the row is only made earlier.
+            // The semaphore is never closed; without a permit the row would only be built earlier.
             let _permit = readers.acquire_many(permits).await;
             Row::gather(below, node, has_checksums).await
         });
@@ -277,7 +277,7 @@ impl Rows {
     }
 }
 
-/// The columns of `-l` before the name.
+/// Returns the columns of `-l` before the name.
 fn long(node: &Node) -> String {
     let attributes = node.attributes();
     let size = match node.device() {
@@ -293,7 +293,7 @@ fn long(node: &Node) -> String {
     format!("{mode}{plus}{:>4} {uid:>5} {gid:>5} {size:>12} {time}", attributes.links)
 }
 
-/// Kind and permissions in ten characters.
+/// Returns kind and permissions in ten characters.
 fn mode_text(kind: FileKind, mode: u64) -> String {
     let first = match kind {
         FileKind::Fifo => 'p',

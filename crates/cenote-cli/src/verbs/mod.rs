@@ -1,20 +1,20 @@
-//! The verbs that are cenote's own: they read files, volumes and whole pools in this process, and
-//! show them to others.
+//! The verbs that are cenote's own: they read files, volumes and whole pools in this process, or
+//! serve them to other programs.
 //!
-//! A source is two arguments, `POOL/DATASET[@SNAP]` and a path in it, since `:` may be part of a
-//! dataset's name. Directories and devices come with `-d` or `-p`, keys with `-k`.
+//! A source is two arguments, `POOL/DATASET[@SNAP]` and a path in it, because `:` may be part of a
+//! dataset's name. Directories and devices are given with `-d` or `-p`, keys with `-k`.
 
 mod cat;
 mod completions;
 mod cp;
 mod json;
+mod locate;
 mod ls;
 mod mount;
 mod nbd;
 mod progress;
 mod verify;
 mod walk;
-mod wherever;
 
 use std::sync::Arc;
 
@@ -39,17 +39,17 @@ pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
         "verify" => verify::run(args, io),
         "mount" => mount::run(args, io),
         "nbd" => nbd::run(args, io),
-        "where" => wherever::run(args, io),
+        "where" => locate::run(args, io),
         _ => Err(Exit::usage(format!("unrecognized command '{verb}'; run 'cenote help'"))),
     }
 }
 
-/// The letter that [`parse`] reports `--help` as.
+/// The letter under which [`parse`] reports `--help`.
 const HELP: char = '?';
 
 /// Parses the arguments of a verb: `letters` and `longs` besides `-d`, `-p`, `-k` and `--help`.
 ///
-/// `None` if help was asked for and has been given.
+/// Returns `None` if help was requested and has been printed.
 fn parse(
     args: &[String],
     (letters, longs): (&str, &[Long]),
@@ -80,15 +80,15 @@ fn wrong_use(message: &str, usage: &str) -> Exit {
     Exit::Usage(format!("{message}\n{}", usage.trim_end()))
 }
 
-/// What a dataset holds.
+/// The contents of a dataset.
 enum Contents {
     Files(Arc<FileSystem>),
     Volume(Volume),
-    /// Objects that have numbers and no names.
+    /// Numbered objects of a dataset that is neither a file system nor a volume.
     Objects(Arc<ObjSet>),
 }
 
-/// Opens what a dataset holds.
+/// Opens the contents of a dataset.
 async fn open(dataset: &Dataset) -> CommandResult<Contents> {
     let name = dataset.name();
     let failed = |error: Error| contents_failure(name, &error);
@@ -101,8 +101,8 @@ async fn open(dataset: &Dataset) -> CommandResult<Contents> {
     }
 }
 
-/// What to say of an error about a path: the words of the system where it has some, else all that
-/// is known.
+/// Returns the text for an error about a path: the system's if there is one, else the whole error
+/// chain.
 fn describe(error: &Error) -> String {
     match error.cause::<FsError>() {
         Some(cause) if matches!(error.kind(), Kind::NotFound | Kind::Invalid) => cause.to_string(),

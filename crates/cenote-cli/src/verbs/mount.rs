@@ -1,9 +1,9 @@
-//! `cenote mount`: a file system of a pool, mounted through FUSE by this process.
+//! `cenote mount`: mounts a file system of a pool through FUSE in this process.
 //!
-//! The pool is opened here and left as it was found. Until then the verb stays in the foreground:
-//! it ends when the file system is unmounted by whomever, or with a signal, which unmounts it. A
-//! process that is killed loses nothing that was made durable; the next mount at the same place
-//! detaches what it left.
+//! The pool is opened here and afterwards left as it was found. The verb stays in the foreground
+//! and ends when the file system is unmounted, by any user, or by a signal, which unmounts it.
+//! Durable data survives a killed process; the next mount at the same place detaches the stale
+//! mount.
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ usage: cenote mount [-o OPTION[,OPTION]...] [-d DIR|DEVICE]... POOL/DATASET MOUN
 
 Mounts a file system, and stays until it is unmounted or interrupted.
 
-  -o OPTION       ro, nosuid, nodev, noexec; allow_other: for everybody (as root it is
-                  unless noallow_other is given); writeback: the kernel keeps written pages back
+  -o OPTION       ro, nosuid, nodev, noexec; allow_other: for all users (default for
+                  root, unless noallow_other is given); writeback: the kernel caches writes
   -d DIR|DEVICE   where the pool's devices are; may be repeated (-p is the same)
 ";
 
-/// How long who has files open may go on after a signal.
-const FAREWELL: std::time::Duration = std::time::Duration::from_secs(2);
+/// Grace period for programs with open files after a signal.
+const GRACE_PERIOD: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Runs the verb.
 pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -41,7 +41,7 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
     let words = parsed.values('o').collect::<Vec<_>>().join(",");
     let options =
         MountOptions::parse(&words).map_err(|error| wrong_use(&error.to_string(), USAGE))?;
-    // Before there are other threads.
+    // Before other threads exist.
     let signals = Signals::block()?;
     let source = Source { embedded: true, ..source };
     source::run(async {
@@ -60,8 +60,8 @@ async fn serve(
     signals: &Signals,
     io: &mut Io<'_>,
 ) -> CommandResult {
-    // What nobody makes durable is on disk after some seconds.
-    engine.keep();
+    // From here on, changes that nobody syncs are written within seconds.
+    engine.start_sync_task();
     let opened = if options.is_read_only {
         Mount::open_read_only(engine, name).await
     } else {
@@ -81,7 +81,7 @@ async fn serve(
     }
     let mount = fuse.mount();
     drop(fuse);
-    // Nodes that the kernel did not forget before it let go of the file system.
+    // Nodes that the kernel did not forget before it released the file system.
     mount.reap().await?;
     Ok(())
 }
@@ -92,8 +92,8 @@ async fn leave(fuse: &FuseMount, io: &mut Io<'_>) -> CommandResult {
         Err(error) if error.kind() == Kind::Busy => {
             err!(io, "'{}' is in use: it is detached", fuse.at().display())?;
             fuse.unmount(fuse.at(), Unmount::Detach).await?;
-            // Who still has files open is cut off when this process ends.
-            let _ = cenote_rt::until(FAREWELL, fuse.ended()).await;
+            // Programs with open files lose them when this process ends.
+            let _ = cenote_rt::until(GRACE_PERIOD, fuse.ended()).await;
         }
         Err(error) => return Err(error.into()),
     }

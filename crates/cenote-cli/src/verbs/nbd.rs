@@ -1,7 +1,7 @@
-//! `cenote nbd`: the volumes of a pool, and snapshots of them, over NBD.
+//! `cenote nbd`: serves the volumes of a pool, and snapshots of them, over NBD.
 //!
-//! The pool is opened here and left as it was found. Until then the verb stays in the foreground,
-//! and ends with a signal: what was asked for by then is answered, and everything is durable.
+//! The pool is opened here and afterwards left as it was found. The verb stays in the foreground
+//! and ends with a signal: requests that arrived before it are answered, and everything is durable.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ usage: cenote nbd [-r] [--socket PATH | --listen HOST:PORT] [--tls-certificates 
                   [--tls-verify-peer] [-d DIR|DEVICE]... POOL[/DATASET]
 
 Serves the volumes at and below a dataset, and their snapshots, until it is interrupted.
-Exports have the names of their datasets; the empty name is the volume, if there is but one.
+Exports have the names of their datasets; the empty name is the volume, if there is only one.
 
-  -r                  nothing can be changed
+  -r                  serve read-only
   --socket PATH       on a socket in the file system
-  --listen HOST:PORT  on a TCP port; 0 is any that is free (default: localhost:10809)
-  --tls-certificates DIR  encrypt connections, and turn away who does not: DIR has
+  --listen HOST:PORT  on a TCP port; 0 for any free port (default: localhost:10809)
+  --tls-certificates DIR  accept only encrypted connections: DIR has
                       server-cert.pem and server-key.pem
-  --tls-verify-peer   turn away who has no certificate that ca-cert.pem there has signed
+  --tls-verify-peer   accept only clients with a certificate signed by ca-cert.pem in DIR
   -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
 ";
 
@@ -66,7 +66,7 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
         }
     };
     let is_read_only = parsed.has('r');
-    // Before there are other threads.
+    // Before other threads exist.
     let signals = Signals::block()?;
     let source = Source { embedded: true, ..source };
     source::run(async {
@@ -85,8 +85,8 @@ async fn serve(
     signals: &Signals,
     io: &mut Io<'_>,
 ) -> CommandResult {
-    // What nobody makes durable is on disk after some seconds.
-    engine.keep();
+    // From here on, changes that nobody syncs are written within seconds.
+    engine.start_sync_task();
     let exports = Exports::new(Subtree::new(Arc::clone(engine), name, is_read_only));
     let names = exports.names().await?;
     let failed =
@@ -103,7 +103,7 @@ async fn serve(
     Ok(())
 }
 
-/// What a client takes to find an export.
+/// Returns the address by which clients reach an export.
 fn locator(address: &Address, name: &str, is_encrypted: bool) -> String {
     let scheme = if is_encrypted { "nbds" } else { "nbd" };
     match address {

@@ -1,9 +1,10 @@
-//! How far a long command is, on standard error: bytes done, rate, time to go.
+//! Progress of a long command on standard error: bytes done, rate, time to go.
 //!
 //!     1.25G of 4.00G  31%  312M/s  0:09 to go
 //!
-//! On a terminal one line is written over and over; otherwise, if progress was asked for, a line
-//! now and then. The rate is over the last seconds, so that the estimate follows what is happening.
+//! On a terminal one line is rewritten in place; otherwise, if progress was requested, a line is
+//! printed now and then. The rate covers the last seconds, so that the estimate follows the present
+//! speed.
 
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
@@ -11,14 +12,14 @@ use std::time::Duration;
 
 use crate::nicenum;
 
-/// Time between lines on a terminal.
+/// Interval between lines on a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(250);
-/// Time between lines elsewhere.
+/// Interval between lines elsewhere.
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
-/// Time that the rate is over.
+/// Period that the rate is averaged over.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 
-/// Tells how far a command is.
+/// Reports the progress of a command.
 #[derive(Debug)]
 pub struct Progress {
     is_wanted: bool,
@@ -27,13 +28,14 @@ pub struct Progress {
     total: Option<u64>,
     done: u64,
     last_line: Duration,
-    /// Time and bytes done then.
+    /// Times, and the bytes done by then.
     samples: VecDeque<(Duration, u64)>,
     line_len: usize,
 }
 
 impl Progress {
-    /// Shown on a terminal, and elsewhere if it was asked for; `total` bytes in all, if known.
+    /// Returns a progress that shows on a terminal, and elsewhere if requested; `total` bytes in
+    /// all, if known.
     pub fn new(is_wanted: bool, total: Option<u64>) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
         let now = cenote_rt::monotonic();
@@ -49,17 +51,17 @@ impl Progress {
         }
     }
 
-    /// Whether it was asked for.
+    /// Whether progress was requested.
     pub fn is_wanted(&self) -> bool {
         self.is_wanted
     }
 
-    /// Bytes done so far.
+    /// Returns the bytes done so far.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// Counts `bytes` as done, and shows it when it is time.
+    /// Counts `bytes` as done, and updates the display when it is time.
     pub fn add(&mut self, bytes: u64, err: &mut (dyn Write + Send)) -> std::io::Result<()> {
         self.done += bytes;
         if !self.is_shown {
@@ -85,13 +87,13 @@ impl Progress {
         err.flush()
     }
 
-    /// Takes the line away, so that something else can be said.
+    /// Erases the line, so that something else can be printed.
     pub fn clear(&mut self, err: &mut (dyn Write + Send)) -> std::io::Result<()> {
         let width = std::mem::take(&mut self.line_len);
         if width > 0 { write!(err, "\r{:width$}\r", "") } else { Ok(()) }
     }
 
-    /// Bytes a second over the last samples.
+    /// Returns the bytes per second over the last samples.
     fn rate(&self) -> u64 {
         let (Some((start, before)), Some((end, after))) =
             (self.samples.front(), self.samples.back())
@@ -106,7 +108,7 @@ impl Progress {
 fn line(done: u64, total: Option<u64>, rate: u64) -> String {
     let mut line = nicenum::bytes_b(done);
     if let Some(total) = total.filter(|total| *total > 0) {
-        // The total may be an estimate: what is done never looks like more.
+        // The total may be an estimate: never show 100 percent before the end.
         let percent = (u128::from(done) * 100 / u128::from(total)).min(99);
         line = format!("{line} of {}  {percent}%", nicenum::bytes_b(total));
     }

@@ -1,9 +1,9 @@
-//! `cenote verify`: reads and checks every copy and all parity of everything, and writes nothing.
+//! `cenote verify`: reads and checks every copy and all parity of all blocks, and writes nothing.
 //!
-//! Findings come as lines on standard output while the pool is read, each with the dataset and the
-//! file, and with the device and the byte on it; sums by device and by dataset follow. Progress
-//! goes to standard error where that is a terminal. With `--leaks` the reachable space is compared
-//! with the space maps afterwards. Status 1 if anything is wrong.
+//! Findings are printed on standard output while the pool is read, each with dataset and file,
+//! device and offset on it; sums by device and by dataset follow. Progress goes to standard error
+//! if that is a terminal. With `--leaks` the reachable space is compared with the space maps
+//! afterwards. Status 1 if anything is wrong.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -31,19 +31,19 @@ use crate::{err, out};
 const USAGE: &str = "\
 usage: cenote verify [--leaks] [-v] [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL
   Reads every copy and all parity of every block and compares it with its checksum.
-  What a device lacks, because it was away or is not there, is told by device.
-  --leaks  also compares the space that is reachable with the space maps
-  -v       shows progress also where standard error is no terminal
-Status: 0 nothing wrong and all redundancy there, 1 something is not, 2 wrong use.
+  Data missing on a device that is or was offline is reported per device.
+  --leaks  also compares the reachable space with the space maps
+  -v       shows progress even if standard error is not a terminal
+Status: 0 no errors and full redundancy, 1 otherwise, 2 wrong use.
 ";
 
-/// Findings that wait to be printed before the reading waits.
+/// Unprinted findings at which reading pauses.
 const WAITING_MAX: usize = 4096;
-/// File systems kept open for the names of their files.
+/// File systems kept open to look up names of their files.
 const OPEN_MAX: usize = 16;
-/// Time between two looks at what was found.
+/// Interval at which findings are printed.
 const TICK: Duration = Duration::from_millis(200);
-/// Time between two lines of progress.
+/// Interval between lines of progress.
 const PROGRESS: Duration = Duration::from_secs(1);
 
 /// Runs the verb.
@@ -72,7 +72,7 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
     })
 }
 
-/// Most memory that the process had resident, where the host tells.
+/// Returns the process's peak resident memory, where the system reports it.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -80,7 +80,7 @@ fn peak_memory() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Findings on their way to the printer.
+/// Findings not yet printed.
 struct Queue {
     waiting: Mutex<VecDeque<Finding>>,
     room: Semaphore,
@@ -113,7 +113,7 @@ struct Errors {
     lost: u64,
 }
 
-/// What is printed, and the names for it.
+/// The output, and the names in it.
 struct Report<'p> {
     pool: &'p Arc<Pool>,
     shows_progress: bool,
@@ -123,7 +123,7 @@ struct Report<'p> {
     started: Duration,
 }
 
-/// A dataset whose blocks are spoken of.
+/// A dataset with reported blocks.
 #[derive(Clone)]
 struct Named {
     name: String,
@@ -232,7 +232,7 @@ impl<'p> Report<'p> {
         }
     }
 
-    /// Dataset, and the place in it: with the file's path where there is one.
+    /// Returns the dataset and the place in it, with the file's path where there is one.
     async fn spot(&mut self, place: &Bookmark, bp: Option<&BlockPtr>) -> (String, String) {
         let named = self.named(place.objset).await;
         let offset = bp.map_or(0, |bp| place.blkid.saturating_mul(bp.lsize()));
@@ -335,7 +335,7 @@ impl<'p> Report<'p> {
     }
 }
 
-/// A path as it is, with what would disturb a terminal escaped.
+/// Returns a path with characters escaped that would disturb a terminal.
 fn printable(path: &[u8]) -> String {
     let text = String::from_utf8_lossy(path);
     let mut path = String::with_capacity(text.len());

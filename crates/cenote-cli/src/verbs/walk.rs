@@ -1,16 +1,18 @@
-//! Walking through a tree of files, with the next nodes being read meanwhile.
+//! Walks a tree of files and reads the next nodes ahead.
 //!
-//!     frame per directory: its names, sorted | batches of nodes in flight | where we are
+//!     frame per directory: its names, sorted | batches of nodes in flight | current position
 //!
-//! A directory's names are listed as a whole and sorted; nodes are opened in batches, some batches
-//! ahead. Two orders: that of golden manifests, by whole path as Python sorts it, and that of
-//! object numbers, each directory followed by what is in it, which is how they lie in the pool.
+//! The names of a directory are listed completely and sorted; nodes are opened in batches, several
+//! batches ahead. There are two orders: by whole path as Python sorts it, which golden manifests
+//! use, and by object number with each directory followed by its contents, which is the order on
+//! disk.
 //!
-//! In path order `a-b` stands between `a` and `a/x`. So a directory has two places in its parent's
-//! list: its own, and that of its contents, sorted as if its name ended with a slash.
+//! In path order `a-b` sorts between `a` and `a/x`. A directory therefore has two entries in its
+//! parent's list: its own, and one for its contents, sorted as if its name ended with a slash.
 //!
-//! What cannot be read is a step of its own; the walk goes on. A directory that was visited before
-//! is not visited again: only a damaged pool has such a thing, and it could go on for ever.
+//! Unreadable entries are steps of their own; the walk continues. A directory that was already
+//! visited is not visited again: only a damaged pool has such loops, and the walk could go on for
+//! ever.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -24,7 +26,7 @@ const BATCH: usize = 32;
 /// Batches in flight.
 const BATCHES_AHEAD: usize = 4;
 
-/// In which order nodes come.
+/// Order of the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// By whole path, each compared character by character.
@@ -33,7 +35,7 @@ pub(super) enum Order {
     Object,
 }
 
-/// What a walk meets.
+/// A step of a walk.
 #[derive(Debug)]
 pub(super) enum Step {
     /// A node; if it is a directory, its contents follow.
@@ -45,16 +47,16 @@ pub(super) enum Step {
     },
     /// The end of a directory's contents.
     Leave,
-    /// Something that cannot be read: a node, or a part of a directory.
+    /// Something unreadable: a node, or a part of a directory.
     Failed {
         /// Path below the start.
         path: Vec<u8>,
-        /// Why.
+        /// The error.
         error: Error,
     },
 }
 
-/// A walk in progress. The start itself is not among the steps.
+/// A walk in progress. The start itself is not a step.
 pub(super) struct Walk {
     fs: Arc<FileSystem>,
     order: Order,
@@ -67,9 +69,9 @@ struct Frame {
     path: Vec<u8>,
     items: Vec<Item>,
     next: usize,
-    /// The nodes of those items that are no contents.
+    /// The nodes of the items that are not contents of directories.
     nodes: Nodes,
-    /// Directories whose contents are still to come.
+    /// Directories whose contents have not been visited yet.
     directories: FixedMap<u64, Node>,
 }
 
@@ -80,7 +82,7 @@ struct Item {
 }
 
 impl Walk {
-    /// A walk through what is in `start`, whose path is `path`.
+    /// Returns a walk through the contents of `start`, whose path is `path`.
     pub(super) async fn new(start: &Node, path: Vec<u8>, order: Order) -> Self {
         let fs = Arc::clone(start.filesystem());
         let (visited, failures) = (FixedSet::default(), VecDeque::new());
@@ -89,7 +91,7 @@ impl Walk {
         walk
     }
 
-    /// The same walk without going into directories.
+    /// Returns this walk limited to one directory.
     #[must_use]
     pub(super) fn shallow(mut self) -> Self {
         for frame in &mut self.frames {
@@ -99,7 +101,7 @@ impl Walk {
         self
     }
 
-    /// The next step; `None` at the end.
+    /// Returns the next step; `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Step> {
         loop {
             if let Some((path, error)) = self.failures.pop_front() {
@@ -132,7 +134,7 @@ impl Walk {
         }
     }
 
-    /// Lists a directory and makes its contents next.
+    /// Lists a directory and makes its contents the next steps.
     async fn enter(&mut self, directory: &Node, path: Vec<u8>) {
         if !self.visited.insert(directory.object()) {
             let cause = "directory was reached before on another path";
@@ -165,24 +167,24 @@ impl Walk {
     }
 }
 
-/// The nodes of a list of objects, in that order, opened in batches ahead of their reader.
+/// The nodes of a list of objects, in order, opened in batches ahead of their reader.
 pub(super) struct Nodes {
     fs: Arc<FileSystem>,
     objects: Vec<u64>,
-    /// First object that no task was started for.
+    /// Index of the first object that no task was started for.
     planned: usize,
     batches: VecDeque<JoinHandle<Vec<Result<Node>>>>,
     ready: std::vec::IntoIter<Result<Node>>,
 }
 
 impl Nodes {
-    /// The nodes of `objects`.
+    /// Returns the nodes of `objects`.
     pub(super) fn new(fs: &Arc<FileSystem>, objects: Vec<u64>) -> Self {
         let (batches, ready) = (VecDeque::new(), Vec::new().into_iter());
         Self { fs: Arc::clone(fs), objects, planned: 0, batches, ready }
     }
 
-    /// The next node; `None` behind the last.
+    /// Returns the next node; `None` after the last.
     pub(super) async fn next(&mut self) -> Option<Result<Node>> {
         loop {
             if let Some(node) = self.ready.next() {
@@ -213,14 +215,14 @@ impl Nodes {
     }
 }
 
-/// All entries of a directory that can be read, and what went wrong.
+/// Returns all readable entries of a directory, and the errors.
 pub(super) async fn list(directory: &Node) -> (Vec<Entry>, Vec<Error>) {
     let (mut entries, mut errors) = (Vec::new(), Vec::new());
     let mut reader = match directory.entries().await {
         Ok(reader) => reader,
         Err(error) => return (entries, vec![error]),
     };
-    // A damaged directory gives an error for each part, and ends after a bounded number of them.
+    // A damaged directory returns an error for each bad part; the number of errors is bounded.
     while errors.len() < ERRORS_MAX {
         match reader.next().await {
             Ok(Some(entry)) => entries.push(entry),
@@ -231,10 +233,10 @@ pub(super) async fn list(directory: &Node) -> (Vec<Entry>, Vec<Error>) {
     (entries, errors)
 }
 
-/// Errors after which a directory is given up.
+/// Number of errors after which a directory is abandoned.
 const ERRORS_MAX: usize = 10_000;
 
-/// A path with one more component.
+/// Returns a path with one more component.
 pub(super) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     match path {
         [] => name.to_vec(),
@@ -257,12 +259,12 @@ fn compare_with_ends(a: (&[u8], &[u8]), b: (&[u8], &[u8])) -> Ordering {
     characters(a.0).chain(slash(a.1)).cmp(characters(b.0).chain(slash(b.1)))
 }
 
-/// Compares two names as Python compares them: a byte that is no UTF-8 counts as U+DC00 + byte.
+/// Compares two names as Python does: a byte that is not UTF-8 counts as U+DC00 + byte.
 pub(super) fn compare(a: &[u8], b: &[u8]) -> Ordering {
     compare_with_ends((a, b""), (b, b""))
 }
 
-/// The characters of a name, as numbers; surrogates stand for bytes that are none.
+/// Returns the characters of a name as numbers, with surrogates for bytes that are not UTF-8.
 pub(super) fn characters(name: &[u8]) -> impl Iterator<Item = u32> + '_ {
     name.utf8_chunks().flat_map(|chunk| {
         let invalid = chunk.invalid().iter().map(|byte| 0xdc00 + u32::from(*byte));

@@ -1,11 +1,11 @@
-//! `zdb -b`, `-bb`, `-bbb`, `-c`, `-cc`, `-L`: every block counted, by type, level and size, and
-//! the space of all compared with the space maps.
+//! `zdb -b`, `-bb`, `-bbb`, `-c`, `-cc`, `-L`: counts every block by type, level and size, and
+//! compares the space of all blocks with the space maps.
 //!
-//! A block is counted at each place where it is met, with all that its addresses have allocated;
-//! blocks whose data lies in the pointer count as blocks without size. Repeated references to
-//! deduplicated and cloned blocks are summed apart, so that what is left over is comparable with
-//! the space maps. The sums of the maps here are those of their headers, as zdb prints them, which
-//! lack what is still in the logs.
+//! A block is counted at each reference to it, with everything allocated at its addresses; embedded
+//! blocks count as blocks without size. Repeated references to deduplicated and cloned blocks are
+//! summed separately, so that the remainder is comparable with the space maps. The sums of the
+//! space maps are those of their headers, as zdb prints them; they exclude changes that are still
+//! in the log space maps.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use crate::io::{CommandResult, Exit, Io};
 use crate::nicenum::bytes;
 use crate::{err, out};
 
-/// Kinds of blocks beyond the numbered types.
+/// Kinds of blocks beyond the numbered object types.
 const DEFERRED: usize = 54;
 const DEDUP_DITTO: usize = 55;
 const OTHER: usize = 56;
@@ -67,10 +67,10 @@ pub(super) async fn run(pool: &Arc<Pool>, options: &Options, io: &mut Io<'_>) ->
     if is_clean { Ok(()) } else { Err(Exit::Status(EXIT_DAMAGED)) }
 }
 
-/// Status after leaks and checksum errors.
+/// Status when there are leaks or checksum errors.
 const EXIT_DAMAGED: i32 = 2;
 
-/// What a verification finds, as lines.
+/// Findings of a verification, as lines.
 #[derive(Default)]
 struct Lines {
     lines: Mutex<Vec<String>>,
@@ -172,13 +172,13 @@ impl Sum {
     }
 }
 
-/// How figures in tables are written: short, or in digits with `-P`.
+/// Format of figures in tables: short, or digits with `-P`.
 type Shown = fn(u64) -> String;
 
-/// Blocks of one size and their bytes, by log2.
+/// Number of blocks and their bytes for each size, by log2.
 type Sizes = [(u64, u64); 64];
 
-/// Everything that is counted.
+/// All sums of the traversal.
 struct Tally<'p> {
     pool: &'p Arc<Pool>,
     shown: Shown,
@@ -187,7 +187,7 @@ struct Tally<'p> {
     psizes: Sizes,
     lsizes: Sizes,
     asizes: Sizes,
-    /// By embedded type: how many of each compressed size.
+    /// By embedded type: number of blocks of each compressed size.
     embedded: BTreeMap<u8, [u64; EMBEDDED_MAX + 1]>,
     dittos_on_vdev: u64,
     dittos_in_metaslab: u64,
@@ -230,7 +230,7 @@ impl Census for Tally<'_> {
     }
 }
 
-/// A fraction that is 0 over 0 where nothing was found.
+/// Returns a fraction; 0 for 0 over 0.
 fn ratio(over: u64, under: u64) -> f64 {
     over as f64 / under as f64
 }
@@ -252,7 +252,7 @@ impl<'p> Tally<'p> {
         }
     }
 
-    /// Copies that do not lie apart.
+    /// Counts copies that are too close to each other.
     fn note_dittos(&mut self, bp: &BlockPtr) {
         let dvas: Vec<_> = bp.dvas().collect();
         let pairs = || (0..dvas.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
@@ -298,11 +298,11 @@ impl<'p> Tally<'p> {
         self.print_classes(space, tracks, io)
     }
 
-    /// What the headers of the space maps have as allocated.
+    /// Prints the allocated space according to the space map headers.
     fn print_classes(&self, space: &Space, tracks: bool, io: &mut Io<'_>) -> CommandResult {
         let mut classes = [("Normal class:", 0, 0), ("Special class", 0, 0), ("Dedup class", 0, 0)];
         if tracks {
-            // To follow leaks zdb gives removed vdevs their metaslabs back.
+            // To trace leaks, zdb gives removed vdevs their metaslabs back.
             let removed = self.pool.config().vdev_tree.children.iter();
             let removed = removed.filter(|config| config.top.indirect_object.is_some());
             let size = |config: &VdevConfig| {
@@ -392,7 +392,7 @@ impl<'p> Tally<'p> {
                 continue;
             }
             for (level, part) in levels {
-                // Types without a number are not known as metadata, whatever they are.
+                // Types without a number never count as metadata.
                 let is_metadata = *level > 0 || ObjectType(kind as u8).is_metadata();
                 if kind < DEFERRED && is_metadata && part.asize != 0 {
                     metadata.join(part);
@@ -445,7 +445,7 @@ impl<'p> Tally<'p> {
 }
 
 fn print_class(name: &str, allocated: u64, size: u64, io: &mut Io<'_>) -> CommandResult {
-    // C prints the quotient of zeros with its sign.
+    // C prints 0/0 with its sign.
     let percent = match size {
         0 => " -nan".to_owned(),
         _ => format!("{:5.2}", 100.0 * ratio(allocated, size)),
@@ -453,7 +453,7 @@ fn print_class(name: &str, allocated: u64, size: u64, io: &mut Io<'_>) -> Comman
     out!(io, "\t{name:<16} {allocated:14}     used: {percent}%")
 }
 
-/// A row for each level, the root first; none if there are only leaves.
+/// Prints a row per level, the root first; none if there are only leaves.
 fn print_levels(
     levels: &BTreeMap<u8, Sum>,
     sum: &Sum,

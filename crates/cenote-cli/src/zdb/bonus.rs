@@ -1,4 +1,4 @@
-//! What stands in the bonus buffers of objects.
+//! Contents of bonus buffers.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn corrupt(error: impl std::fmt::Display) -> Exit {
     Exit::failed(error.to_string())
 }
 
-/// Prints the bonus buffer of an object, if its type is understood.
+/// Prints the bonus buffer of an object, if its type is supported.
 pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>) -> CommandResult {
     let bytes = dnode.bonus()?;
     match dnode.phys().bonus_type {
@@ -108,7 +108,7 @@ fn bpobj(show: &mut Show<'_, '_>, phys: &BpobjPhys) -> CommandResult {
     print_lines(show, &lines)
 }
 
-/// The block pointers on a list, first to last.
+/// Prints the block pointers on a list, first to last.
 async fn entries(show: &mut Show<'_, '_>, dnode: &Arc<Dnode>, phys: &BpobjPhys) -> CommandResult {
     let end = phys.num_blkptrs.saturating_mul(BPOBJ_ENTRY_LEN as u64);
     let end = end.min(dnode.geometry().byte_count());

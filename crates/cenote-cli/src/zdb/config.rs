@@ -1,5 +1,5 @@
-//! `zdb -C`: the config in the MOS; `-CC`: also the one that opening began with, which is that of a
-//! cache file, or what the labels say together.
+//! `zdb -C`: prints the config in the MOS; `-CC`: also the config that the import started from,
+//! which comes from a cache file or is assembled from the labels.
 
 use cenote_dmu::read_nvlist;
 use cenote_ondisk::nvlist::{NvList, NvString, NvValue};
@@ -11,10 +11,10 @@ use crate::out;
 
 /// Columns before the pairs of a config.
 const INDENT: usize = 8;
-/// The rewind policy of an opening that goes back nowhere.
+/// Rewind policy of an import without rewind.
 const NEVER_REWIND: u64 = 2;
 
-/// Prints the config that the MOS holds.
+/// Prints the config in the MOS.
 pub(super) async fn run(pool: &Pool, io: &mut Io<'_>) -> CommandResult {
     out!(io, "\nMOS Configuration:")?;
     match pool.directory_object("config") {
@@ -23,13 +23,13 @@ pub(super) async fn run(pool: &Pool, io: &mut Io<'_>) -> CommandResult {
     }
 }
 
-/// Prints what a cache file says.
+/// Prints a config from a cache file.
 pub(super) fn cached(config: &NvList, io: &mut Io<'_>) -> CommandResult {
     out!(io, "\nCached configuration:")?;
     text::nvlist(io, config, INDENT)
 }
 
-/// Prints what the labels say together.
+/// Prints the config assembled from the labels.
 pub(super) fn for_import(
     candidate: &Candidate,
     options: &Options,
@@ -93,7 +93,7 @@ fn tree(candidate: &Candidate) -> NvList {
     list
 }
 
-/// The tree of a top-level vdev as the newest label has it.
+/// Returns the tree of a top-level vdev from the newest label that has it.
 fn newest_label_of(candidate: &Candidate, guid: u64) -> Option<NvList> {
     let labels = candidate.devices.iter().filter_map(|found| {
         let member = found.config.member.as_ref()?;
@@ -102,7 +102,7 @@ fn newest_label_of(candidate: &Candidate, guid: u64) -> Option<NvList> {
     labels.max_by_key(|config| config.txg)?.raw.list("vdev_tree").cloned()
 }
 
-/// Puts the paths at which leaves were found behind what their labels say.
+/// Replaces the paths of leaves by those at which the devices were found.
 fn with_paths(candidate: &Candidate, mut list: NvList) -> NvList {
     for pair in &mut list.pairs {
         if let NvValue::ListArray(children) = &mut pair.value {

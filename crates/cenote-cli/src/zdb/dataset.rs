@@ -1,7 +1,7 @@
-//! An object set: its line, its lists, its objects.
+//! Object sets: summary line, lists of blocks, objects.
 //!
-//! Datasets come in the order in which OpenZFS finds them: the children of a dataset first, in
-//! the order of their ZAP, then its snapshots, in that of theirs, then itself.
+//! Datasets are printed in the order in which OpenZFS finds them: the children of a dataset first,
+//! in the order of their ZAP, then its snapshots, in the order of theirs, then the dataset itself.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::{deadlists, intent_log, object};
 use crate::io::{CommandResult, Exit};
 use crate::out;
 
-/// What an object set belongs to.
+/// The owner of an object set.
 pub(super) enum Target<'a> {
     /// The meta object set.
     Mos,
@@ -26,17 +26,17 @@ pub(super) enum Target<'a> {
     Dataset(&'a Dataset),
 }
 
-/// Objects to show: numbers from the first to the second, of the kinds that pass.
+/// Objects to show: from the first number to the last, of the selected kinds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ObjectRange {
     pub(super) start: u64,
     pub(super) end: u64,
     kinds: Kinds,
-    /// Named by its number: it is an error if there is no such object.
+    /// Whether the object was named by its number: then it is an error if it does not exist.
     pub(super) is_single: bool,
 }
 
-/// Kinds of objects, as the letters behind a range have them.
+/// Kinds of objects, given as letters after a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "a letter each")]
 struct Kinds {
@@ -48,7 +48,7 @@ struct Kinds {
 }
 
 impl ObjectRange {
-    /// Whether objects of a type are among those asked for.
+    /// Whether objects of a type are selected.
     pub(super) fn takes(&self, kind: ObjectType) -> bool {
         let kinds = self.kinds;
         kinds.all
@@ -61,7 +61,7 @@ impl ObjectRange {
     }
 }
 
-/// Reads `NUMBER` and `START:END[:FLAGS]`.
+/// Parses `NUMBER` and `START:END[:FLAGS]`.
 pub(super) fn parse_ranges(words: &[String]) -> CommandResult<Vec<ObjectRange>> {
     let mut ranges = Vec::new();
     for word in words {
@@ -123,7 +123,7 @@ fn kinds(flags: &str) -> Option<Kinds> {
             'z' => kinds.zaps = is_on,
             _ => return None,
         }
-        // Taking a kind away leaves the others.
+        // Excluding a kind selects the others.
         kinds.all &= is_on;
         is_on = true;
     }
@@ -136,7 +136,7 @@ pub(super) async fn in_order(
     root: &Dataset,
     all: &mut Vec<Dataset>,
 ) -> cenote_rt::Result<()> {
-    // A stack of datasets that wait for those below them.
+    // A stack of datasets that are added after their descendants.
     let mut pending = vec![(root.clone(), false)];
     while let Some((dataset, is_expanded)) = pending.pop() {
         if is_expanded {
@@ -163,7 +163,7 @@ pub(super) async fn in_order(
     Ok(())
 }
 
-/// Names and objects of a ZAP in the MOS, in its own order.
+/// Returns names and objects of a ZAP in the MOS, in ZAP order.
 async fn children(pool: &Pool, zap: u64) -> cenote_rt::Result<Vec<(String, u64)>> {
     if zap == 0 {
         return Ok(Vec::new());
@@ -176,11 +176,11 @@ async fn children(pool: &Pool, zap: u64) -> cenote_rt::Result<Vec<(String, u64)>
     Ok(named.collect())
 }
 
-/// An object set with what its objects are read by.
+/// An object set and the tables for decoding its objects.
 pub(super) struct Set {
     pub(super) objset: Arc<ObjSet>,
     pub(super) is_mos: bool,
-    /// Attributes of files; none if they have none, or are not readable.
+    /// Attribute registry of files; `None` if there is none or it is unreadable.
     pub(super) registry: Option<Registry>,
     /// Domains of the FUID table, by index.
     pub(super) domains: Vec<String>,
@@ -197,7 +197,7 @@ impl Set {
     }
 }
 
-/// Opens the object set of a dataset, without its key if that was not given.
+/// Opens the object set of a dataset, also without its encryption key.
 pub(super) async fn open(dataset: &Dataset) -> cenote_rt::Result<Arc<ObjSet>> {
     match dataset.open().await {
         Err(error) if error.kind() == cenote_rt::Kind::KeyUnavailable => {
@@ -207,7 +207,7 @@ pub(super) async fn open(dataset: &Dataset) -> cenote_rt::Result<Arc<ObjSet>> {
     }
 }
 
-/// The master node of every file system.
+/// Object number of the master node of every file system.
 const MASTER_NODE: u64 = 1;
 
 async fn load_registry(objset: &Arc<ObjSet>) -> cenote_rt::Result<Option<Registry>> {
@@ -234,7 +234,7 @@ async fn load_registry(objset: &Arc<ObjSet>) -> cenote_rt::Result<Option<Registr
 }
 
 impl Show<'_, '_> {
-    /// Shows an object set, or only the objects asked for.
+    /// Shows an object set, or only the selected objects.
     pub(super) async fn objset(
         &mut self,
         target: &Target<'_>,
@@ -252,7 +252,7 @@ impl Show<'_, '_> {
         if !objects.is_empty() {
             return object::ranges(self, &set, objects).await;
         }
-        // What stands in a snapshot's header is not its log.
+        // The log header in a snapshot is not a log of the snapshot.
         let is_snapshot = matches!(target, Target::Dataset(dataset) if dataset.is_snapshot());
         if !is_snapshot && (self.options.has('i') || verbosity >= 2) {
             intent_log::run(self, &set.objset).await?;
@@ -291,14 +291,14 @@ impl Show<'_, '_> {
         )
     }
 
-    /// Bytes that the MOS takes, which its dir counts.
+    /// Returns the space of the MOS, which its DSL directory counts.
     async fn mos_bytes(&self) -> CommandResult<u64> {
         let dir = self.pool.root_dir().child(self.pool.mos(), key::MOS_DIR).await?;
         Ok(dir.map_or(0, |dir| dir.phys.used_bytes))
     }
 }
 
-/// The txg in which pools begin.
+/// The txg in which pools are created.
 const MOS_TXG: u64 = 4;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Lists of freed blocks: of datasets, of the pool, of what is being destroyed.
+//! Lists of freed blocks: of datasets, of the pool, of datasets being destroyed.
 
 use cenote_dmu::{Bpobj, Deadlist};
 use cenote_ondisk::blkptr::Compact;
@@ -9,10 +9,10 @@ use super::pool::Show;
 use crate::io::CommandResult;
 use crate::out;
 
-/// Bytes of the header of a list that counts what was freed again.
+/// Bonus length of a bpobj that counts freed entries (livelists).
 const COUNTS_FREED_LEN: u16 = 56;
 
-/// The deadlist, livelist, list of remapped blocks and bookmarks of a dataset.
+/// Prints the deadlist, livelist, remap deadlist and bookmarks of a dataset.
 pub(super) async fn of_dataset(show: &mut Show<'_, '_>, dataset: &Dataset) -> CommandResult {
     let is_listed = show.options.count('d') >= 3;
     if is_listed {
@@ -25,7 +25,7 @@ pub(super) async fn of_dataset(show: &mut Show<'_, '_>, dataset: &Dataset) -> Co
         }
     }
     if let Some(object) = dataset.extra(key::REMAP_DEADLIST).await? {
-        // The heading is there even where the list is not.
+        // The heading is printed even without a list.
         out!(show.io, "ds_remap_deadlist:")?;
         if is_listed {
             deadlist(show, object, "Deadlist").await?;
@@ -51,7 +51,7 @@ pub(super) async fn of_dataset(show: &mut Show<'_, '_>, dataset: &Dataset) -> Co
     Ok(())
 }
 
-/// The blocks that a redaction bookmark leaves out.
+/// Prints the blocks that a redaction bookmark leaves out.
 async fn redaction_list(show: &mut Show<'_, '_>, object: u64) -> CommandResult {
     use cenote_ondisk::redaction::{REDACTION_ENTRY_LEN, RedactionPhys, entries};
     if object == 0 {
@@ -75,7 +75,7 @@ async fn redaction_list(show: &mut Show<'_, '_>, object: u64) -> CommandResult {
     let len = phys.num_entries.saturating_mul(REDACTION_ENTRY_LEN as u64);
     let mut offset = 0;
     while offset < len {
-        // A piece is a whole number of entries.
+        // A piece holds a whole number of entries.
         let piece = (len - offset).min(1 << 17);
         let bytes = dnode.read_at(offset, piece as usize).await?;
         for entry in entries(&bytes) {
@@ -124,7 +124,7 @@ async fn deadlist(show: &mut Show<'_, '_>, object: u64, name: &str) -> CommandRe
     Ok(())
 }
 
-/// A list of block pointers with its sums; its sub-lists further right; its entries with `-ddddd`.
+/// Prints a list of block pointers with its sums; sublists are indented; entries with `-ddddd`.
 async fn full_bpobj(
     show: &mut Show<'_, '_>,
     bpobj: &Bpobj,
@@ -136,7 +136,7 @@ async fn full_bpobj(
     let size = |bytes| show.options.size(bytes);
     let (bytes, comp, uncomp) = (size(phys.bytes), size(phys.comp), size(phys.uncomp));
     let count = phys.num_blkptrs;
-    // Only the newest form counts what was freed again.
+    // Only the newest form counts freed entries.
     let counts_freed = bpobj.dnode().phys().bonus_len >= COUNTS_FREED_LEN;
     let freed = if counts_freed { format!(" {} freed,", phys.num_freed) } else { String::new() };
     let subobjs = bpobj.subobjs().await?;
@@ -167,7 +167,7 @@ async fn full_bpobj(
     let mut lines = Vec::new();
     bpobj
         .for_each_own(&mut |pointer| {
-            // Livelists have frees among their entries, told by the fill count.
+            // Livelists have frees among their entries, marked by the fill count.
             let entry = Compact { is_freed: pointer.fill() == 1, ..pointer.compact(false) };
             lines.push(format!("\t{entry}"));
             Ok(())
@@ -180,7 +180,7 @@ async fn full_bpobj(
 }
 
 impl Show<'_, '_> {
-    /// The pool's own lists.
+    /// Prints the pool's own lists.
     pub(super) async fn pool_lists(&mut self) -> CommandResult {
         let lists = [
             (key::SYNC_BPOBJ, "Deferred frees"),
@@ -202,14 +202,14 @@ impl Show<'_, '_> {
         Ok(())
     }
 
-    /// The deadlists of the hidden dataset that all file systems begin with.
+    /// Prints the deadlists of the hidden origin dataset of all file systems.
     pub(super) async fn origin_deadlists(&mut self) -> CommandResult {
         let mos = std::sync::Arc::clone(self.pool.mos());
         let Some(dir) = self.pool.root_dir().child(&mos, key::ORIGIN_DIR).await? else {
             return Ok(());
         };
         let mut object = dir.phys.head_dataset_obj;
-        // The head, then the one snapshot that it has.
+        // The head, then its one snapshot.
         for _ in 0..2 {
             if object == 0 {
                 break;

@@ -1,4 +1,4 @@
-//! `zdb -E`: a block pointer that holds its data, given as sixteen words.
+//! `zdb -E`: decodes a block pointer with embedded data, given as sixteen words.
 
 use cenote_codec::compress::{Compression, decompress};
 use cenote_ondisk::blkptr::BlockPtr;

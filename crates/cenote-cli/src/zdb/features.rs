@@ -1,4 +1,4 @@
-//! Counting what uses a feature, and comparing it with the count that the pool keeps.
+//! Counts the users of each feature, and compares them with the pool's reference counts.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::pool::Show;
 use crate::io::CommandResult;
 use crate::out;
 
-/// Features that are counted by datasets and bookmarks, in the order of the table.
+/// Returns the features that are counted per dataset or bookmark, in the order of the table.
 fn counted() -> impl Iterator<Item = &'static Feature> {
     let by_other = ["redaction_bookmarks", "bookmark_written", "livelist", "redaction_list_spill"];
     FEATURES
@@ -22,7 +22,7 @@ fn counted() -> impl Iterator<Item = &'static Feature> {
         .filter(move |feature| feature.is_per_dataset() || by_other.contains(&feature.name))
 }
 
-/// Prints whether the counts of features are right.
+/// Prints whether the reference counts of features are right.
 pub(super) async fn run(show: &mut Show<'_, '_>, datasets: &[Dataset]) -> CommandResult {
     let mut counts = BTreeMap::new();
     for dataset in datasets {
@@ -81,7 +81,7 @@ async fn count_dataset(
     Ok(())
 }
 
-/// Removed devices, and what keeps count of the obsolete parts of their mappings.
+/// Counts removed devices, and the objects that track obsolete parts of their mappings.
 async fn indirect(show: &mut Show<'_, '_>, datasets: &[Dataset]) -> CommandResult {
     let pool = std::sync::Arc::clone(&show.pool);
     let tops = &pool.config().vdev_tree.children;

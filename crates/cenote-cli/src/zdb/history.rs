@@ -1,4 +1,4 @@
-//! `zdb -h`: the pool's history; `-hh`: with every field of each record.
+//! `zdb -h`: prints the pool's history; `-hh`: with every field of each record.
 
 use cenote_pool::Pool;
 use cenote_pool::history::HistoryEvent;
@@ -9,7 +9,7 @@ use crate::{err, out};
 
 /// Columns before the fields of a record.
 const FIELD_INDENT: usize = 2;
-/// Columns before what an ioctl was given and gave back.
+/// Columns before the input and output lists of an ioctl.
 const IOCTL_INDENT: usize = 8;
 
 /// Prints the history.

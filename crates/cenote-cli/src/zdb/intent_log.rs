@@ -1,7 +1,7 @@
-//! The intent log of a dataset: its header, and with `-i` what waits in its blocks.
+//! The intent log of a dataset: its header, and with `-i` the records in its blocks.
 //!
-//! A pool that is opened for looking never claims or replays; the blocks that an import would
-//! claim are told as such.
+//! A pool that is opened for reading never claims or replays; blocks that an import would claim are
+//! marked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::pool::Show;
 use crate::io::{CommandResult, Exit};
 use crate::out;
 
-/// Blocks after which a chain is taken for a loop.
+/// Number of blocks at which a chain counts as a loop.
 const BLOCKS_MAX: u64 = 1 << 24;
 
 /// Shows the log of an object set that has one.
@@ -95,7 +95,7 @@ async fn chain(
             bypass_cache: true,
             grounds: &Grounds::Speculative,
         };
-        // The last block of a chain was never written, and does not verify.
+        // The last block of a chain was never written, and fails verification.
         let Ok(block) = objset.store().read(&pointer, &context).await else { break };
         let Ok(log) = LogBlock::decode(&block, &pointer) else { break };
         for record in record::records(log.records) {
@@ -118,7 +118,7 @@ async fn chain(
     Ok(counts)
 }
 
-/// The first txg whose log blocks an import takes over.
+/// Returns the first txg whose log blocks an import claims.
 fn first_claimed(show: &Show<'_, '_>) -> u64 {
     show.pool.txg() + 1
 }

@@ -1,7 +1,7 @@
-//! `zdb -l`: the four labels of a device, each different config and uberblock once.
+//! `zdb -l`: the four labels of a device, each distinct config and uberblock once.
 //!
-//! Labels that say the same are shown once, with the numbers of those that say it. With `-u` the
-//! uberblocks of the rings follow, with `-ll` how full the config area is.
+//! Equal labels are shown once, with the numbers of all of them. With `-u` the uberblocks of the
+//! rings follow, with `-ll` the usage of the config area.
 
 use cenote_device::{Device, FileDevice, OpenMode};
 use cenote_ondisk::label::{CONFIG, LABEL_COUNT, LABEL_START_LEN, RING, TRAILER_LEN};
@@ -15,13 +15,13 @@ use super::{Options, text};
 use crate::io::{CommandResult, Exit, Io, words};
 use crate::out;
 
-/// First word of what a cache device begins with, behind its labels.
+/// First word of the header of a cache device, after its labels.
 const CACHE_MAGIC: u64 = 0x5a46_5343_4143_4845;
 /// State of a cache device's label.
 const STATE_CACHE: u64 = 4;
 const RULE: &str = "------------------------------------";
 
-/// Shows the labels of the device that the first operand names.
+/// Shows the labels of the device in the first operand.
 pub(super) async fn run(options: &Options, io: &mut Io<'_>) -> CommandResult {
     let Some(path) = options.operands.first() else {
         return Err(Exit::usage(String::new()));
@@ -53,7 +53,7 @@ fn open(path: &str) -> Result<std::sync::Arc<dyn Device>, String> {
     FileDevice::open(path, OpenMode::ReadOnly).map_err(|error: Error| error.to_string())
 }
 
-/// Prints all labels; false if there is no config in any.
+/// Prints all labels; returns false if none has a config.
 fn show(
     labels: &DeviceLabels,
     rings: &[Slots],
@@ -114,8 +114,8 @@ fn same_configs(labels: &DeviceLabels, config: &NvList) -> Vec<usize> {
     labels.labels.iter().filter(is_same).map(|label| label.index).collect()
 }
 
-/// The slots of each label's ring, whatever their trailers say: a device that is no member of a
-/// pool has an uberblock of txg 0.
+/// Returns the slots of each label's ring, without checking their trailers: a device that is not a
+/// member of a pool has an uberblock of txg 0.
 async fn read_rings(device: &dyn Device, labels: &DeviceLabels) -> CommandResult<Vec<Slots>> {
     let ashift = labels.first_config().map_or(0, |config| config.ashift);
     let size = uberblock::slot_size(ashift) as usize;
@@ -131,7 +131,7 @@ async fn read_rings(device: &dyn Device, labels: &DeviceLabels) -> CommandResult
 /// The uberblocks of one ring, by slot.
 type Slots = Vec<Option<Uberblock>>;
 
-/// The uberblocks of one ring that no earlier label showed.
+/// Prints the uberblocks of one ring that no earlier label showed.
 fn ring(
     rings: &[Slots],
     label: &Label,
@@ -165,7 +165,7 @@ fn ring(
     Ok(())
 }
 
-/// What the pairs of a config take in its area, by kind.
+/// Bytes that the pairs of a config take in the config area, by type.
 #[derive(Default)]
 struct Usage {
     list_count: usize,
@@ -204,7 +204,7 @@ fn xdr_len(list: &NvList) -> usize {
     list.encode(Encoding::Xdr).len()
 }
 
-/// Bytes that pairs take, without the list around them.
+/// Returns the bytes of the pairs, without the list around them.
 fn pairs_len(pairs: Vec<NvPair>) -> usize {
     let list = NvList { flags: 0, pairs };
     xdr_len(&list).saturating_sub(xdr_len(&NvList::default()))
@@ -248,7 +248,7 @@ fn statistics(io: &mut Io<'_>, config: &NvList, is_long: bool) -> CommandResult 
     out!(io)
 }
 
-/// What a cache device says of its log, which readers can do without.
+/// Prints the header that a cache device keeps for its log; readers do not need it.
 async fn cache_header(device: &dyn Device, io: &mut Io<'_>) -> CommandResult {
     let block = device.read(LABEL_START_LEN, BufMut::zeroed(512)).await?;
     let word = |index: usize| words::u64_at(&block, index * 8).unwrap_or(0);
@@ -256,8 +256,8 @@ async fn cache_header(device: &dyn Device, io: &mut Io<'_>) -> CommandResult {
         return out!(io, "L2ARC device header not found");
     }
     out!(io, "{RULE}\nL2ARC device header\n{RULE}")?;
-    // Words of the header that are shown, with their names. Three block pointers of 64 bytes
-    // stand in words 10 to 25.
+    // Header words to show, with their names. Three block pointers of 64 bytes each are in words 10
+    // to 25.
     for (name, index) in [
         ("magic", 0),
         ("version", 1),

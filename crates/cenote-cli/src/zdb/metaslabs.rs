@@ -1,7 +1,8 @@
-//! `zdb -m`, `-mm`, `-mmm`, `-mmmm`, `-M`: metaslabs, their maps and free segments, and the logs.
+//! `zdb -m`, `-mm`, `-mmm`, `-mmmm`, `-M`: metaslabs, their space maps, free segments, and the
+//! logs.
 //!
-//! The figures are those of each metaslab's own map, as zdb has them, which opens pools for
-//! reading and leaves the logs out: what is free by a map may be allocated by a log.
+//! Like zdb, which opens pools for reading and does not load the log space maps, this shows the
+//! figures of each metaslab's own space map: space that is free there may be allocated by a log.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use super::{Options, text};
 use crate::io::{CommandResult, Exit, Io};
 use crate::{err, out};
 
-/// Free segments from this size on are kept by size, and counted.
+/// Free segments of at least this size are also tracked by size, and counted.
 const BY_SIZE_MIN: u64 = 16 << 10;
 
 /// Runs `-m`.
@@ -52,9 +53,9 @@ pub(super) async fn run(pool: &Arc<Pool>, options: &Options, io: &mut Io<'_>) ->
     print_logs(pool, &space.vdevs, detail, io).await
 }
 
-/// The vdev and the metaslabs that the operands behind the pool name.
+/// Returns the vdev and the metaslabs selected by the operands after the pool.
 fn chosen(options: &Options, vdevs: usize) -> Result<(Option<u64>, Vec<usize>), String> {
-    // With `-d` they are objects.
+    // With `-d` the operands are objects.
     let is_chosen = options.has('m') && !options.has('d');
     let mut operands = options.operands.iter().skip(1).filter(|_| is_chosen);
     let Some(vdev) = operands.next() else { return Ok((None, Vec::new())) };
@@ -89,7 +90,7 @@ async fn print_header(
     out!(io, "\t{}   {}   {}   {}", rule(15), rule(19), rule(15), rule(12))
 }
 
-/// Mapping of a removed vdev.
+/// Prints the mapping of a removed vdev.
 async fn print_removed(
     pool: &Pool,
     config: &VdevConfig,
@@ -187,7 +188,7 @@ async fn print_metaslab(
     Ok(())
 }
 
-/// Free segments by the metaslab's own map.
+/// Prints the free segments by the metaslab's own space map.
 async fn print_segments(
     pool: &Pool,
     vdev: &VdevFigures,
@@ -244,7 +245,7 @@ async fn print_map(
             Item::Entry(entry) => {
                 let letter = &name_of(entry.action)[..1];
                 let (start, end) = (entry.offset, entry.offset + entry.size);
-                // What zdb shows where an entry has no vdev.
+                // The vdev that zdb prints for entries without one.
                 let vdev = entry.vdev.unwrap_or(1 << 24);
                 let words = 1 + u32::from(entry.vdev.is_some());
                 lines.push(format!(
@@ -269,7 +270,7 @@ fn name_of(action: Action) -> &'static str {
     }
 }
 
-/// All logs, and how much of each still matters.
+/// Prints all log space maps, and how much of each is still needed.
 async fn print_logs(
     pool: &Pool,
     vdevs: &[VdevFigures],
@@ -310,7 +311,7 @@ async fn print_logs(
     out!(io, "{} - total\n", line(valid, all))
 }
 
-/// Runs `-M`: the histograms of vdevs and of the normal class; with a second M, of special vdevs.
+/// Runs `-M`: histograms of vdevs and of the normal class; with a second M, of special vdevs.
 pub(super) async fn run_groups(
     pool: &Arc<Pool>,
     options: &Options,

@@ -1,4 +1,4 @@
-//! `zdb`: what is on disk, in OpenZFS's words.
+//! `zdb`: prints on-disk structures in OpenZFS's format.
 //!
 //! ```text
 //!   options ──> -l, -E: no pool needed
@@ -7,14 +7,15 @@
 //! ```
 //!
 //! For `-l -u -C -d -h` the text equals that of OpenZFS 2.3's zdb line by line, after the filter
-//! that `docs/zdb.md` lists; the other options show the same facts. Nothing is ever written. What
-//! cannot be read is told on standard error, the listing goes on, and the status is 1 in the end.
+//! listed in `docs/zdb.md`; the other options show the same facts. Nothing is ever written.
+//! Unreadable parts are reported on standard error, the listing continues, and the status is 1.
 
 mod blocks;
 mod bonus;
 mod config;
 mod dataset;
 mod deadlists;
+mod dirty_time_logs;
 mod embedded;
 mod features;
 mod history;
@@ -23,7 +24,6 @@ mod label;
 mod metaslabs;
 mod object;
 mod options;
-mod outages;
 mod path;
 mod pool;
 mod raw_block;
@@ -40,7 +40,7 @@ use cenote_rt::{Error, Kind};
 use crate::io::{CommandResult, Exit, Io, words};
 use crate::{err, out};
 
-/// What the real zdb prints behind a wrong use.
+/// The text that the real zdb prints after wrong use.
 const USAGE: &str = include_str!("usage.txt");
 /// Threads that decompress and decrypt.
 const THREADS: usize = 2;
@@ -64,7 +64,7 @@ pub fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
     })
 }
 
-/// What is wrong with the command line, in the words of C's getopt.
+/// Returns the message about a wrong command line, in the words of C's getopt.
 fn complaint(message: &str) -> String {
     let quoted = |before: &str| message.strip_prefix(before).map(|rest| rest.trim_matches('\''));
     if let Some(option) = quoted("invalid option ") {
@@ -95,7 +95,7 @@ async fn dispatch(options: &Options, io: &mut Io<'_>) -> CommandResult {
     pool::run(options, io).await
 }
 
-/// The configs of the cache files that are there.
+/// Prints the configs of the existing cache files.
 fn cache_files(options: &Options, io: &mut Io<'_>) -> CommandResult {
     let (mut is_shown, mut failure) = (false, None);
     for path in options.cache_files() {
@@ -118,7 +118,7 @@ fn cache_files(options: &Options, io: &mut Io<'_>) -> CommandResult {
     }
 }
 
-/// The errno that OpenZFS has for an error, in words.
+/// Returns the text of the errno that OpenZFS has for an error.
 fn error_text(error: &Error) -> String {
     let text = match error.kind() {
         Kind::NotFound => "No such file or directory",

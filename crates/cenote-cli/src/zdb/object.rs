@@ -1,4 +1,4 @@
-//! Objects: the table, and with `-dddd` what each holds.
+//! Objects: the table, and with `-dddd` the contents of each.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::{bonus, tree, zap};
 use crate::io::{CommandResult, Exit};
 use crate::out;
 
-/// Dnodes of the smallest size in a block of the meta-dnode.
+/// Dnodes of the smallest size per block of the meta-dnode.
 const SLOTS_PER_BLOCK: u64 = 32;
 
-/// Shows the objects asked for.
+/// Shows the selected objects.
 pub(super) async fn ranges(
     show: &mut Show<'_, '_>,
     set: &Set,
@@ -61,7 +61,7 @@ pub(super) async fn ranges(
     out!(show.io)
 }
 
-/// Shows all objects, then how full the table of dnodes is.
+/// Shows all objects, then the usage of the dnode table.
 pub(super) async fn all(show: &mut Show<'_, '_>, set: &Set) -> CommandResult {
     let mut has_header = false;
     let objset = &set.objset;
@@ -166,7 +166,7 @@ fn row(show: &mut Show<'_, '_>, dnode: &Dnode) -> CommandResult {
         0 => 0.0,
         bytes => 100.0 * fill as f64 * geometry.block_size as f64 / per_block as f64 / bytes as f64,
     };
-    // Counted in sectors, to the nearest.
+    // In sectors, rounded to the nearest.
     let used = phys.used_bytes().saturating_add(256) / 512 * 512;
     let size = |bytes| show.options.size(bytes);
     out!(
@@ -184,7 +184,7 @@ fn row(show: &mut Show<'_, '_>, dnode: &Dnode) -> CommandResult {
     )
 }
 
-/// The checksum and compression of an object that has its own.
+/// Returns checksum and compression of an object, where they are set.
 fn settings(checksum: u8, compress: u8, verbosity: usize) -> String {
     let mut text = String::new();
     if checksum != ChecksumType::Inherit.id() || verbosity >= 6 {
@@ -215,7 +215,7 @@ fn flags(show: &mut Show<'_, '_>, dnode: &Dnode) -> CommandResult {
     out!(show.io, "\tdnode maxblkid: {}", phys.maxblkid)
 }
 
-/// What an object of a type that is understood holds.
+/// Prints the contents of an object of a supported type.
 async fn contents(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>) -> CommandResult {
     match dnode.phys().object_type {
         ObjectType::PACKED_NVLIST => {

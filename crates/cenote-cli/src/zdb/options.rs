@@ -1,7 +1,7 @@
-//! What the command line of `zdb` asks for.
+//! The command line of `zdb`.
 //!
-//! Letters count: `-dddd` is `-d` four times, and every `-v` adds one to each letter given.
-//! Without a letter that asks for output all of them are on, one step more than given alone.
+//! Letters count: `-dddd` is `-d` four times, and every `-v` adds one to each letter given. Without
+//! an output letter all of them are on, one step more than when given alone.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit};
 use crate::nicenum;
 
-/// The short options, as getopt has them.
+/// The short options, in getopt's form.
 const SHORT: &str = "AbBcCdDeEFGhiI:k:K:lLmMNo:Op:PqrRsSt:TuU:vVx:XYyZ";
-/// Letters that ask for output; without any of them everything is shown.
+/// Letters that request output; without any of them everything is shown.
 const OUTPUT: &str = "bBcCdDEhilmMOrRsSTuyZ";
-/// Letters that are on when nothing was asked for.
+/// Letters that are on by default.
 const DEFAULT: &str = "bcCdDGhimMsTu";
 
 const LONG: &[Long] = &[
@@ -61,34 +61,35 @@ const LONG: &[Long] = &[
     Long::flag("zstd-headers", 'Z'),
 ];
 
-/// Options whose output cenote does not have: refused, so that nobody takes silence for an answer.
+/// Options whose output cenote does not have. They are refused, so that missing output is not taken
+/// for an empty answer.
 const REFUSED: &str = "BDSTZ";
 
-/// The cache file of pools that a kernel has.
+/// The kernel module's cache file.
 const KERNEL_CACHE_FILE: &str = "/etc/zfs/zpool.cache";
 
-/// The command line, read.
+/// The parsed command line.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     counts: std::collections::BTreeMap<char, usize>,
-    /// Nothing that asks for output was given.
+    /// Whether no output letter was given.
     pub is_default: bool,
     /// `-v`.
     pub verbose: usize,
-    /// `-p`: where devices are.
+    /// `-p`: where to search for devices.
     pub paths: Vec<PathBuf>,
     /// `-U`: the cache file.
     pub cache_file: Option<PathBuf>,
-    /// `-t`: the txg to show, or the last before it.
+    /// `-t`: the last txg to show.
     pub txg: Option<u64>,
     /// `-K`: the key, as text.
     pub key: Option<String>,
-    /// What is not an option: pool or dataset first.
+    /// The operands: pool or dataset first.
     pub operands: Vec<String>,
 }
 
 impl Options {
-    /// Reads the arguments; `Exit::Usage` says what is wrong with them.
+    /// Parses the arguments. [`Exit::Usage`] names the error.
     pub fn parse(args: &[String]) -> CommandResult<Self> {
         let parsed = getopt::parse(args, &SHORT.replace("k:", "k"), LONG)?;
         let verbose = parsed.count('v');
@@ -144,13 +145,14 @@ impl Options {
         Ok(())
     }
 
-    /// How much a letter asks for; 0: nothing.
+    /// Returns the level of a letter; 0 if it is off.
     #[must_use]
     pub fn count(&self, letter: char) -> usize {
         self.counts.get(&letter).copied().unwrap_or(0)
     }
 
-    /// The cache files that name pools when `-e` is not given: the daemon's before a kernel's.
+    /// Returns the cache files that name pools when `-e` is not given: the daemon's before the
+    /// kernel's.
     pub(super) fn cache_files(&self) -> Vec<PathBuf> {
         if let Some(file) = &self.cache_file {
             return vec![file.clone()];
@@ -165,13 +167,13 @@ impl Options {
         self.count(letter) != 0
     }
 
-    /// Bytes as a short size, or in digits with `-P`.
+    /// Formats bytes as a short size, or as digits with `-P`.
     #[must_use]
     pub fn size(&self, bytes: u64) -> String {
         if self.has('P') { bytes.to_string() } else { nicenum::bytes(bytes) }
     }
 
-    /// The first operand up to the first of `/`, `@`, `#`: the pool.
+    /// Returns the pool: the first operand up to the first of `/`, `@`, `#`.
     #[must_use]
     pub fn pool_name(&self) -> Option<&str> {
         let target = self.operands.first()?;
@@ -190,7 +192,7 @@ fn txg(parsed: &Parsed) -> CommandResult<Option<u64>> {
 /// The first txg that a pool can have on disk.
 const TXG_INITIAL: u64 = 4;
 
-/// A number as C's `strtoull` takes it with base 0: decimal, `0x` hexadecimal, `0` octal.
+/// Parses a number as C's `strtoull` does with base 0: decimal, `0x` hexadecimal, `0` octal.
 #[must_use]
 pub(super) fn number(text: &str) -> Option<u64> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_refused() {
+    fn unsupported_options_are_refused() {
         for letter in REFUSED.chars() {
             let args = [format!("-e{letter}"), "pool".to_owned()];
             assert!(matches!(Options::parse(&args), Err(Exit::Failed(_))), "-{letter}");
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_asked_for_is_everything_twice() {
+    fn without_options_everything_is_shown_at_level_two() {
         let options = parse("-e pool");
         assert_eq!((options.count('d'), options.count('C'), options.count('k')), (2, 2, 0));
     }

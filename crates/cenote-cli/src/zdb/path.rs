@@ -1,4 +1,4 @@
-//! `zdb -O` and `-r`: an object by its path, and a copy of it; and paths of objects.
+//! `zdb -O` and `-r`: shows or copies the object at a path. Also finds the path of an object.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::{dataset, znode};
 use crate::io::{CommandResult, Exit, words};
 use crate::{err, out};
 
-/// Deepest path that is followed.
+/// Maximum number of components of a path.
 const DEPTH_MAX: usize = 4096;
-/// Object of the master node.
+/// Object number of the master node.
 const MASTER_NODE: u64 = 1;
-/// Status for a path that leads nowhere: the system's number for that.
+/// Status for a path that does not exist: the system's errno.
 const ENOENT: i32 = 2;
-/// Mode of a copy.
+/// Mode of a copied file.
 const COPY_MODE: u32 = 0o644;
-/// What stands for a hole in a copy.
+/// Zeros for holes in a copy.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
 
 /// Shows or copies the object at the path in the second operand.
@@ -52,7 +52,7 @@ impl Show<'_, '_> {
     }
 }
 
-/// The object at `path`, from the root directory on.
+/// Returns the object at `path`, starting at the root directory.
 async fn find(objset: &Arc<ObjSet>, path: &str) -> cenote_rt::Result<Option<u64>> {
     let master = Zap::open(objset, MASTER_NODE).await?;
     let mut object = master.require_u64("ROOT").await?;
@@ -112,8 +112,8 @@ async fn copy(
     Ok(())
 }
 
-/// The path of an object from the root directory, by the parents that files keep; none if they
-/// lead nowhere.
+/// Returns the path of an object from the root directory, following the parent attribute of files;
+/// `None` if that does not lead to the root.
 pub(super) async fn of_object(set: &Set, object: u64) -> Option<String> {
     let objset = &set.objset;
     let root = Zap::open(objset, MASTER_NODE).await.ok()?.lookup_u64("ROOT").await.ok()??;
@@ -143,5 +143,5 @@ pub(super) async fn of_object(set: &Set, object: u64) -> Option<String> {
     None
 }
 
-/// Bits of a directory entry that are the object's number.
+/// Bits of a directory entry that hold the object number.
 const NUMBER_MASK: u64 = (1 << 48) - 1;

@@ -1,4 +1,4 @@
-//! Opening the pool that the operands name, and what is shown of it, in zdb's order.
+//! Opens the pool that the operands name, and prints its parts in zdb's order.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use cenote_pool::{Dataset, OpenOptions, Pool, ScanOptions};
 
 use super::dataset::Target;
 use super::{
-    Options, blocks, config, dataset, features, history, metaslabs, outages, path, raw_block,
-    uberblock,
+    Options, blocks, config, dataset, dirty_time_logs, features, history, metaslabs, path,
+    raw_block, uberblock,
 };
 use crate::io::{CommandResult, Exit, Io, words};
 use crate::zpool::cache::{self, Cached};
 use crate::{err, out};
 
-/// Where devices are looked for without `-p`.
+/// Directory that is searched for devices without `-p`.
 const DEFAULT_DIRECTORY: &str = "/dev";
 
-/// Everything that showing a pool needs.
+/// State of a listing.
 pub(super) struct Show<'a, 'io> {
     pub(super) pool: Arc<Pool>,
     pub(super) options: &'a Options,
@@ -32,7 +32,7 @@ pub(super) struct Show<'a, 'io> {
 }
 
 impl Show<'_, '_> {
-    /// Tells what could not be read, and lets the listing go on; the end of the output ends it.
+    /// Reports something unreadable and lets the listing continue; only a closed output ends it.
     pub(super) fn tolerate(&mut self, result: CommandResult) -> CommandResult {
         match result {
             Err(Exit::Failed(message)) => {
@@ -84,8 +84,8 @@ fn check_operands(options: &Options) -> CommandResult {
     if is_right { Ok(()) } else { Err(Exit::usage(String::new())) }
 }
 
-/// Where the pool is: in the directories of `-p`, or where a cache file has it, with the config
-/// that says so.
+/// Finds the pool: in the directories of `-p`, or at the paths in a cache file; then also returns
+/// the config in that file.
 async fn find(options: &Options, pool: &str) -> CommandResult<(Scan, Option<NvList>)> {
     if options.has('e') {
         let mut paths = options.paths.clone();
@@ -100,7 +100,7 @@ async fn find(options: &Options, pool: &str) -> CommandResult<(Scan, Option<NvLi
         let Some(config) = cache::config_of(&file, pool).map_err(unread)? else { continue };
         let Cached { guids, paths } = Cached::of(&config);
         let mut scan = scan(&ScanOptions { paths }).await?;
-        // Devices of the cache file may be others' by now.
+        // The devices of the cache file may belong to other pools by now.
         scan.candidates.retain(|found| guids.contains(&found.guid()));
         return Ok((scan, Some(config)));
     }
@@ -145,7 +145,7 @@ impl Show<'_, '_> {
         self.whole().await
     }
 
-    /// The dataset of that name, or of that number behind the pool's name, with its key loaded.
+    /// Opens a dataset by name, or by number after the pool's name, and loads its key.
     async fn dataset(&mut self, name: &str) -> CommandResult<Dataset> {
         let number = name.split_once('/').and_then(|(_, rest)| rest.parse().ok());
         let found = match self.pool.dataset(name).await {
@@ -180,7 +180,7 @@ impl Show<'_, '_> {
         Ok(dataset)
     }
 
-    /// Everything that the options ask for of the whole pool.
+    /// Shows everything that the options request of the whole pool.
     async fn whole(&mut self) -> CommandResult {
         let options = self.options;
         if options.has('C') {
@@ -214,14 +214,14 @@ impl Show<'_, '_> {
         self.checkpoint()
     }
 
-    /// The MOS, all datasets, and what counts over them.
+    /// Shows the MOS, all datasets, and the sums over them.
     async fn datasets(&mut self) -> CommandResult {
         let result = self.objset(&Target::Mos, &[]).await;
         self.tolerate(result)?;
         if self.options.count('d') >= 3 {
             let result = self.pool_lists().await;
             self.tolerate(result)?;
-            outages::run(self)?;
+            dirty_time_logs::run(self)?;
         }
         let root = self.pool.root_dataset().await?;
         let mut all = Vec::new();
@@ -238,7 +238,7 @@ impl Show<'_, '_> {
         self.tolerate(result)
     }
 
-    /// The uberblock of the checkpoint, if there is one.
+    /// Prints the uberblock of the checkpoint, if there is one.
     fn checkpoint(&mut self) -> CommandResult {
         if let Some(uberblock) = self.checkpoint_uberblock() {
             out!(self.io, "\nCheckpointed uberblock found:")?;

@@ -1,11 +1,11 @@
-//! `zdb -R`: bytes at an address of the pool, whatever they are.
+//! `zdb -R`: prints the bytes at an address of the pool, without knowing what they are.
 //!
-//! The block is `VDEV:OFFSET:SIZE[:FLAGS]`, numbers in hexadecimal but for the vdev. That is a
-//! top-level vdev by number, or something in it: a child by its numbers (`0.1`), a vdev as
-//! `zpool` takes its name; of a leaf the bytes come as they lie there. Flags: `d`
-//! finds a compression that makes sense of it, `i` shows block pointers, `r` writes raw bytes,
-//! `e` swaps the words' bytes, `b` shows the block pointer at an offset (`bOFFSET`), `g` reads a
-//! gang header, `v` tells what was tried.
+//! The block is `VDEV:OFFSET:SIZE[:FLAGS]`, with hexadecimal numbers except for the vdev. VDEV is
+//! the number of a top-level vdev, a child of one by numbers (`0.1`), or a vdev name as `zpool`
+//! takes it; a leaf's bytes are read at that offset of the leaf. Flags: `d` finds a compression
+//! that fits, `i` shows block pointers, `r` writes raw bytes, `e` swaps the bytes of words, `b`
+//! shows the block pointer at an offset (`bOFFSET`), `g` reads a gang header, `v` reports the
+//! attempts.
 
 use cenote_codec::compress::{Compression, decompress};
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BLOCK_SIZE_MAX, BlockPtr, SECTOR_SIZE};
@@ -21,7 +21,7 @@ use crate::{argument, err, out};
 
 /// Bytes of a gang header.
 const GANG_LEN: u64 = 512;
-/// Compressions in the order in which they are tried.
+/// Compression algorithms in the order of attempts.
 const TRIED: [(&str, Compression); 4] = [
     ("lz4", Compression::Lz4),
     ("lzjb", Compression::Lzjb),
@@ -29,7 +29,7 @@ const TRIED: [(&str, Compression); 4] = [
     ("zstd", Compression::Zstd),
 ];
 
-/// A block as the operand names it.
+/// A block as given in the operand.
 struct Spec<'a> {
     vdev: &'a str,
     offset: u64,
@@ -38,7 +38,7 @@ struct Spec<'a> {
     flags: &'a str,
 }
 
-/// Shows the blocks that the operands behind the pool name.
+/// Shows the blocks in the operands after the pool.
 pub(super) async fn run(show: &mut Show<'_, '_>) -> CommandResult {
     for text in show.options.operands.get(1..).unwrap_or_default() {
         let result = one(show, text).await;
@@ -113,7 +113,7 @@ async fn one(show: &mut Show<'_, '_>, text: &str) -> CommandResult {
     print(show, text, &spec, &bytes)
 }
 
-/// The vdev that an operand names.
+/// Returns the vdev that an operand names.
 fn find<'t>(tree: &'t Tree, root: &VdevConfig, name: &str) -> Option<&'t Vdev> {
     let mut numbers = name.split('.').map(str::parse::<u64>);
     if let Some(Ok(id)) = numbers.next()
@@ -130,14 +130,14 @@ fn find<'t>(tree: &'t Tree, root: &VdevConfig, name: &str) -> Option<&'t Vdev> {
     tree.vdev(names::find(root, name, &argument::path(name)).ok()?.guid)
 }
 
-/// Reads what is there; nobody knows a checksum for it.
+/// Reads the bytes. There is no checksum to verify them.
 async fn read(tree: &Tree, vdev: &Vdev, spec: &Spec<'_>) -> cenote_rt::Result<Vec<u8>> {
     if tree.top(vdev.id()).is_some_and(|top| top.guid() == vdev.guid()) {
         let place = Place { vdev: vdev.id(), offset: spec.offset };
         return Ok(tree.read(place, spec.psize, 0, &|_: &[u8]| true).await?.data.to_vec());
     }
     let mut vdev = vdev;
-    // A mirror within a top-level vdev has the same bytes on each child.
+    // Each child of a mirror within a top-level vdev has the same bytes.
     while vdev.leaf().is_none() {
         let not_found = || cenote_rt::Error::new(cenote_rt::Kind::NotFound, NoDevice);
         vdev = tree.children(vdev).next().ok_or_else(not_found)?;
@@ -174,9 +174,9 @@ fn print(show: &mut Show<'_, '_>, text: &str, spec: &Spec<'_>, bytes: &[u8]) -> 
     dump(show.io, text, bytes)
 }
 
-/// Tries compressions and sizes until one fits.
+/// Tries compression algorithms and sizes until one fits.
 ///
-/// Without a logical size in the operand the smallest size to which the bytes expand is taken.
+/// Without a logical size in the operand, the smallest size that the bytes expand to is taken.
 fn expand(
     show: &mut Show<'_, '_>,
     bytes: &[u8],
@@ -204,7 +204,7 @@ fn expand(
     Ok(None)
 }
 
-/// Bytes as words in hexadecimal and as text, sixteen to a line.
+/// Prints bytes as hexadecimal words and as text, sixteen per line.
 pub(super) fn dump(io: &mut Io<'_>, label: &str, bytes: &[u8]) -> CommandResult {
     out!(io, "\n{label}\n{:6}    0 1 2 3 4 5 6 7   8 9 a b c d e f  0123456789abcdef", "")?;
     for (line, chunk) in bytes.chunks(16).enumerate() {
@@ -214,7 +214,7 @@ pub(super) fn dump(io: &mut Io<'_>, label: &str, bytes: &[u8]) -> CommandResult 
             whole[..piece.len()].copy_from_slice(piece);
             *word = u64::from_be_bytes(whole);
         }
-        // In the order on disk, as the words are written too.
+        // In the order on disk, like the words.
         let text: String = words
             .iter()
             .flat_map(|word| word.to_be_bytes())

@@ -1,4 +1,4 @@
-//! How `zdb` writes values: times, histograms, nvlists.
+//! Formats of values in `zdb`: times, histograms, nvlists.
 
 use cenote_ondisk::nvlist::{NvList, NvValue};
 use jiff::Timestamp;
@@ -17,22 +17,22 @@ fn local(seconds: i64, format: &str) -> String {
     }
 }
 
-/// Local time as C's `ctime` writes it, `Sat Nov 21 02:06:32 2026`.
+/// Formats local time as C's `ctime`: `Sat Nov 21 02:06:32 2026`.
 pub(super) fn time(seconds: u64) -> String {
     local(seconds as i64, "%a %b %e %H:%M:%S %Y")
 }
 
-/// Local time as in the history, `2026-11-21.02:06:32`.
+/// Formats local time as in the history: `2026-11-21.02:06:32`.
 pub(super) fn history_time(seconds: u64) -> String {
     local(seconds as i64, "%Y-%m-%d.%H:%M:%S")
 }
 
-/// The time zone's abbreviation, as behind a label's timestamp.
+/// Returns the time zone's abbreviation, printed after a label's timestamp.
 pub(super) fn zone(seconds: u64) -> String {
     local(seconds as i64, "%Z")
 }
 
-/// Prints the buckets from the first to the last that is not empty, with rows of stars.
+/// Prints the buckets from the first to the last nonempty one, with rows of stars.
 pub(super) fn histogram(io: &mut Io<'_>, buckets: &[u64], first: usize) -> CommandResult {
     let is_used = |count: &u64| *count != 0;
     let Some(start) = buckets.iter().position(is_used) else { return Ok(()) };
@@ -46,7 +46,7 @@ pub(super) fn histogram(io: &mut Io<'_>, buckets: &[u64], first: usize) -> Comma
     Ok(())
 }
 
-/// Prints a list, a line for each scalar, lists within it four columns further right.
+/// Prints a list: one line per scalar, nested lists indented by four columns.
 pub(super) fn nvlist(io: &mut Io<'_>, list: &NvList, indent: usize) -> CommandResult {
     for (name, value) in list.iter() {
         match value {

@@ -1,4 +1,4 @@
-//! The block tree of an object, as `-ddddd` lists it.
+//! The block tree of an object, listed with `-ddddd`.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::pool::Show;
 use crate::io::CommandResult;
 use crate::out;
 
-/// Prints the block pointers depth first, and then the ranges that are no holes.
+/// Prints the block pointers depth first, then the ranges that are not holes.
 pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>) -> CommandResult {
     if let Some(spill) = dnode.phys().spill()
         && !spill.is_hole()
@@ -20,7 +20,7 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
     }
     out!(show.io, "Indirect blocks:")?;
     let top = dnode.geometry().levels.saturating_sub(1);
-    // Pointers that wait, the next one last.
+    // Pointers not yet printed, the next one last.
     let mut pending: Vec<(u8, u64, BlockPtr)> = Vec::new();
     push(&mut pending, top, 0, dnode.pointers());
     while let Some((level, number, pointer)) = pending.pop() {
@@ -45,7 +45,7 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
     show.tolerate(result)
 }
 
-/// Adds the pointers of a block, in reverse, but for holes that were never anything else.
+/// Adds the pointers of a block in reverse, except holes without a birth txg.
 fn push(
     pending: &mut Vec<(u8, u64, BlockPtr)>,
     level: u8,
@@ -99,7 +99,7 @@ async fn segments(show: &mut Show<'_, '_>, dnode: &Arc<Dnode>) -> CommandResult 
     Ok(())
 }
 
-/// Of the object that holds all dnodes: runs of slots in use.
+/// Prints runs of used slots of the meta-dnode.
 async fn slots(show: &mut Show<'_, '_>, set: &Set) -> CommandResult {
     let mut run: Option<(u64, u64)> = None;
     let mut dnodes = set.objset.dnodes(1);

@@ -1,4 +1,4 @@
-//! An uberblock in `zdb`'s words (`-u`, and the rings of `-lu`).
+//! An uberblock in `zdb`'s format (`-u`, and the rings of `-lu`).
 
 use cenote_ondisk::uberblock::{MMP_MAGIC, UBERBLOCK_MAGIC, Uberblock};
 
@@ -6,10 +6,11 @@ use super::text;
 use crate::io::{CommandResult, Io};
 use crate::out;
 
-/// Low 55 bits of the reflow word: offset in sectors of 512 bytes; the rest: state.
+/// The low 55 bits of the reflow word are the offset in sectors of 512 bytes, the high bits the
+/// state.
 const REFLOW_STATE_SHIFT: u32 = 55;
 
-/// Prints the fields, each on a line behind a tab.
+/// Prints the fields, one per line after a tab.
 pub(super) fn print(io: &mut Io<'_>, uberblock: &Uberblock) -> CommandResult {
     out!(io, "\tmagic = {UBERBLOCK_MAGIC:016x}")?;
     out!(io, "\tversion = {}", uberblock.version)?;
@@ -32,7 +33,7 @@ pub(super) fn print(io: &mut Io<'_>, uberblock: &Uberblock) -> CommandResult {
                 out!(io, "\tmmp_write = {interval}")?;
             }
         }
-        // The bits that say which of them are valid.
+        // The bits that tell which of the fields are valid.
         out!(io, "\tmmp_valid = {:x}", uberblock.mmp_config & 0xff)?;
     }
     out!(io, "\tcheckpoint_txg = {}", uberblock.checkpoint_txg)?;

@@ -1,4 +1,4 @@
-//! ZAPs: their figures, and their entries as their types want them.
+//! ZAPs: their statistics, and their entries formatted by object type.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::text::histogram;
 use crate::io::CommandResult;
 use crate::out;
 
-/// Byte values that are no text.
+/// Types whose byte values are not text.
 const BINARY: [&str; 5] =
     ["org.illumos:checksum_salt", crypto::HMAC_KEY, crypto::IV, crypto::MAC, crypto::MASTER_KEY];
 
-/// Kinds of files by the number in a directory entry.
+/// File types by the number in a directory entry.
 const FILE_TYPES: [&str; 16] = [
     "not specified",
     "FIFO",
@@ -52,7 +52,7 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
         ZapStats::Fat(stats) => fat(show, &stats)?,
     }
     if kind == ObjectType::DDT_ZAP {
-        // Its entries are no text.
+        // Entries of dedup tables are not text.
         return Ok(());
     }
     if !zap.is_micro() {
@@ -71,7 +71,7 @@ fn fat(show: &mut Show<'_, '_>, stats: &FatStats) -> CommandResult {
     out!(show.io, "\tFat ZAP stats:")?;
     out!(show.io, "\t\tPointer table:")?;
     out!(show.io, "\t\t\t{} elements", header.pointer_count())?;
-    // A table inside of the header has no blocks of its own.
+    // A pointer table inside of the header has no blocks of its own.
     let (block, count) =
         if header.is_embedded() { (0, 0) } else { (header.table_block, header.table_block_count) };
     out!(show.io, "\t\t\tzt_blk: {block}")?;
@@ -98,13 +98,13 @@ fn fat(show: &mut Show<'_, '_>, stats: &FatStats) -> CommandResult {
     Ok(())
 }
 
-/// The line of an entry; names are bytes.
+/// Returns the line of an entry; names are bytes.
 fn line(kind: ObjectType, is_mos: bool, key: &Key, value: &Value) -> Vec<u8> {
     let mut line = b"\t\t".to_vec();
     match key {
         Key::Name(name) => line.extend_from_slice(name),
         Key::Words(words) => {
-            // The real one's format ends in a stray letter.
+            // The format string of the real zdb ends in a stray letter.
             let text = words.first().map(|word| format!("0x{word:010}x"));
             line.extend_from_slice(text.unwrap_or_default().as_bytes());
         }

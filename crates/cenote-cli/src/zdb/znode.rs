@@ -1,4 +1,4 @@
-//! Attributes of files, from system attributes or old znodes.
+//! Attributes of files, from system attributes or from old znodes.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use super::{path, text};
 use crate::io::{CommandResult, Exit};
 use crate::out;
 
-/// Largest table of domains that is read.
+/// Largest FUID domain table that is read.
 const DOMAINS_LEN_MAX: u64 = 16 << 20;
 
-/// The domains of a file system's FUID table, by index; the first has none.
+/// Returns the domains of a file system's FUID table, by index; index 0 is empty.
 pub(super) async fn load_domains(objset: &Arc<ObjSet>) -> cenote_rt::Result<Vec<String>> {
     let master = Zap::open(objset, 1).await?;
     let Some(object) = master.lookup_u64("FUID").await? else { return Ok(Vec::new()) };
@@ -28,7 +28,7 @@ pub(super) async fn load_domains(objset: &Arc<ObjSet>) -> cenote_rt::Result<Vec<
     let mut domains = Vec::new();
     for entry in list.list_array("fuid_nvlist").unwrap_or_default() {
         let index = entry.u64("fuid_idx").unwrap_or(0) as usize;
-        // An index far behind the number of entries is no index.
+        // An index far beyond the number of entries is corrupt.
         if index <= bytes.len() {
             domains.resize(domains.len().max(index + 1), String::new());
             domains[index] = entry.str("fuid_domain").unwrap_or_default().into();
@@ -37,7 +37,7 @@ pub(super) async fn load_domains(objset: &Arc<ObjSet>) -> cenote_rt::Result<Vec<
     Ok(domains)
 }
 
-/// Reads the attributes of an object.
+/// Returns the attributes of an object.
 pub(super) async fn attributes(
     set: &Set,
     dnode: &Arc<Dnode>,
@@ -86,7 +86,7 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
     if counts_projects && attributes.flags & PFlags::PROJID.bits() != 0 {
         out!(show.io, "\tprojid\t{}", attributes.projid.unwrap_or(0))?;
     }
-    // An old znode always has the two fields; among system attributes they come and go.
+    // An old znode always has these two fields; system attributes may lack them.
     if is_old || attributes.xattr_obj != 0 {
         out!(show.io, "\txattr\t{}", attributes.xattr_obj)?;
     }
@@ -107,7 +107,7 @@ fn owner(show: &mut Show<'_, '_>, set: &Set, name: &str, id: Fuid) -> CommandRes
     out!(show.io, "\t{name}     {:x} [{domain}-{}]", id.0, id.rid() as i32)
 }
 
-/// Extended attributes that are kept among the system attributes.
+/// Prints the extended attributes that are stored as a system attribute.
 fn xattrs(show: &mut Show<'_, '_>, packed: &[u8]) -> CommandResult {
     if packed.is_empty() {
         return Ok(());

@@ -1,14 +1,14 @@
-//! `allow`, `unallow`: who else may do what on a dataset.
+//! `allow`, `unallow`: delegates permissions on a dataset.
 //!
 //! ```text
-//!   -l -d          here, below; neither or both: here and below
+//!   -l -d          local, descendants; neither or both: local and descendants
 //!   -u -g -e       users, groups, everyone; none: the word `everyone`, a user, or else a group
-//!   -c             whoever creates a dataset below gets it there
-//!   -s @SET        what a set consists of
+//!   -c             create time: granted to the creator of a dataset below
+//!   -s @SET        defines a permission set
 //! ```
 //!
-//! What is shown has OpenZFS's form, with its one oddity: the first of the two titles of sets and
-//! of what creators get is always that of sets.
+//! The output has OpenZFS's form, including its oddity: of the two titles "Permission sets" and
+//! "Create time permissions", the first one printed is always "Permission sets".
 
 use std::fmt::Write as _;
 
@@ -35,7 +35,7 @@ const TITLE_WIDTH: usize = 70;
 /// Longest name of a set.
 const SET_MAX: usize = 64;
 
-/// Runs one of the verbs.
+/// Runs `allow` or `unallow`.
 pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let is_removal = verb == "unallow";
     let parsed = getopt::parse(args, if is_removal { "ldugecsrh" } else { "ldugecsh" }, &[])?;
@@ -76,7 +76,8 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     })
 }
 
-/// Who is not trusted must have `allow` and what he gives, and takes only from himself.
+/// Refuses an untrusted caller without the permission `allow` and the permissions granted. Such a
+/// caller may only take permissions from itself.
 async fn check_right(
     source: &Source,
     dataset: &Dataset,
@@ -97,14 +98,14 @@ async fn check_right(
     permits::need(source, dataset, &needed, "set permissions on").await
 }
 
-/// What is to be granted or taken away.
+/// The grants to add or remove.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
-    /// Letters of keys, with ids.
+    /// Key letters, with user or group ids.
     whom: Vec<(char, String)>,
-    /// Letters of where.
+    /// Letters of the scopes.
     scopes: &'static str,
-    /// None: everything.
+    /// Permissions; empty for all.
     permissions: Vec<String>,
     dataset: String,
 }
@@ -143,7 +144,7 @@ impl Request {
             vec![('e', String::new())]
         } else {
             let list = operands.next().ok_or_else(missing)?;
-            list.split(',').map(|name| somebody(name, parsed)).collect::<Result<_, _>>()?
+            list.split(',').map(|name| user_or_group(name, parsed)).collect::<Result<_, _>>()?
         };
         let rest: Vec<&String> = operands.collect();
         let (permissions, dataset) = match &rest[..] {
@@ -163,7 +164,7 @@ impl Request {
         Ok(Self { whom, scopes, permissions, dataset: dataset.clone() })
     }
 
-    /// What changes under which key: sets have keys of their own.
+    /// Returns the changes of each key; permission sets have keys of their own.
     fn changes(&self) -> Vec<GrantChange> {
         let mut changes = Vec::new();
         for (who, id) in &self.whom {
@@ -184,7 +185,7 @@ impl Request {
     }
 }
 
-/// The name of a permission or a set that there can be.
+/// Checks that a permission or set of this name may exist.
 fn checked(name: &str) -> Result<String, Exit> {
     if let Some(set) = name.strip_prefix('@') {
         let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.: ".contains(c);
@@ -204,8 +205,8 @@ fn checked(name: &str) -> Result<String, Exit> {
     Err(Exit::failed(format!("invalid permission '{name}'")))
 }
 
-/// A user or group by name or number.
-fn somebody(name: &str, parsed: &Parsed) -> Result<(char, String), Exit> {
+/// Returns a user or group by name or number.
+fn user_or_group(name: &str, parsed: &Parsed) -> Result<(char, String), Exit> {
     let known = |owner| {
         let names = system_names(owner);
         names.into_iter().find(|(_, known)| known == name).map(|(id, _)| id)
@@ -224,7 +225,7 @@ fn somebody(name: &str, parsed: &Parsed) -> Result<(char, String), Exit> {
     }
 }
 
-/// What `zfs allow DATASET` prints.
+/// Formats the output of `zfs allow DATASET`.
 fn shown(delegations: &[Delegation]) -> String {
     let mut text = String::new();
     for delegation in delegations {
@@ -270,7 +271,7 @@ fn shown(delegations: &[Delegation]) -> String {
     text
 }
 
-/// Who has what a grant gives; none for sets and creators.
+/// Returns the grantee; none for sets and create time permissions.
 fn who(grant: &Grant) -> Option<String> {
     let named = |owner| {
         let id: Option<u64> = grant.id.parse().ok();
@@ -286,7 +287,7 @@ fn who(grant: &Grant) -> Option<String> {
     }
 }
 
-/// What can be granted.
+/// Lists everything that can be granted.
 fn help() -> String {
     let mut text = String::from("The following permissions are supported:\n\n");
     let _ = writeln!(text, "{:<16} {:<14}\tNOTES", "NAME", "TYPE");
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_become_keys() {
+    fn allow_turns_arguments_into_keys() {
         let keys = |line: &str| {
             let changes = request(line).expect(line).changes();
             changes
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_is_shown_as_openzfs_shows_it() {
+    fn allow_prints_grants_as_openzfs_does() {
         let grant = |who, id: &str, names: &[(&str, bool, bool)]| Grant {
             who,
             id: id.to_owned(),

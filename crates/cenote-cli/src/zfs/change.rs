@@ -1,5 +1,5 @@
-//! The verbs that change datasets that are there: `snapshot`, `rename`, `promote`, `rollback`,
-//! `set`, `inherit`, `bookmark`, `hold`, `release`.
+//! The verbs that change existing datasets: `snapshot`, `rename`, `promote`, `rollback`, `set`,
+//! `inherit`, `bookmark`, `hold`, `release`.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ use crate::zpool::block_on;
 /// Status of `zfs set` when a property cannot be set.
 const STATUS_OF_SET: i32 = 255;
 
-/// What whoever takes a snapshot must have been granted, the second for properties.
+/// Permissions for taking a snapshot, the second for setting user properties on it.
 const RIGHTS: [&str; 2] = ["snapshot", "userprop"];
 
-/// Runs one of the verbs.
+/// Runs one of these verbs.
 pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let line = command_line(Tool::Zfs, verb, args);
     match verb {
@@ -44,7 +44,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     }
 }
 
-/// Adds all file systems and volumes below one.
+/// Adds all file systems and volumes below a dataset.
 pub(super) async fn below(head: &Dataset, found: &mut Vec<Dataset>) -> CommandResult {
     for child in head.children().await? {
         found.push(child.clone());
@@ -53,7 +53,7 @@ pub(super) async fn below(head: &Dataset, found: &mut Vec<Dataset>) -> CommandRe
     Ok(())
 }
 
-/// A head, and with `all` those below it.
+/// Returns a head dataset, and with `all` its descendants.
 pub(super) async fn heads(source: &Source, name: &str, all: bool) -> Result<Vec<Dataset>, Exit> {
     let head = existing(source, name).await?;
     let mut found = vec![head.clone()];
@@ -91,8 +91,8 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
                     return Err(not_made(&name, &error.to_string()));
                 }
                 let rights = if props.is_empty() { &RIGHTS[..1] } else { &RIGHTS };
-                let deed = ("create snapshot", name.as_str());
-                permits::need_for(source, &head, rights, deed).await?;
+                let action = ("create snapshot", name.as_str());
+                permits::need_for(source, &head, rights, action).await?;
                 if head.snapshot(short).await.is_ok() || wanted.contains(&name) {
                     return Err(not_made(&name, "dataset already exists"));
                 }
@@ -114,7 +114,7 @@ fn not_made(name: &str, why: &str) -> Exit {
 
 fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "pruf", &[])?;
-    let source = &source.leaving_mounts(parsed.has('u'));
+    let source = &source.with_mounts_left(parsed.has('u'));
     let (from, to) = match &parsed.operands[..] {
         [] => return Err(Exit::usage("missing source dataset argument")),
         [_] => return Err(Exit::usage("missing target dataset argument")),
@@ -164,7 +164,7 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             let done = engine.rename(from, to).await;
             done.map_err(|error| cannot(&wording(&error)))
         }));
-        mount::tell_if_not(source.without_mounts(&moved, parsed.has('f'), work).await, io)
+        mount::report_not_mounted(source.without_mounts(&moved, parsed.has('f'), work).await, io)
     })
 }
 
@@ -251,7 +251,7 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         permits::need_on(source, head.pool(), &lost, &["destroy", "mount"], "destroy").await?;
         drop((snapshot, head));
         let doomed = later.clones.clone();
-        source.let_go_of_snapshots(head_name);
+        source.close_unused_snapshots(head_name);
         let work = Box::pin(Writer::run(source, head_name, Some(line), io, async |engine, _| {
             let work = async {
                 let done = later.roll_back(engine, head_name, name).await;
@@ -263,7 +263,7 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
     })
 }
 
-/// What came after a snapshot, and goes with a rollback to it.
+/// Everything later than a snapshot, which a rollback to it destroys.
 #[derive(Default)]
 struct Later {
     snapshots: Vec<String>,
@@ -289,7 +289,7 @@ impl Later {
         Ok(later)
     }
 
-    /// Destroys it all and goes back to the snapshot `name` of `head`.
+    /// Destroys all of it, then rolls `head` back to its snapshot `name`.
     async fn roll_back(self, engine: &Engine, head: &str, name: &str) -> cenote_rt::Result<()> {
         for clone in &self.clones {
             engine.destroy_dataset(clone).await?;
@@ -326,7 +326,7 @@ impl Later {
 
 fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "u", &[])?;
-    let source = &source.leaving_mounts(parsed.has('u'));
+    let source = &source.with_mounts_left(parsed.has('u'));
     let count = parsed.operands.iter().take_while(|operand| operand.contains('=')).count();
     if parsed.operands.is_empty() {
         return Err(Exit::usage("missing arguments"));
@@ -349,14 +349,15 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
             let rights: Vec<&str> = rights.iter().map(String::as_str).collect();
             permits::need(source, &dataset, &rights, "set property for").await?;
             let moved = source.moved(Box::pin(moving::by_settings(&dataset, settings))).await?;
-            let placed = source.moved(Box::pin(moving::placed_again(&dataset, settings))).await?;
+            let placed =
+                source.moved(Box::pin(moving::by_unchanged_mountpoint(&dataset, settings))).await?;
             drop(dataset);
             let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
                 changes.make(engine, name).await
             }));
             let done = source.without_mounts(&moved, false, work).await;
-            mount::tell_if_not(done, io)?;
-            mount::those_wanted(source, &placed, io).await?;
+            mount::report_not_mounted(done, io)?;
+            mount::mount_missing(source, &placed, io).await?;
         }
         Ok(())
     })
@@ -366,14 +367,14 @@ fn not_set(name: &str, why: &str) -> Exit {
     Exit::FailedWith(format!("cannot set property for '{name}': {why}"), STATUS_OF_SET)
 }
 
-/// What `set` changes.
+/// The changes of one `set`.
 struct Changes {
     props: Vec<Setting>,
     /// The volume's new size.
     volsize: Option<u64>,
     /// Limits of users, groups and projects.
     limits: Vec<Limit>,
-    /// What mounts go by again.
+    /// Properties, by dataset, that override mount options again.
     again: Vec<(u64, &'static str)>,
 }
 
@@ -386,7 +387,7 @@ impl Changes {
             (false, _) => 'f',
         };
         let named = settings.iter().map(|text| text.split('=').next().unwrap_or_default());
-        let again = moving::set_again(dataset, named).await?;
+        let again = moving::overriding_options(dataset, named).await?;
         let mut changes = Self { props: Vec::new(), volsize: None, limits: Vec::new(), again };
         for text in settings {
             let (property, value) = text.split_once('=').unwrap_or((text, ""));
@@ -409,7 +410,7 @@ impl Changes {
                 ("refreservation", Some(setting::AUTO)) => {
                     changes.props.push(whole_reservation(dataset, dataset).await?);
                 }
-                // There is but one version of file systems that is made.
+                // New file systems have the only version there is.
                 ("version", _) => {}
                 _ => changes.props.push(setting),
             }
@@ -461,8 +462,8 @@ async fn number(dataset: &Dataset, name: &str) -> Result<u64, Exit> {
     })
 }
 
-/// The reservation of a volume that has all its space. Snapshots do not tell how large its blocks
-/// are: that is what their `head` says.
+/// Returns the reservation of a volume with all its space reserved. A snapshot does not store the
+/// volume block size: `head` does.
 pub(super) async fn whole_reservation(dataset: &Dataset, head: &Dataset) -> Result<Setting, Exit> {
     let size = number(dataset, "volsize").await?;
     let block = number(head, "volblocksize").await?.max(1);
@@ -496,7 +497,7 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
             let moved = source.moved(Box::pin(moving::by_inheriting(&all, property))).await?;
             let mut again = Vec::new();
             for dataset in &all {
-                again.extend(moving::set_again(dataset, std::iter::once(property)).await?);
+                again.extend(moving::overriding_options(dataset, std::iter::once(property)).await?);
             }
             let all: Vec<_> = all.iter().map(|dataset| dataset.name().to_owned()).collect();
             let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
@@ -511,7 +512,7 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                 Ok(())
             }));
             let done = source.without_mounts(&moved, false, work).await;
-            mount::tell_if_not(done, io)?;
+            mount::report_not_mounted(done, io)?;
         }
         Ok(())
     })
@@ -526,7 +527,7 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         _ => return Err(Exit::usage("too many arguments")),
     };
     let head = |name: &str| name.split(['@', '#']).next().unwrap_or_default().to_owned();
-    // Either name may be short for one of the other's dataset.
+    // Either name may be abbreviated to its part from `@` or `#` on, with the dataset of the other.
     let source_name =
         if from.starts_with(['@', '#']) { format!("{}{from}", head(to)) } else { from.clone() };
     let name = if to.starts_with('#') { format!("{}{to}", head(&source_name)) } else { to.clone() };
@@ -562,7 +563,8 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
     })
 }
 
-/// The tag and the snapshots of `hold` and `release`; with `-r` those of the same name below.
+/// Returns the tag and the snapshots of `hold` and `release`; with `-r` also the snapshots of the
+/// same name below.
 async fn tagged(source: &Source, parsed: &Parsed) -> Result<(String, Vec<Dataset>), Exit> {
     let [tag, names @ ..] = &parsed.operands[..] else {
         return Err(Exit::usage("too few arguments"));
@@ -638,8 +640,8 @@ async fn change_holds(
         permits::need(source, &source.dataset(name).await?, &[right], right).await?;
     }
     if !is_hold {
-        // One that is to go goes with its last hold.
-        source.let_go_of_snapshots(&first);
+        // A snapshot with a deferred destroy is destroyed with its last hold.
+        source.close_unused_snapshots(&first);
     }
     Writer::run(source, &first, Some(line), io, async |engine, _| {
         let done =

@@ -1,21 +1,23 @@
-//! Property lists: what `-o` and the first argument of `get` name, and how wide columns become.
+//! Property lists: the properties that `-o` and the first argument of `get` name, and column
+//! widths.
 //!
-//! A column is at least as wide as its heading; one of numbers has five places, one of names the
-//! longest of them; texts, dates, and with `-p` everything, widen with the values (observed).
+//! A column is at least as wide as its heading. Columns of numbers have at least five places,
+//! columns of names the width of the longest name; texts, dates, and with `-p` all columns widen
+//! with their values (observed).
 
 use cenote_pool::props::userspace;
 use cenote_pool::props::{DATASET_PROPERTIES, Form, PropType, Property, property_named};
 
 use crate::io::Exit;
 
-/// What `-o space` stands for.
+/// The columns that `-o space` selects.
 const SPACE: &str = "name,available,used,usedbysnapshots,usedbydataset,usedbyrefreservation,\
                      usedbychildren";
 
 /// Narrowest column of numbers.
 const NUMBER_WIDTH: usize = 5;
 
-/// Heading of a pool's health is wide enough for its longest value.
+/// The heading of a pool's health is as wide as its longest value.
 const HEALTH_WIDTH: usize = 8;
 
 /// A property as a column or a row of `get`.
@@ -23,32 +25,32 @@ const HEALTH_WIDTH: usize = 8;
 pub(crate) struct Column {
     /// Its name.
     pub(crate) name: String,
-    /// Its table entry, if it is a native one.
+    /// Its table entry, if it is a native property.
     pub(crate) property: Option<&'static Property>,
-    /// Whether it stands for one of `all`, where absence is passed over.
+    /// Whether it comes from `all`, where missing properties are skipped.
     pub(crate) is_of_all: bool,
-    /// What else it must have room for.
+    /// Minimum width beyond that of the heading.
     pub(crate) width_min: usize,
 }
 
 impl Column {
-    /// A native property.
+    /// Returns the column of a native property.
     pub(crate) fn native(property: &'static Property, is_of_all: bool) -> Self {
         Self { name: property.name.to_owned(), property: Some(property), is_of_all, width_min: 0 }
     }
 
-    /// A property outside the tables.
+    /// Returns the column of a property outside the tables.
     pub(crate) fn other(name: &str, is_of_all: bool) -> Self {
         Self { name: name.to_owned(), property: None, is_of_all, width_min: 0 }
     }
 
-    /// The txg of creation, which JSON output has of every dataset.
+    /// Returns the column of `createtxg`, which JSON output has for every dataset.
     pub(super) fn of_create_txg() -> Self {
         let property = property_named(DATASET_PROPERTIES, "createtxg");
         Self { name: "createtxg".to_owned(), property, is_of_all: false, width_min: 0 }
     }
 
-    /// The heading in `list`.
+    /// Returns the heading in `list`.
     pub(crate) fn heading(&self) -> String {
         match self.property {
             Some(property) => property.column.to_owned(),
@@ -56,18 +58,18 @@ impl Column {
         }
     }
 
-    /// Whether the heading stands on the right.
+    /// Whether the heading is right-aligned.
     pub(crate) fn heading_is_right(&self) -> bool {
         self.property.is_some_and(|property| property.align_right)
     }
 
-    /// Whether values stand on the right.
+    /// Whether values are right-aligned.
     pub(crate) fn is_right(&self) -> bool {
         let is_figure = || userspace::parse(&self.name).is_some() || is_written(&self.name);
         self.property.map_or_else(is_figure, |property| property.align_right)
     }
 
-    /// Its width before there are values.
+    /// Returns the width before there are values.
     pub(crate) fn width(&self) -> usize {
         let Some(property) = self.property else { return self.name.len().max(self.width_min) };
         let heading = property.column.len().max(self.width_min);
@@ -81,7 +83,7 @@ impl Column {
         }
     }
 
-    /// Whether values widen it.
+    /// Whether values widen the column.
     pub(crate) fn widens(&self, is_literal: bool) -> bool {
         match self.property.map(|property| property.value_type) {
             Some(PropType::Number(Form::Date) | PropType::Text) => true,
@@ -95,12 +97,12 @@ fn is_written(name: &str) -> bool {
     name.starts_with("written@") || name.starts_with("written#")
 }
 
-/// What a wrong name in a list says.
+/// Returns the error for a wrong name in a list.
 pub(crate) fn bad_property(name: &str) -> Exit {
     Exit::usage(format!("bad property list: invalid property '{name}'"))
 }
 
-/// A column of datasets by name.
+/// Returns a column of datasets by name.
 pub(super) fn dataset_column(name: &str) -> Option<Column> {
     if let Some(property) = property_named(DATASET_PROPERTIES, name) {
         return Some(Column::native(property, false));
@@ -110,7 +112,7 @@ pub(super) fn dataset_column(name: &str) -> Option<Column> {
     is_known.then(|| Column::other(name, false))
 }
 
-/// All columns that a comma-separated list names.
+/// Returns all columns that a comma-separated list names.
 pub(super) fn dataset_columns(list: &str) -> Result<Vec<Column>, Exit> {
     let list = if list == "space" { SPACE } else { list };
     if list == "all" {
@@ -120,7 +122,7 @@ pub(super) fn dataset_columns(list: &str) -> Result<Vec<Column>, Exit> {
     list.split(',').map(|name| dataset_column(name).ok_or_else(|| bad_property(name))).collect()
 }
 
-/// The fields of `get`, by the names that `-o` has for them.
+/// The fields of `get`, by their names in `-o`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Field {
     /// The dataset or pool.
@@ -131,12 +133,12 @@ pub(crate) enum Field {
     Value,
     /// The received value.
     Received,
-    /// Where the value comes from.
+    /// The source of the value.
     Source,
 }
 
 impl Field {
-    /// Its heading.
+    /// Returns the heading.
     pub(crate) fn heading(self) -> &'static str {
         match self {
             Self::Name => "NAME",
@@ -148,7 +150,7 @@ impl Field {
     }
 }
 
-/// Takes the list of `-o` of a `get`; pools have no received values.
+/// Parses the list of `-o` of a `get`; pools have no received values.
 pub(crate) fn fields(list: Option<&str>, has_received: bool) -> Result<Vec<Field>, Exit> {
     let Some(list) = list else {
         return Ok(vec![Field::Name, Field::Property, Field::Value, Field::Source]);

@@ -23,7 +23,7 @@ use crate::writer::{Writer, command_line};
 use crate::zpool::block_on;
 use crate::zpool::create::{is_stored, new_file_system};
 
-/// What is to be made.
+/// The kind of dataset to create.
 enum New {
     FileSystem,
     Volume { size: u64, block_size: u64, is_sparse: bool },
@@ -48,7 +48,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         _ => return Err(Exit::usage("too many arguments")),
     };
     let line = command_line(Tool::Zfs, "create", args);
-    let source = &source.leaving_mounts(parsed.has('u'));
+    let source = &source.with_mounts_left(parsed.has('u'));
     block_on(create(source, name, &parsed, &line, io))
 }
 
@@ -73,7 +73,7 @@ async fn create(
     let options = FileSystemOptions::below(source, &pool, name).await?;
     let (props, reserved) = with_reservation(&pool, &settings, &new);
     if parsed.has('v') || parsed.has('P') {
-        told(name, parsed, &new, reserved, io)?;
+        print_plan(name, parsed, &new, reserved, io)?;
     }
     if parsed.has('n') {
         return Ok(());
@@ -105,7 +105,7 @@ async fn create(
     Ok(())
 }
 
-/// Refuses whoever may not make such a dataset there.
+/// Refuses a caller without the permissions for creating this dataset.
 async fn may_create(
     source: &Source,
     pool: &Arc<Pool>,
@@ -127,16 +127,16 @@ async fn make(engine: &Engine, name: &str, new: NewDataset) -> CommandResult {
     made.map(drop).map_err(|error| cannot(name, wording(&error)))
 }
 
-/// How a file system begins.
+/// Options of new file systems.
 pub(super) struct FileSystemOptions {
-    /// What the parent demands of names, which children take over.
+    /// Properties about names that children take over from the parent.
     inherited: Vec<Setting>,
     has_projects: bool,
     creator: Creator,
 }
 
 impl FileSystemOptions {
-    /// What a file system below the nearest ancestor of `name` that is there begins with.
+    /// Returns the options for file systems below the nearest existing ancestor of `name`.
     pub(super) async fn below(source: &Source, pool: &Arc<Pool>, name: &str) -> Result<Self, Exit> {
         let base = existing_ancestor(pool, name).await?;
         check_parent(name, &base).await?;
@@ -145,7 +145,7 @@ impl FileSystemOptions {
         Ok(Self { inherited, has_projects, creator: source.creator() })
     }
 
-    /// Makes one.
+    /// Creates one.
     pub(super) async fn make(
         &self,
         engine: &Engine,
@@ -170,7 +170,7 @@ fn has(pool: &Pool, feature: &str) -> bool {
     pool.features().state(feature) != cenote_pool::features::FeatureState::Disabled
 }
 
-/// What a failed operation says.
+/// Returns the message for a failed operation.
 pub(super) fn wording(error: &cenote_rt::Error) -> String {
     match error.cause::<OpError>() {
         Some(OpError::WrongParent) => "parent is not a filesystem".to_owned(),
@@ -187,7 +187,7 @@ async fn pool_of(source: &Source, name: &str) -> Result<Arc<Pool>, Exit> {
     pool.ok_or_else(|| cannot(name, format!("no such pool '{first}'")))
 }
 
-/// The ancestors that are to be made first; none at all if the dataset is there and that is no
+/// Returns the ancestors to create first; `None` if the dataset already exists and that is not an
 /// error.
 async fn ancestors(
     source: &Source,
@@ -218,7 +218,7 @@ async fn ancestors(
     }
 }
 
-/// The nearest ancestor that is there.
+/// Returns the nearest existing ancestor.
 async fn existing_ancestor(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
     let mut at = name;
     while let Some((parent, _)) = at.rsplit_once('/') {
@@ -240,7 +240,7 @@ async fn check_parent(name: &str, parent: &Dataset) -> CommandResult {
     Ok(())
 }
 
-/// What a parent demands of names.
+/// Returns the properties about names that children take over from the parent.
 async fn inherited(parent: &Dataset) -> Result<Vec<Setting>, Exit> {
     let props = parent.props().await?;
     let mut found = Vec::new();
@@ -254,7 +254,7 @@ async fn inherited(parent: &Dataset) -> Result<Vec<Setting>, Exit> {
     Ok(found)
 }
 
-/// The properties of the options `-o`.
+/// Returns the properties given with `-o`.
 fn settings(name: &str, parsed: &Parsed, kind: char) -> Result<Vec<Setting>, Exit> {
     let mut settings: Vec<Setting> = Vec::new();
     for text in parsed.values('o') {
@@ -276,7 +276,7 @@ fn number(settings: &[Setting], name: &str) -> Option<u64> {
     settings.iter().find(|(there, _)| there == name).and_then(|(_, value)| value.single())
 }
 
-/// A file system, or a volume with its size.
+/// Returns what to create: a file system, or a volume with its size.
 fn plan(pool: &Pool, name: &str, parsed: &Parsed, settings: &[Setting]) -> Result<New, Exit> {
     let Some(size) = parsed.value('V') else { return Ok(New::FileSystem) };
     let size = quantity::parse(size)
@@ -301,8 +301,8 @@ fn plan(pool: &Pool, name: &str, parsed: &Parsed, settings: &[Setting]) -> Resul
     Ok(New::Volume { size, block_size, is_sparse: parsed.has('s') })
 }
 
-/// The properties that are to be stored, and the reservation that nobody has given in bytes: a
-/// volume that is not sparse has all that it may take, as has one whose reservation is `auto`.
+/// Returns the properties to store, and the computed reservation: a volume that is not sparse
+/// reserves all the space that it may need, and so does one with `refreservation=auto`.
 fn with_reservation(pool: &Pool, settings: &[Setting], new: &New) -> (Vec<Setting>, Option<u64>) {
     let mut props = settings.to_vec();
     let New::Volume { size, block_size, is_sparse } = *new else { return (props, None) };
@@ -317,9 +317,9 @@ fn with_reservation(pool: &Pool, settings: &[Setting], new: &New) -> (Vec<Settin
     (props, Some(reserved))
 }
 
-/// What is made or would be, for `-v` and `-P`: properties as they were typed, and what follows
-/// from them.
-fn told(
+/// Prints what is, or would be, created, for `-v` and `-P`: properties as typed, followed by
+/// computed ones.
+fn print_plan(
     name: &str,
     parsed: &Parsed,
     new: &New,
@@ -327,15 +327,15 @@ fn told(
     io: &mut Io<'_>,
 ) -> CommandResult {
     let (is_dry, is_parsable) = (parsed.has('n'), parsed.has('P'));
-    let deed = |what: &str| match (is_parsable, is_dry) {
+    let action = |what: &str| match (is_parsable, is_dry) {
         (true, _) => format!("{}\t{name}", what.replace(" of", "").replace(' ', "_")),
         (false, true) => format!("would {what} {name}"),
         (false, false) => format!("{what} {name}"),
     };
     if parsed.has('p') {
-        out!(io, "{}", deed("create ancestors of"))?;
+        out!(io, "{}", action("create ancestors of"))?;
     }
-    out!(io, "{}", deed("create"))?;
+    out!(io, "{}", action("create"))?;
     for (property, value) in lines(parsed, new, reserved) {
         if is_parsable {
             out!(io, "property\t{property}\t{value}")?;
@@ -346,7 +346,7 @@ fn told(
     Ok(())
 }
 
-/// The properties of [`told`]: what was made of a value comes behind those that were typed.
+/// Returns the properties of [`print_plan`], computed values after typed ones.
 fn lines<'a>(parsed: &'a Parsed, new: &New, reserved: Option<u64>) -> Vec<(&'a str, String)> {
     let mut lines: Vec<(&str, String)> = Vec::new();
     for (letter, text) in &parsed.options {
@@ -377,7 +377,7 @@ fn lines<'a>(parsed: &'a Parsed, new: &New, reserved: Option<u64>) -> Vec<(&'a s
     lines
 }
 
-/// Whether `-o` has the property.
+/// Whether `-o` gives the property.
 fn is_set(parsed: &Parsed, property: &str) -> bool {
     parsed.values('o').any(|text| text.split('=').next() == Some(property))
 }
@@ -392,7 +392,7 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         _ => return Err(Exit::usage("too many arguments")),
     };
     let line = command_line(Tool::Zfs, "clone", args);
-    let source = &source.leaving_mounts(parsed.has('u'));
+    let source = &source.with_mounts_left(parsed.has('u'));
     block_on(async {
         let snapshot = existing(source, origin).await?;
         if !snapshot.is_snapshot() {

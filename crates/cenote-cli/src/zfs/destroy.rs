@@ -1,7 +1,8 @@
 //! `zfs destroy`.
 //!
-//! What goes is found out first, on the pool as it is for readers, in the order in which it goes:
-//! clones before their snapshots, children before parents. Then the pool is opened for writing.
+//! The datasets to destroy are collected first, on a read-only view of the pool, in the order of
+//! destruction: clones before their snapshots, children before parents. Then the pool is opened for
+//! writing.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -20,7 +21,7 @@ use crate::writer::{Writer, command_line};
 use crate::zpool::block_on;
 use crate::{nicenum, out};
 
-/// What whoever destroys must have been granted.
+/// Permissions for destroying a dataset.
 const RIGHTS: [&str; 2] = ["destroy", "mount"];
 
 /// Runs `zfs destroy`.
@@ -43,28 +44,28 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// What goes, in order.
+/// The datasets to destroy, in order.
 #[derive(Debug, Default)]
-struct Doomed {
+struct DestroyList {
     /// File systems, volumes and snapshots.
     names: Vec<String>,
     seen: BTreeSet<String>,
-    /// Those of them whose dependents are looked for just now.
+    /// Datasets whose dependents are being collected.
     entered: BTreeSet<String>,
-    /// Clones that are elsewhere.
+    /// Clones outside of the destroyed subtree.
     foreign: Vec<String>,
 }
 
-/// A step on the way through what depends on a dataset.
+/// A step of collecting the dependents of a dataset.
 enum Step {
-    /// What depends on it goes first.
+    /// Collect its dependents first.
     Enter(Dataset),
     Leave(String),
 }
 
-impl Doomed {
-    /// Everything that depends on a dataset, and itself. Clones of clones can be hundreds deep: the
-    /// way is kept in a list, not on the stack.
+impl DestroyList {
+    /// Adds everything that depends on a dataset, then the dataset. Clones of clones can be
+    /// hundreds deep: the steps are kept in a list, not on the stack.
     async fn add(&mut self, dataset: Dataset, target: &str, with_clones: bool) -> CommandResult {
         let mut steps = vec![Step::Enter(dataset)];
         while let Some(step) = steps.pop() {
@@ -78,7 +79,7 @@ impl Doomed {
             };
             let name = dataset.name();
             if self.entered.contains(name) {
-                // It is a clone of what is below it.
+                // The dataset is a clone of one of its own descendants.
                 return Err(Exit::failed(format!(
                     "cannot determine dependent datasets: recursive dependency at '{name}'"
                 )));
@@ -102,7 +103,7 @@ impl Doomed {
                 steps.extend(dataset.children().await?.into_iter().map(Step::Enter));
                 steps.extend(dataset.snapshots().await?.into_iter().map(Step::Enter));
             }
-            // The last is taken first.
+            // The last step is taken first.
             steps[before..].reverse();
         }
         Ok(())
@@ -129,35 +130,35 @@ async fn dataset(
              use 'zpool destroy {name}' to destroy the pool itself"
         )));
     }
-    let mut doomed = Doomed::default();
-    doomed.add(head.clone(), name, clones).await?;
-    if !all && doomed.names.len() > 1 {
+    let mut targets = DestroyList::default();
+    targets.add(head.clone(), name, clones).await?;
+    if !all && targets.names.len() > 1 {
         let kind = if head.kind().await? == DatasetKind::Volume { "volume" } else { "filesystem" };
-        let below = &doomed.names[..doomed.names.len() - 1];
+        let below = &targets.names[..targets.names.len() - 1];
         return Err(dependents(
             &format!("cannot destroy '{name}': {kind} has children"),
             'r',
             below,
         ));
     }
-    if !doomed.foreign.is_empty() {
+    if !targets.foreign.is_empty() {
         let what = format!("cannot destroy '{name}': filesystem has dependent clones");
-        return Err(dependents(&what, 'R', &doomed.foreign));
+        return Err(dependents(&what, 'R', &targets.foreign));
     }
     if is_pool {
-        doomed.names.retain(|doomed| doomed != name);
+        targets.names.retain(|target| target != name);
     }
-    permits::need_on(source, head.pool(), &doomed.names, &RIGHTS, "destroy").await?;
-    tell(&doomed.names, parsed, io)?;
+    permits::need_on(source, head.pool(), &targets.names, &RIGHTS, "destroy").await?;
+    tell(&targets.names, parsed, io)?;
     if parsed.has('n') {
         return Ok(());
     }
     drop(head);
-    source.let_go_of_snapshots(name);
+    source.close_unused_snapshots(name);
     let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
-        destroy(engine, &doomed.names, false).await
+        destroy(engine, &targets.names, false).await
     }));
-    source.without_mounts(&doomed.names, parsed.has('f'), work).await
+    source.without_mounts(&targets.names, parsed.has('f'), work).await
 }
 
 fn dependents(what: &str, option: char, names: &[String]) -> Exit {
@@ -165,7 +166,7 @@ fn dependents(what: &str, option: char, names: &[String]) -> Exit {
     Exit::failed(format!("{what}\nuse '-{option}' to destroy the following datasets:\n{list}"))
 }
 
-/// `-v` and `-n`: what goes.
+/// Prints the list for `-v` and `-n`.
 fn tell(names: &[String], parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     if !parsed.has('v') {
         return Ok(());
@@ -180,7 +181,7 @@ fn tell(names: &[String], parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     Ok(())
 }
 
-/// Destroys in order; snapshots that follow each other go together.
+/// Destroys in order; consecutive snapshots are destroyed together.
 async fn destroy(engine: &Engine, names: &[String], is_deferred: bool) -> CommandResult {
     let mut rest = names;
     while let [first, ..] = rest {
@@ -205,7 +206,7 @@ fn failure(name: &str, error: &cenote_rt::Error) -> Exit {
     })
 }
 
-/// The snapshots of a head that a list names: `a,b%c,%d`.
+/// Returns the snapshots of a head that a list names: `a,b%c,%d`.
 async fn listed(head: &Dataset, list: &str) -> Result<Vec<Dataset>, Exit> {
     let all = head.snapshots().await?;
     let at = |short: &str| all.iter().position(|found| found.snapshot_name() == Some(short));
@@ -238,7 +239,7 @@ async fn snapshots(
     if parsed.has('r') || parsed.has('R') {
         super::change::below(&top, &mut heads).await?;
     }
-    let (mut doomed, mut reclaimed) = (Doomed::default(), Some(0));
+    let (mut targets, mut reclaimed) = (DestroyList::default(), Some(0));
     for head in &heads {
         let found = listed(head, list).await?;
         reclaimed = match (reclaimed, reclaim(head, &found).await?) {
@@ -250,18 +251,18 @@ async fn snapshots(
                 check_snapshot(snapshot, parsed).await?;
             }
             if parsed.has('d') {
-                doomed.names.push(snapshot.name().to_owned());
+                targets.names.push(snapshot.name().to_owned());
             } else {
-                doomed.add(snapshot.clone(), "", parsed.has('R')).await?;
+                targets.add(snapshot.clone(), "", parsed.has('R')).await?;
             }
         }
     }
-    if doomed.names.is_empty() {
+    if targets.names.is_empty() {
         let text = "could not find any snapshots to destroy; check snapshot names.";
         return Err(Exit::failed(text));
     }
-    permits::need_on(source, top.pool(), &doomed.names, &RIGHTS, "destroy").await?;
-    tell(&doomed.names, parsed, io)?;
+    permits::need_on(source, top.pool(), &targets.names, &RIGHTS, "destroy").await?;
+    tell(&targets.names, parsed, io)?;
     if let Some(bytes) = reclaimed.filter(|_| parsed.has('v') && !parsed.has('d')) {
         let size = nicenum::bytes_b(bytes);
         match (parsed.has('p'), parsed.has('n')) {
@@ -274,15 +275,15 @@ async fn snapshots(
         return Ok(());
     }
     drop((top, heads));
-    source.let_go_of_snapshots(name);
-    // Clones that go with them.
+    source.close_unused_snapshots(name);
+    // Clones that are destroyed with them.
     let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
-        destroy(engine, &doomed.names, parsed.has('d')).await
+        destroy(engine, &targets.names, parsed.has('d')).await
     }));
-    source.without_mounts(&doomed.names, parsed.has('f'), work).await
+    source.without_mounts(&targets.names, parsed.has('f'), work).await
 }
 
-/// What destroying the snapshots gives back; none if they do not follow each other.
+/// Returns the space that destroying the snapshots reclaims; none if they are not consecutive.
 async fn reclaim(head: &Dataset, found: &[Dataset]) -> Result<Option<u64>, Exit> {
     let (Some(first), Some(last)) = (found.first(), found.last()) else { return Ok(Some(0)) };
     let all = head.snapshots().await?;
@@ -295,7 +296,7 @@ async fn reclaim(head: &Dataset, found: &[Dataset]) -> Result<Option<u64>, Exit>
     }
 }
 
-/// What keeps a snapshot from going.
+/// Returns an error if something keeps a snapshot from being destroyed.
 async fn check_snapshot(snapshot: &Dataset, parsed: &Parsed) -> CommandResult {
     let name = snapshot.name();
     if !snapshot.holds().await?.is_empty() {

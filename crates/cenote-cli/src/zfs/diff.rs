@@ -1,8 +1,8 @@
-//! `zfs diff`: what changed in a file system since a snapshot.
+//! `zfs diff`: lists what changed in a file system since a snapshot.
 //!
-//! Paths are shown where the file system is mounted, or would be: unlike OpenZFS's, this one needs
-//! no mount. Bytes of paths that are no plain ASCII are escaped as OpenZFS escapes them, the space
-//! included, so that columns can be taken apart.
+//! Paths start with the place where the file system is, or would be, mounted: unlike OpenZFS's
+//! command, this one does not need a mount. Bytes of paths that are not plain ASCII are escaped as
+//! OpenZFS escapes them, spaces included, so that columns can be separated.
 //!
 //! Sources: spec 06 §19, the manual page zfs-diff(8).
 
@@ -46,10 +46,10 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// The snapshot, and the later state that is compared with it: both of one view of the pool.
+/// Opens the snapshot, and the later state to compare with it, both on one view of the pool.
 async fn both(source: &Source, from: &str, to: Option<&str>) -> Result<(Dataset, Dataset), Exit> {
     let from = match to {
-        // The dataset stands with the later state.
+        // The later state names the dataset.
         Some(name) if from.starts_with('@') => {
             &format!("{}{from}", name.split('@').next().unwrap_or_default())
         }
@@ -71,7 +71,7 @@ async fn both(source: &Source, from: &str, to: Option<&str>) -> Result<(Dataset,
         && !engine.is_read_only()
         && !after.is_snapshot()
     {
-        // The newest state is what is compared, and views show what is on disk.
+        // The comparison is with the newest state, and views show only what is on disk.
         engine.sync().await?;
         (before, after) = named(source, from, &later).await?;
     }
@@ -85,7 +85,7 @@ fn unobtainable(why: &str) -> Exit {
     Exit::failed(format!("Unable to obtain diffs: {why}"))
 }
 
-/// The datasets of these names, which are there and of the right kind.
+/// Opens datasets of these names, and checks that they exist and have the right kind.
 async fn named(source: &Source, from: &str, later: &str) -> Result<(Dataset, Dataset), Exit> {
     let (head, short) = from.split_once('@').unwrap_or((from, ""));
     let before = snapshot(&existing(source, head).await?, short).await?;
@@ -111,7 +111,8 @@ async fn snapshot(head: &Dataset, short: &str) -> Result<Dataset, Exit> {
     })
 }
 
-/// Whether a snapshot is an earlier one of a dataset, or of what that was cloned from.
+/// Whether a snapshot is an earlier one of a dataset, or of the origin that the dataset was cloned
+/// from.
 async fn is_earlier(before: &Dataset, after: &Dataset) -> Result<bool, Exit> {
     let mut at = after.clone();
     loop {
@@ -120,7 +121,7 @@ async fn is_earlier(before: &Dataset, after: &Dataset) -> Result<bool, Exit> {
             return Ok(is_newest || before.phys().creation_txg < at.phys().creation_txg);
         }
         match at.origin().await? {
-            // The origin itself is what a clone was before its first change.
+            // The origin is the state of a clone before its first change.
             Some(origin) if origin.object() == before.object() => return Ok(true),
             Some(origin) => at = origin,
             None => return Ok(false),
@@ -128,7 +129,7 @@ async fn is_earlier(before: &Dataset, after: &Dataset) -> Result<bool, Exit> {
     }
 }
 
-/// Where the paths begin.
+/// Returns the place that paths start with.
 async fn place(source: &Source, after: &Dataset) -> Result<Vec<u8>, Exit> {
     let name = after.name().split('@').next().unwrap_or_default();
     if let Some((_, at)) = source.mounts().into_iter().find(|(dataset, _)| dataset == name) {
@@ -141,7 +142,7 @@ async fn place(source: &Source, after: &Dataset) -> Result<Vec<u8>, Exit> {
     }
 }
 
-/// How lines look.
+/// Format of the lines.
 #[expect(clippy::struct_excessive_bools, reason = "one for each option")]
 struct Style {
     has_kind: bool,
@@ -198,7 +199,7 @@ impl Style {
     }
 }
 
-/// Bytes that are no visible ASCII, and the backslash, as octal numbers.
+/// Escapes bytes that are not visible ASCII, and the backslash, as octal numbers.
 fn escaped(path: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(path.len());
     for byte in path {
@@ -210,7 +211,7 @@ fn escaped(path: &[u8]) -> Vec<u8> {
     text
 }
 
-/// What `-F` shows.
+/// Returns the letter of `-F`.
 fn letter_of(kind: FileKind) -> char {
     match kind {
         FileKind::BlockDevice => 'B',
@@ -231,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_stand_in_a_column_is_escaped() {
+    fn diff_escapes_paths_as_openzfs_does() {
         assert_eq!(escaped(b"/a b\\\xff\x7f~!"), b"/a\\0040b\\0134\\0377\\0177~!");
     }
 }

@@ -23,11 +23,11 @@ pub(crate) struct Row {
     pub(crate) value: String,
     /// The received value, as shown.
     pub(crate) received: String,
-    /// Where the value comes from.
+    /// The source of the value.
     pub(crate) source: Origin,
 }
 
-/// Sources that `-s` takes.
+/// The sources that `-s` selects.
 struct Sources(Vec<&'static str>);
 
 const SOURCES: [&str; 6] = ["local", "default", "inherited", "received", "temporary", "none"];
@@ -134,7 +134,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// The line for a property; none if it is one of all and the dataset has no such thing.
+/// Returns the line for a property; none if it comes from `all` and does not apply to the dataset.
 fn row(item: &Item, column: &Column, found: Option<PropRow>, is_literal: bool) -> Option<Row> {
     let (value, received, source) = match found {
         None if column.is_of_all => return None,
@@ -153,7 +153,7 @@ fn row(item: &Item, column: &Column, found: Option<PropRow>, is_literal: bool) -
     Some(Row { name: item.name().to_owned(), property, value, received, source })
 }
 
-/// The table of a `get`, whose values are as wide as `width` at least.
+/// Formats the table of a `get`, whose values are at least `width` wide.
 pub(crate) fn render(
     rows: &[Row],
     fields: &[Field],
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_as_openzfs_prints_it() {
+    fn get_prints_the_table_of_openzfs() {
         let row = Row {
             name: "t/a".into(),
             property: "user:prop".into(),

@@ -11,7 +11,7 @@ use crate::io::{CommandResult, Exit, Io};
 use crate::source::{Source, dataset_of};
 use crate::zpool::block_on;
 
-/// How a hold's time looks.
+/// Format of a hold's time.
 const TIME: &str = "%a %b %e %H:%M %Y";
 
 /// Runs `zfs holds`.
@@ -37,7 +37,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// Snapshot, tag and time of each hold on the snapshot, or on those of its name further down.
+/// Returns snapshot, tag and time of each hold on the snapshot, with `is_recursive` also on
+/// snapshots of the same name below.
 async fn holds(
     source: &Source,
     name: &str,
@@ -74,7 +75,7 @@ async fn of_snapshot(snapshot: &Dataset) -> Result<Vec<(String, String, u64)>, E
     Ok(holds.map(|hold| (snapshot.name().to_owned(), hold.tag, hold.time)).collect())
 }
 
-/// The table; headings are not wider than what is below them asks for.
+/// Formats the table; headings widen only with their cells.
 fn render(rows: &[(String, String, u64)], is_scripted: bool, is_literal: bool) -> String {
     let mut text = String::new();
     let widest = |part: fn(&(String, String, u64)) -> &String| {
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_as_openzfs_prints_it() {
+    fn holds_prints_the_table_of_openzfs() {
         let rows = [("t/a@r".to_owned(), "k".to_owned(), 7)];
         assert_eq!(render(&rows, false, true), "NAME   TAG  TIMESTAMP\nt/a@r  k  7\n");
         assert_eq!(render(&rows, true, true), "t/a@r\tk\t7\n");

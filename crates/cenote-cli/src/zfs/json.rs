@@ -1,4 +1,4 @@
-//! Datasets and their properties for programs.
+//! Datasets and their properties as JSON.
 
 use cenote_pool::props::{PropRow, Source};
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::select::Item;
 use crate::zpool::json::Form;
 
-/// Where a value comes from: type, and the ancestor it is inherited from.
+/// Returns the source of a value: type, and the ancestor that it is inherited from.
 pub(crate) fn source(source: &Source) -> Value {
     let (kind, data) = match source {
         Source::None => ("NONE", "-"),
@@ -22,7 +22,7 @@ pub(crate) fn source(source: &Source) -> Value {
     map.into()
 }
 
-/// A property: its value as it is shown, and its source.
+/// Returns a property: its displayed value, and its source.
 pub(crate) fn property(form: Form, shown: &str, row_source: &Source) -> Value {
     let mut map = Map::new();
     map.insert("value".into(), form.value(shown));
@@ -30,7 +30,7 @@ pub(crate) fn property(form: Form, shown: &str, row_source: &Source) -> Value {
     map.into()
 }
 
-/// The start of a dataset: what it is.
+/// Returns the first fields of a dataset: its name, type and pool.
 pub(super) fn dataset(form: Form, item: &Item, create_txg: Option<&PropRow>) -> Map<String, Value> {
     let name = item.name();
     let mut map = Map::new();

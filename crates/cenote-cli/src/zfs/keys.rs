@@ -1,8 +1,8 @@
-//! `load-key`, `unload-key`: keys of encrypted datasets, for as long as the pool is open.
+//! `load-key`, `unload-key`: keys of encrypted datasets, kept while the pool is open.
 //!
-//! A key comes from where the property `keylocation` says: a file, or whoever gives the command,
-//! who is asked on a terminal and read from otherwise. Encrypted datasets are read only here, so
-//! their pools are imported with `readonly=on`.
+//! A key comes from the place that the property `keylocation` names: a file, or the caller, who is
+//! prompted at a terminal; otherwise standard input is read. Encrypted datasets are only read here,
+//! so their pools are imported with `readonly=on`.
 
 use std::sync::Arc;
 
@@ -22,10 +22,10 @@ use crate::{err, out};
 
 /// Status when a key was not loaded or unloaded.
 const STATUS: i32 = 255;
-/// How often somebody at a terminal may try.
+/// Number of attempts at a terminal.
 const TRIES: usize = 3;
 
-/// Runs one of the verbs.
+/// Runs `load-key` or `unload-key`.
 pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let is_load = verb == "load-key";
     let parsed = getopt::parse(args, if is_load { "anrL:" } else { "ar" }, &[])?;
@@ -63,7 +63,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         }
         let mut counts = Counts::default();
         for dataset in wanted {
-            if is_recursive && !is_concerned(&dataset, is_load).await? {
+            if is_recursive && !needs_change(&dataset, is_load).await? {
                 continue;
             }
             counts.tried += 1;
@@ -95,29 +95,29 @@ impl Counts {
         is_trial: bool,
         io: &mut Io<'_>,
     ) -> CommandResult {
-        let deed = match (is_load, is_trial) {
+        let action = match (is_load, is_trial) {
             (true, true) => "verified",
             (true, false) => "loaded",
             (false, _) => "unloaded",
         };
         if is_trial || is_recursive && self.tried > 0 {
-            out!(io, "{} / {} key(s) successfully {deed}", self.done, self.tried)?;
+            out!(io, "{} / {} key(s) successfully {action}", self.done, self.tried)?;
         }
         if self.done == self.tried { Ok(()) } else { Err(Exit::Status(STATUS)) }
     }
 }
 
-/// Whether a dataset has a key of its own that is not yet as it is to be.
-async fn is_concerned(dataset: &Dataset, is_load: bool) -> Result<bool, Exit> {
+/// Whether a dataset is an encryption root whose key is not yet in the requested state.
+async fn needs_change(dataset: &Dataset, is_load: bool) -> Result<bool, Exit> {
     let Some(key) = dataset.key_info().await? else { return Ok(false) };
     let is_loaded = dataset.pool().keys().is_loaded(key.object);
     Ok(key.root_dir == dataset.dir().object && is_loaded != is_load)
 }
 
-/// Loads the key of a dataset, from where it is kept if no place is named.
+/// Loads the key of a dataset, from `keylocation` if no place is given.
 ///
 /// # Errors
-/// OpenZFS's words for why it is not loaded.
+/// OpenZFS's message about why it is not loaded.
 pub(super) async fn load(
     source: &Source,
     dataset: &Dataset,
@@ -145,7 +145,7 @@ pub(super) async fn load(
     let location = location.unwrap_or(&stored);
     let format = key.format().map_err(|error| failed(error.to_string()))?;
     let (tries, file) = match location.strip_prefix("file://") {
-        // Whoever may load keys need not be somebody who may read everything.
+        // A user with permission to load keys need not have permission to read every file.
         Some(_) if !source.is_trusted() && location != stored => {
             return Err(failed("Invalid keylocation.".to_owned()));
         }
@@ -198,10 +198,10 @@ fn asked(format: crypto::KeyFormat) -> &'static str {
     }
 }
 
-/// Forgets the key of a dataset, which must not be mounted.
+/// Unloads the key of a dataset, which must not be mounted.
 ///
 /// # Errors
-/// OpenZFS's words for why it is not forgotten.
+/// OpenZFS's message about why it is not unloaded.
 pub(super) async fn unload(source: &Source, dataset: &Dataset) -> CommandResult {
     permits::need(source, dataset, &["load-key"], "unload key for").await?;
     let name = dataset.name();

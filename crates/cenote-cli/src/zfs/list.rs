@@ -81,7 +81,7 @@ async fn rows(
     Ok(rows)
 }
 
-/// The table; nothing at all without rows.
+/// Formats the table; nothing at all without rows.
 pub(crate) fn render(
     columns: &[Column],
     rows: &[Vec<String>],
@@ -115,7 +115,7 @@ pub(crate) fn render(
     text
 }
 
-/// One line; the last column is not padded on its right.
+/// Formats one line; the last column is not padded on its right.
 fn line(cells: impl Iterator<Item = (String, bool)>, widths: &[usize], text: &mut String) {
     for (index, ((cell, is_right), width)) in cells.zip(widths).enumerate() {
         let pad = " ".repeat(width.saturating_sub(cell.chars().count()));

@@ -1,8 +1,8 @@
 //! `zfs`: OpenZFS's command of that name.
 //!
-//! The verbs that read work on pools opened in this process (`--embedded -d DIR`); without that no
-//! pool is imported, and the answer is OpenZFS's for a system without datasets. The verbs that
-//! change datasets check their arguments as far as that is easy, and refuse.
+//! With `--embedded -d DIR` pools are opened in this process; without it and without a daemon no
+//! pool is imported, and the output is OpenZFS's for a system without datasets. Verbs that cenote
+//! does not implement check their arguments as far as that is easy, and refuse ([`refuse`]).
 //!
 //! Sources: spec 04 §7, §17, the manual pages.
 

@@ -1,4 +1,4 @@
-//! `mount`, `unmount`: what a host shows in folders.
+//! `mount`, `unmount`: mounts and unmounts file systems of the daemon's pools.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::change::below;
 use super::keys;
 use super::refuse::existing;
 use crate::getopt::{self, Parsed};
-use crate::host::{MountWish, Session};
+use crate::host::{MountRequest, Session};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{Source, dataset_of};
 use crate::zpool::{block_on, json};
 use crate::{argument, err, out};
 
-/// What is said where nobody has pools open.
+/// The message when no host has pools open.
 const NO_HOST: &str = "only the daemon mounts: give the command without '--embedded'";
 /// Longest options of a mount.
 const OPTIONS_MAX: usize = 4096;
-/// `canmount` of file systems that are mounted with all others.
+/// `canmount` of file systems that `mount -a` mounts.
 const CANMOUNT_ON: u64 = 1;
 
 /// Runs `zfs mount`.
@@ -33,11 +33,11 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
     }
     let options = options(&parsed)?;
     let words: Vec<_> = options.split(',').filter(|word| *word != REMOUNT).collect();
-    let wish = MountWish {
-        is_again: options.split(',').any(|word| word == REMOUNT),
+    let request = MountRequest {
+        is_remount: options.split(',').any(|word| word == REMOUNT),
         options: words.join(","),
         is_overlay: parsed.has('O'),
-        ..MountWish::default()
+        ..MountRequest::default()
     };
     match (&parsed.operands[..], parsed.has('a'), parsed.has('R')) {
         ([], false, false) => list(source, &parsed, io),
@@ -51,7 +51,7 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
                     all.push(root.clone());
                     below(&root, &mut all).await?;
                 }
-                mount_each(source, session, all, (&wish, &parsed), io).await
+                mount_each(source, session, all, (&request, &parsed), io).await
             })
         }
         ([first, ..], false, true) => block_on(async {
@@ -62,7 +62,7 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
                 below(&root, &mut all).await?;
             }
             let session = session(source, first)?;
-            mount_each(source, session, all, (&wish, &parsed), io).await
+            mount_each(source, session, all, (&request, &parsed), io).await
         }),
         ([dataset], false, false) => block_on(async {
             let found = existing(source, dataset).await?;
@@ -71,23 +71,23 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
             if parsed.has('l') {
                 unlock(source, &found, io).await?;
             }
-            session.host.mount(dataset, &wish).await
+            session.host.mount(dataset, &request).await
         }),
         _ => Err(Exit::usage("too many arguments")),
     }
 }
 
-/// The option that changes others of what is mounted.
+/// The option that changes the options of a mounted file system.
 const REMOUNT: &str = "remount";
-/// Words of `/etc/fstab` that are not about how it is mounted.
+/// Words of `/etc/fstab` that are not mount options.
 const NO_OPTIONS: [&str; 9] =
     ["auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "zfsutil", "sync"];
-/// Statuses of programs that `mount` runs.
+/// Exit statuses of mount helpers.
 const STATUS_OF_USE: i32 = 1;
 const STATUS_OF_PLACE: i32 = 2;
 const STATUS_OF_FAILURE: i32 = 32;
 
-/// `mount.zfs DATASET FOLDER`: mounts what `mountpoint=legacy` leaves to others, anywhere.
+/// `mount.zfs DATASET FOLDER`: mounts a file system with `mountpoint=legacy`, at any place.
 pub(crate) fn mount_for(session: &Session, args: &[String]) -> CommandResult {
     let usage = || {
         let text = "Usage: mount.zfs [-sfnvh] [-o options] <dataset> <mountpoint>";
@@ -95,7 +95,7 @@ pub(crate) fn mount_for(session: &Session, args: &[String]) -> CommandResult {
     };
     let (mut operands, mut words) = (Vec::new(), Vec::new());
     let (mut is_fake, mut is_sloppy) = (false, false);
-    // Options come behind, too.
+    // Options may follow the operands, too.
     let mut rest = args.iter();
     while let Some(arg) = rest.next() {
         match arg.as_str() {
@@ -117,7 +117,7 @@ pub(crate) fn mount_for(session: &Session, args: &[String]) -> CommandResult {
     if is_sloppy {
         words.retain(|word| MountOptions::parse(word).is_ok());
     }
-    let (dataset, place) = (&meant(session, dataset), argument::path(place));
+    let (dataset, place) = (&named_dataset(session, dataset), argument::path(place));
     let place = session.caller.folder().join(place);
     if let Ok(false) = place.try_exists() {
         let text = format!(
@@ -129,7 +129,8 @@ pub(crate) fn mount_for(session: &Session, args: &[String]) -> CommandResult {
     }
     let source = Source { session: Some(session.clone()), ..Source::default() };
     let failed = |exit: Exit| Exit::FailedWith(exit.message(), STATUS_OF_FAILURE);
-    let wish = MountWish { options: words.join(","), place: Some(place), ..MountWish::default() };
+    let request =
+        MountRequest { options: words.join(","), place: Some(place), ..MountRequest::default() };
     block_on(async {
         let found = source.dataset(dataset).await?;
         check_type(&found).await?;
@@ -140,14 +141,14 @@ pub(crate) fn mount_for(session: &Session, args: &[String]) -> CommandResult {
                  mountpoint=legacy' or 'zfs mount {dataset}'.\nSee zfs(8) for more information."
             )));
         }
-        if is_fake { Ok(()) } else { session.host.mount(dataset, &wish).await }
+        if is_fake { Ok(()) } else { session.host.mount(dataset, &request).await }
     })
     .map_err(failed)
 }
 
-/// The dataset that `mount` names: itself, as a file in the folder where the command was given, or
-/// by a device of its pool.
-fn meant(session: &Session, text: &str) -> String {
+/// Returns the dataset that `mount` names: by its name, by a name taken for a file in the caller's
+/// working directory, or by a device of its pool.
+fn named_dataset(session: &Session, text: &str) -> String {
     let path = Path::new(text);
     if !path.is_absolute() {
         return text.to_owned();
@@ -171,7 +172,7 @@ fn meant(session: &Session, text: &str) -> String {
         .map_or_else(|| text.to_owned(), |engine| engine.name())
 }
 
-/// The options of `-o`, all together.
+/// Returns the options of all `-o`, joined.
 fn options(parsed: &Parsed) -> Result<String, Exit> {
     let mut options = String::new();
     for value in parsed.values('o') {
@@ -200,12 +201,13 @@ async fn check_type(dataset: &Dataset) -> CommandResult {
     Ok(())
 }
 
-/// Mounts those of the datasets that want to be and are not, each before what has its place in it.
+/// Mounts the datasets that are to be mounted and are not, each before those whose mount points are
+/// within its own.
 async fn mount_each(
     source: &Source,
     session: &Session,
     datasets: Vec<Dataset>,
-    (wish, parsed): (&MountWish, &Parsed),
+    (request, parsed): (&MountRequest, &Parsed),
     io: &mut Io<'_>,
 ) -> CommandResult {
     let mut wanted = Vec::new();
@@ -218,7 +220,7 @@ async fn mount_each(
             err!(io, "{}", exit.message())?;
             status = Err(Exit::Status(1));
         }
-        // What is locked is passed over.
+        // Locked datasets are skipped.
         if !is_locked(&dataset).await? {
             wanted.push((PathBuf::from(place), dataset.name().to_owned()));
         }
@@ -226,8 +228,8 @@ async fn mount_each(
     wanted.sort();
     wanted.dedup();
     for (_, name) in &wanted {
-        // One that fails keeps none of the others from its turn.
-        if let Err(exit) = session.host.mount(name, wish).await {
+        // A failure does not keep the others from being mounted.
+        if let Err(exit) = session.host.mount(name, request).await {
             err!(io, "{}", exit.message())?;
             status = Err(Exit::Status(1));
         }
@@ -239,8 +241,9 @@ async fn mount_each(
     status
 }
 
-/// Mounts those of the file systems that want to be and are not. Those that cannot be are told of.
-pub(super) async fn those_wanted(
+/// Mounts the file systems that are to be mounted and are not. Reports those that cannot be
+/// mounted.
+pub(super) async fn mount_missing(
     source: &Source,
     names: &[String],
     io: &mut Io<'_>,
@@ -252,13 +255,13 @@ pub(super) async fn those_wanted(
             continue;
         }
         drop(dataset);
-        tell_if_not(session.host.mount(name, &MountWish::default()).await, io)?;
+        report_not_mounted(session.host.mount(name, &MountRequest::default()).await, io)?;
     }
     Ok(())
 }
 
-/// What a command has done is done, though something could not be mounted afterwards: that is told.
-pub(super) fn tell_if_not(done: CommandResult, io: &mut Io<'_>) -> CommandResult {
+/// The command succeeded although something could not be mounted afterwards: that is reported.
+pub(super) fn report_not_mounted(done: CommandResult, io: &mut Io<'_>) -> CommandResult {
     match done {
         Err(Exit::NotMounted(message)) => err!(io, "{message}"),
         done => done,
@@ -270,7 +273,7 @@ async fn is_locked(dataset: &Dataset) -> Result<bool, Exit> {
     Ok(key.is_some_and(|key| !dataset.pool().keys().is_loaded(key.object)))
 }
 
-/// Loads the key that a dataset needs (`-l`).
+/// Loads the key of a dataset if needed (`-l`).
 async fn unlock(source: &Source, dataset: &Dataset, io: &mut Io<'_>) -> CommandResult {
     if !is_locked(dataset).await? {
         return Ok(());
@@ -280,7 +283,7 @@ async fn unlock(source: &Source, dataset: &Dataset, io: &mut Io<'_>) -> CommandR
     keys::load(source, &root, None, false, io).await
 }
 
-/// Forgets the key of a dataset that was unmounted, if it was its own (`-u`).
+/// Unloads the key of an unmounted dataset, if the dataset is its encryption root (`-u`).
 async fn lock(source: &Source, name: &str) -> CommandResult {
     let dataset = source.dataset(name).await?;
     match dataset.encryption_root().await? {
@@ -291,7 +294,7 @@ async fn lock(source: &Source, name: &str) -> CommandResult {
     }
 }
 
-/// Where a file system is to be mounted that is not.
+/// Returns the place where an unmounted file system is to be mounted.
 async fn wanted_place(dataset: &Dataset) -> Result<Option<String>, Exit> {
     if dataset.kind().await? != DatasetKind::Filesystem || dataset.is_inconsistent() {
         return Ok(None);
@@ -316,7 +319,7 @@ pub(super) fn unmount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comm
         ([], true) => {
             let session = session(source, "unmount")?;
             let mut status = Ok(());
-            // What is mounted within another, or hides it, comes before it.
+            // A mount within another, or on top of it, is unmounted before it.
             for (dataset, at) in session.host.mounts().into_iter().rev() {
                 let done = block_on(async {
                     session.host.unmount(&dataset, Some(&at), is_forced).await?;
@@ -341,7 +344,7 @@ fn unmount_one(source: &Source, what: &str, parsed: &Parsed) -> CommandResult {
     let dataset = match &path {
         Some(path) => {
             let mounts = session.host.mounts();
-            // Of several the last, which hides the others.
+            // The last of several mounts hides the others.
             let found = mounts.iter().rfind(|(_, at)| at == path);
             let found = found.map(|(dataset, _)| dataset.clone());
             found.ok_or_else(|| Exit::cannot("unmount", what, not_a_mount(path, &mounts)))?
@@ -355,7 +358,7 @@ fn unmount_one(source: &Source, what: &str, parsed: &Parsed) -> CommandResult {
     })
 }
 
-/// Why a path is not what somebody can unmount.
+/// Returns why a path cannot be unmounted.
 fn not_a_mount(path: &Path, mounts: &[(String, std::path::PathBuf)]) -> &'static str {
     if mounts.iter().any(|(_, at)| path.starts_with(at)) {
         return "not a mountpoint";

@@ -1,7 +1,7 @@
-//! Datasets named by a path in what is mounted of them.
+//! Datasets named by a path at which they are mounted.
 //!
-//! `zfs list`, `get` and the lists of users' space take a path that begins with `/` or `./` for the
-//! dataset that is mounted there.
+//! `zfs list`, `get` and the commands for space by owner accept a path that begins with `/` or `./`
+//! for the dataset mounted there.
 
 use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::io::{Exit, words};
 use crate::source::Source;
 
-/// The dataset that an argument means: itself, or the one at that path.
+/// Returns the dataset that an argument denotes: by name, or mounted at that path.
 pub(super) fn dataset<'a>(source: &Source, text: &'a str) -> Result<Cow<'a, str>, Exit> {
     if !text.starts_with('/') && !text.starts_with("./") {
         return Ok(Cow::Borrowed(text));
@@ -19,17 +19,17 @@ pub(super) fn dataset<'a>(source: &Source, text: &'a str) -> Result<Cow<'a, str>
     let path = if source.is_trusted() {
         path.canonicalize().map_err(|error| cannot(&words(&error)))?
     } else {
-        unseen(&path)
+        normalized(&path)
     };
     let above = source.mounts().into_iter().filter(|(_, at)| path.starts_with(at));
-    // The innermost one is what is seen there.
+    // The innermost mount is the visible one.
     let innermost = above.max_by_key(|(_, at)| at.as_os_str().len());
     innermost.map(|(name, _)| Cow::Owned(name)).ok_or_else(|| cannot("not a ZFS filesystem"))
 }
 
-/// The same path without its detours, and without a look at what is there: the daemon may see what
-/// somebody else may not.
-fn unseen(path: &Path) -> PathBuf {
+/// Returns the path without `.` and `..`, without looking at the file system: the daemon may see
+/// files that the caller may not.
+fn normalized(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
         match part {
@@ -46,9 +46,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn detours_are_left_out() {
+    fn paths_are_normalized_without_looking_at_files() {
         for (path, plain) in [("/a/./b/../c", "/a/c"), ("/../..", "/"), ("/a/b/", "/a/b")] {
-            assert_eq!(unseen(Path::new(path)), Path::new(plain));
+            assert_eq!(normalized(Path::new(path)), Path::new(plain));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Whether whoever gives a command may: what `zfs allow` has granted.
+//! Checks of the permissions that `zfs allow` delegates.
 //!
-//! The user whose pools they are, and root, may do everything. Of others each verb asks what it
-//! needs, of the dataset that it concerns, before it changes anything. As with OpenZFS on Linux
-//! nobody else mounts: what others make or move is mounted later.
+//! The daemon's own user and root may do everything. For other users each verb checks the
+//! permissions that it needs on the dataset in question, before it changes anything. As with
+//! OpenZFS on Linux, other users cannot mount: datasets that they create or move are mounted later.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use cenote_pool::{Dataset, Pool};
 use crate::io::{CommandResult, Exit};
 use crate::source::{Source, dataset_of};
 
-/// Permissions that are named after subcommands, with what else they need.
+/// Permissions named after subcommands, with the other permissions that they need.
 pub(super) const SUBCOMMANDS: &[(&str, &str)] = &[
     ("allow", "Must also have the permission that is being\n\t\t\t\tallowed"),
     ("bookmark", ""),
@@ -65,7 +65,7 @@ pub(super) const OTHERS: &[(&str, &str)] = &[
     ("receive:append", ""),
 ];
 
-/// Verbs that ask by themselves whether whoever gives them may.
+/// Verbs that check the caller's permissions themselves.
 pub(crate) const ASKING_VERBS: [&str; 17] = [
     "allow",
     "unallow",
@@ -86,30 +86,30 @@ pub(crate) const ASKING_VERBS: [&str; 17] = [
     "snapshot",
 ];
 
-/// Whether a property can be set by who was granted it.
+/// Whether the permission to set a property can be delegated.
 pub(super) fn is_delegated(property: &Property) -> bool {
     property.access != Access::ReadOnly && !property.is_hidden()
 }
 
-/// Refuses whoever has not all of these permissions on a dataset.
+/// Refuses a caller who lacks one of these permissions on a dataset.
 ///
 /// # Errors
-/// `cannot DEED 'DATASET': permission denied`
+/// `cannot ACTION 'DATASET': permission denied`
 pub(super) async fn need(
     source: &Source,
     dataset: &Dataset,
     permissions: &[&str],
-    deed: &str,
+    action: &str,
 ) -> CommandResult {
-    need_for(source, dataset, permissions, (deed, dataset.name())).await
+    need_for(source, dataset, permissions, (action, dataset.name())).await
 }
 
-/// The same where what the command is about is something else.
+/// Like [`need`], with a message about another subject.
 pub(super) async fn need_for(
     source: &Source,
     dataset: &Dataset,
     permissions: &[&str],
-    (deed, subject): (&str, &str),
+    (action, subject): (&str, &str),
 ) -> CommandResult {
     let Some(session) = source.session.as_ref().filter(|_| !source.is_trusted()) else {
         return Ok(());
@@ -117,16 +117,16 @@ pub(super) async fn need_for(
     if dataset.permits(session.caller.asker(), permissions).await? {
         return Ok(());
     }
-    Err(Exit::cannot(deed, subject, "permission denied"))
+    Err(Exit::cannot(action, subject, "permission denied"))
 }
 
-/// The same for the dataset of a name, or the parent that it is to have.
+/// Like [`need`] for the dataset `name`, or for its future parent if it does not exist.
 pub(super) async fn need_above(
     source: &Source,
     pool: &std::sync::Arc<Pool>,
     name: &str,
     permissions: &[&str],
-    deed: &str,
+    action: &str,
 ) -> CommandResult {
     if source.is_trusted() {
         return Ok(());
@@ -134,37 +134,37 @@ pub(super) async fn need_above(
     let mut above = name;
     while let Some((parent, _)) = above.rsplit_once('/') {
         if let Ok(found) = dataset_of(pool, parent).await {
-            return need_for(source, &found, permissions, (deed, name)).await;
+            return need_for(source, &found, permissions, (action, name)).await;
         }
         above = parent;
     }
-    Err(Exit::cannot(deed, name, "permission denied"))
+    Err(Exit::cannot(action, name, "permission denied"))
 }
 
-/// Refuses whoever has not all of these permissions on some datasets of a pool.
+/// Refuses a caller who lacks one of these permissions on one of some datasets of a pool.
 pub(super) async fn need_on(
     source: &Source,
     pool: &std::sync::Arc<Pool>,
     names: &[String],
     permissions: &[&str],
-    deed: &str,
+    action: &str,
 ) -> CommandResult {
     if source.is_trusted() {
         return Ok(());
     }
     let mut asked = BTreeSet::new();
     for name in names {
-        // Of a snapshot somebody may what he may of its dataset.
+        // Permissions on a snapshot are those on its dataset.
         let head = name.split('@').next().unwrap_or(name);
         if asked.insert(head) {
             let found = dataset_of(pool, head).await?;
-            need_for(source, &found, permissions, (deed, name)).await?;
+            need_for(source, &found, permissions, (action, name)).await?;
         }
     }
     Ok(())
 }
 
-/// The permission that setting a property needs.
+/// Returns the permission that setting a property needs.
 pub(super) fn of_property(name: &str) -> String {
     if let Some((family, _)) = name.split_once('@')
         && userspace::parse(name).is_some()

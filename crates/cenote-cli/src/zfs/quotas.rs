@@ -1,6 +1,6 @@
-//! Limits of users, groups and projects: `zfs set userquota@NAME=SIZE` and its kin.
+//! Quotas of users, groups and projects: `zfs set userquota@NAME=SIZE` and the like.
 //!
-//! They are no properties but entries in the file system itself (spec 03 §13.2).
+//! They are not properties but entries in the file system itself (spec 03 §13.2).
 
 use cenote_engine::Engine;
 use cenote_fs::quota::{self, Holder, Resource};
@@ -9,21 +9,21 @@ use cenote_rt::Result;
 
 use crate::accounts::system_names;
 
-/// A limit to be set.
+/// A quota to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit {
     holder: Holder,
     resource: Resource,
-    /// Bytes or objects; 0 = none.
+    /// Bytes or objects; 0 for none.
     most: u64,
 }
 
 impl Limit {
-    /// Takes `property=value` for a dataset of `kind`, a letter of the properties' types. None if
-    /// it is no limit.
+    /// Parses `property=value` for a dataset of `kind`, a letter of the properties' types. Returns
+    /// `None` if the property is not a quota.
     ///
     /// # Errors
-    /// OpenZFS's words for what is wrong.
+    /// OpenZFS's message about what is wrong.
     pub(super) fn parse(
         property: &str,
         value: &str,
@@ -50,7 +50,7 @@ impl Limit {
         Some(limit)
     }
 
-    /// Sets it.
+    /// Sets the quota.
     pub(super) async fn set(self, engine: &Engine, dataset: &str) -> Result<()> {
         let head = engine.head(dataset).await?;
         let Self { holder, resource, most } = self;
@@ -59,7 +59,7 @@ impl Limit {
     }
 }
 
-/// The number of somebody, given as that or by name.
+/// Returns the id of an owner, given as a number or by name.
 fn id(owner: SpaceOwner, name: &str) -> Option<u64> {
     if let Ok(id) = name.parse::<u32>() {
         return Some(id.into());
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_as_they_are_typed() {
+    fn userquota_values_are_parsed() {
         let limit = |holder, resource, most| Some(Ok(Limit { holder, resource, most }));
         for (property, value, want) in [
             ("userquota@1000", "1M", limit(Holder::User(1000), Resource::Space, 1 << 20)),

@@ -1,7 +1,8 @@
-//! The verbs that are not done here: arguments checked, then refused. And checks of names.
+//! The verbs that cenote does not implement: arguments are checked, then refused. Also checks of
+//! names.
 //!
-//! What is wrong with the arguments is told first, in OpenZFS's words and with its status; a call
-//! that OpenZFS would carry out ends with a refusal that says why, and status 1.
+//! Wrong arguments are reported first, with OpenZFS's message and status; a call that OpenZFS would
+//! carry out ends with a refusal that says why, and status 1.
 
 use std::fmt::Write as _;
 
@@ -14,16 +15,16 @@ use crate::out;
 use crate::source::{Source, dataset_of};
 use crate::zpool::block_on;
 
-/// What is known of a verb.
+/// The arguments of a verb.
 struct Verb {
     name: &'static str,
     options: &'static str,
-    /// Operands that it needs, and what is said when they are missing.
+    /// Number of required operands, and the message when they are missing.
     needs: (usize, &'static str),
-    /// Which operand is the dataset that must be there; none if it is to be made.
+    /// Index of the operand that must be an existing dataset; `None` if it is to be created.
     existing: Option<usize>,
-    /// What it does, as in "cannot ... 'x'".
-    deed: &'static str,
+    /// The action in the message "cannot ACTION 'x'".
+    action: &'static str,
 }
 
 const fn verb(
@@ -31,12 +32,12 @@ const fn verb(
     options: &'static str,
     needs: (usize, &'static str),
     existing: Option<usize>,
-    deed: &'static str,
+    action: &'static str,
 ) -> Verb {
-    Verb { name, options, needs, existing, deed }
+    Verb { name, options, needs, existing, action }
 }
 
-/// Why a verb that is used rightly is refused.
+/// The message for a correct use of an unimplemented verb.
 const NOT_YET: &str = "not supported by this version of cenote";
 
 #[rustfmt::skip]
@@ -57,7 +58,7 @@ const VERBS: &[Verb] = &[
     verb("unzone", "", (2, "missing argument(s)"), Some(1), "unzone"),
 ];
 
-/// Long options of `create` and `send` that are letters as well.
+/// Long options of `create` and `send` with short forms.
 const LONGS: [Long; 17] = [
     Long::flag("replicate", 'R'),
     Long::flag("props", 'p'),
@@ -78,12 +79,12 @@ const LONGS: [Long; 17] = [
     Long::flag("skip-missing", 's'),
 ];
 
-/// Runs one verb as far as it goes.
+/// Checks the arguments of one verb, then refuses.
 pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
         return Err(not_supported(name));
     };
-    // These look at the number of arguments before anything else.
+    // These verbs check the number of arguments before anything else.
     if matches!(name, "zone" | "unzone" | "redact") && args.len() < verb.needs.0 {
         return Err(Exit::usage(verb.needs.1));
     }
@@ -103,7 +104,7 @@ fn not_supported(verb: &str) -> Exit {
     Exit::failed(format!("cannot {verb}: not supported by this version of cenote"))
 }
 
-/// What is said when operands are missing; some verbs look at how many there are.
+/// Returns the message for missing operands; for some verbs it depends on their number.
 fn missing(verb: &Verb, parsed: &Parsed) -> &'static str {
     match (verb.name, parsed.operands.len()) {
         ("receive", _) if parsed.has('A') => "missing dataset argument",
@@ -111,7 +112,7 @@ fn missing(verb: &Verb, parsed: &Parsed) -> &'static str {
     }
 }
 
-/// Looks whether the arguments name what is there, then refuses.
+/// Validates the arguments, then returns "not supported".
 async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
     let operands = &parsed.operands;
     if verb.name == "receive" && parsed.has('A') {
@@ -122,13 +123,13 @@ async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
     }
     let Some(name) = verb.existing.and_then(|index| operands.get(index)) else {
         let subject = operands.first().map_or_else(String::new, |name| format!(" '{name}'"));
-        return Err(Exit::failed(format!("cannot {}{subject}: {}", verb.deed, NOT_YET)));
+        return Err(Exit::failed(format!("cannot {}{subject}: {}", verb.action, NOT_YET)));
     };
     existing(source, name).await?;
-    Err(Exit::failed(format!("cannot {} '{name}': {NOT_YET}", verb.deed)))
+    Err(Exit::failed(format!("cannot {} '{name}': {NOT_YET}", verb.action)))
 }
 
-/// The dataset of that name, which must be there.
+/// Opens the dataset of that name, which must exist.
 pub(super) async fn existing(source: &Source, name: &str) -> Result<Dataset, Exit> {
     if source.has_pools() {
         return source.dataset(name).await;
@@ -136,7 +137,7 @@ pub(super) async fn existing(source: &Source, name: &str) -> Result<Dataset, Exi
     Err(Exit::failed(format!("cannot open '{name}': dataset does not exist")))
 }
 
-/// The checks of a name that is to be given to something new.
+/// Checks a name for a new dataset.
 pub(super) async fn check_new_name(source: &Source, name: &str) -> CommandResult {
     let cannot = |why: String| Err(Exit::failed(format!("cannot create '{name}': {why}")));
     let parsed = match DatasetName::parse(name) {
@@ -164,7 +165,7 @@ pub(super) async fn check_new_name(source: &Source, name: &str) -> CommandResult
     }
 }
 
-/// `inherit`: the property must be one that is inherited.
+/// `inherit`: checks that the property can be inherited.
 pub(super) fn check_inheritable(name: &str) -> CommandResult {
     match property_named(DATASET_PROPERTIES, name) {
         Some(property) if property.access == Access::ReadOnly => {
@@ -183,7 +184,7 @@ pub(super) fn check_inheritable(name: &str) -> CommandResult {
     }
 }
 
-/// `upgrade [-v]`: what there is to know without a dataset.
+/// `upgrade [-v]`: the output that needs no dataset.
 fn upgrade(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     if parsed.has('v') {
         write!(
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_inherited() {
+    fn inherit_refuses_properties_that_are_not_inherited() {
         assert_eq!(check_inheritable("used"), Err(Exit::failed("used property is read-only")));
         assert_eq!(check_inheritable("compression"), Ok(()));
         assert_eq!(check_inheritable("a:b"), Ok(()));

@@ -1,7 +1,7 @@
-//! Which datasets a command is about: arguments, types, recursion and depth, order.
+//! Selection of the datasets that a command works on: arguments, types, recursion and depth, order.
 //!
 //! Rules observed of OpenZFS:
-//! * Without arguments every pool is an argument, and everything below is taken.
+//! * Without arguments every pool is an argument, with everything below it.
 //! * A dataset's snapshots and bookmarks are one level below it, as its children are.
 //! * Asking for snapshots (or bookmarks) only, of datasets by name, means those one level below.
 //! * Without a type, snapshots are taken when named, and below when the pool has `listsnapshots`.
@@ -60,30 +60,30 @@ impl Types {
         Ok(types)
     }
 
-    /// Whether only what hangs on datasets is wanted: snapshots, or bookmarks.
+    /// Whether only snapshots, or only bookmarks, are selected.
     fn is_of_suffixes(self) -> bool {
         !self.filesystem && !self.volume && self.snapshot != self.bookmark
     }
 }
 
-/// What is asked for.
+/// The options of a selection.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     /// `-t`
     pub(super) types: Option<Types>,
-    /// Types without `-t`.
+    /// Types if `-t` is not given.
     pub(super) default_types: Types,
     /// `-r`
     pub(super) is_recursive: bool,
     /// `-d`
     pub(super) depth: Option<u64>,
-    /// Columns to sort by, each with whether it goes downwards.
+    /// Columns to sort by, each with whether the order is descending.
     pub(super) order: Vec<(Column, bool)>,
-    /// Names; none means everything.
+    /// Names; empty for everything.
     pub(super) names: Vec<String>,
 }
 
-/// Takes the number of `-d`.
+/// Parses the number of `-d`.
 pub(super) fn parse_depth(text: Option<&str>) -> Result<Option<u64>, Exit> {
     let Some(text) = text else { return Ok(None) };
     match text.parse::<i64>() {
@@ -95,11 +95,11 @@ pub(super) fn parse_depth(text: Option<&str>) -> Result<Option<u64>, Exit> {
     }
 }
 
-/// A dataset or bookmark with what its properties need.
+/// A dataset or bookmark, with the data that its properties need.
 pub(super) enum Item {
     /// A file system or volume, or a snapshot that was named.
     Dataset(Box<DatasetProps>),
-    /// A snapshot that was met: there may be many, and often nobody asks more than their names.
+    /// A snapshot found below a dataset: there may be many, and often only their names are needed.
     Snapshot(Box<Dataset>, OnceLock<Box<DatasetProps>>),
     /// A bookmark.
     Bookmark(Bookmark, Arc<Pool>),
@@ -115,7 +115,7 @@ impl Item {
         }
     }
 
-    /// Its kind in one word.
+    /// Returns its kind in one word.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Bookmark(..) => "bookmark",
@@ -126,7 +126,7 @@ impl Item {
         }
     }
 
-    /// A property; none if it has no such thing.
+    /// Returns a property; `None` if it does not apply.
     pub(super) async fn get(&self, column: &Column) -> Result<Option<PropRow>, Exit> {
         let row = match (self, column.property) {
             (Self::Bookmark(bookmark, pool), Some(property)) => bookmark.prop(pool, property).await,
@@ -137,11 +137,11 @@ impl Item {
                 (None, _) => Ok(None),
             },
         };
-        // What cannot be read (a locked dataset's quota, a damaged object) is shown as absent.
+        // Unreadable values (a locked dataset's quota, a damaged object) are shown as absent.
         Ok(row.unwrap_or_default())
     }
 
-    /// What its properties need, read when first asked for; none if it cannot be read.
+    /// Returns the data for its properties, read on first use; `None` if unreadable.
     async fn props(&self) -> Option<&DatasetProps> {
         match self {
             Self::Dataset(props) => Some(props),
@@ -156,7 +156,7 @@ impl Item {
         }
     }
 
-    /// User properties, by name.
+    /// Returns the user properties, by name.
     pub(super) async fn user(&self) -> Vec<PropRow> {
         self.props().await.map(DatasetProps::user).unwrap_or_default()
     }
@@ -170,7 +170,7 @@ impl Item {
     }
 }
 
-/// What was found, in order.
+/// The selected items, in order.
 pub(super) struct Selected {
     pub(super) items: Vec<Item>,
     /// Whether some argument could not be opened.
@@ -183,11 +183,11 @@ struct Walk {
     depth: u64,
     items: Vec<Item>,
     names: BTreeSet<String>,
-    /// What could not be read.
+    /// Parts that could not be read.
     failures: Vec<String>,
 }
 
-/// Finds all that is asked for.
+/// Finds all selected items.
 pub(super) async fn select(
     source: &Source,
     selection: &Selection,
@@ -244,7 +244,7 @@ pub(super) async fn select(
 }
 
 impl Walk {
-    /// Takes an argument and what is below it.
+    /// Adds an argument and everything below it.
     async fn from(&mut self, item: Item, is_untyped: bool) -> Result<(), Exit> {
         if is_untyped && self.depth > 0 {
             let pool = match &item {
@@ -262,7 +262,7 @@ impl Walk {
                 && !props.dataset().is_snapshot()
             {
                 let dataset = props.dataset().clone();
-                // At the last level only what is shown is worth reading.
+                // At the last level only displayed datasets need to be read.
                 let reads_children =
                     depth + 1 < self.depth || self.types.filesystem || self.types.volume;
                 if reads_children {
@@ -296,7 +296,8 @@ impl Walk {
         }
     }
 
-    /// What was read; damage costs what it hit, and is told at the end.
+    /// Returns a list that was read. Damage only costs the unreadable part, and is reported at the
+    /// end.
     fn noted<T>(&mut self, name: &str, result: cenote_rt::Result<Vec<T>>) -> Vec<T> {
         result.unwrap_or_else(|error| {
             self.failures.push(format!("cannot open '{name}': {error}"));
@@ -319,7 +320,7 @@ impl Walk {
     }
 }
 
-/// Opens an argument; it must be of a wanted type, unless what is below is wanted.
+/// Opens an argument; it must be of a selected type, unless datasets below it are selected.
 async fn start(source: &Source, name: &str, types: Types, is_walking: bool) -> Result<Item, Exit> {
     let cannot = |why: &str| Exit::failed(format!("cannot open '{name}': {why}"));
     let parsed = DatasetName::parse(name).map_err(|error: BadName| cannot(&error.to_string()))?;
@@ -366,7 +367,7 @@ async fn start(source: &Source, name: &str, types: Types, is_walking: bool) -> R
     Ok(item)
 }
 
-/// What an item is sorted by: nothing sorts to the end in either direction.
+/// Sort key of an item: an absent value sorts last in either direction.
 enum Key {
     Number(u64),
     Text(String),
@@ -384,13 +385,13 @@ async fn sorted(items: Vec<Item>, order: &[(Column, bool)]) -> Result<Vec<Item>,
     }
     keyed.sort_by(|(a_keys, a), (b_keys, b)| {
         let by_key = a_keys.iter().zip(b_keys).zip(order).map(|((a, b), (_, is_down))| {
-            let turn = |order: Ordering| if *is_down { order.reverse() } else { order };
+            let directed = |order: Ordering| if *is_down { order.reverse() } else { order };
             match (a, b) {
                 (Key::Absent, Key::Absent) => Ordering::Equal,
                 (Key::Absent, _) | (Key::Text(_), Key::Number(_)) => Ordering::Greater,
                 (_, Key::Absent) | (Key::Number(_), Key::Text(_)) => Ordering::Less,
-                (Key::Number(a), Key::Number(b)) => turn(a.cmp(b)),
-                (Key::Text(a), Key::Text(b)) => turn(a.cmp(b)),
+                (Key::Number(a), Key::Number(b)) => directed(a.cmp(b)),
+                (Key::Text(a), Key::Text(b)) => directed(a.cmp(b)),
             }
         });
         by_key.fold(Ordering::Equal, Ordering::then).then_with(|| by_name(a, b))
@@ -411,7 +412,7 @@ async fn key(item: &Item, column: &Column) -> Result<Key, Exit> {
     })
 }
 
-/// A dataset, then its snapshots by age, then its bookmarks.
+/// Orders a dataset before its snapshots by age, and those before its bookmarks.
 fn by_name(a: &Item, b: &Item) -> Ordering {
     let split = |item: &Item| {
         let name = item.name();
@@ -426,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_add_up() {
+    fn list_types_add_up() {
         let parse = |lists: &[&'static str]| Types::parse(lists.iter().copied());
         assert_eq!(parse(&[]), Ok(None));
         assert_eq!(parse(&["all"]), Ok(Some(Types::ALL)));
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn depths() {
+    fn list_depth_is_parsed() {
         assert_eq!(parse_depth(Some("2")), Ok(Some(2)));
         assert_eq!(parse_depth(Some("x")), Err(Exit::usage("x is not an integer")));
         assert_eq!(parse_depth(Some("-1")), Err(Exit::usage("Depth can not be negative.")));

@@ -50,10 +50,10 @@ impl Field {
     }
 }
 
-/// An owner and what it has.
+/// An owner and its space.
 struct Entry {
     kind: &'static str,
-    /// The name of this system for the id, if it has one.
+    /// The name of the id on this system, if there is one.
     name: Option<String>,
     row: SpaceRow,
 }
@@ -88,7 +88,7 @@ struct Options {
     is_wanted: bool,
 }
 
-/// Runs one of the three.
+/// Runs one of the three verbs.
 pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "nHpo:s:S:t:i", &[])?;
     let owner = match verb {
@@ -159,13 +159,13 @@ fn options(parsed: &Parsed, owner: SpaceOwner) -> Result<Options, Exit> {
     if let Some(wrong) = types.iter().find(|name| !TYPES.contains(name)) {
         return Err(Exit::usage(format!("invalid type '{wrong}' for -t option")));
     }
-    // Ids of SMB are not told apart from others.
+    // SMB ids are not distinguished from others.
     let own = if owner == SpaceOwner::User { "posixuser" } else { "posixgroup" };
     let is_wanted = types.is_empty() || types.contains(&own) || types.contains(&"all");
     Ok(Options { fields, order, is_wanted })
 }
 
-/// What kind of owner it is; an id with a domain comes from SMB.
+/// Returns the type of an owner; an id with a domain comes from SMB.
 fn kind(owner: SpaceOwner, id: u64) -> &'static str {
     let has_domain = id >> 32 != 0;
     match (owner, has_domain) {
@@ -177,7 +177,7 @@ fn kind(owner: SpaceOwner, id: u64) -> &'static str {
     }
 }
 
-/// By the fields asked for, then by type, and by name: names before numbers.
+/// Orders by the requested fields, then by type, then by name: names before numbers.
 fn compare(a: &Entry, b: &Entry, order: &[(Field, bool)]) -> Ordering {
     let by_name = || match (&a.name, &b.name) {
         (Some(a), Some(b)) => a.cmp(b),
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_as_openzfs_prints_it() {
+    fn userspace_prints_the_table_of_openzfs() {
         let row = SpaceRow { id: 0, used: 512, objects_used: 1, ..SpaceRow::default() };
         let entries = [Entry { kind: "POSIX User", name: Some("root".into()), row }];
         let fields: Vec<Field> = FIELDS.iter().map(|(field, ..)| *field).collect();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_before_numbers() {
+    fn userspace_sorts_names_before_numbers() {
         let entry = |id, name: Option<&str>| Entry {
             kind: "POSIX User",
             name: name.map(str::to_owned),

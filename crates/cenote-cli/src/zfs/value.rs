@@ -1,7 +1,7 @@
-//! How values of properties look: for people, or with `-p` for scripts.
+//! Formats of property values: for people, or with `-p` for scripts.
 //!
-//! Bytes of space get a unit even when there are none ("0B"), other numbers do not ("0"); a limit
-//! of nothing is "none"; identifiers are never rounded (observed; spec 04 §17.3).
+//! Space has a unit even if it is zero ("0B"), other numbers do not ("0"). A quota or limit of zero
+//! is "none"; identifiers are never rounded (observed; spec 04 §17.3).
 
 use cenote_pool::props::userspace;
 use cenote_pool::props::{Form, PropRow, PropType, PropValue};
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::{environment, nicenum};
 
-/// Space figures whose unit stands even behind zero.
+/// Space properties that have a unit even at zero.
 const SPACE: [&str; 7] = [
     "used",
     "available",
@@ -20,7 +20,7 @@ const SPACE: [&str; 7] = [
     "usedbyrefreservation",
 ];
 
-/// Numbers that name something.
+/// Numbers that are identifiers.
 const IDENTIFIERS: [&str; 9] = [
     "guid",
     "createtxg",
@@ -33,7 +33,7 @@ const IDENTIFIERS: [&str; 9] = [
     "version",
 ];
 
-/// The value in a table.
+/// Formats a value for a table.
 pub(crate) fn shown(row: &PropRow, is_literal: bool) -> String {
     match row.value {
         PropValue::Number(number) if !is_literal => readable(row, number),
@@ -62,16 +62,16 @@ fn readable(row: &PropRow, number: u64) -> String {
         Form::BytesOrNone if number == 0 => "none".to_owned(),
         Form::CountOrNone if number == u64::MAX => "none".to_owned(),
         Form::Bytes if SPACE.contains(&name) => nicenum::bytes_b(number),
-        // Nothing to expand by, no checkpoint.
+        // Nothing to expand into, no checkpoint.
         Form::Bytes if number == 0 && matches!(name, "expandsize" | "checkpoint") => "-".to_owned(),
         _ => nicenum::bytes(number),
     }
 }
 
-/// A time as `ctime` and, where nothing is known of a language, `%c` of `strftime` have it.
+/// Time format of `ctime`, and of `strftime`'s `%c` in the C locale.
 pub(crate) const CTIME: &str = "%a %b %e %H:%M:%S %Y";
 
-/// Seconds since 1970 in local time.
+/// Formats seconds since 1970 in local time.
 pub(crate) fn date(seconds: u64, format: &str) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     let time = Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH);

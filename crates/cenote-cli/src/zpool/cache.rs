@@ -1,7 +1,7 @@
-//! Cache files: the configs of the pools that a host had imported (spec 01 §17).
+//! Cache files: the configs of the pools that a host has imported (spec 01 §17).
 //!
-//! A native nvlist with a list per pool, by name. What is asked of it here is which pools there
-//! are and where their devices were; the configs themselves come from the labels.
+//! A native nvlist with one nested list per pool, by name. Only the pools and the paths of their
+//! devices are read from it here; the configs themselves come from the labels.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -16,20 +16,20 @@ use cenote_rt::stages;
 
 use crate::io::Exit;
 
-/// Vdevs within vdevs that are followed.
+/// Maximum depth of nested vdevs.
 const DEPTH_MAX: usize = 16;
 
-/// What a cache file says.
+/// The pools and devices in a cache file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Cached {
-    /// The pools.
+    /// Guids of the pools.
     pub guids: Vec<u64>,
-    /// Their devices.
+    /// Paths of their devices.
     pub paths: Vec<PathBuf>,
 }
 
 impl Cached {
-    /// What one config says.
+    /// Returns the pool and devices of one config.
     pub(crate) fn of(config: &NvList) -> Self {
         let mut cached = Self::default();
         cached.add(config);
@@ -43,7 +43,7 @@ impl Cached {
         }
     }
 
-    /// Where the devices were: they may be there under other names.
+    /// Returns the folders of the devices, which may be there under other names.
     pub(crate) fn folders(&self) -> BTreeSet<&Path> {
         self.paths.iter().map(|path| folder(path)).collect()
     }
@@ -64,31 +64,32 @@ pub fn read(file: &Path) -> Result<Cached, Exit> {
     Ok(cached)
 }
 
-/// The config of one pool in a cache file; none if the file knows no such pool, or is not there.
+/// Returns the config of one pool in a cache file; `None` if the pool or the file does not exist.
 ///
 /// # Errors
-/// Those of the file system, and of a file that is something else.
+/// Errors of the file system; an error if the file is not a cache file.
 pub(crate) fn config_of(file: &Path, pool: &str) -> std::io::Result<Option<NvList>> {
     Ok(known(file)?.list(pool).cloned())
 }
 
-/// Adds a pool to a cache file, in the place of what the file says of it.
+/// Adds a pool to a cache file, replacing the previous entry of that name.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub fn write(file: &Path, pool: &str, config: NvList) -> std::io::Result<()> {
     change(file, |list| list.insert(pool, config))
 }
 
-/// Takes a pool out of a cache file.
+/// Removes a pool from a cache file.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub fn remove(file: &Path, pool: &str) -> std::io::Result<()> {
     change(file, |list| list.remove(pool))
 }
 
-/// LOCK: held from the reading of a cache file to its replacement, with the flushes in between:
+/// LOCK: held from reading a cache file to replacing it, including the flushes: commands on
+/// different pools run concurrently, and each of their pools must be recorded.
 /// commands on different pools run at the same time, and each of them must be remembered.
 static CHANGING: Mutex<()> = Mutex::new(());
 
@@ -102,46 +103,47 @@ fn change(file: &Path, edit: impl FnOnce(&mut NvList)) -> std::io::Result<()> {
     if bytes == before {
         return Ok(());
     }
-    // In place of the old one at once: nobody finds half of it.
+    // Replaced atomically: readers never see half of it.
     let new =
         PathBuf::from([file.as_os_str(), OsStr::new(".tmp")].into_iter().collect::<OsString>());
     let replaced = || {
         let mut text = File::create(&new)?;
         text.write_all(&bytes)?;
         stages::reach("cache-file-written");
-        // DURABILITY: the contents before the name, and the name before anybody is told.
+        // DURABILITY: the contents before the name, and the name before the command reports
+        // success.
         text.sync_all()?;
         stages::reach("cache-file-synced");
         std::fs::rename(&new, file)
     };
     replaced().inspect_err(|_| {
-        // On a full disk half a file must not keep space.
+        // A partly written file must not take up space on a full disk.
         let _ = std::fs::remove_file(&new);
     })?;
     stages::reach("cache-file-renamed");
     std::fs::File::open(folder(file))?.sync_all()
 }
 
-/// Whether a pool can be added to a cache file: what is there is one, or could be.
+/// Checks that a pool can be added to a cache file: the file is a cache file, or can be created.
 ///
 /// # Errors
-/// Those of the file system, and of a file that is something else.
+/// Errors of the file system; an error if the file is something else.
 pub fn check(file: &Path) -> std::io::Result<()> {
     known(file)?;
     std::fs::read_dir(folder(file)).map(drop)
 }
 
-/// The pools that a cache file knows; none if it is not there.
+/// Returns the pools in a cache file; none if it does not exist.
 fn known(file: &Path) -> std::io::Result<NvList> {
     match std::fs::read(file) {
-        // What cannot be read must not be replaced: other pools are in it.
+        // A file that cannot be parsed must not be replaced: it may list other pools.
         Ok(bytes) => decode(&bytes).map_err(std::io::Error::other),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(NvList::new()),
         Err(error) => Err(error),
     }
 }
 
-/// A pool is in it once, whatever the list says of its names; what comes last counts.
+/// Each pool is kept once, even if the list has duplicate names; the last entry wins.
 fn decode(bytes: &[u8]) -> Result<NvList, CorruptNvList> {
     let mut list = NvList::new();
     for (name, value) in NvList::decode(bytes)?.iter() {
@@ -179,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_remembered_once() {
+    fn cachefile_has_each_pool_once() {
         let file = std::env::temp_dir().join(format!("cenote-cache-{}", std::process::id()));
         for (pool, guid) in [("a", 1), ("b", 2), ("a", 3)] {
             write(&file, pool, config(guid)).unwrap();
         }
         assert_eq!(read(&file).unwrap().guids, [3, 2]);
-        // A list that permits the same name twice.
+        // A list that permits duplicate names.
         let mut list = NvList { flags: 0, ..NvList::new() };
         for guid in [4, 5] {
             list.insert("a", config(guid));

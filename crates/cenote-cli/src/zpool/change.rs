@@ -20,10 +20,10 @@ use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, command_line, said};
+use crate::writer::{Writer, cause_text, command_line};
 use crate::{argument, err, out};
 
-/// Runs one of the verbs.
+/// Runs one of these verbs.
 pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let line = command_line(Tool::Zpool, verb, args);
     match verb {
@@ -57,7 +57,7 @@ fn one_pool(parsed: &Parsed) -> Exit {
     })
 }
 
-/// Names of all pools that are in use.
+/// Returns the names of all active pools.
 async fn active(source: &Source) -> Result<Vec<String>, Exit> {
     if !source.has_pools() {
         return Ok(Vec::new());
@@ -140,7 +140,7 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
         let mut wanted = Wanted::default();
         wanted.add(property, value, false).map_err(|why| cannot(&why))?;
         wanted.check_bootfs(pool.name()).map_err(|why| cannot(&why))?;
-        // Nobody else may have it open when it is written.
+        // The pool must be closed before it is opened for writing.
         drop(pool);
         if wanted.altroot.is_some() {
             let why = "can only be set during pool creation or import";
@@ -190,7 +190,7 @@ fn reguid(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             return Err(Exit::cannot("reguid", name, "pool guid is in use"));
         }
         let changed = engine.reguid(guid).await;
-        changed.map_err(|error| Exit::cannot("reguid", name, said::<CheckpointError>(&error)))
+        changed.map_err(|error| Exit::cannot("reguid", name, cause_text::<CheckpointError>(&error)))
     }))
 }
 
@@ -236,7 +236,7 @@ fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
     })
 }
 
-/// What a pool could have and has not.
+/// Returns the features that the pool could enable and has not.
 fn missing(pool: &cenote_pool::Pool) -> Vec<&'static features::Feature> {
     let allowed = compat::allowed(pool.config().facts.compatibility.as_deref()).unwrap_or_default();
     let is_missing = |feature: &&features::Feature| {
@@ -297,7 +297,7 @@ fn upgrade(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
     })
 }
 
-/// `upgrade` without a pool: what could be enabled.
+/// `upgrade` without a pool: lists pools with features that could be enabled.
 fn list_upgrades(
     source: &Source,
     args: &[String],

@@ -1,8 +1,8 @@
 //! `zpool checkpoint`.
 //!
-//! Nobody keeps a pool between two commands, so what a checkpoint held that was given up is freed
-//! by this command as far as one transaction group goes, and by the following ones; with `-w` all
-//! of it by this one.
+//! With `--embedded` no process keeps the pool between two commands. The space of a discarded
+//! checkpoint is freed by this command as far as one transaction group goes, and by the following
+//! commands; with `-w` this command frees all of it.
 
 use cenote_engine::{CheckpointError, CheckpointState};
 
@@ -12,13 +12,13 @@ use crate::getopt::{self, Long};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, command_line, said};
+use crate::writer::{Writer, cause_text, command_line};
 
-/// What is said of a slash in the name.
+/// The message for a name with a slash.
 const NOT_A_DATASET: &str = "'zpool checkpoint' doesn't work on datasets. To save the state of a \
     dataset from a specific point in time please use 'zfs snapshot'";
 
-/// Runs it.
+/// Runs `zpool checkpoint`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let line = command_line(Tool::Zpool, "checkpoint", args);
     let longs = [Long::flag("discard", 'd'), Long::flag("wait", 'w')];
@@ -37,12 +37,13 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         return Err(Exit::failed(NOT_A_DATASET));
     }
     block_on(Writer::run(source, name, Some(&line), io, async |engine, _| {
-        let (deed, outcome) = if parsed.has('d') {
+        let (action, outcome) = if parsed.has('d') {
             ("discard checkpoint in", engine.discard_checkpoint().await)
         } else {
             ("checkpoint", engine.take_checkpoint().await)
         };
-        outcome.map_err(|error| Exit::cannot(deed, name, said::<CheckpointError>(&error)))?;
+        outcome
+            .map_err(|error| Exit::cannot(action, name, cause_text::<CheckpointError>(&error)))?;
         while parsed.has('w') && engine.checkpoint() == CheckpointState::Discarding {
             engine.sync().await?;
         }

@@ -21,7 +21,7 @@ use super::names::Names;
 use crate::nicenum;
 use crate::zfs::value;
 
-/// Sections after the main one, with their titles.
+/// Sections after the main one, and their titles.
 pub(super) const SECTIONS: [(AllocationClass, &str); 3] = [
     (AllocationClass::Dedup, "dedup"),
     (AllocationClass::Special, "special"),
@@ -31,13 +31,13 @@ pub(super) const SECTIONS: [(AllocationClass, &str); 3] = [
 /// Narrowest name column.
 const NAME_WIDTH_MIN: usize = 10;
 
-/// What a table shows.
+/// Options of a table.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 pub(super) struct Options {
-    /// How vdevs are called.
+    /// How vdevs are named.
     pub(super) names: Names,
-    /// Of a pool that could be imported: no counters, indirect vdevs too.
+    /// For `zpool import`: no counters, and indirect vdevs are shown.
     pub(super) is_import: bool,
     /// `-p`: counters in full.
     pub(super) is_literal: bool,
@@ -45,11 +45,11 @@ pub(super) struct Options {
     pub(super) has_slow: bool,
     /// `-D`-like columns of direct reads (`-d`).
     pub(super) has_direct: bool,
-    /// `-e`: vdevs that are well are left out.
+    /// `-e`: healthy vdevs are left out.
     pub(super) only_bad: bool,
-    /// `-i`: how far the filling of free space is.
+    /// `-i`: progress of initializing.
     pub(super) has_initialize: bool,
-    /// `-t`: how far the discarding of it is.
+    /// `-t`: progress of trimming.
     pub(super) has_trim: bool,
 }
 
@@ -59,12 +59,12 @@ struct Table<'a> {
     text: String,
 }
 
-/// The class of a top-level vdev that has a section of its own.
+/// Returns the class of a top-level vdev that has a section of its own.
 pub(super) fn class_of(vdev: &VdevReport) -> AllocationClass {
     vdev.class.unwrap_or(AllocationClass::Normal)
 }
 
-/// The top-level vdevs of one section, holes left out.
+/// Returns the top-level vdevs of one section, without holes.
 pub(super) fn section(root: &VdevReport, class: AllocationClass) -> Vec<&VdevReport> {
     let is_shown = |vdev: &&VdevReport| {
         !matches!(vdev.kind, VdevKind::Hole | VdevKind::Missing) && class_of(vdev) == class
@@ -72,7 +72,7 @@ pub(super) fn section(root: &VdevReport, class: AllocationClass) -> Vec<&VdevRep
     root.children.iter().filter(is_shown).collect()
 }
 
-/// The whole table.
+/// Renders the whole table.
 pub(super) fn render(status: &PoolStatus, options: &Options) -> String {
     let mut table = Table { options, width: width(status, options), text: String::new() };
     if !options.is_import {
@@ -85,7 +85,7 @@ pub(super) fn render(status: &PoolStatus, options: &Options) -> String {
     for vdev in section(root, AllocationClass::Normal) {
         table.below(vdev, 2);
     }
-    // OpenZFS has these two at different places in its two tables.
+    // OpenZFS prints these two at different places in its two tables.
     if options.is_import {
         table.aux("cache", &status.caches);
         table.aux("spares", &status.spares);
@@ -106,7 +106,7 @@ pub(super) fn render(status: &PoolStatus, options: &Options) -> String {
     table.text
 }
 
-/// Columns of the widest indented name.
+/// Returns the width of the widest indented name.
 pub(super) fn width(status: &PoolStatus, options: &Options) -> usize {
     let aux = status.caches.iter().chain(&status.spares).map(|aux| {
         let name = options.names.device(&aux.name, false, false);
@@ -116,14 +116,14 @@ pub(super) fn width(status: &PoolStatus, options: &Options) -> usize {
     widest.max(vdev_width(&status.root, 0, &options.names)).max(NAME_WIDTH_MIN)
 }
 
-/// The same of a vdev and what is below it.
+/// Returns the width of the widest indented name of a vdev and its descendants.
 pub(super) fn vdev_width(vdev: &VdevReport, depth: usize, names: &Names) -> usize {
     let own = names.vdev(vdev).chars().count() + depth;
     let children = vdev.children.iter().filter(|child| child.kind != VdevKind::Hole);
     children.map(|child| vdev_width(child, depth + 2, names)).max().unwrap_or(0).max(own)
 }
 
-/// Whether `-e` shows it.
+/// Whether `-e` shows a vdev.
 fn is_bad(vdev: &VdevReport) -> bool {
     let stats = &vdev.stats;
     vdev.state != VdevState::Healthy
@@ -152,7 +152,7 @@ impl Table<'_> {
         self.line(&line);
     }
 
-    /// A vdev and what is below it, as far as the options show it.
+    /// Adds the children of a vdev, as far as the options show them.
     fn below(&mut self, vdev: &VdevReport, depth: usize) {
         if vdev.kind == VdevKind::Indirect && !self.options.is_import {
             return;
@@ -232,7 +232,7 @@ impl Table<'_> {
     }
 }
 
-/// What stands behind the counters.
+/// Returns the text after the counters.
 fn note(vdev: &VdevReport) -> String {
     let mut note = String::new();
     if vdev.is_absent && vdev.state == VdevState::CantOpen {
@@ -261,13 +261,13 @@ fn note(vdev: &VdevReport) -> String {
     note
 }
 
-/// Words for work on a leaf's free space: that it runs, that it ran, that it never did.
+/// Words for initializing or trimming a leaf: running, done, never run.
 type Words = [&'static str; 3];
 
 const INITIALIZE: Words = ["initializing", "initialized", "uninitialized"];
 const TRIM: Words = ["trimming", "trimmed", "untrimmed"];
 
-/// How far work on a leaf is; without details only that it runs.
+/// Formats the progress of work on a leaf; without details only that it runs.
 fn progress(words: &Words, progress: &LeafProgress, has_details: bool) -> String {
     let [runs, ran, never] = words;
     let work = &progress.work;
@@ -287,7 +287,7 @@ fn is_well(device: &AuxReport) -> bool {
     device.state == VdevState::Healthy
 }
 
-/// The state of a spare or cache device.
+/// Returns the state of a spare or cache device.
 pub(super) fn aux_state(is_spare: bool, device: &AuxReport) -> &'static str {
     match device.state {
         VdevState::Healthy if is_spare && device.is_in_use => "INUSE",
@@ -296,7 +296,7 @@ pub(super) fn aux_state(is_spare: bool, device: &AuxReport) -> &'static str {
     }
 }
 
-/// Why a vdev of a pool that could be imported is not well.
+/// Returns why a vdev of an importable pool is unhealthy.
 fn import_cause(aux: VdevAux) -> &'static str {
     match aux {
         VdevAux::OpenFailed => "cannot open",
@@ -309,7 +309,7 @@ fn import_cause(aux: VdevAux) -> &'static str {
     }
 }
 
-/// The same for an open pool.
+/// Returns why a vdev of an open pool is unhealthy.
 fn status_cause(aux: VdevAux) -> &'static str {
     match aux {
         VdevAux::Spared => "currently in use",

@@ -34,7 +34,7 @@ use crate::writer::{After, Writer, command_line, owners};
 /// The first txg of a pool.
 const FIRST_TXG: u64 = 4;
 
-/// What the options of `create` say.
+/// The options of `create`.
 struct Options {
     pool: Wanted,
     root: Vec<Setting>,
@@ -89,14 +89,14 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let how = Taken { altroot, cache_file, ..Taken::default() };
         let engine = create(name, &layout, devices, &options).await?;
         if shown != name {
-            engine.go_by(shown);
+            engine.set_temporary_name(shown);
         }
         let done = After::taken(source, how);
-        let writer = Writer::of(source, engine, After::Rest, done).await?;
+        let writer = Writer::of(source, engine, After::KeepActive, done).await?;
         match set_up(writer.engine(), shown, &options).await {
             Ok(()) => writer.carry_out(Some(&line), io, async |_, _| Ok(())).await,
             Err(error) => {
-                // Nobody gets a pool that is not as it was asked for.
+                // A pool without the requested properties must not remain.
                 writer.engine().destroy().await?;
                 Err(Exit::cannot("create", name, error))
             }
@@ -138,7 +138,7 @@ fn options(parsed: &Parsed) -> Result<Options, Exit> {
     Ok(options)
 }
 
-/// Refuses a folder for the root file system in which there is something.
+/// Refuses a mount point of the root file system that is not empty.
 fn check_mount_point(name: &str, options: &Options, altroot: Option<&Path>) -> CommandResult {
     let wanted = options.root.iter().find(|(property, _)| property == "mountpoint");
     let wanted = match wanted.and_then(|(_, value)| value.as_str()) {
@@ -161,7 +161,7 @@ fn check_mount_point(name: &str, options: &Options, altroot: Option<&Path>) -> C
     Err(Exit::failed(format!("mountpoint '{}' {why}\n{how}", folder.display())))
 }
 
-/// What is said of a property that a new pool cannot have.
+/// Returns the message for a property that a new pool cannot have.
 fn unusable(pool: &str, name: &str, is_pool: bool, why: &str) -> Exit {
     match (why.starts_with("invalid property"), is_pool) {
         (true, true) => unknown(name),
@@ -172,7 +172,7 @@ fn unusable(pool: &str, name: &str, is_pool: bool, why: &str) -> Exit {
     }
 }
 
-/// What is said of a property that no pool and no vdev has.
+/// Returns the message for an unknown property.
 fn unknown(name: &str) -> Exit {
     Exit::failed(format!("property '{name}' is not a valid pool or vdev property"))
 }
@@ -188,7 +188,7 @@ pub(super) fn check_name(name: &str) -> CommandResult {
     Err(Exit::failed(format!("cannot create '{name}': {why}\n{hint}")))
 }
 
-/// Refuses the name of a pool that is there, if it is not on the very devices that are taken.
+/// Refuses the name of an existing pool, unless that pool is on the very devices that are taken.
 async fn check_absent(source: &Source, name: &str, devices: &Devices) -> CommandResult {
     if !source.has_pools() {
         return Ok(());
@@ -244,7 +244,7 @@ async fn create(
     made.map_err(|error| Exit::cannot("create", name, error))
 }
 
-/// Properties of the pool and its root file system.
+/// Sets properties of the pool and of its root file system.
 async fn set_up(engine: &Engine, name: &str, options: &Options) -> cenote_rt::Result<()> {
     if !options.pool.settings.is_empty() {
         engine.set_pool(options.pool.settings.clone()).await?;
@@ -258,7 +258,7 @@ async fn set_up(engine: &Engine, name: &str, options: &Options) -> cenote_rt::Re
     Ok(())
 }
 
-/// Whether a property is stored in the list of properties, and not in the file system itself.
+/// Whether a property is stored as a property, and not in the file system itself.
 pub(crate) fn is_stored(name: &str) -> bool {
     let is_inside = matches!(
         name,
@@ -268,7 +268,7 @@ pub(crate) fn is_stored(name: &str) -> bool {
     !is_inside && !is_nothing
 }
 
-/// What the properties say of a new file system.
+/// Returns the options of a new file system from its properties.
 pub(crate) fn new_file_system(settings: &[Setting], has_projects: bool) -> NewFileSystem {
     let number = |name: &str| {
         settings.iter().find(|(there, _)| there == name).and_then(|(_, value)| Value::single(value))
@@ -290,7 +290,7 @@ pub(crate) fn new_file_system(settings: &[Setting], has_projects: bool) -> NewFi
     }
 }
 
-/// Classes and layouts that need a feature.
+/// Refuses classes and layouts whose features are not enabled.
 fn check_class_features(layout: &Layout, features: &[&features::Feature]) -> CommandResult {
     use cenote_vdev::create::{Redundancy, VdevClass};
     let has = |name: &str| features.iter().any(|feature| feature.name == name);
@@ -308,7 +308,7 @@ fn check_class_features(layout: &Layout, features: &[&features::Feature]) -> Com
     needs("draid", groups.iter().any(|group| is_draid(group.redundancy)))
 }
 
-/// What is said of vdevs that cannot be made.
+/// Returns the message for vdevs that cannot be created.
 fn vdev_failure(cannot: &str, error: &cenote_rt::Error) -> Exit {
     Exit::failed(match error.cause::<CreateError>() {
         Some(CreateError::TooSmall { .. } | CreateError::NoRoom { .. }) => {
@@ -319,7 +319,7 @@ fn vdev_failure(cannot: &str, error: &cenote_rt::Error) -> Exit {
     })
 }
 
-/// The devices by the guids of their leaves.
+/// Returns the devices by the guids of their leaves.
 fn all_devices<'a>(
     root: &'a VdevConfig,
     others: impl Iterator<Item = &'a VdevConfig>,
@@ -330,11 +330,11 @@ fn all_devices<'a>(
     leaves.filter_map(device).collect()
 }
 
-/// What [`getopt`] reports the long options as.
+/// Letters under which [`getopt`] reports the long options.
 const IN_USE: char = '1';
 const REPLICATION: char = '2';
 const ASHIFT: char = '3';
-/// What `zpool add -f` stands for, one by one; sizes of sectors may differ anyway.
+/// The checks that `zpool add -f` disables, one by one; sector sizes may differ without it.
 const OVERRIDES: [Long; 3] = [
     Long::flag("allow-in-use", IN_USE),
     Long::flag("allow-replication-mismatch", REPLICATION),
@@ -425,7 +425,7 @@ fn new_vdevs(
     Ok(NewVdevs { tops, spares: all_spares, caches: all_caches, devices })
 }
 
-/// What a pool has as lines of a preview, by section.
+/// Returns the existing vdevs of a pool as lines of a preview, by section.
 async fn sections(pool: &Pool) -> Result<BTreeMap<&'static str, Vec<String>>, Exit> {
     let status = pool.status().await?;
     let mut sections: BTreeMap<_, Vec<String>> = BTreeMap::new();
@@ -434,7 +434,7 @@ async fn sections(pool: &Pool) -> Result<BTreeMap<&'static str, Vec<String>>, Ex
     for (title, class) in titles.into_iter().chain(others) {
         for top in section(&status.root, class) {
             let is_numbered = title.is_empty() || top.children.is_empty();
-            // Only ordinary ones go by their number there.
+            // Only normal vdevs are numbered there.
             let name = if is_numbered { &top.name } else { top.kind.name() };
             let lines = sections.entry(title).or_default();
             lines.push(format!("  {name}"));

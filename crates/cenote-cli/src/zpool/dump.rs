@@ -1,10 +1,11 @@
-//! Name/value lists as `zpool history -il` shows them: a pair a line, lists indented by four.
+//! Name/value lists as `zpool history -il` shows them: one pair per line, nested lists indented by
+//! four.
 
 use std::fmt::Write as _;
 
 use cenote_ondisk::nvlist::{NvList, NvValue};
 
-/// Appends the pairs of `list`, each behind `indent` blanks.
+/// Appends the pairs of `list`, each after `indent` blanks.
 pub(super) fn list(list: &NvList, indent: usize, text: &mut String) {
     for (name, value) in list.iter() {
         let name = name.to_string_lossy();

@@ -1,21 +1,21 @@
 //! Events as `zpool events` prints them: class, and with `-v` the pairs of the payload.
 //!
-//! Classes and names of pairs are OpenZFS's (spec 08 §37); a pair that says nothing here is not
-//! there. Numbers are hexadecimal.
+//! Classes and names of pairs are OpenZFS's (spec 08 §37); pairs without meaning here are omitted.
+//! Numbers are hexadecimal.
 
 use std::fmt::Write as _;
 
-use cenote_engine::{Deed, Event, EventLog, NotedEvent, TrimTurn};
+use cenote_engine::{PoolEvent, Event, EventLog, NotedEvent, TrimEvent};
 use cenote_pool::status::state_name;
 use cenote_vdev::{VdevAux, VdevState};
 
-/// `errno` of bytes that are not those that were written, and of a device that fails.
+/// `errno` of a checksum error, and of an I/O error.
 const EBADE: u64 = 52;
 const EIO: u64 = 5;
 /// Columns before a pair.
 const INDENT: usize = 8;
 
-/// What is known of a pool that has not left.
+/// Facts of a pool that is still open.
 pub(super) struct Known {
     /// Paths of leaves, by guid.
     pub(super) paths: Vec<(u64, String)>,
@@ -23,7 +23,7 @@ pub(super) struct Known {
     pub(super) failmode: &'static str,
 }
 
-/// The class of an event.
+/// Returns the class of an event.
 pub(super) fn class(event: &Event) -> &'static str {
     match event {
         Event::Lost { .. } => "ereport.fs.zfs.data",
@@ -31,22 +31,22 @@ pub(super) fn class(event: &Event) -> &'static str {
         Event::Bad { is_io: false, .. } => "ereport.fs.zfs.checksum",
         Event::State { .. } => "resource.fs.zfs.statechange",
         Event::Suspended(_) => "ereport.fs.zfs.io_failure",
-        Event::Trim { turn, .. } => match turn {
-            TrimTurn::Start => "sysevent.fs.zfs.trim_start",
-            TrimTurn::Resume => "sysevent.fs.zfs.trim_resume",
-            TrimTurn::Suspend => "sysevent.fs.zfs.trim_suspend",
-            TrimTurn::Cancel => "sysevent.fs.zfs.trim_cancel",
-            TrimTurn::Finish => "sysevent.fs.zfs.trim_finish",
+        Event::Trim { event, .. } => match event {
+            TrimEvent::Start => "sysevent.fs.zfs.trim_start",
+            TrimEvent::Resume => "sysevent.fs.zfs.trim_resume",
+            TrimEvent::Suspend => "sysevent.fs.zfs.trim_suspend",
+            TrimEvent::Cancel => "sysevent.fs.zfs.trim_cancel",
+            TrimEvent::Finish => "sysevent.fs.zfs.trim_finish",
         },
-        Event::Pool(deed) => match deed {
-            Deed::Created => "sysevent.fs.zfs.pool_create",
-            Deed::Imported => "sysevent.fs.zfs.pool_import",
-            Deed::Exported => "sysevent.fs.zfs.pool_export",
-            Deed::Destroyed => "sysevent.fs.zfs.pool_destroy",
-            Deed::Reguided => "sysevent.fs.zfs.pool_reguid",
-            Deed::Configured => "sysevent.fs.zfs.config_sync",
-            Deed::Cleared => "sysevent.fs.zfs.vdev_clear",
-            Deed::ScanCancelled => "sysevent.fs.zfs.scrub_abort",
+        Event::Pool(action) => match action {
+            PoolEvent::Created => "sysevent.fs.zfs.pool_create",
+            PoolEvent::Imported => "sysevent.fs.zfs.pool_import",
+            PoolEvent::Exported => "sysevent.fs.zfs.pool_export",
+            PoolEvent::Destroyed => "sysevent.fs.zfs.pool_destroy",
+            PoolEvent::Reguided => "sysevent.fs.zfs.pool_reguid",
+            PoolEvent::Configured => "sysevent.fs.zfs.config_sync",
+            PoolEvent::Cleared => "sysevent.fs.zfs.vdev_clear",
+            PoolEvent::ScanCancelled => "sysevent.fs.zfs.scrub_abort",
         },
     }
 }
@@ -65,7 +65,7 @@ impl Pairs {
         let _ = writeln!(self.text, "{:1$}{name} = {value:#x}", "", self.indent);
     }
 
-    /// A state is told by name, too.
+    /// Adds a state, also by name.
     fn state(&mut self, name: &str, state: VdevState) {
         let (word, indent) = (state_name(state, VdevAux::None), self.indent);
         let _ = writeln!(self.text, "{:indent$}{name} = \"{word}\" ({:#x})", "", state as u64);
@@ -79,7 +79,7 @@ impl Pairs {
     }
 }
 
-/// The pairs of an event, a line each, and an empty line.
+/// Formats the pairs of an event, one per line, and an empty line.
 pub(super) fn pairs(log: &EventLog, noted: &NotedEvent, known: Option<&Known>) -> String {
     let mut pairs = Pairs { text: String::new(), indent: INDENT };
     let class = class(&noted.event);
@@ -135,7 +135,7 @@ pub(super) fn pairs(log: &EventLog, noted: &NotedEvent, known: Option<&Known>) -
     pairs.text + "\n"
 }
 
-/// Which device or pool reports.
+/// Adds the device or pool that reports.
 fn detector(pairs: &mut Pairs, log: &EventLog, event: &Event) {
     pairs.number("ena", 0);
     let _ = writeln!(pairs.text, "{:INDENT$}detector = (embedded nvlist)", "");
@@ -150,11 +150,11 @@ fn detector(pairs: &mut Pairs, log: &EventLog, event: &Event) {
     let _ = writeln!(pairs.text, "{:INDENT$}(end detector)", "");
 }
 
-/// The pool's state as its labels number it.
+/// Returns the pool's state as labels number it.
 fn pool_state(event: &Event) -> u64 {
     match event {
-        Event::Pool(Deed::Exported) => 1,
-        Event::Pool(Deed::Destroyed) => 2,
+        Event::Pool(PoolEvent::Exported) => 1,
+        Event::Pool(PoolEvent::Destroyed) => 2,
         _ => 0,
     }
 }

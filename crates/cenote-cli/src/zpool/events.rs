@@ -1,8 +1,8 @@
 //! `zpool events`.
 //!
-//! Events are kept by whoever has a pool open, and nobody has it between two commands of
-//! `--embedded`: such a command has none to show, and none to wait for. In a session they are those
-//! of all pools, also of some that left.
+//! Events are kept in the memory of the process that has a pool open. With `--embedded` no process
+//! has it open between two commands, so such a command has no events to show or to wait for. In a
+//! session the events of all pools are shown, including some of recently closed pools.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::out;
 use crate::source::Source;
 use crate::zfs::value;
 
-/// Between two looks for more.
+/// Interval of checks for new events.
 const STEP: Duration = Duration::from_millis(200);
 
-/// Runs it.
+/// Runs `zpool events`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "vHfc", &[])?;
     let name = match &parsed.operands[..] {
@@ -30,7 +30,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         [name] => Some(name),
         _ => return Err(Exit::usage("too many arguments")),
     };
-    // The name only filters: there need not be such a pool.
+    // The name only filters: the pool need not exist.
     if let Some(name) = name.filter(|name| !is_pool_name(name)) {
         return Err(Exit::usage(format!("invalid pool name '{name}'")));
     }
@@ -43,7 +43,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     }
     let Some(session) = session else {
         if parsed.has('f') {
-            return Err(Exit::failed("cannot follow events: nobody keeps a pool open"));
+            return Err(Exit::failed("cannot follow events: no daemon keeps pools open"));
         }
         return header(&parsed, io);
     };
@@ -64,7 +64,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// Whether a pool could be called so, as OpenZFS's check of such names sees it.
+/// Whether a text is a valid pool name, by OpenZFS's check in this command.
 fn is_pool_name(name: &str) -> bool {
     DatasetName::parse(name).is_ok_and(|parsed| parsed.suffix == Suffix::None)
 }
@@ -81,16 +81,16 @@ fn clear(session: Option<&Session>, io: &mut Io<'_>) -> CommandResult {
     out!(io, "cleared {} events", logs.iter().map(|log| log.clear()).sum::<usize>())
 }
 
-/// What was shown.
+/// The events shown so far.
 struct Shown<'a> {
-    /// Of this pool alone.
+    /// Only of this pool.
     name: Option<&'a String>,
-    /// The last event of each log: another log may have got later ones meanwhile.
+    /// The last event of each log: events are not ordered across logs.
     by_log: Vec<(u64, u64)>,
 }
 
 impl Shown<'_> {
-    /// Shows what is new.
+    /// Prints new events.
     fn show(&mut self, session: &Session, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
         let mut new: Vec<(Arc<EventLog>, NotedEvent)> = Vec::new();
         for log in session.host.events() {
@@ -119,7 +119,7 @@ impl Shown<'_> {
     }
 }
 
-/// What is known of the pool of a log, if it has not left.
+/// Returns the facts of a log's pool, if it is still open.
 fn known(session: &Session, log: &EventLog) -> Option<Known> {
     let pools = session.host.pools();
     let engine = pools.iter().find(|engine| engine.events().id == log.id)?;

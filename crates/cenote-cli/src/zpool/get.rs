@@ -25,7 +25,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     if let Some(result) = block_on(of_vdevs(source, wanted, names, &parsed, &fields, io))? {
         return result;
     }
-    // Only a pool tells what `all` is.
+    // What `all` means depends on the pool.
     let wanted = match wanted.as_str() {
         "all" => None,
         list => Some(list::pool_columns(list)?),
@@ -54,7 +54,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             let mut properties = Map::new();
             name_width = name_width.max(pool.name().len());
             for (column, row) in found {
-                // What users made up and did not set is so by default.
+                // A user property that is not set has the source "default".
                 let unset = if column.name.contains(':') { Origin::Default } else { Origin::None };
                 let source = row.as_ref().map_or(unset, |row| row.source.clone());
                 let shown = row.map_or_else(|| "-".into(), |row| list::shown(&row, is_literal));
@@ -85,7 +85,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// Properties of vdevs, if that is what the words behind a pool's name mean.
+/// Prints properties of vdevs, if the words after a pool's name denote vdevs.
 async fn of_vdevs(
     source: &Source,
     list: &str,

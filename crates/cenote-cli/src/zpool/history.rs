@@ -1,4 +1,4 @@
-//! `zpool history`: commands, with `-i` also what the pool did by itself.
+//! `zpool history`: commands, with `-i` also internal events of the pool.
 
 use std::fmt::Write as _;
 
@@ -35,7 +35,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// One record; nothing if it is not wanted.
+/// Formats one record; empty if it is not selected.
 fn line(
     record: &HistoryRecord,
     has_internal: bool,
@@ -83,7 +83,7 @@ fn line(
     text
 }
 
-/// Who did it, and where.
+/// Returns the user and host of a record.
 fn origin(record: &HistoryRecord, users: &[(u64, String)]) -> String {
     let mut text = " [".to_owned();
     if let Some(who) = record.who {
@@ -101,7 +101,7 @@ fn origin(record: &HistoryRecord, users: &[(u64, String)]) -> String {
     text + "]"
 }
 
-/// Users of this system.
+/// Returns the users of this system.
 fn users() -> Vec<(u64, String)> {
     let text = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let user = |line: &str| {

@@ -1,9 +1,10 @@
-//! `zpool import`: what could be imported.
+//! `zpool import`: lists and imports pools.
 //!
-//! A listing opens each pool that it finds for reading, to see how it is. With `--embedded` a pool
-//! that is named is imported: it is in use from then on, by this host, until it is exported, and
-//! every command may open it. Nobody keeps it open meanwhile; a pool that is to be there read-only
-//! or without a trace would need that, and is checked as an import checks it, and refused.
+//! A listing opens each pool that it finds for reading, to show its state. With `--embedded`,
+//! importing a pool by name marks it as in use by this host until it is exported, and every command
+//! may open it; no process keeps it open meanwhile. Read-only imports, and imports that leave no
+//! trace, would need such a process: with `--embedded` they are checked as an import checks them,
+//! then refused.
 
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         source.paths =
             cached.folders().into_iter().map(|path| path.to_string_lossy().into()).collect();
     }
-    // A directory that is not there holds no pools.
+    // A directory that does not exist holds no pools.
     let is_elsewhere = cached.is_some() || !source.paths.is_empty();
     let here = source.clone();
     source.paths.retain(|path| here.path(path).exists());
@@ -59,7 +60,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             source.scan().await?
         };
         if let Some(session) = &source.session {
-            // What somebody has open is not there to be imported.
+            // Pools that are already open cannot be imported.
             let held: Vec<u64> = session.host.pools().iter().map(|engine| engine.guid()).collect();
             scan.candidates.retain(|found| !held.contains(&found.guid()));
         }
@@ -75,14 +76,14 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             ([name, ..], _)
                 if source.session.is_some() || source.has_pools() && !is_read_only(&parsed) =>
             {
-                import_for_good(&source, &scan, name, &parsed, &line, io).await
+                import_writable(&source, &scan, name, &parsed, &line, io).await
             }
             ([name, ..], _) => import_one(&scan, name, &parsed, io).await,
         }
     })
 }
 
-/// Options that say how to go back, and mean nothing without the one that wants to.
+/// Refuses options that refine a rewind without one that requests it.
 pub(super) fn check_rewind(parsed: &Parsed) -> CommandResult {
     if (parsed.has('n') || parsed.has('X')) && !parsed.has('F') {
         return Err(Exit::usage("-n or -X only meaningful with -F"));
@@ -90,7 +91,7 @@ pub(super) fn check_rewind(parsed: &Parsed) -> CommandResult {
     Ok(())
 }
 
-/// Options that exclude each other.
+/// Refuses options that exclude each other.
 fn check(parsed: &Parsed) -> CommandResult {
     check_rewind(parsed)?;
     if parsed.has('c') && parsed.has('d') {
@@ -138,7 +139,7 @@ async fn list(scan: &Scan, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     Ok(())
 }
 
-/// One pool of a listing.
+/// Prints one pool of a listing.
 async fn show(candidate: &Candidate, status: &PoolStatus, io: &mut Io<'_>) -> CommandResult {
     let facts = &status.facts;
     // With a comment there is one more title of the longest kind.
@@ -195,7 +196,7 @@ async fn show(candidate: &Candidate, status: &PoolStatus, io: &mut Io<'_>) -> Co
     Ok(())
 }
 
-/// The features that a status names.
+/// Returns the features that a status names.
 async fn unsupported(candidate: &Candidate, reason: Reason) -> Vec<UnknownFeature> {
     if !matches!(reason, Reason::UnsupportedFeatureRead | Reason::UnsupportedFeatureWrite) {
         return Vec::new();
@@ -212,7 +213,7 @@ async fn unsupported(candidate: &Candidate, reason: Reason) -> Vec<UnknownFeatur
     }
 }
 
-/// Whether the options ask for an import that never writes.
+/// Whether the options request a read-only import.
 fn is_read_only(parsed: &Parsed) -> bool {
     let mut properties = parsed.values('o').flat_map(|value| value.split(','));
     properties.any(|property| property == "readonly=on" || property == "ro")
@@ -227,7 +228,7 @@ fn import_all(scan: &Scan, parsed: &Parsed) -> CommandResult {
     }
 }
 
-/// Imports every pool that was exported.
+/// Imports every exported pool.
 async fn import_every(
     source: &Source,
     scan: &Scan,
@@ -254,7 +255,7 @@ async fn import_every(
 }
 
 /// Imports one pool.
-async fn import_for_good(
+async fn import_writable(
     source: &Source,
     scan: &Scan,
     name: &str,
@@ -286,7 +287,7 @@ fn name_is_taken(name: &str) -> Exit {
     ))
 }
 
-/// Makes a pool one that is in use by this host.
+/// Marks a pool as in use by this host, and opens it.
 async fn take(
     source: &Source,
     candidate: &Candidate,
@@ -323,7 +324,7 @@ async fn take(
     let not_known =
         |error: std::io::Error| Exit::cannot("import", name, format!("cachefile: {error}"));
     if let Some(file) = &file {
-        // Before the pool is anybody's.
+        // Before the pool is changed.
         cache::check(file).map_err(not_known)?;
     }
     let options = options(parsed);
@@ -340,7 +341,7 @@ async fn take(
     };
     let is_temporary = is_read_only || parsed.has('t');
     if let Some(new_name) = new_name.filter(|_| is_temporary) {
-        engine.go_by(new_name);
+        engine.set_temporary_name(new_name);
     }
     let how = Taken { altroot, cache_file, is_unmounted: parsed.has('N') };
     let done = After::taken(source, how);
@@ -358,10 +359,11 @@ async fn take(
             engine.set_pool(wanted.settings).await?;
         }
         if let Some(rewound) = rewound {
-            exclaim(name, &rewound, false, io)?;
+            report_rewind(name, &rewound, false, io)?;
         }
         if let Some(file) = file.filter(|_| source.session.is_none()) {
-            // What is not there yet is where the devices were found.
+            // A cache file that does not exist yet is created with the paths at which the devices
+            // were found.
             let (name, list) = engine.config_list();
             cache::write(&file, &name, list).map_err(not_known)?;
         }
@@ -370,12 +372,12 @@ async fn take(
     writer.carry_out(Some(line), io, work).await
 }
 
-/// How a pool is opened for an import.
+/// Returns the options for opening a pool in an import.
 fn options(parsed: &Parsed) -> OpenOptions {
     OpenOptions {
         txg: parsed.value('T').and_then(|txg| txg.parse().ok()),
         rewind: match (parsed.has('F'), parsed.has('X')) {
-            // Whoever names a txg wants to go as far as that.
+            // A given txg may be any distance back.
             _ if parsed.has('T') => Rewind::Extreme,
             (false, _) => Rewind::default(),
             (true, false) => Rewind::Safe,
@@ -391,15 +393,15 @@ fn options(parsed: &Parsed) -> OpenOptions {
     }
 }
 
-/// What an import goes back to.
+/// The state that an import rewinds to.
 pub(super) struct Rewound {
-    /// Seconds since 1970 of the state.
+    /// Time of the state, in seconds since 1970.
     pub(super) time: u64,
-    /// Seconds that are lost.
+    /// Seconds of changes that are lost.
     pub(super) loss: u64,
 }
 
-/// So many seconds, in minutes if they are many.
+/// Formats seconds, in minutes if they are many.
 pub(super) fn loss_text(seconds: u64) -> String {
     match seconds {
         0..=120 => format!("{seconds} seconds"),
@@ -407,7 +409,7 @@ pub(super) fn loss_text(seconds: u64) -> String {
     }
 }
 
-/// What an import with these options would go back to, if it does.
+/// Returns the state that an import with these options would rewind to, if it does.
 pub(super) async fn rewound(candidate: &Candidate, options: &OpenOptions) -> Option<Rewound> {
     if options.rewind == Rewind::Never && options.txg.is_none() {
         return None;
@@ -419,8 +421,8 @@ pub(super) async fn rewound(candidate: &Candidate, options: &OpenOptions) -> Opt
     (newest.txg != found.txg).then_some(Rewound { time, loss })
 }
 
-/// Says what was, or would be, lost.
-fn exclaim(name: &str, rewound: &Rewound, is_trial: bool, io: &mut Io<'_>) -> CommandResult {
+/// Prints what was, or would be, lost.
+fn report_rewind(name: &str, rewound: &Rewound, is_trial: bool, io: &mut Io<'_>) -> CommandResult {
     let time = value::date(rewound.time, value::CTIME);
     let (back, lost) = if is_trial {
         (format!("Would be able to return {name} to its state as of {time}."), "Would discard")
@@ -472,25 +474,25 @@ async fn import_one(scan: &Scan, name: &str, parsed: &Parsed, io: &mut Io<'_>) -
     }
     if parsed.has('n') {
         if let Some(rewound) = rewound(candidate, &options).await {
-            exclaim(name, &rewound, true, io)?;
+            report_rewind(name, &rewound, true, io)?;
         }
         return Ok(());
     }
     Err(refusal(name))
 }
 
-/// Why a pool that could be imported is not.
+/// Returns why an importable pool is not imported.
 fn refusal(name: &str) -> Exit {
     Exit::failed(format!(
-        "cannot import '{name}': an import that lasts is not supported by this version of cenote\n\
+        "cannot import '{name}': a permanent import is not supported by this version of cenote\n\
          \tUse 'zpool --embedded -d DIR VERB' and 'zfs --embedded -d DIR VERB' to read the pool."
     ))
 }
 
-/// How often a state is read that is given up meanwhile.
+/// Attempts to read a state that is dropped meanwhile.
 const READ_TRIES: u32 = 8;
 
-/// Warns about data that only missing devices have. The pool opens without it, but reading a file
+/// Warns about data that is only on missing devices. The pool opens without it, but reading a file
 /// that contains it fails with EIO.
 async fn warn_of_missing_data(engine: &Arc<Engine>, io: &mut Io<'_>) -> CommandResult {
     let read = async || engine.view().await?.status().await;
@@ -503,7 +505,7 @@ async fn warn_of_missing_data(engine: &Arc<Engine>, io: &mut Io<'_>) -> CommandR
     }
     let status = match read_status {
         Ok(status) => status,
-        // The pool is imported all the same: this is about a warning.
+        // The pool is imported all the same: this only concerns a warning.
         Err(error) => return err!(io, "warning: the state of the data is not known: {error}"),
     };
     if status.unreadable.is_empty() {

@@ -1,4 +1,4 @@
-//! Why an import fails, in OpenZFS's words.
+//! Messages about failed imports, in OpenZFS's words.
 
 use std::fmt::Write as _;
 
@@ -15,8 +15,7 @@ use crate::io::{CommandResult, Exit, Io};
 use crate::out;
 use crate::zfs::value;
 
-/// What is said of it, and what may help; which features are not known is told to whoever reads
-/// the output.
+/// Returns the message and the advice; prints unknown features to the output.
 pub(super) async fn of(
     candidate: &Candidate,
     options: &OpenOptions,
@@ -46,7 +45,7 @@ pub(super) async fn of(
     })
 }
 
-/// The log device that is not there, with its leaves.
+/// Returns the missing log device, with its leaves.
 async fn missing(candidate: &Candidate, log: u64) -> String {
     let status = examine(candidate, &Host::current()).await;
     let names = Names::default().within(&candidate.root);
@@ -62,7 +61,7 @@ async fn missing(candidate: &Candidate, log: u64) -> String {
     text
 }
 
-/// What an import that goes back would do about it.
+/// Returns what an import with rewind could recover.
 async fn recovery(candidate: &Candidate, options: &OpenOptions) -> String {
     let back = OpenOptions { rewind: Rewind::Safe, host: None, ..options.clone() };
     let is_first = options.rewind == Rewind::Never && options.txg.is_none();
@@ -87,7 +86,7 @@ async fn recovery(candidate: &Candidate, options: &OpenOptions) -> String {
     )
 }
 
-/// Why the pool is not imported.
+/// Returns why the pool is not imported.
 fn refusal(candidate: &Candidate, cause: Option<&OpenError>, text: &str) -> String {
     let name = candidate.name();
     let facts = &candidate.facts;
@@ -126,7 +125,7 @@ fn refusal(candidate: &Candidate, cause: Option<&OpenError>, text: &str) -> Stri
     }
 }
 
-/// Prints the features for the sake of which a pool is refused.
+/// Prints the features because of which a pool is refused.
 fn list_features(cause: Option<&OpenError>, io: &mut Io<'_>) -> CommandResult {
     let (features, is_readable) = match cause {
         Some(OpenError::UnsupportedFeatures(features)) => (features, false),

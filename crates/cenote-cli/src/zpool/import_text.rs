@@ -1,10 +1,10 @@
-//! What an import listing says of a pool: status, action, in OpenZFS's words, since people and
-//! scripts search for them. `|` stands for the line break, whose continuation is indented.
+//! The status and action texts of an import listing, in OpenZFS's words, since people and scripts
+//! search for them. `|` marks a line break whose continuation is indented.
 
 use cenote_pool::Reason;
 use cenote_vdev::VdevState;
 
-/// The `status:` text; none if there is nothing to say.
+/// Returns the `status:` text; none if there is nothing to report.
 pub(super) fn status(reason: Reason) -> Option<String> {
     Some(match reason {
         Reason::MissingReplicated | Reason::MissingNoReplicas | Reason::BadGuidSum => {
@@ -17,7 +17,7 @@ pub(super) fn status(reason: Reason) -> Option<String> {
             "One or more devices are missing that have data which no other device has.".into()
         }
         Reason::NeedsResilver => {
-            "One or more devices lack data that was written while they were away.".into()
+            "One or more devices are missing data that was written while they were offline.".into()
         }
         Reason::CorruptData => "The pool data is corrupted.".into(),
         Reason::OfflineDevice => "One or more devices are offlined.".into(),
@@ -67,7 +67,7 @@ pub(super) fn status(reason: Reason) -> Option<String> {
     })
 }
 
-/// The `action:` text, by the state of the pool.
+/// Returns the `action:` text, by the state of the pool.
 pub(super) fn action(reason: Reason, state: VdevState, host: (&str, u64)) -> String {
     match state {
         VdevState::Healthy | VdevState::Degraded if reason == Reason::MissingData => {

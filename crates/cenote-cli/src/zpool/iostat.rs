@@ -1,9 +1,9 @@
 //! `zpool iostat`.
 //!
-//! What a leaf has done is counted by its queue from when the pool was opened; what stands above it
-//! has done what all of its leaves have. The first report is over that time, each further one over
-//! the time since the one before. In a session the counters are those of the pool that is in use;
-//! with `--embedded` those of the opening for this very command, which stays open for all reports.
+//! The queue of each leaf counts its operations since the pool was opened; an interior vdev has the
+//! sum of its leaves. The first report covers all that time, each later one the time since the
+//! previous report. In a session the counters are those of the open pool; with `--embedded` they
+//! are those of the pool opened for this command, which stays open for all reports.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use cenote_vdev::queue::QueueStats;
 
 use super::config_table::{SECTIONS, section};
 use super::iostat_columns::Group;
-use super::iostat_table::{Line, Look, Row, name_width};
+use super::iostat_table::{Layout, Line, Row, name_width};
 use super::names::{self, Names};
 use super::{Pools, Repeat, block_on, no_such_pool, pools, timestamp};
 use crate::err;
@@ -27,15 +27,15 @@ use crate::source::Source;
 /// Nanoseconds of a second.
 const SECOND_NS: f64 = 1e9;
 
-/// What the operands mean.
-enum Asked {
-    /// Pools, by guid, in this order; all if there are none.
+/// The vdevs or pools that the operands select.
+enum Targets {
+    /// Pools, by guid, in this order; all if empty.
     Pools(Vec<u64>),
     /// Vdevs, by guid.
     Vdevs(Vec<u64>),
 }
 
-/// What leaves and pools had done when they were shown last, by guid.
+/// Counters of leaves and pools at the previous report, by guid.
 type Earlier = FixedMap<u64, QueueStats>;
 
 /// Runs `zpool iostat`.
@@ -45,7 +45,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let mut operands = parsed.operands.clone();
     let repeat = Repeat::take(&mut operands)?;
     block_on(async {
-        let (mut kept, mut asked, mut earlier) = (None, None, Earlier::default());
+        let (mut kept, mut targets, mut earlier) = (None, None, Earlier::default());
         let mut rounds = Rounds::default();
         loop {
             let (told, goes_on) = source
@@ -54,18 +54,18 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                         Some(held) => held,
                         None => pools(source, &[], no_such_pool, io).await?,
                     };
-                    let asked = match &mut asked {
+                    let targets = match &mut targets {
                         Some(known) => &*known,
-                        unknown => unknown.insert(question(&held.open, &operands, source)?),
+                        unknown => unknown.insert(parse_targets(&held.open, &operands, source)?),
                     };
-                    held.keep(asked);
-                    // Taken over only at the end: the step may have to begin again.
+                    held.keep(targets);
+                    // Stored only at the end: the step may have to start again.
                     let mut now = earlier.clone();
-                    let lines = reports(&held.open, &parsed, asked, &mut now).await?;
-                    let done = print(&held, &lines, (&parsed, &groups, asked), rounds, io)?;
+                    let lines = reports(&held.open, &parsed, targets, &mut now).await?;
+                    let done = print(&held, &lines, (&parsed, &groups, targets), rounds, io)?;
                     let told = held.finish();
                     (earlier, rounds) = (now, done);
-                    // What is open in this process alone stays open, and its counters with it.
+                    // Pools opened by this process stay open, and so do their counters.
                     kept = source.session.is_none().then_some(held);
                     Ok((told, rounds.is_skipped && repeat.interval.is_none()))
                 })
@@ -77,27 +77,27 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// How many reports there were.
+/// The number of reports.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rounds {
-    /// Reports that were made.
+    /// Reports that were prepared.
     made: u64,
-    /// Reports that were shown.
+    /// Reports that were printed.
     shown: u64,
-    /// The last one was not shown.
+    /// The last report was not printed.
     is_skipped: bool,
 }
 
-/// Prints one report, and returns how many there were with it.
+/// Prints one report, and returns the counts with it included.
 fn print(
     held: &Pools,
     lines: &[Line],
-    (parsed, groups, asked): (&Parsed, &[Group], &Asked),
+    (parsed, groups, targets): (&Parsed, &[Group], &Targets),
     mut rounds: Rounds,
     io: &mut Io<'_>,
 ) -> Result<Rounds, Exit> {
-    let is_of_vdevs = matches!(asked, Asked::Vdevs(_));
-    let look = Look {
+    let is_of_vdevs = matches!(targets, Targets::Vdevs(_));
+    let layout = Layout {
         groups: groups.to_vec(),
         is_scripted: parsed.has('H'),
         is_literal: parsed.has('p'),
@@ -113,15 +113,15 @@ fn print(
     }
     let is_first = rounds.made == 0 && !rounds.is_skipped;
     let has_header = (is_first || rounds.is_skipped != is_verbose)
-        && look.histogram().is_none()
-        && !look.is_scripted;
+        && layout.histogram().is_none()
+        && !layout.is_scripted;
     if has_header && !held.open.is_empty() {
-        write!(io.out, "{}", look.header())?;
+        write!(io.out, "{}", layout.header())?;
     }
     rounds.made += 1;
     if !rounds.is_skipped {
         for line in lines {
-            write!(io.out, "{}", look.line(line))?;
+            write!(io.out, "{}", layout.line(line))?;
         }
         rounds.shown += 1;
     }
@@ -129,9 +129,9 @@ fn print(
 }
 
 impl Pools {
-    /// Leaves those that are asked for, in the order of the question.
-    fn keep(&mut self, asked: &Asked) {
-        let Asked::Pools(wanted) = asked else { return };
+    /// Keeps the selected pools, in the order of the operands.
+    fn keep(&mut self, targets: &Targets) {
+        let Targets::Pools(wanted) = targets else { return };
         if wanted.is_empty() {
             return;
         }
@@ -141,7 +141,7 @@ impl Pools {
     }
 }
 
-/// The groups of columns that the options name.
+/// Returns the groups of columns that the options select.
 fn groups(parsed: &Parsed) -> Result<Vec<Group>, Exit> {
     if parsed.has('c') {
         let message = "cannot run '-c': scripts are not supported by this version of cenote";
@@ -163,15 +163,19 @@ fn groups(parsed: &Parsed) -> Result<Vec<Group>, Exit> {
     Ok(groups)
 }
 
-/// What the operands mean: pools, vdevs of a pool, or vdevs of any.
-fn question(pools: &[Arc<Pool>], operands: &[String], source: &Source) -> Result<Asked, Exit> {
+/// Parses the operands: pools, vdevs of a pool, or vdevs of any.
+fn parse_targets(
+    pools: &[Arc<Pool>],
+    operands: &[String],
+    source: &Source,
+) -> Result<Targets, Exit> {
     let pool = |word: &String| {
         let mut all = pools.iter();
         all.find(|pool| pool.name() == word || pool.guid().to_string() == *word)
     };
     let named: Vec<u64> = operands.iter().filter_map(pool).map(|pool| pool.guid()).collect();
     if named.len() == operands.len() {
-        return Ok(Asked::Pools(named));
+        return Ok(Targets::Pools(named));
     }
     let vdev = |within: &[Arc<Pool>], word: &String| {
         let file = source.path(word);
@@ -180,7 +184,7 @@ fn question(pools: &[Arc<Pool>], operands: &[String], source: &Source) -> Result
     };
     let all: Option<Vec<u64>> = operands.iter().map(|word| vdev(pools, word)).collect();
     if let Some(all) = all {
-        return Ok(Asked::Vdevs(all));
+        return Ok(Targets::Vdevs(all));
     }
     let (Some(first), [name, rest @ ..]) = (operands.first().and_then(pool), operands) else {
         return Err(Exit::failed("Unable to parse pools/vdevs list.\n"));
@@ -196,18 +200,18 @@ fn question(pools: &[Arc<Pool>], operands: &[String], source: &Source) -> Result
         }
     }
     if unfound.is_empty() {
-        return Ok(Asked::Vdevs(found));
+        return Ok(Targets::Vdevs(found));
     }
     Err(Exit::usage(format!(
         "Expected either a list of pools, or list of vdevs in \"{name}\", but got:\n{unfound}"
     )))
 }
 
-/// What is to be shown of all pools, and remembers it for the next time.
+/// Returns the lines for all pools, and stores the counters for the next report.
 async fn reports(
     pools: &[Arc<Pool>],
     parsed: &Parsed,
-    asked: &Asked,
+    targets: &Targets,
     earlier: &mut Earlier,
 ) -> Result<Vec<Line>, Exit> {
     let is_verbose = parsed.has('v');
@@ -217,12 +221,12 @@ async fn reports(
         let status = pool.status().await?;
         let names = Names::of(parsed).within(&pool.config().vdev_tree);
         let mut report = Report { names, earlier, now: &mut now, lines: &mut lines };
-        match asked {
-            Asked::Vdevs(wanted) => {
+        match targets {
+            Targets::Vdevs(wanted) => {
                 let all = status.root.walk().filter(|vdev| wanted.contains(&vdev.guid));
                 all.for_each(|vdev| report.vdev(vdev, 0, None));
             }
-            Asked::Pools(_) => {
+            Targets::Pools(_) => {
                 let space = status.space.as_ref().map(|space| (space.allocated, space.free()));
                 report.vdev(&status.root, 0, space);
                 if is_verbose {
@@ -232,8 +236,8 @@ async fn reports(
             }
         }
     }
-    let is_plain_list = !is_verbose && matches!(asked, Asked::Pools(_)) && pools.len() > 1;
-    if is_plain_list || (matches!(asked, Asked::Vdevs(_)) && !lines.is_empty()) {
+    let is_plain_list = !is_verbose && matches!(targets, Targets::Pools(_)) && pools.len() > 1;
+    if is_plain_list || (matches!(targets, Targets::Vdevs(_)) && !lines.is_empty()) {
         lines.push(Line::Separator);
     }
     *earlier = now;
@@ -248,7 +252,7 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// One vdev; the space of a top-level one is known.
+    /// Adds one vdev; space is known for top-level vdevs.
     fn vdev(&mut self, vdev: &VdevReport, depth: usize, space: Option<(u64, u64)>) {
         let figures = vdev.figures.as_ref().filter(|figures| figures.is_concrete);
         let figures = figures.map(|figures| (figures.allocated, figures.free()));
@@ -263,12 +267,12 @@ impl Report<'_> {
             capacity: space.or(figures),
             io,
             scale,
-            // Over its whole time a histogram has counts, and no rates.
+            // Over the whole time a histogram shows counts instead of rates.
             histogram_scale: if before.is_some() { scale } else { 1.0 },
         })));
     }
 
-    /// Everything below a pool.
+    /// Adds everything below a pool.
     fn below(&mut self, status: &PoolStatus) {
         for vdev in section(&status.root, AllocationClass::Normal) {
             self.tree(vdev, 2);
@@ -300,7 +304,7 @@ impl Report<'_> {
         }
     }
 
-    /// A cache device holds nothing: nothing is written to it.
+    /// Adds a cache device. It is empty: nothing writes to it.
     fn cache(&mut self, cache: &AuxReport) {
         self.lines.push(Line::Vdev(Box::new(Row {
             name: if self.names.by_guid {

@@ -1,7 +1,7 @@
-//! The columns of `zpool iostat`, by group: their titles, and what stands in them.
+//! The columns of `zpool iostat`, by group: titles and values.
 //!
-//! A group has two lines of titles: one over a pair of columns (or one), one over each. Layout:
-//! spec 06 §20.
+//! A group has two title lines: the upper one spans one or two columns per title, the lower one has
+//! a title per column. Layout: spec 06 §20.
 
 use cenote_vdev::IoClass;
 use cenote_vdev::IoClass::{
@@ -9,7 +9,7 @@ use cenote_vdev::IoClass::{
 };
 use cenote_vdev::queue::{Direction, Histogram, QueueStats};
 
-/// Columns that belong together.
+/// A group of columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Group {
     /// Capacity, operations, bandwidth.
@@ -24,7 +24,7 @@ pub(super) enum Group {
     SizeHistogram,
 }
 
-/// A title over so many columns.
+/// A title, and the number of columns below it.
 pub(super) type Title = (&'static str, usize);
 
 const WAITS: [Title; 7] = [
@@ -38,7 +38,7 @@ const WAITS: [Title; 7] = [
 ];
 
 impl Group {
-    /// The upper line of titles.
+    /// Returns the upper title line.
     pub(super) fn top(self) -> &'static [Title] {
         match self {
             Self::Default => &[("capacity", 2), ("operations", 2), ("bandwidth", 2)],
@@ -65,7 +65,7 @@ impl Group {
         }
     }
 
-    /// The lower line: one for each column.
+    /// Returns the lower title line: one title per column.
     pub(super) fn bottom(self) -> &'static [&'static str] {
         match self {
             Self::Default => &["alloc", "free", "read", "write", "read", "write"],
@@ -82,7 +82,7 @@ impl Group {
         }
     }
 
-    /// Columns of a number; wider where it stands there in full.
+    /// Returns the width of a column of numbers; wider for exact numbers.
     pub(super) fn width(self, is_literal: bool) -> usize {
         match self {
             _ if !is_literal => 5,
@@ -97,8 +97,8 @@ const fn twice([a, b]: [&'static str; 2]) -> [&'static str; 14] {
     [a, b, a, b, a, b, a, b, a, b, a, b, a, b]
 }
 
-/// The classes behind each pair of columns of queues and sizes: what is done in the background for
-/// the pool counts with what is not waited for.
+/// The I/O classes of each pair of columns of queues and sizes. Background work for the pool is
+/// counted with asynchronous I/O.
 const CLASSES: [&[IoClass]; 7] = [
     &[SyncRead],
     &[SyncWrite],
@@ -109,7 +109,7 @@ const CLASSES: [&[IoClass]; 7] = [
     &[Rebuild],
 ];
 
-/// Histograms of the classes together.
+/// Returns the merged histograms of some classes.
 fn of_classes(
     io: &QueueStats,
     classes: &[IoClass],
@@ -122,7 +122,7 @@ fn of_classes(
     all
 }
 
-/// What `-l` and `-w` show, by column.
+/// Returns the values of `-l` and `-w`, by column.
 pub(super) fn waits(io: &QueueStats) -> [Histogram; 11] {
     let (read, write) = (io.direction(Direction::Read), io.direction(Direction::Write));
     let [sync_read, sync_write, async_read, async_write, scrub, trim, rebuild] =
@@ -142,7 +142,7 @@ pub(super) fn waits(io: &QueueStats) -> [Histogram; 11] {
     ]
 }
 
-/// What `-r` shows, by column.
+/// Returns the values of `-r`, by column.
 pub(super) fn sizes(io: &QueueStats) -> [Histogram; 14] {
     let of = |at: usize| {
         let classes = CLASSES[at / 2];
@@ -152,7 +152,7 @@ pub(super) fn sizes(io: &QueueStats) -> [Histogram; 14] {
     std::array::from_fn(of)
 }
 
-/// What `-q` shows, by column.
+/// Returns the values of `-q`, by column.
 pub(super) fn queues(io: &QueueStats) -> [u64; 14] {
     std::array::from_fn(|at| {
         let classes = CLASSES[at / 2].iter().map(|class| io.class(*class));

@@ -1,4 +1,4 @@
-//! How `zpool iostat` looks: columns of fixed width behind the names, or a histogram for each vdev.
+//! The layout of `zpool iostat`: fixed-width columns after the names, or a histogram per vdev.
 //!
 //! ```text
 //!               capacity     operations     bandwidth
@@ -7,7 +7,7 @@
 //! t            363K   112M     16    606   438K  1.82M
 //! ```
 //!
-//! Layout: spec 06 §20, and what OpenZFS's command printed.
+//! Layout: spec 06 §20, and the output of OpenZFS's command.
 
 use std::fmt::Write as _;
 
@@ -18,30 +18,30 @@ use crate::nicenum;
 
 /// Narrowest column of names.
 const NAME_WIDTH_MIN: usize = 10;
-/// Buckets of latency: the last ends after two minutes.
+/// Buckets of latency; the last ends after two minutes.
 const LATENCY_BUCKETS: usize = 37;
 /// Buckets of sizes, log2: a sector to the largest block.
 const SIZE_BUCKETS: std::ops::Range<usize> = 9..25;
 
-/// What is shown, and how.
+/// Content and format of the table.
 #[derive(Debug, Clone)]
-pub(super) struct Look {
+pub(super) struct Layout {
     /// The groups of columns.
     pub(super) groups: Vec<Group>,
     /// `-H`
     pub(super) is_scripted: bool,
     /// `-p`
     pub(super) is_literal: bool,
-    /// What the names are of.
+    /// Title of the name column.
     pub(super) of: &'static str,
-    /// Columns of the names.
+    /// Width of the name column.
     pub(super) name_width: usize,
 }
 
 /// One line, or one histogram.
 #[derive(Debug, Clone)]
 pub(super) enum Line {
-    /// What follows belongs to this class.
+    /// Title of an allocation class; its vdevs follow.
     Title(&'static str),
     /// A vdev.
     Vdev(Box<Row>),
@@ -54,17 +54,17 @@ pub(super) enum Line {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) depth: usize,
-    /// Allocated and free, where that is known.
+    /// Allocated and free space, where known.
     pub(super) capacity: Option<(u64, u64)>,
-    /// What it has done in the time that is shown.
+    /// Its I/O in the reported time.
     pub(super) io: QueueStats,
-    /// What counts are multiplied by.
+    /// Factor for counts.
     pub(super) scale: f64,
-    /// The same for histograms.
+    /// Factor for histogram counts.
     pub(super) histogram_scale: f64,
 }
 
-/// Columns that the names of these lines take.
+/// Returns the width of the name column for these lines.
 pub(super) fn name_width<'a>(lines: impl Iterator<Item = &'a Line>) -> usize {
     let width = |line: &Line| match line {
         Line::Vdev(row) => row.depth + row.name.chars().count(),
@@ -73,27 +73,27 @@ pub(super) fn name_width<'a>(lines: impl Iterator<Item = &'a Line>) -> usize {
     lines.map(width).max().unwrap_or(0).max(NAME_WIDTH_MIN)
 }
 
-impl Look {
-    /// The histogram that is shown instead of columns.
+impl Layout {
+    /// Returns the histogram that is shown instead of columns.
     pub(super) fn histogram(&self) -> Option<Group> {
         let is_one =
             |group: &&Group| matches!(group, Group::LatencyHistogram | Group::SizeHistogram);
         self.groups.iter().find(is_one).copied()
     }
 
-    /// Both lines of titles, and one of dashes.
+    /// Returns both title lines, and one of dashes.
     pub(super) fn header(&self) -> String {
         let widths = |group: Group| group.width(self.is_literal);
         let names = ["", self.of];
         titles(names, self.name_width, &self.groups, widths)
     }
 
-    /// A line of dashes.
+    /// Returns a line of dashes.
     pub(super) fn separator(&self) -> String {
         separator(self.name_width, &self.groups, |group| group.width(self.is_literal))
     }
 
-    /// A line of what is shown.
+    /// Formats one line.
     pub(super) fn line(&self, line: &Line) -> String {
         match (line, self.histogram()) {
             (Line::Vdev(row), Some(group)) => self.buckets(row, group),
@@ -162,13 +162,13 @@ impl Look {
         if self.is_literal && ns > 0 { ns.to_string() } else { nicenum::time(ns) }
     }
 
-    /// The histogram of one vdev.
+    /// Formats the histogram of one vdev.
     fn buckets(&self, row: &Row, group: Group) -> String {
         let (columns, range): (Vec<Histogram>, _) = match group {
             Group::LatencyHistogram => (waits(&row.io).to_vec(), 0..LATENCY_BUCKETS),
             _ => (sizes(&row.io).to_vec(), SIZE_BUCKETS),
         };
-        // What is beyond the last bucket counts with it.
+        // Counts beyond the last bucket are added to it.
         let count = |column: &Histogram, at: usize| {
             let counts = column.counts();
             let counts = if at + 1 == range.end {
@@ -226,7 +226,7 @@ fn titles(
         for (title, columns) in group.top() {
             lines[0].push_str(&centred(title, *columns, width(*group)));
         }
-        // Where only some columns have a title above, the others have none.
+        // If only some columns have an upper title, the others have none.
         for title in group.bottom() {
             lines[1].push_str(&centred(title, 1, width(*group)));
         }
@@ -235,8 +235,8 @@ fn titles(
     format!("{above}\n{below}\n{}", separator(name_width, groups, width))
 }
 
-/// A title over so many columns, as OpenZFS centres it: half of the title before the middle of
-/// two, the whole of it at the end of one.
+/// Returns a title over this number of columns, centred as OpenZFS does: over two columns half of
+/// the title is left of the middle, over one column it ends at the right edge.
 fn centred(title: &str, columns: usize, width: usize) -> String {
     let whole = width * columns + 2 * (columns - 1);
     let start = (whole / columns).saturating_sub(title.len() / columns);
@@ -265,8 +265,8 @@ fn mean(times: &Histogram) -> u64 {
 mod tests {
     use super::*;
 
-    fn look(groups: &[Group]) -> Look {
-        Look {
+    fn layout(groups: &[Group]) -> Layout {
+        Layout {
             groups: groups.to_vec(),
             is_scripted: false,
             is_literal: false,
@@ -275,17 +275,17 @@ mod tests {
         }
     }
 
-    /// As OpenZFS's command printed it.
+    /// The expected text is the output of OpenZFS's command.
     #[test]
-    fn titles_are_those_of_openzfs() {
+    fn iostat_titles_are_those_of_openzfs() {
         assert_eq!(
-            look(&[Group::Default]).header(),
+            layout(&[Group::Default]).header(),
             "              capacity     operations     bandwidth \n\
              pool        alloc   free   read  write   read  write\n\
              ----------  -----  -----  -----  -----  -----  -----\n"
         );
         let wide =
-            Look { name_width: 16, ..look(&[Group::Default, Group::Latency, Group::Queues]) };
+            Layout { name_width: 16, ..layout(&[Group::Default, Group::Latency, Group::Queues]) };
         let header = wide.header();
         let lines: Vec<&str> = header.lines().collect();
         assert_eq!(
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn histograms_are_those_of_openzfs() {
+    fn iostat_histograms_are_those_of_openzfs() {
         let row = Row {
             name: "t".to_owned(),
             depth: 0,
@@ -314,7 +314,7 @@ mod tests {
             scale: 1.0,
             histogram_scale: 1.0,
         };
-        let text = look(&[Group::SizeHistogram]).line(&Line::Vdev(Box::new(row.clone())));
+        let text = layout(&[Group::SizeHistogram]).line(&Line::Vdev(Box::new(row.clone())));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[..4],
@@ -331,7 +331,7 @@ mod tests {
         assert!(lines[4].starts_with("512             0      0"), "{text}");
         assert_eq!((lines.len(), lines[20].len()), (21, 108));
         assert_eq!((lines[18], lines[19]), (&*last("8M", 14), &*last("16M", 14)));
-        let text = look(&[Group::LatencyHistogram]).line(&Line::Vdev(Box::new(row)));
+        let text = layout(&[Group::LatencyHistogram]).line(&Line::Vdev(Box::new(row)));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1..3],

@@ -1,5 +1,5 @@
-//! Output for programs (`-j`): one line, keys in OpenZFS's order, numbers as text unless
-//! `--json-int` asks for numbers.
+//! JSON output (`-j`): one line, keys in OpenZFS's order, numbers as text unless `--json-int` is
+//! given.
 
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ pub(crate) const POOL_LONGS: [Long; 4] = [
 /// The long options of commands on datasets.
 pub(crate) const DATASET_LONGS: [Long; 2] = [Long::flag("json", 'j'), Long::flag("json-int", INT)];
 
-/// What the options say of the form.
+/// The JSON options.
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 pub(crate) struct Form {
@@ -39,7 +39,7 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    /// Takes the options, which have no meaning without `-j`.
+    /// Parses the options, which require `-j`.
     pub(crate) fn of(parsed: &Parsed) -> Result<Self, Exit> {
         let form = Self {
             is_wanted: parsed.has('j'),
@@ -59,7 +59,7 @@ impl Form {
         Ok(form)
     }
 
-    /// A value: text, or a number where that is asked for and it is one.
+    /// Returns a value as text, or as a number if requested and possible.
     pub(crate) fn value(self, text: &str) -> Value {
         match text.parse::<u64>() {
             Ok(number) if self.has_numbers => number.into(),
@@ -67,13 +67,13 @@ impl Form {
         }
     }
 
-    /// A number.
+    /// Returns a number.
     pub(crate) fn number(self, number: u64) -> Value {
         if self.has_numbers { number.into() } else { number.to_string().into() }
     }
 }
 
-/// The start of what `command` prints.
+/// Returns the first fields of the output of `command`.
 pub(crate) fn document(command: &str) -> Map<String, Value> {
     let mut version = Map::new();
     version.insert("command".into(), command.into());

@@ -1,7 +1,7 @@
 //! The vdevs of a command line: `mirror A B log C spare D …`.
 //!
-//! What is wrong with the words is told in OpenZFS's order: the words themselves, then paths, then
-//! devices that are somebody's, then vdevs that keep data less safe than others.
+//! Wrong arguments are reported in OpenZFS's order: first the words themselves, then paths, then
+//! devices in use, then mismatched redundancy.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -21,23 +21,23 @@ use crate::argument;
 use crate::io::Exit;
 use crate::source::Source;
 
-/// Bytes below which a device takes no pool.
+/// Minimum size of a device.
 const SIZE_MIN: u64 = 64 << 20;
 
-/// A top-level vdev that is wanted.
+/// A requested top-level vdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Group {
-    /// How it keeps data safe.
+    /// Its redundancy.
     pub(super) redundancy: Redundancy,
-    /// The word for that; none for a single device.
+    /// The word for the redundancy; none for a single device.
     pub(super) word: Option<String>,
-    /// What it is for.
+    /// Its class.
     pub(super) class: VdevClass,
     /// Its devices.
     pub(super) paths: Vec<String>,
 }
 
-/// What the words say.
+/// The parsed words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Top-level vdevs in order.
@@ -52,7 +52,7 @@ fn wrong(text: impl std::fmt::Display) -> Exit {
     Exit::failed(format!("invalid vdev specification: {text}"))
 }
 
-/// Where words go until another one says otherwise.
+/// The part of the layout that following words belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Class(VdevClass),
@@ -74,7 +74,7 @@ impl Part {
 }
 
 impl Layout {
-    /// Takes the words apart.
+    /// Parses the words.
     pub(super) fn parse(words: &[String]) -> Result<Self, Exit> {
         let mut layout = Self::default();
         let mut part = Part::Class(VdevClass::Normal);
@@ -97,7 +97,7 @@ impl Layout {
             }
             let redundancy = Redundancy::parse(word).map_err(wrong)?;
             if redundancy.is_some() && matches!(part, Part::Spares | Part::Caches) {
-                // They end where a group begins.
+                // Spares and caches end where a group begins.
                 part = Part::Class(VdevClass::Normal);
             }
             let Part::Class(class) = part else {
@@ -124,13 +124,13 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Every path with its list.
+    /// Returns every path of every list.
     fn paths(&self) -> impl Iterator<Item = &String> {
         let tops = self.groups.iter().flat_map(|group| &group.paths);
         tops.chain(&self.spares).chain(&self.caches)
     }
 
-    /// The layout as a tree below the name of the pool, each section behind what is there of it.
+    /// Formats the layout as a tree below the pool's name, each section after its existing vdevs.
     pub(super) fn preview(&self, name: &str, there: &BTreeMap<&str, Vec<String>>) -> String {
         let mut lines = vec![name.to_owned()];
         let there = |title| there.get(title).cloned().unwrap_or_default();
@@ -209,12 +209,12 @@ fn check_count(redundancy: Redundancy, word: &str, count: usize) -> Result<(), E
     Ok(())
 }
 
-/// A device that was opened.
+/// An opened device.
 #[derive(Clone)]
 pub(super) struct Opened {
-    /// The word it was named by.
+    /// The word that named it.
     word: String,
-    /// What becomes its leaf.
+    /// The specification of its leaf.
     pub(super) spec: LeafSpec,
     /// The device, locked.
     pub(super) device: Arc<dyn Device>,
@@ -224,12 +224,13 @@ pub(super) struct Opened {
 pub(super) struct Devices {
     /// In the order of [`Layout::paths`].
     all: Vec<Opened>,
-    /// One of them was named twice.
+    /// Whether a device was named twice.
     has_twins: bool,
 }
 
 impl Devices {
-    /// Opens and checks every device. With `force` those of pools that nobody has open are taken.
+    /// Opens and checks every device. With `force`, devices of pools that no process has open are
+    /// accepted.
     pub(super) async fn open(source: &Source, layout: &Layout, force: bool) -> Result<Self, Exit> {
         let mut paths = Vec::new();
         for word in layout.paths() {
@@ -262,7 +263,7 @@ impl Devices {
         Ok(Self { all, has_twins })
     }
 
-    /// Refuses vdevs that keep data less safe than others.
+    /// Refuses vdevs with less redundancy than others.
     pub(super) fn check_redundancy(&self, layout: &Layout) -> Result<(), Exit> {
         let mut sizes = self.all.iter().map(|opened| &opened.spec);
         let mut groups = Vec::new();
@@ -276,7 +277,7 @@ impl Devices {
         }
     }
 
-    /// Refuses devices that are too small for any pool, or named twice.
+    /// Refuses devices that are too small for a pool, or named twice.
     pub(super) fn check_each(&self, cannot: &str) -> Result<(), Exit> {
         if self.has_twins {
             return Err(same_device(cannot));
@@ -289,11 +290,11 @@ impl Devices {
     }
 
     /// Refuses hot spares and cache devices of pools that are in use: of `own`, to which the
-    /// devices are added, and of the daemon's pools. Their labels name no pool, and nobody holds
-    /// them locked. Only a hot spare may be a hot spare of another pool as well.
+    /// devices are added, and of the daemon's pools. Their labels name no pool, and no process
+    /// holds them locked. Only a hot spare may be a hot spare of another pool as well.
     ///
     /// # Errors
-    /// The text that OpenZFS has, from its tool or its kernel module; `cannot` begins the latter.
+    /// OpenZFS's message, from its tool or its kernel module; `cannot` begins the latter.
     pub(super) async fn check_reserved(
         &self,
         source: &Source,
@@ -334,7 +335,7 @@ impl Devices {
         Ok(())
     }
 
-    /// The vdevs: top-level ones, hot spares, cache devices.
+    /// Returns the vdevs: top-level ones, hot spares, cache devices.
     pub(super) fn specs(&self, layout: &Layout) -> (Vec<TopSpec>, Vec<LeafSpec>, Vec<LeafSpec>) {
         let mut rest = self.all.iter().map(|opened| opened.spec.clone());
         let tops = layout.groups.iter().map(|group| TopSpec {
@@ -347,19 +348,20 @@ impl Devices {
         (tops, spares, rest.collect())
     }
 
-    /// Whether the device at `path` is among them.
+    /// Whether the device at `path` is in the layout.
     pub(super) fn has(&self, path: &str) -> bool {
         self.all.iter().any(|opened| is_same(&opened.device.info().path, Path::new(path)))
     }
 
-    /// The device with that path in its leaf.
+    /// Returns the device of the leaf with that path.
     pub(super) fn device(&self, path: Option<&NvString>) -> Option<Arc<dyn Device>> {
         let found = self.all.iter().find(|opened| Some(&opened.spec.path) == path);
         found.map(|opened| Arc::clone(&opened.device))
     }
 }
 
-/// Where a device is: a path, or the short name of one in a folder of the source or in `/dev`.
+/// Returns the path of a device: given as a path, or as a short name in a folder of the source or
+/// in `/dev`.
 fn resolve(source: &Source, word: &str) -> Result<PathBuf, Exit> {
     let path = argument::path(word);
     if path.is_absolute() {
@@ -390,7 +392,7 @@ fn is_same(one: &str, other: &Path) -> bool {
     identity(Path::new(one)).is_some_and(|id| identity(other) == Some(id))
 }
 
-/// Opens a device for writing; the inner error names the pool that somebody has open with it.
+/// Opens a device for writing; the inner error names the pool that uses it.
 async fn open(word: &str, path: &Path) -> Result<Result<Opened, String>, Exit> {
     let target = path.to_owned();
     let opened =
@@ -411,7 +413,7 @@ async fn open(word: &str, path: &Path) -> Result<Result<Opened, String>, Exit> {
     Ok(Ok(Opened { word: word.to_owned(), spec, device }))
 }
 
-/// The pool that the labels of a device name.
+/// Returns the pool that the labels of a device name.
 async fn owner(path: &Path) -> Option<String> {
     let path = path.to_owned();
     let device = cenote_rt::blocking(move || FileDevice::open(&path, OpenMode::ReadOnly)).await;
@@ -419,14 +421,14 @@ async fn owner(path: &Path) -> Option<String> {
     Some(pool_of(&found)?.0)
 }
 
-/// Name and state of the pool that a device belongs to.
+/// Returns name and state of the pool that a device belongs to.
 fn pool_of(found: &Found) -> Option<(String, PoolState)> {
     let facts = &found.config.member.as_ref()?.facts;
     Some((facts.name.clone(), facts.state))
 }
 
-/// Whether a device that was a spare, or a cache device, is so of none of the daemon's pools: then
-/// its pool is gone.
+/// Whether a device with the label of a spare or cache device belongs to none of the daemon's
+/// pools: then its pool no longer exists.
 async fn is_left(source: &Source, path: &Path) -> Result<bool, Exit> {
     let Some(session) = &source.session else { return Ok(false) };
     for engine in session.host.pools() {
@@ -440,12 +442,12 @@ async fn is_left(source: &Source, path: &Path) -> Result<bool, Exit> {
     Ok(true)
 }
 
-/// What is said of a device that may be somebody's.
+/// Returns the message about a device that may be in use.
 async fn in_use(source: &Source, opened: &Opened, is_spare: bool) -> Result<Option<String>, Exit> {
     let Some(found) = Found::read(Arc::clone(&opened.device)).await else { return Ok(None) };
     let word = &opened.word;
     let Some((pool, state)) = pool_of(&found) else {
-        // Pools share spares.
+        // Pools can share hot spares.
         let is_taken = !is_spare && !is_left(source, Path::new(&opened.device.info().path)).await?;
         return Ok(is_taken.then(|| format!("{word} is reserved as a hot spare or cache device")));
     };
@@ -484,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn words_make_a_tree() {
+    fn vdev_words_make_a_tree() {
         let layout =
             parse("mirror /a /b raidz2 /c /d /e log mirror /f /g special /h cache /i spare /j");
         let text = "\tt\n\t  mirror\n\t    /a\n\t    /b\n\t  raidz2\n\t    /c\n\t    /d\n\t    /e\n\
@@ -508,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_are_told() {
+    fn wrong_vdev_words_are_reported() {
         for (line, want) in [
             ("mirror /a", "mirror requires at least 2 devices"),
             ("raidz2 /a /b", "raidz2 requires at least 3 devices"),

@@ -1,8 +1,9 @@
 //! `zpool trim` and `zpool initialize`.
 //!
-//! Nobody keeps a pool between two commands, so the command does the work itself and is back when
-//! it is done, with `-w` or without. One that is interrupted leaves the state as it is: `status`
-//! shows how far it was, `-s` and `-c` end it, and the command without them goes on from there.
+//! With `--embedded` no process keeps the pool between two commands, so the command does the work
+//! itself and returns when it is done, with or without `-w`. An interrupted command leaves the
+//! progress in the pool: `status` shows it, `-s` and `-c` end it, and the command without them
+//! continues it.
 
 use cenote_engine::{Engine, LeafWorkError, Stop, TrimOptions};
 use cenote_ondisk::config::VdevConfig;
@@ -11,7 +12,7 @@ use cenote_pool::status::vdev_name;
 use cenote_rt::Error;
 
 use super::block_on;
-use super::names::{self, Unfound};
+use super::names::{self, FindVdevError};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
@@ -56,14 +57,15 @@ pub(super) fn initialize(source: &Source, args: &[String], io: &mut Io<'_>) -> C
     ];
     let parsed = getopt::parse(args, "csuw", &longs)?;
     if parsed.has('w') && (parsed.has('c') || parsed.has('s') || parsed.has('u')) {
-        // The missing blank is OpenZFS's.
+        // The missing space is OpenZFS's.
         return Err(Exit::usage("-w cannot be used with -c, -sor -u"));
     }
     let line = command_line(Tool::Zpool, "initialize", args);
     work(source, &parsed, LeafWorkKind::Initialize, TrimOptions::default(), &line, io)
 }
 
-/// What ends work, if that is what is asked for. The last of several is the one that complains.
+/// Returns how to end the work, if requested. If several options are given, the error names the
+/// last one.
 fn stop_of(parsed: &Parsed) -> Result<Option<Stop>, Exit> {
     let mut stops = parsed.options.iter().filter(|(letter, _)| "csu".contains(*letter));
     let Some((first, _)) = stops.next() else { return Ok(None) };
@@ -94,7 +96,9 @@ fn work(
         let mut leaves = Vec::new();
         for word in devices {
             let found = names::find(&root, word, &source.path(word))
-                .and_then(|vdev| vdev.leaf.path.is_some().then_some(vdev).ok_or(Unfound::Absent))
+                .and_then(|vdev| {
+                    vdev.leaf.path.is_some().then_some(vdev).ok_or(FindVdevError::Absent)
+                })
                 .map_err(|why| Exit::cannot(kind.name(), word, why))?;
             leaves.push(found.guid);
         }
@@ -115,7 +119,7 @@ fn work(
     }))
 }
 
-/// The leaves that are meant when none is named: all, but to be stopped those that run.
+/// Returns the leaves to work on when none is named: all; when stopping, those in progress.
 async fn of_all(engine: &Engine, kind: LeafWorkKind, stop: Option<Stop>) -> Result<Vec<u64>, Exit> {
     let all = engine.data_leaves();
     if !matches!(stop, Some(Stop::Cancel | Stop::Suspend)) {
@@ -136,12 +140,12 @@ async fn of_all(engine: &Engine, kind: LeafWorkKind, stop: Option<Stop>) -> Resu
 }
 
 fn failure(root: &VdevConfig, pool: &str, kind: LeafWorkKind, error: &Error) -> Exit {
-    let deed = kind.name();
+    let action = kind.name();
     match error.cause::<LeafWorkError>() {
         Some(cause) => {
             let leaf = root.find(cause.leaf()).map_or_else(|| pool.to_owned(), vdev_name);
-            Exit::cannot(deed, &leaf, cause)
+            Exit::cannot(action, &leaf, cause)
         }
-        None => Exit::cannot(deed, pool, error),
+        None => Exit::cannot(action, pool, error),
     }
 }

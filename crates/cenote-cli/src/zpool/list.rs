@@ -21,7 +21,7 @@ use crate::zfs::{json as zfs_json, list as zfs_list, value};
 const DEFAULT_COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,\
                                capacity,dedupratio,health,altroot";
 
-/// Version of file systems that new ones get.
+/// File system version of new file systems.
 const ZPL_VERSION: u64 = 5;
 
 /// Runs `zpool list`.
@@ -67,7 +67,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// The columns that a list names; `all` is none of them here.
+/// Returns the columns that a list names; `all` is not allowed here.
 pub(super) fn pool_columns(list: &str) -> Result<Vec<Column>, Exit> {
     let column = |name: &str| {
         let native = property_named(POOL_PROPERTIES, name);
@@ -84,7 +84,7 @@ pub(super) fn pool_columns(list: &str) -> Result<Vec<Column>, Exit> {
     list.split(',').map(column).collect()
 }
 
-/// What a pool says of a column.
+/// Returns the cells of a pool.
 async fn cells(
     pool: &Arc<Pool>,
     columns: &[Column],
@@ -98,7 +98,7 @@ async fn cells(
     Ok(columns.iter().map(cell).collect())
 }
 
-/// A pool's property as shown.
+/// Formats a pool's property.
 pub(super) fn shown(row: &PropRow, is_literal: bool) -> String {
     value::shown(row, is_literal)
 }
@@ -115,7 +115,7 @@ async fn table(pools: &[Arc<Pool>], columns: &[Column], options: &Options) -> Re
             vdevs.push((status, names));
         }
     }
-    // With vdevs below, the column of names is as wide as theirs.
+    // With vdevs below, the name column is as wide as their names.
     let text = {
         let mut columns = columns.to_vec();
         if let Some(first) = columns.first_mut()
@@ -143,7 +143,7 @@ async fn table(pools: &[Arc<Pool>], columns: &[Column], options: &Options) -> Re
     Ok(text)
 }
 
-/// The start of a pool in JSON output.
+/// Returns the first fields of a pool in JSON output.
 pub(super) fn pool_json(pool: &Pool, form: Form, is_typed: bool) -> Map<String, Value> {
     let mut map = Map::new();
     map.insert("name".into(), pool.name().into());
@@ -158,7 +158,7 @@ pub(super) fn pool_json(pool: &Pool, form: Form, is_typed: bool) -> Map<String, 
     map
 }
 
-/// The key of a pool in JSON output.
+/// Returns the key of a pool in JSON output.
 pub(super) fn pool_key(pool: &Pool, form: Form) -> String {
     if form.is_keyed_by_guid { pool.guid().to_string() } else { pool.name().to_owned() }
 }

@@ -1,7 +1,7 @@
-//! The lines of vdevs in `zpool list -v`: fixed columns, whatever `-o` says.
+//! The lines of vdevs in `zpool list -v`: fixed columns, independent of `-o`.
 //!
-//! Figures belong to top-level vdevs; a device below one has its size and state only. Sections and
-//! their order are those of the status, with other titles for spares. Columns: spec 05 §6.6.
+//! Top-level vdevs have figures; the devices below them only have size and state. Sections and
+//! their order are those of `zpool status`, with other titles for spares. Columns: spec 05 §6.6.
 
 use std::fmt::Write as _;
 
@@ -15,10 +15,10 @@ use super::json::Form;
 use super::names::Names;
 use crate::nicenum;
 
-/// What a listing shows.
+/// Options of a listing.
 #[derive(Debug, Clone)]
 pub(super) struct Options {
-    /// How vdevs are called.
+    /// How vdevs are named.
     pub(super) names: Names,
     /// `-H`
     pub(super) is_scripted: bool,
@@ -28,7 +28,7 @@ pub(super) struct Options {
     pub(super) has_vdevs: bool,
 }
 
-/// Columns behind the name: key in JSON output and width.
+/// Columns after the name: key in JSON output, and width.
 const COLUMNS: [(&str, usize); 9] = [
     ("size", 5),
     ("allocated", 5),
@@ -41,13 +41,13 @@ const COLUMNS: [(&str, usize); 9] = [
     ("health", 8),
 ];
 
-/// Columns that the names of a pool's vdevs take.
+/// Returns the width of the names of a pool's vdevs.
 pub(super) fn width(status: &PoolStatus, names: &Names) -> usize {
     let aux = status.caches.iter().chain(&status.spares).map(|aux| aux.name.chars().count() + 2);
     aux.max().unwrap_or(0).max(vdev_width(&status.root, 0, names))
 }
 
-/// All lines below that of the pool.
+/// Returns all lines below that of the pool.
 pub(super) fn rows(status: &PoolStatus, width: usize, options: &Options) -> String {
     let mut text = String::new();
     for vdev in section(&status.root, AllocationClass::Normal) {
@@ -111,7 +111,7 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// A percentage of whole numbers, with as many decimals as fit.
+/// Formats a percentage of whole numbers, with as many decimals as fit.
 fn percent(part: u64, whole: u64, is_literal: bool) -> String {
     if is_literal {
         return (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0).to_string();
@@ -152,7 +152,8 @@ fn cells(vdev: &VdevReport, is_literal: bool) -> [String; 9] {
     cells
 }
 
-/// A cache device is filled anew after an import: nothing is in it while nobody writes.
+/// Returns the cells of a cache or spare device. A cache device is empty after an import, and
+/// nothing writes to it.
 fn aux_cells(device: &AuxReport, is_spare: bool, is_literal: bool) -> [String; 9] {
     let mut cells: [String; 9] = std::array::from_fn(|_| dash());
     cells[8].clear();
@@ -168,7 +169,7 @@ fn aux_cells(device: &AuxReport, is_spare: bool, is_literal: bool) -> [String; 9
     cells
 }
 
-/// The vdevs of a pool for programs.
+/// Returns the vdevs of a pool as JSON.
 pub(super) fn json(status: &PoolStatus, form: Form, is_literal: bool) -> Map<String, Value> {
     let tops = status.root.children.iter().filter(|top| top.kind != VdevKind::Hole);
     tops.map(|top| (top.name.clone(), vdev_json(top, form, is_literal))).collect()

@@ -1,8 +1,8 @@
 //! `zpool`: OpenZFS's command of that name.
 //!
-//! The verbs that read work on pools that are opened in this process (`--embedded -d DIR`); without
-//! that no pool is imported, and the answer is OpenZFS's for a system without pools. The verbs
-//! that change a pool check their arguments as far as that needs no pool, and refuse.
+//! With `--embedded -d DIR` pools are opened in this process; without it and without a daemon no
+//! pool is imported, and the output is OpenZFS's for a system without pools. Verbs that cenote does
+//! not implement check their arguments as far as that needs no pool, and refuse ([`refuse`]).
 //!
 //! Sources: spec 06 §19, spec 05 §6.6, the manual pages.
 
@@ -78,12 +78,12 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
     }
 }
 
-/// Runs `work` to its end.
+/// Runs `work` to completion.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Exit>>) -> Result<T, Exit> {
     cenote_rt::block_on(0, work)?
 }
 
-/// `help [VERB]`: the usage text.
+/// `help [VERB]`: prints the usage text.
 pub(crate) fn help(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandResult {
     match args.first() {
         Some(verb) if tool.has_verb(verb) => write!(io.out, "{}", tool.verb_usage(verb))?,
@@ -92,7 +92,7 @@ pub(crate) fn help(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandResul
     Ok(())
 }
 
-/// `version [-j]`: there is no kernel module, so the engine stands for it.
+/// `version [-j]`: prints the version, that of the engine in place of the kernel module's.
 pub(crate) fn version(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "j", &[Long::flag("json", 'j')])?;
     let engine = format!("zfs-2.3.2-cenote-{}", env!("CARGO_PKG_VERSION"));
@@ -108,21 +108,23 @@ pub(crate) fn version(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandRe
     Ok(())
 }
 
-/// The pools asked for by name, or all; what cannot be opened is told, and makes the command fail.
+/// The pools selected by name, or all. Pools that cannot be opened are reported, and make the
+/// command fail.
 pub(crate) struct Pools {
-    /// In order of the arguments, or of their names.
+    /// Open pools, in the order of the arguments, or of their names.
     pub(crate) open: Vec<Arc<Pool>>,
     /// Suspended pools whose metadata cannot be read now.
     pub(crate) unread: Vec<Arc<Engine>>,
-    /// Whether there was something that is not among them.
+    /// Whether a selected pool is missing here.
     pub(crate) is_incomplete: bool,
 }
 
-/// A suspended pool is read no longer than this: what is not in memory may not come for hours.
+/// Time limit of reading a suspended pool: metadata that is not in memory may be unreadable for
+/// hours.
 pub(super) const SUSPENDED_READ_MAX: Duration = Duration::from_secs(1);
 
 impl Pools {
-    /// Adds a view of a pool in use.
+    /// Adds a view of an open pool.
     async fn add(&mut self, engine: Arc<Engine>) -> CommandResult {
         if engine.suspended().is_none() {
             self.open.push(Box::pin(engine.view()).await?);
@@ -130,7 +132,7 @@ impl Pools {
         }
         let read = Box::pin(async {
             let view = engine.view().await?;
-            // Commands ask for it first, and the view keeps it.
+            // Commands need the space figures first, and the view caches them.
             view.space().await?;
             Ok::<_, cenote_rt::Error>(view)
         });
@@ -141,19 +143,19 @@ impl Pools {
         Ok(())
     }
 
-    /// Status 1 if something could not be opened.
+    /// Returns status 1 if a pool could not be opened.
     pub(crate) fn finish(&self) -> CommandResult {
         if self.is_incomplete { Err(Exit::Status(1)) } else { Ok(()) }
     }
 }
 
-/// How the absence of a pool is told.
+/// Returns the message for a missing pool.
 pub(crate) fn no_such_pool(name: &str) -> String {
     format!("cannot open '{name}': no such pool")
 }
 
-/// Opens pools; `missing` words the absence of one. A pool that is suspended and cannot be read is
-/// told, and left out.
+/// Opens pools; `missing` returns the message for a missing one. A suspended pool that cannot be
+/// read is reported, and left out.
 pub(crate) async fn pools(
     source: &Source,
     names: &[String],
@@ -235,14 +237,14 @@ pub(crate) async fn pools_in_memory(
 /// `[interval [count]]` at the end of the operands.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Repeat {
-    /// Between two prints; none prints once.
+    /// Time between two reports; `None` for one report.
     pub(crate) interval: Option<std::time::Duration>,
-    /// How often; none is for ever.
+    /// Number of reports; `None` for endless.
     pub(crate) count: Option<u64>,
 }
 
 impl Repeat {
-    /// Takes the numbers off the end of the operands.
+    /// Removes the numbers from the end of the operands.
     pub(crate) fn take(operands: &mut Vec<String>) -> Result<Self, Exit> {
         let number = |text: Option<&String>| {
             text.and_then(|text| text.parse::<f64>().ok()).filter(|number| *number >= 0.0)
@@ -265,7 +267,7 @@ impl Repeat {
         Ok(repeat)
     }
 
-    /// Waits for the next round; false when there is none.
+    /// Waits for the next report; returns false if there is none.
     pub(crate) async fn next(self, done: u64, source: &Source) -> bool {
         let Some(interval) = self.interval else { return false };
         if self.count.is_some_and(|count| done >= count) {
@@ -275,14 +277,14 @@ impl Repeat {
     }
 }
 
-/// `-T u|d`: the time above each round.
+/// `-T u|d`: prints the time above each report.
 pub(crate) fn timestamp(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     let now = cenote_rt::wall_clock().as_secs();
     match parsed.value('T') {
         None => Ok(()),
         Some("u") => Ok(writeln!(io.out, "{now}")?),
         Some("d") => {
-            // As the C library's `_DATE_FMT` has it.
+            // The C library's `_DATE_FMT`.
             let now = crate::zfs::value::date(now, "%a %b %e %H:%M:%S %Z %Y");
             Ok(writeln!(io.out, "{now}")?)
         }

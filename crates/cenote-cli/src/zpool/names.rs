@@ -1,11 +1,11 @@
-//! Names of vdevs as the options of a command want them (`-g`, `-L`, `-P`).
+//! Names of vdevs according to the options of a command (`-g`, `-L`, `-P`).
 //!
-//! A file goes by its whole path, a disk by the last part of it and without the partition that
-//! OpenZFS made on it, an absent device by its guid, everything else by kind and number.
+//! A file is named by its whole path, a disk by the last part of its path without the partition
+//! that OpenZFS made on it, an absent device by its guid, everything else by kind and number.
 //!
-//! The way back is [`find`]: a vdev may be meant by guid, by path, by one of these names, by the
-//! last part of its path, or by another path of the same file. The first of these that fits
-//! anything decides, and it must fit one vdev only.
+//! [`find`] is the inverse: a vdev may be given by guid, by path, by one of these names, by the
+//! last part of its path, or by another path of the same file. The first of these that matches any
+//! vdev decides, and it must match exactly one.
 
 use std::path::Path;
 
@@ -15,21 +15,22 @@ use cenote_pool::status::{VdevReport, vdev_name};
 use crate::environment;
 use crate::getopt::Parsed;
 
-/// Why a word means no vdev.
+/// Why a word denotes no vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unfound {
+pub(crate) enum FindVdevError {
     #[error("no such device in pool")]
     Absent,
     #[error("several devices of the pool have that name; use the path or the guid")]
     Ambiguous,
 }
 
-/// The vdev below `root` that a word on the command line means; `file` is what that is as a path.
+/// Returns the vdev below `root` that a word on the command line denotes; `file` is the word as a
+/// path.
 pub(crate) fn find<'a>(
     root: &'a VdevConfig,
     word: &str,
     file: &Path,
-) -> Result<&'a VdevConfig, Unfound> {
+) -> Result<&'a VdevConfig, FindVdevError> {
     let path = |vdev: &VdevConfig| vdev.leaf.path.as_ref().map(ToString::to_string);
     let is_path =
         |vdev: &VdevConfig, fits: &dyn Fn(&str) -> bool| path(vdev).is_some_and(|path| fits(&path));
@@ -51,13 +52,13 @@ pub(crate) fn find<'a>(
         match (found.next(), found.next()) {
             (None, _) => {}
             (Some(vdev), None) => return Ok(vdev),
-            (Some(_), Some(_)) => return Err(Unfound::Ambiguous),
+            (Some(_), Some(_)) => return Err(FindVdevError::Ambiguous),
         }
     }
-    Err(Unfound::Absent)
+    Err(FindVdevError::Absent)
 }
 
-/// How vdevs are called.
+/// How vdevs are named.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
     /// `-g`: by guid.
@@ -71,7 +72,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// What the options say, and the variables that stand for them.
+    /// Returns the naming of the options and the environment variables that replace them.
     pub(super) fn of(parsed: &Parsed) -> Self {
         Self {
             by_guid: parsed.has('g') || environment::is_on(environment::BY_GUID),
@@ -81,14 +82,15 @@ impl Names {
         }
     }
 
-    /// The same for the vdevs of a config, which tells whole disks from partitions.
+    /// Returns this naming for the vdevs of a config, which distinguishes whole disks from
+    /// partitions.
     pub(super) fn within(mut self, config: &VdevConfig) -> Self {
         let leaves = config.leaves().filter(|leaf| leaf.leaf.whole_disk);
         self.whole_disks = leaves.map(|leaf| leaf.guid).collect();
         self
     }
 
-    /// The name of one vdev; the root has that of the pool.
+    /// Returns the name of one vdev; the root has the pool's name.
     pub(super) fn vdev(&self, vdev: &VdevReport) -> String {
         match vdev.kind {
             VdevKind::Root => vdev.name.clone(),
@@ -101,7 +103,7 @@ impl Names {
         }
     }
 
-    /// The name of a vdev as its config has it.
+    /// Returns the name of a vdev in a config.
     fn config(&self, vdev: &VdevConfig) -> String {
         let name = vdev_name(vdev);
         match vdev.kind {
@@ -112,7 +114,7 @@ impl Names {
         }
     }
 
-    /// The name of a device that is there, at `path`.
+    /// Returns the name of an existing device at `path`.
     pub(super) fn device(&self, path: &str, is_disk: bool, is_whole: bool) -> String {
         let mut path = path.to_owned();
         if self.follows_links
@@ -120,7 +122,7 @@ impl Names {
         {
             path = real.to_string_lossy().into_owned();
         }
-        // An image of a disk is a file here, whatever the config calls it.
+        // An image of a disk is a file here, even if the config says disk.
         if !is_disk || self.has_paths || !path.starts_with("/dev/") {
             return path;
         }
@@ -129,8 +131,8 @@ impl Names {
     }
 }
 
-/// `sda1` as `sda`, `nvme0n1p1` as `nvme0n1`, `ata-X-part1` as `ata-X`: what OpenZFS shows of a
-/// disk that it was given whole.
+/// Shortens `sda1` to `sda`, `nvme0n1p1` to `nvme0n1`, `ata-X-part1` to `ata-X`: OpenZFS shows a
+/// disk that it was given whole in this way.
 fn without_partition(name: &str) -> &str {
     if let Some((disk, "1")) = name.rsplit_once("-part") {
         return disk;
@@ -178,11 +180,11 @@ mod tests {
             ("ata-X-part1", Ok(11)),
             ("mirror-0", Ok(10)),
             ("/images/b/d0", Ok(13)),
-            // The guid of one is the name of another.
+            // The guid of one vdev is the name of another.
             ("12", Ok(12)),
-            ("d0", Err(Unfound::Ambiguous)),
-            ("d1", Err(Unfound::Absent)),
-            ("root", Err(Unfound::Absent)),
+            ("d0", Err(FindVdevError::Ambiguous)),
+            ("d1", Err(FindVdevError::Absent)),
+            ("root", Err(FindVdevError::Absent)),
         ] {
             assert_eq!(find(word), want, "{word}");
         }

@@ -1,20 +1,20 @@
-//! Vdevs of one pool that keep data differently safe: the least safe one decides for all, so they
-//! are refused unless that is wanted.
+//! Checks that the vdevs of a pool have equal redundancy. The vdev with the least redundancy
+//! determines the safety of the whole pool, so mismatches are refused unless forced.
 
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_vdev::create::{LeafSpec, Redundancy, VdevClass};
 
 use super::layout::Group;
 
-/// Devices of one vdev may differ by so much.
+/// Tolerated size difference between the devices of a vdev.
 const SIZE_FUZZ: u64 = 16 << 20;
 
-/// How a vdev keeps data safe.
+/// Redundancy of a vdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Safety {
-    /// Word for the kind: that of the device if there is one only.
+    /// Word for the kind: that of the device if there is only one.
     kind: &'static str,
-    /// Parity, or copies that may be lost.
+    /// Parity, or number of copies that may be lost.
     parity: u64,
     /// Devices.
     children: u64,
@@ -53,7 +53,7 @@ impl Safety {
     }
 }
 
-/// What is wrong with the vdevs that are wanted, if anything is.
+/// Returns what is wrong with the requested vdevs, if anything.
 pub(super) fn mismatch(groups: &[(&Group, Vec<&LeafSpec>)]) -> Option<String> {
     let mut last: Option<Safety> = None;
     for (group, leaves) in groups {
@@ -87,7 +87,7 @@ fn uneven(group: &Group, leaves: &[&LeafSpec]) -> Option<String> {
     (most - least > SIZE_FUZZ).then(|| format!("{word} contains devices of different sizes"))
 }
 
-/// What is said of two vdevs of a new pool.
+/// Returns the message about two different vdevs of a new pool.
 fn differ(last: &Safety, new: &Safety) -> Option<String> {
     let striped = if last.has_parity() { (last, new) } else { (new, last) };
     if striped.0.has_parity() && striped.1.is_mirror() {
@@ -123,7 +123,7 @@ fn differ(last: &Safety, new: &Safety) -> Option<String> {
     None
 }
 
-/// What is wrong with vdevs that are to join a pool.
+/// Returns what is wrong with vdevs that are to join a pool.
 pub(super) fn mismatch_with(root: &VdevConfig, groups: &[Group]) -> Option<String> {
     let tops = root.children.iter().filter(|top| !top.top.is_log);
     let there = tops.filter_map(Safety::of_config).next_back()?;

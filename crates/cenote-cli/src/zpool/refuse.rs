@@ -1,7 +1,7 @@
-//! The verbs that are not done here: arguments checked, then refused.
+//! The verbs that cenote does not implement: arguments are checked, then refused.
 //!
-//! What is wrong with the arguments is told first, in OpenZFS's words and with its status; a call
-//! that OpenZFS would carry out ends with a refusal that says why, and status 1.
+//! Wrong arguments are reported first, with OpenZFS's message and status; a call that OpenZFS would
+//! carry out ends with a refusal that says why, and status 1.
 
 use super::block_on;
 use crate::getopt::{self, Long, Parsed};
@@ -9,16 +9,16 @@ use crate::io::{CommandResult, Exit, Io};
 use crate::out;
 use crate::source::Source;
 
-/// What is known of a verb.
+/// The arguments of a verb.
 struct Verb {
     name: &'static str,
     options: &'static str,
-    /// Messages for each operand that is missing, in order.
+    /// Messages for each missing operand, in order.
     missing: &'static [&'static str],
-    /// Which operand is the pool that must be there.
+    /// Index of the operand that must be an existing pool.
     pool: Option<usize>,
-    /// What it does, as in "cannot ... 'x'".
-    deed: &'static str,
+    /// The action in the message "cannot ACTION 'x'".
+    action: &'static str,
 }
 
 const fn verb(
@@ -26,9 +26,9 @@ const fn verb(
     options: &'static str,
     missing: &'static [&'static str],
     pool: Option<usize>,
-    deed: &'static str,
+    action: &'static str,
 ) -> Verb {
-    Verb { name, options, missing, pool, deed }
+    Verb { name, options, missing, pool, action }
 }
 
 const NAME: &str = "missing pool name argument";
@@ -48,10 +48,10 @@ const VERBS: &[Verb] = &[
     verb("ddtprune", "d:p:", &[NAME], Some(0), "prune"),
 ];
 
-/// Why a verb that is used rightly is refused.
+/// The message for a correct use of an unimplemented verb.
 const NOT_YET: &str = "not supported by this version of cenote";
 
-/// Runs one verb as far as it goes.
+/// Checks the arguments of one verb, then refuses.
 pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let Some(verb) = VERBS.iter().find(|verb| verb.name == name) else {
         return Err(Exit::failed(format!(
@@ -77,25 +77,25 @@ pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     block_on(check(verb, source, &parsed))
 }
 
-/// Looks whether the arguments name what is there, then refuses.
+/// Validates the arguments, then returns "not supported".
 async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
     let operands = &parsed.operands;
     let Some(index) = verb.pool else {
         let subject = operands.first().map_or_else(String::new, |name| format!(" '{name}'"));
-        return Err(Exit::failed(format!("cannot {}{subject}: {}", verb.deed, NOT_YET)));
+        return Err(Exit::failed(format!("cannot {}{subject}: {}", verb.action, NOT_YET)));
     };
     let Some(name) = operands.get(index) else {
-        return Err(Exit::failed(format!("cannot {} pools: {}", verb.deed, NOT_YET)));
+        return Err(Exit::failed(format!("cannot {} pools: {}", verb.action, NOT_YET)));
     };
     if source.has_pools() {
         source.pool(name).await?;
     } else {
         return Err(Exit::failed(super::no_such_pool(name)));
     }
-    Err(Exit::failed(format!("cannot {} '{name}': {}", verb.deed, NOT_YET)))
+    Err(Exit::failed(format!("cannot {} '{name}': {}", verb.action, NOT_YET)))
 }
 
-/// `upgrade [-v]`: what there is to know without a pool.
+/// `upgrade [-v]`: the output that needs no pool.
 fn upgrade(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     out!(io, "This system supports ZFS pool feature flags.\n")?;
     if !parsed.has('v') {

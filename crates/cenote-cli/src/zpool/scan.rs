@@ -1,7 +1,8 @@
-//! The lines of scrub, resilver, removal, checkpoint and expansion in a status (spec 06 §19.3).
+//! The lines of scrub, resilver, removal, checkpoint and expansion in `zpool status` (spec 06
+//! §19.3).
 //!
-//! Rates and times to go need counters of a running pool; a pool that is only read has none, so
-//! what runs is shown as OpenZFS shows it right after an import.
+//! Rates and times to go need counters of a running scan. A pool that is only read has none, so a
+//! scan in progress is shown as OpenZFS shows it right after an import.
 
 use std::fmt::Write as _;
 
@@ -11,7 +12,7 @@ use cenote_pool::status::{Checkpoint, Expansion, ExpansionState, PoolStatus, Rem
 use crate::nicenum::{bytes, bytes_b};
 use crate::zfs::value;
 
-/// `removing_vdev` and friends: state words of a removal.
+/// States of a removal (`removing_vdev`).
 const REMOVAL_RUNNING: u64 = 1;
 const REMOVAL_FINISHED: u64 = 2;
 
@@ -19,7 +20,7 @@ fn ctime(seconds: u64) -> String {
     value::date(seconds, value::CTIME)
 }
 
-/// A duration: days only where there are some.
+/// Formats a duration, with days only if there are any.
 fn duration(seconds: u64) -> String {
     let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
     let (minutes, seconds) = (seconds / 60 % 60, seconds % 60);
@@ -29,7 +30,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// All lines between the action and the config.
+/// Returns all lines between the action and the config.
 pub(super) fn lines(status: &PoolStatus) -> String {
     let mut text = String::new();
     if let Some(scan) = status.scan.as_ref().and_then(scan) {
@@ -49,7 +50,7 @@ pub(super) fn lines(status: &PoolStatus) -> String {
     text
 }
 
-/// The text behind `scan:`.
+/// Returns the text after `scan:`.
 fn scan(scan: &ScanPhys) -> Option<String> {
     let is_resilver = match scan.func {
         ScanFunc::Scrub => false,
@@ -78,7 +79,7 @@ fn scan(scan: &ScanPhys) -> Option<String> {
 fn running(scan: &ScanPhys, name: &str, is_resilver: bool) -> String {
     let since = ctime(scan.start_time);
     let is_paused = scan.flags.contains(ScanFlags::PAUSED);
-    // When it was paused is not stored; when it began is.
+    // The time of the pause is not stored; the start time is.
     let mut text = if is_paused {
         format!("{name} paused since {since}\n\t{name} started on {since}\n")
     } else {

@@ -1,26 +1,26 @@
 //! `zpool clear`, `zpool offline` and `zpool online`.
 //!
-//! Nobody keeps a pool between two commands. So counts of errors begin anew with each, what is
-//! temporary ends with the command, and a leaf that was found faulted gets its chance whenever the
-//! pool is opened; what lasts is what the labels say, and what each leaf lacks.
+//! With `--embedded` no process keeps the pool between two commands. Error counts therefore start
+//! anew with each command, temporary states end with the command, and a faulted leaf is tried again
+//! whenever the pool is opened. Only the labels and the dirty time log of each leaf last.
 //!
-//! `clear -F` changes nothing for a pool that can be opened; going back to an earlier state of one
-//! that cannot is an import's (`zpool import -F`). With `-n` the pool is only looked at.
+//! `clear -F` changes nothing for a pool that can be opened; `zpool import -F` rewinds a pool that
+//! cannot be opened. With `-n` the pool is only read.
 
 use cenote_engine::{Engine, EngineError};
 use cenote_pool::status::vdev_name;
 
 use super::block_on;
 use super::import::check_rewind;
-use super::names::{self, Unfound};
+use super::names::{self, FindVdevError};
 use crate::err;
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, command_line, said};
+use crate::writer::{Writer, cause_text, command_line};
 
-/// Runs one of the verbs.
+/// Runs one of these verbs.
 pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let line = command_line(Tool::Zpool, verb, args);
     let longs = [Long::flag("power", 'p')];
@@ -54,9 +54,9 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     block_on(Writer::run(source, pool, Some(&line), io, async |engine, io| {
         if verb == "clear" && devices.is_empty() {
             let cleared = engine.clear(None).await;
-            return cleared.map_err(|error| failure(verb, pool, said::<EngineError>(&error)));
+            return cleared.map_err(|error| failure(verb, pool, cause_text::<EngineError>(&error)));
         }
-        // One that fails keeps none of the others from its turn.
+        // A failure does not keep the others from being processed.
         let mut status = Ok(());
         for word in devices {
             let served = serve(engine, source, verb, &parsed, word).await;
@@ -78,7 +78,7 @@ async fn serve(
 ) -> CommandResult {
     let root = engine.vdev_config();
     let vdev = names::find(&root, word, &source.path(word)).map_err(|why| match (verb, why) {
-        ("online", Unfound::Absent) => {
+        ("online", FindVdevError::Absent) => {
             let pool = engine.name();
             Exit::failed(format!("couldn't find device \"{word}\" in pool \"{pool}\""))
         }
@@ -90,10 +90,10 @@ async fn serve(
         _ if parsed.has('f') => engine.fault(vdev.guid, parsed.has('t')).await,
         _ => engine.offline(vdev.guid, parsed.has('t')).await,
     };
-    outcome.map_err(|error| failure(verb, &vdev_name(vdev), said::<EngineError>(&error)))
+    outcome.map_err(|error| failure(verb, &vdev_name(vdev), cause_text::<EngineError>(&error)))
 }
 
-/// OpenZFS's form of it, which has no quotes here.
+/// Returns a failure in OpenZFS's form, which has no quotes here.
 fn failure(verb: &str, subject: &str, why: impl std::fmt::Display) -> Exit {
     let verb = if verb == "clear" { "clear errors for" } else { verb };
     Exit::failed(format!("cannot {verb} {subject}: {why}"))

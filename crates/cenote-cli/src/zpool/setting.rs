@@ -1,4 +1,4 @@
-//! Values of pool properties and features as they are typed (spec 01 §11, §12).
+//! Values of pool properties and features as typed (spec 01 §11, §12).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,28 +14,29 @@ use crate::argument;
 
 /// Longest comment.
 const COMMENT_MAX: usize = 32;
-/// Sectors that may be wanted, as powers of two.
+/// Allowed values of `ashift`.
 const ASHIFT: std::ops::RangeInclusive<u64> = 9..=16;
 
-/// What is said of the properties of a pool.
+/// The requested properties of a pool.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Wanted {
-    /// What is stored.
+    /// Properties to store.
     pub(crate) settings: Vec<PoolSetting>,
-    /// Sectors of the vdevs, if they are told.
+    /// Sector size shift of the vdevs, if given.
     pub(crate) ashift: Option<u64>,
-    /// Below which folder it mounts, and where it is remembered: as long as it is imported.
+    /// Folder that mount points are relative to, and the cache file: both as long as the pool is
+    /// imported.
     pub(crate) altroot: Option<String>,
     cache_file: Option<String>,
-    /// Feature sets.
+    /// Names of feature sets.
     pub(crate) compatibility: Option<String>,
-    /// Features that are to be enabled or are not to be.
+    /// Features to enable or to leave disabled.
     features: Vec<(&'static str, bool)>,
 }
 
 impl Wanted {
-    /// Below which folder the pool mounts, if `-R` or a property says so; the inner error is what
-    /// they say that is no absolute path.
+    /// Returns the altroot, if `-R` or a property gives one; the inner error is a value that is not
+    /// an absolute path.
     pub(crate) fn root(&self, short: Option<&str>) -> Result<Option<PathBuf>, String> {
         match short.or(self.altroot.as_deref()) {
             Some(folder) if !folder.starts_with('/') => Err(folder.to_owned()),
@@ -43,7 +44,7 @@ impl Wanted {
         }
     }
 
-    /// Refuses a file system to boot from that is none of the pool's.
+    /// Refuses a `bootfs` outside of the pool.
     pub(crate) fn check_bootfs(&self, pool: &str) -> Result<(), String> {
         let named = self.settings.iter().find_map(|setting| match setting {
             PoolSetting::Bootfs(dataset) => dataset.as_deref(),
@@ -57,10 +58,10 @@ impl Wanted {
         }
     }
 
-    /// Takes `property=value`. `is_new`: of a pool that is being made.
+    /// Parses `property=value`. `is_new`: for a pool that is being created.
     ///
     /// # Errors
-    /// OpenZFS's words for what is wrong.
+    /// OpenZFS's message about what is wrong.
     pub(crate) fn add(&mut self, name: &str, text: &str, is_new: bool) -> Result<(), String> {
         if let Some(feature) = name.strip_prefix("feature@") {
             return self.add_feature(feature, text, is_new);
@@ -135,8 +136,8 @@ impl Wanted {
         Ok(())
     }
 
-    /// Where the pool is remembered if that is not where all are; empty for nowhere. With
-    /// `is_renamed` it goes by a name under which it would not be found again.
+    /// Returns the cache file if it is not the default one; empty for none. With `is_renamed` the
+    /// pool has a temporary name, under which it would not be found again.
     pub(crate) fn cache_file(&self, is_renamed: bool) -> Option<PathBuf> {
         match self.cache_file.as_deref() {
             Some("none") => Some(PathBuf::new()),
@@ -188,8 +189,8 @@ impl Wanted {
         Ok(())
     }
 
-    /// The features of a new pool, by the order of the table; with `none` those only that are
-    /// asked for.
+    /// Returns the features of a new pool, in the order of the table; with `none` only the
+    /// requested ones.
     pub(crate) fn new_features(&self, none: bool) -> Vec<&'static features::Feature> {
         let mut names = if none {
             BTreeSet::new()

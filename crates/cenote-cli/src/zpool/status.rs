@@ -28,7 +28,7 @@ use crate::{err, out};
 /// Letter of `--power`.
 const POWER: char = '\u{4}';
 
-/// What stands above the table of dedup statistics.
+/// The heading of the table of dedup statistics.
 const DEDUP_HEAD: &str = concat!(
     "\nbucket              allocated                       referenced          \n",
     "______   ______________________________   ______________________________\n",
@@ -36,7 +36,7 @@ const DEDUP_HEAD: &str = concat!(
     "------   ------   -----   -----   -----   ------   -----   -----   -----\n",
 );
 
-/// Where message ids lead.
+/// Prefix of the web addresses of message ids.
 pub(super) const MESSAGE_URL: &str = "https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-";
 
 /// Runs `zpool status`.
@@ -83,8 +83,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// The pools to show. Suspended pools are shown from memory where their metadata cannot be read;
-/// not in JSON, whose figures they do not have.
+/// Returns the pools to show. Suspended pools whose metadata cannot be read are shown from memory;
+/// not in JSON, which needs figures that memory does not have.
 async fn shown(
     source: &Source,
     names: &[String],
@@ -134,7 +134,7 @@ async fn print(
     Ok(())
 }
 
-/// The status of a pool; of a suspended one from memory where it cannot be read in time.
+/// Returns the status of a pool; of a suspended one from memory if it cannot be read in time.
 async fn status_of(source: &Source, pool: &Arc<Pool>) -> Result<PoolStatus, Exit> {
     let engine = source.session.as_ref().and_then(|session| session.pool(pool.name()).ok());
     let Some(engine) = engine.filter(|engine| engine.suspended().is_some()) else {
@@ -144,7 +144,7 @@ async fn status_of(source: &Source, pool: &Arc<Pool>) -> Result<PoolStatus, Exit
     Ok(read.and_then(Result::ok).unwrap_or_else(|| engine.status_from_memory()))
 }
 
-/// One pool; none if its metadata cannot be read.
+/// Formats one pool. `pool` is `None` if its metadata cannot be read.
 async fn one(
     source: &Source,
     pool: Option<&Arc<Pool>>,
@@ -183,7 +183,7 @@ async fn one(
     Ok(text)
 }
 
-/// The `errors:` line, with `-v` and the names of damaged files.
+/// Formats the `errors:` line, with `-v` and the names of damaged files.
 async fn errors(
     source: &Source,
     pool: Option<&Arc<Pool>>,
@@ -231,12 +231,12 @@ fn without_errors(status: &PoolStatus) -> String {
             )
         }
         0 => "errors: No known data errors\n".to_owned(),
-        1 => "errors: None in data that was read; 1 device lacks data\n".to_owned(),
-        count => format!("errors: None in data that was read; {count} devices lack data\n"),
+        1 => "errors: None in data that was read; 1 device needs a resilver\n".to_owned(),
+        count => format!("errors: None in data that was read; {count} devices need a resilver\n"),
     }
 }
 
-/// `-D`: what deduplication holds.
+/// `-D`: formats the dedup statistics.
 fn dedup(status: &PoolStatus) -> String {
     let Some(space) = &status.space else { return String::new() };
     match space.dedup.total.blocks {
@@ -249,7 +249,7 @@ fn dedup(status: &PoolStatus) -> String {
     }
 }
 
-/// Blocks of the dedup tables by how often they are referenced.
+/// Formats the blocks of the dedup tables by reference count.
 fn dedup_table(dedup: &DedupStats) -> String {
     let mut table = DEDUP_HEAD.to_owned();
     let mut row = |count: &str, stat: &DdtStat| {
@@ -275,8 +275,8 @@ fn dedup_table(dedup: &DedupStats) -> String {
     table
 }
 
-/// Names of what is damaged, each object once, in all datasets that share the block: paths where
-/// these are mounted.
+/// Returns the names of damaged objects, each object once, in all datasets that share the block:
+/// paths where the dataset is mounted.
 async fn damaged(source: &Source, pool: &Arc<Pool>) -> Result<Vec<String>, Exit> {
     let mounts = source.mounts();
     let objects = pool.damaged_objects().await?;

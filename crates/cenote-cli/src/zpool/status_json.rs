@@ -1,4 +1,4 @@
-//! The status of a pool for programs: keys and order as OpenZFS 2.3 prints them.
+//! The status of a pool as JSON: keys and order as OpenZFS 2.3 prints them.
 
 use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::leaf_work::LeafWorkState;
@@ -18,7 +18,7 @@ use super::status_text;
 use crate::nicenum;
 use crate::zfs::value;
 
-/// Which work on leaves is to be told.
+/// The kinds of leaf work to include.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     /// `-i`
@@ -34,7 +34,7 @@ struct Writer<'a> {
     status: &'a PoolStatus,
 }
 
-/// One pool.
+/// Returns one pool.
 pub(super) fn pool(
     pool: &Pool,
     status: &PoolStatus,
@@ -72,7 +72,7 @@ fn class_name(vdev: &VdevReport) -> &'static str {
 }
 
 impl Writer<'_> {
-    /// Bytes as shown: numbers where they are asked for.
+    /// Formats bytes: as numbers if requested.
     fn bytes(&self, bytes: u64) -> Value {
         if self.form.has_numbers { bytes.into() } else { nicenum::bytes(bytes).into() }
     }
@@ -84,7 +84,7 @@ impl Writer<'_> {
         value::date(seconds, value::CTIME).into()
     }
 
-    /// Scan, removal, checkpoint, expansion.
+    /// Adds scan, removal, checkpoint, expansion.
     fn progress(&self, map: &mut Map<String, Value>) {
         if let Some(scan) = self.status.scan.as_ref().and_then(|scan| self.scan(scan)) {
             map.insert("scan_stats".into(), scan.into());
@@ -154,7 +154,7 @@ impl Writer<'_> {
         Some(part)
     }
 
-    /// The main tree and the sections.
+    /// Adds the main tree and the sections.
     fn vdevs(&self, map: &mut Map<String, Value>) {
         let root = &self.status.root;
         let mut top = self.vdev(root);
@@ -193,7 +193,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds a vdev and what is below it: nested, or beside it with the parent's name.
+    /// Adds a vdev and its descendants: nested, or flat with the parent's name.
     fn add(
         &self,
         vdev: &VdevReport,
@@ -271,7 +271,7 @@ impl Writer<'_> {
         map
     }
 
-    /// How far initialize and trim are, where they are asked for.
+    /// Adds the progress of initialize and trim, where requested.
     fn leaf_work(&self, vdev: &VdevReport, map: &mut Map<String, Value>) {
         if self.work.has_initialize {
             let keys = ["init_state", "initialized", "to_initialize", "init_time", "init_errors"];

@@ -1,14 +1,14 @@
-//! What `zpool status` says of a pool: status and action, in OpenZFS's words, since people and
-//! scripts search for them. `|` stands for the line break, whose continuation is indented.
+//! The status and action texts of `zpool status`, in OpenZFS's words, since people and scripts
+//! search for them. `|` marks a line break whose continuation is indented.
 
 use cenote_pool::Reason;
 
-/// Status and action; none if there is nothing to say.
+/// Returns status and action; none if there is nothing to report.
 pub(super) fn texts(reason: Reason) -> Option<(&'static str, &'static str)> {
     devices(reason).or_else(|| data(reason)).or_else(|| format(reason))
 }
 
-/// Devices that are missing, bad, or being made good.
+/// Texts about devices that are missing, faulted, or resilvering.
 fn devices(reason: Reason) -> Option<(&'static str, &'static str)> {
     Some(match reason {
         Reason::MissingReplicated => (
@@ -27,7 +27,7 @@ fn devices(reason: Reason) -> Option<(&'static str, &'static str)> {
             "Attach the missing device and online it using 'zpool online'.",
         ),
         Reason::NeedsResilver => (
-            "One or more devices lack data that was written while they were offline|\
+            "One or more devices are missing data that was written while they were offline|\
              or failing.  The pool continues to function with less redundancy than|\
              its layout has.",
             "Keep the other devices of the pool in service.  'cenote verify' tells how|\
@@ -92,7 +92,7 @@ fn devices(reason: Reason) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// What is damaged, or cannot be reached.
+/// Texts about data that is damaged or cannot be read.
 fn data(reason: Reason) -> Option<(&'static str, &'static str)> {
     Some(match reason {
         Reason::CorruptData => (
@@ -132,7 +132,7 @@ fn data(reason: Reason) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// Version, features, defects of the past.
+/// Texts about version, features and errata.
 fn format(reason: Reason) -> Option<(&'static str, &'static str)> {
     Some(match reason {
         Reason::VersionOlder => (

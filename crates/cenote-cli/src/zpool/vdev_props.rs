@@ -1,7 +1,7 @@
 //! Properties of vdevs: `zpool get PROPERTY POOL VDEV...`.
 //!
-//! What is read from a vdev is what the status and the listing know of it. Properties that could be
-//! set show their defaults: nothing here writes them. Figures that nobody counts are dashes.
+//! Values come from the pool's status and listing. Settable properties show their defaults, because
+//! cenote never stores them. Figures that are not counted are dashes.
 //!
 //! Source: the manual page vdevprops(7).
 
@@ -14,7 +14,7 @@ use crate::io::Exit;
 use crate::nicenum;
 use crate::zfs::get::Row;
 
-/// All of them, in the order in which they are shown.
+/// All properties, in display order.
 const PROPERTIES: [&str; 50] = [
     "capacity",
     "state",
@@ -67,7 +67,7 @@ const PROPERTIES: [&str; 50] = [
     "trim_errors",
     "slow_ios",
 ];
-/// Those that can be set.
+/// The settable properties.
 const SETTABLE: [&str; 9] = [
     "comment",
     "allocating",
@@ -80,7 +80,7 @@ const SETTABLE: [&str; 9] = [
     "slow_io_t",
 ];
 
-/// The properties that a list names.
+/// Returns the properties that a list names.
 pub(super) fn columns(list: &str) -> Result<Vec<&'static str>, Exit> {
     if list == "all" {
         return Ok(PROPERTIES.to_vec());
@@ -93,7 +93,7 @@ pub(super) fn columns(list: &str) -> Result<Vec<&'static str>, Exit> {
     list.split(',').map(one).collect()
 }
 
-/// The vdevs that words mean; none if one of them means nothing here.
+/// Returns the vdevs that words denote; `None` if one of the words denotes none.
 pub(super) fn find<'a>(
     status: &'a PoolStatus,
     words: &[String],
@@ -117,7 +117,7 @@ pub(super) fn find<'a>(
     words.iter().map(|word| status.root.walk().find(|vdev| is(vdev, word))).collect()
 }
 
-/// The lines of one vdev.
+/// Returns the lines of one vdev.
 pub(super) fn rows(
     status: &PoolStatus,
     vdev: &VdevReport,

@@ -1,7 +1,8 @@
 //! `zpool wait`.
 //!
-//! Nobody keeps a pool between two commands: what is under way stands still between them. So this
-//! command does what it is to wait for, until it is done.
+//! With `--embedded` no process keeps the pool between two commands, so background activities stand
+//! still between them. This command therefore carries out the activity that it waits for, until it
+//! is done.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::nicenum;
 use crate::source::Source;
 use crate::writer::Writer;
 
-/// What can be waited for, in OpenZFS's order.
+/// The activities that can be waited for, in OpenZFS's order.
 const ACTIVITIES: [&str; 9] = [
     "discard",
     "free",
@@ -29,10 +30,10 @@ const ACTIVITIES: [&str; 9] = [
 ];
 /// Narrowest column.
 const WIDTH_MIN: usize = 6;
-/// Between two looks at what is under way.
+/// Interval of progress checks.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Runs it.
+/// Runs `zpool wait`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "HpT:t:", &[])?;
     let mut wanted = Vec::new();
@@ -89,7 +90,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     }))
 }
 
-/// Bytes that each activity has left, of those that are waited for.
+/// Returns the remaining bytes of each selected activity.
 async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len()], Exit> {
     let mut left = [0; ACTIVITIES.len()];
     for at in wanted {
@@ -99,11 +100,11 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
             }
             "free" if engine.has_background_work().await => 1,
             "free" if engine.has_pending_frees().await? => {
-                return Err(Exit::failed("cannot wait: what was destroyed cannot be freed"));
+                return Err(Exit::failed("cannot wait: a destroyed dataset cannot be freed"));
             }
             "initialize" => of_leaves(engine, LeafWorkKind::Initialize).await?,
             "trim" => of_leaves(engine, LeafWorkKind::Trim).await?,
-            // Nothing else is ever under way in a pool that is open for writing here.
+            // A pool that is open for writing here never has other activities.
             _ => 0,
         };
     }

@@ -1,8 +1,8 @@
-//! What `zpool` and `zfs` print of the golden pools, against what OpenZFS printed.
+//! Compares the output of `zpool` and `zfs` for the golden pools with that of OpenZFS.
 //!
-//! A pool is reached through links that have names as long as those it had when the tables were
-//! made, so that not even widths of columns differ. Tables are those of the txg just before the
-//! export, which writes to the pool itself: `-T` opens that.
+//! A pool is opened through links whose names are as long as the names of its devices when the
+//! tables were made, so that even the column widths are equal. The tables show the txg just before
+//! the export, which itself writes to the pool: `-T` opens that txg.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use cenote_testkit::{Golden, compare, golden, tables, wordings};
 
 use crate::program::cenote;
 
-/// Lines of tables that need not match: (pool, start of the line, reason).
+/// Lines of tables that are not compared: (pool, start of the line, reason).
 const EXEMPT_LINES: &[(&str, &str, &str)] = &[
     ("g-classes", "\t/dev/shm/v/d6\t", "what is in a cache device is known once it is in use"),
     ("g-scan", "g-scan\t", "counts what was freed in the last two txgs, a fact of memory"),
@@ -23,7 +23,7 @@ const EXEMPT_LINES: &[(&str, &str, &str)] = &[
     ("g-degraded", "\t    /dev/shm/v/d3 ", "errors are counted from the import on"),
 ];
 
-/// The same for a command that must succeed and say nothing on standard error.
+/// Runs a command that must succeed and print nothing on standard error.
 fn succeeds(args: &[&str]) -> String {
     let (out, err, status) = cenote(args);
     assert_eq!((status, err.as_str()), (0, ""), "{args:?}");
@@ -59,7 +59,7 @@ impl Links {
         self.root.to_str().expect("UTF-8")
     }
 
-    /// The text as if the pool were in `place`, which is as long.
+    /// Replaces the directory by `place`, which has the same length.
     fn as_if_in(&self, place: &str, text: &str) -> String {
         assert_eq!(self.path().len(), place.len());
         text.replace(self.path(), place)
@@ -72,7 +72,7 @@ impl Drop for Links {
     }
 }
 
-/// The txgs at which as much was in use as the tables say, newest first.
+/// Returns the txgs at which the used space equals that in the tables, newest first.
 fn matching_txgs(golden: &Golden) -> Vec<u64> {
     let matching = async {
         let options = ScanOptions { paths: vec![golden.images()] };
@@ -89,8 +89,8 @@ fn matching_txgs(golden: &Golden) -> Vec<u64> {
     cenote_rt::block_on(2, matching).expect("runtime")
 }
 
-/// What `tool args...` prints of the pool as it was when the tables were made; with several such
-/// txgs what `same` accepts, or the oldest's.
+/// Returns the output of `tool args...` for the pool at the time of the tables. If several txgs
+/// match, the one accepted by `same`, or the oldest.
 fn at_tables(
     golden: &Golden,
     args: &[&str],
@@ -128,7 +128,7 @@ fn import_listings() {
         let part = text.split(&title).nth(1).expect("the pool is listed");
         let part = part.split("\nexit 0").next().expect("its end");
         let wanted = part.split_once('\n').expect("a command line").1.to_owned() + "\n";
-        // Not exported: another host than the one it was used on is told so.
+        // The pool was not exported: a listing on another host says so.
         let foreign = "status: The pool was last accessed by another system.\n\
                        action: The pool can be imported using its name or numeric identifier and\n\
                        \tthe '-f' flag.\n   \
@@ -196,7 +196,7 @@ fn pool_statuses() {
     });
 }
 
-/// The history goes on after it was printed: with the export, if with anything.
+/// The history continues after the tables were made: with the export, if at all.
 #[test]
 fn histories() {
     on_each(|golden| {
@@ -221,7 +221,7 @@ fn space_of_users_groups_projects() {
         let args = ["zfs", "--embedded", "-d", images, verb, "-Hp", "g-quota/a"];
         ours.push_str(&succeeds(&args));
     }
-    // Names of users, and the order that follows from them, are the host's business.
+    // Names of users, and the order that depends on them, differ between hosts.
     let without_names = |text: &str| {
         let rows = tables::rows(text).into_iter();
         let mut rows: Vec<String> =
@@ -232,7 +232,7 @@ fn space_of_users_groups_projects() {
     compare::assert_text("userspace", &without_names(&ours), &without_names(&wanted));
 }
 
-/// Which datasets are taken: arguments, types, depth, order.
+/// Selection of datasets: arguments, types, depth, order.
 #[test]
 fn selections() {
     let Some(golden) = golden("g-basic") else { return };
@@ -281,7 +281,7 @@ fn holds() {
     assert_eq!(status, 1);
 }
 
-/// A cache file names pools and their devices.
+/// Imports with a cache file, which names pools and their devices.
 #[test]
 fn imports_by_a_cache_file() {
     let (Some(golden), Some(other)) = (golden("g-basic"), golden("g-quota")) else { return };
@@ -298,7 +298,7 @@ fn imports_by_a_cache_file() {
     };
     let mut cache = NvList::new();
     cache.insert("g-basic", NvValue::List(listed(&golden, 15_274_282_956_942_670_383)));
-    // Another pool lies there by now.
+    // Another pool is on the device by now.
     cache.insert("gone", NvValue::List(listed(&other, 7)));
     std::fs::write(&file, cache.encode(Encoding::Native(Endian::Little))).expect("a file");
     let text = succeeds(&["zpool", "import", "-c", &file.to_string_lossy()]);
@@ -317,8 +317,8 @@ fn imports_are_refused() {
     let images = images.to_str().expect("UTF-8");
     for (args, want, status) in [
         (&["nope"][..], "cannot import 'nope': no such pool available", 1),
-        (&["g-basic"], "cannot import 'g-basic': an import that lasts is not supported", 1),
-        (&["15274282956942670383"], "cannot import '15274282956942670383': an import", 1),
+        (&["g-basic"], "cannot import 'g-basic': a permanent import is not supported", 1),
+        (&["15274282956942670383"], "cannot import '15274282956942670383': a permanent import", 1),
         (&["-D"], "no pools available to import", 0),
         (&["-n", "g-basic"], "-n or -X only meaningful with -F", 2),
         (&["-T", "x", "g-basic"], "invalid txg value", 2),
@@ -348,8 +348,9 @@ fn usage_texts() {
     assert!(count > 70, "{count}");
 }
 
-/// Commands of the wordings that say the same of a pool that is only read. There the pool is `t`,
-/// with a file system `t/a`; here it is g-basic with g-basic/lz4, whose first snapshot is `one`.
+/// Recorded commands whose messages are the same for a pool that is only read. The recorded pool is
+/// `t` with a file system `t/a`; here it is g-basic with g-basic/lz4, whose first snapshot is
+/// `one`.
 const SAME: &[&str] = &[
     "zpool list nope",
     "zfs list nope",
@@ -405,7 +406,7 @@ fn wordings_on_a_pool() {
     let Some(golden) = golden("g-basic") else { return };
     let images = golden.images();
     let images = images.to_str().expect("UTF-8");
-    // Names stand in quotes in messages, and alone in commands.
+    // Names are quoted in messages, and not in commands.
     let here = |text: &str| {
         text.replace("'t'", "'g-basic'")
             .replace("'t/", "'g-basic/")
@@ -414,7 +415,7 @@ fn wordings_on_a_pool() {
             .replace("g-basic/cc@", "g-basic/lz4@")
     };
     for command in SAME {
-        // Some stand there twice, before and after they are carried out.
+        // Some commands are recorded twice, before and after an operation.
         let mut same = wordings.iter().filter(|wording| wording.command == *command);
         let first = same.next().unwrap_or_else(|| panic!("{command} is not there"));
         let wording = if first.err.is_empty() { same.next_back().unwrap_or(first) } else { first };
@@ -431,7 +432,7 @@ fn wordings_on_a_pool() {
     }
 }
 
-/// Without a pool, OpenZFS's words for a system that has none.
+/// Without a pool the output is that of OpenZFS on a system without pools.
 #[test]
 fn wordings_without_pools() {
     let Some(wordings) = wordings("wording.txt") else { return };
@@ -447,7 +448,7 @@ fn wordings_without_pools() {
     assert_eq!(count, 9);
 }
 
-/// The keys of a document, by path, in order.
+/// Returns the keys of a document, by path, in order.
 fn json_keys(value: &serde_json::Value, at: &str, rename: &dyn Fn(&str) -> String) -> Vec<String> {
     let Some(map) = value.as_object() else { return Vec::new() };
     let mut keys = Vec::new();
@@ -459,7 +460,7 @@ fn json_keys(value: &serde_json::Value, at: &str, rename: &dyn Fn(&str) -> Strin
     keys
 }
 
-/// Keys and their order; the pool there is a mirror, as g-codecs is.
+/// Keys of JSON output and their order; the recorded pool is a mirror, as g-codecs is.
 #[test]
 fn json_documents() {
     let Some(wordings) = wordings("wording.txt") else { return };
@@ -495,7 +496,7 @@ fn json_documents() {
     }
 }
 
-/// What `zdb -DD` of OpenZFS prints of the same tables.
+/// Compares with `zdb -DD` of OpenZFS for the same tables.
 #[test]
 fn dedup_tables() {
     let Some(golden) = golden("g-classes") else { return };

@@ -1,8 +1,7 @@
-//! What `ls`, `cat` and their errors print, against what OpenZFS's kernel module showed of every
-//! golden pool: all fields of all entries, all volumes, with disks missing and damaged where the
-//! pool says so.
-//!
-//! Two manifests cannot hold as they are, and each has a check of what must hold instead:
+//! Compares the output and errors of `ls` and `cat` with what OpenZFS's kernel module showed of
+//! every golden pool: all fields of all entries, all volumes, with missing and damaged disks where
+//! the pool has them.
+//! Two manifests cannot match exactly; each has its own check instead:
 //! * g-zil `a`: written after the intent log had been replayed; reading shows the last synced txg;
 //! * g-crypt `gcm`: another file system was mounted on its directory `child`.
 
@@ -16,7 +15,7 @@ use cenote_testkit::golden::{self, PrivateFolder};
 use cenote_testkit::{Entry, Golden, compare, golden as golden_pool, manifest, skip};
 use sha2::{Digest, Sha256};
 
-/// How a command ended.
+/// Output and status of a command.
 struct Ended {
     status: i32,
     out: Vec<u8>,
@@ -56,7 +55,7 @@ impl Opened {
         verb.iter().copied().chain(options).chain(operands.iter().copied()).collect()
     }
 
-    /// The dataset of a manifest's label, in which `-` may stand for `/`.
+    /// Returns the dataset of a manifest's label, in which `-` may stand for `/`.
     fn dataset(&self, label: &str) -> String {
         let pool = self.golden.name();
         let listed = self.golden.text("zfs-list.tsv").unwrap_or_default();
@@ -110,7 +109,7 @@ fn every_manifest() {
     assert!(manifests > 0, "no golden pool is here");
 }
 
-/// Sums up what is written to it.
+/// Hashes everything written to it.
 #[derive(Default)]
 struct Sum {
     hash: Sha256,
@@ -189,8 +188,8 @@ fn names_without_regard_to_case() {
     }
 }
 
-/// The pool was frozen: nothing reached the tree after six files had been synced, and one of them
-/// was changed by what the log holds. `zdb -dddd` shows these six files and no others.
+/// The pool was frozen: nothing was written to the tree after six files had been synced, and the
+/// log contains a change of one of them. `zdb -dddd` shows these six files and no others.
 #[test]
 fn an_intent_log_is_not_replayed_by_reading() {
     let Some(golden) = golden_pool("g-zil") else { return };
@@ -205,7 +204,7 @@ fn an_intent_log_is_not_replayed_by_reading() {
     assert_eq!(unchanged.iter().map(String::as_str).collect::<Vec<_>>(), UNCHANGED);
 }
 
-/// What the replay left alone.
+/// Files that the log does not change.
 const UNCHANGED: [&str; 5] = ["empty", "mixed", "noise", "tiny", "zeros"];
 
 #[test]
@@ -315,7 +314,7 @@ fn plain_listings() {
     let ended = cenote(&pool.args(&["ls", "-lR"], &["g-basic/plain"]));
     let text = String::from_utf8_lossy(&ended.out).into_owned();
     let rows = text.lines().filter(|line| !line.is_empty() && !line.ends_with(':')).count();
-    // One name has a line end in it.
+    // One name contains a newline.
     let line_ends = |entry: &Entry| entry.path.0.split(|byte| *byte == b'\n').count() - 1;
     let lines = wanted.len() - 1 + wanted.iter().map(line_ends).sum::<usize>();
     assert_eq!((ended.status, rows), (0, lines));

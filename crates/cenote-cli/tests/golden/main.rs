@@ -1,4 +1,4 @@
-//! What the program prints of pools that OpenZFS made, against what OpenZFS printed.
+//! Compares the program's output for pools made by OpenZFS with OpenZFS's output.
 
 mod commands;
 mod files;

@@ -1,14 +1,14 @@
-//! `zdb -bb` and `-mm` line by line as OpenZFS's zdb prints them, on every golden pool.
+//! Compares `zdb -bb` and `-mm` line by line with OpenZFS's zdb, on every golden pool.
 //!
-//! The real zdb is asked where it is installed; everywhere else, and beside it, stored texts of a
-//! few pools count. Of the filter that both texts pass (docs/zdb.md) these options need one rule.
+//! The real zdb runs where it is installed; stored texts of a few pools are compared everywhere. Of
+//! the filter (docs/zdb.md) these options need one rule.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
 use cenote_cli::Io;
 use cenote_testkit::{golden, rng};
 
-/// Start of a line, and the reason why what follows its first number is not compared.
+/// Start of a line, and the reason why the text after its first number is not compared.
 const FILTER: [(&str, &str); 1] =
     [("\ttimestamp = ", "local time, in the zone and words of the host; the number is compared")];
 
@@ -30,7 +30,7 @@ fn filtered(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// What `cenote zdb` prints, and its status.
+/// Returns the output of `cenote zdb`, and its status.
 fn ours(pool: &golden::Golden, option: &str) -> (String, i32) {
     let images = pool.images();
     let words = ["cenote", "zdb", "-e", "-p", &images.to_string_lossy(), option, pool.name()];
@@ -87,7 +87,7 @@ fn a_fragmented_pool_is_as_recorded_with_it() {
     let Some(pool) = cenote_testkit::golden("g-frag") else { return };
     for (option, file) in [("-mm", "zdb-mm.txt"), ("-bbb", "zdb-bbb.txt")] {
         let Some(recorded) = pool.text(file) else { continue };
-        // What the real one says of its progress went to the same file, as the first line.
+        // The real zdb's progress was recorded in the same file, as the first line.
         let recorded = match recorded.split_once('\n') {
             Some((first, rest)) if first.contains("loading") => rest,
             _ => &recorded,

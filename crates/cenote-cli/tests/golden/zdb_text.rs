@@ -1,7 +1,7 @@
-//! What `cenote zdb` prints of the golden pools, against what the real zdb prints of them.
+//! Compares the output of `cenote zdb` for the golden pools with that of the real zdb.
 //!
-//! Where the real one is not installed, what it printed of some pools is compared with instead;
-//! `CENOTE_BLESS=1` writes that anew (`zdb/POOL.txt.zst`, compressed with the program `zstd`).
+//! Where the real zdb is not installed, stored texts of some pools are used instead;
+//! `CENOTE_BLESS=1` rewrites them (`zdb/POOL.txt.zst`, compressed with the program `zstd`).
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use cenote_testkit::{Golden, compare, golden, skip, unpack};
 
 use crate::zdb;
 
-/// Options of which the whole text is compared, for a pool.
+/// Options on a pool whose whole text is compared.
 const POOL_OPTIONS: [&str; 10] =
     ["-u", "-C", "-CC", "-h", "-hh", "-d", "-dd", "-ddd", "-dddd", "-i"];
-/// The same for a device.
+/// Options on a device whose whole text is compared.
 const DEVICE_OPTIONS: [&str; 4] = ["-l", "-ll", "-lu", "-lluuu"];
-/// Pools of which the real one's text is kept.
+/// Pools with a stored text.
 const KEPT: [&str; 6] = ["g-codecs", "g-crypt", "g-legacy", "g-removed", "g-zil", "g-zvol"];
-/// The real zdb never ends when it is to show all of this pool (it waits for a thread that
-/// nobody wakes): it is asked for the pieces.
+/// The real zdb hangs when it is to show all of this pool, in a thread that is never woken. The
+/// parts are compared instead.
 const HANGS: &str = "g-send";
 
-/// The words behind the options: one list for a run.
+/// Returns the operands of each run with an option.
 fn targets(golden: &Golden, option: &str) -> Vec<Vec<String>> {
     let pool = golden.name();
     let folder = golden.images();
@@ -60,7 +60,7 @@ fn run(words: &[String], option: &str) -> (String, String, i32) {
     zdb::cenote(&args)
 }
 
-/// Compares all runs of an option with the real one's.
+/// Compares all runs of an option with the real zdb.
 fn compare_all(options: &[&str]) {
     let Some(real) = cenote_oracle::zdb() else { return };
     for golden in cenote_testkit::golden::all() {
@@ -103,7 +103,7 @@ fn kept_path(pool: &str) -> PathBuf {
     folder.join(format!("{pool}.txt.zst"))
 }
 
-/// Everything that is kept of a pool, as `print` prints it.
+/// Returns everything that is stored for a pool, as `print` prints it.
 fn transcript(golden: &Golden, print: impl Fn(&[String], &str) -> String) -> String {
     let folder = golden.images();
     let mut all = String::new();
@@ -117,7 +117,7 @@ fn transcript(golden: &Golden, print: impl Fn(&[String], &str) -> String) -> Str
     all
 }
 
-/// Compares with what is kept; that is in UTC.
+/// Compares with the stored texts, which are in UTC.
 #[test]
 fn kept_texts() {
     if zdb::filter("Sat Nov 21 02:06:32 2026", Path::new("/")).starts_with('<') {
@@ -147,7 +147,7 @@ fn bless(golden: &Golden) {
     assert!(status.expect("zstd runs").success());
 }
 
-/// Wrong uses and missing things: standard output, first line of standard error, and status.
+/// Wrong uses and missing objects: standard output, first line of standard error, and status.
 #[test]
 fn refusals() {
     let Some(real) = cenote_oracle::zdb() else { return };
@@ -189,14 +189,14 @@ fn refusals() {
     }
 }
 
-/// The path of the program, which its messages begin with.
+/// Returns the path of the program, with which its messages begin.
 fn said_program(command: &str) -> String {
     command.split('"').find(|word| word.ends_with("/zdb")).unwrap_or("zdb").to_owned()
 }
 
 #[test]
-fn what_a_pointer_holds() {
-    // Sixteen letters, not compressed, in a pointer of a plain file.
+fn embedded_block_pointers() {
+    // Sixteen letters, not compressed, in a block pointer of a plain file.
     let words = "4847464544434241:504f4e4d4c4b4a49:0:0:0:0:801300821e00000f:0:0:0:6:0:0:0:0:0";
     let (ours, _, status) = run(&[words.to_owned()], "-E");
     assert_eq!((ours.as_str(), status), ("ABCDEFGHIJKLMNOP", 0));
@@ -207,8 +207,8 @@ fn what_a_pointer_holds() {
     assert_eq!(real.run(&["-E", words]).stdout, ours);
 }
 
-/// Options whose layout is free: what they show is what the real one shows, but for empty lines
-/// and the name that a pool has at its checkpoint.
+/// Options without a fixed layout: the facts equal those of the real zdb, apart from empty lines
+/// and the name of a pool at its checkpoint.
 #[test]
 fn paths_pieces_maps_and_checkpoints() {
     let Some(real) = cenote_oracle::zdb() else { return };

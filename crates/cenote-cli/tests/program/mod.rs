@@ -1,8 +1,8 @@
-//! The program, run in the process of the test.
+//! Runs the program in the process of the test.
 
 use cenote_cli::Io;
 
-/// Runs it as a shell would: standard output, standard error, status.
+/// Runs a command as a shell would: standard output, standard error, status.
 pub(crate) fn cenote(args: &[&str]) -> (String, String, i32) {
     let args: Vec<String> =
         std::iter::once("cenote").chain(args.iter().copied()).map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! Devices that were away while data was written: what `status`, `import` and `verify` say of them.
+//! Output of `status`, `import` and `verify` for devices that were offline while data was written.
 
 use crate::{Shed, program::cenote};
 
@@ -8,7 +8,7 @@ fn verify(shed: &Shed) -> (String, i32) {
     (out, status)
 }
 
-/// A pool of which `d1` was offline while data was written.
+/// Creates a pool whose device `d1` was offline while data was written.
 fn stale(name: &str, vdevs: &str) -> Shed {
     let shed = Shed::new(name, vdevs.split(' ').count() - 1);
     shed.succeeds(&format!("zpool create t {vdevs}"));
@@ -23,17 +23,20 @@ fn stale(name: &str, vdevs: &str) -> Shed {
     shed
 }
 
-/// A leaf in use whose dirty time log is not empty is named by every command that judges a pool.
+/// Every command that judges a pool reports a leaf in use whose dirty time log is not empty.
 #[test]
-fn a_stale_leaf_is_told() {
+fn status_import_and_verify_report_a_stale_leaf() {
     for vdevs in ["mirror d0 d1", "raidz1 d0 d1 d2", "draid1:2d:4c:1s d0 d1 d2 d3"] {
         let shed = stale("stale", vdevs);
         let status = shed.succeeds("zpool status t");
-        assert!(status.contains("One or more devices lack data that was written"), "{status}");
+        assert!(
+            status.contains("One or more devices are missing data that was written"),
+            "{status}"
+        );
         let notes = |line: &&str| line.ends_with("  (resilver needed)");
         let noted: Vec<_> = status.lines().filter(notes).collect();
         assert!(matches!(noted[..], [row] if row.contains("/d1  ONLINE")), "{status}");
-        let errors = "errors: None in data that was read; 1 device lacks data\n";
+        let errors = "errors: None in data that was read; 1 device needs a resilver\n";
         assert!(status.ends_with(errors), "{status}");
         let healthy = shed.succeeds("zpool status -x");
         assert!(healthy.contains("resilver needed") && !healthy.contains("healthy"), "{healthy}");
@@ -49,10 +52,10 @@ fn a_stale_leaf_is_told() {
     }
 }
 
-/// An import without the only fresh leaf is refused or warned about: refused where the newest
-/// uberblocks and the metadata that they point to are on the missing leaf only.
+/// An import without the only up-to-date leaf is refused or warned about: refused where the newest
+/// uberblocks and the metadata that they point to are only on the missing leaf.
 #[test]
-fn an_import_without_the_fresh_leaf_is_told() {
+fn import_without_the_up_to_date_leaf_is_reported() {
     let shed = stale("unfresh", "mirror d0 d1");
     shed.succeeds("zpool export t");
     std::fs::rename(shed.path().join("d0"), shed.path().with_extension("away")).expect("a rename");

@@ -30,7 +30,7 @@ use cenote_vdev::{BuildOptions, Tree, labels, layout};
 
 use crate::admin::birth;
 use crate::admin::birth::NewPool;
-use crate::admin::events::{Deed, Event};
+use crate::admin::events::{PoolEvent, Event};
 use crate::admin::import;
 use crate::dsl::create::TXG_INITIAL;
 use crate::txg::store;
@@ -150,7 +150,7 @@ impl Engine {
         stages::reach("create-first-txg");
         engine.suspension.tell(engine.events());
         engine.suspension.arm();
-        engine.damage.note(Event::Pool(Deed::Created));
+        engine.damage.note(Event::Pool(PoolEvent::Created));
         Ok(engine)
     }
 }

@@ -45,38 +45,38 @@ pub enum Event {
         /// Whether all that was bad of the block was written anew.
         is_repaired: bool,
     },
-    /// The pool came, or goes.
-    Pool(Deed),
+    /// The state of the pool as a whole changed.
+    Pool(PoolEvent),
     /// Devices do not take what must be written: the pool waits.
     Suspended(String),
-    /// Discarding what is free on a leaf began, or ended.
+    /// A trim of a leaf changed its state.
     Trim {
         /// Guid of the leaf.
         leaf: u64,
-        /// What it does now.
-        turn: TrimTurn,
+        /// The change.
+        event: TrimEvent,
     },
 }
 
-/// What became of a trim.
+/// A change of the state of a trim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TrimTurn {
+pub enum TrimEvent {
     /// It began.
     Start,
-    /// It went on.
+    /// It was resumed.
     Resume,
-    /// It is held.
+    /// It was suspended.
     Suspend,
-    /// It was given up.
+    /// It was cancelled.
     Cancel,
-    /// All is done.
+    /// It was completed.
     Finish,
 }
 
-/// What became of a pool.
+/// A change of the state of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deed {
-    /// It was made.
+pub enum PoolEvent {
+    /// It was created.
     Created,
     /// It was opened for writing.
     Imported,
@@ -84,13 +84,13 @@ pub enum Deed {
     Exported,
     /// It was destroyed.
     Destroyed,
-    /// It has another guid.
+    /// Its guid was changed.
     Reguided,
-    /// Its labels say something new.
+    /// Its config was written to the labels.
     Configured,
-    /// Errors were forgotten.
+    /// Its error counters were cleared.
     Cleared,
-    /// A scrub or resilver that was under way is given up.
+    /// A scrub or resilver in progress was cancelled.
     ScanCancelled,
 }
 
@@ -190,7 +190,7 @@ mod tests {
     fn the_last_events_are_kept_in_order() {
         let log = EventLog::new("t", 7);
         for _ in 0..EVENTS_MAX + 3 {
-            log.note(Event::Pool(Deed::Cleared));
+            log.note(Event::Pool(PoolEvent::Cleared));
         }
         let all = log.after(0);
         assert!(all.len() == EVENTS_MAX && all.is_sorted_by_key(|noted| noted.eid));

@@ -27,7 +27,7 @@ use cenote_pool::{Pool, mos, spacemaps};
 use cenote_rt::{Error, Kind, Result, stages};
 use cenote_vdev::Tree;
 
-use crate::admin::events::{Deed, Event};
+use crate::admin::events::{PoolEvent, Event};
 use crate::leaf::leaves;
 use crate::txg::{closing, store};
 use crate::{Config, Engine, EngineError, Parts, Steady, Suspension};
@@ -123,7 +123,7 @@ impl Engine {
         }
         engine.suspension.tell(engine.events());
         engine.suspension.arm();
-        engine.damage.note(Event::Pool(Deed::Imported));
+        engine.damage.note(Event::Pool(PoolEvent::Imported));
         Ok(engine)
     }
 

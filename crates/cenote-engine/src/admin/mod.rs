@@ -35,7 +35,7 @@ use cenote_ondisk::nvlist::NvString;
 use cenote_rt::{BoxFuture, Error, Result};
 use cenote_vdev::labels;
 
-use crate::admin::events::{Deed, Event};
+use crate::admin::events::{PoolEvent, Event};
 use crate::dsl::{Context, features};
 use crate::space::checkpoint;
 use crate::space::checkpoint::CheckpointError;
@@ -85,7 +85,7 @@ impl Engine {
             Ok(())
         })
         .await?;
-        self.damage.note(Event::Pool(Deed::Reguided));
+        self.damage.note(Event::Pool(PoolEvent::Reguided));
         Ok(())
     }
 
@@ -104,8 +104,8 @@ impl Engine {
         .await
     }
 
-    /// Has the pool go by another name until it is closed: on disk it keeps its own.
-    pub fn go_by(&self, name: &str) {
+    /// Sets the pool's name until it is closed; on disk the pool keeps its own name.
+    pub fn set_temporary_name(&self, name: &str) {
         self.with_config(|config| {
             let stored = std::mem::replace(&mut config.facts.name, name.to_owned());
             config.stored_name.get_or_insert(stored);

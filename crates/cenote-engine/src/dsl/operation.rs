@@ -28,7 +28,7 @@ use cenote_pool::keys::KeyError;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
 
-use crate::admin::events::{Deed, Event};
+use crate::admin::events::{PoolEvent, Event};
 use crate::dsl;
 use crate::dsl::room;
 use crate::dsl::room::{PoolSpace, Reserve};
@@ -159,7 +159,7 @@ impl Engine {
             .await?;
         if is_cancelled {
             self.note(Notice::ScanCancelled { txg });
-            self.damage.note(Event::Pool(Deed::ScanCancelled));
+            self.damage.note(Event::Pool(PoolEvent::ScanCancelled));
         }
         for block in logs {
             self.store.free(&block, txg).await?;

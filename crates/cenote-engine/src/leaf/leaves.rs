@@ -23,7 +23,7 @@ use cenote_pool::import::Found;
 use cenote_rt::{AsyncMutex, Error, Kind, Result};
 use cenote_vdev::{LeafId, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
 
-use crate::admin::events::{Deed, Event};
+use crate::admin::events::{PoolEvent, Event};
 use crate::{Engine, EngineError, Suspended};
 
 /// One look at the leaves at a time.
@@ -214,7 +214,7 @@ impl Engine {
         if suspended.is_some() {
             self.suspension.resume()?;
         }
-        self.damage.note(Event::Pool(Deed::Cleared));
+        self.damage.note(Event::Pool(PoolEvent::Cleared));
         if back.is_empty() && gone.is_empty() {
             return Ok(());
         }

@@ -25,7 +25,7 @@ use cenote_ondisk::config::PoolState;
 use cenote_rt::{Error, Kind, Result, stages, tunables};
 use futures_util::future::{Either, select};
 
-use crate::admin::events::{Deed, Event};
+use crate::admin::events::{PoolEvent, Event};
 use crate::txg::suspend::refusal;
 use crate::{Engine, EngineError, Notice};
 
@@ -113,7 +113,7 @@ impl Engine {
         self.sync().await?;
         stages::reach("close-marked");
         let is_destroyed = state == PoolState::Destroyed;
-        let deed = if is_destroyed { Deed::Destroyed } else { Deed::Exported };
+        let deed = if is_destroyed { PoolEvent::Destroyed } else { PoolEvent::Exported };
         self.damage.note(Event::Pool(deed));
         self.end().await;
         Ok(())
@@ -129,13 +129,13 @@ impl Engine {
         }
     }
 
-    /// Leaves the pool as it is, without anybody who keeps it: everything is written, it stays in
-    /// use by this host, its uberblock promises no heartbeats, and its devices are closed. Returns
-    /// the last txg.
+    /// Closes the pool but leaves it active: everything is written, the pool stays marked as in use
+    /// by this host, its uberblock promises no heartbeats, and its devices are closed. Returns the
+    /// last txg.
     ///
     /// # Errors
-    /// Those of a sync. The pool is open then as before.
-    pub async fn rest(&self) -> Result<u64> {
+    /// The errors of [`sync`](Self::sync); the pool then stays open.
+    pub async fn detach_and_keep_active(&self) -> Result<u64> {
         if !self.is_read_only {
             self.end_heartbeats().await?;
         }
@@ -173,7 +173,7 @@ impl Engine {
         let silent = self.close_tree().await;
         // A sync that was under way ends with an error, and may be what others wait for.
         drop(cenote_rt::until(patience(), self.syncing.lock()).await);
-        self.damage.note(Event::Pool(Deed::Exported));
+        self.damage.note(Event::Pool(PoolEvent::Exported));
         if let Some(unwritten) = unwritten {
             self.note(Notice::NotWritten(unwritten));
         }

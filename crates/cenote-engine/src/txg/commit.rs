@@ -32,7 +32,7 @@ use cenote_rt::{Error, Kind, Result, stages};
 use cenote_vdev::labels::{Pair, slot_of};
 use cenote_vdev::{FlushOutcome, LeafId, Tree};
 
-use crate::admin::events::{Deed, Event};
+use crate::admin::events::{PoolEvent, Event};
 use crate::{Config, Engine, invariant_error};
 
 /// Top-level vdevs that get the uberblock when the config did not change.
@@ -140,7 +140,7 @@ impl Engine {
         *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
         self.maps.committed(txg, root, &config.root.children);
         if is_dirty {
-            self.damage.note(Event::Pool(Deed::Configured));
+            self.damage.note(Event::Pool(PoolEvent::Configured));
         }
         Ok(())
     }

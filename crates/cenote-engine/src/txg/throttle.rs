@@ -10,7 +10,7 @@
 //! divided by what is left to the other, and changes come one after the other: so writers slow
 //! down to what the devices take, instead of running into the limit and standing still.
 //!
-//! A pool with a keeper (`Engine::keep`) also syncs what is older than `zfs_txg_timeout`. Without
+//! A pool with a sync task (`Engine::start_sync_task`) also syncs what is older than `zfs_txg_timeout`. Without
 //! one nobody waits: whoever meets the limit syncs.
 
 use std::sync::atomic::Ordering;
@@ -54,12 +54,12 @@ impl Engine {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Keeps the pool going: syncs in the background, until the last user of the pool is gone.
-    pub fn keep(self: &Arc<Self>) {
+    /// Starts the task that syncs in the background until the last user of the pool is gone.
+    pub fn start_sync_task(self: &Arc<Self>) {
         if self.is_read_only {
             return;
         }
-        self.is_kept.store(true, Ordering::Release);
+        self.has_sync_task.store(true, Ordering::Release);
         let (engine, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
         cenote_rt::spawn(async move {
             let mut last = cenote_rt::monotonic();
@@ -90,7 +90,7 @@ impl Engine {
         self.until_running().await?;
         let max = tunables::DIRTY_DATA_MAX.get();
         while self.dirty_bytes() >= max {
-            if !self.is_kept.load(Ordering::Acquire) {
+            if !self.has_sync_task.load(Ordering::Acquire) {
                 self.sync().await?;
                 continue;
             }
@@ -105,7 +105,7 @@ impl Engine {
             self.until_running().await?;
         }
         // Where nobody syncs meanwhile nothing is won by waiting.
-        if self.is_kept.load(Ordering::Acquire) {
+        if self.has_sync_task.load(Ordering::Acquire) {
             self.slow_down(delay(self.dirty_bytes(), max)).await;
         }
         Ok(())

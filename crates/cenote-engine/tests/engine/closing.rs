@@ -188,7 +188,7 @@ async fn closes_for_everybody(how: PoolEnd) {
     match how {
         PoolEnd::Export => engine.export().await.unwrap(),
         PoolEnd::Destroy => engine.destroy().await.unwrap(),
-        PoolEnd::Rest => engine.rest().await.map(drop).unwrap(),
+        PoolEnd::Rest => engine.detach_and_keep_active().await.map(drop).unwrap(),
     }
     let after = shared.contents();
     // At once, and with everything of the old opening still there.
@@ -207,7 +207,7 @@ async fn closes_for_everybody(how: PoolEnd) {
         let errors = [stats.read_errors, stats.write_errors, stats.checksum_errors];
         assert_eq!(errors, [0; 3], "{how:?}");
     }
-    other.rest().await.unwrap();
+    other.detach_and_keep_active().await.unwrap();
     if matches!(how, PoolEnd::Export) {
         assert_ne!(shared.contents(), after, "the other one has it");
     }

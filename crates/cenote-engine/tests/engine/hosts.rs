@@ -34,7 +34,7 @@ fn a_pool_in_use_is_left_alone() {
         let error = take(&fixture).await.unwrap_err();
         assert!(matches!(error.cause(), Some(OpenError::ActiveElsewhere)), "{error}");
         // Between two commands nobody has it, though it stays in use.
-        engine.rest().await.unwrap();
+        engine.detach_and_keep_active().await.unwrap();
         take(&fixture).await.expect("nothing is promised any more");
         let devices = as_devices(&fixture.devices);
         let engine = Engine::open_devices(devices, fixture.guid, &OpenOptions::default()).await;
@@ -116,7 +116,7 @@ fn a_host_without_a_number_writes_nothing() {
             engine.commit_log(&head, Some(object)).await.unwrap();
         }
         engine.set_pool(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
-        engine.rest().await.unwrap();
+        engine.detach_and_keep_active().await.unwrap();
         let Fixture { bus, devices, guid, engine } = fixture;
         drop((engine, head));
 

@@ -824,7 +824,7 @@ fn a_kept_pool_commits_in_time() {
         let pool = MemoryPool::new().await;
         pool.create("tank/a").await;
         let start = monotonic();
-        pool.engine.keep();
+        pool.engine.start_sync_task();
         pool.write("tank/a", 1, 0, 7).await;
         let txg = pool.engine.uberblock().txg;
         while pool.engine.uberblock().txg == txg {

@@ -7,7 +7,7 @@ use std::path::Path;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
-use cenote_engine::{Deed, Engine, Event, Notice};
+use cenote_engine::{PoolEvent, Engine, Event, Notice};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::scan::{SCAN, ScanFunc, ScanPhys, ScanState};
 use cenote_ondisk::zap::Value;
@@ -39,7 +39,7 @@ fn scan_of(pool: &Pool) -> ScanPhys {
 /// Whether the pool has told that a scan was cancelled.
 fn is_told(engine: &Engine) -> bool {
     let events = engine.events().after(0);
-    events.iter().any(|noted| noted.event == Event::Pool(Deed::ScanCancelled))
+    events.iter().any(|noted| noted.event == Event::Pool(PoolEvent::ScanCancelled))
 }
 
 #[test]

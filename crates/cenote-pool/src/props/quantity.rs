@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1_u64.checked_shl(shift).ok_or_else(too_large)?).ok_or_else(too_large)
 }
 
-/// What a unit shifts by: a letter, perhaps with `B` or `iB` behind it.
+/// Returns the shift of a unit: a letter, perhaps followed by `B` or `iB`.
 fn shift_of(suffix: &str) -> Option<u32> {
     let mut letters = suffix.chars();
     let Some(unit) = letters.next() else { return Some(0) };

@@ -47,7 +47,7 @@ pub fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Result<Setti
         Access::SetOnce if moment == Moment::Later => return Err(format!("'{name}' is readonly")),
         _ => {}
     }
-    // A file system may have what its volumes are to inherit.
+    // A file system may have properties for its volumes to inherit.
     let is_handed_on = property.is_inheritable && property.access != Access::SetOnce;
     let is_of_type = property.types.contains(kind) || is_handed_on && kind == 'f';
     if !is_of_type {
@@ -85,7 +85,7 @@ fn index(property: &Property, names: &[(&str, u64)], text: &str) -> Result<Value
     if property.name == "version" && text == "current" {
         return Ok(Value::U64(5));
     }
-    // Several names of one value: an older word for it.
+    // A value with several names has one preferred name.
     let text = match (property.name, text) {
         ("compression", "gzip-6") => "gzip",
         ("compression", "zstd-fast-1") => "zstd-fast",
@@ -124,7 +124,7 @@ fn number(property: &Property, form: Form, text: &str) -> Result<u64, String> {
     Ok(number)
 }
 
-/// What a value must be beside of its type.
+/// Checks a value beyond its type.
 fn check(property: &Property, text: &str, value: &Value) -> Result<(), String> {
     let name = property.name;
     let number = value.single().unwrap_or(0);
@@ -158,7 +158,7 @@ fn check(property: &Property, text: &str, value: &Value) -> Result<(), String> {
     }
 }
 
-/// Whether a text may be a value of `sharenfs`: on, off, or options of exports(5).
+/// Whether a text is a value for `sharenfs`: on, off, or options of exports(5).
 fn is_share(text: &str) -> bool {
     const OPTIONS: [&str; 37] = [
         "rw",

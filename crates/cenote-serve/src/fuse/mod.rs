@@ -399,7 +399,7 @@ impl FuseMount {
 
     /// Closes snapshots that were looked at below `.zfs` and that nobody reads just now: for who is
     /// about to destroy one.
-    pub fn let_go_of_snapshots(&self) {
+    pub fn close_unused_snapshots(&self) {
         self.vfs.snapshots.let_go();
     }
 

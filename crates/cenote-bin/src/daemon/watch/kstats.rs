@@ -31,7 +31,7 @@ pub(super) struct Kstats {
     /// Files that were written, from the folder.
     written: BTreeSet<PathBuf>,
     /// How often files were written.
-    turn: u64,
+    generation: u64,
 }
 
 impl Kstats {
@@ -49,12 +49,12 @@ impl Kstats {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        Ok(Self { folder: zfs, written: BTreeSet::new(), turn: 0 })
+        Ok(Self { folder: zfs, written: BTreeSet::new(), generation: 0 })
     }
 
     /// Writes all files anew.
     pub(super) fn write(&mut self, pools: &[PoolFigures]) -> Result<()> {
-        self.turn += 1;
+        self.generation += 1;
         let mut now = BTreeSet::new();
         for (path, text) in self.files(pools) {
             let whole = self.folder.join(&path);
@@ -158,7 +158,7 @@ impl Kstats {
                      rlentime rupdate  wcnt     rcnt";
         let numbers: Vec<String> = numbers.iter().map(|number| format!("{number:<8}")).collect();
         // Kind 3 has one row.
-        let created = self.turn;
+        let created = self.generation;
         format!("0 3 0x00 1 80 0 {created}\n{names}\n{}\n", numbers.join(" ").trim_end())
     }
 
@@ -168,8 +168,8 @@ impl Kstats {
 
     /// Number, kind (1: named values), flags, values, bytes, and when it was made and looked at.
     fn header(&self, count: usize) -> String {
-        let turn = self.turn;
-        format!("0 1 0x01 {count} {} 0 {turn}\n{:31} type data\n", count * 48, "name")
+        let generation = self.generation;
+        format!("0 1 0x01 {count} {} 0 {generation}\n{:31} type data\n", count * 48, "name")
     }
 }
 

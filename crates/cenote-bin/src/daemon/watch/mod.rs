@@ -80,7 +80,7 @@ impl Watch {
     }
 
     /// Tunables were set by a command.
-    pub(super) fn tuned(&self) {
+    pub(super) fn apply_tunables(&self) {
         self.tuned.notify_one();
         if let Some(parameters) = &self.parameters {
             parameters.show();

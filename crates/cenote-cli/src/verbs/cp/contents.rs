@@ -1,7 +1,7 @@
-//! What is read of an entry before it is written: small contents and extended attributes.
+//! The data of an entry that is read before it is written: small contents and extended attributes.
 //!
 //! Tasks read ahead of the writer, so that a tree of small files does not cost a device's latency
-//! for each of them. Larger files are streamed when their turn comes.
+//! per file. Larger files are streamed when the writer reaches them.
 
 use std::collections::VecDeque;
 
@@ -13,30 +13,30 @@ const SMALL_FILE_BYTES: u64 = 256 << 10;
 /// Entries read ahead.
 const ENTRIES_AHEAD: usize = 64;
 
-/// An entry, read as far as it is read ahead.
+/// An entry with the data that was read ahead.
 pub(super) struct Contents {
-    /// Where it is below the start.
+    /// Path below the start.
     pub(super) path: Vec<u8>,
-    /// The node.
+    /// Node of the entry.
     pub(super) node: Node,
-    /// All of a small file.
+    /// All data of a small file.
     pub(super) pieces: Option<Vec<Result<Extent, Lost>>>,
     /// Target of a symbolic link.
     pub(super) target: Option<Result<Vec<u8>>>,
-    /// Names and values.
+    /// Names and values of the extended attributes.
     pub(super) xattrs: Vec<(Vec<u8>, Buf)>,
-    /// Extended attributes that cannot be read: name (if known) and why.
+    /// Extended attributes that cannot be read: name (if known) and error.
     pub(super) lost_xattrs: Vec<(Vec<u8>, Error)>,
 }
 
 impl Contents {
-    /// An entry of which nothing was read.
+    /// Returns an entry of which nothing was read.
     fn nothing(path: Vec<u8>, node: Node) -> Self {
         let (xattrs, lost_xattrs) = (Vec::new(), Vec::new());
         Self { path, node, pieces: None, target: None, xattrs, lost_xattrs }
     }
 
-    /// Reads what there is.
+    /// Reads small contents, link target and extended attributes.
     pub(super) async fn read(path: Vec<u8>, node: Node) -> Self {
         let mut read = Self::nothing(path, node);
         let node = &read.node;
@@ -73,13 +73,13 @@ impl Contents {
     }
 }
 
-/// What the writer gets, in order.
+/// An item for the writer, in order.
 pub(super) enum Item {
     /// An entry.
     Entry(Box<Contents>),
     /// The end of a directory's contents.
     Leave,
-    /// Something that cannot be read.
+    /// Something unreadable: its path, and the error.
     Failed(Vec<u8>, Error),
 }
 
@@ -88,12 +88,12 @@ enum Pending {
     Task(Vec<u8>, JoinHandle<Contents>),
 }
 
-/// Items on their way to the writer.
+/// Items that are being read for the writer.
 #[derive(Default)]
 pub(super) struct Queue(VecDeque<Pending>);
 
 impl Queue {
-    /// Whether enough is on its way.
+    /// Whether enough items are being read.
     pub(super) fn is_full(&self) -> bool {
         self.0.len() >= ENTRIES_AHEAD
     }
@@ -112,12 +112,12 @@ impl Queue {
         });
     }
 
-    /// Adds what needs no reading.
+    /// Adds an item that needs no reading.
     pub(super) fn push_item(&mut self, item: Item) {
         self.0.push_back(Pending::Item(item));
     }
 
-    /// The next item, when it has been read.
+    /// Returns the next item, when it has been read.
     pub(super) async fn pop(&mut self) -> Option<Item> {
         Some(match self.0.pop_front()? {
             Pending::Item(item) => item,

@@ -1,4 +1,4 @@
-//! Where the bytes of one file or volume go: a new file, or a block device that exists.
+//! Destination of the bytes of one file or volume: a new file, or an existing block device.
 //!
 //! ```text
 //!   name is free, a regular file or a link to one ──> temporary file ── rename ──> name
@@ -6,13 +6,13 @@
 //!   name is anything else                         ──> refused
 //! ```
 //!
-//! A regular file appears under its name when it is whole: a copy that is interrupted leaves the
-//! file that had the name, or none. A symbolic link to a regular file is replaced itself, as
-//! everything in a tree is; a symbolic link to a block device is followed, as `dd of=` does,
+//! A regular file appears under its name only when it is complete: an interrupted copy leaves the
+//! previous file with that name, or none. A symbolic link to a regular file is itself replaced, as
+//! everything in a tree is. A symbolic link to a block device is followed, as `dd of=` does,
 //! because `/dev/disk/by-id` consists of such links.
 //!
-//! A block device is never replaced. Its holes are written: what the device held before must not
-//! show through. Bytes behind the end of the copied volume stay as they were.
+//! A block device is never replaced. Holes are written to it as zeros, because old contents of the
+//! device must not show through. Bytes beyond the end of the copied volume stay as they are.
 
 use std::fs::File;
 use std::os::fd::BorrowedFd;
@@ -27,15 +27,15 @@ use rustix::io::Errno;
 use super::target::Result;
 use crate::io::words;
 
-/// Temporary names to try before giving up.
+/// Number of temporary names to try before giving up.
 const NAMES_MAX: u32 = 100;
-/// Bytes that are written at once where a device cannot zero a range by itself.
+/// Zeros that are written per call where a device cannot zero a range by itself.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Why nothing is written to a place that was named.
+/// Reasons for refusing a destination.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The system refuses.
+    /// The system call failed.
     System(Errno),
     /// Something exists that is neither a regular file nor a block device.
     Kind(FileType),
@@ -43,7 +43,7 @@ pub(super) enum Refusal {
     InUse,
     /// A block device with too few bytes.
     TooSmall { bytes: u64, needed: u64 },
-    /// A device of the pool that is read.
+    /// A device of the pool that is being read.
     OwnDevice,
 }
 
@@ -77,16 +77,16 @@ fn noun(kind: FileType) -> &'static str {
     }
 }
 
-/// A place that takes the bytes of one file or volume.
+/// A destination for the bytes of one file or volume.
 pub(super) enum Destination<'a> {
-    /// A file that gets its name when it is whole.
+    /// A file that gets its final name when it is complete.
     File(NewFile<'a>),
     /// A block device.
     Device(File),
 }
 
 impl<'a> Destination<'a> {
-    /// Opens the place called `name` in `parent` for `size` bytes out of `pool`.
+    /// Opens the destination `name` in `parent` for `size` bytes from `pool`.
     pub(super) fn open(
         parent: BorrowedFd<'a>,
         name: &'a [u8],
@@ -96,7 +96,7 @@ impl<'a> Destination<'a> {
         let Some(found) = stat(parent, name, AtFlags::SYMLINK_NOFOLLOW)? else {
             return Ok(Self::File(NewFile::create(parent, name)?));
         };
-        // A link that leads nowhere, or round in a circle, is replaced as others are.
+        // Dangling and circular links are replaced like other links.
         let behind = match kind(&found) {
             FileType::Symlink => stat(parent, name, AtFlags::empty()).ok().flatten(),
             _ => Some(found),
@@ -124,8 +124,8 @@ impl<'a> Destination<'a> {
         size: u64,
         pool: &Pool,
     ) -> std::result::Result<Self, Refusal> {
-        // O_EXCL without O_CREAT claims a block device: mounted ones and those of pools in use are
-        // busy. O_NONBLOCK, so that a FIFO that took the name meanwhile cannot block.
+        // O_EXCL without O_CREAT claims a block device: mounted devices and those of pools in use
+        // are busy. O_NONBLOCK prevents blocking on a FIFO that took the name in the meantime.
         let flags = OFlags::WRONLY | OFlags::EXCL | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match fs::openat(parent, name, flags, Mode::empty()) {
             Ok(file) => File::from(file),
@@ -150,7 +150,7 @@ impl<'a> Destination<'a> {
         Ok(Self::Device(file))
     }
 
-    /// Gives the destination its size before anything is written to it.
+    /// Sets the size of the destination before anything is written to it.
     pub(super) fn set_size(&self, size: u64) -> std::io::Result<()> {
         match self {
             Self::File(new) => new.file.set_len(size),
@@ -164,13 +164,13 @@ impl<'a> Destination<'a> {
         file.write_all_at(data, offset)
     }
 
-    /// Makes `len` bytes at `offset` read as zeros. A new file is zeros already.
+    /// Makes `len` bytes at `offset` read as zeros. A new file already reads as zeros.
     pub(super) fn zero(&self, offset: u64, len: u64) -> std::io::Result<()> {
         let Self::Device(file) = self else { return Ok(()) };
         if len == 0 || fs::fallocate(file, FallocateFlags::ZERO_RANGE, offset, len).is_ok() {
             return Ok(());
         }
-        // Unaligned ranges, and devices and kernels without that call.
+        // For unaligned ranges, and for devices and kernels without that call.
         let end = offset.saturating_add(len);
         for at in (offset..end).step_by(ZEROS.len()) {
             let piece = (end - at).min(ZEROS.len() as u64);
@@ -180,19 +180,19 @@ impl<'a> Destination<'a> {
     }
 }
 
-/// A file under a temporary name, which is removed unless the file is kept.
+/// A file under a temporary name, which is removed unless [`Self::keep`] is called.
 pub(super) struct NewFile<'a> {
     parent: BorrowedFd<'a>,
     name: &'a [u8],
     temporary: Vec<u8>,
     file: File,
-    /// A file with the final name exists and is going to be replaced.
+    /// Whether a file with the final name exists and will be replaced.
     replaces: bool,
     is_kept: bool,
 }
 
 impl<'a> NewFile<'a> {
-    /// Creates the file that is going to be called `name`.
+    /// Creates a file that will get the name `name`.
     ///
     /// # Errors
     /// `EXIST` if the name belongs to a device, FIFO or socket, `ISDIR` if to a directory.
@@ -203,7 +203,7 @@ impl<'a> NewFile<'a> {
             Some(FileType::Directory) => return Err(Errno::ISDIR),
             Some(_) => return Err(Errno::EXIST),
         };
-        // O_EXCL: neither a file nor a link that another user put there is ever opened.
+        // O_EXCL: never opens a file or a link that another user created there.
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         for _ in 0..NAMES_MAX {
@@ -220,13 +220,13 @@ impl<'a> NewFile<'a> {
         Err(Errno::EXIST)
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub(super) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Gives the file its name. With `is_durable` a file that is replaced is gone only when the
-    /// contents of this one have reached the disk.
+    /// Renames the file to its final name. With `is_durable`, a replaced file disappears only after
+    /// the new contents have reached the disk.
     pub(super) fn keep(mut self, is_durable: bool) -> Result<()> {
         if is_durable && self.replaces {
             fs::fdatasync(&self.file)?;
@@ -251,17 +251,17 @@ fn temporary_name() -> Vec<u8> {
     format!(".cenote-cp-{}-{count}", std::process::id()).into_bytes()
 }
 
-/// Whether a device of the pool fits `is_it`.
+/// Whether `is_it` holds for a device of the pool.
 fn has_device(pool: &Pool, is_it: impl Fn(&Path) -> bool) -> bool {
     pool.store().tree().leaves().any(|(_, leaf)| is_it(Path::new(leaf.path())))
 }
 
-/// The type of a file.
+/// Returns the type of a file.
 pub(super) fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Looks at a name; `None` if it is free.
+/// Returns the attributes of a name; `None` if it does not exist.
 pub(super) fn stat(parent: BorrowedFd<'_>, name: &[u8], flags: AtFlags) -> Result<Option<Stat>> {
     match fs::statat(parent, name, flags) {
         Ok(stat) => Ok(Some(stat)),

@@ -2,11 +2,12 @@
 //!
 //!     walk (object order) --> queue: small contents, xattrs --> this task: writes, one at a time
 //!
-//! Reading runs ahead on all processors; writing is done in order by the one task that the command
-//! is. A block that is lost becomes a hole, told with file, offset and cause; the copy goes on, and
-//! the status is 1 in the end. `--strict` stops instead.
+//! Reading runs ahead on all processors; the command's own task writes, in order. An unreadable
+//! block becomes a hole and is reported with file, offset and cause; the copy continues, and the
+//! exit status is 1. `--strict` stops instead.
 //!
-//! A single file, or a volume, goes where [`destination`] says; the files of a tree are always new.
+//! [`destination`] decides where a single file or a volume goes; the files of a tree are always
+//! new.
 
 mod contents;
 mod destination;
@@ -37,19 +38,19 @@ const USAGE: &str = "\
 usage: cenote cp [-r] [--strict] [--progress] [-d DIR|DEVICE]... [-k DATASET=KEYFILE]...
                  POOL/DATASET[@SNAP] [PATH] TARGET
 
-Copies a file, a directory with all that is in it, a whole file system, or a volume out
-of a pool. Holes stay holes; modes, times, extended attributes and hard links are kept,
-owners and devices too when run as root. If TARGET is a directory, what PATH names goes
-into it; without PATH, what is in the file system does. A file or a volume may go to a
-block device that is not in use and has room: it is written in place, holes as zeros.
+Copies a file, a directory with its contents, a whole file system, or a volume out of a
+pool. Holes stay holes; modes, times, extended attributes and hard links are kept,
+owners and devices too when run as root. If TARGET is a directory, the copy of PATH is put
+into it; without PATH, the contents of the file system are. A file or a volume may be copied
+to a block device that is not in use and is large enough: holes are written as zeros.
 
-  -r                  directories with all that is in them
-  --strict            stop at the first damage, instead of leaving a hole and going on
-  --progress          tell the progress even if standard error is no terminal
+  -r                  copy directories recursively
+  --strict            stop at the first damage, instead of leaving a hole
+  --progress          show progress even if standard error is not a terminal
   -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
   -k DATASET=KEYFILE  file with the key of an encryption root
 
-What is damaged is told with file, offset and cause; the status is 1 then.
+Damage is reported with file, offset and cause; the status is then 1.
 ";
 
 const STRICT: char = 's';
@@ -104,11 +105,12 @@ struct Copy {
     target: Target,
     report: Report,
     progress: Progress,
-    /// Directories from the start down to where we are; none where one could not be made.
+    /// Directories from the start down to the current one; `None` for each that could not be
+    /// created.
     open: Vec<Option<Open>>,
-    /// The first of them again, which names of links are relative to.
+    /// A second handle of the first of them, which targets of hard links are relative to.
     base: Option<OwnedFd>,
-    /// The first path of each object that has several.
+    /// The first path of each object with several links.
     links: FixedMap<u64, Vec<u8>>,
 }
 
@@ -139,7 +141,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Copies one regular file to where the caller said.
+    /// Copies one regular file to the destination that the caller named.
     async fn single_file(
         &mut self,
         pool: &Pool,
@@ -160,8 +162,8 @@ impl Copy {
         Ok(())
     }
 
-    /// Ends a copy to where the caller said: a new file gets its attributes and its name, a device
-    /// is flushed.
+    /// Completes a copy to the destination that the caller named: a new file gets its attributes
+    /// and its name, a device is flushed.
     fn finish(
         &mut self,
         destination: Destination<'_>,
@@ -223,7 +225,7 @@ impl Copy {
         self.tree(node, path, directory.map_err(failed)?, io).await
     }
 
-    /// Copies what is in `start` into `directory`.
+    /// Copies the contents of the directory `start` into `directory`.
     async fn tree(
         &mut self,
         start: Node,
@@ -261,7 +263,7 @@ impl Copy {
             Item::Leave => self.leave(io),
             Item::Entry(read) if read.node.is_directory() => self.enter(*read, io),
             Item::Entry(read) => {
-                // The directory is borrowed from here while the rest of us works.
+                // The directory is borrowed from here on while the rest of `self` is used.
                 let Some(open) = self.open.pop() else { return Ok(()) };
                 let result = match &open {
                     Some(Open { directory, .. }) => {
@@ -276,7 +278,7 @@ impl Copy {
         }
     }
 
-    /// Makes a directory and goes into it. Its attributes are set when it is left.
+    /// Creates a directory and enters it. Its attributes are set when it is left.
     fn enter(&mut self, read: Read, io: &mut Io<'_>) -> CommandResult {
         let Some(Some(Open { directory, .. })) = self.open.last() else {
             self.open.push(None);
@@ -369,8 +371,8 @@ impl Copy {
         self.fill(destination, size, async || stream.next().await, path, io).await
     }
 
-    /// Writes the pieces of a file where they belong. What is not written is a hole. False if this
-    /// machine refused a part; that has been told.
+    /// Writes the pieces of a file at their offsets; the gaps are holes. Returns false if this
+    /// machine refused a write, which has been reported.
     async fn fill(
         &mut self,
         destination: &Destination<'_>,
@@ -404,7 +406,7 @@ impl Copy {
         Ok(true)
     }
 
-    /// Gives an entry its attributes, and tells those that cannot be read.
+    /// Sets the attributes of an entry, and reports those that cannot be read.
     fn attributes(&mut self, place: Place<'_>, read: &Read, io: &mut Io<'_>) -> CommandResult {
         for (name, error) in &read.lost_xattrs {
             self.progress.clear(io.err)?;
@@ -420,7 +422,8 @@ impl Copy {
         self.report.unreadable(path, error, io)
     }
 
-    /// Tells what this machine refused. Ends the command if it would refuse everything else too.
+    /// Reports an error of this machine. Ends the command if every further operation would fail as
+    /// well.
     fn outcome(
         &mut self,
         path: &[u8],
@@ -437,7 +440,8 @@ impl Copy {
     }
 }
 
-/// Where something called `name` is to be made: in `to` if that is a directory, else as `to`.
+/// Returns the directory and name for something called `name`: in `to` if that is a directory, else
+/// `to` itself.
 fn place_of(to: &Path, name: &[u8]) -> CommandResult<(OwnedFd, Vec<u8>)> {
     let text = to.as_os_str().as_bytes();
     let failed = |error| cannot("open", text, error);
@@ -454,7 +458,7 @@ fn place_of(to: &Path, name: &[u8]) -> CommandResult<(OwnedFd, Vec<u8>)> {
     }
 }
 
-/// Opens the place that the caller named as `to` for the bytes of one file or volume.
+/// Opens the destination that the caller named as `to` for the bytes of one file or volume.
 fn open_destination<'a>(
     (parent, name): (BorrowedFd<'a>, &'a [u8]),
     size: u64,

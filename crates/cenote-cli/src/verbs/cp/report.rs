@@ -1,4 +1,4 @@
-//! What was lost or left out, told while it happens and summed up at the end.
+//! Report of everything lost or omitted: printed as it happens, and summed up at the end.
 
 use cenote_fs::Lost;
 use cenote_rt::Error;
@@ -8,7 +8,7 @@ use crate::err;
 use crate::io::{CommandResult, Exit, Io};
 use crate::verbs::{Progress, describe, shown};
 
-/// A range that is lost, not told yet because the next one may continue it.
+/// A lost range, not printed yet because the next one may continue it.
 struct Range {
     path: Vec<u8>,
     offset: u64,
@@ -31,7 +31,7 @@ impl Report {
         Self { is_strict, ..Self::default() }
     }
 
-    /// A range of a file that cannot be read and becomes a hole.
+    /// Records an unreadable range of a file, which becomes a hole.
     pub(super) fn lost(&mut self, path: &[u8], lost: &Lost, io: &mut Io<'_>) -> CommandResult {
         self.lost_bytes += lost.len;
         if let Some(range) = &mut self.pending
@@ -53,7 +53,7 @@ impl Report {
         if self.is_strict { self.stop(io) } else { Ok(()) }
     }
 
-    /// An entry, or a part of its attributes, that was not copied.
+    /// Records an entry, or a part of its attributes, that was not copied.
     pub(super) fn failed(&mut self, path: &[u8], what: &str, io: &mut Io<'_>) -> CommandResult {
         self.tell(io)?;
         self.failures += 1;
@@ -61,7 +61,7 @@ impl Report {
         if self.is_strict { self.stop(io) } else { Ok(()) }
     }
 
-    /// The same for something that cannot be read.
+    /// Records an entry that cannot be read.
     pub(super) fn unreadable(
         &mut self,
         path: &[u8],
@@ -81,7 +81,7 @@ impl Report {
         err!(io, "cp: {}: {len} bytes at offset {offset} are lost: {cause}", shown(&path))
     }
 
-    /// Sums up. Status 1 if anything was lost or not copied.
+    /// Prints the totals. Status 1 if anything was lost or not copied.
     pub(super) fn finish(
         mut self,
         omitted: &Omitted,

@@ -1,14 +1,14 @@
-//! The side that is written: files of this machine, made so that nothing is written elsewhere.
+//! Creation of files on this machine, such that nothing is ever written outside of the target.
 //!
-//! Everything is done relative to an open directory, and no symbolic link is followed: names and
-//! links in a pool are not ours, and a link that was extracted must not redirect what comes after
-//! it. Attributes are set through a handle of the file itself, never through its name: another user
-//! who may write to the directory could put a link there between two calls. Files are made anew in
-//! place of files and links that had their name; a device, FIFO or socket is replaced only by its
-//! like. What only root may do is left out for others, and counted.
+//! Every operation is relative to an open directory, and no symbolic link is followed: names and
+//! links in a pool are untrusted, and an extracted link must not redirect later writes. Attributes
+//! are set through a handle of the file itself, never through its name: another user who may write
+//! to the directory could put a link there between two calls. Existing files and links with the
+//! same name are replaced; a device, FIFO or socket is replaced only by one of the same type.
+//! Operations that only root may do are omitted for other users, and counted.
 //!
-//! Order for one entry: contents, owner, extended attributes, mode, times; each would undo the one
-//! before it the other way round.
+//! Order for one entry: contents, owner, extended attributes, mode, times. In any other order a
+//! later step would undo an earlier one.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -22,16 +22,16 @@ use super::destination::{kind, stat};
 /// Result of a system call.
 pub(super) type Result<T> = rustix::io::Result<T>;
 
-/// How things are written.
+/// Writes entries to this machine.
 #[derive(Debug)]
 pub(super) struct Target {
     uid: Uid,
     gid: Gid,
-    /// What could not be kept because of who we are or where we write.
+    /// Attributes that could not be set for want of privilege or support.
     pub(super) omitted: Omitted,
 }
 
-/// Counts of what was left out.
+/// Counts of omitted attributes and entries.
 #[derive(Debug, Default)]
 pub(super) struct Omitted {
     pub(super) devices: u64,
@@ -39,18 +39,18 @@ pub(super) struct Omitted {
     pub(super) xattrs: u64,
 }
 
-/// An entry to be given its attributes.
+/// An entry whose attributes are to be set.
 #[derive(Clone, Copy)]
 pub(super) enum Place<'a> {
     /// An open file or directory.
     Open(BorrowedFd<'a>),
-    /// A link, FIFO, socket or device, which is not opened: a handle as [`Target::handle`] makes.
+    /// A link, FIFO, socket or device, which is not opened: a handle made by [`Target::handle`].
     Handle(BorrowedFd<'a>),
 }
 
 impl Place<'_> {
-    /// A path that leads to the inode of a handle, and to nothing else, whatever its name has
-    /// become.
+    /// Returns a path that leads to the inode of a handle, and to nothing else, even if its name
+    /// has changed.
     fn path(fd: BorrowedFd<'_>) -> String {
         format!("/proc/self/fd/{}", fd.as_raw_fd())
     }
@@ -58,8 +58,8 @@ impl Place<'_> {
 
 impl Target {
     pub(super) fn new() -> Self {
-        // A directory stays open for each level of depth. Without the larger limit very deep trees
-        // fail with an error that says so.
+        // One directory stays open for each level of depth. Without the larger limit very deep
+        // trees fail with an error that says so.
         let mut limit = rustix::process::getrlimit(Resource::Nofile);
         limit.current = limit.maximum;
         let _ = rustix::process::setrlimit(Resource::Nofile, limit);
@@ -71,7 +71,7 @@ impl Target {
         self.uid.is_root()
     }
 
-    /// Makes a directory, or takes the one that is there.
+    /// Creates a directory, or opens an existing one.
     pub(super) fn directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
         match fs::mkdirat(parent, name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -80,12 +80,12 @@ impl Target {
         open_directory(parent, name, OFlags::NOFOLLOW)
     }
 
-    /// Makes a second name for what has the path `of` below `base`.
+    /// Creates a hard link to the path `of` below `base`.
     pub(super) fn link(
         (base, of): (BorrowedFd<'_>, &[u8]),
         (parent, name): (BorrowedFd<'_>, &[u8]),
     ) -> Result<()> {
-        // One component after the other: a folder on the way may have become a link.
+        // Resolves one component after the other: a folder on the path may have become a link.
         let mut components: Vec<_> = of.split(|byte| *byte == b'/').collect();
         let last = components.pop().unwrap_or_default();
         let mut folder = None;
@@ -106,22 +106,22 @@ impl Target {
         Self::handle(parent, name, FileType::Symlink)
     }
 
-    /// A handle of a file that was just made, for its attributes.
+    /// Returns a handle of a file that was just created, for setting its attributes.
     ///
     /// # Errors
-    /// `STALE` if the name leads to another file now.
+    /// `STALE` if the name leads to another file by now.
     fn handle(parent: BorrowedFd<'_>, name: &[u8], made: FileType) -> Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = fs::openat(parent, name, flags, Mode::empty())?;
         let found = fs::fstat(&handle)?;
-        // Another file's second name would be one of two.
+        // A second name of an existing file would have a link count above 1.
         if kind(&found) != made || found.st_nlink != 1 {
             return Err(Errno::STALE);
         }
         Ok(handle)
     }
 
-    /// Makes a fifo, socket or device; `None` if that is not for us to do.
+    /// Creates a FIFO, socket or device; `None` if this user may not.
     pub(super) fn special(
         &mut self,
         kind: FileKind,
@@ -152,7 +152,7 @@ impl Target {
         }
     }
 
-    /// Gives an entry its owner, extended attributes, mode and times.
+    /// Sets owner, extended attributes, mode and times of an entry.
     pub(super) fn attributes(
         &mut self,
         place: Place<'_>,
@@ -177,7 +177,8 @@ impl Target {
         };
         match place {
             Place::Open(file) => fs::futimens(file, &times),
-            // The path ends in the inode itself: a link that the handle is of is not followed.
+            // The path ends in the inode itself: even the handle of a symbolic link is not
+            // followed.
             Place::Handle(handle) => {
                 fs::utimensat(fs::CWD, Place::path(handle), &times, AtFlags::empty())
             }
@@ -195,7 +196,7 @@ impl Target {
             Place::Handle(handle) => fs::chownat(handle, "", owner, group, AtFlags::EMPTY_PATH),
         };
         match changed {
-            // Ids that this machine, or this container, does not have.
+            // Ids that do not exist on this machine or in this container.
             Err(Errno::PERM | Errno::INVAL | Errno::OVERFLOW) => {
                 self.omitted.owners += 1;
                 Ok(())
@@ -212,8 +213,8 @@ impl Target {
             }
         };
         match set {
-            // Not ours to set, not there on this file system, or more than it has room for beside
-            // the inode, which ext4 tells as if it were full.
+            // Not permitted, not supported by this file system, or larger than the room beside the
+            // inode, which ext4 reports as a full disk.
             Err(
                 Errno::PERM
                 | Errno::ACCESS
@@ -230,7 +231,7 @@ impl Target {
         }
     }
 
-    /// Permissions; set-id bits only where the owner that they speak of is kept.
+    /// Returns the permissions, with set-id bits only if the owner that they refer to was kept.
     fn mode(&self, attributes: &FileAttributes) -> u32 {
         let mode = (attributes.mode & 0o7777) as u32;
         let keeps_uid = self.is_root() || attributes.uid.rid() == self.uid.as_raw();
@@ -250,8 +251,8 @@ pub(super) fn open_directory(
     fs::openat(parent.as_fd(), name, flags, Mode::empty())
 }
 
-/// Makes a file of type `made`. A regular file or link that has its name is taken away, and so is
-/// one of the type that is made.
+/// Creates a file of type `made`. An existing regular file or link of that name is removed first,
+/// and so is a file of type `made`.
 fn in_place(
     parent: BorrowedFd<'_>,
     name: &[u8],
@@ -276,7 +277,7 @@ fn in_place(
 }
 
 fn timespec(time: Time) -> Timespec {
-    // Nanoseconds of a damaged node may be anything; the system takes less than a second.
+    // A damaged node may have any nanoseconds; the system accepts less than a second.
     Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.min(999_999_999) as _ }
 }
 

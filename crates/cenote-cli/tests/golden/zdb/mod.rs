@@ -1,20 +1,20 @@
-//! Running `zdb`, ours in this process and the real one, and what their texts pass through
-//! before they are compared line by line. Every rule is in `docs/zdb.md` with its reason.
+//! Runs cenote's `zdb` in this process and the real one, and filters their texts before they are
+//! compared line by line. Every rule is in `docs/zdb.md` with its reason.
 
 use std::path::Path;
 
 use cenote_cli::Io;
 
-/// What a text is put through: what is looked for, what takes its place, and when.
+/// A rule of the filter: a pattern, its replacement, and a condition.
 ///
-/// In patterns `9` stands for a digit, `_` for a digit or blank, `A` for a letter; all else for
+/// In patterns `9` matches a digit, `_` a digit or blank, `A` a letter, every other character
 /// itself.
 pub(crate) struct Rule {
-    /// What is looked for.
+    /// The pattern to find.
     pub(crate) pattern: &'static str,
-    /// What takes its place.
+    /// The replacement.
     pub(crate) replacement: &'static str,
-    /// Only where the local time is not UTC, in which the real one is run.
+    /// Applies only if the local time zone is not UTC, in which the real zdb runs.
     pub(crate) is_zoned: bool,
 }
 
@@ -25,7 +25,7 @@ pub(crate) const RULES: &[Rule] = &[
     Rule { pattern: "9 UTC = <time>", replacement: "9 <zone> = <time>", is_zoned: true },
 ];
 
-/// What stands for the folder with the devices, whose name is not the same everywhere.
+/// Replacement of the folder with the devices, whose name varies.
 const DEVICES: &str = "<devices>";
 
 fn matches(pattern: u8, byte: u8) -> bool {
@@ -57,7 +57,7 @@ fn is_utc() -> bool {
     local.strftime("%Z").to_string() == "UTC"
 }
 
-/// Puts a text through the filter.
+/// Applies the filter to a text.
 pub(crate) fn filter(text: &str, devices: &Path) -> String {
     let mut text = text.replace(&*devices.to_string_lossy(), DEVICES);
     if !is_utc() {
@@ -69,7 +69,7 @@ pub(crate) fn filter(text: &str, devices: &Path) -> String {
     text
 }
 
-/// Runs our `zdb` in this process: standard output, standard error, status.
+/// Runs cenote's `zdb` in this process: standard output, standard error, status.
 pub(crate) fn cenote(args: &[&str]) -> (String, String, i32) {
     let args: Vec<String> =
         ["cenote", "zdb"].into_iter().chain(args.iter().copied()).map(str::to_owned).collect();

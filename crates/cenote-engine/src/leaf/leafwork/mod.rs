@@ -26,7 +26,7 @@ use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
 use cenote_rt::{Error, Kind, Result, monotonic, tunables};
 
 use crate::Engine;
-use crate::admin::events::{Event, TrimTurn};
+use crate::admin::events::{Event, TrimEvent};
 use crate::dsl::history;
 use crate::dsl::operation::Request;
 pub(crate) use auto::AutoTrim;
@@ -292,17 +292,17 @@ impl Engine {
             Ok(())
         })
         .await?;
-        let turn = if stop == Stop::Cancel { TrimTurn::Cancel } else { TrimTurn::Suspend };
+        let event = if stop == Stop::Cancel { TrimEvent::Cancel } else { TrimEvent::Suspend };
         for leaf in leaves {
-            self.note_trim(*leaf, kind, turn);
+            self.note_trim(*leaf, kind, event);
         }
         Ok(())
     }
 
     /// Tells what became of a trim; of other work there are no events.
-    fn note_trim(&self, leaf: u64, kind: LeafWorkKind, turn: TrimTurn) {
+    fn note_trim(&self, leaf: u64, kind: LeafWorkKind, event: TrimEvent) {
         if kind == LeafWorkKind::Trim {
-            self.damage.note(Event::Trim { leaf, turn });
+            self.damage.note(Event::Trim { leaf, event });
         }
     }
 
@@ -359,14 +359,14 @@ impl Engine {
                     record::write(tx, target.zap, kind, &work)?;
                     let text = format!("vdev={} activated", target.path);
                     history::log_pool(tx, env, kind.name(), &text)?;
-                    let turn = if goes_on { TrimTurn::Resume } else { TrimTurn::Start };
-                    begun.push((target.guid, work, turn));
+                    let event = if goes_on { TrimEvent::Resume } else { TrimEvent::Start };
+                    begun.push((target.guid, work, event));
                 }
                 Ok(begun)
             })
             .await?;
-        for (leaf, work, turn) in begun {
-            self.note_trim(leaf, kind, turn);
+        for (leaf, work, event) in begun {
+            self.note_trim(leaf, kind, event);
             self.run_leaf_work(leaf, kind, work);
         }
         Ok(())
@@ -426,7 +426,7 @@ impl Engine {
         })
         .await?;
         let is_complete = end == LeafWorkState::Complete;
-        self.note_trim(leaf, kind, if is_complete { TrimTurn::Finish } else { TrimTurn::Cancel });
+        self.note_trim(leaf, kind, if is_complete { TrimEvent::Finish } else { TrimEvent::Cancel });
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Entries whose names another user swaps between two calls.
+//! Entries whose names another user replaces between two calls.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -9,7 +9,7 @@ use cenote_testkit::golden::PrivateFolder;
 
 use super::*;
 
-/// A FIFO's attributes: mode 0640, times of 1970.
+/// Attributes of a FIFO: mode 0640, times in 1970.
 fn attributes() -> FileAttributes {
     let times = Time { seconds: 1000, nanoseconds: 5 };
     FileAttributes { mode: 0o010_640, atime: times, mtime: times, ..FileAttributes::default() }
@@ -29,10 +29,10 @@ fn attributes_reach_the_file_that_was_made() {
     let before = std::fs::metadata(&victim).unwrap();
     let mut target = Target::new();
     let handle = made(&mut target, folder.path(), b"fifo");
-    // What another user with write permission for the folder may do at this point.
+    // Another user with write permission for the folder may do this here.
     std::fs::rename(folder.path().join("fifo"), folder.path().join("away")).unwrap();
     std::os::unix::fs::symlink(&victim, folder.path().join("fifo")).unwrap();
-    // Devices and FIFOs take no attributes of users; that one is left out, and counted.
+    // FIFOs take no user attributes; this one is omitted and counted.
     let value = cenote_rt::BufMut::zeroed(5).freeze();
     let xattrs = [(b"user.name".to_vec(), value)];
     target.attributes(Place::Handle(handle.as_fd()), &attributes(), &xattrs).unwrap();

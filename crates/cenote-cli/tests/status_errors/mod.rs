@@ -1,4 +1,4 @@
-//! Files that are lost, as `zpool status` names them.
+//! Names of damaged files in `zpool status`.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use cenote_rt::{Kind, Result, Rng, block_on};
 use crate::Shed;
 use crate::program::cenote;
 
-/// Bytes of a record: the second one of the file is lost.
+/// Record size: the second record of the file is damaged.
 const RECORD: usize = 128 << 10;
 
 async fn open(shed: &Shed) -> Result<Arc<Engine>> {
@@ -23,7 +23,7 @@ async fn open(shed: &Shed) -> Result<Arc<Engine>> {
     Engine::open(scan.find("t").expect("the pool"), &OpenOptions::default()).await
 }
 
-/// A file, a snapshot with it and a clone of that.
+/// Creates a file, a snapshot with it and a clone of the snapshot.
 async fn fill(shed: &Shed) -> Result<()> {
     let engine = open(shed).await?;
     let mount = Mount::open(&engine, "t").await?;
@@ -38,7 +38,7 @@ async fn fill(shed: &Shed) -> Result<()> {
     engine.export().await
 }
 
-/// Reads what is damaged, and has it noted.
+/// Reads the damaged record, which adds it to the error log.
 async fn read(shed: &Shed) -> Result<()> {
     let engine = open(shed).await?;
     let mount = Mount::open(&engine, "t").await?;
@@ -52,9 +52,10 @@ async fn read(shed: &Shed) -> Result<()> {
     engine.export().await
 }
 
-/// With `head_errlog` they are named wherever the block is shared, else where it was read.
+/// With `head_errlog` a damaged file is named in every dataset that shares the block, else only
+/// where it was read.
 #[test]
-fn lost_files_are_named() {
+fn status_names_damaged_files() {
     for (options, names) in [
         ("", &["t/c:/lost", "t:/lost", "t@s:/lost"][..]),
         ("-o compatibility=grub2 ", &["t:/lost"]),

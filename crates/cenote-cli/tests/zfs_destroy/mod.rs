@@ -1,4 +1,4 @@
-//! What depends on what is destroyed.
+//! `zfs destroy` of datasets with dependents.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use cenote_rt::Result;
 
 use crate::Shed;
 
-/// More clones of clones than a stack has room for, if each took some of it.
+/// More nested clones than would fit on a stack that recursed through them.
 const DEPTH: usize = 300;
 
 async fn nest(shed: &Shed) -> Result<()> {
@@ -26,7 +26,7 @@ async fn nest(shed: &Shed) -> Result<()> {
 }
 
 #[test]
-fn clones_of_clones_go_however_many() {
+fn destroy_removes_hundreds_of_nested_clones() {
     let shed = Shed::new("nested", 1);
     shed.succeeds("zpool create -O mountpoint=none t d0");
     shed.succeeds("zfs create t/0");
@@ -34,7 +34,7 @@ fn clones_of_clones_go_however_many() {
     let told = shed.succeeds("zfs destroy -nRv t/0");
     let lines: Vec<&str> = told.lines().collect();
     assert_eq!(lines.len(), 2 * DEPTH);
-    // The last first.
+    // The last clone is destroyed first.
     let last = DEPTH - 1;
     assert_eq!(lines[0], format!("would destroy t/{last}@s"));
     assert_eq!(lines[2 * last..], ["would destroy t/0@s", "would destroy t/0"]);
@@ -44,7 +44,7 @@ fn clones_of_clones_go_however_many() {
 }
 
 #[test]
-fn what_is_a_clone_of_what_is_below_it_is_told() {
+fn destroy_refuses_a_clone_of_its_own_descendant() {
     let shed = Shed::new("circle", 1);
     shed.succeeds("zpool create -O mountpoint=none t d0");
     for line in

@@ -1,9 +1,8 @@
-//! `cenote where`: on which devices the bytes of a file or volume lie.
+//! `cenote where`: prints on which devices the bytes of a file or volume are stored.
 //!
-//! One line for each stretch of a device that belongs to a block: data first, which a read of a
-//! healthy block asks for, then parity. Of a mirror every side is data. Blocks that have no place
-//! (holes, bytes that stand in the pointer itself) are left out; of a gang block there is its
-//! header.
+//! One line per extent of a device that belongs to a block: data first, which reads of a healthy
+//! block use, then parity. Every side of a mirror counts as data. Blocks without an address (holes,
+//! data embedded in the block pointer) are left out; for a gang block its header is shown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,11 +22,11 @@ const USAGE: &str = "\
 usage: cenote where [-H] [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL/DATASET[@SNAP] PATH
        cenote where [-H] [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL/VOLUME[@SNAP]
 
-Shows where the blocks of a file or volume lie: for each, its first byte in the file, then
-every stretch of a device that it has: its first byte there (labels included), its length,
-and whether it is data, parity, or the header of a gang.
+Shows where the blocks of a file or volume are stored: for each, its offset in the file, then
+each of its extents on a device: offset there (labels included), length, and whether it is
+data, parity, or a gang header.
 
-  -H                  no headings, and a tab between columns
+  -H                  no headings, and tabs between columns
   -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
   -k DATASET=KEYFILE  file with the key of an encryption root
 ";
@@ -72,7 +71,7 @@ async fn show(
     while let Some(offset) = next {
         let blkid = offset / size;
         if let Some(pointer) = dnode.block_pointer(0, blkid).await? {
-            for (path, at, len, what) in stretches(pool, &pointer) {
+            for (path, at, len, what) in extents(pool, &pointer) {
                 let byte = blkid.saturating_mul(size);
                 if is_scripted {
                     out!(io, "{byte}\t{at}\t{len}\t{what}\t{path}")?;
@@ -86,14 +85,14 @@ async fn show(
     Ok(())
 }
 
-/// Device, first byte on it, bytes, and what they are.
-fn stretches(pool: &Arc<Pool>, pointer: &BlockPtr) -> Vec<(String, u64, u64, &'static str)> {
+/// Returns device, first byte on it, length, and kind (data or parity).
+fn extents(pool: &Arc<Pool>, pointer: &BlockPtr) -> Vec<(String, u64, u64, &'static str)> {
     let (store, tree) = (pool.store(), pool.store().tree());
     let all = store.leaf_ranges(pointer);
     let birth = pointer.physical_birth();
     let ranges = |dva| tree.data_ranges(dva, pointer.psize(), birth);
     let data: BTreeSet<_> = pointer.dvas().flat_map(ranges).collect();
-    let mut stretches: Vec<_> = all
+    let mut extents: Vec<_> = all
         .into_iter()
         .map(|range| {
             let what = match (pointer.is_gang(), data.contains(&range)) {
@@ -104,6 +103,6 @@ fn stretches(pool: &Arc<Pool>, pointer: &BlockPtr) -> Vec<(String, u64, u64, &'s
             (tree.leaf(range.leaf).path().to_owned(), range.offset, range.len, what)
         })
         .collect();
-    stretches.sort_by_key(|(.., what)| *what == "parity");
-    stretches
+    extents.sort_by_key(|(.., what)| *what == "parity");
+    extents
 }

@@ -1,4 +1,4 @@
-//! Hot spares and cache devices that are named again: they are refused, under any name.
+//! `zpool add` of devices that are hot spares or cache devices already: refused, under any name.
 
 use crate::Shed;
 
@@ -6,7 +6,7 @@ const SAME: &str = "cannot add to 't': one or more vdevs refer to the same devic
                     the devices is part of an active md or lvm device";
 
 #[test]
-fn spares_and_caches_are_not_added_again() {
+fn add_refuses_spares_and_caches_in_use() {
     let shed = Shed::new("reserved", 6);
     shed.succeeds("zpool create t mirror d0 d1 cache d2 spare d3");
     std::os::unix::fs::symlink("d2", shed.path().join("cache-by-id")).expect("a link");
@@ -28,7 +28,7 @@ fn spares_and_caches_are_not_added_again() {
             assert!(status == 1 && err.contains(&want), "{role}: {err}");
         }
     }
-    // Devices in use as data are refused as before.
+    // Devices used for data are refused, too.
     for role in ["spare", "cache", "log"] {
         let (_, err, status) = shed.run(&format!("zpool add -f t {role} d0"));
         assert!(status == 1 && err.contains("d0"), "{role}: {err}");

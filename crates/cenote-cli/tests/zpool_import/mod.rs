@@ -1,4 +1,4 @@
-//! Imports of pools that lack a device, or whose newest state is damaged.
+//! `zpool import` of pools with a missing device, or with a damaged newest state.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -17,10 +17,10 @@ use cenote_rt::{Result, block_on};
 
 use crate::Shed;
 
-/// Where allocation begins on a device.
+/// First byte of a device that is allocated.
 const DATA_START: u64 = 4 << 20;
 
-/// The uberblocks of a pool on one device, the oldest first.
+/// Returns the uberblocks of a pool on one device, the oldest first.
 fn uberblocks(folder: &Path) -> Vec<Uberblock> {
     let options = ScanOptions { paths: vec![folder.to_path_buf()] };
     let scan = block_on(1, scan(&options)).expect("a runtime").expect("devices");
@@ -38,7 +38,8 @@ fn destroy(device: &Path, blocks: &[BlockPtr]) {
     }
 }
 
-/// A pool `t` whose property `user:n` says which state it is, exported; and the states by txg.
+/// Creates and exports a pool `t` whose property `user:n` names its state; returns the states by
+/// txg.
 fn made(name: &str) -> (Shed, BTreeMap<u64, u64>) {
     let shed = Shed::new(name, 1);
     shed.succeeds("zpool create -O user:n=0 t d0");
@@ -46,7 +47,7 @@ fn made(name: &str) -> (Shed, BTreeMap<u64, u64>) {
     (shed, states)
 }
 
-/// Changes the pool in many txgs of one opening, which use what is free one after the other.
+/// Changes the pool in many txgs of one import, which use free space in ascending order.
 async fn change(folder: &Path) -> Result<BTreeMap<u64, u64>> {
     let scan = scan(&ScanOptions { paths: vec![folder.to_path_buf()] }).await?;
     let candidate = scan.find("t").expect("the pool");
@@ -61,12 +62,12 @@ async fn change(folder: &Path) -> Result<BTreeMap<u64, u64>> {
     Ok(states)
 }
 
-/// What a pool of that txg holds.
+/// Returns the state of the pool at a txg.
 fn at(states: &BTreeMap<u64, u64>, txg: u64) -> String {
     states.range(..=txg).next_back().expect("a state").1.to_string()
 }
 
-/// Where the values of properties of the state of `txg` are, if it wrote them.
+/// Returns the block with the property values of `txg`, if that txg wrote one.
 async fn values(folder: &Path, txg: u64) -> Result<Option<BlockPtr>> {
     struct Finder(u64, Option<BlockPtr>);
     impl Visitor for Finder {
@@ -89,7 +90,7 @@ async fn values(folder: &Path, txg: u64) -> Result<Option<BlockPtr>> {
 }
 
 #[test]
-fn a_pool_comes_without_its_log_if_that_is_asked_for() {
+fn import_m_ignores_a_missing_log_device() {
     let shed = Shed::new("without-log", 2);
     let device = |name: &str| shed.path().join(name);
     shed.succeeds("zpool create t d0 log d1");
@@ -109,7 +110,7 @@ fn a_pool_comes_without_its_log_if_that_is_asked_for() {
     shed.succeeds("zfs create t/b");
     let text = shed.succeeds("zpool status t");
     assert!(text.contains(" state: DEGRADED\n") && text.contains("UNAVAIL"), "{text}");
-    // It comes back, and is used again.
+    // The log device comes back, and is used again.
     shed.succeeds("zpool export t");
     std::fs::rename(device("elsewhere/d1"), device("d1")).expect("the log device");
     shed.succeeds("zpool import t");
@@ -118,7 +119,7 @@ fn a_pool_comes_without_its_log_if_that_is_asked_for() {
 }
 
 #[test]
-fn the_newest_state_is_given_up_if_that_is_asked_for() {
+fn import_f_rewinds_past_a_damaged_newest_state() {
     let (shed, states) = made("rewind");
     let device = shed.path().join("d0");
     let all = uberblocks(shed.path());
@@ -143,7 +144,7 @@ fn the_newest_state_is_given_up_if_that_is_asked_for() {
     came_back_as(&shed, &at(&states, before.txg), newest.txg);
 }
 
-/// The pool is at that state, and goes on from there with txgs that never were.
+/// Asserts that the pool is in that state, and continues with txgs that were never used.
 fn came_back_as(shed: &Shed, state: &str, newest: u64) {
     assert_eq!(shed.succeeds("zfs get -H -o value user:n t"), format!("{state}\n"));
     shed.succeeds("zfs create t/new");
@@ -151,13 +152,13 @@ fn came_back_as(shed: &Shed, state: &str, newest: u64) {
     assert!(uberblocks(shed.path()).last().expect("an uberblock").txg > newest);
 }
 
-/// A state whose root is there is none to go back to if something that it leads to is not.
+/// A state whose root block is intact cannot be used if a block that it references is destroyed.
 #[test]
-fn older_states_are_gone_back_to_only_if_asked_for() {
+fn import_x_rewinds_further_than_import_f() {
     let (shed, states) = made("extreme");
     let device = shed.path().join("d0");
     let all = uberblocks(shed.path());
-    // All that is within reach of what is safe.
+    // Uberblocks within the safe rewind distance.
     let newest = all.last().expect("an uberblock").txg;
     let first = all.partition_point(|uberblock| uberblock.txg + 4 < newest);
     let (kept, lost) = all.split_at(first);
@@ -176,7 +177,7 @@ fn older_states_are_gone_back_to_only_if_asked_for() {
 }
 
 #[test]
-fn a_txg_can_be_named() {
+fn import_t_opens_a_given_txg() {
     let (shed, states) = made("txg");
     let all = uberblocks(shed.path());
     let [.., wanted, _, _, newest] = &all[..] else { panic!("{} uberblocks", all.len()) };

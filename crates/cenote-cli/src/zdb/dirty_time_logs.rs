@@ -1,11 +1,12 @@
-//! Dirty time logs: which txgs each vdev lacks, and which vdevs cannot be done without.
+//! Dirty time logs: the txgs that each vdev is missing, and the vdevs that are required for
+//! reading.
 //!
 //! ```text
-//!   missing  a leaf: its log          partial  any child lacks them
-//!   outage   a leaf: missing, or all  outage   more children lack them than may fail
+//!   missing  a leaf: its DTL              partial  missing from any child
+//!   outage   a leaf: missing, or all      outage   missing from more children than may fail
 //! ```
 //!
-//! A vdev is required if some txg would be lost with it (spec 06 on dirty time logs).
+//! A vdev is required if the pool would lose some txg without it (spec 06 on dirty time logs).
 
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_vdev::Tree;
@@ -17,10 +18,10 @@ use crate::out;
 /// Half-open ranges of txgs, disjoint and ascending.
 type Ranges = Vec<(u64, u64)>;
 
-/// Everything: what a vdev that cannot be read lacks.
+/// All txgs: the DTL of an unreadable vdev.
 const ALL: (u64, u64) = (0, u64::MAX);
 
-/// Prints the logs of all vdevs.
+/// Prints the dirty time logs of all vdevs.
 pub(super) fn run(show: &mut Show<'_, '_>) -> CommandResult {
     let pool = std::sync::Arc::clone(&show.pool);
     let root = &pool.config().vdev_tree;
@@ -74,7 +75,7 @@ fn print(
     Ok(())
 }
 
-/// The logs of a tree in which perhaps a vdev is lost.
+/// The dirty time logs of a tree, optionally with one vdev removed.
 struct Logs<'a> {
     tree: &'a Tree,
     removed: Option<u64>,
@@ -92,7 +93,7 @@ impl Logs<'_> {
             || self.tree.vdev(vdev.guid).is_some_and(|known| !known.state().is_readable())
     }
 
-    /// Txgs that some child lacks.
+    /// Returns the txgs missing from at least one child.
     fn partial(&self, vdev: &VdevConfig) -> Ranges {
         if vdev.kind.is_leaf() {
             return self.missing(vdev);
@@ -101,7 +102,7 @@ impl Logs<'_> {
         in_at_least(1, &children)
     }
 
-    /// Txgs that cannot be read from the vdev.
+    /// Returns the txgs that cannot be read from the vdev.
     fn outage(&self, vdev: &VdevConfig) -> Ranges {
         if vdev.kind.is_leaf() || vdev.children.is_empty() {
             let is_lost = vdev.kind.is_leaf() && self.is_lost(vdev);
@@ -121,13 +122,13 @@ impl Logs<'_> {
     }
 }
 
-/// Txgs that are in at least `limit` of the sets.
+/// Returns the txgs that are in at least `limit` of the sets.
 fn in_at_least(limit: usize, sets: &[Ranges]) -> Ranges {
     let mut edges: Vec<(u64, i64)> = Vec::new();
     for (start, end) in sets.iter().flatten() {
         edges.extend([(*start, 1), (*end, -1)]);
     }
-    // At one txg starts come before ends, so that ranges that meet are one.
+    // At equal txgs starts sort before ends, so that adjacent ranges are merged.
     edges.sort_by_key(|(txg, step)| (*txg, -step));
     let (mut depth, mut start, mut found) = (0_i64, None, Ranges::new());
     for (txg, step) in edges {

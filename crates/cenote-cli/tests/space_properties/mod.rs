@@ -1,4 +1,5 @@
-//! What `zfs list` and `zpool list` show of space is what OpenZFS's engine counts of the same pool.
+//! Compares the space figures of `zfs list` and `zpool list` with those that OpenZFS's own
+//! libraries compute for the same pool.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -13,14 +14,15 @@ use cenote_rt::{Result, Rng, block_on};
 
 use crate::{SIZE, Shed};
 
-/// Numbers of datasets: each must have been compared, and been something else than zero somewhere.
+/// Numeric properties of datasets: each must have been compared, and must differ from zero
+/// somewhere.
 const OF_DATASETS: &str = "used available referenced usedbysnapshots usedbydataset \
     usedbyrefreservation usedbychildren compressratio refcompressratio written logicalused \
     logicalreferenced quota reservation refquota refreservation userrefs createtxg objsetid guid";
-/// And of pools.
+/// Numeric properties of pools.
 const OF_POOLS: &str = "size allocated free checkpoint fragmentation expandsize capacity \
     dedupratio bcloneratio guid";
-/// Those of pools here are zero.
+/// Properties that are zero for the pools here.
 const ZEROS: &str = "freeing leaked bcloneused bclonesaved dedup_table_size";
 
 /// Writes files of half noise, and removes every other one.
@@ -54,7 +56,7 @@ async fn write(shed: &Shed, datasets: &[&str], seed: u64) -> Result<()> {
     engine.export().await
 }
 
-/// Everything that has a column of its own, on one layout.
+/// Creates a pool and datasets that have a value in every space column.
 fn make(shed: &Shed, vdevs: &str) {
     let all = ["t", "t/a", "t/a/b", "t/limited"];
     shed.succeeds(&format!("zpool create t {vdevs}"));
@@ -76,7 +78,7 @@ fn make(shed: &Shed, vdevs: &str) {
     shed.succeeds("zfs destroy t/a@one -d");
     shed.succeeds("zfs destroy t/thin@one");
     fill(shed, &["t/promoted"], 4);
-    // Room that the pool has not taken yet.
+    // Space that the pool does not use yet (`expandsize`).
     for number in 0..6 {
         let path = shed.path().join(format!("d{number}"));
         let device = OpenOptions::new().write(true).open(path).expect("a device");
@@ -84,7 +86,7 @@ fn make(shed: &Shed, vdevs: &str) {
     }
 }
 
-/// Numbers by name and property, out of lines of three words.
+/// Returns numbers by name and property, from lines of three words.
 fn table(text: &str, separator: char) -> BTreeMap<(String, String), String> {
     let mut table = BTreeMap::new();
     for line in text.lines() {
@@ -95,7 +97,7 @@ fn table(text: &str, separator: char) -> BTreeMap<(String, String), String> {
     table
 }
 
-/// A number as the engine has it; ratios are hundredths there.
+/// Parses a number into the engine's unit; ratios are hundredths there.
 fn number(property: &str, shown: &str) -> Option<u64> {
     if property.ends_with("ratio") {
         let ratio: f64 = shown.parse().ok()?;
@@ -105,7 +107,7 @@ fn number(property: &str, shown: &str) -> Option<u64> {
 }
 
 #[test]
-fn figures_are_those_of_openzfs() {
+fn space_properties_are_those_of_openzfs() {
     let Some(theirs) = cenote_oracle::libzpool() else { return };
     for vdevs in ["d0", "-o ashift=12 raidz2 d0 d1 d2 d3 d4 d5"] {
         let shed = Shed::new("figures", 6);
@@ -119,10 +121,10 @@ fn figures_are_those_of_openzfs() {
         let (mut compared, mut wrong) = (BTreeMap::new(), Vec::new());
         for ((name, property), theirs) in &said {
             let property = property.as_str();
-            // A snapshot has only some of them.
+            // Snapshots have only some of the properties.
             let Some(ours) = shown.get(&(name.clone(), property.to_owned())) else { continue };
             let Some(ours) = number(property, ours) else { continue };
-            // A pool has its own, or shows none.
+            // The pool's root dataset has these properties too, with other values or none.
             let is_own = ["load_guid", "version"].contains(&property);
             let is_left_out = ["available", "usedbysnapshots"].contains(&property);
             if is_own || name.contains('@') && is_left_out {

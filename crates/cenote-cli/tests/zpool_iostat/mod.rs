@@ -1,4 +1,4 @@
-//! What pools have done, through the commands: `zpool iostat` on pools that it opens itself.
+//! `zpool iostat` on pools that the command opens itself.
 
 use crate::Shed;
 
@@ -22,7 +22,7 @@ fn iostat_shows_what_its_opening_read() {
     );
     assert!(lines.len() == 4 && lines[3].starts_with("t           ") && lines[3].len() == 52);
 
-    // Devices below their pool, and in full.
+    // Devices below their pool, and exact numbers.
     let text = shed.succeeds("zpool iostat -vHp t");
     let rows = table(&text);
     let name = |name: &str| shed.path().join(name).to_string_lossy().into_owned();
@@ -33,11 +33,11 @@ fn iostat_shows_what_its_opening_read() {
     };
     let [pool, mirror, d0, d1, log, cache] =
         rows.iter().map(numbers).collect::<Vec<_>>()[..].to_vec().try_into().expect("six rows");
-    // The log is no part of what the pool can hold.
+    // The log device does not count towards the pool's capacity.
     assert!(pool[0] == mirror[0] && pool[0] > Some(0) && pool[1] == mirror[1], "{text}");
     assert_eq!((d0[0], d1[1], log[0].is_some(), cache[0]), (None, None, true, Some(0)));
     let reads = |row: &[Option<u64>]| row[2].expect("reads");
-    // Each for the time since its own devices were opened: they are not ordered.
+    // The periods since each device was opened differ: the rates are not ordered.
     assert!(reads(&mirror) > 0 && reads(&pool) > 0, "{text}");
     assert!(d0.len() == 6 && cache[2..].iter().all(|cell| *cell == Some(0)), "{text}");
 
@@ -48,7 +48,7 @@ fn iostat_shows_what_its_opening_read() {
     assert_eq!(text.lines().filter(|line| line.starts_with("cache ")).count(), 1, "{text}");
     assert_eq!(text.lines().last(), text.lines().nth(2), "{text}");
 
-    // Every read is in a bucket of its size, and in one of its time.
+    // Every read is in one bucket of sizes, and in one of latencies.
     let sum = |text: &str, column: usize| -> u64 {
         let rows = table(text);
         rows.iter().filter_map(|row| row.get(column)?.parse::<u64>().ok()).sum()
@@ -70,7 +70,7 @@ fn iostat_shows_what_its_opening_read() {
 }
 
 #[test]
-fn what_iostat_cannot_show_is_told() {
+fn iostat_refuses_unsupported_combinations() {
     let shed = Shed::new("iostat-words", 1);
     let (_, err, status) = shed.run("zpool iostat");
     assert_eq!((err.as_str(), status), ("no pools available\n", 0));

@@ -1,4 +1,4 @@
-//! Trims of single devices, through the commands.
+//! `zpool trim` and `zpool initialize` of single devices.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use cenote_pool::import::{ScanOptions, scan};
 
 use crate::Shed;
 
-/// A trim of one device that was held in its middle: what is said of it, and how it ends.
+/// Suspends and cancels a trim in progress: the messages, and the state afterwards.
 #[test]
-fn a_trim_is_held_and_given_up() {
+fn trim_is_suspended_and_cancelled() {
     let shed = Shed::new("held", 2);
     let path = |name: &str| shed.path().join(name).to_string_lossy().into_owned();
     shed.succeeds("zpool create tank mirror d0 d1");
@@ -48,7 +48,7 @@ fn a_trim_is_held_and_given_up() {
     let json = shed.succeeds("zpool status -j --json-flat-vdevs -t tank");
     let done = leaf("d0", &json);
     assert_eq!((&done["trim_state"], &done["trimmed"]), (&"COMPLETE".into(), &done["to_trim"]));
-    // No file can promise that nobody reads what was there.
+    // A file cannot guarantee that old contents are unreadable (`--secure`).
     let text =
         format!("cannot trim '{}': trim operations are not supported by this device", path("d0"));
     shed.fails("zpool trim -d tank", &text);
@@ -56,11 +56,11 @@ fn a_trim_is_held_and_given_up() {
     assert!(status == 2 && err.starts_with("-d cannot be combined with the -c or -s options\n"));
     let (_, err, status) = shed.run("zpool trim -r nonsense tank");
     assert!(status == 2 && err.starts_with("invalid value for rate\n"), "{err}");
-    shed.fails("zpool events -f tank", "cannot follow events: nobody keeps a pool open");
+    shed.fails("zpool events -f tank", "cannot follow events: no daemon keeps pools open");
     shed.judge("tank");
 }
 
-/// Begins to trim a device slowly, and holds that.
+/// Starts a slow trim of a device, and suspends it.
 async fn hold_trim(folder: &Path, device: &str) -> cenote_rt::Result<()> {
     let options = ScanOptions { paths: vec![folder.to_path_buf()] };
     let scan = scan(&options).await?;
@@ -77,9 +77,9 @@ async fn hold_trim(folder: &Path, device: &str) -> cenote_rt::Result<()> {
     engine.export().await
 }
 
-/// Work on a device that is not there is nothing to wait for.
+/// Work on a missing device is not waited for.
 #[test]
-fn work_that_cannot_go_on_is_not_waited_for() {
+fn wait_ignores_trim_of_missing_devices() {
     let shed = Shed::new("waits", 2);
     shed.succeeds("zpool create tank mirror d0 d1");
     let folder = shed.path().to_owned();

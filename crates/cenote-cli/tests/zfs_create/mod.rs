@@ -1,11 +1,11 @@
-//! What `zfs create` says of what it makes or would make, and reservations that are left to it.
+//! Output of `zfs create -n -v`, and reservations that it computes.
 
 use crate::Shed;
 
-/// A dry run is silent unless it is asked to speak; properties are told as they were typed, and
-/// what was made of them behind.
+/// A dry run prints nothing unless asked to; properties are printed as they were typed, followed by
+/// their computed values.
 #[test]
-fn what_is_made_is_told_on_demand() {
+fn create_dry_run_prints_the_dataset_and_its_properties() {
     let shed = Shed::new("told", 1);
     shed.succeeds("zpool create t d0");
     for (line, want) in [
@@ -30,7 +30,7 @@ fn what_is_made_is_told_on_demand() {
 }
 
 #[test]
-fn a_volume_gets_all_that_it_may_take() {
+fn refreservation_of_new_volumes_covers_all_their_blocks() {
     let shed = Shed::new("auto", 1);
     shed.succeeds("zpool create t d0");
     let reserved =
@@ -63,9 +63,9 @@ fn a_volume_gets_all_that_it_may_take() {
     shed.judge("t");
 }
 
-/// A name that fills its entry leaves no room for what is stored beside others under longer names.
+/// Properties with names and values of the maximum length can be stored.
 #[test]
-fn the_longest_names_and_values_of_properties_fit() {
+fn set_stores_properties_of_the_maximum_length() {
     let shed = Shed::new("longest", 1);
     shed.succeeds("zpool create t d0");
     shed.succeeds("zfs create -V 4M t/v");
