@@ -1,17 +1,17 @@
-//! What differs between two states of a file system.
+//! Differences between two states of a file system.
 //!
 //! ```text
 //!   blocks of dnodes that differ ──> objects in them ──> node before, node after ──> Change
 //! ```
 //!
-//! The trees of both meta-dnodes are compared from the top. What two states share is the same
-//! block, so one look at two equal pointers leaves out everything below them: the work is in
-//! proportion to what changed, and memory holds one block of dnodes and a range of places for each
-//! level above it. Objects come in the order of their numbers.
+//! The trees of both meta-dnodes are compared from the top. Unchanged parts share their blocks, so
+//! two equal pointers exclude everything below them: the work is proportional to the changes, and
+//! memory holds one block of dnodes and one range of blocks per level. Objects are visited in the
+//! order of their numbers.
 //!
-//! An object that has the same generation in both states is the same node; one that has another
-//! was removed, and its number used again. A node changed if its time of change did. Nodes that
-//! lost their last name and are still open count as not there.
+//! An object with the same generation in both states is the same node; one with another generation
+//! was removed, and its number reused. A node has changed if its ctime has. Nodes without a name
+//! that are still open count as removed.
 //!
 //! Sources: spec 02 §10 (blocks of dnodes), spec 03 §8 (attributes).
 
@@ -26,15 +26,15 @@ use cenote_rt::{Kind, Result};
 
 use crate::{FileKind, FileSystem, Node};
 
-/// A node in one of the states.
+/// A node in one of the two states.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    /// Where it is, from the root of the file system on. A file of several links whose recorded
-    /// directory does not have it any more has none.
+pub struct NodeState {
+    /// Its path from the root of the file system. `None` for a file with several links that is no
+    /// longer in its recorded directory.
     pub path: Option<Vec<u8>>,
     /// Its object.
     pub object: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// Its time of change.
     pub ctime: Time,
@@ -45,36 +45,38 @@ pub struct Seen {
 /// One difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It is no longer there.
-    Removed(Seen),
-    /// It was not there.
-    Added(Seen),
-    /// Its contents or attributes are others.
-    Modified(Seen),
-    /// So many names came or went; it is shown by the name that it had before, or has now.
-    Linked(Seen, i64),
-    /// It is somewhere else.
-    Renamed(Seen, Seen),
+    /// The node exists only in the earlier state.
+    Removed(NodeState),
+    /// The node exists only in the later state.
+    Added(NodeState),
+    /// Contents or attributes differ.
+    Modified(NodeState),
+    /// The link count changed by this number; the node is shown under its earlier, or else its
+    /// later name.
+    Linked(NodeState, i64),
+    /// The path differs.
+    Renamed(NodeState, NodeState),
 }
 
-/// The differences between two states, one after the other.
+/// An iterator over the differences between two states.
 pub struct Diff {
     before: Arc<FileSystem>,
     after: Arc<FileSystem>,
-    /// Subtrees of the meta-dnodes that are still to be compared, by level: a range for each level
-    /// that the walk is in, the lowest last.
+    /// Ranges of meta-dnode blocks still to be compared, with their levels: one per level of the
+    /// walk, the lowest last.
     todo: Vec<(u8, Range<u64>)>,
     found: VecDeque<Change>,
 }
 
 impl Diff {
-    /// Between `before` and a later state of the same file system, or of a clone of it.
+    /// Returns the differences between `before` and a later state of the same file system or a
+    /// clone of it.
     #[must_use]
     pub fn new(before: &Arc<FileSystem>, after: &Arc<FileSystem>) -> Self {
         let metas = [before.objset.meta_dnode(), after.objset.meta_dnode()];
         let [a, b] = metas.map(|meta| meta.geometry());
         let has_same_shape = a.block_size == b.block_size && a.entry_shift() == b.entry_shift();
-        // Blocks of different sizes cannot be compared with each other: all of them differ.
+        // Blocks of different sizes cannot be compared: all of them count as different.
         let top = if has_same_shape { a.levels.max(b.levels).saturating_sub(1) } else { 0 };
         let count = metas.iter().map(|meta| meta.block_count()).max().unwrap_or(0);
         let last = count.saturating_sub(1) >> shift(a.entry_shift(), top);
@@ -83,10 +85,10 @@ impl Diff {
         Self { before, after, todo, found: VecDeque::new() }
     }
 
-    /// The next difference; `None` behind the last.
+    /// Returns the next difference; `None` after the last.
     ///
     /// # Errors
-    /// Those of reading either state.
+    /// Errors of reading either state.
     pub async fn next(&mut self) -> Result<Option<Change>> {
         loop {
             if let Some(change) = self.found.pop_front() {
@@ -122,7 +124,7 @@ impl Diff {
     }
 
     async fn compare_objects(&mut self, objects: Range<u64>) -> Result<()> {
-        let mut nodes: BTreeMap<u64, [Option<Seen>; 2]> = BTreeMap::new();
+        let mut nodes: BTreeMap<u64, [Option<NodeState>; 2]> = BTreeMap::new();
         for (side, fs) in [&self.before, &self.after].into_iter().enumerate() {
             let mut dnodes = fs.objset.dnodes_in(objects.clone());
             while let Some(dnode) = dnodes.next().await {
@@ -141,7 +143,7 @@ impl Diff {
         Ok(())
     }
 
-    async fn note(&mut self, before: Option<Seen>, after: Option<Seen>) -> Result<()> {
+    async fn note(&mut self, before: Option<NodeState>, after: Option<NodeState>) -> Result<()> {
         match (before, after) {
             (Some(old), Some(new)) if old.gen_ == new.gen_ => {
                 if old.ctime != new.ctime {
@@ -163,10 +165,10 @@ impl Diff {
     }
 }
 
-/// What became of a node that is there before and after.
-fn changed(old: Seen, new: Seen) -> Change {
+/// Returns the difference between two states of a node.
+fn changed(old: NodeState, new: NodeState) -> Change {
     let by = new.links.cast_signed().wrapping_sub(old.links.cast_signed());
-    // Links of a directory are its folders, which are told of themselves.
+    // Links of a directory are its subdirectories, which are reported themselves.
     if by != 0 && new.kind != FileKind::Directory {
         return Change::Linked(if by > 0 { old } else { new }, by);
     }
@@ -178,8 +180,9 @@ fn shift(entry_shift: u32, level: u8) -> u32 {
 }
 
 impl FileSystem {
-    /// The node in an object, without its path; none if the object is no node, or has no name.
-    async fn seen(self: &Arc<Self>, dnode: &Dnode) -> Result<Option<Seen>> {
+    /// Returns the node in an object, without its path; `None` if the object is not a node, or has
+    /// no name.
+    async fn seen(self: &Arc<Self>, dnode: &Dnode) -> Result<Option<NodeState>> {
         let is_node = matches!(
             dnode.phys().object_type,
             ObjectType::PLAIN_FILE_CONTENTS | ObjectType::DIRECTORY_CONTENTS
@@ -189,7 +192,7 @@ impl FileSystem {
         }
         let node: Node = self.node(dnode.object()).await?;
         let attributes = node.attributes();
-        Ok((attributes.links > 0).then(|| Seen {
+        Ok((attributes.links > 0).then(|| NodeState {
             path: None,
             object: node.object(),
             kind: node.kind(),
@@ -199,12 +202,12 @@ impl FileSystem {
         }))
     }
 
-    async fn placed(self: &Arc<Self>, seen: Seen) -> Result<Seen> {
+    async fn placed(self: &Arc<Self>, seen: NodeState) -> Result<NodeState> {
         let path = match self.path_of(seen.object).await {
-            // Something above it lost its last name.
+            // A directory above it has lost its last name.
             Err(error) if error.kind() == Kind::NotFound => None,
             path => path?,
         };
-        Ok(Seen { path, ..seen })
+        Ok(NodeState { path, ..seen })
     }
 }

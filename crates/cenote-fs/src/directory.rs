@@ -1,8 +1,9 @@
-//! Directories: finding a name, and going through all of them.
+//! Directories: lookup and listing of names.
 //!
-//! A directory is a ZAP from names to words with the object and, since version 2, the kind of what
-//! is named (spec 03 §10.1). How a name is compared is the file system's rule; the hash is always
-//! over the name as the ZAP normalizes it (spec 03 §7). `.` and `..` are not stored.
+//! A directory is a ZAP from names to words with the object number and, since version 2, the kind
+//! of the node (spec 03 §10.1). The file system's properties determine how names are compared; the
+//! hash is always that of the name as the ZAP normalizes it (spec 03 §7). `.` and `..` are not
+//! stored.
 
 use cenote_dmu::{Entries, Zap};
 use cenote_ondisk::zap::{self, Key, MatchKind};
@@ -12,14 +13,14 @@ use cenote_rt::{Error, Kind, Result};
 use crate::error::FsError;
 use crate::node::{FileKind, Node};
 
-/// What a directory says about one name.
+/// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The name as it was stored.
     pub name: Vec<u8>,
     /// The object.
     pub object: u64,
-    /// What the object is; unknown on version 1 file systems.
+    /// Kind of the object; unknown on version 1 file systems.
     pub kind: Option<FileKind>,
 }
 
@@ -30,9 +31,9 @@ pub struct ReadDir {
 }
 
 impl ReadDir {
-    /// The next entry; `None` at the end.
+    /// Returns the next entry; `None` at the end.
     ///
-    /// After an error the walk goes on behind what was damaged when called again.
+    /// After an error, the next call continues after the damaged part.
     pub async fn next(&mut self) -> Result<Option<Entry>> {
         match self.entries.next().await? {
             Some(entry) => decode(entry).map(Some),
@@ -40,24 +41,24 @@ impl ReadDir {
         }
     }
 
-    /// From where a later walk goes on behind the last entry handed out.
+    /// Returns the position after the last returned entry, for a later walk.
     pub fn cookie(&self) -> u64 {
         self.entries.cookie()
     }
 }
 
 impl Node {
-    /// The entries of a directory.
+    /// Returns the entries of a directory.
     pub async fn entries(&self) -> Result<ReadDir> {
         Ok(ReadDir { entries: self.directory().await?.entries() })
     }
 
-    /// The entries from the place of a cookie on ([`ReadDir::cookie`]).
+    /// Returns the entries from a cookie on ([`ReadDir::cookie`]).
     pub async fn entries_from(&self, cookie: u64) -> Result<ReadDir> {
         Ok(ReadDir { entries: self.directory().await?.entries_from(cookie) })
     }
 
-    /// The entry of that name, by the file system's rules of names.
+    /// Returns the entry with that name, compared by the file system's rules.
     pub async fn find(&self, name: &[u8]) -> Result<Option<Entry>> {
         let rules = self.fs.rules();
         if rules.is_utf8_only && std::str::from_utf8(name).is_err() {
@@ -72,7 +73,7 @@ impl Node {
         zap.lookup_normalized(name, kind).await?.map(decode).transpose()
     }
 
-    /// The node of that name.
+    /// Returns the node with that name.
     ///
     /// # Errors
     /// `Kind::NotFound` with [`FsError::NoEntry`] if there is no such name.
@@ -83,7 +84,7 @@ impl Node {
         }
     }
 
-    /// The directory that this node was last seen in; itself for the root.
+    /// Returns the directory in the node's parent attribute; itself for the root.
     pub async fn parent(&self) -> Result<Node> {
         self.fs.node(self.attributes().parent).await
     }
@@ -103,7 +104,7 @@ fn decode(entry: zap::Entry) -> Result<Entry> {
     }
 }
 
-/// An entry with a name that a path can have, and an object.
+/// Decodes an entry; refuses invalid names and values without an object.
 fn entry_of(name: Vec<u8>, value: &zap::Value) -> Result<Entry> {
     let text = || String::from_utf8_lossy(&name).into_owned();
     if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {

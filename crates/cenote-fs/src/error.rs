@@ -1,31 +1,31 @@
-//! Why a file system, a file or a volume cannot be had.
+//! Errors of file systems, files and volumes.
 
 use cenote_ondisk::master_node::VERSION_MAX;
 use cenote_ondisk::nvlist::CorruptNvList;
 use cenote_ondisk::posix_acl::CorruptPosixAcl;
 
-/// Every way in which this layer refuses.
+/// The causes of errors of this layer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FsError {
-    /// The dataset is a volume, or nothing that we know.
+    /// The dataset is a volume, or of an unknown type.
     #[error("dataset is not a file system")]
     NotAFilesystem,
     /// The dataset is a file system.
     #[error("dataset is not a volume")]
     NotAVolume,
-    /// Written by software of another time.
+    /// The file system has an unsupported version.
     #[error("file system version {found}, at most {VERSION_MAX} is supported")]
     Version {
         /// The version found.
         found: u64,
     },
-    /// The master node lacks what every file system has.
+    /// The master node lacks a mandatory entry.
     #[error("master node has no entry '{name}'")]
     MissingEntry {
         /// The entry.
         name: &'static str,
     },
-    /// An object without a file's attributes.
+    /// An object lacks the attributes of a file.
     #[error("bonus type {found} holds no file attributes")]
     BonusType {
         /// The type found.
@@ -34,43 +34,43 @@ pub enum FsError {
     /// A path component does not exist.
     #[error("No such file or directory")]
     NoEntry,
-    /// A path goes on behind something that is no directory.
+    /// A path continues after a node that is not a directory.
     #[error("Not a directory")]
     NotADirectory,
-    /// Data is wanted of a directory.
+    /// A directory has no data.
     #[error("Is a directory")]
     IsADirectory,
-    /// Data is wanted of a device, fifo or socket, or a target of what is no symbolic link.
+    /// Devices, FIFOs and sockets have no data; only symbolic links have a target.
     #[error("Invalid argument")]
     WrongKind,
-    /// The file system takes names in UTF-8 only.
+    /// The file system accepts only names in UTF-8.
     #[error("Invalid or incomplete multibyte or wide character")]
     NotUtf8,
-    /// Symbolic links lead in circles, or deeper than anybody follows them.
+    /// Symbolic links form a loop, or exceed the limit.
     #[error("Too many levels of symbolic links")]
     TooManyLinks,
-    /// Following parents leads back to where it began, and not to the root.
+    /// Parent attributes form a loop that does not reach the root.
     #[error("the chain of parents does not end")]
     ParentLoop,
-    /// A symbolic link starts at the root of the machine it was made on.
+    /// An absolute symbolic link: its target depends on the machine where it was created.
     #[error("symbolic link leads out of the file system, to '{target}'")]
     AbsoluteLink {
         /// Its target.
         target: String,
     },
-    /// A name in a directory that no file can have.
+    /// A directory entry with an invalid name.
     #[error("directory entry '{name}' cannot be a name")]
     EntryName {
         /// The name, as far as it is text.
         name: String,
     },
-    /// A directory entry that names no object, or has no integer.
+    /// A directory entry without an object number, or whose value is not an integer.
     #[error("directory entry '{name}' has no object")]
     EntryValue {
         /// The name, as far as it is text.
         name: String,
     },
-    /// The target of a symbolic link is longer than any.
+    /// The target of a symbolic link is too long.
     #[error("symbolic link of {len} bytes")]
     LinkLength {
         /// Its length.
@@ -79,7 +79,7 @@ pub enum FsError {
     /// The list of extended attributes cannot be decoded.
     #[error("extended attributes: {0}")]
     XattrList(#[from] CorruptNvList),
-    /// An extended attribute in the list is no byte array.
+    /// An extended attribute in the list is not a byte array.
     #[error("extended attribute '{name}' has a value of type {type_code}")]
     XattrType {
         /// Its name, as far as it is text.
@@ -87,7 +87,7 @@ pub enum FsError {
         /// The type of its value.
         type_code: u32,
     },
-    /// The value of an extended attribute is longer than we hold in memory.
+    /// The value of an extended attribute is too long to be read into memory.
     #[error("extended attribute of {len} bytes, at most {max} are read")]
     XattrLength {
         /// Its length.
@@ -95,7 +95,7 @@ pub enum FsError {
         /// The bound.
         max: u64,
     },
-    /// An ACL outside of its object is longer than we hold in memory.
+    /// An ACL in an object of its own is too long to be read into memory.
     #[error("ACL of {len} bytes, at most {max} are read")]
     AclLength {
         /// Its length.
@@ -103,92 +103,92 @@ pub enum FsError {
         /// The bound.
         max: u64,
     },
-    /// A volume has no such size: it is zero, no multiple of a block, or beyond what its object
-    /// can hold.
+    /// An invalid volume size: zero, not a multiple of the block size, or larger than an object can
+    /// be.
     #[error("volume of {size} bytes in blocks of {block_size}")]
     VolumeSize {
-        /// Size found or wanted.
+        /// Size found or requested.
         size: u64,
         /// Block size.
         block_size: u64,
     },
-    /// No volume has blocks of that size.
+    /// An invalid volume block size.
     #[error("volume block size of {block_size}")]
     VolumeBlockSize {
-        /// Block size wanted.
+        /// Block size requested.
         block_size: u64,
     },
-    /// A volume ends before.
+    /// A range reaches beyond the end of the volume.
     #[error("{len} bytes at {offset} of a volume of {size}")]
     BehindEnd {
-        /// Where.
+        /// First byte of the range.
         offset: u64,
-        /// How many bytes.
+        /// Length of the range.
         len: u64,
         /// Size of the volume.
         size: u64,
     },
-    /// Rights do not allow it.
+    /// Permissions do not allow it.
     #[error("Permission denied")]
     AccessDenied,
-    /// Only the owner, or somebody with a privilege, may do that; or a flag of the node forbids it.
+    /// Only the owner or a privileged user may do that; or a flag of the node forbids it.
     #[error("Operation not permitted")]
     NotPermitted,
-    /// A user, group or project has used up what it may.
+    /// A user, group or project has reached its quota.
     #[error("Disk quota exceeded")]
     OverQuota,
-    /// A name is there already.
+    /// A name exists already.
     #[error("File exists")]
     Exists,
     /// A directory has entries.
     #[error("Directory not empty")]
     NotEmpty,
-    /// A name is longer than names may be.
+    /// A name is too long.
     #[error("File name too long")]
     NameTooLong,
-    /// A node would get into a directory whose project it does not have.
+    /// A node would be moved or linked into a directory of another project.
     #[error("Invalid cross-device link")]
     CrossProject,
-    /// The value of an extended attribute is longer than any may be.
+    /// The value of an extended attribute is too long.
     #[error("Argument list too long")]
     XattrTooLong,
-    /// An intent log has an operation that cannot be done again here.
+    /// An intent log has a record that cannot be replayed.
     #[error("intent log has {what}, which cannot be replayed")]
     Unreplayable {
-        /// What it has.
+        /// The unsupported part.
         what: &'static str,
     },
-    /// A name that no extended attribute can have.
+    /// An invalid name of an extended attribute.
     #[error("Numerical result out of range")]
     XattrName,
-    /// An extended attribute is not there.
+    /// An extended attribute does not exist.
     #[error("No data available")]
     NoXattr,
-    /// The file system or the node has no such extended attributes.
+    /// The file system or the node does not support such extended attributes.
     #[error("Operation not supported")]
     XattrsOff,
-    /// An ACL that no node can have.
+    /// An invalid ACL.
     #[error("Invalid argument")]
     BadAcl,
-    /// A POSIX ACL that is none.
+    /// An invalid POSIX ACL.
     #[error(transparent)]
     PosixAcl(#[from] CorruptPosixAcl),
-    /// The file system is of an older version, which is read only here.
+    /// The file system has an older version, which cenote only reads.
     #[error("file systems of version {found} are read only here")]
     OldVersion {
         /// The version found.
         found: u64,
     },
-    /// The inode has the form of file systems before version 5, which is read only here.
+    /// The inode has the form of file systems before version 5, which cenote only reads.
     #[error("the file has attributes in an old form, which is read only here")]
     LegacyNode,
     /// The dataset is read only (`readonly=on`), or the file system is.
     #[error("Read-only file system")]
     ReadOnly,
-    /// A path goes on in a snapshot, which is a file system of its own.
+    /// A path continues in a snapshot, which is a file system of its own.
     #[error("Invalid cross-device link: the path goes on in a snapshot")]
     InSnapshot,
-    /// There is no room for one more layout of attributes.
+    /// The table of attribute layouts is full.
     #[error("all layouts of attributes are in use")]
     LayoutCount,
     /// Attributes fit neither into the inode nor into its spill block.
@@ -197,25 +197,25 @@ pub enum FsError {
         /// Their length.
         len: usize,
     },
-    /// A file cannot be that large.
+    /// The file would be too large.
     #[error("File too large")]
     FileTooLarge,
-    /// A file has as many names as it can have.
+    /// A file has the maximum number of links.
     #[error("Too many links")]
     TooManyHardLinks,
-    /// A directory would get below itself.
+    /// A directory would be moved below itself.
     #[error("Invalid argument: a directory cannot be moved into itself")]
     IntoItself,
-    /// The pool has no project ids.
+    /// The pool does not support project ids.
     #[error("Operation not supported: no project ids")]
     NoProjects,
-    /// Nothing follows that is asked for (`SEEK_DATA`, `SEEK_HOLE`).
+    /// There is no data or hole after the offset (`SEEK_DATA`, `SEEK_HOLE`).
     #[error("No such device or address")]
     NoSuchPlace,
-    /// The handle is of an inode that was freed.
+    /// The inode of the handle was freed.
     #[error("Stale file handle")]
     Stale,
-    /// The intent log has operations that nobody here can do again.
+    /// The intent log has records that cannot be replayed.
     #[error("the intent log of the file system could not be replayed")]
     Unreplayed,
 }

@@ -1,9 +1,8 @@
 //! A file system: its master node, its rules of names, its registry of attributes.
 //!
-//! The master node is a ZAP in object 1. Version 5 file systems name their attributes in a
-//! registry of their own (spec 03 §8.1); older ones have none, and on one that was upgraded both
-//! kinds of inode stand side by side. What reading can do without (the unlinked set, the table of
-//! id domains) may be missing.
+//! The master node is a ZAP in object 1. Version 5 file systems register their attribute names
+//! (spec 03 §8.1); older ones do not, and an upgraded file system has both kinds of inodes. Parts
+//! that reading does not need (the unlinked set, the FUID domain table) may be missing.
 
 use std::sync::Arc;
 
@@ -26,10 +25,10 @@ use cenote_rt::{Error, Kind, Result};
 use crate::error::FsError;
 use crate::mount::control;
 
-/// Largest table of id domains that is read.
+/// Largest FUID domain table that is read.
 const DOMAINS_LEN_MAX: u64 = 16 << 20;
 
-/// How names that differ in case only are told apart (`casesensitivity`).
+/// Treatment of names that differ only in case (`casesensitivity`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CaseSensitivity {
     /// They are different names.
@@ -37,11 +36,11 @@ pub enum CaseSensitivity {
     Sensitive,
     /// They are one name.
     Insensitive,
-    /// They are different names to those who do not ask otherwise.
+    /// They are different names, unless a request asks for the opposite.
     Mixed,
 }
 
-/// What a file system demands of names, and how it compares them.
+/// A file system's rules for names, and for comparing them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NameRules {
     /// `casesensitivity`
@@ -53,7 +52,7 @@ pub struct NameRules {
 }
 
 impl NameRules {
-    /// How names are compared.
+    /// Returns how names are compared.
     pub(crate) const fn match_kind(self) -> MatchKind {
         match self.case {
             CaseSensitivity::Insensitive => MatchKind::Normalized,
@@ -77,9 +76,9 @@ pub struct FileSystem {
     domains: Option<u64>,
     rules: NameRules,
     is_snapshot: bool,
-    /// Who reads what, and what they will ask for next.
+    /// State of reading ahead.
     pub(crate) ahead: Prefetcher,
-    /// Keeps the snapshot of a pool that is written meanwhile.
+    /// Keeps the snapshot from being destroyed while the pool is open for writing.
     _hold: Option<OpenSnapshot>,
 }
 
@@ -88,7 +87,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Kind::KeyUnavailable` if it is encrypted and its key is not loaded; an [`FsError`] if it is
-    /// no file system, or one that we do not know.
+    /// not a file system, or one of an unsupported version.
     pub async fn open(dataset: &Dataset) -> Result<Arc<Self>> {
         let objset = dataset.open().await?;
         let name = dataset.name();
@@ -96,11 +95,11 @@ impl FileSystem {
         opened.map_err(|error| error.in_dataset(name))
     }
 
-    /// Opens a snapshot, `pool/dataset@name`, of a pool that is open for writing. As long as this
-    /// is there the snapshot cannot be destroyed.
+    /// Opens a snapshot, `pool/dataset@name`, of a pool that is open for writing. The snapshot
+    /// cannot be destroyed while it is open.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is no such snapshot; otherwise as [`open`](Self::open).
+    /// `Kind::NotFound` if there is no such snapshot; the errors of [`open`](Self::open).
     pub async fn open_snapshot(engine: &Engine, name: &str) -> Result<Arc<Self>> {
         let opened = async {
             let snapshot = engine.open_snapshot(name).await?;
@@ -172,8 +171,8 @@ impl FileSystem {
         self.root
     }
 
-    /// The inode number under which `object` is seen: the object, but for the root of a snapshot,
-    /// which is an entry of `.zfs/snapshot` (spec 03 §15).
+    /// Returns the inode number of `object` for users: the object number, except for the root of a
+    /// snapshot, which is an entry of `.zfs/snapshot` (spec 03 §15).
     pub fn inode(&self, object: u64) -> u64 {
         if self.is_snapshot && object == self.root {
             control::root_of(self.objset.id())
@@ -182,29 +181,29 @@ impl FileSystem {
         }
     }
 
-    /// What it demands of names.
+    /// Returns its rules for names.
     pub fn rules(&self) -> NameRules {
         self.rules
     }
 
-    /// Attributes and layouts.
+    /// Returns attributes and layouts.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// The directory that stands for SMB shares, which no path leads to.
+    /// Returns the directory for SMB shares, which is in no directory.
     pub(crate) fn shares(&self) -> Option<u64> {
         self.shares
     }
 
-    /// Objects that have no name any more and were not freed yet, in ZAP order.
+    /// Returns the objects without a name that were not freed yet, in ZAP order.
     pub async fn unlinked(&self) -> Result<Vec<u64>> {
         let Some(object) = self.unlinked else { return Ok(Vec::new()) };
         let entries = Zap::open(&self.objset, object).await?.to_vec().await?;
         Ok(entries.iter().filter_map(|entry| entry.value.first()).collect())
     }
 
-    /// The id domains of foreign owners by their index, which is in the upper half of an owner.
+    /// Returns the FUID domains of foreign owners by index, which is the upper half of an owner.
     pub async fn domains(&self) -> Result<Vec<(u32, String)>> {
         let Some(object) = self.domains else { return Ok(Vec::new()) };
         let dnode = self.objset.dnode(object).await?;
@@ -218,7 +217,7 @@ impl FileSystem {
     }
 }
 
-/// The first integer of an entry of the master node.
+/// Returns the first integer of an entry of the master node.
 async fn number(master: &Zap, name: &str) -> Result<Option<u64>> {
     Ok(master.lookup(name).await?.as_ref().and_then(Value::first))
 }
@@ -227,8 +226,8 @@ fn missing(zap: &Zap, name: &'static str) -> Error {
     zap.dnode().locate(Error::corrupt(FsError::MissingEntry { name }))
 }
 
-/// Reads registry and layouts. They appear with the first attribute, so a file system that never
-/// had a file lacks them.
+/// Reads registry and layouts. They are created with the first attribute, so a file system that
+/// never had a file lacks them.
 async fn load_registry(objset: &Arc<ObjSet>, object: u64) -> Result<Registry> {
     let master = Zap::open(objset, object).await?;
     let mut registry = Registry::new();

@@ -5,11 +5,11 @@
 //!                                   registry, rules of names         ACL, data
 //!     Dataset --Volume::open------> Volume: one range of bytes
 //!
-//! Everything that is read is of the pool's txg and never changes. A [`Node`] is a file, directory
-//! or whatever else has an inode; it holds its dnode and decoded attributes, and is cheap to clone.
-//! Names and paths are bytes throughout. What the kernel module shows of a mounted file system is
-//! what these types say: names of extended attributes with their namespace, device numbers taken
-//! apart, holes as holes.
+//! Everything that is read belongs to the pool's txg and never changes. A [`Node`] is a file,
+//! directory or anything else with an inode; it holds its dnode and decoded attributes, and is
+//! cheap to clone. Names and paths are bytes throughout. These types show what the kernel module
+//! shows of a mounted file system: names of extended attributes with their namespace, device
+//! numbers split into major and minor, holes as holes.
 //!
 //! Sources: spec 03 §8-§16.
 

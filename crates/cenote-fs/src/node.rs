@@ -1,7 +1,7 @@
-//! A node: an object with a file's attributes, of whatever kind.
+//! A node: an object with the attributes of a file of any kind.
 //!
-//! Attributes come from the bonus buffer and, where they did not fit, the spill block; objects of
-//! file systems before version 5 have a legacy znode instead, told by the bonus type (spec 03 §8,
+//! Attributes are in the bonus buffer and, if they do not fit, in the spill block. Objects of file
+//! systems before version 5 have a legacy znode instead, recognized by the bonus type (spec 03 §8,
 //! §14). Nothing else is read when a node is opened.
 
 use std::ops::Range;
@@ -18,14 +18,14 @@ use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::stream::FileStream;
 
-/// Longest target of a symbolic link, with room for systems that allow more than ours.
+/// Maximum length of a symbolic link's target; some systems allow more than Linux.
 const LINK_LEN_MAX: u64 = 64 << 10;
-/// Largest ACL that is read from an object of its own.
+/// Maximum size of an ACL in an object of its own.
 const ACL_LEN_MAX: u64 = 1 << 20;
-/// Bytes that `st_blocks` counts in.
+/// Size of the units in which `st_blocks` counts.
 const STAT_BLOCK: u64 = 512;
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileKind {
     /// A named pipe.
@@ -42,12 +42,12 @@ pub enum FileKind {
     Symlink,
     /// A socket.
     Socket,
-    /// Anything else, by the upper four bits of its mode.
+    /// Any other kind, with the upper four bits of the mode.
     Other(u8),
 }
 
 impl FileKind {
-    /// From the upper four bits of a mode.
+    /// Returns the kind for the upper four bits of a mode.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Self {
         match bits {
@@ -72,15 +72,16 @@ pub struct Node {
 }
 
 impl FileSystem {
-    /// The root directory.
+    /// Returns the root directory.
     pub async fn root(self: &Arc<Self>) -> Result<Node> {
         self.node(self.root_object()).await
     }
 
-    /// The node in `object`.
+    /// Returns the node in `object`.
     ///
     /// # Errors
-    /// `Kind::NotFound` if the object is free; `Kind::Corrupt` if it has no attributes of a file.
+    /// `Kind::NotFound` if the object is free; `Kind::Corrupt` if it lacks the attributes of a
+    /// file.
     pub async fn node(self: &Arc<Self>, object: u64) -> Result<Node> {
         let dnode = self.objset.dnode(object).await?;
         let attributes = self.attributes(&dnode).await?;
@@ -105,32 +106,32 @@ impl FileSystem {
 }
 
 impl Node {
-    /// The file system.
+    /// Returns the file system.
     pub fn filesystem(&self) -> &Arc<FileSystem> {
         &self.fs
     }
 
-    /// The object.
+    /// Returns the object number.
     pub fn object(&self) -> u64 {
         self.dnode.object()
     }
 
-    /// The inode number under which it is seen.
+    /// Returns the inode number for users.
     pub fn inode(&self) -> u64 {
         self.fs.inode(self.object())
     }
 
-    /// The object's dnode.
+    /// Returns the object's dnode.
     pub fn dnode(&self) -> &Arc<Dnode> {
         &self.dnode
     }
 
-    /// What the file system knows about it.
+    /// Returns its attributes.
     pub fn attributes(&self) -> &FileAttributes {
         &self.attributes
     }
 
-    /// What it is.
+    /// Returns its kind.
     pub fn kind(&self) -> FileKind {
         FileKind::from_bits(self.attributes.file_type())
     }
@@ -151,17 +152,17 @@ impl Node {
         self.attributes.size
     }
 
-    /// Units of 512 bytes that it takes in the pool.
+    /// Returns its space in the pool in units of 512 bytes.
     pub fn stat_blocks(&self) -> u64 {
         self.dnode.phys().used_bytes().div_ceil(STAT_BLOCK)
     }
 
-    /// Major and minor number of a device.
+    /// Returns major and minor number of a device.
     pub fn device(&self) -> Option<(u32, u32)> {
         self.attributes.rdev.map(decode_rdev)
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     pub async fn target(&self) -> Result<Vec<u8>> {
         if self.kind() != FileKind::Symlink {
             return Err(self.refuse(FsError::WrongKind));
@@ -177,7 +178,7 @@ impl Node {
         Ok(self.dnode.read_at(0, len as usize).await?.to_vec())
     }
 
-    /// The NFSv4 ACL as it is stored.
+    /// Returns the NFSv4 ACL as stored.
     pub async fn acl(&self) -> Result<Acl> {
         let external = self.attributes.znode_acl.as_ref().filter(|acl| acl.external_obj != 0);
         let Some(container) = external else { return Ok(self.attributes.acl.clone()) };
@@ -193,8 +194,8 @@ impl Node {
         Ok(container.decode_external(&bytes, Endian::Little))
     }
 
-    /// Up to `len` bytes from `offset` on: fewer at the end of the file. `len` is the caller's to
-    /// bound.
+    /// Reads up to `len` bytes from `offset` on: fewer at the end of the file. The caller limits
+    /// `len`.
     pub async fn read_at(&self, offset: u64, len: usize) -> Result<Buf> {
         self.check_data()?;
         let rest = self.size().saturating_sub(offset);
@@ -208,18 +209,18 @@ impl Node {
         self.dnode.read_at(offset, len).await
     }
 
-    /// The whole file from start to end, holes as holes, with the next blocks in flight.
+    /// Returns a reader of the whole file that reads ahead and keeps holes.
     pub fn stream(&self) -> Result<FileStream> {
         self.stream_range(0..u64::MAX)
     }
 
-    /// A part of the file.
+    /// Returns a reader of a part of the file.
     pub fn stream_range(&self, bytes: Range<u64>) -> Result<FileStream> {
         self.check_data()?;
         Ok(FileStream::new(&self.dnode, bytes, self.size()))
     }
 
-    /// The first byte at or after `offset` that was written; `None` if none follows (`SEEK_DATA`).
+    /// Returns the first byte at or after `offset` in data; `None` if there is none (`SEEK_DATA`).
     pub async fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         let size = self.size();
         if offset >= size {
@@ -228,8 +229,8 @@ impl Node {
         Ok(self.dnode.next_data(offset).await?.filter(|found| *found < size))
     }
 
-    /// The first byte at or after `offset` that lies in a hole; the end of the file is one
-    /// (`SEEK_HOLE`). `None` past the end.
+    /// Returns the first byte at or after `offset` in a hole; the end of the file counts as one
+    /// (`SEEK_HOLE`). `None` beyond the end.
     pub async fn next_hole(&self, offset: u64) -> Result<Option<u64>> {
         let size = self.size();
         if offset >= size {

@@ -5,10 +5,9 @@
 //!   object -1     "3e8" -> bytes used   "obj-3e8" -> objects   what the last sync accounted
 //! ```
 //!
-//! Whoever has used as much as their limit gets no more, neither by writing nor by creating nor by
-//! being given a file. What was used is known as of the last sync, so that a limit may be passed by
-//! what is written within a few seconds, as it may in OpenZFS. Removing and truncating are never
-//! refused.
+//! An owner that has reached its quota gets no more: it cannot write, create, or be given a file.
+//! Usage is known as of the last sync, so that writes within a few seconds may exceed a quota, as
+//! in OpenZFS. Removing and truncating are never refused.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -24,7 +23,7 @@ use cenote_rt::{Buf, Kind};
 use crate::edit::{Op, refuse};
 use crate::error::FsError;
 
-/// Whose limit it is.
+/// The owner that a quota applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
     /// A user, by id.
@@ -35,7 +34,7 @@ pub enum Holder {
     Project(u64),
 }
 
-/// What is limited.
+/// The limited resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource {
     /// Bytes.
@@ -59,7 +58,7 @@ impl Holder {
         }
     }
 
-    /// Names in the master node: the ZAP of limits, and the limit of who is not in it.
+    /// Returns names in the master node: the ZAP of quotas, and the default quota.
     const fn keys(self, resource: Resource) -> (&'static str, &'static str) {
         match (self, resource) {
             (Self::User(_), Resource::Space) => ("userquota@", "defaultuserquota"),
@@ -72,10 +71,10 @@ impl Holder {
     }
 }
 
-/// The limit of somebody; none if there is none.
+/// Returns the quota of an owner; `None` if there is none.
 ///
 /// # Errors
-/// Those of the transaction.
+/// Errors of the transaction.
 pub fn limit(tx: &mut Tx<'_>, holder: Holder, resource: Resource) -> TxResult<Option<u64>> {
     let (limits, default) = holder.keys(resource);
     if let Some(object) = zap::lookup_u64(tx, MASTER_NODE_OBJ, limits)?
@@ -87,10 +86,10 @@ pub fn limit(tx: &mut Tx<'_>, holder: Holder, resource: Resource) -> TxResult<Op
     Ok(default.filter(|limit| *limit > 0))
 }
 
-/// What somebody has used, as of the last sync.
+/// Returns the usage of an owner, as of the last sync.
 ///
 /// # Errors
-/// Those of the transaction.
+/// Errors of the transaction.
 pub fn used(tx: &mut Tx<'_>, holder: Holder, resource: Resource) -> TxResult<u64> {
     let object = holder.used_object();
     if tx.find(object)?.is_none() {
@@ -104,10 +103,10 @@ pub fn used(tx: &mut Tx<'_>, holder: Holder, resource: Resource) -> TxResult<u64
     Ok(zap::lookup_u64(tx, object, &key.format())?.unwrap_or(0))
 }
 
-/// Sets the limit of somebody; 0 takes it away.
+/// Sets the quota of an owner; 0 removes it.
 ///
 /// # Errors
-/// Those of the transaction.
+/// Errors of the transaction.
 pub fn set_limit(tx: &mut Tx<'_>, holder: Holder, resource: Resource, limit: u64) -> TxResult<()> {
     let (limits, _) = holder.keys(resource);
     let key = of_number(holder.id());
@@ -130,8 +129,8 @@ pub fn set_limit(tx: &mut Tx<'_>, holder: Holder, resource: Resource, limit: u64
     }
 }
 
-/// What the master node says of limits: a ZAP of them, and the limit of who is not in it, each 0 if
-/// there is none; by resource and kind of holder.
+/// The quota entries of the master node, by resource and kind of owner: the object of the ZAP of
+/// quotas and the default quota, each 0 if missing.
 #[derive(Debug, Clone, Copy, Default)]
 struct Limits([(u64, u64); 6]);
 
@@ -165,8 +164,8 @@ const fn slot(holder: Holder, resource: Resource) -> usize {
     kind + resource as usize
 }
 
-/// What was read of the master node last, with its block: as long as the node has that very block
-/// it says the same. Held for a look.
+/// The entries last read, and the master node's block that they come from: they are valid while the
+/// node has that very block. LOCK: held for a lookup.
 #[derive(Debug, Default)]
 pub(crate) struct LimitCache(Mutex<Option<(Buf, Limits)>>);
 
@@ -193,8 +192,8 @@ impl LimitCache {
 
 const BOTH: &[Resource] = &[Resource::Objects, Resource::Space];
 
-/// Refuses if one of them has used up what they may. A limit is one whoever writes: privileges do
-/// not come into it.
+/// Refuses if one of the owners has reached a quota. Quotas apply to every user: privileges do not
+/// lift them.
 fn check(
     op: &mut Op<'_, '_>,
     holders: impl IntoIterator<Item = Holder>,
@@ -230,23 +229,23 @@ fn check_one(
     Ok(())
 }
 
-/// Whether owners may have one more object, with what it takes.
+/// Checks whether owners may have one more object, and its space.
 pub(crate) fn check_new(op: &mut Op<'_, '_>, uid: u64, gid: u64, project: u64) -> TxResult<()> {
     check(op, [Holder::User(uid), Holder::Group(gid), Holder::Project(project)], BOTH)
 }
 
-/// Whether the owners of a file may have more space.
+/// Checks whether the owners of a file may have more space.
 pub(crate) fn check_space(op: &mut Op<'_, '_>, uid: u64, gid: u64, project: u64) -> TxResult<()> {
     let holders = [Holder::User(uid), Holder::Group(gid), Holder::Project(project)];
     check(op, holders, &[Resource::Space])
 }
 
-/// Whether a user or a group may be given a file.
+/// Checks whether a user or a group may be given a file.
 pub(crate) fn check_owner(op: &mut Op<'_, '_>, uid: Option<u64>, gid: Option<u64>) -> TxResult<()> {
     check(op, uid.map(Holder::User).into_iter().chain(gid.map(Holder::Group)), BOTH)
 }
 
-/// Whether a project may be given a file.
+/// Checks whether a project may be given a file.
 pub(crate) fn check_project(op: &mut Op<'_, '_>, project: u64) -> TxResult<()> {
     check(op, [Holder::Project(project)], BOTH)
 }

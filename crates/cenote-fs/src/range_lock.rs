@@ -1,7 +1,7 @@
-//! Locks on ranges of bytes, so that a request that takes several transactions is one to others.
+//! Locks on ranges of bytes, so that a request of several transactions appears atomic to others.
 //!
-//! Shared locks keep each other's company, an exclusive one nobody's. Who waits is served in the
-//! order of coming as far as ranges overlap: a writer is not starved by readers.
+//! Shared locks are compatible with each other, exclusive locks with none. Overlapping requests are
+//! served in the order of arrival: readers do not starve a writer.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,17 +12,17 @@ use cenote_rt::Notify;
 /// The locks of a file or volume.
 #[derive(Debug, Default)]
 pub struct RangeLocks {
-    // Held for a look, never across I/O.
+    // LOCK: held for a lookup, never across I/O.
     held: Mutex<Held>,
     freed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Locks that are held or waited for, in the order in which they were asked for.
+    /// Locks that are held or waited for, in the order of arrival.
     locks: BTreeMap<u64, Lock>,
     last: u64,
-    /// How many wait.
+    /// Number of waiting tasks.
     waiting: u64,
 }
 
@@ -32,7 +32,7 @@ struct Lock {
     is_shared: bool,
 }
 
-/// A lock, or a place in the queue for one, until it is dropped.
+/// A lock, or a position in the queue for one, until it is dropped.
 #[derive(Debug)]
 pub struct RangeGuard<'a> {
     locks: &'a RangeLocks,
@@ -40,12 +40,12 @@ pub struct RangeGuard<'a> {
 }
 
 impl RangeLocks {
-    /// Waits until nobody changes `range`.
+    /// Waits until `range` has no exclusive lock.
     pub async fn shared(&self, range: Range<u64>) -> RangeGuard<'_> {
         self.lock(range, true).await
     }
 
-    /// Waits until nobody else has anything to do with `range`.
+    /// Waits until `range` has no other lock.
     pub async fn exclusive(&self, range: Range<u64>) -> RangeGuard<'_> {
         self.lock(range, false).await
     }
@@ -62,11 +62,11 @@ impl RangeLocks {
             held.waiting += 1;
             number
         };
-        // Dropped while it waits, it leaves the queue.
+        // If this future is dropped while waiting, the guard leaves the queue.
         let guard = RangeGuard { locks: self, number };
         let _waiting = Waiting(self);
         loop {
-            // The wish to be woken is told before the look.
+            // Registers for wakeups before checking the state.
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable();
             if self.held().is_first(number) {
@@ -82,7 +82,7 @@ impl RangeLocks {
 }
 
 impl Held {
-    /// Whether nobody who came before is in the way.
+    /// Whether no earlier lock conflicts.
     fn is_first(&self, number: u64) -> bool {
         let Some(lock) = self.locks.get(&number) else { return true };
         self.locks.range(..number).all(|(_, before)| {
@@ -93,7 +93,7 @@ impl Held {
     }
 }
 
-/// Counts one who waits.
+/// Counts a waiting task.
 struct Waiting<'a>(&'a RangeLocks);
 
 impl Drop for Waiting<'_> {
@@ -123,10 +123,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_meets_a_writer() {
+    fn exclusive_locks_exclude_all_others() {
         block_on(2, async {
             let locks = Arc::new(RangeLocks::default());
-            // Per byte: how many read, or -1000 for a writer.
+            // Per byte: number of readers, or -1000 for a writer.
             let bytes: Arc<Vec<AtomicI64>> = Arc::new((0..32).map(|_| AtomicI64::new(0)).collect());
             let tasks: Vec<_> = (0..8_u64)
                 .map(|task| {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_waiting_is_in_nobodys_way() {
+    fn dropped_waiters_leave_the_queue() {
         block_on(1, async {
             let locks = RangeLocks::default();
             let first = locks.exclusive(0..10).await;

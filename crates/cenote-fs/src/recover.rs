@@ -1,4 +1,4 @@
-//! What a crash left, done again when a pool is imported.
+//! Recovery of file systems and volumes after a crash, when a pool is imported.
 
 use std::sync::Arc;
 
@@ -7,13 +7,12 @@ use cenote_engine::zil::{Replayed, VolumeReplayer};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{Kind, Result};
 
-/// Replays the intent logs of all datasets of a pool that was just opened for writing. Gives what
-/// came of each, by the dataset's number. Whoever opens a single dataset for writing does the same
-/// for that one.
+/// Replays the intent logs of all datasets of a pool that was just opened for writing. Returns the
+/// results, by dataset number. Opening a single dataset for writing replays its log as well.
 ///
 /// # Errors
-/// Those of a sync; `Kind::Unsupported` if a log has operations that are not known here: it stays
-/// as it is, and the dataset cannot be written.
+/// Errors of a sync; `Kind::Unsupported` if a log has unknown records: it is kept, and the dataset
+/// cannot be written.
 pub async fn recover(engine: &Arc<Engine>) -> Result<Vec<(u64, Replayed)>> {
     engine.set_replayer(ObjSetType::Zvol, Arc::new(VolumeReplayer));
     let mut done = engine.replay_logs().await?;
@@ -21,7 +20,7 @@ pub async fn recover(engine: &Arc<Engine>) -> Result<Vec<(u64, Replayed)>> {
     {
         match crate::replay(engine, &head).await {
             Ok(replayed) => done.extend(replayed.map(|replayed| (head.object(), replayed))),
-            // One that cannot be written here keeps its log for who can.
+            // The log of a dataset that cenote cannot write is kept for other software.
             Err(error) if error.kind() == Kind::ReadOnly => {}
             Err(error) => return Err(error),
         }

@@ -1,9 +1,9 @@
-//! Doing operations of a file system again that a crash left in its intent log (spec 07 A13).
+//! Replays the intent log of a file system after a crash (spec 07 A13).
 //!
-//! Every record becomes the operation that it tells of, as nobody: rights and quotas were asked for
-//! when it was done the first time. What is made gets the number, generation and time that it had;
-//! directories that change, and files that are written, get the time of the replay. Records of one
-//! object may come later than its removal: those are left out before they come here.
+//! Every record is replayed as the operation that it describes, without credentials: permissions
+//! and quotas were checked when the operation was first done. New nodes get their original number,
+//! generation and times; changed directories and written files get the time of the replay. Records
+//! of an object after its removal are filtered out before they reach this module.
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_engine::zil::{Operation, Replayed, Replayer};
@@ -22,12 +22,11 @@ use crate::edit::{
 use crate::error::FsError;
 use crate::mount::now;
 
-/// Replays the log of a file system, if there is anything in it, before the file system is
-/// changed.
+/// Replays the log of a file system, if it is not empty, before the file system is changed.
 ///
 /// # Errors
-/// `Kind::Unsupported` if it has operations that are not known here: it stays as it is then. Those
-/// of reading and of a sync.
+/// `Kind::Unsupported` if the log has unknown records: it is then kept. Errors of reading and of a
+/// sync.
 pub async fn replay(engine: &Engine, head: &Head) -> Result<Option<Replayed>> {
     if !head.log().awaits_replay() {
         return Ok(None);
@@ -36,14 +35,14 @@ pub async fn replay(engine: &Engine, head: &Head) -> Result<Option<Replayed>> {
     engine.replay_log(head, &replayer).await
 }
 
-/// Does the operations of one file system again.
+/// Replays the operations of one file system.
 #[derive(Debug)]
 pub struct FsReplayer {
     facts: Facts,
 }
 
 impl FsReplayer {
-    /// For a file system of which that is known.
+    /// Returns a replayer for a file system with this state.
     #[must_use]
     pub const fn new(facts: Facts) -> Self {
         Self { facts }
@@ -149,7 +148,7 @@ fn create(
     let acl = acl.map(|acl| node_acl(acl, new.mode, ids, node_kind == NewKind::Directory));
     let node = NewNode {
         number: Some(new.object),
-        // Records of symbolic links do not tell.
+        // Records of symbolic links do not have the dnode size.
         slots: (kind != RecordKind::Symlink).then_some(usize::from(new.slots)),
         generation: Some(new.gen_),
         time: Some(time(new.crtime)),
@@ -166,19 +165,19 @@ fn create(
     let Some(attrs) = xvattr else { return Ok(()) };
     let (changed, flags) = attrs.flags();
     inode.set_flags((inode.flags() - changed) | flags);
-    apply_rest(&mut inode, attrs);
+    apply_optional(&mut inode, attrs);
     op.store(&inode)?;
     match attrs.project().and_then(|project| u32::try_from(project).ok()) {
         Some(project) => {
-            let wish = SetAttributes { project: Some(project), ..SetAttributes::default() };
-            edit::set_attributes(op, inode.object, &wish).map(|_| ())
+            let changes = SetAttributes { project: Some(project), ..SetAttributes::default() };
+            edit::set_attributes(op, inode.object, &changes).map(|_| ())
         }
         None => Ok(()),
     }
 }
 
-/// What of optional attributes is no flag, and no project.
-fn apply_rest(inode: &mut edit::Inode, attrs: &XvAttrs) {
+/// Sets optional attributes other than flags and project.
+fn apply_optional(inode: &mut edit::Inode, attrs: &XvAttrs) {
     if attrs.requested.contains(XvMask::CRTIME) {
         inode.set_time(ZplAttr::Crtime, time(attrs.crtime));
     }
@@ -191,8 +190,8 @@ fn write(op: &mut Op<'_, '_>, object: u64, offset: u64, data: &[u8]) -> TxResult
     edit::write(op, object, Place::At(offset), data, &[]).map(|_| ())
 }
 
-/// A write that went to its final place at once: the record has what the whole block is to be, of
-/// which the file may have a part.
+/// Replays a write whose data was written directly to its final block: the record has the contents
+/// of the whole block, which may reach beyond the end of the file.
 fn write_block(
     op: &mut Op<'_, '_>,
     object: u64,
@@ -209,7 +208,7 @@ fn write_block(
     op.store(&inode)
 }
 
-/// The file reaches that far at least.
+/// Extends the file to `end` if it is shorter.
 fn extend(op: &mut Op<'_, '_>, object: u64, end: u64) -> TxResult<()> {
     if op.inode(object)?.size() >= end {
         return Ok(());
@@ -239,7 +238,7 @@ fn set_attributes(op: &mut Op<'_, '_>, body: &Body<'_>) -> TxResult<()> {
         Err(_) => Err(unknown("an owner of another domain")),
     };
     let set = |wanted, stored| mask.contains(wanted).then_some(SetTime::To(time(stored)));
-    let mut wish = SetAttributes {
+    let mut changes = SetAttributes {
         mode: mask.contains(SetMask::MODE).then_some((*mode & PERMISSION_MASK) as u32),
         uid: id(SetMask::UID, *uid)?,
         gid: id(SetMask::GID, *gid)?,
@@ -251,18 +250,19 @@ fn set_attributes(op: &mut Op<'_, '_>, body: &Body<'_>) -> TxResult<()> {
     if let Some(attrs) = xvattr {
         let mut inode = op.inode(*object)?;
         let (changed, flags) = attrs.flags();
-        wish.flags = Some((inode.flags() - changed) | flags);
-        wish.project = attrs.project().and_then(|project| u32::try_from(project).ok());
-        apply_rest(&mut inode, attrs);
+        changes.flags = Some((inode.flags() - changed) | flags);
+        changes.project = attrs.project().and_then(|project| u32::try_from(project).ok());
+        apply_optional(&mut inode, attrs);
         op.store(&inode)?;
     }
-    // Bits that a write or a new owner took off are told in the same way as a mode that somebody
-    // asked for, which does to the ACL what `aclmode` says.
-    let is_aside = !mask.contains(SetMask::CTIME) || mask.intersects(SetMask::UID | SetMask::GID);
-    if let Some(mode) = wish.mode.filter(|_| is_aside)
+    // Set-id bits removed by a write or a new owner are recorded in the same way as a chmod, which
+    // changes the ACL according to `aclmode`.
+    let is_side_effect =
+        !mask.contains(SetMask::CTIME) || mask.intersects(SetMask::UID | SetMask::GID);
+    if let Some(mode) = changes.mode.filter(|_| is_side_effect)
         && edit::lose_set_ids(op, *object, mode)?
     {
-        wish.mode = None;
+        changes.mode = None;
     }
-    edit::set_attributes(op, *object, &wish).map(|_| ())
+    edit::set_attributes(op, *object, &changes).map(|_| ())
 }

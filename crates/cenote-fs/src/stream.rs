@@ -1,7 +1,7 @@
-//! The bytes of a file in order: what the object holds, cut at the file's size.
+//! Sequential reading of a file: the contents of the object, cut at the file's size.
 //!
-//! An object may end before the file does (everything behind its last block is zero), and its last
-//! block goes on behind the file's end (spec 03 §10.3).
+//! An object may end before the file (the rest of the file is zeros), and its last block may extend
+//! beyond the file's end (spec 03 §10.3).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ impl FileStream {
         Self { blocks: dnode.stream(next..end), next, end }
     }
 
-    /// All blocks of an object of any kind.
+    /// Returns a reader of all blocks of any object.
     pub fn of_object(dnode: &Arc<Dnode>) -> Self {
         Self::new(dnode, 0..u64::MAX, dnode.geometry().byte_count())
     }
 
-    /// The next piece; pieces follow one another without gaps, `None` comes behind the last.
+    /// Returns the next piece. Pieces are adjacent; `None` after the last.
     pub async fn next(&mut self) -> Option<Result<Extent, Lost>> {
         let piece = self.blocks.next().await;
         match &piece {

@@ -1,9 +1,9 @@
-//! A volume: one object whose bytes are a disk (spec 03 §16).
+//! A volume: one object with the contents of a disk (spec 03 §16).
 //!
 //! ```text
-//!   Volume           of a pool that is open for reading, or a snapshot: its bytes as they were
+//!   Volume           in a pool open for reading, or in a snapshot: its bytes do not change
 //!   WritableVolume   of an engine: read, write, flush, discard, ..., with an intent log
-//!   NewVolume        what is to be made, with the space that it keeps
+//!   NewVolume        parameters of a new volume, with its reservation
 //! ```
 
 mod create;
@@ -36,9 +36,9 @@ pub struct Volume {
     name: Arc<str>,
     dnode: Arc<Dnode>,
     size: u64,
-    /// Who reads it, and what they will ask for next.
+    /// State of reading ahead.
     ahead: Arc<Prefetcher>,
-    /// Keeps the snapshot of a pool that is written meanwhile.
+    /// Keeps the snapshot from being destroyed while the pool is open for writing.
     _hold: Option<Arc<OpenSnapshot>>,
 }
 
@@ -46,17 +46,17 @@ impl Volume {
     /// Opens the volume of a dataset.
     ///
     /// # Errors
-    /// `Kind::KeyUnavailable` if it is encrypted and its key is not loaded;
-    /// [`FsError::NotAVolume`] if it is none.
+    /// `Kind::KeyUnavailable` if it is encrypted and its key is not loaded; [`FsError::NotAVolume`]
+    /// if it is not a volume.
     pub async fn open(dataset: &Dataset) -> Result<Self> {
         Self::of(&dataset.open().await?, dataset.name()).await
     }
 
-    /// Opens a snapshot of a volume, `pool/volume@name`, of a pool that is open for writing.
-    /// As long as this is there the snapshot cannot be destroyed.
+    /// Opens a snapshot of a volume, `pool/volume@name`, of a pool that is open for writing. The
+    /// snapshot cannot be destroyed while it is open.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub async fn open_snapshot(engine: &Engine, name: &str) -> Result<Self> {
         let opened = engine.open_snapshot(name).await;
         let opened = opened.map_err(|error| error.in_dataset(name))?;
@@ -79,27 +79,27 @@ impl Volume {
         Ok(Self { name: name.into(), dnode, size, ahead: Arc::default(), _hold: None })
     }
 
-    /// The dataset's name.
+    /// Returns the dataset's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Size in bytes (`volsize`).
+    /// Returns the size in bytes (`volsize`).
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes of a block (`volblocksize`).
+    /// Returns the block size in bytes (`volblocksize`).
     pub fn block_size(&self) -> u64 {
         self.dnode.geometry().block_size
     }
 
-    /// The object with the data.
+    /// Returns the object with the data.
     pub fn dnode(&self) -> &Arc<Dnode> {
         &self.dnode
     }
 
-    /// Up to `len` bytes from `offset` on: fewer at the end. `len` is the caller's to bound.
+    /// Reads up to `len` bytes from `offset` on: fewer at the end. The caller limits `len`.
     pub async fn read_at(&self, offset: u64, len: usize) -> Result<Buf> {
         let rest = self.size.saturating_sub(offset);
         let len = usize::try_from(rest).map_or(len, |rest| rest.min(len));
@@ -112,12 +112,12 @@ impl Volume {
         self.dnode.read_at(offset, len).await
     }
 
-    /// All bytes from start to end, holes as holes, with the next blocks in flight.
+    /// Returns a reader of all bytes that reads ahead and keeps holes.
     pub fn stream(&self) -> FileStream {
         self.stream_range(0..u64::MAX)
     }
 
-    /// A part of the bytes.
+    /// Returns a reader of a range.
     pub fn stream_range(&self, bytes: Range<u64>) -> FileStream {
         FileStream::new(&self.dnode, bytes, self.size)
     }

@@ -1,8 +1,8 @@
-//! From a path to its node.
+//! Resolves paths to nodes.
 //!
-//! Paths are bytes, relative to the root of the file system whether they begin with a slash or not.
-//! Symbolic links on the way are followed inside of the file system; where an absolute one leads is
-//! only known on the machine that it was made on, so it is refused. `..` at the root stays there.
+//! Paths are bytes, relative to the root of the file system with or without a leading slash.
+//! Symbolic links are followed within the file system; an absolute link is refused, because its
+//! target depends on the machine where it was created. `..` in the root is the root.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::node::{FileKind, Node};
 
-/// Symbolic links that one path may lead through, as on Linux.
+/// Maximum symbolic links per path, as on Linux.
 const LINKS_MAX: u32 = 40;
 
-/// What to do when the last component is a symbolic link.
+/// Treatment of a symbolic link as the last component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// Give what it leads to.
+    /// Follow it.
     Yes,
-    /// Give the link.
+    /// Return the link itself.
     No,
 }
 
 impl FileSystem {
-    /// The node that `path` leads to.
+    /// Returns the node at `path`.
     ///
     /// # Errors
-    /// An [`FsError`] with `Kind::NotFound` or `Kind::Invalid`, or what reading finds damaged.
+    /// An [`FsError`] with `Kind::NotFound` or `Kind::Invalid`, or read errors.
     pub async fn walk(self: &Arc<Self>, path: &[u8], follow: Follow) -> Result<Node> {
         let mut node = self.root().await?;
-        // Directories above `node`, so that ".." leads back the way that was come.
+        // Directories above `node`, so that ".." goes back along the path.
         let mut above: Vec<Node> = Vec::new();
         let mut rest: VecDeque<Vec<u8>> = components(path).collect();
         let mut links = 0;
@@ -68,9 +68,9 @@ impl FileSystem {
         Ok(node)
     }
 
-    /// The path of a node, made of the names of its parents; `None` if it is not where its parent
-    /// says, as happens to files with several links. The hidden directory of a node's extended
-    /// attributes stands in the path as `<xattrdir>`, as OpenZFS writes it.
+    /// Returns the path of a node, built from the names of its parents; `None` if it is not in its
+    /// recorded parent, as can happen to files with several links. The hidden directory of extended
+    /// attributes appears as `<xattrdir>`, as in OpenZFS.
     pub async fn path_of(self: &Arc<Self>, object: u64) -> Result<Option<Vec<u8>>> {
         let mut path: Vec<u8> = Vec::new();
         let mut node = self.node(object).await?;
@@ -94,9 +94,9 @@ impl FileSystem {
     }
 }
 
-/// What OpenZFS calls the directory of a node's extended attributes in paths.
+/// Name of the hidden directory of extended attributes in paths.
 const XATTR_DIRECTORY: &[u8] = b"<xattrdir>";
-/// Bits of a directory entry that are the object.
+/// Bits of a directory entry that hold the object number.
 const OBJECT_MASK: u64 = (1 << 48) - 1;
 
 fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slashes_and_dots_are_nothing() {
+    fn repeated_slashes_and_dots_are_ignored() {
         let parts: Vec<_> = components(b"//a/./b\xff/../").collect();
         assert_eq!(parts, [b"a".to_vec(), b"b\xff".to_vec(), b"..".to_vec()]);
         assert_eq!(components(b"/").count(), 0);

@@ -3,9 +3,9 @@
 //!     list       ZPL_DXATTR, a packed nvlist of byte arrays
 //!     directory  ZPL_XATTR, a hidden directory with one regular file per attribute
 //!
-//! A node may have both; the list wins where a name is in both. Names are given as Linux shows
-//! them: with their namespace, which for the attributes that FreeBSD and illumos store without one
-//! is `user.`; FreeBSD's own (`freebsd:`) are not shown.
+//! A node may have both; for a name in both the list wins. Names are returned as Linux shows them,
+//! with their namespace; attributes that FreeBSD and illumos store without one get `user.`.
+//! FreeBSD's own (`freebsd:`) are hidden.
 
 use cenote_ondisk::acl::{POSIX_ACCESS, POSIX_DEFAULT};
 use cenote_ondisk::nvlist::{Encoding, NvList, NvPair, NvString, NvValue, UNIQUE_NAME};
@@ -18,13 +18,13 @@ use crate::node::Node;
 pub(crate) const VALUE_LEN_MAX: u64 = 16 << 20;
 /// The namespace of names without one.
 pub(crate) const USER: &[u8] = b"user.";
-/// How FreeBSD marks its own namespaces.
+/// Prefix of FreeBSD's own namespaces.
 const FREEBSD: &[u8] = b"freebsd:";
 
 /// Stored names with their values.
 pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Where an extended attribute is kept.
+/// The place where an extended attribute is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XattrPlace {
     /// In the node's list.
@@ -43,13 +43,13 @@ pub struct XattrName {
 }
 
 impl Node {
-    /// Whether there may be any.
+    /// Whether the node may have extended attributes.
     pub fn has_xattrs(&self) -> bool {
         self.attributes().dxattr.is_some() || self.attributes().xattr_obj != 0
     }
 
-    /// The names of all extended attributes: those of the list in its order, then those of the
-    /// directory in ZAP order.
+    /// Returns the names of all extended attributes: first those of the list in its order, then
+    /// those of the directory in ZAP order.
     pub async fn xattr_names(&self) -> Result<Vec<XattrName>> {
         let mut names: Vec<XattrName> = Vec::new();
         for (name, _) in self.xattr_list()? {
@@ -65,7 +65,7 @@ impl Node {
         Ok(names)
     }
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     pub async fn xattr(&self, name: &[u8]) -> Result<Option<Buf>> {
         let bare = name.strip_prefix(USER);
         for stored in std::iter::once(name).chain(bare) {
@@ -89,7 +89,7 @@ impl Node {
         Ok(None)
     }
 
-    /// The list in the node, by stored names.
+    /// Returns the list in the node, with stored names.
     fn xattr_list(&self) -> Result<Pairs> {
         let packed = self.attributes().dxattr.as_deref().unwrap_or(&[]);
         unpack(packed).map_err(|cause| self.corrupt(cause))
@@ -103,7 +103,7 @@ impl Node {
     }
 }
 
-/// Names and values of a packed list.
+/// Returns names and values of a packed list.
 pub(crate) fn unpack(packed: &[u8]) -> std::result::Result<Pairs, FsError> {
     if packed.is_empty() {
         return Ok(Vec::new());
@@ -120,9 +120,9 @@ pub(crate) fn unpack(packed: &[u8]) -> std::result::Result<Pairs, FsError> {
     pairs.collect()
 }
 
-/// The packed list of names and values.
+/// Packs a list of names and values.
 pub(crate) fn pack(pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
-    // Names with a NUL were refused before they came here.
+    // Names with a NUL were refused earlier.
     let pairs = pairs.iter().filter_map(|(name, value)| {
         let name = NvString::from_bytes(name)?;
         Some(NvPair { name, value: NvValue::ByteArray(value.clone()) })
@@ -130,7 +130,7 @@ pub(crate) fn pack(pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     NvList { flags: UNIQUE_NAME, pairs: pairs.collect() }.encode(Encoding::Xdr)
 }
 
-/// A stored name as Linux shows it, unless it is hidden.
+/// Returns a stored name as Linux shows it, or `None` if it is hidden.
 pub(crate) fn visible(stored: &[u8], place: XattrPlace) -> Option<XattrName> {
     let is_named = [USER, b"trusted.", b"security."].iter().any(|space| stored.starts_with(space))
         || stored == POSIX_ACCESS.as_bytes()

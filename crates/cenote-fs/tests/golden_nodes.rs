@@ -26,7 +26,7 @@ async fn files(pool: &Arc<Pool>, name: &str) -> Result<Arc<FileSystem>> {
     FileSystem::open(&pool.dataset(name).await?).await
 }
 
-/// Pieces follow one another, agree with the seeks, and with reading at their place.
+/// Checks that pieces are adjacent, and agree with seeks and with direct reads.
 async fn check_stream(node: &Node) -> Result<u32> {
     let (mut next, mut holes) = (0, 0);
     let mut stream = node.stream()?;
@@ -157,7 +157,7 @@ fn names_follow_the_rules_of_their_dataset() {
             assert!(fs.root().await?.find(b"TINY").await?.is_none());
         }
         let root = files(&pool, "g-legacy/ci").await?.root().await?;
-        // Composed and decomposed, in either case, are one name; what is given back is as stored.
+        // Composed and decomposed forms, in either case, are one name; the stored form is returned.
         for name in ["ünï", "u\u{308}ni\u{308}", "ÜNÏ", "U\u{308}NI\u{308}"] {
             let found = root.find(name.as_bytes()).await?.expect(name);
             assert_eq!(found.name, "ünï".as_bytes());
@@ -200,8 +200,7 @@ fn trivial_acls_say_what_the_mode_says() {
     }
 }
 
-/// What the kernel module wrote beside every mode, and as every list of extended attributes, is what
-/// is written here.
+/// ACLs for every mode, and lists of extended attributes, equal those that the kernel module wrote.
 #[test]
 fn acls_and_lists_are_made_as_they_were() {
     let datasets = [
@@ -236,15 +235,15 @@ fn acls_and_lists_are_made_as_they_were() {
     }
 }
 
-/// The ACL of a node is what its mode says, and its flags are what the ACL says.
+/// Checks that the ACL of a node equals that of its mode, and its flags those of the ACL.
 async fn check_acl(node: &Node, has_posix_acls: bool) -> Result<()> {
     let file = node.attributes();
     let aces = node.acl().await?.entries;
     let ids = acl::Ids { uid: file.uid.0, gid: file.gid.0 };
     let place = format!("object {}: mode {:o}", node.object(), file.mode);
     if has_posix_acls {
-        // With acltype=posix the module takes the umask off the mode when the ACL is written
-        // already, and leaves the ACL alone when a POSIX ACL changes the mode.
+        // With acltype=posix the kernel module applies the umask to the mode after the ACL was
+        // written, and leaves the ACL alone when a POSIX ACL changes the mode.
         assert!(acl::is_trivial(&aces), "{place}");
         return Ok(());
     }

@@ -1,7 +1,7 @@
-//! Signals that end the program in order.
+//! Signals that end the program in an orderly way.
 //!
-//! They are blocked in all threads and waited for by one: so nothing is interrupted, and whoever
-//! waits for the end does so as for anything else.
+//! They are blocked in all threads, and one thread waits for them: so no system call is
+//! interrupted, and the end can be awaited like any other event.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches SIGINT, SIGTERM and SIGHUP from here on. To be called before other threads are
-    /// started: they take over what is blocked.
+    /// Catches SIGINT, SIGTERM and SIGHUP from here on. Must be called before other threads are
+    /// started, because they inherit the signal mask.
     ///
     /// # Errors
     /// `Kind::Io`.
@@ -39,12 +39,12 @@ impl Signals {
         Ok(Self { came })
     }
 
-    /// Waits for the next.
+    /// Waits for the next signal.
     pub async fn next(&self) {
         self.came.notified().await;
     }
 
-    /// What `work` gives, or nothing if a signal comes before that.
+    /// Returns the result of `work`, or `None` if a signal comes first.
     pub async fn or<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         first(self.next(), work).await
     }

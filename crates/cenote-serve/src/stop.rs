@@ -1,4 +1,4 @@
-//! A wish to stop, which everybody can wait for.
+//! A stop request that any number of tasks can wait for.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,42 +6,42 @@ use std::task::Poll;
 
 use cenote_rt::Notify;
 
-/// A wish to stop.
+/// A stop request.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
-    is_wished: AtomicBool,
-    wished: Notify,
+    is_requested: AtomicBool,
+    requested: Notify,
 }
 
 impl Stop {
-    pub(crate) fn wish(&self) {
-        self.is_wished.store(true, Ordering::Release);
-        self.wished.notify_waiters();
+    pub(crate) fn request(&self) {
+        self.is_requested.store(true, Ordering::Release);
+        self.requested.notify_waiters();
     }
 
-    /// Whether it was wished.
-    pub(crate) fn is_wished(&self) -> bool {
-        self.is_wished.load(Ordering::Acquire)
+    /// Whether stopping was requested.
+    pub(crate) fn is_requested(&self) -> bool {
+        self.is_requested.load(Ordering::Acquire)
     }
 
-    /// Waits for the wish.
-    pub(crate) async fn wished(&self) {
+    /// Waits for the request.
+    pub(crate) async fn requested(&self) {
         self.or(std::future::pending::<()>()).await;
     }
 
-    /// What `work` gives, or nothing if it is to stop before that.
+    /// Returns the result of `work`, or `None` if stopping is requested first.
     pub(crate) async fn or<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        // The wish to be woken is told before the look.
-        let mut wished = pin!(self.wished.notified());
-        wished.as_mut().enable();
-        if self.is_wished() {
+        // Registers for wakeups before checking the state.
+        let mut requested = pin!(self.requested.notified());
+        requested.as_mut().enable();
+        if self.is_requested() {
             return None;
         }
-        first(wished, work).await
+        first(requested, work).await
     }
 }
 
-/// What `work` gives, or nothing if `end` comes before that.
+/// Returns the result of `work`, or `None` if `end` completes first.
 pub(crate) async fn first<T>(
     end: impl Future<Output = ()>,
     work: impl Future<Output = T>,

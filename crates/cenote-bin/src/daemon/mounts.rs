@@ -186,7 +186,7 @@ impl Mounts {
         let Some(place) = request.place.as_ref().filter(|_| !request.is_remount) else {
             return self.give(&mounted, &wanted, options).await;
         };
-        let of_files = mounted.options.clone().with_those_of_places(&options);
+        let of_files = mounted.options.clone().with_place_options(&options);
         if of_files != options {
             return Err(cannot("it is mounted with other options already"));
         }

@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 
-use cenote_fs::diff::{Change, Diff, Seen};
+use cenote_fs::diff::{Change, Diff, NodeState};
 use cenote_fs::{FileKind, FileSystem};
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind};
@@ -190,7 +190,7 @@ impl Style {
         line
     }
 
-    fn path(&self, place: &[u8], seen: &Seen) -> Vec<u8> {
+    fn path(&self, place: &[u8], seen: &NodeState) -> Vec<u8> {
         let Some(path) = &seen.path else {
             return format!("(object {}, which has no path)", seen.object).into_bytes();
         };

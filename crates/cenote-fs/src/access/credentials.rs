@@ -1,4 +1,4 @@
-//! Who asks.
+//! The credentials of the user who makes a request.
 
 use bitflags::bitflags;
 
@@ -6,11 +6,11 @@ bitflags! {
     /// Privileges, as Linux names them.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub struct Capabilities: u32 {
-        /// Give nodes away.
+        /// Change the owner of nodes.
         const CHOWN = 1;
-        /// Read, write and search whatever the rights.
+        /// Read, write and search regardless of permissions.
         const DAC_OVERRIDE = 1 << 1;
-        /// Read and search whatever the rights.
+        /// Read and search regardless of permissions.
         const DAC_READ_SEARCH = 1 << 2;
         /// Act as the owner.
         const FOWNER = 1 << 3;
@@ -25,46 +25,46 @@ bitflags! {
     }
 }
 
-/// Who asks.
+/// User, groups and privileges of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// User.
     pub uid: u32,
-    /// First group, which new nodes get.
+    /// Primary group, which new nodes get.
     pub gid: u32,
-    /// Other groups.
+    /// Supplementary groups.
     pub groups: Vec<u32>,
     /// Privileges.
     pub capabilities: Capabilities,
 }
 
 impl Credentials {
-    /// The superuser.
+    /// Returns the credentials of the superuser.
     #[must_use]
     pub const fn root() -> Self {
         Self { uid: 0, gid: 0, groups: Vec::new(), capabilities: Capabilities::all() }
     }
 
-    /// A user without privileges; uid 0 has them all.
+    /// Returns the credentials of a user without privileges; uid 0 has them all.
     #[must_use]
     pub const fn user(uid: u32, gid: u32, groups: Vec<u32>) -> Self {
         let capabilities = if uid == 0 { Capabilities::all() } else { Capabilities::empty() };
         Self { uid, gid, groups, capabilities }
     }
 
-    /// Whether they belong to a group.
+    /// Whether the user belongs to a group.
     #[must_use]
     pub fn is_member(&self, gid: u64) -> bool {
         u64::from(self.gid) == gid || self.groups.iter().any(|group| u64::from(*group) == gid)
     }
 
-    /// Whether they have a privilege.
+    /// Whether the user has a privilege.
     #[must_use]
     pub const fn can(&self, capability: Capabilities) -> bool {
         self.capabilities.contains(capability)
     }
 
-    /// Whether they are that user.
+    /// Whether the user has this uid.
     #[must_use]
     pub fn is(&self, uid: u64) -> bool {
         u64::from(self.uid) == uid

@@ -1,21 +1,22 @@
-//! Who may do what: the checks that Linux and the file system make before they change anything.
+//! Permission checks that Linux and the file system make before they change anything.
 //!
 //! ```text
-//!   flags of the node (immutable, append-only, …) ── forbid, whoever asks
+//!   flags of the node (immutable, append-only, …) ── forbid, for every user
 //!   POSIX ACL (acltype=posix), else the mode if the ACL is trivial, else the ACL ── allow
 //!   capabilities ── allow what these did not
 //! ```
 //!
-//! Where an ACL is not trivial it decides alone. (A Linux kernel asks the mode first, which the ACL
-//! made, and so never lets named users do more than it says; here they may what they were given, as
-//! on the other systems.)
+//! A nontrivial ACL decides alone. (A Linux kernel first checks the mode, which was computed from
+//! the ACL, and so never gives named users more than the mode does. Here they get what the ACL
+//! grants, as on other systems.)
 //!
-//! Two errors are told apart as POSIX does: rights that are missing are
-//! [`FsError::AccessDenied`](crate::FsError::AccessDenied); what only the owner or a privilege can
-//! do, and what a flag forbids, is [`FsError::NotPermitted`](crate::FsError::NotPermitted).
+//! Two errors are distinguished as in POSIX: missing permissions are
+//! [`FsError::AccessDenied`](crate::FsError::AccessDenied); operations reserved to the owner or to
+//! a privilege, and operations that a flag forbids, are
+//! [`FsError::NotPermitted`](crate::FsError::NotPermitted).
 //!
-//! The rules are pure functions ([`rules`]); the functions here look up in a transaction what they
-//! need.
+//! The rules are pure functions ([`rules`]); the functions here look up their arguments in a
+//! transaction.
 //!
 //! Sources: spec 03 §10.2, §12.3.
 
@@ -37,7 +38,7 @@ use crate::error::FsError;
 pub use credentials::{Capabilities, Credentials};
 use rules::Subject;
 
-/// What decides about an inode, looked up.
+/// The attributes of an inode that permission checks need.
 #[derive(Debug)]
 pub(crate) struct Facts {
     mode: u64,
@@ -71,7 +72,7 @@ impl Facts {
     }
 }
 
-/// A verdict as an operation gives it.
+/// Converts a verdict into the result of an operation.
 pub(crate) fn decided<T>(verdict: Result<T, FsError>) -> TxResult<T> {
     verdict.map_err(|cause| {
         let kind = match cause {
@@ -83,7 +84,7 @@ pub(crate) fn decided<T>(verdict: Result<T, FsError>) -> TxResult<T> {
     })
 }
 
-/// Whether somebody may do something with an inode.
+/// Checks whether `cred` has the wanted permissions on an inode.
 pub(crate) fn check(
     op: &mut Op<'_, '_>,
     inode: &Inode,
@@ -94,7 +95,7 @@ pub(crate) fn check(
     decided(rules::check(&facts.subject(), cred, wanted))
 }
 
-/// Whether a name may be added to a directory.
+/// Checks whether a name may be added to a directory.
 pub(crate) fn check_add(
     op: &mut Op<'_, '_>,
     dir: &Inode,
@@ -105,7 +106,7 @@ pub(crate) fn check_add(
     decided(rules::may_add(&facts.subject(), cred, is_directory))
 }
 
-/// Whether a name of an inode may be taken out of a directory.
+/// Checks whether a name of an inode may be removed from a directory.
 pub(crate) fn check_delete(
     op: &mut Op<'_, '_>,
     dir: &Inode,
@@ -116,19 +117,19 @@ pub(crate) fn check_delete(
     decided(rules::may_delete(&dir.subject(), &node.subject(), cred))
 }
 
-/// Whether an inode may get one more name.
+/// Checks whether an inode may get another name.
 pub(crate) fn check_link(op: &mut Op<'_, '_>, inode: &Inode) -> TxResult<()> {
     let facts = Facts::of(op, inode)?;
     decided(rules::may_link(&facts.subject()))
 }
 
-/// Whether a file that is open for writing may be written from an offset on: its rights were asked
-/// for when it was opened, its flags may be others since.
+/// Checks whether an open file may be written at an offset. Permissions were checked when it was
+/// opened, but its flags may have changed since.
 pub(crate) fn check_write(inode: &Inode, offset: u64) -> TxResult<()> {
     decided(rules::may_write_at(inode.flags(), offset, inode.size()))
 }
 
-/// Whether flags let a file be opened.
+/// Checks whether the flags of a file permit opening it.
 pub(crate) fn check_open(
     inode: &Inode,
     writes: bool,
@@ -138,40 +139,40 @@ pub(crate) fn check_open(
     decided(rules::may_open(inode.flags(), writes, appends, truncates))
 }
 
-/// Whether attributes may be changed.
+/// Checks whether attributes may be changed.
 pub(crate) fn check_set_attributes(
     op: &mut Op<'_, '_>,
     inode: &Inode,
-    wish: &SetAttributes,
+    changes: &SetAttributes,
     cred: &Credentials,
 ) -> TxResult<()> {
     let facts = Facts::of(op, inode)?;
     let node = facts.subject();
-    if wish.size.is_some() {
+    if changes.size.is_some() {
         check_write(inode, 0)?;
-        if !wish.is_by_handle {
+        if !changes.is_by_handle {
             decided(rules::check(&node, cred, Want::WRITE))?;
         }
     }
-    if wish.uid.is_some() || wish.gid.is_some() {
-        let (uid, gid) = (wish.uid.map(u64::from), wish.gid.map(u64::from));
+    if changes.uid.is_some() || changes.gid.is_some() {
+        let (uid, gid) = (changes.uid.map(u64::from), changes.gid.map(u64::from));
         decided(rules::may_chown(&node, cred, uid, gid))?;
     }
-    if wish.mode.is_some() {
+    if changes.mode.is_some() {
         decided(rules::may_set_acl(&node, cred))?;
     }
-    let times: Vec<SetTime> = wish.atime.into_iter().chain(wish.mtime).collect();
-    // With a new size the time of the change comes by itself.
+    let times: Vec<SetTime> = changes.atime.into_iter().chain(changes.mtime).collect();
+    // Setting the size also sets these times.
     let is_now = times.iter().all(|time| *time == SetTime::Now);
-    let is_of_handle = wish.is_by_handle && wish.size.is_some() && is_now;
-    if !times.is_empty() && !is_of_handle && !wish.is_write_back {
+    let is_of_handle = changes.is_by_handle && changes.size.is_some() && is_now;
+    if !times.is_empty() && !is_of_handle && !changes.is_write_back {
         decided(rules::may_set_times(&node, cred, is_now))?;
     }
-    if let Some(flags) = wish.flags {
+    if let Some(flags) = changes.flags {
         let changed = (flags ^ node.flags) & crate::edit::USER_FLAGS;
         decided(rules::may_set_flags(&node, cred, changed))?;
     }
-    if wish.project.is_some() {
+    if changes.project.is_some() {
         decided(rules::may_set_flags(&node, cred, PFlags::PROJID))?;
     }
     Ok(())

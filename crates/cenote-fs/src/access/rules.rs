@@ -1,4 +1,4 @@
-//! The rules of rights, as functions over what matters of a node.
+//! The permission rules, as functions of the attributes that they depend on.
 //!
 //! Sources: spec 03 §10.2, §12.3.
 
@@ -15,7 +15,7 @@ const DIRECTORY: u64 = 0o040_000;
 const REGULAR: u64 = 0o100_000;
 const SYMLINK: u64 = 0o120_000;
 
-/// What is asked about: as much of a node as decides.
+/// The attributes of a node that permissions depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
     /// Mode with type bits.
@@ -24,9 +24,9 @@ pub struct Subject<'a> {
     pub ids: Ids,
     /// Flags.
     pub flags: PFlags,
-    /// Its ACL; not looked at if the flags say that it is trivial.
+    /// Its ACL; ignored if the flags say that it is trivial.
     pub aces: &'a [Ace],
-    /// Its POSIX ACL, if there is one and the file system has such.
+    /// Its POSIX ACL, if there is one and the file system supports them.
     pub posix: Option<&'a PosixAcl>,
 }
 
@@ -43,7 +43,7 @@ impl Subject<'_> {
         cred.is(self.ids.uid)
     }
 
-    /// Whether they may do what an owner may.
+    /// Whether `cred` has the rights of the owner.
     fn has_owner_rights(&self, cred: &Credentials) -> bool {
         self.is_owner(cred) || cred.can(Capabilities::FOWNER)
     }
@@ -56,8 +56,8 @@ impl Subject<'_> {
         self.flags.intersects(PFlags::IMMUTABLE | PFlags::APPENDONLY)
     }
 
-    /// What an ACL that is not trivial says.
-    fn says(&self, cred: &Credentials, wanted: Want) -> crate::acl::Verdict {
+    /// Evaluates a nontrivial ACL.
+    fn evaluate_acl(&self, cred: &Credentials, wanted: Want) -> crate::acl::Verdict {
         let is_meant = |who| match who {
             Who::Owner => self.is_owner(cred),
             Who::Group => cred.is_member(self.ids.gid),
@@ -68,7 +68,7 @@ impl Subject<'_> {
         evaluate(self.aces, self.is_directory(), wanted, is_meant)
     }
 
-    /// Bits of a mode that are needed: 4 read, 2 write, 1 execute.
+    /// Whether the mode grants these bits: 4 read, 2 write, 1 execute.
     fn permits(&self, cred: &Credentials, rwx: u64) -> bool {
         if let Some(acl) = self.posix {
             return acl.permits(rwx as u16, self.is_owner(cred), cred.uid.into(), |group| {
@@ -85,10 +85,10 @@ impl Subject<'_> {
         self.mode >> class & rwx == rwx
     }
 
-    /// What is wanted and not allowed.
+    /// Returns the wanted permissions that are not granted.
     fn missing(&self, cred: &Credentials, wanted: Want) -> Want {
         if self.posix.is_none() && !self.is_trivial() {
-            return wanted - self.says(cred, wanted).allowed;
+            return wanted - self.evaluate_acl(cred, wanted).allowed;
         }
         let mut missing = Want::empty();
         for (rights, rwx) in CLASSES {
@@ -103,22 +103,22 @@ impl Subject<'_> {
     }
 }
 
-/// Rights that a mode knows, and its bit.
+/// Permissions that a mode can grant, and its bits.
 const CLASSES: [(Want, u64); 3] = [
     (Want::READ.union(Want::READ_XATTR), 4),
     (WRITES.union(Want::DELETE_CHILD).union(Want::WRITE_XATTR), 2),
     (Want::EXECUTE, 1),
 ];
-/// Rights that are the owner's where a mode decides.
+/// Permissions of the owner where the mode decides.
 const OF_OWNER: Want = Want::WRITE_ATTRIBUTES.union(Want::WRITE_ACL).union(Want::WRITE_OWNER);
-/// Rights to change data.
+/// Permissions that change data.
 const WRITES: Want = Want::WRITE.union(Want::APPEND);
 
-/// Whether somebody may do something.
+/// Checks whether `cred` has the wanted permissions.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`] if a flag of the node forbids it, [`FsError::AccessDenied`] if nothing
-/// allows it.
+/// grants it.
 pub fn check(subject: &Subject<'_>, cred: &Credentials, wanted: Want) -> Result<(), FsError> {
     let changes = WRITES | Want::WRITE_XATTR | Want::DELETE_CHILD;
     let is_closed = subject.flags.contains(PFlags::IMMUTABLE)
@@ -139,7 +139,7 @@ pub fn check(subject: &Subject<'_>, cred: &Credentials, wanted: Want) -> Result<
     }
 }
 
-/// What privileges allow.
+/// Returns the permissions that privileges grant.
 fn by_privilege(subject: &Subject<'_>, cred: &Credentials) -> Want {
     let mut allowed = Want::empty();
     let is_executable = subject.mode & 0o111 != 0;
@@ -164,19 +164,19 @@ fn by_privilege(subject: &Subject<'_>, cred: &Credentials) -> Want {
     allowed
 }
 
-/// Whether a name may be added to a directory.
+/// Checks whether a name may be added to a directory.
 ///
 /// # Errors
-/// As [`check`].
+/// The errors of [`check`].
 pub fn may_add(dir: &Subject<'_>, cred: &Credentials, is_directory: bool) -> Result<(), FsError> {
     check(dir, cred, Want::EXECUTE)?;
     check(dir, cred, if is_directory { Want::APPEND } else { Want::WRITE })
 }
 
-/// Whether a name of a node may be taken out of a directory.
+/// Checks whether a name of a node may be removed from a directory.
 ///
 /// # Errors
-/// [`FsError::NotPermitted`] if flags or the sticky bit forbid it, else as [`check`].
+/// [`FsError::NotPermitted`] if flags or the sticky bit forbid it, else the errors of [`check`].
 pub fn may_delete(
     dir: &Subject<'_>,
     node: &Subject<'_>,
@@ -188,7 +188,7 @@ pub fn may_delete(
     }
     let by_acl = |subject: &Subject<'_>, right| {
         let is_plain = subject.posix.is_some() || subject.is_trivial();
-        (!is_plain).then(|| subject.says(cred, right))
+        (!is_plain).then(|| subject.evaluate_acl(cred, right))
     };
     check(dir, cred, Want::EXECUTE)?;
     let own = by_acl(node, Want::DELETE);
@@ -199,7 +199,7 @@ pub fn may_delete(
     let of_dir = by_acl(dir, Want::DELETE_CHILD);
     let is_spoken = of_dir
         .is_some_and(|verdict| (verdict.allowed | verdict.denied).contains(Want::DELETE_CHILD));
-    // Where the directory does not speak of deleting, writing is enough.
+    // If the directory's ACL does not mention deleting, write permission is enough.
     check(dir, cred, if is_spoken { Want::DELETE_CHILD } else { Want::WRITE })?;
     if is_denied && !cred.can(Capabilities::DAC_OVERRIDE) {
         return Err(FsError::AccessDenied);
@@ -208,7 +208,7 @@ pub fn may_delete(
     if is_anybodys || cred.can(Capabilities::FOWNER) { Ok(()) } else { Err(FsError::NotPermitted) }
 }
 
-/// Whether a node may get one more name.
+/// Checks whether a node may get another name.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`] if flags forbid it.
@@ -216,15 +216,15 @@ pub fn may_link(node: &Subject<'_>) -> Result<(), FsError> {
     if node.forbids_changes() { Err(FsError::NotPermitted) } else { Ok(()) }
 }
 
-/// What becomes of a mode that somebody asks for: who is not of the group cannot set its id, on
-/// directories neither.
+/// Returns the mode that a chmod sets: a user outside of the group cannot set the set-group-id bit,
+/// not even on directories.
 #[must_use]
 pub fn mode_of_chmod(mode: u64, gid: u64, cred: &Credentials) -> u64 {
     let keeps_id = cred.is_member(gid) || cred.can(Capabilities::FSETID);
     if keeps_id { mode } else { mode & !SET_GID }
 }
 
-/// Whether mode and ACL may be replaced.
+/// Checks whether mode and ACL may be replaced.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`].
@@ -233,7 +233,7 @@ pub fn may_set_acl(node: &Subject<'_>, cred: &Credentials) -> Result<(), FsError
     if node.forbids_changes() || !has_right { Err(FsError::NotPermitted) } else { Ok(()) }
 }
 
-/// Whether owner and group may be changed.
+/// Checks whether owner and group may be changed.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`].
@@ -250,7 +250,7 @@ pub fn may_chown(
             && node.posix.is_none()
             && check(node, cred, Want::WRITE_OWNER).is_ok();
         let owns = node.is_owner(cred);
-        // Somebody with the right may take a node over, for themselves or a group of theirs.
+        // A user with this permission may take ownership, for itself or one of its groups.
         let uid_is_fine = !is_taken || has_right && uid.is_some_and(|uid| cred.is(uid));
         let gid_is_fine = !is_moved || gid.is_some_and(|gid| cred.is_member(gid));
         uid_is_fine && gid_is_fine && (owns || has_right)
@@ -258,15 +258,15 @@ pub fn may_chown(
     if node.forbids_changes() || !is_allowed { Err(FsError::NotPermitted) } else { Ok(()) }
 }
 
-/// The mode of a file whose owner somebody changed. A set-group-id bit without the right
-/// to execute marks mandatory locks, and stays.
+/// Returns the mode of a file after a change of its owner. A set-group-id bit without execute
+/// permission marks mandatory locking, and stays.
 #[must_use]
 pub const fn without_set_ids(mode: u64) -> u64 {
     let mode = mode & !SET_UID;
     if mode & 0o010 != 0 { mode & !SET_GID } else { mode }
 }
 
-/// The mode of a file after somebody wrote to it.
+/// Returns the mode of a file after a write by `cred`.
 #[must_use]
 pub fn mode_after_write(mode: u64, cred: &Credentials) -> u64 {
     let is_executable = mode & 0o111 != 0;
@@ -277,7 +277,8 @@ pub fn mode_after_write(mode: u64, cred: &Credentials) -> u64 {
     }
 }
 
-/// Whether times may be changed: to now by everybody who may write, to others by the owner.
+/// Checks whether times may be changed: to now by every user with write permission, to other times
+/// by the owner.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`] or [`FsError::AccessDenied`].
@@ -295,7 +296,7 @@ fn is_allowed_attributes(node: &Subject<'_>, cred: &Credentials) -> bool {
     node.posix.is_none() && check(node, cred, Want::WRITE_ATTRIBUTES).is_ok()
 }
 
-/// Whether flags and project may be changed.
+/// Checks whether flags and project may be changed.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`].
@@ -313,15 +314,15 @@ pub fn may_set_flags(
     if is_guarded || !node.has_owner_rights(cred) {
         return Err(FsError::NotPermitted);
     }
-    // Nothing else of a node that does not change changes.
+    // Nothing else of an immutable node may be changed.
     if node.flags.contains(PFlags::IMMUTABLE) && !changed.contains(PFlags::IMMUTABLE) {
         return Err(FsError::NotPermitted);
     }
     Ok(())
 }
 
-/// Whether data may be written from `offset` on in a file of `size` bytes, to what is open already:
-/// rights were checked when it was opened, flags may have come since.
+/// Checks whether an open file of `size` bytes may be written from `offset` on. Permissions were
+/// checked when it was opened, but its flags may have changed since.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`].
@@ -332,12 +333,12 @@ pub fn may_write_at(flags: PFlags, offset: u64, size: u64) -> Result<(), FsError
     Ok(())
 }
 
-/// Whether flags let a file be opened, whoever asks: for writing (only at its end with `appends`),
-/// for cutting it off, or else for reading.
+/// Checks whether flags permit opening a file, for every user: for writing (only at its end with
+/// `appends`), for truncating, or else for reading.
 ///
 /// # Errors
-/// [`FsError::NotPermitted`] for a change; [`FsError::AccessDenied`] for reading what a virus
-/// scanner has put into quarantine.
+/// [`FsError::NotPermitted`] for a change; [`FsError::AccessDenied`] for reading a file that a
+/// virus scanner has quarantined.
 pub fn may_open(
     flags: PFlags,
     writes: bool,
@@ -356,10 +357,10 @@ pub fn may_open(
     Ok(())
 }
 
-/// Whether an extended attribute may be read.
+/// Checks whether an extended attribute may be read.
 ///
 /// # Errors
-/// [`FsError::NoXattr`] where it is to look as if it were not there, else as [`check`].
+/// [`FsError::NoXattr`] where the attribute is to appear missing, else the errors of [`check`].
 pub fn may_get_xattr(node: &Subject<'_>, cred: &Credentials, name: &[u8]) -> Result<(), FsError> {
     if name.starts_with(b"trusted.") && !cred.can(Capabilities::SYS_ADMIN) {
         return Err(FsError::NoXattr);
@@ -373,11 +374,11 @@ pub fn may_get_xattr(node: &Subject<'_>, cred: &Credentials, name: &[u8]) -> Res
     check(node, cred, Want::READ_XATTR)
 }
 
-/// Whether an extended attribute may be set or removed.
+/// Checks whether an extended attribute may be set or removed.
 ///
 /// # Errors
-/// [`FsError::NotPermitted`] or [`FsError::AccessDenied`]; [`FsError::XattrsOff`] for a namespace
-/// that there is not.
+/// [`FsError::NotPermitted`] or [`FsError::AccessDenied`]; [`FsError::XattrsOff`] for an unknown
+/// namespace.
 pub fn may_set_xattr(node: &Subject<'_>, cred: &Credentials, name: &[u8]) -> Result<(), FsError> {
     if node.forbids_changes() {
         return Err(FsError::NotPermitted);

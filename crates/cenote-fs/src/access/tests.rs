@@ -26,7 +26,7 @@ fn member(uid: u32) -> Credentials {
 }
 
 #[test]
-fn modes_by_class() {
+fn mode_bits_apply_by_class() {
     let file = node(0o100_640);
     let rows = [
         (user(OWNER), Want::READ | Want::WRITE, true),
@@ -36,7 +36,7 @@ fn modes_by_class() {
         (user(7), Want::READ, false),
         (user(7), Want::READ_ATTRIBUTES | Want::READ_ACL, true),
         (Credentials::root(), Want::READ | Want::WRITE, true),
-        // Nobody can execute it.
+        // No execute bit is set, so not even root can execute it.
         (Credentials::root(), Want::EXECUTE, false),
     ];
     for (cred, wanted, is_allowed) in rows {
@@ -46,7 +46,7 @@ fn modes_by_class() {
             assert_eq!(verdict, Err(FsError::AccessDenied));
         }
     }
-    // The owner is held to the owner's class, even if others may more.
+    // The owner gets only the owner's bits, even if others have more.
     assert!(check(&node(0o100_077), &member(OWNER), Want::READ).is_err());
     assert!(check(&node(0o040_000), &Credentials::root(), Want::EXECUTE).is_ok());
     let mut searcher = user(7);
@@ -56,7 +56,7 @@ fn modes_by_class() {
 }
 
 #[test]
-fn acls_decide_where_the_mode_does_not() {
+fn nontrivial_acls_decide_instead_of_the_mode() {
     let entry = |kind, id, mask: Want| Ace { kind, flags: 0, mask: mask.bits(), id, object: None };
     let mut aces = vec![
         entry(ACE_DENY, 7, Want::WRITE),
@@ -73,7 +73,7 @@ fn acls_decide_where_the_mode_does_not() {
     assert_eq!(may_set_acl(&file, &user(9)), Err(FsError::NotPermitted));
     assert!(may_chown(&file, &user(8), Some(8), None).is_ok());
     assert!(may_chown(&file, &user(8), Some(9), None).is_err());
-    // An entry for children says nothing of the directory.
+    // An inherit-only entry does not apply to the directory itself.
     let only = Ace { flags: flag::INHERIT_ONLY | flag::FILE_INHERIT, ..aces[1] };
     let only = [only];
     let dir = Subject { aces: &only, flags: PFlags::INHERIT_ACE, ..node(0o040_700) };
@@ -87,13 +87,13 @@ fn posix_acls_decide_instead_of_the_mode() {
     let acl = PosixAcl::of(rows.map(|(tag, rwx)| Entry { tag, rwx }).to_vec()).unwrap();
     let file = Subject { posix: Some(&acl), ..node(0o100_660) };
     assert!(check(&file, &user(7), Want::READ | Want::WRITE).is_ok());
-    // The group bits of the mode are the mask.
+    // The group bits of the mode are the mask of the POSIX ACL.
     assert!(check(&file, &member(8), Want::READ).is_err());
 }
 
 #[test]
-fn flags_decide_what_is_opened() {
-    // Writing, at the end only, cutting off.
+fn immutable_and_append_only_flags_restrict_open() {
+    // Writes, writes only at the end, truncates.
     let ways = [
         (false, false, false),
         (false, false, true),
@@ -112,7 +112,7 @@ fn flags_decide_what_is_opened() {
 }
 
 #[test]
-fn flags_forbid_whoever_asks() {
+fn immutable_and_append_only_flags_bind_root_too() {
     let root = Credentials::root();
     let with = |flag, mode| Subject { flags: PFlags::ACL_TRIVIAL | flag, ..node(mode) };
     let closed = with(PFlags::IMMUTABLE, 0o100_666);
@@ -138,13 +138,13 @@ fn flags_forbid_whoever_asks() {
     let appended = with(PFlags::APPENDONLY, 0o100_666);
     assert!(may_set_times(&appended, &root, true).is_ok());
     assert!(may_set_times(&appended, &root, false).is_err());
-    // The attribute of DOS keeps files from being written, not directories.
+    // The DOS read-only flag protects files from writing, but not directories.
     assert!(check(&with(PFlags::READONLY, 0o100_666), &root, Want::WRITE).is_err());
     assert!(check(&with(PFlags::READONLY, 0o040_777), &root, Want::WRITE).is_ok());
 }
 
 #[test]
-fn sticky_directories() {
+fn sticky_bit_restricts_deleting() {
     let dir = node(0o041_777);
     let other = Subject { ids: Ids { uid: 7, gid: 7 }, ..node(0o100_644) };
     assert!(may_delete(&dir, &other, &user(7)).is_ok());
@@ -157,10 +157,10 @@ fn sticky_directories() {
 }
 
 #[test]
-fn deleting_by_acl() {
+fn acl_entries_allow_and_deny_deleting() {
     let entry = |kind, id, mask: Want| Ace { kind, flags: 0, mask: mask.bits(), id, object: None };
     let closed = node(0o040_755);
-    // The node's own entry is enough, or keeps it.
+    // An entry of the node itself allows or denies deleting it.
     let mut aces = vec![entry(ACE_ALLOW, 7, Want::DELETE), entry(ACE_DENY, 8, Want::DELETE)];
     aces.extend(trivial(0o644, false));
     let file = Subject { aces: &aces, flags: PFlags::empty(), ..node(0o100_644) };
@@ -168,7 +168,7 @@ fn deleting_by_acl() {
     assert!(may_delete(&closed, &file, &user(9)).is_err());
     assert!(may_delete(&node(0o040_777), &file, &user(9)).is_ok());
     assert_eq!(may_delete(&node(0o040_777), &file, &user(8)), Err(FsError::AccessDenied));
-    // So is the directory's.
+    // So does an entry of the directory.
     let mut of_dir =
         vec![entry(ACE_ALLOW, 9, Want::DELETE_CHILD), entry(ACE_DENY, 10, Want::DELETE_CHILD)];
     of_dir.extend(trivial(0o777, true));
@@ -179,7 +179,7 @@ fn deleting_by_acl() {
 }
 
 #[test]
-fn changing_owner_and_mode() {
+fn chown_and_chmod_need_the_owner_or_a_privilege() {
     let file = node(0o106_755);
     assert!(may_chown(&file, &user(OWNER), Some(7), None).is_err());
     assert!(may_chown(&file, &member(OWNER), None, Some(GROUP.into())).is_ok());
@@ -199,7 +199,7 @@ fn changing_owner_and_mode() {
 }
 
 #[test]
-fn extended_attributes_by_namespace() {
+fn xattr_permissions_depend_on_the_namespace() {
     let file = node(0o100_644);
     let link = node(0o120_777);
     assert!(may_set_xattr(&file, &user(OWNER), b"user.x").is_ok());

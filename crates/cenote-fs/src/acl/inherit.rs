@@ -1,8 +1,8 @@
 //! The ACL of a new node (spec 03 §12.5).
 //!
-//! Entries of the parent that are for nodes of this kind are taken over, changed by the policy;
-//! then follow those of the mode, unless entries for owner, group or everyone were passed through,
-//! which then decide the mode. A symbolic link inherits nothing.
+//! Inheritable entries of the parent for nodes of this kind are copied, modified according to
+//! `aclinherit`. The entries of the mode follow, unless entries for owner, group or everyone were
+//! passed through, which then determine the mode. A symbolic link inherits nothing.
 
 use cenote_ondisk::acl::{ACE_ALLOW, Ace};
 use cenote_ondisk::znode::PFlags;
@@ -11,27 +11,27 @@ use super::mode::{Treatment, complete, with_mode};
 use super::{AclInherit, AclMode, Ids, NodeAcl, Want, flag, is_of_mode};
 use crate::node::FileKind;
 
-/// What matters of the directory that a node is made in.
+/// The attributes of the parent directory that inheritance depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct ParentAcl<'a> {
     /// Its flags.
     pub flags: PFlags,
-    /// Its ACL; not looked at unless a flag says that something can be inherited.
+    /// Its ACL; ignored unless a flag says that it has inheritable entries.
     pub aces: &'a [Ace],
 }
 
-/// What is known of a new node.
+/// Kind, mode and owner of a new node.
 #[derive(Debug, Clone, Copy)]
 pub struct NewNodeAcl {
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
-    /// The mode that was asked for, with type bits.
+    /// The requested mode, with type bits.
     pub mode: u64,
     /// Its owner and group.
     pub ids: Ids,
 }
 
-/// The ACL of a new node. `parent` is none for a root.
+/// Returns the ACL of a new node. `parent` is `None` for a root directory.
 #[must_use]
 pub fn for_new(
     parent: Option<ParentAcl<'_>>,
@@ -57,7 +57,7 @@ pub fn for_new(
     complete(aces, wide, new.mode, new.ids, is_directory)
 }
 
-/// What a node inherits, and whether that says its mode.
+/// Returns the inherited entries, and whether they determine the mode.
 fn taken(aces: &[Ace], new: &NewNodeAcl, inherit: AclInherit) -> (Vec<Ace>, bool) {
     let (mut taken, mut says_mode) = (Vec::new(), false);
     if inherit == AclInherit::Discard || new.kind == FileKind::Symlink {
@@ -90,7 +90,7 @@ fn taken(aces: &[Ace], new: &NewNodeAcl, inherit: AclInherit) -> (Vec<Ace>, bool
 const fn is_for(ace: &Ace, is_directory: bool) -> bool {
     let is_for_files = ace.flags & flag::FILE_INHERIT != 0;
     if is_directory {
-        // Through a directory on to the files in it.
+        // The directory passes it on to the files in it.
         ace.flags & flag::DIRECTORY_INHERIT != 0
             || is_for_files && ace.flags & flag::NO_PROPAGATE == 0
     } else {
@@ -103,7 +103,7 @@ const fn inherited_flags(flags: u16, is_directory: bool) -> u16 {
     let flags = match (goes_on, flags & flag::DIRECTORY_INHERIT != 0) {
         (false, _) => flags & !flag::INHERIT,
         (true, true) => flags & !flag::INHERIT_ONLY,
-        // It says something about files only.
+        // The entry applies to files only.
         (true, false) => flags | flag::INHERIT_ONLY,
     };
     flags | flag::INHERITED

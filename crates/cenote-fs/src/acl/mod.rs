@@ -1,18 +1,19 @@
-//! What an ACL allows, what a mode makes of it, and what new nodes get (spec 03 §12).
+//! NFSv4 ACLs: the permissions that they grant, their relation to modes, and inheritance (spec 03
+//! §12).
 //!
 //! ```text
-//!   mode ──trivial──> ACL        a file that nobody gave an ACL has the one that its mode says
-//!   ACL  ──compute──> mode       and the mode that is shown is always the one that the ACL says
+//!   mode ──trivial──> ACL        a file without an explicit ACL has the one of its mode
+//!   ACL  ──compute──> mode       and the displayed mode is always computed from the ACL
 //!   directory's ACL ──inherit──> ACL of a new node       by `aclinherit`
 //!   ACL + chmod ──> ACL                                  by `aclmode`
 //! ```
 //!
-//! Every node has an NFSv4 ACL, even where nobody can see it. POSIX ACLs ([`posix`]) are extended
-//! attributes beside it and decide instead of it where `acltype=posix`.
+//! Every node has an NFSv4 ACL, even if users cannot see it. POSIX ACLs ([`posix`]) are stored as
+//! extended attributes and take its place where `acltype=posix`.
 //!
-//! An ACL is *trivial* if its mode tells as much; a flag of the node says so, and then the ACL is
-//! never looked at. Three more flags are made with it: that something can be inherited, that there
-//! are entries for objects, and that nobody is denied execution.
+//! An ACL is *trivial* if the mode expresses all of it; a flag of the node records that, and the
+//! ACL is then never evaluated. Three more flags are computed from it: some entry can be inherited,
+//! some entry is an object entry, no entry denies execution.
 
 mod inherit;
 mod mode;
@@ -28,7 +29,7 @@ pub use inherit::{NewNodeAcl, ParentAcl, for_new};
 pub use mode::{chmod, is_trivial, mode_of, set, trivial};
 
 bitflags! {
-    /// What somebody may do, as the mask of an entry says it.
+    /// Permissions, in the bits of an ACL entry's mask.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub struct Want: u32 {
         /// Read data; list a directory.
@@ -55,9 +56,9 @@ bitflags! {
         const READ_ACL = 0x2_0000;
         /// Change the ACL or the mode.
         const WRITE_ACL = 0x4_0000;
-        /// Take the node over.
+        /// Take ownership of the node.
         const WRITE_OWNER = 0x8_0000;
-        /// Wait for others.
+        /// Synchronize (ignored).
         const SYNCHRONIZE = 0x10_0000;
         const _ = !0;
     }
@@ -69,9 +70,9 @@ pub(crate) mod flag {
     pub(crate) const FILE_INHERIT: u16 = 0x1;
     /// Directories inherit it.
     pub(crate) const DIRECTORY_INHERIT: u16 = 0x2;
-    /// What inherits it does not pass it on.
+    /// Children that inherit it do not pass it on.
     pub(crate) const NO_PROPAGATE: u16 = 0x4;
-    /// It says nothing about the directory that has it.
+    /// It does not apply to the directory that has it.
     pub(crate) const INHERIT_ONLY: u16 = 0x8;
     /// It was inherited.
     pub(crate) const INHERITED: u16 = 0x80;
@@ -81,37 +82,37 @@ pub(crate) mod flag {
     pub(crate) const GROUP: u16 = 0x2040;
     /// `everyone@`
     pub(crate) const EVERYONE: u16 = 0x4000;
-    /// All that has to do with inheritance, but for its being inherited.
+    /// All inheritance flags except `INHERITED`.
     pub(crate) const INHERIT: u16 = FILE_INHERIT | DIRECTORY_INHERIT | NO_PROPAGATE | INHERIT_ONLY;
 }
 
-/// Flags of a node that come from its ACL.
+/// Flags of a node that are computed from or belong to its ACL.
 pub const ACL_FLAGS: PFlags = PFlags::INHERIT_ACE
     .union(PFlags::ACL_TRIVIAL)
     .union(PFlags::ACL_OBJ_ACE)
     .union(WIDE_FLAGS)
     .union(PFlags::NO_EXECS_DENIED);
 
-/// Those of them that are kept with the ACL and mean nothing for its entries.
+/// The flags among them that are stored with the ACL and do not affect its entries.
 pub const WIDE_FLAGS: PFlags =
     PFlags::ACL_PROTECTED.union(PFlags::ACL_DEFAULTED).union(PFlags::ACL_AUTO_INHERIT);
 
-/// What chmod does to an ACL (`aclmode`).
+/// Effect of chmod on an ACL (`aclmode`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AclMode {
-    /// It replaces it by what the mode says.
+    /// The mode's entries replace the ACL.
     #[default]
     Discard,
-    /// Named entries get no more than the group.
+    /// Named entries are reduced to the group's permissions.
     GroupMask,
-    /// Named entries stay.
+    /// Named entries stay unchanged.
     Passthrough,
-    /// It fails if the ACL says more than the mode.
+    /// chmod fails if the ACL is not trivial.
     Restricted,
 }
 
 impl AclMode {
-    /// From the property.
+    /// Returns the mode of a property value.
     #[must_use]
     pub const fn from_property(value: u64) -> Self {
         match value {
@@ -123,24 +124,24 @@ impl AclMode {
     }
 }
 
-/// What new nodes inherit (`aclinherit`).
+/// The entries that new nodes inherit (`aclinherit`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AclInherit {
     /// Nothing.
     Discard,
-    /// What denies.
+    /// Entries that deny.
     NoAllow,
-    /// Everything as it is.
+    /// All entries unchanged.
     Passthrough,
-    /// Everything but the right to change the ACL or the owner.
+    /// All entries, without the permissions to change the ACL or the owner.
     #[default]
     Restricted,
-    /// As passthrough, but a file can be executed only if its mode says so.
+    /// Like `Passthrough`, but files get execute permission only if their mode has it.
     PassthroughX,
 }
 
 impl AclInherit {
-    /// From the property.
+    /// Returns the setting of a property value.
     #[must_use]
     pub const fn from_property(value: u64) -> Self {
         match value {
@@ -157,7 +158,7 @@ impl AclInherit {
     }
 }
 
-/// Owner and group of a node, whom entries may name.
+/// Owner and group of a node, which entries may refer to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ids {
     /// Owner.
@@ -166,26 +167,26 @@ pub struct Ids {
     pub gid: u64,
 }
 
-/// An ACL with what goes with it.
+/// An ACL, and the flags and mode computed from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAcl {
     /// The entries.
     pub aces: Vec<Ace>,
-    /// What the node's flags within [`ACL_FLAGS`] have to be.
+    /// The node's flags within [`ACL_FLAGS`].
     pub flags: PFlags,
     /// Mode with type bits.
     pub mode: u64,
 }
 
 impl NodeAcl {
-    /// The node's flags with those of the ACL.
+    /// Returns the node's flags combined with those of the ACL.
     #[must_use]
     pub fn apply(&self, flags: PFlags) -> PFlags {
         (flags - ACL_FLAGS) | self.flags
     }
 }
 
-/// An entry that decides, for somebody that a mode knows.
+/// Returns an allowing or denying entry for owner, group or everyone.
 fn plain(kind: u16, flags: u16, mask: Want) -> Ace {
     Ace { kind, flags, mask: mask.bits(), id: 0, object: None }
 }
@@ -194,7 +195,7 @@ fn want(ace: &Ace) -> Want {
     Want::from_bits_retain(ace.mask)
 }
 
-/// Whether an entry allows or denies something; others are for auditors.
+/// Whether an entry allows or denies; other entries are for auditing.
 fn decides(ace: &Ace) -> bool {
     matches!(ace.kind, ACE_ALLOW | ACE_DENY | 5 | 6)
 }
@@ -203,7 +204,7 @@ fn allows(ace: &Ace) -> bool {
     matches!(ace.kind, ACE_ALLOW | 5)
 }
 
-/// Whether an entry is one of those that stand for the mode.
+/// Whether an entry is for owner, group or everyone.
 fn is_of_mode(ace: &Ace) -> bool {
     matches!(ace.who(), Who::Owner | Who::Group | Who::Everyone)
 }
@@ -212,8 +213,8 @@ fn is_inheritable(ace: &Ace) -> bool {
     ace.flags & (flag::FILE_INHERIT | flag::DIRECTORY_INHERIT) != 0
 }
 
-/// What an ACL allows of `wanted`, and what it leaves open: entries in order, the first that
-/// speaks of a right decides it. `is_meant` tells whether somebody is whom an entry is about.
+/// Evaluates an ACL for the wanted permissions. Entries apply in order, and the first entry that
+/// mentions a permission decides it. `is_meant` tells whether an entry's subject matches the user.
 pub(crate) fn evaluate(
     aces: &[Ace],
     is_directory: bool,
@@ -236,7 +237,7 @@ pub(crate) fn evaluate(
     verdict
 }
 
-/// What came of looking at an ACL; what is in neither was not spoken of.
+/// Result of evaluating an ACL; permissions in neither set are not mentioned by any entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) allowed: Want,

@@ -9,25 +9,25 @@ use super::{
 };
 use crate::error::FsError;
 
-/// Bits of a mode that its ACL says.
+/// Bits of a mode that an ACL determines.
 const RWX: u64 = 0o777;
 const ALL_EXECUTE: u64 = 0o111;
 const READ: u64 = 4;
 const WRITE: u64 = 2;
 const EXECUTE: u64 = 1;
 
-/// What everybody may always do.
+/// Permissions that every user always has.
 const EVERYONE: Want =
     Want::READ_XATTR.union(Want::READ_ATTRIBUTES).union(Want::READ_ACL).union(Want::SYNCHRONIZE);
-/// What an owner may always do.
+/// Permissions that an owner always has.
 const OWNER: Want = EVERYONE
     .union(Want::WRITE_XATTR)
     .union(Want::WRITE_ATTRIBUTES)
     .union(Want::WRITE_ACL)
     .union(Want::WRITE_OWNER);
 
-/// The entries that a mode stands for: at most three that take away or give what the last three
-/// would say wrongly, then owner, group, everyone.
+/// The entries of a mode: at most three that correct later entries for a class, then owner, group,
+/// everyone.
 struct Masks {
     first: Vec<Ace>,
     last: [Ace; 3],
@@ -59,13 +59,13 @@ impl Masks {
         }
     }
 
-    /// What the group gets.
+    /// Returns the permissions of the group.
     fn group(&self) -> Want {
         want(&self.last[1])
     }
 }
 
-/// The ACL that says what a mode does, 3 to 6 entries.
+/// Returns the ACL that is equivalent to a mode, 3 to 6 entries.
 #[must_use]
 pub fn trivial(mode: u64, is_directory: bool) -> Vec<Ace> {
     let Masks { mut first, last } = Masks::of(mode, is_directory);
@@ -73,7 +73,7 @@ pub fn trivial(mode: u64, is_directory: bool) -> Vec<Ace> {
     first
 }
 
-/// Whether an ACL says no more than a mode can.
+/// Whether a mode can express the whole ACL.
 #[must_use]
 pub fn is_trivial(aces: &[Ace]) -> bool {
     let basic = Want::READ_ACL | Want::READ_ATTRIBUTES;
@@ -89,8 +89,8 @@ pub fn is_trivial(aces: &[Ace]) -> bool {
     })
 }
 
-/// The mode that an ACL says, with the other bits of `mode`, and whether somebody is denied
-/// execution.
+/// Returns the mode computed from an ACL, with the other bits of `mode`, and whether any user is
+/// denied execution.
 #[must_use]
 pub fn mode_of(aces: &[Ace], mode: u64, ids: Ids) -> (u64, bool) {
     let (mut seen, mut granted, mut is_denied) = (0, 0, false);
@@ -102,7 +102,7 @@ pub fn mode_of(aces: &[Ace], mode: u64, ids: Ids) -> (u64, bool) {
             Who::NamedUser(id) if id == ids.uid => 0o700,
             Who::NamedGroup(id) if id == ids.gid => 0o070,
             Who::NamedUser(_) | Who::NamedGroup(_) => {
-                // No class of the mode is meant, but one more is denied something.
+                // A named user or group belongs to no class of the mode, but is denied execution.
                 is_denied |= !allows(ace) && want(ace).contains(Want::EXECUTE);
                 continue;
             }
@@ -121,7 +121,7 @@ pub fn mode_of(aces: &[Ace], mode: u64, ids: Ids) -> (u64, bool) {
     (mode & !RWX | granted, is_denied)
 }
 
-/// Puts together what goes with an ACL.
+/// Computes flags and mode of an ACL.
 pub(super) fn complete(
     aces: Vec<Ace>,
     wide: PFlags,
@@ -138,17 +138,17 @@ pub(super) fn complete(
     NodeAcl { aces, flags, mode }
 }
 
-/// How [`with_mode`] treats entries.
+/// How [`with_mode`] changes existing entries.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Treatment {
-    /// Entries for owner, group and everyone are replaced; those that can be inherited stay, for
-    /// children only.
+    /// Entries for owner, group and everyone are replaced; inheritable ones stay as inherit-only
+    /// entries.
     pub(super) is_split: bool,
-    /// What is allowed is cut down to what the group may.
+    /// Allowed permissions are reduced to those of the group.
     pub(super) is_trimmed: bool,
 }
 
-/// The entries with those of a mode around them.
+/// Returns the entries combined with those of a mode.
 pub(super) fn with_mode(
     aces: &[Ace],
     mode: u64,
@@ -176,7 +176,7 @@ pub(super) fn with_mode(
     all
 }
 
-/// The ACL after a change of the mode. `flags` are the node's.
+/// Returns the ACL after a chmod. `flags` are the node's.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`] if `policy` forbids it.
@@ -197,7 +197,8 @@ pub fn chmod(
     Ok(complete(aces, flags, mode, ids, is_directory))
 }
 
-/// An ACL that somebody gave a node. `wide` are the flags of [`WIDE_FLAGS`] that came with it.
+/// Returns an ACL that a user set on a node. `wide` are the flags of [`WIDE_FLAGS`] that came with
+/// it.
 #[must_use]
 pub fn set(aces: Vec<Ace>, wide: PFlags, mode: u64, ids: Ids, is_directory: bool) -> NodeAcl {
     const _: () = assert!(ACL_FLAGS.contains(WIDE_FLAGS));

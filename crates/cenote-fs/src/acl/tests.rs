@@ -16,10 +16,10 @@ fn named(kind: u16, flags: u16, id: u64, mask: Want) -> Ace {
 }
 
 #[test]
-fn what_modes_say() {
+fn trivial_acl_of_a_mode_is_that_of_openzfs() {
     assert_eq!(masks(&trivial(0o755, true)), [0x1e_01ff, 0x12_00a9, 0x12_00a9]);
     assert_eq!(masks(&trivial(0o644, false)), [0x1e_019f, 0x12_0089, 0x12_0089]);
-    // The owner has what others have and the group has not; the group is denied it.
+    // Others have more than the group: the group's entry must deny it.
     let aces = trivial(0o604, false);
     let kinds: Vec<_> = aces.iter().map(|ace| (ace.kind, ace.flags, ace.mask)).collect();
     assert_eq!(kinds[..2], [(ACE_ALLOW, 0x1000, 1), (ACE_DENY, 0x2040, 1)]);
@@ -28,7 +28,7 @@ fn what_modes_say() {
 }
 
 #[test]
-fn every_mode_is_what_its_acl_says() {
+fn mode_and_trivial_acl_convert_both_ways() {
     for mode in 0..0o1000 {
         for is_directory in [false, true] {
             let aces = trivial(mode | 0o104_000, is_directory);
@@ -36,7 +36,7 @@ fn every_mode_is_what_its_acl_says() {
             let (found, is_denied) = mode_of(&aces, 0o104_000, IDS);
             assert_eq!(found, mode | 0o104_000);
             assert_eq!(is_denied, mode & 0o111 != 0o111, "{mode:o}");
-            // Everybody gets exactly what their class of the mode says.
+            // Every user gets exactly the bits of its class.
             for (class, meant) in [(6, Who::Owner), (3, Who::Group), (0, Who::Everyone)] {
                 let wanted = Want::READ | Want::WRITE | Want::EXECUTE;
                 let is_meant = |who| {
@@ -93,7 +93,7 @@ fn inherited(kind: FileKind, mode: u64, inherit: AclInherit) -> NodeAcl {
 }
 
 #[test]
-fn files_inherit_by_policy() {
+fn aclinherit_applies_to_files() {
     let mode = 0o100_640;
     let mode_only = trivial(mode, false);
     for inherit in [AclInherit::Discard, AclInherit::NoAllow] {
@@ -103,13 +103,13 @@ fn files_inherit_by_policy() {
         assert_eq!(acl.flags.contains(PFlags::ACL_TRIVIAL), denied == 0);
     }
     let acl = inherited(FileKind::Regular, mode, AclInherit::Restricted);
-    // The entry for directories is left out; the right to change the ACL too.
+    // The entry for directories is left out, and so is the permission to change the ACL.
     assert_eq!(acl.aces.len(), 3 + mode_only.len());
     assert_eq!(acl.aces[0].flags, flag::INHERITED);
     assert_eq!(want(&acl.aces[0]), Want::READ | Want::EXECUTE);
     assert_eq!((acl.aces[1].id, acl.aces[1].kind), (8, ACE_DENY));
     assert!(!acl.flags.intersects(PFlags::ACL_TRIVIAL | PFlags::INHERIT_ACE));
-    // What is passed through decides the mode.
+    // Passed-through entries determine the mode.
     let acl = inherited(FileKind::Regular, mode, AclInherit::Passthrough);
     assert_eq!((acl.aces.len(), acl.mode), (3, 0o100_400));
     assert!(want(&acl.aces[0]).contains(Want::WRITE_ACL | Want::EXECUTE));
@@ -122,7 +122,7 @@ fn files_inherit_by_policy() {
 }
 
 #[test]
-fn directories_pass_on() {
+fn aclinherit_passes_entries_through_directories() {
     let acl = inherited(FileKind::Directory, 0o040_755, AclInherit::Restricted);
     let flags: Vec<u16> = acl.aces.iter().map(|ace| ace.flags).collect();
     let both = flag::FILE_INHERIT | flag::DIRECTORY_INHERIT | flag::INHERITED;
@@ -138,7 +138,7 @@ fn directories_pass_on() {
 }
 
 #[test]
-fn chmod_by_policy() {
+fn aclmode_applies_to_chmod() {
     let aces = parent();
     let change =
         |flags, is_directory, policy| chmod(&aces, flags, 0o750, IDS, is_directory, policy);
@@ -149,7 +149,7 @@ fn chmod_by_policy() {
     let refused = change(flags, true, AclMode::Restricted);
     assert_eq!(refused, Err(FsError::NotPermitted));
     assert!(change(flags | PFlags::ACL_TRIVIAL, true, AclMode::Restricted).is_ok());
-    // Entries of the mode go, but those that can be inherited stay for children.
+    // Entries of the mode are replaced, but inheritable ones stay as inherit-only entries.
     let acl = change(flags, true, AclMode::Passthrough).unwrap();
     let only = acl.aces.iter().find(|ace| ace.flags & flag::INHERIT_ONLY != 0).unwrap();
     assert_eq!(only.flags & flag::OWNER, flag::OWNER);
@@ -163,12 +163,12 @@ fn chmod_by_policy() {
 }
 
 #[test]
-fn somebody_named_may_be_denied_execution() {
+fn named_entries_can_deny_execution() {
     let mut aces = vec![named(ACE_DENY, 0, 7, Want::EXECUTE)];
     aces.extend(trivial(0o755, false));
     assert_eq!(mode_of(&aces, 0o100_000, IDS), (0o100_755, true));
     assert!(!is_trivial(&aces));
-    // The owner by their id counts as the owner.
+    // A named entry with the owner's uid counts as the owner.
     aces[0].id = IDS.uid;
     assert_eq!(mode_of(&aces, 0o100_000, IDS), (0o100_655, true));
 }

@@ -10,25 +10,25 @@ use crate::access::{self, rules};
 use crate::acl::{self, Ids};
 use crate::error::FsError;
 
-/// Bytes of the entries of an ACL, at most, and so of an attribute.
+/// Maximum size of the entries of an ACL, which is that of an attribute.
 const ACL_MAX: usize = u16::MAX as usize;
 
-/// The entries of the ACL of an inode, which every one has.
+/// Returns the entries of the ACL of an inode; every inode has one.
 ///
 /// # Errors
-/// Refusals of rights.
+/// Permission errors.
 pub fn acl(op: &mut Op<'_, '_>, object: u64) -> TxResult<Vec<Ace>> {
     let inode = op.inode(object)?;
     permit::check(op, &inode, acl::Want::READ_ACL)?;
     Ok(permit::aces(&inode))
 }
 
-/// Replaces the ACL of an inode. Its mode becomes what the ACL says. `wide` are the flags that
-/// belong to the ACL as a whole ([`acl::WIDE_FLAGS`]).
+/// Replaces the ACL of an inode, and sets its mode accordingly. `wide` are the flags that belong to
+/// the ACL as a whole ([`acl::WIDE_FLAGS`]).
 ///
 /// # Errors
-/// Refusals of rights; [`FsError::BadAcl`] if there are too many entries, or one of no kind that
-/// decides.
+/// Permission errors; [`FsError::BadAcl`] if there are too many entries, or one that neither
+/// allows nor denies.
 pub fn set_acl(op: &mut Op<'_, '_>, object: u64, aces: &[Ace], wide: PFlags) -> TxResult<()> {
     let mut inode = op.inode(object)?;
     if let Some(cred) = op.cred {
@@ -43,7 +43,7 @@ pub fn set_acl(op: &mut Op<'_, '_>, object: u64, aces: &[Ace], wide: PFlags) -> 
     let ids = Ids { uid: inode.uid(), gid: inode.gid() };
     let new = acl::set(aces.to_vec(), wide, inode.mode(), ids, inode.is_directory());
     permit::set_acl(&mut inode, &new);
-    posix::follow_mode(op, &mut inode)?;
+    posix::update_acl(op, &mut inode)?;
     op.touch_state(&mut inode);
     op.store(&inode)?;
     record::set_acl(op, &inode, &new);

@@ -1,4 +1,4 @@
-//! Changing attributes that a request names.
+//! Changes attributes on request.
 
 use cenote_dmu::TxResult;
 use cenote_ondisk::sa::ZplAttr;
@@ -13,16 +13,16 @@ use crate::node::FileKind;
 
 const SET_IDS: u64 = SET_UID | SET_GID;
 
-/// A time to be set.
+/// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// That of the operation: who may write may do this.
+    /// The time of the operation; needs only write permission.
     Now,
-    /// Any.
+    /// Any time.
     To(Time),
 }
 
-/// What is to be changed; what is none stays.
+/// Attributes to change; `None` leaves an attribute as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permission bits.
@@ -37,16 +37,16 @@ pub struct SetAttributes {
     pub atime: Option<SetTime>,
     /// Content change time.
     pub mtime: Option<SetTime>,
-    /// pflags that users set (immutable, append only, ...), as they are to be: others are not
-    /// looked at.
+    /// pflags that users set (immutable, append only, ...), with their new values; other flags are
+    /// ignored.
     pub flags: Option<PFlags>,
     /// Project.
     pub project: Option<u32>,
-    /// Who asks has the file open for writing (`ftruncate`): rights to set its size were asked for
-    /// then. Flags forbid it as ever.
+    /// The request comes through a file opened for writing (`ftruncate`): permissions were checked
+    /// by the open. Flags still forbid it.
     pub is_by_handle: bool,
-    /// `mtime` is the time of writes that the kernel cached. Rights and flags were checked when
-    /// they were made: flags that were set since, and the rights of the caller, do not matter.
+    /// `mtime` is the time of writes that the kernel cached. Permissions and flags were checked by
+    /// those writes: later flags, and the permissions of the caller, do not matter.
     pub is_write_back: bool,
 }
 
@@ -65,62 +65,66 @@ pub const USER_FLAGS: PFlags = PFlags::READONLY
     .union(PFlags::SPARSE)
     .union(PFlags::PROJINHERIT);
 
-/// Changes attributes, all or none of them.
+/// Changes attributes: all of them, or none.
 ///
 /// # Errors
-/// Refusals of rights and quotas; those of [`truncate`](super::truncate).
-pub fn set_attributes(op: &mut Op<'_, '_>, object: u64, wish: &SetAttributes) -> TxResult<Inode> {
+/// Permission and quota errors; those of [`truncate`](super::truncate).
+pub fn set_attributes(
+    op: &mut Op<'_, '_>,
+    object: u64,
+    changes: &SetAttributes,
+) -> TxResult<Inode> {
     let mut inode = op.inode(object)?;
-    permit::set_attributes(op, &inode, wish)?;
-    if let Some(size) = wish.size {
+    permit::set_attributes(op, &inode, changes)?;
+    if let Some(size) = changes.size {
         inode.check_data()?;
         let is_same = size == inode.size();
         data::set_size(op, &mut inode, size)?;
         drop_privileges(op, &mut inode)?;
-        if !is_same || wish.mtime.is_none() {
+        if !is_same || changes.mtime.is_none() {
             op.touch_content(&mut inode);
         }
     }
     let before = inode.mode() & SET_IDS;
-    set_owner(op, &mut inode, wish)?;
+    set_owner(op, &mut inode, changes)?;
     let has_lost_ids = inode.mode() & SET_IDS != before;
-    if let Some(mode) = wish.mode {
+    if let Some(mode) = changes.mode {
         permit::chmod(op, &mut inode, u64::from(mode) & PERMISSION_MASK)?;
     }
-    if let Some(flags) = wish.flags {
+    if let Some(flags) = changes.flags {
         inode.set_flags((inode.flags() - USER_FLAGS) | (flags & USER_FLAGS));
     }
-    if let Some(project) = wish.project {
+    if let Some(project) = changes.project {
         set_project(op, &mut inode, project)?;
     }
-    let SetAttributes { is_by_handle, is_write_back, .. } = *wish;
+    let SetAttributes { is_by_handle, is_write_back, .. } = *changes;
     let nothing = SetAttributes { is_by_handle, is_write_back, ..SetAttributes::default() };
-    if *wish != nothing {
+    if *changes != nothing {
         let archive = inode.flags() & PFlags::ARCHIVE;
         op.touch_state(&mut inode);
-        if wish.flags.is_some() {
-            // The archive bit is what the request said.
+        if changes.flags.is_some() {
+            // The request set the archive bit explicitly.
             inode.set_flags((inode.flags() - PFlags::ARCHIVE) | archive);
         }
     }
-    let time = |wish| match wish {
+    let time = |changes| match changes {
         SetTime::Now => op.now,
         SetTime::To(time) => time,
     };
-    if let Some(wish) = wish.atime {
-        inode.set_time(ZplAttr::Atime, time(wish));
+    if let Some(changes) = changes.atime {
+        inode.set_time(ZplAttr::Atime, time(changes));
     }
-    if let Some(wish) = wish.mtime {
-        inode.set_time(ZplAttr::Mtime, time(wish));
+    if let Some(changes) = changes.mtime {
+        inode.set_time(ZplAttr::Mtime, time(changes));
     }
     op.store(&inode)?;
     let mode = has_lost_ids.then_some((inode.mode() & PERMISSION_MASK) as u32);
-    record::set_attributes(op, &inode, &SetAttributes { mode: wish.mode.or(mode), ..*wish });
+    record::set_attributes(op, &inode, &SetAttributes { mode: changes.mode.or(mode), ..*changes });
     Ok(inode)
 }
 
-/// Takes set-id bits off as a write or a new owner did, which left the ACL alone, if that is all
-/// that this mode would change. Says whether it is.
+/// Removes set-id bits without changing the ACL, as a write or a change of owner did, if this mode
+/// differs only in them. Returns whether it does.
 pub(crate) fn lose_set_ids(op: &mut Op<'_, '_>, object: u64, mode: u32) -> TxResult<bool> {
     let mut inode = op.inode(object)?;
     let changed = (u64::from(mode) ^ inode.mode()) & PERMISSION_MASK;
@@ -132,10 +136,10 @@ pub(crate) fn lose_set_ids(op: &mut Op<'_, '_>, object: u64, mode: u32) -> TxRes
     Ok(is_all)
 }
 
-fn set_owner(op: &mut Op<'_, '_>, inode: &mut Inode, wish: &SetAttributes) -> TxResult<()> {
-    let uid = wish.uid.map(u64::from).filter(|uid| *uid != inode.uid());
-    let gid = wish.gid.map(u64::from).filter(|gid| *gid != inode.gid());
-    if wish.uid.is_none() && wish.gid.is_none() {
+fn set_owner(op: &mut Op<'_, '_>, inode: &mut Inode, changes: &SetAttributes) -> TxResult<()> {
+    let uid = changes.uid.map(u64::from).filter(|uid| *uid != inode.uid());
+    let gid = changes.gid.map(u64::from).filter(|gid| *gid != inode.gid());
+    if changes.uid.is_none() && changes.gid.is_none() {
         return Ok(());
     }
     permit::quota_of_owner(op, uid, gid)?;
@@ -143,7 +147,7 @@ fn set_owner(op: &mut Op<'_, '_>, inode: &mut Inode, wish: &SetAttributes) -> Tx
         if op.cred.is_some() {
             xattr::drop_capability(op, inode)?;
         }
-        if wish.mode.is_none() {
+        if changes.mode.is_none() {
             inode.set_word(ZplAttr::Mode, rules::without_set_ids(inode.mode()));
         }
     }
@@ -153,10 +157,10 @@ fn set_owner(op: &mut Op<'_, '_>, inode: &mut Inode, wish: &SetAttributes) -> Tx
     if let Some(gid) = gid {
         inode.set_word(ZplAttr::Gid, gid);
     }
-    permit::follow_owner(inode);
+    permit::update_mode(inode);
     let hidden = inode.xattr_dir();
     if hidden != 0 && (uid.is_some() || gid.is_some()) {
-        // Extended attributes belong to whom the file does.
+        // Extended attributes have the file's owner.
         let mut hidden = op.inode(hidden)?;
         hidden.set_word(ZplAttr::Uid, inode.uid());
         hidden.set_word(ZplAttr::Gid, inode.gid());
@@ -189,9 +193,9 @@ fn set_project(op: &mut Op<'_, '_>, inode: &mut Inode, project: u32) -> TxResult
     Ok(())
 }
 
-/// Another content has not the privileges of the one before: writing takes capabilities off a
-/// program, and, unless who writes may set them, the set-id bits. The inode is the caller's to
-/// store. A replay is told by records of their own.
+/// New contents do not have the privileges of the old ones: writing removes a program's file
+/// capabilities and, unless the writer may set them, the set-id bits. The caller stores the inode.
+/// In a replay separate log records do this.
 pub(super) fn drop_privileges(op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
     if op.cred.is_none() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Making inodes, and giving them names (spec 03 §10.1).
+//! Creates inodes and links (spec 03 §10.1).
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::ObjectSpec;
@@ -17,14 +17,14 @@ use crate::acl::{Ids, NodeAcl};
 use crate::error::FsError;
 use crate::node::FileKind;
 
-/// Most names that a file may have.
+/// Maximum number of links of a file.
 const LINKS_MAX: u64 = u32::MAX as u64 >> 1;
-/// Longest target of a symbolic link.
+/// Maximum length of the target of a symbolic link.
 const TARGET_MAX: usize = 4095;
 /// Size of an empty directory, and its links: for `.` and `..`.
 const EMPTY_DIRECTORY: u64 = 2;
 
-/// What is to be made.
+/// Kind of a new node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NewKind<'a> {
     /// A regular file.
@@ -63,33 +63,32 @@ impl NewKind<'_> {
     }
 }
 
-/// An inode to be made.
+/// Attributes of a new inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewNode<'a> {
     /// What it is.
     pub kind: NewKind<'a>,
     /// Permission bits.
     pub mode: u32,
-    /// Bits of them that are taken away, unless the directory has a default ACL, which stands in
-    /// for this.
+    /// Permission bits to remove, unless the directory has a default ACL, which replaces the umask.
     pub umask: u32,
-    /// Number to take, as a replay wants it.
+    /// Object number to use, in a replay.
     pub number: Option<u64>,
-    /// Slots of the dnode; none: as the dataset says.
+    /// Slots of the dnode; `None` for the dataset's `dnodesize`.
     pub slots: Option<usize>,
-    /// Txg that it is said to be made in; none: that of the transaction.
+    /// Creation txg (generation); `None` for that of the transaction.
     pub generation: Option<u64>,
-    /// All its times; none: now.
+    /// Value for all its times; `None` for now.
     pub time: Option<Time>,
-    /// Owner and group, as they are to be; none: those of who asks, and of the directory if that
-    /// says so.
+    /// Owner and group; `None` for those of the user, or the group of the directory if that has the
+    /// set-group-id bit.
     pub owner: Option<(u64, u64)>,
-    /// ACL and what goes with it; none: what the directory hands down.
+    /// ACL, flags and mode; `None` to inherit from the directory.
     pub acl: Option<&'a NodeAcl>,
 }
 
 impl<'a> NewNode<'a> {
-    /// An inode of that kind and mode.
+    /// Returns an inode of that kind and mode.
     #[must_use]
     pub const fn new(kind: NewKind<'a>, mode: u32) -> Self {
         Self {
@@ -106,10 +105,10 @@ impl<'a> NewNode<'a> {
     }
 }
 
-/// Makes an inode with a name.
+/// Creates an inode with a name.
 ///
 /// # Errors
-/// `Kind::Exists` if the name is taken; refusals of rights, names and quotas; those of the
+/// `Kind::Exists` if the name is taken; permission, name and quota errors; those of the
 /// transaction.
 pub fn create(op: &mut Op<'_, '_>, parent: u64, name: &[u8], new: &NewNode<'_>) -> TxResult<Inode> {
     let mut dir = op.directory(parent)?;
@@ -132,8 +131,8 @@ pub fn create(op: &mut Op<'_, '_>, parent: u64, name: &[u8], new: &NewNode<'_>) 
     Ok(inode)
 }
 
-/// What an inode gets of the default ACL of its directory, and what it is to be with that: where
-/// there is no such ACL, the umask is taken off its mode.
+/// Returns the inode's part of the directory's default ACL, and its attributes changed accordingly.
+/// Without a default ACL, the umask is applied to the mode.
 fn inherit<'a>(
     op: &mut Op<'_, '_>,
     dir: &Inode,
@@ -150,10 +149,10 @@ fn inherit<'a>(
     Ok((NewNode { mode, ..*new }, inherited))
 }
 
-/// Makes an inode without a name, in the unlinked set, that may get one later (`O_TMPFILE`).
+/// Creates an inode without a name, in the unlinked set; it may get a name later (`O_TMPFILE`).
 ///
 /// # Errors
-/// As [`create`].
+/// The errors of [`create`].
 pub fn create_orphan(op: &mut Op<'_, '_>, parent: u64, new: &NewNode<'_>) -> TxResult<Inode> {
     let dir = op.directory(parent)?;
     check_alive(&dir)?;
@@ -168,10 +167,10 @@ pub fn create_orphan(op: &mut Op<'_, '_>, parent: u64, new: &NewNode<'_>) -> TxR
     Ok(inode)
 }
 
-/// Gives an inode one more name.
+/// Adds a name to an inode.
 ///
 /// # Errors
-/// `FsError::NotPermitted` for a directory; `Kind::Exists` if the name is taken; refusals of rights
+/// `FsError::NotPermitted` for a directory; `Kind::Exists` if the name is taken; permission errors
 /// and names.
 pub fn link(op: &mut Op<'_, '_>, object: u64, parent: u64, name: &[u8]) -> TxResult<Inode> {
     let mut dir = op.directory(parent)?;
@@ -195,7 +194,7 @@ pub fn link(op: &mut Op<'_, '_>, object: u64, parent: u64, name: &[u8]) -> TxRes
         return Err(refuse(Kind::Limit, FsError::TooManyHardLinks));
     }
     if links == 0 {
-        // Made without a name: the log does not know of it.
+        // The inode was created without a name: the log has no record of it.
         op.remove_unlinked(object)?;
         op.log_unrecorded();
     }
@@ -212,7 +211,7 @@ pub fn link(op: &mut Op<'_, '_>, object: u64, parent: u64, name: &[u8]) -> TxRes
     Ok(inode)
 }
 
-/// A directory without a name takes no entries.
+/// Refuses to add entries to a directory without a name.
 pub(super) fn check_alive(dir: &Inode) -> TxResult<()> {
     if dir.links() == 0 {
         return Err(refuse(Kind::NotFound, FsError::NoEntry));
@@ -220,7 +219,7 @@ pub(super) fn check_alive(dir: &Inode) -> TxResult<()> {
     Ok(())
 }
 
-/// The directory got an entry.
+/// Updates a directory's counters after an entry was added.
 pub(super) fn count_entry(op: &Op<'_, '_>, dir: &mut Inode, inode: &Inode) {
     dir.set_word(ZplAttr::Size, dir.size() + 1);
     if inode.is_directory() {
@@ -229,7 +228,7 @@ pub(super) fn count_entry(op: &Op<'_, '_>, dir: &mut Inode, inode: &Inode) {
     op.touch_content(dir);
 }
 
-/// The object of a new inode, with its attributes.
+/// Allocates the object of a new inode, and stores its attributes.
 pub(super) fn make(op: &mut Op<'_, '_>, dir: &Inode, new: &NewNode<'_>) -> TxResult<Inode> {
     let target = match new.kind {
         NewKind::Symlink(target) => Some(target),
@@ -270,7 +269,7 @@ fn attributes(
     let is_directory = new.kind == NewKind::Directory;
     let inherits = dir.flags().contains(PFlags::PROJINHERIT);
     let mut flags = PFlags::ARCHIVE | PFlags::AV_MODIFIED | acl.flags;
-    // Other kinds get one when somebody sets it.
+    // Other kinds get a project only when a user sets it.
     let has_project =
         op.facts.has_projects && matches!(new.kind, NewKind::Regular | NewKind::Directory);
     let mut project = 0;
@@ -323,7 +322,7 @@ fn allocate(op: &mut Op<'_, '_>, new: &NewNode<'_>, bonus_len: usize) -> TxResul
     let room = slots * 512 - 64 - 128;
     let is_directory = new.kind == NewKind::Directory;
     let object_type = if is_directory { ObjectType::DIRECTORY_CONTENTS } else { FILE };
-    // What does not fit is split when the attributes are stored.
+    // Attributes that do not fit go to a spill block when they are stored.
     let bonus_len = bonus_len.min(room);
     let spec = ObjectSpec { number: new.number, slots, ..ObjectSpec::new(object_type, 0) };
     let spec = spec.with_bonus(ObjectType::SA, bonus_len);

@@ -1,4 +1,4 @@
-//! The bytes of files: writing, and cutting off or out (spec 03 §10.3).
+//! The contents of files: writing, truncating, and punching holes (spec 03 §10.3).
 //!
 //! ```text
 //!   size      one block of ──────────────────────────────> blocks of recordsize
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A file has one block, of as many sectors as it needs, until it outgrows the dataset's record
-//! size; then it has blocks of that, or, if its only block is larger, of the next power of two.
-//! Block sizes never shrink, and never change once there is a second block.
+//! size. Then it has blocks of the record size, or, if its only block is larger, of the next power
+//! of two. Block sizes never shrink, and never change once there is a second block.
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::sa::ZplAttr;
@@ -22,28 +22,27 @@ const SECTOR: u64 = 512;
 /// Largest size of a file.
 const SIZE_MAX: u64 = i64::MAX as u64;
 
-/// What was written, and where.
+/// Position and length of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteFacts {
     /// First byte.
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// Size of the file now.
+    /// Size of the file after the write.
     pub size: u64,
 }
 
-/// Where to write.
+/// Position of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// At an offset.
     At(u64),
-    /// Behind the last byte.
+    /// At the end of the file.
     End,
 }
 
-/// The size that the blocks of a file get when it grows to `end` bytes; `None` if they stay as they
-/// are.
+/// Returns the block size for a file that grows to `end` bytes; `None` if it stays as it is.
 #[must_use]
 pub fn block_size_for(size: u64, block: u64, end: u64, record_size: u64) -> Option<u64> {
     let end = end.max(size);
@@ -60,7 +59,7 @@ pub fn block_size_for(size: u64, block: u64, end: u64, record_size: u64) -> Opti
     (new != block).then_some(new)
 }
 
-/// Makes room in the block of a file that grows to `end` bytes.
+/// Enlarges the block of a file that grows to `end` bytes.
 fn grow(tx: &mut Tx<'_>, inode: &Inode, end: u64, record_size: u64) -> TxResult<()> {
     let dnode = tx.dnode(inode.object)?;
     if dnode.maxblkid > 0 {
@@ -73,18 +72,18 @@ fn grow(tx: &mut Tx<'_>, inode: &Inode, end: u64, record_size: u64) -> TxResult<
     }
 }
 
-/// The inode of a regular file.
+/// Returns the inode of a regular file.
 pub(super) fn file(op: &mut Op<'_, '_>, object: u64) -> TxResult<Inode> {
     let inode = op.inode(object)?;
     inode.check_data()?;
     Ok(inode)
 }
 
-/// Writes bytes. `whole` may hold blocks of the file that are covered whole, ready made: they are
-/// taken as they are if the file has blocks of their size.
+/// Writes bytes. `whole` may hold prepared blocks that the write covers entirely: they are used as
+/// they are if the file has blocks of their size.
 ///
 /// # Errors
-/// [`FsError::FileTooLarge`]; refusals of rights and quotas.
+/// [`FsError::FileTooLarge`]; permission and quota errors.
 pub fn write(
     op: &mut Op<'_, '_>,
     object: u64,
@@ -142,10 +141,10 @@ fn put(
     tx.write(object, at, rest)
 }
 
-/// Sets the size of a file. What is cut off reads as zeros if it grows again.
+/// Sets the size of a file. Truncated bytes read as zeros if the file grows again.
 ///
 /// # Errors
-/// As [`write`].
+/// The errors of [`write`].
 pub fn truncate(op: &mut Op<'_, '_>, object: u64, size: u64) -> TxResult<Inode> {
     let mut inode = file(op, object)?;
     permit::write(op, &inode, 0)?;
@@ -157,7 +156,7 @@ pub fn truncate(op: &mut Op<'_, '_>, object: u64, size: u64) -> TxResult<Inode> 
     Ok(inode)
 }
 
-/// Sets the size of a file, without what that does to its attributes.
+/// Sets the size of a file, without changing its other attributes.
 pub(super) fn set_size(op: &mut Op<'_, '_>, inode: &mut Inode, size: u64) -> TxResult<()> {
     if size > SIZE_MAX {
         return Err(refuse(Kind::Limit, FsError::FileTooLarge));
@@ -176,11 +175,11 @@ pub(super) fn set_size(op: &mut Op<'_, '_>, inode: &mut Inode, size: u64) -> TxR
     Ok(())
 }
 
-/// Cuts a range out of a file: it reads as zeros, and takes no space where it is of whole blocks.
-/// The size stays.
+/// Punches a hole into a file: the range reads as zeros, and its whole blocks are freed. The size
+/// does not change.
 ///
 /// # Errors
-/// As [`write`].
+/// The errors of [`write`].
 pub fn free(op: &mut Op<'_, '_>, object: u64, offset: u64, len: u64) -> TxResult<Inode> {
     let mut inode = file(op, object)?;
     permit::write(op, &inode, offset)?;

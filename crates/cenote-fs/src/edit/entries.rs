@@ -1,4 +1,4 @@
-//! Looking into directories.
+//! Lookup and listing of directory entries.
 
 use cenote_dmu::TxResult;
 use cenote_dmu::zap::edit as zap;
@@ -8,32 +8,32 @@ use cenote_ondisk::znode::DirEntry as Stored;
 use super::{Inode, Op, names, permit};
 use crate::node::FileKind;
 
-/// An entry of a directory, as it is listed.
+/// An entry in a directory listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
     /// Its name, as it is stored.
     pub name: Vec<u8>,
     /// The node.
     pub object: u64,
-    /// What it is; unknown on file systems of the first version.
+    /// Its kind; unknown on file systems of the first version.
     pub kind: Option<FileKind>,
-    /// Listing goes on behind it from here, now or later.
+    /// Position after this entry, from which a later listing can continue.
     pub cookie: u64,
 }
 
-/// Some entries of a directory, in its order.
+/// A part of a directory listing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadDirPage {
     /// The entries.
     pub entries: Vec<DirEntry>,
-    /// Nothing follows.
+    /// Whether this is the end of the directory.
     pub is_end: bool,
 }
 
-/// The inode of a name.
+/// Returns the inode of a name.
 ///
 /// # Errors
-/// `Kind::NotFound` if there is no such name; refusals of rights.
+/// `Kind::NotFound` if there is no such name; permission errors.
 pub fn lookup(op: &mut Op<'_, '_>, parent: u64, name: &[u8]) -> TxResult<Inode> {
     let dir = op.directory(parent)?;
     permit::search(op, &dir)?;
@@ -47,11 +47,11 @@ pub fn lookup(op: &mut Op<'_, '_>, parent: u64, name: &[u8]) -> TxResult<Inode> 
     op.inode(found.object)
 }
 
-/// At most `max` entries from the place of a cookie on, 0 for the start. Names that come and go
-/// meanwhile may be told or not; all others are told exactly once.
+/// Returns at most `max` entries from a cookie on, 0 for the start. Names that are added or removed
+/// in the meantime may be returned or not; all others are returned exactly once.
 ///
 /// # Errors
-/// `FsError::NotADirectory`; refusals of rights.
+/// `FsError::NotADirectory`; permission errors.
 pub fn list(op: &mut Op<'_, '_>, object: u64, cookie: u64, max: usize) -> TxResult<ReadDirPage> {
     let dir = op.directory(object)?;
     permit::list(op, &dir)?;

@@ -1,8 +1,8 @@
-//! What is known of a file system while it is open for writing.
+//! Cached state of a file system that is open for writing.
 //!
-//! The master node never changes but for quotas; properties may at any time, and are read again
-//! when the head says so. Who has which file open is here as well, because a file that loses its
-//! last name is freed in the same transaction if nobody has.
+//! The master node never changes except for quotas. Properties may change at any time, and are read
+//! again when the head reports a change. The open files are recorded here as well, because a file
+//! that loses its last name is freed in the same transaction if it is not open.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -27,37 +27,38 @@ const VERSION: u64 = 5;
 /// Bytes of a slot of dnodes.
 const SLOT: u64 = 512;
 
-/// Properties of the dataset, as they are stored.
+/// Properties of the dataset that affect files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 pub struct Settings {
     /// Largest block of a new file (`recordsize`).
     pub record_size: u64,
-    /// Whether reading is noted (`atime`).
+    /// Whether reads update the access time (`atime`).
     pub has_atime: bool,
-    /// Whether only where it tells something (`relatime`).
+    /// Whether only some reads do (`relatime`).
     pub is_relatime: bool,
     /// `readonly`
     pub is_read_only: bool,
-    /// Where extended attributes go (`xattr`): 0 nowhere, 1 directories, 2 system attributes.
+    /// Where extended attributes are stored (`xattr`): 0 nowhere, 1 directories, 2 system
+    /// attributes.
     pub xattr: u64,
     /// `acltype`: 0 off, 1 POSIX, 2 NFSv4.
     pub acl_type: u64,
-    /// What chmod does to an ACL (`aclmode`).
+    /// Effect of chmod on an ACL (`aclmode`).
     pub acl_mode: u64,
-    /// What of an ACL is inherited (`aclinherit`).
+    /// Inheritance of ACLs (`aclinherit`).
     pub acl_inherit: u64,
     /// Whether `.zfs` is shown (`snapdir`): 0 hidden, 1 visible, 2 disabled.
     pub snapdir: u64,
     /// Whether names may be longer than 255 bytes (`longname`).
     pub has_long_names: bool,
-    /// Whether there may be such names (feature `longname`).
+    /// Whether longer names may exist (feature `longname`).
     pub knows_long_names: bool,
     /// Slots of a new dnode (`dnodesize`).
     pub dnode_slots: usize,
 }
 
-/// Properties by name, with what they are when nobody set them.
+/// Properties by name, with their default values.
 const PROPERTIES: [(&str, u64); 11] = [
     ("recordsize", 128 << 10),
     ("atime", 1),
@@ -73,10 +74,10 @@ const PROPERTIES: [(&str, u64); 11] = [
 ];
 
 impl Settings {
-    /// Reads those of a head.
+    /// Reads the properties of a head.
     ///
     /// # Errors
-    /// Those of reading the MOS.
+    /// Errors of reading the MOS.
     pub async fn read(engine: &Engine, head: &Head) -> Result<Self> {
         let values = engine.head_numbers(head, &PROPERTIES).await?;
         let knows_long_names = engine.has_feature("longname").await?;
@@ -84,7 +85,7 @@ impl Settings {
             let found = PROPERTIES.iter().zip(&values).find(|((known, _), _)| *known == name);
             found.map_or(0, |(_, value)| *value)
         };
-        // 0 is the smallest and 1 stands for "auto", which is twice that.
+        // 0 is the minimum, 1 is "auto", which is twice the minimum.
         let slots = match value("dnodesize") {
             0 => 1,
             1 => 2,
@@ -107,46 +108,47 @@ impl Settings {
     }
 }
 
-/// Who has an object open.
+/// Open count of an object.
 #[derive(Debug, Clone, Copy, Default)]
 struct Opener {
     count: u64,
-    /// It has no name any more.
-    is_doomed: bool,
+    /// Whether it has lost its last name.
+    is_unlinked: bool,
 }
 
-/// Who has which objects open.
+/// Open counts of all open objects.
 #[derive(Debug, Default)]
 pub struct Openers(Mutex<FixedMap<u64, Opener>>);
 
 impl Openers {
-    // Held for a look-up. Taken inside of closures, under the object set's lock.
+    // LOCK: held for a lookup. Taken inside of closures, under the object set's lock.
     fn lock(&self) -> std::sync::MutexGuard<'_, FixedMap<u64, Opener>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody has it open.
+    /// Whether the object is open.
     pub fn is_open(&self, object: u64) -> bool {
         self.lock().contains_key(&object)
     }
 
-    /// One more has it open.
+    /// Increments the open count.
     pub fn add(&self, object: u64) {
         self.lock().entry(object).or_default().count += 1;
     }
 
-    /// It lost its last name. True if somebody has it open: the last of them is told.
-    pub fn doom(&self, object: u64) -> bool {
+    /// Marks an object without a name as unlinked if it is open. Returns whether it is open; then
+    /// its last close frees it.
+    pub fn mark_unlinked(&self, object: u64) -> bool {
         match self.lock().get_mut(&object) {
             Some(opener) => {
-                opener.is_doomed = true;
+                opener.is_unlinked = true;
                 true
             }
             None => false,
         }
     }
 
-    /// One less has it open. True if that was the last, and it has no name.
+    /// Decrements the open count. Returns true if that was the last open of an unlinked object.
     pub fn remove(&self, object: u64) -> bool {
         let mut open = self.lock();
         let Some(opener) = open.get_mut(&object) else { return false };
@@ -154,13 +156,13 @@ impl Openers {
         if opener.count > 0 {
             return false;
         }
-        let is_doomed = opener.is_doomed;
+        let is_unlinked = opener.is_unlinked;
         open.remove(&object);
-        is_doomed
+        is_unlinked
     }
 }
 
-/// What is known of a file system.
+/// Cached state of a file system.
 #[derive(Debug)]
 pub struct Facts {
     /// Version of the file system.
@@ -171,26 +173,26 @@ pub struct Facts {
     pub unlinked: u64,
     /// Master node of system attributes.
     pub sa_master: u64,
-    /// What it demands of names.
+    /// Rules for names.
     pub rules: NameRules,
     /// Whether objects have project ids (feature `project_quota`).
     pub has_projects: bool,
-    /// Whether the log may tell of extended attributes (feature `zilsaxattr`).
+    /// Whether the log may have records of extended attributes (feature `zilsaxattr`).
     pub logs_xattrs: bool,
-    /// Limits of users, groups and projects, as far as they are known.
+    /// Cached quotas of users, groups and projects.
     pub(crate) limits: LimitCache,
-    /// Who has what open.
+    /// Open counts of objects.
     pub openers: Openers,
-    // Each held for a copy.
+    // LOCK: each held for a copy.
     settings: RwLock<Settings>,
     schema: Mutex<Arc<Schema>>,
 }
 
 impl Facts {
-    /// Reads what a head's file system says of itself.
+    /// Reads the state of a head's file system.
     ///
     /// # Errors
-    /// [`FsError`] if it is no file system, or not of the version that is written; those of
+    /// [`FsError`] if it is not a file system, or not of the version that is written; errors of
     /// reading.
     pub async fn read(engine: &Engine, head: &Head) -> Result<Self> {
         if head.live().kind() != ObjSetType::Zfs {
@@ -199,7 +201,7 @@ impl Facts {
         let settings = Settings::read(engine, head).await?;
         let has_projects = engine.has_feature("project_quota").await?;
         if !engine.has_probe() {
-            // Whatever is written from here on, a replay included, is accounted to its owners.
+            // All writes from here on, including a replay, are accounted to their owners.
             let counts_objects = engine.has_feature("userobj_accounting").await?;
             engine.set_probe(Arc::new(FsOwners { counts_objects, counts_projects: has_projects }));
         }
@@ -210,17 +212,17 @@ impl Facts {
         Ok(facts)
     }
 
-    /// The properties.
+    /// Returns the properties.
     pub fn settings(&self) -> Settings {
         *self.settings.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The properties are others now.
+    /// Replaces the properties.
     pub fn set_settings(&self, settings: Settings) {
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
-    /// Attributes and layouts.
+    /// Returns attributes and layouts.
     pub fn schema(&self) -> Arc<Schema> {
         Arc::clone(&self.schema.lock().unwrap_or_else(PoisonError::into_inner))
     }

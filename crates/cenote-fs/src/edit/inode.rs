@@ -1,4 +1,4 @@
-//! The attributes of one object, in a transaction.
+//! The attributes of one object in a transaction.
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::acl::Ace;
@@ -12,16 +12,16 @@ use super::sa::{Attrs, Schema};
 use crate::error::FsError;
 use crate::node::FileKind;
 
-/// The bits of a mode that tell the type.
+/// The bits of a mode that give the type.
 pub(crate) const TYPE_MASK: u64 = 0o170_000;
 /// The bits of a mode that chmod changes.
 pub(crate) const PERMISSION_MASK: u64 = 0o7777;
-/// Bits of these beside the rights.
+/// Permission bits other than the access bits.
 pub(crate) const SET_UID: u64 = 0o4000;
 pub(crate) const SET_GID: u64 = 0o2000;
 pub(crate) const STICKY: u64 = 0o1000;
 
-/// An inode: an object with its attributes, to be changed and then stored
+/// An inode: an object and its attributes, which are changed and then stored
 /// ([`Op::store`](super::Op::store)).
 #[derive(Debug, Clone)]
 pub struct Inode {
@@ -29,17 +29,17 @@ pub struct Inode {
     pub object: u64,
     /// Its attributes.
     pub attrs: Attrs,
-    /// It has a bonus of old file systems.
+    /// Attributes of an old file system's bonus buffer.
     legacy: Option<Box<FileAttributes>>,
 }
 
 impl Inode {
-    /// A new one.
+    /// Returns a new inode.
     pub(super) fn new(object: u64, attrs: Attrs) -> Self {
         Self { object, attrs, legacy: None }
     }
 
-    /// That of an object.
+    /// Loads the inode of an object.
     pub(super) fn load(tx: &mut Tx<'_>, schema: &Schema, object: u64) -> TxResult<Self> {
         let dnode = tx.dnode(object)?;
         let corrupt = |error| Error::corrupt(error).in_object(tx.objset(), object);
@@ -62,16 +62,16 @@ impl Inode {
         }
     }
 
-    /// Whether it cannot be changed, because it is of an old file system.
+    /// Whether it cannot be changed, because it belongs to an old file system.
     #[must_use]
     pub fn is_legacy(&self) -> bool {
         self.legacy.is_some()
     }
 
-    /// All of its attributes.
+    /// Returns all attributes.
     ///
     /// # Errors
-    /// `Kind::Corrupt` if one that every inode has is missing.
+    /// `Kind::Corrupt` if a mandatory attribute is missing.
     pub fn attributes(&self) -> TxResult<FileAttributes> {
         if let Some(attributes) = &self.legacy {
             return Ok((**attributes).clone());
@@ -79,40 +79,40 @@ impl Inode {
         self.attrs.attributes().map_err(|error| Error::corrupt(error).into())
     }
 
-    /// The first number of an attribute.
+    /// Returns the first number of an attribute.
     #[must_use]
     pub fn word(&self, attr: ZplAttr) -> Option<u64> {
         self.attrs.word(attr)
     }
 
-    /// The bytes of an attribute.
+    /// Returns the bytes of an attribute.
     #[must_use]
     pub fn bytes(&self, attr: ZplAttr) -> Option<&[u8]> {
         self.attrs.bytes(attr)
     }
 
-    /// An attribute that is a time.
+    /// Returns an attribute that is a time.
     #[must_use]
     pub fn time(&self, attr: ZplAttr) -> Time {
         self.attrs.time(attr).unwrap_or_default()
     }
 
-    /// Gives an attribute one number.
+    /// Sets an attribute to one number.
     pub fn set_word(&mut self, attr: ZplAttr, value: u64) {
         self.attrs.set_word(attr, value);
     }
 
-    /// Gives an attribute a time.
+    /// Sets an attribute to a time.
     pub fn set_time(&mut self, attr: ZplAttr, time: Time) {
         self.attrs.set_time(attr, time);
     }
 
-    /// Gives an attribute a value.
+    /// Sets an attribute to a value.
     pub fn set_bytes(&mut self, attr: ZplAttr, bytes: &[u8]) {
         self.attrs.set_bytes(attr, bytes);
     }
 
-    /// Takes an attribute away.
+    /// Removes an attribute.
     pub fn remove(&mut self, attr: ZplAttr) {
         self.attrs.remove(attr);
     }
@@ -123,13 +123,13 @@ impl Inode {
         self.word(ZplAttr::Mode).unwrap_or(0)
     }
 
-    /// What it is.
+    /// Its kind.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         FileKind::from_bits(self.type_bits())
     }
 
-    /// What it is, as directory entries tell.
+    /// Its kind, as stored in directory entries.
     #[must_use]
     pub fn type_bits(&self) -> u8 {
         ((self.mode() & TYPE_MASK) >> 12) as u8
@@ -141,7 +141,7 @@ impl Inode {
         self.kind() == FileKind::Directory
     }
 
-    /// Refuses what is no regular file: only those have data.
+    /// Refuses nodes that are not regular files, which have no data.
     pub(crate) fn check_data(&self) -> TxResult<()> {
         match self.kind() {
             FileKind::Regular => Ok(()),
@@ -162,7 +162,7 @@ impl Inode {
         self.word(ZplAttr::Links).unwrap_or(0)
     }
 
-    /// Directory that it was put into last.
+    /// The directory that it was last linked into.
     #[must_use]
     pub fn parent(&self) -> u64 {
         self.word(ZplAttr::Parent).unwrap_or(0)
@@ -186,7 +186,7 @@ impl Inode {
         self.word(ZplAttr::Gid).unwrap_or(0)
     }
 
-    /// Project; none if it has no place for one.
+    /// Project; `None` if the inode has no project attribute.
     #[must_use]
     pub fn project(&self) -> Option<u64> {
         self.word(ZplAttr::Projid).filter(|_| self.flags().contains(PFlags::PROJID))
@@ -215,7 +215,7 @@ impl Inode {
         self.set_bytes(ZplAttr::DaclAces, &aces.iter().flat_map(Ace::encode).collect::<Vec<_>>());
     }
 
-    /// Counts a change where newer software counts them (spec 03 §8.7).
+    /// Increments the change counter, if the file system has one (spec 03 §8.7).
     pub(super) fn count_change(&mut self, now: Time) {
         let least = (now.seconds.max(0) as u64 + 1) << 32;
         if let Some(count) = self.word(ZplAttr::Seq) {
@@ -225,7 +225,7 @@ impl Inode {
     }
 }
 
-/// The attributes of an old inode, as far as anybody asks for one of them.
+/// Converts the attributes of an old inode, as far as they are needed.
 fn of_legacy(from: &FileAttributes) -> Attrs {
     let mut attrs = Attrs::default();
     let words = [

@@ -6,16 +6,16 @@
 //!   replay of an intent log ────────┘       inodes, names, rights, records
 //! ```
 //!
-//! An [`Op`] is a transaction on the object set together with what is known of the file system.
-//! Every operation is a function over it: it reads what it needs, checks, changes, and says what it
-//! did for the intent log. It either succeeds as a whole or has no effect, and as it may run
-//! several times it has no effect but through the `Op`. What others see of it beside the object
-//! set (layouts that were registered, records for the log) leaves at [`Op::finish`], the last thing
-//! in the closure, while the object set is still locked: so the log has the order of the changes,
-//! and nobody registers a layout twice.
+//! An [`Op`] is a transaction on the object set, with the cached state of the file system. Every
+//! operation is a function over it: it reads what it needs, checks, changes, and records the change
+//! for the intent log. It either succeeds as a whole or has no effect. Because it may run several
+//! times, it must have no effects outside of the `Op`. Effects outside of the object set
+//! (registered layouts, records for the log) are published by [`Op::finish`], the last call of the
+//! closure, while the object set is still locked: so the log has the order of the changes, and no
+//! layout is registered twice.
 //!
-//! Rights are checked for the [`Credentials`] of the `Op`; without any, as in a replay, everything
-//! is allowed.
+//! Permissions are checked for the [`Credentials`] of the `Op`; without credentials, as in a
+//! replay, everything is allowed.
 //!
 //! Sources: spec 03 §8-§12, 07 A7.
 
@@ -72,33 +72,33 @@ pub use unlinked::{Reaped, reap};
 pub struct Op<'a, 'tx> {
     /// The transaction on its object set.
     pub tx: &'a mut Tx<'tx>,
-    /// What is known of it.
+    /// Cached state of the file system.
     pub facts: &'a Facts,
-    /// For whom; none for what nobody asked for, which is allowed everything.
+    /// The user; `None` for internal operations, which are always allowed.
     pub cred: Option<&'a Credentials>,
-    /// The time that changes are made at.
+    /// The time of the changes.
     pub now: Time,
-    /// Bytes are written that a cached page had before: the flags of the node were checked when the
-    /// page was changed.
+    /// The write flushes a cached page: the flags of the node were checked when the page was
+    /// changed.
     pub(crate) is_write_back: bool,
     schema: Arc<Schema>,
     is_schema_changed: bool,
     records: Vec<LogRecord>,
-    /// Objects whose records every commit has to take along.
+    /// Objects whose log records every commit must include.
     made_sync: Vec<u64>,
-    /// What is recorded of an object now belongs to its name, and goes with every commit as that
-    /// does.
+    /// Log records of objects belong to a name change now, and every commit includes them like name
+    /// changes.
     is_naming: bool,
-    /// Objects that have no name any more.
+    /// Objects that have lost their last name.
     forgotten: Vec<u64>,
-    /// Something was done that the log cannot tell of.
+    /// An operation without a log record was done.
     is_unrecorded: bool,
-    /// Bytes that were changed, logged or not.
+    /// Changed bytes, whether logged or not.
     changed: Vec<ChangedBytes>,
 }
 
 impl<'a, 'tx> Op<'a, 'tx> {
-    /// An operation in a transaction.
+    /// Starts an operation in a transaction.
     pub fn new(
         tx: &'a mut Tx<'tx>,
         facts: &'a Facts,
@@ -123,12 +123,12 @@ impl<'a, 'tx> Op<'a, 'tx> {
         }
     }
 
-    /// Adds to what the log is told.
+    /// Adds a log record.
     pub fn log(&mut self, record: LogRecord) {
         self.records.push(record);
     }
 
-    /// Does a part of an operation of which the log is told nothing.
+    /// Runs a part of an operation without logging it.
     pub(crate) fn unlogged<T>(
         &mut self,
         part: impl FnOnce(&mut Self) -> TxResult<T>,
@@ -140,7 +140,7 @@ impl<'a, 'tx> Op<'a, 'tx> {
         done
     }
 
-    /// Does a part whose records every commit takes along, as it does those of names.
+    /// Runs a part whose records every commit includes, like those of name changes.
     pub(crate) fn naming<T>(&mut self, part: impl FnOnce(&mut Self) -> T) -> T {
         let was_naming = std::mem::replace(&mut self.is_naming, true);
         let done = part(self);
@@ -148,22 +148,22 @@ impl<'a, 'tx> Op<'a, 'tx> {
         done
     }
 
-    /// What is recorded of an object goes with every commit from now on.
+    /// Includes the records of an object in every commit from now on.
     pub(crate) fn make_sync(&mut self, object: u64) {
         self.made_sync.push(object);
     }
 
-    /// What is recorded of an object is of no use any more.
+    /// Drops the log records of an object.
     pub(crate) fn forget(&mut self, object: u64) {
         self.forgotten.push(object);
     }
 
-    /// Notes that the log cannot tell what was done: what has to be durable takes a sync.
+    /// Notes that an operation has no log record: making it durable takes a sync.
     pub fn log_unrecorded(&mut self) {
         self.is_unrecorded = true;
     }
 
-    /// Notes that bytes of an object are changed.
+    /// Notes that bytes of an object changed.
     pub(crate) fn note_changed(&mut self, object: u64, range: Range<u64>) {
         self.changed.push(ChangedBytes { object, range, is_freed: false });
     }
@@ -174,24 +174,24 @@ impl<'a, 'tx> Op<'a, 'tx> {
         self.tx.free(object)
     }
 
-    /// Reads what the records of earlier writes need of the bytes that are changed.
+    /// Reads the data that log records of earlier writes need before their bytes are changed.
     ///
     /// # Errors
-    /// Those of the transaction.
+    /// Errors of the transaction.
     pub fn keep(&self, log: &Log) -> TxResult<KeptData> {
         log.keep(self.tx, &self.changed)
     }
 
-    /// How many bytes the log may write of what it is told.
+    /// Returns the maximum number of bytes that the log writes for the records so far.
     ///
     /// # Errors
-    /// Those of the transaction.
-    pub fn weigh(&self, log: &Log) -> TxResult<u64> {
+    /// Errors of the transaction.
+    pub fn log_bytes_max(&self, log: &Log) -> TxResult<u64> {
         log.weigh(self.tx, &self.records)
     }
 
-    /// Publishes what others see of the operation beside the object set. To be called last in the
-    /// closure, when nothing can fail any more. In a replay nothing is logged.
+    /// Publishes the effects outside of the object set. Must be called last in the closure, when
+    /// nothing can fail any more. In a replay nothing is logged.
     pub fn finish(self, log: Option<(&Log, KeptData)>) {
         if self.is_schema_changed {
             self.facts.set_schema(self.schema);
@@ -213,28 +213,29 @@ impl<'a, 'tx> Op<'a, 'tx> {
         }
     }
 
-    /// Attributes and layouts as this transaction sees them.
+    /// Returns attributes and layouts as this transaction sees them.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    /// The inode in `object`.
+    /// Returns the inode in `object`.
     ///
     /// # Errors
-    /// `Kind::NotFound` if it is free; `Kind::Corrupt` if it has no attributes of a file.
+    /// `Kind::NotFound` if the object is free; `Kind::Corrupt` if it lacks the attributes of a
+    /// file.
     pub fn inode(&mut self, object: u64) -> TxResult<Inode> {
         if Virtual::of(object).is_some() {
-            // The control directory is not stored, and what is in it stays as it is.
+            // The control directory is not stored, and its contents cannot be changed.
             return Err(refuse(Kind::Permission, FsError::NotPermitted));
         }
         Inode::load(self.tx, &self.schema, object)
     }
 
-    /// Writes the attributes of an inode back.
+    /// Stores the attributes of an inode.
     ///
     /// # Errors
-    /// `Kind::ReadOnly` with [`FsError::LegacyNode`] for one of an old file system; those of the
-    /// transaction.
+    /// `Kind::ReadOnly` with [`FsError::LegacyNode`] for an inode of an old file system; errors of
+    /// the transaction.
     pub fn store(&mut self, inode: &Inode) -> TxResult<()> {
         if inode.is_legacy() {
             return Err(refuse(Kind::ReadOnly, FsError::LegacyNode));
@@ -246,7 +247,7 @@ impl<'a, 'tx> Op<'a, 'tx> {
         Ok(())
     }
 
-    /// The content of an inode changes: modification time, and what archivers and scanners look at.
+    /// Updates mtime, ctime and the flags for archivers and scanners after a change of contents.
     pub fn touch_content(&self, inode: &mut Inode) {
         inode.set_time(ZplAttr::Mtime, self.now);
         inode.set_time(ZplAttr::Ctime, self.now);
@@ -254,14 +255,14 @@ impl<'a, 'tx> Op<'a, 'tx> {
         inode.count_change(self.now);
     }
 
-    /// The state of an inode changes.
+    /// Updates ctime after a change of attributes.
     pub fn touch_state(&self, inode: &mut Inode) {
         inode.set_time(ZplAttr::Ctime, self.now);
         inode.set_flags(inode.flags() | PFlags::ARCHIVE);
         inode.count_change(self.now);
     }
 
-    /// The directory in `object`, whether it still has a name or not.
+    /// Returns the directory in `object`, whether it still has a name or not.
     pub(crate) fn directory(&mut self, object: u64) -> TxResult<Inode> {
         let inode = self.inode(object)?;
         if !inode.is_directory() {
@@ -270,21 +271,21 @@ impl<'a, 'tx> Op<'a, 'tx> {
         Ok(inode)
     }
 
-    /// Puts an object into the unlinked set.
+    /// Adds an object to the unlinked set.
     pub(crate) fn add_unlinked(&mut self, object: u64) -> TxResult<()> {
         zap::insert_number(self.tx, self.facts.unlinked, object)
     }
 
-    /// Takes an object out of the unlinked set.
+    /// Removes an object from the unlinked set.
     pub(crate) fn remove_unlinked(&mut self, object: u64) -> TxResult<()> {
         zap::remove_number(self.tx, self.facts.unlinked, object)
     }
 }
 
-/// A refusal.
+/// Returns a refusal.
 pub(crate) fn refuse(kind: Kind, cause: FsError) -> TxStop {
     TxStop::Fail(Error::new(kind, cause))
 }
 
-/// Object types that hold files of any kind but directories.
+/// Object type of all nodes except directories.
 pub(crate) const FILE: ObjectType = ObjectType::PLAIN_FILE_CONTENTS;

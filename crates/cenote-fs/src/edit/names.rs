@@ -1,4 +1,4 @@
-//! Names in directories: which a file may have, and what a directory has under one.
+//! Names in directories: validity and lookup.
 
 use cenote_dmu::TxResult;
 use cenote_dmu::zap::edit as zap;
@@ -10,11 +10,11 @@ use super::{Inode, Op, refuse};
 use crate::error::FsError;
 use crate::filesystem::{CaseSensitivity, NameRules};
 
-/// Longest name that every reader knows.
+/// Maximum length of names without the feature `longname`.
 const NAME_MAX: usize = 255;
-/// Longest name with the feature `longname`.
+/// Maximum length with the feature `longname`.
 const LONG_NAME_MAX: usize = 1023;
-/// The name in the root under which snapshots are found. It is never stored.
+/// The name in the root directory below which snapshots are found. It is never stored.
 pub(crate) const CONTROL: &[u8] = b".zfs";
 
 /// An entry that was found.
@@ -26,10 +26,10 @@ pub(crate) struct Found {
     pub(crate) object: u64,
 }
 
-/// Whether something new may be called that.
+/// Checks whether a new node may have that name.
 ///
-/// Names of more than 255 bytes are for file systems with `longname=on`; a log may have some of the
-/// time when it was on.
+/// Names longer than 255 bytes need `longname=on`; an intent log may have such names from a time
+/// when it was on.
 pub(crate) fn check_new(op: &Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<()> {
     check(op, name)?;
     check_free(op, dir, name)?;
@@ -41,7 +41,7 @@ pub(crate) fn check_new(op: &Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<()> 
     Ok(())
 }
 
-/// The name of the control directory is nobody's (spec 03 §15).
+/// Refuses the name of the control directory (spec 03 §15).
 pub(crate) fn check_free(op: &Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<()> {
     if dir == op.facts.root && name == CONTROL {
         return Err(refuse(Kind::Exists, FsError::Exists));
@@ -49,7 +49,7 @@ pub(crate) fn check_free(op: &Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<()>
     Ok(())
 }
 
-/// Whether something may be called that.
+/// Checks whether a name is valid.
 pub(crate) fn check(op: &Op<'_, '_>, name: &[u8]) -> TxResult<()> {
     if name.is_empty() {
         return Err(refuse(Kind::NotFound, FsError::NoEntry));
@@ -69,12 +69,13 @@ pub(crate) fn check(op: &Op<'_, '_>, name: &[u8]) -> TxResult<()> {
     Ok(())
 }
 
-/// What a directory has under a name.
+/// Returns the entry of a name in a directory.
 pub(crate) fn find(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Option<Found>> {
     find_by(op, dir, name, op.facts.rules.match_kind())
 }
 
-/// The same where upper and lower case are told apart, as far as the directory knows them.
+/// Like [`find`], and distinguishes upper and lower case according to `kind`, as far as the
+/// directory does.
 pub(crate) fn find_by(
     op: &mut Op<'_, '_>,
     dir: u64,
@@ -92,7 +93,7 @@ pub(crate) fn find_by(
     }
 }
 
-/// What a directory must have under a name.
+/// Returns the entry of a name in a directory, or an error if there is none.
 pub(crate) fn require(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Found> {
     let is_too_long = name.len() > NAME_MAX && !op.facts.settings().has_long_names;
     find(op, dir, name)?.ok_or_else(|| {
@@ -120,12 +121,12 @@ pub(crate) fn insert(op: &mut Op<'_, '_>, dir: u64, name: &[u8], inode: &Inode) 
     zap::insert(op.tx, dir, name, entry.encode())
 }
 
-/// Takes an entry away, by its name as it is stored.
+/// Removes an entry by its stored name.
 pub(crate) fn remove(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<()> {
     zap::remove(op.tx, dir, name)
 }
 
-/// What directories do to names.
+/// Returns the normalization flags of directories.
 pub(crate) fn normflags(rules: NameRules) -> NormFlags {
     let mut flags = NormFlags::from_bits_retain(rules.normalization);
     if rules.case != CaseSensitivity::Sensitive {

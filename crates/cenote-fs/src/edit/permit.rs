@@ -1,7 +1,7 @@
-//! Who may do what: where operations ask the rules of rights, ACLs, quotas and flags.
+//! Permission, quota and flag checks of each operation.
 //!
-//! The rules are in [`crate::access`] and [`crate::acl`]; here is which of them each operation
-//! asks. Without credentials nothing is asked.
+//! The rules are in [`crate::access`] and [`crate::acl`]; this module selects the rules for each
+//! operation. Without credentials there are no checks.
 
 use cenote_dmu::TxResult;
 use cenote_ondisk::acl::{Ace, Acl};
@@ -18,33 +18,34 @@ use crate::access::{self, Capabilities};
 use crate::acl::{self, AclInherit, AclMode, Ids, NewNodeAcl, NodeAcl, ParentAcl, Want};
 use crate::error::FsError;
 
-/// Asks for rights on an inode.
+/// Checks permissions on an inode.
 pub(crate) fn check(op: &mut Op<'_, '_>, inode: &Inode, want: Want) -> TxResult<()> {
     let Some(cred) = op.cred else { return Ok(()) };
     access::check(op, inode, cred, want)
 }
 
-/// Finding a name.
+/// Checks for looking up a name.
 pub(crate) fn search(op: &mut Op<'_, '_>, dir: &Inode) -> TxResult<()> {
-    // The flag is made of mode and ACL. A POSIX ACL may deny what they do not.
+    // The flag is computed from mode and ACL. A POSIX ACL may deny more.
     if dir.flags().contains(PFlags::NO_EXECS_DENIED) && !posix::may_have_acl(op, dir) {
         return Ok(());
     }
     check(op, dir, Want::EXECUTE)
 }
 
-/// Listing names.
+/// Checks for listing names.
 pub(crate) fn list(op: &mut Op<'_, '_>, dir: &Inode) -> TxResult<()> {
     check(op, dir, Want::READ)
 }
 
-/// Adding a name.
+/// Checks for adding a name.
 pub(crate) fn add_entry(op: &mut Op<'_, '_>, dir: &Inode, is_directory: bool) -> TxResult<()> {
     let Some(cred) = op.cred else { return Ok(()) };
     access::check_add(op, dir, is_directory, cred)
 }
 
-/// Making something of that kind. Character devices of number 0 are whiteouts, which are anybody's.
+/// Checks for creating a node of that kind. Character devices with number 0 are whiteouts, which
+/// every user may create.
 pub(crate) fn kind(op: &Op<'_, '_>, kind: NewKind<'_>) -> TxResult<()> {
     let is_device = match kind {
         NewKind::CharDevice(device) => device != 0,
@@ -57,13 +58,13 @@ pub(crate) fn kind(op: &Op<'_, '_>, kind: NewKind<'_>) -> TxResult<()> {
     Ok(())
 }
 
-/// Taking a name away.
+/// Checks for removing a name.
 pub(crate) fn delete(op: &mut Op<'_, '_>, dir: &Inode, inode: &Inode) -> TxResult<()> {
     let Some(cred) = op.cred else { return Ok(()) };
     access::check_delete(op, dir, inode, cred)
 }
 
-/// Giving an inode one more name.
+/// Checks for adding a name to an inode.
 pub(crate) fn link(op: &mut Op<'_, '_>, inode: &Inode) -> TxResult<()> {
     if op.cred.is_none() {
         return Ok(());
@@ -71,7 +72,7 @@ pub(crate) fn link(op: &mut Op<'_, '_>, inode: &Inode) -> TxResult<()> {
     access::check_link(op, inode)
 }
 
-/// Moving a name.
+/// Checks for moving a name.
 pub(crate) fn rename(
     op: &mut Op<'_, '_>,
     source: &Inode,
@@ -86,7 +87,7 @@ pub(crate) fn rename(
     add_entry(op, target, inode.is_directory())
 }
 
-/// Changing content from an offset on.
+/// Checks for changing contents from an offset on.
 pub(crate) fn write(op: &Op<'_, '_>, inode: &Inode, offset: u64) -> TxResult<()> {
     if op.cred.is_none() || op.is_write_back {
         return Ok(());
@@ -94,17 +95,17 @@ pub(crate) fn write(op: &Op<'_, '_>, inode: &Inode, offset: u64) -> TxResult<()>
     access::check_write(inode, offset)
 }
 
-/// Changing attributes.
+/// Checks for changing attributes.
 pub(crate) fn set_attributes(
     op: &mut Op<'_, '_>,
     inode: &Inode,
-    wish: &SetAttributes,
+    changes: &SetAttributes,
 ) -> TxResult<()> {
     let Some(cred) = op.cred else { return Ok(()) };
-    access::check_set_attributes(op, inode, wish, cred)
+    access::check_set_attributes(op, inode, changes, cred)
 }
 
-/// A directory that hands its project down takes only inodes of that project.
+/// Refuses inodes of another project in a directory that passes its project on.
 pub(crate) fn same_project(dir: &Inode, inode: &Inode) -> TxResult<()> {
     let is_handed_down = dir.flags().contains(PFlags::PROJINHERIT);
     if is_handed_down && dir.project().unwrap_or(0) != inode.project().unwrap_or(0) {
@@ -113,25 +114,25 @@ pub(crate) fn same_project(dir: &Inode, inode: &Inode) -> TxResult<()> {
     Ok(())
 }
 
-/// Owner and group of a new inode.
+/// Returns owner and group of a new inode.
 pub(crate) fn owner_of_new(op: &Op<'_, '_>, dir: &Inode) -> (u64, u64) {
     let (uid, gid) = op.cred.map_or((0, 0), |cred| (cred.uid.into(), cred.gid.into()));
     let gid = if dir.mode() & SET_GID != 0 { dir.gid() } else { gid };
     (uid, gid)
 }
 
-/// The mode that an inode of that group gets when somebody sets it.
+/// Returns the mode that a chmod sets on an inode of that group.
 pub(crate) fn mode_of_chmod(op: &Op<'_, '_>, gid: u64, mode: u64) -> u64 {
     op.cred.map_or(mode, |cred| access::rules::mode_of_chmod(mode, gid, cred))
 }
 
-/// The mode of a file that is written.
+/// Returns the mode of a file after a write.
 pub(crate) fn mode_after_write(op: &Op<'_, '_>, inode: &Inode) -> u64 {
     let mode = inode.mode();
     op.cred.map_or(mode, |cred| access::rules::mode_after_write(mode, cred))
 }
 
-/// The ACL of a new inode.
+/// Returns the ACL of a new inode.
 pub(crate) fn acl_of_new(
     op: &Op<'_, '_>,
     dir: &Inode,
@@ -151,21 +152,21 @@ pub(crate) fn acl_of_new(
     acl::for_new(Some(parent), &new, inherit, AclMode::from_property(settings.acl_mode))
 }
 
-/// The ACL of an inode as it is stored.
+/// Returns the stored ACL of an inode.
 pub(crate) fn aces(inode: &Inode) -> Vec<Ace> {
     let count = inode.word(ZplAttr::DaclCount).unwrap_or(0);
     let bytes = inode.bytes(ZplAttr::DaclAces).unwrap_or(&[]);
     Acl::decode(bytes, count, Endian::Little).entries
 }
 
-/// Another mode, with what that does to the ACLs.
+/// Sets the mode, and updates both kinds of ACLs.
 pub(crate) fn chmod(op: &mut Op<'_, '_>, inode: &mut Inode, mode: u64) -> TxResult<()> {
     let mode = mode_of_chmod(op, inode.gid(), mode);
     set_mode(op, inode, mode)?;
-    posix::follow_mode(op, inode)
+    posix::update_acl(op, inode)
 }
 
-/// Another mode, with the NFSv4 ACL that it makes.
+/// Sets the mode, and the NFSv4 ACL accordingly.
 pub(super) fn set_mode(op: &Op<'_, '_>, inode: &mut Inode, mode: u64) -> TxResult<()> {
     let mode = inode.mode() & !PERMISSION_MASK | mode;
     let ids = Ids { uid: inode.uid(), gid: inode.gid() };
@@ -176,8 +177,8 @@ pub(super) fn set_mode(op: &Op<'_, '_>, inode: &mut Inode, mode: u64) -> TxResul
     Ok(())
 }
 
-/// What the mode is now that the owner is another, whom an entry may name.
-pub(super) fn follow_owner(inode: &mut Inode) {
+/// Updates the mode after a change of the owner, because ACL entries may name the new owner.
+pub(super) fn update_mode(inode: &mut Inode) {
     if inode.flags().contains(PFlags::ACL_TRIVIAL) {
         return;
     }
@@ -189,14 +190,14 @@ pub(super) fn follow_owner(inode: &mut Inode) {
     inode.set_flags(flags);
 }
 
-/// Gives an inode an ACL with what goes with it.
+/// Stores an ACL with its flags and mode.
 pub(crate) fn set_acl(inode: &mut Inode, acl: &NodeAcl) {
     inode.set_word(ZplAttr::Mode, acl.mode);
     inode.set_flags(acl.apply(inode.flags()));
     inode.set_acl(&acl.aces);
 }
 
-/// Whether owner and group may have one more object, and what it takes.
+/// Checks whether owner, group and project may have one more object, and its space.
 pub(crate) fn quota_of_new(
     op: &mut Op<'_, '_>,
     uid: u64,
@@ -209,7 +210,7 @@ pub(crate) fn quota_of_new(
     crate::quota::check_new(op, uid, gid, project.unwrap_or(0))
 }
 
-/// Whether the owners of a file may have more space.
+/// Checks whether the owners of a file may have more space.
 pub(crate) fn quota_of_write(op: &mut Op<'_, '_>, inode: &Inode) -> TxResult<()> {
     if op.cred.is_none() {
         return Ok(());
@@ -217,7 +218,7 @@ pub(crate) fn quota_of_write(op: &mut Op<'_, '_>, inode: &Inode) -> TxResult<()>
     crate::quota::check_space(op, inode.uid(), inode.gid(), inode.project().unwrap_or(0))
 }
 
-/// Whether a user or group may be given something.
+/// Checks whether a user or group may be given a file.
 pub(crate) fn quota_of_owner(
     op: &mut Op<'_, '_>,
     uid: Option<u64>,
@@ -229,7 +230,7 @@ pub(crate) fn quota_of_owner(
     crate::quota::check_owner(op, uid, gid)
 }
 
-/// Whether a project may be given something.
+/// Checks whether a project may be given a file.
 pub(crate) fn quota_of_project(op: &mut Op<'_, '_>, project: u64) -> TxResult<()> {
     if op.cred.is_none() {
         return Ok(());

@@ -1,6 +1,6 @@
-//! POSIX ACLs of inodes: setting them changes the mode, and chmod changes them (spec 03 §11.4).
+//! POSIX ACLs of inodes: setting one changes the mode, and chmod changes it (spec 03 §11.4).
 //!
-//! A mode that an ACL changed is a mode like any other: the NFSv4 ACL is made from it.
+//! After such a change of the mode, the NFSv4 ACL is computed from it as always.
 
 use cenote_dmu::TxResult;
 use cenote_ondisk::acl::{POSIX_ACCESS, POSIX_DEFAULT};
@@ -18,17 +18,17 @@ use crate::node::FileKind;
 /// `acltype=posix`
 const POSIX: u64 = 1;
 
-/// Which of the two.
+/// The two kinds of POSIX ACLs of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
-    /// What decides about the node.
+    /// The ACL that controls access.
     Access,
-    /// What new nodes in the directory get.
+    /// The ACL that new nodes in the directory inherit.
     Default,
 }
 
 impl Which {
-    /// The ACL that an attribute is.
+    /// Returns the ACL that is stored in the extended attribute `name`.
     pub(super) fn of(name: &[u8]) -> Option<Self> {
         match name {
             name if name == POSIX_ACCESS.as_bytes() => Some(Self::Access),
@@ -45,13 +45,13 @@ impl Which {
     }
 }
 
-/// Whether the file system has such ACLs.
+/// Whether the file system supports POSIX ACLs.
 pub(super) fn is_on(op: &Op<'_, '_>) -> bool {
     let settings = op.facts.settings();
     settings.acl_type == POSIX && settings.xattr != 0
 }
 
-/// Whether an inode may have one, as far as that is known without looking for it.
+/// Whether an inode may have one, as far as can be told without a lookup.
 pub(super) fn may_have_acl(op: &Op<'_, '_>, inode: &Inode) -> bool {
     let has_xattrs = inode.bytes(ZplAttr::Dxattr).is_some() || inode.xattr_dir() != 0;
     has_xattrs && is_on(op) && inode.kind() != FileKind::Symlink
@@ -65,12 +65,12 @@ fn load(op: &mut Op<'_, '_>, inode: &Inode, which: Which) -> TxResult<Option<Pos
     PosixAcl::decode(&value).map_err(|cause| Error::corrupt(cause).into())
 }
 
-/// The ACL that decides about an inode, if there is one beside its mode.
+/// Returns the ACL that controls access to an inode, if there is one in addition to its mode.
 pub(crate) fn access_acl(op: &mut Op<'_, '_>, inode: &Inode) -> TxResult<Option<PosixAcl>> {
     load(op, inode, Which::Access)
 }
 
-/// Sets an ACL, or takes it away. The inode is the caller's to store.
+/// Sets or removes an ACL. The caller stores the inode.
 pub(super) fn set(
     op: &mut Op<'_, '_>,
     inode: &mut Inode,
@@ -96,9 +96,9 @@ pub(super) fn set(
     let mode = permit::mode_of_chmod(op, inode.gid(), acl.mode(inode.mode()));
     if mode != inode.mode() {
         permit::set_mode(op, inode, mode & PERMISSION_MASK)?;
-        let wish =
+        let changes =
             SetAttributes { mode: Some((mode & PERMISSION_MASK) as u32), ..Default::default() };
-        record::set_attributes(op, inode, &wish);
+        record::set_attributes(op, inode, &changes);
     }
     if acl.is_mode() {
         xattr::drop_all(op, inode, which.name())?;
@@ -108,8 +108,8 @@ pub(super) fn set(
     }
 }
 
-/// The mode of an inode was changed: so is its ACL. The inode is the caller's to store.
-pub(super) fn follow_mode(op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
+/// Updates the ACL of an inode after a change of its mode. The caller stores the inode.
+pub(super) fn update_acl(op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
     let Some(acl) = access_acl(op, inode)? else { return Ok(()) };
     let changed = acl.chmod(inode.mode());
     if changed == acl {
@@ -118,7 +118,7 @@ pub(super) fn follow_mode(op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()
     xattr::put(op, inode, Which::Access.name(), &changed.encode(), Existing::Any)
 }
 
-/// What a new node gets of the default ACL of its directory.
+/// The ACLs that a new node inherits from the default ACL of its directory.
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
     access: Option<PosixAcl>,
@@ -126,9 +126,9 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
-    /// That of a directory for a node of the given mode, and the mode that the node gets. Without
-    /// a default ACL the mode is as it was. A replay inherits nothing: what was inherited is in the
-    /// log.
+    /// Returns the inherited ACLs for a node of the given mode, and the resulting mode. Without a
+    /// default ACL the mode is unchanged. A replay inherits nothing: the log has records of
+    /// inherited ACLs.
     pub(super) fn of(
         op: &mut Op<'_, '_>,
         dir: &Inode,
@@ -145,14 +145,15 @@ impl Inherited {
         Ok(Some((Self { access, default }, mode as u32)))
     }
 
-    /// Gives it to the new node, and stores that.
+    /// Stores the ACLs in the new node.
     pub(super) fn give(&self, op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
         let acls = [(Which::Access, &self.access), (Which::Default, &self.default)];
         let mut is_changed = false;
         for (which, acl) in acls {
             let Some(acl) = acl else { continue };
             let (name, value) = (which.name(), acl.encode());
-            // Nobody is to find the name without what it inherits: the mode alone may allow more.
+            // The name must never be durable without the inherited ACL: the mode alone may allow
+            // more.
             op.naming(|op| xattr::put(op, inode, name, &value, Existing::Any))?;
             is_changed = true;
         }

@@ -1,8 +1,8 @@
-//! What operations tell the intent log (spec 07 A7, A8).
+//! The intent log records of operations (spec 07 A7, A8).
 //!
-//! A record says as much as is needed to do the operation again. Nothing is said of what has no
-//! name: after a crash it is gone, and by then its number may be another's. What a record cannot
-//! say is noted as unrecorded, and a commit is a sync then.
+//! A record has everything that is needed to repeat the operation. Nodes without a name are not
+//! recorded: they do not survive a crash, and their number may be reused by then. Operations that a
+//! record cannot express are noted as unrecorded, and a commit is then a sync.
 
 use cenote_engine::zil::LogRecord;
 use cenote_ondisk::acl::Acl;
@@ -18,7 +18,7 @@ use super::{Inode, Op};
 use crate::acl::{NodeAcl, WIDE_FLAGS};
 use crate::node::FileKind;
 
-/// Adds a record of names, or notes that there is none.
+/// Adds a record of a name change, or notes that there is none.
 fn log_names(op: &mut Op<'_, '_>, kind: RecordKind, body: &Body<'_>) {
     match body.encode(kind) {
         Some(bytes) => op.log(LogRecord::of_names(kind, bytes)),
@@ -26,7 +26,7 @@ fn log_names(op: &mut Op<'_, '_>, kind: RecordKind, body: &Body<'_>) {
     }
 }
 
-/// The same of one object.
+/// Like [`log_names`], for a record of one object.
 fn log_object(op: &mut Op<'_, '_>, kind: RecordKind, object: u64, body: &Body<'_>) {
     if op.is_naming {
         return log_names(op, kind, body);
@@ -41,7 +41,7 @@ fn pair(time: Time) -> [u64; 2] {
     [time.seconds as u64, time.nanoseconds]
 }
 
-/// An inode as records of its creation tell of it.
+/// Returns an inode as it appears in records of its creation.
 fn new_object(op: &Op<'_, '_>, inode: &Inode) -> Option<NewObject> {
     let dnode = op.tx.dnode(inode.object).ok()?;
     Some(NewObject {
@@ -56,7 +56,7 @@ fn new_object(op: &Op<'_, '_>, inode: &Inode) -> Option<NewObject> {
     })
 }
 
-/// An inode was made.
+/// Records the creation of an inode.
 pub(super) fn create(
     op: &mut Op<'_, '_>,
     parent: u64,
@@ -89,19 +89,19 @@ fn logged(acl: &NodeAcl) -> LoggedAcl {
     LoggedAcl { acl, flags, ..LoggedAcl::default() }
 }
 
-/// An inode got the hidden directory of its extended attributes.
+/// Records the creation of an inode's hidden directory for extended attributes.
 pub(super) fn make_hidden(op: &mut Op<'_, '_>, owner: u64, dir: &Inode) {
     let Some(new) = new_object(op, dir) else { return op.log_unrecorded() };
     let body = Body::Create { parent: owner, new, xvattr: None, name: b"", target: None };
     log_names(op, RecordKind::Mkxattr, &body);
 }
 
-/// An inode got one more name.
+/// Records a new name of an inode.
 pub(super) fn link(op: &mut Op<'_, '_>, parent: u64, object: u64, name: &[u8]) {
     log_names(op, RecordKind::Link, &Body::Link { parent, object, name });
 }
 
-/// A name was taken away.
+/// Records the removal of a name.
 pub(super) fn remove(
     op: &mut Op<'_, '_>,
     parent: u64,
@@ -116,22 +116,23 @@ pub(super) fn remove(
     }
 }
 
-/// A name was moved, which `object` had.
+/// Records the renaming of `object`.
 pub(super) fn rename(
     op: &mut Op<'_, '_>,
-    wish: &Rename<'_>,
+    request: &Rename<'_>,
     object: u64,
     whiteout: Option<&Inode>,
     replaced: Option<&Removed>,
 ) {
-    let kind = match wish.mode {
+    let kind = match request.mode {
         RenameMode::Plain | RenameMode::NoReplace => RecordKind::Rename,
         RenameMode::Exchange => RecordKind::RenameExchange,
         RenameMode::Whiteout => RecordKind::RenameWhiteout,
     };
     let whiteout = whiteout.and_then(|inode| new_object(op, inode));
-    let ((source_parent, source), (target_parent, target)) = (wish.from, wish.to);
-    // What was written under the old name goes in front: who finds the new one finds it whole.
+    let ((source_parent, source), (target_parent, target)) = (request.from, request.to);
+    // Writes under the old name are committed first: after a crash the new name never leads to
+    // older contents.
     op.make_sync(object);
     let body = Body::Rename { source_parent, target_parent, source, target, whiteout };
     log_names(op, kind, &body);
@@ -140,49 +141,49 @@ pub(super) fn rename(
     }
 }
 
-/// Attributes were changed.
-pub(super) fn set_attributes(op: &mut Op<'_, '_>, inode: &Inode, wish: &SetAttributes) {
+/// Records a change of attributes.
+pub(super) fn set_attributes(op: &mut Op<'_, '_>, inode: &Inode, changes: &SetAttributes) {
     if inode.links() == 0 {
         return;
     }
     let mut mask = SetMask::CTIME;
-    mask.set(SetMask::MODE, wish.mode.is_some());
-    mask.set(SetMask::UID, wish.uid.is_some());
-    mask.set(SetMask::GID, wish.gid.is_some());
-    mask.set(SetMask::SIZE, wish.size.is_some());
-    mask.set(SetMask::ATIME, wish.atime.is_some());
-    mask.set(SetMask::MTIME, wish.mtime.is_some());
-    mask.set(SetMask::ATIME_SET, matches!(wish.atime, Some(SetTime::To(_))));
-    mask.set(SetMask::MTIME_SET, matches!(wish.mtime, Some(SetTime::To(_))));
-    let time = |wish: Option<SetTime>| match wish {
+    mask.set(SetMask::MODE, changes.mode.is_some());
+    mask.set(SetMask::UID, changes.uid.is_some());
+    mask.set(SetMask::GID, changes.gid.is_some());
+    mask.set(SetMask::SIZE, changes.size.is_some());
+    mask.set(SetMask::ATIME, changes.atime.is_some());
+    mask.set(SetMask::MTIME, changes.mtime.is_some());
+    mask.set(SetMask::ATIME_SET, matches!(changes.atime, Some(SetTime::To(_))));
+    mask.set(SetMask::MTIME_SET, matches!(changes.mtime, Some(SetTime::To(_))));
+    let time = |time: Option<SetTime>| match time {
         Some(SetTime::To(time)) => pair(time),
         Some(SetTime::Now) => pair(op.now),
         None => [0, 0],
     };
-    let xvattr = wanted_flags(wish);
+    let xvattr = wanted_flags(changes);
     mask.set(SetMask::XVATTR, xvattr.is_some());
     let object = inode.object;
     let body = Body::Setattr {
         object,
         mask: mask.to_stored(),
-        mode: wish.mode.map_or(0, |_| inode.mode()),
-        uid: wish.uid.map_or(0, u64::from),
-        gid: wish.gid.map_or(0, u64::from),
-        size: wish.size.unwrap_or(0),
-        atime: time(wish.atime),
-        mtime: time(wish.mtime),
+        mode: changes.mode.map_or(0, |_| inode.mode()),
+        uid: changes.uid.map_or(0, u64::from),
+        gid: changes.gid.map_or(0, u64::from),
+        size: changes.size.unwrap_or(0),
+        atime: time(changes.atime),
+        mtime: time(changes.mtime),
         xvattr,
     };
-    // What is made in a directory takes its project over, and records of names do not tell of that:
-    // they must be replayed behind this one.
+    // New nodes inherit the directory's project, but their records do not contain it: they must be
+    // replayed after this record.
     if inode.is_directory() && xvattr.is_some() {
         return log_names(op, RecordKind::Setattr, &body);
     }
     log_object(op, RecordKind::Setattr, object, &body);
 }
 
-/// A write took set-id bits off. Only the mode is named, as OpenZFS does: a change of mode that
-/// somebody asked for, which may change the ACL, names the time of change as well.
+/// Records that a write removed set-id bits. As in OpenZFS, the record contains only the mode; a
+/// chmod by a user, which may change the ACL, also contains the ctime.
 pub(super) fn lose_set_ids(op: &mut Op<'_, '_>, inode: &Inode) {
     if inode.links() == 0 {
         return;
@@ -203,15 +204,15 @@ pub(super) fn lose_set_ids(op: &mut Op<'_, '_>, inode: &Inode) {
     log_object(op, RecordKind::Setattr, object, &body);
 }
 
-fn wanted_flags(wish: &SetAttributes) -> Option<XvAttrs> {
-    let flags = wish.flags.map(|flags| XvAttrs::of_flags(USER_FLAGS, flags));
-    match wish.project {
+fn wanted_flags(changes: &SetAttributes) -> Option<XvAttrs> {
+    let flags = changes.flags.map(|flags| XvAttrs::of_flags(USER_FLAGS, flags));
+    match changes.project {
         Some(project) => Some(flags.unwrap_or_default().with_project(project.into())),
         None => flags,
     }
 }
 
-/// An ACL was set.
+/// Records a new ACL.
 pub(super) fn set_acl(op: &mut Op<'_, '_>, inode: &Inode, acl: &NodeAcl) {
     if inode.links() == 0 {
         return;
@@ -220,13 +221,13 @@ pub(super) fn set_acl(op: &mut Op<'_, '_>, inode: &Inode, acl: &NodeAcl) {
     log_object(op, RecordKind::Acl, object, &Body::Acl { object, acl: logged(acl) });
 }
 
-/// An extended attribute in the node's list was set, or removed.
+/// Records that an extended attribute in the node's list was set or removed.
 pub(super) fn set_xattr(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8], value: Option<&[u8]>) {
     if inode.links() == 0 {
         return;
     }
     if !op.facts.logs_xattrs || value.is_some_and(<[u8]>::is_empty) {
-        // Readers without the feature would give up; no value means that it is removed.
+        // Readers without the feature would fail on the record; an empty value would mean removal.
         return op.log_unrecorded();
     }
     let object = inode.object;
@@ -234,12 +235,12 @@ pub(super) fn set_xattr(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8], value: 
     log_object(op, RecordKind::SetSaXattr, object, &body);
 }
 
-/// Bytes were written: the log takes them from the file when it comes to that.
+/// Records a write: the log copies the bytes from the file when it writes the record.
 pub(super) fn write(op: &mut Op<'_, '_>, inode: &Inode, offset: u64, len: u64) {
     log_data(op, inode, LogRecord::write_later(inode.object, offset, len));
 }
 
-/// A range was cut out, or everything from an offset on with `len` 0.
+/// Records that a range was freed, or everything from an offset on if `len` is 0.
 pub(super) fn truncate(op: &mut Op<'_, '_>, inode: &Inode, offset: u64, len: u64) {
     log_data(op, inode, LogRecord::truncate(inode.object, offset, len));
 }
@@ -248,8 +249,8 @@ fn log_data(op: &mut Op<'_, '_>, inode: &Inode, record: LogRecord) {
     if inode.links() == 0 {
         return;
     }
-    // Nobody asks for the file that holds an extended attribute to be durable: its value goes with
-    // its name, or after a crash there would be a name with no value.
+    // The file of an extended attribute is never synced itself: its value is committed with its
+    // name, or a crash could leave a name without its value.
     let is_value = inode.flags().contains(PFlags::XATTR);
     op.log(if is_value { record.synchronous() } else { record });
 }

@@ -1,8 +1,8 @@
-//! Taking names away, and inodes that have none left (spec 03 §10.1).
+//! Removes names, and inodes without a name (spec 03 §10.1).
 //!
-//! An inode that loses its last name is freed in the same transaction if nobody has it open and it
-//! is neither large nor has a directory of extended attributes; else it goes into the unlinked set,
-//! from where [`reap`](super::reap) takes it.
+//! An inode that loses its last name is freed in the same transaction if it is not open, not large,
+//! and has no directory of extended attributes. Otherwise it is added to the unlinked set, from
+//! which [`reap`](super::reap) frees it.
 
 use cenote_dmu::TxResult;
 use cenote_dmu::zap::edit as zap;
@@ -12,10 +12,10 @@ use cenote_rt::Kind;
 use super::{Inode, Op, names, permit, record, refuse};
 use crate::error::FsError;
 
-/// A file of more blocks is freed in a transaction of its own (`zfs_delete_blocks`).
+/// A file with more blocks is freed in a transaction of its own (`zfs_delete_blocks`).
 const BLOCKS_AT_ONCE: u64 = 20_480;
 
-/// What is expected under the name.
+/// Expected kind of the removed node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// Anything but a directory.
@@ -24,23 +24,23 @@ pub enum Target {
     Directory,
 }
 
-/// What became of the inode.
+/// State of the inode after the removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removed {
     /// The object.
     pub object: u64,
-    /// Names that it has left.
+    /// Remaining links.
     pub links: u64,
-    /// It has none, and waits in the unlinked set to be freed ([`reap`](super::reap)).
+    /// The inode has no name and is in the unlinked set, to be freed by [`reap`](super::reap).
     pub is_unlinked: bool,
 }
 
-/// Takes a name away.
+/// Removes a name.
 ///
 /// # Errors
 /// `Kind::NotFound` if there is no such name; [`FsError::IsADirectory`],
-/// [`FsError::NotADirectory`], [`FsError::NotEmpty`] if it is not what was expected; refusals of
-/// rights.
+/// [`FsError::NotADirectory`], [`FsError::NotEmpty`] if it is not what was expected; permission
+/// errors.
 pub fn remove(op: &mut Op<'_, '_>, parent: u64, name: &[u8], target: Target) -> TxResult<Removed> {
     let mut dir = op.directory(parent)?;
     if target == Target::Directory && name == b"." {
@@ -72,7 +72,7 @@ pub fn remove(op: &mut Op<'_, '_>, parent: u64, name: &[u8], target: Target) -> 
     Ok(removed)
 }
 
-/// The directory lost an entry.
+/// Updates a directory's counters after an entry was removed.
 pub(super) fn discount_entry(op: &Op<'_, '_>, dir: &mut Inode, inode: &Inode) {
     dir.set_word(ZplAttr::Size, dir.size().saturating_sub(1));
     if inode.is_directory() {
@@ -81,13 +81,13 @@ pub(super) fn discount_entry(op: &Op<'_, '_>, dir: &mut Inode, inode: &Inode) {
     op.touch_content(dir);
 }
 
-/// The inode lost a name, or the directory its only one.
+/// Removes one link of an inode, or the only one of a directory.
 pub(super) fn drop_name(op: &mut Op<'_, '_>, mut inode: Inode) -> TxResult<Removed> {
     let object = inode.object;
     if inode.is_directory() && zap::len(op.tx, object)? != 0 {
         return Err(refuse(Kind::Exists, FsError::NotEmpty));
     }
-    // Subdirectories would be entries, so an empty directory has no links of theirs.
+    // Only empty directories are removed, so they have no links of subdirectories.
     let links = if inode.is_directory() { 0 } else { inode.links().saturating_sub(1) };
     if links > 0 {
         inode.set_word(ZplAttr::Links, links);

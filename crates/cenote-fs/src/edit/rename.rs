@@ -1,7 +1,7 @@
-//! Renaming: moving a name, exchanging two, leaving a whiteout (spec 03 §10.1).
+//! Renaming: moves a name, exchanges two names, or leaves a whiteout (spec 03 §10.1).
 //!
-//! All of it is one transaction. An inode keeps its links; what changes are the counters of the
-//! directories, the parent that it was put into last, and, if the new name was taken, the inode
+//! Everything happens in one transaction. An inode keeps its link count. What changes are the
+//! counters of the directories, the parent attribute, and, if the new name was taken, the inode
 //! that had it.
 
 use cenote_dmu::TxResult;
@@ -17,38 +17,38 @@ use super::remove::{self, Removed};
 use super::{Inode, Op, names, permit, record, refuse};
 use crate::error::FsError;
 
-/// Deeper than directories are; a chain of parents that is longer leads in circles.
+/// Longer chains of parents are loops: no directory is that deep.
 const DEPTH_MAX: usize = 1 << 16;
 
-/// What happens if the new name is taken, or to the old one.
+/// What to do with an existing new name, or with the old name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RenameMode {
-    /// It is replaced.
+    /// An existing node is replaced.
     #[default]
     Plain,
-    /// It is left alone, and the request refused.
+    /// An existing node makes the request fail.
     NoReplace,
-    /// Both names change places.
+    /// Both names are exchanged.
     Exchange,
-    /// The old name is left with a whiteout: a character device of number 0.
+    /// The old name becomes a whiteout: a character device with number 0.
     Whiteout,
 }
 
-/// A wish to rename.
+/// A request to rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rename<'a> {
-    /// Directory and name now.
+    /// Present directory and name.
     pub from: (u64, &'a [u8]),
-    /// Directory and name to be.
+    /// New directory and name.
     pub to: (u64, &'a [u8]),
-    /// How.
+    /// Variant.
     pub mode: RenameMode,
 }
 
-/// The two directories, which may be one.
+/// The two directories, which may be the same.
 struct Dirs {
     source: Inode,
-    /// None if it is the same.
+    /// `None` if it is the same as the source.
     target: Option<Inode>,
 }
 
@@ -67,13 +67,13 @@ impl Dirs {
     }
 }
 
-/// Renames. Gives what became of the inode that had the new name.
+/// Renames. Returns what became of the replaced inode.
 ///
 /// # Errors
 /// `Kind::NotFound` if there is no such name; `Kind::Exists` if the new one is taken and must not
-/// be; [`FsError::IntoItself`]; refusals of rights and of what does not go together.
-pub fn rename(op: &mut Op<'_, '_>, wish: &Rename<'_>) -> TxResult<Option<Removed>> {
-    let ((from, old), (to, new)) = (wish.from, wish.to);
+/// be; [`FsError::IntoItself`]; permission errors and of what does not go together.
+pub fn rename(op: &mut Op<'_, '_>, request: &Rename<'_>) -> TxResult<Option<Removed>> {
+    let ((from, old), (to, new)) = (request.from, request.to);
     let source = op.directory(from)?;
     let target = if from == to { None } else { Some(op.directory(to)?) };
     let mut dirs = Dirs { source, target };
@@ -92,24 +92,24 @@ pub fn rename(op: &mut Op<'_, '_>, wish: &Rename<'_>) -> TxResult<Option<Removed
     let there = names::find(op, to, new)?;
     let mut inode = op.inode(moved.object)?;
     check_project(op, &dirs, &inode)?;
-    if check_same(op, wish, &moved, there.as_ref())? {
+    if check_same(op, request, &moved, there.as_ref())? {
         return Ok(None);
     }
     if inode.is_directory() && from != to {
         check_apart(op, inode.object, to)?;
     }
-    if wish.mode == RenameMode::Exchange {
+    if request.mode == RenameMode::Exchange {
         let there = there.ok_or_else(|| refuse(Kind::NotFound, FsError::NoEntry))?;
-        exchange(op, wish, &mut dirs, (&moved, inode), &there)?;
+        exchange(op, request, &mut dirs, (&moved, inode), &there)?;
         return Ok(None);
     }
     create::check_alive(dirs.target_ref())?;
     permit::rename(op, &dirs.source, dirs.target_ref(), &inode)?;
     let is_same = there.as_ref().is_some_and(|there| there.object == moved.object);
     let replaced = match there {
-        // Another spelling of the name itself.
+        // Another spelling of the same name.
         Some(_) if is_same => None,
-        Some(_) if wish.mode == RenameMode::NoReplace => {
+        Some(_) if request.mode == RenameMode::NoReplace => {
             return Err(refuse(Kind::Exists, FsError::Exists));
         }
         Some(there) => Some(replace(op, &mut dirs, &inode, &there)?),
@@ -121,12 +121,12 @@ pub fn rename(op: &mut Op<'_, '_>, wish: &Rename<'_>) -> TxResult<Option<Removed
     create::count_entry(op, dirs.target(), &inode);
     moved_to(op, &mut inode, to);
     op.store(&inode)?;
-    let whiteout = match wish.mode {
+    let whiteout = match request.mode {
         RenameMode::Whiteout => Some(leave_whiteout(op, &mut dirs, &moved)?),
         _ => None,
     };
     dirs.store(op)?;
-    record::rename(op, wish, moved.object, whiteout.as_ref(), replaced.as_ref());
+    record::rename(op, request, moved.object, whiteout.as_ref(), replaced.as_ref());
     Ok(replaced)
 }
 
@@ -134,23 +134,23 @@ fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-/// Whether there is nothing to do, because both names are of one inode.
+/// Whether there is nothing to do, because both names belong to the same inode.
 fn check_same(
     op: &mut Op<'_, '_>,
-    wish: &Rename<'_>,
+    request: &Rename<'_>,
     moved: &Found,
     there: Option<&Found>,
 ) -> TxResult<bool> {
     let Some(there) = there.filter(|there| there.object == moved.object) else {
         return Ok(false);
     };
-    if wish.mode == RenameMode::NoReplace && there.name == wish.to.1 {
+    if request.mode == RenameMode::NoReplace && there.name == request.to.1 {
         return Err(refuse(Kind::Exists, FsError::Exists));
     }
-    let is_respelled = wish.from.0 == wish.to.0
+    let is_respelled = request.from.0 == request.to.0
         && moved.name == there.name
-        && there.name != wish.to.1
-        && names::find_by(op, wish.to.0, wish.to.1, MatchKind::Exact)?.is_none();
+        && there.name != request.to.1
+        && names::find_by(op, request.to.0, request.to.1, MatchKind::Exact)?.is_none();
     Ok(!is_respelled)
 }
 
@@ -180,7 +180,7 @@ fn check_apart(op: &mut Op<'_, '_>, moved: u64, into: u64) -> TxResult<()> {
     Err(Error::corrupt(FsError::ParentLoop).into())
 }
 
-/// Takes the new name from the inode that has it.
+/// Removes the inode that has the new name.
 fn replace(
     op: &mut Op<'_, '_>,
     dirs: &mut Dirs,
@@ -211,12 +211,12 @@ fn moved_to(op: &Op<'_, '_>, inode: &mut Inode, parent: u64) {
 
 fn exchange(
     op: &mut Op<'_, '_>,
-    wish: &Rename<'_>,
+    request: &Rename<'_>,
     dirs: &mut Dirs,
     (moved, mut inode): (&Found, Inode),
     there: &Found,
 ) -> TxResult<()> {
-    let ((from, _), (to, _)) = (wish.from, wish.to);
+    let ((from, _), (to, _)) = (request.from, request.to);
     let mut other = op.inode(there.object)?;
     if other.is_directory() && from != to {
         check_apart(op, other.object, from)?;
@@ -239,7 +239,7 @@ fn exchange(
     op.store(&inode)?;
     op.store(&other)?;
     dirs.store(op)?;
-    record::rename(op, wish, moved.object, None, None);
+    record::rename(op, request, moved.object, None, None);
     Ok(())
 }
 

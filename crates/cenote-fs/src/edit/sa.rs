@@ -1,5 +1,5 @@
-//! System attributes of an object, to be changed: taken out of bonus and spill block, and packed
-//! into them again.
+//! System attributes of an object in modifiable form: decoded from bonus and spill block, and
+//! encoded into them again.
 //!
 //! ```text
 //!   bonus ─┐                                   ┌─ fits: bonus alone
@@ -7,15 +7,15 @@
 //!   spill ─┘   over one run of bytes           └─ else: longest prefix in the bonus, rest in spill
 //! ```
 //!
-//! A value of the same size keeps its place; another one is packed anew at the same position in
-//! the order; what was not there is appended. Only the project id has a place of its own, because
-//! the accounting finds it by that (spec 03 §8.5). Attributes that we do not know are kept, where
-//! they are. Buffers of the other byte order are turned into ours as a whole when they are loaded.
+//! A value that keeps its size keeps its place; a value of another size is packed anew at the same
+//! position in the order; new attributes are appended. Only the project id has a fixed place,
+//! because the space accounting reads it there (spec 03 §8.5). Unknown attributes are kept in their
+//! places. Buffers of the other byte order are swapped as a whole when they are loaded.
 //!
-//! The layout of each buffer is looked for among those of the file system and registered if it is
-//! not there; so are the names of attributes, all at once, before the first that needs one
-//! (spec 03 §8.2, §8.3). Both belong to the transaction: [`Schema`] is what it sees, and the one
-//! that others see is replaced when it succeeds.
+//! The layout of each buffer is looked up among those of the file system and registered if it is
+//! missing; so are the names of attributes, all at once, before the first that needs one (spec 03
+//! §8.2, §8.3). Both belong to the transaction: [`Schema`] is the transaction's copy, and replaces
+//! the shared one when it succeeds.
 //!
 //! Sources: spec 03 §8.
 
@@ -36,19 +36,19 @@ use cenote_rt::{Error, Kind};
 
 use crate::error::FsError;
 
-/// The first number that a layout on disk has.
+/// The smallest layout number on disk.
 const FIRST_LAYOUT: u64 = 2;
-/// The last that a header can name.
+/// The largest layout number that a header can contain.
 const LAST_LAYOUT: u64 = 1023;
-/// Attributes that released software knows; one after them is registered when it is first used.
+/// Attributes that released software knows; later attributes are registered on first use.
 const KNOWN: usize = 22;
-/// What a pointer to a spill block takes of the bonus.
+/// Bytes of the bonus that a pointer to a spill block takes.
 const SPILL_POINTER: usize = 128;
 /// Sizes of spill blocks are multiples of this.
 const SPILL_STEP: usize = 512;
 /// Largest spill block.
 const SPILL_MAX: usize = 128 << 10;
-/// The attributes that every layout begins with, in this order.
+/// The first attributes of every layout, in this order.
 const FIRST: [ZplAttr; 12] = [
     ZplAttr::Mode,
     ZplAttr::Size,
@@ -64,16 +64,16 @@ const FIRST: [ZplAttr; 12] = [
     ZplAttr::Links,
 ];
 
-/// Attributes and layouts of a file system, found from either side.
+/// Attributes and layouts of a file system, indexed both ways.
 #[derive(Debug, Clone, Default)]
 pub struct Schema {
     registry: Registry,
-    /// Attribute by number.
+    /// Known attributes by number.
     known: Vec<Option<ZplAttr>>,
 }
 
 impl Schema {
-    /// That of a registry.
+    /// Returns the schema of a registry.
     #[must_use]
     pub fn new(registry: Registry) -> Self {
         let mut schema = Self { registry, known: Vec::new() };
@@ -81,7 +81,7 @@ impl Schema {
         schema
     }
 
-    /// Names, numbers and layouts.
+    /// Returns names, numbers and layouts.
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.registry
@@ -106,7 +106,7 @@ impl Schema {
         known.map_or(AttrId::Foreign(number), AttrId::Known)
     }
 
-    /// Number of an attribute; registers every name that is missing if it has none.
+    /// Returns the number of an attribute; if it has none, registers all missing names.
     fn number_of(&mut self, tx: &mut Tx<'_>, master: u64, id: AttrId) -> TxResult<u16> {
         let attr = match id {
             AttrId::Foreign(number) => return Ok(number),
@@ -134,7 +134,8 @@ impl Schema {
         self.registry.number(attr).ok_or_else(|| fail(FsError::MissingEntry { name: attr.name() }))
     }
 
-    /// Number of the layout of those attributes in that order; registers it if it is none yet.
+    /// Returns the number of the layout with those attributes in that order; registers it if
+    /// missing.
     fn layout_of(&mut self, tx: &mut Tx<'_>, master: u64, ids: &[AttrId]) -> TxResult<u16> {
         let mut numbers = Vec::with_capacity(ids.len());
         for id in ids {
@@ -167,7 +168,7 @@ fn new_table(tx: &mut Tx<'_>, master: u64, key: &str, kind: ObjectType) -> TxRes
     Ok(object)
 }
 
-/// An attribute, by its role where we know it.
+/// An attribute, by its role if it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AttrId {
     Known(ZplAttr),
@@ -192,10 +193,10 @@ pub struct Attrs {
 }
 
 impl Attrs {
-    /// Takes attributes out of the buffers of an object.
+    /// Decodes the attributes in the buffers of an object.
     ///
     /// # Errors
-    /// What makes a buffer unreadable.
+    /// The reason why a buffer is unreadable.
     pub fn decode(bonus: &[u8], spill: Option<&[u8]>, schema: &Schema) -> Result<Self, CorruptSa> {
         let mut attrs = Self {
             slots: Vec::with_capacity(18),
@@ -218,7 +219,7 @@ impl Attrs {
             } else {
                 let swap = info.map_or(Swap::Bytes, |info| info.swap);
                 let count = self.word(ZplAttr::DaclCount).unwrap_or(0);
-                self.data.extend(turned(attr.bytes, swap, count));
+                self.data.extend(swapped(attr.bytes, swap, count));
             }
             let len = self.data.len() - start;
             let is_variable = info.is_none_or(|info| info.len == 0);
@@ -235,19 +236,19 @@ impl Attrs {
         self.data.get(slot.start..slot.start + slot.len).unwrap_or(&[])
     }
 
-    /// The bytes of an attribute, little-endian.
+    /// Returns the bytes of an attribute, little-endian.
     #[must_use]
     pub fn bytes(&self, attr: ZplAttr) -> Option<&[u8]> {
         self.find(attr).map(|slot| self.slice(slot))
     }
 
-    /// The first number of an attribute.
+    /// Returns the first number of an attribute.
     #[must_use]
     pub fn word(&self, attr: ZplAttr) -> Option<u64> {
         self.bytes(attr)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    /// An attribute that is a time.
+    /// Returns an attribute that is a time.
     #[must_use]
     pub fn time(&self, attr: ZplAttr) -> Option<Time> {
         let bytes = self.bytes(attr)?;
@@ -256,18 +257,18 @@ impl Attrs {
         Some(Time { seconds, nanoseconds })
     }
 
-    /// Gives an attribute one number.
+    /// Sets an attribute to one number.
     pub fn set_word(&mut self, attr: ZplAttr, value: u64) {
         self.set_bytes(attr, &value.to_le_bytes());
     }
 
-    /// Gives an attribute a time.
+    /// Sets an attribute to a time.
     pub fn set_time(&mut self, attr: ZplAttr, time: Time) {
         let words = [time.seconds.to_le_bytes(), time.nanoseconds.to_le_bytes()];
         self.set_bytes(attr, words.as_flattened());
     }
 
-    /// Gives an attribute a value, at the place that it has or else at the end.
+    /// Sets an attribute to a value, in its place or else at the end.
     pub fn set_bytes(&mut self, attr: ZplAttr, bytes: &[u8]) {
         let at = self.slots.iter().position(|slot| slot.id == AttrId::Known(attr));
         if let Some(slot) = at.and_then(|at| self.slots.get(at)).copied()
@@ -290,12 +291,12 @@ impl Attrs {
         }
     }
 
-    /// Takes an attribute away.
+    /// Removes an attribute.
     pub fn remove(&mut self, attr: ZplAttr) {
         self.slots.retain(|slot| slot.id != AttrId::Known(attr));
     }
 
-    /// Bytes of the first `count` attributes with their header.
+    /// Returns the bytes of the first `count` attributes with their header.
     fn packed_len(slots: &[Slot]) -> usize {
         let variable = slots.iter().filter(|slot| slot.is_variable).count();
         let start = header_size(variable);
@@ -319,7 +320,7 @@ impl Attrs {
         buffer
     }
 
-    /// How many attributes the bonus keeps, of `capacity` bytes without a spill block.
+    /// Returns how many attributes stay in a bonus of `capacity` bytes without a spill block.
     fn split(&self, capacity: usize) -> usize {
         if Self::packed_len(&self.slots) <= capacity {
             return self.slots.len();
@@ -331,10 +332,10 @@ impl Attrs {
         (0..self.slots.len()).rev().find(fits).unwrap_or(0)
     }
 
-    /// All that makes up a file's attributes.
+    /// Returns the attributes of a file.
     ///
     /// # Errors
-    /// If one that every file has is missing.
+    /// An error if a mandatory one is missing.
     pub fn attributes(&self) -> Result<FileAttributes, CorruptSa> {
         let word = |attr: ZplAttr| self.word(attr).ok_or(CorruptSa::Missing { name: attr.name() });
         let time = |attr: ZplAttr| self.time(attr).ok_or(CorruptSa::Missing { name: attr.name() });
@@ -366,17 +367,17 @@ impl Attrs {
         })
     }
 
-    /// Bytes of a bonus that holds all of them.
+    /// Returns the bonus length that holds all attributes.
     #[must_use]
     pub fn bonus_len(&self) -> usize {
         Self::packed_len(&self.slots)
     }
 
-    /// Packs them into bonus and spill block of an object, whose bonus type is that of system
-    /// attributes.
+    /// Packs the attributes into bonus and spill block of an object, whose bonus type is that of
+    /// system attributes.
     ///
     /// # Errors
-    /// `Kind::Limit` with [`FsError::AttributesTooLong`] if they fit nowhere; those of the
+    /// `Kind::Limit` with [`FsError::AttributesTooLong`] if they do not fit; errors of the
     /// transaction.
     pub fn store(
         &self,
@@ -400,7 +401,7 @@ impl Attrs {
             } else if dnode.bonus() == bonus {
                 return Ok(());
             }
-            // What somebody holds is copied before it is changed.
+            // The shared dnode must be dropped before it is changed, or it would be copied.
             drop(dnode);
             return tx.set_bonus(object, &bonus);
         }
@@ -421,7 +422,8 @@ impl Attrs {
         Ok(())
     }
 
-    /// For a new object: whether `slots` hold to what the accounting relies on.
+    /// For a new object: whether the attributes that the space accounting reads are in their
+    /// places.
     #[must_use]
     pub fn is_canonical(&self) -> bool {
         let first = self.slots.iter().map(|slot| slot.id).take(FIRST.len());
@@ -441,8 +443,8 @@ fn layout(tx: &mut Tx<'_>, schema: &mut Arc<Schema>, master: u64, slots: &[Slot]
     Arc::make_mut(schema).layout_of(tx, master, &ids)
 }
 
-/// Bytes of the other order in ours.
-fn turned(bytes: &[u8], swap: Swap, ace_count: u64) -> Vec<u8> {
+/// Returns bytes of the other byte order in native order.
+fn swapped(bytes: &[u8], swap: Swap, ace_count: u64) -> Vec<u8> {
     let by = |width: usize| bytes.chunks(width).flat_map(|word| word.iter().rev()).copied();
     match swap {
         Swap::U64 => by(8).collect(),

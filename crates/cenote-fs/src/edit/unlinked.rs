@@ -1,8 +1,8 @@
-//! Freeing inodes that have no name: the unlinked set (spec 03 §9.3, §11.1).
+//! Frees inodes without a name: the unlinked set (spec 03 §9.3, §11.1).
 //!
-//! An inode is freed in one transaction together with its entry in the set. What it had of extended
-//! attributes goes into the set in that transaction: first their directory, whose members are then
-//! freed some at a time before the directory itself is.
+//! An inode is freed in one transaction with its entry in the unlinked set. Its extended attributes
+//! are added to the set in that transaction: first their directory, whose members are then freed in
+//! batches before the directory itself.
 
 use cenote_dmu::TxResult;
 use cenote_dmu::zap::edit as zap;
@@ -15,29 +15,29 @@ use super::Op;
 /// Extended attributes that are freed in one transaction.
 const MEMBERS_AT_ONCE: usize = 64;
 
-/// What is left to do.
+/// Remaining work after a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// The same object again: it was not finished.
+    /// The same object must be processed again.
     pub is_unfinished: bool,
-    /// Another object that is in the set now.
+    /// Another object that was added to the set.
     pub next: Option<u64>,
 }
 
 /// Frees an inode that is in the unlinked set, unless it has a name or is open.
 ///
 /// # Errors
-/// Those of the transaction.
+/// Errors of the transaction.
 pub fn reap(op: &mut Op<'_, '_>, object: u64) -> TxResult<Reaped> {
     if !zap::contains_number(op.tx, op.facts.unlinked, object)? {
         return Ok(Reaped::default());
     }
-    // Who opened it since it lost its name is told that it has none.
-    if op.facts.openers.doom(object) {
+    // The object is open: its last close will free it.
+    if op.facts.openers.mark_unlinked(object) {
         return Ok(Reaped::default());
     }
     if op.tx.find(object)?.is_none() {
-        // Damage of others: an entry without an object.
+        // Damage from elsewhere: an entry without an object.
         op.remove_unlinked(object)?;
         return Ok(Reaped::default());
     }
@@ -76,7 +76,7 @@ pub fn reap(op: &mut Op<'_, '_>, object: u64) -> TxResult<Reaped> {
     }
     op.remove_unlinked(object)?;
     op.free(object)?;
-    // The number may be given to another before the log is.
+    // The number may be reused before the log is written.
     op.forget(object);
     Ok(Reaped { is_unfinished: false, next })
 }

@@ -5,9 +5,9 @@
 //!   xattr=dir   a file in the hidden directory of the inode
 //! ```
 //!
-//! An attribute is in one place: who sets it in one takes it out of the other. Names are stored as
-//! Linux has them; an attribute that another system stored without `user.` is replaced. POSIX ACLs
-//! are extended attributes that change the mode ([`posix`](super::posix)).
+//! An attribute is stored in one of these places: setting it in one removes it from the other.
+//! Names are stored as Linux has them; an attribute that another system stored without `user.` is
+//! replaced. POSIX ACLs are extended attributes that change the mode ([`posix`](super::posix)).
 
 use cenote_dmu::TxResult;
 use cenote_ondisk::sa::ZplAttr;
@@ -25,17 +25,17 @@ use crate::xattr::{Pairs, USER, VALUE_LEN_MAX, XattrPlace, pack, unpack, visible
 
 /// Longest name.
 const NAME_MAX: usize = 255;
-/// Longest value that Linux lets anybody set.
+/// Longest value that Linux accepts.
 const VALUE_MAX: usize = 64 << 10;
-/// Longest value in a list.
+/// Longest value that is stored in a list.
 const LISTED_MAX: usize = 32 << 10;
-/// Longest list that takes one more.
+/// Longest list that another attribute is added to.
 const LIST_MAX_BEFORE: usize = 64 << 10;
 /// Longest list.
 const LIST_MAX: usize = u16::MAX as usize;
-/// The capabilities of a program.
+/// The extended attribute with a program's file capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
-/// Namespaces, which are no names by themselves.
+/// Namespaces, which are not valid names by themselves.
 const NAMESPACES: [&[u8]; 4] = [USER, b"trusted.", b"security.", b"system."];
 /// `xattr=off` and `xattr=sa`.
 const OFF: u64 = 0;
@@ -44,22 +44,22 @@ const SA: u64 = 2;
 const HIDDEN_MODE: u32 = 0o1777;
 const FILE_MODE: u32 = 0o644;
 
-/// What is expected of an attribute that is set.
+/// Condition on an attribute that is being set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Existing {
-    /// Nothing.
+    /// None.
     #[default]
     Any,
-    /// It is not there yet (`XATTR_CREATE`).
+    /// It must not exist (`XATTR_CREATE`).
     Missing,
-    /// It is there (`XATTR_REPLACE`).
+    /// It must exist (`XATTR_REPLACE`).
     There,
 }
 
-/// The value of an attribute; none if there is no such.
+/// Returns the value of an attribute; `None` if it does not exist.
 ///
 /// # Errors
-/// Refusals of rights; [`FsError::XattrsOff`] where there are none.
+/// Permission errors; [`FsError::XattrsOff`] if the file system has no extended attributes.
 pub fn get(op: &mut Op<'_, '_>, object: u64, name: &[u8]) -> TxResult<Option<Vec<u8>>> {
     check_on(op, name)?;
     let inode = op.inode(object)?;
@@ -73,10 +73,10 @@ pub fn get(op: &mut Op<'_, '_>, object: u64, name: &[u8]) -> TxResult<Option<Vec
     value(op, &inode, name)
 }
 
-/// The names of all attributes that somebody may see.
+/// Returns the names of all attributes that the user may see.
 ///
 /// # Errors
-/// Those of the transaction.
+/// Errors of the transaction.
 pub fn list(op: &mut Op<'_, '_>, object: u64) -> TxResult<Vec<Vec<u8>>> {
     let inode = op.inode(object)?;
     if op.facts.settings().xattr == OFF {
@@ -106,8 +106,8 @@ pub fn list(op: &mut Op<'_, '_>, object: u64) -> TxResult<Vec<Vec<u8>>> {
 /// Sets an attribute.
 ///
 /// # Errors
-/// `Kind::Exists` or [`FsError::NoXattr`] if it is not as expected; [`FsError::XattrTooLong`];
-/// refusals of rights and quotas.
+/// `Kind::Exists` or [`FsError::NoXattr`] if the condition does not hold;
+/// [`FsError::XattrTooLong`]; permission and quota errors.
 pub fn set(
     op: &mut Op<'_, '_>,
     object: u64,
@@ -131,7 +131,7 @@ pub fn set(
 /// Removes an attribute.
 ///
 /// # Errors
-/// [`FsError::NoXattr`] if there is no such; refusals of rights.
+/// [`FsError::NoXattr`] if it does not exist; permission errors.
 pub fn remove(op: &mut Op<'_, '_>, object: u64, name: &[u8]) -> TxResult<()> {
     let mut inode = permitted(op, object, name)?;
     if let Some(which) = posix::Which::of(name) {
@@ -153,7 +153,7 @@ fn check_on(op: &Op<'_, '_>, name: &[u8]) -> TxResult<()> {
     Ok(())
 }
 
-/// The inode, if its attribute of that name may be changed.
+/// Returns the inode, if its attribute of that name may be changed.
 fn permitted(op: &mut Op<'_, '_>, object: u64, name: &[u8]) -> TxResult<Inode> {
     check_on(op, name)?;
     if name.is_empty() || name.len() > NAME_MAX || name.contains(&0) {
@@ -167,7 +167,8 @@ fn permitted(op: &mut Op<'_, '_>, object: u64, name: &[u8]) -> TxResult<Inode> {
     Ok(inode)
 }
 
-/// A name as it may be stored: as it is, and without the namespace that others leave out.
+/// Returns the possible stored forms of a name: unchanged, and without the namespace that other
+/// systems leave out.
 fn spellings(name: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     std::iter::once(name).chain(name.strip_prefix(USER))
 }
@@ -177,7 +178,7 @@ fn pairs(inode: &Inode) -> TxResult<Pairs> {
     unpack(packed).map_err(|cause| Error::corrupt(cause).into())
 }
 
-/// The value of an attribute, wherever it is.
+/// Returns the value of an attribute, wherever it is stored.
 pub(super) fn value(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8]) -> TxResult<Option<Vec<u8>>> {
     if inode.bytes(ZplAttr::Dxattr).is_some() {
         let pairs = pairs(inode)?;
@@ -196,7 +197,7 @@ pub(super) fn value(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8]) -> TxResult
     op.tx.read(found.object, 0, len as usize).map(Some)
 }
 
-/// The file of an attribute, and the directory that it is in.
+/// Returns the file of an attribute, and the directory that it is in.
 fn in_directory(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8]) -> TxResult<Option<(Found, u64)>> {
     let hidden = inode.xattr_dir();
     if hidden == 0 {
@@ -210,7 +211,7 @@ fn in_directory(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8]) -> TxResult<Opt
     Ok(None)
 }
 
-/// Gives an attribute a value. The inode is the caller's to store.
+/// Sets the value of an attribute. The caller stores the inode.
 pub(super) fn put(
     op: &mut Op<'_, '_>,
     inode: &mut Inode,
@@ -241,7 +242,8 @@ pub(super) fn put(
                 record::set_xattr(op, inode, name, Some(value));
                 return Ok(());
             };
-            // Every commit tells of the file that goes: of the value too, then.
+            // Every commit includes the removal of the file, so it must include the new value as
+            // well.
             op.naming(|op| record::set_xattr(op, inode, name, Some(value)));
             return of_node(op, inode, |op, _| drop_file(op, hidden, &found));
         }
@@ -251,7 +253,7 @@ pub(super) fn put(
     Ok(())
 }
 
-/// Takes an attribute away, wherever it is. True if there was one.
+/// Removes an attribute, wherever it is stored. Returns true if it existed.
 pub(super) fn drop_all(op: &mut Op<'_, '_>, inode: &mut Inode, name: &[u8]) -> TxResult<bool> {
     let is_listed = drop_listed(op, inode, name)?;
     match in_directory(op, inode, name)? {
@@ -263,8 +265,8 @@ pub(super) fn drop_all(op: &mut Op<'_, '_>, inode: &mut Inode, name: &[u8]) -> T
     }
 }
 
-/// Does something with the hidden directory of an inode. The log is told of it as long as the inode
-/// has a name: after a crash there is neither.
+/// Runs a change of the hidden directory of an inode. It is logged only while the inode has a name:
+/// after a crash an inode without a name does not exist.
 fn of_node<T>(
     op: &mut Op<'_, '_>,
     inode: &mut Inode,
@@ -273,11 +275,11 @@ fn of_node<T>(
     if inode.links() > 0 { part(op, inode) } else { op.unlogged(|op| part(op, inode)) }
 }
 
-/// Takes the capabilities of a program away, which it had for what it was. The inode is the
-/// caller's to store.
+/// Removes a program's file capabilities, which applied to its old contents. The caller stores the
+/// inode.
 pub(super) fn drop_capability(op: &mut Op<'_, '_>, inode: &mut Inode) -> TxResult<()> {
     let list = inode.bytes(ZplAttr::Dxattr).unwrap_or(&[]);
-    // Every write asks: the list is taken apart only if it can have the name.
+    // Every write comes here: the list is unpacked only if it may contain the name.
     let may_have = list.windows(CAPABILITY.len()).any(|part| part == CAPABILITY);
     if may_have || inode.xattr_dir() != 0 {
         drop_all(op, inode, CAPABILITY)?;
@@ -297,10 +299,10 @@ fn drop_listed(op: &mut Op<'_, '_>, inode: &mut Inode, name: &[u8]) -> TxResult<
     Ok(true)
 }
 
-/// Puts an attribute into the list or takes it out, as a log says: no other place is looked at.
+/// Adds an attribute to the list or removes it, in a replay: no other place is searched.
 ///
 /// # Errors
-/// `Kind::Limit` if the list gets too long.
+/// `Kind::Limit` if the list becomes too long.
 pub(crate) fn put_listed(
     op: &mut Op<'_, '_>,
     object: u64,
@@ -319,18 +321,19 @@ pub(crate) fn put_listed(
     op.store(&inode)
 }
 
-/// The hidden directory of an inode, made if there is none. The inode is the caller's to store.
+/// Returns the hidden directory of an inode; creates it if there is none. The caller stores the
+/// inode.
 pub(crate) fn hidden_directory(
     op: &mut Op<'_, '_>,
     inode: &mut Inode,
-    wish: Option<&NewNode<'_>>,
+    template: Option<&NewNode<'_>>,
 ) -> TxResult<Inode> {
     if inode.xattr_dir() != 0 {
         return op.inode(inode.xattr_dir());
     }
     let owner = Some((inode.uid(), inode.gid()));
     let new = NewNode { owner, ..NewNode::new(NewKind::Directory, HIDDEN_MODE) };
-    let mut dir = create::make(op, inode, wish.unwrap_or(&new))?;
+    let mut dir = create::make(op, inode, template.unwrap_or(&new))?;
     dir.set_flags(dir.flags() | PFlags::XATTR);
     op.store(&dir)?;
     inode.set_word(ZplAttr::Xattr, dir.object);
@@ -349,7 +352,7 @@ fn put_file(
         found.object
     } else {
         let mut dir = hidden_directory(op, inode, None)?;
-        // The directory hands nothing down but that it is hidden.
+        // The only thing inherited from the directory is that it is hidden.
         let owner = op.cred.map_or((0, 0), |cred| (cred.uid.into(), cred.gid.into()));
         let new = NewNode { owner: Some(owner), ..NewNode::new(NewKind::Regular, FILE_MODE) };
         let file = create::make(op, &dir, &new)?;
@@ -359,7 +362,7 @@ fn put_file(
         record::create(op, dir.object, name, &file, &new);
         file.object
     };
-    // Rights were asked for on the node that has the attribute; its files are nobody's business.
+    // Permissions were checked on the node with the attribute; its hidden files need no checks.
     let cred = op.cred.take();
     let mut written = Ok(());
     if op.inode(object)?.size() > 0 {

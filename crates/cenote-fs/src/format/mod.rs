@@ -1,4 +1,4 @@
-//! What a new file system or volume begins with.
+//! Initial contents of a new file system or volume.
 //!
 //! ```text
 //!   1  master node ── normalization, utf8only, casesensitivity, VERSION
@@ -7,8 +7,8 @@
 //!        ROOT ──> a directory of mode 0755 that is its own parent
 //! ```
 //!
-//! Everything is made in the one transaction that makes the object set, in OpenZFS's order, so
-//! that nobody ever sees a part of it.
+//! Everything is created in the transaction that creates the object set, in OpenZFS's order, so
+//! that a partly initialized file system is never visible.
 //!
 //! Sources: spec 03 §8, §9, §12.4, §16.
 
@@ -34,7 +34,7 @@ const ROOT_MODE: u64 = 0o040_755;
 /// Size of an empty directory, and its links: for `.` and `..`.
 const EMPTY_DIRECTORY: u64 = 2;
 
-/// Who makes a file system, when, and what it demands of names.
+/// Properties and owner of a new file system.
 #[derive(Debug, Clone, Copy)]
 pub struct NewFileSystem {
     /// Unicode form of names, as the property's number.
@@ -49,12 +49,12 @@ pub struct NewFileSystem {
     pub uid: u64,
     /// Its group.
     pub gid: u64,
-    /// All its times.
+    /// Value for all its times.
     pub now: Time,
 }
 
 impl NewFileSystem {
-    /// Names as they come, owned by root.
+    /// Returns a file system with default rules for names, owned by root.
     #[must_use]
     pub const fn at(now: Time) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl NewFileSystem {
         }
     }
 
-    /// What is done to names in directories.
+    /// Returns the normalization flags of directories.
     fn normflags(&self) -> NormFlags {
         let mut flags = NormFlags::from_bits_retain(self.normalization);
         if self.case != CaseSensitivity::Sensitive {
@@ -80,7 +80,7 @@ impl NewFileSystem {
     /// Fills an empty object set of type ZFS.
     ///
     /// # Errors
-    /// Those of the transaction.
+    /// Errors of the transaction.
     pub fn fill(&self, tx: &mut Tx<'_>) -> TxResult<()> {
         let master = ObjectSpec::new(ObjectType::MASTER_NODE, 0).with_number(key::MASTER_NODE_OBJ);
         let master = zap::create(tx, &master, ZapOptions::default())?;
@@ -116,7 +116,7 @@ impl NewFileSystem {
         root.number(ZplAttr::Gen, tx.txg());
         root.number(ZplAttr::Uid, self.uid);
         root.number(ZplAttr::Gid, self.gid);
-        // Its own number, which is known once it is there.
+        // Its own number, which is known only after its creation.
         root.number(ZplAttr::Parent, 0);
         root.number(ZplAttr::Flags, flags.bits());
         for time in [ZplAttr::Atime, ZplAttr::Mtime, ZplAttr::Ctime, ZplAttr::Crtime] {
@@ -144,15 +144,16 @@ impl NewFileSystem {
 /// Fills an empty object set of type ZVOL: the data of the volume, and its size.
 ///
 /// # Errors
-/// Those of the transaction.
+/// Errors of the transaction.
 pub fn fill_volume(tx: &mut Tx<'_>, size: u64, block_size: u64) -> TxResult<()> {
     fill_volume_with(tx, size, block_size, 0)
 }
 
-/// The same with indirect blocks of `1 << indirect_shift` bytes, 12 to 17; 0: as usual.
+/// Like [`fill_volume`], with indirect blocks of `1 << indirect_shift` bytes, 12 to 17; 0 for the
+/// default.
 ///
 /// # Errors
-/// Those of the transaction.
+/// Errors of the transaction.
 pub fn fill_volume_with(
     tx: &mut Tx<'_>,
     size: u64,
@@ -170,7 +171,7 @@ fn new_zap(tx: &mut Tx<'_>, object_type: ObjectType) -> TxResult<u64> {
     zap::create(tx, &ObjectSpec::new(object_type, 0), ZapOptions::default())
 }
 
-/// What the mode 0755 of a directory says, as entries.
+/// Returns the ACL of a directory with mode 0755.
 fn trivial_acl_of_root() -> [Ace; 3] {
     const OWNER: u16 = 0x1000;
     const GROUP: u16 = 0x2040;

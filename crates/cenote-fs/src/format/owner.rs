@@ -1,8 +1,7 @@
-//! Who owns an object, for the accounting by user, group and project.
+//! Owners of an object, for the space accounting by user, group and project.
 //!
-//! Owners stand at fixed places after the header of a bonus, whatever the layout says: that is
-//! what every layout must keep to (spec 03 §8.5). Bonuses of old file systems have places of their
-//! own (spec 03 §14).
+//! Owners are at fixed offsets after the header of a bonus, in every layout (spec 03 §8.5). Bonuses
+//! of old file systems have other offsets (spec 03 §14).
 
 use cenote_dmu::live::{Owned, Owner, OwnerProbe};
 use cenote_ondisk::dnode::DnodePhys;
@@ -11,17 +10,17 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::SaHeader;
 use cenote_ondisk::znode::{PFlags, ZNODE_PHYS_LEN};
 
-/// After the header: owner, group, flags, project.
+/// Offsets after the header: owner, group, flags, project.
 const SA: [usize; 4] = [24, 32, 48, 128];
-/// In a legacy bonus: owner, group.
+/// Offsets in a legacy bonus: owner, group.
 const ZNODE: [usize; 2] = [128, 136];
 
-/// Finds the owners of objects of file systems.
+/// Reads the owners of a file system's objects.
 #[derive(Debug, Clone, Copy)]
 pub struct FsOwners {
     /// Whether objects are counted (feature `userobj_accounting`).
     pub counts_objects: bool,
-    /// Whether projects are (feature `project_quota`).
+    /// Whether projects are counted (feature `project_quota`).
     pub counts_projects: bool,
 }
 

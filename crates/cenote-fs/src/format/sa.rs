@@ -1,4 +1,4 @@
-//! System attributes of a new object: packing them, and telling the file system of their layout.
+//! System attributes of a new object: packing them, and registering their layout.
 //!
 //! Sources: spec 03 §8.
 
@@ -12,17 +12,17 @@ use cenote_ondisk::znode::Time;
 
 use super::new_zap;
 
-/// The first number that a layout on disk has.
+/// The smallest layout number on disk.
 const FIRST_LAYOUT: u16 = 2;
-/// Attributes that software of our identity knows; those after them are registered by newer one.
+/// Attributes that released software knows; newer software registers the later ones.
 const KNOWN: usize = 22;
 
-/// Attributes in the order in which they are stored.
+/// Attributes in stored order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Attributes(Vec<(ZplAttr, Vec<u8>)>);
 
 impl Attributes {
-    /// Adds one of a single number.
+    /// Adds an attribute with a single number.
     pub(super) fn number(&mut self, attr: ZplAttr, value: u64) {
         self.bytes(attr, &value.to_le_bytes());
     }
@@ -33,19 +33,19 @@ impl Attributes {
         self.bytes(attr, words.as_flattened());
     }
 
-    /// Adds any other.
+    /// Adds any other attribute.
     pub(super) fn bytes(&mut self, attr: ZplAttr, bytes: &[u8]) {
         self.0.push((attr, bytes.to_vec()));
     }
 
-    /// Changes one of a single number.
+    /// Changes an attribute with a single number.
     pub(super) fn set_number(&mut self, attr: ZplAttr, value: u64) {
         if let Some((_, bytes)) = self.0.iter_mut().find(|(there, _)| *there == attr) {
             *bytes = value.to_le_bytes().to_vec();
         }
     }
 
-    /// Numbers of the attributes in order.
+    /// Returns the numbers of the attributes in order.
     fn layout(&self) -> Vec<u16> {
         self.0.iter().map(|(attr, _)| attr.default_info().number).collect()
     }
@@ -55,13 +55,13 @@ impl Attributes {
         self.0.iter().filter(move |(attr, _)| is_variable(attr)).map(|(_, bytes)| bytes.len())
     }
 
-    /// Bytes of them all, with their header.
+    /// Returns the bytes of all attributes with their header.
     pub(super) fn bonus_len(&self) -> usize {
         let start = header_size(self.variable().count());
         self.0.iter().fold(start, |len, (_, bytes)| len.next_multiple_of(8) + bytes.len())
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     pub(super) fn encode(&self, layout: u16) -> Vec<u8> {
         let header = header_size(self.variable().count());
         let mut buffer = Vec::with_capacity(self.bonus_len());
@@ -79,8 +79,8 @@ impl Attributes {
     }
 }
 
-/// Makes the registry and the layouts of a new file system, with the first layout. Gives its
-/// number.
+/// Creates the registry and the layouts of a new file system, with the first layout. Returns the
+/// number of that layout.
 pub(super) fn register(tx: &mut Tx<'_>, master: u64, first: &Attributes) -> TxResult<u16> {
     let registry = new_zap(tx, ObjectType::SA_ATTR_REGISTRATION)?;
     zap::insert(tx, master, REGISTRY, registry)?;

@@ -1,4 +1,4 @@
-//! What is told of a node, and changing it.
+//! Attributes of nodes: reading and changing them.
 
 use cenote_dmu::TxResult;
 use cenote_engine::Charge;
@@ -13,21 +13,21 @@ use crate::access::Credentials;
 use crate::edit::{self, Inode, Op, PERMISSION_MASK, SetAttributes};
 use crate::node::{FileKind, Node};
 
-/// Bytes that blocks are counted in.
+/// Size of the units in which `st_blocks` counts.
 const STAT_BLOCK: u64 = 512;
 
-/// What is told of a node (`stat`).
+/// Attributes of a node (`stat`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attributes {
-    /// Its number.
+    /// Object number.
     pub object: u64,
-    /// Txg that it was made in: with the number, what is never another node's.
+    /// Creation txg: together with the number, it identifies the node forever.
     pub generation: u64,
-    /// What it is.
+    /// Kind.
     pub kind: FileKind,
     /// Permission bits.
     pub mode: u32,
-    /// Names; 0 if it has lost the last.
+    /// Number of links; 0 after the last name was removed.
     pub links: u64,
     /// Owner.
     pub uid: u32,
@@ -35,21 +35,21 @@ pub struct Attributes {
     pub gid: u32,
     /// Bytes; entries + 2 of a directory.
     pub size: u64,
-    /// Units of 512 bytes that it takes, as of the last txg that is on disk.
+    /// Space in units of 512 bytes, as of the last synced txg.
     pub blocks: u64,
-    /// Changes of it are not on disk yet, and `blocks` is from before them.
+    /// Changes are not on disk yet, and `blocks` does not include them.
     pub is_pending: bool,
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block_size: u64,
     /// Major and minor number of a device.
     pub device: Option<(u32, u32)>,
-    /// Last reading.
+    /// Access time.
     pub atime: Time,
-    /// Last change of content.
+    /// Modification time of the contents.
     pub mtime: Time,
-    /// Last change of anything.
+    /// Change time of contents or attributes.
     pub ctime: Time,
-    /// When it was made.
+    /// Creation time.
     pub crtime: Time,
     /// pflags.
     pub flags: PFlags,
@@ -84,7 +84,7 @@ impl Attributes {
 }
 
 impl Attributes {
-    /// Those of a node that is only read, as in a snapshot.
+    /// Returns the attributes of a read-only node, as in a snapshot.
     #[must_use]
     pub fn of_node(node: &Node) -> Self {
         let (from, dnode) = (node.attributes(), node.dnode().phys());
@@ -113,48 +113,48 @@ impl Attributes {
     }
 }
 
-/// Space that a file takes, with its dnode.
+/// Returns the space of a file, including its dnode.
 fn blocks(dnode: &DnodePhys) -> u64 {
     (dnode.used_bytes() + STAT_BLOCK / 2) / STAT_BLOCK + dnode.slots() as u64
 }
 
 impl Mount {
-    /// What is told of a node.
+    /// Returns the attributes of a node.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is none.
+    /// `Kind::NotFound` if it does not exist.
     pub async fn attributes(&self, object: u64) -> Result<Attributes> {
         if let Some(place) = Virtual::of(object) {
             return self.control_attributes(place).await;
         }
-        self.look(None, |op| {
+        self.inspect(None, |op| {
             let inode = op.inode(object)?;
             Attributes::of(op, &inode)
         })
         .await
     }
 
-    /// Changes what is told of a node, all that is named or nothing.
+    /// Changes all given attributes of a node, or none of them.
     ///
     /// # Errors
-    /// Refusals of rights and quotas; `FsError::FileTooLarge`.
+    /// Permission and quota errors; `FsError::FileTooLarge`.
     pub async fn set_attributes(
         &self,
         cred: &Credentials,
         object: u64,
-        wish: &SetAttributes,
+        changes: &SetAttributes,
     ) -> Result<Attributes> {
-        let locks = wish.size.map(|size| (self.locks_of(object), size));
-        // Nobody reads or writes what is cut off.
+        let locks = changes.size.map(|size| (self.locks_of(object), size));
+        // No reads or writes of the truncated range may run concurrently.
         let _guard = match &locks {
             Some((locks, _)) => Some(locks.exclusive(0..u64::MAX).await),
             None => None,
         };
-        let frees = wish.size.is_some() && wish.uid.is_none() && wish.gid.is_none();
+        let frees = changes.size.is_some() && changes.uid.is_none() && changes.gid.is_none();
         let charge =
             if frees { Charge::free(ATTRIBUTES_COST) } else { Charge::write(ATTRIBUTES_COST) };
         self.change(charge, Some(cred), |op| {
-            let inode = edit::set_attributes(op, object, wish)?;
+            let inode = edit::set_attributes(op, object, changes)?;
             Attributes::of(op, &inode)
         })
         .await

@@ -1,19 +1,19 @@
 //! The control directory `.zfs` in the root of a file system (spec 03 §15).
 //!
 //! ```text
-//!   /.zfs               shown by snapdir=visible, found if hidden, not there if disabled
+//!   /.zfs               listed if snapdir=visible, only found if hidden, missing if disabled
 //!   /.zfs/snapshot      has a directory for each snapshot
 //!   /.zfs/snapshot/one  the root of another file system: Mount::open_snapshot
 //!   /.zfs/shares        empty
 //! ```
 //!
-//! Nothing of it is stored. Its directories have numbers at the end of those that objects can have,
-//! and a snapshot's root has one by the number of its dataset; so [`Mount`]'s operations on names
-//! take them like any other. What is in a snapshot has the numbers that it always had, which are
-//! other nodes here: whoever shows both tells them apart by file system.
+//! None of this is stored. The directories have numbers beyond those of objects, and a snapshot's
+//! root has a number derived from that of its dataset, so that [`Mount`]'s operations on names take
+//! them like any other. Nodes in a snapshot have their original numbers, which may belong to other
+//! nodes in this file system: front ends that show both distinguish them by file system.
 //!
-//! Making, removing and renaming directories in `.zfs/snapshot` makes, destroys and renames
-//! snapshots where the tunable `zfs_admin_snapshot` allows it, for administrators.
+//! Creating, removing and renaming directories in `.zfs/snapshot` creates, destroys and renames
+//! snapshots, for administrators and if the tunable `zfs_admin_snapshot` allows it.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::error::FsError;
 use crate::filesystem::FileSystem;
 use crate::node::FileKind;
 
-/// Name of the control directory, which the root has.
+/// Name of the control directory in the root.
 pub const NAME: &[u8] = edit::CONTROL;
 /// Number of `.zfs`.
 pub const CONTROL: u64 = 0xffff_ffff_ffff;
@@ -37,7 +37,7 @@ pub const SHARES: u64 = 0xffff_ffff_fffe;
 pub const SNAPSHOTS: u64 = 0xffff_ffff_fffd;
 /// Roots of snapshots count down from here by the number of their dataset.
 const ROOTS_END: u64 = 0xffff_ffff_fffc;
-/// Numbers above are no objects: nobody has that many datasets, or that many files.
+/// Larger numbers are never objects: no pool has that many datasets or files.
 const OBJECTS_END: u64 = 0xff00_0000_0000;
 
 /// `snapdir`
@@ -46,18 +46,18 @@ const DISABLED: u64 = 2;
 const MODE: u32 = 0o777;
 const BLOCK: u64 = 512;
 
-/// Something in the control directory.
+/// A node in the control directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Virtual {
     Control,
     Shares,
     Snapshots,
-    /// The root of a snapshot, by the number of its dataset.
+    /// The root of a snapshot, with the number of its dataset.
     Root(u64),
 }
 
 impl Virtual {
-    /// What has that number; none if it is an object.
+    /// Returns the control node with that number; `None` if it is an object.
     pub(crate) fn of(number: u64) -> Option<Self> {
         match number {
             CONTROL => Some(Self::Control),
@@ -69,12 +69,12 @@ impl Virtual {
     }
 }
 
-/// The number of the root of a snapshot.
+/// Returns the number of the root of a snapshot.
 pub(crate) const fn root_of(snapshot: u64) -> u64 {
     ROOTS_END.saturating_sub(snapshot)
 }
 
-/// The snapshot whose root has that number, by the number of its dataset.
+/// Returns the snapshot, by the number of its dataset, whose root has that number.
 #[must_use]
 pub fn snapshot_of_root(number: u64) -> Option<u64> {
     match Virtual::of(number) {
@@ -83,7 +83,7 @@ pub fn snapshot_of_root(number: u64) -> Option<u64> {
     }
 }
 
-/// Whether a number is one of the control directory's, and no object's.
+/// Whether a number belongs to the control directory and not to an object.
 #[must_use]
 pub fn is_control(number: u64) -> bool {
     Virtual::of(number).is_some()
@@ -94,8 +94,8 @@ fn refuse<T>(kind: Kind, cause: FsError) -> Result<T> {
 }
 
 impl Mount {
-    /// Opens a snapshot of this file system for reading. As long as that, or a node of it, is kept,
-    /// the snapshot cannot be destroyed.
+    /// Opens a snapshot of this file system for reading. The snapshot cannot be destroyed while it,
+    /// or a node of it, is open.
     ///
     /// # Errors
     /// `Kind::NotFound` if there is no such snapshot.
@@ -110,7 +110,8 @@ impl Mount {
         dir == self.root() && self.shared.facts.settings().snapdir == VISIBLE
     }
 
-    /// The node of a name in or of the control directory; none if it is neither.
+    /// Returns the node of a name in the control directory, or of the directory itself; `None` if
+    /// the name is neither.
     pub(super) async fn control_lookup(
         &self,
         cred: &Credentials,
@@ -119,7 +120,7 @@ impl Mount {
     ) -> Result<Option<Attributes>> {
         let root = self.root();
         if parent == root && name == edit::CONTROL {
-            self.look(Some(cred), |op| {
+            self.inspect(Some(cred), |op| {
                 let dir = op.directory(root)?;
                 permit::search(op, &dir)
             })
@@ -146,7 +147,7 @@ impl Mount {
         self.control_attributes(found).await.map(Some)
     }
 
-    /// What is told of something in the control directory.
+    /// Returns the attributes of a node in the control directory.
     pub(super) async fn control_attributes(&self, place: Virtual) -> Result<Attributes> {
         let (object, links, size, changed) = match place {
             Virtual::Control => (CONTROL, 1, 0, self.opened),
@@ -161,8 +162,8 @@ impl Mount {
                 let found = snapshots.into_iter().find(|(_, object)| *object == number);
                 let Some((name, _)) = found else { return refuse(Kind::NotFound, FsError::Stale) };
                 let snapshot = self.open_snapshot(name.as_bytes()).await?;
-                // Its number may have been another snapshot's: who knows that one by it must see
-                // that this one is another node.
+                // The number may have belonged to an earlier snapshot: clients that remember that
+                // one must see that this one is a different node.
                 let generation = snapshot.objset().root().birth();
                 let root = Attributes::of_node(&snapshot.root().await?);
                 return Ok(Attributes { generation, ..root });
@@ -190,7 +191,7 @@ impl Mount {
         })
     }
 
-    /// When the snapshots were first seen as they are.
+    /// Returns the time since which the list of snapshots is unchanged.
     fn snapshots_changed(&self, now: SnapshotList) -> Time {
         let mut seen = super::lock(&self.snapshots_seen);
         match &mut *seen {
@@ -203,7 +204,7 @@ impl Mount {
         }
     }
 
-    /// Entries of a directory in here, from the place of a cookie on.
+    /// Returns entries of a directory in here, from a cookie on.
     pub(super) async fn control_list(
         &self,
         place: Virtual,
@@ -223,7 +224,7 @@ impl Mount {
                 all.push((b"shares".to_vec(), SHARES, 4));
             }
             Virtual::Snapshots => {
-                // By number: what comes and goes leaves the places of the others alone.
+                // In the order of numbers: changes do not affect the positions of other snapshots.
                 let snapshots = self.engine.snapshots_of(&self.head).await?;
                 let entry = |(name, object): (String, u64)| {
                     (name.into_bytes(), root_of(object), object.saturating_add(2))
@@ -241,7 +242,7 @@ impl Mount {
         Ok(ReadDirPage { entries, is_end: rest.peek().is_none() })
     }
 
-    /// Makes a snapshot (`mkdir` in `.zfs/snapshot`).
+    /// Creates a snapshot (`mkdir` in `.zfs/snapshot`).
     pub(super) async fn control_create(
         &self,
         cred: &Credentials,
@@ -278,8 +279,12 @@ impl Mount {
     }
 
     /// Renames a snapshot.
-    pub(super) async fn control_rename(&self, cred: &Credentials, wish: &Rename<'_>) -> Result<()> {
-        let ((from, old), (to, new)) = (wish.from, wish.to);
+    pub(super) async fn control_rename(
+        &self,
+        cred: &Credentials,
+        request: &Rename<'_>,
+    ) -> Result<()> {
+        let ((from, old), (to, new)) = (request.from, request.to);
         if (from, to) != (SNAPSHOTS, SNAPSHOTS) {
             return refuse(Kind::Permission, FsError::NotPermitted);
         }
@@ -307,7 +312,7 @@ impl Mount {
     }
 }
 
-/// The part of a snapshot's name behind the `@`.
+/// Returns the part of a snapshot's name after the `@`.
 fn snapshot_name(name: &[u8]) -> Result<&str> {
     match std::str::from_utf8(name) {
         Ok(name) if !name.is_empty() && !name.contains(['/', '@', '#', '%']) => Ok(name),

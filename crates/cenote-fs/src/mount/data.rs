@@ -1,8 +1,8 @@
-//! Reading and writing files.
+//! Reads and writes files.
 //!
-//! A read takes the blocks under the object set's lock, which is shared memory and no copy, and
-//! copies them once into the caller's buffer when the lock is gone. A write makes its whole blocks
-//! ready before it takes the lock. What is longer than [`CHUNK`] goes in several transactions.
+//! A read references the blocks under the object set's lock, without copying, and copies them once
+//! into the caller's buffer after unlocking. A write prepares its whole blocks before it takes the
+//! lock. Requests longer than [`CHUNK`] are split into several transactions.
 
 use cenote_dmu::live::Piece;
 use cenote_engine::Charge;
@@ -10,77 +10,77 @@ use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::Time;
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
-use super::brief::Times;
+use super::inode_cache::Times;
 use super::{ATTRIBUTES_COST, Mount, now};
 use crate::access::Credentials;
 use crate::edit::{self, Inode, Op, Place, WriteFacts};
 use crate::error::FsError;
 
-/// Bytes that one transaction writes at most, whole blocks apart.
+/// Maximum bytes per write transaction, apart from whole blocks.
 const CHUNK: u64 = 1 << 20;
-/// Bytes that one look at a file finds at most.
+/// Maximum bytes per read under the lock.
 const READ_CHUNK: u64 = 4 << 20;
-/// With `relatime`, reading is noted at least once a day.
+/// With `relatime`, the access time is updated at least once a day.
 const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 
-/// Whether reading is noted, where a mount has its own idea of it: none is as the property has it.
+/// Access time settings of a mount; `None` follows the property.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AccessTimes {
-    /// In place of `atime`.
+    /// Overrides `atime`.
     pub has_atime: Option<bool>,
-    /// In place of `relatime`.
+    /// Overrides `relatime`.
     pub is_relatime: Option<bool>,
 }
 
-/// How to write.
+/// Options of a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Behind the end, wherever that is by then (`O_APPEND`); the offset is not looked at.
+    /// At the end of the file at the time of the write (`O_APPEND`); the offset is ignored.
     pub is_append: bool,
     /// Durable when it returns (`O_SYNC`, `O_DSYNC`).
     pub is_sync: bool,
-    /// The bytes were changed in a cached page before, when the flags of the node allowed it:
-    /// flags that were set since do not count.
+    /// The bytes come from a cached page, which was changed when the flags of the node allowed it:
+    /// flags that were set later do not apply.
     pub is_write_back: bool,
 }
 
-/// What to do with a range of a file (`fallocate`).
+/// Operation on a range of a file (`fallocate`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
-    /// See that the file is that long. Space is not kept for it: nothing in a file system that
-    /// never overwrites would be won by that.
+    /// Extend the file if it is shorter. No space is reserved: in a file system that never
+    /// overwrites, that would not guarantee that later writes succeed.
     Extend,
-    /// Nothing but look whether there is space (`FALLOC_FL_KEEP_SIZE`).
+    /// Only check whether there is space (`FALLOC_FL_KEEP_SIZE`).
     KeepSize,
-    /// The range becomes zeros and, as far as possible, a hole (`FALLOC_FL_PUNCH_HOLE`).
+    /// The range becomes zeros and, where possible, a hole (`FALLOC_FL_PUNCH_HOLE`).
     PunchHole,
-    /// The same, and the file gets that long (`FALLOC_FL_ZERO_RANGE`).
+    /// Like `PunchHole`, and extends the file (`FALLOC_FL_ZERO_RANGE`).
     ZeroRange,
-    /// The same without getting longer.
+    /// Like `ZeroRange`, without extending the file.
     ZeroRangeKeepSize,
 }
 
-/// What a look at a file found beside its blocks.
+/// Result of a read under the lock, besides the blocks.
 struct Found {
     block_size: u64,
-    /// Bytes of the request that there are.
+    /// Existing bytes of the request.
     len: usize,
-    is_noted: bool,
+    is_atime_current: bool,
 }
 
 impl Mount {
-    /// Reads bytes into `into`; fewer than it holds at the end of the file. Rights were asked when
-    /// the node was opened.
+    /// Reads bytes into `into`; fewer than its length at the end of the file. Permissions were
+    /// checked when the node was opened.
     ///
     /// # Errors
-    /// `FsError::IsADirectory`, `FsError::WrongKind`; those of reading.
+    /// `FsError::IsADirectory`, `FsError::WrongKind`; read errors.
     pub async fn read(&self, object: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
         let locks = match self.busy_locks_of(object) {
             Ok(locks) => locks,
             Err(sweeps) => {
                 let done = self.read_unlocked(object, offset, into).await?;
-                // Who changes it puts locks there first. If there are none now either, nobody has
-                // changed it in between, and this is of one time.
+                // A writer adds its locks before it changes anything. If there still are none, no
+                // write happened in between, and the read saw one state.
                 if self.busy_locks_of(object).is_err_and(|now| now == sweeps) {
                     return Ok(done);
                 }
@@ -106,10 +106,10 @@ impl Mount {
         Ok(done)
     }
 
-    /// The same as a buffer of its own.
+    /// Like [`read`](Self::read), into a new buffer.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub async fn read_buf(&self, object: u64, offset: u64, len: usize) -> Result<Buf> {
         let mut buf = BufMut::zeroed(len);
         let count = self.read(object, offset, &mut buf).await?;
@@ -121,8 +121,8 @@ impl Mount {
         let wanted = into.len();
         let find = || self.find_pieces(object, offset, wanted);
         let (blocks, found) = self.head.live().gather(find).await?;
-        if !found.is_noted {
-            self.note_reading(object).await?;
+        if !found.is_atime_current {
+            self.update_atime(object).await?;
         }
         let into = into.get_mut(..found.len).unwrap_or(&mut []);
         copy(blocks.iter().map(Option::as_ref), offset, found.block_size, into);
@@ -135,8 +135,8 @@ impl Mount {
         offset: u64,
         len: usize,
     ) -> Result<(Vec<Piece>, Found)> {
-        self.look(None, |op| {
-            let file = self.briefs.get(op, object)?;
+        self.inspect(None, |op| {
+            let file = self.inodes.get(op, object)?;
             let rest = file.size.saturating_sub(offset).min(READ_CHUNK);
             let len = usize::try_from(rest).map_or(len, |rest| rest.min(len));
             let block_size = file.dnode.data_block_size();
@@ -150,33 +150,33 @@ impl Mount {
                 let waits = pieces.iter().any(|piece| matches!(piece, Piece::Stored(_)));
                 self.ahead.note(op.tx, object, blocks, waits);
             }
-            let is_noted = self.are_noted(&file.times);
-            Ok((pieces, Found { block_size, len, is_noted }))
+            let is_atime_current = self.are_current(&file.times);
+            Ok((pieces, Found { block_size, len, is_atime_current }))
         })
         .await
     }
 
-    /// Whether reading an inode now tells nothing that is to be noted.
-    pub(super) fn is_noted(&self, inode: &Inode) -> bool {
-        self.are_noted(&Times::of(inode))
+    /// Whether a read of this inode now leaves the access time unchanged.
+    pub(super) fn is_atime_current(&self, inode: &Inode) -> bool {
+        self.are_current(&Times::of(inode))
     }
 
-    fn are_noted(&self, times: &Times) -> bool {
+    fn are_current(&self, times: &Times) -> bool {
         let (settings, given) = (self.shared.facts.settings(), self.access_times());
         !given.has_atime.unwrap_or(settings.has_atime)
             || self.is_read_only()
-            || given.is_relatime.unwrap_or(settings.is_relatime) && is_noted(times, now())
+            || given.is_relatime.unwrap_or(settings.is_relatime) && is_atime_current(times, now())
     }
 
-    /// Notes that a node was read.
-    pub(super) async fn note_reading(&self, object: u64) -> Result<()> {
+    /// Updates the access time of a node after a read.
+    pub(super) async fn update_atime(&self, object: u64) -> Result<()> {
         let noted = self.apply(Charge::write(ATTRIBUTES_COST), None, |op| {
             let mut inode = op.inode(object)?;
             inode.set_time(ZplAttr::Atime, op.now);
             op.store(&inode)
         });
         match noted.await {
-            // A full pool can still be read, and what was read may be gone by now.
+            // A full pool can still be read, and the node may have been removed by now.
             Err(error) => match error.kind() {
                 Kind::NoSpace | Kind::Quota | Kind::ReadOnly | Kind::NotFound => Ok(()),
                 _ => Err(error),
@@ -185,11 +185,11 @@ impl Mount {
         }
     }
 
-    /// Writes bytes at an offset. Gives where they are, and the size of the file. What could not be
-    /// written whole is written up to where it could: then the error comes with the next call.
+    /// Writes bytes at an offset. Returns their position, and the size of the file. A write that
+    /// fails in the middle reports the bytes written so far; the next call then returns the error.
     ///
     /// # Errors
-    /// `Kind::NoSpace`, `Kind::Quota`; `FsError::FileTooLarge`; refusals of flags.
+    /// `Kind::NoSpace`, `Kind::Quota`; `FsError::FileTooLarge`; errors of flag checks.
     pub async fn write(
         &self,
         cred: &Credentials,
@@ -199,7 +199,7 @@ impl Mount {
         options: WriteOptions,
     ) -> Result<WriteFacts> {
         let locks = self.locks_of(object);
-        // The end of the file, and the size of its only block, are everybody's.
+        // Appends, and changes of the size of the only block, affect the whole file.
         let is_long = bytes.len() as u64 > CHUNK;
         let range = if options.is_append || is_long {
             0..u64::MAX
@@ -240,7 +240,7 @@ impl Mount {
                 (Ok(facts), None) => facts,
                 (Ok(facts), Some(before)) => WriteFacts { offset: before.offset, ..facts },
                 (Err(error), None) => return Err(error),
-                // Some is written: that is what is told.
+                // A partial write is reported as such.
                 (Err(_), Some(before)) => return Ok(before),
             };
             let at = match place {
@@ -256,7 +256,7 @@ impl Mount {
         }
     }
 
-    /// How much goes into the next transaction: up to a multiple of a chunk in the file.
+    /// Returns the length of the next transaction: up to a multiple of a chunk in the file.
     fn chunk_len(&self, place: Place, len: usize) -> usize {
         let chunk = CHUNK.max(self.shared.facts.settings().record_size);
         let within = match place {
@@ -266,10 +266,10 @@ impl Mount {
         len.min((chunk - within) as usize)
     }
 
-    /// The blocks of a file.
+    /// Returns the block sizes of a file.
     async fn shape(&self, object: u64) -> Result<Shape> {
         let record = self.shared.facts.settings().record_size;
-        self.look(None, |op| {
+        self.inspect(None, |op| {
             let dnode = op.tx.dnode(object)?;
             let block = dnode.data_block_size();
             let may_grow = dnode.maxblkid == 0 && (block < record || !block.is_power_of_two());
@@ -278,14 +278,14 @@ impl Mount {
         .await
     }
 
-    /// Copies a range from one file to another, or within one, where it does not overlap itself.
-    /// Gives how many bytes: fewer than asked for at the end of the source, or where something is
-    /// in the way, which the next call then says. The bytes are written anew; blocks are not
+    /// Copies a range from one file to another, or to a range of the same file that does not
+    /// overlap. Returns the number of bytes: fewer than requested at the end of the source, or
+    /// before an error, which the next call then returns. The data is written anew; blocks are not
     /// shared.
     ///
     /// # Errors
-    /// As [`read`](Self::read) and [`write`](Self::write); `FsError::WrongKind` if the ranges
-    /// overlap. Nothing is copied then.
+    /// The errors of [`read`](Self::read) and [`write`](Self::write); `FsError::WrongKind` if the
+    /// ranges overlap, before anything is copied.
     pub async fn copy_range(
         &self,
         cred: &Credentials,
@@ -297,7 +297,7 @@ impl Mount {
         if source == target && start.abs_diff(place) < len {
             return Err(Error::new(Kind::Invalid, FsError::WrongKind));
         }
-        // The end of the source is where it is now, also if the copy makes the same file longer.
+        // The end of the source is the present one, even if the copy extends the same file.
         let len = len.min(self.attributes(source).await?.size.saturating_sub(start));
         let mut buf = vec![0; usize::try_from(len.min(CHUNK)).unwrap_or(0)];
         let mut done = 0;
@@ -329,10 +329,10 @@ impl Mount {
         Ok(done)
     }
 
-    /// Makes room in a file, or cuts a range out of it.
+    /// Extends a file, or punches a hole into it.
     ///
     /// # Errors
-    /// As [`write`](Self::write); `FsError::WrongKind` for an empty range.
+    /// The errors of [`write`](Self::write); `FsError::WrongKind` for an empty range.
     pub async fn allocate(
         &self,
         cred: &Credentials,
@@ -376,17 +376,18 @@ impl Mount {
 /// Shorter writes are copied under the lock.
 const WHOLE_MIN: u64 = 32 << 10;
 
-/// The blocks of a file as they were a moment ago.
+/// The block sizes of a file when it was looked up.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     block: u64,
-    /// The size that they get if they grow to the last.
+    /// The block size after growing to the maximum.
     record: u64,
     may_grow: bool,
 }
 
 impl Shape {
-    /// What a write of so many bytes writes at most: whole blocks, and what leads to them.
+    /// Returns the maximum that a write of this length writes: whole blocks, and their indirect
+    /// blocks.
     fn charge(self, place: Place, len: u64) -> Charge {
         let block = match place {
             Place::At(offset) if self.may_grow => {
@@ -400,14 +401,14 @@ impl Shape {
             Place::End => 0,
         };
         let blocks = (offset % block + len).div_ceil(block) + u64::from(place == Place::End);
-        // Pointers of 128 bytes, with those above them.
+        // Block pointers of 128 bytes, and the same for the levels above.
         Charge::write(blocks.saturating_mul(256) + ATTRIBUTES_COST).with_blocks(blocks, block)
     }
 
-    /// The blocks that a write covers whole, ready to be put into the file.
+    /// Returns the blocks that a write covers entirely, ready to be put into the file.
     fn whole_blocks(self, place: Place, bytes: &[u8]) -> Vec<(u64, Buf)> {
         let Place::At(offset) = place else { return Vec::new() };
-        // Blocks that still grow will be of the record size once they do not.
+        // Blocks that still grow will have the record size when they stop.
         let block = if self.may_grow { self.record } else { self.block };
         if (bytes.len() as u64) < block.max(WHOLE_MIN) {
             return Vec::new();
@@ -430,12 +431,12 @@ fn edit_size(op: &mut Op<'_, '_>, object: u64) -> cenote_dmu::TxResult<u64> {
     Ok(inode.size())
 }
 
-/// Whether with `relatime` reading tells nothing that is not known.
-fn is_noted(times: &Times, now: Time) -> bool {
+/// Whether with `relatime` a read leaves the access time unchanged.
+fn is_atime_current(times: &Times, now: Time) -> bool {
     times.read > times.changed && now.seconds - times.read.seconds < RELATIME_SECONDS
 }
 
-/// Copies what `into` is to hold out of the blocks from the one of `offset` on.
+/// Copies the requested bytes out of the blocks, starting with the block of `offset`.
 fn copy<'a>(
     blocks: impl Iterator<Item = Option<&'a Buf>>,
     offset: u64,
@@ -460,13 +461,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relatime_notes_what_comes_after_a_change_or_a_day() {
+    fn relatime_updates_atime_after_a_change_or_a_day() {
         let at = |seconds, nanoseconds| Time { seconds, nanoseconds };
         let times = Times { read: at(1000, 1), changed: at(1000, 0) };
         let day = RELATIME_SECONDS;
-        assert!(is_noted(&times, at(1000, 1)) && is_noted(&times, at(999 + day, 0)));
-        assert!(!is_noted(&times, at(1000 + day, 0)), "a day has passed");
+        assert!(
+            is_atime_current(&times, at(1000, 1)) && is_atime_current(&times, at(999 + day, 0))
+        );
+        assert!(!is_atime_current(&times, at(1000 + day, 0)), "a day has passed");
         let unread = Times { read: at(1000, 0), ..times };
-        assert!(!is_noted(&unread, at(1000, 1)), "changed at the same time, or later");
+        assert!(!is_atime_current(&unread, at(1000, 1)), "changed at the same time, or later");
     }
 }

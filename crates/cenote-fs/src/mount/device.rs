@@ -1,12 +1,12 @@
-//! Device numbers: as programs have them and as they are stored (spec 03 §10.4).
+//! Device numbers: as programs use them and as they are stored (spec 03 §10.4).
 
-/// The number to store for a device, as Linux does.
+/// Returns the stored number of a device, in Linux's encoding.
 #[must_use]
 pub const fn encode_rdev(major: u32, minor: u32) -> u64 {
     (major as u64) << 20 | minor as u64 & 0xf_ffff
 }
 
-/// Major and minor of a number as programs have it (`dev_t` of the C library).
+/// Returns major and minor of a number in the form of programs (`dev_t` of the C library).
 #[must_use]
 pub const fn decode_dev(dev: u64) -> (u32, u32) {
     let major = dev >> 8 & 0xfff | dev >> 32 & 0xffff_f000;
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_through() {
+    fn device_numbers_survive_the_round_trip() {
         assert_eq!(decode_rdev(encode_rdev(8, 17)), (8, 17));
         assert_eq!(decode_rdev(encode_rdev(259, 0xf_ffff)), (259, 0xf_ffff));
         assert_eq!(decode_dev(0x811), (8, 17));

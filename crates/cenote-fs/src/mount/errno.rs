@@ -1,4 +1,4 @@
-//! Errors as the numbers that system calls give (Linux).
+//! Errors as Linux system call numbers.
 
 use cenote_rt::{Error, Kind};
 
@@ -36,7 +36,7 @@ pub const ENOSPC: i32 = 28;
 pub const EROFS: i32 = 30;
 /// Too many links.
 pub const EMLINK: i32 = 31;
-/// Numerical result out of range: no extended attribute can be called that.
+/// Numerical result out of range: the name of an extended attribute is too long.
 pub const ERANGE: i32 = 34;
 /// File name too long.
 pub const ENAMETOOLONG: i32 = 36;
@@ -44,7 +44,7 @@ pub const ENAMETOOLONG: i32 = 36;
 pub const ENOTEMPTY: i32 = 39;
 /// Too many levels of symbolic links.
 pub const ELOOP: i32 = 40;
-/// No data available: there is no such extended attribute.
+/// No data available: the extended attribute does not exist.
 pub const ENODATA: i32 = 61;
 /// Invalid or incomplete multibyte or wide character.
 pub const EILSEQ: i32 = 84;
@@ -56,10 +56,10 @@ pub const ESTALE: i32 = 116;
 pub const EDQUOT: i32 = 122;
 /// Required key not available.
 pub const ENOKEY: i32 = 126;
-/// Checksum error, as OpenZFS says it (`EBADE`).
+/// Checksum error; OpenZFS's number (`EBADE`).
 pub const ECKSUM: i32 = 52;
 
-/// The number that stands for an error.
+/// Returns the number of an error.
 #[must_use]
 pub fn of(error: &Error) -> i32 {
     if let Some(number) = error.cause::<FsError>().and_then(of_cause) {

@@ -1,32 +1,32 @@
-//! Where a file has data and where holes.
+//! Data and holes of files.
 
 use cenote_rt::{Error, Kind, Result};
 
 use super::Mount;
 use crate::error::FsError;
 
-/// Runs of blocks that one look goes through at most.
+/// Maximum runs of blocks per lookup.
 const RUNS_AT_ONCE: usize = 64;
 
-/// What to look for.
+/// The kind of range to look for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seek {
-    /// Bytes that were written (`SEEK_DATA`).
+    /// Data (`SEEK_DATA`).
     Data,
-    /// A hole; the end of the file is one (`SEEK_HOLE`).
+    /// A hole; the end of the file counts as one (`SEEK_HOLE`).
     Hole,
 }
 
 impl Mount {
-    /// The first byte at or behind `offset` that is what is looked for, by blocks.
+    /// Returns the first byte at or after `offset` in data or a hole, in units of blocks.
     ///
     /// # Errors
-    /// [`FsError::NoSuchPlace`] if the file ends before.
+    /// [`FsError::NoSuchPlace`] if there is none before the end of the file.
     pub async fn seek(&self, object: u64, offset: u64, what: Seek) -> Result<u64> {
         let mut at = offset;
         loop {
             let found = self
-                .look(None, |op| {
+                .inspect(None, |op| {
                     let inode = op.inode(object)?;
                     inode.check_data()?;
                     let size = inode.size();

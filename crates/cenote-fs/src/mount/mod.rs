@@ -1,7 +1,7 @@
 //! A file system that is open for reading and writing.
 //!
 //! ```text
-//!   FUSE, tests, programs ──> Mount: async operations on object numbers, for somebody
+//!   FUSE, tests, programs ──> Mount: async operations on object numbers, with credentials
 //!                               |     handles keep unnamed files, range locks, cookies
 //!                               v
 //!                             edit::*  one transaction each, admitted with its worst case
@@ -10,30 +10,30 @@
 //!                             the head's object set ──txg──> disk
 //! ```
 //!
-//! Nodes are named by their object numbers, which are their inode numbers. Every operation is one
-//! transaction, or, where a request is long, several under a lock on its range of bytes, so that
-//! others see all of it or nothing. Nothing waits for a disk but what must be read first, what asks
-//! to be durable, and what finds the memory for changes full.
+//! Nodes are identified by their object numbers, which are their inode numbers. Every operation is
+//! one transaction, or, if the request is long, several under a lock on its range of bytes, so that
+//! others see all of it or nothing. Operations wait for a disk only for blocks that must be read,
+//! for requested durability, and while too many changes are in memory.
 //!
-//! A [`Handle`] keeps a node that loses its last name. When the last handle goes the node waits to
-//! be freed, which the next operation that changes something does, or [`Mount::reap`]; what is
-//! still waiting when the program ends is freed by the next mount.
+//! A [`Handle`] keeps a node that loses its last name. When the last handle is dropped, the node is
+//! queued to be freed, which the next modifying operation does, or [`Mount::reap`]; nodes still
+//! queued when the program ends are freed by the next mount.
 //!
-//! Errors carry an [`FsError`](crate::FsError) or a kind that [`errno::of`] turns into the number
-//! that a system call gives.
+//! Errors have an [`FsError`](crate::FsError) as cause, or a kind that [`errno::of`] converts to
+//! the number of a system call.
 //!
-//! Concurrency: everything may be called at once. Order of locks: range locks (of one node), then
-//! the object set's, then the small ones in here and in [`Facts`].
+//! Concurrency: all functions may be called concurrently. Order of locks: range locks (of one
+//! node), then the object set's, then the small ones in this module and in [`Facts`].
 //!
 //! Sources: spec 03 §9-§13, 04 §17, 07 A7.
 
 mod attributes;
-mod brief;
 pub mod control;
 mod data;
 mod device;
 pub mod errno;
 mod holes;
+mod inode_cache;
 mod names;
 mod open;
 mod rollback;
@@ -54,7 +54,7 @@ use crate::edit::{self, Facts, Op};
 use crate::error::FsError;
 use crate::range_lock::RangeLocks;
 
-use self::brief::Briefs;
+use self::inode_cache::InodeCache;
 
 pub use crate::edit::{DirEntry, ReadDirPage};
 pub use attributes::Attributes;
@@ -64,7 +64,7 @@ pub use holes::Seek;
 pub use open::Handle;
 pub use statfs::Space;
 
-/// What a change of attributes writes at most: some dnodes, a spill block, a new layout.
+/// Maximum written by a change of attributes: some dnodes, a spill block, a new layout.
 const ATTRIBUTES_COST: u64 = 8 << 10;
 
 /// Snapshots by name and number.
@@ -75,86 +75,87 @@ pub struct Mount {
     name: String,
     engine: Arc<Engine>,
     head: Arc<Head>,
-    /// Keeps the dataset from being destroyed and rolled back; none while its content is replaced.
-    /// Held for a look.
+    /// Keeps the dataset from being destroyed or rolled back; `None` while its contents are
+    /// replaced. LOCK: held for a lookup.
     ownership: Mutex<Option<Ownership>>,
-    /// When it was opened, which is the time of what is not stored.
+    /// Time of opening, which is the time of nodes that are not stored.
     opened: Time,
-    /// The snapshots as they were seen last, by name and number, and since when. Held for a look.
+    /// The last seen list of snapshots, and the time since which it is unchanged. LOCK: held for a
+    /// lookup.
     snapshots_seen: Mutex<Option<(SnapshotList, Time)>>,
-    /// Whoever opened it may not write.
+    /// Whether the mount was opened read-only.
     is_read_only: bool,
-    /// What whoever opened it wants noted of reading. Held for a look.
+    /// Access time settings of the mount. LOCK: held for a lookup.
     access_times: Mutex<AccessTimes>,
-    /// The count of changes of properties up to which this mount has looked.
+    /// The change count of properties at this mount's last refresh.
     settings_count: Mutex<u64>,
-    /// What all mounts of the head share.
+    /// State shared by all mounts of the head.
     shared: Arc<Shared>,
-    /// Inodes of files that are read.
-    briefs: Briefs,
-    /// Who reads which files from where.
+    /// Cached inodes of files being read.
+    inodes: InodeCache,
+    /// State of reading ahead.
     ahead: Prefetcher,
-    /// Nodes that wait to be freed. Held for a look.
+    /// Nodes queued to be freed. LOCK: held for a lookup.
     to_reap: Arc<Mutex<Vec<u64>>>,
-    /// Nodes that could not be freed. Held for a look.
+    /// Nodes that could not be freed. LOCK: held for a lookup.
     unreaped: Mutex<Vec<u64>>,
 }
 
 impl Mount {
-    /// Name of the dataset.
+    /// Returns the name of the dataset.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The pool.
+    /// Returns the pool.
     #[must_use]
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// The head of the dataset.
+    /// Returns the head of the dataset.
     #[must_use]
     pub fn head(&self) -> &Arc<Head> {
         &self.head
     }
 
-    /// What is known of the file system.
+    /// Returns the cached state of the file system.
     #[must_use]
     pub fn facts(&self) -> &Arc<Facts> {
         &self.shared.facts
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     #[must_use]
     pub fn root(&self) -> u64 {
         self.shared.facts.root
     }
 
-    /// Whether nothing can be changed.
+    /// Whether the file system is read-only.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.is_read_only || self.shared.facts.settings().is_read_only
     }
 
-    /// Whether whoever opened it may not write, whatever properties say.
+    /// Whether the mount was opened read-only, independent of properties.
     #[must_use]
     pub fn is_opened_read_only(&self) -> bool {
         self.is_read_only
     }
 
-    /// What is noted of reading where that is not left to properties.
+    /// Returns the access time settings that override properties.
     #[must_use]
     pub fn access_times(&self) -> AccessTimes {
         *lock(&self.access_times)
     }
 
-    /// Has reading noted otherwise than properties say.
+    /// Sets the access time settings that override properties.
     pub fn set_access_times(&self, wanted: AccessTimes) {
         *lock(&self.access_times) = wanted;
     }
 
-    /// Runs an operation that changes something, for `cred`.
+    /// Runs a modifying operation for `cred`.
     pub(crate) async fn change<T>(
         &self,
         charge: Charge,
@@ -173,7 +174,7 @@ impl Mount {
         Ok(value)
     }
 
-    /// The same without anything around it.
+    /// Runs a modifying operation without the steps before and after it.
     async fn apply<T>(
         &self,
         charge: Charge,
@@ -185,9 +186,9 @@ impl Mount {
         let applied = self.engine.apply_weighed(&self.head, charge, |tx| {
             let mut op = Op::new(tx, &self.shared.facts, cred, now);
             let value = change(&mut op)?;
-            let logged = op.weigh(log)?;
+            let logged = op.log_bytes_max(log)?;
             let kept = op.keep(log)?;
-            // Last: from here on nothing fails.
+            // Must be last: nothing fails from here on.
             op.finish(Some((log, kept)));
             Ok((value, logged))
         });
@@ -195,24 +196,24 @@ impl Mount {
     }
 
     /// Runs an operation that changes nothing.
-    pub(crate) async fn look<T>(
+    pub(crate) async fn inspect<T>(
         &self,
         cred: Option<&Credentials>,
-        mut look: impl FnMut(&mut Op<'_, '_>) -> TxResult<T>,
+        mut inspect: impl FnMut(&mut Op<'_, '_>) -> TxResult<T>,
     ) -> Result<T> {
         if self.head.is_gone() {
             return Err(Error::not_found(FsError::Stale));
         }
         let now = Time::default();
         let live = self.head.live();
-        live.inspect(|tx| look(&mut Op::new(tx, &self.shared.facts, cred, now))).await
+        live.inspect(|tx| inspect(&mut Op::new(tx, &self.shared.facts, cred, now))).await
     }
 
-    /// Takes properties over that were changed. Changes of the file system do so by themselves; who
-    /// only reads it goes by what it was told last.
+    /// Loads changed properties. Modifying operations do this themselves; read-only users have the
+    /// properties of their last refresh.
     ///
     /// # Errors
-    /// Those of reading them, and of the intent log.
+    /// Errors of reading them, and of the intent log.
     pub async fn refresh(&self) -> Result<()> {
         let count = self.head.settings_count();
         let is_same = *lock(&self.settings_count) == count;
@@ -221,13 +222,13 @@ impl Mount {
         }
         let settings = edit::Settings::read(&self.engine, &self.head).await?;
         self.shared.facts.set_settings(settings);
-        // The log has a look at `sync=` only when it is asked for something.
+        // The log reads the property `sync` only when it commits.
         self.engine.commit_log(&self.head, None).await?;
         *lock(&self.settings_count) = count;
         Ok(())
     }
 
-    /// The locks of a node, as long as somebody has them.
+    /// Returns the range locks of a node, which exist while they are used.
     fn locks_of(&self, object: u64) -> Arc<RangeLocks> {
         let mut locks = lock(&self.shared.locks);
         if locks.of.len() > LOCKS_KEPT {
@@ -237,40 +238,40 @@ impl Mount {
         Arc::clone(locks.of.entry(object).or_default())
     }
 
-    /// The locks of a node, if somebody may have them. If not, how often such were looked for that
-    /// nobody has: as long as that stays the same, nobody had any meanwhile.
+    /// Returns the range locks of a node if they may be in use; otherwise the number of sweeps of
+    /// unused locks. While that number is unchanged, the node's locks were never used in between.
     fn busy_locks_of(&self, object: u64) -> std::result::Result<Arc<RangeLocks>, u64> {
         let locks = lock(&self.shared.locks);
         locks.of.get(&object).cloned().ok_or(locks.sweeps)
     }
 }
 
-/// What all mounts of a head share: who unmounts while the file system is in use, and mounts it
-/// again, has two. A node that one of them holds is not freed for the other, so that its number
-/// cannot become another's meanwhile.
+/// State shared by all mounts of a head. A file system that is unmounted while in use and mounted
+/// again has two mounts. A node that one of them holds is not freed by the other, so that its
+/// number cannot be reused meanwhile.
 #[derive(Debug)]
 struct Shared {
     facts: Arc<Facts>,
-    /// Locks of nodes that somebody works on. Held for a look-up.
+    /// Range locks of nodes. LOCK: held for a lookup.
     locks: Mutex<NodeLocks>,
 }
 
-/// The locks of nodes that somebody works on, or did.
+/// Range locks of nodes that are or were in use.
 #[derive(Debug, Default)]
 struct NodeLocks {
     of: FixedMap<u64, Arc<RangeLocks>>,
-    /// How often those were let go of that nobody had.
+    /// Number of sweeps that removed unused locks.
     sweeps: u64,
 }
 
-/// Locks that are kept before those are looked for that nobody has.
+/// Number of locks at which unused ones are removed.
 const LOCKS_KEPT: usize = 1024;
 
 fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The time, as inodes have it.
+/// Returns the time in the form of inodes.
 pub(crate) fn now() -> Time {
     let now = cenote_rt::wall_clock();
     Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos().into() }

@@ -1,4 +1,4 @@
-//! Names: looking them up, making, moving and taking them away, and listing them.
+//! Names: lookup, creation, renaming, removal, and listing.
 
 use cenote_engine::Charge;
 use cenote_engine::zil::SyncMode;
@@ -12,35 +12,36 @@ use crate::edit::{self, DirEntry, NewNode, ReadDirPage, Rename, Target};
 use crate::error::FsError;
 use crate::node::FileKind;
 
-/// Cookies below are those of `.`, `..` and `.zfs`; entries begin behind (spec 03 §10.1).
+/// Cookies below this are those of `.`, `..` and `.zfs`; entries follow (spec 03 §10.1).
 const DOTS_END: u64 = 3;
 
-/// The most that a change of a large directory writes: leaf, pointers and header, two leaves of a
-/// split, two blocks of a grown table of pointers.
+/// Maximum written by a change of a large directory: leaf, pointers and header, two leaves of a
+/// split, two blocks of a grown pointer table.
 const FAT_ZAP_COST: u64 = 7 * (16 << 10);
 /// The dnodes that a change of names writes, and a spill block.
 const NODES_COST: u64 = 4 << 10;
 
 impl Mount {
-    /// The node of a name.
+    /// Returns the node of a name.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is no such name; refusals of rights.
+    /// `Kind::NotFound` if there is no such name; permission errors.
     pub async fn lookup(&self, cred: &Credentials, parent: u64, name: &[u8]) -> Result<Attributes> {
         if let Some(found) = self.control_lookup(cred, parent, name).await? {
             return Ok(found);
         }
-        self.look(Some(cred), |op| {
+        self.inspect(Some(cred), |op| {
             let inode = edit::lookup(op, parent, name)?;
             Attributes::of(op, &inode)
         })
         .await
     }
 
-    /// The node at the end of a path of names, from the root; symbolic links are not followed.
+    /// Returns the node at the end of a path of names, from the root; symbolic links are not
+    /// followed.
     ///
     /// # Errors
-    /// As [`lookup`](Self::lookup).
+    /// The errors of [`lookup`](Self::lookup).
     pub async fn walk(&self, cred: &Credentials, path: &[u8]) -> Result<Attributes> {
         let names = || path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
         if names().next() == Some(edit::CONTROL) {
@@ -50,7 +51,7 @@ impl Mount {
             }
             return Ok(found);
         }
-        self.look(Some(cred), |op| {
+        self.inspect(Some(cred), |op| {
             let mut object = op.facts.root;
             let mut inode = op.inode(object)?;
             for name in names() {
@@ -62,10 +63,10 @@ impl Mount {
         .await
     }
 
-    /// Makes a node with a name.
+    /// Creates a node with a name.
     ///
     /// # Errors
-    /// `Kind::Exists` if the name is taken; refusals of rights, names and quotas.
+    /// `Kind::Exists` if the name is taken; permission, name and quota errors.
     pub async fn create(
         &self,
         cred: &Credentials,
@@ -84,10 +85,11 @@ impl Mount {
         .await
     }
 
-    /// Makes a node without a name, which goes with its last handle if it gets none (`O_TMPFILE`).
+    /// Creates a node without a name, which is freed with its last handle if it gets no name
+    /// (`O_TMPFILE`).
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// The errors of [`create`](Self::create).
     pub async fn create_unnamed(
         &self,
         cred: &Credentials,
@@ -101,15 +103,15 @@ impl Mount {
         });
         let attributes = attributes.await?;
         let handle = self.hold(attributes.object).await?;
-        self.doom(attributes.object);
+        self.free_when_closed(attributes.object);
         Ok((handle, attributes))
     }
 
-    /// Gives a node one more name.
+    /// Adds a name to a node.
     ///
     /// # Errors
-    /// `Kind::Exists` if the name is taken; `FsError::NotPermitted` for a directory; refusals of
-    /// rights and names.
+    /// `Kind::Exists` if the name is taken; `FsError::NotPermitted` for a directory; permission
+    /// errors and names.
     pub async fn link(
         &self,
         cred: &Credentials,
@@ -123,26 +125,27 @@ impl Mount {
             Attributes::of(op, &inode)
         });
         let linked = linked.await?;
-        // A first name: the log does not know the node, and could not make sense of what follows.
+        // The node's first name: the log has no record of the node's creation, and later records
+        // would make no sense.
         if linked.links == 1 && self.head.log().mode() != SyncMode::Disabled {
             self.engine.sync().await?;
         }
         Ok(linked)
     }
 
-    /// Takes a name away from anything but a directory.
+    /// Removes a name of any node except a directory.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is no such name; `FsError::IsADirectory`; refusals of rights.
+    /// `Kind::NotFound` if there is no such name; `FsError::IsADirectory`; permission errors.
     pub async fn unlink(&self, cred: &Credentials, parent: u64, name: &[u8]) -> Result<()> {
         self.remove(cred, parent, name, Target::File).await
     }
 
-    /// Takes an empty directory away.
+    /// Removes an empty directory.
     ///
     /// # Errors
     /// `Kind::NotFound` if there is no such name; `FsError::NotADirectory`, `FsError::NotEmpty`;
-    /// refusals of rights.
+    /// permission errors.
     pub async fn rmdir(&self, cred: &Credentials, parent: u64, name: &[u8]) -> Result<()> {
         if let Some(place) = Virtual::of(parent) {
             return self.control_remove(cred, place, name).await;
@@ -164,9 +167,9 @@ impl Mount {
         Ok(())
     }
 
-    /// What a change of names in these directories writes at most (spec 04 §19.2).
+    /// Returns the maximum that a change of names in these directories writes (spec 04 §19.2).
     async fn names_cost(&self, dirs: &[u64]) -> Result<u64> {
-        self.look(None, |op| {
+        self.inspect(None, |op| {
             let mut cost = NODES_COST;
             for dir in dirs {
                 let Some(dnode) = op.tx.find(*dir)? else { continue };
@@ -182,7 +185,7 @@ impl Mount {
 
     async fn settle(&self, removed: &edit::Removed) {
         if removed.is_unlinked {
-            self.doom(removed.object);
+            self.free_when_closed(removed.object);
             self.reap_pending().await;
         }
     }
@@ -190,54 +193,54 @@ impl Mount {
     /// Renames.
     ///
     /// # Errors
-    /// As [`edit::rename`].
-    pub async fn rename(&self, cred: &Credentials, wish: &Rename<'_>) -> Result<()> {
-        if [wish.from.0, wish.to.0].into_iter().any(|dir| Virtual::of(dir).is_some()) {
-            return self.control_rename(cred, wish).await;
+    /// The errors of [`edit::rename`].
+    pub async fn rename(&self, cred: &Credentials, request: &Rename<'_>) -> Result<()> {
+        if [request.from.0, request.to.0].into_iter().any(|dir| Virtual::of(dir).is_some()) {
+            return self.control_rename(cred, request).await;
         }
-        let charge = Charge::write(self.names_cost(&[wish.from.0, wish.to.0]).await?);
-        let replaced = self.change(charge, Some(cred), |op| edit::rename(op, wish)).await?;
+        let charge = Charge::write(self.names_cost(&[request.from.0, request.to.0]).await?);
+        let replaced = self.change(charge, Some(cred), |op| edit::rename(op, request)).await?;
         if let Some(removed) = replaced {
             self.settle(&removed).await;
         }
         Ok(())
     }
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// `FsError::WrongKind` if it is none.
+    /// `FsError::WrongKind` if it is not a symbolic link.
     pub async fn read_link(&self, object: u64) -> Result<Vec<u8>> {
-        let read = self.look(None, |op| {
+        let read = self.inspect(None, |op| {
             let inode = op.inode(object)?;
             if inode.kind() != FileKind::Symlink {
                 return Err(edit::refuse(Kind::Invalid, FsError::WrongKind));
             }
-            let is_noted = self.is_noted(&inode);
+            let is_atime_current = self.is_atime_current(&inode);
             if let Some(target) = inode.bytes(ZplAttr::Symlink) {
-                return Ok((target.to_vec(), is_noted));
+                return Ok((target.to_vec(), is_atime_current));
             }
-            // Old ones keep what does not fit as data.
+            // Old inodes keep a target that does not fit as data.
             let len = usize::try_from(inode.size()).unwrap_or(usize::MAX);
             if len > TARGET_MAX {
                 let cause = FsError::LinkLength { len: inode.size() };
                 return Err(Error::corrupt(cause).into());
             }
-            Ok((op.tx.read(object, 0, len)?, is_noted))
+            Ok((op.tx.read(object, 0, len)?, is_atime_current))
         });
-        let (target, is_noted) = read.await?;
-        if !is_noted {
-            self.note_reading(object).await?;
+        let (target, is_atime_current) = read.await?;
+        if !is_atime_current {
+            self.update_atime(object).await?;
         }
         Ok(target)
     }
 
-    /// At most `max` entries of a directory, `.` and `..` first, from the place of a cookie on: 0
-    /// for the start. Entries that come and go meanwhile may be listed or not; every other is
-    /// listed exactly once.
+    /// Returns at most `max` entries of a directory, `.` and `..` first, from a cookie on: 0 for
+    /// the start. Entries that are added or removed meanwhile may be returned or not; every other
+    /// entry is returned exactly once.
     ///
     /// # Errors
-    /// `FsError::NotADirectory`; refusals of rights.
+    /// `FsError::NotADirectory`; permission errors.
     pub async fn read_dir(
         &self,
         cred: &Credentials,
@@ -249,20 +252,20 @@ impl Mount {
             return self.control_list(place, cookie, max).await;
         }
         let shows_control = self.shows_control(object);
-        // A listing is noted with its beginning.
-        let mut is_noted = true;
-        let listed = self.look(Some(cred), |op| {
+        // The access time is updated at the beginning of a listing.
+        let mut is_atime_current = true;
+        let listed = self.inspect(Some(cred), |op| {
             let mut page = ReadDirPage::default();
             if cookie < DOTS_END {
                 let dir = op.inode(object)?;
-                is_noted = self.is_noted(&dir);
+                is_atime_current = self.is_atime_current(&dir);
                 let mut dots = vec![(&b"."[..], dir.object), (&b".."[..], dir.parent())];
                 if shows_control {
                     dots.push((edit::CONTROL, control::CONTROL));
                 }
                 let last = dots.len() - 1;
                 for (index, (name, object)) in dots.into_iter().enumerate() {
-                    // The last is followed by the first entry.
+                    // The last of them is followed by the first entry.
                     let next = if index == last { DOTS_END } else { index as u64 + 1 };
                     if cookie <= index as u64 && page.entries.len() < max {
                         let kind = Some(FileKind::Directory);
@@ -282,8 +285,8 @@ impl Mount {
             Ok(page)
         });
         let page = listed.await?;
-        if !is_noted {
-            self.note_reading(object).await?;
+        if !is_atime_current {
+            self.update_atime(object).await?;
         }
         Ok(page)
     }

@@ -1,4 +1,4 @@
-//! Opening and closing a file system, and holding on to nodes.
+//! Opens and closes a file system, and holds nodes.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,15 +8,15 @@ use cenote_engine::{Charge, Engine};
 use cenote_ondisk::znode::PFlags;
 use cenote_rt::{Error, Kind, Result};
 
-use super::brief::Briefs;
 use super::control::Virtual;
+use super::inode_cache::InodeCache;
 use super::{ATTRIBUTES_COST, Attributes, Mount, Shared, lock, now};
 use crate::access::{self, Credentials};
 use crate::acl::Want;
 use crate::edit::{self, Facts, Inode, Op, permit};
 use crate::error::FsError;
 
-/// Somebody's hold on a node: it is not freed when it loses its last name.
+/// A hold on a node: the node is not freed when it loses its last name.
 #[derive(Debug)]
 pub struct Handle {
     object: u64,
@@ -25,7 +25,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The node.
+    /// Returns the node.
     #[must_use]
     pub fn object(&self) -> u64 {
         self.object
@@ -52,20 +52,20 @@ impl Drop for Handle {
 }
 
 impl Mount {
-    /// Opens the file system of a dataset for reading and writing: what an intent log left is done
-    /// first, then nodes are freed that have no names.
+    /// Opens the file system of a dataset for reading and writing: first replays its intent log,
+    /// then frees nodes without a name.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is no such dataset; an [`FsError`] if it is no file system or one
-    /// that is read only here; those of the pool.
+    /// `Kind::NotFound` if there is no such dataset; an [`FsError`] if it is not a file system, or
+    /// one that cenote only reads; errors of the pool.
     pub async fn open(engine: &Arc<Engine>, dataset: &str) -> Result<Arc<Self>> {
         Self::open_with(engine, dataset, false).await
     }
 
-    /// Opens it for reading: what is in the unlinked set stays there.
+    /// Opens it for reading; the unlinked set is left alone.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub async fn open_read_only(engine: &Arc<Engine>, dataset: &str) -> Result<Arc<Self>> {
         Self::open_with(engine, dataset, true).await
     }
@@ -81,7 +81,7 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Opens the file system of a dataset and leaves its unlinked set as it is.
+    /// Opens the file system of a dataset, and leaves its unlinked set alone.
     pub(super) async fn attach(
         engine: &Arc<Engine>,
         dataset: &str,
@@ -91,18 +91,18 @@ impl Mount {
         let ownership = head.own();
         let facts = Facts::read(engine, &head).await?;
         if !is_read_only && head.log().is_claimed() {
-            // Before anything else: what is in the log happened before what comes now.
+            // Before anything else: the records in the log precede all new changes.
             crate::replay(engine, &head).await?;
         }
         if !is_read_only && head.log().awaits_replay() {
             return Err(Error::new(Kind::Unsupported, FsError::Unreplayed));
         }
-        // Layouts may have been registered meanwhile.
+        // The replay may have registered layouts.
         let facts = if is_read_only { facts } else { Facts::read(engine, &head).await? };
         let settings = facts.settings();
         let shared = Shared { facts: Arc::new(facts), locks: Mutex::default() };
         let shared = head.share(Arc::new(shared));
-        // Who shared them first may have read them long ago.
+        // The shared state may have been read long ago by another mount.
         shared.facts.set_settings(settings);
         let mount = Arc::new(Self {
             name: dataset.to_owned(),
@@ -115,24 +115,24 @@ impl Mount {
             is_read_only,
             access_times: Mutex::default(),
             shared,
-            briefs: Briefs::default(),
+            inodes: InodeCache::default(),
             ahead: Prefetcher::default(),
             to_reap: Arc::default(),
             unreaped: Mutex::default(),
         });
-        // Has the log look at the property `sync`.
+        // Makes the log read the property `sync`.
         mount.engine.commit_log(&mount.head, None).await?;
         Ok(mount)
     }
 
-    /// Frees everything in the unlinked set that nobody has open, if the file system is writable.
-    /// What is damaged there does not keep the file system from being opened.
+    /// Frees everything in the unlinked set that is not open, if the file system is writable.
+    /// Damage in the set does not make opening the file system fail.
     pub async fn drain(&self) {
         if self.is_read_only() {
             return;
         }
         let set = self.shared.facts.unlinked;
-        let members = self.look(None, |op| {
+        let members = self.inspect(None, |op| {
             let numbers = cenote_dmu::zap::edit::numbers(op.tx, set)?;
             Ok(numbers.into_iter().map(|(number, _)| number).collect::<Vec<_>>())
         });
@@ -141,20 +141,20 @@ impl Mount {
         self.reap_pending().await;
     }
 
-    /// Frees nodes that lost their names and their handles. Operations that change something do
-    /// this too.
+    /// Frees nodes that have lost their names and their handles. Modifying operations do this as
+    /// well.
     ///
     /// # Errors
-    /// Those of the pool, when everything was tried. What could not be freed stays in the unlinked
-    /// set; the next call tries it again, as does the next mount.
+    /// Errors of the pool, after every node was tried. Nodes that could not be freed stay in the
+    /// unlinked set; the next call and the next mount try them again.
     pub async fn reap(&self) -> Result<()> {
         let again = std::mem::take(&mut *lock(&self.unreaped));
         lock(&self.to_reap).extend(again);
         self.reap_pending().await.map_or(Ok(()), Err)
     }
 
-    /// The same behind an operation, which was done: that something else cannot be freed is no
-    /// failure of it. Gives the first error.
+    /// Frees queued nodes after an operation, whose result does not depend on that. Returns the
+    /// first error.
     pub(super) async fn reap_pending(&self) -> Option<Error> {
         let mut first = None;
         loop {
@@ -179,17 +179,17 @@ impl Mount {
         }
     }
 
-    /// Sees that a node without a name is freed, now or when the last has closed it.
-    pub(super) fn doom(&self, object: u64) {
-        if !self.shared.facts.openers.doom(object) {
+    /// Frees a node without a name, now or after its last close.
+    pub(super) fn free_when_closed(&self, object: u64) {
+        if !self.shared.facts.openers.mark_unlinked(object) {
             lock(&self.to_reap).push(object);
         }
     }
 
-    /// Takes hold of a node, whoever asks.
+    /// Takes a hold on a node, without permission checks.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is none.
+    /// `Kind::NotFound` if it does not exist.
     pub async fn hold(&self, object: u64) -> Result<Handle> {
         let is_control = Virtual::of(object).is_some();
         let held = self.hold_if(None, |op| {
@@ -201,11 +201,11 @@ impl Mount {
         held.await.map(|((), handle)| handle)
     }
 
-    /// Takes hold of a node and tells of it, if it is the one of that generation.
+    /// Takes a hold on a node and returns its attributes, if the node has that generation.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is none, or another.
-    pub async fn hold_known(
+    /// `Kind::NotFound` if it does not exist, or has another generation.
+    pub async fn hold_generation(
         &self,
         object: u64,
         generation: Option<u64>,
@@ -218,15 +218,15 @@ impl Mount {
             if generation.is_some_and(|known| known != inode.generation()) {
                 return Err(edit::refuse(Kind::NotFound, FsError::NoEntry));
             }
-            told(op, &inode)
+            with_attributes(op, &inode)
         })
         .await
     }
 
-    /// The node of a name, as [`lookup`](Self::lookup) finds it, held.
+    /// Returns the node of a name, as [`lookup`](Self::lookup) does, with a hold.
     ///
     /// # Errors
-    /// As [`lookup`](Self::lookup).
+    /// The errors of [`lookup`](Self::lookup).
     pub async fn lookup_held(
         &self,
         cred: &Credentials,
@@ -238,22 +238,22 @@ impl Mount {
         }
         self.hold_if(Some(cred), |op| {
             let inode = edit::lookup(op, parent, name)?;
-            told(op, &inode)
+            with_attributes(op, &inode)
         })
         .await
     }
 
-    /// Takes hold of the node that `find` finds, with what it tells of it.
+    /// Takes a hold on the node that `find` returns.
     async fn hold_if<T>(
         &self,
         cred: Option<&Credentials>,
         mut find: impl FnMut(&mut Op<'_, '_>) -> TxResult<(u64, T)>,
     ) -> Result<(T, Handle)> {
-        // Counted under the object set's lock, in the look that found it: a removal either sees it
-        // or was before, and the number is still that node's.
-        let found = self.look(cred, |op| {
+        // Counted under the object set's lock, in the transaction that found it: a removal either
+        // sees the count or came before, and the number still belongs to that node.
+        let found = self.inspect(cred, |op| {
             let found = find(op)?;
-            // Last: the look runs again if it fails.
+            // Last: the closure runs again if it fails.
             self.shared.facts.openers.add(found.0);
             Ok(found)
         });
@@ -262,17 +262,17 @@ impl Mount {
         Ok((told, Handle { object, facts, to_reap }))
     }
 
-    /// Opens a node, for `cred` to do with it what `want` says. Whether it may is asked here only,
-    /// not when it is read or written.
+    /// Opens a node for `cred` with the permissions `want`. Permissions are checked only here, not
+    /// on each read or write.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is none; refusals of rights.
+    /// `Kind::NotFound` if it does not exist; permission errors.
     pub async fn open_node(&self, cred: &Credentials, object: u64, want: Want) -> Result<Handle> {
         if self.is_read_only() && want.intersects(Want::WRITE | Want::APPEND) {
             return Err(Error::new(Kind::ReadOnly, FsError::ReadOnly));
         }
         if Virtual::of(object).is_some() {
-            return self.hold_to_look(object, want).await;
+            return self.hold_control(object, want).await;
         }
         let held = self.hold_if(Some(cred), |op| {
             let inode = op.inode(object)?;
@@ -285,12 +285,12 @@ impl Mount {
         held.await.map(|((), handle)| handle)
     }
 
-    /// Whether the flags of a node let it be opened, whoever asks: for writing (only at its end
-    /// with `appends`), for cutting it off, or else for reading. Rights are not looked at. Returns
-    /// whether the file can only be appended to.
+    /// Checks whether the flags of a node permit opening it, for every user: for writing (only at
+    /// its end with `appends`), for truncating, or else for reading. Permissions are not checked.
+    /// Returns whether the file can only be appended to.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is none; `FsError::NotPermitted`, `FsError::AccessDenied`.
+    /// `Kind::NotFound` if it does not exist; `FsError::NotPermitted`, `FsError::AccessDenied`.
     pub async fn check_open(
         &self,
         object: u64,
@@ -301,7 +301,7 @@ impl Mount {
         if Virtual::of(object).is_some() {
             return Ok(false);
         }
-        self.look(None, |op| {
+        self.inspect(None, |op| {
             let inode = op.inode(object)?;
             access::check_open(&inode, writes, appends, truncates)?;
             Ok(inode.flags().contains(PFlags::APPENDONLY))
@@ -309,18 +309,18 @@ impl Mount {
         .await
     }
 
-    /// Opens a directory that is not stored.
-    async fn hold_to_look(&self, object: u64, want: Want) -> Result<Handle> {
+    /// Opens a directory of the control directory.
+    async fn hold_control(&self, object: u64, want: Want) -> Result<Handle> {
         if want.intersects(Want::WRITE | Want::APPEND) {
             return Err(Error::new(Kind::Invalid, FsError::IsADirectory));
         }
         self.hold(object).await
     }
 
-    /// Whether `cred` may do what `want` says (`access`).
+    /// Checks whether `cred` has the permissions `want` (`access`).
     ///
     /// # Errors
-    /// As [`open_node`](Self::open_node).
+    /// The errors of [`open_node`](Self::open_node).
     pub async fn access(&self, cred: &Credentials, object: u64, want: Want) -> Result<()> {
         if self.is_read_only() && want.intersects(Want::WRITE | Want::APPEND) {
             return Err(Error::new(Kind::ReadOnly, FsError::ReadOnly));
@@ -328,7 +328,7 @@ impl Mount {
         if Virtual::of(object).is_some() {
             return Ok(());
         }
-        self.look(Some(cred), |op| {
+        self.inspect(Some(cred), |op| {
             let inode = op.inode(object)?;
             permit::check(op, &inode, want)
         })
@@ -336,7 +336,7 @@ impl Mount {
     }
 }
 
-/// A node that was found, and what is told of it.
-fn told(op: &Op<'_, '_>, inode: &Inode) -> TxResult<(u64, Attributes)> {
+/// Returns a node that was found, and its attributes.
+fn with_attributes(op: &Op<'_, '_>, inode: &Inode) -> TxResult<(u64, Attributes)> {
     Attributes::of(op, inode).map(|attributes| (attributes.object, attributes))
 }

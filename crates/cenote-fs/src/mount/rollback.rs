@@ -1,22 +1,22 @@
-//! Replacing the content of a file system under its users (`zfs rollback`).
+//! Replaces the contents of a mounted file system (`zfs rollback`).
 //!
 //! ```text
-//!   before     differing_names    what the snapshot has by other names than the head
-//!              disown             the dataset may be rolled back
-//!   rollback   the head is gone, another one has its place
-//!   after      reopen             a mount of the new head
-//!              hold_known         nodes that are there with the same generation
-//!              drain              the unlinked set, but for nodes that are held
+//!   before     differing_names      names that differ between snapshot and head
+//!              release_ownership    allows the rollback of the dataset
+//!   rollback   the head is replaced by another one
+//!   after      reopen               a mount of the new head
+//!              hold_generation      nodes that exist with the same generation
+//!              drain                the unlinked set, except nodes with a hold
 //! ```
 //!
-//! The caller sees to it that no operation runs on the mount from the first of these steps to the
-//! last but one (OpenZFS: `zfs_suspend_fs`, `zfs_resume_fs`). What the old head has in memory, its
-//! dirty data and the records of its intent log included, goes with the old head: it is not synced
-//! any more, and its log is freed in the txg of the rollback.
+//! The caller makes sure that no operation runs on the mount from the first of these steps to the
+//! last but one (OpenZFS: `zfs_suspend_fs`, `zfs_resume_fs`). The state of the old head in memory,
+//! including dirty data and records of its intent log, is dropped with it: it is not synced any
+//! more, and its log is freed in the txg of the rollback.
 //!
 //! A node is the same node after a rollback if its number has the same generation. The unlinked set
-//! is drained last, so that a file that had no name when the snapshot was taken lives on as long as
-//! somebody has it open.
+//! is drained last, so that a file that had no name when the snapshot was taken lives as long as it
+//! is open.
 
 use std::sync::Arc;
 
@@ -28,28 +28,29 @@ use crate::edit;
 use crate::filesystem::FileSystem;
 use crate::node::FileKind;
 
-/// Entries of a directory that are read at a time.
+/// Entries of a directory read at a time.
 const ENTRIES: usize = 512;
 
 impl Mount {
-    /// Lets the dataset be rolled back, until [`own_again`](Self::own_again).
-    pub fn disown(&self) {
+    /// Allows the dataset to be rolled back, until [`take_ownership`](Self::take_ownership).
+    pub fn release_ownership(&self) {
         let ownership = lock(&self.ownership).take();
         drop(ownership);
     }
 
-    /// Keeps the dataset from being destroyed and rolled back, as before [`disown`](Self::disown).
-    pub fn own_again(&self) {
+    /// Keeps the dataset from being destroyed and rolled back, after
+    /// [`release_ownership`](Self::release_ownership).
+    pub fn take_ownership(&self) {
         lock(&self.ownership).get_or_insert_with(|| self.head.own());
     }
 
-    /// Opens the file system again, whose head was replaced, with the same options. The unlinked
-    /// set is left as it is, see [`drain`](Self::drain).
+    /// Opens the file system again after its head was replaced, with the same options. The unlinked
+    /// set is left alone, see [`drain`](Self::drain).
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub async fn reopen(&self) -> Result<Arc<Self>> {
-        // It may have another name by now.
+        // The dataset may have been renamed.
         let name = self.engine.dataset_name(self.head.object()).await?;
         let mount = Self::attach(&self.engine, &name, self.is_read_only).await;
         let mount = mount.map_err(|error| error.in_dataset(&name))?;
@@ -57,10 +58,10 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Returns the names in directories that stand for another node in a snapshot than they do now,
-    /// or are only in one of the two, each with its directory. Of a directory that the snapshot
-    /// does not have that is every name. The directories are those of `known`, nodes by number with
-    /// their generations, and the root. What cannot be read counts as empty.
+    /// Returns the names, each with its directory, that refer to different nodes in a snapshot and
+    /// now, or exist only in one of the two; every name of a directory that the snapshot does not
+    /// have. Only the root and the directories in `known` are compared, which has the generations
+    /// of nodes by number. Unreadable directories count as empty.
     pub async fn differing_names(
         &self,
         snapshot: &Arc<FileSystem>,
@@ -68,7 +69,7 @@ impl Mount {
     ) -> Vec<(u64, Vec<u8>)> {
         let mut differing = Vec::new();
         let mut numbers: Vec<u64> = known.keys().copied().collect();
-        // In the order in which they are stored.
+        // In the order on disk.
         numbers.sort_unstable();
         for object in numbers.into_iter().filter(|object| *object != self.root()) {
             self.compare_directory(snapshot, object, known, &mut differing).await;
@@ -91,7 +92,7 @@ impl Mount {
         let Some(mut then) = names_in(snapshot, &now).await else { return };
         let mut cookie = 0;
         loop {
-            let listed = self.look(None, |op| edit::list(op, directory, cookie, ENTRIES)).await;
+            let listed = self.inspect(None, |op| edit::list(op, directory, cookie, ENTRIES)).await;
             let Ok(page) = listed else { break };
             for entry in page.entries {
                 cookie = entry.cookie;
@@ -109,7 +110,7 @@ impl Mount {
                 break;
             }
         }
-        // The rest of the snapshot's listing was removed since.
+        // The remaining names of the snapshot were removed since.
         differing.extend(then.into_keys().map(|name| (directory, name)));
     }
 }
@@ -120,8 +121,8 @@ async fn has(snapshot: &Arc<FileSystem>, object: u64, generation: u64) -> bool {
     found.is_ok_and(|node| Attributes::of_node(&node).generation == generation)
 }
 
-/// The names that a snapshot has in a directory; none of a directory that it does not have. Returns
-/// none if the directory is the same there as it is now: each change of it sets its ctime.
+/// Returns the names in a snapshot's directory; an empty map for a directory that the snapshot does
+/// not have. Returns `None` if the directory is unchanged: each change of it sets its ctime.
 async fn names_in(snapshot: &Arc<FileSystem>, now: &Attributes) -> Option<FixedMap<Vec<u8>, u64>> {
     let mut names = FixedMap::default();
     let Ok(node) = snapshot.node(now.object).await else { return Some(names) };

@@ -1,4 +1,4 @@
-//! How full a file system is, as OpenZFS tells it.
+//! Space and node counts of a file system, as OpenZFS reports them.
 
 use cenote_ondisk::dnode::OBJECT_MAX;
 use cenote_rt::Result;
@@ -7,34 +7,34 @@ use super::Mount;
 use crate::PFlags;
 use crate::quota::{Holder, Resource};
 
-/// Bytes of a dnode: a file takes no less.
+/// Bytes of a dnode: the minimum size of a file.
 const DNODE: u64 = 512;
 
-/// How full a file system is (`statvfs`). Blocks are of `block_size` bytes.
+/// Space and node counts of a file system (`statvfs`). Blocks have `block_size` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// The record size, which counts as the size of blocks and of fragments.
+    /// The record size, reported as the size of blocks and of fragments.
     pub block_size: u64,
-    /// Blocks that it has and may have.
+    /// Used and available blocks.
     pub blocks: u64,
-    /// Blocks that it may still have; all of them are for everybody.
+    /// Available blocks; none are reserved for root.
     pub free_blocks: u64,
-    /// Nodes that it has and may have.
+    /// Used and available nodes.
     pub files: u64,
-    /// Nodes that it may still have.
+    /// Available nodes.
     pub free_files: u64,
-    /// Identity of the file system.
+    /// Id of the file system.
     pub fsid: u64,
-    /// Longest name.
+    /// Maximum length of a name.
     pub name_max: u32,
 }
 
 impl Mount {
-    /// How full the file system is, by the last txg that is on disk: quotas, reservations and the
-    /// pool's own end decide together.
+    /// Returns the space of the file system as of the last synced txg, limited by quotas,
+    /// reservations and the pool's capacity.
     ///
     /// # Errors
-    /// Those of reading the MOS.
+    /// Errors of reading the MOS.
     pub async fn space(&self) -> Result<Space> {
         let settings = self.shared.facts.settings();
         let space = self.engine.head_space(&self.head).await?;
@@ -53,11 +53,11 @@ impl Mount {
         })
     }
 
-    /// The same as whoever stands at `object` has it: in what hands its project down, the limits of
-    /// the project are all that there is.
+    /// Returns the space for the node `object`: below a directory that passes its project on, the
+    /// quotas of the project limit it.
     ///
     /// # Errors
-    /// Those of reading the MOS and the object.
+    /// Errors of reading the MOS and the object.
     pub async fn space_at(&self, object: u64) -> Result<Space> {
         let mut space = self.space().await?;
         let node = self.attributes(object).await?;

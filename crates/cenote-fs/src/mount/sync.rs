@@ -1,23 +1,23 @@
-//! Making changes durable.
+//! Makes changes durable.
 
 use cenote_rt::Result;
 
 use super::Mount;
 
 impl Mount {
-    /// What was done with a node before this call is on disk when it returns, with all that was
-    /// done to names (`fsync`). With `sync=disabled` it does nothing.
+    /// Makes all earlier changes of a node durable, and all earlier changes of names (`fsync`).
+    /// Does nothing with `sync=disabled`.
     ///
     /// # Errors
-    /// Those of the pool: it is suspended then.
+    /// Errors of the pool, which is then suspended.
     pub async fn fsync(&self, object: u64) -> Result<()> {
         self.make_durable(Some(object)).await
     }
 
-    /// The same for all nodes (`syncfs`).
+    /// Makes all earlier changes durable (`syncfs`).
     ///
     /// # Errors
-    /// As [`fsync`](Self::fsync).
+    /// The errors of [`fsync`](Self::fsync).
     pub async fn sync(&self) -> Result<()> {
         self.make_durable(None).await
     }

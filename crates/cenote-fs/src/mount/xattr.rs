@@ -14,30 +14,30 @@ use crate::error::FsError;
 use crate::quota::{self, Holder, Resource};
 
 impl Mount {
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     ///
     /// # Errors
-    /// [`FsError::NoXattr`] if there is no such; refusals of rights.
+    /// [`FsError::NoXattr`] if it does not exist; permission errors.
     pub async fn xattr(&self, cred: &Credentials, object: u64, name: &[u8]) -> Result<Vec<u8>> {
         check_stored(object)?;
-        let found = self.look(Some(cred), |op| xattr::get(op, object, name)).await?;
+        let found = self.inspect(Some(cred), |op| xattr::get(op, object, name)).await?;
         found.ok_or_else(|| Error::not_found(FsError::NoXattr))
     }
 
-    /// The names of all extended attributes that somebody may see.
+    /// Returns the names of all extended attributes that the user may see.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Read errors.
     pub async fn xattrs(&self, cred: &Credentials, object: u64) -> Result<Vec<Vec<u8>>> {
         check_stored(object)?;
-        self.look(Some(cred), |op| xattr::list(op, object)).await
+        self.inspect(Some(cred), |op| xattr::list(op, object)).await
     }
 
-    /// Sets an extended attribute; a POSIX ACL is one, and may change the mode.
+    /// Sets an extended attribute. POSIX ACLs are extended attributes, and may change the mode.
     ///
     /// # Errors
-    /// `Kind::Exists` or [`FsError::NoXattr`] if it is not as expected; refusals of rights and
-    /// quotas.
+    /// `Kind::Exists` or [`FsError::NoXattr`] if the condition does not hold; permission errors
+    /// and quotas.
     pub async fn set_xattr(
         &self,
         cred: &Credentials,
@@ -53,53 +53,53 @@ impl Mount {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// [`FsError::NoXattr`] if there is no such; refusals of rights.
+    /// [`FsError::NoXattr`] if it does not exist; permission errors.
     pub async fn remove_xattr(&self, cred: &Credentials, object: u64, name: &[u8]) -> Result<()> {
         let charge = Charge::free(ATTRIBUTES_COST);
         self.change(charge, Some(cred), |op| xattr::remove(op, object, name)).await
     }
 
-    /// The entries of the NFSv4 ACL of a node.
+    /// Returns the entries of the NFSv4 ACL of a node.
     ///
     /// # Errors
-    /// Refusals of rights.
+    /// Permission errors.
     pub async fn acl(&self, cred: &Credentials, object: u64) -> Result<Vec<Ace>> {
-        self.look(Some(cred), |op| edit::acl(op, object)).await
+        self.inspect(Some(cred), |op| edit::acl(op, object)).await
     }
 
-    /// Replaces the NFSv4 ACL of a node, and with it its mode.
+    /// Replaces the NFSv4 ACL of a node, and sets its mode accordingly.
     ///
     /// # Errors
-    /// Refusals of rights; [`FsError::BadAcl`].
+    /// Permission errors; [`FsError::BadAcl`].
     pub async fn set_acl(&self, cred: &Credentials, object: u64, aces: &[Ace]) -> Result<()> {
         let charge = Charge::write(ATTRIBUTES_COST);
         self.change(charge, Some(cred), |op| edit::set_acl(op, object, aces, PFlags::empty())).await
     }
 
-    /// The limit of a user, group or project; none if there is none.
+    /// Returns the quota of a user, group or project; `None` if there is none.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Read errors.
     pub async fn quota(&self, holder: Holder, resource: Resource) -> Result<Option<u64>> {
-        self.look(None, |op| quota::limit(op.tx, holder, resource)).await
+        self.inspect(None, |op| quota::limit(op.tx, holder, resource)).await
     }
 
-    /// What a user, group or project has used, as of the last sync.
+    /// Returns the usage of a user, group or project, as of the last sync.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Read errors.
     pub async fn used(&self, holder: Holder, resource: Resource) -> Result<u64> {
-        self.look(None, |op| quota::used(op.tx, holder, resource)).await
+        self.inspect(None, |op| quota::used(op.tx, holder, resource)).await
     }
 
-    /// Sets the limit of a user, group or project; 0 takes it away.
+    /// Sets the quota of a user, group or project; 0 removes it.
     ///
     /// # Errors
-    /// Those of a change.
+    /// Errors of the transaction.
     pub async fn set_quota(&self, holder: Holder, resource: Resource, limit: u64) -> Result<()> {
         let charge = Charge::write(ATTRIBUTES_COST);
         self.change(charge, None, |op| {
-            // What a limit is counted against is known to the master node only.
+            // Quotas are in the master node, for which there are no log records.
             op.log_unrecorded();
             quota::set_limit(op.tx, holder, resource, limit)
         })
@@ -107,7 +107,7 @@ impl Mount {
     }
 }
 
-/// What is not stored has no extended attributes.
+/// Refuses control directories, which have no extended attributes.
 fn check_stored(object: u64) -> Result<()> {
     match Virtual::of(object) {
         Some(_) => Err(Error::new(Kind::Unsupported, FsError::XattrsOff)),

@@ -12,29 +12,29 @@ use super::writable::WritableVolume;
 use crate::error::FsError;
 use crate::format::fill_volume_with;
 
-/// The property that keeps a volume's space.
+/// The property with a volume's reservation.
 pub(super) const REFRESERVATION: &str = "refreservation";
 
-/// A volume to be made (`zfs create -V`).
+/// Parameters of a new volume (`zfs create -V`).
 #[derive(Debug, Clone)]
 pub struct NewVolume {
     /// Full name.
     pub name: String,
-    /// Bytes: a multiple of the block size.
+    /// Size in bytes: a multiple of the block size.
     pub size: u64,
-    /// Bytes of a block (`volblocksize`): a power of two from 512 to 16M, above 128K only with
-    /// feature `large_blocks`; none: what suits the vdevs.
+    /// Block size (`volblocksize`): a power of two from 512 to 16M, above 128K only with the
+    /// feature `large_blocks`; `None` for a size that suits the vdevs.
     pub block_size: Option<u64>,
-    /// Log2 of the bytes of an indirect block, 12 to 17; 0: as usual. For measurements.
+    /// Log2 of the size of an indirect block, 12 to 17; 0 for the default. For measurements.
     pub indirect_shift: u8,
-    /// Nothing is reserved (`-s`): writes may find the pool full.
+    /// No space is reserved (`-s`): writes may find the pool full.
     pub is_sparse: bool,
     /// Local properties.
     pub props: Vec<(String, Value)>,
 }
 
 impl NewVolume {
-    /// A volume that keeps all its space, with blocks that suit the vdevs.
+    /// Returns a volume with a reservation, and a block size that suits the vdevs.
     #[must_use]
     pub fn new(name: &str, size: u64) -> Self {
         let name = name.to_owned();
@@ -48,31 +48,31 @@ impl NewVolume {
         }
     }
 
-    /// The same with blocks of that size.
+    /// Returns this volume with that block size.
     #[must_use]
     pub fn with_block_size(self, block_size: u64) -> Self {
         Self { block_size: Some(block_size), ..self }
     }
 
-    /// The same without a reservation.
+    /// Returns this volume without a reservation.
     #[must_use]
     pub fn sparse(self) -> Self {
         Self { is_sparse: true, ..self }
     }
 
-    /// The same with a property.
+    /// Returns this volume with a property.
     #[must_use]
     pub fn with(mut self, property: &str, value: Value) -> Self {
         self.props.push((property.to_owned(), value));
         self
     }
 
-    /// Makes it and opens it, as the superuser.
+    /// Creates and opens the volume, with the permissions of root.
     ///
     /// # Errors
-    /// `Kind::Invalid` if size or block size cannot be; `Kind::Unsupported` if the pool has no
-    /// blocks of that size; `Kind::NoSpace` if there is no room for the reservation; those of the
-    /// operation.
+    /// `Kind::Invalid` for an invalid size or block size; `Kind::Unsupported` if the pool does not
+    /// support blocks of that size; `Kind::NoSpace` if there is no space for the reservation;
+    /// errors of the transaction.
     pub async fn create(self, engine: &Arc<Engine>) -> Result<Arc<WritableVolume>> {
         let tops = engine.vdev_config().children;
         let (size, indirect_shift) = (self.size, self.indirect_shift);

@@ -1,8 +1,8 @@
-//! Sizes of volumes: which there may be, which block size suits the vdevs, and what a volume
-//! reserves so that it can be filled (spec 03 §16.1, §16.2).
+//! Sizes of volumes: valid sizes, the default block size for the vdevs, and the reservation that
+//! guarantees that a volume can be filled (spec 03 §16.1, §16.2).
 //!
 //! ```text
-//!   reservation = data, as RAID-Z takes it for blocks of that size   (in what 128K records take)
+//!   reservation = data, as RAID-Z stores it in blocks of that size   (in units of 128K records)
 //!               + indirect blocks of 1024 pointers, 7 more; two copies of each, three with copies
 //! ```
 
@@ -10,20 +10,20 @@ use cenote_ondisk::config::{VdevConfig, VdevKind};
 
 use crate::error::FsError;
 
-/// The block size that is taken if it suits the vdevs.
+/// The default block size, if it suits the vdevs.
 pub const DEFAULT_BLOCK_SIZE: u64 = 16 << 10;
 const BLOCK_MIN: u64 = 512;
 const BLOCK_MAX: u64 = 16 << 20;
-/// Blocks above this need feature `large_blocks`.
+/// Larger blocks need the feature `large_blocks`.
 pub const SMALL_BLOCK_MAX: u64 = 128 << 10;
-/// What space is measured in where it is deflated, and the size of an indirect block.
+/// Block size for which deflated space is computed, and the size of an indirect block.
 const RECORD: u64 = 128 << 10;
 /// Pointers in an indirect block.
 const POINTERS: u64 = 1024;
-/// Blocks of metadata that every volume has.
+/// Minimum number of metadata blocks of a volume.
 const METADATA_MIN: u64 = 7;
 
-/// The block size of a new volume on these top-level vdevs, for which nobody asked for another.
+/// Returns the default block size of a new volume on these top-level vdevs.
 #[must_use]
 pub fn default_block_size(tops: &[VdevConfig]) -> u64 {
     let unit = |top: &VdevConfig| {
@@ -43,8 +43,8 @@ pub fn default_block_size(tops: &[VdevConfig]) -> u64 {
     block
 }
 
-/// What a volume of that size takes at most, metadata included (`refreservation=auto`). `copies`
-/// counts when the volume is made; later the rule takes 1.
+/// Returns the maximum space of a volume of that size, including metadata (`refreservation=auto`).
+/// `copies` counts when the volume is created; later the rule takes 1.
 #[must_use]
 pub fn reservation(size: u64, block_size: u64, copies: u64, tops: &[VdevConfig]) -> u64 {
     let block_size = block_size.max(1);
@@ -65,7 +65,7 @@ pub fn reservation(size: u64, block_size: u64, copies: u64, tops: &[VdevConfig])
     data.saturating_mul(copies).saturating_add(metadata)
 }
 
-/// What so many bytes take on a vdev with parity; none on others, where they take what they are.
+/// Returns the space of `bytes` on a vdev with parity; `None` on others, where it equals `bytes`.
 fn raid_size(top: &VdevConfig, bytes: u64) -> Option<u64> {
     let sector = 1_u64.checked_shl(top.top.ashift as u32)?;
     match &top.kind {
@@ -83,7 +83,7 @@ fn raid_size(top: &VdevConfig, bytes: u64) -> Option<u64> {
     }
 }
 
-/// Refuses block sizes that there are not.
+/// Refuses invalid block sizes.
 pub(super) fn check_block_size(block_size: u64) -> Result<(), FsError> {
     if block_size.is_power_of_two() && (BLOCK_MIN..=BLOCK_MAX).contains(&block_size) {
         return Ok(());
@@ -91,7 +91,7 @@ pub(super) fn check_block_size(block_size: u64) -> Result<(), FsError> {
     Err(FsError::VolumeBlockSize { block_size })
 }
 
-/// Refuses sizes that a volume cannot have.
+/// Refuses invalid sizes.
 pub(super) fn check_size(size: u64, block_size: u64) -> Result<(), FsError> {
     if size == 0 || size > i64::MAX as u64 || !size.is_multiple_of(block_size) {
         return Err(FsError::VolumeSize { size, block_size });
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn reservations_follow_the_formula() {
+    fn refreservation_of_volumes_follows_the_formula() {
         assert_eq!(reservation(GIB, 16 << 10, 1, &[]), 1_092_616_192);
         assert_eq!(reservation(GIB, 16 << 10, 2, &[]), 2_175_795_200);
         assert_eq!(reservation(GIB, 16 << 10, 1, &[raidz(3, 1)]), 1_092_616_192);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_vdev_counts() {
+    fn volblocksize_default_depends_on_the_widest_vdev() {
         let both = [raidz(3, 1), raidz(5, 2), VdevConfig::missing(2)];
         assert_eq!(reservation(GIB, 16 << 10, 1, &both), 1_450_530_048);
         assert_eq!(default_block_size(&both), 16 << 10);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be() {
+    fn invalid_volsize_is_refused() {
         assert!(check_block_size(512).is_ok() && check_block_size(16 << 20).is_ok());
         for size in [0, 256, 513, 12 << 10, 32 << 20] {
             assert_eq!(check_block_size(size), Err(FsError::VolumeBlockSize { block_size: size }));

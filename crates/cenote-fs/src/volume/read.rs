@@ -1,4 +1,4 @@
-//! Reading a volume: its bytes, and which of them are holes.
+//! Reads a volume: its data, and its holes.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +10,9 @@ use cenote_rt::{Buf, BufMut, Result};
 
 use super::writable::{WritableVolume, span};
 
-/// Blocks that are looked at, and read, together.
+/// Blocks that are looked up and read together.
 const BATCH: u64 = 64;
-/// Runs that are looked for in one go, and extents of an answer.
+/// Maximum runs per lookup, and extents per answer.
 const RUNS_MAX: usize = 256;
 const EXTENTS_MAX: usize = 4096;
 
@@ -28,11 +28,11 @@ pub struct VolumeExtent {
 }
 
 impl WritableVolume {
-    /// `len` bytes from `offset` on.
+    /// Reads `len` bytes from `offset` on.
     ///
     /// # Errors
-    /// `Kind::Invalid` with [`FsError::BehindEnd`](crate::FsError::BehindEnd) if the volume ends
-    /// before; those of the blocks.
+    /// `Kind::Invalid` with [`FsError::BehindEnd`](crate::FsError::BehindEnd) if the range reaches
+    /// beyond the end of the volume; read errors.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Buf> {
         let _lock = self.locks.shared(span(offset, len as u64)).await;
         let range = self.check(offset, len as u64)?;
@@ -68,7 +68,8 @@ impl WritableVolume {
         Ok(bytes.freeze())
     }
 
-    /// Blocks as they are now; holes are none. `request` is what somebody asked for, told once.
+    /// Returns the present blocks; `None` for holes. `request` is the client's request, reported
+    /// once to the read-ahead.
     async fn blocks(
         &self,
         blocks: Range<u64>,
@@ -90,11 +91,11 @@ impl WritableVolume {
         Ok(live.gather(find).await?.0)
     }
 
-    /// What is data and what is hole, from `offset` on; neighbours differ. The answer covers the
-    /// range from its beginning and may end early, if there is very much to tell.
+    /// Returns data and holes from `offset` on; adjacent extents differ. The answer starts at the
+    /// beginning of the range and may end early if there are very many extents.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub async fn block_status(&self, offset: u64, len: u64) -> Result<Vec<VolumeExtent>> {
         let _lock = self.locks.shared(span(offset, len)).await;
         let range = self.check(offset, len)?;
@@ -128,7 +129,7 @@ impl WritableVolume {
     }
 }
 
-/// The bytes of a range in a block.
+/// Returns the part of a range within a block.
 fn within(range: &Range<u64>, block: u64, size: u64) -> Range<usize> {
     let start = range.start.saturating_sub(block * size).min(size);
     let end = range.end.saturating_sub(block * size).min(size);

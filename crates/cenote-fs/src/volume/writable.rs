@@ -1,14 +1,14 @@
 //! A volume that is open for writing.
 //!
 //! ```text
-//!   open ── replays what the log has ── owns the head: no destroy, no rollback
-//!   write, discard, write_zeroes ── transactions, each with its record ──> memory
+//!   open ── replays the intent log ── owns the head: no destroy, no rollback
+//!   write, discard, write_zeroes ── transactions, each with its log record ──> memory
 //!   flush, or a write with FUA   ── log ──> durable
 //! ```
 //!
-//! A request is atomic towards others that touch the same bytes; a crash may leave the beginning
-//! of one that nobody was told of. What was flushed is there after any crash, and nothing comes
-//! back that was discarded before a flush.
+//! A request is atomic towards others that touch the same bytes; after a crash, the beginning of an
+//! unacknowledged request may be there. Flushed data survives every crash, and data that was
+//! discarded before a flush does not come back.
 //!
 //! Order of locks: a range of the volume, then those of the engine.
 
@@ -41,16 +41,15 @@ pub struct WritableVolume {
     size: AtomicU64,
     resized: Notify,
     pub(super) locks: RangeLocks,
-    /// Who reads from where.
+    /// State of reading ahead.
     pub(super) ahead: Prefetcher,
 }
 
 impl WritableVolume {
-    /// Opens a volume. What a crash left in its intent log is replayed first. One that somebody
-    /// has open is the same for all.
+    /// Opens a volume, after replaying its intent log. All opens of a volume share one state.
     ///
     /// # Errors
-    /// [`FsError::NotAVolume`]; `Kind::NotFound`; those of the replay.
+    /// [`FsError::NotAVolume`]; `Kind::NotFound`; errors of the replay.
     pub async fn open(engine: &Arc<Engine>, name: &str) -> Result<Arc<Self>> {
         Self::of(engine, name).await.map_err(|error| error.in_dataset(name))
     }
@@ -62,7 +61,7 @@ impl WritableVolume {
         }
         let owner = head.own();
         engine.replay_log(&head, &VolumeReplayer).await?;
-        // Has the log look at the property `sync`: before that it commits only what asks for it.
+        // Makes the log read the property `sync`; without this it commits only explicit requests.
         engine.commit_log(&head, None).await?;
         let (block_size, size) = head
             .live()
@@ -73,7 +72,7 @@ impl WritableVolume {
             .await?;
         geometry::check_size(size, block_size).map_err(Error::corrupt)?;
         let shared_by = Arc::clone(&head);
-        // Who has it open shares its size and its locks.
+        // All opens share the size and the range locks.
         Ok(shared_by.share(Arc::new(Self {
             engine: Arc::clone(engine),
             head,
@@ -86,35 +85,35 @@ impl WritableVolume {
         })))
     }
 
-    /// The dataset's name now: it may be renamed while it is open.
+    /// Returns the dataset's present name: it may be renamed while it is open.
     pub async fn name(&self) -> Result<String> {
         self.engine.dataset_name(self.head.object()).await
     }
 
-    /// The head below.
+    /// Returns the head dataset.
     pub fn head(&self) -> &Arc<Head> {
         &self.head
     }
 
-    /// The pool.
+    /// Returns the pool.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Bytes of a block (`volblocksize`): what is written in part is read first.
+    /// Returns the block size (`volblocksize`): partly written blocks are read first.
     pub fn block_size(&self) -> u64 {
         self.block_size
     }
 
-    /// Bytes of the volume (`volsize`).
+    /// Returns the size in bytes (`volsize`).
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Waits until the size is another than `known`, and gives it.
+    /// Waits until the size differs from `known`, and returns it.
     pub async fn size_change(&self, known: u64) -> u64 {
         loop {
-            // The wish to be woken is told before the look.
+            // Registers for wakeups before checking the size.
             let mut resized = std::pin::pin!(self.resized.notified());
             resized.as_mut().enable();
             let size = self.size();
@@ -125,21 +124,21 @@ impl WritableVolume {
         }
     }
 
-    /// Makes everything durable that was written before. What returns later than this is called
-    /// may be included or not.
+    /// Makes all earlier writes durable. Writes that complete during the call may be included or
+    /// not.
     pub async fn flush(&self) -> Result<()> {
         self.engine.commit_log(&self.head, Some(ZVOL_OBJ)).await
     }
 
-    /// Gives the volume another size (`zfs set volsize`). A reservation that was that of a volume
-    /// of the old size becomes that of the new one. What is cut off is lost.
+    /// Changes the size of the volume (`zfs set volsize`). A reservation of exactly the old size
+    /// becomes that of the new size. Data beyond a smaller size is lost.
     ///
     /// # Errors
-    /// `Kind::Invalid` if the size is zero or no multiple of the block size; `Kind::NoSpace` if
-    /// there is no room for the reservation: nothing has changed then.
+    /// `Kind::Invalid` if the size is zero or not a multiple of the block size; `Kind::NoSpace` if
+    /// there is no space for the reservation. Then nothing has changed.
     pub async fn resize(&self, size: u64) -> Result<()> {
         geometry::check_size(size, self.block_size).map_err(|e| Error::new(Kind::Invalid, e))?;
-        // Nobody reads or writes what goes.
+        // No reads or writes beyond the new end may run concurrently.
         let _all = self.locks.exclusive(0..u64::MAX).await;
         let old = self.size();
         let name = self.name().await?;
@@ -154,7 +153,7 @@ impl WritableVolume {
         if size > old && is_followed {
             reserve(size).await?;
         }
-        // Behind the end may be what an earlier cut left when a crash came in between.
+        // There may be data beyond the end from an earlier resize that a crash interrupted.
         self.engine
             .apply(&self.head, |tx| {
                 if size > old {
@@ -163,8 +162,8 @@ impl WritableVolume {
                 zap::update(tx, ZVOL_ZAP_OBJ, ZVOL_SIZE, size)
             })
             .await?;
-        // The new size is on disk, and with it everything that the log says of the old one, before
-        // anything is freed: replayed later it would write behind the end.
+        // The new size, and with it all changes that the log records for the old one, must be on
+        // disk before anything is freed: a replay would otherwise write beyond the end.
         self.engine.sync().await?;
         self.size.store(size, Ordering::Release);
         self.resized.notify_waiters();
@@ -177,8 +176,8 @@ impl WritableVolume {
         Ok(())
     }
 
-    /// The range, if the volume has it. To be asked by who has a lock of it: a resize has them all,
-    /// and what was asked before may not be there any more.
+    /// Returns the range, if it is within the volume. The caller must hold a lock on it: a resize
+    /// locks everything, and an earlier check may be outdated.
     pub(super) fn check(&self, offset: u64, len: u64) -> Result<Range<u64>> {
         let size = self.size();
         match offset.checked_add(len) {
@@ -188,7 +187,7 @@ impl WritableVolume {
     }
 }
 
-/// What a request locks, whether the volume has it or not.
+/// Returns the range that a request locks, whether it is within the volume or not.
 pub(super) const fn span(offset: u64, len: u64) -> Range<u64> {
     offset..offset.saturating_add(len)
 }

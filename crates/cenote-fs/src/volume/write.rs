@@ -1,14 +1,14 @@
-//! Changing a volume.
+//! Writes, discards and zeroes ranges of a volume.
 //!
 //! ```text
 //!   request ── cut at multiples of 1 MiB ── blocks copied ──> one transaction each, one record
 //! ```
 //!
-//! A small write that is to be durable at once is kept with its record; the data of others is taken
-//! from the volume when the record is written.
+//! The data of a small write that must be durable at once is kept with its log record; for other
+//! writes the log reads the data from the volume when it writes the record.
 //!
-//! A block that is covered whole is not read; of others the rest is, inside the transaction. A
-//! block of zeros becomes a hole when it is written, if compression is on, as with OpenZFS.
+//! A block that is written entirely is not read; partly written blocks are read inside the
+//! transaction. With compression, a block of zeros becomes a hole when it is synced, as in OpenZFS.
 
 use std::ops::Range;
 
@@ -20,28 +20,29 @@ use cenote_rt::{Buf, BufMut, Result};
 
 use super::writable::{WritableVolume, span};
 
-/// Bytes of a transaction, unless a block is larger.
+/// Bytes per transaction, unless a block is larger.
 const TRANSACTION: u64 = 1 << 20;
-/// Blocks of a transaction that frees.
+/// Blocks per freeing transaction.
 const FREED_MAX: u64 = 16_384;
-/// What a transaction that frees is charged beside the edges.
+/// Charge of a freeing transaction, without the partial blocks at its ends.
 const FREE_CHARGE: u64 = 128 << 10;
 
-/// What a transaction does to the blocks.
+/// A change of a block by a transaction.
 enum Part {
     /// A whole block.
     Block(u64, Buf),
-    /// Bytes inside one.
+    /// Bytes within a block.
     Bytes(u64, Buf),
 }
 
 impl WritableVolume {
-    /// Writes `bufs` one behind the other from `offset` on. With `is_fua` they are durable when
-    /// this returns.
+    /// Writes `bufs` one after the other from `offset` on. With `is_fua` they are durable when this
+    /// returns.
     ///
     /// # Errors
-    /// `Kind::Invalid` with [`FsError::BehindEnd`](crate::FsError::BehindEnd) if the volume ends
-    /// before: nothing is written then. `Kind::NoSpace`: the beginning may be written.
+    /// `Kind::Invalid` with [`FsError::BehindEnd`](crate::FsError::BehindEnd) if the range reaches
+    /// beyond the end of the volume: nothing is then written. `Kind::NoSpace`: the beginning may
+    /// have been written.
     pub async fn write(&self, offset: u64, bufs: Vec<Buf>, is_fua: bool) -> Result<()> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
         {
@@ -107,10 +108,11 @@ impl WritableVolume {
         changed.await.map(drop)
     }
 
-    /// Frees the blocks that lie in the range as a whole. What is left at its edges stays as it is.
+    /// Frees the blocks that are entirely within the range. Partial blocks at its ends are
+    /// unchanged.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub async fn discard(&self, offset: u64, len: u64) -> Result<()> {
         {
             let _lock = self.locks.exclusive(span(offset, len)).await;
@@ -125,11 +127,11 @@ impl WritableVolume {
         self.settle(false).await
     }
 
-    /// Makes the range zeros, and frees what it can. With `no_hole` nothing is freed: the zeros are
-    /// written, which keeps their space if compression is off.
+    /// Zeroes the range, and frees whole blocks. With `no_hole` the zeros are written instead,
+    /// which allocates their space if compression is off.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub async fn write_zeroes(
         &self,
         offset: u64,
@@ -145,7 +147,7 @@ impl WritableVolume {
             }
             if no_hole {
                 let size = self.block_size();
-                // One block for all: zeros take their space on disk only.
+                // All blocks share one buffer of zeros.
                 let zeros = BufMut::zeroed(size as usize).freeze();
                 for range in cut(range, TRANSACTION.max(size)) {
                     let pieces = cut(range.clone(), size).map(|piece| piece.end - piece.start);
@@ -160,7 +162,7 @@ impl WritableVolume {
         self.settle(is_fua).await
     }
 
-    /// Frees a range; of blocks at its edges, the part inside becomes zeros.
+    /// Frees a range; the parts of blocks at its ends are zeroed.
     async fn free(&self, range: Range<u64>) -> Result<()> {
         let size = self.block_size();
         for part in cut(range, FREED_MAX * size) {
@@ -177,7 +179,7 @@ impl WritableVolume {
         Ok(())
     }
 
-    /// Makes a change durable if that was asked for, here or by the property `sync`.
+    /// Makes a change durable if the request or the property `sync` demands it.
     async fn settle(&self, is_fua: bool) -> Result<()> {
         if self.head.log().must_commit(is_fua) {
             self.flush().await?;
@@ -186,7 +188,7 @@ impl WritableVolume {
     }
 }
 
-/// A range in parts that end at multiples of `unit`.
+/// Splits a range at multiples of `unit`.
 fn cut(range: Range<u64>, unit: u64) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
     std::iter::from_fn(move || {
@@ -197,16 +199,16 @@ fn cut(range: Range<u64>, unit: u64) -> impl Iterator<Item = Range<u64>> {
     })
 }
 
-/// Buffers that are taken from the front, whatever their borders.
+/// Buffers that are consumed from the front, across their boundaries.
 struct Bufs {
     bufs: std::collections::VecDeque<Buf>,
-    /// What of the first is gone.
+    /// Consumed bytes of the first buffer.
     at: usize,
 }
 
 impl Bufs {
-    /// The next `len` bytes: a buffer itself if it is just that, else a copy, so that no part of
-    /// a long buffer keeps all of it in memory.
+    /// Returns the next `len` bytes: a whole buffer if it has that length, else a copy, so that a
+    /// part does not keep a long buffer in memory.
     fn take(&mut self, len: usize) -> Buf {
         let is_whole = |buf: &Buf| buf.len() == len && !buf.is_slice();
         if self.at == 0 && self.bufs.front().is_some_and(is_whole) {

@@ -1,5 +1,5 @@
-//! What a file system says of itself, counted again from what is on disk: links, sizes, parents,
-//! objects that nothing leads to, and what users, groups and projects have.
+//! Recounts from disk what a file system stores about itself: links, sizes, parents, unreachable
+//! objects, and the usage of users, groups and projects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use cenote_rt::Result;
 
 use crate::pools;
 
-/// Counts the root file system of the pool on these devices.
+/// Checks the root file system of the pool on these devices.
 pub(crate) async fn check(devices: &[Arc<ImageDevice>]) -> std::result::Result<(), String> {
     let problems = problems(devices).await.map_err(|error| format!("{error:?}"))?;
     if problems.is_empty() { Ok(()) } else { Err(format!("{problems:#?}")) }
@@ -30,7 +30,7 @@ async fn problems(devices: &[Arc<ImageDevice>]) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Goes through the tree. Gives the names of every object, by object.
+/// Walks the tree. Returns the number of names of each object.
 async fn walk(fs: &Arc<FileSystem>, problems: &mut Vec<String>) -> Result<BTreeMap<u64, u64>> {
     let mut names: BTreeMap<u64, u64> = BTreeMap::new();
     let mut to_do = vec![fs.root().await?];

@@ -1,4 +1,4 @@
-//! What reading and writing files asks of the devices, by what the block store counts.
+//! Device reads caused by reading and writing files, as counted by the block store.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,13 @@ use cenote_rt::{Rng, simulate, sleep, tunables};
 use crate::fixture::{Fixture, root};
 use crate::pools::Shape;
 
-/// Records are small so that indirect blocks matter: one points at 1024 of them.
+/// Small records, so that indirect blocks matter: one points at 1024 records.
 const RECORD: u64 = 4096;
 const RECORDS: u64 = 4096;
-/// Blocks above those of the file: four indirect ones and the one above them.
+/// Blocks above those of the file: four indirect blocks and the one above them.
 const ABOVE: u64 = 5;
 
-/// One at a time: they set a tunable.
+/// Serializes the tests that set a tunable.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -26,12 +26,12 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
 pub(crate) struct File {
     pub(crate) fixture: Fixture,
     pub(crate) object: u64,
-    /// Times that it was made cold.
+    /// Number of times that the cache was cleared.
     times: std::cell::Cell<u64>,
 }
 
 impl File {
-    /// On a disk, of noise.
+    /// Creates a pool on a disk, with a file of noise.
     async fn new(record: u64, records: u64) -> Self {
         let fixture = Fixture::of(&Shape { size: 256 << 20, ..Shape::DISK }).await;
         let mut bytes = vec![0; (record * records) as usize];
@@ -47,9 +47,9 @@ impl File {
         Self { fixture, object, times: std::cell::Cell::default() }
     }
 
-    /// Nothing of it is in memory but the way to the file.
+    /// Clears the cache, except for the path to the file.
     pub(crate) async fn cool(&self) {
-        // What is kept of a committed tree goes with it.
+        // The cached part of a committed tree is dropped with it.
         self.times.set(self.times.get() + 1);
         let (top, name) = (self.fixture.mount.root(), format!("cold {}", self.times.get()));
         self.fixture.file(top, &name, b"").await.unwrap();
@@ -65,7 +65,7 @@ impl File {
         self.settle().await;
     }
 
-    /// Whatever was begun ends.
+    /// Waits until all started reads have ended.
     async fn settle(&self) {
         sleep(Duration::from_millis(1)).await;
         for _ in 0..1000 {
@@ -83,7 +83,7 @@ impl File {
         self.fixture.engine.store().stats().blocks_read
     }
 
-    /// Runs it against a cold cache; blocks that were read.
+    /// Runs `work` with an empty cache; returns the number of blocks read.
     async fn cold(&self, work: impl AsyncFnOnce(&Self)) -> u64 {
         self.cool().await;
         let before = self.reads();
@@ -93,7 +93,7 @@ impl File {
 }
 
 #[test]
-fn sequences_are_read_ahead_and_every_block_once() {
+fn prefetch_reads_sequential_files_ahead_and_every_block_once() {
     let _alone = alone();
     simulate(1, async {
         let file = File::new(RECORD, RECORDS).await;
@@ -118,7 +118,7 @@ fn sequences_are_read_ahead_and_every_block_once() {
 }
 
 #[test]
-fn steps_are_read_ahead_and_nothing_between_them() {
+fn prefetch_reads_strides_ahead_and_nothing_between() {
     let _alone = alone();
     simulate(2, async {
         let file = File::new(RECORD, RECORDS).await;
@@ -140,7 +140,7 @@ fn steps_are_read_ahead_and_nothing_between_them() {
 }
 
 #[test]
-fn random_reads_read_nothing_else() {
+fn prefetch_ignores_random_reads() {
     let _alone = alone();
     simulate(3, async {
         let file = File::new(RECORD, RECORDS).await;
@@ -159,7 +159,7 @@ fn random_reads_read_nothing_else() {
     .unwrap();
 }
 
-/// Reads of a file in a snapshot, one after the other, as a mount does them: each opens the node
+/// Reads a file in a snapshot repeatedly, as a mount does: each read opens the node again.
 /// again.
 async fn read_snapshot(file: &File, fs: &Arc<FileSystem>, offset: u64, len: u64) {
     let node = node(fs).await;
@@ -173,13 +173,13 @@ async fn node(fs: &Arc<FileSystem>) -> Node {
 }
 
 #[test]
-fn files_in_snapshots_are_read_ahead_like_others() {
+fn prefetch_works_in_snapshots() {
     let _alone = alone();
     simulate(6, async {
         let file = File::new(RECORD, RECORDS).await;
         let engine = &file.fixture.engine;
         engine.snapshot(vec!["tank@s".into()]).await.unwrap();
-        // Who reads it anew is not known from before; the way to the file is in memory.
+        // The reader has no history, but the path to the file is in memory.
         let cold = async || {
             engine.store().clear_cache();
             let fs = FileSystem::open_snapshot(engine, "tank@s").await.unwrap();
@@ -219,7 +219,7 @@ fn files_in_snapshots_are_read_ahead_like_others() {
 }
 
 #[test]
-fn reading_ahead_can_be_switched_off() {
+fn zfs_prefetch_disable_switches_reading_ahead_off() {
     let _alone = alone();
     tunables::PREFETCH_DISABLE.set(1).unwrap();
     simulate(4, async {
@@ -237,7 +237,7 @@ fn reading_ahead_can_be_switched_off() {
 }
 
 #[test]
-fn what_is_overwritten_whole_is_not_read() {
+fn overwritten_whole_records_are_not_read() {
     const LARGE: u64 = 128 << 10;
     let _alone = alone();
     simulate(5, async {
@@ -255,7 +255,7 @@ fn what_is_overwritten_whole_is_not_read() {
         ] {
             let (bytes, options) = (vec![3; len as usize], WriteOptions::default());
             file.cool().await;
-            // The way to the records, and what is asked of the data set before it is written.
+            // The path to the records, and reads of the data set before the write.
             file.read(9 * LARGE, 1).await;
             let whole = vec![4; LARGE as usize];
             mount.write(&me, file.object, 8 * LARGE, &whole, options).await.unwrap();

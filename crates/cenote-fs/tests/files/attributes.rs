@@ -1,4 +1,4 @@
-//! Extended attributes, ACLs, rights, projects and quotas of mounted file systems.
+//! Extended attributes, ACLs, permissions, projects and quotas of mounted file systems.
 
 use cenote_fs::access::Credentials;
 use cenote_fs::acl::Want;
@@ -28,7 +28,7 @@ pub(crate) async fn set(fixture: &Fixture, property: &str, value: u64) {
 }
 
 #[test]
-fn extended_attributes_go_where_they_fit() {
+fn xattr_sa_and_dir_choose_the_place() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let file = fixture.file(fixture.mount.root(), "file", b"content").await.unwrap().object;
@@ -57,7 +57,7 @@ fn extended_attributes_go_where_they_fit() {
         let long = format!("user.{}", "x".repeat(300));
         assert_eq!(put(&fixture, &long, b"", Existing::Any).await, Err(errno::ERANGE));
         fixture.mount.set_xattr(&root(), link, b"trusted.l", b"v", Existing::Any).await.unwrap();
-        // A list that is too long for one more lets it go into the directory.
+        // An attribute that does not fit into the list goes to the directory.
         for index in 0..5 {
             let value = vec![index; 20_000];
             put(&fixture, &format!("user.many{index}"), &value, Existing::Any).await.unwrap();
@@ -76,7 +76,7 @@ fn extended_attributes_go_where_they_fit() {
         assert_eq!(names.len(), 9, "{names:?}");
         let names = fixture.mount.xattrs(&user(1000), file).await.unwrap();
         assert_eq!(names.len(), 8, "others do not see what is trusted");
-        // What gets short moves into the list, and back.
+        // A value that becomes short moves into the list, and back.
         put(&fixture, "trusted.large", b"short", Existing::There).await.unwrap();
         assert_eq!(get(&fixture, "trusted.large").await.as_deref(), Ok(&b"short"[..]));
         set(&fixture, "xattr", 1).await;
@@ -106,7 +106,7 @@ pub(crate) fn posix(entries: &[(Tag, u16)]) -> Vec<u8> {
 }
 
 #[test]
-fn posix_acls_decide_and_are_handed_down() {
+fn acltype_posix_acls_apply_and_are_inherited() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -131,7 +131,7 @@ fn posix_acls_decide_and_are_handed_down() {
         let mode = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
         mount.set_attributes(&root(), file, &mode).await.unwrap();
         assert!(may(7, Want::READ).await && !may(7, Want::WRITE).await);
-        // One that says no more than a mode is not kept.
+        // An ACL that only repeats the mode is not stored.
         let plain = PosixAcl::of_mode(0o604).encode();
         mount.set_xattr(&root(), file, access, &plain, Existing::Any).await.unwrap();
         assert_eq!(mount.attributes(file).await.unwrap().mode, 0o604);
@@ -162,7 +162,7 @@ fn posix_acls_decide_and_are_handed_down() {
 }
 
 #[test]
-fn nfsv4_acls_decide_and_are_handed_down() {
+fn acltype_nfsv4_acls_apply_and_are_inherited() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -179,16 +179,16 @@ fn nfsv4_acls_decide_and_are_handed_down() {
         assert_eq!(told.mode, 0o755);
         assert!(told.flags.contains(PFlags::INHERIT_ACE));
         assert!(!told.flags.contains(PFlags::ACL_TRIVIAL));
-        // Who is named may write, and what they make says so too.
+        // The named user may write, and so may everyone whom new nodes inherit the entry for.
         let new = NewNode::new(NewKind::Regular, 0o600);
         let made = mount.create(&user(7), dir, b"made", &new).await.unwrap();
         let refused = mount.create(&user(8), dir, b"other", &new).await;
         assert_eq!(number(refused), Err(errno::EACCES));
-        // An entry for who is the owner says what the owner may.
+        // The owner's entry determines the owner's mode bits.
         assert_eq!((made.uid, made.mode), (7, 0o700));
         let inherited = mount.acl(&root(), made.object).await.unwrap();
         assert_eq!((inherited[0].who(), inherited[0].flags), (Who::NamedUser(7), 0x80));
-        // chmod makes an end of it, as aclmode=discard says.
+        // chmod discards the ACL, as aclmode=discard says.
         let mode = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
         let told = mount.set_attributes(&root(), dir, &mode).await.unwrap();
         assert!(told.flags.contains(PFlags::ACL_TRIVIAL));
@@ -208,7 +208,7 @@ fn nfsv4_acls_decide_and_are_handed_down() {
 }
 
 #[test]
-fn rights_and_flags() {
+fn permissions_set_ids_and_flags() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -219,34 +219,34 @@ fn rights_and_flags() {
         let mine = mount.create(&user(7), shared, b"mine", &new).await.unwrap();
         assert_eq!((mine.uid, mine.gid), (7, 7));
         assert_eq!(number(mount.unlink(&user(8), shared, b"mine").await), Err(errno::EPERM));
-        let change = async |uid: u32, object, wish: SetAttributes| {
+        let change = async |uid: u32, object, changes: SetAttributes| {
             let cred = if uid == 0 { root() } else { user(uid) };
-            number(mount.set_attributes(&cred, object, &wish).await)
+            number(mount.set_attributes(&cred, object, &changes).await)
         };
-        let wish = SetAttributes::default();
-        let mode = SetAttributes { mode: Some(0o6755), ..wish };
+        let changes = SetAttributes::default();
+        let mode = SetAttributes { mode: Some(0o6755), ..changes };
         assert_eq!(change(8, mine.object, mode).await, Err(errno::EPERM));
         assert_eq!(change(7, mine.object, mode).await.unwrap().mode, 0o6755);
-        // What somebody without privileges writes to is not set-id any more.
+        // A write without privileges removes set-id bits.
         let options = WriteOptions::default();
         mount.write(&user(7), mine.object, 0, b"new", options).await.unwrap();
         assert_eq!(mount.attributes(mine.object).await.unwrap().mode, 0o755);
-        let owner = SetAttributes { uid: Some(9), ..wish };
+        let owner = SetAttributes { uid: Some(9), ..changes };
         assert_eq!(change(7, mine.object, owner).await, Err(errno::EPERM));
         assert_eq!(change(0, mine.object, owner).await.unwrap().uid, 9);
-        let size = SetAttributes { size: Some(0), ..wish };
+        let size = SetAttributes { size: Some(0), ..changes };
         assert_eq!(change(7, mine.object, size).await, Err(errno::EACCES));
-        // A set-group-id directory hands its group down, and itself to directories.
+        // A set-group-id directory passes its group on, and the bit itself to directories.
         let group = NewNode::new(NewKind::Directory, 0o2777);
         let group = mount.create(&root(), top, b"group", &group).await.unwrap().object;
-        change(0, group, SetAttributes { gid: Some(50), ..wish }).await.unwrap();
+        change(0, group, SetAttributes { gid: Some(50), ..changes }).await.unwrap();
         let node = mount.create(&user(7), group, b"file", &new).await.unwrap();
         assert_eq!((node.gid, node.mode), (50, 0o644));
         let sub = NewNode::new(NewKind::Directory, 0o755);
         let sub = mount.create(&user(7), group, b"sub", &sub).await.unwrap();
         assert_eq!((sub.gid, sub.mode), (50, 0o2755));
-        // Flags forbid even the superuser.
-        let flags = |flags| SetAttributes { flags: Some(flags), ..wish };
+        // Flags bind root as well.
+        let flags = |flags| SetAttributes { flags: Some(flags), ..changes };
         change(0, node.object, flags(PFlags::APPENDONLY)).await.unwrap();
         let write = mount.write(&root(), node.object, 0, b"abc", options).await;
         assert!(write.is_ok(), "at the end");
@@ -268,13 +268,14 @@ fn rights_and_flags() {
 }
 
 #[test]
-fn projects_and_quotas() {
+fn projectquota_userobjquota_and_groupquota_limit_writers() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
-        let wish = SetAttributes::default();
+        let changes = SetAttributes::default();
         let dir = fixture.dir(top, "dir").await.unwrap().object;
-        let project = SetAttributes { project: Some(42), flags: Some(PFlags::PROJINHERIT), ..wish };
+        let project =
+            SetAttributes { project: Some(42), flags: Some(PFlags::PROJINHERIT), ..changes };
         mount.set_attributes(&root(), dir, &project).await.unwrap();
         let inside = fixture.file(dir, "inside", &vec![1; 100_000]).await.unwrap();
         assert_eq!(inside.project, Some(42));
@@ -287,7 +288,7 @@ fn projects_and_quotas() {
         let used = mount.used(Holder::Project(42), Resource::Space).await.unwrap();
         assert!(used > 512 * 2 && used < 100_000, "{used}");
         assert_eq!(mount.used(Holder::Project(42), Resource::Objects).await.unwrap(), 2);
-        // Objects of a user.
+        // Object quota of a user.
         let shared = NewNode::new(NewKind::Directory, 0o777);
         let shared = mount.create(&root(), top, b"shared", &shared).await.unwrap().object;
         let holder = Holder::User(7);
@@ -306,7 +307,7 @@ fn projects_and_quotas() {
         make("c").await.unwrap();
         mount.set_quota(holder, Resource::Objects, 0).await.unwrap();
         assert_eq!(mount.quota(holder, Resource::Objects).await.unwrap(), None);
-        // Space of a group, by writing and by being given something.
+        // Space quota of a group, reached by writing and by being given a file.
         let holder = Holder::Group(7);
         mount.set_quota(holder, Resource::Space, 50_000).await.unwrap();
         let write = async |offset| {
@@ -319,10 +320,10 @@ fn projects_and_quotas() {
         };
         assert_eq!(write(0).await, Ok(()));
         assert_eq!(write(60_000).await, Err(errno::EDQUOT));
-        let group = SetAttributes { gid: Some(7), ..wish };
+        let group = SetAttributes { gid: Some(7), ..changes };
         let given = mount.set_attributes(&root(), inside.object, &group).await;
         assert_eq!(number(given).map(|_| ()), Err(errno::EDQUOT));
-        let size = SetAttributes { size: Some(0), ..wish };
+        let size = SetAttributes { size: Some(0), ..changes };
         mount.set_attributes(&user(7), b, &size).await.unwrap();
         fixture.engine.sync().await.unwrap();
         assert_eq!(write(0).await, Ok(()));
@@ -331,10 +332,10 @@ fn projects_and_quotas() {
     .unwrap();
 }
 
-/// What `df` shows: what is referenced and what may still be, in records; and in what hands its
-/// project down, the limits of the project.
+/// `df` shows used and available space in records; below a directory that passes its project on,
+/// the quota of the project.
 #[test]
-fn figures_of_space_are_those_of_the_dataset_or_of_the_project() {
+fn statfs_shows_the_quota_of_the_dataset_or_project() {
     const RECORD: u64 = 64 << 10;
     const MIB: u64 = 1 << 20;
     block_on(2, async {
@@ -344,8 +345,8 @@ fn figures_of_space_are_those_of_the_dataset_or_of_the_project() {
         set(&fixture, "recordsize", RECORD).await;
         let dir = fixture.dir(top, "dir").await.unwrap().object;
         let flags = Some(PFlags::PROJINHERIT);
-        let wish = SetAttributes { project: Some(42), flags, ..SetAttributes::default() };
-        mount.set_attributes(&root(), dir, &wish).await.unwrap();
+        let changes = SetAttributes { project: Some(42), flags, ..SetAttributes::default() };
+        mount.set_attributes(&root(), dir, &changes).await.unwrap();
         engine.sync().await.unwrap();
         let before = mount.space().await.unwrap();
         let mut noise = vec![0; 3 << 20];
@@ -364,7 +365,7 @@ fn figures_of_space_are_those_of_the_dataset_or_of_the_project() {
         let blocks = (referenced.next_multiple_of(RECORD) + available) / RECORD;
         let figures = (space.block_size, space.blocks, space.free_blocks);
         assert_eq!(figures, (RECORD, blocks, available / RECORD));
-        // An inode is 512 bytes: so many more fit, and five more are there.
+        // An inode takes 512 bytes: that many more fit, and five exist.
         assert_eq!(space.free_files, available / 512);
         let used = |space: &Space| space.files - space.free_files;
         assert_eq!(used(&space), used(&before) + 5);
@@ -374,7 +375,7 @@ fn figures_of_space_are_those_of_the_dataset_or_of_the_project() {
         assert_eq!(space.blocks, 16 * MIB / RECORD);
         assert_eq!(space.free_blocks, (16 * MIB - on_disk("referenced").await) / RECORD);
 
-        // Without limits a project has what all have.
+        // Without a quota a project has the space of the dataset.
         let project = Holder::Project(42);
         assert_eq!(mount.space_at(dir).await.unwrap(), space);
         mount.set_quota(project, Resource::Space, 4 * MIB).await.unwrap();
@@ -394,7 +395,7 @@ fn figures_of_space_are_those_of_the_dataset_or_of_the_project() {
 }
 
 #[test]
-fn another_content_or_owner_has_no_privileges() {
+fn writes_and_chown_remove_set_ids_and_capabilities() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -411,17 +412,17 @@ fn another_content_or_owner_has_no_privileges() {
             let name = format!("program{xattr}");
             let file = fixture.file(top, &name, b"code").await.unwrap().object;
             let arm = async || {
-                let wish = SetAttributes { mode: Some(0o6755), ..change };
-                mount.set_attributes(&root(), file, &wish).await.unwrap();
+                let changes = SetAttributes { mode: Some(0o6755), ..change };
+                mount.set_attributes(&root(), file, &changes).await.unwrap();
                 mount.set_xattr(&root(), file, capability, b"cap", Existing::Any).await.unwrap();
             };
             let has = async || mount.xattr(&root(), file, capability).await.is_ok();
             let mode = async || mount.attributes(file).await.unwrap().mode;
             arm().await;
-            let wish = SetAttributes { mode: Some(0o4755), ..change };
-            mount.set_attributes(&root(), file, &wish).await.unwrap();
+            let changes = SetAttributes { mode: Some(0o4755), ..change };
+            mount.set_attributes(&root(), file, &changes).await.unwrap();
             assert!(has().await, "another mode is no other content");
-            // Who may set the bits may keep them; capabilities go whoever writes.
+            // A user who may set the bits keeps them; capabilities are removed by every write.
             arm().await;
             mount.write(&root(), file, 0, b"x", WriteOptions::default()).await.unwrap();
             assert_eq!((has().await, mode().await), (false, 0o6755));
@@ -431,18 +432,18 @@ fn another_content_or_owner_has_no_privileges() {
             arm().await;
             mount.allocate(&user(9), file, 0, 2, Allocate::PunchHole).await.unwrap();
             assert_eq!((has().await, mode().await), (false, 0o755));
-            for wish in wishes {
+            for changes in wishes {
                 arm().await;
-                mount.set_attributes(&root(), file, &wish).await.unwrap();
-                let kept = if wish.size.is_some() { 0o6755 } else { 0o755 };
-                assert_eq!((has().await, mode().await), (false, kept), "{wish:?}");
+                mount.set_attributes(&root(), file, &changes).await.unwrap();
+                let kept = if changes.size.is_some() { 0o6755 } else { 0o755 };
+                assert_eq!((has().await, mode().await), (false, kept), "{changes:?}");
             }
         }
-        // A crash behind a write brings nothing back.
+        // A crash after a write does not restore privileges.
         set(&fixture, "xattr", 2).await;
         let file = fixture.file(top, "logged", b"code").await.unwrap().object;
-        let wish = SetAttributes { mode: Some(0o4755), ..change };
-        mount.set_attributes(&root(), file, &wish).await.unwrap();
+        let changes = SetAttributes { mode: Some(0o4755), ..change };
+        mount.set_attributes(&root(), file, &changes).await.unwrap();
         mount.set_xattr(&root(), file, capability, b"cap", Existing::Any).await.unwrap();
         fixture.engine.sync().await.unwrap();
         mount.write(&user(9), file, 0, b"x", WriteOptions::default()).await.unwrap();

@@ -1,4 +1,4 @@
-//! One of everything.
+//! Basic operations, one of each.
 
 use cenote_fs::FileKind;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes};
@@ -14,7 +14,7 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn one_of_everything_survives_a_reopening() {
+fn every_kind_of_node_survives_a_reopen() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let top = fixture.mount.root();
@@ -70,7 +70,7 @@ fn unlinked_files_live_as_long_as_they_are_open() {
         assert_eq!(mount.attributes(file.object).await.unwrap().links, 0);
         mount.write(&root(), file.object, 7, b" more", WriteOptions::default()).await.unwrap();
         assert_eq!(fixture.read_all(file.object).await.unwrap(), b"content more");
-        // It survives its mount, and the next one frees it.
+        // It stays in the unlinked set without a mount, and the next mount frees it.
         std::mem::forget(handle);
         let fixture = fixture.reopen().await;
         let error = fixture.mount.attributes(file.object).await.unwrap_err();
@@ -87,7 +87,7 @@ fn unlinked_files_live_as_long_as_they_are_open() {
 }
 
 #[test]
-fn renames() {
+fn rename_moves_replaces_and_exchanges() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -184,11 +184,11 @@ fn files_grow_and_shrink() {
     .unwrap();
 }
 
-/// Records of 512 bytes to 16 MiB, in inodes of 512 bytes to 16K: OpenZFS tells the sizes, and the
-/// bytes are there.
+/// Records of 512 bytes to 16 MiB, in dnodes of 512 bytes to 16K: OpenZFS confirms the sizes, and
+/// the contents are right.
 #[test]
-fn records_and_inodes_of_every_size() {
-    // `recordsize`, `dnodesize` (1 is "auto"), and what an inode then takes.
+fn recordsize_and_dnodesize_of_every_value() {
+    // `recordsize`, `dnodesize` (1 is "auto"), and the resulting size of a dnode.
     const ROWS: [(u64, u64, u64); 7] = [
         (512, 0, 512),
         (1 << 10, 1, 1 << 10),
@@ -205,7 +205,7 @@ fn records_and_inodes_of_every_size() {
         for (record, dnode, inode) in ROWS {
             set(&fixture, "recordsize", record).await;
             set(&fixture, "dnodesize", dnode).await;
-            // Properties are looked at when something changes.
+            // Properties are read at the next change.
             fixture.dir(top, &format!("dir-{record}")).await.unwrap();
             let bytes = pattern(record as usize + 700, inode as u8);
             let file = fixture.file(top, &format!("file-{record}"), &bytes).await.unwrap();

@@ -1,4 +1,4 @@
-//! `.zfs`: snapshots as directories, and the snapshots themselves, which stay while they are read.
+//! `.zfs`: snapshots as directories, and open snapshots, which cannot be destroyed.
 
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode};
@@ -39,7 +39,7 @@ fn named(found: &[(String, u64)]) -> Vec<&str> {
 }
 
 #[test]
-fn snapshots_are_directories_of_the_control_directory() {
+fn snapdir_shows_snapshots_as_directories() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, engine) = (&fixture.mount, &fixture.engine);
@@ -49,7 +49,7 @@ fn snapshots_are_directories_of_the_control_directory() {
             engine.snapshot(vec![name.to_owned()]).await.unwrap();
         }
         mount.write(&root(), file, 0, b"AFTER!", WriteOptions::default()).await.unwrap();
-        // Hidden: found and not listed.
+        // Hidden: found but not listed.
         assert_eq!(named(&names(mount, top, 2).await), [".", "..", "file"]);
         let control = find(mount, top, ".zfs").await.unwrap();
         assert_eq!((control.object, control.kind), (CONTROL, FileKind::Directory));
@@ -88,18 +88,18 @@ fn snapshots_are_directories_of_the_control_directory() {
         assert_eq!(node.inode(), file, "inodes of a snapshot are those that they always were");
         assert_eq!(&node.read_at(0, 100).await.unwrap()[..], b"before");
 
-        // Nothing of it is anybody's to change.
+        // The control directory cannot be changed.
         let refused = number(mount.create(&root(), top, b".zfs", &DIRECTORY).await);
         assert_eq!(refused.map(drop), Err(errno::EEXIST));
         assert_eq!(number(mount.rmdir(&root(), top, b".zfs").await), Err(errno::EEXIST));
         assert_eq!(number(mount.link(&root(), file, top, b".zfs").await.map(drop)), Err(17));
-        let wish = Rename { from: (top, b"file"), to: (top, b".zfs"), mode: RenameMode::Plain };
-        assert_eq!(number(mount.rename(&root(), &wish).await), Err(errno::EEXIST));
+        let changes = Rename { from: (top, b"file"), to: (top, b".zfs"), mode: RenameMode::Plain };
+        assert_eq!(number(mount.rename(&root(), &changes).await), Err(errno::EEXIST));
         for dir in [CONTROL, SHARES, one.object] {
             let made = number(mount.create(&root(), dir, b"x", &DIRECTORY).await);
             assert_eq!(made.map(drop), Err(errno::EPERM), "{dir:x}");
-            let wish = Rename { from: (top, b"file"), to: (dir, b"x"), mode: RenameMode::Plain };
-            assert_eq!(number(mount.rename(&root(), &wish).await), Err(errno::EPERM));
+            let changes = Rename { from: (top, b"file"), to: (dir, b"x"), mode: RenameMode::Plain };
+            assert_eq!(number(mount.rename(&root(), &changes).await), Err(errno::EPERM));
             assert_eq!(number(mount.link(&root(), file, dir, b"x").await.map(drop)), Err(1));
         }
         assert_eq!(number(mount.xattrs(&root(), CONTROL).await), Err(errno::EOPNOTSUPP));
@@ -113,7 +113,7 @@ fn snapshots_are_directories_of_the_control_directory() {
 }
 
 #[test]
-fn directories_of_snapshots_are_made_renamed_and_removed_where_allowed() {
+fn zfs_admin_snapshot_allows_mkdir_rename_and_rmdir() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let mount = &fixture.mount;
@@ -129,18 +129,18 @@ fn directories_of_snapshots_are_made_renamed_and_removed_where_allowed() {
         assert_eq!((made.kind, made.size), (FileKind::Directory, 3));
         assert_eq!(make(&root(), b"one").await.map(drop), Err(errno::EEXIST));
         make(&root(), b"two").await.unwrap();
-        let wish = |from: &'static [u8], to: &'static [u8]| Rename {
+        let changes = |from: &'static [u8], to: &'static [u8]| Rename {
             from: (SNAPSHOTS, from),
             to: (SNAPSHOTS, to),
             mode: rename,
         };
-        assert_eq!(number(mount.rename(&user, &wish(b"two", b"2")).await), Err(errno::EPERM));
-        mount.rename(&root(), &wish(b"two", b"2")).await.unwrap();
-        let gone = number(mount.rename(&root(), &wish(b"two", b"2")).await);
+        assert_eq!(number(mount.rename(&user, &changes(b"two", b"2")).await), Err(errno::EPERM));
+        mount.rename(&root(), &changes(b"two", b"2")).await.unwrap();
+        let gone = number(mount.rename(&root(), &changes(b"two", b"2")).await);
         assert_eq!(gone, Err(errno::ENOENT));
         assert_eq!(named(&names(mount, SNAPSHOTS, 9).await), [".", "..", "one", "2"]);
 
-        // Who reads a snapshot keeps it, whoever destroys it and whenever that is to be.
+        // An open snapshot stays, even with a deferred destroy.
         let snapshot = mount.open_snapshot(b"one").await.unwrap();
         let again = mount.open_snapshot(b"one").await.unwrap();
         drop(again);

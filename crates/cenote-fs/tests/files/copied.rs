@@ -1,12 +1,12 @@
-//! Trees that the kernel wrote, written again here: OpenZFS's zdb tells the same of both.
+//! Trees that the kernel module wrote are copied; OpenZFS's zdb then prints the same of both.
 //!
-//! The trees have files of all sizes around the edges of blocks, holes, many entries, long and
-//! foreign names, all kinds of nodes, owners, modes, projects, POSIX ACLs, extended attributes in
-//! and beside the inode, and what came of files that were changed, moved and removed.
+//! The trees have files of all sizes around block boundaries, holes, many entries, long and foreign
+//! names, all kinds of nodes, owners, modes, projects, POSIX ACLs, extended attributes inside and
+//! outside of the inode, and the results of changing, moving and removing files.
 //!
-//! Compared in what zdb prints, by path: kind, levels, block size, allocated part, mode, size,
-//! links, owner, group, flags, project, device, and the extended attributes that are in the inode;
-//! and what users, groups and projects have. Compared node by node: contents, holes, targets, all
+//! Compared in the output of zdb, by path: kind, levels, block size, allocated part, mode, size,
+//! links, owner, group, flags, project, device, and the extended attributes in the inode; and the
+//! usage of users, groups and projects. Compared node by node: contents, holes, targets, all
 //! extended attributes.
 
 use std::collections::BTreeMap;
@@ -26,14 +26,14 @@ use crate::accounts;
 use crate::fixture::{Fixture, root};
 use crate::pools::{self, Shape};
 
-/// A tree, and what the file system is to be like that gets it.
+/// A tree, and the properties of the file system that it is copied into.
 struct Case {
     pool: &'static str,
     dataset: &'static str,
     properties: &'static [(&'static str, u64)],
-    /// It has more paths than that.
+    /// Lower bound of the number of paths.
     least: usize,
-    /// Files that zdb copies out of both.
+    /// Files that zdb copies out of both pools.
     files: &'static [&'static str],
 }
 
@@ -73,7 +73,7 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Longer files without data were made by setting their size.
+/// Longer files without data were created by setting their size.
 const ZEROS_MAX: u64 = 1 << 20;
 
 /// Copies everything below a directory.
@@ -117,7 +117,7 @@ async fn copy_node(fixture: &Fixture, node: &Node, parent: u64, name: &[u8]) -> 
     if node.kind() == FileKind::Regular {
         let mut at = node.next_data(0).await?;
         if at.is_none() && node.size() < ZEROS_MAX {
-            // Zeros that were written, where compression makes holes of them.
+            // Written zeros, of which compression makes holes.
             let zeros = vec![0; node.size() as usize];
             mount.write(&me, made, 0, &zeros, WriteOptions::default()).await?;
         }
@@ -127,9 +127,9 @@ async fn copy_node(fixture: &Fixture, node: &Node, parent: u64, name: &[u8]) -> 
             mount.write(&me, made, start, &bytes, WriteOptions::default()).await?;
             at = node.next_data(end).await?;
         }
-        let wish = SetAttributes { size: Some(node.size()), ..SetAttributes::default() };
+        let changes = SetAttributes { size: Some(node.size()), ..SetAttributes::default() };
         if mount.attributes(made).await?.size != node.size() {
-            mount.set_attributes(&me, made, &wish).await?;
+            mount.set_attributes(&me, made, &changes).await?;
         }
     }
     for attribute in node.xattr_names().await? {
@@ -137,7 +137,7 @@ async fn copy_node(fixture: &Fixture, node: &Node, parent: u64, name: &[u8]) -> 
         mount.set_xattr(&me, made, &attribute.name, &value, Existing::Any).await?;
     }
     let is_link = node.kind() == FileKind::Symlink;
-    let wish = SetAttributes {
+    let changes = SetAttributes {
         mode: (!is_link).then_some(mode),
         uid: Some(from.uid.0 as u32),
         gid: Some(from.gid.0 as u32),
@@ -145,20 +145,20 @@ async fn copy_node(fixture: &Fixture, node: &Node, parent: u64, name: &[u8]) -> 
         mtime: Some(SetTime::To(from.mtime)),
         ..SetAttributes::default()
     };
-    mount.set_attributes(&me, made, &wish).await?;
+    mount.set_attributes(&me, made, &changes).await?;
     let hands_down = node.attributes().flags & PFlags::PROJINHERIT.bits() != 0;
     let project = from.projid.unwrap_or(0);
     if hands_down || project != 0 {
         let mut flags = mount.attributes(made).await?.flags;
         flags.set(PFlags::PROJINHERIT, hands_down);
         let (flags, project) = (Some(flags), Some(project as u32));
-        let wish = SetAttributes { flags, project, ..SetAttributes::default() };
-        mount.set_attributes(&me, made, &wish).await?;
+        let changes = SetAttributes { flags, project, ..SetAttributes::default() };
+        mount.set_attributes(&me, made, &changes).await?;
     }
     Ok(made)
 }
 
-/// What zdb tells of each path.
+/// Returns zdb's facts about each path.
 fn told(text: &str) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::new();
     let mut lines = text.lines().peekable();
@@ -202,7 +202,7 @@ fn told(text: &str) -> BTreeMap<String, Vec<String>> {
     all
 }
 
-/// What zdb tells of what users, groups and projects have: by object and key.
+/// Returns zdb's usage of users, groups and projects, by object and key.
 fn used(text: &str) -> BTreeMap<(String, String), String> {
     let (mut all, mut object) = (BTreeMap::new(), None);
     let mut lines = text.lines();
@@ -217,8 +217,8 @@ fn used(text: &str) -> BTreeMap<(String, String), String> {
     all
 }
 
-/// What differs may: the superuser has the objects of the file system's own as well, which other
-/// software lays out in another way.
+/// Root's usage may differ: it includes the file system's own objects, which other software lays
+/// out differently.
 fn compare_used(theirs: &str, ours: &str) {
     let of_others = |text: &str| {
         let mut used = used(text);
@@ -240,7 +240,7 @@ fn open_golden(case: &Case) -> Option<(Arc<Pool>, golden::Golden)> {
     Some((pool.unwrap(), golden))
 }
 
-/// Compares two trees node by node, with the reader.
+/// Compares two trees node by node, through the reader.
 async fn compare_nodes(theirs: &Arc<FileSystem>, ours: &Arc<FileSystem>) -> usize {
     let mut to_do = vec![(Vec::new(), theirs.root().await.unwrap(), ours.root().await.unwrap())];
     let mut count = 0;
@@ -294,7 +294,7 @@ async fn compare_nodes(theirs: &Arc<FileSystem>, ours: &Arc<FileSystem>) -> usiz
 }
 
 #[test]
-fn trees_of_the_kernel_are_written_the_same() {
+fn copied_trees_equal_those_of_the_kernel_module() {
     let Some(zdb) = cenote_oracle::zdb() else { return };
     for case in &CASES {
         write_again(&zdb, case);
@@ -342,7 +342,7 @@ fn write_again(zdb: &cenote_oracle::Tool, case: &Case) {
 }
 
 fn compare(theirs: &BTreeMap<String, Vec<String>>, ours: &BTreeMap<String, Vec<String>>) {
-    // A file of several names has the path that it got last; hidden files are elsewhere.
+    // A file with several names has the path of the last link; hidden files are elsewhere.
     let is_elsewhere = ["links/hard", "links/target", "moved-hard", "<xattrdir>"];
     let is_compared = |path: &&String| !is_elsewhere.iter().any(|part| path.contains(part));
     let mut problems = Vec::new();
@@ -357,7 +357,7 @@ fn compare(theirs: &BTreeMap<String, Vec<String>>, ours: &BTreeMap<String, Vec<S
     assert!(problems.is_empty(), "{count} paths differ:\n{}", problems.join("\n"));
 }
 
-/// Files come out of both pools with the same bytes.
+/// Checks that files copied out of both pools by zdb have the same bytes.
 fn copies_out(zdb: &cenote_oracle::Tool, case: &Case, ours: &Path, theirs: &Path) {
     for path in case.files {
         let copy = |devices: &Path, dataset: &str| {

@@ -1,6 +1,6 @@
-//! Pages read at random out of long records, by the bytes of the buffers that they take: a record
-//! is filled into one by the device, into another where columns are put together, and into another
-//! where it is decompressed. Out of the last, which is the one in the cache, the page is copied once.
+//! Memory copies of random page reads from long records, measured in bytes of allocated buffers:
+//! the device fills one buffer, columns are joined in another, decompression fills another. The
+//! last one is cached, and the page is copied out of it once.
 
 use cenote_rt::buf::bytes_made;
 use cenote_rt::{Rng, simulate, tunables};
@@ -17,7 +17,7 @@ const PAGES: u64 = RECORDS * RECORD / PAGE;
 const OFF: u64 = 2;
 const LZ4: u64 = 15;
 
-/// Half of it is noise: lz4 makes it a little more than half as long.
+/// Half noise: lz4 compresses it to a little more than half.
 fn content() -> Vec<u8> {
     let mut bytes = vec![0; (RECORD * RECORDS) as usize];
     let mut rng = Rng::seeded(2);
@@ -27,7 +27,7 @@ fn content() -> Vec<u8> {
     bytes
 }
 
-/// Reads a page, and looks at it; the bytes of buffers that this took.
+/// Reads a page and checks it; returns the bytes of allocated buffers.
 async fn page(file: &File, content: &[u8], number: u64) -> u64 {
     let mut into = vec![0; PAGE as usize];
     let (offset, before) = (number * PAGE, bytes_made());
@@ -43,7 +43,7 @@ fn a_page_costs_a_record_once_and_then_nothing() {
     tunables::PREFETCH_DISABLE.set(1).unwrap();
     let disk = Shape { size: 128 << 20, ..Shape::DISK };
     let raidz = Shape { redundancy: Redundancy::Raidz(1), width: 3, ..disk };
-    // What a record takes, in bytes of it as it is stored.
+    // The buffers that a record takes, in units of its stored size.
     for (shape, compression, stored_times, is_expanded) in
         [(disk, OFF, 1, false), (disk, LZ4, 1, true), (raidz, OFF, 2, false), (raidz, LZ4, 2, true)]
     {
@@ -53,7 +53,7 @@ fn a_page_costs_a_record_once_and_then_nothing() {
             engine.set_property("tank", "compression", compression.into()).await.unwrap();
             let file = File::of(fixture, RECORD, &content).await;
             file.cool().await;
-            // The way to the records.
+            // The path to the records.
             page(&file, &content, 0).await;
             let (mut rng, mut records) = (Rng::seeded(9), 0);
             for _ in 0..300 {
@@ -71,7 +71,7 @@ fn a_page_costs_a_record_once_and_then_nothing() {
                     ..=stored.end() * stored_times + expanded;
                 assert!(read <= 1 && expected.contains(&made), "{made} bytes, {read} records");
             }
-            // The first was read before.
+            // The first record was read before.
             assert!((RECORDS / 2..RECORDS).contains(&records), "{records} records, each once");
         })
         .unwrap();

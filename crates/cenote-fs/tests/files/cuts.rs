@@ -1,12 +1,13 @@
-//! Histories with power cuts: names are those of a moment since the last fsync of anything, and
-//! each file is as it was at a moment since its own last fsync.
+//! Random histories with power cuts: the names are those of a moment since the last fsync of
+//! anything, and each file has its state at a moment since its own last fsync.
 //!
-//! The two moments need not be the same: an fsync takes all operations on names along, and of the
-//! others those on its file only. Of a write that was never asked to be durable a first part may be
-//! there, and of an operation with several records (a write that takes privileges off, an ACL that
+//! The two moments need not be the same: an fsync commits all operations on names, but of other
+//! operations only those on its file. Of a write that was never synced a first part may be there,
+//! and of an operation with several log records (a write that removes privileges, an ACL that
 //! changes the mode) some.
 //!
-//! Extended attributes stay in the lists of inodes here: one that is a file is written like a file.
+//! Extended attributes stay in the lists of inodes here: an attribute in a file of its own behaves
+//! like a file.
 //!
 //! `CENOTE_SEED` gives other histories; `CENOTE_TEST_ALL` runs many.
 
@@ -29,7 +30,7 @@ use crate::model::{Body, Model, ROOT};
 use crate::owners;
 use crate::pools::{self, Shape};
 
-/// Actions of a history that is not one of many.
+/// Actions of a history in the short form.
 const ACTIONS_FEW: usize = 60;
 /// Longest extended attribute.
 const XATTR_MAX: usize = 600;
@@ -45,9 +46,9 @@ struct Durable {
 
 #[derive(Debug, Default)]
 struct History {
-    /// The model after each step; the first is that of the empty file system.
+    /// The model after each step; the first is the empty file system.
     states: Vec<Model>,
-    /// By mark: what is durable, and the last step that was begun.
+    /// By mark: the durable steps, and the last step that was started.
     marks: Vec<(Durable, usize)>,
 }
 
@@ -56,7 +57,7 @@ struct Run {
     history: History,
 }
 
-/// What a history runs on.
+/// The pool and properties for a history.
 #[derive(Debug, Clone, Copy)]
 struct Setting {
     seed: u64,
@@ -64,7 +65,7 @@ struct Setting {
     acl_type: AclType,
 }
 
-/// The setting and the actions of a seed.
+/// Returns the setting and the actions of a seed.
 fn drawn(seed: u64, count: usize) -> (Setting, Vec<Action>) {
     let mut rng = Rng::seeded(seed);
     let has_slog = rng.below(2) == 0;
@@ -95,7 +96,7 @@ async fn run(setting: &Setting, actions: &[Action]) -> Result<Run, String> {
     let mut pair = Pair::over(fixture, setting.acl_type).await;
     let history = Mutex::new(History { states: vec![pair.model.clone()], ..History::default() });
     let mut durable = Durable::default();
-    // Noted before anything of it is written.
+    // Recorded before anything of the step is written.
     let mark = |durable: &Durable, begun: usize| {
         let mut history = history.lock().unwrap();
         history.marks.push((durable.clone(), begun));
@@ -127,10 +128,10 @@ async fn run(setting: &Setting, actions: &[Action]) -> Result<Run, String> {
     Ok(Run { log, history: history.into_inner().unwrap() })
 }
 
-/// What a name leads to: object, kind, target.
+/// Object, kind and target of each name.
 type Names = BTreeMap<Vec<u8>, (u64, FileKind, Vec<u8>)>;
 
-/// What a file is.
+/// The state of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct File {
     bytes: Vec<u8>,
@@ -142,7 +143,7 @@ struct File {
 }
 
 impl File {
-    /// All but bytes, with what nothing else is to be like.
+    /// Formats everything except the contents, of which only a digest.
     fn short(&self) -> String {
         let names: Vec<_> = self.xattrs.keys().map(|name| String::from_utf8_lossy(name)).collect();
         let Self { bytes, owners, mode, flags, .. } = self;
@@ -173,7 +174,7 @@ fn names_of(model: &Model) -> Names {
     names
 }
 
-/// Names and files as they are.
+/// Returns the names and files of a mount.
 async fn found(mount: &Mount) -> Result<(Names, BTreeMap<u64, File>), Error> {
     let (mut names, mut files) = (Names::new(), BTreeMap::new());
     let mut to_do = vec![(Vec::new(), mount.root())];
@@ -229,10 +230,10 @@ fn is_one<T: PartialEq>(found: &T, before: &T, after: &T) -> bool {
     found == before || found == after
 }
 
-/// Whether a file is as it was before an operation, or with a part of that, or after it.
+/// Whether a file has its state before an operation, part of the operation, or its state after it.
 fn is_part([before, after]: [&File; 2], found: &File) -> bool {
     let lens = [before.bytes.len(), after.bytes.len()];
-    // What an operation is about to cut off, or to write, is zeros to the other state.
+    // Bytes that an operation is about to truncate or to write are zeros in the other state.
     let was = |at: usize, state: &File| state.bytes.get(at).copied().unwrap_or(0);
     let is_known = |(at, byte)| [before, after].iter().any(|one| was(at, one) == byte);
     is_one(&found.owners, &before.owners, &after.owners)
@@ -266,8 +267,7 @@ fn check(
             let states: Vec<File> = (from..=last).filter_map(was).collect();
             states.windows(2).any(|pair| is_part([&pair[0], &pair[1]], file))
         };
-        // The record of a name may be there without that of the ACL that goes with it, as long as
-        // neither was promised.
+        // The record of a name may be there without that of its ACL, as long as neither was synced.
         let is_bare = || {
             let born = (from..=last).find_map(|step| was(step).map(|file| (step, file)));
             born.is_some_and(|(step, born)| {
@@ -285,7 +285,7 @@ fn check(
     Ok(())
 }
 
-/// Opens what a cut has left, and goes on with it. Gives the devices afterwards.
+/// Opens the pool after a cut, and continues with it. Returns the devices afterwards.
 async fn recover(
     run: &Run,
     images: Vec<Image>,
@@ -302,9 +302,9 @@ async fn recover(
     let mount = Mount::open(&engine, "tank").await.map_err(fail)?;
     let (names, files) = found(&mount).await.map_err(fail)?;
     check(run, mark, &names, &files)?;
-    // It goes on.
-    let wish = SetAttributes { uid: Some(7), ..SetAttributes::default() };
-    mount.set_attributes(&root(), mount.root(), &wish).await.map_err(fail)?;
+    // The file system can be used.
+    let changes = SetAttributes { uid: Some(7), ..SetAttributes::default() };
+    mount.set_attributes(&root(), mount.root(), &changes).await.map_err(fail)?;
     drop(mount);
     engine.export().await.map_err(fail)?;
     accounts::check(&devices).await?;
@@ -314,10 +314,10 @@ async fn recover(
     Ok(devices)
 }
 
-/// Runs a history and cuts it off at one commit point in `step`. Gives how many there were.
+/// Runs a history and cuts it off at every `step`th commit point. Returns how many there were.
 async fn cut(setting: &Setting, actions: &[Action], step: u64) -> Result<usize, String> {
     let run = run(setting, actions).await?;
-    // OpenZFS looks at one of a history's cuts.
+    // OpenZFS checks one cut per history.
     let is_due = Cell::new(is_judged(setting.seed));
     cuts::try_cuts(&run.log, setting.seed, step, async |images, mark| {
         let devices = recover(&run, images, &run.history.marks[mark]).await?;
@@ -343,8 +343,8 @@ async fn explore(seed: u64, count: usize, step: u64) -> usize {
 }
 
 #[test]
-fn what_was_made_durable_survives_every_cut() {
-    // A third of the commit points of each: with as many histories none is left out for long.
+fn fsync_survives_every_power_cut() {
+    // A fraction of the commit points of each history: over many histories none is left out.
     let (count, step) = if rng::wants_all() { (ACTIONS, 3) } else { (ACTIONS_FEW, 6) };
     let step = rng::number("CENOTE_STEP").unwrap_or(step);
     cuts::histories(24, 2_000, |seed| block_on(1, explore(seed, count, step)).unwrap());

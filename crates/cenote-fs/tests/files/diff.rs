@@ -1,4 +1,4 @@
-//! What differs between two snapshots.
+//! Differences between two snapshots.
 
 use cenote_fs::diff::{Change, Diff};
 use cenote_fs::edit::{Rename, RenameMode};
@@ -13,7 +13,7 @@ async fn differences(fixture: &Fixture, from: &str, to: &str) -> Vec<String> {
     let mut diff = Diff::new(&open(from).await, &open(to).await);
     let mut lines = Vec::new();
     while let Some(change) = diff.next().await.unwrap() {
-        let path = |seen: &cenote_fs::diff::Seen| {
+        let path = |seen: &cenote_fs::diff::NodeState| {
             let path = seen.path.as_ref().map_or("?".into(), |path| String::from_utf8_lossy(path));
             let end = if seen.kind == FileKind::Directory { "/" } else { "" };
             format!("{path}{end}")
@@ -31,7 +31,7 @@ async fn differences(fixture: &Fixture, from: &str, to: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_changed_is_told_and_nothing_else() {
+fn diff_reports_every_change_and_nothing_else() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -56,7 +56,7 @@ fn what_changed_is_told_and_nothing_else() {
         mount.rename(&root(), &rename(b"moved", b"there")).await.unwrap();
         mount.write(&root(), inside, 0, b"y", WriteOptions::default()).await.unwrap();
         fixture.file(top, "new", b"").await.unwrap();
-        // Open, without a name: not there.
+        // Open, without a name: counts as removed.
         let open = mount.lookup(&root(), dir, b"f8").await.unwrap().object;
         let held = mount.hold(open).await.unwrap();
         mount.unlink(&root(), dir, b"f8").await.unwrap();

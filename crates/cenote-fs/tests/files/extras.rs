@@ -1,5 +1,5 @@
-//! Histories: what nodes have beside names and bytes. Owners, modes, ACLs, extended attributes,
-//! projects, flags, and what quotas say.
+//! Random histories: attributes of nodes besides names and contents. Owners, modes, ACLs, extended
+//! attributes, projects, flags, and the effect of quotas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use crate::fixture::root;
 use crate::history::{AclType, Action, Pair, Verdict, number, same};
 use crate::model::{Body, CAPABILITY, Extra, Id, NAMED, Node, Outcome, Posix, ROOT};
 
-/// Who may have a quota.
+/// Owners with quotas.
 const HOLDERS: [Holder; 6] = [
     Holder::User(500),
     Holder::User(1000),
@@ -53,7 +53,7 @@ fn encoded(acl: &Posix) -> Vec<u8> {
     PosixAcl::of(entries).unwrap().encode()
 }
 
-/// An NFSv4 ACL that allows so much to owner, [`NAMED`], group, and everyone.
+/// Returns an NFSv4 ACL that allows this to owner, [`NAMED`], group, and everyone.
 fn aces(allowed: [u16; 4]) -> Vec<Ace> {
     let who = [(0x1000, 0), (0, u64::from(NAMED)), (0x2040, 0), (0x4000, 0)];
     let ace = |((flags, id), rwx): ((u16, u64), u16)| {
@@ -66,13 +66,13 @@ fn aces(allowed: [u16; 4]) -> Vec<Ace> {
     who.into_iter().zip(allowed).map(ace).collect()
 }
 
-/// Three bits for each class.
+/// Returns three bits for each class.
 fn classes<const N: usize>(bits: u16) -> [u16; N] {
     std::array::from_fn(|at| bits >> (3 * at) & 7)
 }
 
 impl Pair {
-    /// The file or directory that a number stands for.
+    /// Returns the file or directory that a number selects.
     fn target(&self, number: usize) -> Id {
         let is_wanted = |node: &Node| matches!(node.body, Body::File(_) | Body::Dir(_));
         self.model.pick(number, is_wanted).unwrap_or(ROOT)
@@ -82,8 +82,8 @@ impl Pair {
         self.model.nodes.get_mut(&id).unwrap()
     }
 
-    /// Whether somebody of these has used up their space, or with `counts` their objects, as of the
-    /// last sync.
+    /// Whether one of these owners has reached its space quota, or with `counts` its object quota,
+    /// as of the last sync.
     pub(crate) async fn is_full(&self, uid: u32, gid: u32, project: u32, counts: bool) -> bool {
         let holders =
             [Holder::User(uid.into()), Holder::Group(gid.into()), Holder::Project(project.into())];
@@ -102,7 +102,8 @@ impl Pair {
         false
     }
 
-    /// What quotas say, once more if that is not what was found: a sync may have come in between.
+    /// Returns the expected result under quotas; evaluated again if it differs from the observed
+    /// one, because a sync may have come in between.
     pub(crate) async fn settled(
         &self,
         found: Option<i32>,
@@ -218,16 +219,16 @@ impl Pair {
         let node = &self.model.nodes[&id];
         let new_uid = uid.filter(|uid| *uid != node.uid).unwrap_or(0);
         let new_gid = gid.filter(|gid| *gid != node.gid).unwrap_or(0);
-        // Nobody limits the superuser's.
+        // No quota applies to root.
         if may.is_ok() && self.is_full(new_uid, new_gid, 0, true).await {
             may = Err(errno::EDQUOT);
         }
-        let wish = SetAttributes { mode, uid, gid, ..SetAttributes::default() };
-        let found = number(self.mount().set_attributes(&root(), self.object(id), &wish).await);
+        let changes = SetAttributes { mode, uid, gid, ..SetAttributes::default() };
+        let found = number(self.mount().set_attributes(&root(), self.object(id), &changes).await);
         let may = self.settled(found.err(), may, (new_uid, new_gid, 0), true).await;
         let has_acl = mode.is_some() && self.model.nodes[&id].extra.access.is_some();
         if may.is_ok() && has_acl && found == Err(errno::EDQUOT) {
-            // Changed with the mode, the ACL may leave the list for objects of its own.
+            // A changed ACL may move from the list to objects of its own.
             return self.check_full(id).await;
         }
         same("own", &found.map(drop), &may)?;
@@ -243,7 +244,7 @@ impl Pair {
         let set = self.mount().set_xattr(&root(), object, name, &value, Existing::Any).await;
         let (found, may) = (number(set), self.may_change_extra(id));
         if found == Err(errno::EDQUOT) {
-            // What does not fit into the list takes objects of its own.
+            // A value that does not fit into the list takes objects of its own.
             return self.check_full(id).await;
         }
         same("set attribute", &found, &may)?;
@@ -253,7 +254,7 @@ impl Pair {
         Ok(())
     }
 
-    /// A refusal because of a quota was right.
+    /// Checks that a refusal because of a quota was right.
     async fn check_full(&self, id: Id) -> Verdict {
         let node = &self.model.nodes[&id];
         let (uid, gid, project) = (node.uid, node.gid, node.extra.project.unwrap_or(0));
@@ -313,12 +314,12 @@ impl Pair {
         } else {
             Ok(())
         };
-        let wish = SetAttributes {
+        let changes = SetAttributes {
             project: Some(project),
             flags: Some(flags),
             ..SetAttributes::default()
         };
-        let found = number(mount.set_attributes(&root(), object, &wish).await);
+        let found = number(mount.set_attributes(&root(), object, &changes).await);
         let may = self.settled(found.err(), may, (0, 0, project), true).await;
         same("project", &found.map(drop), &may)?;
         if may.is_ok() {
@@ -329,7 +330,7 @@ impl Pair {
     }
 
     async fn set_flags(&mut self, id: Id, is_immutable: bool, is_append_only: bool) -> Verdict {
-        // Whoever closes the root ends the history.
+        // An immutable root would end the history.
         if id == ROOT {
             return Ok(());
         }
@@ -337,8 +338,8 @@ impl Pair {
         let mut flags = mount.attributes(object).await.map_err(|error| format!("{error:?}"))?.flags;
         flags.set(PFlags::IMMUTABLE, is_immutable);
         flags.set(PFlags::APPENDONLY, is_append_only);
-        let wish = SetAttributes { flags: Some(flags), ..SetAttributes::default() };
-        let found = number(mount.set_attributes(&root(), object, &wish).await);
+        let changes = SetAttributes { flags: Some(flags), ..SetAttributes::default() };
+        let found = number(mount.set_attributes(&root(), object, &changes).await);
         let stays = self.model.nodes[&id].extra.is_immutable && is_immutable;
         let may = if stays { Err(errno::EPERM) } else { Ok(()) };
         same("flags", &found.map(drop), &may)?;
@@ -376,7 +377,7 @@ impl Pair {
     }
 }
 
-/// All extended attributes of a node, POSIX ACLs included.
+/// Returns all extended attributes of a node, including POSIX ACLs.
 pub(crate) fn expected_xattrs(extra: &Extra) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut expected = extra.xattrs.clone();
     for (name, acl) in [(POSIX_ACCESS, &extra.access), (POSIX_DEFAULT, &extra.default)] {

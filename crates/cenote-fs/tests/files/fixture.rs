@@ -1,4 +1,4 @@
-//! Pools with a file system, and what is said of what was written.
+//! Pools with a file system, and checks of their contents.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Fixture {
         Self { engine, devices, mount }
     }
 
-    /// Everything to disk, and opened again from there.
+    /// Writes everything to disk, and opens the pool again.
     pub(crate) async fn reopen(self) -> Self {
         let Self { engine, devices, mount } = self;
         drop(mount);
@@ -45,7 +45,7 @@ impl Fixture {
         Self { engine, devices, mount }
     }
 
-    /// Exports the pool, and has OpenZFS say what it thinks of it.
+    /// Exports the pool, and has OpenZFS check it.
     pub(crate) async fn judge(self, what: &str, options: &[&str]) -> Option<String> {
         let Self { engine, devices, mount } = self;
         drop(mount);

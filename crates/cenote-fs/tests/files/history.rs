@@ -1,11 +1,11 @@
-//! Random histories of operations: the file system does what the model does.
+//! Random histories of operations: the file system behaves like the model.
 //!
-//! A history is drawn from a seed as a list of actions that name nodes by numbers, taken modulo the
-//! nodes that there are: so that any part of the list is a history as well, and one that fails can
-//! be made shorter by leaving actions out.
+//! A history is drawn from a seed as a list of actions that select nodes by numbers, modulo the
+//! number of existing nodes. Any part of the list is therefore a history as well, and a failing one
+//! can be shortened by leaving actions out.
 //!
-//! Of some, with `CENOTE_TEST_ALL` of all, OpenZFS's zdb looks at the pool afterwards: nothing
-//! leaks, and what users, groups and projects have is what their objects come to.
+//! After some of them, with `CENOTE_TEST_ALL` after all, OpenZFS's zdb checks the pool: nothing
+//! leaks, and the usage of users, groups and projects equals the sum over their objects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::owners;
 const FILE_MAX: u64 = 700_000;
 /// Actions of a history.
 pub(crate) const ACTIONS: usize = 200;
-/// Permission bits of what is made.
+/// Permission bits of new nodes.
 const MODE: u32 = 0o754;
 
-/// What is done; numbers are taken modulo what there is.
+/// An action; numbers are taken modulo the number of candidates.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Action {
     Create {
@@ -98,11 +98,11 @@ pub(crate) enum Action {
         node: usize,
         name: u8,
     },
-    /// Where extended attributes go from now on.
+    /// Place of extended attributes from now on.
     XattrPlace {
         is_dir: bool,
     },
-    /// Rights of an ACL, three bits for each class; none takes it away.
+    /// Permissions of an ACL, three bits for each class; none removes it.
     SetAcl {
         node: usize,
         is_default: bool,
@@ -118,7 +118,7 @@ pub(crate) enum Action {
         is_immutable: bool,
         is_append_only: bool,
     },
-    /// A limit of so much beyond what is used; none takes it away.
+    /// A quota of this much beyond the present usage; none removes it.
     Quota {
         holder: usize,
         is_objects: bool,
@@ -130,7 +130,7 @@ pub(crate) enum Action {
         gid: u32,
         rwx: u16,
     },
-    /// A file without a name.
+    /// Creates a file without a name.
     Unnamed {
         dir: usize,
     },
@@ -151,16 +151,16 @@ pub(crate) enum Action {
     Reopen,
 }
 
-/// Who writes, and where.
+/// The user and position of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     Plain,
     Append,
-    /// By somebody without privileges.
+    /// By a user without privileges.
     Unprivileged,
 }
 
-/// What rights the file system keeps beside modes.
+/// The kind of ACLs of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AclType {
     Off,
@@ -169,13 +169,13 @@ pub(crate) enum AclType {
 }
 
 impl AclType {
-    /// That of the history of a seed.
+    /// Returns the kind for the history of a seed.
     pub(crate) fn of(seed: u64) -> Self {
         [Self::Posix, Self::Nfs, Self::Off][(seed % 3) as usize]
     }
 }
 
-/// An action on files of at most so many bytes.
+/// Draws an action on files of at most this size.
 pub(crate) fn draw(rng: &mut Rng, file_max: u64) -> Action {
     let node = rng.below(1 << 20) as usize;
     let dir = rng.below(1 << 20) as usize;
@@ -222,13 +222,14 @@ pub(crate) fn draw(rng: &mut Rng, file_max: u64) -> Action {
     }
 }
 
-/// An action on what nodes have beside names and bytes.
+/// Draws an action on attributes other than names and contents.
 fn draw_attributes(rng: &mut Rng, node: usize) -> Action {
     match rng.below(28) {
         0..=4 => {
             let (uid, gid) = (rng.below(4) as u32 * 500, rng.below(4) as u32 * 100);
             let mode = rng.below(0o10_000) as u32;
-            let [mode, uid, gid] = [mode, uid, gid].map(|wish| (rng.below(2) == 0).then_some(wish));
+            let [mode, uid, gid] =
+                [mode, uid, gid].map(|changes| (rng.below(2) == 0).then_some(changes));
             Action::Own { node, mode, uid, gid }
         }
         5..=9 => {
@@ -258,7 +259,7 @@ fn draw_attributes(rng: &mut Rng, node: usize) -> Action {
         _ => {
             let uid = [0, 500, 1000, NAMED][rng.below(4) as usize].max(1);
             let (gid, rwx) = (rng.below(4) as u32 * 100 + 1, 1 + rng.below(7) as u16);
-            // Groups that nodes have, and some that none has.
+            // Groups that own nodes, and some that own none.
             Action::Access { node, uid, gid: gid - rng.below(2) as u32, rwx }
         }
     }
@@ -268,16 +269,16 @@ fn name_of(number: u8) -> Vec<u8> {
     if number == 5 { vec![b'n'; 200] } else { vec![b'a' + number] }
 }
 
-/// The file system under test beside its model.
+/// The file system under test and its model.
 pub(crate) struct Pair {
-    /// None while it is opened again.
+    /// `None` while it is opened again.
     fixture: Option<Fixture>,
     pub(crate) acl_type: AclType,
     pub(crate) model: Model,
     handles: Vec<(Id, Handle)>,
 }
 
-/// What went wrong.
+/// A failed comparison, or success.
 pub(crate) type Verdict = Result<(), String>;
 
 pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) -> Verdict {
@@ -296,7 +297,7 @@ pub(crate) fn number<T>(result: Result<T, Error>) -> Outcome<T> {
 }
 
 impl Pair {
-    /// A pair over an empty file system.
+    /// Returns a pair over an empty file system.
     pub(crate) async fn over(fixture: Fixture, acl_type: AclType) -> Self {
         let value = [AclType::Off, AclType::Posix, AclType::Nfs];
         let value = value.iter().position(|one| *one == acl_type).unwrap();
@@ -321,12 +322,12 @@ impl Pair {
         self.model.pick(number, Node::is_dir).unwrap_or(ROOT)
     }
 
-    /// The file that a number stands for.
+    /// Returns the file that a number selects.
     pub(crate) fn file(&self, number: usize) -> Option<Id> {
         self.model.pick(number, |node| matches!(node.body, Body::File(_)))
     }
 
-    /// Does the same to both.
+    /// Performs an action on both.
     pub(crate) async fn perform(&mut self, action: Action) -> Verdict {
         match action {
             Action::Create { dir, name, kind } => self.create(dir, name, kind).await,
@@ -383,7 +384,7 @@ impl Pair {
         }
     }
 
-    /// What a directory says to one node more, quotas included.
+    /// Whether a directory accepts another node, quotas included.
     async fn room_for(&self, dir: Id, may: Outcome<()>, has_project: bool) -> Outcome<()> {
         may?;
         let (gid, project) = self.model.owners_of_new(dir, has_project);
@@ -445,7 +446,7 @@ impl Pair {
     async fn rename(&mut self, from: (usize, u8), to: (usize, u8), mode: Mode) -> Verdict {
         let (source, target) = (self.dir(from.0), self.dir(to.0));
         let (old, new) = (name_of(from.1), name_of(to.1));
-        let wish = Rename {
+        let changes = Rename {
             from: (self.object(source), &old),
             to: (self.object(target), &new),
             mode: match mode {
@@ -455,7 +456,7 @@ impl Pair {
                 Mode::Whiteout => RenameMode::Whiteout,
             },
         };
-        let found = number(self.mount().rename(&root(), &wish).await);
+        let found = number(self.mount().rename(&root(), &changes).await);
         let mut may = self.model.may_rename((source, &old), (target, &new), mode);
         if may == Ok(true) && mode == Mode::Whiteout {
             may = self.room_for(source, Ok(()), false).await.map(|()| true);
@@ -504,8 +505,8 @@ impl Pair {
                 }
             }
             Action::Resize { size, .. } => {
-                let wish = SetAttributes { size: Some(size), ..SetAttributes::default() };
-                let found = number(mount.set_attributes(&root(), object, &wish).await);
+                let changes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+                let found = number(mount.set_attributes(&root(), object, &changes).await);
                 let may = self.model.may_change(id, 0);
                 same("resize", &found.map(drop), &may)?;
                 if may.is_ok() {
@@ -559,7 +560,7 @@ impl Pair {
         self.settled(found.copied(), may, owners, false).await
     }
 
-    /// What flags and quotas say to a write.
+    /// Whether flags and quotas permit a write.
     async fn may_write(&self, id: Id, at: u64) -> Outcome<()> {
         self.model.may_change(id, at)?;
         let node = &self.model.nodes[&id];
@@ -599,7 +600,7 @@ impl Pair {
         self.object(self.model.nodes[&dir].parent)
     }
 
-    /// Compares what is told of a node.
+    /// Compares the attributes of a node.
     pub(crate) fn check(&self, id: Id, found: &Attributes) -> Verdict {
         let node = &self.model.nodes[&id];
         let (kind, size) = match &node.body {
@@ -649,7 +650,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Exports the pool, and shows it to OpenZFS.
+    /// Exports the pool, and has OpenZFS check it.
     async fn judge(mut self, what: &str) -> Verdict {
         self.handles.clear();
         let fixture = self.fixture.take().unwrap();
@@ -669,7 +670,7 @@ impl Pair {
     }
 }
 
-/// Performs a history, and has OpenZFS look at the pool that it leaves, if that has a name.
+/// Performs a history, and has OpenZFS check the resulting pool if it has a name.
 async fn run(acl_type: AclType, actions: &[Action], judged: Option<&str>) -> Verdict {
     let mut pair = Pair::over(Fixture::new().await, acl_type).await;
     for (index, action) in actions.iter().enumerate() {
@@ -682,7 +683,7 @@ async fn run(acl_type: AclType, actions: &[Action], judged: Option<&str>) -> Ver
     pair.judge(name).await.map_err(|what| format!("at the end, to OpenZFS: {what}"))
 }
 
-/// Whether OpenZFS looks at the history of a seed: one of some, or each of many.
+/// Whether OpenZFS checks the history of a seed: some of them, or all in the long form.
 pub(crate) fn is_judged(seed: u64) -> bool {
     wants_all() || seed.is_multiple_of(4)
 }
@@ -704,6 +705,6 @@ fn explore(seed: u64) -> usize {
 }
 
 #[test]
-fn histories_are_those_of_the_model() {
+fn random_histories_equal_the_model() {
     cuts::histories(24, 2_000, explore);
 }

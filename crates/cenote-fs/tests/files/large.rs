@@ -1,4 +1,4 @@
-//! A directory of many entries: what one more costs, and listing it while it changes.
+//! Large directories: cost of an entry, and listing during changes.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use cenote_testkit::rng::{cases, wants_all};
 use crate::fixture::{Fixture, root};
 use crate::pools::Shape;
 
-/// Blocks of a directory are of this size once it is large.
+/// Block size of a large directory.
 const BLOCK: u64 = 16 << 10;
-/// What a change of names changes beside the directory's blocks: two inodes.
+/// Bytes changed besides the directory's blocks: two inodes.
 const INODES: u64 = 4 << 10;
 const PAGE: usize = 97;
 
@@ -25,7 +25,7 @@ async fn add(mount: &Mount, dir: u64, number: u64) {
     mount.create(&root(), dir, &name(number), &new).await.unwrap();
 }
 
-/// Bytes that one more entry changes, and one less.
+/// Returns the bytes changed by adding one entry, and by removing one.
 async fn price(fixture: &Fixture, dir: u64, number: u64) -> [u64; 2] {
     let (mount, engine) = (&fixture.mount, &fixture.engine);
     let dirty = || mount.head().live().dirty_bytes(engine.open_txg());
@@ -38,7 +38,7 @@ async fn price(fixture: &Fixture, dir: u64, number: u64) -> [u64; 2] {
 }
 
 #[test]
-fn entries_cost_the_same_however_many_there_are() {
+fn large_directories_have_constant_cost_per_entry() {
     block_on(2, async {
         let count = cases(6000, 1_000_000);
         let size = if wants_all() { 16 << 30 } else { 1 << 30 };
@@ -57,7 +57,7 @@ fn entries_cost_the_same_however_many_there_are() {
             }
             if number % (count / 8) == count / 16 {
                 let prices = price(&fixture, dir, count + number).await;
-                // Header and leaf; before that one block that grows up to 128K.
+                // Header and leaf; before that a single block that grows up to 128K.
                 let is_fat = number > 2500;
                 let most = if is_fat { 2 * BLOCK } else { 128 << 10 } + INODES;
                 assert!(prices.iter().all(|price| *price <= most), "{number}: {prices:?}");
@@ -85,7 +85,7 @@ fn entries_cost_the_same_however_many_there_are() {
     .unwrap();
 }
 
-/// Names and how often each is listed.
+/// Returns how often each name is listed.
 async fn all(mount: &Mount, dir: u64) -> BTreeMap<Vec<u8>, u64> {
     let mut found = BTreeMap::new();
     let mut cookie = 3;
@@ -103,11 +103,11 @@ async fn all(mount: &Mount, dir: u64) -> BTreeMap<Vec<u8>, u64> {
 }
 
 #[test]
-fn what_stays_is_listed_once_whatever_comes_and_goes() {
+fn readdir_lists_every_unchanged_name_once_during_changes() {
     block_on(2, async {
         let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
         let mount = &fixture.mount;
-        // The second begins as one block and becomes a tree while it is listed.
+        // The second directory starts as one block and becomes a tree while it is listed.
         for (first, grows) in [(cases(4000, 50_000), 7), (500, 400)] {
             let dir = fixture.dir(mount.root(), &format!("d{first}")).await.unwrap().object;
             for number in 0..first {
@@ -127,7 +127,7 @@ fn what_stays_is_listed_once_whatever_comes_and_goes() {
                     add(mount, dir, next).await;
                     next += 1;
                 }
-                // Odd ones go, of those that were there.
+                // Removes odd names among the original ones.
                 for _ in 0..5 {
                     if gone < first {
                         mount.unlink(&root(), dir, &name(gone)).await.unwrap();

@@ -1,4 +1,4 @@
-//! What is left in a log here is done again after a crash, and OpenZFS reads it.
+//! Logs written by cenote are replayed after a crash, and OpenZFS reads them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use cenote_testkit::manifest::sha256;
 use crate::attributes::{posix, set};
 use crate::fixture::{Fixture, root};
 use crate::pools::{self, Shape};
-use crate::told::{Left, Told};
+use crate::records::{CrashedPool, RecordLines};
 
-/// Variable that puts the bug of newer data in.
+/// Variable that switches the seeded bug of newer data in the log on.
 const BUG: &str = "CENOTE_NEWER_DATA_IN_LOG";
 
-/// What can be said of a node after a replay, which has times of its own.
+/// Attributes of a node after a replay, which sets some times.
 #[derive(Debug, PartialEq)]
 struct Row {
     told: Attributes,
@@ -55,7 +55,7 @@ async fn row(mount: &Mount, object: u64) -> Row {
     Row { told, content: sha256(&content), xattrs, aces: mount.acl(&root(), object).await.unwrap() }
 }
 
-/// Every path and what is there.
+/// Returns every path and its attributes.
 async fn tree(mount: &Mount) -> BTreeMap<String, Row> {
     let mut rows = BTreeMap::new();
     let mut open = vec![(String::new(), mount.root())];
@@ -74,7 +74,7 @@ async fn tree(mount: &Mount) -> BTreeMap<String, Row> {
     rows
 }
 
-/// All that is there is wanted, and nothing is missing.
+/// Asserts that the tree equals `wanted`.
 async fn check(mount: &Mount, wanted: &BTreeMap<String, Row>) {
     let found = tree(mount).await;
     assert_eq!(found.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
@@ -83,7 +83,7 @@ async fn check(mount: &Mount, wanted: &BTreeMap<String, Row>) {
     }
 }
 
-/// The pool as a crash leaves it, opened again. Gives how many records there were.
+/// Opens the pool as a crash leaves it. Returns the number of replayed records.
 pub(crate) async fn after_crash(images: Vec<Image>) -> (Arc<Engine>, Arc<Mount>, u64) {
     let devices = pools::devices(images);
     let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
@@ -97,7 +97,7 @@ pub(crate) async fn after_crash(images: Vec<Image>) -> (Arc<Engine>, Arc<Mount>,
     (engine, mount, applied)
 }
 
-/// One of every operation that a log tells of.
+/// Performs one of every operation that is logged.
 async fn everything(fixture: &Fixture) {
     let (mount, top) = (&fixture.mount, fixture.mount.root());
     let dir = fixture.dir(top, "dir").await.unwrap().object;
@@ -112,16 +112,20 @@ async fn everything(fixture: &Fixture) {
         let new = NewNode::new(kind, 0o640);
         mount.create(&root(), top, name.as_bytes(), &new).await.unwrap();
     }
-    let wish = SetAttributes::default();
+    let changes = SetAttributes::default();
     let time = SetTime::To(Time { seconds: 1_000_000, nanoseconds: 7 });
-    for wish in [
-        SetAttributes { mode: Some(0o4711), ..wish },
-        SetAttributes { uid: Some(12), gid: Some(34), ..wish },
-        SetAttributes { size: Some(50_000), ..wish },
-        SetAttributes { atime: Some(time), mtime: Some(time), ..wish },
-        SetAttributes { project: Some(42), flags: Some(PFlags::NODUMP | PFlags::HIDDEN), ..wish },
+    for changes in [
+        SetAttributes { mode: Some(0o4711), ..changes },
+        SetAttributes { uid: Some(12), gid: Some(34), ..changes },
+        SetAttributes { size: Some(50_000), ..changes },
+        SetAttributes { atime: Some(time), mtime: Some(time), ..changes },
+        SetAttributes {
+            project: Some(42),
+            flags: Some(PFlags::NODUMP | PFlags::HIDDEN),
+            ..changes
+        },
     ] {
-        mount.set_attributes(&root(), file, &wish).await.unwrap();
+        mount.set_attributes(&root(), file, &changes).await.unwrap();
     }
     mount.allocate(&root(), file, 1000, 5000, Allocate::PunchHole).await.unwrap();
     let end = WriteOptions { is_append: true, ..WriteOptions::default() };
@@ -152,13 +156,13 @@ async fn everything(fixture: &Fixture) {
     mount.rmdir(&root(), top, b"empty").await.unwrap();
 }
 
-/// OpenZFS claims the log, and reads in it what we do, in the same order.
+/// Has OpenZFS claim the log, and compares the records that it reads with cenote's.
 async fn read_by_openzfs(crashed: Vec<Image>) {
     let Some(theirs) = cenote_oracle::libzpool() else { return };
-    let left = Left::of(&crashed, "log-read");
+    let left = CrashedPool::of(&crashed, "log-read");
     let engine = pools::open(pools::as_devices(&pools::devices(crashed))).await.unwrap();
     let head = engine.head("tank").await.unwrap();
-    let told = Told::new(FsReplayer::new(Facts::read(&engine, &head).await.unwrap()));
+    let told = RecordLines::new(FsReplayer::new(Facts::read(&engine, &head).await.unwrap()));
     let replayed = engine.replay_log(&head, &told).await.unwrap().unwrap();
     assert!(replayed.failure.is_none(), "{replayed:?}");
     assert_eq!(left.replay(&theirs, &["tank"]), [told.lines()]);
@@ -166,15 +170,15 @@ async fn read_by_openzfs(crashed: Vec<Image>) {
 }
 
 #[test]
-fn every_operation_is_done_again() {
+fn every_logged_operation_is_replayed() {
     block_on(2, async {
-        // With room for everything at its worst, so that nothing has to be synced in between.
+        // Large enough that nothing has to be synced in between.
         let shape = Shape { size: 512 << 20, ..Shape::DISK };
         let fixture = Fixture::of(&shape).await;
         for (property, value) in [("acltype", 1), ("atime", 0)] {
             fixture.engine.set_property("tank", property, Value::U64(value)).await.unwrap();
         }
-        // The chain of the log is there, and used from now on.
+        // Starts the log's chain, which is used from now on.
         let first = fixture.file(fixture.mount.root(), "first", b"x").await.unwrap();
         fixture.mount.fsync(first.object).await.unwrap();
         fixture.engine.sync().await.unwrap();
@@ -207,7 +211,7 @@ fn every_operation_is_done_again() {
             }
         }
         read_by_openzfs(crashed.clone()).await;
-        // Twice, since a crash may come in the middle of it: what is done once is not done again.
+        // Twice, because a crash may interrupt a replay: replayed records are not replayed again.
         for _ in 0..2 {
             let (engine, mount, applied) = after_crash(crashed.clone()).await;
             assert!(applied > 30, "{applied}");
@@ -218,10 +222,10 @@ fn every_operation_is_done_again() {
     .unwrap();
 }
 
-/// A change of mode that takes set-id bits off does to the ACL what it did before the crash, and
-/// a write that does so leaves it alone.
+/// A chmod that removes set-id bits changes the ACL in a replay as it did before the crash, and a
+/// write that removes them leaves the ACL alone.
 #[test]
-fn set_ids_go_with_and_without_the_acl() {
+fn replay_of_removed_set_ids_keeps_the_acl() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -254,8 +258,8 @@ fn set_ids_go_with_and_without_the_acl() {
     .unwrap();
 }
 
-/// What was written to a file after its last name was gone is not in the log: its number may be
-/// another file's by the time of a replay.
+/// Writes to a file after its last name was removed are not in the log: its number may be reused by
+/// the time of a replay.
 #[test]
 fn files_without_names_are_not_in_the_log() {
     block_on(2, async {
@@ -274,7 +278,7 @@ fn files_without_names_are_not_in_the_log() {
         mount.set_attributes(&root(), gone, &mode).await.unwrap();
         drop(handle);
         mount.reap().await.unwrap();
-        // The number is free, and soon another's.
+        // The number is free, and soon reused.
         for number in 0..40 {
             fixture.file(top, &format!("new{number}"), b"").await.unwrap();
         }
@@ -301,11 +305,11 @@ fn files_without_names_are_not_in_the_log() {
     .unwrap();
 }
 
-/// An attribute that is a file of its own is durable with its node, value and all.
+/// An attribute in a file of its own is durable with its node, including its value.
 #[test]
-fn attributes_in_directories_have_their_values() {
+fn xattr_dir_values_are_durable_with_their_names() {
     block_on(2, async {
-        // With room for everything at its worst, so that nothing has to be synced in between.
+        // Large enough that nothing has to be synced in between.
         let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         for (property, value) in [("acltype", 1), ("xattr", 1)] {
@@ -324,7 +328,7 @@ fn attributes_in_directories_have_their_values() {
         for (name, value) in [(&b"user.old"[..], vec![1; 9000]), (b"user.new", vec![2; 40])] {
             mount.set_xattr(&root(), file, name, &value, Existing::Any).await.unwrap();
         }
-        // What it inherits is there when its name is.
+        // Inherited attributes are durable with the name.
         fixture.dir(dir, "inherits").await.unwrap();
         mount.fsync(file).await.unwrap();
         assert_eq!(fixture.engine.uberblock().txg, before, "all of it is in the log only");
@@ -336,9 +340,9 @@ fn attributes_in_directories_have_their_values() {
     .unwrap();
 }
 
-/// An attribute that gets another value at another place has one of the two after a crash.
+/// An attribute whose new value is stored in another place has one of the two values after a crash.
 #[test]
-fn attributes_that_move_are_not_lost() {
+fn xattrs_that_change_places_survive_a_crash() {
     block_on(2, async {
         let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -362,16 +366,16 @@ fn attributes_that_move_are_not_lost() {
     .unwrap();
 }
 
-/// What was written while nothing had to be durable is, once that is asked for again.
+/// Changes that were made with sync=disabled become durable when sync is enabled again.
 #[test]
-fn what_was_not_logged_is_synced() {
+fn sync_disabled_changes_are_synced_later() {
     block_on(2, async {
         let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         let file = fixture.file(top, "file", b"x").await.unwrap().object;
         mount.fsync(file).await.unwrap();
         set(&fixture, "sync", 2).await;
-        // The log looks at its property when it is to commit.
+        // The log reads its property when it commits.
         mount.fsync(file).await.unwrap();
         let engine = Arc::clone(&fixture.engine);
         let allowed =
@@ -398,8 +402,8 @@ fn what_was_not_logged_is_synced() {
     .unwrap();
 }
 
-/// A block that is written and made durable over and over takes its place in the pool once, and in
-/// the log each time: the log leaves room for the sync that frees it.
+/// A block that is written and synced repeatedly takes its space in the pool once, and in the log
+/// each time: the log leaves enough space for the txg that frees it.
 #[test]
 fn a_log_leaves_room_for_its_sync() {
     block_on(2, async {
@@ -422,10 +426,10 @@ fn a_log_leaves_room_for_its_sync() {
             }
         };
         assert_eq!(full.kind(), Kind::NoSpace);
-        // Some of it, so that something can be written at all.
+        // Frees some space, so that something can be written at all.
         let size = Some(end - (4 << 20));
-        let wish = SetAttributes { size, ..SetAttributes::default() };
-        mount.set_attributes(&root(), rest, &wish).await.unwrap();
+        let changes = SetAttributes { size, ..SetAttributes::default() };
+        mount.set_attributes(&root(), rest, &changes).await.unwrap();
         for _ in 0..4 {
             fixture.engine.sync().await.unwrap();
         }
@@ -439,8 +443,8 @@ fn a_log_leaves_room_for_its_sync() {
     .unwrap();
 }
 
-/// What a rename puts into the log of a file is what was written before it, and not what became of
-/// that later: cut off, cut out, or written over.
+/// A rename logs the data written to a file before it, and not the result of later changes:
+/// truncating, freeing, or overwriting.
 #[test]
 fn renamed_files_have_what_was_written_before() {
     seeded::set(std::env::var_os(BUG).map(|_| Bug::NewerDataInLog));
@@ -473,7 +477,7 @@ fn renamed_files_have_what_was_written_before() {
                 }
             }
         }
-        // Takes names along, and none of the later changes.
+        // Commits all names, and none of the later changes.
         mount.fsync(other).await.unwrap();
         let (engine, mount, _) = after_crash(pools::images_of(&fixture.devices)).await;
         for number in 0..5 {
@@ -487,7 +491,7 @@ fn renamed_files_have_what_was_written_before() {
     .unwrap();
 }
 
-/// The test above is itself tested, in a process of its own: with the bug it must fail.
+/// Tests the test above, in a process of its own: with the seeded bug it must fail.
 #[test]
 fn newer_data_in_the_log_is_found() {
     if !cfg!(debug_assertions) {
@@ -503,7 +507,7 @@ fn newer_data_in_the_log_is_found() {
     assert!(!said.status.success() && text.contains("new0"), "{text}");
 }
 
-/// More data than the log keeps for its records is replaced: what has to be durable is, by a sync.
+/// Changes beyond the data that the log keeps for its records are made durable by a sync.
 #[test]
 fn many_changes_of_one_place_are_durable() {
     block_on(2, async {

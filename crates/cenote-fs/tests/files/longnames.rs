@@ -33,7 +33,7 @@ async fn find(fixture: &Fixture, name: &str) -> std::result::Result<u64, i32> {
     number(found).map(|found| found.object)
 }
 
-/// How many datasets have such names, as the pool has it on disk.
+/// Returns how many datasets use the feature, as stored on disk.
 async fn users(fixture: &Fixture) -> u64 {
     let pool = pools::look(&fixture.devices).await.unwrap();
     let found = pool.features().iter().find(|(guid, _)| *guid == "org.zfsonlinux:longname");
@@ -41,7 +41,7 @@ async fn users(fixture: &Fixture) -> u64 {
 }
 
 #[test]
-fn names_are_as_long_as_the_property_allows() {
+fn longname_limits_the_length_of_names() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let top = fixture.mount.root();
@@ -55,7 +55,7 @@ fn names_are_as_long_as_the_property_allows() {
         assert_eq!(find(&fixture, &long).await, Err(errno::ENAMETOOLONG));
         assert_eq!(find(&fixture, &name(1024, 'x')).await, Err(errno::ENAMETOOLONG));
         assert_eq!(fixture.mount.space().await.unwrap().name_max, 255);
-        // Nobody has to know the feature before there is such a name.
+        // The feature is not active before such a name exists.
         set(&fixture, 1).await;
         let other = make(&fixture, top, "other").await.unwrap();
         assert_eq!(fixture.mount.space().await.unwrap().name_max, 1023);
@@ -68,7 +68,7 @@ fn names_are_as_long_as_the_property_allows() {
         assert_eq!(users(&fixture).await, 1);
         fixture.engine.snapshot(vec!["tank@with".to_owned()]).await.unwrap();
         assert_eq!(users(&fixture).await, 2);
-        // Off again: what is there is found and taken away, and nothing comes.
+        // Off again: existing names are found and removed, and no new ones are accepted.
         set(&fixture, 0).await;
         let fixture = fixture.reopen().await;
         assert_eq!(find(&fixture, &long).await, Ok(dir));
@@ -86,9 +86,9 @@ fn names_are_as_long_as_the_property_allows() {
     .unwrap();
 }
 
-/// zdb finds the names that we wrote, and counts the feature where we do.
+/// zdb finds long names, and its count of the feature's users equals the stored one.
 #[test]
-fn zdb_reads_long_names() {
+fn longname_is_read_by_zdb() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let top = fixture.mount.root();

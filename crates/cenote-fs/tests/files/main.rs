@@ -1,4 +1,4 @@
-//! File systems that are written: against a model, against OpenZFS, and through crashes.
+//! File systems that are written: compared with a model and with OpenZFS, and after crashes.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -26,10 +26,10 @@ mod owners;
 #[path = "../volumes/pools.rs"]
 mod pools;
 mod reading;
+#[path = "../volumes/records.rs"]
+mod records;
 mod replay;
 mod rights;
 mod speed;
 mod spelling;
-#[path = "../volumes/told.rs"]
-mod told;
 mod unnamed;

@@ -1,4 +1,4 @@
-//! What a file system should be: names, nodes and bytes in maps, with the errors of POSIX.
+//! The model of a file system: names, nodes and contents in maps, with the errors of POSIX.
 
 use std::collections::BTreeMap;
 
@@ -31,13 +31,13 @@ impl Posix {
         u32::from(self.owner << 6 | self.mask << 3 | self.other)
     }
 
-    /// What chmod makes of it.
+    /// Returns the ACL after a chmod.
     fn follow(&mut self, mode: u32) {
         let class = |shift: u32| (mode >> shift & 7) as u16;
         (self.owner, self.mask, self.other) = (class(6), class(3), class(0));
     }
 
-    /// What a new node gets of a default ACL.
+    /// Returns what a new node inherits from a default ACL.
     fn handed_down(&self, mode: u32) -> Self {
         let class = |shift: u32| (mode >> shift & 7) as u16;
         let (owner, mask, other) =
@@ -46,13 +46,13 @@ impl Posix {
     }
 }
 
-/// What a node has beside names and bytes.
+/// Attributes of a node besides names and contents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Extra {
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) access: Option<Posix>,
     pub(crate) default: Option<Posix>,
-    /// What an NFSv4 ACL allows owner, [`NAMED`], group, and everyone.
+    /// Permissions of an NFSv4 ACL for owner, [`NAMED`], group, and everyone.
     pub(crate) nfs: Option<[u16; 4]>,
     pub(crate) project: Option<u32>,
     pub(crate) hands_down: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Extra {
 }
 
 impl Extra {
-    /// Whether nothing of it can be changed but flags.
+    /// Whether nothing but its flags can be changed.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_immutable || self.is_append_only
     }
@@ -82,7 +82,7 @@ pub(crate) struct Node {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) parent: Id,
-    /// How many have it open.
+    /// Open count.
     pub(crate) holds: usize,
     /// Its number in the file system under test.
     pub(crate) object: u64,
@@ -93,7 +93,7 @@ impl Node {
         matches!(self.body, Body::Dir(_))
     }
 
-    /// The content changed, by root or by somebody without privileges.
+    /// Updates privileges after a change of contents, by root or by an unprivileged user.
     pub(crate) fn lose_privileges(&mut self, is_root: bool) {
         self.extra.xattrs.remove(CAPABILITY);
         if !is_root && self.mode & 0o111 != 0 {
@@ -101,7 +101,7 @@ impl Node {
         }
     }
 
-    /// Somebody was given it, as chown does; with another mode or without.
+    /// Changes owner and group as chown does, with another mode or without.
     pub(crate) fn own(&mut self, uid: Option<u32>, gid: Option<u32>, mode: Option<u32>) {
         if (uid.is_some() || gid.is_some()) && !self.is_dir() {
             self.extra.xattrs.remove(CAPABILITY);
@@ -117,7 +117,7 @@ impl Node {
         }
     }
 
-    /// It has that ACL now.
+    /// Sets the access ACL.
     pub(crate) fn set_access(&mut self, acl: Option<Posix>) {
         self.extra.access = acl;
         if let Some(acl) = acl {
@@ -125,7 +125,7 @@ impl Node {
         }
     }
 
-    /// It allows that now.
+    /// Sets the permissions of the NFSv4 ACL.
     pub(crate) fn set_nfs(&mut self, allowed: [u16; 4]) {
         let [owner, _, group, everyone] = allowed.map(u32::from);
         let rwx = (owner | everyone) << 6 | (group | everyone) << 3 | everyone;
@@ -133,7 +133,7 @@ impl Node {
         self.extra.nfs = Some(allowed);
     }
 
-    /// Whether somebody without privileges may: 4 read, 2 write, 1 execute.
+    /// Whether an unprivileged user has these permissions: 4 read, 2 write, 1 execute.
     pub(crate) fn permits(&self, uid: u32, gid: u32, rwx: u16) -> bool {
         let class = |shift: u32| (self.mode >> shift & 7) as u16;
         let is_owner = uid == self.uid;
@@ -167,7 +167,7 @@ pub(crate) type Outcome<T> = Result<T, i32>;
 
 pub(crate) const ROOT: Id = 0;
 
-/// How to rename.
+/// Variant of a rename.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Plain,
@@ -227,7 +227,7 @@ impl Model {
         self.nodes.get_mut(&id).unwrap().lose_privileges(is_root);
     }
 
-    /// What the flags of a file say to a change from an offset on.
+    /// Whether the flags of a file permit a change from an offset on.
     pub(crate) fn may_change(&self, id: Id, at: u64) -> Outcome<()> {
         let extra = &self.nodes[&id].extra;
         let is_inside = at < self.bytes(id).len() as u64;
@@ -262,7 +262,7 @@ impl Model {
         }
     }
 
-    /// Nodes that a request can be about.
+    /// Returns one of the nodes that an action can apply to.
     pub(crate) fn pick(&self, number: usize, is_wanted: impl Fn(&Node) -> bool) -> Option<Id> {
         let wanted: Vec<Id> =
             self.nodes.iter().filter(|(_, node)| is_wanted(node)).map(|(id, _)| *id).collect();
@@ -276,7 +276,7 @@ impl Model {
         self.may_add(dir)
     }
 
-    /// Whether a directory takes one more.
+    /// Whether a directory accepts another entry.
     pub(crate) fn may_add(&self, dir: Id) -> Outcome<()> {
         match &self.nodes[&dir] {
             node if node.links == 0 => Err(errno::ENOENT),
@@ -285,7 +285,7 @@ impl Model {
         }
     }
 
-    /// Owner's group and project of what is made in a directory.
+    /// Returns group and project of a new node in a directory.
     pub(crate) fn owners_of_new(&self, dir: Id, has_project: bool) -> (u32, u32) {
         let dir = &self.nodes[&dir];
         let gid = if dir.mode & SET_GID != 0 { dir.gid } else { 0 };
@@ -293,7 +293,7 @@ impl Model {
         (gid, if hands_down { dir.extra.project.unwrap_or(0) } else { 0 })
     }
 
-    /// A node that was made in a directory, without a name.
+    /// Adds a new node without a name, created in a directory.
     pub(crate) fn bear(&mut self, dir: Id, body: Body, mode: u32) -> Id {
         let id = self.next;
         self.next += 1;
@@ -365,7 +365,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a directory has a project of its own, and a node another.
+    /// Whether a directory passes on a project that a node does not have.
     fn is_foreign(&self, dir: Id, id: Id) -> bool {
         let (dir, node) = (&self.nodes[&dir].extra, &self.nodes[&id].extra);
         dir.hands_down && dir.project.unwrap_or(0) != node.project.unwrap_or(0)
@@ -478,7 +478,7 @@ impl Model {
         }
     }
 
-    /// Renames what may be. Gives the whiteout that is left.
+    /// Performs a permitted rename. Returns the whiteout that is left.
     pub(crate) fn rename(&mut self, from: (Id, &[u8]), to: (Id, &[u8]), mode: Mode) -> Option<Id> {
         let id = self.leave(from.0, from.1);
         let there = self.dir(to.0).get(to.1).copied();

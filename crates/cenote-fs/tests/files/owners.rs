@@ -1,11 +1,11 @@
-//! What OpenZFS's zdb tells of owners: counted from each object, against what is stored.
+//! Compares the usage of owners that zdb counts from each object with the stored one.
 
 use std::collections::BTreeMap;
 
-/// Objects that hold what users, groups and projects have, as zdb numbers them.
+/// Objects with the usage of users, groups and projects, as zdb numbers them.
 const STORES: [(&str, &str); 3] = [("-1", "uid"), ("-2", "gid"), ("-3", "projid")];
 
-/// Bytes and objects by what owns them: the kind of owner, and its number.
+/// Bytes and objects by owner: kind and number.
 type Used = BTreeMap<(&'static str, u64), (u64, u64)>;
 
 /// An object as zdb prints it with exact numbers.
@@ -16,13 +16,13 @@ struct Object<'a> {
     lines: Vec<&'a str>,
 }
 
-/// The objects of the file system "tank" in what `zdb -P -dddd` prints.
+/// Returns the objects of the file system "tank" in the output of `zdb -P -dddd`.
 fn objects(text: &str) -> Vec<Object<'_>> {
     let mut objects: Vec<Object<'_>> = Vec::new();
     let mut lines = text.lines().skip_while(|line| !line.starts_with("Dataset tank [ZPL]"));
     while let Some(line) = lines.next() {
         if line.trim_start().starts_with("Object  lvl") {
-            // Object, levels, sizes of indirect and data blocks, what is allocated.
+            // Object, levels, sizes of indirect and data blocks, allocated bytes.
             let row: Vec<&str> = lines.next().unwrap_or("").split_whitespace().collect();
             let size = row.get(4).and_then(|size| size.parse().ok()).unwrap_or(0);
             objects.push(Object { number: row.first().unwrap_or(&""), size, lines: Vec::new() });
@@ -33,7 +33,7 @@ fn objects(text: &str) -> Vec<Object<'_>> {
     objects
 }
 
-/// Every file with its owners: a dnode counts half a kilobyte (spec 04 §18).
+/// Counts every file for its owners; a dnode counts half a kilobyte (spec 04 §18).
 fn counted(objects: &[Object<'_>]) -> Used {
     let mut used = Used::new();
     for object in objects {
@@ -47,7 +47,7 @@ fn counted(objects: &[Object<'_>]) -> Used {
             continue;
         }
         for (_, owner) in STORES {
-            // Who has no project is of project 0.
+            // Files without a project belong to project 0.
             let (bytes, count) = used.entry((owner, id(owner).unwrap_or(0))).or_default();
             *bytes += object.size + 512;
             *count += 1;
@@ -56,7 +56,7 @@ fn counted(objects: &[Object<'_>]) -> Used {
     used
 }
 
-/// What the file system keeps: `id = bytes`, `obj-id = count`, numbers of owners in hexadecimal.
+/// Returns the stored usage: `id = bytes`, `obj-id = count`, numbers of owners in hexadecimal.
 fn stored(objects: &[Object<'_>]) -> Used {
     let mut used = Used::new();
     for (number, owner) in STORES {

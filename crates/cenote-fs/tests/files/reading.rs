@@ -1,4 +1,4 @@
-//! Reading beside writing, copying into a full file system, and when reading is noted.
+//! Reads during writes, copies into a full file system, and access times.
 
 use cenote_fs::edit::{NewKind, NewNode};
 use cenote_fs::mount::{AccessTimes, WriteOptions};
@@ -8,10 +8,10 @@ use futures_util::future::join;
 use crate::attributes::set;
 use crate::fixture::{Fixture, root};
 
-/// A read is of one time, also where it is the first to touch a file and a writer comes while it
-/// waits for the disk.
+/// A read sees one state of the file, even if it is the first access to the file and a write
+/// happens while it waits for the disk.
 #[test]
-fn nobody_reads_half_of_a_write() {
+fn reads_never_see_half_of_a_write() {
     block_on(2, async {
         const LEN: usize = 6 << 20;
         let fixture = Fixture::new().await;
@@ -20,7 +20,7 @@ fn nobody_reads_half_of_a_write() {
         for name in ["a", "b", "c"] {
             files.push(fixture.file(top, name, &vec![1; LEN]).await.unwrap().object);
         }
-        // Nobody has locks of these now, and nothing is in memory.
+        // There are no locks on them now, and nothing is in memory.
         let fixture = fixture.reopen().await;
         let mount = &fixture.mount;
         for file in files {
@@ -37,9 +37,9 @@ fn nobody_reads_half_of_a_write() {
     .unwrap();
 }
 
-/// What was copied is what is told, also where a write was cut short.
+/// A copy returns the number of bytes copied, also if a write was cut short.
 #[test]
-fn a_copy_tells_how_far_it_got() {
+fn copy_range_returns_the_copied_bytes() {
     block_on(2, async {
         const PLACE: u64 = 512 << 10;
         let fixture = Fixture::new().await;
@@ -73,7 +73,7 @@ fn a_copy_tells_how_far_it_got() {
 }
 
 #[test]
-fn listing_and_following_are_noted() {
+fn atime_is_updated_by_readdir_and_readlink() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -93,10 +93,10 @@ fn listing_and_following_are_noted() {
         let second = read().await;
         assert!(second.0 > first.0 && second.1 > first.1);
         set(&fixture, "atime", 0).await;
-        // Properties are looked at when something changes.
+        // Properties are read at the next change.
         fixture.file(top, "file", b"").await.unwrap();
         assert_eq!(read().await, second);
-        // A mount may have it otherwise.
+        // A mount can override them.
         mount.set_access_times(AccessTimes { has_atime: Some(true), is_relatime: None });
         let third = read().await;
         assert!(third.0 > second.0 && third.1 > second.1);
@@ -106,9 +106,9 @@ fn listing_and_following_are_noted() {
     .unwrap();
 }
 
-/// With `relatime` a read is noted once after each change.
+/// With `relatime` the first read after each change updates the access time.
 #[test]
-fn what_was_read_since_it_changed_is_noted_once() {
+fn relatime_updates_atime_once_after_each_change() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let mount = &fixture.mount;

@@ -1,4 +1,4 @@
-//! Logs of file systems: what OpenZFS left in one is done again, and what is left here as well.
+//! Replay of logs of file systems, written by OpenZFS and by cenote.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ use cenote_testkit::manifest::{Entry, EntryKind, sha256};
 
 use crate::frozen::bring_back;
 
-/// Files that the manifest shows as they were in memory, where nobody had asked for the last change
-/// to be durable: one was truncated, one got a new mode, one a new owner.
+/// Files that the manifest shows as they were in memory, although the last change was never synced:
+/// one was truncated, one got a new mode, one a new owner.
 const TRUNCATED: &str = "new/f3";
 const NEW_MODE: (&str, u32) = ("new/f5", 0o640);
 const NEW_OWNER: &str = "new/f6";
@@ -29,7 +29,7 @@ async fn open(paths: Vec<PathBuf>) -> Result<Arc<Engine>> {
     Engine::open(scan.find("g-zil").unwrap(), &OpenOptions::default()).await
 }
 
-/// What can be said of a file after a replay: of times, those of the replay.
+/// Attributes of a file after a replay; times are those of the replay.
 type Row = (EntryKind, u32, u32, u32, u64, u64, Option<u64>, Option<String>);
 
 fn row(entry: &Entry) -> Row {
@@ -59,7 +59,7 @@ async fn row_of(node: &Node) -> Row {
     )
 }
 
-/// Every path of a file system.
+/// Returns every path of a file system.
 async fn tree(fs: &Arc<FileSystem>) -> BTreeMap<String, Row> {
     let mut rows = BTreeMap::new();
     let mut open = vec![(".".to_owned(), fs.root().await.unwrap())];
@@ -84,7 +84,7 @@ async fn tree_on(paths: Vec<PathBuf>) -> BTreeMap<String, Row> {
     tree(&FileSystem::open(&pool.dataset("g-zil/a").await.unwrap()).await.unwrap()).await
 }
 
-/// Looks at records on their way, and gives up after some.
+/// Checks records during a replay, and stops after some.
 struct Watched {
     inner: FsReplayer,
     left: AtomicU64,
@@ -95,7 +95,7 @@ impl Replayer for Watched {
         if self.left.load(Ordering::Relaxed) == 0 {
             return Err(TxStop::Fail(Error::new(Kind::Unsupported, "no more")));
         }
-        // What is decoded is encoded as it was.
+        // Decoded records are encoded to the same bytes.
         let kind = operation.record.kind().unwrap();
         let again = operation.body.encode(kind);
         assert_eq!(again.as_deref(), operation.record.bytes.get(32..), "{kind:?}");
@@ -108,7 +108,7 @@ impl Replayer for Watched {
     }
 }
 
-/// Replays `count` records at most. True if that was all.
+/// Replays at most `count` records. Returns true if that was all.
 async fn replay_some(engine: &Arc<Engine>, count: u64) -> bool {
     let head = engine.head("g-zil/a").await.unwrap();
     let inner = FsReplayer::new(Facts::read(engine, &head).await.unwrap());
@@ -148,7 +148,7 @@ fn a_log_of_openzfs_is_replayed_to_its_manifest() {
                     engine.export().await.unwrap();
                     break;
                 }
-                // As a crash would: what is not synced is not there.
+                // As in a crash: changes that were not synced are lost.
                 drop(engine);
             }
             let mut found = tree_on(copy.devices()).await;

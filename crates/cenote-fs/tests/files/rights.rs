@@ -1,4 +1,4 @@
-//! Who may do what, where several rules meet.
+//! Permissions, where several rules apply.
 
 use cenote_fs::access::{Capabilities, Credentials};
 use cenote_fs::acl::Want;
@@ -28,7 +28,7 @@ const CHANGE: SetAttributes = SetAttributes {
 };
 
 #[test]
-fn a_posix_acl_keeps_out_whom_the_mode_lets_in() {
+fn posix_acls_can_deny_what_the_mode_grants() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -61,7 +61,7 @@ fn a_posix_acl_keeps_out_whom_the_mode_lets_in() {
 }
 
 #[test]
-fn what_has_no_name_yet_has_the_mode_of_what_has_one() {
+fn tmpfile_gets_the_same_mode_as_a_named_file() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -94,7 +94,7 @@ fn what_has_no_name_yet_has_the_mode_of_what_has_one() {
 }
 
 #[test]
-fn devices_are_for_who_may_make_them() {
+fn mknod_of_devices_needs_a_privilege() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -120,14 +120,14 @@ fn devices_are_for_who_may_make_them() {
 }
 
 #[test]
-fn renames_ask_for_both_directories() {
+fn rename_needs_permission_on_both_directories() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         let rename = async |cred: &Credentials, from: (u64, &[u8]), to: (u64, &[u8]), mode| {
             number(mount.rename(cred, &Rename { from, to, mode }).await)
         };
-        // Somebody who may take names away, but not add any.
+        // A user who may remove names, but not add any.
         let dir = fixture.dir(top, "dir").await.unwrap().object;
         fixture.file(dir, "a", b"").await.unwrap();
         let rights = Want::DELETE_CHILD | Want::EXECUTE | Want::READ;
@@ -141,12 +141,12 @@ fn renames_ask_for_both_directories() {
         assert_eq!(done, Err(errno::EACCES));
         mount.set_acl(&root(), dir, &with(rights | Want::WRITE)).await.unwrap();
         rename(&user(7), (dir, b"a"), (dir, b"b"), plain).await.unwrap();
-        // A directory takes only what is of its project, from either side.
+        // A directory with a project accepts only nodes of that project, in both directions.
         let of = async |name, project| {
             let dir = fixture.dir(top, name).await.unwrap().object;
             let flags = Some(PFlags::PROJINHERIT);
-            let wish = SetAttributes { project: Some(project), flags, ..CHANGE };
-            mount.set_attributes(&root(), dir, &wish).await.unwrap();
+            let changes = SetAttributes { project: Some(project), flags, ..CHANGE };
+            mount.set_attributes(&root(), dir, &changes).await.unwrap();
             fixture.file(dir, "file", b"").await.unwrap();
             dir
         };
@@ -169,7 +169,7 @@ fn renames_ask_for_both_directories() {
 }
 
 #[test]
-fn who_has_a_file_open_may_cut_it() {
+fn ftruncate_works_through_open_files() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -179,14 +179,14 @@ fn who_has_a_file_open_may_cut_it() {
         let file = mount.create(&user(7), top, b"file", &new).await.unwrap().object;
         let handle = mount.hold(file).await.unwrap();
         mount.write(&user(7), file, 0, b"content", WriteOptions::default()).await.unwrap();
-        let change = async |wish: SetAttributes| {
-            number(mount.set_attributes(&user(7), file, &wish).await).map(|told| told.size)
+        let change = async |changes: SetAttributes| {
+            number(mount.set_attributes(&user(7), file, &changes).await).map(|told| told.size)
         };
         let cut = SetAttributes { size: Some(3), ..CHANGE };
         assert_eq!(change(cut).await, Err(errno::EACCES));
         let cut = SetAttributes { is_by_handle: true, mtime: Some(SetTime::Now), ..cut };
         assert_eq!(change(cut).await, Ok(3));
-        // The same for who does not own it, but nothing else.
+        // A user who does not own it may do that, but nothing else.
         let owner = SetAttributes { uid: Some(8), ..CHANGE };
         mount.set_attributes(&root(), file, &owner).await.unwrap();
         assert_eq!(change(SetAttributes { size: Some(2), ..cut }).await, Ok(2));
@@ -194,7 +194,7 @@ fn who_has_a_file_open_may_cut_it() {
         assert_eq!(change(SetAttributes { mtime: old, ..cut }).await, Err(errno::EPERM));
         let mode = Some(0o777);
         assert_eq!(change(SetAttributes { mode, ..cut }).await, Err(errno::EPERM));
-        // Flags go before handles.
+        // Flags have precedence over open files.
         let flags = SetAttributes { flags: Some(PFlags::IMMUTABLE), ..CHANGE };
         mount.set_attributes(&root(), file, &flags).await.unwrap();
         assert_eq!(change(cut).await, Err(errno::EPERM));
@@ -210,7 +210,7 @@ fn who_has_a_file_open_may_cut_it() {
 }
 
 #[test]
-fn the_group_id_is_for_members_to_set() {
+fn set_group_id_is_for_members_of_the_group() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -226,7 +226,7 @@ fn the_group_id_is_for_members_to_set() {
             assert_eq!(told.mode, 0o755);
             let told = mount.set_attributes(&member, object, &ids).await.unwrap();
             assert_eq!(told.mode, 0o2755);
-            // By way of an ACL it is the same.
+            // Setting an ACL has the same effect.
             let acl = PosixAcl::of_mode(0o711).encode();
             let access = POSIX_ACCESS.as_bytes();
             mount.set_xattr(&member, object, access, &acl, Existing::Any).await.unwrap();
@@ -238,16 +238,16 @@ fn the_group_id_is_for_members_to_set() {
     .unwrap();
 }
 
-/// Where an ACL keeps the mode from being changed, a log that says that set-id bits went is no
-/// reason to end the replay, and they do not come back.
+/// Where an ACL forbids changing the mode, the log record about removed set-id bits does not end
+/// the replay, and the bits do not come back.
 #[test]
-fn bits_that_went_stay_away_where_no_mode_may_be_set() {
+fn replay_removes_set_ids_with_aclmode_restricted() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         let file = fixture.file(top, "program", b"code").await.unwrap().object;
-        let wish = SetAttributes { mode: Some(0o6777), ..CHANGE };
-        mount.set_attributes(&root(), file, &wish).await.unwrap();
+        let changes = SetAttributes { mode: Some(0o6777), ..CHANGE };
+        mount.set_attributes(&root(), file, &changes).await.unwrap();
         let mask = (Want::READ | Want::EXECUTE).bits();
         let mut aces = mount.acl(&root(), file).await.unwrap();
         aces.insert(0, Ace { kind: 0, flags: 0, mask, id: 12, object: None });

@@ -1,4 +1,4 @@
-//! How fast, on memory: printed, for whoever compares two builds.
+//! Prints throughput on memory devices, to compare builds.
 
 use std::time::Instant;
 

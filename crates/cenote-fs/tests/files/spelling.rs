@@ -1,4 +1,4 @@
-//! Names that are told apart by other rules than their bytes.
+//! Names compared by other rules than their bytes.
 
 use cenote_engine::{Creator, NewDataset};
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode};
@@ -57,12 +57,12 @@ async fn names(mount: &Mount) -> Vec<String> {
 
 async fn rename(mount: &Mount, from: &str, to: &str) -> std::result::Result<(), i32> {
     let (top, mode) = (mount.root(), RenameMode::Plain);
-    let wish = Rename { from: (top, from.as_bytes()), to: (top, to.as_bytes()), mode };
-    mount.rename(&root(), &wish).await.map_err(|error| errno::of(&error))
+    let changes = Rename { from: (top, from.as_bytes()), to: (top, to.as_bytes()), mode };
+    mount.rename(&root(), &changes).await.map_err(|error| errno::of(&error))
 }
 
 #[test]
-fn case_and_form_by_the_rules_of_the_dataset() {
+fn casesensitivity_and_normalization_compare_names() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let mount = dataset(&fixture, "insensitive", 1, 0).await;
@@ -70,7 +70,7 @@ fn case_and_form_by_the_rules_of_the_dataset() {
         let other = make(&mount, "other").await.unwrap();
         assert_eq!(find(&mount, "fILE").await, Ok(file));
         assert_eq!(errno::of(&make(&mount, "FILE").await.unwrap_err()), errno::EEXIST);
-        // Another case of a name is not another name, but it can be given another.
+        // Another case is not another name, but the name can be renamed to it.
         rename(&mount, "File", "FILE").await.unwrap();
         assert_eq!(names(&mount).await, ["FILE", "other"]);
         rename(&mount, "OTHER", "file").await.unwrap();
@@ -95,7 +95,7 @@ fn case_and_form_by_the_rules_of_the_dataset() {
         assert_eq!(find(&mount, "ÜNÏ").await, Err(errno::ENOENT));
         let again = make(&mount, "u\u{308}nï").await.unwrap_err();
         assert_eq!(errno::of(&again), errno::EEXIST);
-        // Names are kept as they were given.
+        // Names are stored as they were given.
         rename(&mount, "ünï", "u\u{308}ni\u{308}").await.unwrap();
         assert_eq!(names(&mount).await, ["u\u{308}ni\u{308}"]);
         let new = NewNode::new(NewKind::Regular, 0o644);

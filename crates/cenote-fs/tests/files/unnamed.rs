@@ -1,4 +1,4 @@
-//! Nodes without names: what the log is told of them, and that they are freed.
+//! Nodes without names: they are not logged, and they are freed.
 
 use cenote_dmu::zap::edit as zap;
 use cenote_fs::edit::xattr::Existing;
@@ -12,9 +12,9 @@ use crate::attributes::{number, set};
 use crate::fixture::{Fixture, root};
 use crate::pools::{self, Shape};
 
-/// A pool whose log is in use, and the txg before which nothing was changed.
+/// Returns a pool whose log is in use, and the txg before which nothing was changed.
 async fn logged() -> (Fixture, u64) {
-    // With room for everything at its worst, so that nothing has to be synced in between.
+    // Large enough that nothing has to be synced in between.
     let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
     let first = fixture.file(fixture.mount.root(), "first", b"x").await.unwrap();
     fixture.mount.fsync(first.object).await.unwrap();
@@ -24,12 +24,12 @@ async fn logged() -> (Fixture, u64) {
 }
 
 #[test]
-fn attributes_of_what_has_no_name_are_not_in_the_log() {
+fn changes_of_unlinked_files_are_not_logged() {
     block_on(2, async {
         let (fixture, _) = logged().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         let mut handles = Vec::new();
-        // A property that is set takes a sync: what is of interest comes last.
+        // Setting a property takes a sync: the checked operations come last.
         for xattr in [2, 1] {
             set(&fixture, "xattr", xattr).await;
             for has_some in [false, true] {
@@ -66,7 +66,7 @@ fn attributes_of_what_has_no_name_are_not_in_the_log() {
 }
 
 #[test]
-fn what_needs_no_record_needs_no_sync() {
+fn fsync_of_unlinked_files_needs_no_sync() {
     block_on(2, async {
         let (fixture, txg) = logged().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -88,7 +88,7 @@ fn what_needs_no_record_needs_no_sync() {
 }
 
 #[test]
-fn what_is_damaged_and_cannot_be_freed_is_nobody_elses_failure() {
+fn damaged_unlinked_files_do_not_fail_other_operations() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -103,7 +103,7 @@ fn what_is_damaged_and_cannot_be_freed_is_nobody_elses_failure() {
         drop(handle);
         fixture.file(top, "file", b"").await.unwrap();
         assert!(mount.lookup(&root(), top, b"file").await.is_ok());
-        // It is still there to be freed, and told to who asks.
+        // The node is still queued, and `reap` returns the error.
         mount.reap().await.unwrap_err();
         let other = fixture.file(top, "other", b"x").await.unwrap().object;
         std::mem::forget(mount.hold(other).await.unwrap());
@@ -124,9 +124,9 @@ fn what_is_damaged_and_cannot_be_freed_is_nobody_elses_failure() {
     .unwrap();
 }
 
-/// Somebody may open what has no name between its removal and its being freed.
+/// A file without a name may be opened between its removal and its being freed.
 #[test]
-fn what_is_opened_late_is_freed_when_it_is_closed() {
+fn unlinked_files_opened_late_are_freed_by_the_last_close() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -169,7 +169,7 @@ fn what_is_opened_late_is_freed_when_it_is_closed() {
 }
 
 #[test]
-fn losing_the_last_name_is_a_change() {
+fn unlink_of_the_last_name_updates_ctime() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -183,10 +183,10 @@ fn losing_the_last_name_is_a_change() {
     .unwrap();
 }
 
-/// A file system that is unmounted while it is in use, and mounted again, is there twice: what the
-/// first mount holds is not freed by the second, and its number is nobody else's.
+/// A file system that is unmounted while in use and mounted again has two mounts: nodes held by the
+/// first are not freed by the second, and their numbers are not reused.
 #[test]
-fn what_another_mount_holds_stays() {
+fn nodes_held_by_another_mount_are_not_freed() {
     block_on(2, async {
         let fixture = Fixture::new().await;
         let (first, top) = (&fixture.mount, fixture.mount.root());
@@ -199,7 +199,7 @@ fn what_another_mount_holds_stays() {
         let second = Mount::open(&fixture.engine, "tank").await.unwrap();
         second.unlink(&root(), top, b"after").await.unwrap();
         for _ in 0..2 {
-            // Of another layout too, which is new to the first.
+            // A node with an attribute layout that the first mount does not know.
             let made = NewNode::new(NewKind::Symlink(b"target"), 0o777);
             let link = second.create(&root(), top, b"link", &made).await.unwrap().object;
             assert_eq!(first.read_link(link).await.unwrap(), b"target");

@@ -1,4 +1,4 @@
-//! One case: damage made from a seed, and what reading through it gives.
+//! One case: damage made from a seed, and the result of reading the damaged pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ use crate::observe::{self, Opened, Scope};
 
 /// Bytes at each end of a device that hold its labels.
 const LABELS_LEN: u64 = 512 << 10;
-/// Failures told of one case.
+/// Maximum failures printed per case.
 const TOLD_MAX: usize = 6;
 
-/// A pool undamaged: its images, what is in them, and where.
+/// An undamaged pool: its images, its facts, and the map of its blocks.
 pub(crate) struct Subject {
     name: String,
     images: Vec<PathBuf>,
@@ -35,23 +35,23 @@ pub(crate) struct Subject {
     txg: u64,
 }
 
-/// How a case ended.
+/// Outcome of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Everything that was looked at is right.
+    /// Everything that was read is right.
     Right,
     /// Something is lost, and errors say what.
     Lost,
-    /// An older state was opened, as its labels are the only good ones left.
+    /// An older state was opened, because only its labels are intact.
     Older,
     /// The pool cannot be opened, and the error says why.
     Closed,
-    /// So much of its labels is gone that the pool is not found, or not with all its devices.
+    /// The labels are damaged so much that the pool, or one of its devices, is not found.
     Unlabelled,
 }
 
 impl Subject {
-    /// Reads a golden pool whole.
+    /// Reads a golden pool completely.
     pub(crate) async fn new(golden: &Golden) -> Self {
         let images = golden.devices();
         let open = |path: &PathBuf| FileDevice::open(path, OpenMode::ReadOnly).expect("image");
@@ -82,12 +82,12 @@ impl Subject {
         }
     }
 
-    /// How many facts and blocks the reference has.
+    /// Returns the number of facts and blocks in the reference.
     pub(crate) fn size(&self) -> (usize, usize) {
         (self.reference.block_count(), self.map.blocks().len())
     }
 
-    /// The damage of a case: by device.
+    /// Returns the damage of a case, by device.
     pub(crate) fn damage(&self, seed: u64, case: u64) -> Vec<(usize, Damage)> {
         let mut rng = self.rng(seed, case);
         let mut damage = Vec::new();
@@ -110,7 +110,7 @@ impl Subject {
         Rng::seeded(digest(&words))
     }
 
-    /// Damage to one block that everything hangs on: a part of it, or all copies and parity.
+    /// Damages one important block: a part of it, or all copies and parity.
     fn aim(&self, rng: &mut Rng, damage: &mut Vec<(usize, Damage)>) {
         let contents = [Content::Mos, Content::Indirect, Content::Directory, Content::SpaceMap];
         let blocks = self.map.of(contents[rng.below(4) as usize]);
@@ -136,7 +136,7 @@ impl Subject {
         for (index, (device, offset, len)) in stretches.iter().enumerate() {
             if all || index == one {
                 let within = *offset..offset + len;
-                // Nothing that reaches further than the block, so that the aim counts.
+                // Only damage within the block, so that the aim counts.
                 let kind = loop {
                     match Damage::random(rng, &within, self.sizes[*device], &[]) {
                         Damage::Truncate { .. } => {}
@@ -148,7 +148,7 @@ impl Subject {
         }
     }
 
-    /// Damage somewhere: in labels, in what is allocated, or anywhere at all.
+    /// Adds damage in labels, in allocated space, or anywhere.
     fn strew(&self, rng: &mut Rng, damage: &mut Vec<(usize, Damage)>) {
         let device = rng.below(self.images.len() as u64) as usize;
         let size = self.sizes[device];
@@ -161,7 +161,7 @@ impl Subject {
         damage.push((device, Damage::random(rng, &within, size, &self.foreign)));
     }
 
-    /// Reads the damaged pool. Everything that is not as it must be is an error text.
+    /// Reads the damaged pool. Returns an error text for everything that is not as it must be.
     pub(crate) async fn run(&self, seed: u64, case: u64) -> Result<Outcome, Vec<String>> {
         let damage = self.damage(seed, case);
         let mut touched = BTreeMap::new();
@@ -223,7 +223,7 @@ impl Subject {
     }
 }
 
-/// Whether labels alone are at fault: they have no object, and their devices are all listed.
+/// Whether an error concerns only labels, which have no object and whose devices are all listed.
 fn is_about_labels(error: &cenote_rt::Error) -> bool {
     use cenote_pool::OpenError as Cause;
     matches!(
@@ -239,7 +239,7 @@ fn is_about_labels(error: &cenote_rt::Error) -> bool {
     )
 }
 
-/// Images of other pools, for labels to be taken from.
+/// Returns images of other pools, to take labels from.
 fn foreign(name: &str) -> Vec<PathBuf> {
     let others = golden::all().into_iter().filter(|other| other.name() != name);
     others.filter_map(|other| other.devices().into_iter().next()).collect()

@@ -1,8 +1,8 @@
-//! What was seen of a pool, in a form that two readings can be compared by.
+//! Observations of a pool, in a form that two readings can be compared by.
 //!
-//! A fact is a name and a digest. Facts of an undamaged pool are the reference; what a reader sees
-//! of the damaged one must be among them, and what it does not see must be an error that says
-//! where. Three kinds: named facts, data blocks of objects by their place, and entries of ZAPs.
+//! A fact is a name and a digest. The facts of the undamaged pool are the reference: every fact of
+//! the damaged pool must be among them, and every missing fact must have an error that says where.
+//! There are three kinds: named facts, data blocks of objects by offset, and entries of ZAPs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -12,7 +12,7 @@ use cenote_rt::{Error, Kind, Result};
 /// Object set and object.
 pub(crate) type Place = (u64, u64);
 
-/// What was seen of a pool.
+/// Observations of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
     named: BTreeMap<String, u64>,
@@ -23,7 +23,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Notes a fact, or the error that stands in its place.
+    /// Records a fact, or the error in its place.
     pub(crate) fn see<T: Debug>(
         &mut self,
         name: impl Into<String>,
@@ -42,7 +42,7 @@ impl Facts {
         }
     }
 
-    /// Takes a value that is no fact by itself, or notes the error.
+    /// Returns a value that is not a fact itself, or records the error.
     pub(crate) fn take<T>(&mut self, name: impl Into<String>, result: Result<T>) -> Option<T> {
         result.map_err(|error| self.fail(name, error)).ok()
     }
@@ -51,17 +51,17 @@ impl Facts {
         self.errors.push((name.into(), error));
     }
 
-    /// Notes bytes of an object.
+    /// Records bytes of an object.
     pub(crate) fn block(&mut self, place: Place, offset: u64, bytes: &[u8]) {
         self.blocks.insert((place, offset), digest(bytes));
     }
 
-    /// Notes that an object has nothing in a range.
+    /// Records a hole in an object.
     pub(crate) fn hole(&mut self, place: Place, offset: u64, len: u64) {
         self.holes.push((place, offset, len));
     }
 
-    /// Notes an entry of a ZAP.
+    /// Records an entry of a ZAP.
     pub(crate) fn entry(&mut self, place: Place, entry: &impl Debug) {
         self.entries.insert((place, digest(format!("{entry:?}").as_bytes())));
     }
@@ -70,7 +70,7 @@ impl Facts {
         &self.errors
     }
 
-    /// Everything in `self` that the undamaged pool does not have so.
+    /// Returns everything in `self` that differs from the undamaged pool.
     pub(crate) fn wrong(&self, reference: &Self) -> Vec<String> {
         let mut wrong = Vec::new();
         for (name, found) in &self.named {
@@ -95,8 +95,8 @@ impl Facts {
         wrong
     }
 
-    /// Every error that does not say what and where.
-    /// When keys could not be read, what needs them is `locked`.
+    /// Returns every error that does not say what and where. If keys could not be read, data that
+    /// needs them is `locked`.
     pub(crate) fn vague(&self, is_locked: bool) -> Vec<String> {
         let vague = |(name, error): &(String, Error)| {
             if is_locked && error.kind() == Kind::KeyUnavailable {
@@ -112,7 +112,7 @@ impl Facts {
     }
 }
 
-/// What an error for damage lacks.
+/// Returns what an error about damage fails to name.
 pub(crate) fn vagueness(error: &Error) -> Option<&'static str> {
     let at = error.at();
     let is_of_damage = matches!(error.kind(), Kind::Io | Kind::Checksum | Kind::Corrupt);
@@ -124,7 +124,7 @@ pub(crate) fn vagueness(error: &Error) -> Option<&'static str> {
     } else if at.object.is_none() || at.objset.is_none() {
         Some("error without object")
     } else if error.kind() == Kind::Io && at.device.is_none() && at.vdev.is_some() {
-        // No device answered: the vdev is all there is to name.
+        // No device answered: only the vdev can be named.
         at.offset.is_none().then_some("error without offset")
     } else if is_of_device && at.device.is_none() {
         Some("error without device")
@@ -135,7 +135,7 @@ pub(crate) fn vagueness(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// A digest that two different contents do not share by chance.
+/// Returns a digest for which collisions are improbable.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let (words, rest) = bytes.as_chunks::<8>();

@@ -1,4 +1,4 @@
-//! Looking at files, directories and volumes as their users do.
+//! Reads files, directories and volumes as their users do.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use cenote_pool::{Dataset, DatasetKind};
 
 use crate::facts::{Facts, Place};
 
-/// Bytes of a file that are read at its start.
+/// Bytes read at the start of a file.
 const HEAD_LEN: usize = 64 << 10;
-/// Paths are looked for of one node in so many: that reads its directories.
+/// The path of one node in this many is looked up, which reads its directories.
 const PATHS_EVERY: u64 = 8;
 
-/// Looks at some objects of a dataset.
+/// Reads some objects of a dataset.
 pub(crate) async fn dataset(facts: &mut Facts, dataset: &Dataset, objects: &[(u64, ObjectType)]) {
     match dataset.kind().await {
         Ok(DatasetKind::Filesystem) => filesystem(facts, dataset, objects).await,

@@ -1,18 +1,18 @@
-//! Bad input: golden pools with random damage give the right bytes or an error that says where.
+//! Golden pools with random damage return the right bytes or an error that says where.
 //!
 //!     a test ──one process per pool──> worker: reads the pool undamaged, then case after case
 //!                                      (1 GiB of address space, 20 s a case)
 //!
-//! A case is damage made from a seed: bits, sectors, swapped sectors, cut devices, labels of other
-//! pools, half of it aimed by the block map at the MOS, indirect blocks, dnodes and ZAPs, and space
-//! maps. It is an overlay over the images, which nobody writes to. Never accepted: a wrong fact, a
-//! panic in any thread, a case of more than 20 s, memory beyond the limit, and an error that does
-//! not name device, offset and object.
+//! A case is damage made from a seed: bits, sectors, swapped sectors, truncated devices, labels of
+//! other pools; half of it is aimed by the block map at the MOS, indirect blocks, dnodes and ZAPs,
+//! and space maps. It is an overlay over the images, which are never written. Never accepted: a
+//! wrong fact, a panic in any thread, a case of more than 20 s, memory beyond the limit, and an
+//! error that does not name device, offset and object.
 //!
 //! A failing case prints how to repeat it alone: `CENOTE_CASE=g-basic:17`, with the seed.
 //!
-//! The suite is tested itself: with checksums switched off it must find wrong bytes; and since the
-//! decoders then see all the damage, that run must still be free of panics and within its bounds.
+//! The suite itself is tested: with checksums switched off it must find wrong bytes. Because the
+//! decoders then see all the damage, that run must also be free of panics and within its limits.
 
 mod case;
 mod facts;
@@ -34,11 +34,12 @@ use worker::{Report, Run};
 /// Seed of the cases when none is given.
 const SEED: u64 = 0x0dab_a6ed_0000_0001;
 
-/// Cases of each pool: in short, and so that all golden pools have 5,000 at least.
+/// Cases of each pool in the short form, and in the long form, in which all golden pools have at
+/// least 5,000.
 const FEW: u64 = 14;
 const ALL: u64 = 280;
 
-/// What the child processes are started as; does nothing of itself.
+/// The entry point of the child processes; does nothing otherwise.
 #[test]
 fn worker() {
     worker::main();
@@ -98,7 +99,7 @@ fn one_foreign_label_of_four_hides_nothing() {
     }
 }
 
-/// The case that was asked for: `POOL:NUMBER`.
+/// Returns the requested case: `POOL:NUMBER`.
 fn one_case() -> Option<(String, u64)> {
     let text = std::env::var("CENOTE_CASE").ok()?;
     let (pool, case) = text.split_once(':').expect("CENOTE_CASE is POOL:NUMBER");

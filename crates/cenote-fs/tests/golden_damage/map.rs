@@ -1,7 +1,7 @@
-//! Where the blocks of a pool lie: which bytes of which device belong to what.
+//! The block map of a pool: which bytes of which device belong to which object.
 //!
-//! Half of the damage goes where it hurts: the block map gives a block of a wanted kind with all
-//! its copies and parity. The other way round it tells which objects a piece of damage touches.
+//! Half of the damage is aimed: the block map returns a block of a given kind with all its copies
+//! and parity. It also tells which objects a piece of damage touches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use cenote_rt::{BoxFuture, Result};
 use crate::facts::Place;
 use crate::observe::all_datasets;
 
-/// What a block holds, in the sense of the damage that is aimed.
+/// Content of a block, by kinds of damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Content {
-    /// Of the MOS, and nothing of the below; roots of object sets too.
+    /// Other blocks of the MOS; root blocks of object sets.
     Mos,
-    /// Pointers.
+    /// Block pointers.
     Indirect,
     /// Dnodes, or a ZAP.
     Directory,
     /// A space map.
     SpaceMap,
-    /// What users wrote.
+    /// User data.
     Data,
 }
 
-/// A stretch of a device: its number, first byte, bytes.
+/// An extent on a device: its number, first byte, length.
 pub(crate) type Stretch = (usize, u64, u64);
 
 /// A block.
@@ -39,7 +39,7 @@ pub(crate) type Stretch = (usize, u64, u64);
 pub(crate) struct Placed {
     pub(crate) content: Content,
     pub(crate) stretches: Vec<Stretch>,
-    /// The objects that have it, with the first byte that it is above.
+    /// The objects that reference it, with its offset in each.
     owners: Vec<(Place, u64)>,
 }
 
@@ -47,14 +47,14 @@ pub(crate) struct Placed {
 #[derive(Debug, Default)]
 pub(crate) struct BlockMap {
     blocks: Vec<Placed>,
-    /// By device and first byte: the block, and the byte behind its last.
+    /// By device and first byte: the block, and the byte after its last one.
     by_place: BTreeMap<(usize, u64), Vec<(u64, usize)>>,
     by_content: BTreeMap<Content, Vec<usize>>,
     longest: u64,
 }
 
 impl BlockMap {
-    /// Walks every block of the pool, whose devices are called `paths`.
+    /// Walks every block of the pool, whose devices have the paths `paths`.
     pub(crate) async fn new(pool: &Arc<Pool>, paths: &[String]) -> Result<Self> {
         let mut walk =
             Walk { store: pool.store(), paths, map: Self::default(), seen: BTreeMap::new() };
@@ -75,7 +75,7 @@ impl BlockMap {
         Ok(map)
     }
 
-    /// The blocks of a kind.
+    /// Returns the blocks of a kind.
     pub(crate) fn of(&self, content: Content) -> Vec<&Placed> {
         let found = self.by_content.get(&content);
         found.into_iter().flatten().map(|index| &self.blocks[*index]).collect()
@@ -85,7 +85,7 @@ impl BlockMap {
         &self.blocks
     }
 
-    /// The objects that have something in a sector of a device, with where in them.
+    /// Adds the objects with a block in a sector of a device, and its offset in them.
     pub(crate) fn owners_at(
         &self,
         device: usize,

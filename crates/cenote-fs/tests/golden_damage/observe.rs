@@ -1,8 +1,8 @@
-//! Reading a pool as its users do, noting every fact and every error.
+//! Reads a pool as its users do, and records every fact and every error.
 //!
-//! The whole of an undamaged pool is the reference. Of a damaged one everything that is cheap is
-//! looked at (labels, MOS, figures, history, names), and of the rest what the damage touches and a
-//! few others by chance.
+//! The undamaged pool is read completely as the reference. In a damaged pool everything cheap is
+//! read (labels, MOS, figures, history, names), and of the rest the objects touched by the damage
+//! and a few random ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -21,26 +21,26 @@ use crate::files;
 
 /// Bytes read of one object at one place.
 const PIECE_LEN: u64 = 2 << 20;
-/// Datasets and objects looked at beside those that the damage touches.
+/// Datasets and objects read in addition to those touched by the damage.
 const DATASETS_BY_CHANCE: u64 = 2;
 const OBJECTS_BY_CHANCE: u64 = 6;
-/// One case in so many verifies the pool.
+/// One case in this many verifies the pool.
 const VERIFY_EVERY: u64 = 12;
 
-/// What to look at.
+/// The part of the pool to read.
 #[derive(Debug)]
 pub(crate) enum Scope {
-    /// Everything, whole.
+    /// Everything, completely.
     All,
-    /// What is touched, by object with the bytes where, and some more.
+    /// The touched objects, at the touched offsets, and some more.
     Some { touched: BTreeMap<Place, BTreeSet<u64>>, names: Vec<String>, rng: Rng },
 }
 
-/// What came of opening a pool.
+/// Result of opening a pool.
 pub(crate) enum Opened {
-    /// It stands.
+    /// It is open.
     Pool(Arc<Pool>),
-    /// Its labels do not show it.
+    /// It is not found by its labels.
     NotFound,
     /// It cannot be opened.
     Failed(Error),
@@ -56,7 +56,7 @@ pub(crate) async fn open(devices: &[Arc<dyn Device>], name: &str) -> Opened {
     }
 }
 
-/// Every dataset and snapshot, with its number.
+/// Returns every dataset and snapshot, with its number.
 pub(crate) async fn all_datasets(pool: &Arc<Pool>) -> Result<Vec<Dataset>> {
     let mut all = Vec::new();
     for dataset in pool.datasets().await? {
@@ -67,7 +67,7 @@ pub(crate) async fn all_datasets(pool: &Arc<Pool>) -> Result<Vec<Dataset>> {
     Ok(all)
 }
 
-/// Looks at `scope` of an open pool.
+/// Reads `scope` of an open pool.
 pub(crate) async fn observe(pool: &Arc<Pool>, mut scope: Scope) -> Facts {
     let mut facts = Facts::default();
     whole_pool(&mut facts, pool).await;
@@ -109,7 +109,7 @@ pub(crate) async fn observe(pool: &Arc<Pool>, mut scope: Scope) -> Facts {
     facts
 }
 
-/// What belongs to no dataset.
+/// Reads what belongs to no dataset.
 async fn whole_pool(facts: &mut Facts, pool: &Arc<Pool>) {
     facts.see("uberblock", Ok(pool.uberblock()));
     facts.see("directory", Ok(pool.directory()));
@@ -129,12 +129,13 @@ async fn whole_pool(facts: &mut Facts, pool: &Arc<Pool>) {
     {
         facts.see("space", Ok(space));
     }
-    // The state of devices is a matter of the damage; that it can be told is not.
+    // The state of devices depends on the damage; that it can be read does not.
     facts.take("status", pool.status().await);
     let props = pool.props().await;
     if let Some(props) = facts.take("pool properties", props) {
         for row in props.all() {
-            // Devices may be found worse than they were; a sum that lacks something is left out.
+            // Devices may be in a worse state than before; sums without a device's part are not
+            // compared.
             if row.value != PropValue::Absent && !["health", "load_guid"].contains(&&*row.name) {
                 facts.see(format!("pool property {}", row.name), Ok(row));
             }
@@ -142,7 +143,7 @@ async fn whole_pool(facts: &mut Facts, pool: &Arc<Pool>) {
     }
 }
 
-/// Verifies everything: what is found is told with its place.
+/// Verifies everything: findings must have a place.
 async fn verify(facts: &mut Facts, pool: &Arc<Pool>) {
     let findings = Arc::new(Findings::default());
     let observer: Arc<dyn Observer> = findings.clone();
@@ -169,7 +170,7 @@ impl Observer for Findings {
     }
 }
 
-/// The names of all datasets; what is there without the damaged ones.
+/// Returns the names of all datasets, except unreadable ones.
 async fn names(facts: &mut Facts, pool: &Arc<Pool>) -> Vec<String> {
     let listed = all_datasets(pool).await;
     let named = listed.map(|all| all.iter().map(|one| one.name().to_owned()).collect::<Vec<_>>());
@@ -201,7 +202,7 @@ async fn dataset(facts: &mut Facts, dataset: &Dataset, scope: &mut Scope) {
     }
 }
 
-/// Looks at objects; returns which, with the types of their bonus.
+/// Reads objects; returns their numbers, with their bonus types.
 async fn objset(facts: &mut Facts, set: &Arc<ObjSet>, scope: &mut Scope) -> Vec<(u64, ObjectType)> {
     let id = set.id();
     facts.see(format!("object set {id}"), Ok((set.root(), set.phys())));
@@ -234,12 +235,12 @@ async fn objset(facts: &mut Facts, set: &Arc<ObjSet>, scope: &mut Scope) -> Vec<
     seen
 }
 
-/// Which objects are read, and from which bytes on; none means all.
+/// Returns the objects to read, and the first bytes; none for everything.
 fn chosen(id: u64, dnodes: &[Arc<Dnode>], scope: &mut Scope) -> Vec<(usize, Vec<u64>)> {
     let all = || (0..dnodes.len()).map(|index| (index, Vec::new())).collect();
     match scope {
         Scope::All => all(),
-        // Of the MOS everything, since everything hangs on it.
+        // The MOS completely, because everything depends on it.
         Scope::Some { .. } if id == 0 => all(),
         Scope::Some { touched, rng, .. } => {
             let mut chosen = Vec::new();
@@ -302,7 +303,7 @@ async fn zap(facts: &mut Facts, place: Place, dnode: &Arc<Dnode>) {
                 if count.is_multiple_of(16)
                     && let Some(key) = entry.key.name()
                 {
-                    // The damage stands still, so what was listed is found as it was listed.
+                    // The damage does not change, so a listed entry is found as it was listed.
                     match zap.lookup(key).await {
                         Ok(found) if found.as_ref() == Some(&entry.value) => {}
                         other => drop(facts.see(format!("{name}: lookup of {key:?}"), other)),

@@ -1,8 +1,8 @@
-//! Cases in a process of their own, under a limit of memory and with an eye on the clock.
+//! Runs cases in a child process, with limits of memory and time.
 //!
-//! The test program starts itself again for one pool; the child tells on its standard output what
-//! it begins and how it ended. When a child dies, the case that it was at has failed, and another
-//! child goes on behind it.
+//! The test program starts itself again for one pool. The child prints on standard output which
+//! case it starts and how it ended. If a child dies, its current case has failed, and another child
+//! continues after it.
 
 use std::fmt;
 use std::ops::Range;
@@ -23,11 +23,11 @@ const MEMORY_BYTES: u64 = 1 << 30;
 const CASE_SECONDS: u64 = 20;
 /// Seconds for reading a pool undamaged, in the slowest build.
 const REFERENCE_SECONDS: u64 = 300;
-/// Children that may die of one pool before it is given up.
+/// Children that may die on one pool before it is abandoned.
 const DEATHS_MAX: usize = 12;
-/// What the child is told by.
+/// The variable with the child's orders.
 const ORDER: &str = "CENOTE_DAMAGE_ORDER";
-/// How failures of the worst kinds begin.
+/// Prefixes of the worst failures.
 const FATAL: [&str; 3] = ["panicked", "died", "too slow"];
 
 /// Cases to run.
@@ -38,7 +38,7 @@ pub(crate) struct Run {
     pub(crate) is_verified: bool,
 }
 
-/// What came of cases.
+/// Results of cases.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) right: u64,
@@ -58,7 +58,7 @@ pub(crate) fn is_fatal(failure: &str) -> bool {
 impl Run {
     /// Runs the cases on one pool.
     pub(crate) fn of(&self, golden: &Golden) -> Report {
-        // Before the children do it, each in its time.
+        // Before the children do it at the same time.
         let _ = golden.devices();
         let mut report = Report::default();
         let mut next = self.cases.start;
@@ -71,7 +71,7 @@ impl Run {
         report
     }
 
-    /// Runs a child from case `from` on. Returns the case it died of.
+    /// Runs a child from case `from` on. Returns the case during which it died.
     fn child(&self, golden: &Golden, from: u64, report: &mut Report) -> Option<u64> {
         let Self { seed, cases, is_verified } = self;
         let order = format!("{} {seed} {from} {} {is_verified}", golden.name(), cases.end);
@@ -80,7 +80,7 @@ impl Run {
         let ended = Limited::new(this, MEMORY_BYTES, seconds)
             .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
             .env(ORDER, order)
-            // Each arena reserves address space that the limit would count.
+            // Each arena reserves address space, which counts towards the limit.
             .env("MALLOC_ARENA_MAX", "2")
             .env("RUST_BACKTRACE", "0")
             .run();
@@ -104,7 +104,7 @@ impl Run {
         let tail = tail.into_iter().rev().collect::<Vec<_>>().join(" | ");
         let code = ended.code;
         report.failures.push(format!("{}:{at}: died ({code:?}): {tail}", golden.name()));
-        // What dies of the undamaged pool does so again.
+        // A failure on the undamaged pool would repeat.
         Some(if has_begun { at } else { cases.end })
     }
 }
@@ -154,7 +154,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What a child does.
+/// The main function of a child.
 pub(crate) fn main() {
     let Ok(order) = std::env::var(ORDER) else { return };
     let words: Vec<&str> = order.split(' ').collect();
@@ -207,7 +207,7 @@ fn name_of(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Collects the panics of all threads; those of tasks reach nobody else.
+/// Collects the panics of all threads; those of tasks are not reported elsewhere.
 fn record_panics() -> Arc<Mutex<Vec<String>>> {
     let panics = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&panics);
@@ -221,7 +221,7 @@ fn now_ms() -> u64 {
     cenote_rt::monotonic().as_millis() as u64
 }
 
-/// Ends the process when the deadline has passed.
+/// Ends the process after the deadline.
 #[expect(clippy::disallowed_methods, reason = "must not depend on the runtime that it watches")]
 fn watch() -> Arc<AtomicU64> {
     let deadline = Arc::new(AtomicU64::new(u64::MAX));

@@ -1,4 +1,4 @@
-//! What reading and writing volumes asks of the devices, by what the block store counts.
+//! Device reads caused by reading and writing volumes, as counted by the block store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const BLOCK: u64 = 8 << 10;
 const BLOCKS: u64 = 2048;
 const OFF: u64 = 2;
 
-/// Blocks that are read, once nothing more is.
+/// Returns the number of blocks read, after all reads have ended.
 async fn reads(engine: &Engine) -> u64 {
     let count = || engine.store().stats().blocks_read;
     loop {
@@ -32,7 +32,7 @@ async fn read(volume: &WritableVolume, offset: u64, len: u64) {
     assert_eq!(volume.read(offset, len as usize).await.unwrap().len() as u64, len);
 }
 
-/// A volume of noise, on disk.
+/// Returns a volume of noise, on disk.
 async fn noise(engine: &Arc<Engine>) -> Arc<WritableVolume> {
     let new = NewVolume::new("tank/v", BLOCK * BLOCKS).with_block_size(BLOCK);
     let new = new.with("compression", Value::U64(OFF));
@@ -45,9 +45,9 @@ async fn noise(engine: &Arc<Engine>) -> Arc<WritableVolume> {
 }
 
 #[test]
-fn snapshots_are_read_ahead() {
+fn prefetch_works_in_volume_snapshots() {
     simulate(1, async {
-        // Room for what the volume keeps beside a snapshot.
+        // Enough space for the volume's reservation besides a snapshot.
         let shape = Shape { size: 256 << 20, ..Shape::DISK };
         let (engine, _devices) = pools::fresh(&shape).await;
         drop(noise(&engine).await);
@@ -64,10 +64,10 @@ fn snapshots_are_read_ahead() {
         }
         let most = ahead.iter().max().unwrap();
         assert!((400..=1100).contains(most), "{most} blocks ahead at most");
-        // Indirect blocks beside.
+        // In addition to indirect blocks.
         let all = reads(&engine).await - first;
         assert!((BLOCKS..BLOCKS + 8).contains(&all), "{all} blocks, each once");
-        // At random nothing is.
+        // Random reads are not read ahead.
         engine.store().clear_cache();
         snapshot.read_at(0, 512).await.unwrap();
         let (before, mut rng) = (reads(&engine).await, Rng::seeded(5));
@@ -81,7 +81,7 @@ fn snapshots_are_read_ahead() {
 }
 
 #[test]
-fn sequences_are_read_ahead_and_partial_writes_read_their_edges() {
+fn prefetch_reads_sequential_volumes_ahead_and_partial_writes_read_their_edges() {
     simulate(1, async {
         let (engine, _devices) = pools::fresh(&Shape::DISK).await;
         let volume = noise(&engine).await;
@@ -93,7 +93,7 @@ fn sequences_are_read_ahead_and_partial_writes_read_their_edges() {
             let needed = first + offset / BLOCK;
             most = most.max(reads(&engine).await.saturating_sub(needed));
         }
-        // One more indirect block than were needed for the beginning.
+        // One more indirect block than for the beginning.
         assert_eq!(reads(&engine).await, first + BLOCKS - 2 + 1, "each block once");
         assert!((400..=1100).contains(&most), "{most} blocks ahead at most");
 
@@ -104,7 +104,7 @@ fn sequences_are_read_ahead_and_partial_writes_read_their_edges() {
             (300 * BLOCK + 512, 1024, 1),
         ] {
             engine.store().clear_cache();
-            // The way to them, and what is asked of the data set before it is written.
+            // The path to the blocks, and reads of the data set before the write.
             read(&volume, 900 * BLOCK, 1).await;
             let whole = Buf::from(vec![8; BLOCK as usize]);
             volume.write(901 * BLOCK, vec![whole], false).await.unwrap();

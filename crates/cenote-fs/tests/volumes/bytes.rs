@@ -1,4 +1,4 @@
-//! The bytes of a volume are those that were written, at every block size.
+//! The contents of a volume equal what was written, at every block size.
 
 use cenote_engine::Creator;
 use cenote_fs::{FsError, NewVolume, Volume, WritableVolume};
@@ -13,7 +13,7 @@ const SIZE: u64 = 2 << 20;
 const OFF: u64 = 2;
 
 #[test]
-fn bytes_are_those_that_were_written() {
+fn volblocksize_of_every_value_keeps_the_contents() {
     let block_sizes = [512, 4 << 10, 16 << 10, 128 << 10, 1 << 20];
     for (seed, block_size) in (1..).zip(block_sizes) {
         block_on(2, history(seed, block_size)).unwrap();
@@ -47,7 +47,7 @@ async fn history(seed: u64, block_size: u64) {
     drop(volume);
     engine.export().await.unwrap();
     drop(engine);
-    // As any reader has it, and as the next writer.
+    // As any reader sees it, and the next writer.
     let pool = pools::look(&devices).await.unwrap();
     let volume = Volume::open(&pool.dataset("tank/v").await.unwrap()).await.unwrap();
     assert!(*volume.read_at(0, SIZE as usize).await.unwrap() == *model);
@@ -63,7 +63,7 @@ fn bytes(len: usize, value: u8) -> Vec<Buf> {
 }
 
 #[test]
-fn holes_come_from_zeros_and_discards() {
+fn discard_and_write_zeroes_make_holes() {
     block_on(2, async {
         let (engine, _devices) = pools::fresh(&Shape::DISK).await;
         for (name, compression, are_holes) in [("tank/on", 15, true), ("tank/off", OFF, false)] {
@@ -78,19 +78,19 @@ fn holes_come_from_zeros_and_discards() {
                 holes.map(|hole| (hole.offset >> 10, hole.len >> 10)).collect::<Vec<_>>()
             };
             assert_eq!(holes().await, [(128, 128)], "{name}");
-            // The edges of what is discarded stay.
+            // The partial blocks at the ends of a discard stay.
             volume.discard(1000, 40 << 10).await.unwrap();
             assert_eq!(holes().await, [(16, 16), (128, 128)], "{name}");
             assert!(volume.read(0, 16 << 10).await.unwrap().iter().all(|byte| *byte == 1));
             assert!(volume.read(16 << 10, 16 << 10).await.unwrap().iter().all(|b| *b == 0));
             assert!(volume.read(32 << 10, 16 << 10).await.unwrap().iter().all(|b| *b == 1));
-            // Zeros that may be holes: the whole blocks go, the edges become zeros.
+            // Zeros that may be holes: whole blocks are freed, partial ones zeroed.
             volume.write_zeroes((48 << 10) + 1, 32 << 10, false, false).await.unwrap();
             assert_eq!(holes().await, [(16, 16), (64, 16), (128, 128)], "{name}");
             let edge = volume.read(48 << 10, 2).await.unwrap();
             assert_eq!(*edge, [1, 0], "{name}");
             assert_eq!(*volume.read(80 << 10, 2).await.unwrap(), [0, 1], "{name}");
-            // Zeros that are written: what becomes of them the property says.
+            // Zeros that are written: compression decides whether they become holes.
             volume.write_zeroes(96 << 10, 16 << 10, true, false).await.unwrap();
             volume.write(160 << 10, bytes(16 << 10, 0), true).await.unwrap();
             engine.sync().await.unwrap();
@@ -108,7 +108,7 @@ fn holes_come_from_zeros_and_discards() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_volumes_and_requests_are_refused() {
     block_on(2, async {
         let (engine, _devices) = pools::fresh(&Shape::DISK).await;
         let refused = async |new: NewVolume| new.create(&engine).await.unwrap_err();
@@ -133,7 +133,7 @@ fn what_cannot_be_is_refused() {
             assert!(volume.block_status(offset, len as u64).await.is_err());
         }
         assert!(volume.read(1 << 20, 0).await.unwrap().is_empty());
-        // As long as somebody has it, it stays.
+        // An open volume cannot be destroyed.
         assert_eq!(engine.destroy_dataset("tank/v").await.unwrap_err().kind(), Kind::Busy);
         drop(volume);
         engine.destroy_dataset("tank/v").await.unwrap();
@@ -141,9 +141,9 @@ fn what_cannot_be_is_refused() {
     .unwrap();
 }
 
-/// Requests that overlap are one after the other, however many transactions they take.
+/// Overlapping requests are serialized, even if they take several transactions.
 #[test]
-fn requests_do_not_mix() {
+fn overlapping_requests_are_serialized() {
     block_on(2, async {
         let (engine, _devices) = pools::fresh(&Shape::DISK).await;
         let volume = NewVolume::new("tank/v", 4 << 20).sparse().create(&engine).await.unwrap();
@@ -167,7 +167,7 @@ fn requests_do_not_mix() {
 }
 
 #[test]
-fn snapshots_and_clones() {
+fn volume_snapshots_clones_and_rollback() {
     block_on(2, async {
         let (engine, devices) = pools::fresh(&Shape::DISK).await;
         let volume = NewVolume::new("tank/v", 1 << 20).sparse().create(&engine).await.unwrap();
@@ -193,7 +193,7 @@ fn snapshots_and_clones() {
         expected[100_000..150_000].fill(9);
         assert!(read_all(&volume, &mut rng).await.unwrap() == expected);
 
-        // A rollback needs the volume for itself.
+        // A rollback needs exclusive use of the volume.
         assert_eq!(engine.rollback("tank/v", None).await.unwrap_err().kind(), Kind::Busy);
         assert_eq!(volume.name().await.unwrap(), "tank/v");
         drop(volume);
@@ -209,7 +209,7 @@ fn snapshots_and_clones() {
 }
 
 #[test]
-fn a_volume_gets_another_size() {
+fn volsize_changes_with_refreservation() {
     block_on(2, async {
         let (engine, devices) = pools::fresh(&Shape::DISK).await;
         let volume = NewVolume::new("tank/v", 1 << 20).create(&engine).await.unwrap();
@@ -239,10 +239,10 @@ fn a_volume_gets_another_size() {
         for size in [0, 100, 1 << 63] {
             assert_eq!(volume.resize(size).await.unwrap_err().kind(), Kind::Invalid);
         }
-        // No room for so much, and nothing has changed then.
+        // Not enough space: nothing has changed.
         let error = volume.resize(1 << 30).await.unwrap_err();
         assert_eq!((error.kind(), volume.size()), (Kind::NoSpace, 4 << 20));
-        // What somebody has set is not followed.
+        // A reservation that the user set is not changed.
         engine.set_property("tank/v", "refreservation", Value::U64(1 << 20)).await.unwrap();
         volume.resize(2 << 20).await.unwrap();
         assert_eq!(engine.own_number("tank/v", "refreservation").await.unwrap(), 1 << 20);
@@ -258,9 +258,9 @@ fn a_volume_gets_another_size() {
     .unwrap();
 }
 
-/// What waits while the volume is cut finds it as it is then.
+/// Requests that wait for a resize see the new size.
 #[test]
-fn requests_that_wait_for_a_cut_end_before_it() {
+fn volsize_change_fails_waiting_requests_beyond_the_end() {
     block_on(2, async {
         let (engine, _devices) = pools::fresh(&Shape::DISK).await;
         let volume = NewVolume::new("tank/v", SIZE).create(&engine).await.unwrap();
@@ -281,7 +281,7 @@ fn requests_that_wait_for_a_cut_end_before_it() {
         let zeros = volume.write_zeroes(half, len as u64, true, false);
         let refused = join(volume.resize(half), zeros).await;
         behind(refused.1.unwrap_err());
-        // What was waited for longer is there.
+        // A request that waited for growth succeeds.
         let grown = join(volume.resize(SIZE), volume.read(half, len)).await;
         assert!(grown.1.unwrap().iter().all(|byte| *byte == 0));
     })

@@ -1,6 +1,6 @@
-//! Histories on volumes with power cuts: nothing that was flushed is lost, and of what was not,
-//! every sector is as it was at some moment since, or, where requests write parts of sectors, as
-//! the first of these would have left it with bytes of later ones.
+//! Random histories on volumes with power cuts: flushed data is never lost. Every other sector has
+//! its contents at some moment since the last flush, or, where requests write parts of sectors,
+//! those of the first such request with bytes of later ones.
 //!
 //! `CENOTE_SEED` gives other histories; `CENOTE_TEST_ALL` runs many.
 
@@ -21,18 +21,18 @@ const SECTOR: usize = 512;
 /// Requests of a history.
 const OPS: usize = 40;
 
-/// A request's effect, in order.
+/// The effect of a request, in order.
 #[derive(Debug, Clone)]
 struct Effect {
     offset: u64,
     bytes: Vec<u8>,
 }
 
-/// What was asked of a volume, and how much of that was durable when a mark was set.
+/// The requests to a volume, and how many were durable at each mark.
 #[derive(Debug, Default)]
 struct History {
     effects: Vec<Effect>,
-    /// By mark: effects that are durable, and effects that were begun.
+    /// By mark: durable effects, and started effects.
     marks: Vec<(usize, usize)>,
 }
 
@@ -43,7 +43,7 @@ struct Run {
     place: String,
 }
 
-/// What may be on the volume: contents of each sector since the last flush.
+/// The permitted contents of each sector since the last flush.
 struct Allowed {
     durable: Vec<u8>,
     later: Vec<Effect>,
@@ -58,9 +58,9 @@ impl Allowed {
         Self { durable: bytes, later: history.effects[durable..begun].to_vec() }
     }
 
-    /// The first sector that is as it never was since the last flush.
+    /// Returns the first sector with contents that it never had since the last flush.
     fn wrong_sector(&self, found: &[u8]) -> Option<usize> {
-        // A sector that a request covers in part goes on from what it was before.
+        // A request that covers part of a sector builds on its previous contents.
         let first = |sector: &[u8]| vec![State { bytes: sector.to_vec(), new: 0..0 }];
         let mut states: Vec<Vec<State>> = self.durable.chunks(SECTOR).map(first).collect();
         for Effect { offset, bytes } in &self.later {
@@ -80,15 +80,15 @@ impl Allowed {
     }
 }
 
-/// A sector after a request, and what of it that has written.
+/// A sector after a request, and the part that the request wrote.
 #[derive(Debug, Clone)]
 struct State {
     bytes: Vec<u8>,
     new: Range<usize>,
 }
 
-/// Whether a sector is as it was at some moment, with some of the next requests' records. Those have
-/// the bytes of the moment when they were committed: another may have written there by then.
+/// Whether a sector has its contents at some moment, with some of the next requests' records. Those
+/// contain the bytes at the time of their commit: another request may have written there by then.
 fn was(states: &[State], sector: &[u8]) -> bool {
     (0..states.len()).any(|start| {
         let mut expected: Vec<Option<u8>> = states[start].bytes.iter().copied().map(Some).collect();
@@ -128,7 +128,7 @@ async fn run(seed: u64) -> Run {
     let new = new.with("logbias", Value::U64(logbias)).with("sync", Value::U64(sync));
     let volume = new.create(&engine).await.unwrap();
     let history = Arc::new(Mutex::new(History::default()));
-    // What is durable and what is begun, noted before anything of it is written.
+    // Durable and started effects, recorded before anything is written.
     let mark = |durable: usize| {
         let mut history = history.lock().unwrap();
         let begun = history.effects.len();
@@ -177,7 +177,7 @@ async fn recover(run: &Run, images: Vec<Image>, mark: (usize, usize)) -> Result<
     let mut rng = Rng::seeded(1);
     let found = read_all(&volume, &mut rng).await.map_err(fail)?;
     if let Some(sector) = Allowed::at(&run.history, mark).wrong_sector(&found) {
-        // As it was at some other time?
+        // Does it have its contents of some other time?
         let all = |count| Allowed::at(&run.history, (count, count)).wrong_sector(&found);
         let whole = (0..=run.history.effects.len()).find(|count| all(*count).is_none());
         let (at, last) = (sector * SECTOR, run.history.effects.get(mark.0.saturating_sub(1)));
@@ -188,7 +188,7 @@ async fn recover(run: &Run, images: Vec<Image>, mark: (usize, usize)) -> Result<
              {whole:?}; the last durable request was at {last:?}"
         ));
     }
-    // It goes on.
+    // The volume can be used.
     let op = Op::Write { offset: 777, bytes: vec![7; 50_000], is_fua: true };
     op.perform(&volume, &mut rng).await.map_err(fail)?;
     drop((volume, engine));
@@ -207,7 +207,7 @@ async fn explore(seed: u64, step: u64) -> usize {
 }
 
 #[test]
-fn what_was_flushed_survives_every_cut() {
+fn flush_survives_every_power_cut() {
     let step = if rng::wants_all() { 2 } else { 6 };
     cuts::histories(4, 400, |seed| block_on(2, explore(seed, step)).unwrap());
 }

@@ -1,9 +1,10 @@
-//! A known report: a sparse image of a virtual machine, 16 GiB, that a compressed dataset holds in
-//! 8.42G, copied to volumes with lz4 and its zero blocks left out. With blocks of 4K the volume
-//! refers to 14.6G, with blocks of 128K to 8.42G; their reservations make them use 17.0G and 16.0G.
+//! A report from the field: a sparse image of a virtual machine, 16 GiB, that takes 8.42G in a
+//! compressed dataset, was copied to volumes with lz4, leaving out its zero blocks. With blocks of
+//! 4K the volume refers to 14.6G, with blocks of 128K to 8.42G; their reservations make them use
+//! 17.0G and 16.0G.
 //!
-//! Here the image is scaled down by [`SCALE`]: of its 4K blocks 88 % are not zero, and what is not
-//! zero compresses 1.7:1 in records of 128K.
+//! Here the image is scaled down by [`SCALE`]: 88 % of its 4K blocks are not zero, and these
+//! compress 1.7:1 in records of 128K.
 
 use std::sync::Arc;
 
@@ -15,15 +16,15 @@ use cenote_rt::{Buf, BufMut, Rng, block_on};
 
 use crate::pools::{self, Shape};
 
-/// By how much everything is smaller than in the report.
+/// Factor by which everything is smaller than in the report.
 const SCALE: u64 = 128;
 const SIZE: u64 = (16 << 30) / SCALE;
 const PAGE: usize = 4096;
-/// Of a page that is not zero so much cannot be compressed.
+/// Incompressible bytes of a page that is not zero.
 const NOISE: usize = 2340;
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What a page of the image holds; none if it is zero. Pages come in clusters, as files do.
+/// Returns a page of the image; `None` if it is zero. Pages come in clusters, like files.
 fn page(number: u64) -> Option<BufMut> {
     const CLUSTER: u64 = 100;
     let share = number % CLUSTER * 100 / CLUSTER;
@@ -43,7 +44,7 @@ fn page(number: u64) -> Option<BufMut> {
 async fn copy(volume: &WritableVolume) {
     const RUN: u64 = 128 << 10;
     for start in (0..SIZE).step_by(RUN as usize) {
-        // Page after page, those of zeros left out; what is written together is one request.
+        // Page by page, without those of zeros; adjacent pages are one request.
         let mut run: (u64, Vec<Buf>) = (start, Vec::new());
         for offset in (start..start + RUN).step_by(PAGE) {
             if let Some(bytes) = page(offset / PAGE as u64) {
@@ -84,11 +85,11 @@ async fn levels(dnode: &Arc<Dnode>) -> Vec<Level> {
 }
 
 #[test]
-fn an_image_takes_what_was_reported() {
+fn volblocksize_determines_the_space_of_an_image() {
     block_on(2, async {
         let shape = Shape { size: 512 << 20, ..Shape::DISK };
         let (engine, devices) = pools::fresh(&shape).await;
-        // When it was reported indirect blocks were of 16K; now they are of 128K.
+        // At the time of the report indirect blocks had 16K; now they have 128K.
         let volumes = [
             ("tank/fine", 4 << 10, 14, 14.6),
             ("tank/fine-now", 4 << 10, 17, 14.4),
@@ -115,7 +116,7 @@ fn an_image_takes_what_was_reported() {
             println!("{name}: REFER {bytes}, times {SCALE}: {scaled:.2}G, expected {reported}G");
             assert!((scaled / reported - 1.0).abs() < 0.01, "{name}: {scaled:.2}G");
             referenced.push(scaled);
-            // And it is the image.
+            // The contents equal the image.
             for number in (0..SIZE / PAGE as u64).step_by(257) {
                 let found = volume.read_at(number * PAGE as u64, PAGE).await.unwrap();
                 let expected = page(number).unwrap_or_else(|| BufMut::zeroed(PAGE));

@@ -1,4 +1,4 @@
-//! What a volume's log holds: data, or where it is.
+//! The log of a volume: records with data, and records that point at it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,12 +16,12 @@ use cenote_rt::{Buf, BufMut, Rng, block_on};
 use cenote_testkit::manifest::sha256;
 
 use crate::pools::{self, Shape};
-use crate::told::{Left, Told};
+use crate::records::{CrashedPool, RecordLines};
 
 const BLOCK: u64 = 16 << 10;
 const SIZE: u64 = 4 << 20;
 
-/// Replays, and takes down where data was in the log and where it was pointed at.
+/// Replays, and counts records with data in the log and records that point at data.
 #[derive(Default)]
 struct Notes {
     inside: Mutex<usize>,
@@ -47,15 +47,15 @@ fn noise(seed: u64, len: usize) -> Buf {
     bytes.freeze()
 }
 
-/// Small and large writes, all durable, and the volume's bytes then.
+/// Performs small and large durable writes, and returns the volume's contents.
 async fn write(volume: &WritableVolume) -> Vec<u8> {
-    // The first sync makes the log.
+    // The first sync creates the log.
     volume.write(0, vec![noise(0, 512)], true).await.unwrap();
     volume.engine().sync().await.unwrap();
     write_again(volume).await
 }
 
-/// The same for a volume with a log.
+/// Like [`write`], for a volume that already has a log.
 async fn write_again(volume: &WritableVolume) -> Vec<u8> {
     let mut model = vec![0; SIZE as usize];
     for round in 0..6_u64 {
@@ -74,9 +74,9 @@ async fn write_again(volume: &WritableVolume) -> Vec<u8> {
 }
 
 #[test]
-fn large_writes_are_where_they_stay() {
+fn logbias_decides_where_large_writes_are_logged() {
     block_on(2, async {
-        // A log device, logbias=throughput; records with data, records that point.
+        // (has a log device, logbias, (records with data, records that point at it)).
         let cases =
             [(false, 0, (12, 24)), (true, 0, (18, 0)), (false, 1, (0, 36)), (true, 1, (0, 36))];
         for (has_slog, bias, expected) in cases {
@@ -86,7 +86,7 @@ fn large_writes_are_where_they_stay() {
             let volume = new.with("logbias", Value::U64(bias)).create(&engine).await.unwrap();
             let model = write(&volume).await;
 
-            // As a crash leaves it.
+            // The state after a crash.
             let left = pools::devices(pools::images_of(&devices));
             let name = format!("log-{has_slog}-{bias}");
             pools::judge(&left, &name, &["-iiii"]);
@@ -97,7 +97,7 @@ fn large_writes_are_where_they_stay() {
             assert!(replayed.len() == 1 && replayed[0].1.failure.is_none(), "{replayed:?}");
             let pointed_at = std::mem::take(&mut *notes.pointed_at.lock().unwrap());
             let inside = *notes.inside.lock().unwrap();
-            // Long data may be cut.
+            // Long data may be split.
             assert!(inside >= expected.0 && (inside == 0) == (expected.0 == 0), "{name}: {inside}");
             assert_eq!(pointed_at.len(), expected.1, "{name}");
             let found = WritableVolume::open(&after, "tank/v").await.unwrap();
@@ -107,7 +107,7 @@ fn large_writes_are_where_they_stay() {
             assert_eq!(pools::check_space(pools::images_of(&left)).await, Ok(()), "{name}");
             pools::judge(&left, &name, &[]);
 
-            // Without a crash the sync takes the blocks as they are.
+            // Without a crash the sync uses the blocks as they are.
             drop(volume);
             engine.export().await.unwrap();
             let pool = pools::look(&devices).await.unwrap();
@@ -123,8 +123,8 @@ fn large_writes_are_where_they_stay() {
     .unwrap();
 }
 
-/// What is in no txg yet: data in records, blocks that are pointed at, text that fits into a
-/// pointer, zeros, a write of many log blocks, ranges that are freed.
+/// Writes changes that are in no txg yet: data in records, blocks that are pointed at, text that
+/// fits into a block pointer, zeros, a write of many log blocks, freed ranges.
 async fn write_everything(volume: &WritableVolume) -> Vec<u8> {
     let mut model = write_again(volume).await;
     let mib = 1 << 20;
@@ -146,9 +146,10 @@ async fn write_everything(volume: &WritableVolume) -> Vec<u8> {
     model
 }
 
-/// OpenZFS claims what a crash left in the logs of volumes, reads in it what we do, and replays it.
+/// OpenZFS claims the logs of volumes after a crash, reads the same records as cenote, and replays
+/// them.
 #[test]
-fn openzfs_replays_what_is_left() {
+fn openzfs_replays_the_logs_of_volumes() {
     let Some(theirs) = cenote_oracle::libzpool() else { return };
     block_on(2, async {
         replayed_by(&theirs, false).await;
@@ -180,12 +181,12 @@ async fn replayed_by(theirs: &Libzpool, has_slog: bool) {
         let head = after.head(name).await.unwrap();
         let blocks = ZilHeader::decode(&head.live().zil_header()).unwrap().claim_blk_seq;
         assert!(blocks > 20, "{blocks}");
-        let told = Told::new(VolumeReplayer);
+        let told = RecordLines::new(VolumeReplayer);
         let replayed = after.replay_log(&head, &told).await.unwrap().unwrap();
         assert!(replayed.failure.is_none(), "{replayed:?}");
         ours.push(told.lines());
     }
-    let left = Left::of(&images, &format!("replayed-{has_slog}"));
+    let left = CrashedPool::of(&images, &format!("replayed-{has_slog}"));
     assert_eq!(left.replay(theirs, &names), ours);
     // Where the data was.
     let places = ["inside", "block", "embedded", "hole"];
@@ -203,9 +204,10 @@ async fn replayed_by(theirs: &Libzpool, has_slog: bool) {
     }
 }
 
-/// Blocks that were written early go with what they belonged to, or when they are written over.
+/// Blocks that were written early for the log are freed with their records, or when they are
+/// overwritten.
 #[test]
-fn early_blocks_go_when_nobody_wants_them() {
+fn indirect_log_writes_are_freed_when_unused() {
     block_on(2, async {
         let (engine, devices) = pools::fresh(&Shape::DISK).await;
         let make = async |name: &str| {
@@ -219,7 +221,7 @@ fn early_blocks_go_when_nobody_wants_them() {
         engine.snapshot(vec!["tank/b@s".into()]).await.unwrap();
         for round in 0..3 {
             for volume in [&a, &b, &c] {
-                // Each over the one before, in one txg.
+                // Each write overwrites the previous one, in one txg.
                 volume.write(0, vec![noise(round, 200_000)], true).await.unwrap();
                 volume.discard(BLOCK, 2 * BLOCK).await.unwrap();
                 volume.flush().await.unwrap();
@@ -244,14 +246,14 @@ fn early_blocks_go_when_nobody_wants_them() {
     .unwrap();
 }
 
-/// Log blocks come from a log device, else from the metaslab that is kept for them, else from any.
+/// Log blocks are allocated on a log device, else in the embedded log metaslab, else anywhere.
 #[test]
-fn log_blocks_have_their_class() {
+fn log_blocks_come_from_slog_or_embedded_log_class() {
     block_on(2, async {
         let small = Shape::DISK;
         let cases = [
             (small, Class::Normal),
-            // Only a vdev of 64 metaslabs gives one away.
+            // Only a vdev of 64 metaslabs reserves one for the log.
             (Shape { size: 40 << 30, ..small }, Class::EmbeddedLog),
             (Shape { has_slog: true, ..small }, Class::Log),
         ];
@@ -274,9 +276,9 @@ fn log_blocks_have_their_class() {
     .unwrap();
 }
 
-/// With `sync=always` the first write after an opening is durable like any other.
+/// With `sync=always` the first write after opening is durable like any other.
 #[test]
-fn always_begins_with_the_first_write() {
+fn sync_always_applies_to_the_first_write() {
     block_on(2, async {
         let (engine, devices) = pools::fresh(&Shape::DISK).await;
         let new = NewVolume::new("tank/v", SIZE).with_block_size(BLOCK).sparse();

@@ -1,4 +1,4 @@
-//! Volumes that are written: their bytes, their space, their logs, and what a crash leaves.
+//! Volumes that are written: contents, space, logs, and the state after a crash.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -11,5 +11,5 @@ mod images;
 mod log;
 mod model;
 mod pools;
+mod records;
 mod space;
-mod told;

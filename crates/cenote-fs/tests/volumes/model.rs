@@ -1,4 +1,4 @@
-//! A volume beside an array of bytes, and something to do with both.
+//! A volume, a model of its bytes, and random requests.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(crate) fn draw(rng: &mut Rng, size: u64) -> Op {
     match rng.below(20) {
         0..11 => {
             let mut bytes = vec![0; len as usize];
-            // Some of it is zeros, some compresses.
+            // Some of it is zeros, some compressible.
             match rng.below(4) {
                 0 => {}
                 1 => bytes.fill(rng.below(256) as u8),
@@ -43,7 +43,7 @@ pub(crate) fn draw(rng: &mut Rng, size: u64) -> Op {
 }
 
 impl Op {
-    /// The bytes that it changes, and what they become.
+    /// Returns the bytes that it changes, and their new contents.
     pub(crate) fn effect(&self, block_size: u64) -> Option<(u64, Vec<u8>)> {
         match self {
             Self::Write { offset, bytes, .. } => Some((*offset, bytes.clone())),
@@ -67,7 +67,7 @@ impl Op {
     pub(crate) async fn perform(&self, volume: &WritableVolume, rng: &mut Rng) -> Result<()> {
         match self {
             Self::Write { offset, bytes, is_fua } => {
-                // As a gather list with borders anywhere.
+                // As a list of buffers with arbitrary boundaries.
                 let cut = rng.below(bytes.len() as u64 + 1) as usize;
                 let bufs = [&bytes[..cut], &bytes[cut..]].map(|part| Buf::from(part.to_vec()));
                 volume.write(*offset, bufs.into(), *is_fua).await
@@ -82,7 +82,7 @@ impl Op {
     }
 }
 
-/// All bytes of a volume, read in parts of any size.
+/// Reads all bytes of a volume, in parts of random sizes.
 pub(crate) async fn read_all(volume: &WritableVolume, rng: &mut Rng) -> Result<Vec<u8>> {
     let (size, mut bytes) = (volume.size(), Vec::new());
     while (bytes.len() as u64) < size {
@@ -93,7 +93,7 @@ pub(crate) async fn read_all(volume: &WritableVolume, rng: &mut Rng) -> Result<V
     Ok(bytes)
 }
 
-/// What is told of holes agrees with the bytes, and covers all of the range.
+/// Checks that the reported holes agree with the contents, and cover all of the range.
 pub(crate) async fn check_status(volume: &Arc<WritableVolume>, model: &[u8]) {
     let size = volume.size();
     let extents = volume.block_status(0, size).await.unwrap();

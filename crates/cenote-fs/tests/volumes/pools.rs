@@ -17,7 +17,7 @@ pub(crate) use crate::images::{as_devices, check_space, devices, images_of, judg
 /// Bytes of a device.
 pub(crate) const DEVICE_SIZE: u64 = 64 << 20;
 
-/// What a pool is made of.
+/// The devices of a pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) redundancy: Redundancy,
@@ -46,7 +46,7 @@ impl Shape {
     }
 }
 
-/// Makes a pool called "tank", whose root is an empty file system.
+/// Creates a pool called "tank", whose root is an empty file system.
 pub(crate) async fn make(
     shape: &Shape,
     seed: u64,
@@ -71,13 +71,13 @@ pub(crate) async fn make(
     Engine::create(spec).await
 }
 
-/// A pool on new devices.
+/// Creates a pool on new devices.
 pub(crate) async fn fresh(shape: &Shape) -> (Arc<Engine>, Vec<Arc<ImageDevice>>) {
     let devices = shape.devices();
     (make(shape, 7, as_devices(&devices)).await.unwrap(), devices)
 }
 
-/// A number of a dataset's properties.
+/// Returns a numeric property of a dataset.
 pub(crate) async fn number(dataset: &Dataset, property: &str) -> u64 {
     let row = dataset.props().await.unwrap().get(property).await.unwrap();
     match row.unwrap().value {

@@ -1,4 +1,4 @@
-//! The space of volumes: what they keep, and what happens at the end of the pool.
+//! The space of volumes: reservations, and behaviour in a full pool.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use cenote_rt::{BufMut, Kind, Result, Rng, block_on, simulate};
 
 use crate::pools::{self, Shape};
 
-/// Writes noise over a volume, block after block.
+/// Writes noise over a volume, block by block.
 async fn fill(volume: &WritableVolume, salt: u64) -> Result<()> {
     let mut rng = Rng::seeded(salt);
     for offset in (0..volume.size()).step_by(256 << 10) {
@@ -19,10 +19,10 @@ async fn fill(volume: &WritableVolume, salt: u64) -> Result<()> {
     Ok(())
 }
 
-/// A volume with its reservation can be written all over, however full the pool is; a sparse one
-/// finds the end, and is usable again after a discard.
+/// A volume with its full reservation can be overwritten entirely, however full the pool is. A
+/// sparse volume gets an error, and is usable again after a discard.
 #[test]
-fn a_reservation_is_kept() {
+fn refreservation_guarantees_the_space_of_a_volume() {
     block_on(2, async {
         let (engine, devices) = pools::fresh(&Shape::DISK).await;
         let kept = NewVolume::new("tank/kept", 12 << 20).create(&engine).await.unwrap();
@@ -50,9 +50,9 @@ fn a_reservation_is_kept() {
     .unwrap();
 }
 
-/// Changes in memory stay within their bound, though nobody syncs, and nobody is slowed down for it.
+/// Changes in memory stay within their limit without a sync task, and writers are not delayed.
 #[test]
-fn memory_is_bounded() {
+fn zfs_dirty_data_max_bounds_memory() {
     simulate(1, async {
         let (engine, _devices) = pools::fresh(&Shape { size: 1 << 30, ..Shape::DISK }).await;
         let volume = NewVolume::new("tank/v", 32 << 20).sparse();

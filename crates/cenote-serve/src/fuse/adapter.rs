@@ -1,21 +1,21 @@
-//! Requests of the kernel as the [wire](super::wire) gives them, begun and answered.
+//! Starts and answers the kernel's requests, decoded by the [wire](super::wire) module.
 //!
-//! A request is begun on the thread that read it; if it has to wait for something it goes on as a
-//! task, and the thread reads the next. So what is in memory is answered at once, and what is not
-//! does not hold up others. Only to make something durable a thread waits itself, while another
-//! reads requests ([`service`](super::service)).
+//! A request is started on the thread that read it. If it has to wait, it continues as a task, and
+//! the thread reads the next request. So requests served from memory are answered at once, and
+//! others do not block them. Only to make something durable a thread itself waits, while another
+//! thread reads requests ([`service`](super::service)).
 //!
 //! Files are opened and closed with messages, for two reasons. The kernel does not know the flags
 //! of a node that forbid changes, so an immutable file is refused here. And while a file is open
-//! for reading and writing, dirty pages of a mapping may lie where the file has a hole: `lseek`
-//! reports no holes until the last such handle is released ([`Nodes`](super::nodes::Nodes)). A
-//! handle says only whether the file can be mapped so. A node is held as long as the kernel knows
-//! it, open or not.
+//! for reading and writing, there may be dirty pages of a mapping where the file has a hole:
+//! `lseek` reports no holes until the last such handle is released
+//! ([`Nodes`](super::nodes::Nodes)). A handle only records whether the file can be mapped in this
+//! way. A node is held as long as the kernel knows it, open or not.
 //!
-//! Directories need no messages: to the first `opendir` the answer is that there is no such
-//! operation, and the kernel asks no more. The same holds for `flush`, at `close`.
+//! Directories need no messages: the first `opendir` is answered with `ENOSYS`, and the kernel
+//! sends no further ones. The same holds for `flush`, at `close`.
 //!
-//! Locks are the kernel's own.
+//! Locks are managed by the kernel.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -35,7 +35,7 @@ use cenote_rt::{BufMut, Result, Runtime};
 use super::convert::{NOTHING, attributes, errno_of, file_type, generation, time};
 use super::flags;
 use super::service::hand_over;
-use super::vfs::{Opening, POSIX_ACLS, Vfs, is_mappable, let_through};
+use super::vfs::{Opening, POSIX_ACLS, Vfs, checked_by_kernel, is_mappable};
 use super::wire::{
     AccessFlags, Changes, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, Negotiation, OpenFile, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -47,12 +47,12 @@ use super::wire::{
 pub(super) const REQUEST_MAX: u32 = 1 << 20;
 /// Entries of a directory that are looked up at a time.
 const ENTRIES: usize = 128;
-/// Requests that the kernel sends without waiting for answers.
+/// Requests that the kernel may have in flight in the background.
 const BACKGROUND: u16 = 64;
 
-/// Bytes from which on reading and writing take long: others see to the next request.
+/// Requests of at least this length take long: the connection is handed to another thread.
 const LONG_FROM: usize = 64 << 10;
-/// How often a thread waits for what is to be durable: for blocks of the log, and for the flush.
+/// Maximum waits of a thread for one durable request: for blocks of the log, and for the flush.
 const WAITS: u32 = 4;
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -68,17 +68,17 @@ const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 16;
 
-/// How long a request takes that needs not wait for others.
+/// Expected duration of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
     Short,
     Long,
-    /// It makes something durable, for which its thread waits.
+    /// It makes something durable, and its thread waits for that.
     Durable,
 }
 
 impl Pace {
-    /// Of so many bytes.
+    /// Returns the pace of a request of `len` bytes.
     fn of(len: usize) -> Self {
         if len < LONG_FROM { Self::Short } else { Self::Long }
     }
@@ -89,7 +89,7 @@ pub(super) struct Adapter {
     vfs: Arc<Vfs>,
     runtime: Runtime,
     is_writeback: bool,
-    /// The kernel can do without messages for opening directories.
+    /// Whether the kernel works without messages for opening directories.
     needs_no_opendir: bool,
 }
 
@@ -98,8 +98,8 @@ impl Adapter {
         Self { vfs, runtime, is_writeback, needs_no_opendir: false }
     }
 
-    /// What this server wants of a connection.
-    pub(super) fn wish(&self) -> Negotiation {
+    /// Returns the parameters that this server requests for a connection.
+    pub(super) fn negotiation(&self) -> Negotiation {
         let mut wanted = InitFlags::FUSE_ASYNC_READ
             | InitFlags::FUSE_BIG_WRITES
             | InitFlags::FUSE_MAX_PAGES
@@ -109,10 +109,10 @@ impl Adapter {
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_NO_OPENDIR_SUPPORT
-            // A default ACL stands in for the umask: we are told both.
+            // A default ACL replaces the umask: the server needs mode and umask separately.
             | InitFlags::FUSE_DONT_MASK
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2
-            // Nobody else changes files: pages are dropped when we say so.
+            // Only this server changes files: the kernel drops pages when it is notified.
             | InitFlags::FUSE_EXPLICIT_INVAL_DATA;
         if self.vfs.has_posix_acls {
             wanted |= InitFlags::FUSE_POSIX_ACL;
@@ -123,14 +123,14 @@ impl Adapter {
         Negotiation { wanted, request_max: REQUEST_MAX, background: BACKGROUND }
     }
 
-    /// Takes over what the kernel can do.
+    /// Stores the kernel's capabilities.
     pub(super) fn agreed(&mut self, there: InitFlags) {
         self.needs_no_opendir = there.contains(InitFlags::FUSE_NO_OPENDIR_SUPPORT);
         let checks_acls = self.vfs.has_posix_acls && there.contains(InitFlags::FUSE_POSIX_ACL);
         self.vfs.checks_acls.store(checks_acls, Ordering::Release);
     }
 
-    /// Begins a request that takes so long.
+    /// Starts a request of this pace.
     fn begin_at<F>(&self, pace: Pace, work: impl FnOnce(Arc<Vfs>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -150,12 +150,12 @@ impl Adapter {
         }
     }
 
-    /// Begins a request.
+    /// Starts a request.
     fn begin<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<Vfs>) -> F) {
         self.begin_at(Pace::Short, work);
     }
 
-    /// Begins a request that is answered with nothing but that it was done.
+    /// Starts a request whose answer is only success or an error.
     fn begin_empty<F>(&self, reply: ReplyEmpty, work: impl FnOnce(Arc<Vfs>) -> F)
     where
         F: Future<Output = Result<()>> + Send + 'static,
@@ -163,7 +163,7 @@ impl Adapter {
         self.begin(|vfs| answer_empty(reply, work(vfs)));
     }
 
-    /// Begins a request that gives the kernel a node.
+    /// Starts a request whose answer gives the kernel a node.
     fn begin_entry<F>(&self, reply: ReplyEntry, work: impl FnOnce(Arc<Vfs>) -> F)
     where
         F: Future<Output = Result<Attributes>> + Send + 'static,
@@ -180,8 +180,8 @@ impl Adapter {
     }
 }
 
-/// Pages are kept over open and close. The kernel maps nothing shared that it reads and writes
-/// without its cache.
+/// Returns the flags of an opened file: pages are kept across open and close. With direct I/O the
+/// kernel does not allow shared mappings.
 fn fopen_flags(is_unmappable: bool) -> FopenFlags {
     let mut flags = FopenFlags::FOPEN_KEEP_CACHE;
     flags.set(FopenFlags::FOPEN_DIRECT_IO, is_unmappable);
@@ -190,14 +190,14 @@ fn fopen_flags(is_unmappable: bool) -> FopenFlags {
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as the handlers have it")]
 fn cred_of(request: &Request) -> Credentials {
-    let_through(request.uid(), request.gid())
+    checked_by_kernel(request.uid(), request.gid())
 }
 
 fn bytes(name: &OsStr) -> Vec<u8> {
     name.as_bytes().to_vec()
 }
 
-/// What `mknod` is to make; none for what it cannot.
+/// Returns the kind of node for `mknod`; `None` for kinds that it cannot create.
 fn new_kind(mode: u32, device: u32) -> Option<NewKind<'static>> {
     let (major, minor) = decode_dev(device.into());
     let device = encode_rdev(major, minor);
@@ -217,8 +217,8 @@ fn new_node(kind: NewKind<'_>, mode: u32, umask: u32) -> NewNode<'_> {
     new
 }
 
-fn set_time(wish: TimeOrNow) -> SetTime {
-    match wish {
+fn set_time(wanted: TimeOrNow) -> SetTime {
+    match wanted {
         TimeOrNow::Now => SetTime::Now,
         TimeOrNow::SpecificTime(at) => SetTime::To(time(at)),
     }
@@ -256,7 +256,7 @@ impl Filesystem for Adapter {
     fn setattr(&self, request: &Request, node: INodeNo, changes: &Changes, reply: ReplyAttr) {
         let cred = cred_of(request);
         let Changes { handle, mode, uid, gid, size, atime, mtime, is_write_back } = *changes;
-        let wish = SetAttributes {
+        let wanted = SetAttributes {
             mode: mode.map(|mode| mode & PERMISSION_MASK),
             uid,
             gid,
@@ -268,7 +268,7 @@ impl Filesystem for Adapter {
         };
         self.begin(|vfs| async move {
             let done = match vfs.check_handle(node, handle) {
-                Ok(node) => vfs.set_attributes(cred, node, &wish).await,
+                Ok(node) => vfs.set_attributes(cred, node, &wanted).await,
                 Err(error) => Err(error),
             };
             match done {
@@ -430,7 +430,7 @@ impl Filesystem for Adapter {
     }
 
     fn release(&self, node: INodeNo, handle: FileHandle, reply: ReplyEmpty) {
-        // Before the answer: whoever waits for it finds the file closed.
+        // Before the answer: then a caller that waits for the answer finds the file closed.
         if is_mappable(handle) {
             self.vfs.nodes.close_mappable(node.0);
         }
@@ -465,7 +465,7 @@ impl Filesystem for Adapter {
         let mut kept = BufMut::for_filling(data.len());
         kept.copy_from_slice(data);
         let drops_set_ids = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        // Pages that the kernel writes back come with the flags of any file.
+        // Pages written back by the kernel carry the flags of an arbitrary open file.
         let is_cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let is_sync = !is_cached && flags.0 & O_DSYNC != 0;
         let is_append = !is_cached && flags.0 & O_APPEND != 0;
@@ -530,20 +530,20 @@ impl Filesystem for Adapter {
                     Err(error) => return reply.error(errno_of(&error)),
                 };
                 let is_dots = entry.name == b"." || entry.name == b"..";
-                // Of these two the kernel does not keep the nodes.
+                // The kernel does not keep the nodes of these two.
                 let found = if is_dots {
                     vfs.attributes(entry.object).await
                 } else {
                     vfs.give(entry.object).await
                 };
-                // What is gone by now is not told.
+                // Entries that were removed meanwhile are skipped.
                 let Ok(found) = found else { continue };
                 let (number, attr) = (INodeNo(found.object), attributes(&found));
                 let name = OsStr::from_bytes(&entry.name);
                 let ttl = Vfs::ttl(&found).min(vfs.name_ttl(found.object));
                 if reply.add(number, entry.cookie, name, &ttl, &attr, generation(&found)) {
                     if !is_dots {
-                        // It did not get this one.
+                        // The kernel was not given this node.
                         vfs.forget(found.object, 1).await;
                     }
                     return reply.ok();
@@ -596,7 +596,7 @@ impl Filesystem for Adapter {
             vfs.check_acl_change(&name)?;
             let object = vfs.changing(node.0)?;
             vfs.mount().set_xattr(&cred, object, &name, &value, existing).await?;
-            tell_of_xattr(&vfs, node, &name);
+            notify_of_xattr(&vfs, node, &name);
             Ok(())
         });
     }
@@ -615,7 +615,7 @@ impl Filesystem for Adapter {
                 Ok(value) => answer_sized(reply, len, &value),
                 Err(error) => {
                     let number = errno_of(&error);
-                    // Where the kernel looks at ACLs there are some, or none.
+                    // If the kernel checks ACLs, a missing ACL must look like an empty one.
                     let is_off = number == Errno::EOPNOTSUPP && vfs.has_posix_acls && is_acl(&name);
                     reply.error(if is_off { Errno::ENODATA } else { number });
                 }
@@ -642,13 +642,13 @@ impl Filesystem for Adapter {
             vfs.check_xattrs()?;
             vfs.check_acl_change(&name)?;
             vfs.mount().remove_xattr(&cred, vfs.changing(node.0)?, &name).await?;
-            tell_of_xattr(&vfs, node, &name);
+            notify_of_xattr(&vfs, node, &name);
             Ok(())
         });
     }
 
     fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        // Not asked by a kernel that decides itself.
+        // Not called by a kernel that checks permissions itself.
         let cred = Credentials::user(request.uid(), request.gid(), Vec::new());
         let mut want = Want::empty();
         for (flag, right) in [
@@ -669,7 +669,7 @@ impl Filesystem for Adapter {
         data: &[u8],
         reply: ReplyIoctl,
     ) {
-        let cred = flags::asker(request.uid(), request.gid());
+        let cred = flags::credentials(request.uid(), request.gid());
         let data = data.to_vec();
         self.begin(|vfs| async move {
             match flags::ioctl(&vfs, cred, node.0, command, &data).await {
@@ -708,7 +708,7 @@ impl Filesystem for Adapter {
 
     fn lseek(&self, _: &Request, file: OpenFile, offset: i64, whence: i32, reply: ReplyLseek) {
         if self.is_writeback {
-            // What is data may still be in the kernel: to it all of a file is.
+            // The kernel may still hold dirty data: it treats the whole file as data.
             return reply.error(Errno::ENOSYS);
         }
         let what = match whence {
@@ -755,7 +755,7 @@ impl Filesystem for Adapter {
     }
 }
 
-/// A directory from a cookie on.
+/// A listing of a directory from a cookie on.
 struct Listing {
     node: u64,
     cookie: u64,
@@ -785,7 +785,7 @@ impl Listing {
                     self.is_end = page.is_end;
                     self.page = page.entries.into_iter();
                 }
-                // The error comes again when the rest is asked for.
+                // The error is returned again when the rest is requested.
                 Err(_) if self.is_any_told => return Ok(None),
                 Err(error) => return Err(error),
             }
@@ -793,7 +793,7 @@ impl Listing {
     }
 }
 
-/// That something was done, or not.
+/// Answers with success or an error.
 async fn answer_empty(reply: ReplyEmpty, work: impl Future<Output = Result<()>>) {
     match work.await {
         Ok(()) => reply.ok(),
@@ -801,7 +801,7 @@ async fn answer_empty(reply: ReplyEmpty, work: impl Future<Output = Result<()>>)
     }
 }
 
-/// A node that was found, to somebody who asked for it by name.
+/// Answers a lookup with a node.
 fn answer_entry(reply: ReplyEntry, vfs: &Vfs, found: &Attributes) {
     let (ttl, name_ttl) = (Vfs::ttl(found), vfs.name_ttl(found.object));
     reply.entry_with_ttls(&ttl, &name_ttl, &attributes(found), generation(found));
@@ -811,14 +811,14 @@ fn is_acl(name: &[u8]) -> bool {
     POSIX_ACLS.contains(&name)
 }
 
-/// An extended attribute was changed; with an ACL the mode changes, which the kernel does not see.
-fn tell_of_xattr(vfs: &Vfs, node: INodeNo, name: &[u8]) {
+/// Notifies the kernel of a changed extended attribute: an ACL changes the mode.
+fn notify_of_xattr(vfs: &Vfs, node: INodeNo, name: &[u8]) {
     if is_acl(name) {
         vfs.has_changed(node.0);
     }
 }
 
-/// A value to somebody who has room for `len` bytes, or asks with 0 how many there are.
+/// Answers with a value if `len` has room for it, or with its length if `len` is 0.
 fn answer_sized(reply: ReplyXattr, len: u32, value: &[u8]) {
     match len as usize {
         0 => reply.size(value.len() as u32),

@@ -1,9 +1,9 @@
-//! A FUSE connection that is mounted nowhere yet.
+//! A FUSE connection before it is mounted.
 //!
-//! As root the file system is made without a path (`fsopen`, `fsmount`): its number is known, the
-//! guard watches it, and it answers before it is attached at its place, which the path worker does
-//! (invariants F1 and F2 of [`helper`](super::helper)). A failure before that leaves nothing
-//! behind. Without root `fusermount3` does all of it in one step.
+//! As root the file system is created without a path (`fsopen`, `fsmount`): its number is known,
+//! the guard watches it, and it answers requests before the path worker attaches it at its mount
+//! point (invariants F1 and F2 of [`helper`](super::helper)). A failure before that leaves nothing
+//! behind. Without root `fusermount3` does everything in one step.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -21,24 +21,24 @@ use super::table::MountTable;
 use super::{FuseError, MountOptions, Unmount};
 
 const DEVICE: &str = "/dev/fuse";
-/// The type that our mounts have, behind `fuse.`.
+/// The file system type of cenote's mounts, after `fuse.`.
 const SUBTYPE: &str = "zfs";
-/// Pages that the kernel reads ahead of a sequential reader, in KiB.
+/// Read-ahead of the kernel for sequential readers, in KiB.
 const READ_AHEAD: &str = "1024";
 
-/// A connection to the kernel, and what is to be attached of it.
+/// A connection to the kernel, and its mount before it is attached.
 #[derive(Debug)]
 pub(super) struct Connection {
-    /// The kernel's end: requests are read from it.
+    /// The server's end: requests are read from it.
     pub(super) channel: OwnedFd,
     /// The kernel's number for the file system, `MAJOR:MINOR`.
     pub(super) number: Vec<u8>,
-    /// Not attached yet; none if `fusermount3` has mounted it.
+    /// The mount, if it is not attached yet; `None` if `fusermount3` has mounted it.
     mount: Option<OwnedFd>,
 }
 
 impl Connection {
-    /// Makes a connection for a file system that is to be mounted at a resolved path.
+    /// Creates a connection for a file system that is to be mounted at a resolved path.
     ///
     /// # Errors
     /// A [`FuseError`].
@@ -89,7 +89,7 @@ impl Connection {
         }
         fsconfig_create(&context)?;
         let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options))?;
-        // Answered by the kernel from what it has: it sends no request.
+        // Answered by the kernel from its cache: no request is sent.
         let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = rustix::fs::statx(&mount, c"", how, StatxFlags::TYPE)?;
         let number = format!("{}:{}", found.stx_dev_major, found.stx_dev_minor).into_bytes();
@@ -126,7 +126,7 @@ impl Connection {
         Ok(Self { channel, number: number.ok_or_else(gone)?, mount: None })
     }
 
-    /// Shows the file system at its place.
+    /// Attaches the file system at its mount point.
     ///
     /// # Errors
     /// A [`FuseError`].
@@ -135,7 +135,7 @@ impl Connection {
         helper::work(Operation::Attach, at, Vec::new(), Some(mount)).await.map(drop)
     }
 
-    /// Takes what is to be attached.
+    /// Takes the mount that is to be attached.
     pub(super) fn take_mount(&mut self) -> Option<OwnedFd> {
         self.mount.take()
     }
@@ -163,14 +163,13 @@ pub(super) async fn unmount(at: &Path, number: &[u8], how: Unmount) -> Result<()
     helper::work(Operation::Unmount, at, fields, None).await.map(drop)
 }
 
-/// Lets the kernel read further ahead than it does by itself. Only root may; without it reads come
-/// in smaller pieces.
+/// Raises the kernel's read-ahead. Only root may; without it reads come in smaller pieces.
 pub(super) fn raise_read_ahead(number: &[u8]) {
     let path = format!("/sys/class/bdi/{}/read_ahead_kb", String::from_utf8_lossy(number));
     let _ = std::fs::write(path, READ_AHEAD);
 }
 
-/// Commas separate options, and a backslash takes their meaning away.
+/// Commas separate options, and a backslash escapes them.
 fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace(',', "\\,")
 }
@@ -184,7 +183,7 @@ fn attributes(options: &MountOptions) -> MountAttrFlags {
     flags
 }
 
-/// Options as a field for the path worker.
+/// Encodes options as a field for the path worker.
 pub(super) fn flags(options: &MountOptions) -> Vec<u8> {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.is_read_only);

@@ -1,4 +1,4 @@
-//! Numbers, times and attributes: ours, and those of the wire.
+//! Converts numbers, times and attributes between cenote's types and those of the wire.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,15 +8,15 @@ use cenote_rt::Error;
 
 use super::wire::{Errno, FileAttr, FileType, Generation, INodeNo};
 
-/// What the kernel is told as the size of a block: what programs read and write at a time.
+/// Limits of the block size reported to the kernel: the size in which programs read and write.
 const BLOCK_MIN: u64 = 4 << 10;
 const BLOCK_MAX: u64 = 1 << 20;
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// The number of an error.
+/// Returns the number of an error.
 pub(super) fn errno_of(error: &Error) -> Errno {
     match errno::of(error) {
-        // As of any other disk: the number that OpenZFS has for it is its own.
+        // As for other disks: OpenZFS's number for checksum errors is specific to OpenZFS.
         errno::ECKSUM => Errno::EIO,
         number => Errno::from_i32(number),
     }
@@ -34,7 +34,7 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// Attributes for the wire. Their number is that of the object, also for the root.
+/// Converts attributes for the wire. Their node number is the object number, also for the root.
 pub(super) fn attributes(from: &Attributes) -> FileAttr {
     let block = from.block_size.clamp(BLOCK_MIN, BLOCK_MAX).next_power_of_two();
     FileAttr {
@@ -54,7 +54,7 @@ pub(super) fn attributes(from: &Attributes) -> FileAttr {
     }
 }
 
-/// What is told of a name that there is not.
+/// Attributes in the answer about a missing name.
 pub(super) const NOTHING: FileAttr = FileAttr {
     ino: INodeNo(0),
     size: 0,
@@ -75,7 +75,7 @@ pub(super) fn generation(from: &Attributes) -> Generation {
     Generation(from.generation)
 }
 
-/// A device number as the kernel has it on the wire.
+/// Returns a device number in the kernel's wire format.
 const fn device_number(major: u32, minor: u32) -> u32 {
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12
 }
@@ -91,7 +91,7 @@ fn system_time(time: Time) -> SystemTime {
     whole.and_then(|whole| whole.checked_add(part)).unwrap_or(UNIX_EPOCH)
 }
 
-/// A time of a request. Nanoseconds count forward, also before 1970.
+/// Converts a time of a request. Nanoseconds count forward, also before 1970.
 pub(super) fn time(from: SystemTime) -> Time {
     match from.duration_since(UNIX_EPOCH) {
         Ok(since) => Time {
@@ -117,17 +117,17 @@ mod tests {
     use cenote_fs::mount::decode_dev;
 
     #[test]
-    fn device_numbers_go_through() {
+    fn device_numbers_survive_the_round_trip() {
         for (major, minor) in [(8, 17), (259, 0xf_ffff), (0, 0), (0xfff, 0xff)] {
             assert_eq!(decode_dev(device_number(major, minor).into()), (major, minor));
         }
     }
 
     #[test]
-    fn times_go_through_also_before_1970() {
+    fn times_survive_the_round_trip_also_before_1970() {
         let day = Time { seconds: 86_400, nanoseconds: 5 };
         assert_eq!(time(system_time(day)), day);
-        // 1.2 s before: two seconds before, and 0.8 behind.
+        // 1.2 s before 1970: two seconds before, and 0.8 seconds forward.
         let before = Time { seconds: -2, nanoseconds: 800_000_000 };
         assert_eq!(system_time(before), UNIX_EPOCH - Duration::from_millis(1200));
         assert_eq!(time(system_time(before)), before);

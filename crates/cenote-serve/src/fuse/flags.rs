@@ -1,9 +1,9 @@
-//! Flags and projects of nodes, as `lsattr`, `chattr` and `project` programs ask for them: with the
-//! ioctls that Linux has for that. Of its flags those are told that OpenZFS tells: immutable,
-//! append only, no dump, and that new nodes inherit the project.
+//! Flags and projects of nodes, for `lsattr`, `chattr` and `project` programs: Linux's ioctls for
+//! them. Of Linux's flags those are supported that OpenZFS supports: immutable, append only, no
+//! dump, and that new nodes inherit the project.
 //!
-//! Kernels before 5.13 let everybody ask: who may set them is decided here, and what the kernel has
-//! let through in other ways counts for nothing ([`asker`]).
+//! Kernels before 5.13 pass the ioctl on for every user: permission to set the flags is checked
+//! here, and the kernel's own permission checks do not count ([`credentials`]).
 
 use cenote_fs::PFlags;
 use cenote_fs::access::Credentials;
@@ -17,11 +17,11 @@ const SET_FLAGS: u32 = 0x4008_6602;
 const GET_XATTR: u32 = 0x801c_581f;
 const SET_XATTR: u32 = 0x401c_5820;
 
-/// Words of `struct fsxattr`: flags, size of an extent, number of extents, project, and room.
+/// Words of `struct fsxattr`: flags, extent size, number of extents, project, and padding.
 const XATTR_LEN: usize = 28;
 const PROJECT_AT: usize = 12;
 
-/// A flag of ours, of `FS_IOC_GETFLAGS`, and of `FS_IOC_FSGETXATTR`.
+/// A flag of cenote, of `FS_IOC_GETFLAGS`, and of `FS_IOC_FSGETXATTR`.
 const FLAGS: [(PFlags, u32, u32); 4] = [
     (PFlags::IMMUTABLE, 0x10, 0x8),
     (PFlags::APPENDONLY, 0x20, 0x10),
@@ -29,20 +29,20 @@ const FLAGS: [(PFlags, u32, u32); 4] = [
     (PFlags::PROJINHERIT, 0x2000_0000, 0x200),
 ];
 
-/// A number of the kernel's interface that says which flags are meant.
+/// Selects the column of the kernel interface whose flags are meant.
 type Column = fn(&(PFlags, u32, u32)) -> u32;
 
 const PLAIN: Column = |row| row.1;
 const EXTENDED: Column = |row| row.2;
 
-fn told(flags: PFlags, column: Column) -> u32 {
+fn to_word(flags: PFlags, column: Column) -> u32 {
     let set = FLAGS.iter().filter(|row| flags.contains(row.0));
     set.fold(0, |word, row| word | column(row))
 }
 
-/// The flags that a word asks for, in place of those that it could ask for.
-fn wished(before: PFlags, word: u32, column: Column) -> Result<PFlags> {
-    let all = told(PFlags::all(), column);
+/// Returns the flags after a request: those that the word can express are replaced.
+fn from_word(before: PFlags, word: u32, column: Column) -> Result<PFlags> {
+    let all = to_word(PFlags::all(), column);
     if word & !all != 0 {
         return Err(Error::new(Kind::Unsupported, "flags that no node has"));
     }
@@ -56,15 +56,16 @@ fn word(bytes: &[u8], at: usize) -> Result<u32> {
     word.map(u32::from_ne_bytes).ok_or_else(|| Error::new(Kind::Invalid, "too few bytes"))
 }
 
-/// Who asks: only owners and root may, though of other requests the kernel has looked at that.
-pub(super) fn asker(uid: u32, gid: u32) -> Credentials {
+/// Returns the credentials of the user: only owners and root may set flags, although the kernel has
+/// checked permissions of other requests.
+pub(super) fn credentials(uid: u32, gid: u32) -> Credentials {
     Credentials::user(uid, gid, Vec::new())
 }
 
-/// Answers an ioctl; none if it is not one of these.
+/// Answers an ioctl; `None` if it is not one of these.
 ///
 /// # Errors
-/// `Kind::Unsupported` for flags that there are not; those of changing attributes.
+/// `Kind::Unsupported` for unknown flags; errors of changing attributes.
 pub(super) async fn ioctl(
     vfs: &Vfs,
     cred: Credentials,
@@ -73,11 +74,11 @@ pub(super) async fn ioctl(
     data: &[u8],
 ) -> Result<Option<Vec<u8>>> {
     let found = vfs.attributes(node).await?;
-    let wish = match command {
-        GET_FLAGS => return Ok(Some(told(found.flags, PLAIN).to_ne_bytes().to_vec())),
+    let wanted = match command {
+        GET_FLAGS => return Ok(Some(to_word(found.flags, PLAIN).to_ne_bytes().to_vec())),
         GET_XATTR => {
             let mut answer = vec![0; XATTR_LEN];
-            let (flags, project) = (told(found.flags, EXTENDED), found.project.unwrap_or(0));
+            let (flags, project) = (to_word(found.flags, EXTENDED), found.project.unwrap_or(0));
             for (at, word) in [(0, flags), (PROJECT_AT, project)] {
                 if let Some(target) = answer.get_mut(at..at + 4) {
                     target.copy_from_slice(&word.to_ne_bytes());
@@ -86,11 +87,11 @@ pub(super) async fn ioctl(
             return Ok(Some(answer));
         }
         SET_FLAGS => {
-            let flags = Some(wished(found.flags, word(data, 0)?, PLAIN)?);
+            let flags = Some(from_word(found.flags, word(data, 0)?, PLAIN)?);
             SetAttributes { flags, ..SetAttributes::default() }
         }
         SET_XATTR => {
-            let flags = wished(found.flags, word(data, 0)?, EXTENDED)?;
+            let flags = from_word(found.flags, word(data, 0)?, EXTENDED)?;
             let project = word(data, PROJECT_AT)?;
             SetAttributes {
                 flags: Some(flags).filter(|flags| *flags != found.flags),
@@ -100,7 +101,7 @@ pub(super) async fn ioctl(
         }
         _ => return Ok(None),
     };
-    vfs.set_attributes(cred, node, &wish).await?;
+    vfs.set_attributes(cred, node, &wanted).await?;
     vfs.has_changed(node);
     Ok(Some(Vec::new()))
 }
@@ -115,11 +116,11 @@ mod tests {
     #[test]
     fn flags_go_to_words_and_back() {
         let flags = PFlags::IMMUTABLE | PFlags::PROJINHERIT | PFlags::ARCHIVE;
-        assert_eq!(told(flags, PLAIN), 0x2000_0010);
-        assert_eq!(told(flags, EXTENDED), 0x208);
-        let wish = wished(flags, 0x60, PLAIN).expect("known");
-        assert_eq!(wish, PFlags::APPENDONLY | PFlags::NODUMP | PFlags::ARCHIVE);
-        assert_eq!(wished(flags, 1, PLAIN).expect_err("unknown").kind(), Kind::Unsupported);
+        assert_eq!(to_word(flags, PLAIN), 0x2000_0010);
+        assert_eq!(to_word(flags, EXTENDED), 0x208);
+        let wanted = from_word(flags, 0x60, PLAIN).expect("known");
+        assert_eq!(wanted, PFlags::APPENDONLY | PFlags::NODUMP | PFlags::ARCHIVE);
+        assert_eq!(from_word(flags, 1, PLAIN).expect_err("unknown").kind(), Kind::Unsupported);
     }
 
     #[test]
@@ -127,7 +128,7 @@ mod tests {
         let ids = Ids { uid: 1000, gid: 100 };
         let flags = PFlags::ACL_TRIVIAL;
         let node = Subject { mode: 0o100_644, ids, flags, aces: &[], posix: None };
-        let may = |uid, flags| may_set_flags(&node, &asker(uid, 100), flags).is_ok();
+        let may = |uid, flags| may_set_flags(&node, &credentials(uid, 100), flags).is_ok();
         assert!(may(1000, PFlags::NODUMP) && may(0, PFlags::NODUMP | PFlags::IMMUTABLE));
         assert!(!may(1001, PFlags::NODUMP) && !may(1000, PFlags::IMMUTABLE));
     }

@@ -1,12 +1,12 @@
-//! The gate that every request of a mount passes, so that all of them can be held up.
+//! The gate that every request of a mount passes, so that all requests can be suspended.
 //!
-//! A request is inside from before it looks at the file system until it is answered. Closing the
-//! gate holds up those that come, and waits for those that are inside; how long is bounded, since a
-//! request can wait for a device that does not answer.
+//! A request is inside from before it accesses the file system until it is answered. Closing the
+//! gate blocks new requests, and waits for those inside. The wait is bounded, because a request can
+//! wait for a device that does not answer.
 //!
-//! Concurrency: entering is two operations on atomics. A request is counted before it looks whether
-//! the gate is closed, and the gate is closed before the requests are counted, both in one order
-//! for all threads: either the request sees that it is closed, or it is waited for.
+//! Concurrency: entering takes two atomic operations. A request is counted before it checks whether
+//! the gate is closed, and the gate is closed before the requests are counted, both sequentially
+//! consistent: either the request sees the closed gate, or the closer waits for it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,18 +15,18 @@ use cenote_engine::OpError;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Notify, Result};
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     inside: AtomicUsize,
     is_closed: AtomicBool,
-    /// Told when a request leaves a closed gate as the last.
+    /// Notified when the last request leaves a closed gate.
     emptied: Notify,
-    /// Told when the gate is opened.
+    /// Notified when the gate is opened.
     opened: Notify,
 }
 
-/// A request that is inside, until it is dropped.
+/// A request inside the gate; dropping it leaves.
 #[derive(Debug)]
 pub(super) struct Pass<'a>(&'a Gate);
 
@@ -37,10 +37,10 @@ impl Drop for Pass<'_> {
 }
 
 impl Gate {
-    /// Lets a request in, as soon as the gate is open.
+    /// Enters as soon as the gate is open.
     pub(super) async fn enter(&self) -> Pass<'_> {
         loop {
-            // Before the look: being told is not missed.
+            // Registers before checking the state, so that no notification is missed.
             let opened = self.opened.notified();
             self.inside.fetch_add(1, Ordering::SeqCst);
             if !self.is_closed.load(Ordering::SeqCst) || is_on(Bug::OpenGate) {
@@ -58,10 +58,10 @@ impl Gate {
         }
     }
 
-    /// Closes the gate, and waits until nobody is inside.
+    /// Closes the gate, and waits until no request is inside.
     ///
     /// # Errors
-    /// [`OpError::Busy`] if somebody still is after `timeout`; the gate is open then.
+    /// [`OpError::Busy`] if requests are still inside after `timeout`; the gate is then open.
     pub(super) async fn close(&self, timeout: Duration) -> Result<()> {
         self.is_closed.store(true, Ordering::SeqCst);
         let emptied = async {
@@ -95,12 +95,12 @@ mod tests {
     const LONG: Duration = Duration::from_mins(1);
 
     #[test]
-    fn requests_inside_are_waited_for_and_others_wait() {
+    fn closing_waits_for_requests_inside_and_blocks_others() {
         let gate = Arc::new(Gate::default());
         cenote_rt::block_on(2, async {
             let pass = gate.enter().await;
             assert_eq!(gate.close(SHORT).await.expect_err("one is inside").kind(), Kind::Busy);
-            // It is open again.
+            // The gate is open again.
             drop(gate.enter().await);
             let closing = cenote_rt::spawn({
                 let gate = Arc::clone(&gate);

@@ -4,24 +4,24 @@
 //!   kernel ──> service (threads) ──> wire ──> adapter ──> Vfs ──> cenote_fs::Mount
 //! ```
 //!
-//! **Who sees it.** As root a file system is mounted for everybody (`allow_other`), as others are.
-//! Without root it is its owner's alone, mounted by `fusermount3`; for others too only if asked
-//! for, which `/etc/fuse.conf` must allow, and always without devices and set-id programs. The
-//! kernel decides by modes and POSIX ACLs who may do what (`default_permissions`).
+//! **Visibility.** As root a file system is mounted for all users (`allow_other`), like other file
+//! systems. Without root it is only visible to its owner, mounted by `fusermount3`; to others only
+//! if requested, which `/etc/fuse.conf` must allow, and always without devices and set-id programs.
+//! The kernel checks permissions by modes and POSIX ACLs (`default_permissions`).
 //!
-//! **Writes go through.** The kernel could keep written pages and times back and tell them later
-//! (writeback cache). It is off unless asked for: with it a full pool or quota is told at `close`
-//! or never, sizes and times are the kernel's and not ours, each small file costs one message more,
-//! holes cannot be told, and who may write a file but does not own it cannot `touch` it. What it is
-//! good for is many small writes to the same pages.
+//! **Writes go through.** The kernel could cache written pages and times and send them later
+//! (writeback cache). That is off by default: with it, a full pool or quota is reported at `close`
+//! or never, sizes and times are the kernel's instead of the file system's, each small file costs
+//! one more message, holes cannot be reported, and a user who may write a file but does not own it
+//! cannot `touch` it. Its advantage is many small writes to the same pages.
 //!
 //! **At several places** a file system is one for the kernel, as with the kernel module: the first
-//! mount bound there ([`FuseMount::also_at`]), with one cache of pages and names. Two mounts of
-//! their own would each keep pages of what is written through the other.
+//! mount is bound to the other places ([`FuseMount::also_at`]), with one cache of pages and names.
+//! Two separate mounts would each cache pages of files that are written through the other.
 //!
-//! What was written to a file before an `fsync` returned survives any crash; the rest is on disk
-//! some seconds later (`zfs_txg_timeout`). `sync` of all file systems does not reach a FUSE file
-//! system: the kernel keeps it to itself.
+//! Data written to a file before an `fsync` returned survives any crash; other data is on disk some
+//! seconds later (`zfs_txg_timeout`). `sync` of all file systems does not reach a FUSE file system:
+//! the kernel does not pass it on.
 
 mod adapter;
 mod connection;
@@ -61,26 +61,26 @@ use wire::{INodeNo, Notifier};
 pub use rollback::Suspension;
 pub use table::MountTable;
 
-/// How long a mount that is to be cut off has to take what the kernel has not written yet.
-const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for flushing the kernel's dirty pages before a mount is aborted.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
 
-/// Why a file system is not mounted, or not unmounted.
+/// Why mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FuseError {
     /// There is no such directory.
     #[error("cannot mount at '{}': {error}", at.display())]
     Place {
-        /// Where.
+        /// The path.
         at: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// The folder to mount at cannot be made.
+    /// The mount point cannot be created.
     #[error("cannot make '{}': {error}", at.display())]
     Create {
-        /// Where.
+        /// The path.
         at: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
     /// A symbolic link in the path may be another user's.
@@ -92,80 +92,80 @@ pub enum FuseError {
         /// The whole path.
         at: PathBuf,
     },
-    /// The folder to mount at has something in it.
+    /// The mount point is not empty.
     #[error("'{}' is not empty", at.display())]
     NotEmpty {
-        /// Where.
+        /// The path.
         at: PathBuf,
     },
-    /// The process that does work on paths was not started, or did not answer in time.
+    /// The path worker was not started, or did not answer in time.
     #[error("no work was done on '{}': {error}", at.display())]
     Worker {
-        /// Where.
+        /// The path.
         at: PathBuf,
-        /// What the system says; that it timed out if something at the path does not answer.
+        /// The system's error; a timeout if something at the path does not answer.
         error: std::io::Error,
     },
-    /// A file system of ours is there.
+    /// A cenote file system is mounted there.
     #[error("'{}' is mounted already", at.display())]
     Mounted {
-        /// Where.
+        /// The path.
         at: PathBuf,
     },
-    /// Something else is mounted over it.
+    /// Another file system is mounted over it.
     #[error("'{}' is hidden by another file system", at.display())]
     Hidden {
-        /// Where.
+        /// The path.
         at: PathBuf,
     },
     /// The kernel, or `fusermount3`, refused.
     #[error("cannot mount at '{}': {error}", at.display())]
     Refused {
-        /// Where.
+        /// The path.
         at: PathBuf,
-        /// What they said.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// It is in use, or not there.
+    /// It is in use, or not mounted.
     #[error("cannot unmount '{}': {error}", at.display())]
     Unmount {
-        /// Where.
+        /// The path.
         at: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// No such option.
+    /// Unknown option.
     #[error("unknown mount option '{0}'")]
     Option(String),
-    /// Times that the kernel keeps back come as root's.
+    /// With writeback, cached times arrive with root's credentials.
     #[error("'writeback' needs 'allow_other'")]
     Writeback,
 }
 
-/// How to mount. What is none is as the file system or the kernel has it.
+/// Mount options. `None` means the default of the file system or the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are options")]
 pub struct MountOptions {
-    /// Nothing may be changed.
+    /// Read-only.
     pub is_read_only: bool,
-    /// For everybody; none: as root.
+    /// For all users; `None`: only as root.
     pub allow_other: Option<bool>,
-    /// Set-id bits count for nothing.
+    /// Set-id bits are ignored.
     pub nosuid: bool,
-    /// Devices are but names.
+    /// Device nodes are not devices.
     pub nodev: bool,
-    /// Nothing can be executed.
+    /// No program can be executed.
     pub noexec: bool,
-    /// The kernel keeps written pages back.
+    /// The kernel caches writes.
     pub is_writeback: bool,
-    /// Whether reading is noted.
+    /// Access time settings.
     pub access_times: AccessTimes,
-    /// There are no extended attributes, whatever the property says.
+    /// Extended attributes are off, whatever the property says.
     pub has_no_xattrs: bool,
 }
 
 impl MountOptions {
-    /// From the words of `mount -o`.
+    /// Parses the words of `mount -o`.
     ///
     /// # Errors
     /// [`FuseError::Option`]
@@ -173,22 +173,23 @@ impl MountOptions {
         Self::default().with(text)
     }
 
-    /// The same with those of others that are of a place, and not of the file system.
+    /// Returns these options with the per-mount-point options of `others`.
     #[must_use]
-    pub fn with_those_of_places(self, others: &Self) -> Self {
+    pub fn with_place_options(self, others: &Self) -> Self {
         let Self { is_read_only, nosuid, nodev, noexec, .. } = *others;
         Self { is_read_only, nosuid, nodev, noexec, ..self }
     }
 
-    /// The same as the kernel lets this process have them: who is not root gets neither set-id bits
-    /// nor devices.
+    /// Returns the options that the kernel permits this process: without root, set-id bits and
+    /// devices are off.
     #[must_use]
     pub fn permitted(self) -> Self {
         let is_root = rustix::process::geteuid().is_root();
         Self { nosuid: self.nosuid || !is_root, nodev: self.nodev || !is_root, ..self }
     }
 
-    /// The same with what the words of `mount -o` say; the last word about something counts.
+    /// Returns these options changed by the words of `mount -o`; the last word about an option
+    /// counts.
     ///
     /// # Errors
     /// [`FuseError::Option`]
@@ -225,40 +226,40 @@ impl MountOptions {
     }
 }
 
-/// How to unmount.
+/// Variants of unmounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmount {
-    /// Not while it is in use.
+    /// Fails if it is in use.
     Plain,
-    /// Out of sight at once; who uses it still can.
+    /// Hides it at once; present users can continue.
     Detach,
-    /// Out of sight at once; who uses it is cut off, where that is permitted.
+    /// Hides it at once, and aborts requests of present users, where that is permitted.
     Force,
 }
 
-/// A file system that the kernel has mounted. It stays so when this is dropped.
+/// A mounted file system. Dropping this does not unmount it.
 #[derive(Debug)]
 pub struct FuseMount {
     at: PathBuf,
     vfs: Arc<Vfs>,
     ended: Arc<Stop>,
-    /// The kernel's number for it.
+    /// The kernel's device number of the mount.
     device: Vec<u8>,
-    /// `snapdir`, as the kernel has listed the root by it.
+    /// `snapdir` at the kernel's last listing of the root.
     snapdir: AtomicU64,
-    /// The kernel keeps written pages back.
+    /// The kernel caches writes.
     is_writeback: bool,
 }
 
 impl FuseMount {
-    /// Mounts a file system. A dead mount of ours at the same place is detached first; anything
-    /// else there is hidden.
+    /// Mounts a file system. A dead cenote mount at the same place is detached first; anything else
+    /// there is hidden.
     ///
     /// # Errors
     /// A [`FuseError`].
     pub async fn start(mount: Arc<Mount>, at: &Path, options: &MountOptions) -> Result<Self> {
         let refused = |error| refused(at, error);
-        // Whatever a mount needs exists before it is made: none is left without what serves it.
+        // Everything that a mount needs exists before the mount: no mount is left without a server.
         let prepared = || {
             helper::prepare()?;
             guard::prepare()?;
@@ -290,7 +291,7 @@ impl FuseMount {
         started
     }
 
-    /// Answers requests of a connection from here on.
+    /// Answers the requests of a connection from now on.
     async fn serve(
         service: &Arc<Service>,
         mount: Arc<Mount>,
@@ -304,12 +305,12 @@ impl FuseMount {
         let adapter = Adapter::new(Arc::clone(&vfs), Runtime::here(), options.is_writeback);
         let (ended, device) = (Arc::new(Stop::default()), connection.number);
         let channel = Arc::new(connection.channel);
-        // Nobody else sets it.
+        // Not set anywhere else.
         let _ = vfs.notifier.set(Notifier::new(Arc::clone(&channel)));
         let (tell, number, service) = (Arc::clone(&ended), device.clone(), Arc::clone(service));
         let at_end = Box::new(move || {
             guard::forget(&number);
-            tell.wish();
+            tell.request();
         });
         let served = cenote_rt::blocking(move || service.serve(channel, adapter, at_end));
         served.await?.map_err(|error| refused(at, error))?;
@@ -317,31 +318,31 @@ impl FuseMount {
         Ok(Self { at, vfs, ended, device, snapdir, is_writeback })
     }
 
-    /// Where it was mounted first.
+    /// Returns the first mount point.
     #[must_use]
     pub fn at(&self) -> &Path {
         &self.at
     }
 
-    /// The file system; another one after a rollback.
+    /// Returns the file system; another one after a rollback.
     #[must_use]
     pub fn mount(&self) -> Arc<Mount> {
         self.vfs.mount()
     }
 
-    /// Where it is mounted now, each place with how much is mounted before it; nowhere, if it is in
-    /// use only.
+    /// Returns the present mount points, each with its position in the mount table; empty if the
+    /// mount is detached but in use.
     #[must_use]
     pub fn places(&self, table: &MountTable) -> Vec<(usize, PathBuf)> {
-        // The kernel may have given the number of one that has ended to another.
-        if self.ended.is_wished() { Vec::new() } else { table.places(&self.device) }
+        // The kernel may have reused the number of an ended connection.
+        if self.ended.is_requested() { Vec::new() } else { table.places(&self.device) }
     }
 
-    /// Mounts what is mounted already at another place, too, and says where that is without links.
+    /// Also mounts a mounted file system at another place, and returns that path without links.
     /// Only root can.
     ///
     /// # Errors
-    /// `Kind::Permission`; `Kind::Busy` if something else hides it everywhere; a [`FuseError`].
+    /// `Kind::Permission`; `Kind::Busy` if other mounts hide it at all its places; a [`FuseError`].
     pub async fn also_at(&self, at: &Path, options: &MountOptions) -> Result<PathBuf> {
         let places = self.places(&MountTable::read()?);
         let mut fields = vec![self.device.clone(), connection::flags(options)];
@@ -350,10 +351,10 @@ impl FuseMount {
         Ok(helper::path_of(&answer, 0))
     }
 
-    /// Takes properties over that were changed.
+    /// Applies changed properties.
     ///
     /// # Errors
-    /// As [`Mount::refresh`].
+    /// The errors of [`Mount::refresh`].
     pub async fn refresh(&self) -> Result<()> {
         self.mount().refresh().await?;
         let snapdir = self.mount().facts().settings().snapdir;
@@ -363,16 +364,16 @@ impl FuseMount {
         Ok(())
     }
 
-    /// Waits until it is unmounted by whomever, and the last request is answered.
+    /// Waits until it is unmounted, by any program, and the last request is answered.
     pub async fn ended(&self) {
-        self.ended.wished().await;
+        self.ended.requested().await;
     }
 
-    /// Unmounts it at a place. What was detached goes on until its last user has gone: see
+    /// Unmounts it at a place. A detached mount continues until its last user has gone: see
     /// [`ended`](Self::ended).
     ///
     /// # Errors
-    /// `Kind::Busy` if it is in use, and not to be detached, or if something else hides it there.
+    /// `Kind::Busy` if it is in use, and not to be detached, or if another mount hides it there.
     pub async fn unmount(&self, at: &Path, how: Unmount) -> Result<()> {
         let first = if how == Unmount::Detach { Unmount::Detach } else { Unmount::Plain };
         let is_hidden = |error: &Error| matches!(error.cause(), Some(FuseError::Hidden { .. }));
@@ -381,68 +382,68 @@ impl FuseMount {
                 if how == Unmount::Force && error.kind() == Kind::Busy && !is_hidden(&error) => {}
             done => return done,
         }
-        // What programs have written into memory that they share with files is still on its way.
+        // Stores to shared mappings are written back first.
         let flushed = helper::work(Operation::Flush, at, Vec::new(), None);
-        cenote_rt::until(FLUSH_PATIENCE, flushed).await;
-        // Without the kernel's control files unmounting with force is what aborts it.
+        cenote_rt::until(FLUSH_MAX, flushed).await;
+        // Without the kernel's control files a forced unmount aborts it.
         let how = if self.cut_off().await { Unmount::Detach } else { Unmount::Force };
         connection::unmount(at, &self.device, how).await
     }
 
-    /// Ends the connection: every request fails, also those whose answers will never come. What is
-    /// mounted stays in its place as a dead mount until it is unmounted. False where the kernel's
-    /// control files cannot be reached: nothing is done then.
+    /// Aborts the connection: every request fails, including those that would never be answered. A
+    /// dead mount stays in its place until it is unmounted. Returns false, without doing anything,
+    /// if the kernel's control files are not accessible.
     pub async fn cut_off(&self) -> bool {
         let device = self.device.clone();
         cenote_rt::blocking(move || guard::abort_now(&device)).await.unwrap_or(false)
     }
 
-    /// Closes snapshots that were looked at below `.zfs` and that nobody reads just now: for who is
-    /// about to destroy one.
+    /// Closes snapshots that were visited below `.zfs` and are not in use now, before one of them
+    /// is destroyed.
     pub fn close_unused_snapshots(&self) {
-        self.vfs.snapshots.let_go();
+        self.vfs.snapshots.close_unused();
     }
 
-    /// How many snapshots are open because they were looked at below `.zfs`.
+    /// Returns the number of snapshots that are open after visits below `.zfs`.
     #[must_use]
     pub fn open_snapshots(&self) -> usize {
         self.vfs.snapshots.count()
     }
 
-    /// Gives the mount at a place other options: set-id bits, devices, execution, which the kernel
-    /// keeps; and everywhere whether there is but reading, and those of [`set`](Self::set).
+    /// Changes mount options: set-id bits, devices and execution at this place, in the kernel;
+    /// read-only and those of [`set`](Self::set) at all places.
     ///
     /// # Errors
-    /// `Kind::Permission` for who is not root; `Kind::Busy` if somebody has a file open for writing
-    /// that could not be written any more.
+    /// `Kind::Permission` if not root; `Kind::Busy` if a file is open for writing that would become
+    /// read-only.
     pub async fn remount(&self, at: &Path, options: &MountOptions) -> Result<()> {
         helper::work(Operation::Remount, at, vec![connection::flags(options)], None).await?;
         self.set(options);
         Ok(())
     }
 
-    /// Gives the mount those other options that the kernel does not know of: whether reading is
-    /// noted, and whether there are extended attributes.
+    /// Changes mount options that the kernel does not know: access times, and whether there are
+    /// extended attributes.
     pub fn set(&self, options: &MountOptions) {
         self.vfs.set(options);
     }
 
-    /// Has the kernel list the root again.
+    /// Makes the kernel list the root again.
     async fn forget_root(&self) -> Result<()> {
         let vfs = Arc::clone(&self.vfs);
-        // The kernel may write pages back before it drops them, and wait for us: not here.
+        // The kernel may write pages back before it drops them, and wait for this server: not on
+        // this thread.
         cenote_rt::blocking(move || vfs.tell(INodeNo::ROOT.0, 0)).await
     }
 }
 
-/// Whether mounts of this process can be ended from outside if it dies while it waits for one of
-/// them. If not, for want of `/sys/fs/fuse/connections`, such a process may never end.
+/// Whether mounts of this process can be aborted from outside if it dies while it waits for one of
+/// them. If not, for lack of `/sys/fs/fuse/connections`, such a process may never end.
 pub async fn can_be_ended() -> bool {
     cenote_rt::blocking(guard::can_abort).await.unwrap_or(false)
 }
 
-/// What a program that is gone left at a place is detached. True if there is a file system of ours
-/// now that answers.
+/// Detaches a dead mount at a place. Returns true if a live cenote mount is there.
 ///
 /// # Errors
 /// A [`FuseError`]; `Kind::NotFound` if there is no such place.
@@ -450,19 +451,19 @@ pub async fn detach_dead(at: &Path) -> Result<bool> {
     Ok(resolve(at).await?.1)
 }
 
-/// Makes the folder of a mount point, and those above it. A dead mount there is detached. Returns
+/// Creates the folder of a mount point, and its parents. A dead mount there is detached. Returns
 /// the path without links.
 ///
 /// # Errors
 /// [`FuseError::Create`]; [`FuseError::Link`]; [`FuseError::NotEmpty`] if it `must_be_empty` and is
 /// not; others of [`FuseError`].
 pub async fn make_room(at: &Path, must_be_empty: bool) -> Result<PathBuf> {
-    let wish = u8::from(must_be_empty).to_string().into_bytes();
-    let (answer, _) = helper::work(Operation::MakeRoom, at, vec![wish], None).await?;
+    let flag = u8::from(must_be_empty).to_string().into_bytes();
+    let (answer, _) = helper::work(Operation::MakeRoom, at, vec![flag], None).await?;
     Ok(helper::path_of(&answer, 0))
 }
 
-/// Removes the folder of a mount point if there is nothing in it.
+/// Removes the folder of a mount point if it is empty.
 ///
 /// # Errors
 /// [`FuseError::Worker`]
@@ -470,8 +471,8 @@ pub async fn remove_folder(at: &Path) -> Result<()> {
     helper::work(Operation::RemoveFolder, at, Vec::new(), None).await.map(drop)
 }
 
-/// Resolves a mount point, and detaches what is dead there. Returns the path, and whether a file
-/// system of ours is there that answers.
+/// Resolves a mount point, and detaches a dead mount there. Returns the path, and whether a live
+/// cenote mount is there.
 async fn resolve(at: &Path) -> Result<(PathBuf, bool)> {
     let (answer, _) = helper::work(Operation::Clear, at, Vec::new(), None).await?;
     Ok((helper::path_of(&answer, 0), answer.get(1).is_some_and(|word| word == b"1")))
@@ -486,13 +487,13 @@ fn refused(at: &Path, error: std::io::Error) -> Error {
     Error::new(kind, FuseError::Refused { at: at.to_owned(), error })
 }
 
-/// The options that the kernel is given.
+/// Returns the options for the kernel.
 fn given(mount: &Mount, options: &MountOptions) -> MountOptions {
     let is_read_only = options.is_read_only || mount.is_read_only();
     MountOptions { is_read_only, ..options.clone() }.permitted()
 }
 
-/// Whether everybody may use the mount.
+/// Whether all users may use the mount.
 fn is_for_all(options: &MountOptions) -> Result<bool> {
     let is_root = rustix::process::geteuid().is_root();
     let allow_other = options.allow_other.unwrap_or(is_root);
@@ -502,8 +503,8 @@ fn is_for_all(options: &MountOptions) -> Result<bool> {
     Ok(allow_other)
 }
 
-/// Takes one message of a kernel apart for a file system that does nothing, and writes the answer
-/// to `channel`: for the fuzz target of the wire.
+/// Decodes one message of a kernel for a file system that does nothing, and writes the answer to
+/// `channel`: for the fuzz target of the wire.
 #[doc(hidden)]
 pub fn take_apart(channel: &Arc<std::os::fd::OwnedFd>, message: &[u8]) {
     wire::take_apart(channel, message);
@@ -514,7 +515,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_mount_are_understood() {
+    fn mount_options_are_parsed() {
         let options = MountOptions::parse("ro,nosuid,,allow_other,writeback").expect("known");
         assert!(options.is_read_only && options.nosuid && options.is_writeback);
         assert_eq!((options.allow_other, options.noexec), (Some(true), false));

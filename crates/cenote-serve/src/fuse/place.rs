@@ -1,9 +1,9 @@
-//! Work on the paths of mount points. It is done by the path worker and nowhere else
-//! ([`helper`](super::helper), invariant F1): every function here may have to wait for a file
-//! system that the serving process serves.
+//! Work on the paths of mount points. Only the path worker does it ([`helper`](super::helper),
+//! invariant F1): every function here may have to wait for a file system that the serving process
+//! serves.
 //!
-//! A program that ends without unmounting leaves a dead mount: everything below it fails with
-//! `ENOTCONN`. The next mount at the same place detaches it, if it was one of ours.
+//! A program that ends without unmounting leaves a dead mount: every access below it fails with
+//! `ENOTCONN`. The next mount at the same place detaches it, if it was one of cenote's.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -30,8 +30,8 @@ impl From<WalkError> for PathError {
     }
 }
 
-/// Resolves a mount point, and detaches what a program of ours that is gone left there. Returns the
-/// resolved path, and whether a file system of ours is there that answers.
+/// Resolves a mount point, and detaches a dead cenote mount there. Returns the resolved path, and
+/// whether a live cenote mount is there.
 ///
 /// # Errors
 /// [`Step::Resolve`]; [`Step::Link`]; [`Step::Unmount`].
@@ -39,12 +39,12 @@ pub(super) fn clear(at: &Path) -> Result<(PathBuf, bool), PathError> {
     cleared(at, Walk::Existing).map(|(_, at, is_ours)| (at, is_ours))
 }
 
-/// Does the work of [`clear`], and returns a handle as well.
+/// Like [`clear`], and also returns a handle.
 fn cleared(at: &Path, how: Walk) -> Result<(OwnedFd, PathBuf, bool), PathError> {
     let mut handle = walk(at, how)?;
     let at = path_of(&handle).map_err(|errno| PathError::of(Step::Resolve, errno))?;
     loop {
-        // Attributes may be in the kernel's cache: this is always asked of the server.
+        // Attributes may be in the kernel's cache: this call always asks the server.
         let is_dead = matches!(rustix::fs::fstatvfs(&handle), Err(Errno::NOTCONN));
         if !is_dead && device(&handle) == Some(None) {
             return Ok((handle, at, false));
@@ -59,11 +59,11 @@ fn cleared(at: &Path, how: Walk) -> Result<(OwnedFd, PathBuf, bool), PathError> 
     }
 }
 
-/// Makes the folder of a mount point and those above it, after detaching a dead mount there.
+/// Creates the folder of a mount point and its parents, after detaching a dead mount there.
 /// Returns the resolved path.
 ///
 /// # Errors
-/// [`Step::Create`]; [`Step::NotEmpty`] if it must be empty and is not; those of [`clear`].
+/// [`Step::Create`]; [`Step::NotEmpty`] if it must be empty and is not; the errors of [`clear`].
 pub(super) fn make_room(at: &Path, must_be_empty: bool) -> Result<PathBuf, PathError> {
     let (handle, at, _) = cleared(at, Walk::Making)?;
     if must_be_empty && !is_empty(&handle) {
@@ -79,16 +79,16 @@ fn is_empty(handle: &OwnedFd) -> bool {
     entries.into_iter().all(|entry| entry.is_ok_and(|entry| is_dot(entry.file_name().to_bytes())))
 }
 
-/// Opens a folder for reading that there is a handle of.
+/// Opens a folder for reading by its handle.
 fn readable(handle: &OwnedFd) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat(handle, c".", flags, Mode::empty())
 }
 
-/// Attaches a mount that was made before at a resolved path.
+/// Attaches a detached mount at a resolved path.
 ///
 /// # Errors
-/// [`Step::Attach`]; [`Step::Link`] if a link has come to the path since it was resolved.
+/// [`Step::Attach`]; [`Step::Link`] if the path has contained a link since it was resolved.
 pub(super) fn attach(mount: &OwnedFd, at: &Path) -> Result<(), PathError> {
     let target = again(at, Step::Attach)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -96,7 +96,7 @@ pub(super) fn attach(mount: &OwnedFd, at: &Path) -> Result<(), PathError> {
         .map_err(|errno| PathError::of(Step::Attach, errno))
 }
 
-/// Opens what is at a resolved path; an error is one of that step.
+/// Opens a resolved path; errors are attributed to `step`.
 fn again(at: &Path, step: Step) -> Result<OwnedFd, PathError> {
     walk(at, Walk::Resolved).map_err(|error| match error {
         WalkError::Open(errno) => PathError::of(step, errno),
@@ -106,7 +106,7 @@ fn again(at: &Path, step: Step) -> Result<OwnedFd, PathError> {
 
 #[expect(clippy::option_option, reason = "a place without a mount is not one that is unknown")]
 /// Returns the number of the file system that is mounted at a place, `MAJOR:MINOR`: the inner
-/// option is none if the place is no mount point, the outer if that cannot be told.
+/// option is `None` if the place is not a mount point, the outer one if that is unknown.
 fn device(handle: &OwnedFd) -> Option<Option<Vec<u8>>> {
     let found = look(handle).ok()?;
     // Kernels before 5.8 do not tell.
@@ -122,7 +122,7 @@ fn device(handle: &OwnedFd) -> Option<Option<Vec<u8>>> {
 /// [`Step::Hidden`] if another file system is mounted over it, which the kernel would unmount
 /// instead; [`Step::Unmount`], with `EBUSY` if it is in use.
 pub(super) fn unmount_device(at: &Path, number: &[u8], how: Unmount) -> Result<(), PathError> {
-    // The handle keeps the mount in use, and must be closed before it is unmounted.
+    // The handle keeps the mount in use, and must be closed before unmounting.
     let seen = walk(at, Walk::Resolved).ok().and_then(|handle| device(&handle));
     let seen = match seen {
         Some(seen) => seen,
@@ -143,8 +143,8 @@ pub(super) fn unmount_device(at: &Path, number: &[u8], how: Unmount) -> Result<(
     }
 }
 
-/// Unmounts what is mounted at a resolved path, by its name in the folder that it lies in: no
-/// handle of the mount itself may be open, and no link on the way to it may be followed.
+/// Unmounts a resolved path by its name in its parent folder: no handle of the mount itself may be
+/// open, and no link may be followed.
 fn unmount_in_parent(at: &Path, flags: UnmountFlags) -> Result<(), Errno> {
     let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else {
         return Err(Errno::INVAL);
@@ -153,14 +153,14 @@ fn unmount_in_parent(at: &Path, flags: UnmountFlags) -> Result<(), Errno> {
         WalkError::Open(errno) | WalkError::Make(errno) => errno,
         WalkError::Link => Errno::LOOP,
     })?;
-    // The worker has one thread: its working directory is nobody else's.
+    // The worker has one thread: no other uses its working directory.
     rustix::process::fchdir(&folder)?;
     let unmounted = unmount(name, flags | UnmountFlags::NOFOLLOW);
     rustix::process::chdir("/")?;
     unmounted
 }
 
-/// Unmounts; if `is_lazy`, what is in use is taken out of sight and goes when its last user does.
+/// Unmounts; if `is_lazy`, a mount in use is hidden and ends with its last user.
 fn detach(at: &Path, is_lazy: bool) -> Result<(), PathError> {
     let failed = |errno| PathError::of(Step::Unmount, errno);
     let mut flags = UnmountFlags::empty();
@@ -173,7 +173,7 @@ fn detach(at: &Path, is_lazy: bool) -> Result<(), PathError> {
             let status = command.stdin(Stdio::null()).status();
             match status.map_err(|error| PathError::new(Step::Unmount, &error))? {
                 status if status.success() => Ok(()),
-                // It says no more than that; in use is what it mostly is.
+                // The program reports no cause; mostly the mount is in use.
                 _ => Err(failed(Errno::BUSY)),
             }
         }
@@ -181,21 +181,21 @@ fn detach(at: &Path, is_lazy: bool) -> Result<(), PathError> {
     }
 }
 
-/// Has the kernel hand over the pages that it has not written yet.
+/// Makes the kernel write its dirty pages back.
 pub(super) fn flush(at: &Path) {
     if let Ok(folder) = walk(at, Walk::Resolved)
         && let Ok(folder) = readable(&folder)
     {
-        // A server that does not answer is about to be cut off.
+        // A server that does not answer is about to be aborted.
         let _ = rustix::fs::syncfs(&folder);
     }
 }
 
-/// Mounts what is mounted at one of several places, the first that is not hidden, at another one,
-/// too. Returns the resolved path.
+/// Binds a mount to another place, from the first of several places that is not hidden. Returns the
+/// resolved path.
 ///
 /// # Errors
-/// [`Step::Hidden`] if something else hides it everywhere; [`Step::Attach`]; those of [`clear`].
+/// [`Step::Hidden`] if other mounts hide it everywhere; [`Step::Attach`]; the errors of [`clear`].
 pub(super) fn bind(
     from: &[&Path],
     number: &[u8],
@@ -209,15 +209,15 @@ pub(super) fn bind(
     let from = from.iter().find(is_seen).ok_or(PathError::of(Step::Hidden, Errno::BUSY))?;
     let source = again(from, Step::Attach)?;
     mount_bind(through(&source), through(&target)).map_err(refused)?;
-    // Options come with the mount that it is made of, and take a second call to change.
+    // A bind mount takes over the options of its source; changing them takes a second call.
     remount(&at, flags).inspect_err(|_| {
-        // A mount with other options than were asked for must not stay; nobody uses it yet.
+        // A mount with other options than requested must not stay; it has no users yet.
         let _ = detach(&at, true);
     })?;
     Ok(at)
 }
 
-/// Gives a mount at a resolved path other options.
+/// Changes the options of a mount at a resolved path.
 ///
 /// # Errors
 /// [`Step::Attach`]
@@ -227,11 +227,11 @@ pub(super) fn remount(at: &Path, flags: MountFlags) -> Result<(), PathError> {
         .map_err(|errno| PathError::of(Step::Attach, errno))
 }
 
-/// Removes the folder at a resolved path if there is nothing in it.
+/// Removes the folder at a resolved path if it is empty.
 pub(super) fn remove_folder(at: &Path) {
     let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else { return };
     if let Ok(folder) = walk(parent, Walk::Resolved) {
-        // A folder that is not empty was somebody's before.
+        // A folder that is not empty does not belong to the mount.
         let _ = rustix::fs::unlinkat(&folder, name, AtFlags::REMOVEDIR);
     }
 }

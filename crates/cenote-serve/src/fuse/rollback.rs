@@ -1,35 +1,36 @@
-//! A file system is rolled back under its users, who stay (OpenZFS: `zfs_suspend_fs`,
+//! Rolls a mounted file system back while it stays mounted (OpenZFS: `zfs_suspend_fs`,
 //! `zfs_resume_fs`).
 //!
 //! ```text
-//!   suspend   the gate is closed    requests in hand end, others wait
-//!             names are compared    the head and the snapshot, in the directories that are known
-//!             the head is disowned  the engine rolls it back now, or refuses to
+//!   suspend   the gate is closed        current requests end, others wait
+//!             names are compared        the head and the snapshot, in directories known to the
+//!             kernel
+//!             ownership is released     the engine rolls the dataset back, or refuses to
 //!   resume    nodes are found again by number and generation; the others are stale
-//!             the gate is opened    from here on everybody sees the new content
-//!             the kernel is told    of each node and of each name that is another now
+//!             the gate is opened        from here on all users see the new contents
+//!             the kernel is notified    of each node and of each name that has changed
 //!             the unlinked set is drained
 //! ```
 //!
-//! **Pages.** The kernel is told after the gate was opened: it waits for requests that hold pages
-//! and directories, which must be answered. Until it has dropped the pages of a node it may write
-//! dirty ones back, which were stored through shared mappings. They are pages of the old content:
-//! their writes succeed and change nothing. Stores to pages that the kernel has read again count.
-//! A read of several pages while this goes on can find old pages beside new ones.
+//! **Pages.** The kernel is notified after the gate was opened: it waits for requests that hold
+//! pages and directories, which must be answered. Until it has dropped the pages of a node it may
+//! write back dirty ones, which were stored through shared mappings. They are pages of the old
+//! contents: their writes succeed and change nothing. Stores to pages that the kernel has read
+//! again count. A read of several pages during this time can return old pages beside new ones.
 //!
-//! **Names.** The kernel drops a name if it is told the name, so names are compared. It drops what
-//! it knows below a directory together with its name, mounts included; a directory that is the same
-//! node by the same name keeps everything, also for those who stand in it.
+//! **Names.** The kernel drops a name only if it is given the name, so names are compared. With the
+//! name of a directory it drops everything below, mounts included; a directory that is the same
+//! node with the same name keeps everything, also as a working directory.
 //!
-//! **Lengths.** A program that appends does so behind the end that the kernel knows. Appending
-//! writes to nodes that were known before a rollback therefore go behind the end that there is.
+//! **Lengths.** A program that appends does so at the end that the kernel knows. Appending writes
+//! to nodes that were known before a rollback are therefore redirected to the real end.
 //!
-//! A process that dies anywhere in here leaves the pool before the rollback or after it: that is
-//! one txg. The suspension ends when it is dropped; if the content was replaced and cannot be
-//! opened, every request fails from then on.
+//! If the process dies anywhere in here, the pool is in its state before the rollback or after it:
+//! the rollback is one txg. The suspension ends when it is dropped; if the contents were replaced
+//! and cannot be opened, every request fails from then on.
 //!
-//! Locks: none is held while the gate is closed but the gate itself. What a rollback waits for (the
-//! engine's syncs) never waits for a request of the kernel.
+//! Locks: only the gate is held while the gate is closed. The engine's syncs, which a rollback
+//! waits for, never wait for a request of the kernel.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,47 +46,47 @@ use super::FuseMount;
 use super::vfs::{ROOT, Vfs};
 use super::wire::INodeNo;
 
-/// A mount whose requests wait. They go on when this is resumed or dropped.
+/// A mount whose requests are suspended. They continue when this is resumed or dropped.
 #[derive(Debug)]
 pub struct Suspension {
     vfs: Arc<Vfs>,
-    /// Generation of the root: another dataset that got the number has another one.
+    /// Generation of the root: another dataset that reuses the number has another generation.
     root_generation: u64,
-    /// Directories, and names in them that the kernel must not believe after the rollback.
+    /// Directories, and names in them that the kernel must drop after the rollback.
     names: Vec<(u64, Vec<u8>)>,
 }
 
 impl FuseMount {
-    /// Holds up all requests, and lets the dataset be rolled back to a snapshot.
+    /// Suspends all requests, and allows the dataset to be rolled back to a snapshot.
     ///
     /// # Errors
-    /// [`OpError::Busy`] if that is being done already, or if requests in hand do not end in time;
-    /// those of opening the snapshot. Nothing is held up then.
+    /// [`OpError::Busy`] if the mount is suspended already, or if current requests do not end in
+    /// time; errors of opening the snapshot. Requests are not suspended then.
     pub async fn suspend(&self, snapshot: &str) -> Result<Suspension> {
         let vfs = Arc::clone(&self.vfs);
         let mount = vfs.mount();
         if vfs.is_suspended.swap(true, Ordering::AcqRel) {
             return Err(OpError::Busy.into());
         }
-        // From here on dropping it ends it.
+        // From here on dropping it ends the suspension.
         let mut suspension =
             Suspension { vfs: Arc::clone(&vfs), root_generation: 0, names: Vec::new() };
         let timeout = Duration::from_millis(tunables::ROLLBACK_TIMEOUT_MS.get());
         vfs.gate.close(timeout).await?;
         let looked = cenote_rt::until(timeout, suspension.look(&mount, snapshot)).await;
         looked.unwrap_or_else(|| Err(OpError::Busy.into()))?;
-        mount.disown();
+        mount.release_ownership();
         Ok(suspension)
     }
 
-    /// Whether requests are held up, or the kernel is being told of a rollback.
+    /// Whether requests are suspended, or the kernel is being notified of a rollback.
     #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.vfs.is_suspended.load(Ordering::Acquire)
     }
 
-    /// Whether the content can be replaced under the users. With `writeback` the kernel keeps
-    /// lengths and times that it believes more than ours.
+    /// Whether the contents can be replaced while mounted. With `writeback` the kernel prefers its
+    /// own lengths and times.
     #[must_use]
     pub fn can_be_suspended(&self) -> bool {
         !self.is_writeback
@@ -93,20 +94,20 @@ impl FuseMount {
 }
 
 impl Suspension {
-    /// Takes down what has to be known of the old content.
+    /// Records what is needed of the old contents.
     async fn look(&mut self, mount: &Mount, snapshot: &str) -> Result<()> {
-        // Nobody reads them now.
-        self.vfs.snapshots.let_go();
+        // No request reads them now.
+        self.vfs.snapshots.close_unused();
         self.root_generation = mount.attributes(mount.root()).await?.generation;
         let target = FileSystem::open_snapshot(mount.engine(), snapshot).await?;
         self.names = mount.differing_names(&target, &self.vfs.nodes.known()).await;
         Ok(())
     }
 
-    /// Has the requests go on: with the new content, if there is one.
+    /// Resumes the requests: with the new contents, if the rollback was done.
     ///
     /// # Errors
-    /// Those of opening the new content. Every request fails from then on.
+    /// Errors of opening the new contents. Every request fails from then on.
     pub async fn resume(self) -> Result<()> {
         let vfs = Arc::clone(&self.vfs);
         let before = vfs.mount();
@@ -119,13 +120,13 @@ impl Suspension {
         }
         let known = vfs.nodes.known();
         let mut numbers: Vec<(u64, u64)> = known.into_iter().collect();
-        // In the order in which they are stored.
+        // In the order on disk.
         numbers.sort_unstable();
         let mut handles: FixedMap<u64, Handle> = FixedMap::default();
         for (object, generation) in numbers.iter().copied() {
             let generation = Some(generation).filter(|_| !is_on(Bug::AnyGeneration));
-            // A node that cannot be read is given again when its name is looked up.
-            if let Ok((_, handle)) = mount.hold_known(object, generation).await {
+            // An unreadable node is given to the kernel again at its next lookup.
+            if let Ok((_, handle)) = mount.hold_generation(object, generation).await {
                 handles.insert(object, handle);
             }
         }
@@ -143,7 +144,7 @@ impl Suspension {
         Ok(())
     }
 
-    /// Has the kernel drop what it knows from before the rollback. Blocks while it waits for
+    /// Makes the kernel drop what it cached before the rollback. Blocks while the kernel waits for
     /// requests that hold pages or directories.
     fn tell(self, vfs: &Vfs, objects: Vec<u64>) {
         let Some(notifier) = vfs.notifier.get() else { return };
@@ -151,7 +152,7 @@ impl Suspension {
             return;
         }
         for (directory, name) in &self.names {
-            // A name that it does not know needs nothing.
+            // Nothing to do for a name that it does not know.
             let _ = notifier.inval_entry(INodeNo(vfs.number(*directory)), name);
         }
         vfs.tell(ROOT, 0);
@@ -166,7 +167,7 @@ impl Drop for Suspension {
     fn drop(&mut self) {
         let mount = self.vfs.mount();
         if !mount.head().is_gone() {
-            mount.own_again();
+            mount.take_ownership();
         }
         self.vfs.is_suspended.store(false, Ordering::Release);
         self.vfs.gate.open();

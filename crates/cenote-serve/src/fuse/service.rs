@@ -1,23 +1,24 @@
-//! The threads that take the requests of all mounts.
+//! The threads that process the requests of all mounts.
 //!
 //! ```text
-//!   idle threads ── epoll ──┬── connection a    armed: the next request calls one thread
+//!   idle threads ── epoll ──┬── connection a    armed: the next request wakes one thread
 //!                           ├── connection b    held by a thread: read, work, read, ...
 //!                           └── connection c
 //! ```
 //!
-//! There is a fixed number of threads, each with one buffer for a request, however many file
-//! systems are mounted: a mount costs a descriptor and what its file system keeps in memory. All of
-//! them exist before the first mount is made; a mount that was made can always be served.
+//! There is a fixed number of threads, each with one request buffer, however many file systems are
+//! mounted: a mount costs a descriptor and the memory of its file system. All threads exist before
+//! the first mount: an existing mount can always be served.
 //!
-//! A connection is armed for one event (`EPOLLONESHOT`). The thread that the event calls holds the
-//! connection: it reads without waiting, does the work, and reads again. It arms the connection for
-//! others before work that takes long, or if another request has come already ([`hand_over`]).
+//! A connection is armed for one event (`EPOLLONESHOT`). The thread that receives the event holds
+//! the connection: it reads without blocking, does the work, and reads again. It arms the
+//! connection for other threads before work that takes long, or if another request has arrived
+//! ([`hand_over`]).
 //!
-//! A thread that sleeps until a request comes has to be woken, which on a virtual machine takes
-//! longer than most requests. So a thread that holds a connection looks out for the next request a
-//! while before it sleeps, as long as they follow one another closely, and looking out is not in
-//! vain time after time. One thread of all does that at a time, and only while others are idle.
+//! Waking a sleeping thread takes longer, on a virtual machine, than most requests. So a thread
+//! that holds a connection polls for the next request for a while before it sleeps, as long as
+//! requests follow closely and polling is successful often enough. Only one thread polls at a time,
+//! and only while others are idle.
 //!
 //! Invariants
 //! * F3  While a connection lives it is armed, or a thread holds it that arms it before any work
@@ -39,30 +40,30 @@ use rustix::io::Errno;
 use super::adapter::{Adapter, REQUEST_MAX};
 use super::wire::{self, Initialized, Outcome};
 
-/// Threads that take requests.
+/// Number of threads.
 const THREADS: usize = 8;
-/// Without so many nothing is mounted: one may wait for what another answers.
+/// Minimum number of threads for mounting: one may wait for a request that another answers.
 const THREADS_MIN: usize = 3;
-/// Bytes of a request beside the data of the longest write.
+/// Bytes of a request in addition to the data of the longest write.
 const ROOM: usize = 64 << 10;
-/// How long the kernel may take to send the first request.
+/// Time limit for the kernel's first request.
 const HANDSHAKE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
-/// Bytes of the first request, and the least that the kernel writes to.
+/// Buffer size for the first request, the minimum that the kernel accepts.
 const FIRST_MAX: usize = 8 << 10;
-/// Requests that a thread takes of one connection before it looks at others.
+/// Requests that a thread processes on one connection before it serves others.
 const IN_A_ROW: u32 = 256;
-/// How much longer than it is looked out a request may take to come that is looked out for. If
-/// nobody looks out, both sides have to be woken until it is here.
-const BRISK: u64 = 4;
-/// How often in a row it is looked out in vain.
+/// A next request counts as prompt if it arrives within this multiple of the polling time. Without
+/// polling, both sides have to be woken first.
+const PROMPT_FACTOR: u64 = 4;
+/// Number of consecutive unsuccessful polls after which polling becomes rare.
 const TRIES: u64 = 16;
-/// After that, one request in so many is looked out for.
+/// After that, the thread polls for one request in this many.
 const SELDOM: u64 = 32;
 
 /// Called when a connection has ended.
 type AtEnd = Box<dyn FnOnce() + Send + Sync>;
 
-/// Calls when it is dropped.
+/// Calls the function when it is dropped.
 struct CallAtEnd(Option<AtEnd>);
 
 impl Drop for CallAtEnd {
@@ -73,36 +74,36 @@ impl Drop for CallAtEnd {
     }
 }
 
-/// A connection that is served.
+/// A served connection.
 struct Session {
     id: u64,
     channel: Arc<OwnedFd>,
     adapter: Adapter,
-    /// When the last thread was done with a request, nanoseconds.
+    /// Time in nanoseconds at which the last thread finished a request.
     since: AtomicU64,
-    /// The last request came soon after that.
-    is_brisk: AtomicBool,
-    /// How often looking out may still be in vain.
+    /// Whether the last request arrived promptly after that.
+    is_prompt: AtomicBool,
+    /// Remaining unsuccessful polls.
     tries: AtomicU64,
-    /// Requests since it may not.
+    /// Requests since polling became rare.
     passed: AtomicU64,
-    /// The last field: it is dropped after what the adapter holds, when no thread works on a
-    /// request of the connection any more.
+    /// The last field: it is dropped after the adapter, when no thread works on a request of the
+    /// connection any more.
     _at_end: CallAtEnd,
 }
 
-/// The threads, and what they serve.
+/// The threads, and their connections.
 pub(super) struct Service {
     epoll: OwnedFd,
-    /// Held for a look.
+    /// LOCK: held for a lookup.
     sessions: Mutex<FixedMap<u64, Arc<Session>>>,
     next: AtomicU64,
-    /// Threads that were started.
+    /// Number of started threads.
     threads: AtomicUsize,
-    /// Threads that wait for an event.
+    /// Number of threads that wait for an event.
     idle: AtomicUsize,
-    /// A thread looks out.
-    is_looked_out: AtomicBool,
+    /// Whether a thread is polling.
+    is_polling: AtomicBool,
 }
 
 /// The connection that a thread holds while it works.
@@ -117,7 +118,7 @@ thread_local! {
 }
 
 /// Arms the connection whose request this thread works on, if the work takes long or another
-/// request has come. Returns true if another thread can take it.
+/// request has arrived. Returns true if another thread can take it.
 pub(super) fn hand_over(is_long: bool) -> bool {
     HELD.with_borrow_mut(|held| {
         let Some(held) = held else { return false };
@@ -130,10 +131,10 @@ pub(super) fn hand_over(is_long: bool) -> bool {
 }
 
 impl Service {
-    /// The service of this process, with its threads.
+    /// Returns the service of this process, with its threads.
     ///
     /// # Errors
-    /// What the system says if threads, memory or descriptors are short.
+    /// The system's error if threads, memory or descriptors run out.
     pub(super) fn get() -> std::io::Result<Arc<Self>> {
         static SERVICE: Mutex<Option<Arc<Service>>> = Mutex::new(None);
         // LOCK: held while threads are started, once.
@@ -145,7 +146,7 @@ impl Service {
         *service = Some(Arc::clone(&started));
         while started.threads.load(Ordering::Relaxed) < THREADS {
             match Self::add_thread(&started) {
-                // More are tried with the next mount.
+                // Starting more is tried again with the next mount.
                 Err(_) if started.threads.load(Ordering::Relaxed) >= THREADS_MIN => break,
                 added => added?,
             }
@@ -160,7 +161,7 @@ impl Service {
             next: AtomicU64::new(1),
             threads: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
-            is_looked_out: AtomicBool::new(false),
+            is_polling: AtomicBool::new(false),
         }))
     }
 
@@ -180,10 +181,10 @@ impl Service {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers the first request of a connection and all others from then on.
+    /// Answers the first request of a connection, and all others from then on.
     ///
     /// # Errors
-    /// What the system says; the connection is closed then.
+    /// The system's error; the connection is then closed.
     pub(super) fn serve(
         &self,
         channel: Arc<OwnedFd>,
@@ -197,7 +198,7 @@ impl Service {
             channel,
             adapter,
             since: AtomicU64::new(0),
-            is_brisk: AtomicBool::new(false),
+            is_prompt: AtomicBool::new(false),
             tries: AtomicU64::new(TRIES),
             passed: AtomicU64::new(0),
             _at_end: CallAtEnd(Some(at_end)),
@@ -211,10 +212,10 @@ impl Service {
         })
     }
 
-    /// Has the next request of a connection call a thread. Keeps F3.
+    /// Arms a connection: its next request wakes a thread. Keeps F3.
     fn arm(&self, session: &Session) {
         let flags = EventFlags::IN | EventFlags::ONESHOT;
-        // A connection that another thread has ended meanwhile is not there any more.
+        // Another thread may have ended the connection meanwhile.
         let _ = epoll::modify(&self.epoll, &session.channel, EventData::new_u64(session.id), flags);
     }
 
@@ -236,7 +237,7 @@ impl Service {
         }
     }
 
-    /// Takes requests of a connection, and arms it in the end.
+    /// Processes requests of a connection, and arms it in the end.
     fn hold(self: &Arc<Self>, session: &Arc<Session>, buffer: &mut Vec<u8>) {
         for _ in 0..IN_A_ROW {
             buffer.clear();
@@ -244,12 +245,12 @@ impl Service {
                 Ok(_) => {}
                 // The request was interrupted before it was read.
                 Err(Errno::INTR | Errno::NOENT) => continue,
-                Err(Errno::AGAIN) if self.look_out(session) => continue,
+                Err(Errno::AGAIN) if self.poll_next(session) => continue,
                 Err(Errno::AGAIN) => break,
                 Err(_) => return self.end(session),
             }
             let came = now().saturating_sub(session.since.load(Ordering::Relaxed));
-            session.is_brisk.store(came <= BRISK * lookout_ns(), Ordering::Relaxed);
+            session.is_prompt.store(came <= PROMPT_FACTOR * polling_ns(), Ordering::Relaxed);
             HELD.set(Some(Held {
                 service: Arc::clone(self),
                 session: Arc::clone(session),
@@ -265,14 +266,14 @@ impl Service {
                 return;
             }
             if self.idle.load(Ordering::Relaxed) == 0 {
-                // Others may have waited longer.
+                // Other connections may have waited longer.
                 break;
             }
         }
         self.arm(session);
     }
 
-    /// The kernel has let go of a connection.
+    /// Removes a connection that the kernel has closed.
     fn end(&self, session: &Session) {
         let _ = epoll::delete(&self.epoll, &session.channel);
         let ended = self.sessions().remove(&session.id);
@@ -280,18 +281,18 @@ impl Service {
         drop(ended);
     }
 
-    /// Waits a short while for the next request of a connection, if that is worth it. Returns true
-    /// if there is one.
-    fn look_out(&self, session: &Session) -> bool {
-        if !session.is_brisk.load(Ordering::Relaxed) || lookout_ns() == 0 {
+    /// Polls for the next request of a connection for a short while, if that is likely to succeed.
+    /// Returns true if there is one.
+    fn poll_next(&self, session: &Session) -> bool {
+        if !session.is_prompt.load(Ordering::Relaxed) || polling_ns() == 0 {
             return false;
         }
         let is_hopeful = session.tries.load(Ordering::Relaxed) > 0
             || session.passed.fetch_add(1, Ordering::Relaxed).is_multiple_of(SELDOM);
-        let end = now() + lookout_ns();
+        let end = now() + polling_ns();
         if !is_hopeful
             || self.idle.load(Ordering::Relaxed) == 0
-            || self.is_looked_out.swap(true, Ordering::Relaxed)
+            || self.is_polling.swap(true, Ordering::Relaxed)
         {
             return false;
         }
@@ -302,13 +303,13 @@ impl Service {
             if now() >= end {
                 break false;
             }
-            // The process that is to send it may need this processor.
+            // The process that sends the request may need this processor.
             std::thread::yield_now();
         };
         let tries = session.tries.load(Ordering::Relaxed);
         let left = if is_found { TRIES } else { tries.saturating_sub(1) };
         session.tries.store(left, Ordering::Relaxed);
-        self.is_looked_out.store(false, Ordering::Relaxed);
+        self.is_polling.store(false, Ordering::Relaxed);
         is_found
     }
 }
@@ -327,7 +328,7 @@ fn shake_hands(channel: &Arc<OwnedFd>, adapter: &mut Adapter) -> std::io::Result
             Err(Errno::INTR | Errno::AGAIN) => continue,
             Err(errno) => return Err(errno.into()),
         }
-        match wire::initialize(channel, &message, adapter.wish()) {
+        match wire::initialize(channel, &message, adapter.negotiation()) {
             Some(Initialized::Agreed(_, flags)) => {
                 adapter.agreed(flags);
                 return Ok(());
@@ -343,7 +344,7 @@ fn shake_hands(channel: &Arc<OwnedFd>, adapter: &mut Adapter) -> std::io::Result
 /// Whether there is a request, or the end of a connection.
 fn is_any_there(channel: &OwnedFd) -> bool {
     let mut watched = [PollFd::new(channel, PollFlags::IN)];
-    // What cannot be asked is read.
+    // If polling fails, reading reports the error.
     !matches!(poll(&mut watched, Some(&Timespec::default())), Ok(0))
 }
 
@@ -351,9 +352,9 @@ fn now() -> u64 {
     monotonic().as_nanos() as u64
 }
 
-/// How long a thread looks out, nanoseconds. There is nothing in it where it would look out on the
-/// processor of the process that is to send the next request.
-fn lookout_ns() -> u64 {
+/// Returns how long a thread polls, in nanoseconds. 0 on a single processor, where polling would
+/// keep the sender of the next request from running.
+fn polling_ns() -> u64 {
     static IS_ALONE: OnceLock<bool> = OnceLock::new();
     let is_alone = || std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
     let us = if *IS_ALONE.get_or_init(is_alone) { 0 } else { tunables::MOUNT_LOOKOUT_US.get() };

@@ -1,24 +1,24 @@
-//! Snapshots below `.zfs/snapshot`, shown by the mount of their file system.
+//! Snapshots below `.zfs/snapshot`, served by the mount of their file system.
 //!
-//! A snapshot's nodes have the numbers that they always had, which are those of nodes of the file
-//! system. The kernel is given others, so that nobody takes a file and what a snapshot has of it
-//! for two names of one node:
+//! The nodes of a snapshot have their original object numbers, which nodes of the file system may
+//! have as well. The kernel gets other numbers for them, so that programs do not take a file and
+//! its copy in a snapshot for two names of one node:
 //!
 //! ```text
 //!   62            40               0
 //!   | 1 | snapshot |    object     |   the snapshot by the number of its dataset
 //! ```
 //!
-//! The root of a snapshot is an entry of the control directory, and has a number of that
+//! The root of a snapshot is an entry of the control directory, and has a number of that directory
 //! ([`control`](cenote_fs::mount::control)).
 //!
-//! What is in a snapshot never changes: the kernel may believe it for long, and nothing has to be
-//! held because the kernel knows it. Should the number of a snapshot come to another one, nodes of
-//! the two, roots included, differ in generation, which is the txg that its content is of: the
-//! kernel then forgets the names that it found below the other root.
+//! The contents of a snapshot never change: the kernel may cache them for long, and nodes need no
+//! holds. If the number of a snapshot is reused for another one, nodes of the two, including roots,
+//! differ in generation, which is the txg of the contents: the kernel then drops the names below
+//! the old root.
 //!
-//! Those that were looked at last are kept open. Such a snapshot cannot be destroyed: whoever is
-//! about to has it let go of first ([`Snapshots::let_go`]).
+//! The most recently used snapshots are kept open. An open snapshot cannot be destroyed: before
+//! destroying, unused ones are closed ([`Snapshots::close_unused`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,17 +27,17 @@ use cenote_fs::mount::{Attributes, DirEntry, ReadDirPage, Seek, control};
 use cenote_fs::{FileKind, FileSystem, FsError, Mount, Node};
 use cenote_rt::{Buf, Error, Kind, Result};
 
-/// Snapshots that are kept open.
+/// Maximum number of snapshots kept open.
 const OPEN_MAX: usize = 64;
-/// Marks numbers of nodes in snapshots. (The highest bit is left alone: to some programs such
-/// numbers are negative.)
+/// Marks numbers of nodes in snapshots. (The highest bit is not used: some programs treat such
+/// numbers as negative.)
 const MARK: u64 = 1 << 62;
 const OBJECT_BITS: u32 = 40;
 const OBJECT_MASK: u64 = (1 << OBJECT_BITS) - 1;
 const SNAPSHOT_MAX: u64 = (1 << (62 - OBJECT_BITS)) - 1;
-/// Extended attributes that only administrators see.
+/// Namespace of extended attributes that only administrators see.
 const TRUSTED: &[u8] = b"trusted.";
-/// Cookies of `.` and `..`; entries begin behind them.
+/// Cookies of `.` and `..`; entries follow.
 const DOTS: [(&[u8], u64); 2] = [(b".", 1), (b"..", 2)];
 
 /// A node in a snapshot.
@@ -45,12 +45,12 @@ const DOTS: [(&[u8], u64); 2] = [(b".", 1), (b"..", 2)];
 pub(super) struct Place {
     /// Number of the snapshot's dataset.
     snapshot: u64,
-    /// None: its root.
+    /// The object; `None` for the root of the snapshot.
     object: Option<u64>,
 }
 
 impl Place {
-    /// What has that number; none if it is no node in a snapshot.
+    /// Returns the snapshot node with that number; `None` if it is not a node in a snapshot.
     pub(super) fn of(number: u64) -> Option<Self> {
         if number & MARK != 0 {
             let snapshot = (number & !MARK) >> OBJECT_BITS;
@@ -60,12 +60,12 @@ impl Place {
     }
 }
 
-/// Whether a number is one of a node in a snapshot, roots apart.
+/// Whether a number belongs to a node in a snapshot, except roots.
 pub(super) const fn is_inside(number: u64) -> bool {
     number & MARK != 0
 }
 
-/// The number of an object of a snapshot.
+/// Returns the number of an object of a snapshot.
 fn number(fs: &FileSystem, object: u64) -> Result<u64> {
     let snapshot = fs.objset().id();
     if object == fs.root_object() {
@@ -77,17 +77,18 @@ fn number(fs: &FileSystem, object: u64) -> Result<u64> {
     Ok(MARK | snapshot << OBJECT_BITS | object)
 }
 
-fn told(node: &Node) -> Result<Attributes> {
+fn attributes_of(node: &Node) -> Result<Attributes> {
     let fs = node.filesystem();
     let object = number(fs, node.object())?;
     let generation = fs.objset().root().birth();
     Ok(Attributes { object, generation, ..Attributes::of_node(node) })
 }
 
-/// The snapshots of one file system that are open.
+/// The open snapshots of one file system.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
-    /// By number, what was used last at the end. Held for a look, never across an await.
+    /// By number, the most recently used at the end. LOCK: held for a lookup, never across an
+    /// await.
     open: Mutex<Vec<(u64, Arc<FileSystem>)>>,
 }
 
@@ -96,14 +97,14 @@ impl Snapshots {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes what nobody reads just now.
-    pub(super) fn let_go(&self) {
+    /// Closes snapshots that are not in use.
+    pub(super) fn close_unused(&self) {
         // Dropped without the lock.
         let open = std::mem::take(&mut *self.lock());
         drop(open);
     }
 
-    /// How many are kept open.
+    /// Returns the number of open snapshots.
     pub(super) fn count(&self) -> usize {
         self.lock().len()
     }
@@ -147,11 +148,11 @@ impl Snapshots {
         name: &[u8],
     ) -> Result<Attributes> {
         let found = self.node(mount, dir).await?.lookup(name).await?;
-        told(&found)
+        attributes_of(&found)
     }
 
     pub(super) async fn attributes(&self, mount: &Mount, place: Place) -> Result<Attributes> {
-        told(&self.node(mount, place).await?)
+        attributes_of(&self.node(mount, place).await?)
     }
 
     pub(super) async fn target(&self, mount: &Mount, place: Place) -> Result<Vec<u8>> {
@@ -200,7 +201,7 @@ impl Snapshots {
         Ok(names.filter(|name| sees_all || !name.starts_with(TRUSTED)).collect())
     }
 
-    /// At most `max` entries from the place of a cookie on.
+    /// Returns at most `max` entries from a cookie on.
     pub(super) async fn read_dir(
         &self,
         mount: &Mount,
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_nodes_in_snapshots_are_nobody_elses() {
+    fn snapshot_nodes_have_numbers_of_their_own() {
         let number = MARK | 77 << OBJECT_BITS | 0xc;
         assert!(is_inside(number));
         assert_eq!(Place::of(number), Some(Place { snapshot: 77, object: Some(12) }));

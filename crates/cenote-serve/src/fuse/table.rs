@@ -1,7 +1,7 @@
-//! The table of mounts: where the kernel says that file systems are mounted.
+//! The kernel's mount table.
 //!
-//! It is read from `/proc`, which sends no request to any file system: looking at it is allowed on
-//! every thread, also for mounts that this process serves itself.
+//! It is read from `/proc`, which sends no request to any file system: every thread may read it,
+//! even for mounts that this process serves itself.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use cenote_rt::{Error, FixedMap, Kind, Result};
 
 const MOUNTS: &str = "/proc/self/mountinfo";
-/// The type that our mounts have there.
+/// The file system type of cenote's mounts.
 pub(super) const TYPE: &[u8] = b"fuse.zfs";
 
 /// All mounts, in the order in which they were made.
 #[derive(Debug)]
 pub struct MountTable {
     mounts: Vec<MountLine>,
-    /// Indexes in `mounts`, by the kernel's number for the file system.
+    /// Indexes into `mounts`, by device number.
     by_device: FixedMap<Vec<u8>, Vec<usize>>,
 }
 
@@ -26,14 +26,14 @@ pub struct MountTable {
 pub(super) struct MountLine {
     /// The kernel's number for the file system, `MAJOR:MINOR`.
     device: Vec<u8>,
-    /// The mount shows the whole file system, and not one of its folders.
+    /// Whether the whole file system is mounted, and not one of its folders.
     is_whole: bool,
     at: PathBuf,
     kind: Vec<u8>,
 }
 
 impl MountLine {
-    /// A mount of one of our file systems.
+    /// Whether it is a cenote mount.
     pub(super) fn is_ours(&self) -> bool {
         self.kind == TYPE
     }
@@ -60,7 +60,7 @@ impl MountTable {
             let device = fields.nth(2)?.to_vec();
             let is_whole = fields.next()? == b"/";
             let at = PathBuf::from(unescape(fields.next()?));
-            // Behind the options, as many as there are, and a dash.
+            // After a variable number of options, and a dash.
             let kind = fields.skip_while(|field| *field != b"-").nth(1)?.to_vec();
             Some(MountLine { device, is_whole, at, kind })
         };
@@ -72,13 +72,13 @@ impl MountTable {
         Self { mounts, by_device }
     }
 
-    /// Returns the mount at a place: of several the last, which hides the others.
+    /// Returns the visible mount at a place: the last one, which hides the others.
     pub(super) fn seen_at(&self, at: &Path) -> Option<&MountLine> {
         self.mounts.iter().rfind(|seen| seen.at == at)
     }
 
-    /// Returns where a file system is mounted as a whole, by the kernel's number for it, each place
-    /// with the number of mounts made before it.
+    /// Returns the places where a file system is mounted as a whole, each with the number of mounts
+    /// made before it.
     pub(super) fn places(&self, device: &[u8]) -> Vec<(usize, PathBuf)> {
         let indexes = self.by_device.get(device).into_iter().flatten();
         let mounts = indexes.filter_map(|index| Some((*index, self.mounts.get(*index)?)));
@@ -87,7 +87,7 @@ impl MountTable {
     }
 }
 
-/// Blanks and the like are written as a backslash and three octal digits.
+/// Blanks and similar characters are written as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> OsString {
     let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
     while let [byte, behind @ ..] = rest {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_mounts_is_read() {
+    fn mount_table_is_parsed() {
         let table = b"21 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
             30 21 0:40 / /mnt/a\\040b rw,nosuid shared:5 master:1 - fuse.zfs tank/a rw\n\
             31 21 0:41 / /mnt/c rw - fuse.zfs tank/c rw\n\

@@ -1,26 +1,26 @@
-//! What the kernel asks of a file system, on top of a [`Mount`]: everything that is not the wire.
+//! The file system operations for the kernel, on top of a [`Mount`], independent of the wire
+//! format.
 //!
-//! **Who may do what** the kernel decides, since it has what is needed: the mount is always made
-//! with `default_permissions`, and with POSIX ACLs where the file system has them; requests tell
-//! one group of a user only, and a path that is in the kernel's cache is walked without asking. So
-//! operations run with the rights of somebody who was let through. Left to us are the owner of what
-//! is made, what flags of a node forbid (also at `open`, so that nothing is mapped that could not
-//! be written back), set-id bits after a write, and quotas.
+//! **Permissions** are checked by the kernel, which has everything that is needed: the mount is
+//! always made with `default_permissions`, and with POSIX ACLs where the file system has them.
+//! Requests contain only one group of a user, and cached paths are walked without any request. So
+//! operations here run with the permissions of a user whom the kernel has already checked. This
+//! server checks the owner of new nodes, node flags that forbid a change (also at `open`, so that
+//! no file is mapped whose pages could not be written back), set-id bits after a write, and quotas.
 //!
-//! **Set-id bits and capabilities** are taken away when a file is written, in the transaction that
-//! writes (KILLPRIV_V2). Else the kernel would ask for `security.capability` before each write.
+//! **Set-id bits and capabilities** are removed when a file is written, in the transaction of the
+//! write (KILLPRIV_V2). Otherwise the kernel would ask for `security.capability` before each write.
 //!
-//! **What is cached where.** Nobody but the kernel changes a mounted file system (and a rollback,
-//! which tells it: [`rollback`](super::rollback)), so its cache of pages is kept over open and
-//! close, and names and attributes are believed for [`LONG`], names that there are not included.
-//! But for this:
-//! - what a file takes changes by itself when its txg is on disk: until then its attributes are
-//!   believed for [`SHORT`];
-//! - so are set-id bits, which go with a write that the kernel does not look at for that;
-//! - where one file has names of several spellings, the kernel knows of the others of it what it
-//!   has asked for and no more: names are believed for [`SHORT`];
-//! - ACLs and flags change modes and times in ways that the kernel does not see: it is told;
-//! - the control directory changes by commands, and is asked each time.
+//! **Caching.** Only the kernel changes a mounted file system (and a rollback, which notifies it:
+//! [`rollback`](super::rollback)). Its page cache is therefore kept across open and close, and it
+//! may cache names, attributes and the absence of names for [`LONG`], with these exceptions:
+//! - the space of a file changes by itself when its txg is on disk: until then its attributes are
+//! valid for [`SHORT`];
+//! - so are set-id bits, which a write removes without the kernel noticing;
+//! - where a file's name has several spellings, the kernel only knows those that it has looked up:
+//! names are valid for [`SHORT`];
+//! - ACLs and flags change modes and times without the kernel noticing: it is notified;
+//! - the control directory is changed by commands, and is looked up each time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -40,35 +40,35 @@ use super::nodes::Nodes;
 use super::snapshots::{self, Place, Snapshots};
 use super::wire::{FileHandle, INodeNo, Notifier, OpenFile};
 
-/// The attributes that are POSIX ACLs.
+/// The extended attributes with POSIX ACLs.
 pub(super) const POSIX_ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
-/// How long the kernel may believe what does not change unless it is asked to change it.
+/// Time for which the kernel may cache data that only requests change.
 const LONG: Duration = Duration::from_hours(1);
-/// How long it may believe what does.
+/// Time for which it may cache data that changes by itself.
 const SHORT: Duration = Duration::from_secs(1);
 /// Set-user-ID and set-group-ID.
 const SET_IDS: u32 = 0o6000;
-/// Number of the root for the kernel.
+/// The kernel's number of the root.
 pub(super) const ROOT: u64 = 1;
-/// Bytes that one request copies.
+/// Maximum bytes copied per request.
 const COPY_MAX: u64 = 64 << 20;
 
-/// What the flags of `open` ask for.
+/// The requested access of an `open`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags of a request")]
 pub(super) struct Opening {
-    /// The handle can write.
+    /// The handle permits writing.
     pub(super) writes: bool,
-    /// The handle can read and write, so that the file can be mapped shared and writable.
+    /// The handle permits reading and writing, so that the file can be mapped shared and writable.
     pub(super) is_mappable: bool,
-    /// Every write goes to the end (`O_APPEND`).
+    /// Every write appends (`O_APPEND`).
     pub(super) appends: bool,
-    /// The content is cut off (`O_TRUNC`), also of a handle that can only read.
+    /// The file is truncated (`O_TRUNC`), even if the handle is read-only.
     pub(super) truncates: bool,
 }
 
 impl Opening {
-    /// From flags as `open` takes them.
+    /// Parses the flags of `open`.
     pub(super) const fn of(flags: i32) -> Self {
         const ACCESS_MODE: i32 = 3;
         const O_RDWR: i32 = 2;
@@ -83,42 +83,42 @@ impl Opening {
     }
 }
 
-/// A file system as the kernel sees it.
+/// A mounted file system.
 #[derive(Debug)]
 pub(super) struct Vfs {
-    /// Another one after a rollback. Held for a copy.
+    /// Replaced by a rollback. LOCK: held for a copy.
     current: RwLock<Arc<Mount>>,
     /// Every request passes it.
     pub(super) gate: Gate,
-    /// The content is being replaced, or the kernel is told that it was.
+    /// Whether the contents are being replaced, or the kernel is being notified of that.
     pub(super) is_suspended: AtomicBool,
     pub(super) nodes: Nodes,
     pub(super) snapshots: Snapshots,
-    /// POSIX ACLs are the kernel's business too.
+    /// Whether the kernel handles POSIX ACLs, too.
     pub(super) has_posix_acls: bool,
-    /// The kernel has agreed to check them, and who may set them. It does so for this mount or
-    /// never: the property may become another meanwhile.
+    /// Whether the kernel has agreed to check POSIX ACLs and permission to set them. This is fixed
+    /// for the mount, while the property may change.
     pub(super) checks_acls: AtomicBool,
-    /// There are no extended attributes, whatever the property says.
+    /// Whether extended attributes are off, whatever the property says.
     has_no_xattrs: AtomicBool,
-    /// A name has one spelling.
+    /// Whether each name has only one spelling.
     has_exact_names: bool,
-    /// Tells the kernel what it does not see; none before it is mounted.
+    /// Notifies the kernel of changes that it does not see; empty before mounting.
     pub(super) notifier: OnceLock<Notifier>,
 }
 
-/// How long the kernel may believe what it is told of a number that is no node of the file system
-/// itself: for long what is in a snapshot, never what is in the control directory.
+/// Returns the caching time for numbers that are not nodes of the file system itself: long in a
+/// snapshot, zero in the control directory.
 fn fixed_ttl(number: u64) -> Option<Duration> {
-    // Their numbers are large, and would count as the control directory's, too.
+    // Their numbers are large, and would also count as control directory numbers.
     if snapshots::is_inside(number) {
         return Some(LONG);
     }
     control::is_control(number).then_some(Duration::ZERO)
 }
 
-/// Handles have the number of rollbacks before they were opened from this bit on. The lowest bit is
-/// set of a handle through which the file can be mapped shared and writable.
+/// From this bit on a handle contains the number of rollbacks before it was opened. The lowest bit
+/// is set if the file can be mapped shared and writable through it.
 const EPOCH_SHIFT: u32 = 1;
 
 /// Whether a file can be mapped shared and writable through a handle.
@@ -126,8 +126,8 @@ pub(super) const fn is_mappable(handle: FileHandle) -> bool {
     handle.0 & 1 != 0
 }
 
-/// Somebody whom the kernel let through.
-pub(super) fn let_through(uid: u32, gid: u32) -> Credentials {
+/// Returns the credentials for a user whom the kernel has checked.
+pub(super) fn checked_by_kernel(uid: u32, gid: u32) -> Credentials {
     let mut cred = Credentials::user(uid, gid, Vec::new());
     cred.capabilities |= Capabilities::CHOWN
         | Capabilities::DAC_OVERRIDE
@@ -155,12 +155,12 @@ impl Vfs {
         }
     }
 
-    /// The file system. A request that is in hand may keep it to its end.
+    /// Returns the file system. A current request may keep it until its end.
     pub(super) fn mount(&self) -> Arc<Mount> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts another in its place, while no request is in hand.
+    /// Replaces the file system, while there are no current requests.
     pub(super) fn replace(&self, mount: Arc<Mount>) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, mount);
@@ -168,13 +168,13 @@ impl Vfs {
         drop(before);
     }
 
-    /// Goes by those options that the kernel does not know of.
+    /// Applies the options that the kernel does not know.
     pub(super) fn set(&self, options: &MountOptions) {
         self.mount().set_access_times(options.access_times);
         self.has_no_xattrs.store(options.has_no_xattrs, Ordering::Relaxed);
     }
 
-    /// Refuses extended attributes where there are none.
+    /// Refuses extended attributes where they are off.
     pub(super) fn check_xattrs(&self) -> Result<()> {
         if self.has_no_xattrs.load(Ordering::Relaxed) {
             return Err(Error::new(Kind::Unsupported, FsError::XattrsOff));
@@ -182,8 +182,8 @@ impl Vfs {
         Ok(())
     }
 
-    /// Refuses to change an ACL where the kernel does not check who may: kernels before 6.2 let
-    /// everybody who is not asked for it set the attribute.
+    /// Refuses to change an ACL where the kernel does not check permission: kernels before 6.2 pass
+    /// the change on for every user.
     pub(super) fn check_acl_change(&self, name: &[u8]) -> Result<()> {
         let is_acl = POSIX_ACLS.contains(&name);
         if is_acl && !self.checks_acls.load(Ordering::Acquire) {
@@ -192,10 +192,10 @@ impl Vfs {
         Ok(())
     }
 
-    /// The object of a number of the kernel's, which is no node in a snapshot.
+    /// Returns the object of one of the kernel's numbers, which is not in a snapshot.
     ///
     /// # Errors
-    /// [`FsError::Stale`] if a rollback has taken the node away.
+    /// [`FsError::Stale`] if a rollback has removed the node.
     fn object(&self, node: u64) -> Result<u64> {
         if node == ROOT {
             return Ok(self.mount().root());
@@ -206,16 +206,16 @@ impl Vfs {
         Ok(node)
     }
 
-    /// The node of a file that somebody has open.
+    /// Returns the node of an open file.
     ///
     /// # Errors
-    /// [`FsError::Stale`] if it was opened before a rollback that has taken the node away: the
-    /// number may be another node's by now.
+    /// [`FsError::Stale`] if it was opened before a rollback that has removed the node: the number
+    /// may be reused by now.
     pub(super) fn node_of(&self, file: OpenFile) -> Result<u64> {
         self.check_handle(file.node, Some(file.handle))
     }
 
-    /// The same for a request that may come without a handle.
+    /// Like [`node_of`](Self::node_of), for a request that may come without a handle.
     pub(super) fn check_handle(&self, node: INodeNo, handle: Option<FileHandle>) -> Result<u64> {
         let epoch = handle.map(|handle| handle.0 >> EPOCH_SHIFT);
         if epoch.is_some_and(|epoch| self.nodes.is_newer(node.0, epoch)) {
@@ -224,17 +224,17 @@ impl Vfs {
         Ok(node.0)
     }
 
-    /// A handle for a file that is opened.
+    /// Returns a handle for an opened file.
     pub(super) fn handle(&self, opening: Opening) -> FileHandle {
         FileHandle(self.nodes.epoch() << EPOCH_SHIFT | u64::from(opening.is_mappable))
     }
 
-    /// The kernel's number of an object.
+    /// Returns the kernel's number of an object.
     pub(super) fn number(&self, object: u64) -> u64 {
         if object == self.mount().root() { ROOT } else { object }
     }
 
-    /// The object of a node that is to be changed, or that something is to be changed in.
+    /// Returns the object of a node that is to be changed, or in which something is to be changed.
     ///
     /// # Errors
     /// `Kind::ReadOnly` in a snapshot.
@@ -245,42 +245,42 @@ impl Vfs {
         }
     }
 
-    /// How long the kernel may believe what it is told of a node.
+    /// Returns the caching time of a node's attributes.
     pub(super) fn ttl(attributes: &Attributes) -> Duration {
         let changes_by_itself = attributes.is_pending || attributes.mode & SET_IDS != 0;
         fixed_ttl(attributes.object).unwrap_or(if changes_by_itself { SHORT } else { LONG })
     }
 
-    /// How long the kernel may believe that a name is that of a node.
+    /// Returns the caching time of a node's name.
     pub(super) fn name_ttl(&self, object: u64) -> Duration {
         fixed_ttl(object).unwrap_or(if self.has_exact_names { LONG } else { SHORT })
     }
 
-    /// How long the kernel may believe that there is no such name in a directory.
+    /// Returns the caching time of a name's absence in a directory.
     pub(super) fn absence_ttl(&self, parent: u64, name: &[u8]) -> Duration {
         let is_believed = match Place::of(parent) {
             Some(_) => true,
-            // Another spelling can bring it; the control directory comes and goes by a property.
+            // Another spelling can create it; the control directory depends on a property.
             None => self.has_exact_names && !control::is_control(parent) && name != control::NAME,
         };
         if is_believed { LONG } else { Duration::ZERO }
     }
 
-    /// Has the kernel ask for a node's attributes again, which changed without its doing. Nothing
-    /// that it holds for a request is needed for that, so requests may do it.
+    /// Invalidates the kernel's cached attributes of a node that changed without its doing. That
+    /// needs nothing that the kernel holds during a request, so requests may call this.
     pub(super) fn has_changed(&self, node: u64) {
         self.tell(node, ATTRIBUTES_ONLY);
     }
 
-    /// Has the kernel ask for a node's attributes again, and read it again from `offset` on.
+    /// Invalidates the kernel's cached attributes of a node, and its pages from `offset` on.
     pub(super) fn tell(&self, node: u64, offset: i64) {
         if let Some(notifier) = self.notifier.get() {
-            // A node that it does not know any more is as good as forgotten.
+            // Nothing to do for a node that the kernel does not know any more.
             let _ = notifier.inval_inode(INodeNo(node), offset, 0);
         }
     }
 
-    /// The node of a name; the kernel knows it from here on.
+    /// Looks up a name; the kernel knows the node from here on.
     pub(super) async fn lookup(
         &self,
         cred: &Credentials,
@@ -298,7 +298,7 @@ impl Vfs {
         }
     }
 
-    /// How full the file system is, for whoever stands at a node.
+    /// Returns the space of the file system, as seen from a node.
     pub(super) async fn space(&self, node: u64) -> Result<Space> {
         match Place::of(node) {
             None => self.mount().space_at(self.object(node)?).await,
@@ -306,11 +306,11 @@ impl Vfs {
         }
     }
 
-    /// A node that a listing has found, given to the kernel.
+    /// Gives the kernel a node from a listing.
     pub(super) async fn give(&self, node: u64) -> Result<Attributes> {
         match Place::of(node) {
             None => {
-                let (found, handle) = self.mount().hold_known(node, None).await?;
+                let (found, handle) = self.mount().hold_generation(node, None).await?;
                 self.nodes.add(handle, found.generation);
                 Ok(found)
             }
@@ -318,22 +318,22 @@ impl Vfs {
         }
     }
 
-    /// Gives a node to the kernel that was just made or linked.
+    /// Gives the kernel a node that was just created or linked.
     async fn give_new(&self, attributes: Attributes) -> Result<Attributes> {
         if self.nodes.again(attributes.object) {
             return Ok(attributes);
         }
-        // Since then the number may have become another node's.
+        // The number may have been reused since.
         let Attributes { object, generation, .. } = attributes;
-        let (found, handle) = self.mount().hold_known(object, Some(generation)).await?;
+        let (found, handle) = self.mount().hold_generation(object, Some(generation)).await?;
         self.nodes.add(handle, found.generation);
         Ok(found)
     }
 
-    /// The kernel forgets a node so many times.
+    /// Decrements the kernel's lookup count of a node.
     pub(super) async fn forget(&self, node: u64, lookups: u64) {
         if self.nodes.forget(node, lookups) {
-            // What could not be freed now is freed later.
+            // Nodes that cannot be freed now are freed later.
             let _ = self.mount().reap().await;
         }
     }
@@ -349,8 +349,8 @@ impl Vfs {
         self.give_new(made).await
     }
 
-    /// Makes a file and opens it. One that another process has made meanwhile is opened instead,
-    /// unless the request is exclusive. Also returns what [`open`](Self::open) does.
+    /// Creates a file and opens it. A file that another process has created meanwhile is opened
+    /// instead, unless the request is exclusive. Also returns the result of [`open`](Self::open).
     pub(super) async fn create(
         &self,
         cred: &Credentials,
@@ -367,7 +367,7 @@ impl Vfs {
             Err(error) => return Err(error),
         };
         let opened = if is_new {
-            // Its mode does not apply to the request that makes it.
+            // The new mode does not apply to the request that creates the file.
             self.count_handle(made.object, opening).map(|()| false)
         } else {
             self.open(made.object, opening).await
@@ -382,9 +382,9 @@ impl Vfs {
         }
     }
 
-    /// Opens a file. Rights were checked by the kernel, which does not know the flags. Returns
-    /// whether the handle must not be mapped shared: a store could change what is only to be
-    /// appended to.
+    /// Opens a file. The kernel has checked permissions, but does not know the node's flags.
+    /// Returns whether the handle must not be mapped shared: a store could change data of an
+    /// append-only file.
     ///
     /// # Errors
     /// `Kind::ReadOnly` for writing in a snapshot; `FsError::NotPermitted` if a flag of the node
@@ -427,20 +427,20 @@ impl Vfs {
         &self,
         mut cred: Credentials,
         node: u64,
-        wish: &SetAttributes,
+        wanted: &SetAttributes,
     ) -> Result<Attributes> {
         let object = self.changing(node)?;
-        if wish.size.is_none() {
-            // The kernel has looked at the groups, and taken the bit off if need be.
+        if wanted.size.is_none() {
+            // The kernel has checked the groups, and removed the bit if necessary.
             cred.capabilities |= Capabilities::FSETID;
         }
-        self.mount().set_attributes(&cred, object, wish).await
+        self.mount().set_attributes(&cred, object, wanted).await
     }
 
-    /// Removes a directory; one of `.zfs/snapshot` is a snapshot.
+    /// Removes a directory; in `.zfs/snapshot` this destroys a snapshot.
     pub(super) async fn rmdir(&self, cred: &Credentials, parent: u64, name: &[u8]) -> Result<()> {
         if parent == control::SNAPSHOTS {
-            self.snapshots.let_go();
+            self.snapshots.close_unused();
         }
         self.mount().rmdir(cred, self.changing(parent)?, name).await
     }
@@ -459,9 +459,9 @@ impl Vfs {
         }
     }
 
-    /// The next data or hole from `offset` on. The kernel asks without writing dirty pages back, so
-    /// all of a file that may be mapped is reported as data: a page that a process changed may lie
-    /// in any hole.
+    /// Returns the next data or hole from `offset` on. The kernel asks without writing dirty pages
+    /// back, so a file that may be mapped is reported entirely as data: any hole may have a dirty
+    /// page.
     pub(super) async fn seek(&self, node: u64, offset: u64, what: Seek) -> Result<u64> {
         match Place::of(node) {
             None if self.nodes.may_be_mapped(self.object(node)?) => {
@@ -477,8 +477,8 @@ impl Vfs {
         }
     }
 
-    /// At most `max` entries of a directory from the place of a cookie on. Who may list it the
-    /// kernel has decided.
+    /// Returns at most `max` entries of a directory from a cookie on. The kernel has checked
+    /// permission to list it.
     pub(super) async fn read_dir(&self, node: u64, cookie: u64, max: usize) -> Result<ReadDirPage> {
         match Place::of(node) {
             None => {
@@ -512,7 +512,7 @@ impl Vfs {
         }
     }
 
-    /// Whether somebody may do something, for a kernel that does not decide itself.
+    /// Checks permissions, for a kernel that does not check them itself.
     pub(super) async fn access(&self, cred: &Credentials, node: u64, want: Want) -> Result<()> {
         match Place::of(node) {
             None => self.mount().access(cred, self.object(node)?, want).await,
@@ -521,7 +521,7 @@ impl Vfs {
         }
     }
 
-    /// Makes a node durable. What is in a snapshot is.
+    /// Makes a node durable. Nodes in snapshots already are.
     pub(super) async fn fsync(&self, node: u64) -> Result<()> {
         match Place::of(node) {
             None => self.mount().fsync(self.object(node)?).await,
@@ -539,7 +539,7 @@ impl Vfs {
         Ok(buf.freeze())
     }
 
-    /// Writes; `drops_set_ids` is the kernel's word that who writes may not keep set-id bits.
+    /// Writes; `drops_set_ids` is the kernel's statement that the writer may not keep set-id bits.
     pub(super) async fn write(
         &self,
         mut cred: Credentials,
@@ -551,10 +551,10 @@ impl Vfs {
         let object = self.changing(node)?;
         let is_old = options.is_write_back && self.nodes.has_old_pages(object);
         if is_old && !is_on(Bug::OldPagesWritten) {
-            // The page is from before the rollback, and goes with what it was a page of.
+            // The page is from before the rollback, and is dropped with the old contents.
             return Ok(bytes.len() as u64);
         }
-        // The kernel appends behind the end that it knows.
+        // The kernel appends at the end that it knows.
         let is_append = options.is_append && self.nodes.has_old_size(object);
         let options = WriteOptions { is_append, ..options };
         cred.capabilities.set(Capabilities::FSETID, !drops_set_ids);
@@ -565,8 +565,8 @@ impl Vfs {
         Ok(written.len)
     }
 
-    /// Has the kernel read a node again, and not by this thread: it waits for the request that is
-    /// in hand.
+    /// Makes the kernel read a node again; not on this thread, because the kernel waits for the
+    /// current request.
     fn drop_pages(&self, node: u64) {
         if let Some(notifier) = self.notifier.get().cloned() {
             cenote_rt::begin_blocking(move || drop(notifier.inval_inode(INodeNo(node), 0, 0)));
@@ -581,7 +581,7 @@ impl Vfs {
         len: u64,
     ) -> Result<u64> {
         if Place::of(from.0).is_some() {
-            // The kernel copies by reading and writing then.
+            // The kernel then copies by reading and writing.
             return Err(Error::new(Kind::Invalid, FsError::InSnapshot));
         }
         let (source, target) = (self.object(from.0)?, self.changing(to.0)?);
@@ -590,7 +590,7 @@ impl Vfs {
     }
 }
 
-/// In place of an offset: no page is dropped.
+/// An offset that invalidates no pages.
 const ATTRIBUTES_ONLY: i64 = -1;
 /// `acltype=posix`
 const POSIX: u64 = 1;
@@ -600,7 +600,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_snapshots_is_believed_and_what_leads_there_is_not() {
+    fn caching_times_of_snapshots_and_the_control_directory() {
         assert_eq!(fixed_ttl(1 << 62 | 77 << 40 | 0xc), Some(LONG));
         for number in [control::CONTROL, control::SNAPSHOTS, control::SHARES, control::SHARES - 77]
         {

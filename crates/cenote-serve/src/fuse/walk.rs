@@ -1,13 +1,13 @@
-//! Walks along the path of a mount point by handles: each component is opened in the folder that
-//! was opened before it, without following links, so that another user who renames or replaces
-//! components meanwhile does not lead the walk elsewhere.
+//! Walks the path of a mount point by handles: each component is opened in the folder opened before
+//! it, without following links, so that another user who renames or replaces components meanwhile
+//! cannot redirect the walk.
 //!
 //! Invariant W1: a symbolic link is followed only if it belongs to root or to the user of this
-//! process, and if nobody else could have put it there: the folder that it lies in is writable for
-//! these users alone, or it is sticky. Any other link fails the walk. Links are read through a
-//! handle, so that what is checked is what is followed.
+//! process, and if no other user could have put it there: its folder is writable for these users
+//! only, or it is sticky. Any other link fails the walk. Links are read through a handle, so that
+//! the checked link is the followed one.
 //!
-//! The path worker walks, and nobody else ([`helper`](super::helper), invariant F1).
+//! Only the path worker walks paths ([`helper`](super::helper), invariant F1).
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -19,21 +19,21 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Links in one path, as many as the kernel follows.
+/// Maximum links per path, as many as the kernel follows.
 const LINKS_MAX: usize = 40;
-/// A folder in which everybody renames and removes only what is theirs.
+/// A folder in which users can rename and remove only their own files.
 const STICKY: u16 = 0o1000;
-/// Writable for the group, or for everybody.
+/// Writable for the group, or for others.
 const WRITABLE_FOR_OTHERS: u16 = 0o022;
 
-/// What a walk does about links and missing folders.
+/// Treatment of links and missing folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
-    /// Links that may be trusted are followed.
+    /// Trusted links are followed.
     Existing,
-    /// Likewise, and folders that are missing are made.
+    /// Trusted links are followed, and missing folders are created.
     Making,
-    /// A resolved path: a link that has come to it since then fails the walk.
+    /// A resolved path: any link fails the walk.
     Resolved,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Walk {
 pub(super) enum WalkError {
     /// A component cannot be opened.
     Open(Errno),
-    /// A folder cannot be made.
+    /// A folder cannot be created.
     Make(Errno),
     /// A link that must not be followed (W1).
     Link,
@@ -55,7 +55,7 @@ pub(super) enum WalkError {
 pub(super) fn walk(path: &Path, how: Walk) -> Result<OwnedFd, WalkError> {
     let root = || open(CWD, OsStr::new("/"));
     let mut at = root()?;
-    // Components that are left, the next one last.
+    // Remaining components, the next one last.
     let mut left = reversed(path);
     let mut links = 0;
     while let Some(name) = left.pop() {
@@ -92,25 +92,25 @@ pub(super) fn walk(path: &Path, how: Walk) -> Result<OwnedFd, WalkError> {
     Ok(at)
 }
 
-/// Returns the path of what a handle shows, without links and dots.
+/// Returns the path of a handle, without links and dots.
 ///
 /// # Errors
-/// Those of `/proc`; `ENOENT` if it was removed.
+/// Errors of `/proc`; `ENOENT` if it was removed.
 pub(super) fn path_of(handle: &OwnedFd) -> Result<PathBuf, Errno> {
     let text = rustix::fs::readlink(through(handle), Vec::new())?;
     let path = PathBuf::from(OsString::from_vec(text.into_bytes()));
-    // The kernel marks what was removed, and shows what it cannot reach without a leading slash.
+    // The kernel marks removed files, and shows unreachable ones without a leading slash.
     let is_gone = path.as_os_str().as_bytes().ends_with(b" (deleted)") && !path.exists();
     if path.is_absolute() && !is_gone { Ok(path) } else { Err(Errno::NOENT) }
 }
 
-/// Returns a path that leads to what a handle shows and nowhere else, for calls that take no
-/// handles.
+/// Returns a path that leads to the file of a handle and nowhere else, for system calls that take
+/// no handles.
 pub(super) fn through(handle: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))
 }
 
-/// Returns the attributes that the kernel has: nothing is asked of a server.
+/// Returns the attributes in the kernel's cache: no server is asked.
 pub(super) fn look(handle: &OwnedFd) -> Result<Statx, WalkError> {
     let how = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let what = StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::UID;
@@ -122,7 +122,7 @@ fn open(at: impl std::os::fd::AsFd, name: &OsStr) -> Result<OwnedFd, WalkError> 
     openat(at, name, flags, Mode::empty()).map_err(WalkError::Open)
 }
 
-/// Makes a folder. Another process may be quicker.
+/// Creates a folder. Another process may create it first.
 fn make(at: &OwnedFd, name: &OsStr) -> Result<OwnedFd, WalkError> {
     match mkdirat(at, name, Mode::from_raw_mode(0o777)) {
         Ok(()) | Err(Errno::EXIST) => open(at, name),
@@ -147,7 +147,7 @@ fn is_trusted(folder: &Statx, link: &Statx) -> bool {
     let own = rustix::process::geteuid().as_raw();
     let is_ours = |uid: u32| uid == 0 || uid == own;
     let is_closed = is_ours(folder.stx_uid) && folder.stx_mode & WRITABLE_FOR_OTHERS == 0;
-    // In a sticky folder only its owner and the link's own may replace the link.
+    // In a sticky folder only the owners of folder and link may replace the link.
     let is_sticky = is_ours(folder.stx_uid) && folder.stx_mode & STICKY != 0;
     is_ours(link.stx_uid) && (is_closed || is_sticky)
 }
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder of this test alone.
+    /// A folder for this test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -199,7 +199,7 @@ mod tests {
         fs::write(at("file"), "").expect("a file");
         assert_eq!(found(&at("file"), Walk::Existing), Err(WalkError::Open(Errno::NOTDIR)));
 
-        // Everybody could have put it there, unless the folder is sticky.
+        // Any user could have put it there, unless the folder is sticky.
         let mode = |mode| fs::set_permissions(&folder.0, fs::Permissions::from_mode(mode));
         mode(0o777).expect("a mode");
         assert_eq!(found(&at("link/b"), Walk::Existing), Err(WalkError::Link));

@@ -1,14 +1,15 @@
-//! Requests of one connection: taken in order, done side by side, answered as they are done.
+//! Requests of one connection: received in order, processed concurrently, answered as they
+//! complete.
 //!
 //! ```text
-//!   Receiver ── header ── room for its bytes ── data ──> begun on this thread ──> Sender
-//!                         (waits if there is none)       (a task only if it has to wait)
+//!   Receiver ── header ── memory budget ── data ──> started on this thread ──> Sender
+//!                         (waits for it)            (a task only if it has to wait)
 //! ```
 //!
-//! The memory of a connection is bounded by [`ROOM`], that of all by the [`CommonRoom`]: a request
-//! is taken when there is room for what it brings and what it will be answered with. A client that
-//! sends something else than requests, or more data than it may, is left; every other mistake is
-//! answered.
+//! The memory of a connection is limited by [`ROOM`], that of all by the [`CommonRoom`]: a request
+//! is received when there is room for its data and its answer. A client that sends invalid
+//! requests, or more data than allowed, is disconnected; every other mistake is answered with an
+//! error.
 
 use std::sync::Arc;
 
@@ -26,25 +27,25 @@ use super::wire::{
 use super::{CONTEXT_ID, PAYLOAD_MAX};
 use crate::stop::{Stop, first};
 
-/// What requests under way may take, in units of [`UNIT`] bytes: two of the longest.
+/// Memory of in-flight requests, in units of [`UNIT`] bytes: two of the longest.
 const ROOM: u32 = 2 * PAYLOAD_MAX / UNIT + 64;
-/// Bytes that room is counted in. Each request takes one at least, which bounds their number.
+/// Unit of the memory budget. Each request takes at least one, which limits their number.
 const UNIT: u32 = 64 << 10;
-/// What short requests take of a room that the client shares with nobody, in units.
+/// Memory for short requests that this client does not share with others, in units.
 const SHORT_ROOM: u32 = 16;
-/// Shorter reads are not asked for holes.
+/// Holes are not looked up for shorter reads.
 const HOLES_MIN: u32 = 128 << 10;
-/// With more pieces a read is answered in one.
+/// A read with more pieces is answered as one.
 const PIECES_MAX: usize = 64;
 /// Bytes that are read ahead at a time.
 const CACHED: u64 = 1 << 20;
-/// Extents of an answer.
+/// Maximum extents of an answer.
 const EXTENTS_MAX: usize = 2048;
 
-/// Serves one client until it ends, or the server does.
+/// Serves one client until it disconnects, or the server stops.
 ///
 /// # Errors
-/// Those of the socket; `Kind::Invalid` for a client that speaks something else.
+/// Errors of the socket; `Kind::Invalid` for a client that violates the protocol.
 pub(super) async fn serve(
     exports: &Exports,
     tls: Option<&Tls>,
@@ -62,12 +63,12 @@ pub(super) async fn serve(
     let connection = Arc::new(Connection { agreed, sender, common, short, left });
     let room = Arc::new(Semaphore::new(ROOM as usize));
     let taken = take(&connection, &mut receiver, &room, stop).await;
-    // What was taken is answered before the connection ends.
+    // Received requests are answered before the connection ends.
     let _all = room.acquire_many(ROOM).await;
     taken
 }
 
-/// Takes requests until there are no more.
+/// Receives requests until there are no more.
 async fn take(
     connection: &Arc<Connection>,
     receiver: &mut Receiver,
@@ -106,14 +107,14 @@ async fn take(
         };
         let connection = Arc::clone(connection);
         runtime.begin(async move {
-            // If the answer cannot be sent the client is gone: the receiver hears of it.
+            // If the answer cannot be sent, the client is gone, and the receiver gets the error.
             let _ = connection.answer(&request, data).await;
             drop((permit, share));
         });
     }
 }
 
-/// An answer that says no.
+/// An answer with an error.
 struct Refusal {
     error: u32,
     message: String,
@@ -136,10 +137,10 @@ fn refuse(error: u32, message: &str) -> Refusal {
     Refusal { error, message: message.to_owned() }
 }
 
-/// An answer that says yes.
+/// A successful answer.
 enum Answer {
     Done,
-    /// Data of a read, in order: holes have none.
+    /// Data of a read, in order; holes have none.
     Data(Vec<Piece>),
     Extents(Vec<Extent>),
 }
@@ -155,13 +156,14 @@ struct Connection {
     /// Held for one answer.
     sender: AsyncMutex<Sender>,
     common: Arc<CommonRoom>,
-    /// Room for short requests, which nobody else uses.
+    /// Memory for short requests of this client only.
     short: Arc<Semaphore>,
-    /// The client kept others waiting: nothing is taken or answered any more.
+    /// The client kept others waiting: it is disconnected, and nothing is received or answered any
+    /// more.
     left: Stop,
 }
 
-/// Room for a request, until it is dropped.
+/// Memory of a request; returned when dropped.
 enum Share {
     Own { _permit: OwnedSemaphorePermit },
     Common { _part: Part },
@@ -176,8 +178,8 @@ impl Connection {
         &self.agreed.export
     }
 
-    /// Waits for room for a request of so many units. A short one waits for earlier short ones of
-    /// the same client only.
+    /// Waits for memory for a request of this many units. A short request waits only for earlier
+    /// short ones of the same client.
     async fn share(&self, units: u32) -> Result<Share> {
         let bytes = u64::from(units) * u64::from(UNIT);
         if units > SHORT_ROOM {
@@ -194,23 +196,24 @@ impl Connection {
         Ok(Share::Own { _permit: permit })
     }
 
-    /// Sends an answer. A client that does not take it while others wait for room is left.
+    /// Sends an answer. A client that does not receive it while others wait for memory is
+    /// disconnected.
     async fn send(&self, parts: &[&[u8]]) -> Result<()> {
         let sending = async {
             let mut sender = self.sender.lock().await;
-            // What comes after a part of an answer would be taken for the rest of it.
-            if self.left.is_wished() { Err(in_the_way()) } else { sender.send(parts).await }
+            // After a partly sent answer, the client would take the next one for the rest of it.
+            if self.left.is_requested() { Err(in_the_way()) } else { sender.send(parts).await }
         };
         let too_long = async {
             self.common.held_too_long().await;
-            // Before the lock is given back.
-            self.left.wish();
+            // Before the lock is released.
+            self.left.request();
         };
         first(too_long, sending).await.ok_or_else(in_the_way)?
     }
 
-    /// The data of a write, cut as the blocks of the volume lie, so that whole ones are kept as
-    /// they are.
+    /// Receives the data of a write, split at the blocks of the volume, so that whole blocks are
+    /// stored without copying.
     async fn receive(&self, receiver: &mut Receiver, request: &Request) -> Result<Vec<Buf>> {
         let block = self.export().block_size();
         let (mut at, mut left) = (request.offset, u64::from(request.len));
@@ -239,7 +242,7 @@ impl Connection {
         }
     }
 
-    /// Whether a request makes sense for this export.
+    /// Checks whether a request is valid for this export.
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         let Request { command, offset, len, flags, .. } = *request;
         let allowed = command.flags();
@@ -319,7 +322,7 @@ impl Connection {
         Ok(Answer::Data(pieces))
     }
 
-    /// Data and holes of a range, all of it; the data is still to be read.
+    /// Returns data and holes of a whole range; the data is not read yet.
     async fn pieces(&self, offset: u64, len: u32) -> Result<Vec<Piece>, Refusal> {
         let extents = self.export().status(offset, u64::from(len)).await?;
         let mut pieces: Vec<Piece> = Vec::with_capacity(extents.len());
@@ -356,7 +359,7 @@ impl Connection {
         let (error, pieces) = match answer {
             Ok(Answer::Data(pieces)) => (0, pieces),
             Ok(Answer::Done) => (0, Vec::new()),
-            // Extents are asked for with chunks only.
+            // Extents are only requested with structured replies.
             Ok(Answer::Extents(_)) => (errno::EINVAL, Vec::new()),
             Err(refusal) => (refusal.error, Vec::new()),
         };

@@ -1,8 +1,7 @@
-//! What clients have open: volumes, and snapshots of volumes.
+//! The open exports of clients: volumes, and snapshots of volumes.
 //!
-//! A client names an export; [`Offers`] say which dataset that is. All who have a volume open
-//! share it, so a flush on one connection counts for all; a volume that nobody uses can be
-//! destroyed.
+//! A client names an export; [`Offers`] map the name to a dataset. All clients of a volume share
+//! one open, so a flush on one connection covers all; a volume without clients can be destroyed.
 
 use std::sync::{Arc, Weak};
 
@@ -11,49 +10,50 @@ use cenote_rt::{AsyncMutex, Buf, Error, Kind, Result};
 
 use super::offers::Offers;
 
-/// Extents of an answer about a snapshot.
+/// Maximum extents of an answer about a snapshot.
 const EXTENTS_MAX: usize = 1024;
 
-/// What clients may connect to, and what they have open.
+/// The available exports, and the open ones.
 #[derive(Debug)]
 pub struct Exports {
     offers: Arc<dyn Offers>,
-    /// Held while one is looked up and opened: whoever takes an offer back and then looks here
-    /// finds everybody who still got it.
+    /// LOCK: held while an export is looked up and opened. A caller that first withdraws an offer
+    /// and then looks here finds every client that still got it.
     open: AsyncMutex<Vec<Weak<Export>>>,
 }
 
 impl Exports {
-    /// What somebody offers.
+    /// Returns the exports of an offer.
     #[must_use]
     pub fn new(offers: Arc<dyn Offers>) -> Arc<Self> {
         Arc::new(Self { offers, open: AsyncMutex::default() })
     }
 
-    /// What there is, by name, as of the last txg that is on disk.
+    /// Returns the available exports, by name, as of the last synced txg.
     ///
     /// # Errors
-    /// Those of reading the pool.
+    /// Errors of reading the pool.
     pub async fn names(&self) -> Result<Vec<String>> {
         self.offers.names().await
     }
 
-    /// What clients have open of a pool, each as often as it is open.
+    /// Returns the open exports of a pool, each as often as it is open.
     pub async fn in_use(&self, pool: u64) -> Vec<String> {
         let open = self.live().await;
         let of_pool = open.iter().filter(|export| export.pool == pool);
         of_pool.map(|export| export.name.clone()).collect()
     }
 
-    /// The export that a client names. The empty name is the only volume that there is.
+    /// Opens the export that a client names. The empty name is the only volume, if there is just
+    /// one.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is none; those of opening it.
+    /// `Kind::NotFound` if it does not exist; errors of opening it.
     pub(super) async fn open(&self, name: &str) -> Result<Arc<Export>> {
         let mut open = self.open.lock().await;
         let offer = self.offers.find(name).await?;
         let contents = if offer.engine.is_read_only() {
-            // Nothing of what a view leads to is ever written over.
+            // The blocks that a view references are never overwritten.
             let dataset = offer.engine.view().await?.dataset(&offer.name).await?;
             Contents::Snapshot(Volume::open(&dataset).await?)
         } else if offer.name.contains('@') {
@@ -73,8 +73,8 @@ impl Exports {
         self.open.lock().await.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Makes durable what clients have written to the volumes that are still open. All volumes are
-    /// flushed at once: one that fails, or whose devices hang, does not keep the others from it.
+    /// Makes durable all data that clients have written to open volumes. All volumes are flushed
+    /// concurrently: one that fails, or whose devices hang, does not block the others.
     ///
     /// # Errors
     /// The cause names every volume that failed; the kind is that of the first failure.
@@ -86,7 +86,7 @@ impl Exports {
         let flushes: Vec<_> = self.live().await.into_iter().map(start).collect();
         let mut failed = Vec::new();
         for (name, flush) in flushes {
-            // A task that panicked has printed that.
+            // A panic was already printed by the task.
             let flushed = flush.await;
             let flushed =
                 flushed.unwrap_or_else(|panic| Err(Error::new(Kind::Io, panic.to_string())));
@@ -117,10 +117,10 @@ impl std::fmt::Display for NotFlushed {
 
 impl std::error::Error for NotFlushed {}
 
-/// Something that is exported and open.
+/// An open export.
 #[derive(Debug)]
 pub(super) struct Export {
-    /// Guid of the pool.
+    /// Guid of its pool.
     pool: u64,
     name: String,
     contents: Contents,
@@ -134,7 +134,7 @@ enum Contents {
 }
 
 impl Export {
-    /// The dataset.
+    /// Returns the dataset.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -143,7 +143,7 @@ impl Export {
         self.is_read_only
     }
 
-    /// Bytes, as of now.
+    /// Returns the present size in bytes.
     pub(super) fn size(&self) -> u64 {
         match &self.contents {
             Contents::Volume(volume) => volume.size(),
@@ -158,7 +158,7 @@ impl Export {
         }
     }
 
-    /// The volume, if it can be changed.
+    /// Returns the volume, if it is writable.
     fn writable(&self) -> Result<&WritableVolume> {
         match &self.contents {
             Contents::Volume(volume) if !self.is_read_only => Ok(volume),
@@ -193,7 +193,7 @@ impl Export {
         self.writable()?.write_zeroes(offset, len, no_hole, is_fua).await
     }
 
-    /// What was written by anybody is durable when this returns.
+    /// Makes all earlier writes durable, those of other clients included.
     pub(super) async fn flush(&self) -> Result<()> {
         match &self.contents {
             Contents::Volume(volume) => volume.flush().await,
@@ -201,7 +201,7 @@ impl Export {
         }
     }
 
-    /// Data and holes of a range; the answer may end early.
+    /// Returns data and holes of a range; the answer may end early.
     pub(super) async fn status(&self, offset: u64, len: u64) -> Result<Vec<VolumeExtent>> {
         let volume = match &self.contents {
             Contents::Volume(volume) => return volume.block_status(offset, len).await,

@@ -1,9 +1,9 @@
-//! Choosing an export: options are answered until the client has one, or goes.
+//! Selection of an export: options are answered until the client has selected one, or disconnects.
 //!
-//! What a client said before counts for what it says later: chunks must be agreed on before
-//! contexts, contexts are of the export that they were asked for. What was said before the
-//! connection was encrypted does not: somebody else may have said it. A client that says nothing
-//! for long, or says too much, is left.
+//! Earlier options affect later ones: structured replies must be agreed on before contexts, and
+//! contexts belong to the export that they were requested for. Options sent before the connection
+//! was encrypted are discarded, because another party may have injected them. A client that is
+//! silent for long, or sends too many options, is disconnected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,31 +19,31 @@ use super::options::{
 use super::wire::export_flag;
 use super::{CONTEXT, CONTEXT_ID, PAYLOAD_MAX};
 
-/// How long a client may take for its next option.
-const PATIENCE: Duration = Duration::from_mins(1);
-/// Options that a client may send.
+/// Time limit for a client's next option.
+const OPTION_TIME_MAX: Duration = Duration::from_mins(1);
+/// Maximum options per client.
 const OPTIONS_MAX: usize = 1024;
-/// Longest data that is read past.
+/// Longest data of an option that is skipped.
 const SKIPPED_MAX: u32 = 1 << 20;
-/// Zeros behind the answer to `EXPORT_NAME`, unless the client does without.
+/// Zeros after the answer to `EXPORT_NAME`, unless the client does not want them.
 const ZEROES: usize = 124;
 
-/// Facts that can be asked for.
+/// Kinds of information about an export.
 mod info {
     pub(super) const EXPORT: u16 = 0;
     pub(super) const NAME: u16 = 1;
     pub(super) const BLOCK_SIZE: u16 = 3;
 }
 
-/// What a client and we agreed on.
+/// The result of a negotiation.
 #[derive(Debug)]
 pub(super) struct Agreed {
     pub(super) export: Arc<Export>,
-    /// Size when it was chosen: requests may not go beyond.
+    /// Size at the time of selection: requests may not go beyond.
     pub(super) size: u64,
-    /// Answers are in chunks.
+    /// Whether answers are structured.
     pub(super) is_structured: bool,
-    /// The client may ask what is data and what hole.
+    /// Whether the client may query block status.
     pub(super) has_status: bool,
 }
 
@@ -54,35 +54,35 @@ struct Handshake<'a> {
     secrecy: Secrecy,
     has_zeroes: bool,
     is_structured: bool,
-    /// The export whose context was asked for.
+    /// The export whose context was requested.
     context_of: Option<String>,
 }
 
-/// Whether somebody else can listen.
+/// Whether the connection is encrypted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Secrecy {
-    /// Yes, and that is so.
+    /// Not encrypted, and not required.
     None,
-    /// Yes, and nothing is told before they cannot.
+    /// Not yet encrypted; nothing is revealed before it is.
     Wanted,
-    /// No.
+    /// Encrypted.
     Encrypted,
 }
 
-/// How an option ended.
+/// What follows an option.
 enum Next {
     Option,
-    /// The client has been told that all that follows is encrypted.
+    /// The client was told to encrypt everything that follows.
     Encrypt,
     Agreed(Agreed),
     End,
 }
 
-/// Answers options until there is an export; `None` if the client goes without. What comes and goes
-/// from there on may be encrypted.
+/// Answers options until an export is selected; `None` if the client disconnects without one. The
+/// returned connection may be encrypted.
 ///
 /// # Errors
-/// Those of the socket; `Kind::Invalid` for a client that speaks something else.
+/// Errors of the socket; `Kind::Invalid` for a client that violates the protocol.
 pub(super) async fn agree(
     exports: &Exports,
     tls: Option<&Tls>,
@@ -99,7 +99,7 @@ pub(super) async fn agree(
     };
     handshake.sender.send(&[&options::greeting()]).await?;
     let mut flags = [0; 4];
-    if !patiently(&mut receiver, &mut flags).await? {
+    if !read_in_time(&mut receiver, &mut flags).await? {
         return Ok(None);
     }
     let Some(flags) = options::decode_client_flags(flags) else {
@@ -108,7 +108,7 @@ pub(super) async fn agree(
     handshake.has_zeroes = flags & handshake_flag::NO_ZEROES == 0;
     for _ in 0..OPTIONS_MAX {
         let mut header = [0; HEADER_LEN];
-        if !patiently(&mut receiver, &mut header).await? {
+        if !read_in_time(&mut receiver, &mut header).await? {
             return Ok(None);
         }
         let invalid = |error| Error::new(Kind::Invalid, error);
@@ -117,7 +117,7 @@ pub(super) async fn agree(
             return Err(Error::new(Kind::Limit, "an option is too long"));
         }
         let mut data = vec![0; len as usize];
-        if len > 0 && !patiently(&mut receiver, &mut data).await? {
+        if len > 0 && !read_in_time(&mut receiver, &mut data).await? {
             return Ok(None);
         }
         let next = if len > DATA_MAX {
@@ -130,7 +130,7 @@ pub(super) async fn agree(
             (Next::Option, _) => {}
             (Next::Encrypt, Some(tls)) => {
                 let encrypting = net::encrypt(receiver, handshake.sender, tls);
-                let Some(encrypted) = cenote_rt::until(PATIENCE, encrypting).await else {
+                let Some(encrypted) = cenote_rt::until(OPTION_TIME_MAX, encrypting).await else {
                     return Ok(None);
                 };
                 (receiver, handshake.sender) = encrypted?;
@@ -145,9 +145,9 @@ pub(super) async fn agree(
     Err(Error::new(Kind::Limit, "a client asks and asks"))
 }
 
-/// False if the client has gone, or takes too long.
-async fn patiently(receiver: &mut Receiver, into: &mut [u8]) -> Result<bool> {
-    cenote_rt::until(PATIENCE, receiver.fill(into)).await.unwrap_or(Ok(false))
+/// Reads within the time limit. Returns false if the client has disconnected, or takes too long.
+async fn read_in_time(receiver: &mut Receiver, into: &mut [u8]) -> Result<bool> {
+    cenote_rt::until(OPTION_TIME_MAX, receiver.fill(into)).await.unwrap_or(Ok(false))
 }
 
 impl Handshake<'_> {
@@ -159,7 +159,7 @@ impl Handshake<'_> {
         let must_encrypt = self.secrecy == Secrecy::Wanted;
         match kind {
             OptionKind::StartTls => return self.start_tls(data).await,
-            // There is no answer that says no.
+            // This option has no error answer.
             OptionKind::ExportName if must_encrypt => return Ok(Next::End),
             _ if must_encrypt && kind != OptionKind::Abort => {
                 self.reply(kind, reply::TLS_REQUIRED, b"encryption must be started first").await?;
@@ -209,7 +209,7 @@ impl Handshake<'_> {
         if !data.is_empty() {
             return self.reply(kind, reply::INVALID, b"no data is expected").await;
         }
-        // A pool that cannot be read has nothing to offer.
+        // An unreadable pool has no exports.
         for name in self.exports.names().await.unwrap_or_default() {
             let mut data = (name.len() as u32).to_be_bytes().to_vec();
             data.extend(name.as_bytes());
@@ -218,7 +218,7 @@ impl Handshake<'_> {
         self.reply(kind, reply::ACK, &[]).await
     }
 
-    /// The old way: there is no answer that says no.
+    /// The old option: it has no error answer.
     async fn export_name(&mut self, data: &[u8]) -> Result<Next> {
         let Ok(name) = options::decode_name(data) else { return Ok(Next::End) };
         let Ok(export) = self.exports.open(&name).await else { return Ok(Next::End) };
@@ -255,7 +255,7 @@ impl Handshake<'_> {
             fact.extend(agreed.export.name().as_bytes());
             self.reply(kind, reply::INFO, &fact).await?;
         }
-        // Told always: any request is fine, whole blocks are quickest.
+        // Always sent: any request is allowed, whole blocks are fastest.
         let preferred = agreed.export.block_size().max(4096) as u32;
         let mut fact = info::BLOCK_SIZE.to_be_bytes().to_vec();
         for size in [1, preferred, PAYLOAD_MAX] {
@@ -304,12 +304,12 @@ impl Handshake<'_> {
     }
 }
 
-/// What an export can do.
+/// Returns the capabilities of an export.
 fn flags_of(agreed: &Agreed) -> u16 {
     let mut flags = export_flag::HAS_FLAGS
         | export_flag::FLUSH
         | export_flag::CACHE
-        // All connections share one open volume, and a flush is of all of it.
+        // All connections share one open volume, and a flush covers all of it.
         | export_flag::MULTI_CONN;
     if agreed.is_structured {
         flags |= export_flag::DF;

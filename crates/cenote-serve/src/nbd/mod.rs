@@ -1,17 +1,17 @@
-//! Volumes over NBD: a server of our own.
+//! An NBD server for volumes.
 //!
 //! ```text
 //!   Server ── accepts ──> connection ── handshake: which export, chunks, contexts
 //!                                    `─ requests ──> Export: a volume, or a snapshot of one
 //! ```
 //!
-//! Fixed newstyle, on unix and TCP sockets: several exports by name, structured replies, status of
-//! blocks with holes, flushes, FUA, trim, zeros with and without holes, several connections that
-//! share one volume. A volume that got another size has it for new connections. With a certificate
-//! connections begin in the clear, and clients that do not encrypt them then are turned away.
+//! Fixed newstyle, on unix and TCP sockets: several exports by name, structured replies, block
+//! status with holes, flushes, FUA, trim, zeros with and without holes, several connections that
+//! share one volume. A resized volume has its new size for new connections. With a certificate,
+//! connections start unencrypted, and clients that do not then encrypt them are rejected.
 //!
-//! What was answered to a flush, or to a request with FUA, survives any crash; so does what was
-//! answered before the server was stopped.
+//! Data covered by an answered flush or FUA request survives any crash; so do all requests answered
+//! before the server was stopped.
 //!
 //! Source: the protocol's description of the NBD project, `doc/proto.md`.
 
@@ -40,12 +40,12 @@ const CONTEXT: &str = "base:allocation";
 const CONTEXT_ID: u32 = 1;
 /// Longest data of a request or an answer.
 const PAYLOAD_MAX: u32 = 32 << 20;
-/// Clients at a time.
+/// Maximum number of clients.
 const CLIENTS_MAX: u32 = 256;
-/// How long nobody is let in when letting in failed, as it does when descriptors run out.
+/// Pause after a failed `accept` (for example when file descriptors run out).
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long clients have to take their last answers.
-const FAREWELL: Duration = Duration::from_secs(10);
+/// Time limit for clients to receive their last answers.
+const LAST_ANSWERS_MAX: Duration = Duration::from_secs(10);
 
 /// A server on one socket.
 #[derive(Debug)]
@@ -53,21 +53,21 @@ pub struct Server {
     exports: Arc<Exports>,
     address: Address,
     stop: Arc<Stop>,
-    /// One is taken by each client.
+    /// Each client takes one permit.
     places: Arc<Semaphore>,
     listening: JoinHandle<()>,
 }
 
 impl Server {
-    /// Serves exports from here on.
+    /// Starts to serve exports.
     ///
     /// # Errors
-    /// `Kind::Busy` if somebody listens there; `Kind::Io`.
+    /// `Kind::Busy` if another server listens there; `Kind::Io`.
     pub async fn start(exports: Arc<Exports>, address: &Address, tls: Option<Tls>) -> Result<Self> {
         Ok(Self::on(Listener::bind(address).await?, exports, tls))
     }
 
-    /// Serves exports on a socket that is there.
+    /// Starts to serve exports on an existing socket.
     #[must_use]
     pub fn on(listener: Listener, exports: Arc<Exports>, tls: Option<Tls>) -> Self {
         let address = listener.address().clone();
@@ -83,24 +83,25 @@ impl Server {
         Self { exports, address, stop, places, listening }
     }
 
-    /// Where it listens, with the port that it got.
+    /// Returns the address, with the assigned port.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Lets nobody in any more, answers what was asked, and makes everything durable.
+    /// Stops accepting clients, answers received requests, and makes everything durable.
     ///
     /// # Errors
-    /// Those of the pools; the message names every volume that could not be flushed.
+    /// Errors of the pools; the message names every volume that could not be flushed.
     pub async fn stop(self) -> Result<()> {
-        self.stop.wish();
+        self.stop.request();
         // It ends by itself, and drops the socket.
         let _ = self.listening.await;
-        // Clients keep their volumes open: flushed before the last goes, and then again.
+        // Clients keep their volumes open: the volumes are flushed before the last client
+        // disconnects, and again after that.
         let before = self.exports.flush().await;
-        // Who does not take its answers does not hold the others up.
-        let _ = cenote_rt::until(FAREWELL, self.places.acquire_many(CLIENTS_MAX)).await;
+        // A client that does not receive its answers does not delay the others.
+        let _ = cenote_rt::until(LAST_ANSWERS_MAX, self.places.acquire_many(CLIENTS_MAX)).await;
         // A volume that failed before may be closed by now, and is not tried again.
         self.exports.flush().await.and(before)
     }
@@ -124,7 +125,7 @@ async fn listen(
         let (exports, stop) = (Arc::clone(&exports), Arc::clone(&stop));
         let (tls, common) = (tls.clone(), Arc::clone(&common));
         cenote_rt::spawn(async move {
-            // A client that breaks the rules is left; nobody else need hear of it.
+            // A client that violates the protocol is disconnected; the error is not reported.
             let serve = connection::serve(&exports, tls.as_ref(), halves, &stop, common);
             let _ = Box::pin(serve).await;
             drop(place);

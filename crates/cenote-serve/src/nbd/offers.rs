@@ -1,7 +1,6 @@
-//! What there is to connect to: names, and the datasets that they mean.
+//! Available exports: names, and the datasets that they refer to.
 //!
-//! What there is is looked up whenever it is asked for, so nobody has to be told of what is made,
-//! renamed or destroyed.
+//! The datasets are looked up for each request, so changes by other commands need no notification.
 
 use std::sync::Arc;
 
@@ -10,24 +9,24 @@ use cenote_fs::FsError;
 use cenote_pool::DatasetKind;
 use cenote_rt::{BoxFuture, Error, Result};
 
-/// Somebody who has volumes to offer.
+/// A provider of volumes for export.
 pub trait Offers: Send + Sync + std::fmt::Debug {
-    /// The names of volumes and of snapshots of them, in order.
+    /// Returns the names of volumes and of their snapshots, in order.
     fn names(&self) -> BoxFuture<'_, Result<Vec<String>>>;
 
-    /// What a client means; the empty name is the only volume that there is. `Kind::NotFound` if
-    /// there is none.
+    /// Returns the dataset for a client's name; the empty name is the only volume, if there is just
+    /// one. `Kind::NotFound` if there is none.
     fn find<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Offer>>;
 }
 
-/// A volume, or a snapshot of one, that clients may have.
+/// A volume, or a snapshot of one, available to clients.
 #[derive(Debug, Clone)]
 pub struct Offer {
     /// The pool.
     pub engine: Arc<Engine>,
     /// The dataset.
     pub name: String,
-    /// Nothing may be changed.
+    /// Whether it is read-only.
     pub is_read_only: bool,
 }
 
@@ -40,7 +39,7 @@ pub struct Subtree {
 }
 
 impl Subtree {
-    /// Those of a pool or dataset.
+    /// Returns the volumes below a pool or dataset.
     #[must_use]
     pub fn new(engine: Arc<Engine>, root: &str, is_read_only: bool) -> Arc<Self> {
         Arc::new(Self { engine, root: root.to_owned(), is_read_only })
@@ -67,11 +66,11 @@ impl Subtree {
         Ok(names)
     }
 
-    /// The dataset that a client means.
+    /// Returns the dataset for a client's name.
     async fn resolve(&self, name: &str) -> Result<String> {
         if name.is_empty() {
             let names = self.all().await?;
-            // The root has the others below it.
+            // The dataset itself has volumes below it.
             return match only(&names) {
                 _ if names.contains(&self.root) => Ok(self.root.clone()),
                 Some(only) => Ok(only.to_owned()),
@@ -82,7 +81,7 @@ impl Subtree {
     }
 }
 
-/// The volume among some names, if there is but one.
+/// Returns the only volume among some names, if there is just one.
 #[must_use]
 pub fn only(names: &[String]) -> Option<&str> {
     let mut volumes = names.iter().filter(|name| !name.contains('@'));

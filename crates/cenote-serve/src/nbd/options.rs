@@ -1,26 +1,26 @@
-//! What is said before an export is chosen: options in, replies out.
+//! The option phase before an export is selected: options in, replies out.
 //!
 //! ```text
 //!   server   "NBDMAGIC" "IHAVEOPT" flags
 //!   client   flags
-//!   client   "IHAVEOPT" option length data    ── as often as it likes
-//!   server   magic option type length data    ── one or more to each
+//!   client   "IHAVEOPT" option length data    ── any number of times
+//!   server   magic option type length data    ── one or more per option
 //! ```
 //!
-//! Pure functions on bytes, all big-endian; what comes in is hostile: lengths are those of the
-//! input, and nothing is kept that is longer than [`DATA_MAX`].
+//! Pure functions on bytes, all big-endian. The input is untrusted: lengths are limited by the
+//! input, and nothing longer than [`DATA_MAX`] is kept.
 //!
 //! Source: the protocol's description of the NBD project, `doc/proto.md`.
 
 use super::wire::{take, take_u16, take_u32, take_u64};
 
-/// Longest data of an option that is looked at.
+/// Longest data of an option that is decoded.
 pub const DATA_MAX: u32 = 64 << 10;
-/// Length of what stands before an option's data.
+/// Length of the header before an option's data.
 pub const HEADER_LEN: usize = 16;
 /// Longest name, and longest query.
 const TEXT_MAX: usize = 4096;
-/// Most queries of one option.
+/// Maximum queries of one option.
 const QUERIES_MAX: u32 = 256;
 
 const SERVER_MAGIC: [u8; 8] = *b"NBDMAGIC";
@@ -29,61 +29,61 @@ const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 
 /// Flags of both sides.
 pub mod handshake_flag {
-    /// Options are answered, also unknown ones.
+    /// All options are answered, also unknown ones.
     pub const FIXED_NEWSTYLE: u16 = 1;
-    /// No zeros behind the answer to `EXPORT_NAME`.
+    /// No zeros after the answer to `EXPORT_NAME`.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
 /// Types of replies.
 pub mod reply {
-    /// It is so.
+    /// Success.
     pub const ACK: u32 = 1;
     /// An export.
     pub const SERVER: u32 = 2;
-    /// Facts of an export.
+    /// Information about an export.
     pub const INFO: u32 = 3;
     /// A context.
     pub const META_CONTEXT: u32 = 4;
     const ERROR: u32 = 1 << 31;
-    /// No such option.
+    /// Unknown option.
     pub const UNSUPPORTED: u32 = ERROR | 1;
-    /// Not here.
+    /// Refused by policy.
     pub const POLICY: u32 = ERROR | 2;
-    /// The option makes no sense.
+    /// Invalid option.
     pub const INVALID: u32 = ERROR | 3;
-    /// Not before the connection is encrypted.
+    /// Encryption is required first.
     pub const TLS_REQUIRED: u32 = ERROR | 5;
-    /// No such export.
+    /// Unknown export.
     pub const UNKNOWN: u32 = ERROR | 6;
-    /// The server ends.
+    /// The server shuts down.
     pub const SHUTDOWN: u32 = ERROR | 7;
     /// Too long.
     pub const TOO_BIG: u32 = ERROR | 9;
 }
 
-/// What an option asks for.
+/// Kinds of options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionKind {
-    /// An export, at once and without an answer if there is none.
+    /// Selects an export; disconnects if there is none.
     ExportName,
-    /// The end.
+    /// Ends the negotiation.
     Abort,
-    /// All exports.
+    /// Lists all exports.
     List,
-    /// That all that follows is encrypted.
+    /// Encrypts everything that follows.
     StartTls,
-    /// Facts of an export.
+    /// Requests information about an export.
     Info,
-    /// The same, and the export.
+    /// Like `Info`, and selects the export.
     Go,
-    /// Answers in chunks.
+    /// Requests structured replies.
     StructuredReply,
-    /// Which contexts there are.
+    /// Lists the contexts.
     ListMetaContext,
-    /// Contexts to be told about.
+    /// Selects contexts for block status.
     SetMetaContext,
-    /// Something that we do not know or have.
+    /// An unknown or unsupported option.
     Unknown(u32),
 }
 
@@ -103,7 +103,7 @@ impl OptionKind {
         }
     }
 
-    /// Its number.
+    /// Returns its number.
     #[must_use]
     pub const fn number(self) -> u32 {
         match self {
@@ -121,39 +121,39 @@ impl OptionKind {
     }
 }
 
-/// Why bytes are no option, or its data not what it should be.
+/// Errors of decoding an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptOption {
-    /// It does not begin as options do.
+    /// Wrong magic number.
     #[error("option with magic {found:#x}")]
     Magic {
-        /// What it begins with.
+        /// The number found.
         found: u64,
     },
-    /// It ends too early or too late.
+    /// Wrong length.
     #[error("option of {found} bytes")]
     Length {
-        /// Its length.
+        /// The length found.
         found: usize,
     },
     /// A name or query is too long.
     #[error("text of {found} bytes, at most {TEXT_MAX}")]
     Text {
-        /// Its length.
+        /// The length found.
         found: usize,
     },
-    /// A name or query is no UTF-8.
+    /// A name or query is not UTF-8.
     #[error("text that is not UTF-8")]
     NotUtf8,
-    /// More queries than anybody has.
+    /// Too many queries.
     #[error("{found} queries, at most {QUERIES_MAX}")]
     Queries {
-        /// How many.
+        /// The number of queries.
         found: u32,
     },
 }
 
-/// What the server says first.
+/// Returns the server's first message.
 #[must_use]
 pub fn greeting() -> [u8; 18] {
     let mut bytes = [0; 18];
@@ -162,7 +162,7 @@ pub fn greeting() -> [u8; 18] {
     bytes
 }
 
-/// The flags that a client answers with; `None` if it wants what we do not know.
+/// Decodes the client's flags; `None` if there are unknown ones.
 #[must_use]
 pub fn decode_client_flags(bytes: [u8; 4]) -> Option<u16> {
     let known = u32::from(handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
@@ -170,10 +170,10 @@ pub fn decode_client_flags(bytes: [u8; 4]) -> Option<u16> {
     (flags & !known == 0).then_some(flags as u16)
 }
 
-/// Kind of an option, and the length of its data.
+/// Returns the kind of an option, and the length of its data.
 ///
 /// # Errors
-/// [`CorruptOption`]: nothing can be said of what follows.
+/// [`CorruptOption`]: the following bytes cannot be interpreted.
 pub fn decode_header(bytes: &[u8]) -> Result<(OptionKind, u32), CorruptOption> {
     let short = CorruptOption::Length { found: bytes.len() };
     let mut rest = bytes;
@@ -186,14 +186,14 @@ pub fn decode_header(bytes: &[u8]) -> Result<(OptionKind, u32), CorruptOption> {
     Ok((OptionKind::of(number), len))
 }
 
-/// The bytes of an option, as a client sends it.
+/// Encodes an option, as a client sends it.
 #[must_use]
 pub fn encode_option(kind: OptionKind, data: &[u8]) -> Vec<u8> {
     let number = kind.number().to_be_bytes();
     [&OPTION_MAGIC[..], &number, &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// A name that is all of an option's data.
+/// Decodes option data that consists of a name.
 ///
 /// # Errors
 /// [`CorruptOption`]
@@ -212,17 +212,17 @@ fn take_text(rest: &mut &[u8], short: CorruptOption) -> Result<String, CorruptOp
     decode_name(take(rest, len).ok_or(short)?)
 }
 
-/// What [`OptionKind::Info`] and [`OptionKind::Go`] ask for.
+/// The data of [`OptionKind::Info`] and [`OptionKind::Go`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InfoRequest {
     /// The export.
     pub name: String,
-    /// Facts that are wanted beside size and flags.
+    /// Requested information in addition to size and flags.
     pub wanted: Vec<u16>,
 }
 
 impl InfoRequest {
-    /// Decodes the data of such an option.
+    /// Decodes the data.
     ///
     /// # Errors
     /// [`CorruptOption`]
@@ -238,7 +238,7 @@ impl InfoRequest {
         Ok(Self { name, wanted })
     }
 
-    /// The data of such an option, as a client sends it.
+    /// Encodes the data, as a client sends it.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut data = Vec::new();
@@ -250,17 +250,17 @@ impl InfoRequest {
     }
 }
 
-/// What [`OptionKind::ListMetaContext`] and [`OptionKind::SetMetaContext`] ask for.
+/// The data of [`OptionKind::ListMetaContext`] and [`OptionKind::SetMetaContext`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaRequest {
     /// The export.
     pub name: String,
-    /// Contexts, or beginnings of their names.
+    /// Contexts, or prefixes of their names.
     pub queries: Vec<String>,
 }
 
 impl MetaRequest {
-    /// Decodes the data of such an option.
+    /// Decodes the data.
     ///
     /// # Errors
     /// [`CorruptOption`]
@@ -279,7 +279,7 @@ impl MetaRequest {
         if rest.is_empty() { Ok(Self { name, queries }) } else { Err(bad) }
     }
 
-    /// The data of such an option, as a client sends it.
+    /// Encodes the data, as a client sends it.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut data = Vec::new();
@@ -296,7 +296,7 @@ impl MetaRequest {
     }
 }
 
-/// A reply to an option.
+/// Encodes a reply to an option.
 #[must_use]
 pub fn encode_reply(option: OptionKind, kind: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(20 + data.len());
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_come_back_as_they_were() {
+    fn options_survive_the_round_trip() {
         for number in 0..12 {
             let kind = OptionKind::of(number);
             let bytes = encode_option(kind, b"data");
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused() {
+    fn too_long_options_are_refused() {
         let mut data = vec![0xff; 64];
         let length = Err(CorruptOption::Text { found: u32::MAX as usize });
         assert_eq!(InfoRequest::decode(&data), length);

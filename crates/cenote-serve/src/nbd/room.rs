@@ -1,12 +1,12 @@
-//! Memory for the requests under way of all clients of a server.
+//! Memory budget for the in-flight requests of all clients of a server.
 //!
-//! What one client asks for at once is bounded by its own room; what all of them ask for together
-//! by the common room ([`tunables::NBD_MEMORY_BYTES`]). A client takes its first short requests
-//! from a room that nobody shares, so it gets on however much the others ask for.
+//! The concurrent requests of one client are limited by its own budget, those of all clients by the
+//! common budget ([`tunables::NBD_MEMORY_BYTES`]). The first short requests of a client use a
+//! budget that it does not share, so it makes progress however much the others request.
 //!
-//! A client that announces data and does not send it, or asks for data and does not take it, keeps
-//! its part of the common room. It may, as long as nobody waits for room; who holds room for longer
-//! than [`tunables::NBD_STALL_MS`] while others wait is left.
+//! A client that announces data without sending it, or requests data without receiving it, keeps
+//! its part of the common budget while no other client needs it. A client that holds memory for
+//! longer than [`tunables::NBD_STALL_MS`] while others wait is disconnected.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,22 +14,22 @@ use std::time::Duration;
 
 use cenote_rt::{AsyncMutex, Notify, monotonic, tunables};
 
-/// How often it is looked whether others wait.
+/// Checks per stall period for waiting clients.
 const LOOKS: u32 = 8;
 
-/// See the module.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct CommonRoom {
-    /// Bytes of the requests that hold a part.
+    /// Bytes held by requests.
     taken: AtomicU64,
-    /// Requests that wait for a part.
+    /// Requests that wait for memory.
     waiting: AtomicU64,
     freed: Notify,
-    /// Held by the request whose turn it is to wait for what is freed: they get it in order.
-    turn: AsyncMutex<()>,
+    /// Held by the first waiting request: requests get memory in order of arrival.
+    first: AsyncMutex<()>,
 }
 
-/// A part of the room, until it is dropped.
+/// A part of the budget; returned when dropped.
 #[derive(Debug)]
 pub(super) struct Part {
     room: Arc<CommonRoom>,
@@ -43,7 +43,7 @@ impl Drop for Part {
     }
 }
 
-/// Counts a request that waits, until it is dropped.
+/// Counts a waiting request, until it is dropped.
 struct Waiting<'a>(&'a AtomicU64);
 
 impl Drop for Waiting<'_> {
@@ -53,25 +53,25 @@ impl Drop for Waiting<'_> {
 }
 
 impl CommonRoom {
-    /// Waits for a part of `bytes`, at most the bytes of the longest request.
+    /// Waits for a part of `bytes`, at most the size of the longest request.
     pub(super) async fn take(self: &Arc<Self>, bytes: u64) -> Part {
         if let Some(part) = self.take_now(bytes) {
             return part;
         }
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let _waiting = Waiting(&self.waiting);
-        // LOCK: held while one request waits for room; parts are given back without it.
-        let _turn = self.turn.lock().await;
+        // LOCK: held while one request waits for memory; parts are returned without it.
+        let _first = self.first.lock().await;
         loop {
             if let Some(part) = self.try_take(bytes) {
                 return part;
             }
-            // A part that is given back before this is kept as a notice.
+            // A part that is returned before this is kept as a notification.
             self.freed.notified().await;
         }
     }
 
-    /// A part of `bytes` that is free, if nobody waits for one.
+    /// Returns a part of `bytes` if it is free and no request waits.
     pub(super) fn take_now(self: &Arc<Self>, bytes: u64) -> Option<Part> {
         if self.waiting.load(Ordering::SeqCst) > 0 { None } else { self.try_take(bytes) }
     }
@@ -83,7 +83,7 @@ impl CommonRoom {
         Some(Part { room: Arc::clone(self), bytes })
     }
 
-    /// Returns when its caller has held room for too long, and others wait.
+    /// Returns when the caller has held memory for too long, and others wait.
     pub(super) async fn held_too_long(&self) {
         let begin = monotonic();
         loop {
@@ -115,7 +115,7 @@ mod tests {
             while room.waiting.load(Ordering::SeqCst) < 1 {
                 cenote_rt::yield_now().await;
             }
-            // There would be room for it once the half is back, but the large one came first.
+            // There is memory for it once half is returned, but the large request came first.
             let small = cenote_rt::spawn(wait(1));
             while room.waiting.load(Ordering::SeqCst) < 2 {
                 cenote_rt::yield_now().await;

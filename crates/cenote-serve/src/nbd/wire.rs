@@ -1,4 +1,4 @@
-//! What goes over the wire once an export is chosen: requests in, replies out.
+//! The transmission phase after an export is selected: requests in, replies out.
 //!
 //! ```text
 //!   request  magic, flags, command, cookie, offset, length   28 bytes, then a write's data
@@ -7,13 +7,13 @@
 //!            the flag DONE
 //! ```
 //!
-//! Pure functions on bytes, all big-endian; what comes in is hostile.
+//! Pure functions on bytes, all big-endian. The input is untrusted.
 //!
 //! Source: the protocol's description of the NBD project, `doc/proto.md`.
 
 /// Length of a request without data.
 pub const REQUEST_LEN: usize = 28;
-/// Length of what stands before a chunk's payload.
+/// Length of a chunk's header.
 pub const CHUNK_LEN: usize = 20;
 /// Length of a simple reply without data.
 pub const SIMPLE_LEN: usize = 16;
@@ -22,65 +22,65 @@ const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_MAGIC: u32 = 0x6744_6698;
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Numbers of errors, as the protocol has them.
+/// Error numbers of the protocol.
 pub mod errno {
-    /// The export may not be changed.
+    /// The export is read-only.
     pub const EPERM: u32 = 1;
     /// Bytes could not be read or written.
     pub const EIO: u32 = 5;
-    /// The request makes no sense.
+    /// Invalid request.
     pub const EINVAL: u32 = 22;
-    /// The space is used up, or the export ends before.
+    /// No space, or beyond the end of the export.
     pub const ENOSPC: u32 = 28;
     /// The answer would be too long.
     pub const EOVERFLOW: u32 = 75;
-    /// It cannot be done like that.
+    /// Not supported.
     pub const ENOTSUP: u32 = 95;
-    /// The server ends.
+    /// The server shuts down.
     pub const ESHUTDOWN: u32 = 108;
 }
 
 /// Flags of an export.
 pub mod export_flag {
-    /// There are flags.
+    /// The flags are valid.
     pub const HAS_FLAGS: u16 = 1;
-    /// It cannot be changed.
+    /// Read-only.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// It can be flushed.
+    /// Supports flushes.
     pub const FLUSH: u16 = 1 << 2;
-    /// Single requests can be made durable.
+    /// Supports durable single requests.
     pub const FUA: u16 = 1 << 3;
-    /// Ranges can be given back.
+    /// Supports discarding ranges.
     pub const TRIM: u16 = 1 << 5;
-    /// Ranges can be made zeros.
+    /// Supports zeroing ranges.
     pub const WRITE_ZEROES: u16 = 1 << 6;
-    /// Reads can be asked for in one piece.
+    /// Supports reads in one piece.
     pub const DF: u16 = 1 << 7;
-    /// A flush on one connection counts for all.
+    /// A flush on one connection covers all.
     pub const MULTI_CONN: u16 = 1 << 8;
-    /// Ranges can be read ahead.
+    /// Supports reading ahead.
     pub const CACHE: u16 = 1 << 10;
-    /// Zeros can be asked for only if they are quick.
+    /// Supports zeroing only if it is fast.
     pub const FAST_ZERO: u16 = 1 << 11;
 }
 
 /// Flags of a request.
 pub mod request_flag {
-    /// Durable when answered.
+    /// Durable before the answer.
     pub const FUA: u16 = 1;
-    /// Zeros that keep their space.
+    /// Zeros that keep their space allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// The answer in one piece.
+    /// Answer in one piece.
     pub const DF: u16 = 1 << 2;
     /// One extent only.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Zeros only if they are quick.
+    /// Zero only if it is fast.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
 /// Flags of an extent, in the context `base:allocation`.
 pub mod extent_flag {
-    /// Nothing is stored there.
+    /// Not allocated.
     pub const HOLE: u32 = 1;
     /// It reads as zeros.
     pub const ZERO: u32 = 1 << 1;
@@ -95,57 +95,57 @@ mod chunk {
     pub(super) const ERROR: u16 = 1 << 15 | 1;
 }
 
-/// What a request wants.
+/// Commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Bytes.
+    /// Read data.
     Read,
-    /// Bytes follow.
+    /// Write the data that follows.
     Write,
-    /// The connection ends.
+    /// End the connection.
     Disconnect,
-    /// All that was answered is to be durable.
+    /// Make all answered writes durable.
     Flush,
-    /// A range is not needed any more.
+    /// Discard a range.
     Trim,
-    /// A range will be read soon.
+    /// Read a range ahead.
     Cache,
-    /// A range becomes zeros.
+    /// Zero a range.
     WriteZeroes,
-    /// What is data, and what hole.
+    /// Return data and holes.
     BlockStatus,
-    /// Something that we do not know.
+    /// An unknown command.
     Unknown(u16),
 }
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// What it wants.
+    /// Its command.
     pub command: Command,
-    /// How, see [`request_flag`].
+    /// Flags, see [`request_flag`].
     pub flags: u16,
-    /// What the answer is known by.
+    /// Number that the answer repeats.
     pub cookie: u64,
-    /// Where.
+    /// First byte of the range.
     pub offset: u64,
-    /// How many bytes.
+    /// Length of the range.
     pub len: u32,
 }
 
-/// Why bytes are no request: nothing can be said of what follows them.
+/// Errors of decoding a request; the following bytes cannot be interpreted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptRequest {
-    /// Fewer bytes than a request has.
+    /// Too few bytes.
     #[error("request of {found} bytes")]
     Length {
         /// Bytes found.
         found: usize,
     },
-    /// It does not begin as requests do.
+    /// Wrong magic number.
     #[error("request with magic {found:#x}")]
     Magic {
-        /// What it begins with.
+        /// The number found.
         found: u32,
     },
 }
@@ -170,7 +170,7 @@ impl Request {
         Ok(Self { command: Command::of(command), flags, cookie, offset, len })
     }
 
-    /// The bytes of a request, as a client sends it.
+    /// Encodes a request, as a client sends it.
     #[must_use]
     pub fn encode(&self) -> [u8; REQUEST_LEN] {
         let mut bytes = [0; REQUEST_LEN];
@@ -186,7 +186,7 @@ impl Request {
         bytes
     }
 
-    /// Whether it has one of these flags.
+    /// Whether it has any of these flags.
     #[must_use]
     pub const fn has(&self, flags: u16) -> bool {
         self.flags & flags != 0
@@ -222,7 +222,7 @@ impl Command {
         }
     }
 
-    /// Flags that a request of this kind may have.
+    /// Returns the flags that are valid for this command.
     #[must_use]
     pub const fn flags(self) -> u16 {
         match self {
@@ -237,16 +237,16 @@ impl Command {
     }
 }
 
-/// An extent of a block status, in the order in which they lie.
+/// An extent of a block status; extents are adjacent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// What they are, see [`extent_flag`].
+    /// Its state, see [`extent_flag`].
     pub flags: u32,
 }
 
-/// A simple reply: data of a read follows it if there is no error.
+/// Encodes a simple reply; without an error, the data of a read follows it.
 #[must_use]
 pub fn simple(cookie: u64, error: u32) -> [u8; SIMPLE_LEN] {
     let mut bytes = [0; SIMPLE_LEN];
@@ -256,45 +256,45 @@ pub fn simple(cookie: u64, error: u32) -> [u8; SIMPLE_LEN] {
     bytes
 }
 
-/// What an answer in several chunks is made of: each is one, the last ends the answer.
+/// A chunk of a structured reply; the last one ends the reply.
 #[derive(Debug, Clone, Copy)]
 pub enum Chunk<'a> {
-    /// Nothing more to say.
+    /// Success without data.
     Done,
-    /// Bytes at an offset follow, so many.
+    /// Data follows.
     Data {
-        /// Where they are.
+        /// Offset of the data.
         offset: u64,
-        /// How many follow.
+        /// Length of the data.
         len: u32,
     },
-    /// Zeros at an offset.
+    /// A hole.
     Hole {
-        /// Where they are.
+        /// Offset of the hole.
         offset: u64,
-        /// How many there are.
+        /// Length of the hole.
         len: u32,
     },
-    /// Extents from the offset of the request on.
+    /// Extents, starting at the offset of the request.
     Status {
         /// Number of the context.
         context: u32,
         /// The extents.
         extents: &'a [Extent],
     },
-    /// It failed.
+    /// Failure.
     Error {
         /// Number of the error.
         error: u32,
-        /// For people.
+        /// Text for people.
         message: &'a str,
     },
 }
 
-/// Longest message that goes with an error.
+/// Longest text of an error.
 const MESSAGE_MAX: usize = 512;
 
-/// The bytes of a chunk, without the data that follows a [`Chunk::Data`].
+/// Encodes a chunk, without the data that follows a [`Chunk::Data`].
 #[must_use]
 pub fn encode_chunk(cookie: u64, chunk: &Chunk<'_>, is_last: bool) -> Vec<u8> {
     let mut payload = Vec::new();
@@ -337,7 +337,7 @@ pub fn encode_chunk(cookie: u64, chunk: &Chunk<'_>, is_last: bool) -> Vec<u8> {
     bytes
 }
 
-/// Puts fields one behind the other.
+/// Writes fields one after the other.
 pub(super) fn fill(bytes: &mut [u8], fields: &[&[u8]]) {
     let all = fields.iter().flat_map(|field| field.iter());
     for (target, byte) in bytes.iter_mut().zip(all) {
@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_come_back_as_they_were() {
+    fn requests_survive_the_round_trip() {
         for number in 0..10 {
             let command = Command::of(number);
             let request =
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_say_how_long_they_are() {
+    fn chunks_contain_their_length() {
         let extents = [Extent { len: 4096, flags: 3 }, Extent { len: 512, flags: 0 }];
         for (chunk, number, len, behind) in [
             (Chunk::Done, 0, 0, 0),

@@ -32,7 +32,7 @@ fn values_are_read_back_and_keep_their_places() {
     assert!(attrs.is_canonical());
     let buffer = attrs.encode(&attrs.slots, 3);
     assert_eq!(buffer.len(), attrs.bonus_len());
-    // Two of variable length, and an odd end.
+    // Two attributes of variable length, with an odd end.
     assert_eq!(buffer.len(), 16 + 128 + 8 + 8 + 5);
     let mut again = Attrs::decode(&buffer, None, &schema()).unwrap();
     assert_eq!(again.word(ZplAttr::Links), Some(111));
@@ -51,7 +51,7 @@ fn values_are_read_back_and_keep_their_places() {
 }
 
 #[test]
-fn a_project_gets_the_place_that_accounting_knows() {
+fn project_id_has_the_fixed_place_of_space_accounting() {
     let mut attrs = sample();
     attrs.set_bytes(ZplAttr::Symlink, b"x");
     attrs.set_word(ZplAttr::Projid, 77);
@@ -63,7 +63,7 @@ fn a_project_gets_the_place_that_accounting_knows() {
 }
 
 #[test]
-fn what_does_not_fit_is_split_in_front_of_it() {
+fn attributes_that_do_not_fit_go_to_the_spill_block() {
     let mut attrs = sample();
     let fixed = attrs.bonus_len();
     assert_eq!(fixed, 8 + 128 + 8 + 8);
@@ -78,7 +78,7 @@ fn what_does_not_fit_is_split_in_front_of_it() {
 }
 
 #[test]
-fn buffers_of_the_other_order_are_turned_as_a_whole() {
+fn buffers_of_the_other_byte_order_are_swapped_as_a_whole() {
     let attrs = sample();
     let native = attrs.encode(&attrs.slots, 2);
     let mut foreign = Vec::new();

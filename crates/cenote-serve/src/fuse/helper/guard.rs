@@ -1,15 +1,15 @@
 //! The guard: aborts the FUSE connections of a server that died.
 //!
-//! A process that was killed has ended when all its threads have, and a thread that waits for a
-//! FUSE request which its own process had read waits for good. The guard looks at the server from
-//! outside: once its first thread is gone, or it dumps core, nobody will answer any more, and the
-//! connections are aborted through the kernel's control files. Each request then ends with an
-//! error, the threads end, and the mounts are dead mounts as after any other death of a server.
+//! A killed process has ended only when all of its threads have, and a thread that waits for a FUSE
+//! request which its own process had read waits forever. The guard watches the server from outside:
+//! once its first thread has ended, or it dumps core, no request will be answered any more, and the
+//! guard aborts the connections through the kernel's control files. Each request then fails, the
+//! threads end, and the mounts are dead mounts as after any other death of a server.
 //!
-//! The kernel gives the number of a connection that has ended to the next one, which may be one of
-//! the next server. So the guard opens the control file of a connection when it is told of it,
-//! while the server lives, and aborts through that: once the connection has ended, writing to the
-//! file does nothing.
+//! The kernel reuses the number of an ended connection, perhaps for a connection of the next
+//! server. Therefore the guard opens the control file of a connection when it is told about it,
+//! while the server lives, and aborts through that file: once the connection has ended, writing to
+//! the file has no effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -25,14 +25,14 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 
 use super::{GUARD, ignore_signals, start};
 
-/// Where the kernel shows the connections, one folder each.
+/// Directory of the connections, one folder each.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 /// Type of the file system there (`FUSE_CTL_SUPER_MAGIC`).
 const FUSECTL: u64 = 0x6573_5543;
-/// Between two looks at the server.
+/// Interval of checks on the server.
 const LOOK_SECONDS: i64 = 1;
 
-/// The server's side.
+/// State in the server.
 struct State {
     /// The guard, and the pipe to it.
     process: Option<(Child, OwnedFd)>,
@@ -40,7 +40,7 @@ struct State {
     known: BTreeSet<Vec<u8>>,
 }
 
-/// LOCK: held while a line is written to the pipe, which the guard reads at once.
+/// LOCK: held while a line is written to the pipe, which the guard reads promptly.
 static STATE: Mutex<State> = Mutex::new(State { process: None, known: BTreeSet::new() });
 
 fn state() -> MutexGuard<'static, State> {
@@ -50,31 +50,31 @@ fn state() -> MutexGuard<'static, State> {
 /// Starts the guard before it is needed.
 ///
 /// # Errors
-/// Those of starting a process.
+/// Errors of starting a process.
 pub(in crate::fuse) fn prepare() -> std::io::Result<()> {
     state().ensure()
 }
 
-/// Has the guard abort the connection with that number (`MAJOR:MINOR`) if this process dies.
+/// Makes the guard abort the connection with that number (`MAJOR:MINOR`) if this process dies.
 ///
 /// # Errors
-/// Those of starting a process.
+/// Errors of starting a process.
 pub(in crate::fuse) fn watch(device: &[u8]) -> std::io::Result<()> {
     let mut state = state();
     state.known.insert(device.to_vec());
     state.tell(b'+', device)
 }
 
-/// The connection has ended: its number may become another's.
+/// Removes an ended connection: its number may be reused.
 pub(in crate::fuse) fn forget(device: &[u8]) {
     let mut state = state();
     state.known.remove(device);
-    // A guard that is started later is told of the others only.
+    // A guard that is started later gets only the remaining connections.
     let _ = state.tell(b'-', device);
 }
 
 impl State {
-    /// Starts the guard if none runs, and tells it of all connections.
+    /// Starts the guard if none runs, and sends it all connections.
     fn ensure(&mut self) -> std::io::Result<()> {
         if let Some((child, _)) = &mut self.process
             && matches!(child.try_wait(), Ok(None))
@@ -94,7 +94,7 @@ impl State {
     fn tell(&mut self, sign: u8, device: &[u8]) -> std::io::Result<()> {
         self.ensure()?;
         match self.write(sign, device) {
-            // Somebody has killed it just now.
+            // The guard was killed just now.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
                 self.process = None;
                 self.ensure()
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// One line, which is short enough for a pipe to take it whole.
+    /// Writes one line, which is short enough for an atomic write to a pipe.
     fn write(&self, sign: u8, device: &[u8]) -> std::io::Result<()> {
         let Some((_, pipe)) = &self.process else { return Ok(()) };
         let line = [&[sign], device, b"\n"].concat();
@@ -111,7 +111,7 @@ impl State {
     }
 }
 
-/// Watches the server until its end, as the guard.
+/// Watches the server until it ends; the main function of the guard.
 pub(super) fn run(server: &OsStr) {
     ignore_signals();
     let Some(connections) = connections() else { return drain() };
@@ -119,8 +119,9 @@ pub(super) fn run(server: &OsStr) {
     let (mut known, mut text) = (BTreeMap::new(), Vec::new());
     let open = |device: &[u8]| {
         let file = abort_file(&connections, device).ok()?;
-        // Looked at after the file was opened: the number was the server's then. A server that was
-        // killed has its connections as long as one of its threads is left, which may wait for one.
+        // Checked after the file was opened: so the number belonged to the server when the file was
+        // opened. A killed server keeps its connections while any of its threads exists, and a
+        // thread may wait for one.
         (!is_gone(&status)).then_some(file)
     };
     let stdin = std::io::stdin();
@@ -148,12 +149,13 @@ pub(super) fn run(server: &OsStr) {
     }
 }
 
-/// Where the control files cannot be reached there is nothing to be done.
+/// Without access to the control files the guard can do nothing.
 fn drain() {
     let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
 }
 
-/// Takes whole lines: what `open` returns for a connection is kept until the connection ends.
+/// Consumes complete lines. The result of `open` for a connection is kept until the connection
+/// ends.
 fn take_lines<T>(
     text: &mut Vec<u8>,
     known: &mut BTreeMap<Vec<u8>, T>,
@@ -174,7 +176,7 @@ fn take_lines<T>(
     }
 }
 
-/// Whether nobody answers for the process any more: its first thread has ended, or it dumps core.
+/// Whether the process will not answer any more: its first thread has ended, or it dumps core.
 fn is_dead(status: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string(status) else { return true };
     text.lines().any(|line| {
@@ -183,12 +185,13 @@ fn is_dead(status: &Path) -> bool {
     })
 }
 
-/// Whether no thread of the process is left: all that it had open is closed.
+/// Whether no thread of the process is left: all its files are closed.
 fn is_gone(status: &Path) -> bool {
     std::fs::read_to_string(status).map_or(true, |text| has_no_thread(&text))
 }
 
-/// Of a first thread that has ended, whether it was the last: it counts until it is waited for.
+/// Whether the first thread, which has ended, was the last one: it is counted until the process is
+/// waited for.
 fn has_no_thread(status: &str) -> bool {
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -197,8 +200,8 @@ fn has_no_thread(status: &str) -> bool {
     matches!(field("State:"), Some("Z" | "X")) && matches!(field("Threads:"), Some("0" | "1"))
 }
 
-/// Opens the file that aborts a connection, in the folder named by the number of its device in one
-/// piece.
+/// Opens the file that aborts a connection, in the folder whose name is the device number as one
+/// integer.
 fn abort_file(connections: &OwnedFd, device: &[u8]) -> std::io::Result<OwnedFd> {
     let number = connection_number(device)
         .ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
@@ -216,7 +219,7 @@ fn connection_number(device: &[u8]) -> Option<u64> {
     Some(major.parse::<u64>().ok()? << 20 | minor.parse::<u64>().ok()?)
 }
 
-/// The folder of the connections: where it is mounted, or for root from the kernel directly.
+/// Opens the directory of the connections: where it is mounted, or, for root, by mounting it.
 fn connections() -> Option<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
     let mounted = openat(CWD, CONNECTIONS, flags, Mode::empty()).ok().filter(|folder| {
@@ -230,13 +233,13 @@ fn connections() -> Option<OwnedFd> {
     mounted.or_else(detached)
 }
 
-/// Whether connections can be ended from outside: the kernel's control files can be reached.
+/// Whether connections can be aborted from outside: the control files are accessible.
 pub(in crate::fuse) fn can_abort() -> bool {
     connections().is_some()
 }
 
-/// Aborts a connection of this process from here: everybody who uses it gets errors from now on.
-/// Returns false where the control files cannot be reached.
+/// Aborts a connection of this process: every user of it gets errors from now on. Returns false if
+/// the control files are not accessible.
 pub(in crate::fuse) fn abort_now(device: &[u8]) -> bool {
     connections().is_some_and(|connections| abort_one(&connections, device).is_ok())
 }
@@ -246,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_gone_with_its_last_thread() {
+    fn a_server_has_ended_with_its_last_thread() {
         let status = |state: &str, threads: u32| format!("State:\t{state}\nThreads:\t{threads}\n");
         assert!(has_no_thread(&status("Z (zombie)", 1)));
         assert!(!has_no_thread(&status("Z (zombie)", 2)), "one waits for its own mount");
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_taken_whole() {
+    fn guard_reads_only_complete_lines() {
         let text = b"+0:45\n+0:46\n-0:45\n+0:99\n+0:4".to_vec();
         let (mut text, mut known) = (text, BTreeMap::new());
         let open = |device: &[u8]| (device != b"0:99").then_some(device.len());
@@ -271,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_lives_is_not_dead() {
+    fn a_living_process_is_not_dead() {
         assert!(!is_dead(Path::new("/proc/self/status")));
         assert!(is_dead(Path::new("/proc/self/no-such-status")));
     }

@@ -1,32 +1,33 @@
-//! Processes beside the one that serves mounts: path workers and the guard.
+//! Processes besides the server of mounts: path workers and the guard.
 //!
 //! ```text
 //!   server ── socket: operation, paths, descriptor ──> path worker   makes and resolves mount
 //!          <───────────── result ────────────────────                points, attaches, unmounts
-//!          ── pipe: connections ─────────────────────> guard         aborts those of the dead
+//!          ── pipe: connections ─────────────────────> guard         aborts them after a death
 //! ```
 //!
-//! **Why.** A thread that enters a file system that its own process serves sends a request to
-//! itself. If the process is killed then, that thread cannot end: the kernel waits for an answer to
-//! a request that was read. The descriptors of the process stay open with it, so the kernel does
-//! not end the connection, and the process, its mounts and everybody who uses them hang for good.
-//! Mount points lie in one another, so even the path of a mount point leads through own mounts.
+//! **Why.** A thread that accesses a file system served by its own process sends a request to
+//! itself. If the process is killed then, that thread cannot end: the kernel waits for the answer
+//! to a request that was read. The descriptors of the process stay open with it, so the kernel does
+//! not end the connection, and the process, its mounts and all of their users hang forever. Mount
+//! points are nested, so even the path of a mount point may lead through mounts of the same
+//! process.
 //!
-//! A path worker serves nothing. It may wait for the server as any other program does: when the
-//! server is gone its connections end and the worker's requests with them. A worker that does not
-//! answer in time is killed and left to end when it can.
+//! A path worker serves nothing. It may wait for the server like any other program: when the server
+//! has ended, so have its connections, and the worker's requests fail. A worker that does not
+//! answer in time is killed and ends when it can.
 //!
-//! The guard is for what remains: threads of the server also write to descriptors of commands and
-//! read devices of pools, which may be files in own mounts. It sees the death of the server from
-//! outside, and aborts its connections through the kernel's control files (`fusectl`), which ends
-//! all requests.
+//! The guard covers the rest: threads of the server also write to descriptors of commands and read
+//! devices of pools, which may be files in mounts of the server. It notices the death of the server
+//! from outside, and aborts its connections through the kernel's control files (`fusectl`), which
+//! ends all requests.
 //!
 //! Invariants
-//! * F1  No thread of a serving process resolves a path that may lie in a mount of its own. Path
-//!   work is done by a path worker; numbers of devices come from descriptors and `/proc`.
+//! * F1  No thread of a serving process resolves a path that may be in a mount of its own. A path
+//!   worker does all work on paths; numbers of devices come from descriptors and `/proc`.
 //! * F2  The guard knows a connection before it is attached anywhere.
 //!
-//! Both are this same program under other arguments: `main` calls [`run`] before anything else.
+//! Both run this program with other arguments: `main` calls [`run`] before anything else.
 
 pub(super) mod guard;
 mod worker;
@@ -54,38 +55,38 @@ use rustix::net::{
 
 use super::FuseError;
 
-/// This program as a path worker, and as a guard.
+/// Arguments that make this program a path worker, and a guard.
 const WORKER: &str = "fuse-path-worker";
 const GUARD: &str = "fuse-guard";
-/// How long path work may take. Unmounting waits until the kernel has handed over its pages.
+/// Time limit of work on paths. Unmounting waits until the kernel has written its pages back.
 const DEADLINE: Duration = Duration::from_mins(1);
 /// Longest message: two paths and a few words.
 const MESSAGE_MAX: usize = 64 << 10;
-/// Workers that are kept for the next operation.
+/// Idle workers that are kept for the next operation.
 const IDLE_MAX: usize = 1;
 
 /// Operations of a path worker, the first byte of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Operation {
-    /// Path: resolved, what is dead there is detached. Answer: the path, and whether a file system
-    /// of ours answers there.
+    /// Path: resolves it, and detaches a dead mount there. Answer: the path, and whether a live
+    /// cenote mount is there.
     Clear = 1,
-    /// Path, `1` if it must be empty: the folder is made. Answer: the path without links.
+    /// Path, `1` if it must be empty: creates the folder. Answer: the path without links.
     MakeRoom,
-    /// Path, and a descriptor of a mount: it is attached.
+    /// Path, and a descriptor of a mount: attaches it.
     Attach,
-    /// Path and options: mounted by `fusermount3`. Answer: a descriptor of the connection.
+    /// Path and options: mounts with `fusermount3`. Answer: a descriptor of the connection.
     MountUnprivileged,
-    /// Path, number of the device, and how.
+    /// Path, device number, and variant: unmounts.
     Unmount,
-    /// Path, number of the device, flags, and the places it may be bound from. Answer: the path.
+    /// Path, device number, flags, and the places to bind from. Answer: the path.
     Bind,
-    /// Path and flags.
+    /// Path and flags: remounts.
     Remount,
-    /// Path: written pages are handed over.
+    /// Path: writes dirty pages back.
     Flush,
-    /// Path of a folder to be removed if it is empty.
+    /// Path of a folder: removes it if it is empty.
     RemoveFolder,
 }
 
@@ -106,7 +107,7 @@ impl Operation {
     }
 }
 
-/// Which step of path work failed.
+/// The failed step of work on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Resolve = 1,
@@ -119,7 +120,7 @@ pub(super) enum Step {
     Link,
 }
 
-/// Why path work failed.
+/// A failure of work on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PathError {
     pub(super) step: Step,
@@ -135,7 +136,7 @@ impl PathError {
         Self::of(step, Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
-    /// As it is told of a mount point.
+    /// Converts it to an error about a mount point.
     fn told(self, at: &Path) -> Error {
         let (at, error) = (at.to_owned(), std::io::Error::from(self.errno));
         let kind = match (self.step, self.errno) {
@@ -160,10 +161,10 @@ impl PathError {
     }
 }
 
-/// Result of path work: fields of the answer, and a descriptor if it comes with one.
+/// Result of work on a path: fields of the answer, and an optional descriptor.
 type Answer = (Vec<Vec<u8>>, Option<OwnedFd>);
 
-/// Runs this program as a path worker or guard if its arguments say so. To be called first in
+/// Runs this program as a path worker or guard if its arguments say so. Must be called first in
 /// `main` of a program that mounts file systems; from then on mounting is possible.
 pub fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
     CAN_START.store(true, Ordering::Relaxed);
@@ -178,8 +179,8 @@ pub fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
 /// Set by [`run`]: this program can be started as a helper.
 static CAN_START: AtomicBool = AtomicBool::new(false);
 
-/// Signals to the group or control group of the server are not for its helpers: they end when
-/// their socket or pipe does.
+/// Ignores signals to the process group or control group of the server: helpers end when their
+/// socket or pipe is closed.
 fn ignore_signals() {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
     let _ = signals.thread_block();
@@ -200,7 +201,7 @@ fn start(words: &[&str], input: OwnedFd) -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// A path worker that waits for an operation.
+/// A running path worker.
 struct Worker {
     socket: OwnedFd,
     child: Child,
@@ -209,11 +210,11 @@ struct Worker {
 #[derive(Default)]
 struct Workers {
     idle: Vec<Worker>,
-    /// Those that were let go of, until they have ended.
+    /// Abandoned workers, until they have ended.
     leaving: Vec<Child>,
 }
 
-/// Workers of this process. LOCK: held for a look, never while a worker works.
+/// Workers of this process. LOCK: held for a lookup, never while a worker works.
 static WORKERS: Mutex<Workers> = Mutex::new(Workers { idle: Vec::new(), leaving: Vec::new() });
 
 fn workers() -> MutexGuard<'static, Workers> {
@@ -229,7 +230,7 @@ impl Worker {
         Ok(Self { socket, child: start(&[WORKER], other)? })
     }
 
-    /// An idle worker, or a new one.
+    /// Returns an idle worker, or a new one.
     fn take() -> std::io::Result<Self> {
         let idle = {
             let mut workers = workers();
@@ -244,28 +245,28 @@ impl Worker {
         if workers.idle.len() < IDLE_MAX {
             workers.idle.push(self);
         } else {
-            // It ends when its socket does.
+            // It ends when its socket is closed.
             workers.leaving.push(self.child);
         }
     }
 
-    /// Ends a worker that does not answer. It may take long to end: nobody waits for it.
+    /// Kills a worker that does not answer. Its end may take long and is not waited for.
     fn give_up(mut self) {
         let _ = self.child.kill();
         workers().leaving.push(self.child);
     }
 }
 
-/// Starts a worker before it is needed: what a mount needs must exist before it is made.
+/// Starts a worker before it is needed: everything that a mount needs must exist before the mount.
 ///
 /// # Errors
-/// Those of starting a process.
+/// Errors of starting a process.
 pub(super) fn prepare() -> std::io::Result<()> {
     Worker::take()?.give_back();
     Ok(())
 }
 
-/// Has a path worker do something, and waits for it.
+/// Sends a path worker an operation, and waits for the answer.
 fn ask(
     operation: Operation,
     fields: &[&[u8]],
@@ -278,7 +279,7 @@ fn ask(
     let sent = if send(worker.socket.as_fd(), &message, lent).is_ok() {
         Ok(worker)
     } else {
-        // An idle worker that somebody killed has done nothing yet: another does it.
+        // The idle worker was killed before it did anything: another one repeats the operation.
         worker.give_up();
         let worker = Worker::start().map_err(|error| failed(&error))?;
         send(worker.socket.as_fd(), &message, lent).map(|()| worker)
@@ -301,7 +302,7 @@ fn ask(
     }
 }
 
-/// Has a path worker do something on a path, away from the tasks.
+/// Sends a path worker an operation on a path, on a blocking thread.
 ///
 /// # Errors
 /// A [`FuseError`].
@@ -321,7 +322,7 @@ pub(super) async fn work(
     asked.await?.map_err(|error| error.told(at))
 }
 
-/// The path in a field of an answer.
+/// Returns the path in a field of an answer.
 pub(super) fn path_of(fields: &[Vec<u8>], index: usize) -> PathBuf {
     let field = fields.get(index).map(Vec::as_slice).unwrap_or_default();
     PathBuf::from(OsStr::from_bytes(field))
@@ -378,7 +379,7 @@ fn send(
     Ok(())
 }
 
-/// Returns the next message; none at the end of the socket.
+/// Returns the next message; `None` at the end of the socket.
 fn receive(socket: BorrowedFd<'_>) -> std::io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
     let mut message = vec![0; MESSAGE_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -405,7 +406,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_of_path_work_go_through() {
+    fn path_worker_results_survive_the_round_trip() {
         let done = Ok((vec![b"/a b".to_vec(), b"1".to_vec()], None));
         assert_eq!(decode(&encode(&done)), Ok(vec![b"/a b".to_vec(), b"1".to_vec()]));
         let error = PathError::of(Step::Unmount, Errno::BUSY);

@@ -1,4 +1,4 @@
-//! The path worker's side: one operation after the other, until its socket ends.
+//! The path worker: processes one operation after the other until its socket is closed.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{Answer, Operation, PathError, Step, encode, ignore_signals, receive, send};
 use crate::fuse::{Unmount, place};
 
-/// Answers operations until the server closes the socket, which is the standard input.
+/// Processes operations until the server closes the socket, which is the standard input.
 pub(super) fn run() {
     ignore_signals();
     let stdin = std::io::stdin();
@@ -27,8 +27,8 @@ pub(super) fn run() {
         {
             fields.push(Vec::new());
         }
-        // A descriptor is closed here as soon as it is handed over: a connection must not be kept
-        // by a process that does not serve it.
+        // A descriptor is closed here as soon as it was handed over: a process that does not serve
+        // a connection must not keep it open.
         if send(stdin.as_fd(), &encode(&answer), reply.as_ref().map(AsFd::as_fd)).is_err() {
             return;
         }
@@ -80,8 +80,8 @@ fn act(message: &[u8], fd: Option<OwnedFd>) -> Result<Answer, PathError> {
     }
 }
 
-/// Has `fusermount3` mount, which may where this process may not. Returns the descriptor of the
-/// connection, which that program sends over a socket.
+/// Mounts with `fusermount3`, which has the privileges. Returns the descriptor of the connection,
+/// which that program sends over a socket.
 fn mount_unprivileged(at: &Path, options: &str) -> Result<OwnedFd, PathError> {
     let failed = |error: std::io::Error| PathError::new(Step::Attach, &error);
     let (socket, other) =
@@ -96,7 +96,7 @@ fn mount_unprivileged(at: &Path, options: &str) -> Result<OwnedFd, PathError> {
     let status = child.wait().map_err(failed)?;
     match received.map_err(failed)? {
         Some((_, Some(fd))) if status.success() => Ok(fd),
-        // It says why on its standard error only, for people; permission is what it mostly is.
+        // The reason is only on its standard error, as text; mostly it is a missing permission.
         _ => Err(PathError::of(Step::Attach, Errno::PERM)),
     }
 }

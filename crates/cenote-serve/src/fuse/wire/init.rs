@@ -1,39 +1,39 @@
-//! The first request of a connection: versions, and what both sides can do.
+//! The first request of a connection: versions and capabilities.
 
 use super::request::Fields;
 use super::{Errno, InitFlags};
 
-/// The version of the protocol that is spoken here.
+/// The protocol version of this server.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 33;
-/// The oldest that the answers here fit.
+/// The oldest version whose answers have this format.
 const MINOR_MIN: u32 = 23;
 const PAGE: u32 = 4096;
 /// Times have nanoseconds.
 const GRANULARITY_NS: u32 = 1;
 
-/// What the server wants of a connection; of flags, those that the kernel has.
+/// The parameters that the server requests; flags apply only if the kernel has them.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::fuse) struct Negotiation {
     pub(in crate::fuse) wanted: InitFlags,
     /// Longest write, and read.
     pub(in crate::fuse) request_max: u32,
-    /// Requests that the kernel sends without waiting for answers.
+    /// Requests that the kernel may have in flight in the background.
     pub(in crate::fuse) background: u16,
 }
 
-/// What came of the first request.
+/// Result of the first request.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::fuse) enum Initialized {
-    /// The answer's body, and the flags that the kernel has.
+    /// The body of the answer, and the kernel's flags.
     Agreed(Vec<u8>, InitFlags),
-    /// The kernel speaks a newer major version, and asks again after this body.
+    /// The kernel has a newer major version, and repeats the request after this body.
     Again(Vec<u8>),
     Failed(Errno),
 }
 
 impl Negotiation {
-    /// Answers the first request, by its arguments.
+    /// Answers the first request, given its arguments.
     pub(super) fn answer(self, arguments: &[u8]) -> Initialized {
         let mut fields = Fields::new(arguments);
         let (Some(major), Some(minor)) = (fields.u32(), fields.u32()) else {
@@ -75,7 +75,7 @@ impl Negotiation {
     }
 }
 
-/// Two numbers of 16 bits, one behind the other in memory.
+/// Returns two numbers of 16 bits, adjacent in memory.
 fn pair(first: u16, second: u16) -> u32 {
     let ([a, b], [c, d]) = (first.to_ne_bytes(), second.to_ne_bytes());
     u32::from_ne_bytes([a, b, c, d])
@@ -85,7 +85,7 @@ fn pair(first: u16, second: u16) -> u32 {
 mod tests {
     use super::*;
 
-    const WISH: Negotiation = Negotiation {
+    const NEGOTIATION: Negotiation = Negotiation {
         wanted: InitFlags::FUSE_MAX_PAGES.union(InitFlags::FUSE_POSIX_ACL),
         request_max: 1 << 20,
         background: 64,
@@ -99,7 +99,7 @@ mod tests {
     fn versions_and_flags_are_agreed_on() {
         let flags = InitFlags::FUSE_MAX_PAGES | InitFlags::FUSE_ASYNC_READ;
         let Initialized::Agreed(answer, known) =
-            WISH.answer(&body(&[7, 45, 128 << 10, flags.bits(), 0]))
+            NEGOTIATION.answer(&body(&[7, 45, 128 << 10, flags.bits(), 0]))
         else {
             panic!("not agreed")
         };
@@ -111,9 +111,9 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_are_told() {
-        assert!(matches!(WISH.answer(&body(&[8, 0, 0, 0])), Initialized::Again(_)));
-        assert_eq!(WISH.answer(&body(&[7, 8, 0, 0])), Initialized::Failed(Errno::EPROTO));
-        assert_eq!(WISH.answer(&[7]), Initialized::Failed(Errno::EIO));
+    fn other_versions_are_answered_with_the_supported_one() {
+        assert!(matches!(NEGOTIATION.answer(&body(&[8, 0, 0, 0])), Initialized::Again(_)));
+        assert_eq!(NEGOTIATION.answer(&body(&[7, 8, 0, 0])), Initialized::Failed(Errno::EPROTO));
+        assert_eq!(NEGOTIATION.answer(&[7]), Initialized::Failed(Errno::EIO));
     }
 }

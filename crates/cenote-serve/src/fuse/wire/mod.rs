@@ -1,4 +1,4 @@
-//! The protocol between the kernel and a FUSE server: what a request says, and how it is answered.
+//! The protocol between the kernel and a FUSE server: decoding of requests, encoding of answers.
 //!
 //! ```text
 //!   header: len, opcode, unique, node, uid, gid, pid │ arguments │ names │ data     request
@@ -6,14 +6,14 @@
 //! ```
 //!
 //! Numbers are in the byte order of the machine. Layouts are those of `linux/fuse.h`, from version
-//! 7.23 on; newer fields count only where the kernel says that it has them. A request that is too
-//! short for its opcode is answered with `EIO`, one that is not known with `ENOSYS`.
+//! 7.23 on; newer fields are used only where the kernel says that it has them. A request that is
+//! too short for its opcode is answered with `EIO`, an unknown one with `ENOSYS`.
 //!
-//! The trait [`Filesystem`] has the operations that are served here, and no others. Each takes a
-//! reply that must be used: dropping one answers `EIO`, so that no caller waits for good.
+//! The trait [`Filesystem`] has exactly the supported operations. Each takes a reply that must be
+//! used: dropping one answers `EIO`, so that no caller waits forever.
 
 mod init;
-mod nobody;
+mod null;
 mod reply;
 mod request;
 
@@ -24,7 +24,7 @@ use std::time::SystemTime;
 use bitflags::bitflags;
 
 pub(super) use init::{Initialized, Negotiation};
-pub(super) use nobody::take_apart;
+pub(super) use null::take_apart;
 pub(super) use reply::{
     Notifier, Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
@@ -44,11 +44,11 @@ number!(
     INodeNo(u64)
 );
 number!(
-    /// Tells nodes apart that had one number after another.
+    /// Distinguishes nodes that had the same number one after the other.
     Generation(u64)
 );
 number!(
-    /// What the server calls an open file.
+    /// The server's number of an open file.
     FileHandle(u64)
 );
 number!(
@@ -77,14 +77,14 @@ impl Errno {
     pub(super) const EPROTO: Self = Self(71);
     pub(super) const EOPNOTSUPP: Self = Self(95);
 
-    /// From a positive number.
+    /// Returns the error with a positive number.
     pub(super) const fn from_i32(number: i32) -> Self {
         if number > 0 { Self(number) } else { Self::EIO }
     }
 }
 
 bitflags! {
-    /// What a kernel and a server can agree on.
+    /// Capabilities that kernel and server can agree on.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) struct InitFlags: u32 {
         const FUSE_ASYNC_READ = 1;
@@ -127,7 +127,7 @@ bitflags! {
         const RENAME_WHITEOUT = 1 << 2;
     }
 
-    /// Rights that `access` asks for.
+    /// Permissions that `access` checks.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) struct AccessFlags: i32 {
         const X_OK = 1;
@@ -181,17 +181,17 @@ pub(super) struct FileAttr {
     pub(super) blksize: u32,
 }
 
-/// A time to be set.
+/// A time to set.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TimeOrNow {
     SpecificTime(SystemTime),
     Now,
 }
 
-/// What `setattr` is to change.
+/// The changes of a `setattr`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Changes {
-    /// The handle that it is asked through, as by `ftruncate`.
+    /// The open file that is changed, as by `ftruncate`.
     pub(super) handle: Option<FileHandle>,
     pub(super) mode: Option<u32>,
     pub(super) uid: Option<u32>,
@@ -204,14 +204,14 @@ pub(super) struct Changes {
     pub(super) is_write_back: bool,
 }
 
-/// A file as somebody has it open.
+/// An open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OpenFile {
     pub(super) node: INodeNo,
     pub(super) handle: FileHandle,
 }
 
-/// Whose request it is.
+/// The user who makes a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request {
     pub(super) uid: u32,
@@ -228,7 +228,7 @@ impl Request {
     }
 }
 
-/// The operations that are served.
+/// The supported operations.
 #[expect(clippy::too_many_arguments, reason = "they are the fields of requests")]
 pub(super) trait Filesystem {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry);

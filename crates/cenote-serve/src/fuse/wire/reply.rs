@@ -1,4 +1,4 @@
-//! Answers, and what the kernel is told without having asked.
+//! Answers, and notifications of the kernel.
 
 use std::ffi::OsStr;
 use std::io::IoSlice;
@@ -15,10 +15,10 @@ const HEADER: usize = 16;
 const ALIGNMENT: usize = 8;
 const DIRENT: usize = 24;
 
-/// A request that is still to be answered.
+/// The answer to one request, not yet sent.
 #[derive(Debug)]
 pub(in crate::fuse) struct Reply {
-    /// None once it was answered.
+    /// `None` once it was sent.
     channel: Option<Arc<OwnedFd>>,
     unique: u64,
 }
@@ -28,19 +28,19 @@ impl Reply {
         Self { channel: Some(channel), unique }
     }
 
-    /// Answers with the parts of a body.
+    /// Sends the parts of a body.
     pub(super) fn answer(mut self, body: &[&[u8]]) {
         self.send(0, body);
     }
 
-    /// Answers with an error.
+    /// Sends an error.
     pub(in crate::fuse) fn error(mut self, error: Errno) {
         self.send(-error.0, &[]);
     }
 
     fn send(&mut self, error: i32, body: &[&[u8]]) {
         if let Some(channel) = self.channel.take() {
-            // A caller that is gone, and a file system that was unmounted, need no answer.
+            // The caller may be gone, and the file system unmounted: they need no answer.
             let _ = write(&channel, error, self.unique, body);
         }
     }
@@ -81,7 +81,7 @@ macro_rules! replies {
         }
 
         impl $name {
-            /// Answers with an error.
+            /// Sends an error.
             pub(in crate::fuse) fn error(self, error: Errno) {
                 self.0.error(error);
             }
@@ -90,27 +90,27 @@ macro_rules! replies {
 }
 
 replies! {
-    /// Answered with nothing but that it was done.
+    /// An answer without a body.
     ReplyEmpty
-    /// Answered with data.
+    /// An answer with data.
     ReplyData
-    /// Answered with a node.
+    /// An answer with a node.
     ReplyEntry
-    /// Answered with attributes.
+    /// An answer with attributes.
     ReplyAttr
-    /// Answered with a handle.
+    /// An answer with a handle.
     ReplyOpen
-    /// Answered with a node and a handle.
+    /// An answer with a node and a handle.
     ReplyCreate
-    /// Answered with a number of bytes.
+    /// An answer with a number of bytes.
     ReplyWrite
-    /// Answered with the space of a file system.
+    /// An answer with the space of a file system.
     ReplyStatfs
-    /// Answered with a value or its length.
+    /// An answer with a value or its length.
     ReplyXattr
-    /// Answered with what an ioctl gives.
+    /// An answer with the output of an ioctl.
     ReplyIoctl
-    /// Answered with an offset.
+    /// An answer with an offset.
     ReplyLseek
 }
 
@@ -178,7 +178,7 @@ impl ReplyWrite {
 }
 
 impl ReplyStatfs {
-    /// Blocks, free, for others; nodes, free ones; sizes.
+    /// Blocks, free blocks, available blocks; nodes, free nodes; sizes.
     #[expect(clippy::too_many_arguments, reason = "they are the fields of the answer")]
     pub(in crate::fuse) fn statfs(
         self,
@@ -238,12 +238,12 @@ macro_rules! listings {
                 Self { reply, body: Body::new(), room }
             }
 
-            /// Answers with the entries that were added.
+            /// Sends the entries that were added.
             pub(in crate::fuse) fn ok(self) {
                 self.reply.answer(&[&self.body.0]);
             }
 
-            /// Answers with an error.
+            /// Sends an error.
             pub(in crate::fuse) fn error(self, error: Errno) {
                 self.reply.error(error);
             }
@@ -257,9 +257,9 @@ macro_rules! listings {
 }
 
 listings! {
-    /// Answered with entries of a directory.
+    /// An answer with entries of a directory.
     ReplyDirectory
-    /// Answered with entries of a directory, and their nodes.
+    /// An answer with entries of a directory, and their nodes.
     ReplyDirectoryPlus
 }
 
@@ -348,7 +348,7 @@ impl Body {
     }
 }
 
-/// Seconds and nanoseconds of a time; the latter count forward, also before 1970.
+/// Returns seconds and nanoseconds of a time; the latter count forward, also before 1970.
 fn parts(time: SystemTime) -> (i64, u32) {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
@@ -363,7 +363,7 @@ fn parts(time: SystemTime) -> (i64, u32) {
     }
 }
 
-/// Tells the kernel what it does not see.
+/// Notifies the kernel of changes that it does not see.
 #[derive(Debug, Clone)]
 pub(in crate::fuse) struct Notifier(Arc<OwnedFd>);
 
@@ -372,11 +372,11 @@ impl Notifier {
         Self(channel)
     }
 
-    /// Has the kernel ask for the attributes of a node again, and drop `len` bytes (0: all) of its
-    /// content from `offset` on; none if that is negative.
+    /// Invalidates the kernel's attributes of a node, and `len` bytes (0: all) of its pages from
+    /// `offset` on; no pages if that is negative.
     ///
     /// # Errors
-    /// What the system says; a node that the kernel does not know is none.
+    /// The system's error; `ENOENT` for a node that the kernel does not know.
     pub(in crate::fuse) fn inval_inode(
         &self,
         node: INodeNo,
@@ -392,10 +392,10 @@ impl Notifier {
         }
     }
 
-    /// Has the kernel drop a name in a directory, with all that it knows below it.
+    /// Invalidates a name in a directory, with everything that the kernel knows below it.
     ///
     /// # Errors
-    /// What the system says; a name or directory that the kernel does not know is none.
+    /// The system's error; `ENOENT` for a name or directory that the kernel does not know.
     pub(in crate::fuse) fn inval_entry(
         &self,
         directory: INodeNo,
@@ -418,7 +418,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layouts_have_the_kernels_lengths() {
+    fn answers_have_the_lengths_of_the_kernel_interface() {
         let attr = FileAttr {
             ino: INodeNo(7),
             size: 1,

@@ -1,4 +1,4 @@
-//! Requests: taken apart by their opcode, and passed to a [`Filesystem`].
+//! Decodes requests by opcode, and passes them to a [`Filesystem`].
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use super::{
 
 /// Bytes of a request's header.
 const HEADER: usize = 40;
-/// Bytes of the arguments of INIT that count.
+/// Bytes of the arguments of INIT that are used.
 const INIT: u32 = 26;
 
 mod opcode {
@@ -58,7 +58,7 @@ mod opcode {
     pub(super) const COPY_FILE_RANGE: u32 = 47;
 }
 
-/// Bits of `setattr` that say which of its fields count.
+/// Bits of `setattr` that tell which of its fields are valid.
 mod valid {
     pub(super) const MODE: u32 = 1;
     pub(super) const UID: u32 = 1 << 1;
@@ -75,16 +75,16 @@ mod valid {
     pub(super) const WRITTEN_BACK: u32 = MTIME | CTIME | HANDLE;
 }
 
-/// What came of passing a request on.
+/// Result of dispatching a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::fuse) enum Outcome {
-    /// It was begun, or answered.
+    /// It was started, or answered.
     Begun,
-    /// It was the last.
+    /// It was the last request.
     Ended,
 }
 
-/// Takes numbers and names off the front of a request.
+/// Reads numbers and names from the front of a request.
 pub(super) struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -114,7 +114,7 @@ impl<'a> Fields<'a> {
         self.bytes(8)?.try_into().ok().map(u64::from_ne_bytes)
     }
 
-    /// A name up to its zero byte.
+    /// Reads a name up to its zero byte.
     fn name(&mut self) -> Option<&'a OsStr> {
         let end = self.0.iter().position(|byte| *byte == 0)?;
         let name = self.bytes(end)?;
@@ -127,7 +127,7 @@ impl<'a> Fields<'a> {
 pub(in crate::fuse) fn initialize(
     channel: &Arc<OwnedFd>,
     message: &[u8],
-    wish: Negotiation,
+    negotiation: Negotiation,
 ) -> Option<Initialized> {
     let (opcode, unique, ..) = header(&mut Fields::new(message))?;
     let reply = Reply::new(Arc::clone(channel), unique);
@@ -135,7 +135,7 @@ pub(in crate::fuse) fn initialize(
         reply.error(Errno::EIO);
         return None;
     }
-    let initialized = wish.answer(message.get(HEADER..).unwrap_or_default());
+    let initialized = negotiation.answer(message.get(HEADER..).unwrap_or_default());
     match &initialized {
         Initialized::Agreed(body, _) | Initialized::Again(body) => reply.answer(&[body]),
         Initialized::Failed(error) => reply.error(*error),
@@ -143,7 +143,7 @@ pub(in crate::fuse) fn initialize(
     Some(initialized)
 }
 
-/// Opcode, number of the request, node, and whose it is.
+/// Returns opcode, number of the request, node, and user.
 fn header(fields: &mut Fields<'_>) -> Option<(u32, u64, INodeNo, Request)> {
     fields.u32()?;
     let opcode = fields.u32()?;
@@ -162,7 +162,7 @@ pub(in crate::fuse) fn dispatch(
     let mut fields = Fields::new(message);
     let Some((opcode, unique, node, request)) = header(&mut fields) else { return Outcome::Ended };
     match opcode {
-        // These two are not answered.
+        // These two have no answers.
         opcode::FORGET => {
             if let Some(lookups) = fields.u64() {
                 filesystem.forget(&request, node, lookups);
@@ -176,7 +176,7 @@ pub(in crate::fuse) fn dispatch(
         opcode::NOTIFY_REPLY => return Outcome::Begun,
         _ => {}
     }
-    // An operation that cannot take it apart answers `EIO`, by dropping its reply.
+    // If the arguments cannot be decoded, dropping the reply answers `EIO`.
     let reply = Reply::new(Arc::clone(channel), unique);
     if opcode == opcode::DESTROY {
         reply.answer(&[]);
@@ -207,7 +207,7 @@ fn forget_all(filesystem: &impl Filesystem, request: &Request, fields: &mut Fiel
     }
 }
 
-/// A request whose arguments are still to be taken apart.
+/// A request whose arguments are not decoded yet.
 struct Parsed<'a> {
     request: Request,
     node: INodeNo,
@@ -215,7 +215,7 @@ struct Parsed<'a> {
 }
 
 impl Parsed<'_> {
-    /// Requests about a name in a directory.
+    /// Dispatches requests about a name in a directory.
     fn on_name(mut self, filesystem: &impl Filesystem, opcode: u32, reply: Reply) -> Option<()> {
         let (request, parent, fields) = (&self.request, self.node, &mut self.fields);
         match opcode {
@@ -263,10 +263,10 @@ impl Parsed<'_> {
         Some(())
     }
 
-    /// Requests about the content of a file, and what makes it durable.
+    /// Dispatches requests about the contents of a file, and syncs.
     fn on_data(mut self, filesystem: &impl Filesystem, opcode: u32, reply: Reply) -> Option<()> {
         let (request, node, fields) = (&self.request, self.node, &mut self.fields);
-        // All of them begin with it.
+        // All of them begin with a handle.
         let file = OpenFile { node, handle: FileHandle(fields.u64()?) };
         match opcode {
             opcode::READ => {
@@ -308,7 +308,7 @@ impl Parsed<'_> {
         Some(())
     }
 
-    /// Requests about extended attributes.
+    /// Dispatches requests about extended attributes.
     fn on_xattr(mut self, filesystem: &impl Filesystem, opcode: u32, reply: Reply) -> Option<()> {
         let (request, node, fields) = (&self.request, self.node, &mut self.fields);
         match opcode {
@@ -332,7 +332,7 @@ impl Parsed<'_> {
         Some(())
     }
 
-    /// Requests about a node itself.
+    /// Dispatches requests about a node itself.
     fn on_node(mut self, filesystem: &impl Filesystem, opcode: u32, reply: Reply) -> Option<()> {
         let (request, node, fields) = (&self.request, self.node, &mut self.fields);
         match opcode {
@@ -398,12 +398,12 @@ fn changes(fields: &mut Fields<'_>) -> Option<Changes> {
     let (uid, gid) = (fields.u32()?, fields.u32()?);
     let is = |bit: u32| bits & bit != 0;
     let time = |bit, now, seconds, nanoseconds| {
-        let wish = if is(now) {
+        let time = if is(now) {
             TimeOrNow::Now
         } else {
             TimeOrNow::SpecificTime(system_time(seconds, nanoseconds))
         };
-        is(bit).then_some(wish)
+        is(bit).then_some(time)
     };
     Some(Changes {
         handle: is(valid::HANDLE).then_some(handle),
@@ -417,7 +417,7 @@ fn changes(fields: &mut Fields<'_>) -> Option<Changes> {
     })
 }
 
-/// A time of the wire. Nanoseconds count forward, also before 1970.
+/// Converts a time. Nanoseconds count forward, also before 1970.
 pub(super) fn system_time(seconds: i64, nanoseconds: u32) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let start =

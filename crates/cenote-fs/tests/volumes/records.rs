@@ -1,5 +1,5 @@
-//! What logs hold, as we read it and as OpenZFS's engine does: it claims and replays what is left
-//! in files.
+//! Log records as cenote and OpenZFS's engine read them: the latter claims and replays the logs of
+//! a pool in files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,13 +16,13 @@ use cenote_testkit::cuts;
 use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::manifest::sha256;
 
-/// Replays, and takes down a line for each record, in the words of the oracle's driver.
-pub(crate) struct Told<R> {
+/// A replayer that also collects a line for each record, in the format of the oracle's driver.
+pub(crate) struct RecordLines<R> {
     replayer: R,
     lines: Mutex<BTreeMap<u64, String>>,
 }
 
-impl<R> Told<R> {
+impl<R> RecordLines<R> {
     pub(crate) fn new(replayer: R) -> Self {
         Self { replayer, lines: Mutex::default() }
     }
@@ -32,10 +32,10 @@ impl<R> Told<R> {
     }
 }
 
-impl<R: Replayer> Replayer for Told<R> {
+impl<R: Replayer> Replayer for RecordLines<R> {
     fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()> {
         self.replayer.replay(tx, operation)?;
-        // A transaction may come here several times.
+        // A transaction may run several times.
         self.lines.lock().unwrap().insert(operation.record.seq, line(operation));
         Ok(())
     }
@@ -87,13 +87,13 @@ fn line(operation: &Operation<'_>) -> String {
     format!("{} {} {} {rest}", record.kind_number, record.txg, record.seq)
 }
 
-/// What a crash left of the pool "tank", in files.
-pub(crate) struct Left {
+/// The state of the pool "tank" after a crash, in files.
+pub(crate) struct CrashedPool {
     folder: PrivateFolder,
     devices: usize,
 }
 
-impl Left {
+impl CrashedPool {
     pub(crate) fn of(images: &[Image], what: &str) -> Self {
         let folder = PrivateFolder::create(what);
         cuts::unpack(images, folder.path());
@@ -104,7 +104,7 @@ impl Left {
         self.folder.path()
     }
 
-    /// Has OpenZFS claim all logs, and replay those of datasets. Gives the lines of each.
+    /// Has OpenZFS claim all logs, and replay those of `datasets`. Returns the lines of each.
     pub(crate) fn replay(&self, theirs: &Libzpool, datasets: &[&str]) -> Vec<Vec<String>> {
         let said = theirs.pool("tank", self.path(), &[&["replay"], datasets].concat());
         let logs = said.stdout.split("log ").skip(1);
@@ -114,7 +114,7 @@ impl Left {
         logs
     }
 
-    /// The pool, of which neither we nor `zdb` have anything to say.
+    /// Opens the pool, on which neither cenote nor `zdb` may find errors.
     pub(crate) async fn judge(&self) -> Arc<Pool> {
         let paths = (0..self.devices).map(|number| self.path().join(format!("d{number}.img")));
         let scan = scan(&ScanOptions { paths: paths.collect() }).await.unwrap();

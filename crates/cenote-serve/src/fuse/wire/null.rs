@@ -1,5 +1,5 @@
-//! Requests for a file system that does nothing: what the fuzz target and the tests of the wire
-//! take apart.
+//! A file system that does nothing: the fuzz target and the tests of the wire decode requests with
+//! it.
 
 use std::ffi::OsStr;
 use std::hint::black_box;
@@ -15,20 +15,20 @@ use super::{
     Request, WriteFlags,
 };
 
-/// Looks at what it is told, and answers everything with an error, as dropped replies do.
-struct Nobody;
+/// Reads its arguments, and answers everything with an error, by dropping the reply.
+struct NullFilesystem;
 
-const WISH: Negotiation =
+const NEGOTIATION: Negotiation =
     Negotiation { wanted: InitFlags::all(), request_max: 1 << 20, background: 64 };
 
-/// Takes one message of a kernel apart, as the first of a connection and as a later one. Answers go
-/// to `channel`.
+/// Decodes one message of a kernel, as the first of a connection and as a later one. Answers go to
+/// `channel`.
 pub(in crate::fuse) fn take_apart(channel: &Arc<OwnedFd>, message: &[u8]) {
-    black_box(initialize(channel, message, WISH).is_some());
-    black_box(dispatch(&Nobody, channel, message));
+    black_box(initialize(channel, message, NEGOTIATION).is_some());
+    black_box(dispatch(&NullFilesystem, channel, message));
 }
 
-impl Filesystem for Nobody {
+impl Filesystem for NullFilesystem {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, _reply: ReplyEntry) {
         black_box((request.uid(), parent, name));
     }
@@ -270,7 +270,7 @@ mod tests {
 
     use super::*;
 
-    /// Opcodes that are not answered: the two that forget, and the answer to a notice.
+    /// Opcodes without an answer: two that forget nodes, and the answer to a notification.
     const UNANSWERED: [u32; 3] = [2, 41, 42];
     const HEADER: usize = 40;
 
@@ -293,7 +293,7 @@ mod tests {
             for len in 0..100 {
                 for byte in [0, b'a', 0xff] {
                     let message = message(opcode, &vec![byte; len]);
-                    dispatch(&Nobody, &channel, &message);
+                    dispatch(&NullFilesystem, &channel, &message);
                     let case = format!("opcode {opcode}, {len} bytes of {byte}");
                     let answered = ours.recv(&mut answer).unwrap_or(0);
                     assert_eq!(answered == 0, UNANSWERED.contains(&opcode), "{case}");
@@ -304,9 +304,9 @@ mod tests {
                 }
             }
         }
-        // Nobody can be told what belongs to no number.
+        // Without a number a message cannot be answered.
         for len in 0..HEADER {
-            dispatch(&Nobody, &channel, &message(1, &[])[..len]);
+            dispatch(&NullFilesystem, &channel, &message(1, &[])[..len]);
             assert!(ours.recv(&mut answer).is_err(), "{len} bytes");
         }
     }
