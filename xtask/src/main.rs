@@ -1,7 +1,8 @@
 //! The tasks of `./x` that are not cargo commands.
 //!
 //! `xtask tidy` checks the project's rules that the compiler does not check; `xtask spec` prints
-//! which sections of the format's description are cited where.
+//! which sections of the format's description are cited where; `xtask tests PATTERN` prints the
+//! packages and names of the matching tests.
 
 mod tidy;
 
@@ -16,8 +17,18 @@ fn main() -> ExitCode {
             print!("{}", tidy::spec::index(&tidy::sources(&root)));
             ExitCode::SUCCESS
         }
+        Some("tests") => {
+            let pattern = std::env::args().nth(2).unwrap_or_default();
+            match tidy::features::matching(&tidy::sources(&root), &pattern) {
+                Some(found) => {
+                    print!("{found}");
+                    ExitCode::SUCCESS
+                }
+                None => ExitCode::FAILURE,
+            }
+        }
         _ => {
-            eprintln!("usage: xtask tidy | spec");
+            eprintln!("usage: xtask tidy | spec | tests PATTERN");
             ExitCode::from(2)
         }
     }

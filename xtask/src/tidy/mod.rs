@@ -6,6 +6,7 @@
 //! | `layers`   | crates use only those above them; the engine's dependency budget |
 //! | `docs`     | links in the documents resolve |
 //! | `decoders` | every decoder has a fuzz target, and every target its seeds |
+//! | `features` | every verb, property and tunable has tests in docs/testing.md |
 //! | `spec`     | citations of the format's description are well formed |
 //! | `words`    | how comments begin, and words that are no part of a name |
 //!
@@ -13,6 +14,7 @@
 
 mod decoders;
 mod docs;
+pub(crate) mod features;
 mod layers;
 mod source;
 pub(crate) mod spec;
@@ -49,6 +51,7 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
     }
     findings.extend(layers::check(root));
     findings.extend(decoders::check(root));
+    findings.extend(features::check(&sources, root));
     findings
 }
 

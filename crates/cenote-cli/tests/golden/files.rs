@@ -319,3 +319,42 @@ fn plain_listings() {
     let lines = wanted.len() - 1 + wanted.iter().map(line_ends).sum::<usize>();
     assert_eq!((ended.status, rows), (0, lines));
 }
+
+/// Bytes at the places that `where` names are those of the file, which is not compressed.
+#[test]
+fn where_names_the_bytes_of_a_file() {
+    let Some(golden) = golden_pool("g-basic") else { return };
+    let pool = Opened::new(golden);
+    let mut count = 0;
+    for entry in pool.golden.manifest("plain") {
+        let wanted = entry.sha256.as_ref().filter(|_| entry.path.0.is_ascii() && count < 20);
+        let (Some(wanted), Some(size)) = (wanted, entry.size) else { continue };
+        let path = entry.path.to_string();
+        let mut out = Vec::new();
+        let args = pool.args(&["where", "-H"], &["g-basic/plain", &path]);
+        let (status, err) = cenote_into(&args, &mut out);
+        assert_eq!((status, &err[..]), (0, ""), "{path}");
+        let text = String::from_utf8(out).expect("text");
+        let mut bytes = vec![0; size as usize];
+        let mut found = 0;
+        for line in text.lines() {
+            let fields: Vec<&str> = line.split('\t').collect();
+            let [byte, at, len] = [0, 1, 2].map(|field| fields[field].parse::<usize>().unwrap());
+            assert_eq!(fields[3], "data", "{line}");
+            let device = std::fs::File::open(fields[4]).expect("a device");
+            let len = len.min(bytes.len().saturating_sub(byte));
+            let into = &mut bytes[byte..byte + len];
+            std::os::unix::fs::FileExt::read_exact_at(&device, into, at as u64).expect("its bytes");
+            found += len;
+        }
+        // Files with holes, and those that are stored in their block pointers.
+        if found < bytes.len() || bytes.is_empty() {
+            continue;
+        }
+        let mut sum = Sum::default();
+        sum.write_all(&bytes).expect("a sum");
+        assert_eq!(hex(&sum.hash.finalize()), *wanted, "{path}");
+        count += 1;
+    }
+    assert!(count > 10, "{count} files were compared");
+}
