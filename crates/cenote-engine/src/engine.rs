@@ -59,10 +59,10 @@ pub struct Engine {
     pub(crate) damage: Arc<damage::Damage>,
     /// Bytes of changes in memory.
     pub(crate) dirty: AtomicU64,
-    /// Wakes whoever keeps the pool going.
+    /// Wakes the sync task.
     pub(crate) wake: Arc<Notify>,
-    /// Whether somebody does.
-    pub(crate) is_kept: AtomicBool,
+    /// Whether the sync task was started.
+    pub(crate) has_sync_task: AtomicBool,
     /// One sync at a time.
     pub(crate) syncing: AsyncMutex<()>,
     /// Held while a log block is allocated in the open txg, and while that changes.
@@ -150,7 +150,7 @@ impl Engine {
             damage,
             dirty: AtomicU64::new(0),
             wake: Arc::default(),
-            is_kept: AtomicBool::new(false),
+            has_sync_task: AtomicBool::new(false),
             syncing: AsyncMutex::new(()),
             log_gate: AsyncMutex::new(()),
             replayers: Mutex::default(),

@@ -43,7 +43,7 @@ mod txg;
 pub mod zil;
 
 pub use admin::create;
-pub use admin::events::{PoolEvent, Event, EventLog, NotedEvent, TrimEvent};
+pub use admin::events::{Event, EventLog, NotedEvent, PoolEvent, TrimEvent};
 pub use dsl::OpError;
 pub use dsl::api::{NewDataset, Notice};
 pub use dsl::deleg::{Creator, GrantChange};

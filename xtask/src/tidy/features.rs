@@ -272,9 +272,10 @@ mod tests {
 
     #[test]
     fn features_are_read_from_the_tables() {
-        assert_eq!(verbs("\tcreate [-f] <pool>\n\t    [-O x]\n\n\tload-key -a\n\tcreate\n"), [
-            "create", "load-key"
-        ]);
+        assert_eq!(
+            verbs("\tcreate [-f] <pool>\n\t    [-O x]\n\n\tload-key -a\n\tcreate\n"),
+            ["create", "load-key"]
+        );
         let table = "pub const A: &[P] = &[\n    row(\"used\", B),\n    text(\"type\", C),\n];\n";
         assert_eq!(rows(table, "pub const A"), ["used", "type"]);
         let tunable = "    TXG_TIMEOUT = \"zfs_txg_timeout\", 5, (1, 9),\n        \"help\";\n";

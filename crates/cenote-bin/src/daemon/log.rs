@@ -14,7 +14,7 @@ use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cenote_engine::{PoolEvent, Event, EventLog};
+use cenote_engine::{Event, EventLog, PoolEvent};
 use cenote_pool::status::state_name;
 use cenote_vdev::{VdevAux, VdevState};
 use jiff::Timestamp;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cenote_cli::{TemporarilyUnmounted, CommandResult, Exit, MountRequest};
+use cenote_cli::{CommandResult, Exit, MountRequest, TemporarilyUnmounted};
 use cenote_engine::Engine;
 use cenote_fs::Mount;
 use cenote_pool::DatasetKind;

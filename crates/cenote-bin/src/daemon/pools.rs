@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cenote_cli::cache_file::{self, Cached};
-use cenote_cli::{TemporarilyUnmounted, CommandResult, Exit, Host, MountRequest, Suspended, Taken};
+use cenote_cli::{CommandResult, Exit, Host, MountRequest, Suspended, Taken, TemporarilyUnmounted};
 use cenote_engine::{Engine, EventLog, Notice};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use cenote_engine::{PoolEvent, Event, EventLog, NotedEvent, TrimEvent};
+use cenote_engine::{Event, EventLog, NotedEvent, PoolEvent, TrimEvent};
 use cenote_pool::status::state_name;
 use cenote_vdev::{VdevAux, VdevState};
 

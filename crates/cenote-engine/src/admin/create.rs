@@ -30,7 +30,7 @@ use cenote_vdev::{BuildOptions, Tree, labels, layout};
 
 use crate::admin::birth;
 use crate::admin::birth::NewPool;
-use crate::admin::events::{PoolEvent, Event};
+use crate::admin::events::{Event, PoolEvent};
 use crate::admin::import;
 use crate::dsl::create::TXG_INITIAL;
 use crate::txg::store;

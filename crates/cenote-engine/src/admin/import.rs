@@ -27,7 +27,7 @@ use cenote_pool::{Pool, mos, spacemaps};
 use cenote_rt::{Error, Kind, Result, stages};
 use cenote_vdev::Tree;
 
-use crate::admin::events::{PoolEvent, Event};
+use crate::admin::events::{Event, PoolEvent};
 use crate::leaf::leaves;
 use crate::txg::{closing, store};
 use crate::{Config, Engine, EngineError, Parts, Steady, Suspension};

@@ -35,7 +35,7 @@ use cenote_ondisk::nvlist::NvString;
 use cenote_rt::{BoxFuture, Error, Result};
 use cenote_vdev::labels;
 
-use crate::admin::events::{PoolEvent, Event};
+use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::{Context, features};
 use crate::space::checkpoint;
 use crate::space::checkpoint::CheckpointError;

@@ -28,7 +28,7 @@ use cenote_pool::keys::KeyError;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
 
-use crate::admin::events::{PoolEvent, Event};
+use crate::admin::events::{Event, PoolEvent};
 use crate::dsl;
 use crate::dsl::room;
 use crate::dsl::room::{PoolSpace, Reserve};

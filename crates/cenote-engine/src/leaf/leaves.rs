@@ -23,7 +23,7 @@ use cenote_pool::import::Found;
 use cenote_rt::{AsyncMutex, Error, Kind, Result};
 use cenote_vdev::{LeafId, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
 
-use crate::admin::events::{PoolEvent, Event};
+use crate::admin::events::{Event, PoolEvent};
 use crate::{Engine, EngineError, Suspended};
 
 /// One look at the leaves at a time.

@@ -25,7 +25,7 @@ use cenote_ondisk::config::PoolState;
 use cenote_rt::{Error, Kind, Result, stages, tunables};
 use futures_util::future::{Either, select};
 
-use crate::admin::events::{PoolEvent, Event};
+use crate::admin::events::{Event, PoolEvent};
 use crate::txg::suspend::refusal;
 use crate::{Engine, EngineError, Notice};
 

@@ -32,7 +32,7 @@ use cenote_rt::{Error, Kind, Result, stages};
 use cenote_vdev::labels::{Pair, slot_of};
 use cenote_vdev::{FlushOutcome, LeafId, Tree};
 
-use crate::admin::events::{PoolEvent, Event};
+use crate::admin::events::{Event, PoolEvent};
 use crate::{Config, Engine, invariant_error};
 
 /// Top-level vdevs that get the uberblock when the config did not change.

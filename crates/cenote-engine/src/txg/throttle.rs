@@ -10,8 +10,9 @@
 //! divided by what is left to the other, and changes come one after the other: so writers slow
 //! down to what the devices take, instead of running into the limit and standing still.
 //!
-//! A pool with a sync task (`Engine::start_sync_task`) also syncs what is older than `zfs_txg_timeout`. Without
-//! one nobody waits: whoever meets the limit syncs.
+//! A pool with a sync task (`Engine::start_sync_task`) also syncs changes that are older than
+//! `zfs_txg_timeout`. Without a sync task writers do not wait: a writer that reaches the limit
+//! syncs.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};

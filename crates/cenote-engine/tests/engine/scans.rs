@@ -7,7 +7,7 @@ use std::path::Path;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
-use cenote_engine::{PoolEvent, Engine, Event, Notice};
+use cenote_engine::{Engine, Event, Notice, PoolEvent};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::scan::{SCAN, ScanFunc, ScanPhys, ScanState};
 use cenote_ondisk::zap::Value;
