@@ -7,7 +7,8 @@ use cenote_pool::props::{Access, DATASET_PROPERTIES, PropType};
 use crate::Shed;
 
 /// Properties with named values that depend on more than their value.
-const EXCEPT: [&str; 6] = ["canmount", "encryption", "keyformat", "mlslabel", "version", "zoned"];
+const EXCEPT: [&str; 7] =
+    ["canmount", "dedup", "encryption", "keyformat", "mlslabel", "version", "zoned"];
 
 /// Each value of each property with named values can be set on a file system, is stored, and is
 /// shown with its source; `inherit` then removes it.

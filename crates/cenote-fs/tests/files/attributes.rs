@@ -179,7 +179,7 @@ fn acltype_nfsv4_acls_apply_and_are_inherited() {
         assert_eq!(told.mode, 0o755);
         assert!(told.flags.contains(PFlags::INHERIT_ACE));
         assert!(!told.flags.contains(PFlags::ACL_TRIVIAL));
-        // The named user may write, and so may everyone whom new nodes inherit the entry for.
+        // The named user may write, and nodes that it creates inherit the entry.
         let new = NewNode::new(NewKind::Regular, 0o600);
         let made = mount.create(&user(7), dir, b"made", &new).await.unwrap();
         let refused = mount.create(&user(8), dir, b"other", &new).await;
