@@ -15,10 +15,10 @@
 //! [`rollback`](super::rollback)). Its page cache is therefore kept across open and close, and it
 //! may cache names, attributes and the absence of names for [`LONG`], with these exceptions:
 //! - the space of a file changes by itself when its txg is on disk: until then its attributes are
-//! valid for [`SHORT`];
+//!   valid for [`SHORT`];
 //! - so are set-id bits, which a write removes without the kernel noticing;
 //! - where a file's name has several spellings, the kernel only knows those that it has looked up:
-//! names are valid for [`SHORT`];
+//!   names are valid for [`SHORT`];
 //! - ACLs and flags change modes and times without the kernel noticing: it is notified;
 //! - the control directory is changed by commands, and is looked up each time.
 
