@@ -1,26 +1,19 @@
-//! Properties as they are in force, and changing them (spec 04 §7).
+//! Effective properties in the open state of the MOS, and changes of properties (spec 04 §7).
 //!
-//! ```text
-//!   each dir from the dataset up:  name$iuv, name, (name$recvd unless name$inherit)   first wins
-//!   none has it: the default
-//! ```
+//! What the ZAP of one dir says is decided by [`decide`], which readers of committed states share;
+//! here the dirs are walked from the dataset up, and the first one that says something wins.
 
 use cenote_block::policy::{CompressionSetting, DatasetPolicy, RedundantMetadata};
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::checksum_type::ChecksumType;
+use cenote_ondisk::dsl::props::{
+    HAS_RECEIVED, INHERIT_SUFFIX as INHERIT, IUV_SUFFIX as IUV, RECEIVED_SUFFIX as RECEIVED,
+};
 use cenote_ondisk::zap::{KEY_LEN_MAX, Value};
+use cenote_pool::props::lookup::decide;
 
 use crate::dsl::get_dir;
-
-/// Suffix of a received value.
-const RECEIVED: &str = "$recvd";
-/// Suffix that hides a received value.
-const INHERIT: &str = "$inherit";
-/// Suffix of a value that old software must not see.
-const IUV: &str = "$iuv";
-/// Present where a property was ever received.
-const HAS_RECEIVED: &str = "$hasrecvd";
 
 /// The value in force at a dir; none if nobody set it.
 pub(crate) fn effective(
@@ -44,15 +37,12 @@ pub(crate) fn effective(
 }
 
 fn local(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<Option<Value>> {
-    for key in [format!("{name}{IUV}"), name.to_owned()] {
-        if let Some(value) = zap::lookup(tx, props, &key)? {
-            return Ok(Some(value));
-        }
-    }
-    if zap::contains(tx, props, &format!("{name}{INHERIT}"))? {
-        return Ok(None);
-    }
-    zap::lookup(tx, props, &format!("{name}{RECEIVED}"))
+    // Nothing is stored where a name leaves a suffix no room.
+    let get = |key: &str| match key.len() {
+        KEY_LEN_MAX.. => Ok(None),
+        _ => zap::lookup(tx, props, key),
+    };
+    Ok(decide(name, get)?.map(|(value, _)| value))
 }
 
 /// The number in force at a dir.

@@ -7,6 +7,7 @@ mod bus;
 mod checkpoint;
 mod closing;
 mod creators;
+mod effective;
 mod hosts;
 mod memory;
 mod model;

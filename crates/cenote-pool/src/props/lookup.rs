@@ -3,10 +3,11 @@
 //!
 //!     snapshot's own ZAP ─> dir ─> parent dir ─> ... ─> root dir ─> compiled-in default
 //!
-//! At each dir a value of the kind that old software does not know (`$iuv`) comes before the local
-//! one, and that before the received one, which an `$inherit` mark hides.
+//! What the ZAP of one dir says is decided by [`decide`], which readers of committed states and
+//! the engine share.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use cenote_dmu::ObjSet;
@@ -23,6 +24,46 @@ use crate::mos;
 const DEPTH_MAX: usize = 256;
 
 type Map = BTreeMap<String, Value>;
+
+/// How a property got its value in a property ZAP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// `zfs set`.
+    Set,
+    /// `zfs receive`.
+    Received,
+}
+
+/// Returns the value that one dir's property ZAP has for a property (spec 04 §7.1), or `None` if
+/// the dir above decides. `get` reads an entry of the ZAP.
+///
+/// In this order: the value that old software must not see (`$iuv`), if the number is one that this
+/// software knows; the local value; the received value (`$recvd`), unless an `$inherit` mark hides
+/// it.
+///
+/// # Errors
+/// Those of `get`.
+pub fn decide<E>(
+    name: &str,
+    mut get: impl FnMut(&str) -> Result<Option<Value>, E>,
+) -> Result<Option<(Value, Origin)>, E> {
+    let is_known = |number| {
+        super::table::dataset_property(name)
+            .is_some_and(|property| property.index_name(number).is_some())
+    };
+    if let Some(value) = get(&format!("{name}{IUV_SUFFIX}"))?
+        && value.first().is_some_and(is_known)
+    {
+        return Ok(Some((value, Origin::Set)));
+    }
+    if let Some(value) = get(name)? {
+        return Ok(Some((value, Origin::Set)));
+    }
+    if get(&format!("{name}{INHERIT_SUFFIX}"))?.is_some() {
+        return Ok(None);
+    }
+    Ok(get(&format!("{name}{RECEIVED_SUFFIX}"))?.map(|value| (value, Origin::Received)))
+}
 
 /// The property ZAPs that have a say on one dataset.
 #[derive(Debug, Clone)]
@@ -67,13 +108,12 @@ impl PropChain {
 
     /// The value that is set for `name`, and by whom; none if nobody sets it.
     #[must_use]
-    pub fn find(&self, name: &str, kind: Inherit) -> Option<(Value, Source)> {
+    pub fn find(&self, name: &str, is_inheritable: bool) -> Option<(Value, Source)> {
         if let Some(own) = &self.snapshot {
             if let Some(value) = own.get(name) {
                 return Some((value.clone(), Source::Local));
             }
-            let is_hidden =
-                kind.is_inheritable && own.contains_key(&(name.to_owned() + INHERIT_SUFFIX));
+            let is_hidden = is_inheritable && own.contains_key(&(name.to_owned() + INHERIT_SUFFIX));
             if let (false, Some(value)) = (is_hidden, own.get(&(name.to_owned() + RECEIVED_SUFFIX)))
             {
                 return Some((value.clone(), Source::Received));
@@ -81,21 +121,14 @@ impl PropChain {
         }
         for (index, (dir, map)) in self.levels.iter().enumerate() {
             let is_own = index == 0 && !self.is_snapshot;
-            if !is_own && !kind.is_inheritable {
+            if !is_own && !is_inheritable {
                 return None;
             }
             let from = || if is_own { Source::Local } else { Source::Inherited(dir.clone()) };
-            let unknown_to_old = map
-                .get(&(name.to_owned() + IUV_SUFFIX))
-                .filter(|value| value.first().is_some_and(|number| (kind.is_known)(number)));
-            if let Some(value) = unknown_to_old.or_else(|| map.get(name)) {
-                return Some((value.clone(), from()));
-            }
-            if !map.contains_key(&(name.to_owned() + INHERIT_SUFFIX))
-                && let Some(value) = map.get(&(name.to_owned() + RECEIVED_SUFFIX))
-            {
-                let source = if is_own { Source::Received } else { from() };
-                return Some((value.clone(), source));
+            let Ok(decided) = decide(name, |key| Ok::<_, Infallible>(map.get(key).cloned()));
+            if let Some((value, origin)) = decided {
+                let is_received = is_own && origin == Origin::Received;
+                return Some((value, if is_received { Source::Received } else { from() }));
             }
         }
         None
@@ -104,9 +137,7 @@ impl PropChain {
     /// The effective value of a native property that is kept in property ZAPs.
     #[must_use]
     pub fn native(&self, property: &'static Property) -> (PropValue, Source) {
-        let is_known = |number| property.index_name(number).is_some();
-        let kind = Inherit { is_inheritable: property.is_inheritable, is_known: &is_known };
-        match self.find(property.name, kind) {
+        match self.find(property.name, property.is_inheritable) {
             Some((value, source)) => (convert(property, &value), source),
             None => (property.default.into(), Source::Default),
         }
@@ -140,8 +171,7 @@ impl PropChain {
     /// The effective value of a user property.
     #[must_use]
     pub fn user(&self, name: &str) -> Option<(PropValue, Source)> {
-        let kind = Inherit { is_inheritable: true, is_known: &|_| false };
-        let (value, source) = self.find(name, kind)?;
+        let (value, source) = self.find(name, true)?;
         Some((PropValue::Text(value.as_str()?.to_owned()), source))
     }
 
@@ -149,21 +179,6 @@ impl PropChain {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-}
-
-/// What decides how far up a property is looked for.
-#[derive(Clone, Copy)]
-pub struct Inherit<'a> {
-    /// Whether ancestors have a say.
-    pub is_inheritable: bool,
-    /// Whether a number is a value of the property.
-    pub is_known: &'a dyn Fn(u64) -> bool,
-}
-
-impl std::fmt::Debug for Inherit<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Inherit({})", self.is_inheritable)
     }
 }
 
