@@ -27,9 +27,15 @@ const INLINE_CPU_NS: u64 = 300_000;
 /// the one that this thread was lent ([`Runtime::lend`]).
 pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T> {
     if let Ok(lent) = tokio::runtime::Handle::try_current() {
-        return Ok(lent.block_on(future));
+        return Ok(lent.block_on(boxed(future)));
     }
-    Ok(build(threads)?.block_on(future))
+    Ok(build(threads)?.block_on(boxed(future)))
+}
+
+/// Hides the type of a future that is polled from its start to its end: tokio's executor is
+/// compiled once for each type of future, and there are hundreds.
+fn boxed<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Output = T> + 'a>> {
+    Box::pin(future)
 }
 
 fn build(threads: usize) -> Result<tokio::runtime::Runtime> {
@@ -68,7 +74,7 @@ impl OwnRuntime {
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         match &self.0 {
             Some(runtime) if tokio::runtime::Handle::try_current().is_err() => {
-                Ok(runtime.block_on(future))
+                Ok(runtime.block_on(boxed(future)))
             }
             _ => Err(Error::new(Kind::Invalid, "a blocking call inside of asynchronous code")),
         }
@@ -117,7 +123,7 @@ impl Runtime {
     /// What needs nobody else is done when this returns, without a thread being woken for it.
     pub fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _entered = self.0.enter();
-        let mut work = Box::pin(work);
+        let mut work: BoxFuture<'static, ()> = Box::pin(work);
         // Nobody is woken by this poll: the task polls again before it waits.
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             self.0.spawn(work);
@@ -137,6 +143,8 @@ impl Runtime {
 
 /// Starts a task.
 pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+    // One form of tokio's task for all futures with this output: see [`boxed`].
+    let future: BoxFuture<'static, T> = Box::pin(future);
     tokio::spawn(future)
 }
 
