@@ -27,7 +27,8 @@ pub(super) fn check(file: &Source, root: &Path) -> Vec<String> {
         let Some(function) = function_of(text) else { continue };
         let source = std::fs::read_to_string(&path).unwrap_or_default();
         let defines = |end| source.contains(&format!("fn {function}{end}"));
-        if target.ends_with(".rs") && !defines('(') && !defines('<') {
+        let is_rust = path.extension().is_some_and(|extension| extension == "rs");
+        if is_rust && !defines('(') && !defines('<') {
             findings.push(format!("{}:{line}: {target} defines no function {function}", file.path));
         }
     }
