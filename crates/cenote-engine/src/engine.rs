@@ -89,6 +89,8 @@ pub struct Engine {
     pub(crate) leaf_works: leafwork::LeafWorks,
     /// What has become free and is to be discarded.
     pub(crate) auto_trim: leafwork::AutoTrim,
+    /// Datasets that changed, for a host that mounts them.
+    pub(crate) changes: crate::dsl::changed::ChangeLog,
     /// How readers see it.
     pub(crate) views: view::Views,
     /// Nothing is ever written.
@@ -164,6 +166,7 @@ impl Engine {
             checkpoint: checkpoint::Checkpoint::default(),
             leaf_works: leafwork::LeafWorks::default(),
             auto_trim: leafwork::AutoTrim::default(),
+            changes: crate::dsl::changed::ChangeLog::default(),
             views,
             is_read_only: parts.is_read_only,
         })

@@ -46,6 +46,7 @@ pub use admin::create;
 pub use admin::events::{Event, EventLog, NotedEvent, PoolEvent, TrimEvent};
 pub use dsl::OpError;
 pub use dsl::api::{NewDataset, Notice};
+pub use dsl::changed::ChangedDatasets;
 pub use dsl::deleg::{Creator, GrantChange};
 pub use dsl::facts::HeadSpace;
 pub use dsl::opened::OpenSnapshot;

@@ -63,6 +63,10 @@ pub enum Bug {
     AnyGeneration,
     /// Dirty pages of the content before a rollback are written into the content after it.
     OldPagesWritten,
+    /// A rename is not in the log of changed datasets.
+    RenameNotNoted,
+    /// A change counts as one of every dataset.
+    EverythingNoted,
 }
 
 impl Bug {
@@ -94,6 +98,8 @@ impl Bug {
     /// Those that rollbacks of mounted file systems show.
     pub const OF_ROLLBACKS: [Self; 4] =
         [Self::OpenGate, Self::KernelNotTold, Self::AnyGeneration, Self::OldPagesWritten];
+    /// Those that mounts show when datasets change.
+    pub const OF_CHANGES: [Self; 2] = [Self::RenameNotNoted, Self::EverythingNoted];
 }
 
 static ON: AtomicU8 = AtomicU8::new(0);
@@ -119,7 +125,8 @@ pub fn set_from_environment() {
         return;
     }
     if let Ok(name) = std::env::var(VARIABLE) {
-        let mut bugs = Bug::OF_POOLS.into_iter().chain(Bug::OF_LOGS).chain(Bug::OF_ROLLBACKS);
+        let of_engine = Bug::OF_POOLS.into_iter().chain(Bug::OF_LOGS);
+        let mut bugs = of_engine.chain(Bug::OF_ROLLBACKS).chain(Bug::OF_CHANGES);
         set(bugs.find(|bug| format!("{bug:?}") == name));
     }
 }

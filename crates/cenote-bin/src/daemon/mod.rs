@@ -13,6 +13,7 @@
 mod accept;
 mod client;
 mod exports;
+mod follow;
 mod log;
 mod mounts;
 mod place;

@@ -8,73 +8,94 @@
 //! A file system can be at several places: its own, where properties or whoever mounted it first
 //! put it, and others where somebody mounted it again. Where it is now the kernel says. Properties
 //! move what is in its own place and nothing else.
+//!
+//! **After a command** only those datasets are read that changed: the engine names them
+//! ([`Engine::take_changes`]). A mount that could not be brought to what its properties say is
+//! tried again after each command; its failure is reported to the command that changed it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cenote_cli::{CommandResult, Exit, MountRequest, TemporarilyUnmounted};
-use cenote_engine::Engine;
+use cenote_engine::{ChangedDatasets, Engine};
 use cenote_fs::Mount;
 use cenote_pool::DatasetKind;
 use cenote_rt::{AsyncMutex, Kind, stages};
 use cenote_serve::fuse::{self, FuseMount, MountOptions, MountTable, Unmount};
 
 use super::log;
-use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Wanted};
+use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Look, Scope, Wanted};
 
 /// How long an unmounted file system has until its last request is answered.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is mounted of one pool.
 pub(super) struct Mounts {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     // Held for a whole change, across awaits: mounts and unmounts come one after the other.
-    changing: AsyncMutex<()>,
+    pub(super) changing: AsyncMutex<()>,
     // Held for a look, never across an await.
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// By number of the dataset.
-    mounted: BTreeMap<u64, Mounted>,
+    pub(super) mounted: BTreeMap<u64, Mounted>,
     /// The daemon stops: nothing is mounted any more, since nobody would unmount it.
     is_left: bool,
-    /// File systems that were there before, with their names and mount points.
-    known: BTreeMap<u64, (String, String)>,
+    /// File systems that were there before.
+    pub(super) known: BTreeMap<u64, Known>,
+    /// Datasets whose mounts are still to be brought to what their properties say.
+    pub(super) pending: ChangedDatasets,
+}
+
+/// A file system that was there before.
+pub(super) struct Known {
+    guid: u64,
+    pub(super) dataset: String,
+    mountpoint: String,
 }
 
 impl State {
     /// Takes a file system down. Whether it is to be mounted: it is new, or somebody has given it
     /// another mount point. One that only has another name stays as it was.
-    fn knows(&mut self, wanted: &Wanted) -> bool {
-        let now = (wanted.dataset.clone(), wanted.mountpoint.clone());
+    pub(super) fn knows(&mut self, wanted: &Wanted) -> bool {
+        let now = Known {
+            guid: wanted.guid,
+            dataset: wanted.dataset.clone(),
+            mountpoint: wanted.mountpoint.clone(),
+        };
         match self.known.insert(wanted.object, now) {
-            Some((name, mountpoint)) => name == wanted.dataset && mountpoint != wanted.mountpoint,
-            None => true,
+            Some(before) if before.guid == wanted.guid => {
+                before.dataset == wanted.dataset && before.mountpoint != wanted.mountpoint
+            }
+            _ => true,
         }
     }
 }
 
 #[derive(Clone)]
-struct Mounted {
-    fuse: Arc<FuseMount>,
+pub(super) struct Mounted {
+    pub(super) fuse: Arc<FuseMount>,
     /// Its own place.
-    place: PathBuf,
+    pub(super) place: PathBuf,
     /// What properties said when they were looked at last.
-    wanted: Wanted,
+    pub(super) wanted: Wanted,
     /// Options in force: those of properties, and what the mount was given beside them.
-    options: MountOptions,
+    pub(super) options: MountOptions,
 }
 
 impl Mounts {
     pub(super) fn new(engine: &Arc<Engine>) -> Self {
+        // Before everything is mounted: a change after that is not missed.
+        engine.keep_changes();
         Self { engine: Arc::clone(engine), changing: AsyncMutex::new(()), state: Mutex::default() }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,7 +148,7 @@ impl Mounts {
     /// Mounts everything that wants to be.
     pub(super) async fn mount_all(&self) -> CommandResult {
         let _changing = self.changing.lock().await;
-        let wanted = Wanted::all(&self.engine).await?;
+        let wanted = Look::at(&self.engine, Scope::All).await?.wanted;
         let mut failures = Vec::new();
         for wanted in &wanted {
             self.state().knows(wanted);
@@ -279,8 +300,13 @@ impl Mounts {
     async fn back(&self, unmounted: &[TemporarilyUnmounted]) -> CommandResult {
         let mut failures = Vec::new();
         let table = MountTable::read()?;
+        let datasets: Vec<_> = {
+            let state = self.state();
+            let name = |object| state.known.get(&object).map(|known| known.dataset.clone());
+            unmounted.iter().map(|one| (one.object, name(one.object))).collect()
+        };
         // Each before those below it.
-        for mut now in Wanted::all(&self.engine).await? {
+        for mut now in Look::at(&self.engine, Scope::Numbers(&datasets)).await?.wanted {
             let Some(before) = unmounted.iter().find(|before| before.object == now.object) else {
                 continue;
             };
@@ -351,150 +377,8 @@ impl Mounts {
         }
     }
 
-    /// Brings what is mounted to what the properties say now. If `is_quiet` it stays as it is, for
-    /// as long as they say this.
-    pub(super) async fn follow(&self, is_quiet: bool) -> CommandResult {
-        let _changing = self.changing.lock().await;
-        let wanted = Wanted::all(&self.engine).await?;
-        let by_object: BTreeMap<u64, &Wanted> =
-            wanted.iter().map(|wanted| (wanted.object, wanted)).collect();
-        let mut failures = Vec::new();
-        let mut again = BTreeSet::new();
-        let table = MountTable::read()?;
-        for (object, at) in self.latest_first(&table) {
-            let Some(mounted) = self.mounted(object) else { continue };
-            let now = by_object.get(&object).copied();
-            if mounted.fuse.is_suspended() {
-                // It is being rolled back, and looked at again after that.
-                continue;
-            }
-            // What was destroyed, or could not be opened after a rollback, answers nobody any more.
-            let is_gone = now.is_none() || mounted.fuse.mount().head().is_gone();
-            if let Some(now) = now.filter(|_| !is_gone) {
-                if Some(&at) != mounted.at(&table).as_ref() {
-                    continue;
-                }
-                let refreshed = mounted.fuse.refresh().await;
-                failures.extend(refreshed.err().map(Exit::from));
-                if is_quiet {
-                    self.note(now);
-                    continue;
-                }
-                if mounted.wanted.stays(now) || at != mounted.place {
-                    failures.extend(self.adjust(&mounted, now).await.err());
-                    continue;
-                }
-            }
-            failures.extend(self.end_at(&mounted, &at, is_gone, &table).await.err());
-            again.insert(object);
-        }
-        for wanted in &wanted {
-            let is_called = self.state().knows(wanted);
-            let comes = (is_called && !is_quiet && wanted.canmount == CANMOUNT_ON)
-                || (again.contains(&wanted.object) && wanted.canmount != CANMOUNT_OFF);
-            if comes && wanted.place.is_some() && !wanted.is_locked {
-                failures.extend(self.start(wanted, &wanted.options).await.err());
-            }
-        }
-        first(&failures)
-    }
-
-    /// Takes down what properties say now, without acting by it.
-    fn note(&self, now: &Wanted) {
-        if let Some(mounted) = self.state().mounted.get_mut(&now.object) {
-            mounted.wanted = now.clone();
-        }
-    }
-
-    /// Gives a mount that stays the options that properties have now.
-    async fn adjust(&self, mounted: &Mounted, now: &Wanted) -> CommandResult {
-        let (before, mut options) = (&mounted.wanted.options, mounted.options.clone());
-        // What was set goes before what the mount was given; the rest stays.
-        let presence = self.engine.presence();
-        let is_set = |name| presence.option(now.object, name).is_none();
-        let ([atime, relatime], given) = (mounted.wanted.noting, &mut options.access_times);
-        let is_atime_same = atime == now.noting[0] && !is_set("atime");
-        let is_relatime_same = relatime == now.noting[1] && !is_set("relatime");
-        given.has_atime = given.has_atime.filter(|_| is_atime_same);
-        given.is_relatime = given.is_relatime.filter(|_| is_relatime_same);
-        options.has_no_xattrs &= !is_set("xattr");
-        let follow = |name, before: bool, now: bool, option: &mut bool| {
-            if before != now || is_set(name) {
-                *option = now;
-            }
-        };
-        let wanted = &now.options;
-        follow("readonly", before.is_read_only, wanted.is_read_only, &mut options.is_read_only);
-        follow("setuid", before.nosuid, wanted.nosuid, &mut options.nosuid);
-        follow("devices", before.nodev, wanted.nodev, &mut options.nodev);
-        follow("exec", before.noexec, wanted.noexec, &mut options.noexec);
-        if options == mounted.options {
-            self.note(now);
-            return Ok(());
-        }
-        self.give(mounted, now, options).await
-    }
-
-    /// Gives a mount other options.
-    async fn give(&self, mounted: &Mounted, now: &Wanted, options: MountOptions) -> CommandResult {
-        let dataset = &now.dataset;
-        let busy =
-            || Exit::failed(format!("cannot remount '{dataset}': mountpoint or dataset is busy"));
-        let table = MountTable::read()?;
-        let Some(at) = mounted.at(&table) else { return Ok(()) };
-        let is_elsewhere = mounted.fuse.places(&table).len() > 1;
-        if mounted.fuse.mount().is_opened_read_only() && !options.is_read_only {
-            if is_elsewhere {
-                return Err(busy());
-            }
-            // It cannot write: it is mounted again, if nobody uses it.
-            self.end_at(mounted, &at, false, &table).await?;
-            return self.start(now, &options).await;
-        }
-        let (access_times, has_no_xattrs) = (options.access_times, options.has_no_xattrs);
-        let before = mounted.options.clone();
-        let is_kernels = MountOptions { access_times, has_no_xattrs, ..before } != options;
-        let given = if is_kernels {
-            mounted.fuse.remount(&at, &options).await
-        } else {
-            mounted.fuse.set(&options);
-            Ok(())
-        };
-        match given {
-            Ok(()) => {
-                self.tell(now.object, &options);
-                if let Some(mounted) = self.state().mounted.get_mut(&now.object) {
-                    (mounted.wanted, mounted.options) = (now.clone(), options);
-                }
-                Ok(())
-            }
-            // Who is not root cannot; it is mounted again, if nobody uses it.
-            Err(error) if error.kind() == Kind::Permission && !is_elsewhere => {
-                self.end_at(mounted, &at, false, &table).await?;
-                self.start(now, &options).await
-            }
-            Err(error) if error.kind() == Kind::Busy => Err(busy()),
-            Err(error) => Err(Exit::failed(format!("cannot remount '{dataset}': {error}"))),
-        }
-    }
-
-    /// Has the properties show how something is mounted.
-    fn tell(&self, object: u64, options: &MountOptions) {
-        let (given, has_no_xattrs) = (options.access_times, options.has_no_xattrs);
-        let mut options = vec![
-            ("readonly", u64::from(options.is_read_only)),
-            ("setuid", u64::from(!options.nosuid)),
-            ("devices", u64::from(!options.nodev)),
-            ("exec", u64::from(!options.noexec)),
-        ];
-        options.extend(has_no_xattrs.then_some(("xattr", 0)));
-        options.extend(given.has_atime.map(|is_on| ("atime", u64::from(is_on))));
-        options.extend(given.is_relatime.map(|is_on| ("relatime", u64::from(is_on))));
-        self.engine.presence().mounted(object, options);
-    }
-
     /// Mounts a file system in its own place.
-    async fn start(&self, wanted: &Wanted, options: &MountOptions) -> CommandResult {
+    pub(super) async fn start(&self, wanted: &Wanted, options: &MountOptions) -> CommandResult {
         let Some(place) = &wanted.place else { return Ok(()) };
         let dataset = &wanted.dataset;
         let cannot = |why: String| Exit::NotMounted(format!("cannot mount '{dataset}': {why}"));
@@ -549,7 +433,7 @@ impl Mounts {
         self.state().mounted.insert(mounted.wanted.object, mounted);
     }
 
-    fn mounted(&self, object: u64) -> Option<Mounted> {
+    pub(super) fn mounted(&self, object: u64) -> Option<Mounted> {
         self.state().mounted.get(&object).cloned()
     }
 
@@ -581,7 +465,7 @@ impl Mounts {
 
     /// Unmounts a file system at a place. Where else it is, it goes on. The table is read again
     /// only for what was at several places in `table`: unmounting thousands reads it once.
-    async fn end_at(
+    pub(super) async fn end_at(
         &self,
         mounted: &Mounted,
         at: &Path,
@@ -615,7 +499,7 @@ impl Mounts {
 
     /// What was mounted last comes first: it may hide what was there before, and what is within
     /// another was mounted after it. Each place with the number of the dataset.
-    fn latest_first(&self, table: &MountTable) -> Vec<(u64, PathBuf)> {
+    pub(super) fn latest_first(&self, table: &MountTable) -> Vec<(u64, PathBuf)> {
         let state = self.state();
         let places = state.mounted.iter().flat_map(|(object, mounted)| {
             let places = mounted.fuse.places(table).into_iter();
@@ -643,14 +527,14 @@ impl Mounted {
     }
 
     /// Its own place, or if it is not there, where it was mounted first.
-    fn at(&self, table: &MountTable) -> Option<PathBuf> {
+    pub(super) fn at(&self, table: &MountTable) -> Option<PathBuf> {
         let places = self.fuse.places(table);
         let own = places.iter().find(|(_, at)| *at == self.place);
         own.or(places.first()).map(|(_, at)| at.clone())
     }
 }
 
-fn first(failures: &[Exit]) -> CommandResult {
+pub(super) fn first(failures: &[Exit]) -> CommandResult {
     let texts: Vec<String> = failures.iter().map(Exit::message).collect();
     if texts.is_empty() {
         return Ok(());

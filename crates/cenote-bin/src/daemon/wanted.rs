@@ -1,12 +1,14 @@
 //! How file systems are to be mounted, as their properties have it.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_cli::io::words;
 use cenote_cli::{CommandResult, Exit};
-use cenote_engine::Engine;
+use cenote_engine::{ChangedDatasets, Engine};
 use cenote_pool::props::{PropValue, Source, dataset_property};
-use cenote_pool::{Dataset, DatasetKind};
+use cenote_pool::{Dataset, DatasetKind, Pool};
+use cenote_rt::Kind;
 use cenote_serve::fuse::{self, FuseError, MountOptions};
 
 use super::place::Place as DaemonPlace;
@@ -21,6 +23,8 @@ const READ_TRIES: u32 = 8;
 #[derive(Clone)]
 pub(super) struct Wanted {
     pub(super) object: u64,
+    /// Tells the dataset from another one that gets the same number later.
+    pub(super) guid: u64,
     pub(super) dataset: String,
     /// None for `none` and `legacy`.
     pub(super) place: Option<PathBuf>,
@@ -38,37 +42,6 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// All file systems, in the order in which they are mounted: each before what has its place in
-    /// it.
-    ///
-    /// A state that is given up while it is read is read again: what is mounted after an import, or
-    /// after a change, must not depend on how fast space is reused meanwhile.
-    pub(super) async fn all(engine: &Engine) -> Result<Vec<Self>, Exit> {
-        for _ in 1..READ_TRIES {
-            match Self::read_all(engine).await {
-                Err(Exit::Overtaken) => {}
-                read => return read,
-            }
-        }
-        Self::read_all(engine).await
-    }
-
-    async fn read_all(engine: &Engine) -> Result<Vec<Self>, Exit> {
-        let view = engine.view().await?;
-        let mut wanted = Vec::new();
-        let mut left = vec![view.root_dataset().await?];
-        while let Some(dataset) = left.pop() {
-            let mut children = dataset.children().await?;
-            children.reverse();
-            left.append(&mut children);
-            if dataset.kind().await? == DatasetKind::Filesystem {
-                wanted.push(Self::of(engine, &dataset).await?);
-            }
-        }
-        wanted.sort_by(|one, other| one.place.cmp(&other.place));
-        Ok(wanted)
-    }
-
     /// One file system.
     pub(super) async fn of(engine: &Engine, dataset: &Dataset) -> Result<Self, Exit> {
         let props = dataset.props().await?;
@@ -99,6 +72,7 @@ impl Wanted {
         };
         Ok(Self {
             object: dataset.object(),
+            guid: dataset.phys().guid,
             dataset: dataset.name().to_owned(),
             place,
             mountpoint,
@@ -152,5 +126,122 @@ impl Wanted {
         let is_elsewhere = self.mountpoint != now.mountpoint
             || self.mountpoint.starts_with('/') && self.dataset != now.dataset;
         !is_elsewhere && now.canmount != CANMOUNT_OFF
+    }
+}
+
+/// File systems as their properties have them, in the order in which they are mounted: each before
+/// those whose places lie in it.
+#[derive(Default)]
+pub(super) struct Look {
+    pub(super) wanted: Vec<Wanted>,
+    /// How many datasets were read, of whatever kind.
+    pub(super) read_count: usize,
+}
+
+/// Which datasets are read.
+pub(super) enum Scope<'a> {
+    /// Every dataset of the pool.
+    All,
+    /// The datasets that changed since the last such look, which are added to `changed`, also if
+    /// reading them fails; and the datasets in `pending`.
+    Changed { pending: &'a ChangedDatasets, changed: &'a Mutex<ChangedDatasets> },
+    /// Datasets by number, with the name of each as of the last look. Those that are gone are left
+    /// out.
+    Numbers(&'a [(u64, Option<String>)]),
+}
+
+impl Look {
+    /// Reads datasets.
+    ///
+    /// A state that is given up while it is read is read again: what is mounted after an import, or
+    /// after a change, must not depend on how fast space is reused meanwhile.
+    pub(super) async fn at(engine: &Engine, scope: Scope<'_>) -> Result<Self, Exit> {
+        for _ in 1..READ_TRIES {
+            match Self::once(engine, &scope).await {
+                Err(Exit::Overtaken) => {}
+                look => return look,
+            }
+        }
+        Self::once(engine, &scope).await
+    }
+
+    async fn once(engine: &Engine, scope: &Scope<'_>) -> Result<Self, Exit> {
+        let view = engine.view().await?;
+        let mut look = Self::default();
+        match scope {
+            Scope::All => look.below(engine, view.root_dataset().await?).await?,
+            Scope::Changed { pending, changed } => {
+                let taken = engine.take_changes(view.txg());
+                let mut both = {
+                    let mut changed = changed.lock().unwrap_or_else(PoisonError::into_inner);
+                    changed.merge(taken);
+                    changed.clone()
+                };
+                both.merge((*pending).clone());
+                match both.roots() {
+                    None => look.below(engine, view.root_dataset().await?).await?,
+                    Some(names) => {
+                        for name in names {
+                            if let Some(dataset) = found(view.dataset(name).await)? {
+                                look.below(engine, dataset).await?;
+                            }
+                        }
+                    }
+                }
+            }
+            Scope::Numbers(datasets) => {
+                for (object, name) in *datasets {
+                    if let Some(dataset) = by_number(&view, *object, name.as_deref()).await? {
+                        look.read(engine, &dataset).await?;
+                    }
+                }
+            }
+        }
+        look.wanted.sort_by(|one, other| {
+            one.place.cmp(&other.place).then_with(|| one.dataset.cmp(&other.dataset))
+        });
+        Ok(look)
+    }
+
+    /// Reads a dataset and everything below it.
+    async fn below(&mut self, engine: &Engine, dataset: Dataset) -> Result<(), Exit> {
+        let mut left = vec![dataset];
+        while let Some(dataset) = left.pop() {
+            left.extend(dataset.children().await?);
+            self.read(engine, &dataset).await?;
+        }
+        Ok(())
+    }
+
+    async fn read(&mut self, engine: &Engine, dataset: &Dataset) -> Result<(), Exit> {
+        self.read_count += 1;
+        if dataset.kind().await? == DatasetKind::Filesystem {
+            self.wanted.push(Wanted::of(engine, dataset).await?);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the dataset with a number, if there is one. A lookup without its name reads the names of
+/// all siblings.
+async fn by_number(
+    view: &Arc<Pool>,
+    object: u64,
+    name: Option<&str>,
+) -> cenote_rt::Result<Option<Dataset>> {
+    if let Some(name) = name
+        && let Some(dataset) = found(view.dataset(name).await)?
+        && dataset.object() == object
+    {
+        return Ok(Some(dataset));
+    }
+    found(view.dataset_by_object(object).await)
+}
+
+/// Returns a dataset, or `None` if there is none of that name.
+fn found(dataset: cenote_rt::Result<Dataset>) -> cenote_rt::Result<Option<Dataset>> {
+    match dataset {
+        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        dataset => dataset.map(Some),
     }
 }

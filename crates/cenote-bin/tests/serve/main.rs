@@ -9,6 +9,7 @@ mod created;
 mod daemon;
 mod deaths;
 mod exports;
+mod follow;
 mod fuse;
 mod mounts;
 mod nbd;

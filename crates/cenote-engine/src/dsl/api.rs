@@ -12,6 +12,7 @@ use cenote_rt::{BoxFuture, Kind, Result};
 
 use crate::Steady;
 use crate::admin::create::Fill;
+use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::deleg;
 use crate::dsl::deleg::{Creator, GrantChange};
 use crate::dsl::operation::{Body, Request};
@@ -125,7 +126,7 @@ impl Engine {
         creator: Creator,
     ) -> Result<Arc<Head>> {
         let (origin, new) = (origin.to_owned(), name.to_owned());
-        let request = Request::normal(6).below(parent_of(name));
+        let request = Request::normal(6).below(parent_of(name)).changing(&[name]);
         self.operate(request, move |tx, env, effects| {
             let head = create::clone(tx, env, creator, &new, &origin)?;
             settings::apply_new(tx, env, head, &props)?;
@@ -139,7 +140,7 @@ impl Engine {
     /// Destroys a file system or volume. Its space comes back bit by bit, in this txg and later
     /// ones.
     pub async fn destroy_dataset(&self, name: &str) -> Result<()> {
-        let request = Request::free().dooming(name);
+        let request = Request::free().dooming(name).changing(&[name]);
         let name = name.to_owned();
         self.operate(request, move |tx, env, effects| destroy::head(tx, env, effects, &name)).await
     }
@@ -155,7 +156,7 @@ impl Engine {
         wanted: Vec<String>,
         props: Vec<(String, Value)>,
     ) -> Result<()> {
-        let request = Request::normal(3 * wanted.len() as u64).ending_scan();
+        let request = Request::normal(3 * wanted.len() as u64).ending_scan().changing(&[]);
         let props: Vec<_> =
             props.into_iter().map(|(name, value)| (name, Change::Set(value))).collect();
         self.operate(request, move |tx, env, effects| {
@@ -179,7 +180,8 @@ impl Engine {
     /// Destroys snapshots, all in one txg. With `is_deferred` those that somebody needs go later.
     /// One that is not there counts as destroyed.
     pub async fn destroy_snapshots(&self, wanted: Vec<String>, is_deferred: bool) -> Result<()> {
-        self.operate(Request::free().ending_scan(), move |tx, env, _| {
+        let request = Request::free().ending_scan().changing(&[]);
+        self.operate(request, move |tx, env, _| {
             each(&wanted, |name| name, |name| snapshot::destroy_named(tx, env, name, is_deferred))
         })
         .await
@@ -189,14 +191,14 @@ impl Engine {
     pub async fn promote(&self, name: &str) -> Result<()> {
         let name = name.to_owned();
         // Its charge depends on how many snapshots move, and is checked with them.
-        let request = Request::half(2).ending_scan();
+        let request = Request::half(2).ending_scan().changing(&[]);
         self.operate(request, move |tx, env, _| promote::promote(tx, env, &name)).await
     }
 
     /// Goes back to the latest snapshot, which must be `wanted` if that is given. Gives its name.
     /// A head that is open is another one afterwards.
     pub async fn rollback(&self, name: &str, wanted: Option<&str>) -> Result<String> {
-        let request = Request { blocks: 1, ..Request::half(1).dooming(name) };
+        let request = Request { blocks: 1, ..Request::half(1).dooming(name).changing(&[name]) };
         let (name, wanted) = (name.to_owned(), wanted.map(str::to_owned));
         self.operate(request, move |tx, env, effects| {
             let latest = swap::rollback(tx, env, effects, &name, wanted.as_deref())?;
@@ -207,7 +209,7 @@ impl Engine {
 
     /// Gives a file system or volume, with all below it, another name.
     pub async fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let request = Request::half(3).below(parent_of(to));
+        let request = Request::half(3).below(parent_of(to)).changing(&[from, to]);
         let (from, to) = (from.to_owned(), to.to_owned());
         self.operate(request, move |tx, env, effects| rename::dataset(tx, env, effects, &from, &to))
             .await
@@ -223,7 +225,7 @@ impl Engine {
         is_recursive: bool,
     ) -> Result<()> {
         let (dataset, from, to) = (dataset.to_owned(), from.to_owned(), to.to_owned());
-        self.operate(Request::half(1), move |tx, env, _| {
+        self.operate(Request::half(1).changing(&[]), move |tx, env, _| {
             rename::snapshot(tx, env, &dataset, (&from, &to), is_recursive)
         })
         .await
@@ -231,7 +233,8 @@ impl Engine {
 
     /// Makes the bookmarks `pool/fs#name`, each of a snapshot or another bookmark, in one txg.
     pub async fn bookmark(&self, wanted: Vec<(String, String)>) -> Result<()> {
-        self.operate(Request::normal(wanted.len() as u64), move |tx, env, _| {
+        let request = Request::normal(wanted.len() as u64).changing(&[]);
+        self.operate(request, move |tx, env, _| {
             each(
                 &wanted,
                 |(name, _)| name,
@@ -243,7 +246,8 @@ impl Engine {
 
     /// Destroys bookmarks in one txg. One that is not there counts as destroyed.
     pub async fn destroy_bookmarks(&self, wanted: Vec<String>) -> Result<()> {
-        self.operate(Request::half(wanted.len() as u64), move |tx, env, _| {
+        let request = Request::half(wanted.len() as u64).changing(&[]);
+        self.operate(request, move |tx, env, _| {
             each(&wanted, |name| name, |name| bookmark::destroy(tx, env, name))
         })
         .await
@@ -252,7 +256,8 @@ impl Engine {
     /// Holds snapshots, (name, tag) each, in one txg. Temporary holds end when the pool is opened
     /// for writing again.
     pub async fn hold(&self, wanted: Vec<(String, String)>, is_temporary: bool) -> Result<()> {
-        self.operate(Request::half(wanted.len() as u64), move |tx, env, _| {
+        let request = Request::half(wanted.len() as u64).changing(&[]);
+        self.operate(request, move |tx, env, _| {
             each(
                 &wanted,
                 |(name, _)| name,
@@ -264,7 +269,8 @@ impl Engine {
 
     /// Takes holds off snapshots, (name, tag) each, in one txg. What only waited for that goes.
     pub async fn release(&self, wanted: Vec<(String, String)>) -> Result<()> {
-        self.operate(Request::free().ending_scan(), move |tx, env, _| {
+        let request = Request::free().ending_scan().changing(&[]);
+        self.operate(request, move |tx, env, _| {
             each(&wanted, |(name, _)| name, |(name, tag)| hold::release(tx, env, name, tag))
         })
         .await
@@ -273,13 +279,13 @@ impl Engine {
     /// Grants permissions on a dataset (`zfs allow`).
     pub async fn allow(&self, name: &str, grants: Vec<GrantChange>) -> Result<()> {
         let (name, blocks) = (name.to_owned(), 2 * grants.len() as u64);
-        self.operate(Request::half(blocks), move |tx, env, _| deleg::allow(tx, env, &name, &grants))
-            .await
+        let request = Request::half(blocks).changing(&[]);
+        self.operate(request, move |tx, env, _| deleg::allow(tx, env, &name, &grants)).await
     }
 
     /// Takes permissions on datasets away (`zfs unallow`), in one txg.
     pub async fn unallow(&self, names: Vec<String>, grants: Vec<GrantChange>) -> Result<()> {
-        self.operate(Request::free(), move |tx, env, _| {
+        self.operate(Request::free().changing(&[]), move |tx, env, _| {
             each(&names, |name| name, |name| deleg::unallow(tx, env, name, &grants))
         })
         .await
@@ -298,7 +304,11 @@ impl Engine {
             !is_limit && matches!(change, Change::Set(_) | Change::Receive(_))
         };
         let blocks = 2 * changes.iter().filter(is_charged).count() as u64;
-        self.operate(Request::half(blocks), move |tx, env, effects| {
+        // A snapshot has user properties only, and those say nothing about mounts.
+        let is_shown = changes.iter().any(|(property, _)| !property.contains(':'));
+        let changing = if is_shown { &[name.as_str()][..] } else { &[] };
+        let request = Request::half(blocks).changing(changing);
+        self.operate(request, move |tx, env, effects| {
             settings::apply(tx, env, effects, &name, &changes)
         })
         .await
@@ -326,7 +336,9 @@ impl Engine {
         &self,
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
     ) -> Result<T> {
-        self.run(move |tx, _| change(tx)).await
+        let done = self.run(move |tx, _| change(tx)).await;
+        self.changes.note(self.uberblock().txg, &ChangedDatasets::All);
+        done
     }
 
     /// What happened that nobody asked for, since this was called last.
@@ -369,7 +381,7 @@ impl Engine {
             self.note(Notice::AbandonedDestroyed { names: destroyed });
         }
         if has_holds {
-            let request = Request::free().ending_scan();
+            let request = Request::free().ending_scan().changing(&[]);
             let count =
                 self.operate(request, |tx, env, _| hold::release_temporary(tx, env)).await?;
             self.note(Notice::HoldsReleased { count });
@@ -392,7 +404,7 @@ impl CreateDataset {
         // Contents that cannot be made are found out before anything is changed.
         let trial = Live::create(Arc::<BlockStore>::clone(&engine.store), u64::MAX, *kind);
         trial.apply(context.txg, |tx| fill(tx)).await?;
-        let request = Request::normal(6).below(parent_of(name));
+        let request = Request::normal(6).below(parent_of(name)).changing(&[name.as_str()]);
         let (name, props) = (name.clone(), props.clone());
         let body: Body<u64> = Arc::new(move |tx, env, _: &mut Effects| {
             let head = create::dataset(tx, env, creator, &name, None)?;

@@ -17,6 +17,7 @@
 pub(crate) mod api;
 pub(crate) mod blocks;
 pub(crate) mod bookmark;
+pub(crate) mod changed;
 pub(crate) mod counts;
 pub(crate) mod create;
 pub(crate) mod deleg;

@@ -30,6 +30,7 @@ use cenote_rt::{BoxFuture, Error, Kind, Result};
 
 use crate::admin::events::{Event, PoolEvent};
 use crate::dsl;
+use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::room;
 use crate::dsl::room::{PoolSpace, Reserve};
 use crate::dsl::{Effects, Env, OpError, names, props, scan};
@@ -53,6 +54,9 @@ pub(crate) struct Request {
     pub(crate) doomed: Vec<String>,
     /// A scan under way cannot go on.
     pub(crate) ends_scan: bool,
+    /// Datasets that are created, destroyed, renamed, rolled back or given other properties; all,
+    /// unless the operation says which (CHG-2).
+    pub(crate) changes: ChangedDatasets,
 }
 
 impl Request {
@@ -72,7 +76,13 @@ impl Request {
     }
 
     const fn of(reserve: Reserve, blocks: u64) -> Self {
-        Self { reserve, blocks, parent: None, doomed: Vec::new(), ends_scan: false }
+        let changes = ChangedDatasets::All;
+        Self { reserve, blocks, parent: None, doomed: Vec::new(), ends_scan: false, changes }
+    }
+
+    /// Says which datasets the operation changes, each with everything below it.
+    pub(crate) fn changing(self, names: &[&str]) -> Self {
+        Self { changes: ChangedDatasets::below(names), ..self }
     }
 
     pub(crate) fn below(self, parent: Option<&str>) -> Self {
@@ -157,6 +167,7 @@ impl Engine {
                 Ok((value, effects, is_cancelled))
             })
             .await?;
+        self.changes.note(txg, &request.changes);
         if is_cancelled {
             self.note(Notice::ScanCancelled { txg });
             self.damage.note(Event::Pool(PoolEvent::ScanCancelled));

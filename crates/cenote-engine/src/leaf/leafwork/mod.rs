@@ -271,7 +271,7 @@ impl Engine {
         for target in &targets {
             done.push(self.halt(target.guid, kind).await);
         }
-        self.operate(Request::free(), move |tx, env, _| {
+        self.operate(Request::free().changing(&[]), move |tx, env, _| {
             for (target, done) in targets.iter().zip(&done) {
                 let path = &target.path;
                 let (state, deed) = match stop {
@@ -342,7 +342,7 @@ impl Engine {
             targets.push(target);
         }
         let begun = self
-            .operate(Request::free(), move |tx, env, _| {
+            .operate(Request::free().changing(&[]), move |tx, env, _| {
                 let mut begun = Vec::new();
                 for target in &targets {
                     let mut work = record::read(tx, target.zap, kind)?;
@@ -416,7 +416,7 @@ impl Engine {
         offset: u64,
     ) -> Result<()> {
         let target = self.target(leaf)?;
-        self.operate(Request::free(), move |tx, env, _| {
+        self.operate(Request::free().changing(&[]), move |tx, env, _| {
             let mut work = record::read(tx, target.zap, kind)?;
             (work.state, work.time, work.offset) = (end, env.now, offset);
             record::write(tx, target.zap, kind, &work)?;

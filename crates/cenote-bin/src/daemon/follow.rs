@@ -1,0 +1,249 @@
+//! Brings what is mounted of a pool to what the properties say after a command.
+//!
+//! ```text
+//!   engine: names of changed datasets ──> Look (reads those) ──> mounts in that scope
+//!             pending from before ────────^                        │ failed, suspended
+//!                     ^────────────────────────────────────────────┘
+//! ```
+//!
+//! The work is proportional to what changed: a pool with thousands of file systems is read as a
+//! whole only when it is imported, and when everything is mounted (`zfs mount -a`). A mount that
+//! could not be brought to what its properties say is tried again after each command; the failure
+//! is reported to the command that changed its dataset.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::sync::{Mutex, PoisonError};
+
+use cenote_cli::{CommandResult, Exit};
+use cenote_engine::ChangedDatasets;
+use cenote_rt::Kind;
+use cenote_serve::fuse::{MountOptions, MountTable};
+
+use super::log::{self, Level};
+use super::mounts::{Mounted, Mounts, first};
+use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Look, Scope, Wanted};
+
+/// How far the mounts of a pool are brought to what the properties say.
+#[derive(Default)]
+struct Following {
+    /// Datasets that are looked at.
+    scope: ChangedDatasets,
+    /// Those of them that changed just now.
+    changed: ChangedDatasets,
+    /// File systems that were unmounted to be mounted elsewhere, by number.
+    again: BTreeSet<u64>,
+    failures: Vec<Exit>,
+    /// Datasets that are to be looked at again.
+    pending: ChangedDatasets,
+}
+
+impl Following {
+    /// Takes down how something went with the mount of a dataset. A failure is reported if the
+    /// dataset changed just now; a failure that was reported before is logged.
+    fn note(&mut self, dataset: &str, done: CommandResult) {
+        let Err(exit) = done else { return };
+        self.pending.insert(dataset);
+        if self.changed.contains(dataset) {
+            self.failures.push(exit);
+        } else {
+            let fields: &[(&str, &dyn Display)] =
+                &[("dataset", &dataset), ("cause", &exit.message())];
+            log::log(Level::Debug, "mount not changed yet", fields);
+        }
+    }
+}
+
+impl Mounts {
+    /// Brings the mounts of datasets that changed to what the properties say now. If `is_quiet`
+    /// they stay as they are, for as long as the properties say this.
+    pub(super) async fn follow(&self, is_quiet: bool) -> CommandResult {
+        let _changing = self.changing.lock().await;
+        let pending = self.state().pending.clone();
+        let changed = Mutex::default();
+        let scope = Scope::Changed { pending: &pending, changed: &changed };
+        let looked = Look::at(&self.engine, scope).await;
+        let changed = changed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // Whatever fails from here on, these are looked at again.
+        self.state().pending.merge(changed.clone());
+        let Look { wanted, read_count } = looked?;
+        let mut scope = pending;
+        scope.merge(changed.clone());
+        let mut following = Following { scope, changed, ..Following::default() };
+        let mounts_count = self.follow_mounted(&wanted, is_quiet, &mut following).await?;
+        for wanted in &wanted {
+            let is_called = self.state().knows(wanted);
+            let comes = (is_called && !is_quiet && wanted.canmount == CANMOUNT_ON)
+                || (following.again.contains(&wanted.object) && wanted.canmount != CANMOUNT_OFF);
+            if comes && wanted.place.is_some() && !wanted.is_locked {
+                following.failures.extend(self.start(wanted, &wanted.options).await.err());
+            }
+        }
+        let objects: BTreeSet<u64> = wanted.iter().map(|wanted| wanted.object).collect();
+        {
+            let mut state = self.state();
+            state.known.retain(|object, known| {
+                objects.contains(object) || !following.scope.contains(&known.dataset)
+            });
+            state.pending = following.pending;
+        }
+        let pool = self.engine.name();
+        let fields: &[(&str, &dyn Display)] =
+            &[("pool", &pool), ("datasets", &read_count), ("mounts", &mounts_count)];
+        log::log(Level::Debug, "mounts followed", fields);
+        first(&following.failures)
+    }
+
+    /// Unmounts or changes what is mounted of the datasets in the scope. Returns how many mounts
+    /// were looked at.
+    async fn follow_mounted(
+        &self,
+        wanted: &[Wanted],
+        is_quiet: bool,
+        following: &mut Following,
+    ) -> Result<usize, Exit> {
+        let by_object: BTreeMap<u64, &Wanted> =
+            wanted.iter().map(|wanted| (wanted.object, wanted)).collect();
+        let mut in_scope = BTreeSet::new();
+        for (object, mounted) in &self.state().mounted {
+            let is_in_scope =
+                by_object.contains_key(object) || following.scope.contains(&mounted.wanted.dataset);
+            in_scope.extend(is_in_scope.then_some(*object));
+        }
+        if in_scope.is_empty() {
+            return Ok(0);
+        }
+        let table = MountTable::read()?;
+        for (object, at) in self.latest_first(&table) {
+            let mounted = self.mounted(object).filter(|_| in_scope.contains(&object));
+            let Some(mounted) = mounted else { continue };
+            let now = by_object.get(&object).copied();
+            let now = now.filter(|now| now.guid == mounted.wanted.guid);
+            let name = now.map_or(&mounted.wanted.dataset, |now| &now.dataset);
+            if mounted.fuse.is_suspended() {
+                // It is being rolled back, and looked at again after that.
+                following.pending.insert(name);
+                continue;
+            }
+            // What was destroyed, or could not be opened after a rollback, answers nobody any more.
+            let is_gone = now.is_none() || mounted.fuse.mount().head().is_gone();
+            if let Some(now) = now.filter(|_| !is_gone) {
+                if Some(&at) != mounted.at(&table).as_ref() {
+                    continue;
+                }
+                let refreshed = mounted.fuse.refresh().await;
+                following.note(name, refreshed.map_err(Exit::from));
+                if is_quiet {
+                    self.note(now);
+                    continue;
+                }
+                if mounted.wanted.stays(now) || at != mounted.place {
+                    following.note(name, self.adjust(&mounted, now).await);
+                    continue;
+                }
+            }
+            following.note(name, self.end_at(&mounted, &at, is_gone, &table).await);
+            following.again.extend(now.map(|now| now.object));
+        }
+        Ok(in_scope.len())
+    }
+
+    /// Takes down what properties say now, without acting by it.
+    fn note(&self, now: &Wanted) {
+        if let Some(mounted) = self.state().mounted.get_mut(&now.object) {
+            mounted.wanted = now.clone();
+        }
+    }
+
+    /// Gives a mount that stays the options that properties have now.
+    async fn adjust(&self, mounted: &Mounted, now: &Wanted) -> CommandResult {
+        let (before, mut options) = (&mounted.wanted.options, mounted.options.clone());
+        // What was set goes before what the mount was given; the rest stays.
+        let presence = self.engine.presence();
+        let is_set = |name| presence.option(now.object, name).is_none();
+        let ([atime, relatime], given) = (mounted.wanted.noting, &mut options.access_times);
+        let is_atime_same = atime == now.noting[0] && !is_set("atime");
+        let is_relatime_same = relatime == now.noting[1] && !is_set("relatime");
+        given.has_atime = given.has_atime.filter(|_| is_atime_same);
+        given.is_relatime = given.is_relatime.filter(|_| is_relatime_same);
+        options.has_no_xattrs &= !is_set("xattr");
+        let follow = |name, before: bool, now: bool, option: &mut bool| {
+            if before != now || is_set(name) {
+                *option = now;
+            }
+        };
+        let wanted = &now.options;
+        follow("readonly", before.is_read_only, wanted.is_read_only, &mut options.is_read_only);
+        follow("setuid", before.nosuid, wanted.nosuid, &mut options.nosuid);
+        follow("devices", before.nodev, wanted.nodev, &mut options.nodev);
+        follow("exec", before.noexec, wanted.noexec, &mut options.noexec);
+        if options == mounted.options {
+            self.note(now);
+            return Ok(());
+        }
+        self.give(mounted, now, options).await
+    }
+
+    /// Gives a mount other options.
+    pub(super) async fn give(
+        &self,
+        mounted: &Mounted,
+        now: &Wanted,
+        options: MountOptions,
+    ) -> CommandResult {
+        let dataset = &now.dataset;
+        let busy =
+            || Exit::failed(format!("cannot remount '{dataset}': mountpoint or dataset is busy"));
+        let table = MountTable::read()?;
+        let Some(at) = mounted.at(&table) else { return Ok(()) };
+        let is_elsewhere = mounted.fuse.places(&table).len() > 1;
+        if mounted.fuse.mount().is_opened_read_only() && !options.is_read_only {
+            if is_elsewhere {
+                return Err(busy());
+            }
+            // It cannot write: it is mounted again, if nobody uses it.
+            self.end_at(mounted, &at, false, &table).await?;
+            return self.start(now, &options).await;
+        }
+        let (access_times, has_no_xattrs) = (options.access_times, options.has_no_xattrs);
+        let before = mounted.options.clone();
+        let is_kernels = MountOptions { access_times, has_no_xattrs, ..before } != options;
+        let given = if is_kernels {
+            mounted.fuse.remount(&at, &options).await
+        } else {
+            mounted.fuse.set(&options);
+            Ok(())
+        };
+        match given {
+            Ok(()) => {
+                self.tell(now.object, &options);
+                if let Some(mounted) = self.state().mounted.get_mut(&now.object) {
+                    (mounted.wanted, mounted.options) = (now.clone(), options);
+                }
+                Ok(())
+            }
+            // Who is not root cannot; it is mounted again, if nobody uses it.
+            Err(error) if error.kind() == Kind::Permission && !is_elsewhere => {
+                self.end_at(mounted, &at, false, &table).await?;
+                self.start(now, &options).await
+            }
+            Err(error) if error.kind() == Kind::Busy => Err(busy()),
+            Err(error) => Err(Exit::failed(format!("cannot remount '{dataset}': {error}"))),
+        }
+    }
+
+    /// Has the properties show how something is mounted.
+    pub(super) fn tell(&self, object: u64, options: &MountOptions) {
+        let (given, has_no_xattrs) = (options.access_times, options.has_no_xattrs);
+        let mut options = vec![
+            ("readonly", u64::from(options.is_read_only)),
+            ("setuid", u64::from(!options.nosuid)),
+            ("devices", u64::from(!options.nodev)),
+            ("exec", u64::from(!options.noexec)),
+        ];
+        options.extend(has_no_xattrs.then_some(("xattr", 0)));
+        options.extend(given.has_atime.map(|is_on| ("atime", u64::from(is_on))));
+        options.extend(given.is_relatime.map(|is_on| ("relatime", u64::from(is_on))));
+        self.engine.presence().mounted(object, options);
+    }
+}

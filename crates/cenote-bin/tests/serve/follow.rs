@@ -1,0 +1,160 @@
+//! Mounts after a command: the daemon reads the datasets that the command changed, and no others.
+
+use std::process::Command;
+
+use cenote_rt::seeded::Bug;
+use cenote_testkit::skip;
+
+use crate::daemon::{House, has_fuse};
+
+/// File systems beside those that change.
+const OTHERS: usize = 30;
+
+/// A daemon that says what it reads, with a pool `t`.
+fn house(stem: &str) -> House {
+    let house = House::new(stem);
+    let started = house.command(&["daemon", "start"]).env("CENOTE_LOG", "debug").status();
+    assert!(started.unwrap().success());
+    house.create(&house.text("mnt"));
+    house
+}
+
+/// Runs a command. Returns how many datasets the daemon read after it, for its mounts.
+fn datasets_read(house: &House, line: &str) -> usize {
+    let looks = || {
+        let log = std::fs::read_to_string(house.path("state/daemon.log")).unwrap();
+        let looks = log.lines().filter(|line| line.contains("event=\"mounts followed\""));
+        let count = |line: &str| -> usize {
+            let field = line.split(' ').find_map(|field| field.strip_prefix("datasets="));
+            field.unwrap().parse().unwrap()
+        };
+        looks.map(count).collect::<Vec<_>>()
+    };
+    let before = looks().len();
+    house.run(line);
+    looks()[before..].iter().sum()
+}
+
+#[test]
+fn commands_read_only_the_datasets_that_they_change() {
+    if !has_fuse() {
+        return;
+    }
+    let house = house("follow-count");
+    house.run("zfs create t/a");
+    for number in 0..OTHERS {
+        assert_eq!(datasets_read(&house, &format!("zfs create t/a/f{number}")), 1);
+    }
+    house.run("zfs create t/b");
+    house.run("zfs snapshot t/a/f0@s");
+    let at = house.text("elsewhere");
+    for (line, wanted) in [
+        ("zfs set atime=off t/a/f3".to_owned(), 1),
+        ("zfs inherit atime t/a/f3".to_owned(), 1),
+        (format!("zfs set mountpoint={at} t/a/f4"), 1),
+        ("zfs set test:colour=blue t".to_owned(), 0),
+        ("zfs snapshot -r t@all".to_owned(), 0),
+        ("zfs hold tag t@all".to_owned(), 0),
+        ("zfs bookmark t@all t#all".to_owned(), 0),
+        ("zfs release tag t@all".to_owned(), 0),
+        ("zfs destroy -r t@all".to_owned(), 0),
+        ("zfs clone t/a/f0@s t/clone".to_owned(), 1),
+        ("zfs promote t/clone".to_owned(), 0),
+        ("zfs rollback t/clone@s".to_owned(), 1),
+        ("zfs rename t/a/f5 t/b/f5".to_owned(), 1),
+        ("zfs destroy t/a/f6".to_owned(), 0),
+        ("zfs allow -e mount t/a".to_owned(), 0),
+        ("zpool set comment=here t".to_owned(), 0),
+        ("zpool sync t".to_owned(), 0),
+        // These change what all below inherit: `t/a` and what is left below it.
+        ("zfs set devices=off t/a".to_owned(), OTHERS - 1),
+        ("zfs rename t/a t/c".to_owned(), OTHERS - 1),
+    ] {
+        assert_eq!(datasets_read(&house, &line), wanted, "{line}");
+    }
+    let mounted = house.run("zfs list -H -o mounted,mountpoint,name");
+    assert_eq!(mounted.lines().count(), OTHERS + 4 - 1);
+    for line in mounted.lines() {
+        let [is_mounted, place, name] = line.split('\t').collect::<Vec<_>>()[..] else {
+            panic!("{line}")
+        };
+        let wanted = match name {
+            "t" => house.text("mnt"),
+            "t/c/f4" => at.clone(),
+            _ => house.text(&name.replacen("t/", "mnt/", 1)),
+        };
+        assert_eq!((is_mounted, place), ("yes", wanted.as_str()), "{name}");
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(table.contains(&format!(" {wanted} ")), "{name} is not at {wanted}");
+    }
+    house.run("zpool export t");
+}
+
+/// Many clients change datasets at once: a look of one command takes the changes of others with it.
+#[test]
+fn changes_of_commands_at_the_same_time_are_all_followed() {
+    const CLIENTS: usize = 6;
+    const EACH: usize = 5;
+    if !has_fuse() {
+        return;
+    }
+    let house = house("follow-many");
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let house = &house;
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    let name = format!("t/c{client}n{number}");
+                    house.run(&format!("zfs create {name}"));
+                    match number % 3 {
+                        0 => drop(house.run(&format!("zfs rename {name} {name}r"))),
+                        1 => drop(house.run(&format!("zfs destroy {name}"))),
+                        _ => {
+                            let at = house.text(&format!("at{client}-{number}"));
+                            house.run(&format!("zfs set mountpoint={at} {name}"));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let mounts = house.run("zfs mount");
+    let listed = house.run("zfs list -H -o name,mountpoint");
+    assert_eq!(listed.lines().count(), 1 + CLIENTS * 3);
+    let mut wanted: Vec<String> = listed
+        .lines()
+        .map(|line| {
+            let (name, place) = line.split_once('\t').unwrap();
+            format!("{name:<30}  {place}")
+        })
+        .collect();
+    let mut found: Vec<String> = mounts.lines().map(str::to_owned).collect();
+    wanted.sort();
+    found.sort();
+    assert_eq!(found, wanted);
+    house.run("zpool export t");
+    let left = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!left.contains(&house.text("mnt")), "{left}");
+}
+
+/// An operation that the daemon does not hear of leaves a file system unmounted.
+#[test]
+fn seeded_bugs_of_changes_are_found() {
+    if !has_fuse() {
+        return;
+    }
+    if !cfg!(debug_assertions) {
+        let test = skip::current_test();
+        return skip::skip(&test, "the bugs are not in a build without assertions");
+    }
+    for bug in Bug::OF_CHANGES {
+        let said = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "follow::commands_read_only_the_datasets_that_they_change"])
+            .arg("--nocapture")
+            .envs([("CENOTE_SEEDED_BUG", format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(!said.status.success() && text.contains("panicked at"), "{bug:?}: {text}");
+    }
+}
