@@ -289,10 +289,19 @@ impl Engine {
             level: cenote_ondisk::bookmark::LEVEL_ZIL,
             blkid: 0,
         };
-        // Claimed, and freed when the log is.
-        let grounds = &Grounds::Allocated;
-        let context = ReadContext { place, bypass_cache: true, grounds, ..ReadContext::default() };
-        self.store.read(bp, &context).await
+        let read = async |grounds: &Grounds| {
+            let context =
+                ReadContext { place, bypass_cache: true, grounds, ..ReadContext::default() };
+            self.store.read(bp, &context).await
+        };
+        // A power cut may have kept some copies or columns of this block from being written, since
+        // no flush came after it: that is no error of a device. Nothing needs a repair either,
+        // since the block is freed with the log.
+        match read(&Grounds::Speculative).await {
+            Ok(data) => Ok(data),
+            // The block was readable when it was claimed: now it is lost, and counts as damage.
+            Err(_) => read(&Grounds::Allocated).await,
+        }
     }
 
     /// Marks the blocks of a claimed chain for the next sync, with the data blocks that its records
