@@ -158,8 +158,8 @@ fn packages(sources: &[Source]) -> BTreeMap<String, String> {
 
 /// Returns the package that a file belongs to: the one of the innermost folder.
 fn package_of(packages: &BTreeMap<String, String>, path: &str) -> String {
-    let folders = Path::new(path).ancestors().filter_map(Path::to_str);
-    folders.filter_map(|folder| packages.get(folder)).next().cloned().unwrap_or_default()
+    let mut folders = Path::new(path).ancestors().filter_map(Path::to_str);
+    folders.find_map(|folder| packages.get(folder)).cloned().unwrap_or_default()
 }
 
 /// Returns the stem of a file, or the name of its folder if the stem says nothing.
