@@ -30,5 +30,4 @@ pub use host::{
 };
 pub use io::{CommandResult, Exit, Io};
 pub use program::{run, run_for};
-pub use writer::prepare;
 pub use zpool::cache as cache_file;

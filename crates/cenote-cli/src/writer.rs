@@ -80,23 +80,6 @@ impl After {
     }
 }
 
-/// Prepares a pool that was opened for writing and stays open: sets the probe of object owners, and
-/// recovers file systems after a crash.
-///
-/// # Errors
-/// Errors of reading the pool, and of recovery.
-pub async fn prepare(engine: &Arc<Engine>) -> Result<(), Exit> {
-    if engine.is_read_only() {
-        return Ok(());
-    }
-    let has_objects = engine.has_feature("userobj_accounting").await?;
-    let has_projects = engine.has_feature("project_quota").await?;
-    engine.set_probe(owners(has_objects, has_projects));
-    // Recovery after a crash precedes every new change.
-    cenote_fs::recover(engine).await?;
-    Ok(())
-}
-
 /// Returns the command line to record.
 pub(crate) fn command_line(tool: Tool, verb: &str, args: &[String]) -> String {
     let mut line = format!("{} {verb}", tool.name());
@@ -157,12 +140,12 @@ impl Writer {
             // With `--embedded`, a command that waited for a suspended pool would wait for ever.
             engine.stop_at_failures();
         }
-        match prepare(engine).await {
+        match cenote_fs::prepare(engine).await {
             Ok(()) => Ok(writer),
-            Err(exit) => {
+            Err(error) => {
                 // The first error is the one to report.
                 let _ = writer.part(&writer.found).await;
-                Err(exit)
+                Err(error.into())
             }
         }
     }

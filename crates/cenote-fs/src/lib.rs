@@ -40,7 +40,7 @@ pub use error::FsError;
 pub use filesystem::{CaseSensitivity, FileSystem, NameRules};
 pub use mount::Mount;
 pub use node::{FileKind, Node};
-pub use recover::recover;
+pub use recover::{prepare, recover};
 pub use replay::{FsReplayer, replay};
 pub use stream::FileStream;
 pub use volume::{NewVolume, Volume, VolumeExtent, WritableVolume};

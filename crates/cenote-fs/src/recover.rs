@@ -7,6 +7,8 @@ use cenote_engine::zil::{Replayed, VolumeReplayer};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{Kind, Result};
 
+use crate::format::FsOwners;
+
 /// Replays the intent logs of all datasets of a pool that was just opened for writing. Returns the
 /// results, by dataset number. Opening a single dataset for writing replays its log as well.
 ///
@@ -26,4 +28,20 @@ pub async fn recover(engine: &Arc<Engine>) -> Result<Vec<(u64, Replayed)>> {
         }
     }
     Ok(done)
+}
+
+/// Prepares a pool that was opened for changes and stays open: space is accounted to the owners of
+/// objects as the pool's features allow, and intent logs are replayed before any new change. A pool
+/// that was opened for reading is left alone.
+///
+/// # Errors
+/// Errors of reading the pool, and of [`recover`].
+pub async fn prepare(engine: &Arc<Engine>) -> Result<()> {
+    if engine.is_read_only() {
+        return Ok(());
+    }
+    let counts_objects = engine.has_feature("userobj_accounting").await?;
+    let counts_projects = engine.has_feature("project_quota").await?;
+    engine.set_probe(Arc::new(FsOwners { counts_objects, counts_projects }));
+    recover(engine).await.map(drop)
 }

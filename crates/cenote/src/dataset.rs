@@ -2,16 +2,16 @@
 
 use cenote_engine::{Creator, Engine, NewDataset, PropertyChange};
 use cenote_fs::format::NewFileSystem;
-use cenote_fs::{CaseSensitivity, volume};
+use cenote_fs::volume;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::Dataset as Committed;
-use cenote_pool::props::text::{self, Moment, Setting};
+use cenote_pool::props::text::{self, Moment, Setting, is_stored};
 use cenote_pool::props::{PropRow, PropValue};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::options::{self, DatasetOptions};
-use crate::pool::{Pool, is_stored, no_property, now};
+use crate::pool::{Pool, no_property};
 use crate::snapshot::Snapshot;
 
 pub use cenote_pool::DatasetKind;
@@ -197,22 +197,12 @@ pub(crate) async fn create(pool: &Pool, name: &str, options: &DatasetOptions) ->
     pool.check_open()?;
     let properties = options::parse(&options.properties, 'f', Moment::Creation)?;
     let inherited = rules_of_names(pool, name).await?;
-    let number = |wanted: &str| {
-        let found = properties.iter().chain(&inherited).find(|(name, _)| name == wanted);
-        found.and_then(|(_, value)| value.single()).unwrap_or(0)
-    };
+    let all: Vec<_> = properties.iter().chain(&inherited).cloned().collect();
     let root = NewFileSystem {
-        normalization: number("normalization"),
-        is_utf8_only: number("utf8only") != 0,
-        case: match number("casesensitivity") {
-            1 => CaseSensitivity::Insensitive,
-            2 => CaseSensitivity::Mixed,
-            _ => CaseSensitivity::Sensitive,
-        },
         has_projects: pool.0.engine.has_feature("project_quota").await?,
         uid: options.owner.0.into(),
         gid: options.owner.1.into(),
-        ..NewFileSystem::at(now())
+        ..NewFileSystem::of_properties(&all)
     };
     let new = NewDataset {
         name: name.to_owned(),
@@ -225,7 +215,7 @@ pub(crate) async fn create(pool: &Pool, name: &str, options: &DatasetOptions) ->
 }
 
 /// Returns the parent's rules for names of files, which a new file system takes over.
-async fn rules_of_names(pool: &Pool, name: &str) -> Result<Vec<(String, Value)>> {
+async fn rules_of_names(pool: &Pool, name: &str) -> Result<Vec<Setting>> {
     let Some((parent, _)) = name.rsplit_once('/') else { return Ok(Vec::new()) };
     pool.read(async |view| {
         let parent = view.dataset(parent).await?;
@@ -233,16 +223,7 @@ async fn rules_of_names(pool: &Pool, name: &str) -> Result<Vec<(String, Value)>>
             let cause = "encryption is not supported by this version of cenote";
             return Err(Error::new(Kind::Unsupported, cause).in_dataset(name));
         }
-        let props = parent.props().await?;
-        let mut found = Vec::new();
-        for name in ["normalization", "utf8only", "casesensitivity"] {
-            if let Some(row) = props.get(name).await?
-                && let PropValue::Number(number) = row.value
-            {
-                found.push((name.to_owned(), Value::U64(number)));
-            }
-        }
-        Ok(found)
+        parent.props().await?.rules_of_names().await
     })
     .await
 }

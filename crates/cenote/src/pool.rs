@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_engine::Engine;
 use cenote_engine::admin::PoolSetting;
-use cenote_engine::create::CreateSpec;
+use cenote_engine::create::{CreateSpec, FIRST_TXG};
+use cenote_fs::NewVolume;
 use cenote_fs::format::{FsOwners, NewFileSystem};
-use cenote_fs::{NewVolume, Time};
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::feature::Feature;
 use cenote_pool::features;
 use cenote_pool::import::{Host, ScanOptions, scan};
-use cenote_pool::props::text::Moment;
+use cenote_pool::props::text::{Moment, Setting, is_stored};
 use cenote_pool::{Candidate, OpenOptions, Pool as View};
 use cenote_rt::{Error, Kind, OwnRuntime, Result, Runtime};
 use cenote_vdev::create::{self, Guids};
@@ -25,8 +25,6 @@ use crate::options::{self, DatasetOptions, PoolOptions, VolumeOptions};
 use crate::snapshot::Snapshot;
 use crate::volume::Volume;
 
-/// First txg of a pool (spec 01 §18).
-const FIRST_TXG: u64 = 4;
 /// Times that a reader of a committed state starts again when its space was needed meanwhile.
 const VIEWS_MAX: u32 = 16;
 
@@ -81,7 +79,8 @@ impl Pool {
         let properties = options::parse(&options.properties, 'f', Moment::Creation)?;
         let devices = layout.open(options.is_forced).await?;
         let features: Vec<_> = features::identity().collect();
-        let engine = Engine::create(new_pool(name, &devices, features, options)?).await?;
+        let engine =
+            Engine::create(new_pool(name, &devices, (features, &properties), options)?).await?;
         let pool = Self::over(closer, engine);
         let set_up = async {
             if let Some(ashift) = options.ashift {
@@ -167,9 +166,7 @@ impl Pool {
         };
         let engine = open_engine(candidate, options).await?;
         let pool = Self::over(closer, engine);
-        if !options.is_read_only {
-            prepare(&pool.0.engine).await?;
-        }
+        cenote_fs::prepare(&pool.0.engine).await?;
         Ok(pool)
     }
 
@@ -414,29 +411,6 @@ pub(crate) fn no_property(name: &str) -> Error {
     Error::not_found(format!("invalid property '{name}'"))
 }
 
-/// Whether a property is stored in the list of properties, and not in the object set itself.
-pub(crate) fn is_stored(name: &str) -> bool {
-    !matches!(
-        name,
-        "normalization"
-            | "utf8only"
-            | "casesensitivity"
-            | "version"
-            | "volsize"
-            | "volblocksize"
-            | "encryption"
-            | "keyformat"
-            | "keylocation"
-            | "pbkdf2iters"
-    )
-}
-
-/// Returns the time as inodes have it.
-pub(crate) fn now() -> Time {
-    let now = cenote_rt::wall_clock();
-    Time { seconds: now.as_secs().cast_signed(), nanoseconds: now.subsec_nanos().into() }
-}
-
 pub(crate) fn to_paths<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<PathBuf> {
     paths.into_iter().map(|path| path.as_ref().to_owned()).collect()
 }
@@ -444,7 +418,7 @@ pub(crate) fn to_paths<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Ve
 fn new_pool(
     name: &str,
     devices: &Devices,
-    features: Vec<&'static Feature>,
+    (features, properties): (Vec<&'static Feature>, &[Setting]),
     options: &PoolOptions,
 ) -> Result<CreateSpec> {
     let spec = create::CreateSpec {
@@ -457,7 +431,7 @@ fn new_pool(
     let leaves = vdevs.root.leaves().chain(&vdevs.spares);
     let device = |leaf: &VdevConfig| Some((leaf.guid, devices.device(leaf.leaf.path.as_ref())?));
     let opened = leaves.filter_map(device).collect();
-    let root = NewFileSystem { has_projects: true, ..NewFileSystem::at(now()) };
+    let root = NewFileSystem::of_properties(properties);
     let host = Host::current();
     Ok(CreateSpec {
         name: name.to_owned(),
@@ -484,12 +458,4 @@ async fn open_engine(candidate: &Candidate, options: &PoolOptions) -> Result<Arc
         return Engine::open_read_only(candidate, &open).await;
     }
     Engine::open(candidate, &open).await
-}
-
-/// Readies a pool for changes: space is accounted to users, and intent logs are replayed.
-async fn prepare(engine: &Arc<Engine>) -> Result<()> {
-    let counts_objects = engine.has_feature("userobj_accounting").await?;
-    let counts_projects = engine.has_feature("project_quota").await?;
-    engine.set_probe(Arc::new(FsOwners { counts_objects, counts_projects }));
-    cenote_fs::recover(engine).await.map(drop)
 }

@@ -1,13 +1,13 @@
 //! Snapshots.
 
 use cenote_engine::Creator;
-use cenote_pool::props::text::Moment;
+use cenote_pool::props::text::{Moment, is_stored};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::dataset::{self, Dataset};
 use crate::file_system::FileSystem;
 use crate::options::{self, DatasetOptions};
-use crate::pool::{Pool, is_stored};
+use crate::pool::Pool;
 use crate::volume::Volume;
 
 /// A snapshot, by its name.

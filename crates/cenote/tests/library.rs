@@ -60,7 +60,11 @@ fn names(files: &FileSystem, path: &str) -> Vec<String> {
 #[test]
 fn pool_is_created_closed_opened_and_imported() {
     let folder = Folder::new("pool");
-    let options = PoolOptions::new().ashift(12).comment("a test").property("compression", "zstd");
+    let options = PoolOptions::new()
+        .ashift(12)
+        .comment("a test")
+        .property("compression", "zstd")
+        .property("casesensitivity", "insensitive");
     let pool = Pool::create_with("tank", folder.mirror(), &options).unwrap();
     let files = pool.file_system("tank").unwrap();
     files.write("/greeting", "hello").unwrap();
@@ -68,6 +72,11 @@ fn pool_is_created_closed_opened_and_imported() {
     assert_eq!(pool.property("ashift").unwrap(), "12");
     assert_eq!(pool.property("nosuch").unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(files.dataset().property("compression").unwrap(), "zstd");
+    // Fixed at creation, stored in the file system, and handed down.
+    assert_eq!(files.dataset().property("casesensitivity").unwrap(), "insensitive");
+    assert_eq!(files.read("/GREETING").unwrap(), b"hello");
+    let child = pool.create_file_system("tank/child").unwrap().dataset();
+    assert_eq!(child.property("casesensitivity").unwrap(), "insensitive");
     // While it is open nobody else gets it.
     let twice = Pool::open(folder.devices(2)).unwrap_err();
     assert_eq!(twice.kind(), ErrorKind::Busy, "{twice}");

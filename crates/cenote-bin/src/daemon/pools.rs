@@ -138,7 +138,7 @@ impl Pools {
         let opened = async {
             let engine = Engine::open(candidate, &options).await?;
             stages::reach("pool-opened-again");
-            cenote_cli::prepare(&engine).await?;
+            cenote_fs::prepare(&engine).await?;
             Ok::<_, Exit>(engine)
         };
         match opened.await {

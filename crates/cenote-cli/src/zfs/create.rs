@@ -7,8 +7,8 @@ use cenote_fs::format::{NewFileSystem, fill_volume};
 use cenote_fs::volume::{DEFAULT_BLOCK_SIZE, SMALL_BLOCK_MAX, default_block_size, reservation};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::props::text::{self as setting, Moment, Setting};
-use cenote_pool::props::{PropValue, quantity};
+use cenote_pool::props::quantity;
+use cenote_pool::props::text::{self as setting, Moment, Setting, is_stored};
 use cenote_pool::{Dataset, DatasetKind, Pool};
 
 use super::change::whole_reservation;
@@ -21,7 +21,7 @@ use crate::source::{Source, dataset_of};
 use crate::usage::Tool;
 use crate::writer::{Writer, command_line};
 use crate::zpool::block_on;
-use crate::zpool::create::{is_stored, new_file_system};
+use crate::zpool::create::new_file_system;
 
 /// The kind of dataset to create.
 enum New {
@@ -140,7 +140,7 @@ impl FileSystemOptions {
     pub(super) async fn below(source: &Source, pool: &Arc<Pool>, name: &str) -> Result<Self, Exit> {
         let base = existing_ancestor(pool, name).await?;
         check_parent(name, &base).await?;
-        let inherited = inherited(&base).await?;
+        let inherited = base.props().await?.rules_of_names().await?;
         let has_projects = has(pool, "project_quota");
         Ok(Self { inherited, has_projects, creator: source.creator() })
     }
@@ -238,20 +238,6 @@ async fn check_parent(name: &str, parent: &Dataset) -> CommandResult {
         return Err(cannot(name, "encryption is not supported by this version of cenote"));
     }
     Ok(())
-}
-
-/// Returns the properties about names that children take over from the parent.
-async fn inherited(parent: &Dataset) -> Result<Vec<Setting>, Exit> {
-    let props = parent.props().await?;
-    let mut found = Vec::new();
-    for name in ["normalization", "utf8only", "casesensitivity"] {
-        if let Some(row) = props.get(name).await?
-            && let PropValue::Number(number) = row.value
-        {
-            found.push((name.to_owned(), Value::U64(number)));
-        }
-    }
-    Ok(found)
 }
 
 /// Returns the properties given with `-o`.

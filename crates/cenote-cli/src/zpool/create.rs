@@ -6,16 +6,13 @@ use std::sync::Arc;
 
 use cenote_device::Device;
 use cenote_engine::admin::NewVdevs;
-use cenote_engine::create::CreateSpec;
+use cenote_engine::create::{CreateSpec, FIRST_TXG};
 use cenote_engine::{Engine, PropertyChange};
-use cenote_fs::CaseSensitivity;
-use cenote_fs::Time;
 use cenote_fs::format::NewFileSystem;
 use cenote_ondisk::config::VdevConfig;
-use cenote_ondisk::zap::Value;
 use cenote_pool::dsl::check_pool_name;
 use cenote_pool::import::Host;
-use cenote_pool::props::text::{self as setting, Moment, Setting};
+use cenote_pool::props::text::{self as setting, Moment, Setting, is_stored};
 use cenote_pool::{AllocationClass, Pool, features};
 use cenote_vdev::create::{self, CreateError, Guids};
 
@@ -30,9 +27,6 @@ use crate::io::{CommandResult, Exit, Io, words};
 use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{After, Writer, command_line, owners};
-
-/// The first txg of a pool.
-const FIRST_TXG: u64 = 4;
 
 /// The options of `create`.
 struct Options {
@@ -258,35 +252,13 @@ async fn set_up(engine: &Engine, name: &str, options: &Options) -> cenote_rt::Re
     Ok(())
 }
 
-/// Whether a property is stored as a property, and not in the file system itself.
-pub(crate) fn is_stored(name: &str) -> bool {
-    let is_inside = matches!(
-        name,
-        "normalization" | "utf8only" | "casesensitivity" | "version" | "volsize" | "volblocksize"
-    );
-    let is_nothing = matches!(name, "encryption" | "keyformat" | "keylocation" | "pbkdf2iters");
-    !is_inside && !is_nothing
-}
-
-/// Returns the options of a new file system from its properties.
+/// Returns the options of a new file system from its properties; the caller owns it.
 pub(crate) fn new_file_system(settings: &[Setting], has_projects: bool) -> NewFileSystem {
-    let number = |name: &str| {
-        settings.iter().find(|(there, _)| there == name).and_then(|(_, value)| Value::single(value))
-    };
-    let now = cenote_rt::wall_clock();
-    let time = Time { seconds: now.as_secs() as i64, nanoseconds: u64::from(now.subsec_nanos()) };
     NewFileSystem {
-        normalization: number("normalization").unwrap_or(0),
-        is_utf8_only: number("utf8only").unwrap_or(0) != 0,
-        case: match number("casesensitivity") {
-            Some(1) => CaseSensitivity::Insensitive,
-            Some(2) => CaseSensitivity::Mixed,
-            _ => CaseSensitivity::Sensitive,
-        },
         has_projects,
         uid: u64::from(rustix::process::getuid().as_raw()),
         gid: u64::from(rustix::process::getgid().as_raw()),
-        ..NewFileSystem::at(time)
+        ..NewFileSystem::of_properties(settings)
     }
 }
 

@@ -36,6 +36,8 @@ use crate::dsl::create::TXG_INITIAL;
 use crate::txg::store;
 use crate::{Config, Engine, EngineError, Head, Parts, Scope, Steady, Suspension, Task, admin};
 
+/// First txg of a new pool, which its vdevs are created for.
+pub const FIRST_TXG: u64 = TXG_INITIAL;
 /// Allocators of each class.
 const ALLOCATORS: usize = 4;
 /// Pool version with feature flags.

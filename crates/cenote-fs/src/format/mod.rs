@@ -24,8 +24,10 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::zap::NormFlags;
 use cenote_ondisk::znode::{PFlags, Time};
+use cenote_pool::props::text::Setting;
 
 use crate::filesystem::CaseSensitivity;
+use crate::mount::now;
 pub use owner::FsOwners;
 use sa::Attributes;
 
@@ -65,6 +67,25 @@ impl NewFileSystem {
             uid: 0,
             gid: 0,
             now,
+        }
+    }
+
+    /// Returns a file system of now whose rules for names are these properties, owned by root.
+    #[must_use]
+    pub fn of_properties(properties: &[Setting]) -> Self {
+        let number = |wanted: &str| {
+            let found = properties.iter().find(|(name, _)| name == wanted);
+            found.and_then(|(_, value)| value.single()).unwrap_or(0)
+        };
+        Self {
+            normalization: number("normalization"),
+            is_utf8_only: number("utf8only") != 0,
+            case: match number("casesensitivity") {
+                1 => CaseSensitivity::Insensitive,
+                2 => CaseSensitivity::Mixed,
+                _ => CaseSensitivity::Sensitive,
+            },
+            ..Self::at(now())
         }
     }
 

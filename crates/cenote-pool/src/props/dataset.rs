@@ -6,10 +6,12 @@
 
 use cenote_ondisk::dsl::DatasetFlags;
 use cenote_ondisk::dsl::key;
+use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
 
 use super::lookup::PropChain;
 use super::table::{DATASET_PROPERTIES, Property, dataset_property};
+use super::text::Setting;
 use super::value::{PropRow, PropValue, Source};
 use super::{userspace, zpl};
 use crate::dsl::{Bookmark, Dataset, DatasetKind, DatasetName, Suffix};
@@ -107,6 +109,22 @@ impl DatasetProps {
         }
         rows.extend(self.user());
         Ok(rows)
+    }
+
+    /// Returns the rules for names of files, which new children take over from their parent.
+    ///
+    /// # Errors
+    /// Errors of reading the dataset.
+    pub async fn rules_of_names(&self) -> Result<Vec<Setting>> {
+        let mut found = Vec::new();
+        for name in ["normalization", "utf8only", "casesensitivity"] {
+            if let Some(row) = self.get(name).await?
+                && let PropValue::Number(number) = row.value
+            {
+                found.push((name.to_owned(), Value::U64(number)));
+            }
+        }
+        Ok(found)
     }
 
     /// The user properties that are set on it or above, by name.

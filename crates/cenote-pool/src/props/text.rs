@@ -63,6 +63,17 @@ pub fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Result<Setti
     Ok((name.to_owned(), value))
 }
 
+/// Whether a property is stored in the list of properties, and not in the object set itself.
+#[must_use]
+pub fn is_stored(name: &str) -> bool {
+    let is_inside = matches!(
+        name,
+        "normalization" | "utf8only" | "casesensitivity" | "version" | "volsize" | "volblocksize"
+    );
+    let is_nothing = matches!(name, "encryption" | "keyformat" | "keylocation" | "pbkdf2iters");
+    !is_inside && !is_nothing
+}
+
 /// Parses a user property (its name has a colon) of a dataset or a pool.
 ///
 /// # Errors
