@@ -119,8 +119,8 @@ pub(crate) struct Effects {
     pub(crate) replaced: Vec<u64>,
     /// New heads that begin with somebody else's contents, the log of which is not theirs.
     pub(crate) cloned: Vec<u64>,
-    /// Properties may have changed.
-    pub(crate) are_settings_changed: bool,
+    /// Dirs whose properties, or those of what is below them, may have changed.
+    pub(crate) settings_changed: Vec<u64>,
 }
 
 /// What is wrong with a request, or what stands in its way.

@@ -294,12 +294,34 @@ impl Engine {
                 head.live().set_zil_header(txg, [0; ZIL_HEADER_LEN])?;
             }
         }
-        if effects.are_settings_changed {
-            for head in self.heads.all() {
-                head.set_policy(self.settings_of(head.object()).await?);
-            }
+        for head in self.heads_below(&effects.settings_changed).await? {
+            head.set_policy(self.settings_of(head.object()).await?);
         }
         Ok(())
+    }
+
+    /// Returns the open heads of dirs and of everything below them. Walks down from the dirs as
+    /// long as that takes fewer steps than there are open heads, and returns all of these otherwise.
+    async fn heads_below(&self, dirs: &[u64]) -> Result<Vec<Arc<Head>>> {
+        let (mut left, mut found) = (dirs.to_vec(), Vec::new());
+        let all = self.heads.all();
+        let mut steps = 0;
+        while let Some(dir) = left.pop() {
+            steps += 1;
+            if steps > all.len() {
+                return Ok(all);
+            }
+            let (head, children) = self
+                .mos
+                .inspect(|tx| {
+                    let head = dsl::get_dir(tx, dir)?.head_dataset_obj;
+                    Ok((head, names::children(tx, dir)?))
+                })
+                .await?;
+            found.extend(self.heads.get(head));
+            left.extend(children.into_iter().map(|(_, child)| child));
+        }
+        Ok(found)
     }
 
     /// Opens a head for writing.

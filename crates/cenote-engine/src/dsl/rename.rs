@@ -60,7 +60,7 @@ pub(crate) fn dataset(
     }
     let siblings = get_dir(tx, parent)?.child_dir_zapobj;
     zap::insert(tx, siblings, last, object)?;
-    effects.are_settings_changed = true;
+    effects.settings_changed.push(object);
     Ok(())
 }
 

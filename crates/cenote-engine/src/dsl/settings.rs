@@ -56,7 +56,8 @@ pub(crate) fn apply(
 ) -> TxResult<()> {
     names::check_pool(env, name)?;
     let object = names::dataset(tx, name)?;
-    let is_snapshot = get_dataset(tx, object)?.is_snapshot();
+    let phys = get_dataset(tx, object)?;
+    let is_snapshot = phys.is_snapshot();
     for (property, change) in changes {
         check(tx, property, change, is_snapshot)?;
         if is_snapshot {
@@ -67,7 +68,9 @@ pub(crate) fn apply(
         let (event, text) = describe(tx, object, property, change)?;
         history::log(tx, env, event, object, &text)?;
     }
-    effects.are_settings_changed = true;
+    if !is_snapshot {
+        effects.settings_changed.push(phys.dir_obj);
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Each operation on datasets by itself: what it does, what it refuses, and that all sums are right
 //! afterwards.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_engine::{Charge, Creator, Event, NewDataset, Notice, OpError, PropertyChange};
@@ -834,5 +835,64 @@ fn a_kept_pool_commits_in_time() {
         TXG_TIMEOUT.set(TXG_TIMEOUT.default).unwrap();
         assert!(took >= Duration::from_secs(1), "{took:?}");
         pool.judge().await;
+    });
+}
+
+/// Setting a property costs what it changes: of thousands of open file systems only those that
+/// inherit it are looked at. The same for naming them.
+#[test]
+fn properties_are_read_again_only_below_the_dataset_that_changed() {
+    /// File systems beside those that change.
+    const OTHERS: usize = 40;
+    run(async {
+        let pool = MemoryPool::new().await;
+        let engine = Arc::clone(&pool.engine);
+        let mut others = Vec::new();
+        for name in ["tank/a", "tank/a/b", "tank/c"] {
+            engine.create_dataset(filesystem(name)).await.unwrap();
+        }
+        for number in 0..OTHERS {
+            let name = format!("tank/c/f{number}");
+            others.push(engine.create_dataset(filesystem(&name)).await.unwrap());
+        }
+        let [above, below] = [engine.head("tank/a").await, engine.head("tank/a/b").await];
+        let (above, below) = (above.unwrap(), below.unwrap());
+        let counts = || {
+            let all = [&above, &below].into_iter().chain(&others);
+            all.map(|head| head.settings_count()).collect::<Vec<_>>()
+        };
+        let changed = |before: &[u64]| -> Vec<usize> {
+            let now = counts();
+            (0..now.len()).filter(|index| now[*index] != before[*index]).collect()
+        };
+        for (dataset, wanted) in [("tank/a/b", vec![1]), ("tank/a", vec![0, 1])] {
+            let before = counts();
+            engine.set_property(dataset, "recordsize", Value::U64(4096)).await.unwrap();
+            assert_eq!(changed(&before), wanted, "{dataset}");
+        }
+        let before = counts();
+        engine.rename("tank/a/b", "tank/b").await.unwrap();
+        assert_eq!(changed(&before), [1], "rename");
+        let before = counts();
+        engine.set_property("tank", "compression", Value::U64(2)).await.unwrap();
+        assert_eq!(changed(&before).len(), OTHERS + 2, "all inherit it");
+
+        // Blocks that are read to name every open dataset: the names of siblings come together.
+        let view = engine.view().await.unwrap();
+        let lookups = || {
+            let stats = engine.store().cache_stats();
+            stats.hits + stats.misses
+        };
+        view.dataset_by_object(others[0].object()).await.unwrap();
+        let before = lookups();
+        view.dataset_by_object(above.object()).await.unwrap();
+        let first = lookups() - before;
+        let before = lookups();
+        for head in &others {
+            let name = view.dataset_by_object(head.object()).await.unwrap().name().to_owned();
+            assert!(name.starts_with("tank/c/f"), "{name}");
+        }
+        let each = (lookups() - before) / OTHERS as u64;
+        assert!(each < first, "{each} lookups for each sibling, {first} for the first dataset");
     });
 }

@@ -108,6 +108,7 @@ impl Pool {
     pub async fn dir_name(&self, object: u64) -> Result<String> {
         let cache = || self.dir_names.lock().unwrap_or_else(PoisonError::into_inner);
         let mut below: Vec<String> = Vec::new();
+        let mut siblings = None;
         let mut dir = object;
         let top = loop {
             if dir == self.root_dir().object {
@@ -122,15 +123,25 @@ impl Pool {
             let parent = self.dir_phys(dir).await?.parent_obj;
             let children = self.dir_phys(parent).await?.child_dir_zapobj;
             let entries = mos::entries(self.mos(), children).await?;
-            let entry = entries.into_iter().find(|(_, value)| value.first() == Some(dir));
+            let entry = entries.iter().find(|(_, value)| value.first() == Some(dir));
             let (component, _) =
                 entry.ok_or_else(|| Error::not_found(DslError::NoDataset).in_object(0, dir))?;
-            below.push(component);
+            below.push(component.clone());
+            siblings.get_or_insert(entries);
             dir = parent;
         };
         let name =
             below.into_iter().rev().fold(top, |name, component| format!("{name}/{component}"));
-        cache().insert(object, name.clone());
+        let mut cache = cache();
+        // All siblings at once: naming each of thousands of datasets must not read the child map of
+        // the parent thousands of times.
+        if let Some((parent, _)) = name.rsplit_once('/') {
+            for (component, value) in siblings.into_iter().flatten() {
+                let sibling = value.first().map(|dir| (dir, format!("{parent}/{component}")));
+                cache.extend(sibling);
+            }
+        }
+        cache.insert(object, name.clone());
         Ok(name)
     }
 
