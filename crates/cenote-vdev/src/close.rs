@@ -51,11 +51,15 @@ impl Tree {
         silent.map(|(handle, _)| handle.info().path.clone()).collect()
     }
 
-    /// Returns the number of I/Os in flight on all devices, and the number of I/Os answered so far.
-    /// Devices hang when the first is not zero and the second does not grow.
-    pub fn activity(&self) -> (usize, u64) {
-        let each = self.leaves().map(|(_, leaf)| leaf.activity());
-        each.fold((0, 0), |all, one| (all.0 + one.0, all.1.wrapping_add(one.1)))
+    /// Returns for each leaf the number of I/Os in flight on its devices, and the number of I/Os
+    /// answered so far. A leaf hangs when the first is not zero and the second does not grow.
+    pub fn activity(&self) -> Vec<(usize, u64)> {
+        self.leaves().map(|(_, leaf)| leaf.activity()).collect()
+    }
+
+    /// Returns the number of I/Os in flight on all devices.
+    pub fn in_flight(&self) -> usize {
+        self.activity().into_iter().map(|(in_flight, _)| in_flight).sum()
     }
 
     /// Revokes the devices of leaves that were added while the tree was being closed.

@@ -19,7 +19,7 @@
 //! of it, so a flush that begins afterwards covers it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, Weak};
 
 use cenote_device::{Device, Revocable};
 use cenote_ondisk::label;
@@ -114,8 +114,18 @@ struct Devices {
     current: Option<Arc<DeviceAccess>>,
     /// Devices being probed, which may become the current one.
     candidates: Vec<Arc<DeviceAccess>>,
+    /// Devices used before the current one, for as long as an I/O is in flight on them. Closing the
+    /// tree cuts off the caller of an I/O that hangs there.
+    former: Vec<Weak<Revocable>>,
     /// The tree was closed: no device is accepted any more.
     is_closed: bool,
+}
+
+impl Devices {
+    /// Returns the devices before the current one that an I/O is in flight on.
+    fn former(&self) -> Vec<Arc<Revocable>> {
+        self.former.iter().filter_map(Weak::upgrade).collect()
+    }
 }
 
 /// Whether a block can be read from a leaf.
@@ -248,16 +258,25 @@ impl Leaf {
             if !is_accepted {
                 return Ok(());
             }
-            devices.current = Some(Arc::clone(access));
+            devices.former.retain(|handle| handle.strong_count() > 0);
+            if let Some(before) = devices.current.replace(Arc::clone(access)) {
+                devices.former.push(Arc::downgrade(&before.handle));
+            }
         }
         // In this order: a caller that sees the new generation must see the new device.
         self.unflushed().device_changed();
         Ok(())
     }
 
-    /// Number of I/Os in flush on its device, and number of I/Os answered.
+    /// Number of I/Os in flight on its device and on those before it, and number of I/Os answered.
     pub(crate) fn activity(&self) -> (usize, u64) {
-        self.access().map_or((0, 0), |access| access.handle.activity())
+        let (current, former) = {
+            let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+            let current = devices.current.as_ref().map(|access| Arc::clone(&access.handle));
+            (current, devices.former())
+        };
+        let each = current.iter().chain(&former).map(|handle| handle.activity());
+        each.fold((0, 0), |all, one| (all.0 + one.0, all.1.wrapping_add(one.1)))
     }
 
     /// Revokes all of its devices, for [`Tree::close`](crate::Tree::close): no I/O begins on them
@@ -266,7 +285,9 @@ impl Leaf {
         let mut devices = self.devices();
         devices.is_closed = true;
         let all = devices.candidates.iter().chain(&devices.current);
-        all.map(|access| Arc::clone(&access.handle)).collect()
+        let mut handles: Vec<_> = all.map(|access| Arc::clone(&access.handle)).collect();
+        handles.extend(devices.former());
+        handles
     }
 
     /// Counts how often the leaf left service or got another device. Bytes written before such a

@@ -212,7 +212,7 @@ impl Pools {
             stages::reach("pool-left-at-end");
             // Told in any case, also where requests are still in flight.
             let is_silent = tell_of_silence(&held.engine);
-            is_quiet &= !is_silent && held.engine.tree().activity().0 == 0;
+            is_quiet &= !is_silent && held.engine.tree().in_flight() == 0;
         }
         is_quiet
     }

@@ -190,10 +190,12 @@ impl Engine {
         (!is_clean || is_waited_for).then_some(Unwritten { first_txg, last_txg, bytes })
     }
 
-    /// Waits until the pool cannot be closed in order: it is suspended or stopped, or no device has
-    /// answered anything for long though some were asked. Never returns once the pool is closed.
+    /// Waits until the pool cannot be closed in order: it is suspended or stopped, or some leaf has
+    /// answered nothing for long though it was asked. The other leaves may answer meanwhile: what
+    /// waits for the one that hangs waits for ever. Never returns once the pool is closed.
     pub async fn until_stuck(&self) {
-        let mut last = (self.tree.activity().1, cenote_rt::monotonic());
+        // Of each leaf what it has answered, and since when that has not changed.
+        let mut last: Vec<(u64, Duration)> = Vec::new();
         loop {
             if self.tree.is_closed() {
                 // A pool that was closed while it was suspended counts as suspended for ever: a
@@ -204,12 +206,14 @@ impl Engine {
             if self.check_running().is_err() {
                 return;
             }
-            let (in_flight, answered) = self.tree.activity();
-            let now = cenote_rt::monotonic();
-            if in_flight == 0 || answered != last.0 {
-                last = (answered, now);
-            } else if now.saturating_sub(last.1) >= stall() {
-                return;
+            let (now, activity) = (cenote_rt::monotonic(), self.tree.activity());
+            last.resize(activity.len(), (0, now));
+            for ((in_flight, answered), last) in activity.into_iter().zip(&mut last) {
+                if in_flight == 0 || answered != last.0 {
+                    *last = (answered, now);
+                } else if now.saturating_sub(last.1) >= stall() {
+                    return;
+                }
             }
             cenote_rt::until(LOOK, self.until_suspended()).await;
         }

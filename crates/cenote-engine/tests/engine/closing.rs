@@ -360,4 +360,36 @@ fn a_pool_that_cannot_be_written_can_be_closed() {
     for hangs in [false, true] {
         block_on(2, is_given_up(hangs)).unwrap();
     }
+    block_on(2, is_given_up_while_others_answer()).unwrap();
+}
+
+/// One side of a mirror hangs in a read, and the other one goes on answering reads.
+async fn is_given_up_while_others_answer() {
+    let shared = Shared::new().await;
+    let tree = Arc::clone(shared.engine.tree());
+    let leaves: Vec<_> = tree.leaves().filter_map(|(_, leaf)| leaf.device()).collect();
+    shared.gate.is_shut.store(true, Ordering::SeqCst);
+    let hanging = Arc::clone(&leaves[0]);
+    let stuck = spawn(async move { hanging.read(0, BufMut::zeroed(512)).await.map(drop) });
+    shared.gate.until_waiting().await;
+    let ended = Arc::new(AtomicBool::new(false));
+    let answering = {
+        let (device, ended) = (Arc::clone(&leaves[1]), Arc::clone(&ended));
+        spawn(async move {
+            let mut count = 0;
+            while !ended.load(Ordering::SeqCst) {
+                device.flush().await.unwrap();
+                count += 1;
+                cenote_rt::sleep(Duration::from_millis(5)).await;
+            }
+            count
+        })
+    };
+    let found = cenote_rt::until(Duration::from_secs(20), shared.engine.until_stuck()).await;
+    assert_eq!(found, Some(()), "a leaf that hangs is not noticed beside one that answers");
+    ended.store(true, Ordering::SeqCst);
+    assert!(answering.await.unwrap() > 0);
+    assert_eq!(shared.engine.close_by_force().await.silent.len(), 1);
+    stuck.await.unwrap().expect_err("cut off");
+    shared.gate.open();
 }

@@ -206,6 +206,40 @@ fn probe_fails_on_a_leaf_that_cannot_flush() {
     .expect("runtime");
 }
 
+/// A leaf moves to another device while a write hangs on the old one. The write is still counted
+/// as in flight, and its caller gets an error when the tree is closed.
+#[test]
+fn an_io_that_hangs_on_a_former_device_ends_with_the_tree() {
+    simulate(1, async {
+        let fixture = Fixture::new(Redundancy::Single, 1);
+        let (tree, old) = (&fixture.tree, Arc::clone(&fixture.valves[0]));
+        old.close();
+        let stuck = fixture.begin_write(0, 1, 5);
+        old.until_held().await;
+        let new = Valve::new();
+        old.now.edit(|from| new.now.edit(|to| to.copy_from_slice(from)));
+        let bringing = {
+            let (tree, guid) = (Arc::clone(tree), fixture.guids[0]);
+            let device = Arc::clone(&new) as Arc<dyn Device>;
+            cenote_rt::spawn(async move { tree.return_to_service(guid, Some(device)).await })
+        };
+        settle().await;
+        assert_eq!(new.counts().1.min(1), 1, "the leaf is on the new device");
+        assert_eq!(tree.in_flight(), 1, "the write on the old device");
+        let silent = tree.close(std::time::Duration::from_secs(1)).await;
+        assert_eq!(silent, ["valve"]);
+        let soon = std::time::Duration::from_mins(1);
+        let ended = cenote_rt::until(soon, stuck).await.expect("it ends").expect("no panic");
+        ended.expect_err("the device was closed");
+        drop(cenote_rt::until(soon, bringing).await.expect("it ends"));
+        old.open();
+        settle().await;
+        assert_eq!(tree.in_flight(), 0);
+        assert_eq!(Arc::strong_count(&old), 2, "nobody else has the old device");
+    })
+    .expect("runtime");
+}
+
 /// The buffer of unflushed writes is bounded: a device that never flushes gets no more writes until
 /// its flushes work again, and then has all of them.
 #[test]
