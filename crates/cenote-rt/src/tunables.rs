@@ -134,6 +134,8 @@ tunables! {
         "milliseconds that a rollback waits for requests in hand of a mounted file system";
     NBD_MEMORY_BYTES = "cenote_nbd_memory_bytes", 1024 * MIB, (64 * MIB, 1 << 46),
         "bytes that the requests under way of all NBD clients of a server may take";
+    SUSPENDED_READ_MS = "cenote_suspended_read_ms", 1_000, (0, 600_000),
+        "milliseconds that commands read the metadata of a suspended pool before they show it from memory";
     NBD_STALL_MS = "cenote_nbd_stall_ms", 60_000, (100, 3_600_000),
         "milliseconds after which an NBD client that stopped reading or sending is left if others wait";
     IO_URING = "cenote_io_uring", 1, (0, 1),

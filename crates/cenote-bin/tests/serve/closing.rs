@@ -173,6 +173,50 @@ fn a_suspended_pool_is_shown_and_can_be_closed() {
     succeeds(&mut house.command(&["verify", "--leaks", "-d", images, "t"]));
 }
 
+/// Metadata that is not in memory may not come for hours: the pool is shown all the same.
+#[test]
+fn a_suspended_pool_is_shown_from_memory_where_its_metadata_cannot_be_read() {
+    let Some(failing) = Failing::new("closing-memory") else { return };
+    let house = &failing.house;
+    house.run("zpool set cachefile=none t");
+    house.run("zpool set comment=here t");
+    let columns = "name,guid,size,readonly,failmode,cachefile,comment";
+    let list = format!("zpool list -H -p -o {columns}");
+    let before = house.run(&list);
+    let waiter = failing.suspend("lost");
+    house.run("tunable set cenote_suspended_read_ms=0");
+
+    assert_eq!(house.run(&list), before);
+    assert_eq!(house.run("zpool list -H -o name,health"), "t\tSUSPENDED\n");
+    let row = house.run("zpool list -H t");
+    let cells: Vec<&str> = row.trim_end().split('\t').collect();
+    assert_eq!((cells.len(), cells[0], cells[9], cells[10]), (11, "t", "SUSPENDED", "-"), "{row}");
+    assert!(cells[1..4].iter().all(|cell| cell.ends_with(['K', 'M'])), "{row}");
+    assert_eq!(cells[8], "-", "tables of duplicates are on disk: {row}");
+    let rows = house.run("zpool list -v -H t");
+    assert!(rows.starts_with(&row) && rows.contains("mirror-0"), "{rows}");
+    assert_eq!(house.run("zpool get -H -o value health t"), "SUSPENDED\n");
+    assert!(house.run("zpool get all t").contains("SUSPENDED"));
+
+    let json = |line: &str| -> serde_json::Value {
+        serde_json::from_str(&house.run(line)).unwrap_or_else(|error| panic!("{line}: {error}"))
+    };
+    let status = &json("zpool status -v -D -j t")["pools"]["t"];
+    assert_eq!(status["state"], "SUSPENDED");
+    assert!(status["status"].as_str().unwrap().contains("IO failures"), "{status}");
+    assert_eq!(status["vdevs"]["t"]["vdevs"]["mirror-0"]["vdev_type"], "mirror", "{status}");
+    let list = &json("zpool list -v -j")["pools"]["t"];
+    assert_eq!(list["state"], "SUSPENDED");
+    assert_eq!(list["properties"]["health"]["value"], "SUSPENDED");
+    let text = house.run("zpool status -v t");
+    assert!(text.contains(" state: SUSPENDED\n") && text.contains("mirror-0"), "{text}");
+
+    house.run("zpool export -f t");
+    waiter.join().unwrap().expect_err("the pool was closed under it");
+    failing.import();
+    house.run("zpool export t");
+}
+
 #[test]
 fn a_daemon_with_a_suspended_pool_ends() {
     let Some(failing) = Failing::new("closing-stop") else { return };

@@ -4,9 +4,9 @@ use cenote_pool::props::Source as Origin;
 use serde_json::Map;
 
 use super::json::{self, Form};
-use super::list::{self, pool_json, pool_key};
+use super::list;
 use super::names::Names;
-use super::{block_on, pools, vdev_props};
+use super::{block_on, pools_in_memory, vdev_props};
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
@@ -33,14 +33,15 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let is_literal = parsed.has('p') || form.has_numbers;
     let missing = |name: &str| format!("Cannot get properties of {name}: no such pool available.");
     block_on(async {
-        let pools = pools(source, names, missing, io).await?;
+        let pools = pools_in_memory(source, names, missing, io).await?;
         let (mut rows, mut all, mut width, mut name_width) = (Vec::new(), Map::new(), 0, 0);
-        for pool in &pools.open {
-            let props = pool.props().await?;
+        for pool in pools.shown() {
+            let names: Vec<&str> = wanted.iter().flatten().map(|c| c.name.as_str()).collect();
+            let props = pool.properties(&names).await?;
             let found: Vec<(Column, _)> = match &wanted {
-                Some(columns) => columns.iter().map(|c| (c.clone(), props.get(&c.name))).collect(),
+                Some(columns) => columns.iter().cloned().zip(props.named).collect(),
                 None => props
-                    .all()
+                    .all
                     .into_iter()
                     .map(|row| {
                         let column = match row.property {
@@ -52,7 +53,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                     .collect(),
             };
             let mut properties = Map::new();
-            name_width = name_width.max(pool.name().len());
+            let name = pool.name();
+            name_width = name_width.max(name.len());
             for (column, row) in found {
                 // A user property that is not set has the source "default".
                 let unset = if column.name.contains(':') { Origin::Default } else { Origin::None };
@@ -62,16 +64,16 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 width = width.max(column.width()).max(widened);
                 properties.insert(column.name.clone(), zfs_json::property(form, &shown, &source));
                 rows.push(Row {
-                    name: pool.name().to_owned(),
+                    name: name.clone(),
                     property: column.name,
                     value: shown,
                     received: String::new(),
                     source,
                 });
             }
-            let mut map = pool_json(pool, form, true);
+            let mut map = pool.json(form, true);
             map.insert("properties".into(), properties.into());
-            all.insert(pool_key(pool, form), map.into());
+            all.insert(pool.key(form), map.into());
         }
         if form.is_wanted {
             let mut document = json::document("zpool get");

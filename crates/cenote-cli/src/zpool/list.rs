@@ -1,15 +1,13 @@
 //! `zpool list`.
 
-use std::sync::Arc;
-
-use cenote_pool::Pool;
 use cenote_pool::props::{POOL_PROPERTIES, PropRow, Source as Origin, property_named};
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use super::json::{self, Form};
 use super::list_vdevs::{self, Options};
 use super::names::Names;
-use super::{Repeat, block_on, no_such_pool, pools, timestamp};
+use super::shown::Shown;
+use super::{Pools, Repeat, block_on, no_such_pool, pools_in_memory, timestamp};
 use crate::getopt;
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
@@ -20,9 +18,6 @@ use crate::zfs::{json as zfs_json, list as zfs_list, value};
 /// Columns without `-o`.
 const DEFAULT_COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,\
                                capacity,dedupratio,health,altroot";
-
-/// File system version of new file systems.
-const ZPL_VERSION: u64 = 5;
 
 /// Runs `zpool list`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -37,15 +32,17 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         loop {
             let told = source
                 .step(io, async |io| {
-                    let pools = pools(source, &operands, no_such_pool, io).await?;
-                    if pools.open.is_empty() && operands.is_empty() && !pools.is_incomplete {
+                    let pools = pools_in_memory(source, &operands, no_such_pool, io).await?;
+                    let is_empty = pools.open.is_empty() && pools.unread.is_empty();
+                    if is_empty && operands.is_empty() && !pools.is_incomplete {
                         out!(io, "no pools available")?;
                         return Ok(None);
                     }
                     timestamp(&parsed, io)?;
-                    let (open, has_vdevs) = (&pools.open, parsed.has('v'));
+                    let has_vdevs = parsed.has('v');
                     if form.is_wanted {
-                        print_json(open, &columns, form, is_literal, has_vdevs, io).await?;
+                        let options = (form, is_literal, has_vdevs);
+                        print_json(source, &pools, &columns, options, io).await?;
                     } else {
                         let options = Options {
                             names: Names::of(&parsed),
@@ -53,7 +50,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                             is_literal,
                             has_vdevs,
                         };
-                        write!(io.out, "{}", table(open, &columns, &options).await?)?;
+                        let text = table(source, &pools, &columns, &options).await?;
+                        write!(io.out, "{text}")?;
                     }
                     Ok(Some(pools.finish()))
                 })
@@ -86,16 +84,16 @@ pub(super) fn pool_columns(list: &str) -> Result<Vec<Column>, Exit> {
 
 /// Returns the cells of a pool.
 async fn cells(
-    pool: &Arc<Pool>,
+    pool: Shown<'_>,
     columns: &[Column],
     is_literal: bool,
 ) -> Result<Vec<(String, Origin)>, Exit> {
-    let props = pool.props().await?;
-    let cell = |column: &Column| match props.get(&column.name) {
+    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+    let cell = |row: Option<PropRow>| match row {
         Some(row) => (shown(&row, is_literal), row.source),
         None => ("-".to_owned(), Origin::None),
     };
-    Ok(columns.iter().map(cell).collect())
+    Ok(pool.properties(&names).await?.named.into_iter().map(cell).collect())
 }
 
 /// Formats a pool's property.
@@ -103,14 +101,19 @@ pub(super) fn shown(row: &PropRow, is_literal: bool) -> String {
     value::shown(row, is_literal)
 }
 
-async fn table(pools: &[Arc<Pool>], columns: &[Column], options: &Options) -> Result<String, Exit> {
+async fn table(
+    source: &Source,
+    pools: &Pools,
+    columns: &[Column],
+    options: &Options,
+) -> Result<String, Exit> {
     let (mut rows, mut vdevs, mut name_width) = (Vec::new(), Vec::new(), 0);
-    for pool in pools {
+    for pool in pools.shown() {
         let cells = cells(pool, columns, options.is_literal).await?;
         rows.push(cells.into_iter().map(|(cell, _)| cell).collect::<Vec<_>>());
         if options.has_vdevs {
-            let status = pool.status().await?;
-            let names = options.names.clone().within(&pool.config().vdev_tree);
+            let status = pool.status(source).await?;
+            let names = options.names.clone().within(&pool.vdevs());
             name_width = name_width.max(list_vdevs::width(&status, &names));
             vdevs.push((status, names));
         }
@@ -143,37 +146,16 @@ async fn table(pools: &[Arc<Pool>], columns: &[Column], options: &Options) -> Re
     Ok(text)
 }
 
-/// Returns the first fields of a pool in JSON output.
-pub(super) fn pool_json(pool: &Pool, form: Form, is_typed: bool) -> Map<String, Value> {
-    let mut map = Map::new();
-    map.insert("name".into(), pool.name().into());
-    if is_typed {
-        map.insert("type".into(), "POOL".into());
-    }
-    map.insert("state".into(), pool.health_name().into());
-    map.insert("pool_guid".into(), form.number(pool.guid()));
-    map.insert("txg".into(), form.number(pool.config().facts.txg));
-    map.insert("spa_version".into(), form.number(pool.version()));
-    map.insert("zpl_version".into(), form.number(ZPL_VERSION));
-    map
-}
-
-/// Returns the key of a pool in JSON output.
-pub(super) fn pool_key(pool: &Pool, form: Form) -> String {
-    if form.is_keyed_by_guid { pool.guid().to_string() } else { pool.name().to_owned() }
-}
-
 async fn print_json(
-    pools: &[Arc<Pool>],
+    source: &Source,
+    pools: &Pools,
     columns: &[Column],
-    form: Form,
-    is_literal: bool,
-    has_vdevs: bool,
+    (form, is_literal, has_vdevs): (Form, bool, bool),
     io: &mut Io<'_>,
 ) -> CommandResult {
     let mut all = Map::new();
-    for pool in pools {
-        let mut map = pool_json(pool, form, true);
+    for pool in pools.shown() {
+        let mut map = pool.json(form, true);
         let cells = cells(pool, columns, is_literal).await?;
         let properties: Map<_, _> = columns
             .iter()
@@ -185,10 +167,10 @@ async fn print_json(
             .collect();
         map.insert("properties".into(), properties.into());
         if has_vdevs {
-            let status = pool.status().await?;
+            let status = pool.status(source).await?;
             map.insert("vdevs".into(), list_vdevs::json(&status, form, is_literal).into());
         }
-        all.insert(pool_key(pool, form), map.into());
+        all.insert(pool.key(form), map.into());
     }
     let mut document = json::document("zpool list");
     document.insert("pools".into(), all.into());

@@ -33,6 +33,7 @@ mod refuse;
 mod scan;
 mod service;
 mod setting;
+mod shown;
 mod status;
 mod status_json;
 mod status_text;
@@ -45,6 +46,7 @@ use std::time::Duration;
 use cenote_engine::Engine;
 use cenote_pool::import::FindError;
 use cenote_pool::{OpenOptions, Pool};
+use cenote_rt::tunables;
 
 use crate::err;
 use crate::getopt::{self, Long, Parsed};
@@ -119,9 +121,14 @@ pub(crate) struct Pools {
     pub(crate) is_incomplete: bool,
 }
 
-/// Time limit of reading a suspended pool: metadata that is not in memory may be unreadable for
-/// hours.
-pub(super) const SUSPENDED_READ_MAX: Duration = Duration::from_secs(1);
+/// Reads metadata of a suspended pool. Returns `None` after a time limit: metadata that is not in
+/// memory may be unreadable for hours.
+pub(super) async fn in_time<T>(read: impl Future<Output = T>) -> Option<T> {
+    match tunables::SUSPENDED_READ_MS.get() {
+        0 => None,
+        time => cenote_rt::until(Duration::from_millis(time), read).await,
+    }
+}
 
 impl Pools {
     /// Adds a view of an open pool.
@@ -134,9 +141,10 @@ impl Pools {
             let view = engine.view().await?;
             // Commands need the space figures first, and the view caches them.
             view.space().await?;
+            view.props().await?;
             Ok::<_, cenote_rt::Error>(view)
         });
-        match cenote_rt::until(SUSPENDED_READ_MAX, read).await {
+        match in_time(read).await {
             Some(Ok(view)) => self.open.push(view),
             Some(Err(_)) | None => self.unread.push(engine),
         }

@@ -13,11 +13,10 @@ use serde_json::Map;
 
 use super::config_table::{self, Options};
 use super::json::{self, Form};
-use super::list::pool_key;
 use super::names::Names;
 use super::{
-    Pools, Repeat, SUSPENDED_READ_MAX, block_on, no_such_pool, pools, pools_in_memory, scan,
-    status_json, status_text, timestamp,
+    Pools, Repeat, block_on, in_time, no_such_pool, pools_in_memory, scan, status_json,
+    status_text, timestamp,
 };
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
@@ -60,14 +59,14 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             let told = source
                 .step(io, async |io| {
                     timestamp(&parsed, io)?;
-                    let pools = shown(source, &operands, form, io).await?;
+                    let pools = pools_in_memory(source, &operands, no_such_pool, io).await?;
                     let is_empty = pools.open.is_empty() && pools.unread.is_empty();
                     if is_empty && operands.is_empty() && !pools.is_incomplete {
                         err!(io, "no pools available")?;
                         return Ok(None);
                     }
                     if form.is_wanted {
-                        print_json(source, &pools.open, &parsed, form, io).await?;
+                        print_json(source, &pools, &parsed, form, io).await?;
                     } else {
                         print(source, &pools, &parsed, operands.is_empty(), io).await?;
                     }
@@ -83,20 +82,6 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-/// Returns the pools to show. Suspended pools whose metadata cannot be read are shown from memory;
-/// not in JSON, which needs figures that memory does not have.
-async fn shown(
-    source: &Source,
-    names: &[String],
-    form: Form,
-    io: &mut Io<'_>,
-) -> Result<Pools, Exit> {
-    if form.is_wanted {
-        return pools(source, names, no_such_pool, io).await;
-    }
-    pools_in_memory(source, names, no_such_pool, io).await
-}
-
 async fn print(
     source: &Source,
     pools: &Pools,
@@ -105,8 +90,8 @@ async fn print(
     io: &mut Io<'_>,
 ) -> CommandResult {
     let mut is_first = true;
-    for pool in &pools.open {
-        let status = status_of(source, pool).await?;
+    for pool in pools.shown() {
+        let status = pool.status(source).await?;
         if parsed.has('x') && status.reason.is_healthy() {
             if !is_of_all {
                 out!(io, "pool '{}' is healthy", pool.name())?;
@@ -117,16 +102,8 @@ async fn print(
             out!(io)?;
         }
         is_first = false;
-        let vdevs = &pool.config().vdev_tree;
-        write!(io.out, "{}", one(source, Some(pool), vdevs, &status, parsed).await?)?;
-    }
-    for engine in &pools.unread {
-        if !is_first {
-            out!(io)?;
-        }
-        is_first = false;
-        let (status, vdevs) = (engine.status_from_memory(), engine.vdev_config());
-        write!(io.out, "{}", one(source, None, &vdevs, &status, parsed).await?)?;
+        let text = one(source, pool.pool(), &pool.vdevs(), &status, parsed).await?;
+        write!(io.out, "{text}")?;
     }
     if is_first && parsed.has('x') && is_of_all {
         out!(io, "all pools are healthy")?;
@@ -134,17 +111,7 @@ async fn print(
     Ok(())
 }
 
-/// Returns the status of a pool; of a suspended one from memory if it cannot be read in time.
-async fn status_of(source: &Source, pool: &Arc<Pool>) -> Result<PoolStatus, Exit> {
-    let engine = source.session.as_ref().and_then(|session| session.pool(pool.name()).ok());
-    let Some(engine) = engine.filter(|engine| engine.suspended().is_some()) else {
-        return Ok(Box::pin(pool.status()).await?);
-    };
-    let read = cenote_rt::until(SUSPENDED_READ_MAX, Box::pin(pool.status())).await;
-    Ok(read.and_then(Result::ok).unwrap_or_else(|| engine.status_from_memory()))
-}
-
-/// Formats one pool. `pool` is `None` if its metadata cannot be read.
+/// One pool; none if its metadata cannot be read.
 async fn one(
     source: &Source,
     pool: Option<&Arc<Pool>>,
@@ -177,7 +144,7 @@ async fn one(
     text.push_str(&config_table::render(status, &options));
     text.push('\n');
     text.push_str(&errors(source, pool, status, parsed).await?);
-    if parsed.has('D') {
+    if parsed.has('D') && pool.is_some() {
         text.push_str(&dedup(status));
     }
     Ok(text)
@@ -203,14 +170,8 @@ async fn errors(
         }
         _ => {}
     }
-    let names = Box::pin(damaged(source, pool));
-    let names = if is_suspended {
-        match cenote_rt::until(SUSPENDED_READ_MAX, names).await {
-            Some(Ok(names)) => names,
-            Some(Err(_)) | None => return Ok(UNAVAILABLE.to_owned()),
-        }
-    } else {
-        names.await?
+    let Some(names) = damaged_in_time(source, pool, status).await? else {
+        return Ok(UNAVAILABLE.to_owned());
     };
     let mut text =
         "errors: Permanent errors have been detected in the following files:\n\n".to_owned();
@@ -275,8 +236,21 @@ fn dedup_table(dedup: &DedupStats) -> String {
     table
 }
 
-/// Returns the names of damaged objects, each object once, in all datasets that share the block:
-/// paths where the dataset is mounted.
+/// Names of what is damaged; of a suspended pool `None` where they cannot be read in time.
+async fn damaged_in_time(
+    source: &Source,
+    pool: &Arc<Pool>,
+    status: &PoolStatus,
+) -> Result<Option<Vec<String>>, Exit> {
+    let names = Box::pin(damaged(source, pool));
+    if status.suspended.is_none() {
+        return names.await.map(Some);
+    }
+    Ok(in_time(names).await.and_then(Result::ok))
+}
+
+/// Names of what is damaged, each object once, in all datasets that share the block: paths where
+/// these are mounted.
 async fn damaged(source: &Source, pool: &Arc<Pool>) -> Result<Vec<String>, Exit> {
     let mounts = source.mounts();
     let objects = pool.damaged_objects().await?;
@@ -312,22 +286,26 @@ async fn damaged(source: &Source, pool: &Arc<Pool>) -> Result<Vec<String>, Exit>
 
 async fn print_json(
     source: &Source,
-    pools: &[Arc<Pool>],
+    pools: &Pools,
     parsed: &Parsed,
     form: Form,
     io: &mut Io<'_>,
 ) -> CommandResult {
     let mut all = Map::new();
-    for pool in pools {
-        let status = pool.status().await?;
+    for pool in pools.shown() {
+        let status = pool.status(source).await?;
         if parsed.has('x') && status.reason.is_healthy() {
             continue;
         }
-        let names = Names::of(parsed).within(&pool.config().vdev_tree);
-        let errors = if parsed.has('v') { damaged(source, pool).await? } else { Vec::new() };
+        let names = Names::of(parsed).within(&pool.vdevs());
+        let errors = match pool.pool() {
+            Some(pool) if parsed.has('v') => damaged_in_time(source, pool, &status).await?,
+            _ => None,
+        };
+        let errors = errors.unwrap_or_default();
         let work = status_json::Work { has_initialize: parsed.has('i'), has_trim: parsed.has('t') };
         let map = status_json::pool(pool, &status, &names, &errors, (form, work));
-        all.insert(pool_key(pool, form), map.into());
+        all.insert(pool.key(form), map.into());
     }
     let mut document = json::document("zpool status");
     document.insert("pools".into(), all.into());

@@ -3,16 +3,16 @@
 use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::leaf_work::LeafWorkState;
 use cenote_ondisk::scan::{ScanFunc, ScanPhys, ScanState};
+use cenote_pool::AllocationClass;
 use cenote_pool::status::{
     AuxReport, ExpansionState, LeafProgress, PoolStatus, VdevReport, state_name,
 };
-use cenote_pool::{AllocationClass, Pool};
 use serde_json::{Map, Value};
 
 use super::config_table::{SECTIONS, aux_state, section};
 use super::json::Form;
-use super::list::pool_json;
 use super::names::Names;
+use super::shown::Shown;
 use super::status::MESSAGE_URL;
 use super::status_text;
 use crate::nicenum;
@@ -36,14 +36,14 @@ struct Writer<'a> {
 
 /// Returns one pool.
 pub(super) fn pool(
-    pool: &Pool,
+    pool: Shown<'_>,
     status: &PoolStatus,
     names: &Names,
     errors: &[String],
     (form, work): (Form, Work),
 ) -> Map<String, Value> {
     let writer = Writer { form, work, names, status };
-    let mut map = pool_json(pool, form, false);
+    let mut map = pool.json(form, false);
     if let Some((text, action)) = status_text::texts(status.reason) {
         let one_line = |text: &str| text.replace('|', " ");
         map.insert("status".into(), one_line(text).into());

@@ -1,0 +1,139 @@
+//! A pool that a command shows: read from its last committed state, or from memory where it is
+//! suspended and its metadata cannot be read.
+
+use std::sync::Arc;
+
+use cenote_engine::Engine;
+use cenote_ondisk::config::VdevConfig;
+use cenote_pool::Pool;
+use cenote_pool::props::{PropRow, Property};
+use cenote_pool::status::PoolStatus;
+use serde_json::{Map, Value};
+
+use super::json::Form;
+use super::{Pools, in_time};
+use crate::io::Exit;
+use crate::source::Source;
+
+/// Version of file systems that new ones get.
+const ZPL_VERSION: u64 = 5;
+
+/// A pool that a command shows.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Shown<'a> {
+    /// Its metadata can be read.
+    Read(&'a Arc<Pool>),
+    /// It is suspended, and its metadata cannot be read.
+    FromMemory(&'a Arc<Engine>),
+}
+
+/// Properties of a pool.
+pub(super) struct Properties {
+    /// All that is shown for `all`.
+    pub(super) all: Vec<PropRow>,
+    /// What was asked for by name.
+    pub(super) named: Vec<Option<PropRow>>,
+}
+
+impl Pools {
+    /// All pools, the suspended ones that cannot be read last.
+    pub(super) fn shown(&self) -> impl Iterator<Item = Shown<'_>> {
+        let from_memory = self.unread.iter().map(Shown::FromMemory);
+        self.open.iter().map(Shown::Read).chain(from_memory)
+    }
+}
+
+impl<'a> Shown<'a> {
+    /// The pool's name.
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Read(pool) => pool.name().to_owned(),
+            Self::FromMemory(engine) => engine.name(),
+        }
+    }
+
+    /// The committed state, if it can be read.
+    pub(super) fn pool(self) -> Option<&'a Arc<Pool>> {
+        match self {
+            Self::Read(pool) => Some(pool),
+            Self::FromMemory(_) => None,
+        }
+    }
+
+    /// The vdevs.
+    pub(super) fn vdevs(self) -> VdevConfig {
+        match self {
+            Self::Read(pool) => pool.config().vdev_tree.clone(),
+            Self::FromMemory(engine) => engine.vdev_config(),
+        }
+    }
+
+    /// The status; of a suspended pool from memory where it cannot be read in time.
+    pub(super) async fn status(self, source: &Source) -> Result<PoolStatus, Exit> {
+        let pool = match self {
+            Self::Read(pool) => pool,
+            Self::FromMemory(engine) => return Ok(engine.status_from_memory()),
+        };
+        let engine = source.session.as_ref().and_then(|session| session.pool(pool.name()).ok());
+        let Some(engine) = engine.filter(|engine| engine.suspended().is_some()) else {
+            return Ok(Box::pin(pool.status()).await?);
+        };
+        let read = in_time(Box::pin(pool.status())).await;
+        Ok(read.and_then(Result::ok).unwrap_or_else(|| engine.status_from_memory()))
+    }
+
+    /// The properties, with those of these names.
+    pub(super) async fn properties(self, names: &[&str]) -> Result<Properties, Exit> {
+        match self {
+            Self::Read(pool) => {
+                let props = pool.props().await?;
+                let named = names.iter().map(|name| props.get(name)).collect();
+                Ok(Properties { all: props.all(), named })
+            }
+            Self::FromMemory(engine) => {
+                let all = engine.properties_from_memory();
+                let row = |name: &&str| all.iter().find(|row| row.name == *name).cloned();
+                let named = names.iter().map(row).collect();
+                let is_hidden = |row: &PropRow| row.property.is_some_and(Property::is_hidden);
+                let all = all.into_iter().filter(|row| !is_hidden(row)).collect();
+                Ok(Properties { all, named })
+            }
+        }
+    }
+
+    /// The start of a pool in JSON output.
+    pub(super) fn json(self, form: Form, is_typed: bool) -> Map<String, Value> {
+        let mut map = Map::new();
+        map.insert("name".into(), self.name().into());
+        if is_typed {
+            map.insert("type".into(), "POOL".into());
+        }
+        let (state, guid, txg, version) = match self {
+            Self::Read(pool) => {
+                (pool.health_name(), pool.guid(), pool.config().facts.txg, pool.version())
+            }
+            Self::FromMemory(engine) => {
+                let status = engine.status_from_memory();
+                let version = engine.uberblock().version;
+                (status.health_name(), engine.guid(), status.facts.txg, version)
+            }
+        };
+        map.insert("state".into(), state.into());
+        map.insert("pool_guid".into(), form.number(guid));
+        map.insert("txg".into(), form.number(txg));
+        map.insert("spa_version".into(), form.number(version));
+        map.insert("zpl_version".into(), form.number(ZPL_VERSION));
+        map
+    }
+
+    /// The key of a pool in JSON output.
+    pub(super) fn key(self, form: Form) -> String {
+        if !form.is_keyed_by_guid {
+            return self.name();
+        }
+        match self {
+            Self::Read(pool) => pool.guid().to_string(),
+            Self::FromMemory(engine) => engine.guid().to_string(),
+        }
+    }
+}
