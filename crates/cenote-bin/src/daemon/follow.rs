@@ -114,6 +114,7 @@ impl Mounts {
             return Ok(0);
         }
         let table = MountTable::read()?;
+        let mut unmounted = Vec::new();
         for (object, at) in self.latest_first(&table) {
             let mounted = self.mounted(object).filter(|_| in_scope.contains(&object));
             let Some(mounted) = mounted else { continue };
@@ -142,9 +143,14 @@ impl Mounts {
                     continue;
                 }
             }
-            following.note(name, self.end_at(&mounted, &at, is_gone, &table).await);
+            match self.detach_at(&mounted, &at, is_gone, &table).await {
+                Ok(true) => unmounted.push(mounted.clone()),
+                Ok(false) => {}
+                Err(exit) => following.note(name, Err(exit)),
+            }
             following.again.extend(now.map(|now| now.object));
         }
+        self.settle(&unmounted).await;
         Ok(in_scope.len())
     }
 

@@ -28,7 +28,7 @@ use cenote_serve::fuse::{self, FuseMount, MountOptions, MountTable, Unmount};
 use super::log;
 use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Look, Scope, Wanted};
 
-/// How long an unmounted file system has until its last request is answered.
+/// How long unmounted file systems have until their last requests are answered.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is mounted of one pool.
@@ -260,20 +260,28 @@ impl Mounts {
         is_forced: bool,
         table: &MountTable,
     ) -> Result<Vec<TemporarilyUnmounted>, Exit> {
-        let mut unmounted = Vec::new();
+        let (mut unmounted, mut ended, mut failure) = (Vec::new(), Vec::new(), None);
         for (object, at) in self.latest_first(table) {
             let Some(mounted) = self.mounted(object).filter(|mounted| is_meant(mounted, &at))
             else {
                 continue;
             };
-            if let Err(exit) = self.end_at(&mounted, &at, is_forced, table).await {
-                let back = self.back(&unmounted).await.err();
-                let failures: Vec<Exit> = std::iter::once(exit).chain(back).collect();
-                return first(&failures).map(|()| unmounted);
+            match self.detach_at(&mounted, &at, is_forced, table).await {
+                Ok(is_last_place) => {
+                    unmounted.push(mounted.unmounted());
+                    ended.extend(is_last_place.then_some(mounted));
+                }
+                Err(exit) => {
+                    failure = Some(exit);
+                    break;
+                }
             }
-            unmounted.push(mounted.unmounted());
         }
-        Ok(unmounted)
+        self.settle(&ended).await;
+        let Some(exit) = failure else { return Ok(unmounted) };
+        let back = self.back(&unmounted).await.err();
+        let failures: Vec<Exit> = std::iter::once(exit).chain(back).collect();
+        first(&failures).map(|()| unmounted)
     }
 
     /// Unmounts those of the file systems that are in their own places, with force wherever they
@@ -331,12 +339,25 @@ impl Mounts {
     /// Unmounts everything, the latest first, and takes folders away that nobody has chosen.
     pub(super) async fn unmount_all(&self, is_forced: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
-        let mut folders = Vec::new();
+        let (mut folders, mut unmounted, mut failure) = (Vec::new(), Vec::new(), None);
         let table = MountTable::read()?;
         for (object, at) in self.latest_first(&table) {
             let Some(mounted) = self.mounted(object) else { continue };
-            self.end_at(&mounted, &at, is_forced, &table).await?;
-            folders.extend((mounted.wanted.is_by_default && at == mounted.place).then_some(at));
+            match self.detach_at(&mounted, &at, is_forced, &table).await {
+                Ok(is_last_place) => {
+                    let is_ours = mounted.wanted.is_by_default && at == mounted.place;
+                    folders.extend(is_ours.then_some(at));
+                    unmounted.extend(is_last_place.then_some(mounted));
+                }
+                Err(exit) => {
+                    failure = Some(exit);
+                    break;
+                }
+            }
+        }
+        self.settle(&unmounted).await;
+        if let Some(exit) = failure {
+            return Err(exit);
         }
         for folder in folders {
             let _ = fuse::remove_folder(&folder).await;
@@ -349,12 +370,15 @@ impl Mounts {
         let _changing = self.changing.lock().await;
         self.state().is_left = true;
         let Ok(table) = MountTable::read() else { return };
+        let mut unmounted = Vec::new();
         for (object, at) in self.latest_first(&table) {
             let Some(mounted) = self.mounted(object) else { continue };
-            if let Err(exit) = self.end_at(&mounted, &at, true, &table).await {
-                log::warn("not unmounted", &[("cause", &exit.message())]);
+            match self.detach_at(&mounted, &at, true, &table).await {
+                Ok(is_last_place) => unmounted.extend(is_last_place.then_some(mounted)),
+                Err(exit) => log::warn("not unmounted", &[("cause", &exit.message())]),
             }
         }
+        self.settle(&unmounted).await;
     }
 
     /// Cuts off whoever uses the mounts, and detaches them: the pool was closed by force, and a
@@ -463,8 +487,7 @@ impl Mounts {
         }
     }
 
-    /// Unmounts a file system at a place. Where else it is, it goes on. The table is read again
-    /// only for what was at several places in `table`: unmounting thousands reads it once.
+    /// Unmounts a file system at a place, and waits for its end if that was its last place.
     pub(super) async fn end_at(
         &self,
         mounted: &Mounted,
@@ -472,6 +495,22 @@ impl Mounts {
         is_forced: bool,
         table: &MountTable,
     ) -> CommandResult {
+        if self.detach_at(mounted, at, is_forced, table).await? {
+            self.settle(std::slice::from_ref(mounted)).await;
+        }
+        Ok(())
+    }
+
+    /// Unmounts a file system at a place. Returns true if that was its last place: the file system
+    /// is to be given to [`settle`](Self::settle) then. The table is read again only for what was
+    /// at several places in `table`: unmounting thousands reads it once.
+    pub(super) async fn detach_at(
+        &self,
+        mounted: &Mounted,
+        at: &Path,
+        is_forced: bool,
+        table: &MountTable,
+    ) -> Result<bool, Exit> {
         let is_elsewhere = mounted.fuse.places(table).len() > 1
             && mounted.fuse.places(&MountTable::read()?).len() > 1;
         // Whoever is cut off is so everywhere.
@@ -486,15 +525,24 @@ impl Mounts {
         let (dataset, at) = (&mounted.wanted.dataset, at.display());
         log::info("unmounted", &[("dataset", dataset), ("at", &at), ("forced", &is_forced)]);
         stages::reach("unmount-detached");
-        if is_elsewhere {
-            return Ok(());
+        Ok(!is_elsewhere)
+    }
+
+    /// Waits until unmounted file systems have answered their last requests, and forgets them. All
+    /// of them together have one deadline: a container, or a user without root, that keeps copies
+    /// of thousands of mounts holds the daemon up as long as one that keeps a single one.
+    pub(super) async fn settle(&self, unmounted: &[Mounted]) {
+        let all_ended = async {
+            for mounted in unmounted {
+                mounted.fuse.ended().await;
+            }
+        };
+        cenote_rt::until(PATIENCE, all_ended).await;
+        for mounted in unmounted {
+            self.state().mounted.remove(&mounted.wanted.object);
+            self.engine.presence().unmounted(mounted.wanted.object);
+            stages::reach("unmount-ended");
         }
-        // Its last request may take its time; without root so may its last user.
-        cenote_rt::until(PATIENCE, mounted.fuse.ended()).await;
-        self.state().mounted.remove(&mounted.wanted.object);
-        self.engine.presence().unmounted(mounted.wanted.object);
-        stages::reach("unmount-ended");
-        Ok(())
     }
 
     /// What was mounted last comes first: it may hide what was there before, and what is within

@@ -1,11 +1,15 @@
 //! Mounts after a command: the daemon reads the datasets that the command changed, and no others.
 
-use std::process::Command;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use cenote_rt::monotonic;
 use cenote_rt::seeded::Bug;
 use cenote_testkit::skip;
 
 use crate::daemon::{House, has_fuse};
+use crate::has;
 
 /// File systems beside those that change.
 const OTHERS: usize = 30;
@@ -156,5 +160,52 @@ fn seeded_bugs_of_changes_are_found() {
             .unwrap();
         let text = String::from_utf8_lossy(&said.stderr).into_owned();
         assert!(!said.status.success() && text.contains("panicked at"), "{bug:?}: {text}");
+    }
+}
+
+/// A process that has copies of all mounts, as a container has them: unmounting does not end the
+/// connections. Waiting for each of them would take seconds each.
+#[test]
+fn copies_of_mounts_in_another_namespace_hold_up_nobody_for_long() {
+    const MOUNTS: usize = 8;
+    /// As long as half of the mounts would take one after the other.
+    const LONG: Duration = Duration::from_secs(20);
+    if !has_fuse() || !rustix::process::geteuid().is_root() || !has("unshare") {
+        return;
+    }
+    let house = house("follow-copies");
+    for number in 0..MOUNTS {
+        house.run(&format!("zfs create t/f{number}"));
+    }
+    let copies = || {
+        let mut keeper = Command::new("unshare");
+        keeper.args(["-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 600"]);
+        let mut keeper = keeper.stdout(Stdio::piped()).spawn().unwrap();
+        // It has said something: the copies are there.
+        keeper.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        Keeper(keeper)
+    };
+    let at = house.text("moved");
+    for line in ["daemon stop", &format!("zfs set mountpoint={at} t"), "zpool export t"] {
+        let keeper = copies();
+        let begin = monotonic();
+        house.run(line);
+        let took = monotonic().saturating_sub(begin);
+        assert!(took < LONG, "{line} took {took:?}");
+        drop(keeper);
+        if line != "zpool export t" {
+            let mounted = house.run("zfs list -H -o mounted");
+            assert_eq!(mounted, "yes\n".repeat(MOUNTS + 1));
+        }
+    }
+}
+
+/// A process that is killed in the end.
+struct Keeper(Child);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
     }
 }

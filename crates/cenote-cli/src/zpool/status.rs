@@ -111,7 +111,7 @@ async fn print(
     Ok(())
 }
 
-/// One pool; none if its metadata cannot be read.
+/// Formats one pool. `pool` is `None` if its metadata cannot be read.
 async fn one(
     source: &Source,
     pool: Option<&Arc<Pool>>,
@@ -236,7 +236,8 @@ fn dedup_table(dedup: &DedupStats) -> String {
     table
 }
 
-/// Names of what is damaged; of a suspended pool `None` where they cannot be read in time.
+/// Returns the names of damaged objects, or `None` if those of a suspended pool cannot be read in
+/// time.
 async fn damaged_in_time(
     source: &Source,
     pool: &Arc<Pool>,
@@ -249,8 +250,8 @@ async fn damaged_in_time(
     Ok(in_time(names).await.and_then(Result::ok))
 }
 
-/// Names of what is damaged, each object once, in all datasets that share the block: paths where
-/// these are mounted.
+/// Returns the names of damaged objects, each object once, in all datasets that share the block:
+/// paths where the dataset is mounted.
 async fn damaged(source: &Source, pool: &Arc<Pool>) -> Result<Vec<String>, Exit> {
     let mounts = source.mounts();
     let objects = pool.damaged_objects().await?;
