@@ -22,8 +22,10 @@ use cenote_rt::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 use super::place::Place;
+use super::silence::Silence;
 use super::wire::{KeyReply, Kind, Request, read_answer};
 
 /// How long a client looks for a daemon that takes its request.
@@ -32,7 +34,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const BUSY_PATIENCE: Duration = Duration::from_secs(10);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Between two looks whether a daemon that has not answered yet is still alive.
+/// Between two looks at a daemon that has not answered yet.
 const ALIVE_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Answers that are kept until standard output takes them, of 32 KiB at most: more than the daemon
 /// keeps of one command of another user.
@@ -78,9 +80,11 @@ fn attempts(
     let mut cause = "it does not answer".to_owned();
     let mut busy_end = None;
     while monotonic() < end {
-        match connect(place)? {
-            None => absent()?,
-            Some(stream) => match exchange(stream, request)? {
+        match connect(place) {
+            Ok(None) => absent()?,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+            Ok(Some(stream)) => match exchange(place, stream, request)? {
                 Outcome::Ended(status) => return Ok(status),
                 Outcome::Later => {}
                 Outcome::Busy(why) => {
@@ -97,9 +101,20 @@ fn attempts(
 }
 
 /// Connects to the daemon; none if nobody listens.
+///
+/// # Errors
+/// `WouldBlock` if as many clients wait for the daemon already as the kernel lets wait.
 fn connect(place: &Place) -> std::io::Result<Option<UnixStream>> {
-    match UnixStream::connect(&place.socket) {
-        Ok(stream) => Ok(Some(stream)),
+    // Connecting would block for as long as a daemon that takes no clients has too many of them.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream: UnixStream =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?.into();
+    let connected = net::connect(&stream, &SocketAddrUnix::new(&place.socket)?);
+    match connected.map_err(std::io::Error::from) {
+        Ok(()) => {
+            stream.set_nonblocking(false)?;
+            Ok(Some(stream))
+        }
         Err(error) => match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => {
                 Ok(None)
@@ -116,14 +131,14 @@ fn is_lost(error: &std::io::Error) -> bool {
 }
 
 /// Sends a request, and does what the answers say until the command has ended.
-fn exchange(mut stream: UnixStream, request: &Request) -> std::io::Result<Outcome> {
+fn exchange(place: &Place, mut stream: UnixStream, request: &Request) -> std::io::Result<Outcome> {
     if let Err(error) = stream.write_all(&request.encode())
         && !is_lost(&error)
     {
         return Err(error);
     }
     // Also if not all of it was sent: the answer says why.
-    wait_for_answer(&stream)?;
+    wait_for_answer(place, &stream)?;
     match read_answer(&mut stream) {
         Ok((Kind::Accepted, _)) => relay(stream).map(Outcome::Ended),
         Ok((Kind::Busy, why)) => Ok(Outcome::Busy(String::from_utf8_lossy(&why).into_owned())),
@@ -134,19 +149,19 @@ fn exchange(mut stream: UnixStream, request: &Request) -> std::io::Result<Outcom
     }
 }
 
-/// Waits for the first answer. A daemon that opens its pools may take long; one that was killed
-/// while the kernel holds one of its threads would never answer, and keep its socket.
-fn wait_for_answer(stream: &UnixStream) -> std::io::Result<()> {
-    let daemon = socket_peercred(stream)?.pid.as_raw_pid();
+/// Waits for the first answer, which a daemon sends before it runs the command.
+///
+/// # Errors
+/// A daemon that does not answer, as [`Silence`] tells.
+fn wait_for_answer(place: &Place, stream: &UnixStream) -> std::io::Result<()> {
+    // Another process may have listened first, and handed the socket over.
+    let process = match daemon_process(place).trim().parse() {
+        Ok(process) => process,
+        Err(_) => socket_peercred(stream)?.pid.as_raw_pid(),
+    };
+    let mut silence = Silence::of(process);
     while poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&ALIVE_INTERVAL)) == Ok(0) {
-        let stat = std::fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap_or_default();
-        if stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z')) {
-            return Err(std::io::Error::other(format!(
-                "it was killed (process {daemon}), and the kernel does not let it end: it waits for \
-                 its own mounts. As root, 'mount -t fusectl none /sys/fs/fuse/connections', and \
-                 write 1 to the file 'abort' of each of its connections there"
-            )));
-        }
+        silence.check()?;
     }
     Ok(())
 }
@@ -234,21 +249,26 @@ pub(super) fn stop(place: &Place) -> std::io::Result<()> {
 
 /// Waits until the daemon with this process number has left everything in order. The next one may
 /// already run then.
+///
+/// # Errors
+/// A daemon that is stopped, or that does nothing for a long time, as [`Silence`] tells.
 #[expect(clippy::disallowed_methods, reason = "a process that only passes a command on")]
 fn wait_for_end(place: &Place, process: &str) -> std::io::Result<()> {
     let lock = File::open(place.lock())?;
     // LOCK: the daemon has this one until its pools are left.
+    let mut silence = process.trim().parse().ok().map(Silence::of);
     while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         if daemon_process(place) != process {
             return Ok(());
         }
+        silence.as_mut().map_or(Ok(()), Silence::check)?;
         std::thread::sleep(PAUSE);
     }
     Ok(())
 }
 
 /// What the lock file says about the daemon that has it.
-fn daemon_process(place: &Place) -> String {
+pub(super) fn daemon_process(place: &Place) -> String {
     std::fs::read_to_string(place.lock()).unwrap_or_default()
 }
 
@@ -270,13 +290,19 @@ impl Starting {
                 self.0 = None;
                 Ok(())
             }
-            Some(status) => {
-                let log = place.log();
-                let text = format!("it ended ({status}); see {}", log.display());
-                Err(std::io::Error::other(text))
-            }
+            Some(status) => Err(std::io::Error::other(match last_words(place) {
+                Some(words) => words,
+                None => format!("it ended ({status}); see {}", place.log().display()),
+            })),
         }
     }
+}
+
+/// Returns what a daemon that did not start has logged as the reason.
+fn last_words(place: &Place) -> Option<String> {
+    let log = std::fs::read_to_string(place.log()).ok()?;
+    let words = log.lines().next_back()?.strip_prefix(super::FAILURE)?;
+    Some(words.to_owned())
 }
 
 /// Starts a daemon that outlives this process.

@@ -20,6 +20,7 @@ mod place;
 mod pools;
 mod rollback;
 mod server;
+mod silence;
 mod spool;
 mod streams;
 mod wanted;
@@ -27,7 +28,7 @@ mod watch;
 mod wire;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
@@ -46,6 +47,7 @@ use rustix::process::{
 use place::Place;
 use pools::Pools;
 use server::Commands;
+use silence::Silence;
 use wire::Request;
 
 const USAGE: &str = "\
@@ -59,6 +61,9 @@ It keeps what it remembers in CENOTE_STATE_DIR and listens on CENOTE_SOCKET. Vol
 the certificate in CENOTE_NBD_TLS_CERTIFICATES.
 CENOTE_LOG (error, warn, info, debug, off) says what it logs.
 ";
+
+/// What the line begins with that says why a daemon did not start.
+const FAILURE: &str = "cenote daemon: ";
 
 /// What a command says to the daemon that it starts.
 const DETACHED: &str = "--detached";
@@ -151,7 +156,7 @@ fn daemon(verb: Option<&str>, is_detached: bool) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cenote daemon: {error}");
+            eprintln!("{FAILURE}{error}");
             ExitCode::FAILURE
         }
     }
@@ -176,7 +181,8 @@ fn detach() {
 /// started only so that there is one. The predecessor may still be ending.
 ///
 /// # Errors
-/// A daemon that has the lock and does not answer, or that was to be this process.
+/// A daemon that has the lock and does not answer, or that was to be this process. Nothing of that
+/// daemon is touched: not its socket, and not what the lock's file says.
 #[expect(clippy::disallowed_methods, reason = "before there is a runtime")]
 fn take_lock(place: &Place, is_detached: bool) -> std::io::Result<Option<File>> {
     // Readable for its user alone: whoever can open it can lock it, and keep every daemon out.
@@ -185,10 +191,17 @@ fn take_lock(place: &Place, is_detached: bool) -> std::io::Result<Option<File>> 
     let mut lock = lock.open(place.lock())?;
     lock.set_permissions(std::fs::Permissions::from_mode(0o600))?;
     let end = cenote_rt::monotonic() + LOCK_PATIENCE;
+    let mut silence = client::daemon_process(place).trim().parse().ok().map(Silence::of);
     // LOCK: held as long as the process lives, and let go of by the kernel when it is killed.
     while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if is_detached && matches!(client::run(place, &Request::of_daemon("ping")), Ok(Some(0))) {
-            return Ok(None);
+        if is_detached {
+            match client::run(place, &Request::of_daemon("ping")) {
+                Ok(Some(0)) => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::TimedOut => return Err(error),
+                // It may be ending.
+                _ => {}
+            }
+            silence.as_mut().map_or(Ok(()), Silence::check)?;
         }
         if !is_detached || cenote_rt::monotonic() > end {
             let text = "another daemon runs with this folder of state";
@@ -275,10 +288,10 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
             // process, and its descriptors, until the device answers. All pools are closed, and
             // their devices stay locked; a new daemon can start.
             let _ = flock(&own_lock, FlockOperation::Unlock);
-            // A return would wait for those threads.
-            std::process::exit(0);
         }
-        Ok(())
+        // A return would wait, without a deadline, for every thread that waits in the kernel: also
+        // for one that looks at a path or a device which is none of the pools'.
+        std::process::exit(0);
     });
     drop(lock);
     served.map_err(failed)?

@@ -16,6 +16,7 @@ mod nbd;
 mod places;
 mod posix;
 mod rollback;
+mod second;
 mod snapshots;
 mod tls;
 mod unkind;

@@ -300,8 +300,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the open heads of dirs and of everything below them. Walks down from the dirs as
-    /// long as that takes fewer steps than there are open heads, and returns all of these otherwise.
+    /// Returns the open heads of dirs and of everything below them. Walks down from the dirs for as
+    /// many steps as there are open heads, and returns all open heads if that does not suffice.
     async fn heads_below(&self, dirs: &[u64]) -> Result<Vec<Arc<Head>>> {
         let (mut left, mut found) = (dirs.to_vec(), Vec::new());
         let all = self.heads.all();
